@@ -93,6 +93,7 @@ setup(
         'zoo.tools.cli': ['starts/*.txt'],
         'zoo.tools.importers': ['*.yaml'],
         'zoo.tools.results': ['report.html'],
+        'zoo.tools.sweep': ['spaces.yaml'],
         'zoo_benchmarks.peers': ['README.md'],
     },
     packages=[

@@ -9,15 +9,15 @@ from zoo.core.lazy import lazy_names
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        'Videos': 'zoo.tools.media.videos:Videos',
-        'check_pair': 'zoo.tools.importers.recognise:check_pair',
-        'config_of_pair': 'zoo.tools.importers.recognise:translated',
+        'Videos': 'zoo.tools.media.recording:Videos',
+        'check_pair': 'zoo.tools.importers.convert:check_pair',
+        'config_of_pair': 'zoo.tools.importers.convert:translated',
         'export_policy': 'zoo.tools.export:export_policy',
-        'how_to_convert': 'zoo.tools.importers.recognise:how_to_convert',
-        'is_main_config': 'zoo.tools.importers.recognise:is_main_config',
-        'needs_di_engine': 'zoo.tools.importers.recognise:needs_di_engine',
-        'pair_of': 'zoo.tools.importers.recognise:pair_of',
-        'run_without_imports': 'zoo.tools.importers.recognise:run_without_imports',
+        'how_to_convert': 'zoo.tools.importers.convert:how_to_convert',
+        'is_main_config': 'zoo.tools.importers.convert:is_main_config',
+        'needs_di_engine': 'zoo.tools.importers.convert:needs_di_engine',
+        'pair_of': 'zoo.tools.importers.convert:pair_of',
+        'run_without_imports': 'zoo.tools.importers.convert:run_without_imports',
         'video_preview': 'zoo.tools.media.video:preview',
     },
 )

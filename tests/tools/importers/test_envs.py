@@ -5,8 +5,7 @@ from __future__ import annotations
 import gymnasium
 import pytest
 
-from zoo.tools.importers.conversion import Draft
-from zoo.tools.importers.envs import put_env
+from zoo.tools.importers.conversion import Draft, put_env
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 
 import pytest
@@ -10,7 +11,6 @@ from tests.tools.importers.published import CARTPOLE_PPO, PAIRS
 from zoo.config.section import ConfigError
 from zoo.config.source import load_config
 from zoo.run.config import resolve_config
-from zoo.tools.importers import recognise
 
 
 def written(path, main, create, before=''):
@@ -55,8 +55,8 @@ def test_another_tuple_than_a_pair_is_refused(source, got):
 
 
 def test_what_became_what_is_logged_once(caplog, monkeypatch):
-    monkeypatch.setattr(recognise, '_told', set())
-    with caplog.at_level(logging.INFO, logger=recognise.__name__):
+    monkeypatch.setattr(importlib.import_module('zoo.tools.importers.convert'), '_told', set())
+    with caplog.at_level(logging.INFO, logger='zoo.tools.importers.convert'):
         load_config(CARTPOLE_PPO)
         load_config(CARTPOLE_PPO)
     lines = [record.getMessage() for record in caplog.records]

@@ -7,7 +7,7 @@ import pytest
 from tests.tools.importers.published import CLEANRL_ARGS, CLEANRL_PPG_ARGS, RL_ZOO3_PPO, RLLIB_CARTPOLE
 from zoo.config.section import ConfigError
 from zoo.config.source import load_config
-from zoo.tools.importers.recognise import how_to_convert
+from zoo.tools.importers.convert import how_to_convert
 
 SCRIPT = 'import no_such_module\n@dataclass\nclass Args:\n' + '\n'.join(
     f'    {k} = {v}' for k, v in CLEANRL_ARGS.items()

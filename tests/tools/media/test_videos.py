@@ -60,7 +60,7 @@ def test_each_second_evaluation_has_a_video_of_its_first_episode(
         tmp_path, LINE, env=dict(evaluator_env_num=1), policy=dict(eval=dict(eval_freq=64, n_episode=1))
     )
     config['logger']['video_freq'] = 2
-    with caplog.at_level(logging.INFO, 'zoo.tools.media.videos'):
+    with caplog.at_level(logging.INFO, 'zoo.tools.media.recording'):
         result = serial_pipeline(config)
     assert sorted(path.name for path in (result.run_dir / 'videos').iterdir()) == ['step_128.mp4', 'step_256.mp4']
     evaluations = {row['env_step']: row for row in numbers(result) if 'eval/return_mean' in row}

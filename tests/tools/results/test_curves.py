@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.real_runs import made_run
-from zoo.tools.results.curves import band, curve_points, curves_on_grid
+from zoo.tools.results.statistics import band, curve_points, curves_on_grid
 
 METRIC = 'eval/return_mean'
 NAN = np.nan

@@ -13,8 +13,8 @@ import pytest
 
 from tests.real_runs import made_run
 from zoo.core.errors import UserError
-from zoo.tools.results.curves import band
 from zoo.tools.results.plot import COLORS, MARKERS, PAPER, check_path, figure, save, short, svg_text
+from zoo.tools.results.statistics import band
 
 pytest.importorskip('matplotlib')
 METRIC = 'eval/return_mean'

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.real_runs import made_run
-from zoo.tools.results.report_numbers import (
+from zoo.tools.results.report import (
     PARTS,
     duration,
     has_all_times,

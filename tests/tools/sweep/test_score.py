@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zoo.tools.sweep.score import Curve, Score
+from zoo.tools.sweep.plan import Curve, Score
 
 
 def test_returns_are_means_over_seeds() -> None:

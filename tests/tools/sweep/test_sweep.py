@@ -16,7 +16,7 @@ from zoo import ConfigError, serial_pipeline
 from zoo.core.errors import RunError, UserError
 from zoo.run.config import resolve_config
 from zoo.tools.sweep import sweep
-from zoo.tools.sweep.table import as_data, table
+from zoo.tools.sweep.sweep import as_data, table
 
 pytest.importorskip('optuna')
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from tests.tools.sweep.tiny import LR, config
 from zoo.run.config import resolve_config
 from zoo.tools.sweep.plan import make_plan
 from zoo.tools.sweep.study import SweepResult, TrialRow
-from zoo.tools.sweep.table import _ranked, as_data, best_config, table
+from zoo.tools.sweep.sweep import _ranked, as_data, best_config, table
 
 
 def run(best: float, solved: int | None, wall_s: float) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
 from zoo.core.streams import write_line
-from zoo.tools.cli.output import columns
+from zoo.tools.cli.output import argument, columns
 
 KINDS = {
     'learning': 'the returns that the bundled configs reach, beside their targets, over several seeds',
@@ -30,35 +30,39 @@ TAKEN = {
 """The options of each, besides --only, --quick and -o, which all have."""
 
 
-def add_bench(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo bench`."""
-    kind: Any = parser.add_argument('kind', nargs='?', metavar='BENCHMARK', help=', '.join(KINDS))
-    kind.completer = lambda **_: KINDS  # of argcomplete
-    parser.add_argument('--list', action='store_true', help='list the parts of the benchmark, and measure nothing')
-    parser.add_argument('--only', nargs='+', metavar='NAME', help='parts of the benchmark (all)')
-    parser.add_argument(
-        '--quick', action='store_true', help='a look: seconds to minutes, with numbers that mean little'
+ARGUMENTS = {
+    'bench': (
+        argument('kind', nargs='?', metavar='BENCHMARK', help=', '.join(KINDS)),
+        argument('--list', action='store_true', help='list the parts of the benchmark, and measure nothing'),
+        argument('--only', nargs='+', metavar='NAME', help='parts of the benchmark (all)'),
+        argument('--quick', action='store_true', help='a look: seconds to minutes, with numbers that mean little'),
+        argument(
+            '-o',
+            '--output',
+            type=Path,
+            metavar='FOLDER',
+            help='where results go (./zoo_bench; in a checkout benchmarks/results; with --quick a temporary folder)',
+        ),
+        argument('--repeats', type=int, metavar='N', help='runs of each; of learning: seeds'),
+        argument('--scale', type=float, metavar='X', help='factor of the env steps (1)'),
+        argument('--jobs', type=int, metavar='N', help='learning: runs at a time (2)'),
+        argument('--force', action='store_true', help='learning: run again what has results'),
+        argument(
+            '--venvs', type=Path, metavar='FOLDER', help='speed, cluster: of virtual environments with other libraries'
+        ),
     )
-    parser.add_argument(
-        '-o',
-        '--output',
-        type=Path,
-        metavar='FOLDER',
-        help='where results go (./zoo_bench; in a checkout benchmarks/results; with --quick a temporary folder)',
-    )
-    parser.add_argument('--repeats', type=int, metavar='N', help='runs of each; of learning: seeds')
-    parser.add_argument('--scale', type=float, metavar='X', help='factor of the env steps (1)')
-    parser.add_argument('--jobs', type=int, metavar='N', help='learning: runs at a time (2)')
-    parser.add_argument('--force', action='store_true', help='learning: run again what has results')
-    parser.add_argument(
-        '--venvs', type=Path, metavar='FOLDER', help='speed, cluster: of virtual environments with other libraries'
-    )
+}
 
 
 def run_bench(args: argparse.Namespace) -> int:
     """Runs a benchmark; without one, lists them; with --list, lists its parts."""
     if args.kind is None:
-        _list_kinds(args)
+        for option in ('list', 'only', 'quick', 'output', 'repeats', 'scale', 'jobs', 'force', 'venvs'):
+            if getattr(args, option):
+                named = f'zoo bench {" or zoo bench ".join(KINDS)}'
+                raise UserError(f'--{option} is given but no benchmark; name one: {named}')
+        write_line(columns(KINDS.items()))
+        write_line('zoo bench BENCHMARK --list shows its parts, --only NAME measures one, --quick takes a short look')
         return 0
     if args.kind not in KINDS:
         near = closest(args.kind, KINDS)
@@ -74,14 +78,6 @@ def run_bench(args: argparse.Namespace) -> int:
     code: int = benchmark.main(words, program=f'zoo bench {args.kind}')
     write_line(f'results: {folder}')
     return code
-
-
-def _list_kinds(args: argparse.Namespace) -> None:
-    for option in ('list', 'only', 'quick', 'output', 'repeats', 'scale', 'jobs', 'force', 'venvs'):
-        if getattr(args, option):
-            raise UserError(f'--{option} is given but no benchmark; name one: zoo bench {" or zoo bench ".join(KINDS)}')
-    write_line(columns(KINDS.items()))
-    write_line('zoo bench BENCHMARK --list shows its parts, --only NAME measures one, --quick takes a short look')
 
 
 def _words(args: argparse.Namespace, parts: Mapping[str, str]) -> list[str]:

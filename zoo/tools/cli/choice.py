@@ -8,27 +8,26 @@ from typing import Any
 
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
+from zoo.tools.cli.output import argument
 
 FILES = ('.py', '.yaml', '.yml')
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The words that choose a config and change it."""
-    parser.add_argument(
+CHOICE = (
+    argument(
         'config',
         nargs='?',
         metavar='CONFIG',
         help='name of a bundled config (zoo list configs), a .py or .yaml file, or an env as FILE.py:NAME',
-    )
-    parser.add_argument(
+    ),
+    argument(
         'overrides', nargs='*', default=[], metavar='KEY=VALUE', help='e.g. policy.learn.learning_rate=1e-3 seed=1'
-    )
-    parser.add_argument(
-        '--env', metavar='ENV', help='env without a config: a gymnasium id, a registered name, or FILE.py:NAME'
-    )
-    parser.add_argument('--policy', metavar='NAME', help='policy for --env (zoo list policies); ppo without it')
-    parser.add_argument('--seed', metavar='N', help='short for seed=N')
-    parser.add_argument('--steps', metavar='N', help='short for max_env_step=N')
+    ),
+    argument('--env', metavar='ENV', help='env without a config: a gymnasium id, a registered name, or FILE.py:NAME'),
+    argument('--policy', metavar='NAME', help='policy for --env (zoo list policies); ppo without it'),
+    argument('--seed', metavar='N', help='short for seed=N'),
+    argument('--steps', metavar='N', help='short for max_env_step=N'),
+)
 
 
 def chosen(args: argparse.Namespace) -> Any:
@@ -46,10 +45,15 @@ def chosen(args: argparse.Namespace) -> Any:
     return args.config
 
 
+def take_override(args: argparse.Namespace) -> None:
+    """Puts the word in the place of the config among the overrides, where no config was given."""
+    if args.config is not None and '=' in args.config:
+        args.config, args.overrides = None, [args.config, *args.overrides]
+
+
 def _sort(args: argparse.Namespace) -> None:
     """Puts each word where it belongs: an override in the place of the config, an env, the short forms of keys."""
-    if args.config is not None and '=' in args.config:  # no config was given, only overrides
-        args.config, args.overrides = None, [args.config, *args.overrides]
+    take_override(args)
     if args.config is not None and args.env is None and ':' in args.config and not Path(args.config).is_file():
         args.config, args.env = None, args.config
     named = dict(text.partition('=')[::2] for text in args.overrides)

@@ -36,7 +36,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # outside of the run, which handles signals
         return 130
     except Exception as error:
-        if argv is not None or args.debug:
+        if args.debug:
+            raise
+        if isinstance(error, UserError):
+            return _report(error, EXIT_USER, _hint(args, str(error)))
+        if isinstance(error, RunError):
+            return _report(error, EXIT_FAILED)
+        if (failure := env_failure(error)) is not None:
+            return _report(RunError(failure), EXIT_FAILED)
+        if argv is not None:
             raise
         say(traceback.format_exc().rstrip())
         say(
@@ -85,21 +93,6 @@ def _names_code(args: argparse.Namespace) -> bool:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.debug:
-        return _with_imports(args)
-    try:
-        return _with_imports(args)
-    except UserError as error:
-        return _report(error, EXIT_USER, _hint(args, str(error)))
-    except RunError as error:
-        return _report(error, EXIT_FAILED)
-    except Exception as error:
-        if (failure := env_failure(error)) is None:
-            raise
-        return _report(RunError(failure), EXIT_FAILED)
-
-
-def _with_imports(args: argparse.Namespace) -> int:
     from zoo.core.files import current_folder
 
     folder = current_folder()

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from zoo.core.streams import write_line
+from zoo.tools.cli.output import argument
 
 SHELLS = {
     'bash': 'add to ~/.bashrc: eval "$(zoo completion bash)"',
@@ -14,17 +15,14 @@ SHELLS = {
 }
 
 
-def add_completion(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo completion`."""
-    parser.add_argument('shell', choices=list(SHELLS), help='; '.join(SHELLS.values()))
+ARGUMENTS = {'completion': (argument('shell', choices=list(SHELLS), help='; '.join(SHELLS.values())),)}
 
 
-def run_completion(args: argparse.Namespace) -> int:
+def run_completion(args: argparse.Namespace) -> None:
     """Prints the code for the shell; argcomplete writes it."""
     import argcomplete
 
     write_line(argcomplete.shellcode(['zoo'], shell=args.shell).strip())
-    return 0
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
@@ -32,14 +30,11 @@ def complete(parser: argparse.ArgumentParser) -> None:
     import argcomplete
 
     commands: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    for name in ('train', 'sweep', 'config'):
+    completers = {'config': _configs, 'overrides': _keys, 'env': _envs, 'kind': _kinds}
+    for name in ('train', 'sweep', 'config', 'list', 'bench'):
         for action in commands.choices[name]._actions:
-            if action.dest == 'config':
-                action.completer = _configs
-            elif action.dest == 'overrides':
-                action.completer = _keys
-            elif action.dest == 'env':
-                action.completer = _envs
+            if action.dest in completers:
+                action.completer = completers[action.dest]
     argcomplete.autocomplete(parser)
 
 
@@ -62,6 +57,11 @@ def _keys(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str
     except UserError:
         rows = explain_config({'env': {'id': 'CartPole-v1'}})
     return [f'{row.key}=' for row in rows]
+
+
+def _kinds(action: argparse.Action, **_: object) -> list[str]:
+    """The words that the help of the argument lists."""
+    return (action.help or '').split(', ')
 
 
 def _envs(prefix: str, **_: object) -> list[str]:

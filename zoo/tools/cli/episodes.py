@@ -6,7 +6,6 @@ import argparse
 import csv
 import io
 import json
-import math
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
-from zoo.tools.cli.output import columns, print_json, watch_calls_of
+from zoo.tools.cli.output import Argument, argument, columns, print_json, show, watch_calls_of
 
 if TYPE_CHECKING:
     from zoo.env.config import EnvConfig
@@ -26,42 +25,65 @@ DEMOS = '.npz'
 BEST = Path('checkpoints') / 'best.safetensors'
 
 
-def add_eval(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo eval`."""
-    parser.add_argument('checkpoint', metavar='CHECKPOINT', help='a checkpoint file, or a run folder (its newest)')
-    parser.add_argument(
-        'overrides',
-        nargs='*',
-        default=[],
-        metavar='KEY=VALUE',
-        help='other keys of the section env, e.g. env.kwargs.size=20 or env.id=Other-v0',
-    )
-    parser.add_argument('--episodes', type=int, default=20, metavar='N', help='episodes to run (default 20)')
-    parser.add_argument('--seed', type=int, default=0, metavar='N', help='seed of the envs (default 0)')
-    parser.add_argument('--best', action='store_true', help='of a run folder the best checkpoint, not the newest')
-    parser.add_argument(
-        '--stochastic', action='store_true', help='sample actions as in training, not the most likely ones'
-    )
-    parser.add_argument(
-        '--set', dest='set_name', metavar='NAME', help='on the envs of policy.eval.sets that have this name'
-    )
-    parser.add_argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps')
-    parser.add_argument(
-        '--output',
-        '-o',
-        metavar='FILE',
-        help='write a row for each episode to a .csv, .json or .jsonl file; or each step, as demonstrations, to a .npz file',
+_OVERRIDES = argument(
+    'overrides',
+    nargs='*',
+    default=[],
+    metavar='KEY=VALUE',
+    help='other keys of the section env, e.g. env.kwargs.size=20 or env.id=Other-v0',
+)
+
+
+def _episodes(n_episode: int) -> tuple[Argument, ...]:
+    """The arguments that say which episodes are shown."""
+    return (
+        argument('checkpoint', metavar='RUN', help='a run folder (its newest checkpoint), or a checkpoint file'),
+        _OVERRIDES,
+        argument('--episodes', type=int, default=n_episode, metavar='N', help=f'episodes (default {n_episode})'),
+        argument('--seed', type=int, default=0, metavar='N', help='seed of the env (default 0)'),
+        argument('--fps', type=float, metavar='X', help='pictures per second (default: as the env says, else 30)'),
+        argument('--best', action='store_true', help='the best checkpoint of the run, not the newest'),
+        argument('--stochastic', action='store_true', help='sample actions as in training'),
+        argument('--set', dest='set_name', metavar='NAME', help='on the env of policy.eval.sets that has this name'),
+        argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps'),
     )
 
 
-def run_eval(args: argparse.Namespace) -> int:
+ARGUMENTS = {
+    'eval': (
+        argument('checkpoint', metavar='CHECKPOINT', help='a checkpoint file, or a run folder (its newest)'),
+        _OVERRIDES,
+        argument('--episodes', type=int, default=20, metavar='N', help='episodes to run (default 20)'),
+        argument('--seed', type=int, default=0, metavar='N', help='seed of the envs (default 0)'),
+        argument('--best', action='store_true', help='of a run folder the best checkpoint, not the newest'),
+        argument('--stochastic', action='store_true', help='sample actions as in training, not the most likely ones'),
+        argument('--set', dest='set_name', metavar='NAME', help='on the envs of policy.eval.sets that have this name'),
+        argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps'),
+        argument(
+            '--output',
+            '-o',
+            metavar='FILE',
+            help='write a row for each episode to a .csv, .json or .jsonl file; or each step, as demonstrations, to a .npz file',
+        ),
+    ),
+    'play': _episodes(3),
+    'video': (
+        *_episodes(1),
+        argument('--output', '-o', required=True, metavar='FILE', help='the video, a file .mp4 or .gif'),
+    ),
+}
+
+
+def run_eval(args: argparse.Namespace) -> None:
     """Plays the episodes and prints their returns."""
-    _check(args)
+    _check_episodes(args)
+    _check_output(args)
     from zoo.worker.evaluator import evaluate
 
     policy, env, env_step = player = load_player(args)
     if args.output and Path(args.output).suffix == DEMOS:
-        return _record(args, player)
+        _record(args, player)
+        return
     with watch_calls_of(args, env.step_timeout):
         evaluation = evaluate(
             policy,
@@ -72,15 +94,11 @@ def run_eval(args: argparse.Namespace) -> int:
             max_step=args.max_step,
         )
     if args.output:
-        _write_rows(Path(args.output), [_without_nan(row) for row in evaluation.rows()])
-    if args.json:
-        print_json({**_summary(evaluation), 'env_step': env_step})
-    else:
-        write_line(_text(evaluation, env_step))
-    return 0
+        _write_rows(Path(args.output), evaluation.rows())
+    show(args, {**_summary(evaluation), 'env_step': env_step}, _text(evaluation, env_step))
 
 
-def _record(args: argparse.Namespace, player: Player) -> int:
+def _record(args: argparse.Namespace, player: Player) -> None:
     """Plays the episodes and writes what the policy saw and did."""
     from zoo.tools.imitation.demonstrations import record_demonstrations, save_demonstrations
 
@@ -93,13 +111,8 @@ def _record(args: argparse.Namespace, player: Player) -> int:
             player.policy, player.env, args.episodes, args.seed, deterministic=False if args.stochastic else None
         )
     save_demonstrations(args.output, demos)
-    if args.json:
-        print_json({**_summary(evaluation), 'steps': demos.n_step})
-    else:
-        write_line(
-            f'{args.output}: {demos.n_step:,} steps of {len(demos.episode_ends)} episodes\n{_text(evaluation, player.env_step)}'
-        )
-    return 0
+    kept = f'{args.output}: {demos.n_step:,} steps of {len(demos.episode_ends)} episodes'
+    show(args, {**_summary(evaluation), 'steps': demos.n_step}, f'{kept}\n{_text(evaluation, player.env_step)}')
 
 
 def _check_episodes(args: argparse.Namespace) -> None:
@@ -112,9 +125,8 @@ def _check_episodes(args: argparse.Namespace) -> None:
         raise UserError(f'--max-step is {args.max_step} but must be 1 or more env steps')
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Raises: UserError for arguments without meaning, before anything is loaded."""
-    _check_episodes(args)
+def _check_output(args: argparse.Namespace) -> None:
+    """Raises: UserError for a file that cannot be written, before anything is loaded."""
     if args.output and Path(args.output).suffix not in (*_FORMATS, DEMOS):
         raise UserError(f'--output is {args.output} but must end in {", ".join((*_FORMATS, DEMOS))}')
     if args.output and not Path(args.output).absolute().parent.is_dir():
@@ -152,27 +164,19 @@ def _summary(evaluation: Evaluation) -> dict[str, Any]:
 
 def _text(evaluation: Evaluation, env_step: int) -> str:
     """The result as people read it: the returns, then the env's own numbers."""
-    summary = _summary(evaluation)
     cut = f', {evaluation.n_cut} of them cut off' if evaluation.n_cut else ''
     lines = [
         f'return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} (min {evaluation.return_min:.2f}, '
         f'max {evaluation.return_max:.2f}) over {len(evaluation.returns)} episodes{cut}, policy of env step {env_step}'
     ]
-    if summary['infos']:
-        numbers = ((name, '-' if value is None else f'{value:.4g}') for name, value in summary['infos'].items())
-        lines.append(columns(numbers, indent='  '))
-    return '\n'.join(lines)
-
-
-def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: what an episode lacks is null, in CSV an empty cell."""
-    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row.items()}
+    infos = ((name, evaluation.info_mean(name)) for name in evaluation.infos)
+    numbers = [(name, '-' if value is None else f'{value:.4g}') for name, value in infos]
+    return '\n'.join([*lines, columns(numbers, indent='  ')] if numbers else lines)
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
     text = io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, names, lineterminator='\n')
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator='\n')
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
@@ -186,15 +190,12 @@ _FORMATS = {
 
 
 def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Writes what an episode lacks, NaN, as null, which JSON has, or an empty cell of CSV."""
+    rows = [{name: None if value != value else value for name, value in row.items()} for row in rows]
     try:
         path.write_text(_FORMATS[path.suffix](rows), encoding='utf-8')
     except OSError as error:
         raise UserError(f'{path} cannot be written ({error.strerror}); name another file') from error
-
-
-def add_play(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo play`."""
-    _add_episodes(parser, 3)
 
 
 def run_play(args: argparse.Namespace) -> int:
@@ -229,35 +230,6 @@ def run_play(args: argparse.Namespace) -> int:
     return 0
 
 
-def add_video(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo video`."""
-    _add_episodes(parser, 1)
-    parser.add_argument('--output', '-o', required=True, metavar='FILE', help='the video, a file .mp4 or .gif')
-
-
-def _add_episodes(parser: argparse.ArgumentParser, n_episode: int) -> None:
-    """The arguments that say which episodes are shown, also of `zoo play`."""
-    parser.add_argument('checkpoint', metavar='RUN', help='a run folder (its newest checkpoint), or a checkpoint file')
-    parser.add_argument(
-        'overrides',
-        nargs='*',
-        default=[],
-        metavar='KEY=VALUE',
-        help='other keys of the section env, e.g. env.kwargs.size=20 or env.id=Other-v0',
-    )
-    parser.add_argument('--episodes', type=int, default=n_episode, metavar='N', help=f'episodes (default {n_episode})')
-    parser.add_argument('--seed', type=int, default=0, metavar='N', help='seed of the env (default 0)')
-    parser.add_argument(
-        '--fps', type=float, metavar='X', help='pictures per second (default: as the env says, else 30)'
-    )
-    parser.add_argument('--best', action='store_true', help='the best checkpoint of the run, not the newest')
-    parser.add_argument('--stochastic', action='store_true', help='sample actions as in training')
-    parser.add_argument(
-        '--set', dest='set_name', metavar='NAME', help='on the env of policy.eval.sets that has this name'
-    )
-    parser.add_argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps')
-
-
 def run_video(args: argparse.Namespace) -> int:
     """Plays the episodes and writes the video."""
     _check_episodes(args)
@@ -282,15 +254,10 @@ def run_video(args: argparse.Namespace) -> int:
     if recording is None:
         return 128 + received[0]
     seconds = recording.n_frame / recording.fps
-    if args.json:
-        print_json(
-            {'file': args.output, 'frames': recording.n_frame, 'fps': recording.fps, 'seconds': seconds}
-            | _numbers(recording.evaluation, player.env_step)
-        )
-        return 0
-    for row in recording.evaluation.rows():
-        write_line(_episode_line(row))
-    write_line(f'{args.output}: {seconds:.1f} s, {recording.n_frame} pictures, policy of env step {player.env_step}')
+    data = {'file': args.output, 'frames': recording.n_frame, 'fps': recording.fps, 'seconds': seconds}
+    lines = [*map(_episode_line, recording.evaluation.rows())]
+    lines += [f'{args.output}: {seconds:.1f} s, {recording.n_frame} pictures, policy of env step {player.env_step}']
+    show(args, data | _numbers(recording.evaluation, player.env_step), '\n'.join(lines))
     return 0
 
 
@@ -315,8 +282,13 @@ def load_player(args: argparse.Namespace) -> Player:
 
 def _numbers(evaluation: Evaluation, env_step: int) -> dict[str, Any]:
     """What --json prints of the episodes."""
-    found = {'returns': evaluation.returns, 'lengths': evaluation.lengths, 'return_mean': evaluation.return_mean}
-    return {**found, 'episodes_cut': evaluation.n_cut, 'env_step': env_step}
+    return {
+        'returns': evaluation.returns,
+        'lengths': evaluation.lengths,
+        'return_mean': evaluation.return_mean,
+        'episodes_cut': evaluation.n_cut,
+        'env_step': env_step,
+    }
 
 
 def _episode_line(row: dict[str, Any]) -> str:

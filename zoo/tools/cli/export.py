@@ -7,40 +7,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
-from zoo.core.streams import write_line
 from zoo.tools.cli.episodes import checkpoint_path
-from zoo.tools.cli.output import print_json
+from zoo.tools.cli.output import argument, show
 
 if TYPE_CHECKING:
-    from zoo.tools.export import Exported, Port
+    from zoo.tools.export import Exported
 
-NOTES = """The file is compared with the policy on 1,000 random observations before it takes its place; a model card is written
+
+ARGUMENTS = {
+    'export': (
+        argument('checkpoint', metavar='RUN', help='a run folder (its newest checkpoint), or a checkpoint file'),
+        argument('--format', metavar='NAME', help='onnx or torch-export (default: by the ending of FILE, else onnx)'),
+        argument('--output', '-o', metavar='FILE', help='the file, .onnx or .pt2 (default policy.onnx, policy.pt2)'),
+        argument('--value', action='store_true', help="give the critic's value too, in the unit of returns"),
+        argument('--best', action='store_true', help='the best checkpoint of the run, not the newest'),
+        argument(
+            '--licence',
+            metavar='NAME',
+            help='licence of the weights, for the model card, e.g. Apache-2.0 (default: none stated)',
+        ),
+    )
+}
+NOTES = {
+    'export': """The file is compared with the policy on 1,000 random observations before it takes its place; a model card is written
 beside it, as FILE.md.
 
   zoo export runs/cartpole_ppo/RUN -o policy.onnx
   zoo export runs/cartpole_ppo/RUN --format torch-export --value --best"""
+}
 
 
-def add_export(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo export`."""
-    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, NOTES
-    parser.add_argument('checkpoint', metavar='RUN', help='a run folder (its newest checkpoint), or a checkpoint file')
-    parser.add_argument(
-        '--format', metavar='NAME', help='onnx or torch-export (default: by the ending of FILE, else onnx)'
-    )
-    parser.add_argument(
-        '--output', '-o', metavar='FILE', help='the file, .onnx or .pt2 (default policy.onnx, policy.pt2)'
-    )
-    parser.add_argument('--value', action='store_true', help="give the critic's value too, in the unit of returns")
-    parser.add_argument('--best', action='store_true', help='the best checkpoint of the run, not the newest')
-    parser.add_argument(
-        '--licence',
-        metavar='NAME',
-        help='licence of the weights, for the model card, e.g. Apache-2.0 (default: none stated)',
-    )
-
-
-def run_export(args: argparse.Namespace) -> int:
+def run_export(args: argparse.Namespace) -> None:
     """Writes both files and prints what they are."""
     path = _path_of(args)
     from zoo.core.files import whole_file
@@ -56,20 +53,17 @@ def run_export(args: argparse.Namespace) -> int:
         text = card(checkpoint, exported, licence=args.licence)
         with whole_file(card_path) as file:
             file.write(text.encode())
-    if args.json:
-        print_json(_numbers(exported) | {'card': str(card_path), 'env_step': env_step})
-    else:
-        write_line(_text(exported, card_path, env_step))
-    return 0
+    data = _numbers(exported) | {'card': str(card_path), 'env_step': env_step}
+    show(args, data, _text(exported, card_path, env_step))
 
 
 def _path_of(args: argparse.Namespace) -> Path:
     """Where to write. Raises: UserError for a name that does not fit, before anything is loaded."""
     from zoo.tools.export import format_of
 
-    path = None if args.output is None else Path(args.output)
-    if path is None:
+    if args.output is None:
         return Path(f'policy{format_of(args.format or "onnx").suffix}')
+    path = Path(args.output)
     format_of(args.format, path)
     if path.is_dir():
         raise UserError(f'--output is {path}, a folder; name a file in it')
@@ -79,7 +73,10 @@ def _path_of(args: argparse.Namespace) -> Path:
 def _text(exported: Exported, card_path: Path, env_step: int) -> str:
     """What was written, as people read it."""
     size = exported.path.stat().st_size / 1e3
-    inputs, outputs = (', '.join(map(_port, ports)) for ports in (exported.inputs, exported.outputs))
+    inputs, outputs = (
+        ', '.join(f'{port.name} {port.dtype} [{", ".join(map(str, port.shape))}]' for port in ports)
+        for ports in (exported.inputs, exported.outputs)
+    )
     return (
         f'{exported.path}: {exported.format}, {size:,.0f} kB, policy of env step {env_step}\n'
         f'  inputs   {inputs}\n'
@@ -87,10 +84,6 @@ def _text(exported: Exported, card_path: Path, env_step: int) -> str:
         f'  compared with policy.act on {exported.comparison.text()}\n'
         f'{card_path}: model card'
     )
-
-
-def _port(port: Port) -> str:
-    return f'{port.name} {port.dtype} [{", ".join(map(str, port.shape))}]'
 
 
 def _numbers(exported: Exported) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
-from zoo.core.streams import write_line
-from zoo.tools.cli.choice import add_options, chosen
-from zoo.tools.cli.output import columns, print_json, watch_calls_of
+from zoo.tools.cli.choice import CHOICE, chosen
+from zoo.tools.cli.output import argument, columns, show, watch_calls_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -27,29 +26,40 @@ KINDS = {
 }
 
 
-def add_list(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo list`."""
-    kind: Any = parser.add_argument('kind', nargs='?', metavar='KIND', help=', '.join(KINDS))
-    kind.completer = lambda **_: KINDS  # of argcomplete
+ARGUMENTS = {
+    'list': (argument('kind', nargs='?', metavar='KIND', help=', '.join(KINDS)),),
+    'config': (*CHOICE,),
+    'check-env': (
+        argument('id', metavar='ENV', help="gymnasium id, registered name, 'module:function' or FILE.py:NAME"),
+        argument(
+            'overrides', nargs='*', default=[], metavar='KEY=VALUE', help='keys of the section env, e.g. env.window=4'
+        ),
+        argument('--steps', type=int, default=1000, help='steps to take (default 1000)'),
+        argument(
+            '--kwargs',
+            action='append',
+            default=[],
+            metavar='NAME=VALUE',
+            help='short for env.kwargs.NAME=VALUE; may be repeated',
+        ),
+    ),
+}
 
 
-def run_list(args: argparse.Namespace) -> int:
+def run_list(args: argparse.Namespace) -> None:
     """Prints the names of a kind with a description each; without a kind, the kinds."""
     if args.kind is None:
-        print_json({'kinds': KINDS}) if args.json else write_line(columns(KINDS.items()))
-        return 0
+        show(args, {'kinds': KINDS}, columns(KINDS.items()))
+        return
     if args.kind not in KINDS:
         near = closest(args.kind, KINDS)
         do = f'did you mean zoo list {" or zoo list ".join(near)}?' if near else f'the kinds are {", ".join(KINDS)}'
         raise UserError(f'there is nothing of the kind {args.kind!r} to list; {do}')
     if args.kind == 'parts':
-        return _list_parts(args)
+        _list_parts(args)
+        return
     rows = list(_rows(args.kind))
-    if args.json:
-        print_json({args.kind: [name for name, *_ in rows]})
-    else:
-        write_line(columns(rows))
-    return 0
+    show(args, {args.kind: [name for name, *_ in rows]}, columns(rows))
 
 
 def _rows(kind: str) -> Iterable[tuple[str, ...]]:
@@ -60,15 +70,14 @@ def _rows(kind: str) -> Iterable[tuple[str, ...]]:
         return _envs()
     from zoo.core import registry
 
-    registries = {
+    registries: dict[str, Any] = {
         'policies': registry.POLICY_REGISTRY,
         'models': registry.MODEL_REGISTRY,
         'buffers': registry.BUFFER_REGISTRY,
         'encoders': registry.ENCODER_REGISTRY,
         'distributions': registry.DISTRIBUTION_REGISTRY,
     }
-    chosen: Any = registries[kind]
-    return ((name, _summary(chosen.get(name))) for name in chosen.names())
+    return ((name, _summary(registries[kind].get(name))) for name in registries[kind].names())
 
 
 def _configs() -> Iterable[tuple[str, ...]]:
@@ -88,14 +97,12 @@ def _envs() -> Iterable[tuple[str, ...]]:
     from zoo.env.make import extra_of
 
     for env_id in known_ids():
-        if env_id in ENV_REGISTRY:
-            yield env_id, _summary(ENV_REGISTRY.get(env_id))
-        else:
-            extra = extra_of(env_id)
-            yield env_id, f'extra {extra}' if extra else ''
+        extra = '' if env_id in ENV_REGISTRY else extra_of(env_id)
+        needed = f'extra {extra}' if extra else ''
+        yield env_id, _summary(ENV_REGISTRY.get(env_id)) if env_id in ENV_REGISTRY else needed
 
 
-def _list_parts(args: argparse.Namespace) -> int:
+def _list_parts(args: argparse.Namespace) -> None:
     """The parts of an update, by the key that chooses them, with what each does."""
     from zoo.config.components import options_of, summary_of
     from zoo.core.registry import PARTS
@@ -103,31 +110,19 @@ def _list_parts(args: argparse.Namespace) -> int:
     parts = {
         key: {name: summary_of(registry.get(name)) for name in registry.names()} for key, registry in PARTS.items()
     }
-    if args.json:
-        print_json({'parts': parts})
-        return 0
     lines = []
     for key, names in parts.items():
-        lines += [
-            key,
-            *(
-                f'  {name:<16} {summary}{_shown_options(options_of(PARTS[key].get(name)))}'
-                for name, summary in names.items()
-            ),
-        ]
-    write_line('\n'.join(lines))
-    return 0
+        shown = {name: f'{text}{_shown_options(options_of(PARTS[key].get(name)))}' for name, text in names.items()}
+        lines += [key, *(f'  {name:<16} {text}' for name, text in shown.items())]
+    show(args, {'parts': parts}, '\n'.join(lines))
 
 
 def _shown_options(section: type[BaseModel]) -> str:
     """' [a=1, b=null]' of the options of a part; '' without any."""
     fields = {name: field for name, field in section.model_fields.items() if name != 'type'}
-    words = [name if field.is_required() else f'{name}={_word(field.default)}' for name, field in fields.items()]
+    defaults = {name: 'null' if field.default is None else field.default for name, field in fields.items()}
+    words = [name if field.is_required() else f'{name}={defaults[name]}' for name, field in fields.items()]
     return f' [{", ".join(words)}]' if words else ''
-
-
-def _word(value: object) -> str:
-    return 'null' if value is None else str(value)
 
 
 def _summary(named: object) -> str:
@@ -137,12 +132,7 @@ def _summary(named: object) -> str:
     return (getattr(named, '__doc__', None) or '').strip().partition('\n')[0]
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo config`."""
-    add_options(parser)
-
-
-def run_config(args: argparse.Namespace) -> int:
+def run_config(args: argparse.Namespace) -> None:
     """Prints each key with its value, origin, meaning and range."""
     config = chosen(args)
     if config is None:
@@ -150,14 +140,10 @@ def run_config(args: argparse.Namespace) -> int:
     from zoo.run.config import explain_config
 
     rows = explain_config(config, args.overrides)
-    if args.json:
-        print_json(
-            {
-                row.key: {'value': row.value, 'description': row.description, 'range': row.wanted, 'origin': row.origin}
-                for row in rows
-            }
-        )
-        return 0
+    data = {
+        row.key: {'value': row.value, 'description': row.description, 'range': row.wanted, 'origin': row.origin}
+        for row in rows
+    }
     values = [f'{row.key} = {row.value!r}' for row in rows]
     width = min(max(map(len, values)), 50)
     origin_width = max(len(row.origin) for row in rows)
@@ -165,24 +151,7 @@ def run_config(args: argparse.Namespace) -> int:
         f'{value:<{width}}  {row.origin:<{origin_width}}  {row.description} ({row.wanted})'
         for value, row in zip(values, rows, strict=True)
     ]
-    write_line('\n'.join(lines))
-    return 0
-
-
-def add_check_env(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo check-env`."""
-    parser.add_argument('id', metavar='ENV', help="gymnasium id, registered name, 'module:function' or FILE.py:NAME")
-    parser.add_argument(
-        'overrides', nargs='*', default=[], metavar='KEY=VALUE', help='keys of the section env, e.g. env.window=4'
-    )
-    parser.add_argument('--steps', type=int, default=1000, help='steps to take (default 1000)')
-    parser.add_argument(
-        '--kwargs',
-        action='append',
-        default=[],
-        metavar='NAME=VALUE',
-        help='short for env.kwargs.NAME=VALUE; may be repeated',
-    )
+    show(args, data, '\n'.join(lines))
 
 
 def run_check_env(args: argparse.Namespace) -> int:
@@ -190,12 +159,8 @@ def run_check_env(args: argparse.Namespace) -> int:
     from zoo.env.inspection.inspect import inspect_env
     from zoo.worker.evaluation_env import evaluation_env
 
-    words = [*args.overrides, *(f'env.kwargs.{word}' for word in args.kwargs)]
-    cfg = evaluation_env({'env': {'id': args.id}}, words)
+    cfg = evaluation_env({'env': {'id': args.id}}, [*args.overrides, *(f'env.kwargs.{word}' for word in args.kwargs)])
     with watch_calls_of(args, cfg.step_timeout):
         report = inspect_env(cfg, n_step=args.steps)
-    if args.json:
-        print_json(report.to_json())
-    else:
-        write_line(report.text())
+    show(args, report.to_json(), report.text())
     return 1 if report.problems else 0

@@ -1,4 +1,4 @@
-"""Output that several commands share."""
+"""Output that several commands share, and the rows of their tables of arguments."""
 
 from __future__ import annotations
 
@@ -10,10 +10,23 @@ from typing import Any
 
 from zoo.core.streams import write_line
 
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+"""The words and options of one `ArgumentParser.add_argument`."""
+
+
+def argument(*words: str, **options: Any) -> Argument:
+    """A row of a table of arguments."""
+    return words, options
+
 
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object on stdout."""
     write_line(json.dumps(value, default=str))
+
+
+def show(args: argparse.Namespace, data: dict[str, Any], text: str) -> None:
+    """The answer of a command on stdout: as people read it, or with --json as one JSON object."""
+    print_json(data) if args.json else write_line(text)
 
 
 def columns(rows: Iterable[tuple[str, ...]], indent: str = '') -> str:

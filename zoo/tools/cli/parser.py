@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
 from zoo.core.version import VERSION
+from zoo.tools.cli.output import Argument, argument
 
 PROFILED = 10  # default of `zoo train --profile`, in iterations
 
@@ -19,7 +20,8 @@ PROFILED = 10  # default of `zoo train --profile`, in iterations
 class Command(NamedTuple):
     """A command: its help line, the shared options that it takes, and its module of this folder, loaded when it is chosen.
 
-    The module has `add_COMMAND(parser)`, for the options of its own, and `run_COMMAND(args)`, which returns the exit code.
+    The module has the table `ARGUMENTS[COMMAND]`, maybe `NOTES[COMMAND]`, which --help shows below them, and
+    `run_COMMAND(args)`, which returns the exit code.
     """
 
     summary: str
@@ -34,7 +36,7 @@ COMMANDS = {
     'play': Command('show a checkpoint that plays its env, in a window', RUN, 'episodes'),
     'video': Command('write a video of a checkpoint that plays its env, without a display', RUN, 'episodes'),
     'sweep': Command('tune a config: try many values of some keys, and find the best ones', DATA, 'sweep'),
-    'pretrain': Command('imitate demonstrations, before a run begins', DATA, 'pretrain'),
+    'pretrain': Command('imitate demonstrations, before a run begins', DATA, 'start'),
     'runs': Command('list runs with their seeds, returns, speed and state', DATA, 'results'),
     'plot': Command(
         'draw curves of runs: the average over seeds with an interval, a line for each config', DATA, 'results'
@@ -55,6 +57,33 @@ COMMANDS = {
     'completion': Command('print the code that makes a shell complete the words of zoo', TEXT, 'completion'),
 }
 
+SHARED = {
+    'common': (
+        argument(
+            '--import',
+            dest='imports',
+            action='append',
+            default=[],
+            metavar='MODULE',
+            help='Python module or .py file to import first, e.g. --import my_policy.py: code that registers a policy, env or part '
+            'of your own; a checkpoint may then name what is in it; may be repeated',
+        ),
+        argument('--quiet', '-q', action='store_true', help='no progress, and only warnings and errors of the log'),
+        argument(
+            '--log-level', choices=['debug', 'info', 'warning', 'error'], help='least level of the log on stderr (info)'
+        ),
+        argument('--debug', action='store_true', help='show the traceback of an error'),
+    ),
+    'trust': (
+        argument(
+            '--trust',
+            action='store_true',
+            help='let the checkpoint load all code that its config names; --import MODULE allows that of one module',
+        ),
+    ),
+    'json': (argument('--json', action='store_true', help='print one JSON object on stdout'),),
+}
+"""Arguments that several commands take, by group."""
 OTHER_NAMES = {'tune': 'sweep', 'optimize': 'sweep', 'hpo': 'sweep'}
 """What other libraries call a command."""
 
@@ -76,7 +105,9 @@ class _Parser(argparse.ArgumentParser):
 
 def make_parser(chosen: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     """The parser of the whole command line. Args: chosen: commands that get their options, others only their help line."""
-    shared = _shared_options()
+    shared = {name: _Parser(add_help=False) for name in SHARED}
+    for group, parent in shared.items():
+        _add(parent, SHARED[group])
     parser = _Parser(
         'zoo',
         description='Train and evaluate PPO and PPG policies.',
@@ -89,9 +120,11 @@ def make_parser(chosen: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPar
         said = f'{summary[0].upper()}{summary[1:]}.'
         command = commands.add_parser(name, parents=[shared[group] for group in groups], help=summary, description=said)
         if name in chosen:
-            home, function = importlib.import_module(f'zoo.tools.cli.{module}'), name.replace('-', '_')
-            getattr(home, f'add_{function}')(command)
-            command.set_defaults(run=getattr(home, f'run_{function}'))
+            home = importlib.import_module(f'zoo.tools.cli.{module}')
+            if note := getattr(home, 'NOTES', {}).get(name):
+                command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, note
+            _add(command, home.ARGUMENTS[name])
+            command.set_defaults(run=getattr(home, f'run_{name.replace("-", "_")}'))
     return parser
 
 
@@ -121,46 +154,22 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _shared_options() -> dict[str, _Parser]:
-    groups = {name: _Parser(add_help=False) for name in ('common', 'trust', 'json')}
-    common = groups['common']
-    common.add_argument(
-        '--import',
-        dest='imports',
-        action='append',
-        default=[],
-        metavar='MODULE',
-        help='Python module or .py file to import first, e.g. --import my_policy.py: code that registers a policy, env or part '
-        'of your own; a checkpoint may then name what is in it; may be repeated',
-    )
-    common.add_argument(
-        '--quiet', '-q', action='store_true', help='no progress, and only warnings and errors of the log'
-    )
-    common.add_argument(
-        '--log-level', choices=['debug', 'info', 'warning', 'error'], help='least level of the log on stderr (info)'
-    )
-    common.add_argument('--debug', action='store_true', help='show the traceback of an error')
-    groups['trust'].add_argument(
-        '--trust',
-        action='store_true',
-        help='let the checkpoint load all code that its config names; --import MODULE allows that of one module',
-    )
-    groups['json'].add_argument('--json', action='store_true', help='print one JSON object on stdout')
-    return groups
+def _add(parser: argparse.ArgumentParser, arguments: Sequence[Argument]) -> None:
+    for words, options in arguments:
+        parser.add_argument(*words, **options)
 
 
 def _command_first(words: Sequence[str]) -> Sequence[str]:
     """'zoo --quiet train CONFIG' as 'zoo train --quiet CONFIG': options that commands share may stand before the command."""
-    options = {
-        option: action
-        for group in _shared_options().values()
-        for action in group._actions
-        for option in action.option_strings
+    flags = {
+        word: options.get('action') == 'store_true'
+        for group in SHARED.values()
+        for names, options in group
+        for word in names
     }
     at = 0
-    while at < len(words) and words[at].partition('=')[0] in options:
-        takes_word = options[words[at].partition('=')[0]].nargs != 0 and '=' not in words[at]
-        at += 2 if takes_word else 1
+    while at < len(words) and words[at].partition('=')[0] in flags:
+        at += 1 if flags[words[at].partition('=')[0]] or '=' in words[at] else 2
     return [*words[at : at + 1], *words[:at], *words[at + 1 :]]
 
 
@@ -192,7 +201,8 @@ def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, un
     word = next((word for word in unknown if word.startswith('-')), unknown[0])
     name, _, value = word.partition('=')
     said = f'zoo {args.command} does not take {word!r}'
-    options = _options_of(parser, args.command)
+    actions: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    options = [option for action in actions.choices[args.command]._actions for option in action.option_strings]
     if not word.startswith('-'):
         if 'overrides' in args:
             return f'{said}; settings are written KEY=VALUE, e.g. policy.learn.learning_rate=1e-3'
@@ -204,11 +214,6 @@ def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, un
     if near:
         return f'{said}; did you mean {" or ".join(near)}?'
     return f'{said}; its options are {", ".join(option for option in options if option.startswith("--"))}'
-
-
-def _options_of(parser: argparse.ArgumentParser, command: str) -> list[str]:
-    actions: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return [option for action in actions.choices[command]._actions for option in action.option_strings]
 
 
 def _meaning_of(option: str, value: str) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, need
 from zoo.core.streams import write_line
-from zoo.tools.cli.output import columns, print_json
+from zoo.tools.cli.output import argument, columns, show
 
 if TYPE_CHECKING:
     from zoo.tools.results.compare import Chance, Comparison, Side, Spread
@@ -25,28 +25,93 @@ ROOT = 'runs'
 logger = logging.getLogger('zoo')
 
 
-def add_runs(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo runs`."""
-    parser.add_argument(
-        'folders', nargs='*', metavar='FOLDER', help=f'runs, or folders that hold some at any depth (default {ROOT})'
-    )
-    parser.add_argument(
-        '--sort', default='time', metavar='ORDER', help='time (oldest first), return, steps or name (default time)'
-    )
+_RUNS = (
+    argument(
+        'runs',
+        nargs='+',
+        metavar='RUN',
+        help='run folders, folders that hold some, or a name in runs/, e.g. cartpole_ppo',
+    ),
+    argument(
+        '--metric',
+        metavar='NAME',
+        help='a metric of the log, e.g. --metric learn/entropy (eval/return_mean, or collect/return_mean where no run was '
+        'evaluated)',
+    ),
+)
+_COMPARED = (
+    *_RUNS,
+    argument(
+        '--stat', default='iqm', choices=('iqm', 'mean', 'median'), help='average over runs (iqm: interquartile mean)'
+    ),
+    argument(
+        '--allow-different-envs', action='store_true', help='take runs of different envs, whose returns do not compare'
+    ),
+)
+ARGUMENTS = {
+    'runs': (
+        argument(
+            'folders',
+            nargs='*',
+            metavar='FOLDER',
+            help=f'runs, or folders that hold some at any depth (default {ROOT})',
+        ),
+        argument(
+            '--sort', default='time', metavar='ORDER', help='time (oldest first), return, steps or name (default time)'
+        ),
+    ),
+    'plot': (
+        *_COMPARED,
+        argument('--output', '-o', metavar='FILE', help='the picture: .svg, .png or .pdf'),
+        argument(
+            '--x', default='env_step', choices=('env_step', 'wall_s'), help='along the horizontal axis (env_step)'
+        ),
+    ),
+    'compare': _COMPARED,
+    'report': (
+        argument('--output', '-o', default='report.html', metavar='FILE', help='the page (report.html)'),
+        *_RUNS,
+        argument('--x', choices=('env_step', 'wall_s'), default='env_step', help='along the curves (env_step)'),
+        argument('--stat', choices=('iqm', 'mean', 'median'), default='iqm', help='the average of runs (iqm)'),
+        argument('--title', metavar='TEXT', help='the heading of the page'),
+        argument(
+            '--video',
+            metavar='FILE',
+            help='an .mp4, .webm or .gif to show (the newest one in the videos of each config)',
+        ),
+    ),
+}
+NOTES = {
+    'plot': """Runs that differ only in their seed are one line: at each step the interquartile mean of the runs (without the highest
+and the lowest quarter), and a 95% bootstrap interval. A run is never continued beyond its end: from there on the line is
+dotted, and the legend says of how many runs it is.
+
+  zoo plot runs/cartpole_ppo -o curve.svg
+  zoo plot runs/cartpole_ppo runs/cartpole_ppg -o curve.png --x wall_s
+  zoo plot runs/cartpole_ppo -o entropy.svg --metric learn/entropy""",
+    'compare': """  zoo compare runs/cartpole_ppo runs/cartpole_ppg
+
+Runs that differ only in their seed are a side, and each side is compared with the first one. Of two words the runs are
+never put together, even if they are of one config. The chance to beat A is the share of pairs, one run of each side, in
+which the other is higher: .5 is a tie. A difference is called one if chance alone gives such a one in 5% of cases at most,
+and .5 is outside of the interval; 3 runs against 3 are too few for that, 4 against 4 are enough.""",
+    'report': """Runs that differ only in their seed are averaged; several configs are compared. The page is one file, which needs no
+network and has no script: send it as it is. It names no folder of this machine but what was typed to start the runs.
+
+  zoo report runs/cartpole_ppo
+  zoo report cartpole_ppo cartpole_ppg -o ppo_and_ppg.html --title 'PPO and PPG on CartPole'""",
+}
+"""Shown below the arguments by --help."""
 
 
-def run_runs(args: argparse.Namespace) -> int:
+def run_runs(args: argparse.Namespace) -> None:
     """Prints the table."""
     from zoo.tools.results.table import Order, as_data, rows_of, sorted_rows
 
     if args.sort not in get_args(Order):
         raise UserError(f'--sort is {args.sort!r} but must be one of {", ".join(get_args(Order))}')
     rows = sorted_rows(rows_of(_readable(args.folders)), args.sort)
-    if args.json:
-        print_json({'runs': [as_data(row) for row in rows]})
-    else:
-        write_line(table(rows))
-    return 0
+    show(args, {'runs': [as_data(row) for row in rows]}, table(rows))
 
 
 def table(rows: Sequence[RunRow]) -> str:
@@ -77,59 +142,12 @@ def _readable(folders: Sequence[str]) -> list[Run]:
     return runs
 
 
-PLOT_NOTES = """Runs that differ only in their seed are one line: at each step the interquartile mean of the runs (without the highest
-and the lowest quarter), and a 95% bootstrap interval. A run is never continued beyond its end: from there on the line is
-dotted, and the legend says of how many runs it is.
-
-  zoo plot runs/cartpole_ppo -o curve.svg
-  zoo plot runs/cartpole_ppo runs/cartpole_ppg -o curve.png --x wall_s
-  zoo plot runs/cartpole_ppo -o entropy.svg --metric learn/entropy"""
-
-
-def add_plot(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo plot`."""
-    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, PLOT_NOTES
-    _add_choice(parser)
-    parser.add_argument('--output', '-o', metavar='FILE', help='the picture: .svg, .png or .pdf')
-    parser.add_argument(
-        '--x', default='env_step', choices=('env_step', 'wall_s'), help='along the horizontal axis (env_step)'
-    )
-
-
-def _add_choice(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say which runs, and what of them."""
-    _add_runs(parser)
-    parser.add_argument(
-        '--stat', default='iqm', choices=('iqm', 'mean', 'median'), help='average over runs (iqm: interquartile mean)'
-    )
-    parser.add_argument(
-        '--allow-different-envs', action='store_true', help='take runs of different envs, whose returns do not compare'
-    )
-
-
-def _add_runs(parser: argparse.ArgumentParser) -> None:
-    """The arguments that name runs, and the number of them that is shown."""
-    parser.add_argument(
-        'runs',
-        nargs='+',
-        metavar='RUN',
-        help='run folders, folders that hold some, or a name in runs/, e.g. cartpole_ppo',
-    )
-    parser.add_argument(
-        '--metric',
-        metavar='NAME',
-        help='a metric of the log, e.g. --metric learn/entropy (eval/return_mean, or collect/return_mean where no run was '
-        'evaluated)',
-    )
-
-
-def run_plot(args: argparse.Namespace) -> int:
+def run_plot(args: argparse.Namespace) -> None:
     """Draws the curves, or prints their numbers."""
     if args.output is None and not args.json:
         raise UserError(
             'zoo plot got no file to draw into; name one with -o, e.g. -o curve.svg, or add --json for numbers'
         )
-    from zoo.core.errors import need
     from zoo.tools.results.plot import check_path, figure, save
     from zoo.tools.results.read import check_same_env, groups, named_runs, resolve_metric
 
@@ -141,16 +159,13 @@ def run_plot(args: argparse.Namespace) -> int:
     metric, found = resolve_metric(runs, args.metric), groups(runs)
     if args.output is not None:
         save(figure(found, metric, args.x, args.stat), Path(args.output))
-    if args.json:
-        print_json(_curve_numbers(found, metric, args))
-    else:
-        write_line(f'{args.output}: {metric} of {_count(len(runs), "run")} in {_count(len(found), "line")}')
-    return 0
+    drawn = f'{args.output}: {metric} of {_count(len(runs), "run")} in {_count(len(found), "line")}'
+    show(args, _curve_numbers(found, metric, args) if args.json else {}, drawn)
 
 
 def _curve_numbers(found: Mapping[str, Sequence[Any]], metric: str, args: argparse.Namespace) -> dict[str, Any]:
     """What the picture shows, for programs."""
-    from zoo.tools.results.curves import band
+    from zoo.tools.results.statistics import band
 
     curves = {}
     for label, runs in found.items():
@@ -174,21 +189,9 @@ def _count(n: int, word: str) -> str:
 
 
 N_SHOWN = 4  # runs that a line names
-COMPARE_NOTES = """  zoo compare runs/cartpole_ppo runs/cartpole_ppg
-
-Runs that differ only in their seed are a side, and each side is compared with the first one. Of two words the runs are
-never put together, even if they are of one config. The chance to beat A is the share of pairs, one run of each side, in
-which the other is higher: .5 is a tie. A difference is called one if chance alone gives such a one in 5% of cases at most,
-and .5 is outside of the interval; 3 runs against 3 are too few for that, 4 against 4 are enough."""
 
 
-def add_compare(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo compare`."""
-    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, COMPARE_NOTES
-    _add_choice(parser)
-
-
-def run_compare(args: argparse.Namespace) -> int:
+def run_compare(args: argparse.Namespace) -> None:
     """Prints the comparison."""
     from zoo.tools.results.compare import compare
     from zoo.tools.results.read import check_same_env, resolve_metric, sides_of
@@ -198,11 +201,7 @@ def run_compare(args: argparse.Namespace) -> int:
     check_same_env(runs, args.allow_different_envs)
     metric = resolve_metric(runs, args.metric)
     found = compare(sides, metric, args.stat)
-    if args.json:
-        print_json(_as_data(found))
-    else:
-        write_line(_comparison_text(found))
-    return 0
+    show(args, _as_data(found), _comparison_text(found))
 
 
 def _comparison_text(found: Comparison) -> str:
@@ -214,15 +213,16 @@ def _comparison_text(found: Comparison) -> str:
         f'{found.metric} at the last point of each run, {WORDS[found.stat]} of runs{" [95% interval]" * has_interval}'
     )
     means = [line for i, side in enumerate(found.sides) if (line := _meaning(i, side, found)) is not None]
-    notes = [*([_left_out(found)] if found.left_out else []), *_without_values(found), *means]
+    notes = [*_left_out(found), *_without_values(found), *means]
     return '\n'.join([head, '', columns(_comparison_table(found)), '', *notes, '', _differences(found)])
 
 
-def _left_out(found: Comparison) -> str:
-    """The runs that are not compared, and why."""
+def _left_out(found: Comparison) -> list[str]:
+    """The runs that are not compared, and why, as one sentence; none if there are none."""
     runs = [f'{run.path} ({run.state} at env step {run.env_step:,})' for run in found.left_out]
     more = f' and {len(runs) - N_SHOWN} more' if len(runs) > N_SHOWN else ''
-    return f'left out, since they are at an earlier env step than the others: {", ".join(runs[:N_SHOWN])}{more}'
+    said = f'left out, since they are at an earlier env step than the others: {", ".join(runs[:N_SHOWN])}{more}'
+    return [said] if runs else []
 
 
 def _without_values(found: Comparison) -> list[str]:
@@ -230,23 +230,20 @@ def _without_values(found: Comparison) -> list[str]:
     from zoo.tools.results.compare import way_to_values
 
     letters = [_letter(i) for i, side in enumerate(found.sides) if side.last is None]
-    if not letters:
-        return []
-    return [
-        f'no run of {" or ".join(letters)} has a value of {found.metric}, so that is not compared; '
-        f'{way_to_values(found.metric)}'
-    ]
+    said = f'no run of {" or ".join(letters)} has a value of {found.metric}, so that is not compared'
+    return [f'{said}; {way_to_values(found.metric)}'] if letters else []
 
 
 def _comparison_table(found: Comparison) -> list[tuple[str, ...]]:
     at = [] if found.common_step is None else [f'at {found.common_step:,.0f} steps']
     rows = [('', 'name', 'runs', 'env steps', 'env steps/s', 'last', *at, 'chance to beat A')]
     for i, side in enumerate(found.sides):
+        low, high = min(side.env_step), max(side.env_step)
         words = [
             _letter(i),
             side.label,
             str(side.n_run) if len(side.env_step) == side.n_run else f'{len(side.env_step)} of {side.n_run}',
-            _range(side.env_step),
+            f'{high:,}' if low > 0.98 * high else f'{low:,} to {high:,}',
             f'{side.speed:,.0f}' if math.isfinite(side.speed) else '-',
             _spread(side.last),
         ]
@@ -262,13 +259,13 @@ def _meaning(i: int, side: Side, found: Comparison) -> str | None:
         return None
     at = '' if found.common_step is None else f'after {found.common_step:,.0f} env steps '
     said = f'{at}{_letter(i)} is higher than A in {chance.value:.0%} of the pairs of runs'
-    luck = f'chance alone gives such a difference in {_percent(chance.p)} of cases'
+    percent = f'{chance.p:.0%}' if chance.p >= 0.1 else f'{chance.p:.1%}'
+    luck = f'chance alone gives such a difference in {percent if chance.p >= 0.001 else "less than 0.1%"} of cases'
     if chance.low is None or chance.high is None:
         n, n_first = (len(one.last.values) if one.last else 0 for one in (side, found.sides[0]))
         return f'{said}: {n} and {n_first} runs are too few to tell them apart ({luck}; 5 or more of each are usual)'
-    verdict = 'no clear difference'
-    if chance.is_clear:
-        verdict = 'it is higher' if chance.value > 0.5 else 'it is lower'
+    clear = 'it is higher' if chance.value > 0.5 else 'it is lower'
+    verdict = clear if chance.is_clear else 'no clear difference'
     return f'{said} (95% interval {chance.low:.0%} to {chance.high:.0%}): {verdict} ({luck})'
 
 
@@ -277,10 +274,12 @@ def _differences(found: Comparison) -> str:
 
     if not found.differences:
         return 'the configs are the same, but for seeds, names and logging'
-    rows = [('differs in the config', *(_letter(i) for i in range(len(found.sides))))]
-    for key, values in found.differences.items():
-        rows.append((key, *(value_text(values[x.label]) if x.label in values else '-' for x in found.sides)))
-    return columns(rows)
+    head = ('differs in the config', *(_letter(i) for i in range(len(found.sides))))
+    rows = (
+        (key, *(value_text(values[x.label]) if x.label in values else '-' for x in found.sides))
+        for key, values in found.differences.items()
+    )
+    return columns([head, *rows])
 
 
 def _as_data(found: Comparison) -> dict[str, Any]:
@@ -303,11 +302,6 @@ def _letter(i: int) -> str:
     return f'{chr(ord("A") + i % 26)}{i // 26 or ""}'
 
 
-def _range(steps: tuple[int, ...]) -> str:
-    low, high = min(steps), max(steps)
-    return f'{high:,}' if low > 0.98 * high else f'{low:,} to {high:,}'
-
-
 def _spread(spread: Spread | None) -> str:
     if spread is None:
         return '-'
@@ -322,35 +316,8 @@ def _chance(chance: Chance | None) -> str:
     return f'{chance.value:.2f}{ends}'
 
 
-def _percent(share: float) -> str:
-    if share < 0.001:
-        return 'less than 0.1%'
-    return f'{share:.0%}' if share >= 0.1 else f'{share:.1%}'
-
-
-REPORT_NOTES = """Runs that differ only in their seed are averaged; several configs are compared. The page is one file, which needs no
-network and has no script: send it as it is. It names no folder of this machine but what was typed to start the runs.
-
-  zoo report runs/cartpole_ppo
-  zoo report cartpole_ppo cartpole_ppg -o ppo_and_ppg.html --title 'PPO and PPG on CartPole'"""
-
-
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo report`."""
-    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, REPORT_NOTES
-    parser.add_argument('--output', '-o', default='report.html', metavar='FILE', help='the page (report.html)')
-    _add_runs(parser)
-    parser.add_argument('--x', choices=('env_step', 'wall_s'), default='env_step', help='along the curves (env_step)')
-    parser.add_argument('--stat', choices=('iqm', 'mean', 'median'), default='iqm', help='the average of runs (iqm)')
-    parser.add_argument('--title', metavar='TEXT', help='the heading of the page')
-    parser.add_argument(
-        '--video', metavar='FILE', help='an .mp4, .webm or .gif to show (the newest one in the videos of each config)'
-    )
-
-
-def run_report(args: argparse.Namespace) -> int:
+def run_report(args: argparse.Namespace) -> None:
     """Writes the page, and prints where it is."""
-    from zoo.core.errors import need
     from zoo.tools.results.read import named_runs
     from zoo.tools.results.report import check_page_path, report, write_report
 
@@ -361,5 +328,4 @@ def run_report(args: argparse.Namespace) -> int:
     video = None if args.video is None else Path(args.video)
     page = report(runs, args.metric, x=args.x, stat=args.stat, title=args.title, video=video)
     write_report(path, page)
-    write_line(f'{path}: {len(runs)} {"run" if len(runs) == 1 else "runs"}, {len(page.encode()) / 2**20:.1f} MB')
-    return 0
+    write_line(f'{path}: {_count(len(runs), "run")}, {len(page.encode()) / 2**20:.1f} MB')

@@ -1,15 +1,16 @@
-"""Files to start from: `zoo init` writes one, `zoo convert` translates one of another library."""
+"""Before a run: `zoo init` writes a file, `zoo convert` translates a config, `zoo pretrain` imitates demonstrations."""
 
 from __future__ import annotations
 
 import argparse
-import os
 from importlib.resources import files
 from pathlib import Path
+from shlex import join, quote
 
 from zoo.core.errors import UserError
 from zoo.core.streams import say, write_line
-from zoo.tools.cli.output import print_json
+from zoo.tools.cli.choice import CHOICE, chosen
+from zoo.tools.cli.output import argument, print_json, show
 
 NEXT = {
     'env': 'check it: zoo check-env {file}:MyEnv\ntrain on it: zoo train {file}:MyEnv',
@@ -19,15 +20,41 @@ NEXT = {
 """What to do next with each kind of file."""
 
 
-def add_init(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo init`."""
-    parser.add_argument(
-        'file', metavar='FILE', help='e.g. my_env.py, my_policy.py or my_config.yaml; made anew, never overwritten'
-    )
-    parser.add_argument('--kind', choices=list(NEXT), help='what to write; without it the name of the file says it')
+SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
+ARGUMENTS = {
+    'init': (
+        argument(
+            'file', metavar='FILE', help='e.g. my_env.py, my_policy.py or my_config.yaml; made anew, never overwritten'
+        ),
+        argument('--kind', choices=list(NEXT), help='what to write; without it the name of the file says it'),
+    ),
+    'convert': (
+        argument('file', metavar='FILE', help='a .py or .yaml file of the other library'),
+        argument('--from', dest='source', choices=SOURCES, help='the library; without it the file is looked at'),
+        argument('--name', metavar='NAME', help='which config of the file, e.g. the env id in a file of rl-zoo3'),
+        argument('-o', '--output', metavar='FILE.yaml', help='write the config there instead of on stdout'),
+    ),
+    'pretrain': (
+        *CHOICE,
+        argument(
+            '--demos',
+            metavar='FILE',
+            help='demonstrations: a file .npz (zoo eval RUN -o demos.npz), or an id of Minari',
+        ),
+        argument('--epochs', type=int, default=100, metavar='N', help='passes over them, at most (default 100)'),
+        argument('--batch-size', type=int, default=64, metavar='N', help='steps per gradient step (default 64)'),
+        argument('--learning-rate', type=float, default=1e-3, metavar='X', help="Adam's step size (default 1e-3)"),
+        argument(
+            '--keep-std',
+            action='store_true',
+            help='keep the imitated deviation of continuous actions; a run then explores little',
+        ),
+        argument('--run-dir', metavar='DIR', help='folder of the result; without it one as for a run'),
+    ),
+}
 
 
-def run_init(args: argparse.Namespace) -> int:
+def run_init(args: argparse.Namespace) -> None:
     """Writes the file and says what to do next."""
     path = Path(args.file)
     kind = args.kind or _kind_of(path)
@@ -46,8 +73,8 @@ def run_init(args: argparse.Namespace) -> int:
         raise UserError(
             f'{args.file} cannot be written ({error.strerror}); name a file in a folder that exists'
         ) from error
-    write_line(f'{args.file}: {_article(kind)} to start from\n{NEXT[kind].format(file=_shown(path))}')
-    return 0
+    shown = f"'{path}'" if ' ' in str(path) else str(path)  # quoted for a shell
+    write_line(f'{args.file}: {_article(kind)} to start from\n{NEXT[kind].format(file=shown)}')
 
 
 def _kind_of(path: Path) -> str:
@@ -67,24 +94,7 @@ def _article(kind: str) -> str:
     return f'{"an" if kind == "env" else "a"} {kind}'
 
 
-def _shown(path: Path) -> str:
-    """The path as it was typed, quoted for a shell where it must be."""
-    text = os.fspath(path)
-    return f"'{text}'" if ' ' in text else text
-
-
-SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
-
-
-def add_convert(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo convert`."""
-    parser.add_argument('file', metavar='FILE', help='a .py or .yaml file of the other library')
-    parser.add_argument('--from', dest='source', choices=SOURCES, help='the library; without it the file is looked at')
-    parser.add_argument('--name', metavar='NAME', help='which config of the file, e.g. the env id in a file of rl-zoo3')
-    parser.add_argument('-o', '--output', metavar='FILE.yaml', help='write the config there instead of on stdout')
-
-
-def run_convert(args: argparse.Namespace) -> int:
+def run_convert(args: argparse.Namespace) -> None:
     """Writes the config as YAML to stdout or a file; what became what, and what was left out, goes to stderr."""
     from zoo.config.yaml_io import save_yaml, yaml_text
     from zoo.tools.importers import convert
@@ -97,7 +107,7 @@ def run_convert(args: argparse.Namespace) -> int:
     conversion = convert(args.file, args.source, **({'name': args.name} if args.name else {}))
     if args.json:
         print_json({'config': conversion.config, 'became': conversion.became, 'left_out': conversion.left_out})
-        return 0
+        return
     if not args.quiet:
         say(conversion.text())
     if output is None:
@@ -108,4 +118,38 @@ def run_convert(args: argparse.Namespace) -> int:
         except OSError as error:
             raise UserError(f'{args.output} cannot be written ({error.strerror}); name another file') from error
         write_line(f'train it: zoo train {args.output}')
-    return 0
+
+
+def run_pretrain(args: argparse.Namespace) -> None:
+    """Pretrains, and prints how to go on from there."""
+    config = chosen(args)
+    if config is None:
+        raise UserError(
+            'zoo pretrain got no config and no --env; name a config (zoo list configs shows the bundled ones)'
+        )
+    if args.demos is None:
+        raise UserError('zoo pretrain got no --demos; name a file .npz, e.g. one that zoo eval RUN -o demos.npz wrote')
+    from zoo.tools.imitation.pretrain import pretrain
+
+    found = pretrain(
+        config,
+        args.demos,
+        overrides=args.overrides,
+        epoch=args.epochs,
+        batch_size=args.batch_size,
+        learning_rate=args.learning_rate,
+        keep_std=args.keep_std,
+        run_dir=args.run_dir,
+    )
+    from zoo.run.checkpoint.consent import consent_words
+
+    agrees = '' if found.agreement is None else f'; it takes {found.agreement:.1%} of the held-out actions'
+    what = [args.config] if args.env is None else ['--env', args.env]
+    what += [] if args.policy is None else ['--policy', args.policy]
+    train_on = join(['zoo', 'train', *what, *args.overrides, f'init_from={found.run_dir}'])
+    text = (
+        f'{found.epoch} epochs, held-out loss {found.loss:.4f} nats{agrees}\nrun folder: {found.run_dir}\n'
+        f'evaluate it: zoo eval {quote(str(found.run_dir))}{consent_words()}\ntrain on from it: {train_on}'
+    )
+    numbers = {name: value for name, value in found._asdict().items() if name != 'policy'}
+    show(args, {**numbers, 'run_dir': str(found.run_dir)}, text)

@@ -5,11 +5,36 @@ from __future__ import annotations
 import argparse
 
 from zoo.core.errors import UserError
-from zoo.core.streams import write_line
-from zoo.tools.cli.choice import add_options, chosen
-from zoo.tools.cli.output import columns, print_json
+from zoo.tools.cli.choice import CHOICE, chosen, take_override
+from zoo.tools.cli.output import argument, columns, show
 
-SPACES = """KEY=SPACE words, in quotes for the shell:
+ARGUMENTS = {
+    'sweep': (
+        *CHOICE,
+        argument('--n', metavar='N', help='trials in all, those before it was continued included (20; grid: all)'),
+        argument(
+            '--seeds', default='1', metavar='N', help='runs of each trial, with seeds from that of the config (1)'
+        ),
+        argument('--jobs', default='1', metavar='N', help='processes, each with one torch thread (1)'),
+        argument(
+            '--metric',
+            metavar='NAME',
+            help='what a run is measured by: steps, best, last or auc, see below; e.g. --metric last',
+        ),
+        argument('--sampler', default='tpe', metavar='NAME', help='tpe, random or grid (tpe)'),
+        argument('--pruner', default='median', metavar='NAME', help='median or halving (median)'),
+        argument(
+            '--prune',
+            action=argparse.BooleanOptionalAction,
+            default=True,
+            help='end trials early that are worse than others',
+        ),
+        argument('--storage', metavar='FILE', help='journal of the trials (<logger.root>/<name>/journal.log)'),
+        argument('--name', metavar='NAME', help='folder of the sweep in logger.root (<exp_name>_sweep)'),
+    )
+}
+NOTES = {
+    'sweep': """KEY=SPACE words, in quotes for the shell:
   'policy.learn.learning_rate=log(1e-4,1e-2)'      even in the logarithm
   'policy.learn.clip_ratio=uniform(.1,.4)'         even
   'policy.learn.epoch_per_collect=int(1,10)'       integers
@@ -25,40 +50,12 @@ the mean return over the env steps. By default steps if policy.eval.stop_value i
 
 The same command continues a sweep that was stopped or killed. Run it on several machines at once, with --storage on a disk
 that they share: together they do --n trials."""
+}
 
 
-def add_sweep(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo sweep`."""
-    add_options(parser)
-    parser.formatter_class, parser.epilog = argparse.RawDescriptionHelpFormatter, SPACES
-    parser.add_argument(
-        '--n', metavar='N', help='trials in all, those before it was continued included (20; grid: all)'
-    )
-    parser.add_argument(
-        '--seeds', default='1', metavar='N', help='runs of each trial, with seeds from that of the config (1)'
-    )
-    parser.add_argument('--jobs', default='1', metavar='N', help='processes, each with one torch thread (1)')
-    parser.add_argument(
-        '--metric',
-        metavar='NAME',
-        help='what a run is measured by: steps, best, last or auc, see below; e.g. --metric last',
-    )
-    parser.add_argument('--sampler', default='tpe', metavar='NAME', help='tpe, random or grid (tpe)')
-    parser.add_argument('--pruner', default='median', metavar='NAME', help='median or halving (median)')
-    parser.add_argument(
-        '--prune',
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help='end trials early that are worse than others',
-    )
-    parser.add_argument('--storage', metavar='FILE', help='journal of the trials (<logger.root>/<name>/journal.log)')
-    parser.add_argument('--name', metavar='NAME', help='folder of the sweep in logger.root (<exp_name>_sweep)')
-
-
-def run_sweep(args: argparse.Namespace) -> int:
+def run_sweep(args: argparse.Namespace) -> None:
     """Sweeps, and prints the trials and how to train the best config."""
-    if args.config is not None and '=' in args.config:
-        args.config, args.overrides = None, [args.config, *args.overrides]
+    take_override(args)
     from zoo.tools.sweep.spaces import split_spaces
 
     spaces, args.overrides = split_spaces(args.overrides)
@@ -69,8 +66,7 @@ def run_sweep(args: argparse.Namespace) -> int:
             'zoo sweep --env CartPole-v1'
         )
     from zoo.run.signals import EnvWatch
-    from zoo.tools.sweep import sweep
-    from zoo.tools.sweep.table import as_data, table, train_command
+    from zoo.tools.sweep.sweep import as_data, sweep, table, train_command
 
     EnvWatch.owns_process = args.owns_process
     result = sweep(
@@ -86,24 +82,18 @@ def run_sweep(args: argparse.Namespace) -> int:
         name=args.name,
         imports=args.imports,
     )
-    if args.json:
-        print_json(as_data(result))
-        return 0
-    write_line(columns(table(result)))
+    lines, n_trial = [columns(table(result))], result.plan.n_trial
     n_running = sum(row.state == 'running' for row in result.rows)
     if n_running:  # this process has none any more
-        write_line(
-            f'another process still works on {n_running} of {result.plan.n_trial} trials; the same command shows the table when '
-            f'{"it is" if n_running == 1 else "they are"} done'
-        )
-    if result.n_left > n_running:
-        write_line(
-            f'{result.n_left - n_running} of {result.plan.n_trial} trials are not done; the same command continues the sweep'
-        )
-    write_line(f'folder: {result.plan.folder}')
+        done = f'{"it is" if n_running == 1 else "they are"} done'
+        said = f'another process still works on {n_running} of {n_trial} trials'
+        lines.append(f'{said}; the same command shows the table when {done}')
+    if (n := result.n_left - n_running) > 0:
+        lines.append(f'{n} of {n_trial} trials are not done; the same command continues the sweep')
+    lines.append(f'folder: {result.plan.folder}')
     if (command := train_command(result)) is not None:
-        write_line(f'train the best: {command}')
-    return 0
+        lines.append(f'train the best: {command}')
+    show(args, as_data(result), '\n'.join(lines))
 
 
 def _integer(name: str, text: str) -> int:

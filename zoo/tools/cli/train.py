@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
-from zoo.core.streams import write_line
-from zoo.tools.cli.choice import add_options, chosen
-from zoo.tools.cli.output import print_json
+from zoo.tools.cli.choice import CHOICE, chosen
+from zoo.tools.cli.output import argument, show
 from zoo.tools.cli.parser import PROFILED
 
 if TYPE_CHECKING:
@@ -24,33 +23,35 @@ if TYPE_CHECKING:
 logger = logging.getLogger('zoo')
 
 
-def add_train(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `zoo train`."""
-    add_options(parser)
-    parser.add_argument('--resume', metavar='RUN', help='a run folder or checkpoint file to continue')
-    parser.add_argument(
-        '--run',
-        '--run-dir',
-        dest='run_dir',
-        metavar='DIR',
-        help='the folder of the run; if it has a checkpoint the run continues from its newest one, so that the same command '
-        'can be started again and again; torchrun takes --run for its own --run-path: write --run-dir there',
+ARGUMENTS = {
+    'train': (
+        *CHOICE,
+        argument('--resume', metavar='RUN', help='a run folder or checkpoint file to continue'),
+        argument(
+            '--run',
+            '--run-dir',
+            dest='run_dir',
+            metavar='DIR',
+            help='the folder of the run; if it has a checkpoint the run continues from its newest one, so that the same command '
+            'can be started again and again; torchrun takes --run for its own --run-path: write --run-dir there',
+        ),
+        argument(
+            '--seeds',
+            type=int,
+            metavar='N',
+            help='N runs, with the seeds from that of the config on; several values of a key make several runs too: seed=0..4 '
+            'policy.learn.learning_rate=1e-3,3e-4',
+        ),
+        argument('--jobs', type=int, metavar='N', help='of several runs, those that train at a time (default 1)'),
+        argument(
+            '--profile',
+            type=int,
+            metavar='N',
+            help=f'time the parts of N iterations (default {PROFILED}) after 2 to warm up, and trace the next 3; '
+            'the run then continues',
+        ),
     )
-    parser.add_argument(
-        '--seeds',
-        type=int,
-        metavar='N',
-        help='N runs, with the seeds from that of the config on; several values of a key make several runs too: seed=0..4 '
-        'policy.learn.learning_rate=1e-3,3e-4',
-    )
-    parser.add_argument('--jobs', type=int, metavar='N', help='of several runs, those that train at a time (default 1)')
-    parser.add_argument(
-        '--profile',
-        type=int,
-        metavar='N',
-        help=f'time the parts of N iterations (default {PROFILED}) after 2 to warm up, and trace the next 3; '
-        'the run then continues',
-    )
+}
 
 
 def run_train(args: argparse.Namespace) -> int:
@@ -80,29 +81,21 @@ def run_train(args: argparse.Namespace) -> int:
     )
     if os.environ.get('WORLD_SIZE', '1') != '1' and os.environ.get('RANK') != '0':
         return 0  # rank 0 says it
-    if args.json:
-        print_json(_summary(result))
-    else:
-        early = f'it ended early: {result.stop_reason}\n' if result.stop_reason else ''
-        best, last = (f'{x:.4g}' if x is not None else '-' for x in (result.best_return, result.last_return))
-        write_line(
-            f'{result.env_step} env steps in {result.wall_s:.1f} s; return: last {last}, best {best}\n'
-            f'{early}'
-            f'run folder: {result.run_dir}\nevaluate it: zoo eval {shlex.quote(str(result.run_dir))}{consent_words()}'
-        )
+    early = f'it ended early: {result.stop_reason}\n' if result.stop_reason else ''
+    best, last = (f'{x:.4g}' if x is not None else '-' for x in (result.best_return, result.last_return))
+    text = (
+        f'{result.env_step} env steps in {result.wall_s:.1f} s; return: last {last}, best {best}\n'
+        f'{early}'
+        f'run folder: {result.run_dir}\nevaluate it: zoo eval {shlex.quote(str(result.run_dir))}{consent_words()}'
+    )
+    show(args, _summary(result), text)
     return 0
 
 
 def _several(args: argparse.Namespace, config: Any) -> int | None:
     """Trains the runs of --seeds and of keys with several values, and prints them; None if there is only one run."""
-    if (
-        args.seeds is None
-        and args.jobs is None
-        and not any(
-            ',' in text or '..' in text or text.startswith('seed=')
-            for text in args.overrides  # cheap; never false for several
-        )
-    ):
+    may_be_several = (',' in text or '..' in text or text.startswith('seed=') for text in args.overrides)
+    if args.seeds is None and args.jobs is None and not any(may_be_several):
         return None
     from zoo.tools.sweep.batch import grid_of
 
@@ -160,28 +153,16 @@ def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Memb
     folders = [outcome.run_dir for outcome in outcomes if outcome.state == 'done' and outcome.run_dir is not None]
     rows = rows_of([read_run(folder) for folder in folders])
     failed = [outcome for outcome in outcomes if outcome.state != 'done']  # or ended by a signal of its own
-    if args.json:
-        print_json(
-            {
-                'runs': [as_data(row) for row in rows],
-                'failed': [
-                    {
-                        'values': outcome.member.values,
-                        'reason': outcome.reason,
-                        'run_dir': outcome.run_dir and str(outcome.run_dir),
-                    }
-                    for outcome in failed
-                ],
-            }
-        )
-    else:
-        if rows:
-            write_line(table(rows))
-        for outcome in failed:
-            place = '' if outcome.run_dir is None else f'; run folder: {_shown(outcome.run_dir)}'
-            write_line(f'{outcome.state}: {outcome.member.name}: {outcome.reason}{place}')
-        if folders:
-            write_line(f'draw them: zoo plot {_common(folders)} -o curve.svg')
+    data: dict[str, Any] = {'runs': [as_data(row) for row in rows], 'failed': []}
+    lines = [table(rows)] if rows else []
+    for outcome in failed:
+        folder = outcome.run_dir and str(outcome.run_dir)
+        data['failed'].append({'values': outcome.member.values, 'reason': outcome.reason, 'run_dir': folder})
+        place = '' if outcome.run_dir is None else f'; run folder: {_shown(outcome.run_dir)}'
+        lines.append(f'{outcome.state}: {outcome.member.name}: {outcome.reason}{place}')
+    if folders:
+        lines.append(f'draw them: zoo plot {_common(folders)} -o curve.svg')
+    show(args, data, '\n'.join(lines))
     return 1 if failed else 0
 
 

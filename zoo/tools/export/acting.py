@@ -36,14 +36,9 @@ class Port(NamedTuple):
     shape: tuple[int | str, ...]
 
 
-def port_of_leaf(name: str, leaf: Leaf) -> Port:
-    """What an env gives or takes for a leaf of a space."""
-    return Port(name, str(env_dtype(leaf)), (BATCH, *leaf.shape))
-
-
 def port_of_tensor(name: str, x: Tensor) -> Port:
     """x: [1, ...]."""
-    return Port(name, str(np.empty(0, numpy_dtype(x.dtype)).dtype), (BATCH, *x.shape[1:]))
+    return Port(name, str(x[:0].detach().numpy().dtype), (BATCH, *x.shape[1:]))
 
 
 def env_dtype(leaf: Leaf) -> np.dtype[Any]:
@@ -56,11 +51,6 @@ def env_dtype(leaf: Leaf) -> np.dtype[Any]:
 def torch_dtype(dtype: np.dtype[Any] | str) -> torch.dtype:
     """The tensors' name of a number type of numpy."""
     return torch.from_numpy(np.empty(0, dtype)).dtype
-
-
-def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """The inverse of `torch_dtype`."""
-    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 def raw_to_model(leaf: Leaf, x: Tensor) -> Tensor:
@@ -127,20 +117,21 @@ class ActingModule(nn.Module):
         }
         self.inputs: list[Port] = []
         for path, leaf in self.leaves.items():
-            self._add_input(port_of_leaf(_obs_name(path), leaf))
+            name = f'obs_{path}' if path[:1].isdigit() else path or 'obs'  # 'obs_0' of the parts of a Tuple
+            self._add_input(Port(name, str(env_dtype(leaf)), (BATCH, *leaf.shape)))
         self.n_obs = len(self.inputs)
         self._start: Tree = None if (first := policy._initial_state()) is None else first(1)
         self._carried: list[tuple[str, ...]] = []
-        self._carried = self._find_carried()
+        self._carried = [] if self._start is None else self._find_carried()
         self.initial: dict[str, Tensor] = {}
-        for names, row in self._state_rows():
+        for names, row in tree_leaves(self._start) if self._carried else ():
             if names in self._carried:
                 port = self._add_input(port_of_tensor('.'.join(('state', *names)), row))
                 self.initial[port.name] = row
         self.outputs: list[Port] = []
         self._name_outputs(n=3)
-        following = [port.name for port in self.outputs[len(self.outputs) - len(self.initial) :]]
-        self.state_names = dict(zip(self.initial, following, strict=True))
+        n_other = len(self.outputs) - len(self.initial)
+        self.state_names = {name: port.name for name, port in zip(self.initial, self.outputs[n_other:], strict=True)}
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """[B, ...] each."""
@@ -178,21 +169,17 @@ class ActingModule(nn.Module):
         self.inputs.append(port)
         return port
 
-    def _state_rows(self) -> list[tuple[tuple[str, ...], Tensor]]:
-        return [] if self._start is None else list(tree_leaves(self._start))
-
     def _state_of(self, n: int, given: Iterator[Tensor]) -> Tree:
         """The state before a step: what is given, and what never changes as it is at the start of an episode."""
         if self._start is None:
             return None
-        rows = (next(given) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in self._state_rows())
+        leaves = tree_leaves(self._start)
+        rows = (next(given) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in leaves)
         return rebuilt(self._start, rows)
 
     @torch.no_grad()
     def _find_carried(self) -> list[tuple[str, ...]]:
         """The paths of what a step changes of the state; of a state that it passes through unchanged, nothing."""
-        if self._start is None:
-            return []
         obs, before = self.read(self._example_obs(1))
         after = dict(tree_leaves(self._step(obs, before)[2]))
         return [path for path, x in tree_leaves(before) if after[path] is not x]
@@ -215,10 +202,7 @@ class ActingModule(nn.Module):
     def _step(self, obs: Obs, state: Tree) -> tuple[Tensor, Tensor | None, Tree]:
         """The policy's action, the value if it is asked for, and the next state."""
         output = self._policy._forward_eval(obs, state)
-        if not self.with_value:
-            return output['action'], None, output.get('state')
-        value, state = self._value(obs, state)
-        return output['action'], value, state
+        return output['action'], *(self._value(obs, state) if self.with_value else (None, output.get('state')))
 
     def _value(self, obs: Obs, state: Tree) -> tuple[Tensor, Tree]:
         policy: Any = self._policy
@@ -253,8 +237,3 @@ def _on_cpu(module: nn.Module) -> nn.Module:
     for x in (*module.parameters(), *module.buffers()):
         x.data = x.data.clone()  # parameters may be views of one block, which would be written whole for each
     return module
-
-
-def _obs_name(path: str) -> str:
-    """A leaf's name: its path; 'obs' of what is no Dict; 'obs_0' of the parts of a Tuple."""
-    return f'obs_{path}' if path[:1].isdigit() else path or 'obs'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,11 +27,12 @@ from zoo.model.cnn import computes_in_bf16
 from zoo.model.inputs import DictInput, NormedVector
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.tools.export.acting import ActingModule, env_dtype, for_export, nested_obs
-from zoo.tools.export.formats import Run
 
 if TYPE_CHECKING:
     from zoo.policy.base import Policy
 
+Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+"""An exported file: arrays for its inputs -> arrays of its outputs."""
 LARGE = 1e6
 """A bound beyond this counts as none: envs write the largest float where they know no bound."""
 
@@ -210,12 +211,14 @@ class _Played:
         state = [row.repeat(n_env, 0) for row in start]
         for t in range(n_step):
             begins = np.arange(n_env) % 2 == 0 if t and t == n_step // 2 else np.zeros(n_env, bool)
-            state = [_where(begins, row, x) for row, x in zip(start, state, strict=True)]
+            state = [
+                np.where(begins.reshape(-1, *[1] * (x.ndim - 1)), row, x) for row, x in zip(start, state, strict=True)
+            ]
             obs = draw_obs(self._policy, n_env, rng)
-            given, state_in = [obs[path] for path in self._acting.leaves], state
+            given = [*(obs[path] for path in self._acting.leaves), *state]
             for n, session in sessions.items():
                 raw = nested_obs(self._policy.obs_space, {path: x[:n] for path, x in obs.items()})
-                inputs = [x[:n] for x in (*given, *state_in)]
+                inputs = [x[:n] for x in given]
                 got, action = self._run(inputs), session.act(raw, begins[:n] if t else None)
                 self._compare(got, [*_leaves(action), *self._values(raw, inputs, is_start=t == 0)], inputs)
                 state = got[len(got) - len(state) :] if n == n_env else state
@@ -261,8 +264,8 @@ class _Played:
         for _ in range(64):
             changed = dist.mode(logit + width * (2 * torch.rand(logit.shape, generator=generator) - 1))
             pairs = zip(self._acting.env_actions(changed), got, strict=False)
-            same = [x.numpy() == y for x, y in pairs if y.dtype.kind != 'f']
-            found |= np.logical_and.reduce([each.reshape(len(each), -1).all(1) for each in same])
+            same = [(x.numpy() == y).reshape(len(y), -1).all(1) for x, y in pairs if y.dtype.kind != 'f']
+            found |= np.logical_and.reduce(same)
         return found
 
 
@@ -272,7 +275,3 @@ def _leaves(action: object) -> Arrays:
     if not isinstance(parts, list | tuple):
         return [np.asarray(action)]
     return [leaf for part in parts for leaf in _leaves(part)]
-
-
-def _where(rows: np.ndarray, new: np.ndarray, old: np.ndarray) -> np.ndarray:
-    return np.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)

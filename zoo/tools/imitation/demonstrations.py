@@ -68,8 +68,9 @@ def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
     Raises: UserError for what is not there, or not of these spaces.
     """
     arrays, where = _arrays_of(source)
+    present = dict.fromkeys(name.split('/')[0] for name in arrays)
     unknown = [name for name in arrays if name.split('/')[0] not in KEYS]
-    missing = [name for name in ('obs', 'action', 'episode_ends') if not any(_is_of(key, name) for key in arrays)]
+    missing = [name for name in ('obs', 'action', 'episode_ends') if name not in present]
     if missing or unknown:
         problem = f'has no {" and no ".join(missing)}' if missing else f'has {", ".join(unknown)}, which is not known'
         raise UserError(f'{where} {problem}; demonstrations hold {", ".join(KEYS)}, see docs/weights_and_demos.md')
@@ -214,10 +215,10 @@ def _minari_arrays(name: str) -> dict[str, np.ndarray]:
     for key, trees in (('obs', [e.observations for e in episodes]), ('action', [e.actions for e in episodes])):
         rows = [dict(_minari_leaves(tree)) for tree in trees]
         for path in rows[0]:
-            parts = [
+            parts = (
                 np.asarray(row[path])[:n] for row, n in zip(rows, lengths, strict=True)
-            ]  # the last obs has no action
-            arrays[_key(key, path)] = np.concatenate(parts)
+            )  # the last obs has no action
+            arrays[_key(key, path)] = np.concatenate([*parts])
     return arrays
 
 
@@ -233,10 +234,6 @@ def _minari_leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Any]]:
 
 def _key(name: str, path: str) -> str:
     return f'{name}/{path}' if path else name
-
-
-def _is_of(key: str, name: str) -> bool:
-    return key == name or key.startswith(f'{name}/')
 
 
 def _obs_of(arrays: Mapping[str, np.ndarray], space: Space, where: str, optional: Sequence[str]) -> Obs:
@@ -275,8 +272,7 @@ def _action_of(arrays: Mapping[str, np.ndarray], path: str, leaf: Leaf, n_step: 
             f'{where} has {key} of shape {list(action.shape)} but {n_step} observations and an action space of shape '
             f'{list(leaf.shape)}, which is {[n_step, *leaf.shape]}; they are of another env'
         )
-    kind = 'f' if isinstance(leaf, Box) else 'iub'
-    if not isinstance(leaf, Box) and action.dtype.kind not in kind:
+    if not isinstance(leaf, Box) and action.dtype.kind not in 'iub':
         raise UserError(f'{where} has {key} of type {action.dtype} but the env takes {leaf}; they are of another env')
     if outside := _outside(leaf, action):
         raise UserError(f'{where} has {key} {outside}, outside of the action space {leaf}; they are of another env')
@@ -287,17 +283,16 @@ def _outside(leaf: Leaf, action: np.ndarray) -> str:
     if isinstance(leaf, Box):
         bad = ~np.isfinite(action) | (action < leaf.low) | (action > leaf.high)
     else:
-        index = action - _start_of(leaf)
-        n = np.asarray(
-            getattr(leaf, 'nvec', getattr(leaf, 'n', 2)) if isinstance(leaf, Discrete | MultiDiscrete) else 2
-        )
-        bad = (index < 0) | (index >= (n if n.ndim == 0 else n.reshape(leaf.shape)))
+        index = action - _shaped(leaf, getattr(leaf, 'start', 0))
+        n = getattr(leaf, 'nvec', getattr(leaf, 'n', 2)) if isinstance(leaf, Discrete | MultiDiscrete) else 2
+        bad = (index < 0) | (index >= _shaped(leaf, n))
     return str(action[bad].flat[0]) if bad.any() else ''
 
 
-def _start_of(leaf: Leaf) -> np.ndarray:
-    start = np.asarray(getattr(leaf, 'start', 0))
-    return start if start.ndim == 0 else start.reshape(leaf.shape)
+def _shaped(leaf: Leaf, numbers: Any) -> np.ndarray:
+    """One number for all entries of a leaf, or one for each in its shape."""
+    found = np.asarray(numbers)
+    return found if found.ndim == 0 else found.reshape(leaf.shape)
 
 
 def _counts_of(ends: np.ndarray, where: str) -> np.ndarray:
@@ -337,7 +332,9 @@ def _optional(arrays: Mapping[str, np.ndarray], name: str, n: int, where: str) -
 def _policy_part(leaf: Leaf, action: np.ndarray, path: str, mode: str) -> Tensor:
     """A leaf's actions, of the env, as the policy has them."""
     if not isinstance(leaf, Box):
-        return torch.from_numpy(np.ascontiguousarray(action.astype(np.int64) - _start_of(leaf)))
+        return torch.from_numpy(
+            np.ascontiguousarray(action.astype(np.int64) - _shaped(leaf, getattr(leaf, 'start', 0)))
+        )
     low, high = leaf.low.astype(np.float64), leaf.high.astype(np.float64)
     action = action.astype(np.float64)
     if mode == 'rescale':

@@ -129,11 +129,8 @@ class _Trained(NamedTuple):
 def _say_signalled(number: int, trained: _Trained, n_epoch: int, folder: Path) -> None:
     """Logs what a signal leaves, and how to train on from it."""
     if trained.is_whole:
-        logger.warning(
-            'signal %d came after the last epoch: all is done and saved; train on from it with init_from=%s',
-            number,
-            folder,
-        )
+        said = 'signal %d came after the last epoch: all is done and saved; train on from it with init_from=%s'
+        logger.warning(said, number, folder)
         return
     logger.warning(
         'stopped by signal %d in epoch %d of %d; the best parameters so far, of held-out loss %.4f nats, are saved; train on '
@@ -165,6 +162,7 @@ class _Student:
         device = policy.device
         self._obs = map_tensors(lambda x: x.to(device), demos.obs)
         self._action = demos.policy_action(policy).to(device)
+        self.is_continuous = self._action.is_floating_point()
         self.dist.check_action(self._action, self._action.shape[:1])
         self.episodes = list(demos.episodes())
         self.has_memory = keeps_state(policy.model)
@@ -176,8 +174,7 @@ class _Student:
         self._refuse_impossible()
 
     def _fit_statistics(self, cfg: JobConfig) -> None:
-        update = getattr(self.policy.model, 'update_normalizer', None)
-        if update is not None:
+        if (update := getattr(self.policy.model, 'update_normalizer', None)) is not None:
             update(self._obs, None)
         if self._demos.reward is None or cfg.policy.learn.get('baseline') == 'none':
             return
@@ -186,7 +183,9 @@ class _Student:
         if 'reward' in normalizers:
             normalizers['reward'].update(_discounted(reward, self.episodes, gamma).to(self.policy.device))
             reward = normalizers['reward'].rescale(reward.to(self.policy.device)).cpu()
-        self._return = _discounted(reward.flip(0), _flipped(self.episodes), gamma).flip(0).to(self.policy.device)
+        n_step = len(reward)
+        flipped = [slice(n_step - each.stop, n_step - each.start) for each in reversed(self.episodes)]
+        self._return = _discounted(reward.flip(0), flipped, gamma).flip(0).to(self.policy.device)
         self._known = _known(self.episodes, self._demos.terminated, gamma).to(self.policy.device)
         if 'value' in normalizers:
             normalizers['value'].update(self._return)
@@ -221,10 +220,9 @@ class _Student:
 
     def judge(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
         """-log p [n] of the expert's actions, the weighted squared error of values or 0, whether the greedy action agrees."""
-        columns, rows = self._columns(batch)
+        columns, (index, is_there) = self._columns(batch)
         method = 'compute_actor' if self._return is None else 'compute_actor_critic'
         output = run_model(self.policy.model, method, columns)
-        index, is_there = rows
         logit, action = output['logit'][is_there], self._action[index]
         loss = -self.dist.log_prob(logit, action)
         error = torch.zeros_like(loss)
@@ -264,12 +262,7 @@ class _Student:
     @property
     def return_var(self) -> float:
         """Of the returns; 1 where there are none, or all are alike."""
-        var = 0.0 if self._return is None else float(self._return.var(correction=0))
-        return var or 1.0
-
-    @property
-    def is_continuous(self) -> bool:
-        return self._action.is_floating_point()
+        return 1.0 if self._return is None else float(self._return.var(correction=0)) or 1.0
 
 
 def _train(student: _Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]) -> _Trained:
@@ -299,9 +292,7 @@ def _train(student: _Student, n_epoch: int, batch_size: int, rate: float, stops:
         since = 0 if found[0] < best[0] else since + 1
         if since == 0:
             best, kept = found, copy.deepcopy(model.state_dict())
-        if is_cut or since >= PATIENCE or done == n_epoch:
-            break
-        if is_cut := stops():
+        if is_cut or since >= PATIENCE or done == n_epoch or (is_cut := stops()):
             break
     model.load_state_dict(kept)
     optimizer.zero_grad(set_to_none=False)
@@ -334,11 +325,6 @@ def _discounted(reward: Tensor, episodes: Sequence[slice], gamma: float) -> Tens
         for t in range(each.start + 1, each.stop):
             found[t] += gamma * found[t - 1]
     return torch.as_tensor(found, dtype=torch.float32)
-
-
-def _flipped(episodes: Sequence[slice]) -> list[slice]:
-    n = episodes[-1].stop
-    return [slice(n - each.stop, n - each.start) for each in reversed(episodes)]
 
 
 def _known(episodes: Sequence[slice], terminated: np.ndarray | None, gamma: float) -> Tensor:

@@ -11,18 +11,14 @@ from zoo.tools.importers.conversion import (
     Conversion,
     Draft,
     defaults,
+    is_image_env,
     linear,
     nearest_divisor,
+    put_env,
     rows_of,
     translate,
 )
-from zoo.tools.importers.envs import is_image_env, put_env
-from zoo.tools.importers.files import (
-    arguments_of_parser,
-    fields_of_class,
-    literals,
-    words_of,
-)
+from zoo.tools.importers.files import arguments_of_parser, fields_of_class, literals, words_of
 
 WHO = 'CleanRL'
 _TABLES = data_file('zoo.tools.importers', 'cleanrl.yaml')
@@ -90,12 +86,10 @@ def _put_update(draft: Draft, is_ppg: bool) -> None:
     if is_ppg and 'num_aux_rollouts' in given:
         rows = given['num_aux_rollouts']
         draft.put('policy.learn.aux_batch_size', rows * n_step, f'num_aux_rollouts={rows}', f'times {n_step} steps')
-    rate = given['learning_rate']
-    is_falling = bool(given.get('anneal_lr', False))
+    rate, is_falling = given['learning_rate'], bool(given.get('anneal_lr', False))
     old = f'learning_rate={rate}, anneal_lr={is_falling}'
     draft.put('policy.learn.learning_rate', linear(rate) if is_falling else rate, old)
-    if given.get('target_kl') is not None:
-        kl = given['target_kl']
+    if (kl := given.get('target_kl')) is not None:
         draft.put('policy.learn.target_kl', kl / 1.5, f'target_kl={kl}', 'here an update stops above 1.5 times it')
     elif 'target_kl' in given:
         draft.drop('target_kl=None', 'there is no limit here either')
@@ -109,10 +103,9 @@ def _put_update(draft: Draft, is_ppg: bool) -> None:
 
 def _put_code(draft: Draft, words: set[str], is_ppg: bool) -> None:
     """What the script does without an argument: its wrappers, its network, its optimiser."""
-    if 'NormalizeObservation' in words:
-        draft.put('policy.model.obs_norm', True, 'the wrapper NormalizeObservation')
-    if 'NormalizeReward' in words:
-        draft.put('policy.learn.reward_norm', True, 'the wrapper NormalizeReward')
+    for wrapper, path in (('Observation', 'policy.model.obs_norm'), ('Reward', 'policy.learn.reward_norm')):
+        if f'Normalize{wrapper}' in words:
+            draft.put(path, True, f'the wrapper Normalize{wrapper}')
     if 'LSTM' in words:
         draft.put('policy.model.recurrent', {'cell': 'lstm', 'hidden_size': 128}, 'the LSTM')
     if 'ConvSequence' in words:
@@ -121,7 +114,6 @@ def _put_code(draft: Draft, words: set[str], is_ppg: bool) -> None:
         draft.put('policy.model.encoder', 'nature', 'the network')
     if is_ppg:
         draft.put('policy.model.arch', 'detach', 'the network', 'one trunk; the value head does not train it')
+        draft.put('policy.learn.value_norm', False, 'the returns as they are')
     elif 'Conv2d' in words or is_image_env(draft):
         draft.put('policy.model.shared_encoder', True, 'the network')
-    if is_ppg:
-        draft.put('policy.learn.value_norm', False, 'the returns as they are')

@@ -1,4 +1,4 @@
-"""Parts of a translator of another library's config: its table of keys, its draft, and its result."""
+"""Parts of a translator of another library's config: its table of keys, its draft, its result, and the env."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+import gymnasium
+
 from zoo.config.messages import shown
 from zoo.config.names import look_up
 from zoo.config.section import ConfigError, join_path
+from zoo.env.ids import game_of, versions_of
 
 
 class Conversion(NamedTuple):
@@ -110,8 +113,7 @@ class KeyRow(NamedTuple):
     def shown(self) -> str:
         """The cell of a table about this row."""
         if self.kind in ('to', 'part'):
-            notes = '; '.join(filter(None, (self.note, self.page)))
-            return f'`{self.here}`' + (f': {notes}' if notes else '')
+            return ': '.join(filter(None, (f'`{self.here}`', '; '.join(filter(None, (self.note, self.page))))))
         if self.kind == 'only':
             return f'only {" or ".join(map(repr, self.accepted))}: {self.note}'
         return self.note
@@ -148,7 +150,9 @@ def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any],
         elif row is not None or (path and f'{path}.*' in rows):
             (row or rows[f'{path}.*']).apply(draft, where, value)
         else:
-            draft.refuse(_unknown(where, value, who))
+            found = look_up(where, inside=False)
+            unknown = f'which is no key of {who} that this translation knows; take it out of the config.'
+            draft.refuse(f'{where} is {shown(value)}' + (f': {found.sentence()}' if found else f', {unknown}'))
 
 
 def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any], given: Any, who: str) -> None:
@@ -168,13 +172,8 @@ def nearest_divisor(n: int, wanted: int) -> int:
     """The divisor of n whose ratio to `wanted` is closest to 1, the larger of two; `wanted` for an n that no rollout has."""
     if n > 10**12:
         return wanted
-    divisors = [d for d in range(1, n + 1) if n % d == 0] if n <= 100_000 else _divisors(n)
-    return min(reversed(divisors), key=lambda d: max(d / wanted, wanted / d))
-
-
-def _divisors(n: int) -> list[int]:
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)})
+    return min([*small, *(n // d for d in small)], key=lambda d: (max(d / wanted, wanted / d), -d))
 
 
 def linear(value: Any, end: float = 0.0) -> dict[str, float]:
@@ -255,11 +254,52 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 def _short(value: object) -> str:
     name = getattr(value, '__name__', None) or (type(value).__name__ if callable(value) else None)
-    return name if name else shown(value, 100)
+    return name or shown(value, 100)
 
 
-def _unknown(path: str, value: Any, who: str) -> str:
-    found = look_up(path, inside=False)
-    if found is not None:
-        return f'{path} is {shown(value)}: {found.sentence()}'
-    return f'{path} is {shown(value)}, which is no key of {who} that this translation knows; take it out of the config.'
+EXAMPLES = {'atari': 'Pong', 'procgen': 'coinrun'}
+"""Family -> one of its games; a block of that name, as rl-zoo3 has it, holds for all of them."""
+
+
+def put_env(draft: Draft, name: str, old: str) -> None:
+    """Sets env.id (of a game env.game too) from a gym id, an Atari id, or the name of a Procgen game.
+
+    An id of a version that gymnasium no longer has becomes its newest version. Args: old: text about its origin.
+    """
+    is_own = name in gymnasium.registry and 'ale_py' not in str(gymnasium.registry[name].entry_point)
+    game = None if is_own else game_of(name)
+    if name in EXAMPLES:
+        do = f'name one with env.game, e.g. zoo train .. env.game={EXAMPLES[name]}'
+        draft.put('env.id', name, old, f'it has many games: {do}')
+    elif game is None:
+        now, note = _registered(name)
+        draft.put('env.id', now, old, note)
+    elif game.is_ram:
+        draft.refuse(f'{old}: {game.sentence()}')
+    else:
+        note = 'with the usual wrappers, see the extra atari' if game.family == 'atari' else ''
+        draft.put('env.id', game.family, old, note)
+        draft.put('env.game', game.name, old)
+
+
+def is_image_env(draft: Draft) -> bool:
+    """Whether the env is of a family whose observations are images."""
+    return draft.at('env.id') in ('atari', 'procgen')
+
+
+def _registered(name: str) -> tuple[str, str]:
+    """The id, or its newest registered version; and a note if it is another one, or unknown."""
+    found = [spec.id for spec in versions_of(name)]
+    if name in found or ':' in name:
+        return name, ''
+    if not found:
+        return name, 'gymnasium does not know it: import the package that registers it, zoo train --import'
+    return found[-1], f'the newest version; gymnasium has no {name}'
+
+
+def put_frame_stack(draft: Draft, n: Any, old: str) -> None:
+    """Sets how many frames an observation has."""
+    if draft.at('env.id') == 'atari':
+        draft.put('env.kwargs.frame_stack', n, old)
+    elif n not in (None, 0, 1):
+        draft.put('env.window', n, old, 'the first frame of an episode fills the window')

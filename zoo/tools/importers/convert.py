@@ -1,21 +1,154 @@
-"""`convert`: the config of another library, in a file or an object, as a config of zoo."""
+"""Configs of other libraries, in files or objects, recognised by their keys: `convert` makes configs of zoo of them."""
 
 from __future__ import annotations
 
+import ast
+import logging
 import os
+import types
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from zoo.config.section import ConfigError, plain
+from zoo.config.source import config_module
 from zoo.core.registry import unknown_name
 from zoo.tools.importers.cleanrl import from_cleanrl, is_script
 from zoo.tools.importers.conversion import Conversion
 from zoo.tools.importers.di_engine import from_pair, is_main_config
 from zoo.tools.importers.files import read_code, read_yaml
-from zoo.tools.importers.recognise import defines, is_rllib, is_sb3, is_zoo
 from zoo.tools.importers.rllib import from_rllib, is_chain, settings_of
+from zoo.tools.importers.sb3 import ROWS as SB3_KEYS
 from zoo.tools.importers.sb3 import from_sb3
+
+
+def is_rllib(block: Any) -> bool:
+    """Whether a mapping has settings of RLlib's PPO."""
+    keys = set(block) if isinstance(block, Mapping) else set()
+    return {'run', 'config'} <= keys or bool(
+        keys
+        & {'train_batch_size', 'num_workers', 'num_rollout_workers', 'num_env_runners', 'vf_loss_coeff', 'num_sgd_iter'}
+    )
+
+
+def is_sb3(block: Any) -> bool:
+    """Whether a mapping has arguments of stable-baselines3's PPO, as the files of rl-zoo3 do."""
+    return isinstance(block, Mapping) and len(set(block) & (set(SB3_KEYS) - {'env', 'seed', 'gamma'})) >= 2
+
+
+def is_zoo(data: Any) -> bool:
+    """Whether a mapping is a config of zoo: it has a section env with the key id, or a section policy."""
+    env, policy = (data.get(name) if isinstance(data, Mapping) else None for name in ('env', 'policy'))
+    return (isinstance(env, Mapping) and 'id' in env) or (isinstance(policy, Mapping) and env is None)
+
+
+def defines(tree: ast.Module, name: str) -> bool:
+    """Whether code gives a value to the variable `name`, at its top level."""
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
+
+
+def how_to_convert(path: Path, shown: str) -> str:
+    """A sentence about a file of another library that has to be translated first; '' for any other file.
+
+    Args: shown: the path as the user wrote it.
+    """
+    what = name = ''
+    with suppress(ConfigError):
+        what, name = _library(path)
+    if not what:
+        return ''
+    option = f' --name {name}' if name else ''
+    return (
+        f'{shown} is {what}, not a config of zoo: translate it with zoo convert {shown}{option} -o config.yaml, '
+        'then zoo train config.yaml.'
+    )
+
+
+def _library(path: Path) -> tuple[str, str]:
+    """What the file is, '' if it is not known; and the name of one of its configs, '' if it holds one."""
+    if path.suffix == '.py':
+        code = {'a script of CleanRL': is_script, 'code for RLlib': is_chain}
+        tree = read_code(path)
+        return next((what for what, is_of in code.items() if is_of(tree)), ''), ''
+    data = read_yaml(path)
+    if is_zoo(data):
+        return '', ''
+    is_nested = bool(data) and all(isinstance(value, Mapping) for value in data.values())
+    blocks = {str(name): block for name, block in data.items()} if is_nested else {'': data}
+    for is_of, what in ((is_rllib, 'a file of RLlib'), (is_sb3, "a file of rl-zoo3's settings")):
+        found = sorted(filter(lambda name: is_of(blocks[name]), blocks), key=lambda name: '-v' not in name)
+        if found:  # an id first: the block `atari` is for many games
+            return what, found[0] if len(blocks) > 1 else ''
+    return '', ''
+
+
+logger = logging.getLogger(__name__)
+PACKAGES = ('ding', 'dizoo', 'ditk', 'lzero')
+"""What files of DI-engine import, and a config does not need."""
+_told: set[str] = set()  # translations that were logged, by their text
+
+
+def translated(main: Any, create: Any = None) -> dict[str, Any]:
+    """The config of zoo for DI-engine's pair, or for its main_config alone; what became what is logged once.
+
+    Raises: ConfigError with a sentence for each problem.
+    """
+    conversion = from_pair(main, create)
+    text = conversion.text()
+    for line in text.splitlines() if text not in _told else ():
+        logger.info('%s', line)
+    _told.add(text)
+    return plain(conversion.config)
+
+
+def pair_of(variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
+    """The (main_config, create_config) that a module of DI-engine defines; None if it defines none.
+
+    create_config is None where main_config is DI-engine's and alone.
+    """
+    main, create = (variables.get(name) for name in ('main_config', 'create_config'))
+    main = variables['config'] if isinstance(variables.get('config'), dict) else main
+    create = create if isinstance(create, dict) else None
+    if not isinstance(main, dict):
+        return None
+    return (main, create) if create is not None or is_main_config(main) else None
+
+
+def run_without_imports(path: Path) -> types.ModuleType:
+    """Runs a .py file of DI-engine without its imports of DI-engine, which is not needed to read a config.
+
+    Raises: any error of the file's own code, such as a name that it would have imported.
+    """
+    tree = ast.parse(path.read_text(encoding='utf-8'), str(path))
+    tree.body = [node for node in tree.body if not _imports(node)]
+    module = types.ModuleType(path.stem)
+    module.__file__ = str(path)
+    exec(compile(tree, str(path), 'exec'), vars(module))  # the same trust as importing it
+    return module
+
+
+def needs_di_engine(error: BaseException | None) -> bool:
+    """Whether a file failed because DI-engine is not installed."""
+    return isinstance(error, ModuleNotFoundError) and (error.name or '').partition('.')[0] in PACKAGES
+
+
+def _imports(node: ast.stmt) -> bool:
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    names += [node.module or ''] if isinstance(node, ast.ImportFrom) else []
+    return any(name.partition('.')[0] in PACKAGES for name in names)
+
+
+def check_pair(source: Any) -> tuple[Any, Any]:
+    """The two configs of a tuple or list. Raises: ConfigError if it is another thing than a pair of dicts."""
+    if len(source) == 2 and all(isinstance(item, dict) for item in source):
+        return source[0], source[1]
+    what = ', '.join(type(item).__name__ for item in source)
+    raise ConfigError(
+        f'a pair of configs is (main_config, create_config), two dicts, got ({what}); pass two dicts, or one config.'
+    )
+
 
 OTHERS = frozenset('a2c ars cem cmaes crossq ddpg dqn her iqn ppo_lstm qrdqn reinforce sac td3 teleop tqc trpo'.split())
 """Names of rl-zoo3's files for other algorithms than PPO, whose keys are partly the same."""
@@ -34,8 +167,7 @@ def convert(path_or_object: Any, source: str | None = None, name: str | None = N
     """
     if source is not None and source not in SOURCES:
         raise ConfigError(unknown_name('library', source, SOURCES, listed='known'))
-    is_file = isinstance(path_or_object, (str, os.PathLike))
-    if is_file:
+    if isinstance(path_or_object, (str, os.PathLike)):
         conversion, how = _of_file(Path(path_or_object), source, name)
     else:
         conversion, how = _of_object(path_or_object, source, name)
@@ -62,7 +194,10 @@ def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversi
     if source == 'rllib' or (source is None and is_chain(tree)):
         return from_rllib(settings_of(tree)), 'its PPOConfig'
     if source == 'di-engine' or defines(tree, 'main_config'):
-        return _of_di_engine(path), 'its variable main_config'
+        pair = pair_of(vars(config_module(path.resolve())))
+        if pair is None:
+            raise ConfigError(f'{path} has no dicts main_config and create_config; define both.')
+        return from_pair(*pair), 'its variable main_config'
     raise ConfigError(
         f'{path} is not recognised: it has no main_config (DI-engine), no PPOConfig (RLlib) and no arguments of a script of '
         'CleanRL; say what it is with --from, one of ' + ', '.join(SOURCES) + '.'
@@ -114,13 +249,3 @@ def _of_object(data: Any, source: str | None, name: str | None) -> tuple[Convers
     if source == 'sb3' or (source is None and is_sb3(data)):
         return from_sb3(data, name), 'keys such as n_steps'
     raise ConfigError(f'the dict is not recognised; pass source, one of {", ".join(SOURCES)}.')
-
-
-def _of_di_engine(path: Path) -> Conversion:
-    from zoo.config.source import config_module
-    from zoo.tools.importers.recognise import pair_of
-
-    pair = pair_of(vars(config_module(path.resolve())))
-    if pair is None:
-        raise ConfigError(f'{path} has no dicts main_config and create_config; define both.')
-    return from_pair(*pair)

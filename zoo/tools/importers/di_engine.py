@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from zoo.config.messages import shown
 from zoo.config.names import data_file
 from zoo.config.section import ConfigError, value_at
-from zoo.tools.importers.conversion import Conversion, Draft, defaults, number_or_none, rows_of, translate
-from zoo.tools.importers.di_engine_parts import put_network, put_rollout, put_update
-from zoo.tools.importers.envs import is_image_env, put_env, put_frame_stack
+from zoo.tools.importers.conversion import (
+    Conversion,
+    Draft,
+    as_number,
+    as_size,
+    defaults,
+    is_image_env,
+    mapping,
+    nearest_divisor,
+    number_or_none,
+    put_env,
+    put_frame_stack,
+    rows_of,
+    translate,
+)
 
 WHO = 'DI-engine'
 POLICIES = ('ppo', 'ppo_offpolicy', 'ppg', 'ppg_offpolicy')
@@ -29,9 +42,7 @@ def _stop_value(value: Any) -> float | None:
 
 TABLES = data_file('zoo.tools.importers', 'di_engine.yaml')
 MAIN_ROWS = rows_of(
-    TABLES['main_config'],
-    stop_value=_stop_value,
-    folder_name=lambda name: str(name).strip('/').replace('/', '_'),
+    TABLES['main_config'], stop_value=_stop_value, folder_name=lambda name: str(name).strip('/').replace('/', '_')
 )
 CREATE_ROWS = {key: row for key, row in MAIN_ROWS.items() if key.startswith('env')} | rows_of(TABLES['create_config'])
 ENV_IDS = TABLES['env_types']
@@ -147,9 +158,8 @@ def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | 
         n = draft.given['env.frame_stack']
         put_frame_stack(draft, n, f'env.frame_stack={n}')
     _put_vectorization(draft)
-    if draft.given.get('env.manager.step_timeout') is not None:
-        n = draft.given['env.manager.step_timeout']
-        draft.put('env.step_timeout', float(n), f'env.manager.step_timeout={n}')
+    if (limit := draft.given.get('env.manager.step_timeout')) is not None:
+        draft.put('env.step_timeout', float(limit), f'env.manager.step_timeout={limit}')
     n_try = draft.given.get('env.manager.max_retry') or 1
     if n_try > 1:
         draft.put('env.on_error', 'restart', f'env.manager.max_retry={n_try}')
@@ -161,3 +171,199 @@ def _put_vectorization(draft: Draft) -> None:
         draft.put('env.vectorization', 'sync' if kind == 'base' else 'async', f'env_manager.type={kind}')
     elif kind is not None:
         draft.drop(f'env_manager.type={kind}', 'the games of a family step together in their own vector env')
+
+
+def put_rollout(draft: Draft, kind: str) -> None:
+    """Rollout, minibatches, buffer, and what is counted in gradient steps there."""
+    given, n_env = draft.given, draft.at('env.collector_env_num', 8)
+    n, batch = given.get('policy.collect.n_sample'), given['policy.learn.batch_size']
+    if n is None:
+        draft.refuse('policy.collect.n_sample is missing; give the env steps of a rollout over all envs.')
+        return
+    n_sample = math.ceil(n / n_env) * n_env
+    note = '' if n == n_sample else f'the next multiple of {n_env} envs'
+    draft.put('policy.collect.n_sample', n_sample, f'policy.collect.n_sample={n}', note)
+    n_batch, off = math.ceil(n / batch), kind.endswith('_offpolicy')
+    if off:
+        draft.put('policy.learn.batch_size', batch, f'policy.learn.batch_size={batch}')
+        n_update = _put_buffer(draft, kind, n_sample, batch)
+    else:
+        _put_batch(draft, kind, n_sample, batch)
+        epochs = given.get('policy.learn.epoch_per_collect', 1)
+        n_update = epochs * n_batch if kind == 'ppo' else 1  # its ppg counts a whole update as one
+        for name in ('policy.learn.update_per_collect', 'policy.other.replay_buffer'):
+            if name in given:
+                draft.drop(
+                    f'{name}={shown(given[name], 40)}',
+                    f"{kind} learns from each rollout once; off-policy is '{kind}_offpolicy'",
+                )
+    freqs = {
+        'policy.eval.evaluator.eval_freq': 'policy.eval.eval_freq',
+        'policy.eval.eval_freq': 'policy.eval.eval_freq',
+        'policy.learn.learner.hook.save_ckpt_after_iter': 'checkpoint.freq',
+        'policy.learn.learner.hook.log_show_after_iter': 'logger.freq',
+    }
+    for old, new in freqs.items():
+        if given.get(old):
+            n_step = max(1, round(given[old] * n_sample / n_update))
+            draft.put(new, n_step, f'{old}={given[old]}', f'env steps: {n_update} iterations a rollout there')
+
+
+def _put_batch(draft: Draft, kind: str, n_sample: int, batch: int) -> None:
+    size = nearest_divisor(n_sample, batch)
+    note = '' if size == batch else f'a divisor of the rollout, {n_sample}; there the last minibatch overlaps another'
+    draft.put('policy.learn.batch_size', size, f'policy.learn.batch_size={batch}', note)
+    if kind == 'ppg':
+        draft.put('policy.learn.aux_batch_size', size, f'policy.learn.batch_size={batch}')
+
+
+def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
+    """The section `buffer` of an off-policy type; returns the draws after each rollout."""
+    given = draft.given
+    n_update = given['policy.learn.update_per_collect']
+    said = given.get('policy.other.replay_buffer') or {}
+    if kind == 'ppo_offpolicy':
+        draft.put('buffer.type', 'replay')
+        for key, value in _draw(draft, said, n_sample, batch, n_update, '', 10_000).items():
+            draft.put(f'buffer.{key}', value)
+    else:
+        draft.put('buffer.type', 'multi')
+        draft.put('policy.learn.aux_batch_size', batch)
+        for name in ('policy', 'value'):
+            for key, value in _draw(draft, said.get(name), n_sample, batch, n_update, f'{name}.', 1000).items():
+                draft.put(f'buffer.{name}.{key}', value)
+        draft.put('buffer.size', max(draft.at('buffer.policy.size'), draft.at('buffer.value.size')))
+    for key in said:
+        if key not in TABLES['replay_buffer']:
+            draft.drop(f'policy.other.replay_buffer.{key}', 'threads, logs and checks of the buffer')
+    where = 'buffer' if kind == 'ppo_offpolicy' else 'buffer.policy and buffer.value'
+    for old, key, value in (('batch_size', 'n_sample', batch), ('update_per_collect', 'update_per_collect', n_update)):
+        draft.became.append((f'policy.learn.{old}={value}', f'{where}: {key}={value}'))
+    return n_update
+
+
+def _draw(draft: Draft, said: Any, n_sample: int, batch: int, n_update: int, prefix: str, size: int) -> dict[str, Any]:
+    """The draws for one part of the update, and the size of what they are of."""
+    path = f'policy.other.replay_buffer.{prefix}'
+    try:
+        said = mapping(said)
+        asked = as_size(said.get('replay_buffer_size', size))
+        n_use, n_stale = (as_number(said.get(key) or math.inf) for key in ('max_use', 'max_staleness'))
+    except ValueError as error:
+        draft.refuse(f'{path[:-1]} is {shown(said)}, which is not what it must be here: {error}; correct it.')
+        return {'size': size}
+    found = {'n_sample': batch, 'update_per_collect': n_update, 'size': max(asked, n_sample, batch)}
+    note = '' if found['size'] == asked else f'the least that holds a rollout, {n_sample}'
+    draft.became.append(
+        (f'{path}replay_buffer_size={asked}', f'buffer.{prefix}size={found["size"]}' + (note and f' ({note})'))
+    )
+    if n_use < math.inf:
+        found['max_use'] = int(n_use)
+        draft.became.append((f'{path}max_use={int(n_use)}', f'buffer.{prefix}max_use={int(n_use)}'))
+    if n_stale < math.inf:
+        found['max_staleness'] = math.ceil(n_stale / n_update)
+        new = f'buffer.{prefix}max_staleness={found["max_staleness"]} (rollouts, not gradient steps)'
+        draft.became.append((f'{path}max_staleness={int(n_stale)}', new))
+    return found
+
+
+def put_network(draft: Draft, kind: str) -> None:
+    """Sets encoder, widths and architecture of the network from policy.model. Args: kind: the type of the policy there."""
+    given = {
+        key.removeprefix('policy.model.'): value
+        for key, value in draft.given.items()
+        if key.startswith('policy.model.')
+    }
+    sizes, obs_shape = given['encoder_hidden_size_list'], given.get('obs_shape')
+    of_images = is_image_env(draft) or (isinstance(obs_shape, list | tuple) and len(obs_shape) == 3)
+    old = f'policy.model.encoder_hidden_size_list={sizes}'
+    if given.get('impala_cnn_encoder'):
+        draft.put('policy.model.encoder', 'impala', 'policy.model.impala_cnn_encoder=True', 'of 16, 32 and 32 channels')
+    elif of_images and len(sizes) >= 3:
+        draft.put('policy.model.encoder', {'type': 'cnn', 'channels': sizes[:3], 'hidden_size': sizes[-1]}, old)
+    else:
+        draft.put('policy.model.hidden_sizes', sizes, old)
+    for name in ('actor', 'critic'):
+        n, size = given[f'{name}_head_layer_num'], given[f'{name}_head_hidden_size']
+        draft.put(
+            f'policy.model.{name}_head', [size] * n, f'policy.model.{name}_head_hidden_size={size}, layer_num={n}'
+        )
+    if kind.startswith('ppg'):
+        draft.put('policy.model.arch', 'dual', '', '')
+        draft.became.append(("the networks of DI-engine's ppg", "policy.model.arch='dual': a critic of its own"))
+    else:
+        shared = bool(given['share_encoder'])
+        draft.put('policy.model.shared_encoder', shared, f'policy.model.share_encoder={shared}')
+    if 'obs_shape' in given:
+        draft.drop(f'policy.model.obs_shape={obs_shape}', 'the spaces of the env decide it')
+    _put_gaussian(draft, given)
+
+
+def _put_gaussian(draft: Draft, given: Mapping[str, Any]) -> None:
+    """Norms, and what the policy of continuous actions is."""
+    spaces = {
+        str(draft.given[key]) for key in ('policy.action_space', 'policy.model.action_space') if key in draft.given
+    }
+    if spaces - {'discrete', 'continuous'}:
+        draft.refuse(
+            f'policy.action_space is {shown(sorted(spaces))}: only discrete and continuous are translated; for a mixed '
+            'action make it a Dict or Tuple space of the env, which zoo takes as it is.'
+        )
+    for space in sorted(spaces):
+        draft.drop(f'policy.action_space={space}', 'the spaces of the env decide it')
+    norm = given.get('norm_type')
+    if norm not in (None, 'LN'):
+        draft.refuse(
+            f"policy.model.norm_type is {norm!r}: zoo has layer normalisation alone; write 'LN' or leave it out."
+        )
+    elif norm == 'LN':
+        draft.put('policy.model.layer_norm', True, 'policy.model.norm_type=LN')
+    sigma = given.get('sigma_type', 'independent')
+    if sigma == 'conditioned':
+        draft.put('policy.model.state_dependent_std', True, 'policy.model.sigma_type=conditioned')
+    elif sigma == 'independent' and 'continuous' in spaces:
+        draft.put(
+            'policy.model.log_std_init', -0.5, 'policy.model.sigma_type=independent', "DI-engine's ppo starts there"
+        )
+    elif sigma not in ('independent', None):
+        draft.refuse(
+            f'policy.model.sigma_type is {sigma!r}: a fixed deviation has no counterpart; use independent or conditioned.'
+        )
+    if given.get('bound_type') is not None:
+        draft.drop(
+            f'policy.model.bound_type={given["bound_type"]}',
+            'means are not bounded, actions are; policy.model.distribution=squashed_gaussian bounds them smoothly',
+        )
+
+
+def put_update(draft: Draft, kind: str) -> None:
+    """What DI-engine does without a key: it always clips the value, and Adam's epsilon is torch's."""
+    given = draft.given
+    if kind == 'ppo':
+        recompute = bool(given['policy.recompute_adv'])
+        draft.put('policy.learn.recompute_adv', recompute, f'policy.recompute_adv={recompute}')
+    elif given.get('policy.recompute_adv'):
+        draft.drop('policy.recompute_adv=True', f'{kind} does not read it')
+    n_epoch = given.get('policy.learn.epoch_per_collect')
+    if n_epoch is not None and kind == 'ppo':
+        draft.put('policy.learn.epoch_per_collect', n_epoch, f'policy.learn.epoch_per_collect={n_epoch}')
+    elif n_epoch is not None and kind == 'ppg':
+        for path in (f'policy.learn.{name}_epoch_per_collect' for name in ('actor', 'critic')):
+            if draft.at(path) is None:
+                draft.put(path, n_epoch, f'policy.learn.epoch_per_collect={n_epoch}')
+    elif n_epoch is not None:
+        draft.drop(f'policy.learn.epoch_per_collect={n_epoch}', f'{kind} counts update_per_collect')
+    limit, how = given.get('policy.learn.grad_clip_value'), given.get('policy.learn.grad_clip_type')
+    if how == 'clip_norm' or (how is None and limit is None):
+        draft.put('policy.learn.grad_clip', limit, f'policy.learn.grad_clip_type={how}, grad_clip_value={limit}')
+    elif how in ('clip_value', None):
+        draft.put('policy.learn.grad_clip', None)
+        draft.put('policy.learn.grad_clip_value', limit, f'policy.learn.grad_clip_type={how}, grad_clip_value={limit}')
+    else:
+        draft.refuse(
+            f"policy.learn.grad_clip_type is {how!r} but must be 'clip_norm' or 'clip_value'; use one of them."
+        )
+    if draft.at('policy.learn.value_norm') is None and kind == 'ppo_offpolicy':
+        draft.put('policy.learn.value_norm', False)
+    draft.put('policy.learn.value_clip', True, "DI-engine's value loss, always clipped by clip_ratio")
+    draft.put('policy.learn.adam_eps', 1e-8, "DI-engine's Adam, with torch's epsilon")

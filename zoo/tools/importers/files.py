@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping of a YAML 1.1 file, with anchors, merges and !!float. Raises: ConfigError."""
     try:
         data = yaml.safe_load(path.read_text(encoding='utf-8'))
-    except (
-        yaml.YAMLError,
-        ValueError,
-        OSError,
-        KeyError,
-        RecursionError,
-    ) as error:  # the last two of odd tags and depths
+    except (yaml.YAMLError, ValueError, OSError, KeyError, RecursionError) as error:  # the last two: odd tags, depths
         raise ConfigError(
             f'{path} cannot be read as YAML: {" ".join(str(error).split())}; correct it there.'
         ) from error
@@ -130,10 +125,8 @@ def words_of(tree: ast.Module) -> set[str]:
 
 
 def _keep(found: dict[str, Any], key: str, value: ast.expr) -> None:
-    try:
+    with suppress(ValueError, TypeError, ZeroDivisionError):  # of what is worked out when the code runs
         found.setdefault(key, literal(value))
-    except (ValueError, TypeError, ZeroDivisionError):
-        return  # worked out when the code runs, such as the name of the file
 
 
 def _arithmetic(node: ast.BinOp) -> Any:

@@ -15,6 +15,10 @@ START, END = '<!-- tables: python -m zoo.tools.importers.page docs/coming_from.m
 
 def tables() -> str:
     """A table for each library's keys, and one for all other names that error messages know."""
+    by_sentence: dict[str, list[str]] = {}
+    for name, entry in names().items():
+        by_sentence.setdefault(entry.sentence(), []).append(name)
+    rows = {'`, `'.join(same): sentence for sentence, same in by_sentence.items()}
     parts = [
         _table('DI-engine: main_config', di_engine.MAIN_ROWS),
         _table('DI-engine: create_config', di_engine.CREATE_ROWS),
@@ -24,7 +28,7 @@ def tables() -> str:
         _table('stable-baselines3: policy_kwargs', sb3.KWARGS_ROWS),
         _table('CleanRL', cleanrl.ROWS),
         _table('RLlib', rllib.ROWS),
-        _names(),
+        _pairs('All other names that error messages know', 'there', 'here', rows),
     ]
     return '\n'.join(parts)
 
@@ -41,14 +45,6 @@ def _table(title: str, rows: Mapping[str, KeyRow]) -> str:
 
 def _cells(names: Mapping[str, str], empty: str = '') -> dict[str, str]:
     return {name: f'`{here}`' if here and ' ' not in here else here or empty for name, here in names.items()}
-
-
-def _names() -> str:
-    by_sentence: dict[str, list[str]] = {}
-    for name, entry in names().items():
-        by_sentence.setdefault(entry.sentence(), []).append(name)
-    rows = {'`, `'.join(same): sentence for sentence, same in by_sentence.items()}
-    return _pairs('All other names that error messages know', 'there', 'here', rows)
 
 
 def _pairs(title: str, left: str, right: str, rows: Mapping[str, str]) -> str:

@@ -18,10 +18,10 @@ from zoo.tools.importers.conversion import (
     defaults,
     mapping,
     nearest_divisor,
+    put_env,
     rows_of,
     translate,
 )
-from zoo.tools.importers.envs import put_env
 from zoo.tools.importers.files import Name, keywords_of_calls, literal, words_of
 
 WHO = 'RLlib'
@@ -52,16 +52,15 @@ def from_rllib(settings: Any) -> Conversion:
     """
     draft = Draft()
     if hasattr(settings, 'to_dict') and not isinstance(settings, Mapping):
-        known = {key: value for key, value in settings.to_dict().items() if key in ROWS and value is not None}
-        settings = {key: value for key, value in known.items() if key not in ('explore', 'framework')}
+        known = ROWS.keys() - {'explore', 'framework'}
+        settings = {key: value for key, value in settings.to_dict().items() if key in known and value is not None}
         draft.drop('other keys of the PPOConfig', 'only those that this translation knows were looked at')
     data = dict(settings)
     if isinstance(data.get('config'), Mapping):
         algorithm = data.pop('run', 'PPO')
         if algorithm != 'PPO':
             raise ConfigError(f'run is {shown(algorithm)}: only PPO is translated; give the settings of a PPO run.')
-        extra = {key: data[key] for key in ('env', 'stop') if key in data}
-        data = {**data['config'], **extra}
+        data = {**data['config'], **{key: data[key] for key in ('env', 'stop') if key in data}}
     if 'stop' in data and not isinstance(data['stop'], Mapping):
         del data['stop']
         draft.drop('stop', 'it cannot be read without running the code; set max_env_step')
@@ -70,8 +69,8 @@ def from_rllib(settings: Any) -> Conversion:
     draft.put('policy.type', 'ppo', 'PPO')
     translate(draft, ROWS, data, WHO)
     draft.given.setdefault('vf_clip_param', 10.0)
-    lambda_ = {'lambda': data['lambda_']} if 'lambda_' in data else {}
-    defaults(draft, ROWS, _TABLES['defaults'], {**data, **lambda_}, WHO)
+    given = {'lambda': data['lambda_'], **data} if 'lambda_' in data else data
+    defaults(draft, ROWS, _TABLES['defaults'], given, WHO)
     name = draft.given.get('env')
     if isinstance(name, str):
         put_env(draft, name, f'env={name}')
@@ -103,15 +102,12 @@ def _put_rollout(draft: Draft, data: Mapping[str, Any]) -> None:
     old, size = _first(draft, 'sgd_minibatch_size minibatch_size mini_batch_size_per_learner', 128)
     batch = nearest_divisor(n_sample, min(size, n_sample))
     draft.put('policy.learn.batch_size', batch, old, '' if batch == size else f'a divisor of the rollout, {n_sample}')
-    if draft.at('policy.learn.epoch_per_collect') is None:
-        draft.put('policy.learn.epoch_per_collect', 30, "num_sgd_iter=30 (RLlib's default)")
-    if draft.at('policy.learn.learning_rate') is None:
-        draft.put('policy.learn.learning_rate', 5e-5, "lr=5e-05 (RLlib's default)")
-    if draft.given.get('evaluation_interval'):
-        n_iter = draft.given['evaluation_interval']
-        draft.put(
-            'policy.eval.eval_freq', n_iter * n_sample, f'evaluation_interval={n_iter}', f'{n_sample} env steps each'
-        )
+    for key, value, there in (('epoch_per_collect', 30, 'num_sgd_iter'), ('learning_rate', 5e-5, 'lr')):
+        if draft.at(f'policy.learn.{key}') is None:
+            draft.put(f'policy.learn.{key}', value, f"{there}={value} (RLlib's default)")
+    if n_iter := draft.given.get('evaluation_interval'):
+        note = f'{n_sample} env steps each'
+        draft.put('policy.eval.eval_freq', n_iter * n_sample, f'evaluation_interval={n_iter}', note)
     old, n_eval = _first(draft, 'evaluation_num_workers evaluation_num_env_runners', 0)
     if n_eval:
         draft.put('env.evaluator_env_num', n_eval, old)
@@ -122,14 +118,10 @@ def _put_rollout(draft: Draft, data: Mapping[str, Any]) -> None:
 
 def _put_losses(draft: Draft) -> None:
     given = draft.given
-    for old, path in (
-        ('lr_schedule', 'policy.learn.learning_rate'),
-        ('entropy_coeff_schedule', 'policy.learn.entropy_weight'),
-    ):
+    for old, key in (('lr_schedule', 'learning_rate'), ('entropy_coeff_schedule', 'entropy_weight')):
         if given.get(old) is not None:
-            draft.put(path, given[old], old)
-    if given['vf_clip_param'] is not None and math.isfinite(given['vf_clip_param']):
-        limit = given['vf_clip_param']
+            draft.put(f'policy.learn.{key}', given[old], old)
+    if (limit := given['vf_clip_param']) is not None and math.isfinite(limit):
         draft.put('policy.learn.value_loss', {'type': 'error_clip', 'range': limit}, f'vf_clip_param={limit}')
     (old, weight), (other, target) = _first(draft, 'kl_coeff', 0.2), _first(draft, 'kl_target', 0.01)
     if given.get('use_kl_loss', True) and weight:
@@ -151,10 +143,9 @@ def _put_network(draft: Draft) -> None:
         draft.put('policy.model.obs_norm', True, 'observation_filter=MeanStdFilter')
     elif given.get('observation_filter') not in (None, 'NoFilter'):
         draft.refuse(f"observation_filter is {shown(given['observation_filter'])}; use 'MeanStdFilter' or 'NoFilter'.")
-    if given.get('model.post_fcnet_hiddens'):
+    if sizes := list(given.get('model.post_fcnet_hiddens') or ()):
         for name in ('actor_head', 'critic_head'):
-            sizes = list(given['model.post_fcnet_hiddens'])
-            draft.put(f'policy.model.{name}', sizes, f'model.post_fcnet_hiddens={sizes}')
+            draft.put(f'policy.model.{name}', [*sizes], f'model.post_fcnet_hiddens={sizes}')
     if given.get('model.use_lstm'):
         size = given.get('model.lstm_cell_size', 256)
         draft.put(
@@ -195,15 +186,9 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
         except ValueError:
             continue
         found = {**value, **found} if isinstance(value, dict) else found
-    given = [
-        word.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        for word in node.keywords
-        if word.arg == 'stop'
-    ]
-    for node in given:
-        found.setdefault('stop', _criteria(tree, node))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for word in (word for call in calls for word in call.keywords if word.arg == 'stop'):
+        found.setdefault('stop', _criteria(tree, word.value))
     return found
 
 

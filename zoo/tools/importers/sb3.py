@@ -12,15 +12,17 @@ from zoo.tools.importers.conversion import (
     Draft,
     as_number,
     defaults,
+    is_image_env,
     linear,
     mapping,
     nearest_divisor,
     one_of,
+    put_env,
+    put_frame_stack,
     rows_of,
     sizes,
     translate,
 )
-from zoo.tools.importers.envs import is_image_env, put_env, put_frame_stack
 from zoo.tools.importers.files import literal_text
 
 WHO = 'stable-baselines3'
@@ -138,13 +140,12 @@ def _put_env_parts(draft: Draft) -> None:
         found.append({'type': place, **options} if options else place)
     if found:
         draft.put('env.wrappers', found, 'env_wrapper', 'their packages must be installed')
-    chosen = given.get('normalize') or {}
     paths = {
         'norm_obs': 'policy.model.obs_norm',
         'norm_reward': 'policy.learn.reward_norm',
         'gamma': 'policy.learn.reward_norm_discount',
     }
-    for key, value in chosen.items():
+    for key, value in (given.get('normalize') or {}).items():
         if key in paths:
             draft.put(paths[key], value if key == 'gamma' else bool(value), f'normalize: {key}={value}')
         else:
@@ -177,13 +178,12 @@ def _put_policy(draft: Draft) -> None:
         draft.put('policy.model.encoder', 'nature', 'policy=CnnPolicy')
         if draft.at('policy.model.shared_encoder') is None:
             draft.put('policy.model.shared_encoder', True, 'policy=CnnPolicy')
-    _put_layers(draft, given.get('policy_kwargs.net_arch'), of_images)
+    if (widths := given.get('policy_kwargs.net_arch')) is not None:  # else two layers of 64, as here; none on images
+        _put_layers(draft, widths, of_images)
 
 
-def _put_layers(draft: Draft, widths: tuple[list[int], list[int], list[int]] | None, of_images: bool) -> None:
+def _put_layers(draft: Draft, widths: tuple[list[int], list[int], list[int]], of_images: bool) -> None:
     """The widths of actor and critic: equal ones are an encoder each, others heads on the observation."""
-    if widths is None:
-        return  # two layers of 64, as here; none on images
     shared, actor, critic = widths
     old = f'policy_kwargs.net_arch={shared or ""} pi={actor} vf={critic}'
     if shared and not of_images:

@@ -40,20 +40,24 @@ OPENGL = re.compile(r'mujoco\.(egl|osmesa|gl_context|FatalError)|OpenGL|EGL|OSMe
 class Camera:
     """The pictures of one env, which `make_filmed_env` gives it to.
 
-    Attributes: fps: frames per second, as the env says; None if it does not.
+    Attributes: fps: frames per second, as the env says; None if it does not. last: what the env drew after its last step.
     """
-
-    fps: float | None = None
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self.fps: float | None = None
         self._render: Any = None  # the present state's picture, as the env returns it
-        self._last: Any = None  # that of the state which the last step reached
+        self.last: Any = None
 
     def attach(self, env: Any) -> Any:
         """The vector or tensor env to use in place of this one. Raises: UnsupportedEnvError if it draws nothing."""
         if isinstance(env, TensorEnv):
-            raise UnsupportedEnvError(_no_tensor_frames(self._name))
+            game = self._name.partition('/')[2]
+            known = game in gymnasium.registry
+            do = f'env.id={game}' if known else 'env.id=..., an env of gymnasium with the same observations'
+            raise UnsupportedEnvError(
+                f'env {self._name!r} is a tensor program, which draws nothing; name an env that does: {do}.'
+            )
         found = env
         if isinstance(env, SerialVectorEnv):
             single = _FilmedEnv(env.envs[0], self)
@@ -73,11 +77,7 @@ class Camera:
 
     def reached(self) -> np.ndarray | None:
         """The picture of the state that the last step reached, before a reset; None if that was reset unseen."""
-        return None if self._last is None else self._checked(self._last)
-
-    def take(self, image: object) -> None:
-        """Keeps what the env drew after a step."""
-        self._last = image
+        return None if self.last is None else self._checked(self.last)
 
     def draw(self) -> Any:
         """What the env draws now, as it returns it."""
@@ -114,7 +114,7 @@ class _FilmedEnv(gymnasium.Wrapper):
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
-        self._camera.take(self._camera.draw())
+        self._camera.last = self._camera.draw()
         return result
 
 
@@ -133,7 +133,7 @@ class _FilmedVectorEnv(gymnasium.vector.VectorWrapper):
         result = self.env.step(actions)
         _, _, terminated, truncated, info = result
         is_lost = self._is_same_step and bool(np.any(terminated) or np.any(truncated))
-        self._camera.take(info.get(FINAL_FRAME) if is_lost else self._camera.draw())
+        self._camera.last = info.get(FINAL_FRAME) if is_lost else self._camera.draw()
         return result
 
 
@@ -151,9 +151,7 @@ def make_filmed_env(cfg: EnvConfig, camera: Camera, device: str = 'cpu') -> AnyV
                 f'env {name!r} is a vector of {source.env.num_envs} envs that exists already, and one env is drawn; give '
                 'env.id a function of num_envs that makes it.'
             )
-        changes: dict[str, Any] = {'on_error': 'raise'}
-        if how == 'async':
-            changes['vectorization'] = 'sync'
+        changes: dict[str, Any] = {'on_error': 'raise'} | ({'vectorization': 'sync'} if how == 'async' else {})
         if not isinstance(source, EnvFamily):
             changes['kwargs'] = {**cfg.kwargs, **_drawing_kwargs(_maker_of(source, how), cfg, name)}
         return make_vector_env(cfg.model_copy(update=changes), 1, device=device, camera=camera)
@@ -165,10 +163,9 @@ def draw_without_display() -> None:
         return
     os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
     logging.getLogger('OpenGL').setLevel(logging.WARNING)  # it tells of what it would be faster with
-    libraries = {'egl': 'EGL', 'osmesa': 'OSMesa'}
-    found = next((name for name, library in libraries.items() if ctypes.util.find_library(library)), None)
+    found = next((library for library in ('EGL', 'OSMesa') if ctypes.util.find_library(library)), None)
     if found is not None:
-        os.environ.setdefault('MUJOCO_GL', found)
+        os.environ.setdefault('MUJOCO_GL', found.lower())
 
 
 def has_display() -> bool:
@@ -219,7 +216,10 @@ def _drawing(name: str) -> Iterator[None]:
             raise
         raise MissingExtraError(missing_extra(f'drawing env {name!r}', 'video', 'pygame')) from error
     except NotImplementedError as error:
-        raise UnsupportedEnvError(f'env {name!r} cannot be drawn: it has no render(); {_remedy(name)}.') from error
+        maker = ENV_REGISTRY.get(name) if name in ENV_REGISTRY else None
+        is_zoos = isinstance(maker, type) and maker.__module__.startswith('zoo.')  # nobody changes the code of those
+        do = 'zoo eval plays it without pictures' if is_zoos else DO
+        raise UnsupportedEnvError(f'env {name!r} cannot be drawn: it has no render(); {do}.') from error
 
 
 @contextmanager
@@ -238,17 +238,3 @@ def _needing_opengl(name: str) -> Iterator[None]:
             f'{" ".join(str(error).split())[:100]}); without a display set MUJOCO_GL to egl or osmesa and install its '
             'library, on Debian and Ubuntu: apt-get install libegl1 libgl1-mesa-dri, or libosmesa6.'
         ) from error
-
-
-def _remedy(name: str) -> str:
-    """What to do about an env without a picture: nobody changes the code of zoo's own."""
-    maker = ENV_REGISTRY.get(name) if name in ENV_REGISTRY else None
-    is_zoos = isinstance(maker, type) and maker.__module__.startswith('zoo.')
-    return 'zoo eval plays it without pictures' if is_zoos else DO
-
-
-def _no_tensor_frames(name: str) -> str:
-    game = name.partition('/')[2]
-    known = game in gymnasium.registry
-    do = f'env.id={game}' if known else 'env.id=..., an env of gymnasium with the same observations'
-    return f'env {name!r} is a tensor program, which draws nothing; name an env that does: {do}.'

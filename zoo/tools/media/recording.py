@@ -1,26 +1,33 @@
-"""Plays a policy in one env that is drawn: each picture is handed on when it is taken, none is kept."""
+"""Plays a policy in one env that is drawn, and records videos of it, also while a run trains it."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
+from zoo.config.section import ConfigError
 from zoo.core.data import Obs, Timestep
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, need, show_error
 from zoo.core.seeding import stream
 from zoo.env import AnyVectorEnv, EnvKwargsError, UnsupportedEnvError
 from zoo.env.make import env_name
 from zoo.env.settings import AT_END, EnvSettings
 from zoo.policy.base import Policy
+from zoo.run.base_config import JobConfig
 from zoo.tools.media.film import DO, Camera, make_filmed_env
 from zoo.tools.media.video import VideoFile
-from zoo.worker.evaluation_env import config_of, refuse_other_spaces
+from zoo.worker.evaluation_env import config_of, evaluation_env, refuse_other_spaces
 from zoo.worker.evaluator import EpisodeCallback, Evaluation, Evaluator, check_arguments
+
+if TYPE_CHECKING:
+    from zoo.run.observers.base import RunView
+
 
 FPS = 30.0  # of envs that say none
 
@@ -167,3 +174,60 @@ class _Filmed:
         if image is not None:
             self.n_frame += 1
             self._show(image)
+
+
+logger = logging.getLogger(__name__)
+
+
+FOLDER = 'videos'  # in the run folder
+
+
+class Videos:
+    """One episode on video after every `freq`-th evaluation, in videos/step_<env step>.mp4 of the run folder.
+
+    It is played in an env of its own, with the seed of the evaluation, so that nothing else of the run changes.
+    Args: cfg: of the whole run.
+    Raises: ConfigError if no video can be written: the extra is not installed, the env draws nothing.
+    """
+
+    def __init__(self, cfg: JobConfig) -> None:
+        self._freq, self._seed, self._n = cfg.logger.video_freq, cfg.seed, 0
+        self._env = evaluation_env(cfg)
+        try:
+            need('imageio_ffmpeg', 'video', f'logger.video_freq={self._freq}')
+            check_drawable(self._env)
+        except UserError as error:
+            said = str(error).rstrip('.')
+            raise ConfigError(
+                f'logger.video_freq is {self._freq} but no video can be made: {said}; or leave it 0.'
+            ) from error
+
+    def continue_at(self, job: RunView) -> None:
+        """Counts the evaluations that a run had before it was continued: one where it passed eval_freq, at most one a round."""
+        self._n = min(job.env_step // job.cfg.policy.eval.eval_freq, job.n_iteration)
+
+    def after_evaluation(self, job: RunView, log: Any) -> Path | None:
+        """Writes a video if one is due; what fails is a warning, and training continues.
+
+        Args: log: the run's `Logger`, whose sinks get the video.
+        Returns: the file, None if there is none.
+        """
+        self._n += 1
+        if self._n % self._freq:
+            return None
+        path = job.run_dir / FOLDER / f'step_{job.env_step}.mp4'
+        seed = stream(self._seed, 'evaluate', job.env_step)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            found = record_video(
+                job.policy, self._env, path, 1, seed, env_step=job.env_step, stop=lambda: job.stop_requested()
+            )
+            if found is None:  # the run is asked to stop
+                return None
+            return_, length = found.evaluation.returns[0], found.evaluation.lengths[0]
+            logger.info('video of env step %d: return %.2f, length %d: %s', job.env_step, return_, length, path)
+            log.video(job.env_step, path)
+        except Exception as error:  # an env may fail in any way
+            logger.warning('no video of env step %d: %s; training continues', job.env_step, show_error(error, 300))
+            return None
+        return path

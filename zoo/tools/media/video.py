@@ -6,10 +6,11 @@ import math
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class VideoFile:
         self.fps = fps
         self.size = (0, 0)
         self._partial = self.path.with_name(f'.{self.path.name}.{os.getpid()}.tmp')
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Any = None  # ffmpeg, once there is a picture
         self._shape: tuple[int, ...] | None = None
         self._is_discarded = False
 
@@ -61,11 +62,11 @@ class VideoFile:
         if self._process is None:
             self._begin(image.shape, fps)
         elif image.shape != self._shape:
+            (new_height, new_width, *_), (height, width, *_) = image.shape, self._shape or (0, 0)
             raise UserError(
-                f'a picture of {_size(image.shape)} pixels came after one of {_size(self._shape)}, but all of a video have '
+                f'a picture of {new_width}x{new_height} pixels came after one of {width}x{height}, but all of a video have '
                 'one size; make render() of the env return one size'
             )
-        assert self._process is not None and self._process.stdin is not None
         try:
             self._process.stdin.write(_fitted(image).tobytes())
         except OSError as error:
@@ -93,19 +94,7 @@ class VideoFile:
             self.fps = min(fps, _most_fps(self.path))
         height, width, _ = _fitted(np.zeros(shape, np.uint8)).shape
         self.size = width, height
-        words = [
-            '-f',
-            'rawvideo',
-            '-pix_fmt',
-            'rgb24',
-            '-s',
-            f'{width}x{height}',
-            '-r',
-            f'{self.fps:.9g}',
-            '-i',
-            'pipe:0',
-            '-an',
-        ]
+        words = f'-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self.fps:.9g} -i pipe:0 -an'.split()
         suffix = self.path.suffix.lower()
         words += [*CODECS[suffix], '-threads', '2', '-fflags', '+bitexact', '-f', suffix[1:], str(self._partial)]
         self._said = tempfile.TemporaryFile()
@@ -121,7 +110,6 @@ class VideoFile:
         """Ends the video and gives it its name. Raises: VideoError."""
         if self._process is None:
             raise VideoError(f'{self.path} has no picture; nothing is written')
-        assert self._process.stdin is not None
         try:
             self._process.stdin.close()
         except OSError as error:
@@ -135,7 +123,6 @@ class VideoFile:
 
     def _fail(self, cause: OSError | None) -> None:
         """Raises: VideoError with the last words of ffmpeg."""
-        assert self._process is not None
         self._process.wait()
         self._said.seek(0)
         lines = self._said.read().decode(errors='replace').split('\n')
@@ -148,7 +135,6 @@ class VideoFile:
             return
         if self._process.poll() is None:
             self._process.kill()
-        assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
         self._process.wait()
@@ -208,10 +194,6 @@ def _fitted(image: np.ndarray) -> np.ndarray:
     if height % 2 or width % 2:
         image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode='edge')
     return image
-
-
-def _size(shape: Sequence[int] | None) -> str:
-    return f'{shape[1]}x{shape[0]}' if shape else ''
 
 
 def _most_fps(path: Path) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import yaml
@@ -19,6 +19,7 @@ from zoo.run.checkpoint.schema import SavedRun, saved_run
 from zoo.tools.results.read import Run, read_run
 from zoo.tools.results.settings import changed_settings, env_name
 from zoo.tools.results.statistics import interval
+from zoo.tools.results.table import number_text
 
 if TYPE_CHECKING:
     from zoo.tools.export import Exported, Port
@@ -87,20 +88,15 @@ def _score(saved: SavedRun, run: Run | None, returns: Sequence[float]) -> _Score
     mean, std = (float(run.columns[f'eval/return_{name}'][at][-1]) for name in ('mean', 'std'))
     n = value_at(saved.config, 'policy.eval.n_episode')
     half = 1.96 * std / math.sqrt(n - 1) if isinstance(n, int) and n > 1 else math.nan  # std is over n, not n - 1
-    chosen = ', the best one of the run, which is why it is a little too high' if _is_best(saved) else ''
+    chosen = ', the best one of the run, which is why it is a little too high' if saved.path.stem == 'best' else ''
     return _Score(mean, mean - half, mean + half, f'{n} greedy episodes of an evaluation during training{chosen}')
-
-
-def _is_best(saved: SavedRun) -> bool:
-    return saved.path.stem == 'best'
 
 
 def _front_matter(saved: SavedRun, licence: str | None) -> str:
     """What model hubs read: the licence and tags."""
     tags = ['reinforcement-learning', str(saved.config['policy']['type']), env_name(saved.config)]
-    data: dict[str, Any] = {'license': licence} if licence else {}
-    text = yaml.safe_dump({**data, 'tags': tags}, sort_keys=False, allow_unicode=False, width=10**6)
-    return f'---\n{text}---'
+    data = {'license': licence, 'tags': tags} if licence else {'tags': tags}
+    return f'---\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=10**6)}---'
 
 
 def _summary(saved: SavedRun, score: _Score | None) -> str:
@@ -108,11 +104,11 @@ def _summary(saved: SavedRun, score: _Score | None) -> str:
     text = f'A policy trained with {_code(policy)} on {env} for {saved.env_step:,} env steps.'
     if score is None:
         return f'{text} It was not evaluated.'
-    return f'{text} Its mean return is {_number(score.mean)}{_interval(score)} over {score.source}.'
+    return f'{text} Its mean return is {number_text(score.mean)}{_interval(score)} over {score.source}.'
 
 
 def _interval(score: _Score) -> str:
-    return f' (95% interval {_number(score.low)} to {_number(score.high)})' if math.isfinite(score.low) else ''
+    return f' (95% interval {number_text(score.low)} to {number_text(score.high)})' if math.isfinite(score.low) else ''
 
 
 def _facts(
@@ -126,7 +122,7 @@ def _facts(
     yield 'action', _plain(space_words(saved.action_space))
     yield 'policy', f'{_code(saved.config["policy"]["type"])}, {_model_words(saved)}'
     yield 'acts', 'greedily: the most likely action of a state, the mean of a Gaussian'
-    yield 'mean return', 'not known' if score is None else f'{_number(score.mean)}{_interval(score)}'
+    yield 'mean return', 'not known' if score is None else f'{number_text(score.mean)}{_interval(score)}'
     yield 'trained for', f'{saved.env_step:,} env steps, seed {saved.config["seed"]}'
     yield (
         'made with',
@@ -161,7 +157,7 @@ def space_words(space: Space) -> str:
     if not isinstance(space, Box):
         return f'zeros and ones {list(space.shape)}'
     low, high = (float(bound.min() if i == 0 else bound.max()) for i, bound in enumerate((space.low, space.high)))
-    bounds = f', {_number(low)} to {_number(high)}' if max(abs(low), abs(high)) < 1e30 else ''
+    bounds = f', {number_text(low)} to {number_text(high)}' if max(abs(low), abs(high)) < 1e30 else ''
     return f'{space.dtype} {list(space.shape)}{bounds}'
 
 
@@ -200,27 +196,28 @@ def _zeros(port: Port) -> str:
 
 
 def _onnx(shipped: Exported) -> list[str]:
-    inputs = [f'    {p.name!r}: np.zeros({_zeros(p)}, dtype={p.dtype!r}),' for p in shipped.inputs]
     outputs = ', '.join(re.sub(r'\W', '_', p.name) for p in shipped.outputs)
-    head = [
+    return [
         'import numpy as np',
         'import onnxruntime',
         '',
         f'session = onnxruntime.InferenceSession({shipped.path.name!r})',
-    ]
-    return [
-        *head,
         'inputs = {  # your observations in place of zeros',
-        *inputs,
+        *(f'    {p.name!r}: np.zeros({_zeros(p)}, dtype={p.dtype!r}),' for p in shipped.inputs),
         '}',
         f'[{outputs}] = session.run(None, inputs)',
     ]
 
 
 def _torch_export(shipped: Exported) -> list[str]:
-    inputs = [f'    torch.zeros({_zeros(p)}, dtype=torch.{p.dtype}),  # {p.name}' for p in shipped.inputs]
-    head = ['import torch', '', f'module = torch.export.load({shipped.path.name!r}).module()']
-    return [*head, 'outputs = module(  # your observations in place of zeros', *inputs, ')']
+    return [
+        'import torch',
+        '',
+        f'module = torch.export.load({shipped.path.name!r}).module()',
+        'outputs = module(  # your observations in place of zeros',
+        *(f'    torch.zeros({_zeros(p)}, dtype=torch.{p.dtype}),  # {p.name}' for p in shipped.inputs),
+        ')',
+    ]
 
 
 _LOADERS = {'onnx': _onnx, 'torch-export': _torch_export}
@@ -237,8 +234,7 @@ def _training(saved: SavedRun) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ['---'] * len(head), *rows]
-    return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    return '\n'.join(f'| {" | ".join(line)} |' for line in (head, ['---'] * len(head), *rows))
 
 
 def _block(code: str) -> str:
@@ -247,15 +243,10 @@ def _block(code: str) -> str:
 
 def _plain(text: object) -> str:
     """Text that Markdown shows as it is, in one line: no tags, links, tables or emphasis."""
-    line = ' '.join(str(text).split())
-    return re.sub(r'([\\`*_\[\]<>&|#~])', r'\\\1', line)
+    return re.sub(r'([\\`*_\[\]<>&|#~])', r'\\\1', ' '.join(str(text).split()))
 
 
 def _code(text: object) -> str:
     """Text between backticks, in a table too; a backtick of its own becomes a quotation mark."""
     line = ' '.join(str(text).split()).replace('`', "'").replace('|', '\\|')
     return f'`{line}`'
-
-
-def _number(value: float) -> str:
-    return f'{value:.4g}' if abs(value) < 10_000 else f'{value:,.0f}'

@@ -10,13 +10,13 @@ import numpy as np
 from zoo.config.section import differing_keys, has_key, value_at
 from zoo.core.errors import UserError
 from zoo.run.config_check import without_derived_values
-from zoo.tools.results.curves import curve_points
 from zoo.tools.results.read import Run, State
 from zoo.tools.results.settings import NO_EFFECT
 from zoo.tools.results.statistics import (
     LEVEL,
     Stat,
     center,
+    curve_points,
     improvement_interval,
     interval,
     least_p,
@@ -114,15 +114,18 @@ def compare(sides: Mapping[str, Sequence[Run]], metric: str, stat: Stat = 'iqm')
     curves = {label: _curves(runs, metric) for label, runs in sides.items()}
     if not any(curves.values()):
         raise UserError(f'no run has a value of the metric {metric}; {way_to_values(metric)}')
-    deciding = {label: _deciding(each) for label, each in curves.items() if each}
+    every = [one for each in curves.values() for one in each]
+    deciding = {
+        label: next(curve_of for tier in TIERS if (curve_of := [point for run, point in each if run.state in tier]))
+        for label, each in curves.items()
+        if each
+    }
     step = _common_step(deciding)
     reach = SHORTER * min(float(at[-1]) for each in deciding.values() for at, _ in each)
-    short = {
-        run.path: LeftOut(str(run.path), run.state, int(at[-1])) for run, (at, _) in _all(curves) if at[-1] < reach
-    }
+    short = {run.path: LeftOut(str(run.path), run.state, int(at[-1])) for run, (at, _) in every if at[-1] < reach}
     points = {label: [point for run, point in each if run.path not in short] for label, each in curves.items()}
     for run in (run for label, runs in sides.items() if curves[label] for run in runs):
-        if run.path not in {each.path for each, _ in _all(curves)}:  # without a point, so before its first evaluation
+        if run.path not in {each.path for each, _ in every}:  # without a point, so before its first evaluation
             short[run.path] = LeftOut(str(run.path), run.state, int(run.env_step))
     kept = {label: [run for run in runs if run.path not in short] for label, runs in sides.items()}
     last = {label: [float(value[-1]) for _, value in each] for label, each in points.items()}
@@ -141,8 +144,8 @@ def compare(sides: Mapping[str, Sequence[Run]], metric: str, stat: Stat = 'iqm')
         )
         for label, runs in sides.items()
     ]
-    configs = differences({label: runs[0].config for label, runs in kept.items()})
-    return Comparison(metric, stat, found, step, configs, list(short.values()))
+    differing = differences({label: runs[0].config for label, runs in kept.items()})
+    return Comparison(metric, stat, found, step, differing, list(short.values()))
 
 
 def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -170,15 +173,6 @@ def _curves(runs: Sequence[Run], metric: str) -> list[tuple[Run, Points]]:
     """The runs that have the metric, with their curves."""
     curves = [(run, curve_points(run, metric)) for run in runs]
     return [(run, point) for run, point in curves if len(point[0])]
-
-
-def _all(curves: Mapping[str, Sequence[tuple[Run, Points]]]) -> list[tuple[Run, Points]]:
-    return [one for each in curves.values() for one in each]
-
-
-def _deciding(curves: Sequence[tuple[Run, Points]]) -> list[Points]:
-    """The curves of the runs in the first of TIERS that has any."""
-    return next(found for tier in TIERS if (found := [point for run, point in curves if run.state in tier]))
 
 
 def _common_step(points: Mapping[str, Sequence[Points]]) -> float | None:

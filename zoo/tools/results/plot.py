@@ -6,15 +6,14 @@ import io
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from zoo.core.errors import UserError, need
 from zoo.core.files import whole_file
-from zoo.tools.results.curves import Axis, Band, band
 from zoo.tools.results.read import Run
-from zoo.tools.results.statistics import LEVEL, WORDS, Stat
+from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Band, Stat, band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,11 +35,6 @@ N_MARKER = 8  # on a line
 LINE_HEIGHT, N_LINE = 0.19, 4  # of a legend: inches of a line, and lines that the size of a figure has room for
 N_CHANGE = 3  # of the number of runs, that a legend lists
 UNITS = ((3600.0, 'hours'), (60.0, 'minutes'), (1.0, 'seconds'))
-
-
-class _Look(NamedTuple):
-    color: str
-    marker: str
 
 
 def figure(
@@ -74,13 +68,15 @@ def figure(
         axes = drawn.add_subplot()
         curves = [band(runs, metric, x, stat) for runs in groups.values()]
         unit, unit_words = _unit(x, curves)
-        looks = [_Look(colors[i % len(colors)], MARKERS[i % len(MARKERS)]) for i in range(len(curves))]
+        looks = [(colors[i % len(colors)], MARKERS[i % len(MARKERS)]) for i in range(len(curves))]
         lines = {
-            _label(name, curve, unit, unit_words): _draw(axes, curve, look, unit, i / len(curves))
+            _label(name, curve, unit, unit_words): _draw(axes, curve, *look, unit, i / len(curves))
             for i, (name, curve, look) in enumerate(zip(groups, curves, looks, strict=True))
         }
         _frame(axes, paper, f'wall time ({unit_words.strip()})' if unit_words else 'env steps', metric)
-        _write_around(drawn, axes, _head(groups, metric) if title is None else title, _caption(stat, curves), lines)
+        envs = dict.fromkeys(run.env_id for runs in groups.values() for run in runs)
+        head = f'{metric} on {", ".join(envs)}' if title is None else title
+        _write_around(drawn, axes, head, _caption(stat, curves), lines)
     return drawn
 
 
@@ -127,7 +123,7 @@ def _bytes(drawn: Figure, kind: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def _draw(axes: Axes, curve: Band, look: _Look, unit: float, shift: float) -> Any:
+def _draw(axes: Axes, curve: Band, color: str, marker: str, unit: float, shift: float) -> Any:
     """One line with its interval; where not all runs have values it is dotted. Returns: what the legend shows.
 
     The interval is a shade, or a bar where the line is a single point.
@@ -135,7 +131,7 @@ def _draw(axes: Axes, curve: Band, look: _Look, unit: float, shift: float) -> An
     from matplotlib.lines import Line2D
 
     at, marked = curve.steps / unit, _marked(curve.steps, shift)
-    line: dict[str, Any] = {'color': look.color, 'marker': look.marker, 'markersize': 5, 'markeredgewidth': 0}
+    line: dict[str, Any] = {'color': color, 'marker': marker, 'markersize': 5, 'markeredgewidth': 0}
     for part, n_run in curve.parts():
         style: dict[str, Any] = (
             {'linestyle': '-', 'linewidth': 1.8} if n_run == curve.n_with else {'linestyle': ':', 'linewidth': 1.4}
@@ -144,10 +140,10 @@ def _draw(axes: Axes, curve: Band, look: _Look, unit: float, shift: float) -> An
         axes.plot(at[part], curve.center[part], markevery=marks, **line, **style)
         if n_run > 1 and part.stop - part.start == 1:  # a shade of one step has no width
             low, high = curve.low[part], curve.high[part]
-            axes.vlines(at[part], low, high, color=look.color, linewidth=1.4)
-            axes.plot(np.repeat(at[part], 2), [*low, *high], '_', color=look.color, markersize=9, markeredgewidth=1.4)
+            axes.vlines(at[part], low, high, color=color, linewidth=1.4)
+            axes.plot(np.repeat(at[part], 2), [*low, *high], '_', color=color, markersize=9, markeredgewidth=1.4)
         else:
-            axes.fill_between(at[part], curve.low[part], curve.high[part], color=look.color, alpha=0.18, linewidth=0)
+            axes.fill_between(at[part], curve.low[part], curve.high[part], color=color, alpha=0.18, linewidth=0)
     return Line2D([], [], linewidth=1.8, **line) if len(at) else Line2D([], [], linestyle='none')
 
 
@@ -169,8 +165,8 @@ def _frame(axes: Axes, paper: Mapping[str, str], x_words: str, y_words: str) -> 
     for side in ('left', 'bottom'):
         axes.spines[side].set_color(paper['rule'])
     axes.tick_params(colors=paper['ink'], length=0)
-    axes.xaxis.set_major_formatter(lambda value, _: short(value))
-    axes.yaxis.set_major_formatter(lambda value, _: short(value))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: short(value))
     axes.set_xlabel(x_words, color=paper['ink'])
     axes.set_ylabel(y_words, color=paper['ink'], parse_math=False)
 
@@ -217,11 +213,6 @@ def _label(name: str, curve: Band, unit: float, unit_words: str) -> str:
     if curve.n_without:
         words.append(f'{curve.n_without} more without this metric')
     return f'{name}: {", ".join(words)}'
-
-
-def _head(groups: Mapping[str, Sequence[Run]], metric: str) -> str:
-    envs = dict.fromkeys(run.env_id for runs in groups.values() for run in runs)
-    return f'{metric} on {", ".join(envs)}'
 
 
 def _caption(stat: Stat, curves: Sequence[Band]) -> str:

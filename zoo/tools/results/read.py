@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -122,8 +124,7 @@ def _state(folder: Path, config: dict[str, Any], columns: dict[str, np.ndarray],
     if is_locked(folder):
         return 'running'
     if result:
-        state = result.get('state')
-        return next((known for known in ENDS if known == state), 'killed')
+        return next((known for known in ENDS if known == result.get('state')), 'killed')
     last = columns['env_step'][-1] if len(columns['env_step']) else 0.0
     rollout = value_at(config, 'policy.collect.n_sample') or 0
     stop_value, best = value_at(config, 'policy.eval.stop_value'), columns.get('eval/return_mean')
@@ -172,23 +173,21 @@ def groups(runs: Sequence[Run], by: Sequence[str] = ()) -> dict[str, list[Run]]:
 
     The label is exp_name, with 'key=value' of the keys `by`, and of those in which groups of one name differ.
     """
-    found: dict[str, list[Run]] = {}
+    found: defaultdict[str, list[Run]] = defaultdict(list)
     flats: dict[str, dict[str, str]] = {}
+    values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)  # by name and key
     for run in runs:
         flat = _flat(run)
         identity = json.dumps([run.exp_name, flat], sort_keys=True)
         flats[identity] = flat
-        found.setdefault(identity, []).append(run)
-    values: dict[tuple[str, str], set[str]] = {}  # by name and key
-    for identity, members in found.items():
-        for key, text in flats[identity].items():
-            values.setdefault((members[0].exp_name, key), set()).add(text)
-    labels: dict[str, list[str]] = {}  # identities by label
+        found[identity].append(run)
+        for key, text in flat.items():
+            values[run.exp_name, key].add(text)
+    labels: defaultdict[str, list[str]] = defaultdict(list)  # identities by label
     for identity, members in found.items():
         name = members[0].exp_name
         keys = [key for key in flats[identity] if len(values[name, key]) > 1]
-        label = _label(name, flats[identity], list(dict.fromkeys([*by, *keys])))
-        labels.setdefault(label, []).append(identity)
+        labels[_label(name, flats[identity], list(dict.fromkeys([*by, *keys])))].append(identity)
     return {
         label: sum((found[identity] for identity in same), [])
         for first, identities in labels.items()
@@ -202,10 +201,10 @@ def _told_apart(label: str, flats: dict[str, dict[str, str]]) -> dict[str, list[
     A key without a value (null, false, an empty list) tells nothing: another version of zoo may have no such key.
     """
     shared = set.intersection(*map(set, flats.values()))
-    found: dict[str, list[str]] = {}
+    found: defaultdict[str, list[str]] = defaultdict(list)
     for identity, flat in flats.items():
         own = [key for key, text in flat.items() if key not in shared and text not in EMPTY]
-        found.setdefault(_label(label, flat, own), []).append(identity)
+        found[_label(label, flat, own)].append(identity)
     return found
 
 
@@ -251,16 +250,12 @@ def _no_run(path: Path) -> str:
             return f'no run at {path}: neither it nor a folder in it has a {CONFIG}; name the folder of a run, or train one'
         return f'{path} is no run but holds {len(inside)}; name one of them, e.g. {inside[-1]}'
     missing = next(part for part in (*reversed(path.parents), path) if not part.exists() or part == path)
-    near = closest(missing.name, _names_in(missing.parent))
+    folders: list[str] = []
+    with suppress(OSError):
+        folders = [child.name for child in missing.parent.iterdir() if child.is_dir()]
+    near = closest(missing.name, folders)
     words = ' or '.join(str(missing.parent / name) for name in near)
     return f'no run at {path}; ' + (f'did you mean {words}?' if words else f'there is nothing at {missing}')
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        return [child.name for child in folder.iterdir() if child.is_dir()]
-    except OSError:
-        return []
 
 
 def _columns(path: Path) -> dict[str, np.ndarray]:
@@ -289,17 +284,15 @@ def _number(value: object) -> float:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
+    found = None
+    with suppress(OSError, ValueError):
         found = json.loads(path.read_text(encoding='utf-8'))
-    except (OSError, ValueError):
-        return {}
     return found if isinstance(found, dict) else {}
 
 
 def _number_or_0(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-        return 0.0
-    return float(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
+    return _number(value) if is_number else 0.0
 
 
 def _last(column: np.ndarray) -> float:

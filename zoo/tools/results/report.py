@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import importlib.resources
 import logging
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 
 from zoo.config.section import differing_keys
 from zoo.core.errors import UserError
 from zoo.core.files import whole_file
 from zoo.core.version import VERSION
-from zoo.tools.results.curves import Axis
-from zoo.tools.results.plot import check_output
+from zoo.run.result import is_time
+from zoo.tools.results.plot import check_output, short
 from zoo.tools.results.read import Run, groups, resolve_metric
 from zoo.tools.results.report_figures import (
     N_COLOR,
@@ -30,21 +34,8 @@ from zoo.tools.results.report_figures import (
     read_video,
     step_of,
 )
-from zoo.tools.results.report_numbers import (
-    PARTS,
-    GroupNumbers,
-    duration,
-    has_all_times,
-    number,
-    numbers_of,
-    seeds,
-    spread,
-    steps,
-    time_shares,
-)
-from zoo.tools.results.report_repeat import commands, needs_of, started_by
-from zoo.tools.results.settings import changed_settings, env_name, has_defaults
-from zoo.tools.results.statistics import LEVEL, WORDS, Stat
+from zoo.tools.results.settings import changed_settings, commands, env_name, has_defaults, needs_of, started_by
+from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Stat, center, curve_points, interval
 
 logger = logging.getLogger(__name__)
 
@@ -88,9 +79,7 @@ def report(
     configs = [group[0].config for group in grouped.values()]
     settings, differing = changed_settings(configs), differing_keys(configs)
     between = [s for s in settings if any(key == s.key or key.startswith(f'{s.key}.') for key in differing)]
-    source = importlib.resources.files('zoo.tools.results').joinpath('report.html').read_text(encoding='utf-8')
-    template = _environment().from_string(source)
-    return template.render(
+    return _template().render(
         title=_title(grouped) if title is None else title,
         palette=Markup(palette()),
         date=f'{date.today():%d %B %Y}'.lstrip('0'),
@@ -130,8 +119,8 @@ def check_page_path(path: Path) -> None:
     check_output(path, 'report', ('.html', '.htm'), '.html', 'report.html')
 
 
-def _environment() -> jinja2.Environment:
-    """Templates that escape every text, refuse a name that is not given, and write numbers as the page has them."""
+def _template() -> jinja2.Template:
+    """The page: it escapes every text, refuses a name that is not given, and writes numbers in its own way."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -139,12 +128,13 @@ def _environment() -> jinja2.Environment:
     environment.globals |= dict(
         duration=duration, steps=steps, n_color=N_COLOR, parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION
     )
-    return environment
+    source = importlib.resources.files('zoo.tools.results').joinpath('report.html').read_text(encoding='utf-8')
+    return environment.from_string(source)
 
 
 def _title(grouped: Groups) -> str:
-    names, envs = list(dict.fromkeys(run.exp_name for runs in grouped.values() for run in runs)), _envs(grouped)
-    return f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(envs)}'
+    names = list(dict.fromkeys(run.exp_name for runs in grouped.values() for run in runs))
+    return f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
 
 
 def _lead(grouped: Groups) -> str:
@@ -270,3 +260,144 @@ def _found_videos(grouped: Groups) -> list[tuple[str, Video]]:
             except UserError as error:
                 logger.warning('%s; the report is without it', error)
     return found
+
+
+NBSP = '\u00a0'
+PARTS = {
+    'env': 'stepping the envs',
+    'act': 'choosing actions',
+    'sample': 'making samples',
+    'learn': 'learning',
+    'evaluate': 'evaluating',
+    'log': 'logging and saving',
+}
+"""Parts of a run by the name in `time/share_<part>`, and what they do."""
+NEARLY_ALL = 0.95
+"""Share of the time of a run that must be known to count as all: a checkpoint is older than the end of its process."""
+
+
+class RunNumbers(NamedTuple):
+    """A run with its metric at the last point and at the highest one, None without points."""
+
+    run: Run
+    last: float | None
+    highest: float | None
+
+
+class GroupNumbers(NamedTuple):
+    """Runs of one config: the average of their last values and its 95% interval, all None without values."""
+
+    label: str
+    runs: list[RunNumbers]
+    last: float | None
+    low: float | None
+    high: float | None
+    highest: float | None
+
+    @property
+    def n_with(self) -> int:
+        """Runs that have the metric."""
+        return sum(numbers.last is not None for numbers in self.runs)
+
+
+def numbers_of(groups: Mapping[str, Sequence[Run]], metric: str | None, stat: Stat) -> list[GroupNumbers]:
+    """The numbers of all groups. Args: metric: None where no run logged a return."""
+    found = []
+    for label, runs in groups.items():
+        curves = [(run, curve_points(run, metric)[1] if metric else np.empty(0)) for run in runs]
+        rows = [RunNumbers(run, *((float(y[-1]), float(y.max())) if len(y) else (None, None))) for run, y in curves]
+        last = [row.last for row in rows if row.last is not None]
+        highest = [row.highest for row in rows if row.highest is not None]
+        values = (
+            [float(x) for x in (center(last, stat), *interval(last, stat), center(highest, stat))]
+            if last
+            else [None] * 4
+        )
+        found.append(GroupNumbers(label, rows, *values))
+    return found
+
+
+def time_shares(runs: Sequence[Run]) -> dict[str, float]:
+    """The share of the time that each part of a run took, the mean over runs, by the names of PARTS; {} if unknown.
+
+    That of a run which has ended is of all its processes, from their start to their end, the last evaluation included, as far
+    as they are known, see `has_all_times`; that of one which runs, or was killed, takes its last process from its last line.
+    """
+    found = [shares for run in runs if (shares := _shares(run)) is not None]
+    total = sum(means := np.mean(found, axis=0)) if found else 0.0
+    return {name: float(share / total) for name, share in zip(PARTS, means, strict=True)} if total > 0 else {}
+
+
+def has_all_times(run: Run) -> bool:
+    """Whether the shares of `time_shares` are of the whole run: no process was killed before, or wrote to another folder."""
+    timed_s = run.result.get('timed_s')
+    if is_time(timed_s):
+        return not run.result.get('n_killed') if _goes_on(run) else timed_s >= NEARLY_ALL * run.wall_s
+    return False
+
+
+def number(value: float | None, missing: str = '–') -> str:
+    """A number to read: 0.9664, 475.3, 12,345."""
+    if value is None or not math.isfinite(value):
+        return missing
+    return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.4g}'
+
+
+def steps(value: float) -> str:
+    """Env steps in few characters: 950, 40.7k, 1.5M."""
+    value = float(f'{value:.3g}')  # first, so that 999,999 is 1M
+    return short(value, 3) if value >= 1e3 else f'{value:.0f}'
+
+
+def duration(seconds: float) -> str:
+    """A time to read, that no line break divides: '0.8 s', '12 s', '3 min 20 s', '2 h 5 min'."""
+    if not math.isfinite(seconds):
+        return '–'
+    if seconds < 59.5:
+        return f'{seconds:.0f}{NBSP}s' if seconds >= 9.95 else f'{seconds:.1f}{NBSP}s'
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes + (rest >= 30 if minutes >= 60 else 0), 60)
+    parts = ((hours, 'h'), (minutes, 'min'), (0 if hours else rest, 's'))
+    return NBSP.join(f'{n}{NBSP}{unit}' for n, unit in parts if n)
+
+
+def seeds(runs: Sequence[Run]) -> str:
+    """The seeds of runs: 'seed 3', 'seeds 0 to 4', 'seeds 1, 5 and 9'."""
+    values = sorted({run.seed for run in runs})
+    if len(values) == 1:
+        return f'seed {values[0]}'
+    if len(values) > 2 and all(b == a + 1 for a, b in pairwise(values)):
+        return f'seeds {values[0]} to {values[-1]}'
+    return f'seeds {", ".join(map(str, values[:-1]))} and {values[-1]}' if len(values) < 9 else f'{len(values)} seeds'
+
+
+def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
+    """One value, or the lowest and highest: '1.0 s', '0.6 s to 1.1 s'."""
+    words = list(dict.fromkeys(map(write, (min(values), max(values)))))
+    return ' to '.join(words)
+
+
+def _shares(run: Run) -> np.ndarray | None:
+    """The share of each of PARTS; None if it is not known."""
+    seconds = _seconds(run)
+    if seconds is None or _goes_on(run):
+        logged = (run.columns.get(f'time/share_{name}', np.empty(0)) for name in PARTS)
+        known = [values[np.isfinite(values)] for values in logged]
+        if all(map(len, known)):
+            last = np.array([values[-1] for values in known])
+            rest = 1.0 if seconds is None else max(run.wall_s - run.result['timed_s'], 0.0)
+            seconds = last * rest + (0.0 if seconds is None else seconds)
+    return None if seconds is None or not seconds.sum() > 0 else seconds / seconds.sum()
+
+
+def _seconds(run: Run) -> np.ndarray | None:
+    """Seconds of each of PARTS in the processes that have ended; None if they are not known."""
+    found = run.result.get('seconds')
+    seconds = [found.get(name) for name in PARTS] if isinstance(found, dict) else [None]
+    is_known = all(map(is_time, seconds)) and (not _goes_on(run) or is_time(run.result.get('timed_s')))
+    return np.array(seconds, dtype=np.float64) if is_known else None
+
+
+def _goes_on(run: Run) -> bool:
+    """Whether its last process has not ended, or was killed."""
+    return run.result.get('state') == 'running'

@@ -12,10 +12,9 @@ import numpy as np
 from markupsafe import Markup
 
 from zoo.core.errors import UserError
-from zoo.tools.results.curves import Axis
 from zoo.tools.results.plot import COLORS, MARKERS, PAPER, Theme, figure, svg_text
 from zoo.tools.results.read import Run
-from zoo.tools.results.statistics import Stat
+from zoo.tools.results.statistics import Axis, Stat
 
 WIDE, NARROW, SMALL = (10.4, 4.4), (3.7, 3.9), (3.5, 2.3)
 """Sizes in inches. The text of a figure is as large as that of the page where it is shown in its own width."""
@@ -50,7 +49,11 @@ Groups = Mapping[str, Sequence[Run]]
 def palette() -> str:
     """The colours of curves as variables of CSS, one block for light and one for dark screens."""
     themes: tuple[Theme, Theme] = ('light', 'dark')
-    light, dark = (''.join(f'--{name}: {color};' for name, color in _colors(theme).items()) for theme in themes)
+    light, dark = (
+        ''.join(f'--line-{i}: {color};' for i, color in enumerate(COLORS[theme]))
+        + ''.join(f'--plot-{name}: {color};' for name, color in PAPER[theme].items())
+        for theme in themes
+    )
     return f':root {{ {light} }} @media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}'
 
 
@@ -95,8 +98,11 @@ def more_figures(
     groups: Groups, colors: Sequence[int], shown: str, x: Axis, stat: Stat, name: str
 ) -> list[tuple[str, Markup]]:
     """Small curves of what else is known, each with a title, without the metric that is shown already."""
-    runs = [run for group in groups.values() for run in group]
-    known = [metric for metric in MORE if metric != shown and any(_is_curve(run, metric) for run in runs)]
+    columns = [run.columns for group in groups.values() for run in group]
+    n_point = {
+        metric: max(int(np.isfinite(each.get(metric, np.empty(0))).sum()) for each in columns) for metric in MORE
+    }
+    known = [metric for metric in MORE if metric != shown and n_point[metric] > 1]
     found = []
     for i, metric in enumerate(known[:N_MORE]):
         words = f'{metric} over {_X_WORDS[x]}'
@@ -126,7 +132,8 @@ def read_video(path: Path) -> Video:
 
 def newest_video(run: Run) -> Path | None:
     """The film of the highest env step in the folder `videos` of a run; None if there is none."""
-    files = [path for path in sorted(run.path.glob('videos/*')) if _is_film(path)]
+    found = (path for path in sorted(run.path.glob('videos/*')) if path.suffix.lower() in KINDS and path.is_file())
+    files = [path for path in found if not path.name.startswith('.')]  # '.': being written
     return max(files, key=lambda path: (step_of(path) or 0, path.name), default=None)
 
 
@@ -145,10 +152,6 @@ class _Drawn(NamedTuple):
 
 
 _X_WORDS: dict[Axis, str] = {'env_step': 'env steps', 'wall_s': 'wall time'}
-
-
-def _is_curve(run: Run, metric: str) -> bool:
-    return int(np.isfinite(run.columns.get(metric, np.empty(0))).sum()) > 1
 
 
 def _draw(
@@ -184,13 +187,3 @@ def _inline(svg: str, colors: Sequence[int], name: str, words: str) -> Markup:
         svg = svg.replace(color, f'var(--plot-{part})')
     head = Markup('<svg role="img" aria-label="{}" ').format(words)
     return Markup(re.sub(r'<svg\s', lambda _: head, svg, count=1))
-
-
-def _colors(theme: Theme) -> dict[str, str]:
-    """The colours of a theme by the variables of CSS that they become."""
-    lines = {f'line-{i}': color for i, color in enumerate(COLORS[theme])}
-    return lines | {f'plot-{name}': color for name, color in PAPER[theme].items()}
-
-
-def _is_film(path: Path) -> bool:
-    return path.suffix.lower() in KINDS and not path.name.startswith('.') and path.is_file()  # '.': being written

@@ -47,7 +47,8 @@ def row_of(run: Run, label: str | None = None) -> RunRow:
     last, best = (values[-1], max(values)) if values else (None, None)
     reason = str(run.result.get('error') or run.result.get('stop_reason') or '')
     names = run.exp_name, label or run.exp_name, run.policy_type, run.env_id, run.seed
-    return RunRow(run.path, *names, run.env_step, last, best, run.speed, run.state, reason, _time(run.path))
+    time = next((file.stat().st_mtime for file in (run.path / METRICS, run.path) if file.exists()), 0.0)
+    return RunRow(run.path, *names, run.env_step, last, best, run.speed, run.state, reason, time)
 
 
 def sorted_rows(rows: Sequence[RunRow], order: Order = 'time') -> list[RunRow]:
@@ -77,13 +78,12 @@ def as_texts(rows: Sequence[RunRow], n_letter: int | None = None) -> list[tuple[
 
 def as_text(row: RunRow, root: Path | None = None) -> tuple[str, ...]:
     """A row as the words of HEADS. Args: root: folder to which paths are shown relative; the current one without it."""
-    root = root or Path.cwd()
-    path = row.path.absolute()
+    root, path = root or Path.cwd(), row.path.absolute()
     shown = path.relative_to(root) if path.is_relative_to(root) else path
     numbers = (
         f'{row.env_step:,}',
-        _number(row.last),
-        _number(row.best),
+        number_text(row.last),
+        number_text(row.best),
         '-' if row.speed is None else f'{row.speed:,.0f}',
     )
     state = f'{row.state}: {row.reason}' if row.reason else row.state
@@ -92,8 +92,8 @@ def as_text(row: RunRow, root: Path | None = None) -> tuple[str, ...]:
 
 def as_data(row: RunRow) -> dict[str, Any]:
     """A row for programs."""
-    when = datetime.fromtimestamp(row.time).isoformat(timespec='seconds')
-    return {**row._asdict(), 'path': str(row.path), 'time': when}
+    time = datetime.fromtimestamp(row.time).isoformat(timespec='seconds')
+    return {**row._asdict(), 'path': str(row.path), 'time': time}
 
 
 def _cut(label: str, n: int) -> str:
@@ -102,14 +102,8 @@ def _cut(label: str, n: int) -> str:
     return label if len(label) <= n else f'{label[: n - 1 - half]}…{label[-half:]}'
 
 
-def _number(value: float | None) -> str:
+def number_text(value: float | None) -> str:
+    """A number to read: 475.3, 12,345; '-' for none."""
     if value is None:
         return '-'
     return f'{value:.4g}' if abs(value) < 10_000 else f'{value:,.0f}'
-
-
-def _time(path: Path) -> float:
-    for file in (path / METRICS, path):
-        if file.exists():
-            return file.stat().st_mtime
-    return 0.0

@@ -76,7 +76,8 @@ def grid_of(texts: Sequence[str], seeds: int | None = None, first_seed: int = 0)
         else:
             fixed = [one for one in fixed if split_override(one)[0] != key]
             several[key] = values
-    _add_seeds(several, fixed, seeds, first_seed)
+    if seeds is not None:
+        _add_seeds(several, fixed, seeds, first_seed)
     n_run = math.prod(map(len, several.values()))
     if n_run > MAX_RUN:
         raise UserError(
@@ -84,27 +85,18 @@ def grid_of(texts: Sequence[str], seeds: int | None = None, first_seed: int = 0)
         )
     keys = sorted(several, key=lambda key: key == 'seed')
     chosen = itertools.product(*(several[key] for key in keys))
-    return _with_own_names([_member(dict(zip(keys, values, strict=True))) for values in chosen]), fixed
+    members = [_member(dict(zip(keys, values, strict=True))) for values in chosen]
+    n_use = Counter(member.name.casefold() for member in members)  # a file system may ignore case
+    return [_with_own_name(member) if n_use[member.name.casefold()] > 1 else member for member in members], fixed
 
 
-def _with_own_names(members: list[Member]) -> list[Member]:
-    """Members whose names differ, also where a file system ignores case, and are short enough for one."""
-    n_use = Counter(member.name.casefold() for member in members)
-    return [
-        member._replace(name=f'{member.name[:MAX_NAME]}-{_digest(member)}')
-        if n_use[member.name.casefold()] > 1 or len(member.name) > MAX_NAME
-        else member
-        for member in members
-    ]
+def _with_own_name(member: Member) -> Member:
+    """A member whose name no other one has, and that is short enough for a file system."""
+    digest = hashlib.sha256(repr(sorted(member.values.items())).encode()).hexdigest()[:8]
+    return member._replace(name=f'{member.name[:MAX_NAME]}-{digest}')
 
 
-def _digest(member: Member) -> str:
-    return hashlib.sha256(repr(sorted(member.values.items())).encode()).hexdigest()[:8]
-
-
-def _add_seeds(several: dict[str, list[str]], fixed: list[str], seeds: int | None, first_seed: int) -> None:
-    if seeds is None:
-        return
+def _add_seeds(several: dict[str, list[str]], fixed: list[str], seeds: int, first_seed: int) -> None:
     if 'seed' in several:
         raise UserError(f'--seeds {seeds} and seed={",".join(several["seed"])} both name seeds; give one of them')
     if seeds < 1:
@@ -130,21 +122,16 @@ def _values(key: str, raw: str) -> list[str]:
     if len(values) > 1 and not all(values):
         there = ','.join(value for value in values if value)
         raise ConfigError(f'{key}={raw} has an empty value; there are no spaces around commas: {key}={there}.')
-    _refuse_equal(key, raw, values)
-    return values
-
-
-def _refuse_equal(key: str, raw: str, values: list[str]) -> None:
-    """Raises: ConfigError for a value that is there twice, maybe written in two ways: 1e-3,0.001."""
     if len(values) == 1:
-        return
-    first: dict[str, str] = {}  # as it is written, by its meaning
+        return values
+    first: dict[str, str] = {}  # as it is written, by its meaning: 1e-3 and 0.001 are one value
     pairs = [(first.setdefault(_meaning(value), value), value) for value in values]
     if len(first) < len(values):
         ways = ', '.join(f'{one} and {other} are equal' for one, other in pairs if one != other)
         raise ConfigError(
             f'{key}={raw} has a value twice{f" ({ways})" if ways else ""}; write {key}={",".join(first.values())}.'
         )
+    return values
 
 
 def _meaning(text: str) -> str:
@@ -165,7 +152,8 @@ def _plain_number(value: object) -> object:
 def _member(values: dict[str, str]) -> Member:
     words = [f'{key.rpartition(".")[2]}={text}' for key, text in values.items() if key != 'seed']
     name = '_'.join([f'seed{values["seed"]}' if 'seed' in values else '', *words]).strip('_')
-    return Member(values, re.sub(r'[^\w.=+-]+', '-', name))
+    member = Member(values, re.sub(r'[^\w.=+-]+', '-', name))
+    return member if len(member.name) <= MAX_NAME else _with_own_name(member)
 
 
 State = Literal['done', 'failed', 'stopped', 'waiting']
@@ -237,10 +225,12 @@ def train_many(
     say_if_too_many(min(jobs, len(members)))
     team, waiting = Team(_train_one, imports), list(range(len(members)))
     with tempfile.TemporaryDirectory() as notes, catch_signals() as received, team.follow_signals():
-        tasks = [
-            _task(source, member, overrides, trust, folder, command, Path(notes) / str(i))
-            for i, (member, folder) in enumerate(zip(members, folders, strict=True))
-        ]
+        tasks = []
+        for i, (member, folder) in enumerate(zip(members, folders, strict=True)):
+            place = () if folder is None else ('--run-dir', str(folder))
+            words = (*command, *member.overrides, *place) if command else ()
+            changes = (*overrides, *member.overrides, QUIET)
+            tasks.append(Task(source, changes, trust, folder, member.name, words, Path(notes) / str(i)))
         while team.members or (waiting and not received):
             while waiting and not received and len(team.members) < jobs:
                 team.start((i := waiting.pop(0), tasks[i]))
@@ -280,20 +270,6 @@ def _one_value(members: Sequence[Member], problems: Sequence[str]) -> Iterator[s
             yield f'{key}={",".join(texts)} is {len(texts)} values, for a run each; one list of them is {key}=[{",".join(texts)}].'
 
 
-def _task(
-    source: Any,
-    member: Member,
-    overrides: Sequence[str],
-    trust: Trust,
-    folder: Path | None,
-    command: Sequence[str],
-    note: Path,
-) -> Task:
-    place = () if folder is None else ('--run-dir', str(folder))
-    words = (*command, *member.overrides, *place) if command else ()
-    return Task(source, (*overrides, *member.overrides, QUIET), trust, folder, member.name, words, note)
-
-
 def _train_one(work: tuple[int, Task], received: list[int]) -> tuple[str, str]:
     """Trains one run; returns its folder, and why it ended early."""
     task = work[1]
@@ -306,10 +282,8 @@ def _train_one(work: tuple[int, Task], received: list[int]) -> tuple[str, str]:
     logging.getLogger('zoo.run.signals').setLevel(logging.ERROR)  # the first process says it for all
     if task.command:
         sys.argv = list(task.command)  # this process has that run alone; it was given the words of its parent
-    listeners = [_NoteFolder(task.note)]
-    result = serial_pipeline(
-        task.source, overrides=task.overrides, trust=task.trust, run_dir=task.run_dir, callbacks=listeners
-    )
+    options: dict[str, Any] = dict(overrides=task.overrides, trust=task.trust, run_dir=task.run_dir)
+    result = serial_pipeline(task.source, **options, callbacks=[_NoteFolder(task.note)])
     return str(result.run_dir), result.stop_reason
 
 

@@ -1,12 +1,15 @@
-"""The plan of a sweep: its config, spaces and rules, all checked before anything starts."""
+"""The plan of a sweep: its config, spaces, rules and score, all checked before anything starts."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
 
 from zoo.config.section import Config, ConfigError
 from zoo.config.yaml_io import storable
@@ -14,8 +17,80 @@ from zoo.core.errors import UserError
 from zoo.run.base_config import JobConfig
 from zoo.run.config import resolve_config
 from zoo.run.config_check import without_derived_values
-from zoo.tools.sweep.score import METRICS, Metric, Score
 from zoo.tools.sweep.spaces import Space, default_spaces, split_spaces
+
+Metric = Literal['steps', 'best', 'last', 'auc']
+METRICS: dict[Metric, str] = {
+    'steps': 'env steps until policy.eval.stop_value is reached (fewer are better; who never reaches it ranks behind)',
+    'best': 'the highest mean return of an evaluation',
+    'last': 'the mean return of the last evaluation',
+    'auc': 'the mean return over the env steps of the run (area under its curve)',
+}
+
+
+class Curve(NamedTuple):
+    """The evaluations of one run: env steps and mean returns."""
+
+    steps: list[int]
+    returns: list[float]
+
+    def solved_at(self, stop_value: float | None) -> int | None:
+        """Env steps of the first evaluation that reached stop_value; None if none did."""
+        points = zip(self.steps, self.returns, strict=True)
+        return next((step for step, return_ in points if stop_value is not None and return_ >= stop_value), None)
+
+
+class Score(NamedTuple):
+    """Turns curves into the number that a sweep compares.
+
+    Args: max_step: env steps of a run at most; stop_value: of the config's section policy.eval.
+    """
+
+    metric: Metric
+    stop_value: float | None
+    max_step: int
+
+    @property
+    def minimises(self) -> bool:
+        """Whether lower is better."""
+        return self.metric == 'steps'
+
+    def of(self, curves: Sequence[Curve]) -> float:
+        """The value of a trial: the mean over its runs, each with one evaluation or more."""
+        if self.metric == 'steps':
+            return self._steps(curves)
+        one = {'best': lambda c: max(c.returns), 'last': lambda c: c.returns[-1], 'auc': self._area}[self.metric]
+        return float(np.mean([one(curve) for curve in curves]))
+
+    def words(self, value: float) -> str:
+        """The value of a trial as a person reads it: 'best 481.3', '31,200 steps to 475'."""
+        if self.metric != 'steps':
+            return f'{self.metric} {value:.5g}'
+        goal = f'{self.stop_value:g}'
+        return f'{value:,.0f} steps to {goal}' if value <= self.max_step else f'not all seeds reached {goal}'
+
+    def _steps(self, curves: Sequence[Curve]) -> float:
+        """Mean env steps to stop_value, at most max_step, if all runs reached it; else a number above max_step.
+
+        That is max_step * (1 + share + gap): the share of runs that did not, so that more solved runs always rank first,
+        and how far these stayed below, from 0 to 1 / runs.
+        """
+        assert self.stop_value is not None, 'checked by the plan'
+        solved = [curve.solved_at(self.stop_value) for curve in curves]
+        if None not in solved:
+            return float(np.mean([min(step, self.max_step) for step in solved if step is not None]))
+        missed = [self.stop_value - max(c.returns) for c, step in zip(curves, solved, strict=True) if step is None]
+        gap = float(np.mean([short / (short + abs(self.stop_value) + 1) for short in missed]))
+        return self.max_step * (1 + (len(missed) + gap * 0.999) / len(curves))
+
+    def _area(self, curve: Curve) -> float:
+        """The mean return over env steps 0 to max_step: straight lines between evaluations, constant before and after."""
+        steps, returns = [0, *curve.steps], [curve.returns[0], *curve.returns]
+        if steps[-1] < self.max_step:
+            steps, returns = [*steps, self.max_step], [*returns, returns[-1]]
+        points = zip(steps, returns, strict=True)
+        return sum((b - a) * (x + y) / 2 for (a, x), (b, y) in pairwise(points)) / steps[-1]
+
 
 Sampler = Literal['tpe', 'random', 'grid']
 Pruner = Literal['median', 'halving']
@@ -96,12 +171,8 @@ def make_plan(
         for key, value in storable(without_derived_values(cfg.to_dict())).items()
         if key not in ('logger', 'exp_name', 'checkpoint')
     }
-    identity = {
-        'config': config,
-        'spaces': {key: str(space) for key, space in spaces.items()},
-        'metric': chosen,
-        'seeds': seeds,
-    }
+    texts_of = {key: str(space) for key, space in spaces.items()}
+    identity = {'config': config, 'spaces': texts_of, 'metric': chosen, 'seeds': seeds}
     score = Score(chosen, stop_value, cfg.max_env_step)
     file = Path(storage).absolute() if storage else folder / 'journal.log'
     rules = sampler, pruner, cfg.policy.eval.eval_freq, identity
@@ -168,12 +239,9 @@ def _refused_values(source: Any, fixed: list[str], spaces: dict[str, Space]) -> 
     for key, space in spaces.items():
         for value in space.probes():
             if found := _refusal(source, fixed, spaces, key, value):
-                whole = (
-                    ' (a space of integers is int(LOW,HIGH))'
-                    if 'integer' in found[0] and space.kind != 'choice'
-                    else ''
-                )
-                problems.append(f'{key}={space}: {found[0]}{whole}')
+                is_whole = 'integer' in found[0] and space.kind != 'choice'
+                hint = ' (a space of integers is int(LOW,HIGH))' if is_whole else ''
+                problems.append(f'{key}={space}: {found[0]}{hint}')
                 break
     return problems
 

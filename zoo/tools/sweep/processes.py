@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -90,8 +90,7 @@ class Team:
 
         def handler(number: int, frame: FrameType | None) -> None:
             self.stop()
-            before = handlers[number]
-            if callable(before):
+            if callable(before := handlers[number]):
                 before(number, frame)
 
         for number in handlers if is_main else ():
@@ -106,24 +105,14 @@ class Team:
     def _end(self, process: SpawnProcess) -> Ended:
         task, pipe = self.members.pop(process)
         value, error = None, None
-        with pipe:
-            try:
-                kind, found = pipe.recv()
-                value, error = (found, None) if kind == 'value' else (None, found)
-            except EOFError:
-                pass
+        with pipe, suppress(EOFError):  # it sent nothing
+            value, error = pipe.recv()
         process.join()
         return Ended(task, process.exitcode or 0, value, error)
 
 
 def _run(
-    work: Work,
-    task: Any,
-    imports: Sequence[str],
-    level: int,
-    pipe: Connection,
-    parent_pid: int,
-    is_main_thread: bool,
+    work: Work, task: Any, imports: Sequence[str], level: int, pipe: Connection, parent_pid: int, is_main_thread: bool
 ) -> None:
     """The whole life of a process."""
     if hasattr(os, 'setpgrp'):
@@ -144,12 +133,12 @@ def _run(
             value = work(task, received)
     except (UserError, RunError) as error:
         plain = UserError if isinstance(error, UserError) else RunError  # its subclasses may not survive the pipe
-        pipe.send(('error', plain(str(error)[:MAX_TEXT])))
+        pipe.send((None, plain(str(error)[:MAX_TEXT])))
         sys.exit(1)
     except Exception as error:
         failure = env_failure(error)  # in words, if the env raised it; else it was not expected, and is shown whole
         if failure is None:
-            logging.getLogger(__name__).exception('this was not expected')
-        pipe.send(('error', RunError((failure or show_error(error))[:MAX_TEXT])))
+            logger.exception('this was not expected')
+        pipe.send((None, RunError((failure or show_error(error))[:MAX_TEXT])))
         sys.exit(1)
-    pipe.send(('value', value))
+    pipe.send((value, None))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from zoo.config.messages import shown
+from zoo.config.names import data_file
 from zoo.config.section import ConfigError, value_at
 from zoo.config.source import split_override
 from zoo.core.registry import POLICY_REGISTRY, closest
@@ -19,6 +20,7 @@ FORMS = 'log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH), choice(A,B,...) or {A,
 DIGITS = 4  # significant ones of a sampled float: more say nothing, and a table with them is hard to read
 MAX_GRID = 1000  # values of one key
 _CALL = re.compile(r'([A-Za-z_]\w*)\s*\((.*)\)')
+_EXAMPLES = {'log': 'log(1e-4,1e-2)', 'uniform': 'uniform(.1,.4)', 'int': 'int(1,10)'}
 _OTHER_NAMES = {'loguniform': 'log', 'log_uniform': 'log', 'randint': 'int', 'range': 'int', 'float': 'uniform'}
 
 
@@ -130,10 +132,9 @@ def _choice(key: str, raw: str, inner: str) -> Space:
 def _numbers(key: str, raw: str, kind: Kind, inner: str) -> Space:
     texts = [part.strip() for part in parts_of_text(inner)]
     numbers = [_number(text) for text in texts]
-    n_most = 2 if kind == 'int' else 3
-    if not 2 <= len(numbers) <= n_most or None in numbers:
+    if not 2 <= len(numbers) <= (2 if kind == 'int' else 3) or None in numbers:
         third = '' if kind == 'int' else ', or three where the last is the number of points of a grid'
-        raise ConfigError(f'{key}={raw} must have two numbers{third}; e.g. {_example(kind)}')
+        raise ConfigError(f'{key}={raw} must have two numbers{third}; e.g. {_EXAMPLES[kind]}')
     low, high, *rest = (float(number) for number in numbers if number is not None)
     if low >= high:
         swapped = f'; write {kind}({texts[1]},{texts[0]})' if low > high else f'; for one value write {key}={texts[0]}'
@@ -153,10 +154,6 @@ def _numbers(key: str, raw: str, kind: Kind, inner: str) -> Space:
 
 def _short(number: float) -> str:
     return f'{number:g}' if float(f'{number:g}') == number else repr(number)
-
-
-def _example(kind: Kind) -> str:
-    return {'log': 'log(1e-4,1e-2)', 'uniform': 'uniform(.1,.4)', 'int': 'int(1,10)'}[kind]
 
 
 def _number(text: str) -> float | None:
@@ -183,47 +180,8 @@ def parts_of_text(text: str) -> list[str]:
     return parts
 
 
-RATE, ENTROPY = 'policy.learn.learning_rate', 'policy.learn.entropy_weight'
 CLIP, LAMBDA = 'policy.learn.clip_ratio', 'policy.collect.gae_lambda'
-_STEP = {RATE: 'log(1e-5,1e-2)', ENTROPY: 'log(1e-5,.1)'}
-_PPO = {RATE: _STEP[RATE], CLIP: 'uniform(.1,.4)', ENTROPY: _STEP[ENTROPY], LAMBDA: 'uniform(.8,1)'}
-_PPG = {**_PPO, 'policy.learn.aux_train_epoch': 'int(1,9)', 'policy.learn.aux_bc_weight': 'log(.1,10)'}
-_EWMA = {'policy.learn.proximal.decay': 'uniform(.7,.99)'}
-_REUSE = {'buffer.update_per_collect': 'int(1,16)'}
-_GAMMA = {'policy.collect.discount_factor': 'uniform(.95,.999)'}
-_A2C = {**_STEP, LAMBDA: 'uniform(.8,1)', **_GAMMA}
-DEFAULT_SPACES: dict[str, dict[str, str]] = {
-    'ppo': _PPO,
-    'ppo_offpolicy': {**_PPO, **_REUSE},
-    'ppo_ewma': {**_PPO, **_EWMA},
-    'ppo_ewma_offpolicy': {**_PPO, **_EWMA, **_REUSE},
-    'spo': {**_PPO, 'policy.learn.epoch_per_collect': 'int(1,10)'},
-    'ppg': _PPG,
-    'ppg_offpolicy': {
-        **_PPG,
-        'policy.learn.aux_train_epoch': 'int(1,3)',
-        'buffer.policy.update_per_collect': 'int(1,16)',
-        'buffer.value.update_per_collect': 'int(1,16)',
-    },
-    'ppg_ewma': {**_PPG, **_EWMA},
-    'ppg_reloaded': {**_PPG, 'policy.learn.aux_train_epoch': 'int(1,3)', 'policy.learn.aux_freq': 'choice(1,2,4,8)'},
-    'dna': {
-        **_STEP,
-        LAMBDA: 'uniform(.6,1)',
-        'policy.learn.actor_epoch_per_collect': 'int(1,4)',
-        'policy.learn.critic_epoch_per_collect': 'int(1,4)',
-        'policy.learn.aux_train_epoch': 'int(1,4)',
-    },
-    'a2c': _A2C,
-    'impala': _A2C,
-    'pg': {**_STEP, **_GAMMA},
-    'dqn': {
-        RATE: _STEP[RATE],
-        **_GAMMA,
-        'policy.learn.target_freq': 'choice(50,100,200,500,1000)',
-        'policy.collect.n_return': 'choice(1,3)',
-    },
-}
+DEFAULT_SPACES: dict[str, dict[str, str]] = data_file('zoo.tools.sweep', 'spaces.yaml')['policies']
 """By policy.type. A policy of the user's has those of the nearest bundled class that it is derived from, else those of ppo."""
 _WITHOUT_CLIP = ('a2c', 'none', 'awr', 'dpo')  # surrogates that read no clip_ratio
 _WITHOUT_LAMBDA = ('returns', 'n_step')  # estimators that read no gae_lambda
@@ -231,24 +189,14 @@ _WITHOUT_LAMBDA = ('returns', 'n_step')  # estimators that read no gae_lambda
 
 def default_spaces(cfg: JobConfig) -> dict[str, str]:
     """The spaces for the policy of a config, as texts by key, without keys that have no effect with its other values."""
-    spaces = DEFAULT_SPACES[_bundled(cfg.policy.type)]
-    return {key: text for key, text in spaces.items() if _has_effect(cfg, key)}
-
-
-def _bundled(name: str) -> str:
-    """The name of the nearest bundled policy that a policy is, or is derived from; 'ppo' if there is none."""
     names = {POLICY_REGISTRY.get(one): one for one in DEFAULT_SPACES}
-    return next((names[one] for one in POLICY_REGISTRY.get(name).__mro__ if one in names), 'ppo')
-
-
-def _has_effect(cfg: JobConfig, key: str) -> bool:
-    if key == CLIP:
-        return (
-            _type_of(cfg, 'policy.learn.surrogate') not in _WITHOUT_CLIP and cfg.policy.learn.get('policy_loss') != 'kl'
-        )
-    if key == LAMBDA:
-        return _type_of(cfg, 'policy.collect.estimator') not in _WITHOUT_LAMBDA
-    return True
+    bundled = next((names[one] for one in POLICY_REGISTRY.get(cfg.policy.type).__mro__ if one in names), 'ppo')
+    idle = set()
+    if _type_of(cfg, 'policy.learn.surrogate') in _WITHOUT_CLIP or cfg.policy.learn.get('policy_loss') == 'kl':
+        idle.add(CLIP)
+    if _type_of(cfg, 'policy.collect.estimator') in _WITHOUT_LAMBDA:
+        idle.add(LAMBDA)
+    return {key: text for key, text in DEFAULT_SPACES[bundled].items() if key not in idle}
 
 
 def _type_of(cfg: JobConfig, key: str) -> str | None:

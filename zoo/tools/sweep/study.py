@@ -90,8 +90,8 @@ def _start_of(pid: int) -> str:
         except OSError:
             return ''
         return '' if state in 'ZX' else f'{boot}/{rest[18]}'  # field 22 of proc(5), in ticks since boot
-    words = ['ps', '-o', 'lstart=', '-p', str(pid)]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    shown = subprocess.run(['ps', '-o', 'lstart=', '-p', str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip()
 
 
 STUDY = 'zoo'
@@ -135,30 +135,27 @@ class SweepResult(NamedTuple):
 
 
 class Study:
-    """The trials of a plan. Raises: UserError if the storage cannot be written, or holds another sweep."""
+    """The trials of a plan. Raises: UserError if the storage cannot be written, or holds another sweep.
+
+    Attributes: beats: the folder where the processes of this storage give signs of life.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._optuna = plan, load_optuna()
-        self._beats = plan.storage.with_name(f'{plan.storage.name}.workers')
+        self.beats = plan.storage.with_name(f'{plan.storage.name}.workers')
         self._me = this_process()
         try:
             plan.storage.parent.mkdir(parents=True, exist_ok=True)
-            with open(plan.storage, 'ab'):
-                pass
+            open(plan.storage, 'ab').close()
         except OSError as error:
             raise UserError(
                 f'the storage {plan.storage} cannot be written ({error.strerror}); make that possible, or choose another '
                 'file with --storage'
             ) from error
         _check_journal(plan.storage)
-        with self._alone():
+        with self._holding():
             self._mend()
             self._study = self._open()
-
-    @property
-    def beats(self) -> Path:
-        """The folder where the processes of this storage give signs of life."""
-        return self._beats
 
     def rows(self) -> list[TrialRow]:
         """All trials in order of their numbers."""
@@ -173,7 +170,7 @@ class Study:
 
         Only one process at a time chooses: none tries what another one has, or more than the plan's number.
         """
-        with self._alone():
+        with self._holding():
             self._mark_lost()
             trials = self._study.get_trials(deepcopy=False)
             rows = [self._row(trial) for trial in trials]
@@ -184,8 +181,8 @@ class Study:
             if given is None:
                 return None
             self._study.sampler, self._study.pruner = self._sampler(given, len(trials)), self._pruner()
-            distributions = self._optuna.distributions
-            trial = self._study.ask({k: space.distribution(distributions) for k, space in self._plan.spaces.items()})
+            kinds = self._optuna.distributions
+            trial = self._study.ask({key: space.distribution(kinds) for key, space in self._plan.spaces.items()})
             trial.set_user_attr('owner', self._me)
             if again is not None:
                 trial.set_user_attr('again', again.number)
@@ -194,7 +191,7 @@ class Study:
 
     def mark_lost(self) -> None:
         """Ends the trials whose process has ended; they are tried again."""
-        with self._alone():
+        with self._holding():
             self._mark_lost()
 
     def end(self, trial: optuna.trial.FrozenTrial, outcome: TrialOutcome) -> None:
@@ -216,7 +213,7 @@ class Study:
     def _mark_lost(self) -> None:
         for trial in self._study.get_trials(deepcopy=False):
             owner = trial.user_attrs.get('owner')
-            if trial.state.name == 'RUNNING' and (owner is None or is_lost(owner, self._beats)):
+            if trial.state.name == 'RUNNING' and (owner is None or is_lost(owner, self.beats)):
                 logger.warning('trial %d: its process ended in the middle', trial.number)
                 self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL, skip_if_finished=True)
 
@@ -243,21 +240,16 @@ class Study:
 
     def _mend(self) -> None:
         """Removes the last line of the journal if it was cut off: by a full disk, a power cut."""
-        lock = self._lock('')
-        lock.acquire()
-        try:
-            with open(self._plan.storage, 'rb+') as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(size - MAX_LINE, 0))
-                tail = file.read()
-                if tail and not tail.endswith(b'\n'):
-                    file.truncate(size - len(tail) + tail.rfind(b'\n') + 1)
-        finally:
-            lock.release()
+        with self._holding(''), open(self._plan.storage, 'rb+') as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - MAX_LINE, 0))
+            tail = file.read()
+            if tail and not tail.endswith(b'\n'):
+                file.truncate(size - len(tail) + tail.rfind(b'\n') + 1)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        lock = self._lock('.ask')
+    def _holding(self, suffix: str = '.ask') -> Iterator[None]:
+        lock = self._lock(suffix)
         lock.acquire()
         try:
             yield
@@ -298,11 +290,8 @@ class Study:
         return point and {key: kinds.get(self._plan.spaces[key].kind, float)(text) for key, text in point.items()}
 
     def _row(self, trial: optuna.trial.FrozenTrial) -> TrialRow:
-        attrs, state, reason = (
-            trial.user_attrs,
-            trial.user_attrs.get('state', 'lost'),
-            trial.user_attrs.get('reason', ''),
-        )
+        attrs = trial.user_attrs
+        state, reason = attrs.get('state', 'lost'), attrs.get('reason', '')
         if trial.state.name == 'RUNNING':
             state = 'running'
         elif state == 'lost':

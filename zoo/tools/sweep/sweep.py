@@ -7,18 +7,23 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from zoo.config.section import ConfigError
+import numpy as np
+
+from zoo.config.section import ConfigError, value_at
+from zoo.config.yaml_io import storable, yaml_text
 from zoo.core.errors import RunError, UserError, env_failure, show_error
+from zoo.core.files import whole_file
 from zoo.core.processes import end_words
 from zoo.pipeline import serial_pipeline
+from zoo.run.config import explain_config
+from zoo.run.config_check import without_derived_values
 from zoo.run.signals import Interrupted, catch_signals
-from zoo.tools.sweep.plan import Plan, Pruner, Sampler, make_plan
-from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
-from zoo.tools.sweep.score import Curve, Metric
-from zoo.tools.sweep.study import COUNTED, Study, SweepResult, TrialOutcome, beating
-from zoo.tools.sweep.table import result_of
+from zoo.tools.sweep.plan import Curve, Metric, Plan, Pruner, Sampler, make_plan
+from zoo.tools.sweep.processes import Team, say_if_too_many
+from zoo.tools.sweep.study import COUNTED, Study, SweepResult, TrialOutcome, TrialRow, beating
 from zoo.worker.evaluator import Evaluation
 
 logger = logging.getLogger(__name__)
@@ -74,21 +79,12 @@ def sweep(
             say_if_too_many(min(jobs, study.n_left()))
             run_workers(plan, study, min(jobs, study.n_left()), received, imports)
     study.mark_lost()
+    result = result_of(plan, study)
     if received:
-        _tell_how_to_continue(plan, study)
+        said = 'the sweep was stopped with %d of %d trials done; the same command continues it (storage: %s)'
+        logger.warning(said, plan.n_trial - result.n_left, plan.n_trial, plan.storage)
         raise Interrupted(128 + received[0])
-    return result_of(plan, study)
-
-
-def _tell_how_to_continue(plan: Plan, study: Study) -> None:
-    n_done = plan.n_trial - study.n_left()
-    result_of(plan, study)
-    logger.warning(
-        'the sweep was stopped with %d of %d trials done; the same command continues it (storage: %s)',
-        n_done,
-        plan.n_trial,
-        plan.storage,
-    )
+    return result
 
 
 MAX_FAILED = 3  # trials that fail before any other one is done: then all would
@@ -114,19 +110,22 @@ def work(plan: Plan, study: Study, received: list[int]) -> None:
                 raise
             study.end(trial, outcome)
             _tell(plan, study, trial.number)
-            _refuse_failures(study)
 
 
 def run_workers(plan: Plan, study: Study, jobs: int, received: list[int], imports: Sequence[str]) -> None:
     """Runs trials in as many processes; one that is killed is replaced. Raises: UserError or RunError of a process."""
     team = Team(_run_worker, imports)
-    n_restart, failure = 0, None
+    n_restart = 0
+    failure: Exception | None = None
     with team.follow_signals():
         for _ in range(jobs):
             team.start(plan)
         while team.members:
             for ended in team.ended():
-                failure = failure or _failure(ended)
+                failure = failure or ended.error
+                if failure is None and ended.exitcode > 0:
+                    said = f'a process of the sweep ended with exit code {ended.exitcode}'
+                    failure = RunError(f'{said}; its error is shown above')
                 if failure is not None:
                     team.stop()
                 elif ended.exitcode < 0 and not received and n_restart < MAX_RESTART and study.n_left():
@@ -137,26 +136,17 @@ def run_workers(plan: Plan, study: Study, jobs: int, received: list[int], import
         raise failure
 
 
-def _failure(ended: Ended) -> Exception | None:
-    if ended.error is None and ended.exitcode > 0:
-        return RunError(f'a process of the sweep ended with exit code {ended.exitcode}; its error is shown above')
-    return ended.error
-
-
 def _run_worker(plan: Plan, received: list[int]) -> None:
     work(plan, Study(plan), received)
 
 
 def _tell(plan: Plan, study: Study, number: int) -> None:
+    """Logs what came of a trial. Raises: RunError if the first trials all failed."""
     rows = study.rows()
-    row, n_done = rows[number], sum(row.state in COUNTED for row in rows)
+    row, done = rows[number], [row for row in rows if row.state in COUNTED]
     values = ' '.join(f'{key.rpartition(".")[2]}={text}' for key, text in row.values.items())
     found = plan.score.words(row.value) if row.value is not None else row.reason
-    logger.info('%d of %d: trial %d %s (%s); %s', n_done, plan.n_trial, number, row.state, found, values)
-
-
-def _refuse_failures(study: Study) -> None:
-    done = [row for row in study.rows() if row.state in COUNTED]
+    logger.info('%d of %d: trial %d %s (%s); %s', len(done), plan.n_trial, number, row.state, found, values)
     if len(done) >= MAX_FAILED and all(row.state in ('failed', 'refused') for row in done):
         raise RunError(
             f'the first {len(done)} trials all failed, the last one so: {done[-1].reason}; mend that, and begin again with '
@@ -263,3 +253,100 @@ class _Runs:
         for step in range(self._reported + 1, last + 1):
             self._trial.report(value, step)
         self._reported = last
+
+
+def result_of(plan: Plan, study: Study) -> SweepResult:
+    """The sweep so far, with best.yaml written anew."""
+    rows = _ranked(study.rows(), plan.score.minimises)
+    best = rows[0] if rows and rows[0].state == 'complete' else None
+    file = None if best is None else _write_best(plan, best)
+    return SweepResult(plan, rows, best, file, study.n_left())
+
+
+def table(result: SweepResult) -> list[tuple[str, ...]]:
+    """The trials as texts, the best ones first, below a row of headings."""
+    score, keys = result.plan.score, list(result.plan.spaces)
+    shows_value = score.metric in ('last', 'auc')
+    heads = ['trial', 'state', *_short(keys), *([score.metric] if shows_value else []), 'return']
+    heads += [f'steps to {score.stop_value:g}'] if score.stop_value is not None else []
+    lines = [(*heads, 'seconds', '')]
+    for row in result.rows:
+        words = [str(row.number), row.state, *(row.values.get(key, '-') for key in keys)]
+        words += [f'{row.value:.5g}' if row.value is not None else '-'] if shows_value else []
+        words += [_mean([run['best_return'] for run in row.runs], '.1f')]
+        words += [_solved(row)] if score.stop_value is not None else []
+        seconds = [sum(run['wall_s'] for run in row.runs)] if row.runs else []
+        lines.append((*words, _mean(seconds, '.1f'), row.reason[:100]))
+    return lines
+
+
+def as_data(result: SweepResult) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        'best': None if result.best is None else result.best._asdict(),
+        'best_file': result.best_file and str(result.best_file),
+        'train': train_command(result),
+        'metric': result.plan.score.metric,
+        'n_left': result.n_left,
+        'folder': str(result.plan.folder),
+        'storage': str(result.plan.storage),
+        'trials': [row._asdict() for row in result.rows],
+    }
+
+
+def train_command(result: SweepResult) -> str | None:
+    """The command that trains the best config; None if no trial is complete."""
+    path, here = result.best_file, Path.cwd()
+    if path is None:
+        return None
+    return f'zoo train {path.relative_to(here) if path.is_relative_to(here) else path}'
+
+
+def best_config(plan: Plan, best: TrialRow) -> dict[str, Any]:
+    """The config of a trial, without what is default or derived."""
+    overrides = plan.overrides_of(best.values)
+    data = without_derived_values(plan.resolve(best.values).to_dict())
+    found: dict[str, Any] = {}
+    for row in explain_config(plan.source, overrides):
+        if row.origin in ('default', 'derived'):
+            continue
+        value = value_at(data, row.key)
+        *parents, last = row.key.split('.')
+        section = found
+        for key in parents:
+            section = section.setdefault(key, {})
+        section[last] = storable(row.value if value is None else value)
+    return found
+
+
+def _write_best(plan: Plan, best: TrialRow) -> Path:
+    path = plan.folder / 'best.yaml'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    words = plan.score.words(best.value) if best.value is not None else ''
+    head = f'# trial {best.number} of the sweep {plan.name}: {words}, mean of {plan.n_seed} seeds\n'
+    with whole_file(path) as file:
+        file.write((head + yaml_text(best_config(plan, best))).encode())
+    return path
+
+
+def _ranked(rows: list[TrialRow], minimises: bool) -> list[TrialRow]:
+    """Complete trials by value, then the others, each kind by number."""
+    kinds = ['complete', 'pruned', 'running', 'refused', 'failed', 'stopped', 'lost']
+    sign = 1 if minimises else -1
+    return sorted(rows, key=lambda row: (kinds.index(row.state), sign * (row.value or 0.0), row.number))
+
+
+def _short(keys: list[str]) -> list[str]:
+    """The last words of keys, or the whole key where two end alike."""
+    lasts = [key.rpartition('.')[2] for key in keys]
+    return [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)]
+
+
+def _solved(row: TrialRow) -> str:
+    steps = [run['solved_at'] for run in row.runs if run['solved_at'] is not None]
+    share = '' if len(steps) in (0, len(row.runs)) else f' ({len(steps)} of {len(row.runs)} seeds)'
+    return f'{_mean(steps, ",.0f")}{share}'
+
+
+def _mean(values: list[float], form: str) -> str:
+    return f'{np.mean(values):{form}}' if values else '-'
