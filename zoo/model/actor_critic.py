@@ -40,8 +40,9 @@ class Networks(nn.Module):
       actor_leaves: names of the entries that acting needs; None if it needs all.
     """
 
-    def __init__(self, cfg: ActorCriticConfig, obs_space: Space, action_space: Space, arch: Arch) -> None:
+    def __init__(self, cfg: ActorCriticConfig, obs_space: Space, action_space: Space) -> None:
         super().__init__()
+        arch: Arch = getattr(cfg, 'arch', None) or ARCHS[getattr(cfg, 'shared_encoder', False)]
         views = views_of(obs_space, cfg.actor_obs, cfg.critic_obs, takes_dicts_alone(cfg.encoder))
         self.arch, self.leaf, self.actor_leaves = arch, views.leaf, views.acting
         check_entries(cfg.encoder, views.input)
@@ -162,13 +163,7 @@ class ActorCritic(Networks):
         return feature, self.critic_encoder(x) if self.arch == 'dual' else feature
 
 
-ARCHS: dict[bool | str, Arch] = {
-    False: 'dual',
-    'off': 'dual',
-    True: 'shared',
-    'both': 'shared',
-    'detach': 'detach',
-}
+ARCHS: dict[bool | str, Arch] = {False: 'dual', 'off': 'dual', True: 'shared', 'both': 'shared', 'detach': 'detach'}
 
 
 @MODEL_REGISTRY.register('vac')
@@ -179,9 +174,6 @@ class VAC(ActorCritic):
     """
 
     config: ClassVar[type[Section]] = VACConfig
-
-    def __init__(self, cfg: VACConfig, obs_space: Space, action_space: Space) -> None:
-        super().__init__(cfg, obs_space, action_space, ARCHS[cfg.shared_encoder])
 
 
 @MODEL_REGISTRY.register('ppg')
@@ -206,7 +198,7 @@ class PPG(ActorCritic):
     config: ClassVar[type[Section]] = PPGModelConfig
 
     def __init__(self, cfg: PPGModelConfig, obs_space: Space, action_space: Space) -> None:
-        super().__init__(cfg, obs_space, action_space, cfg.arch)
+        super().__init__(cfg, obs_space, action_space)
         self.aux_head = ValueHead(self.actor_encoder.n_feature, self.actor_encoder.value_gain)
 
     def compute_aux(self, obs: Obs) -> dict[str, Any]:
