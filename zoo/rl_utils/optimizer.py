@@ -102,8 +102,7 @@ class FlatOptimizer:
         Raises: ValueError if a number is out of range.
         """
         self.mechanics = Mechanics(grad_clip_value, accumulate, average_decay, precision == 'fp16')
-        if problem := self.mechanics.problem():
-            raise ValueError(problem)
+        self.mechanics.check()
         self.is_plain = self.mechanics == Mechanics()
         self._begin_anew()
 
