@@ -11,7 +11,7 @@ import torch
 from tests.buffer.samples import numbered, push_numbered, replay, same
 from tests.policy_envs import differing, job_config
 from zoo.buffer import ReplayBuffer, ReplayConfig
-from zoo.buffer.priority import PrioritizedDraws
+from zoo.buffer.replay import PrioritizedDraws
 from zoo.buffer.ring import Draws
 from zoo.config.section import Config, ConfigError, plain, validate
 from zoo.core.errors import UserError

@@ -16,8 +16,7 @@ from zoo.rl_utils.distributions.bernoulli import Bernoulli
 from zoo.rl_utils.distributions.beta import Beta
 from zoo.rl_utils.distributions.categorical import Categorical, MultiCategorical
 from zoo.rl_utils.distributions.composite import Composite
-from zoo.rl_utils.distributions.gaussian import Gaussian, SquashedGaussian
-from zoo.rl_utils.distributions.gsde import GSDE
+from zoo.rl_utils.distributions.gaussian import GSDE, Gaussian, SquashedGaussian
 from zoo.rl_utils.exploration import exploration_problem
 
 NAMES = EXPLORATION_REGISTRY.names()

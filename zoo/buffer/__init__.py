@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from zoo.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from zoo.buffer.priority import PrioritizedDraws
-    from zoo.buffer.replay import MultiBuffer, MultiConfig, ReplayBuffer, ReplayConfig, draw_problems
+    from zoo.buffer.replay import MultiBuffer, MultiConfig, PrioritizedDraws, ReplayBuffer, ReplayConfig, draw_problems
     from zoo.buffer.ring import DrawConfig
     from zoo.buffer.rollout import (
         Batch,
@@ -42,15 +41,6 @@ __all__ = [
     'reuse_of',
 ]
 
-_ELSEWHERE = {
-    'DrawConfig': 'zoo.buffer.ring',
-    'MultiBuffer': 'zoo.buffer.replay',
-    'MultiConfig': 'zoo.buffer.replay',
-    'PrioritizedDraws': 'zoo.buffer.priority',
-    'ReplayBuffer': 'zoo.buffer.replay',
-    'ReplayConfig': 'zoo.buffer.replay',
-    'draw_problems': 'zoo.buffer.replay',
-}
-_HOME = {name: _ELSEWHERE.get(name, 'zoo.buffer.rollout') for name in __all__}
-
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+_OF_REPLAY = ('MultiBuffer', 'MultiConfig', 'PrioritizedDraws', 'ReplayBuffer', 'ReplayConfig', 'draw_problems')
+_HOME = dict.fromkeys(__all__, 'zoo.buffer.rollout') | dict.fromkeys(_OF_REPLAY, 'zoo.buffer.replay')
+__getattr__, __dir__ = lazy_names(__name__, _HOME | {'DrawConfig': 'zoo.buffer.ring'})

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 MOVED = {
+    'zoo.buffer.priority': 'zoo.buffer.replay',
     'zoo.cli': 'zoo.tools.cli',
     'zoo.config.foreign': 'zoo.tools.importers',
     'zoo.env.check': 'zoo.env.inspection.check',
@@ -35,7 +36,8 @@ MOVED = {
     'zoo.rl_utils.categorical': 'zoo.rl_utils.distributions.categorical',
     'zoo.rl_utils.composite': 'zoo.rl_utils.distributions.composite',
     'zoo.rl_utils.gaussian': 'zoo.rl_utils.distributions.gaussian',
-    'zoo.rl_utils.gsde': 'zoo.rl_utils.distributions.gsde',
+    'zoo.rl_utils.distributions.gsde': 'zoo.rl_utils.distributions.gaussian',
+    'zoo.rl_utils.gsde': 'zoo.rl_utils.distributions.gaussian',
     'zoo.rl_utils.multi_categorical': 'zoo.rl_utils.distributions.categorical',
     'zoo.rl_utils.squashed_gaussian': 'zoo.rl_utils.distributions.gaussian',
     'zoo.run.callbacks': 'zoo.run.observers.callbacks',

@@ -262,7 +262,7 @@ DISTRIBUTION_REGISTRY: Registry[Any] = Registry(
         'categorical': 'zoo.rl_utils.distributions.categorical',
         'composite': 'zoo.rl_utils.distributions.composite',
         'gaussian': 'zoo.rl_utils.distributions.gaussian',
-        'gsde': 'zoo.rl_utils.distributions.gsde',
+        'gsde': 'zoo.rl_utils.distributions.gaussian',
         'multi_categorical': 'zoo.rl_utils.distributions.categorical',
         'squashed_gaussian': 'zoo.rl_utils.distributions.gaussian',
     },

@@ -19,7 +19,7 @@ from zoo.model.config import ActorCriticConfig, Arch, PPGModelConfig, VACConfig
 from zoo.model.encoder import Inherited, build_encoder, check_entries, takes_dicts_alone
 from zoo.model.inputs import make_input, update_input, views_of
 from zoo.model.layers import Layers, ValueHead, WideValueHead, check_mask
-from zoo.rl_utils.distribution import ActionDist, make_dist
+from zoo.rl_utils.distribution import make_dist
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -40,8 +40,9 @@ class Networks(nn.Module):
       actor_leaves: names of the entries that acting needs; None if it needs all.
     """
 
-    def __init__(self, cfg: ActorCriticConfig, obs_space: Space, action_space: Space, arch: Arch) -> None:
+    def __init__(self, cfg: ActorCriticConfig, obs_space: Space, action_space: Space) -> None:
         super().__init__()
+        arch: Arch = getattr(cfg, 'arch', None) or ARCHS[getattr(cfg, 'shared_encoder', False)]
         views = views_of(obs_space, cfg.actor_obs, cfg.critic_obs, takes_dicts_alone(cfg.encoder))
         self.arch, self.leaf, self.actor_leaves = arch, views.leaf, views.acting
         check_entries(cfg.encoder, views.input)
@@ -56,9 +57,18 @@ class Networks(nn.Module):
         is_dual = arch == 'dual'
         self.critic_encoder = build_encoder(cfg.encoder, views.critic, given) if is_dual else self.actor_encoder
         actor, critic = self._below_heads(cfg)
-        self.policy_head, self.dist = policy_head(cfg, actor.n_feature, action_space)
+        hidden = _hidden(cfg, cfg.actor_head, actor.n_feature)
+        n_feature = actor.n_feature if hidden is None else hidden.n_feature
+        options = {**dict(cfg), 'n_feature': n_feature}
+        self.dist = make_dist(action_space, cfg.distribution, options)
+        head = self.dist.make_head(n_feature, options)
+        self.policy_head = head if hidden is None else nn.Sequential(hidden, head)
         self.is_masked = check_mask(obs_space, self.dist)
-        self.value_head = value_head(cfg, critic.n_feature, critic.value_gain)
+        hidden = _hidden(cfg, cfg.critic_head, critic.n_feature)
+        if hidden is None:
+            self.value_head: nn.Module = ValueHead(critic.n_feature, critic.value_gain)
+        else:
+            self.value_head = nn.Sequential(hidden, ValueHead(hidden.n_feature, hidden.value_gain))
         self._decode: Callable[[Tensor], Tensor] | None = None
 
     def _below_heads(self, cfg: ActorCriticConfig) -> tuple[Any, Any]:
@@ -162,13 +172,7 @@ class ActorCritic(Networks):
         return feature, self.critic_encoder(x) if self.arch == 'dual' else feature
 
 
-ARCHS: dict[bool | str, Arch] = {
-    False: 'dual',
-    'off': 'dual',
-    True: 'shared',
-    'both': 'shared',
-    'detach': 'detach',
-}
+ARCHS: dict[bool | str, Arch] = {False: 'dual', 'off': 'dual', True: 'shared', 'both': 'shared', 'detach': 'detach'}
 
 
 @MODEL_REGISTRY.register('vac')
@@ -179,9 +183,6 @@ class VAC(ActorCritic):
     """
 
     config: ClassVar[type[Section]] = VACConfig
-
-    def __init__(self, cfg: VACConfig, obs_space: Space, action_space: Space) -> None:
-        super().__init__(cfg, obs_space, action_space, ARCHS[cfg.shared_encoder])
 
 
 @MODEL_REGISTRY.register('ppg')
@@ -206,7 +207,7 @@ class PPG(ActorCritic):
     config: ClassVar[type[Section]] = PPGModelConfig
 
     def __init__(self, cfg: PPGModelConfig, obs_space: Space, action_space: Space) -> None:
-        super().__init__(cfg, obs_space, action_space, cfg.arch)
+        super().__init__(cfg, obs_space, action_space)
         self.aux_head = ValueHead(self.actor_encoder.n_feature, self.actor_encoder.value_gain)
 
     def compute_aux(self, obs: Obs) -> dict[str, Any]:
@@ -214,23 +215,6 @@ class PPG(ActorCritic):
         return self._outputs(obs, *self._features(obs), self.aux_head)
 
 
-def policy_head(cfg: ActorCriticConfig, n_feature: int, action_space: Space) -> tuple[nn.Module, ActionDist]:
-    """The head that `policy.model` asks for, behind hidden layers where `actor_head` has widths, and its distribution."""
-    hidden = _hidden(cfg, cfg.actor_head, n_feature)
-    n = n_feature if hidden is None else hidden.n_feature
-    options = {**dict(cfg), 'n_feature': n}
-    dist = make_dist(action_space, cfg.distribution, options)
-    head = dist.make_head(n, options)
-    return (head if hidden is None else nn.Sequential(hidden, head)), dist
-
-
-def value_head(cfg: ActorCriticConfig, n_feature: int, gain: float) -> nn.Module:
-    """The head of the critic, behind hidden layers where `critic_head` has widths; gain: of one without."""
-    hidden = _hidden(cfg, cfg.critic_head, n_feature)
-    if hidden is None:
-        return ValueHead(n_feature, gain)
-    return nn.Sequential(hidden, ValueHead(hidden.n_feature, hidden.value_gain))
-
-
 def _hidden(cfg: ActorCriticConfig, widths: Sequence[int], n_feature: int) -> Layers | None:
+    """Hidden layers between an encoder and a head, where the config gives them widths."""
     return Layers(n_feature, widths, cfg.activation, cfg.layer_norm) if widths else None

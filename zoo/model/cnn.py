@@ -19,16 +19,15 @@ from zoo.model.images import Precision, convolve, has_bf16, holds_images, image_
 from zoo.model.layers import ACTIVATIONS, Activation, Width
 from zoo.rl_utils.init import normed, orthogonal
 
-PRECISION = (
-    'compute in float32, or in bfloat16 with float32 parameters; auto: bfloat16 where the processor or GPU has it; '
-    'null: policy.model.precision'
-)
-
 
 class CNNConfig(Section):
     """What the sections of the encoders for images have in common."""
 
-    precision: Filled[Precision] = Field(LEFT_OUT, description=PRECISION)
+    precision: Filled[Precision] = Field(
+        LEFT_OUT,
+        description='compute in float32, or in bfloat16 with float32 parameters; auto: bfloat16 where the processor or '
+        'GPU has it; null: policy.model.precision',
+    )
 
 
 class CNN(nn.Module, ABC):
@@ -47,12 +46,15 @@ class CNN(nn.Module, ABC):
     def __init__(self, space: Box, min_size: int, precision: Precision) -> None:
         super().__init__()
         image = image_shape(space)
-        if min(image.height, image.width) < min_size:
+        size = min(image.height, image.width)
+        if size < min_size:
+            fitting = [f'policy.model.encoder={cnn.name!r}' for cnn in (NatureCNN, ImpalaCNN) if cnn.min_size <= size]
+            fitting.append("policy.model.encoder='mlp'")
             layout = '[C, H, W]' if image.channels_first else '[H, W, C]'
             raise UserError(
                 f'the encoder {self.name!r} takes images of {min_size}x{min_size} or more but these are '
                 f'{image.height}x{image.width} (shape {space.shape} read as {layout}); use '
-                f'{_encoders_for(min(image.height, image.width))}'
+                f'{" or ".join(fitting)} or larger images'
             )
         self._precision, self._activation = precision, 'relu'
 
@@ -228,11 +230,6 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.second(relu(self.first(relu(x)), inplace=True))
-
-
-def _encoders_for(size: int) -> str:
-    fitting = [cnn.name for cnn in (NatureCNN, ImpalaCNN) if cnn.min_size <= size]
-    return ' or '.join([*(f'policy.model.encoder={name!r}' for name in [*fitting, 'mlp']), 'larger images'])
 
 
 def computes_in_bf16(model: nn.Module) -> bool:

@@ -66,7 +66,9 @@ def section_of(spec: object, path: str) -> Any:
             f'encoder {name!r} of {ENCODER_REGISTRY.where(name)} has no class attribute `config`; '
             'give it the Section class that declares its fields.'
         )
-    return validate(_with_type(section, name), {} if isinstance(spec, str) else spec, path)
+    named = (str, Field(name, description='registered name of the encoder'))
+    fields = {} if isinstance(spec, str) else spec
+    return validate(create_model(section.__name__, __base__=section, type=named), fields, path)
 
 
 def make_encoder(
@@ -108,13 +110,13 @@ def build_encoder(
     section = section_of(spec, path)
     cls = ENCODER_REGISTRY.get(section.type)
     if _fits(cls, space):
-        return cls(_completed(section, given), space)
+        inherited = {name: x for name, x in given._asdict().items() if getattr(section, name, '') is None}
+        return cls(section.model_copy(update=inherited), space)
     if isinstance(space, Dict):
         return build_encoder(_spread(cls, spec, space, path), space, given, path)
     names = [name for name in ENCODER_REGISTRY.names() if _fits(ENCODER_REGISTRY.get(name), space)]
-    takes = f', which takes {kinds},' if (kinds := _taken(cls)) else ''
     raise UserError(
-        f"{path} is {section.type!r}{takes} but {input_name} {_what(space)}; use one of 'auto', "
+        f"{path} is {section.type!r}{_taken(cls)} but {input_name} {_what(space)}; use one of 'auto', "
         f'{", ".join(map(repr, names))}'
     )
 
@@ -163,12 +165,6 @@ def vectors(n: int) -> Box:
     return Box(np.full(n, -np.inf), np.full(n, np.inf))
 
 
-def _with_type(section: type[Section], name: str) -> type[Section]:
-    return create_model(
-        section.__name__, __base__=section, type=(str, Field(name, description='registered name of the encoder'))
-    )
-
-
 def _spread(cls: type, spec: str | dict[str, Any], space: Dict, path: str) -> dict[str, Any]:
     """A spec of 'multi' for an encoder of single leaves: one for vectors joins all, others stand before the leaves."""
     if _fits(cls, vectors(1)):
@@ -177,25 +173,19 @@ def _spread(cls: type, spec: str | dict[str, Any], space: Dict, path: str) -> di
     if encoders:
         return {'type': 'multi', 'encoders': encoders}
     found = '; '.join(f'{name!r}: {_what(leaf)}' for name, leaf in leaf_spaces(space))
-    takes = f', which takes {kinds},' if (kinds := _taken(cls)) else ''
-    raise UserError(f"{path} is {spec!r}{takes} but there are none among the entries ({found}); use 'auto'")
+    raise UserError(f"{path} is {spec!r}{_taken(cls)} but there are none among the entries ({found}); use 'auto'")
 
 
 def _fits(cls: type, space: Space) -> bool:
     return not hasattr(cls, 'fits') or bool(cls.fits(space))
 
 
-def _completed(section: Section, given: Inherited) -> Section:
-    """The section with what is null taken from `policy.model`."""
-    update = {name: x for name, x in given._asdict().items() if getattr(section, name, '') is None}
-    return section.model_copy(update=update)
-
-
 def _taken(cls: type) -> str:
-    """What an encoder takes, in words; empty for one that is for other observations than these."""
+    """', which takes ..,': the observations that an encoder is for; empty if they are other than these."""
     image = Box(np.zeros((3, 84, 84)), np.full((3, 84, 84), 255.0), 'uint8')
     kinds: dict[str, Space] = {'images': image, 'vectors': vectors(1), 'a Dict': Dict({'x': vectors(1)})}
-    return ' or '.join(words for words, space in kinds.items() if _fits(cls, space))
+    fitting = ' or '.join(words for words, space in kinds.items() if _fits(cls, space))
+    return f', which takes {fitting},' if fitting else ''
 
 
 def _what(space: Space) -> str:

@@ -114,14 +114,12 @@ class DictInput(nn.Module):
 
     def __init__(self, space: Dict, obs_norm: bool = False, normalize_images: bool = True) -> None:
         super().__init__()
-        self._paths = list(leaf_paths(space))
-        leaves = [space_at(space, path) for path in self._paths]
-        self.stages = nn.ModuleDict(
-            {
-                module_name(i, path): _leaf_input(leaf, obs_norm, normalize_images)
-                for i, (path, leaf) in enumerate(zip(self._paths, leaves, strict=True))
-            }
-        )
+        self._paths = list(leaves_by_path(space))
+        stages = {
+            module_name(i, path): _leaf_input(leaf, obs_norm, normalize_images)
+            for i, (path, leaf) in enumerate(leaves_by_path(space).items())
+        }
+        self.stages = nn.ModuleDict(stages)
 
     def named_stages(self) -> Iterator[tuple[tuple[str, ...], nn.Module]]:
         """Path and stage of each leaf."""
@@ -143,20 +141,11 @@ def without_mask(space: Dict) -> Dict:
     return Dict({name: each for name, each in space.spaces.items() if name != ACTION_MASK}, space.is_tuple)
 
 
-def leaf_paths(space: Space, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The names that lead to each leaf of a space, in order."""
-    if isinstance(space, Dict):
-        for name, each in space.spaces.items():
-            yield from leaf_paths(each, (*path, name))
-    else:
-        yield path
-
-
-def space_at(space: Any, path: tuple[str, ...]) -> Any:
-    """The space that a path of names leads to."""
-    for name in path:
-        space = space.spaces[name]
-    return space
+def leaves_by_path(space: Space) -> dict[tuple[str, ...], Any]:
+    """The leaves of a space by the names that lead to each, in order."""
+    if not isinstance(space, Dict):
+        return {(): space}
+    return {(name, *rest): leaf for name, each in space.spaces.items() for rest, leaf in leaves_by_path(each).items()}
 
 
 def entry_at(obs: Obs, path: tuple[str, ...]) -> Any:

@@ -68,18 +68,14 @@ class Layers(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         activate = ACTIVATIONS[self.activation]
         layer: Any
+        norm: Any
         if self._of_pixels:
             x = flat_pixels(x)
-        if self.norms is not None:
-            return self._normed(x, activate)
-        for layer in self.layers:
-            x = activate(linear(x, layer.weight, layer.bias))
-        return x
-
-    def _normed(self, x: Tensor, activate: Callable[[Tensor], Tensor]) -> Tensor:
-        layer: Any
-        norm: Any
-        for layer, norm in zip(self.layers, self.norms or (), strict=True):
+        if self.norms is None:
+            for layer in self.layers:
+                x = activate(linear(x, layer.weight, layer.bias))
+            return x
+        for layer, norm in zip(self.layers, self.norms, strict=True):
             x = linear(x, layer.weight, layer.bias)
             x = activate(layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps))
         return x
@@ -108,8 +104,7 @@ class MLP(Layers):
 
     def __init__(self, cfg: MLPConfig, space: Leaf) -> None:
         super().__init__(input_width(space), cfg.hidden_sizes, cfg.activation, cfg.layer_norm)
-        if holds_images(space):
-            self._of_pixels = True
+        self._of_pixels = holds_images(space)
 
     @classmethod
     def fits(cls, space: Space) -> bool:

@@ -13,7 +13,7 @@ from zoo.core.registry import ENCODER_REGISTRY
 from zoo.core.spaces import Dict, Space
 from zoo.model.encoder import PATH, Inherited, auto_name, build_encoder, checked_spec, vectors
 from zoo.model.images import Precision
-from zoo.model.inputs import leaf_paths, module_name, space_at
+from zoo.model.inputs import leaves_by_path, module_name
 from zoo.model.layers import Activation, Width
 
 
@@ -61,11 +61,11 @@ class MultiEncoder(nn.Module):
     def __init__(self, cfg: MultiEncoderConfig, space: Dict) -> None:
         super().__init__()
         given = Inherited(cfg.hidden_sizes, cfg.activation, cfg.precision, cfg.layer_norm)
-        paths = list(leaf_paths(space))
-        self._names = ['.'.join(path) for path in paths]
+        self._names = ['.'.join(path) for path in leaves_by_path(space)]
         self.parts = nn.ModuleDict()
-        for i, (path, name) in enumerate(zip(paths, self._names, strict=True)):
-            leaf, spec = space_at(space, path), cfg.encoders.get(name, 'auto')
+        for i, (path, leaf) in enumerate(leaves_by_path(space).items()):
+            name = self._names[i]
+            spec = cfg.encoders.get(name, 'auto')
             if spec == 'auto' and auto_name(leaf) == 'mlp':
                 spec = 'flat'
             self.parts[module_name(i, path)] = build_encoder(

@@ -14,7 +14,7 @@ from zoo.config.section import Section
 from zoo.core.data import Obs, State
 from zoo.core.errors import UserError
 from zoo.core.spaces import Space
-from zoo.model.actor_critic import ARCHS, Networks
+from zoo.model.actor_critic import Networks
 from zoo.model.config import ActorCriticConfig, PPGModelConfig, VACConfig
 from zoo.model.layers import ValueHead
 from zoo.rl_utils.gae import linear_scan
@@ -76,21 +76,14 @@ class Lanes:
       start. last: [B] int64, the lane of each sequence's last row. at: [L * B] int64, the lane's row of each row.
     """
 
-    column: Tensor
-    shut: Tensor
-    last: Tensor
-    at: Tensor
-
     def __init__(self, first: Tensor) -> None:
         self.keep = ~first[0].unsqueeze(-1)
         t, column = first[1:].nonzero(as_tuple=True)
-        self.n_lane = first.shape[1]
-        if len(t):
-            self._add(first.shape[0], t + 1, column)
-
-    def _add(self, n_row: int, t: Tensor, column: Tensor) -> None:
-        """Lanes for the resets before rows t of the sequences `column`."""
-        n_column = self.n_lane
+        n_row, n_column = first.shape
+        self.n_lane = n_column
+        if not len(t):
+            return
+        t = t + 1  # the resets are before rows t of the sequences `column`
         n_used = n_column + len(t)
         n_spare = -n_used % 8  # each number of lanes costs oneDNN a preparation of its own
         self.n_lane = n_used + n_spare
@@ -330,7 +323,7 @@ class RecurrentActorCritic(Networks):
 
     def compute_actor(self, obs: Obs, state: State, first: Tensor | None = None) -> Any:
         """-> (logit [..., P], state)."""
-        feature, state = self._actor_feature(self._seen(obs), state, first)
+        feature, state = self._feature('actor', self._seen(obs), state, first)
         return self._logit(feature, obs), state
 
     def compute_critic(self, obs: Obs, state: State, first: Tensor | None = None) -> Any:
@@ -342,10 +335,10 @@ class RecurrentActorCritic(Networks):
         """-> {'value', 'state'}, and 'value_logit' where the critic predicts a distribution of returns."""
         x = self._seen(obs)
         if self.arch == 'dual':
-            feature, state = self._critic_feature(x, state, first)
+            feature, state = self._feature('critic', x, state, first)
         else:
             with torch.set_grad_enabled(self.arch == 'shared' and torch.is_grad_enabled()):
-                feature, state = self._actor_feature(x, state, first)
+                feature, state = self._feature('actor', x, state, first)
         return {**self._value(feature), 'state': state}
 
     def compute_actor_critic(self, obs: Obs, state: State, first: Tensor | None = None) -> dict[str, Any]:
@@ -356,34 +349,27 @@ class RecurrentActorCritic(Networks):
     def _features(self, obs: Obs, state: State, first: Tensor | None) -> tuple[Tensor, Tensor, State]:
         """What the policy head and the value head take, and the state; no gradient is stopped."""
         x = self._seen(obs)
-        feature, state = self._actor_feature(x, state, first)
+        feature, state = self._feature('actor', x, state, first)
         if self.arch != 'dual':
             return feature, feature, state
-        critic_feature, state = self._critic_feature(x, state, first)
+        critic_feature, state = self._feature('critic', x, state, first)
         return feature, critic_feature, state
 
-    def _actor_feature(self, x: Tensor | dict[str, Tensor], state: State, first: Tensor | None) -> tuple[Tensor, State]:
-        feature, new = self.actor_core(self.actor_encoder(x), state['actor'], first)
-        return feature, {**state, 'actor': new}
-
-    def _critic_feature(
-        self, x: Tensor | dict[str, Tensor], state: State, first: Tensor | None
+    def _feature(
+        self, role: str, x: Tensor | dict[str, Tensor], state: State, first: Tensor | None
     ) -> tuple[Tensor, State]:
-        """Of a critic with an encoder of its own."""
-        feature = self.critic_encoder(x)
-        if self.critic_core is None:
+        """Of the encoder and the memory, if it has one, of the 'actor', or of a 'critic' with an encoder of its own."""
+        feature, core = getattr(self, f'{role}_encoder')(x), getattr(self, f'{role}_core')
+        if core is None:
             return feature, state
-        feature, new = self.critic_core(feature, state['critic'], first)
-        return feature, {**state, 'critic': new}
+        feature, new = core(feature, state[role], first)
+        return feature, {**state, role: new}
 
 
 class RecurrentVAC(RecurrentActorCritic):
     """`VAC` with a memory."""
 
     config: ClassVar[type[Section]] = VACConfig
-
-    def __init__(self, cfg: VACConfig, obs_space: Space, action_space: Space) -> None:
-        super().__init__(cfg, obs_space, action_space, ARCHS[cfg.shared_encoder])
 
 
 class RecurrentPPG(RecurrentActorCritic):
@@ -392,7 +378,7 @@ class RecurrentPPG(RecurrentActorCritic):
     config: ClassVar[type[Section]] = PPGModelConfig
 
     def __init__(self, cfg: PPGModelConfig, obs_space: Space, action_space: Space) -> None:
-        super().__init__(cfg, obs_space, action_space, cfg.arch)
+        super().__init__(cfg, obs_space, action_space)
         self.aux_head = ValueHead(self.actor_core.n_feature, self.actor_core.value_gain)
 
     def compute_aux(self, obs: Obs, state: State, first: Tensor | None = None) -> dict[str, Any]:

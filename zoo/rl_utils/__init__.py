@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from zoo.rl_utils.distributions.beta import Beta
     from zoo.rl_utils.distributions.categorical import Categorical, MultiCategorical
     from zoo.rl_utils.distributions.composite import Composite
-    from zoo.rl_utils.distributions.gaussian import Gaussian, SquashedGaussian
-    from zoo.rl_utils.distributions.gsde import GSDE
+    from zoo.rl_utils.distributions.gaussian import GSDE, Gaussian, SquashedGaussian
     from zoo.rl_utils.losses import (
         ppo_data,
         ppo_error,
@@ -78,8 +77,7 @@ _HOME = {
     'zoo.rl_utils.distributions.beta': 'Beta',
     'zoo.rl_utils.distributions.categorical': 'Categorical MultiCategorical',
     'zoo.rl_utils.distributions.composite': 'Composite',
-    'zoo.rl_utils.distributions.gaussian': 'Gaussian SquashedGaussian',
-    'zoo.rl_utils.distributions.gsde': 'GSDE',
+    'zoo.rl_utils.distributions.gaussian': 'GSDE Gaussian SquashedGaussian',
     'zoo.rl_utils.normalizer': 'RunningMeanStd',
     'zoo.rl_utils.optimizer': 'FlatAdam FlatOptimizer NonFiniteGradientError',
     'zoo.rl_utils.ppg': 'ppg_data ppg_joint_error ppg_joint_loss',

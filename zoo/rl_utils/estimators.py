@@ -113,23 +113,17 @@ def vtrace(
     return adv.to(data.value.dtype), trace.to(data.value.dtype) + data.value
 
 
-def check_estimate(found: object, value: Tensor) -> None:
-    """An estimator, which may be somebody's own, gave a pair of tensors [T, B]. Raises: UserError."""
-    pair = check_pair('the estimator', found, ' tensors, advantages and returns')
-    for name, x in zip(('advantages', 'returns'), pair, strict=True):
-        check_returned(f'the estimator, as {name},', x, value.shape, 'one number for each step of each env')
-
-
 class CheckedEstimator:
-    """An estimator, which may be somebody's own, whose results are checked by `check_estimate`."""
+    """An estimator, which may be somebody's own: a UserError says so if it gives no pair of tensors [T, B]."""
 
     def __init__(self, estimator: Callable[..., tuple[Tensor, Tensor]]) -> None:
         self._estimator = estimator
 
     def __call__(self, data: gae_data, *args: Any) -> tuple[Tensor, Tensor]:
-        found = self._estimator(data, *args)
-        check_estimate(found, data.value)
-        return found
+        pair = check_pair('the estimator', self._estimator(data, *args), ' tensors, advantages and returns')
+        for name, x in zip(('advantages', 'returns'), pair, strict=True):
+            check_returned(f'the estimator, as {name},', x, data.value.shape, 'one number for each step of each env')
+        return pair
 
 
 def _one_step(data: gae_data, gamma: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,14 +8,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from zoo.rl_utils import kernels, value_losses
-from zoo.rl_utils.check import (
-    Number,
-    check_clip_ratio,
-    check_floating,
-    check_shape,
-    check_values,
-    wide,
-)
+from zoo.rl_utils.check import Number, check_clip_ratio, check_floating, check_shape, check_values, wide
 from zoo.rl_utils.distribution import ActionDist, Logit, check_policies, from_logits
 from zoo.rl_utils.ppo import clip, clipfrac, mean_of, policy_loss, valid, value_loss_of, weighted_mean
 from zoo.rl_utils.surrogates import importance_of, with_options
@@ -175,13 +168,27 @@ def ppo_policy_error(
     if kernel:
         loss, entropy_loss, *info = kernel(dist, new, old, action, adv, weight, *numbers, surrogate)
     else:
-        loss, *info = _reference(dist, new, old, proximal, action, adv, weight, *numbers, surrogate, rho_max)
+        log_new, log_old = dist.log_prob(new, action), dist.log_prob(old.detach(), action)
+        log_near, importance = log_old, None
+        if proximal is not None:
+            log_near = dist.log_prob(proximal.detach(), action)
+            importance = importance_of(log_new, log_old, log_near, weight, rho_max)
+        gain = with_options(surrogate, dual_clip, importance)
+        loss, log_ratio = policy_loss(log_new, log_near, wide(adv.detach()), weight, clip_ratio, gain)
+        high = dict(getattr(surrogate, 'options', ())).get('high', clip_ratio)  # of an asymmetric clip
+        log_old_ratio = log_ratio if proximal is None else valid(log_new.detach() - log_old, weight)
+        flat_weight = None if weight is None else weight.flatten()
+        approx_kl = weighted_mean(-log_old_ratio.flatten(), flat_weight)
+        info = [approx_kl, clipfrac(log_ratio.flatten(), flat_weight, clip_ratio, high)]
         entropy_loss = mean_of(dist.entropy(new), weight) if entropy_bonus else None
     if not entropy_bonus:
         entropy_loss = adv.new_zeros(())
     kl_div = adv.new_zeros(())
     if pretrained is not None:
-        kl_div = _sampled_kl(dist.log_prob(pretrained.detach(), action) - dist.log_prob(new, action), weight, kl_type)
+        # KL(new || pretrained) estimated from actions drawn from new
+        log_r = valid(dist.log_prob(pretrained.detach(), action) - dist.log_prob(new, action), weight)
+        estimators = {'k1': lambda: -log_r, 'k2': lambda: 0.5 * log_r.square(), 'k3': lambda: log_r.exp() - 1 - log_r}
+        kl_div = mean_of(estimators[kl_type](), weight)
     return ppo_policy_loss(loss, entropy_loss, kl_div), ppo_info(*info)
 
 
@@ -235,42 +242,6 @@ def ppo_policy_error_continuous(
     The head's output {'mu', 'sigma'} already says that the actions are continuous. Args, Returns, Raises: as there.
     """
     return ppo_policy_error(data, clip_ratio, dual_clip, entropy_bonus, kl_type, dist)
-
-
-def _reference(
-    dist: ActionDist,
-    new: Tensor,
-    old: Tensor,
-    proximal: Tensor | None,
-    action: Tensor,
-    adv: Tensor,
-    weight: Tensor | None,
-    clip_ratio: Number,
-    dual_clip: Number | None,
-    surrogate: Callable[..., Tensor],
-    rho_max: Number | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """policy_loss, approx_kl and clipfrac by the formulas."""
-    log_new, log_old = dist.log_prob(new, action), dist.log_prob(old.detach(), action)
-    log_near, importance = log_old, None
-    if proximal is not None:
-        log_near = dist.log_prob(proximal.detach(), action)
-        importance = importance_of(log_new, log_old, log_near, weight, rho_max)
-    gain = with_options(surrogate, dual_clip, importance)
-    loss, log_ratio = policy_loss(log_new, log_near, wide(adv.detach()), weight, clip_ratio, gain)
-    high = dict(getattr(surrogate, 'options', ())).get('high', clip_ratio)  # of an asymmetric clip
-    log_old_ratio = log_ratio if proximal is None else valid(log_new.detach() - log_old, weight)
-    flat_weight = None if weight is None else weight.flatten()
-    approx_kl = weighted_mean(-log_old_ratio.flatten(), flat_weight)
-    return loss, approx_kl, clipfrac(log_ratio.flatten(), flat_weight, clip_ratio, high)
-
-
-def _sampled_kl(log_r: Tensor, weight: Tensor | None, kl_type: KLType) -> Tensor:
-    """KL(p || q) estimated from actions drawn from p, log_r = log q - log p."""
-    log_r = valid(log_r, weight)
-    if kl_type == 'k1':
-        return mean_of(-log_r, weight)
-    return mean_of(0.5 * log_r.square() if kl_type == 'k2' else log_r.exp() - 1 - log_r, weight)
 
 
 def _detach(x: Tensor | None) -> Tensor | None:

@@ -51,7 +51,7 @@ class FlatOptimizer:
     ) -> None:
         self.lr, self.rule, self.mechanics, self.is_plain = lr, rule, Mechanics(), True
         self.grad_hooks: list[GradHook] = []
-        self.ranks = ALONE
+        self.ranks: Ranks = ALONE
         self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
         if not self._named:
             raise ValueError(
@@ -102,20 +102,9 @@ class FlatOptimizer:
         Raises: ValueError if a number is out of range.
         """
         self.mechanics = Mechanics(grad_clip_value, accumulate, average_decay, precision == 'fp16')
-        if problem := self.mechanics.problem():
-            raise ValueError(problem)
+        self.mechanics.check()
         self.is_plain = self.mechanics == Mechanics()
         self._begin_anew()
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes that take each step together."""
-        return self._ranks
-
-    @ranks.setter
-    def ranks(self, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self._before_step = [self._share_for_step] if ranks.size > 1 else []
 
     @property
     def grad_clip_value(self) -> float | None:
@@ -184,7 +173,6 @@ class FlatOptimizer:
         """
         other = copy(self)
         other.mechanics = self.mechanics._replace(average_decay=None)
-        other.ranks = self.ranks
         other.is_plain = other.mechanics == Mechanics()
         other._begin_anew()
         return other
@@ -195,16 +183,11 @@ class FlatOptimizer:
             self.grad.zero_()
             self._is_shared = False
 
-    @torch.no_grad()
     def share_gradient(self) -> None:
         """Makes the gradient of the next step the mean over all ranks, once; one that is still gathered stays as it is."""
         if self.ranks.size > 1 and not self._is_shared and self.upcoming[1]:
             self.ranks.sum_(self.grad).div_(self.ranks.size)
             self._is_shared = True
-
-    def _share_for_step(self) -> None:
-        self.share_gradient()
-        self._is_shared = False
 
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:
@@ -213,8 +196,7 @@ class FlatOptimizer:
         Returns: the norm before all limits, 0-dim; when it is not finite the step was skipped. Before the k-th call that
           of the mean so far.
         """
-        for before in self._before_step:
-            before()
+        self.share_gradient()
         n_gathered, moves = self.upcoming
         grad, norm = limited(self.grad, grad_clip, self.mechanics, self.divisor(n_gathered, self.scaled_by))
         if moves:
@@ -340,8 +322,8 @@ class FlatAdam(FlatOptimizer):
         """As `FlatOptimizer.step`."""
         if not self.is_plain:
             return super().step(grad_clip)
-        for before in self._before_step:
-            before()
+        self.share_gradient()
+        self._is_shared = False
         norm = torch.linalg.vector_norm(self.grad)
         bad = (norm * 0).nan_to_num_(nan=1.0).float()  # 0, or 1 where the norm is infinite or NaN
         scale = None if grad_clip is None else (norm / grad_clip).clamp_(min=1.0).float()

@@ -65,8 +65,10 @@ class MuonRule:
         param = decayed(state['param'], lr, self.weight_decay)
         pieces, end = [], 0
         for matrix, direction in self._directions(ahead).items():
-            start, size = matrix.start, matrix.n_row * matrix.n_column
-            moved = param[start : start + size] - lr * self._scale(matrix) * direction.flatten()
+            start, n_row, n_column = matrix
+            size, ratio, longest = n_row * n_column, n_row / n_column, max(n_row, n_column)
+            scale = max(1, ratio) ** 0.5 if self.scale == 'spectral' else 0.2 * longest**0.5
+            moved = param[start : start + size] - lr * scale * direction.flatten()
             pieces += [new['param'][end:start], moved]
             end = start + size
         return {**new, 'param': torch.cat([*pieces, new['param'][end:]]), 'momentum_buffer': buffer}
@@ -79,10 +81,6 @@ class MuonRule:
             stack = torch.stack([flat[m.start : m.start + n_row * n_column].view(n_row, n_column) for m in same])
             found |= dict(zip(same, orthogonalized(stack, self.n_iteration).unbind(), strict=True))
         return {m: found[m] for m in self.matrices}
-
-    def _scale(self, matrix: Matrix) -> float:
-        n_row, n_column = matrix.n_row, matrix.n_column
-        return max(1, n_row / n_column) ** 0.5 if self.scale == 'spectral' else 0.2 * max(n_row, n_column) ** 0.5
 
 
 def orthogonalized(x: Tensor, n_iteration: int = 5) -> Tensor:

@@ -15,26 +15,11 @@ from zoo.core.lazy import lazy_names
 from zoo.core.registry import SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.rl_utils.check import Number as Number
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    dict.fromkeys(
-        (
-            'KLType',
-            'ppo_data',
-            'ppo_error',
-            'ppo_error_continuous',
-            'ppo_info',
-            'ppo_loss',
-            'ppo_policy_data',
-            'ppo_policy_error',
-            'ppo_policy_error_continuous',
-            'ppo_policy_loss',
-            'ppo_value_data',
-            'ppo_value_error',
-        ),
-        'zoo.rl_utils.losses',
-    ),
+_LOSSES = (
+    'KLType ppo_data ppo_error ppo_error_continuous ppo_info ppo_loss ppo_policy_data ppo_policy_error '
+    'ppo_policy_error_continuous ppo_policy_loss ppo_value_data ppo_value_error'
 )
+__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(_LOSSES.split(), 'zoo.rl_utils.losses'))
 MIN_WEIGHT = 1e-30  # of all rows together: a mean over rows without weight is then 0, not NaN
 MAX_LOG_RATIO = 88.0
 """Of a probability ratio: e^88 is float32's largest; one beyond it has that value, and no gradient."""

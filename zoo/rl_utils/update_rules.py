@@ -147,15 +147,18 @@ class Mechanics(NamedTuple):
     average_decay: float | None = None
     loss_scale: bool = False
 
-    def problem(self) -> str:
-        """What is out of range, in a sentence; empty if nothing is."""
+    def check(self) -> None:
+        """Raises: ValueError that says what is out of range."""
         if self.grad_clip_value is not None and not self.grad_clip_value > 0:
-            return f'grad_clip_value is {self.grad_clip_value} but must be > 0; leave it out for no limit'
+            raise ValueError(f'grad_clip_value is {self.grad_clip_value} but must be > 0; leave it out for no limit')
         if self.accumulate < 1:
-            return f'accumulate is {self.accumulate} but must be 1 or more gradients a step; use 1 for no accumulation'
+            raise ValueError(
+                f'accumulate is {self.accumulate} but must be 1 or more gradients a step; use 1 for no accumulation'
+            )
         if self.average_decay is not None and not 0 <= self.average_decay < 1:
-            return f'average_decay is {self.average_decay} but must be in [0, 1); leave it out for no average'
-        return ''
+            raise ValueError(
+                f'average_decay is {self.average_decay} but must be in [0, 1); leave it out for no average'
+            )
 
 
 def first_values(mechanics: Mechanics, param: Tensor) -> dict[str, Tensor]:

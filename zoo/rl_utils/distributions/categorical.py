@@ -39,9 +39,6 @@ class Categorical(LogitDist):
     def mode(self, param: Tensor) -> Tensor:
         return param.argmax(-1)
 
-    def sample(self, param: Tensor, noise: Tensor) -> Tensor:
-        return (param + noise).argmax(-1)
-
     def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
         logp = wide(param).log_softmax(-1)
         try:
@@ -106,8 +103,10 @@ class MultiCategorical(LogitDist):
         return self._each(Categorical.mode, self._rows(param)).flatten(-2)
 
     def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
+        # [..., K] -> for each run of a period [..., n_repeat, entries]; views
+        indices = action.view(*action.shape[:-1], self._n_repeat, sum(self._n_entry)).split(self._n_entry, -1)
         try:
-            return self._each(Categorical.log_prob, self._rows(param), self._indices(action)).sum((-2, -1))
+            return self._each(Categorical.log_prob, self._rows(param), indices).sum((-2, -1))
         except ValueError:
             self._check_ranges(action)  # an index outside; this says in which entry
             raise
@@ -141,10 +140,6 @@ class MultiCategorical(LogitDist):
         """[..., P] -> for each run of a period [..., n_repeat, entries, choices]; views."""
         parts = param.view(*param.shape[:-1], self._n_repeat, sum(self._n_logit)).split(self._n_logit, -1)
         return [part.view(*part.shape[:-1], k, dist.n_param) for part, (k, dist) in zip(parts, self._runs, strict=True)]
-
-    def _indices(self, action: Tensor) -> Sequence[Tensor]:
-        """[..., K] -> for each run of a period [..., n_repeat, entries]; views."""
-        return action.view(*action.shape[:-1], self._n_repeat, sum(self._n_entry)).split(self._n_entry, -1)
 
 
 def _period(nvec: tuple[int, ...]) -> tuple[int, ...]:

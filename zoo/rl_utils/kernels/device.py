@@ -150,17 +150,7 @@ def gaussian_terms(
 
 @triton.jit
 def gaussian_terms_grad(
-    new_ptr,
-    action_ptr,
-    grad_ptr,
-    start,
-    action_start,
-    grad_start,
-    is_row,
-    n_column,
-    slope,
-    rise,
-    COLUMNS: tl.constexpr,
+    new_ptr, action_ptr, grad_ptr, start, action_start, grad_start, is_row, n_column, slope, rise, COLUMNS: tl.constexpr
 ):
     """Writes slope * gradient of log p_new of the action + rise * gradient of the entropy; slope, rise: [ROWS]."""
     # d logp / d mu = z / sigma, d logp / d sigma = (z^2 - 1) / sigma, d H / d sigma = 1 / sigma

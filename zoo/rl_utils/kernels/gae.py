@@ -8,12 +8,14 @@ take several, from the end, each starting from the first row of the one before.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from zoo.rl_utils.kernels.launch import add_programs, counter, custom_op, on_device_of
+from zoo.rl_utils.kernels.launch import add_programs, counter, custom_op
 
 _TILE = 4096  # cells of a tile: 16 for each of 256 threads
 
@@ -38,16 +40,8 @@ def apply(
     return adv, return_, mean.to(adv.dtype), std.to(adv.dtype)
 
 
-def _fake(
-    value: Tensor,
-    next_value: Tensor,
-    reward: Tensor,
-    done: Tensor | None,
-    traj_flag: Tensor | None,
-    gamma: float,
-    lambda_: float,
-    with_return: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake(value: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *_, with_return = others
     shape = value.shape if with_return else (0,)
     return value.new_empty(value.shape), value.new_empty(shape), value.new_empty(2, dtype=torch.float64)
 
@@ -57,16 +51,7 @@ def _fake(
     'float lambda_, bool with_return) -> (Tensor, Tensor, Tensor)',
     _fake,
 )
-def _launch(
-    value: Tensor,
-    next_value: Tensor,
-    reward: Tensor,
-    done: Tensor | None,
-    traj_flag: Tensor | None,
-    gamma: float,
-    lambda_: float,
-    with_return: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _launch(value, next_value, reward, done, traj_flag, gamma, lambda_, with_return) -> tuple[Tensor, Tensor, Tensor]:
     """-> adv, and with_return also adv + value and the float64 sums of adv and of its squares."""
     shape, device = value.shape, value.device
     n_step, n_agent = shape[0], shape[2] if len(shape) > reward.dim() else 1
@@ -78,23 +63,11 @@ def _launch(
     n_program = triton.cdiv(n_column, columns)
     sums = torch.empty(2, dtype=torch.float64, device=device)
     partial = torch.empty(2 * n_program if with_return else 0, dtype=torch.float64, device=device)
-    with on_device_of(value):
+    inputs = value, next_value, reward, _flag(done), _flag(traj_flag)
+    outputs = adv, return_, partial, counter(device) if with_return else None, sums
+    with torch.cuda.device_of(value):
         _scan[(n_program,)](
-            value,
-            next_value,
-            reward,
-            _flag(done),
-            _flag(traj_flag),
-            adv,
-            return_,
-            partial,
-            counter(device) if with_return else None,
-            sums,
-            n_step,
-            n_column,
-            n_agent,
-            gamma,
-            gamma * lambda_,
+            *(*inputs, *outputs, n_step, n_column, n_agent, gamma, gamma * lambda_),
             HAS_DONE=done is not None,
             HAS_FLAG=traj_flag is not None,
             WITH_RETURN=with_return,

@@ -67,11 +67,6 @@ class Tiling:
         self.constants = {'ROWS': rows, 'COLUMNS': columns, 'num_warps': n_warp}
 
 
-def on_device_of(x: Tensor) -> Any:
-    """A context in which launches go to the device of x, on its current stream."""
-    return torch.cuda.device_of(x)
-
-
 def flat(x: Tensor) -> Tensor:
     """[...] -> [N], contiguous; a view where it can be."""
     return x.reshape(-1).contiguous()

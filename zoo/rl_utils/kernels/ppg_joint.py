@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,7 +23,6 @@ from zoo.rl_utils.kernels.launch import (
     counter,
     custom_op,
     flat,
-    on_device_of,
     scalars,
 )
 from zoo.rl_utils.kernels.ppo_value import value_terms
@@ -53,31 +51,12 @@ class _JointKernel(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        kind: str,
-        nvec: tuple[int, ...],
-        new: Tensor,
-        old: Tensor,
-        value_new: Tensor,
-        value_old: Tensor,
-        return_: Tensor,
-        weight: Tensor | None,
-        clip_ratio: float | None,
+        ctx: Any, kind, nvec, new, old, value_new, value_old, return_, weight, clip_ratio
     ) -> tuple[Tensor, ...]:
-        losses, grad_value, grad = _launch(
-            as_rows(new),
-            as_rows(old),
-            flat(value_new),
-            flat(value_old),
-            flat(return_),
-            None if weight is None else flat(weight),
-            clip_ratio,
-            kind,
-            nvec,
-        )
+        values = flat(value_new), flat(value_old), flat(return_), None if weight is None else flat(weight)
+        losses, grad_value, grad = _launch(as_rows(new), as_rows(old), *values, clip_ratio, kind, nvec)
         ctx.save_for_backward(grad.view(new.shape), grad_value.view(value_new.shape))
-        auxiliary_loss, behavioral_cloning_loss = scalars(losses)
-        return auxiliary_loss, behavioral_cloning_loss
+        return tuple(scalars(losses))
 
     @staticmethod
     @once_differentiable
@@ -96,17 +75,7 @@ def _fake(new: Tensor, old: Tensor, value_new: Tensor, *_: Any) -> tuple[Tensor,
     'Tensor? weight, float? clip_ratio, str kind, int[] nvec) -> (Tensor, Tensor, Tensor)',
     _fake,
 )
-def _launch(
-    new: Tensor,
-    old: Tensor,
-    value_new: Tensor,
-    value_old: Tensor,
-    return_: Tensor,
-    weight: Tensor | None,
-    clip_ratio: float | None,
-    kind: str,
-    nvec: Sequence[int],
-) -> tuple[Tensor, Tensor, Tensor]:
+def _launch(new, old, value_new, value_old, return_, weight, clip_ratio, kind, nvec) -> tuple[Tensor, Tensor, Tensor]:
     """-> losses [2], gradient of the first in the value [N], of the second in the new logits [N, P]."""
     device, n_row, n_group = value_new.device, new.shape[0], max(len(nvec), 1)
     n_column = columns_of(kind, nvec, new.shape[1])
@@ -114,28 +83,12 @@ def _launch(
     losses, grad_value = torch.empty(2, device=device), torch.empty_like(value_new)
     grad = torch.empty(new.shape, dtype=new.dtype, device=device)
     partial = torch.empty(2 * tiling.n_program, device=device)
-    with on_device_of(value_new):
+    inputs = new, old, value_new, value_old, return_, weight, bounds(nvec, device)
+    outputs = grad_value, grad, partial, counter(device), losses
+    strides = new.stride(0), old.stride(0), grad.stride(0)
+    with torch.cuda.device_of(value_new):
         _forward[(tiling.n_program,)](
-            new,
-            old,
-            value_new,
-            value_old,
-            return_,
-            weight,
-            bounds(nvec, device),
-            grad_value,
-            grad,
-            partial,
-            counter(device),
-            losses,
-            n_row,
-            n_column,
-            n_group,
-            new.stride(0),
-            old.stride(0),
-            grad.stride(0),
-            1 / n_row,
-            clip_ratio or 0.0,
+            *(*inputs, *outputs, n_row, n_column, n_group, *strides, 1 / n_row, clip_ratio or 0.0),
             KIND=kind,
             CLIP=clip_ratio is not None,
             HAS_WEIGHT=weight is not None,

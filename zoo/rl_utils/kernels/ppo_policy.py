@@ -9,7 +9,6 @@ forward launch would have to write two gradients. 7 times the size of the logits
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,7 +36,6 @@ from zoo.rl_utils.kernels.launch import (
     counter,
     custom_op,
     flat,
-    on_device_of,
     scalars,
 )
 
@@ -67,17 +65,7 @@ class _PolicyKernel(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        kind: str,
-        nvec: tuple[int, ...],
-        new: Tensor,
-        old: Tensor,
-        action: Tensor,
-        adv: Tensor,
-        weight: Tensor | None,
-        clip_ratio: float,
-        dual_clip: float | None,
-        surrogate: str,
+        ctx: Any, kind, nvec, new, old, action, adv, weight, clip_ratio, dual_clip, surrogate
     ) -> tuple[Tensor, ...]:
         rows = as_rows(new)
         action = flat(action) if kind == 'categorical' else as_rows(action)
@@ -97,18 +85,13 @@ class _PolicyKernel(torch.autograd.Function):
         rows, action, slope, *weight = ctx.saved_tensors
         grad_policy = slope.new_zeros(()) if grad_policy is None else grad_policy
         grad_entropy = slope.new_zeros(()) if grad_entropy is None else grad_entropy
-        grad = _launch_backward(
-            rows, action, slope, weight[0] if weight else None, grad_policy, grad_entropy, *ctx.layout
-        )
+        only_weight = weight[0] if weight else None
+        grad = _launch_backward(rows, action, slope, only_weight, grad_policy, grad_entropy, *ctx.layout)
         return None, None, grad.view(ctx.shape), *(None,) * 7
 
 
 def _fake_forward(new: Tensor, old: Tensor, action: Tensor, adv: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return adv.new_empty(4, dtype=torch.float32), adv.new_empty(adv.shape, dtype=torch.float32)
-
-
-def _fake_backward(new: Tensor, *_: Any) -> Tensor:
-    return new.new_empty(new.shape)
 
 
 @custom_op(
@@ -117,16 +100,7 @@ def _fake_backward(new: Tensor, *_: Any) -> Tensor:
     _fake_forward,
 )
 def _launch_forward(
-    new: Tensor,
-    old: Tensor,
-    action: Tensor,
-    adv: Tensor,
-    weight: Tensor | None,
-    clip_ratio: float,
-    dual_clip: float | None,
-    surrogate: str,
-    kind: str,
-    nvec: Sequence[int],
+    new, old, action, adv, weight, clip_ratio, dual_clip, surrogate, kind, nvec
 ) -> tuple[Tensor, Tensor]:
     """-> sums [4]: both losses, both metrics; slope [N]: d policy_loss / d log p_new."""
     n_row, n_column, n_group = new.shape[0], columns_of(kind, nvec, new.shape[1]), max(len(nvec), 1)
@@ -134,29 +108,13 @@ def _launch_forward(
     sums, slope = torch.empty(4, device=adv.device), torch.empty(n_row, device=adv.device)
     partial = torch.empty(4 * tiling.n_program, device=adv.device)
     weight_sum = None if weight is None else weight.sum(dtype=torch.float32)  # the metrics are weighted means
-    with on_device_of(adv):
+    inputs = new, old, action, adv, weight, weight_sum, bounds(nvec, adv.device)
+    outputs = slope, partial, counter(adv.device), sums
+    strides = new.stride(0), old.stride(0), action.stride(0)
+    numbers = 1 / n_row, 1 - clip_ratio, 1 + clip_ratio, dual_clip or 0.0
+    with torch.cuda.device_of(adv):
         _forward[(tiling.n_program,)](
-            new,
-            old,
-            action,
-            adv,
-            weight,
-            weight_sum,
-            bounds(nvec, adv.device),
-            slope,
-            partial,
-            counter(adv.device),
-            sums,
-            n_row,
-            n_column,
-            n_group,
-            new.stride(0),
-            old.stride(0),
-            action.stride(0),
-            1 / n_row,
-            1 - clip_ratio,
-            1 + clip_ratio,
-            dual_clip or 0.0,
+            *(*inputs, *outputs, n_row, n_column, n_group, *strides, *numbers),
             KIND=kind,
             HAS_WEIGHT=weight is not None,
             HAS_DUAL=dual_clip is not None,
@@ -170,39 +128,18 @@ def _launch_forward(
 @custom_op(
     'ppo_policy_error_backward(Tensor new, Tensor action, Tensor slope, Tensor? weight, Tensor grad_policy, '
     'Tensor grad_entropy, str kind, int[] nvec) -> Tensor',
-    _fake_backward,
+    lambda new, *_: new.new_empty(new.shape),
 )
-def _launch_backward(
-    new: Tensor,
-    action: Tensor,
-    slope: Tensor,
-    weight: Tensor | None,
-    grad_policy: Tensor,
-    grad_entropy: Tensor,
-    kind: str,
-    nvec: Sequence[int],
-) -> Tensor:
+def _launch_backward(new, action, slope, weight, grad_policy, grad_entropy, kind, nvec) -> Tensor:
     """-> the gradient in `new`, [N, P] in its dtype."""
     n_row, n_column, n_group = new.shape[0], columns_of(kind, nvec, new.shape[1]), max(len(nvec), 1)
     tiling = Tiling(n_row, n_column, slope.device, n_group)
     grad = torch.empty(new.shape, dtype=new.dtype, device=new.device)
-    with on_device_of(slope):
+    tensors = new, action, slope, weight, bounds(nvec, slope.device), grad_policy, grad_entropy, grad
+    strides = new.stride(0), action.stride(0), grad.stride(0)
+    with torch.cuda.device_of(slope):
         _backward[(tiling.n_tile,)](
-            new,
-            action,
-            slope,
-            weight,
-            bounds(nvec, slope.device),
-            grad_policy,
-            grad_entropy,
-            grad,
-            n_row,
-            n_column,
-            n_group,
-            new.stride(0),
-            action.stride(0),
-            grad.stride(0),
-            1 / n_row,
+            *(*tensors, n_row, n_column, n_group, *strides, 1 / n_row),
             KIND=kind,
             HAS_WEIGHT=weight is not None,
             GROUPS=tiling.groups,

@@ -12,14 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from zoo.rl_utils.kernels.device import load_weight
-from zoo.rl_utils.kernels.launch import (
-    Tiling,
-    add_programs,
-    counter,
-    custom_op,
-    flat,
-    on_device_of,
-)
+from zoo.rl_utils.kernels.launch import Tiling, add_programs, counter, custom_op, flat
 
 
 def apply(
@@ -32,12 +25,9 @@ def apply(
 
 class _ValueKernel(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None, clip_ratio: float | None
-    ) -> Tensor:
-        loss, grad = _launch(
-            flat(value_new), flat(value_old), flat(return_), None if weight is None else flat(weight), clip_ratio
-        )
+    def forward(ctx: Any, value_new, value_old, return_, weight, clip_ratio) -> Tensor:
+        weight = None if weight is None else flat(weight)
+        loss, grad = _launch(flat(value_new), flat(value_old), flat(return_), weight, clip_ratio)
         ctx.save_for_backward(grad.view(value_new.shape))
         return loss
 
@@ -56,27 +46,16 @@ def _fake(value_new: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     '-> (Tensor, Tensor)',
     _fake,
 )
-def _launch(
-    value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None, clip_ratio: float | None
-) -> tuple[Tensor, Tensor]:
+def _launch(value_new, value_old, return_, weight, clip_ratio) -> tuple[Tensor, Tensor]:
     """-> loss, 0-dim, and its gradient [N]."""
     device, n_row = value_new.device, value_new.numel()
     tiling = Tiling(n_row, 1, device)
     loss, grad = torch.empty((), device=device), torch.empty_like(value_new)
     partial = torch.empty(tiling.n_program, device=device)
-    with on_device_of(value_new):
+    tensors = value_new, value_old, return_, weight, grad, partial, counter(device), loss
+    with torch.cuda.device_of(value_new):
         _forward[(tiling.n_program,)](
-            value_new,
-            value_old,
-            return_,
-            weight,
-            grad,
-            partial,
-            counter(device),
-            loss,
-            n_row,
-            1 / n_row,
-            clip_ratio or 0.0,
+            *(*tensors, n_row, 1 / n_row, clip_ratio or 0.0),
             CLIP=clip_ratio is not None,
             HAS_WEIGHT=weight is not None,
             **tiling.constants,
