@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
 from zoo.tools.cli.choice import add_options, chosen
-from zoo.tools.cli.output import print_json
 from zoo.tools.cli.parser import PROFILED
 
 if TYPE_CHECKING:
@@ -81,6 +80,8 @@ def run_train(args: argparse.Namespace) -> int:
     if os.environ.get('WORLD_SIZE', '1') != '1' and os.environ.get('RANK') != '0':
         return 0  # rank 0 says it
     if args.json:
+        from zoo.tools.cli.output import print_json
+
         print_json(_summary(result))
     else:
         early = f'it ended early: {result.stop_reason}\n' if result.stop_reason else ''
@@ -161,6 +162,8 @@ def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Memb
     rows = rows_of([read_run(folder) for folder in folders])
     failed = [outcome for outcome in outcomes if outcome.state != 'done']  # or ended by a signal of its own
     if args.json:
+        from zoo.tools.cli.output import print_json
+
         print_json(
             {
                 'runs': [as_data(row) for row in rows],
