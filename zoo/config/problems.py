@@ -225,19 +225,17 @@ def _noun(annotation: Any, origin: Any, args: tuple[Any, ...]) -> str:
 
 
 def _range(metadata: Iterable[Any]) -> str:
-    signs = {'gt': '>', 'ge': '>=', 'lt': '<', 'le': '<='}
-    limits = [
-        f'{sign} {getattr(m, name):g}'
-        for m in metadata
-        for name, sign in signs.items()
-        if getattr(m, name, None) is not None
-    ]
-    lengths = [
-        f'{word} {getattr(m, name)}'
-        for m in metadata
-        for name, word in (('min_length', 'of length at least'), ('max_length', 'of length at most'))
-        if getattr(m, name, None) is not None
-    ]
-    patterns = [f'matching {m.pattern}' for m in metadata if getattr(m, 'pattern', None)]
-    text = ' and '.join(limits + lengths + patterns)
+    found = [(words, getattr(m, name, None)) for m in metadata for name, words in _RANGES.items()]
+    text = ' and '.join(words.format(value) for words, value in found if value is not None)
     return f' {text}' if text else ''
+
+
+_RANGES = {
+    'gt': '> {:g}',
+    'ge': '>= {:g}',
+    'lt': '< {:g}',
+    'le': '<= {:g}',
+    'min_length': 'of length at least {}',
+    'max_length': 'of length at most {}',
+    'pattern': 'matching {}',
+}

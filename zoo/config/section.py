@@ -34,6 +34,10 @@ class ConfigError(UserError):
         return type(self), (self.problems,)
 
 
+def _read_only(*args: Any, **kwargs: Any) -> NoReturn:
+    raise TypeError('the config is read-only once the run starts; pass overrides instead, or edit config.to_dict()')
+
+
 class _SectionType(ModelMetaclass):
     """The type of all section classes, by which `pickle` finds how they are pickled."""
 
@@ -112,11 +116,8 @@ class Section(BaseModel, metaclass=_SectionType):
                 _read_only()
             vars(self)[name] = value
 
-        def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-            _read_only()
-
-        __setitem__ = __delattr__ = __delitem__ = __ior__ = _refuse
-        update = pop = popitem = setdefault = clear = _refuse
+        __setitem__ = __delattr__ = __delitem__ = __ior__ = _read_only
+        update = pop = popitem = setdefault = clear = _read_only
 
 
 RESERVED = frozenset(
@@ -203,10 +204,6 @@ def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str |
 
 
 _with_defaults: dict[tuple[type[Section], str, str | None], Any] = {}
-
-
-def _read_only(*args: Any, **kwargs: Any) -> NoReturn:
-    raise TypeError('the config is read-only once the run starts; pass overrides instead, or edit config.to_dict()')
 
 
 def _writes(method: Callable[..., Any]) -> Any:
@@ -363,10 +360,9 @@ def section_problems(section_cls: type[Section], data: Any, path: str, known: tu
     """A sentence for every problem of `data` (plain) as a section."""
     try:
         section_cls.model_validate(data)
+        return []
     except ValidationError as error:
         errors = error.errors(include_url=False)
-    else:
-        return []
     from zoo.config.problems import bad_value, missing_value, unknown_key
 
     if not isinstance(data, dict):

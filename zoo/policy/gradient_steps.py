@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zoo.backend.executor import Found, SplitStep
 from zoo.backend.precision import UpdatePrecision, in_precision
-from zoo.core.data import AuxMinibatch, Columns, Metrics, Minibatch
+from zoo.core.data import Columns, Metrics, Minibatch
 from zoo.core.registry import Part
 from zoo.policy import hooks
 from zoo.rl_utils import kernels
@@ -218,7 +218,7 @@ def value_step(
 
 @step_kind('AUX')
 def aux_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: AuxMinibatch, numbers: AuxNumbers
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: AuxNumbers
 ) -> Metrics:
     """One step of PPG's auxiliary phase.
 
@@ -249,7 +249,7 @@ def aux_step(
 
 
 def distill_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: AuxMinibatch, numbers: AuxNumbers
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: AuxNumbers
 ) -> Metrics:
     """One step of an auxiliary phase that leaves the critic alone: auxiliary_loss + bc_weight * behavioral_cloning_loss.
 
@@ -266,8 +266,8 @@ def distill_step(
 
 
 def _joint_output(
-    model: nn.Module, dist: ActionDist, minibatch: AuxMinibatch, numbers: AuxNumbers
-) -> tuple[dict[str, Tensor], AuxMinibatch, ppg_joint_loss]:
+    model: nn.Module, dist: ActionDist, minibatch: Minibatch, numbers: AuxNumbers
+) -> tuple[dict[str, Tensor], Minibatch, ppg_joint_loss]:
     """What `compute_aux` gives, the minibatch as rows, and the losses that all auxiliary phases have."""
     from zoo.rl_utils.ppg import joint_loss, ppg_data, ppg_joint_error
 
