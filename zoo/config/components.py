@@ -129,7 +129,7 @@ def make_part(registry: Registry[Any], spec: Any, *args: Any, common: type[Secti
     return Part(registry.kind, section.type, item, options)
 
 
-def _own_options(item: Any, section: Section) -> tuple[type[Section], dict[str, Any]]:
+def _own_options(item: object, section: Section) -> tuple[type[Section], dict[str, Any]]:
     """The options that a part has, as a section class, and their values, without those common to its kind."""
     config = options_of(item)
     return config, {name: x for name, x in section.items() if name in config.model_fields}
