@@ -25,15 +25,16 @@ from zoo.backend.graph import GraphActing, GraphExecutor
 from zoo.backend.trace import missing_compiler
 from zoo.config.components import make_part
 from zoo.core.data import map_tensors
-from zoo.core.registry import EXPLORATION_REGISTRY, OPTIMIZER_REGISTRY
+from zoo.core.registry import EXPLORATION_REGISTRY, OPTIMIZER_REGISTRY, Part
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary
 from zoo.model.actor_critic import VAC
-from zoo.policy.gradient_steps import CLIP, VALUE_CLIP, AuxNumbers, PolicyNumbers, ValueNumbers, ppo_step
+from zoo.policy.gradient_steps import CLIP, AuxNumbers, PolicyNumbers, ValueNumbers, ppo_step
 from zoo.policy.sequences import forward_sequences
-from zoo.rl_utils import Categorical, kernels
+from zoo.rl_utils import Categorical, kernels, value_losses
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.run.config import resolve_policy
 
+VALUE_CLIP = Part('value loss', 'clip', value_losses.clip, (('range', None),))
 CLOSE = dict(rtol=1e-5, atol=1e-6)  # float32 sums in another order; Adam divides by gradients that may be near 0
 CPU = torch.device('cpu')
 DIST = Categorical(2)

@@ -19,9 +19,9 @@ from torch import Tensor
 from zoo.buffer.replay import ReplayBuffer
 from zoo.cluster.torch_ranks import join
 from zoo.config.section import validate
-from zoo.core.data import RunInfo, leaves
+from zoo.core.data import leaves
 from zoo.core.errors import RunError
-from zoo.core.ranks import ALONE, Alone, Ranks
+from zoo.core.ranks import ALONE, Alone, Ranks, RunInfo
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.seeding import reseed, stream
 from zoo.env import make_vector_env

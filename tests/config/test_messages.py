@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zoo.buffer import BufferConfig
-from zoo.config.messages import _some, unknown_key
+from zoo.config.problems import _some, unknown_key
 from zoo.config.section import ConfigError, fields_of
 from zoo.core.registry import BUFFER_REGISTRY
 from zoo.run.config import _job_schema, explain_config, resolve_config

@@ -8,8 +8,7 @@ import pickle
 import pytest
 import torch
 
-from zoo.core.data import RunInfo
-from zoo.core.ranks import ALONE, mean_over, merged_moments, weight_scale
+from zoo.core.ranks import ALONE, RunInfo, mean_over, merged_moments, weight_scale
 
 
 def test_alone_gives_back_what_it_is_given() -> None:

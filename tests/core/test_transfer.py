@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tests.gpu import needs_gpu, no_waiting
-from zoo.core.data import Fetch, send
+from zoo.core.data import send
+from zoo.core.transfer import Fetch
 
 CPU = torch.device('cpu')
 

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
-from zoo.core.data import RunInfo
 from zoo.core.errors import UserError
-from zoo.core.ranks import Alone
+from zoo.core.ranks import Alone, RunInfo
 from zoo.core.spaces import Box
 from zoo.policy.execution import join_model
 from zoo.policy.options.intrinsic import set_ranks

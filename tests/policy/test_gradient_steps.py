@@ -15,7 +15,6 @@ from zoo.config.components import Part
 from zoo.core.spaces import Box
 from zoo.policy.gradient_steps import (
     MSE,
-    VALUE_CLIP,
     AuxNumbers,
     PolicyNumbers,
     ValueNumbers,
@@ -24,10 +23,11 @@ from zoo.policy.gradient_steps import (
     ppo_step,
     value_step,
 )
-from zoo.rl_utils import penalties, surrogates
+from zoo.rl_utils import penalties, surrogates, value_losses
 from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.optimizer import FlatAdam
 
+VALUE_CLIP = Part('value loss', 'clip', value_losses.clip, (('range', None),))
 NONE, KL = Part('surrogate', 'none', surrogates.none), Part('penalty', 'kl', penalties.kl)
 N = 16
 OBS = Box(torch.full((3,), -torch.inf).numpy(), torch.full((3,), torch.inf).numpy())

@@ -8,9 +8,13 @@ import pytest
 
 from zoo.config.section import Config, ConfigError
 from zoo.core.errors import UserError
-from zoo.policy.gradient_steps import MSE, VALUE_CLIP
+from zoo.core.registry import Part
+from zoo.policy.gradient_steps import MSE
 from zoo.policy.options.loss import Objective
+from zoo.rl_utils import value_losses
 from zoo.run.config import resolve_policy
+
+VALUE_CLIP = Part('value loss', 'clip', value_losses.clip, (('range', None),))
 
 
 def learn_section(kind: str = 'ppo', **learn: Any) -> Config:

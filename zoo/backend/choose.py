@@ -11,7 +11,6 @@ from torch import nn
 
 from zoo.backend import native
 from zoo.backend.executor import Compile, Eager, Executor
-from zoo.backend.trace import compile_function, missing_compiler
 from zoo.core.errors import UserError
 from zoo.rl_utils.distribution import ActionDist
 
@@ -89,7 +88,9 @@ def env_compiler(wish: Wish, device: torch.device) -> Compile | None:
     """What compiles the step of envs that are tensor programs; None where the run is too short for it."""
     if wish.compile == 'off' or (wish.compile == 'auto' and not _is_long(wish)):
         return None
-    return None if missing_compiler(device) else compile_function
+    from zoo.backend.trace import compile_function
+
+    return None if _missing_compiler(device) else compile_function
 
 
 def _problem(why_not_c: str, device: torch.device, wish: Wish) -> str:
@@ -100,9 +101,9 @@ def _problem(why_not_c: str, device: torch.device, wish: Wish) -> str:
         return f"policy.learn.executor is 'graph' but {wish.eager_only}; use 'auto' or 'eager'"
     if wish.executor == 'graph' and wish.compile == 'off':
         return "policy.learn.executor is 'graph' but policy.learn.compile is 'off'; leave one of the two out"
-    if wish.executor == 'graph' and (missing := missing_compiler(device)):
+    if wish.executor == 'graph' and (missing := _missing_compiler(device)):
         return f"policy.learn.executor is 'graph' but {missing}; use 'auto' or 'eager'"
-    if wish.executor == 'auto' and wish.compile == 'on' and why_not_c and (missing := missing_compiler(device)):
+    if wish.executor == 'auto' and wish.compile == 'on' and why_not_c and (missing := _missing_compiler(device)):
         return f"policy.learn.compile is 'on' but {missing}; use 'auto' or 'off'"
     return ''
 
@@ -123,6 +124,12 @@ def _why_not_compiled(model: nn.Module, device: torch.device, wish: Wish) -> str
         return f'the run has fewer than {WORTH_STEPS:,} gradient steps'
     if device.type == 'cpu' and any(isinstance(module, CONVOLUTIONS) for module in model.modules()):
         return 'the time goes into convolutions'
+    return _missing_compiler(device)
+
+
+def _missing_compiler(device: torch.device) -> str:
+    from zoo.backend.trace import missing_compiler
+
     return missing_compiler(device)
 
 

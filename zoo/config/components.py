@@ -97,8 +97,7 @@ def part_object(registry: Registry[Any], section: Any, path: str) -> Any:
     Unlike a part of `make_part` it needs no hash, and no attribute is set on it.
     """
     item = _item(registry, section.type, path)
-    config = options_of(item)
-    options = {name: x for name, x in dict(section).items() if name in config.model_fields}
+    config, options = _own_options(item, section)
     if config is getattr(item, 'config', None):
         return item(config.model_construct(**options))
     return item(**options) if isinstance(item, type) else functools.partial(item, **options)
@@ -114,8 +113,7 @@ def make_part(registry: Registry[Any], spec: Any, *args: Any, common: type[Secti
     """
     section = section_of(registry, spec, registry.kind, common)
     item = registry.get(section.type)
-    config = options_of(item)
-    own = {name: x for name, x in dict(section).items() if name in config.model_fields}
+    config, own = _own_options(item, section)
     options = tuple((name, _hashable(x)) for name, x in own.items())
     if config is getattr(item, 'config', None):
         return _described(item(config.model_construct(**own), *args), registry.kind, section.type, options)
@@ -129,6 +127,12 @@ def make_part(registry: Registry[Any], spec: Any, *args: Any, common: type[Secti
         return _described(part, registry.kind, section.type, options)
     _check_arguments(registry.kind, section.type, item)
     return Part(registry.kind, section.type, item, options)
+
+
+def _own_options(item: object, section: Section) -> tuple[type[Section], dict[str, Any]]:
+    """The options that a part has, as a section class, and their values, without those common to its kind."""
+    config = options_of(item)
+    return config, {name: x for name, x in section.items() if name in config.model_fields}
 
 
 ARGUMENTS = {
@@ -146,9 +150,9 @@ ARGUMENTS = {
 
 def _check_arguments(kind: str, name: str, function: Callable[..., Any]) -> None:
     """Raises: ConfigError if a function cannot be called with what its kind is given."""
-    given = ARGUMENTS.get(kind)
-    if given is None:
+    if kind not in ARGUMENTS:
         return
+    given = ARGUMENTS[kind]
     try:
         inspect.signature(function).bind(*given.split(', '))
     except TypeError as error:

@@ -61,22 +61,20 @@ def look_up(path: str, inside: bool = True) -> Entry | None:
     Args: inside: if no end of the path is known, take the entry of the section that it is in.
     """
     keys = path.lower().split('.')
-    for stop in range(len(keys), 0, -1) if inside else (len(keys),):
-        for start in range(stop):
-            found: Entry | None = names().get('.'.join(keys[start:stop]))
-            if found is not None:
-                return found
-    return None
+    stops = range(len(keys), 0, -1) if inside else [len(keys)]
+    found = (_entry_of_end(keys[:stop], stop) for stop in stops)
+    return next((entry for entry in found if entry is not None), None)
 
 
 def in_context(path: str) -> Entry | None:
     """The entry of an end of the path that has more than one word, which holds even if zoo has a key of the last word."""
     keys = path.lower().split('.')
-    for start in range(len(keys) - 1):
-        found: Entry | None = names().get('.'.join(keys[start:]))
-        if found is not None:
-            return found
-    return None
+    return _entry_of_end(keys, len(keys) - 1)
+
+
+def _entry_of_end(keys: list[str], n_start: int) -> Entry | None:
+    ends = ('.'.join(keys[start:]) for start in range(n_start))
+    return next((names()[end] for end in ends if end in names()), None)
 
 
 @cache

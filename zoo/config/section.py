@@ -13,7 +13,7 @@ from easydict import EasyDict
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from zoo.config.messages import RESERVED, bad_value, missing_value, printable, shown, unknown_key
+from zoo.config.messages import printable, shown
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
 
@@ -32,6 +32,10 @@ class ConfigError(UserError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.problems,)
+
+
+def _read_only(*args: Any, **kwargs: Any) -> NoReturn:
+    raise TypeError('the config is read-only once the run starts; pass overrides instead, or edit config.to_dict()')
 
 
 class _SectionType(ModelMetaclass):
@@ -112,13 +116,14 @@ class Section(BaseModel, metaclass=_SectionType):
                 _read_only()
             vars(self)[name] = value
 
-        def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-            _read_only()
-
-        __setitem__ = __delattr__ = __delitem__ = __ior__ = _refuse
-        update = pop = popitem = setdefault = clear = _refuse
+        __setitem__ = __delattr__ = __delitem__ = __ior__ = _read_only
+        update = pop = popitem = setdefault = clear = _read_only
 
 
+RESERVED = frozenset(
+    'items update pop keys values get copy clear setdefault popitem fromkeys read_only to_dict'.split()
+)
+"""Names of methods of a config, which no key may hide."""
 S = TypeVar('S', bound='Section')
 T = TypeVar('T')
 if TYPE_CHECKING:
@@ -182,6 +187,8 @@ def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str |
     fields: dict[str, Any] = {}
     for key, value in defaults.items():
         if key not in section_cls.model_fields:
+            from zoo.config.problems import unknown_key
+
             raise ConfigError(unknown_key('', key, section_cls.model_fields))
         field = copy.copy(section_cls.model_fields[key])
         annotation: Any = field.annotation
@@ -197,10 +204,6 @@ def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str |
 
 
 _with_defaults: dict[tuple[type[Section], str, str | None], Any] = {}
-
-
-def _read_only(*args: Any, **kwargs: Any) -> NoReturn:
-    raise TypeError('the config is read-only once the run starts; pass overrides instead, or edit config.to_dict()')
 
 
 def _writes(method: Callable[..., Any]) -> Any:
@@ -357,10 +360,11 @@ def section_problems(section_cls: type[Section], data: Any, path: str, known: tu
     """A sentence for every problem of `data` (plain) as a section."""
     try:
         section_cls.model_validate(data)
+        return []
     except ValidationError as error:
         errors = error.errors(include_url=False)
-    else:
-        return []
+    from zoo.config.problems import bad_value, missing_value, unknown_key
+
     if not isinstance(data, dict):
         return [bad_value(path or 'the config', data, section_cls)]
     fields = section_cls.model_fields
@@ -383,6 +387,8 @@ def section_problems(section_cls: type[Section], data: Any, path: str, known: tu
 
 def _field_problems(field: FieldInfo, value: Any, where: str, item: Any, known: tuple[str, ...]) -> list[str]:
     """The problems of one field: of its section (in a union, of the one that fits best), or of its value."""
+    from zoo.config.problems import bad_value
+
     sections = sections_of(field.annotation)
     if isinstance(value, dict) and sections:
         best = max(sections, key=lambda s: sum(bool(closest(key, s.model_fields)) for key in value))

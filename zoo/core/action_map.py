@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, leaf_spaces
+from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, leaf_spaces, n_values
 
 ActionMode = Literal['clip', 'rescale']
 Actions = np.ndarray | dict[str, Any] | tuple[Any, ...]
@@ -38,7 +38,8 @@ class ActionMap:
         start = 0
         for _, leaf in leaf_spaces(space):
             stop = start + action_width(leaf)
-            self._leaves.append((slice(start, stop), _leaf_map(leaf, mode, device)))
+            found = _BoxMap(leaf, mode, device) if isinstance(leaf, Box) else _IndexMap(leaf, device)
+            self._leaves.append((slice(start, stop), found))
             start = stop
         self._only = None if isinstance(space, Dict) else self._leaves[0][1]
 
@@ -72,8 +73,7 @@ def forbids_all(space: Space, mask: Tensor) -> Tensor:
     """Whether an action mask [..., n_mask] bool leaves some choice of the action without any option, [...] bool."""
     found, start = torch.zeros(mask.shape[:-1], dtype=torch.bool, device=mask.device), 0
     for _, leaf in leaf_spaces(space):
-        widths = (leaf.n,) if isinstance(leaf, Discrete) else getattr(leaf, 'nvec', ())
-        for n in widths:
+        for n in n_values(leaf):
             found |= ~mask[..., start : start + n].any(-1)
             start += n
         start += action_width(leaf) if isinstance(leaf, MultiBinary) else 0
@@ -141,10 +141,6 @@ class _BoxMap:
 
 
 _LeafMap = _IndexMap | _BoxMap
-
-
-def _leaf_map(space: Leaf, mode: ActionMode, device: torch.device | str) -> _LeafMap:
-    return _BoxMap(space, mode, device) if isinstance(space, Box) else _IndexMap(space, device)
 
 
 def _part(action: Tensor, at: slice, leaf: _LeafMap) -> Tensor:

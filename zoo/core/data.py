@@ -1,4 +1,4 @@
-"""Data of each stage of a round: Transition, Rollout, Sample, Minibatch, AuxMinibatch; moves between devices; facts of the run."""
+"""Data of each stage of a round: Transition, Rollout, Sample, Minibatch; the memory of a rollout's steps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.ranks import ALONE, Ranks
-
 
 def send(x: Tensor, device: torch.device) -> Tensor:
     """A tensor on a device; where it comes from the host, it goes through pinned memory, and the host does not wait.
@@ -24,33 +22,6 @@ def send(x: Tensor, device: torch.device) -> Tensor:
     if device.type == 'cuda' and x.numel() and not x.is_pinned():
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
-
-
-class Fetch:
-    """Brings CUDA tensors of one form to the host, one after another.
-
-    The host waits for the one that it asks for, not for the work that the device was given after it.
-    """
-
-    def __init__(self) -> None:
-        self._place: Tensor | None = None  # the next `start` writes it
-        self._event: torch.cuda.Event | None = None
-
-    def start(self, x: Tensor) -> Callable[[], Tensor]:
-        """Has x brought over once the device has made it; returns what waits for it and gives it, on the host.
-
-        Its memory is overwritten by the next `start`.
-        """
-        if self._place is None or self._event is None:
-            self._place, self._event = torch.empty(x.shape, dtype=x.dtype, pin_memory=True), torch.cuda.Event()
-        self._place.copy_(x, non_blocking=True)
-        self._event.record(torch.cuda.current_stream(x.device))
-        return self._result
-
-    def _result(self) -> Tensor:
-        assert self._place is not None and self._event is not None
-        self._event.synchronize()
-        return self._place
 
 
 Columns = Mapping[str, Any]
@@ -102,39 +73,6 @@ class Minibatch(Sample, total=False):
     log_old: Tensor  # [N], log-probability of the action by `logit`
 
 
-class AuxMinibatch(TypedDict, total=False):
-    """Rows of PPG's auxiliary phase; `logit` is that of the policy as the phase began."""
-
-    obs: Obs
-    return_: Tensor
-    logit: Tensor
-    weight: Tensor
-    state: State
-    is_first: Tensor
-
-
-class RunInfo(NamedTuple):
-    """What a policy may know of the run that it is part of; given once, at construction.
-
-    max_env_step: env steps of the whole run; None: not known.
-    reuse: expected draws of each sample by the policy's and by the value's phase; 1 where a buffer keeps nothing.
-    n_draw: draws of the policy's phase per rollout; None where a buffer keeps nothing: the rollout itself is learned.
-    eager_only: why its gradient steps must be executed eagerly, as a clause; '' if they need not.
-    config: the config of the run as files hold it; None: a policy made by hand.
-    ranks: the processes that train it together.
-    env_step: env steps that it had been trained for when it was loaded from a file, or a run gave it as its result;
-      else 0.
-    """
-
-    max_env_step: int | None = None
-    reuse: Mapping[str, float] = {'policy': 1.0, 'value': 1.0}
-    n_draw: int | None = None
-    eager_only: str = ''
-    config: Mapping[str, Any] | None = None
-    ranks: Ranks = ALONE
-    env_step: int = 0
-
-
 class Timestep(NamedTuple):
     """One step of B envs, in one form for every autoreset mode; tensors that the next step may overwrite.
 
@@ -168,15 +106,6 @@ def begins_of(steps: Timestep) -> Tensor:
 
 
 BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs', 'begins']
-_DTYPES = {
-    'reward': torch.float32,
-    'terminated': torch.bool,
-    'truncated': torch.bool,
-    'is_reset': torch.bool,
-    'raw_reward': torch.float32,
-    'raw_end': torch.bool,
-    'begins': torch.bool,
-}
 
 
 class StepRow(NamedTuple):
@@ -221,16 +150,16 @@ class StepBlock:
             return torch.empty(shape, dtype=like.dtype, device=like.device, pin_memory=reader is not None)
 
         self.obs = map_tensors(lambda x: empty(n_step + 1, x), like)
-        names = [name for name in ('reward', 'terminated', 'truncated', *also) if name in _DTYPES]
-        blocks = {name: empty(n_step, first.new_empty(len(first), dtype=_DTYPES[name])) for name in names}
-        if 'next_obs' in also:
-            blocks['next_obs'] = map_tensors(lambda x: empty(n_step, x), like)
-        self._place({'obs': map_tensors(lambda x: x[1:], self.obs), **blocks})
+        steps = {'obs': map_tensors(lambda x: x[1:], self.obs)}
+        for name in ('reward', 'terminated', 'truncated', *also):
+            dtype = torch.float32 if name.endswith('reward') else torch.bool
+            row = like if name == 'next_obs' else first.new_empty(len(first), dtype=dtype)
+            steps[name] = map_tensors(lambda x: empty(n_step, x), row)
+        self._place(steps)
 
     def _place(self, steps: dict[str, Any]) -> None:
         self.steps = Timestep(**steps, final_obs=None, final_index=None, info={})
-        columns = [unbind_rows(x, self._arrays) for x in steps.values()]
-        self.rows = [StepRow(**dict(zip(steps, parts, strict=True))) for parts in zip(*columns, strict=True)]
+        self.rows = [StepRow(**row) for row in unbind_rows(steps, self._arrays)]
         self.finals: list[tuple[int, np.ndarray, Any]] = []
 
     def part(self, start: int, stop: int) -> StepBlock:

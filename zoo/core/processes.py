@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGUSR1') if hasattr(signal, name)
@@ -20,15 +21,7 @@ class GivenUp(BaseException):
     """A stop was requested during work that can be given up."""
 
 
-class _Stop:
-    """The request of this process; its signals have one handler."""
-
-    def __init__(self) -> None:
-        self.is_requested = False
-        self.can_give_up = False
-
-
-_stop = _Stop()
+_stop = SimpleNamespace(is_requested=False, can_give_up=False)  # one of a process, as its signals have one handler
 
 
 def request_stop() -> None:

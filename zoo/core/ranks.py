@@ -5,8 +5,8 @@ One process alone has the ranks `ALONE`. Every rank makes the same calls in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -74,6 +74,28 @@ class Alone:
 
 ALONE = Alone()
 """The ranks of a process that trains by itself; a copied or unpickled policy has these."""
+
+
+class RunInfo(NamedTuple):
+    """What a policy may know of the run that it is part of; given once, at construction.
+
+    max_env_step: env steps of the whole run; None: not known.
+    reuse: expected draws of each sample by the policy's and by the value's phase; 1 where a buffer keeps nothing.
+    n_draw: draws of the policy's phase per rollout; None where a buffer keeps nothing: the rollout itself is learned.
+    eager_only: why its gradient steps must be executed eagerly, as a clause; '' if they need not.
+    config: the config of the run as files hold it; None: a policy made by hand.
+    ranks: the processes that train it together.
+    env_step: env steps that it had been trained for when it was loaded from a file, or a run gave it as its result;
+      else 0.
+    """
+
+    max_env_step: int | None = None
+    reuse: Mapping[str, float] = {'policy': 1.0, 'value': 1.0}
+    n_draw: int | None = None
+    eager_only: str = ''
+    config: Mapping[str, Any] | None = None
+    ranks: Ranks = ALONE
+    env_step: int = 0
 
 
 def alone() -> Ranks:

@@ -92,10 +92,6 @@ class Registry(Generic[T]):
         make: Any = self.get(name)
         return make(*args, **kwargs)
 
-    def query(self) -> list[str]:
-        """`names`."""
-        return self.names()
-
     def get(self, name: str) -> T:
         """What is registered under `name`. Raises: UnknownNameError with close matches and the known names."""
         self._load()
@@ -108,6 +104,8 @@ class Registry(Generic[T]):
         """All registered names, sorted."""
         self._load()
         return sorted({*self._items, *self._homes})
+
+    query = names
 
     def where(self, name: str) -> str:
         """'module:line' of the registration."""
@@ -138,33 +136,26 @@ class Registry(Generic[T]):
         """Import the built-in modules and the plugins, once; what fails is tried, and fails, again at the next read."""
         if self._loaded:
             return
-        self._loaded, done = True, False  # set first: a module read here may ask this registry while it is imported
+        self._loaded = True  # set first: a module read here may ask this registry while it is imported
         try:
             for module in self._modules:
                 importlib.import_module(module)
             for point in sorted(metadata.entry_points(group=self._group), key=lambda p: (p.name, p.value)):
                 self._load_plugin(point)
-            done = True
-        finally:
-            self._loaded = done
+        except BaseException:
+            self._loaded = False
+            raise
 
     def _load_plugin(self, point: metadata.EntryPoint) -> None:
         """Load a module that registers as it is imported, or an object to be registered under the point's name."""
         package = point.dist.name if point.dist else 'unknown package'
         place = f'{point.value} (plugin of {package})'
-        done = False
         try:
             item = point.load()
-            done = True
-        finally:
-            if not done:
-                logger.error(
-                    'the %s plugin %s = %s failed to import, its error follows; fix or uninstall package %s',
-                    self.kind,
-                    point.name,
-                    point.value,
-                    package,
-                )
+        except BaseException:
+            words = 'the %s plugin %s = %s failed to import, its error follows; fix or uninstall package %s'
+            logger.error(words, self.kind, point.name, point.value, package)
+            raise
         if point.attr and self._items.get(point.name) is not item:
             self._add(point.name, item, place)
 

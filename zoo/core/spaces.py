@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.core.data import leaves
 from zoo.core.errors import UserError
 
 Raw = Any
@@ -48,12 +49,8 @@ class MultiDiscrete:
     shape: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            'kind': 'multi_discrete',
-            'nvec': list(self.nvec),
-            'start': list(self.start),
-            'shape': list(self.shape),
-        }
+        numbers = {name: list(values) for name, values in vars(self).items()}
+        return {'kind': 'multi_discrete', **numbers}
 
 
 @dataclass(frozen=True)
@@ -82,9 +79,8 @@ class Box:
         return (
             isinstance(other, Box)
             and self.dtype == other.dtype
-            and self.shape == other.shape
-            and bool(np.all(self.low == other.low))
-            and bool(np.all(self.high == other.high))
+            and np.array_equal(self.low, other.low)
+            and np.array_equal(self.high, other.high)
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -200,24 +196,14 @@ def obs_to_tensor(space: Space, obs: Raw, device: torch.device | str = 'cpu', op
     """
     found = _to_tensor(space, obs, device, optional, '')
     if isinstance(space, Dict):
-        leads = {path: n_lead(leaf, x) for (path, leaf), x in _present(space, found)}
+        n_dim = {path: len(leaf.shape) for path, leaf in leaf_spaces(space)}
+        leads = {path: x.ndim - n_dim[path] for path, x in leaves(found)}
         if len(set(leads.values())) > 1:
             raise UserError(
                 f'the observations have {leads} leading dimensions but must agree; pass one observation, or a batch '
                 'in every entry'
             )
     return found
-
-
-def _present(space: Dict, obs: Raw, path: str = '') -> Iterator[tuple[tuple[str, Leaf], Any]]:
-    for name, each in space.spaces.items():
-        where = f'{path}.{name}' if path else name
-        if name not in obs:
-            continue
-        if isinstance(each, Dict):
-            yield from _present(each, obs[name], where)
-        else:
-            yield (where, each), obs[name]
 
 
 def _to_tensor(space: Space, obs: Raw, device: torch.device | str, optional: tuple[str, ...], path: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -13,8 +13,10 @@ from torch import Tensor
 
 from zoo.core.data import Obs, StepBlock, Timestep, map_tensors
 from zoo.core.spaces import Space
-from zoo.env.attributes import EnvCommand
 from zoo.env.errors import EnvError
+
+if TYPE_CHECKING:
+    from zoo.env.attributes import EnvCommand
 
 Autoreset = Literal['same_step', 'next_step', 'disabled']
 AUTORESET_NAMES: dict[object, Autoreset] = {

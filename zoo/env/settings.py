@@ -10,7 +10,6 @@ from zoo.config.messages import shown
 from zoo.config.schedule import is_signed_schedule, signed_section, signed_value
 from zoo.config.user_code import load_code
 from zoo.core.errors import UserError, place_of, show_error
-from zoo.env.attributes import EnvCommand
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, EnvSettingError
 from zoo.env.interface import AnyVectorEnv
@@ -49,9 +48,8 @@ class EnvSettings:
                 value = signed_value(schedule, env_step)
                 value = value if self._kinds[name] is float else self._kinds[name](round(value))
                 if self.values.get(name) != value:
-                    command = EnvCommand('set', name, (value,))
                     for env in envs:
-                        env.command(command)
+                        _command(env, 'set', name, (value,))
                     self.values[name] = value
         if self._rule is not None:
             with _naming('reset_options'):
@@ -77,17 +75,17 @@ class RunEnvs:
         Envs that step as one batch (env families, batched and tensor envs) are one object: its value comes once.
         Raises: UserError if there is no such attribute, in any wrapper.
         """
-        return self._each(EnvCommand('get', name), of)
+        return self._each(of, 'get', name)
 
     def set_attr(self, name: str, value: object, of: Which = 'both') -> None:
         """Sets an attribute, which must be there, in all envs. Raises: UserError."""
-        self._each(EnvCommand('set', name, (value,)), of)
+        self._each(of, 'set', name, (value,))
 
     def call(self, method: str, *args: Any, of: Which = 'both', **kwargs: Any) -> list[Any]:
         """Calls a method of each env; returns what it returns. Raises: UserError; what the method raises."""
-        return self._each(EnvCommand('call', method, args, kwargs), of)
+        return self._each(of, 'call', method, args, kwargs)
 
-    def _each(self, command: EnvCommand, of: Which) -> list[Any]:
+    def _each(self, of: Which, *command: Any) -> list[Any]:
         named = {
             'both': [*self._training, *self._evaluation],
             'training': self._training,
@@ -95,7 +93,13 @@ class RunEnvs:
         }
         if of not in named:
             raise UserError(f'of is {shown(of)} but must be {", ".join(map(repr, named))}')
-        return [value for env in named[of] for value in env.command(command)]
+        return [value for env in named[of] for value in _command(env, *command)]
+
+
+def _command(env: AnyVectorEnv, *command: Any) -> list[Any]:
+    from zoo.env.attributes import EnvCommand
+
+    return env.command(EnvCommand(*command))
 
 
 @contextmanager
@@ -142,7 +146,7 @@ def _rule(options: dict[str, Any] | str | Callable[..., Any]) -> Callable[[int],
 
 def _kind_of(env: AnyVectorEnv, name: str) -> type:
     """int, float or bool: what an attribute is in the env, which its scheduled values are made too."""
-    value = env.command(EnvCommand('get', name))[0]
+    value = _command(env, 'get', name)[0]
     if isinstance(value, bool):
         return bool
     kind = getattr(getattr(value, 'dtype', None), 'kind', 'i' if isinstance(value, int) else 'f')

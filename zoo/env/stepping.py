@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -14,7 +14,6 @@ from torch import Tensor
 from zoo.core.data import BlockField, Obs, StepBlock, StepRow, map_tensors
 from zoo.core.seeding import child_seeds
 from zoo.core.spaces import ACTION_MASK, Leaf, Raw, Space, map_spaces, obs_dtype
-from zoo.env.attributes import EnvCommand, apply
 from zoo.env.errors import (
     CALLS,
     Place,
@@ -30,6 +29,9 @@ from zoo.env.errors import (
     wrong_shape_error,
 )
 from zoo.env.interface import AnyVectorEnv, autoreset_name
+
+if TYPE_CHECKING:
+    from zoo.env.attributes import EnvCommand
 
 BOOL = np.dtype(bool)
 
@@ -262,6 +264,8 @@ class RowVectorEnv(AnyVectorEnv):
         self.watched = tuple(dict.fromkeys([*self.watched, *keys]))  # batched envs gather all entries anyway
 
     def command(self, command: EnvCommand) -> list[Any]:
+        from zoo.env.attributes import apply
+
         return [apply(self._env, command)]
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:

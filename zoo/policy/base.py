@@ -11,27 +11,29 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, Compile, ForwardActing
-from zoo.backend.trace import named_tensors
 from zoo.config.messages import shown
 from zoo.config.section import Section, fields_of, plain, validate, with_defaults
 from zoo.core.action_map import ActionMap
-from zoo.core.data import Columns, Metrics, Obs, Rollout, RunInfo, Sample, State, Timestep, Transition, keeps_state
+from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, keeps_state
 from zoo.core.errors import UserError
+from zoo.core.ranks import RunInfo
 from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY, SAVE_REGISTRY, closest, tool
 from zoo.core.seeding import stream
 from zoo.core.spaces import Dict, Raw, Space
 from zoo.model.check import set_fields
 from zoo.policy.config import PolicyConfig, device_of
-from zoo.policy.inference import ActionDistribution, Judged, Sampled, Session, read_obs
 from zoo.policy.modes import MODES, CollectMode, EvalMode, LearnMode, Mode
 from zoo.policy.parameters import PartialLoad, freeze, load_partly
 from zoo.rl_utils.distribution import ActionDist
+
+if TYPE_CHECKING:
+    from zoo.policy.inference import ActionDistribution, Judged, Sampled, Session
 
 KINDS = staticmethod, classmethod, property
 
@@ -333,6 +335,8 @@ class Policy(ABC):
 
     def acting_state(self) -> dict[str, Tensor]:
         """The tensors that acting reads, by name: parameters and buffers of the model, as views of live memory."""
+        from zoo.backend.trace import named_tensors
+
         left_out: set[str] = set()
         if self._acts_without_critic and callable(getattr(self._model, 'critic_parameters', None)):
             left_out = {name for name, _ in self._model.critic_parameters()}
@@ -423,6 +427,8 @@ class Policy(ABC):
 
     def session(self) -> Session:
         """Acting through whole episodes, with the recurrent state of a model that has one."""
+        from zoo.policy.inference import Session
+
         return Session(self)
 
     def value(self, obs: Raw) -> Tensor:
@@ -432,6 +438,8 @@ class Policy(ABC):
         and a model with a recurrent state is as at the start of an episode.
         Raises: UserError if the policy trains no critic.
         """
+        from zoo.policy.inference import read_obs
+
         batch, is_single = read_obs(self, obs)
         with torch.no_grad():
             _, _, value = self._judge(batch, with_value=True)
@@ -446,6 +454,8 @@ class Policy(ABC):
 
         Raises: UserError if the policy has none, as 'dqn'.
         """
+        from zoo.policy.inference import ActionDistribution, read_obs
+
         batch, is_single = read_obs(self, obs)
         with torch.no_grad():
             dist, logit, _ = self._judge(batch, with_value=False)
@@ -456,6 +466,8 @@ class Policy(ABC):
 
         The actions are those that the log-probabilities belong to: `env_action` turns them into what an env takes.
         """
+        from zoo.policy.inference import Sampled, read_obs
+
         batch, is_single = read_obs(self, obs)
         with torch.no_grad():
             dist, logit, value = self._judge(batch, with_value=True)
@@ -467,6 +479,8 @@ class Policy(ABC):
 
     def evaluate_actions(self, obs: Raw, action: Raw) -> Judged:
         """Log-probability, entropy and value for raw observations and actions as `sample` gives them, with gradient."""
+        from zoo.policy.inference import ActionDistribution, Judged, read_obs
+
         batch, is_single = read_obs(self, obs)
         dist, logit, value = self._judge(batch, with_value=True)
         found = ActionDistribution(dist, logit, is_single)

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
-from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Found, SplitStep
 from zoo.backend.precision import UpdatePrecision, in_precision
-from zoo.backend.trace import replaced
-from zoo.core.data import AuxMinibatch, Columns, Metrics, Minibatch
+from zoo.core.data import Columns, Metrics, Minibatch
 from zoo.core.registry import Part
 from zoo.policy import hooks
-from zoo.rl_utils import kernels, surrogates, value_losses
+from zoo.rl_utils import kernels
 from zoo.rl_utils.check import Number, check_shape
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.losses import ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
 from zoo.rl_utils.optimizer import backward
-from zoo.rl_utils.ppg import joint_loss, ppg_data, ppg_joint_error, ppg_joint_loss
-from zoo.rl_utils.ppo import clipfrac, mean_of, policy_loss, ratio_of, valid, value_loss_of, weighted_mean
+from zoo.rl_utils.ppo import clip, clipfrac, mean_of, mse, policy_loss, ratio_of, valid, value_loss_of, weighted_mean
+
+if TYPE_CHECKING:
+    from zoo.rl_utils.losses import ppo_value_data
+    from zoo.rl_utils.ppg import ppg_joint_loss
 
 M = TypeVar('M', bound=Columns)
-CLIP = Part('surrogate', 'clip', surrogates.clip)
-MSE = Part('value loss', 'mse', value_losses.mse)
-VALUE_CLIP = Part('value loss', 'clip', value_losses.clip, (('range', None),))
+CLIP = Part('surrogate', 'clip', clip)
+MSE = Part('value loss', 'mse', mse)
 
 
 def forward_rows(model: nn.Module, method: str, minibatch: M) -> tuple[dict[str, Tensor], M]:
@@ -218,7 +218,7 @@ def value_step(
 
 @step_kind('AUX')
 def aux_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: AuxMinibatch, numbers: AuxNumbers
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: AuxNumbers
 ) -> Metrics:
     """One step of PPG's auxiliary phase.
 
@@ -249,7 +249,7 @@ def aux_step(
 
 
 def distill_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: AuxMinibatch, numbers: AuxNumbers
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: AuxNumbers
 ) -> Metrics:
     """One step of an auxiliary phase that leaves the critic alone: auxiliary_loss + bc_weight * behavioral_cloning_loss.
 
@@ -266,9 +266,11 @@ def distill_step(
 
 
 def _joint_output(
-    model: nn.Module, dist: ActionDist, minibatch: AuxMinibatch, numbers: AuxNumbers
-) -> tuple[dict[str, Tensor], AuxMinibatch, ppg_joint_loss]:
+    model: nn.Module, dist: ActionDist, minibatch: Minibatch, numbers: AuxNumbers
+) -> tuple[dict[str, Tensor], Minibatch, ppg_joint_loss]:
     """What `compute_aux` gives, the minibatch as rows, and the losses that all auxiliary phases have."""
+    from zoo.rl_utils.ppg import joint_loss, ppg_data, ppg_joint_error
+
     output, minibatch = _forward(model, 'compute_aux', minibatch, numbers)
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if kernels.ENABLED and kernels.reach(output['logit']):
@@ -280,6 +282,8 @@ def _joint_output(
 
 def _squared_error(value: Tensor, return_: Tensor, weight: Tensor | None) -> Tensor:
     if kernels.ENABLED and kernels.reach(value):
+        from zoo.rl_utils.losses import ppo_value_data, ppo_value_error
+
         return ppo_value_error(ppo_value_data(value, return_, return_, weight), use_value_clip=False)
     return value_loss_of(value, return_, weight)
 
@@ -296,6 +300,8 @@ def _proximal_logit(
     """Logits [N, P] of the average of the policy, as rows; None: the loss keeps near another one."""
     if numbers.proximal in ('behaviour', 'recent'):
         return None
+    from zoo.backend.trace import replaced
+
     with torch.no_grad(), replaced(model, optimizers[0].averaged):
         return _forward(model, 'compute_actor', minibatch, numbers)[0]['logit']
 
@@ -326,12 +332,16 @@ def _by_formula(
     log_new, log_old = dist.log_prob(logit, action), minibatch['log_old']
     log_near, importance, surrogate = log_old, None, numbers.surrogate
     if proximal is not None:
+        from zoo.rl_utils.surrogates import importance_of
+
         log_near = dist.log_prob(proximal, action)
-        importance = surrogates.importance_of(log_new, log_old, log_near, weight, numbers.rho_max)
+        importance = importance_of(log_new, log_old, log_near, weight, numbers.rho_max)
     if surrogate != CLIP or numbers.dual_clip is not None or importance is not None:
-        surrogate = surrogates.with_options(surrogate, numbers.dual_clip, importance)
+        from zoo.rl_utils.surrogates import with_options
+
+        surrogate = with_options(surrogate, numbers.dual_clip, importance)
     else:
-        surrogate = surrogates.clip
+        surrogate = clip
     loss, log_ratio = policy_loss(log_new, log_near, minibatch['adv'], weight, numbers.clip_ratio, surrogate)
     rows, metrics = {'log_ratio': log_ratio}, {'policy_loss': loss.detach()}
     if proximal is not None:
@@ -350,6 +360,8 @@ def _by_kernel(
     dist: ActionDist, logit: Tensor, minibatch: Minibatch, numbers: PolicyNumbers, proximal: Tensor | None
 ) -> tuple[Tensor, Found]:
     """As `_by_formula`, by a kernel where there is one for the case; that leaves no numbers of single rows."""
+    from zoo.rl_utils.losses import ppo_policy_data, ppo_policy_error
+
     logit_old, action, weight = minibatch['logit'], minibatch['action'], minibatch.get('weight', None)
     losses, info = ppo_policy_error(
         ppo_policy_data(logit, logit_old, action, minibatch['adv'], weight),
@@ -378,8 +390,12 @@ def _value_loss(
     if loss == MSE:
         error = _squared_error(output['value'], return_, weight)
         return error, {'value_loss': error.detach()}
+    from zoo.rl_utils import value_losses
+    from zoo.rl_utils.losses import ppo_value_data, ppo_value_error
+
     data = ppo_value_data(output['value'], minibatch['value'], return_, weight)
-    error = ppo_value_error(data, numbers.clip_ratio, loss == VALUE_CLIP, None if loss == VALUE_CLIP else loss)
+    is_clip = loss == Part('value loss', 'clip', value_losses.clip, (('range', None),))
+    error = ppo_value_error(data, numbers.clip_ratio, is_clip, None if is_clip else loss)
     metrics = {'value_loss': error.detach()}
     if clips_values(loss):
         metrics['value_clipfrac'] = _value_clipfrac(data, loss, numbers.clip_ratio)

@@ -20,10 +20,9 @@ from zoo.buffer import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
 from zoo.config.messages import shown
 from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
-from zoo.core.data import RunInfo
 from zoo.core.errors import UserError
 from zoo.core.processes import may_be_given_up
-from zoo.core.ranks import ALONE, Ranks
+from zoo.core.ranks import ALONE, Ranks, RunInfo
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, tool
 from zoo.core.spaces import Space
 from zoo.env import AnyVectorEnv, EnvConfig, make_env_groups, make_vector_env

@@ -10,7 +10,7 @@ from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
 from zoo.cluster.config import ClusterConfig
-from zoo.config.messages import describe, shown
+from zoo.config.messages import shown
 from zoo.config.section import (
     Config,
     ConfigError,
@@ -78,6 +78,8 @@ def frozen_config(config: JobConfig | Mapping[str, Any]) -> JobConfig:
 
 def explain_config(source: Any, overrides: Sequence[str] = ()) -> list[ConfigRow]:
     """All keys of the resolved config in order, as `ConfigRow`s."""
+    from zoo.config.problems import describe
+
     config, schema, origins = _resolve(source, overrides, {})
     return [
         ConfigRow(

@@ -14,8 +14,8 @@ from torch import nn
 from zoo.buffer import n_draw_of, reuse_of
 from zoo.config.section import plain
 from zoo.config.yaml_io import storable
-from zoo.core.data import RunInfo
 from zoo.core.errors import RunError, UserError
+from zoo.core.ranks import RunInfo
 from zoo.core.registry import POLICY_REGISTRY, SAVE_REGISTRY
 from zoo.env import EnvConfig
 from zoo.policy.base import Policy

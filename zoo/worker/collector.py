@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from zoo.backend.executor import Acting
-from zoo.core.data import Fetch, Rollout, StepBlock, first_leaf, leaves, map_tensors
+from zoo.core.data import Rollout, StepBlock, first_leaf, leaves, map_tensors
 from zoo.env import AnyVectorEnv
 from zoo.policy.modes import CollectMode
 from zoo.worker.infos import COLUMN, NO_NUMBERS, InfoKeys, InfoTally, RowObserver, row_observers, warn_of_missing
 
 if TYPE_CHECKING:
     from zoo.backend.recurrent import EpisodicActing
+    from zoo.core.transfer import Fetch
 
 
 class Steps(NamedTuple):
@@ -189,7 +190,7 @@ class EnvGroup:
             self._restarts.append(self.acting.restart_all)
         self._on_device = first_leaf(block.obs).device.type == 'cuda'
         self.env_time = 0.0
-        self._fetch = Fetch()
+        self._fetch: Fetch | None = None
         self._action: Any = None
 
     def reset(self, seed: np.random.SeedSequence) -> None:
@@ -210,6 +211,9 @@ class EnvGroup:
         if self._env_action is not None:
             self._action = self._env_action(self._action)
         if not self._on_device and self._action.is_cuda:
+            from zoo.core.transfer import Fetch
+
+            self._fetch = self._fetch or Fetch()
             self._action = self._fetch.start(self._action)
         if self.env.steps_async:
             self._send()

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from tests.policy.test_ppo import N_ENV, N_STEP, OBS, N, parameters, ppo, random_rollout, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, job_config, make_policy, phase_held_back
-from zoo.core.data import Rollout, RunInfo
+from zoo.core.data import Rollout
 from zoo.core.errors import UserError
+from zoo.core.ranks import RunInfo
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import EnvConfig
 from zoo.pipeline import serial_pipeline

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from zoo.config.schedule import Rates
-from zoo.core.data import Columns, Metrics, Obs, Rollout, RunInfo, State, Transition
+from zoo.core.data import Columns, Metrics, Obs, Rollout, State, Transition
+from zoo.core.ranks import RunInfo
 from zoo.core.spaces import Space
 from zoo.rl_utils.distribution import ActionDist
 

@@ -14,7 +14,6 @@ from zoo.core.data import Columns, Rollout
 from zoo.core.errors import UserError
 from zoo.core.registry import CORRECTION_REGISTRY, POLICY_REGISTRY, PROXIMAL_REGISTRY
 from zoo.policy.options.base import Estimated, Owner, UpdateOption
-from zoo.policy.options.passes import recomputed, transition_columns
 
 RhoMax = Annotated[
     Annotated[float, Field(ge=1)] | None,
@@ -222,9 +221,13 @@ class ValueTrace(UpdateOption):
         policy.samples.estimate_by(estimator_of(policy.cfg))
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
+        from zoo.policy.options.passes import transition_columns
+
         return transition_columns(rollout, estimated)
 
     def before_update(self, batch: Columns) -> Columns:
+        from zoo.policy.options.passes import recomputed
+
         return recomputed(self._policy, batch)
 
 

@@ -1,0 +1,241 @@
+"""Sentences about unknown keys and wrong values of a config; loaded when there is one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from zoo.config.messages import shown
+from zoo.config.names import Here, in_context, look_up
+from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY, Registry, closest
+
+TYPED: dict[str, Registry[Any]] = {'policy.model': MODEL_REGISTRY, 'policy': POLICY_REGISTRY, 'buffer': BUFFER_REGISTRY}
+"""Section whose keys depend on its `type` -> registry of the types; inner sections come first."""
+
+
+def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable[str] = ()) -> str:
+    """One sentence about a key that does not exist: its name in zoo, where it belongs, or the closest names."""
+    known, siblings = list(known), list(siblings)
+    path = f'{section}.{key}' if section else key
+    close = [f'{section}.{name}' if section else name for name in closest(key, siblings)]
+    if '.' in key and key in known:
+        nested = functools.reduce(lambda inner, part: f'{{{part!r}: {inner}}}', reversed(key.split('.')), '..')
+        return f'unknown key {path!r}: dotted names are for overrides only; write a nested dict: {nested}.'
+    if owners := _parts_with(section, key) if section in PARTS else _types_with(section, key):
+        do = f'did you mean {" or ".join(close)}?' if close else 'set that type, or leave the key out.'
+        return f'unknown key {path}: only {owners} has it; {do}'
+    if section in PARTS:  # its options have names of their own, which other keys have too
+        guess = f'did you mean {" or ".join(close)}?' if close else f'the keys of {section} are {", ".join(siblings)}.'
+        return f'unknown key {path}: {guess}'
+    return f'unknown key {path}: {_other_name(section, key, siblings, known) or _guess(section, key, siblings, known)}'
+
+
+def _other_name(section: str, key: str, siblings: list[str], known: list[str]) -> str:
+    """What a key of another library or another section is here, as the end of a message; '' if it is none."""
+    path = f'{section}.{key}' if section else key
+    if entry := in_context(path):
+        return entry.sentence()
+    name = key.rsplit('.', 1)[-1].lower()  # AgileRL writes its keys in capitals
+    elsewhere = [] if name in siblings else [p for p in known if p.rsplit('.', 1)[-1] == name]
+    if elsewhere:
+        return f'it belongs at {" or ".join(elsewhere[:2])}.'
+    entry = look_up(name, inside=False)
+    return entry.sentence() if entry else ''
+
+
+def _guess(section: str, key: str, siblings: list[str], known: list[str]) -> str:
+    """The closest names of the section, or if others are much closer those; else all of the section."""
+    elsewhere = {p.rsplit('.', 1)[-1] for p in known}
+    near = closest(key, {*siblings, *elsewhere}, n=5)
+    here = [name for name in near if name in siblings]
+    close = [f'{section}.{name}' if section else name for name in here[:2]]
+    close = close or [p for p in known if p.rsplit('.', 1)[-1] in near[:1]][:2]
+    if close:
+        return f'did you mean {" or ".join(close)}?'
+    return f'the keys of {section or "the config"} are {", ".join(siblings) or "none"}.'
+
+
+def _types_with(section: str, key: str) -> str:
+    """The registered types that have this key, e.g. "buffer.type 'multi'"; '' if there are none."""
+    for typed, registry in TYPED.items():
+        if f'{section}.'.startswith(f'{typed}.'):
+            keys = [*filter(None, section.removeprefix(typed).split('.')), key]
+            names = [
+                repr(name) for name in registry.names() if _has_key(getattr(registry.get(name), 'config', None), keys)
+            ]
+            return f'{typed}.type {_some(names)}' if names else ''
+    return ''
+
+
+def _parts_with(path: str, key: str) -> str:
+    """The parts that a config may choose at this path and that have this option, e.g. "surrogate 'rollback'"; '' if none."""
+    registry = PARTS[path]
+    names = [repr(name) for name in registry.names() if key in _options(registry.get(name))]
+    return f'{registry.kind} {_some(names)}' if names else ''
+
+
+def _options(part: Any) -> Iterable[str]:
+    """The names of the options of a registered part, as `zoo.config.components.options_of` has them."""
+    if hasattr(part, 'config'):
+        return getattr(part.config, 'model_fields', ())
+    parameters = inspect.signature(part).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+
+
+def _some(names: list[str]) -> str:
+    """'a, b or c'; of more than three the first two and the number of the others."""
+    *first, last = names if len(names) <= 3 else [*names[:2], f'{len(names) - 2} others']
+    return f'{", ".join(first)} or {last}' if first else last
+
+
+def _has_key(section: Any, keys: Iterable[str]) -> bool:
+    """Whether a section class has a key, at a path of sections within it."""
+    for key in keys:
+        field = getattr(section, 'model_fields', {}).get(key)
+        if field is None:
+            return False
+        section = field.annotation
+    return True
+
+
+def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str:
+    """The message for a value of the wrong type or out of range: the value, the accepted values, what to do."""
+    got = f'{shown(value)} ({"text" if isinstance(value, str) else type(value).__name__})'
+    got = got if value is not None else 'null'
+    if not isinstance(wanted, FieldInfo):
+        first = next((key for key in ('type', 'id') if key in wanted.model_fields), '')
+        do = f'; write {path}: {{{first}: {value}}}' if first and isinstance(value, str) and value.isprintable() else ''
+        return f'{path} is {got} but must be a section with the keys {", ".join(wanted.model_fields)}{do}.'
+    patterned = wanted.description and any(getattr(m, 'pattern', None) for m in wanted.metadata)
+    must = wanted.description if patterned else describe(wanted.annotation, wanted.metadata)
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    whole = whole and 'an integer' in describe(wanted.annotation)
+    do = f'write {int(value)}' if whole else _as_list(path, value, wanted) or _advice(wanted)
+    return f'{path} is {got} but must be {must}; {do}.'
+
+
+def _as_list(path: str, value: Any, wanted: FieldInfo) -> str:
+    """What to write where a list is wanted and something that could be in it was given; '' for other values."""
+    if get_origin(wanted.annotation) is not list or isinstance(value, bool | list):
+        return ''
+    if isinstance(value, int | float | str):
+        return f'write {path}: [{_written(path, value)}]' if len(shown(value)) < 60 else ''
+    if not isinstance(value, dict) or path not in PARTS or len(shown(value)) >= 60:
+        return ''
+    if 'type' in value:
+        return f'write {path}: [{_flow(value)}]'
+    mine, others = [], []
+    for key, inner in value.items():
+        entry = look_up(str(key), inside=False)
+        if key in PARTS[path] and (options := _options(PARTS[path].get(key))):
+            mine.append(_flow({'type': key, next(iter(options)): inner}))
+        elif isinstance(entry, Here) and entry.path == path and entry.forms:
+            mine.append(re.sub(r'\d+(?=\})', _flow(inner), entry.forms[0].removeprefix('[').removesuffix(']')))
+        elif isinstance(entry, Here):
+            others.append(f'{entry.path}: {_flow(inner)}')
+        else:
+            return ''
+    return 'write ' + ' and '.join([f'{path}: [{", ".join(mine)}]'] * bool(mine) + others)
+
+
+def _written(path: str, value: Any) -> str:
+    """One item of a list as it is written; of a part that has options without a default, with those."""
+    part = PARTS[path].get(value) if path in PARTS and value in PARTS[path] else None
+    fields = getattr(getattr(part, 'config', None), 'model_fields', {})
+    missing = [name for name, field in fields.items() if field.is_required() and name != 'type']
+    return f'{{type: {value}, {", ".join(f"{name}: .." for name in missing)}}}' if missing else str(value)
+
+
+def _flow(value: Any) -> str:
+    """A value in YAML's form on one line."""
+    if isinstance(value, dict):
+        return f'{{{", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items())}}}'
+    return f'[{", ".join(map(_flow, value))}]' if isinstance(value, list) else str(value)
+
+
+def missing_value(path: str, field: FieldInfo) -> str:
+    """The message for a missing key without a default."""
+    return f'{path} is missing: give {describe(field.annotation, field.metadata)} ({field.description or "required"}).'
+
+
+def _advice(field: FieldInfo) -> str:
+    default = field.default
+    if default is PydanticUndefined or isinstance(default, BaseModel):
+        return f'it is the {field.description}' if field.description else 'change it'
+    return f'leave it out for {"null" if default is None else repr(default)}, the default'
+
+
+def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """Type and range of a field in words: 'a number > 0 or {start, end, over}'."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        inner = [m for meta in args[1:] for m in (meta.metadata if isinstance(meta, FieldInfo) else [meta])]
+        return describe(args[0], [*inner, *metadata])
+    if origin in (Union, types.UnionType):
+        names = str in args and any(get_origin(arg) is dict for arg in args)  # of a part
+        args = tuple(arg for arg in args if not names or get_origin(arg) is not dict)
+        words = [
+            'a name or {type: name, its options}'
+            if names and arg is str
+            else describe(arg, () if arg is type(None) else metadata)
+            for arg in args
+        ]
+        return ' or '.join([w for w in words if w != 'null'] + [w for w in words if w == 'null'])
+    if origin is Literal:
+        return 'one of ' + ', '.join(map(repr, args)) if len(args) > 1 else repr(args[0])
+    if origin is list:
+        return _list_of(args[0], metadata)
+    return _noun(annotation, origin, args) + _range(metadata)
+
+
+def _list_of(annotation: Any, metadata: Iterable[Any]) -> str:
+    """'a list of one or more integers >= 1'"""
+    metas = list(metadata)
+    least = max((getattr(m, 'min_length', None) or 0 for m in metas), default=0)
+    most = max((getattr(m, 'max_length', None) or 0 for m in metas), default=0)
+    number = f'{"one" if least == 1 else least} or more ' if least else ''
+    items = re.sub(r'^(?:an? )(\w+)|^text', lambda m: f'{m[1] or "text"}s', describe(annotation))
+    return f'a list of {number}{items}{f", at most {most}" if most else ""}'
+
+
+def _noun(annotation: Any, origin: Any, args: tuple[Any, ...]) -> str:
+    simple = {
+        bool: 'true or false',
+        int: 'an integer',
+        float: 'a number',
+        str: 'text',
+        type(None): 'null',
+        Any: 'any value',
+        dict: 'a section of your own keys',
+        Callable: 'a function',
+    }
+    if origin is tuple:
+        return f'[{", ".join(describe(a) for a in args)}]'
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f'{{{", ".join(annotation.model_fields)}}}'
+    return simple.get(origin or annotation, getattr(origin or annotation, '__name__', str(annotation)))
+
+
+def _range(metadata: Iterable[Any]) -> str:
+    found = [(words, getattr(m, name, None)) for m in metadata for name, words in _RANGES.items()]
+    text = ' and '.join(words.format(value) for words, value in found if value is not None)
+    return f' {text}' if text else ''
+
+
+_RANGES = {
+    'gt': '> {:g}',
+    'ge': '>= {:g}',
+    'lt': '< {:g}',
+    'le': '<= {:g}',
+    'min_length': 'of length at least {}',
+    'max_length': 'of length at most {}',
+    'pattern': 'matching {}',
+}
