@@ -29,7 +29,8 @@ from zoo.env.errors import EnvError, Restarts
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode
 from zoo.worker.collector import Collector, EnvGroup, Steps
-from zoo.worker.infos import InfoKeys, joined_infos
+from zoo.worker.info_columns import joined_infos
+from zoo.worker.infos import InfoKeys
 
 
 class RemoteEnvs:
@@ -51,7 +52,6 @@ class RemoteEnvs:
         self.info_columns: tuple[str, ...] = ()
 
     def command(self, command: EnvCommand) -> list[Any]:
-        """As `VectorEnv.command`, for the envs of the runner."""
         sendable(command)
         found: list[Any] = self._call('command', command)
         if command.kind == 'set':
@@ -59,7 +59,6 @@ class RemoteEnvs:
         return found
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        """As `VectorEnv.set_reset_options`."""
         self._call('set_reset_options', options)
         self._orders.reset_options = options
 
@@ -183,11 +182,8 @@ class RemoteCollector(Collector):
         ]
         self._times['n'] += 1
         self._env_time += perf_counter() - start
-        joined = joined_infos(
-            [_Columns(infos[group], self._shape.n_env, self._shape.name) for group in sorted(infos)],
-            self._shape.info_columns,
-            self._shape.n_step,
-        )
+        shape, groups = self._shape, [(self._shape.n_env, infos[group]) for group in sorted(infos)]
+        joined = joined_infos(groups, shape.info_columns, shape.n_step, shape.name)
         output, state = tree_of(self._whole, 'output'), tree_of(self._whole, 'state')
         # in the order of one process: by t, then by env
         episodes = sorted((each for parcel in parcels for each in parcel.episodes), key=lambda episode: episode[0])
@@ -270,17 +266,6 @@ class RemoteCollector(Collector):
                 f'envs were made anew {restarts.count} times, wanted at most {restarts.limit} times in a run; mend the env, or '
                 'raise env.max_restarts.'
             )
-
-
-class _Columns(NamedTuple):
-    """The infos of one runner, for `joined_infos`."""
-
-    columns: Mapping[str, np.ndarray]
-    n_env: int
-    name: str
-
-    def column(self, key: str) -> np.ndarray | None:
-        return self.columns.get(key)
 
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from zoo.backend.executor import Acting
 from zoo.core.data import Fetch, Rollout, StepBlock, first_leaf, leaves, map_tensors
 from zoo.env import AnyVectorEnv
 from zoo.policy.modes import CollectMode
-from zoo.worker.infos import COLUMN, NO_NUMBERS, InfoKeys, InfoTally, RowObserver, row_observers, warn_of_missing
+from zoo.worker.infos import NO_NUMBERS, InfoKeys, InfoTally, RowObserver, row_observers
 
 if TYPE_CHECKING:
     from zoo.backend.recurrent import EpisodicActing
@@ -141,10 +141,13 @@ class Collector:
         if is_reset is not None and is_broken is not None:
             mark_broken(is_reset, end, is_broken)
         if infos and self.collect_iter == 0:
+            from zoo.worker.info_columns import warn_of_missing
+
             warn_of_missing(infos)
         steps = steps._replace(info=infos)
-        transition = self._mode.process_transition(map_tensors(lambda x: x[:-1], obs), found.output, steps)
-        data: Any = {**transition, **{COLUMN.format(key): x for key, x in infos.items()}} if infos else transition
+        data: Any = self._mode.process_transition(map_tensors(lambda x: x[:-1], obs), found.output, steps)
+        if infos:
+            data = {**data, **{f'info/{key}': x for key, x in infos.items()}}
         lead = (self._n_step, self.n_env)
         for path, x in leaves(data):
             if x.shape[:2] != lead:
