@@ -111,7 +111,7 @@ class _Update:
         self.compiled = CompiledFunction(self._replay, getattr(step, '__name__', type(step).__name__))
 
     def run(self, data: Pass, numbers: Numbers) -> Metrics:
-        """As `Executor.run`."""
+        """As `Eager.run`."""
         moving = dict(_moving(numbers))
         own = {name for optimizer in self._optimizers for name in optimizer.names}
         others = {name: x.detach() for name, x in named_tensors(self._model).items() if name not in own}

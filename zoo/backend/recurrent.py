@@ -23,12 +23,10 @@ class EpisodicActing:
 
     @property
     def output(self) -> dict[str, Any]:
-        """As `Acting.output`."""
         return self._acting.output
 
     @property
     def state(self) -> State:
-        """As `Acting.state`."""
         return self._acting.state
 
     def begin(self) -> None:

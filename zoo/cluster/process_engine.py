@@ -172,7 +172,6 @@ class ProcessEngine(OutsideEngine):
         self._end = weakref.finalize(self, _end, self._children, self._selector, os.getpid())  # at exit too
 
     def start(self, specs: list[RunnerSpec]) -> None:
-        """Starts all processes at once, and waits until their runners are made."""
         try:
             for spec in specs:
                 self._blobs[spec.group] = pickle.dumps((self._make, spec))
@@ -184,7 +183,6 @@ class ProcessEngine(OutsideEngine):
         self._is_started = True
 
     def publish(self, weights: np.ndarray, version: int) -> None:
-        """Copies the weights into shared memory, where orders that are outstanding do not need it."""
         if self._weights is None:
             fd = WeightSlots.new(weights.nbytes, self._n_slot)
             self._weights = WeightSlots(fd), fd
@@ -222,7 +220,6 @@ class ProcessEngine(OutsideEngine):
         return answer.raise_() if isinstance(answer, Failure) else pickle.loads(answer)
 
     def pids(self) -> dict[int, tuple[str, int]]:
-        """The host and the process of each runner, also of one that is still starting."""
         return {group: (socket.gethostname(), child.pid) for group, child in self._children.items()}
 
     def close(self) -> None:
@@ -338,7 +335,7 @@ def _serve(channel: Channel, blob: bytes, stderr: list[int], says_start: bool) -
         make, spec = pickle.loads(blob)
         runner = make(spec)
     except BaseException as error:  # even SystemExit: the engine says what became of it
-        channel.send(('failed', failure_of(error, socket.gethostname())))
+        channel.send(('failed', failure_of(error)))
         return
     _give_stderr_back(stderr, says_start)
     channel.send(('ready', None))
@@ -365,7 +362,7 @@ def _serve(channel: Channel, blob: bytes, stderr: list[int], says_start: bool) -
                     number, method, args = content
                     message = 'result', (number, pickle.dumps(getattr(runner, method)(*args)))
             except BaseException as error:
-                failure = failure_of(error, socket.gethostname())
+                failure = failure_of(error)
                 message = ('failed', failure) if kind == 'order' else ('result', (number, failure))
             channel.send(message, fds)
         for fd in fds:

@@ -40,7 +40,7 @@ class RunnerProcess:
         try:
             self._runners[spec.group] = self._make(replace(spec, cargo=cargo.tobytes()))
         except Exception as error:  # an env's own too
-            return failure_of(error, socket.gethostname())
+            return failure_of(error)
         return socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id()
 
     def publish(self, version: int, weights: np.ndarray) -> None:
@@ -60,17 +60,15 @@ class RunnerProcess:
             runner.load(weights, version)
             return runner.collect(order)
         except Exception as error:
-            return failure_of(error, socket.gethostname())
+            return failure_of(error)
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> tuple[Any] | Failure:
-        """What a method of a runner returns, in a tuple."""
         try:
             return (getattr(self._runners[group], method)(*args),)
         except Exception as error:
-            return failure_of(error, socket.gethostname())
+            return failure_of(error)
 
     def close(self) -> None:
-        """Closes the envs of all runners."""
         while self._runners:
             self._runners.popitem()[1].close()
 
@@ -139,7 +137,6 @@ class RayEngine(OutsideEngine):
             raise
 
     def publish(self, weights: np.ndarray, version: int) -> None:
-        """Puts the weights into Ray's store, once."""
         ref = self._weights[version] = ray.put(weights)
         for old in sorted(self._weights)[:-N_VERSION]:
             del self._weights[old]  # Ray keeps what an outstanding call refers to
@@ -165,7 +162,6 @@ class RayEngine(OutsideEngine):
         return answer.raise_() if isinstance(answer, Failure) else answer[0]
 
     def pids(self) -> dict[int, tuple[str, int]]:
-        """Host and process of the runners that have answered."""
         return {group: actor.place[:2] for group, actor in self._actors.items() if actor.place is not None}
 
     def nodes(self) -> dict[int, str]:

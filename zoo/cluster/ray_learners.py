@@ -86,7 +86,7 @@ class RankProcess:
             found: dict[str, Any] = unpacked(cargo, host, who)
             return found['work'](order.rank, self.ask, **found['options'])
         except BaseException as error:  # also SystemExit after a signal
-            return failure_of(error, host, who)
+            return failure_of(error, who)
 
     def send(self, kind: Kind, value: object) -> None:
         """Sends it to the driver; nothing where that is gone, which `_listen` notices."""
@@ -157,12 +157,10 @@ class LineStream(io.TextIOBase):
         self._send, self._kind = send, kind
 
     def write(self, text: str) -> int:
-        """Sends the text."""
         self._send(self._kind, text)
         return len(text)
 
     def writable(self) -> bool:
-        """True."""
         return True
 
 

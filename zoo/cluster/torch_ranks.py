@@ -120,19 +120,16 @@ class TorchRanks:
         return found[0].view(n.shape), found[1], found[2]
 
     def gather(self, value: Any) -> list[Any]:
-        """As `Ranks.gather`."""
         values: list[Any] = [None] * self.size
         self._call('what all ranks say', lambda: torch.distributed.all_gather_object(values, value))
         return values
 
     def share(self, value: Any, root: int = 0) -> Any:
-        """As `Ranks.share`."""
         place = [value if self.rank == root else None]
         self._call(f'what rank {root} says', lambda: torch.distributed.broadcast_object_list(place, root))
         return place[0]
 
     def close(self) -> None:
-        """As `Ranks.close`."""
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 

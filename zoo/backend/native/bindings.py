@@ -355,7 +355,6 @@ class Library:
         _declare(dll)
 
     def level(self) -> Level:
-        """The level in use."""
         return Level(self.dll.zoo_level())
 
     def set_level(self, level: Level | int) -> Level:
@@ -363,7 +362,6 @@ class Library:
         return Level(self.dll.zoo_set_level(int(level)))
 
     def workspace(self) -> Workspace:
-        """New scratch memory."""
         return Workspace(self.dll)
 
     def epoch(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, DrawNoise, Eager, Executor, Explore, Numbers, Pass, Step
+from zoo.backend.executor import Acting, DrawNoise, Eager, Explore, Numbers, Pass, Step
 from zoo.backend.native.bindings import ActingBlocks, Column, Kind, Library, Model, Output, StepSpec, ValueLoss, load
 from zoo.backend.native.network import (
     buffers_of,
@@ -22,7 +21,6 @@ from zoo.backend.native.network import (
 from zoo.core.data import Columns, Metrics, Obs, State
 from zoo.core.errors import UserError
 from zoo.core.spaces import ACTION_MASK
-from zoo.model.actor_critic import ActorCritic
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
 
@@ -64,7 +62,7 @@ def level() -> str:
     return 'none' if library is None else library.level().name.lower()
 
 
-class NativeExecutor:
+class NativeExecutor(Eager):
     """Runs the four steps of zoo.policy.gradient_steps in C; another executor runs what C does not know.
 
     That is a step of another kind, one with a part of `unknown_parts`, optimisers of other kinds, or other columns.
@@ -75,20 +73,20 @@ class NativeExecutor:
     name = 'native'
 
     def __init__(
-        self, model: nn.Module, dist: ActionDist, fallback: Executor | None = None, only_acts: bool = False
+        self, model: nn.Module, dist: ActionDist, fallback: Eager | None = None, only_acts: bool = False
     ) -> None:
         library, why = load()
         if library is None:
             raise RuntimeError(why)
         self._library: Library = library
-        self._model = cast(ActorCritic, model)
-        self._dist, self._fallback = dist, Eager(model, dist) if fallback is None else fallback
+        super().__init__(model, dist)
+        self._fallback = Eager(model, dist) if fallback is None else fallback
         self._workspace, self._only_acts = library.workspace(), only_acts
         self._described: Model | None = None
         self._places: list[int] = []
 
     def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
-        """As `Executor.run`. Raises: UserError if the model was changed since, so that C does not serve it any more."""
+        """As `Eager.run`. Raises: UserError if the model was changed since, so that C does not serve it any more."""
         if why := obstacle_of_model(self._model, self._dist, _CPU):
             raise UserError(f'{why}; it came after the policy was made: use policy.learn.executor=eager')
         is_known = not self._only_acts and _is_known(step, optimizers, numbers)
