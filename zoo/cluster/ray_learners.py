@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from logging.handlers import QueueHandler
 from multiprocessing.connection import Client, Connection, Listener, wait
@@ -63,8 +64,7 @@ class RankProcess:
 
     def __init__(self, key: bytes) -> None:
         self._listener = Listener((ray.util.get_node_ip_address(), 0), authkey=key)
-        self._line: Connection | None = None
-        self._lock, self._is_connected = threading.Lock(), threading.Event()
+        self._line, self._lock = Future[Connection](), threading.Lock()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name='line', daemon=True).start()
 
@@ -80,7 +80,6 @@ class RankProcess:
         """What the function in the cargo returns, called with the rank and `ask`; or a Failure."""
         who, host = f'rank {order.rank}', socket.gethostname()
         try:
-            self._is_connected.wait()
             self._prepare(order)
             check_versions(order.versions, host, who)
             found: dict[str, Any] = unpacked(cargo, host, who)
@@ -90,9 +89,9 @@ class RankProcess:
 
     def send(self, kind: Kind, value: object) -> None:
         """Sends it to the driver; nothing where that is gone, which `_listen` notices."""
-        assert self._line is not None
+        line = self._line.result()
         with self._lock, suppress(OSError):
-            self._line.send((kind, value))
+            line.send((kind, value))
 
     def ask(self, *args: Any) -> Any:
         """What the driver's function returns for these arguments."""
@@ -102,8 +101,7 @@ class RankProcess:
     def _listen(self) -> None:
         """Takes signals and answers from the driver; ends the process when the driver is gone."""
         connection: Any = self._listener.accept()
-        self._line = connection
-        self._is_connected.set()
+        self._line.set_result(connection)
         try:
             while True:
                 kind, value = connection.recv()

@@ -40,7 +40,6 @@ class RemoteEnvs:
     """
 
     steps_async = True  # so that the time of a rollout is that of waiting
-    autoreset = 'same_step'  # without a meaning here: the learner reads no infos
 
     def __init__(
         self, engine: Engine, orders: Orders, group: int, n_env: int, name: str, spaces: tuple[Space, Space]
@@ -48,8 +47,6 @@ class RemoteEnvs:
         self._engine, self._orders, self._group = engine, orders, group
         self.n_env, self.name = n_env, name
         self.obs_space, self.action_space = spaces
-        self.watched: tuple[str, ...] = ()
-        self.info_columns: tuple[str, ...] = ()
 
     def command(self, command: EnvCommand) -> list[Any]:
         sendable(command)
@@ -62,14 +59,8 @@ class RemoteEnvs:
         self._call('set_reset_options', options)
         self._orders.reset_options = options
 
-    def watch(self, keys: Sequence[str]) -> None:
-        """Nothing: the runner knows which entries are kept."""
-
     def compile(self, compile: Compile) -> None:
         """Nothing to compile: these envs are no tensor programs."""
-
-    def check(self) -> None:
-        """Nothing: the runner has looked at every step."""
 
     def close(self) -> None:
         """Nothing: the engine ends its runners."""
@@ -191,11 +182,11 @@ class RemoteCollector(Collector):
 
     def metrics(self) -> dict[str, float]:
         """What the log has of runners, times as means over the rollouts since the last call."""
-        times, counts, n = self._times, self._orders.counts, max(self._times['n'], 1.0)
+        times, n = self._times, max(self._times['n'], 1.0)
         found: dict[str, float] = {
             'cluster/runner': len(self._engine.pids()),
-            'cluster/restart': counts.restart,
-            'cluster/discarded_step': counts.discarded_step,
+            'cluster/restart': self._orders.n_restart,
+            'cluster/discarded_step': self._orders.n_discarded,
             'cluster/mb_per_s': times['n_byte'] / MEGABYTE / max(perf_counter() - self._since, 1e-9),
             **{f'cluster/{name}_s': times[name] / n for name in ('put', 'wait', 'join')},
             **{f'time/runner_{name}_s': times[name] / n / self._shape.n_runner for name in ('env', 'act')},

@@ -255,16 +255,9 @@ def adam_struct(optimizer: FlatAdam) -> ctypes.Structure:
         name: address(name, getattr(optimizer, name), torch.float32, (size,))
         for name in ('param', 'grad', 'exp_avg', 'exp_avg_sq')
     }
-    lr, beta1, beta2, eps = optimizer.rates
-    return AdamStruct(
-        size=size,
-        **buffers,
-        lr=lr,
-        beta1=beta1,
-        beta2=beta2,
-        eps=eps,
-        step_count=address('step_count', optimizer.step_count, torch.float32, ()),
-    )
+    rates = dict(zip(('lr', 'beta1', 'beta2', 'eps'), optimizer.rates, strict=True))
+    step_count = address('step_count', optimizer.step_count, torch.float32, ())
+    return AdamStruct(size=size, step_count=step_count, **buffers, **rates)
 
 
 def address(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> int:

@@ -24,26 +24,17 @@ from zoo.core.spaces import ACTION_MASK
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
 
-_METRICS: dict[Kind, dict[str, Column]] = {
-    Kind.POLICY: {
-        'policy_loss': Column.POLICY_LOSS,
-        'entropy': Column.ENTROPY,
-        'approx_kl': Column.APPROX_KL,
-        'clipfrac': Column.CLIPFRAC,
-        'grad_norm': Column.GRAD_NORM,
-    },
-    Kind.VALUE: {'value_loss': Column.VALUE_LOSS, 'value_grad_norm': Column.GRAD_NORM},
-    Kind.AUX: {
-        'auxiliary_loss': Column.AUXILIARY_LOSS,
-        'aux_value_loss': Column.AUX_VALUE_LOSS,
-        'behavioral_cloning_loss': Column.BEHAVIORAL_CLONING_LOSS,
-        'aux_grad_norm': Column.GRAD_NORM,
-    },
+_POLICY_METRICS = 'policy_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm'
+_METRICS = {
+    Kind.PPO: (*_POLICY_METRICS, 'value_loss'),
+    Kind.POLICY: _POLICY_METRICS,
+    Kind.VALUE: ('value_loss', 'value_grad_norm'),
+    Kind.AUX: ('auxiliary_loss', 'aux_value_loss', 'behavioral_cloning_loss', 'aux_grad_norm'),
 }
+_COLUMNS = {column.name.lower(): column for column in Column}  # value_grad_norm and aux_grad_norm are in GRAD_NORM
 _CPU = torch.device('cpu')
 _PER_ROW = ('value', 'adv', 'return_', 'weight')
 _READ = (*_PER_ROW, 'obs', 'action', 'logit')
-_METRICS[Kind.PPO] = {**_METRICS[Kind.POLICY], 'value_loss': Column.VALUE_LOSS}
 
 
 def obstacle(model: nn.Module, dist: ActionDist, device: torch.device) -> str:
@@ -101,15 +92,15 @@ class NativeExecutor(Eager):
         else:  # the last minibatch of each pass is smaller
             parts = [part for order in data.order for part in ((order[:-n_rest], size), (order[-n_rest:], n_rest))]
             rows = torch.cat([self._epoch(options, columns, optimizers, *part) for part in parts if len(part[0])])
-        names = dict(_METRICS[kind])
+        names = list(_METRICS[kind])
         if options.measure_kl:
-            names |= {'kl': Column.KL, 'ratio_max': Column.RATIO_MAX}
+            names += ['kl', 'ratio_max']
         if 'value_loss' in names and options.value_loss in (ValueLoss.CLIPPED_VALUE, ValueLoss.CLIPPED_ERROR):
-            names['value_clipfrac'] = Column.VALUE_CLIPFRAC
+            names.append('value_clipfrac')
         if options.kl_penalty is not None:
-            names['penalty_kl'] = Column.PENALTY_KL
+            names.append('penalty_kl')
         by_column = rows.t().contiguous().float()
-        return {name: by_column[column] for name, column in names.items()}
+        return {name: by_column[_COLUMNS.get(name, Column.GRAD_NORM)] for name in names}
 
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
         if explore is not None:
