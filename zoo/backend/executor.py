@@ -5,7 +5,7 @@ The other executors, native (C) and graph (compiled), do the same faster; `zoo.b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -212,9 +212,9 @@ def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = No
     state holds for the critic stays as it was.
     """
     if not keeps_state(model):
-        return (
-            _without_histogram(model.compute_actor_critic(obs)) if with_value else {'logit': model.compute_actor(obs)}
-        )
+        if not with_value:
+            return {'logit': model.compute_actor(obs)}
+        return _without_histogram(model.compute_actor_critic(obs))
     state = model.initial_state(len(first_leaf(obs))) if state is None else state
     if with_value:
         return _without_histogram(model.compute_actor_critic(obs, state))
@@ -247,15 +247,18 @@ class ForwardActing:
         """Nothing to prepare."""
 
     def step(self, t: int) -> Tensor:
-        obs = (
-            self._obs_rows[t]
-            if self._is_aligned
-            else map_tensors(lambda x: x if _is_aligned(x) else x.clone(), self._obs_rows[t])
-        )
+        obs = self._obs_rows[t]
+        if not self._is_aligned:
+            obs = map_tensors(lambda x: x if _is_aligned(x) else x.clone(), obs)
         output = self._forward(obs, self.state)
         self.state = output.get('state')
         if not self._rows:
-            _check_lead(output, self._n_env)
+            for name, x in leaves(output):
+                if x.shape[:1] != (self._n_env,):
+                    raise ValueError(
+                        f"the policy's output {name!r} has shape {tuple(x.shape)} but must begin with the {self._n_env} "
+                        'envs that it acted for; keep what belongs to no env in the policy'
+                    )
             self.output = map_tensors(lambda x: x.new_empty((self._n_step, *x.shape)), output)
             self._rows = [block.unbind(0) for _, block in leaves(self.output)]
             self._actions = self.output['action'].unbind(0)
@@ -273,12 +276,3 @@ def _is_aligned(x: Tensor) -> bool:
     Integers are converted into new memory before; pinned memory is read by a GPU.
     """
     return not (x.is_cpu and x.is_floating_point() and x.data_ptr() % ALIGNMENT) or x.is_pinned()
-
-
-def _check_lead(output: Mapping[str, Any], n_env: int) -> None:
-    for name, x in leaves(output):
-        if x.shape[:1] != (n_env,):
-            raise ValueError(
-                f"the policy's output {name!r} has shape {tuple(x.shape)} but must begin with the {n_env} "
-                'envs that it acted for; keep what belongs to no env in the policy'
-            )

@@ -37,7 +37,6 @@ class EpisodicActing:
         self._is_new = False
 
     def step(self, t: int) -> Tensor:
-        """Acts on row t and returns the action [B, ...]."""
         if t:
             self._acting.restart(self._begins(t - 1))
         return self._acting.step(t)

@@ -119,15 +119,17 @@ class RayEngine(OutsideEngine):
     def start(self, specs: list[RunnerSpec]) -> None:
         """Joins or starts Ray and makes the runners. Raises: see `Engine.start`; UserError if no cluster can be joined."""
         self._specs = {spec.group: spec for spec in specs}
+        self._n_actor = n = -(-len(specs) // self._per_process)
+        self._need = {'CPU': n * self._cluster['runner_cpu'], 'GPU': n * self._cluster['runner_gpu']}
         deadline = monotonic() + self._cluster['start_timeout']
         try:
             with given_up_at_its_end() as is_over:  # Ray makes a SystemError of what is raised during its calls
                 working_dir = self._cluster['working_dir']
-                self._owns_ray = ray_cluster.join(self._cluster['address'], self._need()[1], working_dir)
+                self._owns_ray = ray_cluster.join(self._cluster['address'], self._need, working_dir)
                 if lack := self._lack():
                     logger.warning('%s; waiting for more', lack)
                 self._cargo = ray.put(np.frombuffer(specs[0].cargo, dtype=np.uint8))
-                groups = [spec.group for spec in specs]
+                groups = list(self._specs)
                 for first in range(0, len(groups), self._per_process):
                     self._make(groups[first : first + self._per_process])
                 self._wait_for_start(deadline, is_over)
@@ -212,24 +214,16 @@ class RayEngine(OutsideEngine):
         method = getattr(actor.handle, name)
         return method.options(concurrency_group=f'runner{actor.groups.index(group)}') if self._has_threads else method
 
-    def _need(self) -> tuple[int, dict[str, float]]:
-        """How many actors there are to be, and what they need of Ray's resources."""
-        n = -(-len(self._specs) // self._per_process)
-        return n, {'CPU': n * self._cluster['runner_cpu'], 'GPU': n * self._cluster['runner_gpu']}
-
     def _lack(self) -> str:
-        n, need = self._need()
-        return ray_cluster.lack(f'{n} runners' if self._per_process == 1 else f'{n} processes of runners', n, need)
+        what = 'runners' if self._per_process == 1 else 'processes of runners'
+        return ray_cluster.lack(f'{self._n_actor} {what}', self._n_actor, self._need)
 
     def _starting(self) -> list[int]:
         return [group for group, actor in self._actors.items() if actor.starting]
 
     def _late(self, missing: list[int]) -> str:
-        return (
-            f'{len(missing)} of {len(self._specs)} runners did not start within cluster.start_timeout='
-            f'{self._cluster["start_timeout"]:g} s: '
-            f'{self._lack() or ray_cluster.room() + "; other runs may use it, or starting takes longer"}'
-        )
+        what = f'{len(missing)} of {len(self._specs)} runners'
+        return ray_cluster.late(what, self._cluster['start_timeout'], self._lack())
 
     def _pump(self, timeout: float) -> None:
         if not self._due:

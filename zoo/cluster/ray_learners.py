@@ -143,7 +143,6 @@ class LineHandler(QueueHandler):
         self.addFilter(lambda record: record.name != SAID_BY_DRIVER)
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Sends a record, whose message is complete."""
         plain = {key: value for key, value in vars(record).items() if isinstance(value, str | int | float | None)}
         self._send('log', plain)
 
@@ -360,10 +359,7 @@ class _Crew:
             if monotonic() >= deadline:
                 need = {name: x * self._n for name, x in self._bundle.items()}
                 lack = ray_cluster.lack(f'{self._n} ranks', self._n, need, 'cluster.learner_num')
-                raise RunError(
-                    f'{self._n} ranks did not start within cluster.start_timeout={self._cfg.cluster.start_timeout:g} s: '
-                    f'{lack or ray_cluster.room() + "; other runs may use it, or starting takes longer"}'
-                )
+                raise RunError(ray_cluster.late(f'{self._n} ranks', self._cfg.cluster.start_timeout, lack))
 
 
 def _is_other_fault(found: object) -> bool:

@@ -42,7 +42,6 @@ class Evaluation(NamedTuple):
 
     @property
     def return_mean(self) -> float:
-        """Mean return."""
         return float(np.mean(self.returns))
 
     @property
@@ -52,12 +51,10 @@ class Evaluation(NamedTuple):
 
     @property
     def return_min(self) -> float:
-        """The lowest return."""
         return min(self.returns)
 
     @property
     def return_max(self) -> float:
-        """The highest return."""
         return max(self.returns)
 
     @property
@@ -255,7 +252,6 @@ class _Tally:
         self._reader.restart()
 
     def record(self, timestep: Timestep) -> None:
-        """Counts a step."""
         is_reset = None if timestep.is_reset is None else timestep.is_reset.cpu().numpy()
         ended = (timestep.terminated | timestep.truncated).cpu().numpy()
         self._total += timestep.reward.cpu().numpy()

@@ -60,10 +60,6 @@ class InfoKeys:
     step: tuple[str, ...] = ()
     told: set[tuple[str, str]] = field(default_factory=set, compare=False)  # (option, key) that a reader has warned of
 
-    @property
-    def wanted(self) -> bool:
-        return bool(self.last or self.step)
-
 
 ALL_NUMBERS, NO_NUMBERS = InfoKeys(), InfoKeys(())
 _WITHOUT_NUMBERS = OWN_KEYS - {FINAL_INFO}  # entries of a vector's info
@@ -196,7 +192,7 @@ def row_observers(
     for mine, env in zip(observers, envs, strict=True):
         if infos.step:
             env.watch(infos.step)
-        if infos.wanted and not env.is_tensor_program:  # which has no infos
+        if (infos.last or infos.step) and not env.is_tensor_program:  # which has no infos
             mine.append(EpisodeNumbers(infos, env.n_env, env.autoreset, found))
     keys, name = envs[0].info_columns, envs[0].name
     if not keys:

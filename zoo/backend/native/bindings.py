@@ -208,7 +208,6 @@ class ActingBlocks:
 
 
 def step_struct(spec: StepSpec) -> ctypes.Structure:
-    """A zoo_step."""
     options = {name: getattr(spec, name) for name in ('dual_clip', 'kl_penalty', 'grad_clip')}
     plain = {name: value for name, value in spec._asdict().items() if name not in options}
     return StepStruct(
