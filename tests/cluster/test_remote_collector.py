@@ -55,7 +55,7 @@ def made(engine: RowsEngine, max_lag: int = 0, limit: int = 10) -> RemoteCollect
         Box(np.full(1, -99.0, np.float32), np.full(1, 99.0, np.float32)),
     )
     envs: Any = [SimpleNamespace(n_env=B, name='x', obs_space=space)] * 2
-    mode: Any = SimpleNamespace(n_step=T, reset=lambda: None, forget=lambda envs: None)
+    mode: Any = SimpleNamespace(n_step=T, reset=lambda: None)
     rows = RemoteCollector(envs, mode, engine, orders, layout, max_lag, Restarts(limit), ('speed',))  # type: ignore[arg-type]
     rows.reset(np.random.SeedSequence([1, 2]))
     return rows

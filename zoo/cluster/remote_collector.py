@@ -155,9 +155,6 @@ class RemoteCollector(Collector):
         self._orders.wait(collect_iter, use)
         self._times['wait'] += perf_counter() - wait_from - join_s
         self._times['join'] += join_s
-        for envs in fresh:
-            self.episodes.drop(envs)
-            self._mode.forget(envs)
         if self._max_lag == 1:
             self._ask(collect_iter + 1, collect_iter, env_step)
         parcels = [found[group] for group in sorted(found)]
@@ -171,7 +168,7 @@ class RemoteCollector(Collector):
         output, state = tree_of(self._whole, 'output'), tree_of(self._whole, 'state')
         # in the order of one process: by t, then by env
         episodes = sorted((each for parcel in parcels for each in parcel.episodes), key=lambda episode: episode[0])
-        return Steps(output, state, joined, episodes)
+        return Steps(output, state, joined, episodes, fresh)
 
     def metrics(self) -> dict[str, float]:
         """What the log has of runners, times as means over the rollouts since the last call."""

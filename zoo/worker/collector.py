@@ -26,12 +26,14 @@ class Steps(NamedTuple):
 
     output: of acting, [T, B, ...] each; state: the recurrent state before row 0, [B, ...], or None.
     infos: {entry: [T, B, ...] f32} of env.info_columns.   episodes: (t, the env's own numbers), in order of time.
+    fresh: envs that begin new episodes with row 0, since those before were lost.
     """
 
     output: dict[str, Any]
     state: Any
     infos: dict[str, Tensor]
     episodes: Sequence[tuple[int, dict[str, float]]]
+    fresh: Sequence[slice] = ()
 
 
 class Collector:
@@ -122,6 +124,9 @@ class Collector:
             group.reset(seed)
 
     def _rollout(self, found: Steps) -> Rollout:
+        for envs in found.fresh:
+            self.episodes.drop(envs)
+            self._mode.forget(envs)
         obs, steps, infos = self.block.obs, self.block.steps, found.infos
         end, is_reset = steps.terminated | steps.truncated, steps.is_reset
         is_broken = None if steps.begins is None or is_reset is None else is_reset & steps.truncated
