@@ -38,7 +38,7 @@ from report import (
     versions_line,
     write_json,
 )
-from zoo.backend.executor import Eager, Executor, ForwardActing, Pass, forward_for_acting
+from zoo.backend.executor import Eager, ForwardActing, Pass, forward_for_acting
 from zoo.backend.graph import GraphActing, GraphExecutor
 from zoo.backend.trace import compile_function
 from zoo.env import EnvConfig, make_vector_env
@@ -94,7 +94,7 @@ def updates(n_row: int) -> dict[str, Any]:
 
     def make(kind: type[Eager]) -> Any:
         model = Towers()
-        executor: Executor = kind(model, dist)
+        executor: Eager = kind(model, dist)
         optimizers, numbers = [FlatAdam(model.named_parameters(), lr=3e-4)], PolicyNumbers(entropy_weight=0.01)
         return lambda _: executor.run(ppo_step, optimizers, data, numbers)
 

@@ -21,7 +21,7 @@ import zoo.backend.native.executor
 from tests.policy.test_ppo import N_STEP, OBS, N, samples_of
 from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.backend.choose import Wish, choose_executor
-from zoo.backend.executor import Eager, Executor, ForwardActing, Pass, forward_for_acting, minibatches
+from zoo.backend.executor import Eager, ForwardActing, Pass, forward_for_acting, minibatches
 from zoo.backend.graph import GraphExecutor
 from zoo.backend.native import NativeExecutor, bindings, build
 from zoo.config.components import make_part
@@ -194,7 +194,7 @@ class Problem:
             found[1].lr = 3e-3
         return {'PPO': found, 'POLICY': found[:1], 'VALUE': found[-1:], 'AUX': found}[self.case.kind]
 
-    def run(self, make: Callable[[Any, Any], Executor], dtype: torch.dtype = torch.float32) -> Result:
+    def run(self, make: Callable[[Any, Any], Eager], dtype: torch.dtype = torch.float32) -> Result:
         """The whole pass on a copy of the model."""
         model = copy.deepcopy(self.model).to(dtype)
         if dtype == torch.float64:
@@ -388,7 +388,7 @@ EXECUTORS = ['eager', 'native', 'graph', pytest.param('compiled', marks=pytest.m
 executors = pytest.mark.parametrize('executor', EXECUTORS)
 
 
-def maker(name: str) -> Callable[[Any, Any], Executor]:
+def maker(name: str) -> Callable[[Any, Any], Eager]:
     if name in ('graph', 'compiled'):
         from zoo.backend.graph import GraphExecutor
 
@@ -883,7 +883,7 @@ def test_step_that_native_does_not_know_runs_eagerly() -> None:
     assert all(torch.equal(found.parameters[name], p) for name, p in want.parameters.items())
 
 
-def recorder(called: list[Any]) -> Callable[[Any, Any], Executor]:
+def recorder(called: list[Any]) -> Callable[[Any, Any], Eager]:
     """Makes a native executor whose fallback, an eager one, notes the numbers that it is called with."""
 
     class Noting(Eager):

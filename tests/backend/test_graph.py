@@ -20,7 +20,7 @@ from tests.backend.test_executors import DISTS, KL, UNCLIPPED, Case, Problem
 from tests.gpu import needs_gpu, no_waiting
 from tests.rl_utils.test_mechanics import SPECS
 from zoo.backend import trace as module
-from zoo.backend.executor import Acting, Eager, Executor, ForwardActing, Pass, forward_for_acting
+from zoo.backend.executor import Acting, Eager, ForwardActing, Pass, forward_for_acting
 from zoo.backend.graph import GraphActing, GraphExecutor
 from zoo.backend.trace import missing_compiler
 from zoo.config.components import make_part
@@ -51,7 +51,7 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 class Side:
     """A model of a problem, its optimisers, and the executor that trains it."""
 
-    def __init__(self, problem: Problem, make: Callable[[Any, Any], Executor]) -> None:
+    def __init__(self, problem: Problem, make: Callable[[Any, Any], Eager]) -> None:
         self.problem, self.model = problem, copy.deepcopy(problem.model)
         self.optimizers = problem.optimizers(self.model)
         self.executor = make(self.model, problem.dist)
@@ -387,7 +387,7 @@ def rows(n: int = 16) -> dict[str, Tensor]:
     return found | {'action': torch.randint(2, (n,), generator=generator)}
 
 
-def train(make: Callable[[Any, Any], Executor], model: nn.Module, n_pass: int = 3) -> tuple[Executor, Tensor]:
+def train(make: Callable[[Any, Any], Eager], model: nn.Module, n_pass: int = 3) -> tuple[Eager, Tensor]:
     executor, optimizer = make(model, DIST), FlatAdam(model.named_parameters(), lr=3e-3)
     for _ in range(n_pass):
         executor.run(ppo_step, [optimizer], Pass(rows(), torch.arange(16)[None], 8, CPU), PolicyNumbers())

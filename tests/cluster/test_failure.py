@@ -30,7 +30,7 @@ def raised(error: Exception) -> Exception:
 def test_an_exception_arrives_with_the_place_of_its_env_and_its_traceback() -> None:
     error = raised(KeyError('spam'))
     error.env_place = "env 'x', index 2, step 7", 'my_env.py:3'  # type: ignore[attr-defined]
-    sent = pickle.loads(pickle.dumps(failure_of(error, 'node7')))
+    sent = pickle.loads(pickle.dumps(failure_of(error)._replace(host='node7')))
     with pytest.raises(KeyError) as caught:
         sent.raise_()
     where = "env 'x', index 2, step 7, in a runner on node7"
@@ -42,5 +42,5 @@ def test_an_exception_arrives_with_the_place_of_its_env_and_its_traceback() -> N
 @pytest.mark.parametrize(('error', 'kind'), [(TwoArguments(1, 2), RunError), (TwoArgumentsUserError(1, 2), UserError)])
 def test_an_exception_that_cannot_be_sent_arrives_as_words(error: Exception, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=f'a runner on node7 raised {type(error).__name__}: 1 and 2') as caught:
-        failure_of(raised(error), 'node7').raise_()
+        failure_of(raised(error))._replace(host='node7').raise_()
     assert type(caught.value) is kind

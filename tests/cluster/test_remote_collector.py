@@ -12,7 +12,7 @@ import torch
 from tests.cluster.test_scheduler import RUN, FaultyEngine
 from zoo.cluster.config import lag_problems
 from zoo.cluster.messages import Parcel
-from zoo.cluster.remote_collector import RemoteCollector, Shape
+from zoo.cluster.remote_collector import RemoteCollector
 from zoo.cluster.scheduler import Orders
 from zoo.cluster.weights import WeightLayout
 from zoo.core.spaces import Box
@@ -50,13 +50,13 @@ class RowsEngine(FaultyEngine):
 
 def made(engine: RowsEngine, max_lag: int = 0, limit: int = 10) -> RemoteCollector:
     orders = Orders(engine, RUN, 2, 0, max_lag)  # type: ignore[arg-type]
-    layout, shape = (
+    layout, space = (
         WeightLayout({'w': torch.zeros(4)}),
-        Shape(2, B, T, Box(np.full(1, -99.0, np.float32), np.full(1, 99.0, np.float32)), ('speed',), 'x'),
+        Box(np.full(1, -99.0, np.float32), np.full(1, 99.0, np.float32)),
     )
-    envs: Any = [SimpleNamespace(n_env=B)] * 2
+    envs: Any = [SimpleNamespace(n_env=B, name='x', obs_space=space)] * 2
     mode: Any = SimpleNamespace(n_step=T, reset=lambda: None)
-    rows = RemoteCollector(envs, mode, engine, orders, layout, shape, max_lag, Restarts(limit))  # type: ignore[arg-type]
+    rows = RemoteCollector(envs, mode, engine, orders, layout, max_lag, Restarts(limit), ('speed',))  # type: ignore[arg-type]
     rows.reset(np.random.SeedSequence([1, 2]))
     return rows
 

@@ -53,7 +53,7 @@ def test_a_command_is_given_again_to_the_runner_made_anew() -> None:
     envs, orders = made(CallEngine(n_loss=2))
     command = EnvCommand('get', 'gravity')
     assert envs.command(command) == [(0, 'command', command)]
-    assert orders.counts.restart == 2
+    assert orders.n_restart == 2
 
 
 def test_a_value_that_cannot_be_sent_is_refused() -> None:

@@ -149,8 +149,8 @@ def test_every_rollout_is_used_once_and_none_is_too_old(max_lag: int, data: st.D
     assert sorted(key[:2] for key in used) == [(g, i) for g in range(n_runner) for i in range(n_rollout)]
     assert all(0 <= lag <= max_lag for _, _, lag, *_ in used)
     n_ahead = sum(len(asked.ready) for asked in orders._asked.values())
-    assert orders.counts.discarded_step == engine.n_arrived - T * B * (len(used) + n_ahead)
-    assert orders.counts.restart <= engine.n_lost  # one that was lost at the end is not known yet
+    assert orders.n_discarded == engine.n_arrived - T * B * (len(used) + n_ahead)
+    assert orders.n_restart <= engine.n_lost  # one that was lost at the end is not known yet
     for group in range(n_runner):
         own = sorted((i, is_fresh, token, length) for g, i, _, is_fresh, token, length in used if g == group)
         assert all(token >= 0 for _, _, token, _ in own)  # envs that were never reset
@@ -174,7 +174,7 @@ def test_a_lost_runner_is_asked_again_with_a_seed_of_its_own_and_what_was_set(ca
     assert again.commands == (EnvCommand('set', 'gravity', (9.0,)),) and again.reset_options == {'low': 0.1}
     assert all(order.reset_options is None and not order.commands for order in engine.asked[:-1])  # have them already
     assert 'runner 1 is lost (its process was ended by signal 9)' in caplog.text
-    assert 'the run is not that of its seed' in caplog.text and orders.counts.restart == 1
+    assert 'the run is not that of its seed' in caplog.text and orders.n_restart == 1
 
 
 def test_more_losses_than_the_limit_end_the_run_with_the_last_cause() -> None:
@@ -244,7 +244,7 @@ def test_a_rollout_of_another_run_is_not_used() -> None:
     engine.arrive(Parcel('another', 0, 0, 0, {'steps.reward': np.zeros((T, B))}, [], [], {}, 'there', 2))
     used: list[str] = []
     orders.wait(0, lambda parcel, is_fresh: used.append(parcel.run_id))
-    assert used == [RUN] and orders.counts.discarded_step == T * B
+    assert used == [RUN] and orders.n_discarded == T * B
 
 
 def test_losses_are_forgotten_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ def test_a_rollout_of_one_runner_forgives_the_losses_of_all() -> None:
         for group in (0, 1):  # twice in a row; three times without a rollout in between would end the run
             engine.lose(group, 'x'), engine.lose(group, 'x')
         orders.wait(i, lambda parcel, is_fresh: None)
-    assert orders.counts.restart == 16
+    assert orders.n_restart == 16
 
 
 def test_time_counts_from_the_last_rollout_of_a_runner(monkeypatch: pytest.MonkeyPatch) -> None:

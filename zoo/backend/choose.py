@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from zoo.backend import native
-from zoo.backend.executor import Compile, Eager, Executor
+from zoo.backend.executor import Compile, Eager
 from zoo.core.errors import UserError
 from zoo.rl_utils.distribution import ActionDist
 
@@ -44,7 +44,7 @@ class Wish(NamedTuple):
     exploration: str = 'sample'  # C acts with no other
 
 
-def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> Executor:
+def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> Eager:
     """The executor that is named, or the fastest one that serves: native, else graph where it pays, else eager.
 
     Where C has the model but not all parts of its updates, it acts, and the next executor takes the steps.
@@ -79,7 +79,7 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wi
     return Eager(model, dist)
 
 
-def executor_label(executor: Executor) -> str:
+def executor_label(executor: Eager) -> str:
     """The name of an executor, with the instruction set where results depend on it: 'eager', 'graph', 'native v4'."""
     return f'{executor.name} {native.level()}' if executor.name == 'native' else executor.name
 
@@ -138,7 +138,7 @@ def _say(wish: Wish, line: str) -> None:
         logger.info('%s', line)
 
 
-def _graph(model: nn.Module, dist: ActionDist) -> Executor:
+def _graph(model: nn.Module, dist: ActionDist) -> Eager:
     from zoo.backend.graph import GraphExecutor
 
     return GraphExecutor(model, dist)

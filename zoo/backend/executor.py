@@ -5,7 +5,7 @@ The other executors, native (C) and graph (compiled), do the same faster; `zoo.b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -39,18 +39,15 @@ class Numbers(Protocol):
     def _replace(self) -> Callable[..., Any]: ...
 
 
+# a gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics; zoo's own are `SplitStep`s
 Step = Callable[[Any, ActionDist, Any, Any, Any], Metrics]
-"""A gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics; zoo's own are `SplitStep`s."""
-Found = dict[str, Any]
-"""What a step found, by name: tensors, or (nested) dicts of tensors."""
+Found = dict[str, Any]  # by a step, by name: tensors, or (nested) dicts of tensors
+# (obs [B, *O], state) -> {action, logit, ...}, all [B, ...], and the next 'state' where the model has one
 Forward = Callable[[Obs, State], dict[str, Any]]
-"""(obs [B, *O], state) -> {action, logit, ...}, all [B, ...], and the next 'state' where the model has one."""
+# (pure function of tensors, its name in messages) -> the same, compiled
 Compile = Callable[[Callable[..., Sequence[Tensor]], str], Callable[..., Sequence[Tensor]]]
-"""(pure function of tensors, its name in messages) -> the same, compiled."""
-Explore = Callable[[ActionDist, Tensor], Tensor]
-"""(distribution, logit [B, P]) -> the logit of the policy that acts."""
-DrawNoise = Callable[[int], Tensor]
-"""Number of envs B -> noise for the T steps of a rollout, [T, B, ...]."""
+Explore = Callable[[ActionDist, Tensor], Tensor]  # (distribution, logit [B, P]) -> the logit of the policy that acts
+DrawNoise = Callable[[int], Tensor]  # number of envs B -> noise for the T steps of a rollout, [T, B, ...]
 
 KEPT_ROWS = 1 << 14  # whose numbers wait for their metrics at most
 ALIGNMENT = 64  # bytes, of all memory that torch allocates on a CPU
@@ -109,14 +106,16 @@ class Pass(NamedTuple):
 
 
 class Acting(Protocol):
-    """A policy acting through rollouts, each of T rows of observations in one block [T + 1, B, *O]."""
+    """A policy acting through rollouts, each of T rows of observations in one block [T + 1, B, *O].
+
+    Attributes:
+      output: for each row, in blocks [T, B, ...]; there once the first rollout has begun, and reused. Where the model has a
+        recurrent state, 'state' is that after the row.
+      state: the recurrent state of the B envs before the next row; None for a model without one.
+    """
 
     output: dict[str, Any]
-    """Its outputs for each row, in blocks [T, B, ...]; there once the first rollout has begun, and reused.
-
-    Where the model has a recurrent state, 'state' is that after the row."""
     state: State
-    """The recurrent state of the B envs before the next row; None for a model without one."""
 
     def begin(self) -> None:
         """Called before each rollout, when its first row of observations is there."""
@@ -128,29 +127,8 @@ class Acting(Protocol):
         """Gives the envs whose episode begins with the next row ([B] bool) a new state; only for models with one."""
 
 
-class Executor(Protocol):
-    """Runs passes of gradient steps over one model, and acts with it."""
-
-    name: str
-
-    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
-        """One step for each minibatch; returns each metric of all steps, [n_step].
-
-        Optimisers that accumulate gradients move at the last step in any case.
-        """
-
-    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
-        """Acting on the rows of a block, see `forward_for_acting`; None: the policy's own forward function is used.
-
-        Args: explore: what makes the policy that acts of the logits; None: they are that policy's.
-        """
-
-    def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
-        """obs [N, *O] -> value [N] in the unit of the critic's output, without gradient; state: of a model with one."""
-
-
 class Eager:
-    """Calls the step for every minibatch: the reference, for any model on any device."""
+    """Calls the step for every minibatch: the reference, for any model on any device, and base of the other executors."""
 
     name = 'eager'
 
@@ -159,6 +137,10 @@ class Eager:
         self._dist = dist
 
     def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
+        """One step for each minibatch; returns each metric of all steps, [n_step].
+
+        Optimisers that accumulate gradients move at the last step in any case.
+        """
         begin_pass(optimizers, data)
         split = step if isinstance(step, SplitStep) else SplitStep(step)
         data = data._replace(columns=split.prepare(self._dist, data.columns))
@@ -172,10 +154,15 @@ class Eager:
         return found[0] if len(found) == 1 else {name: torch.cat([x[name] for x in found]) for name in found[0]}
 
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
+        """Acting on the rows of a block, see `forward_for_acting`; None: the policy's own forward function is used.
+
+        Args: explore: what makes the policy that acts of the logits; None: they are that policy's.
+        """
         return None
 
     @torch.no_grad()
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
+        """obs [N, *O] -> value [N] in the unit of the critic's output, without gradient; state: of a model with one."""
         return self._model.compute_critic(obs) if state is None else self._model.compute_critic(obs, state)[0]
 
 
@@ -225,9 +212,9 @@ def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = No
     state holds for the critic stays as it was.
     """
     if not keeps_state(model):
-        return (
-            _without_histogram(model.compute_actor_critic(obs)) if with_value else {'logit': model.compute_actor(obs)}
-        )
+        if not with_value:
+            return {'logit': model.compute_actor(obs)}
+        return _without_histogram(model.compute_actor_critic(obs))
     state = model.initial_state(len(first_leaf(obs))) if state is None else state
     if with_value:
         return _without_histogram(model.compute_actor_critic(obs, state))
@@ -260,15 +247,18 @@ class ForwardActing:
         """Nothing to prepare."""
 
     def step(self, t: int) -> Tensor:
-        obs = (
-            self._obs_rows[t]
-            if self._is_aligned
-            else map_tensors(lambda x: x if _is_aligned(x) else x.clone(), self._obs_rows[t])
-        )
+        obs = self._obs_rows[t]
+        if not self._is_aligned:
+            obs = map_tensors(lambda x: x if _is_aligned(x) else x.clone(), obs)
         output = self._forward(obs, self.state)
         self.state = output.get('state')
         if not self._rows:
-            _check_lead(output, self._n_env)
+            for name, x in leaves(output):
+                if x.shape[:1] != (self._n_env,):
+                    raise ValueError(
+                        f"the policy's output {name!r} has shape {tuple(x.shape)} but must begin with the {self._n_env} "
+                        'envs that it acted for; keep what belongs to no env in the policy'
+                    )
             self.output = map_tensors(lambda x: x.new_empty((self._n_step, *x.shape)), output)
             self._rows = [block.unbind(0) for _, block in leaves(self.output)]
             self._actions = self.output['action'].unbind(0)
@@ -286,12 +276,3 @@ def _is_aligned(x: Tensor) -> bool:
     Integers are converted into new memory before; pinned memory is read by a GPU.
     """
     return not (x.is_cpu and x.is_floating_point() and x.data_ptr() % ALIGNMENT) or x.is_pinned()
-
-
-def _check_lead(output: Mapping[str, Any], n_env: int) -> None:
-    for name, x in leaves(output):
-        if x.shape[:1] != (n_env,):
-            raise ValueError(
-                f"the policy's output {name!r} has shape {tuple(x.shape)} but must begin with the {n_env} "
-                'envs that it acted for; keep what belongs to no env in the policy'
-            )

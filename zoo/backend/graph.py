@@ -84,11 +84,9 @@ class GraphExecutor(Eager):
         return acting
 
 
-class _Place(NamedTuple):
-    """Where a number that moves is: in a field of the numbers of a step, and at which place there if that is a tuple."""
-
-    field: str
-    at: int | None = None
+_Place = tuple[
+    str, int | None
+]  # of a number that moves: a field of a step's numbers; the index there if that is a tuple
 
 
 class _Static(NamedTuple):
@@ -111,7 +109,6 @@ class _Update:
         self.compiled = CompiledFunction(self._replay, getattr(step, '__name__', type(step).__name__))
 
     def run(self, data: Pass, numbers: Numbers) -> Metrics:
-        """As `Executor.run`."""
         moving = dict(_moving(numbers))
         own = {name for optimizer in self._optimizers for name in optimizer.names}
         others = {name: x.detach() for name, x in named_tensors(self._model).items() if name not in own}
@@ -229,13 +226,15 @@ def _moving(numbers: Numbers) -> Iterator[tuple[_Place, float]]:
     A weight of exactly 0 drops its term (0 * inf is NaN), so reaching 0 compiles another program.
     """
     for name, x in numbers._asdict().items():
-        places = {_Place(name, i): each for i, each in enumerate(x)} if type(x) is tuple else {_Place(name): x}
+        places: dict[_Place, Any] = (
+            {(name, i): each for i, each in enumerate(x)} if type(x) is tuple else {(name, None): x}
+        )
         yield from ((place, each) for place, each in places.items() if isinstance(each, float) and each != 0)
 
 
 def _replaced(numbers: Numbers, values: Mapping[_Place, Any]) -> Any:
     """The numbers with other values at these places."""
-    fields = {place.field: getattr(numbers, place.field) for place in values}
+    fields = {name: getattr(numbers, name) for name, _ in values}
     for (name, at), x in values.items():
         fields[name] = x if at is None else (*fields[name][:at], x, *fields[name][at + 1 :])
     return numbers._replace(**fields)

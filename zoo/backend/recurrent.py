@@ -23,12 +23,10 @@ class EpisodicActing:
 
     @property
     def output(self) -> dict[str, Any]:
-        """As `Acting.output`."""
         return self._acting.output
 
     @property
     def state(self) -> State:
-        """As `Acting.state`."""
         return self._acting.state
 
     def begin(self) -> None:
@@ -39,7 +37,6 @@ class EpisodicActing:
         self._is_new = False
 
     def step(self, t: int) -> Tensor:
-        """Acts on row t and returns the action [B, ...]."""
         if t:
             self._acting.restart(self._begins(t - 1))
         return self._acting.step(t)

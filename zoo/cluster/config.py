@@ -91,9 +91,12 @@ def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
     """A sentence for each value of the section `cluster` that does not fit the rest, or has no effect."""
     cluster, n_env = config['cluster'], config['env']['collector_env_num']
     n_runner, engine, n_learner = cluster['runner_num'], engine_of(cluster), cluster['learner_num']
+    uses_ray = engine == 'ray' or n_learner > 1
+    fields, only_ray = ClusterConfig.model_fields, ('address', 'working_dir', 'runner_gpu', 'runner_cpu')
+    changed = [key for key in ('engine', 'max_lag', *only_ray) if cluster[key] != fields[key].default]
     if engine is None:
         for key in ('engine', 'max_lag'):
-            if cluster[key] != ClusterConfig.model_fields[key].default:
+            if key in changed:
                 yield (
                     f'cluster.{key} is {cluster[key]!r} but cluster.runner_num is 0: nothing runs apart from the learner; '
                     'set runner_num, e.g. 2, or leave it out.'
@@ -108,16 +111,14 @@ def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
             f'env.collector_group_num is {n_group} but cluster.runner_num is {n_runner}: {n_group} % {n_runner} = '
             f'{n_group % n_runner}; use a multiple, or leave it out.'
         )
-    if 'ray' in (engine, 'ray' if n_learner > 1 else None) and find_spec('ray') is None:
+    if uses_ray and find_spec('ray') is None:
         key = "cluster.engine is 'ray'" if engine == 'ray' else f'cluster.learner_num is {n_learner}'
         yield f"{key} but ray is not installed: pip install 'policy-zoo[ray]'."
     if engine == 'process' and os.name != 'posix':
         yield "cluster.engine is 'process', which needs Linux or macOS; use ray, or env.vectorization=async."
-    only_ray = [key for key in ('address', 'working_dir') if cluster[key] is not None]
-    only_ray += ['runner_gpu'] if cluster['runner_gpu'] else []
-    only_ray += ['runner_cpu'] if cluster['runner_cpu'] != 1.0 else []
-    for key in only_ray if 'ray' not in (engine, 'ray' if n_learner > 1 else None) else ():
-        yield f'cluster.{key} is {cluster[key]!r}, which only Ray reads; set cluster.engine=ray too, or leave it out.'
+    for key in only_ray:
+        if key in changed and not uses_ray:
+            yield f'cluster.{key} is {cluster[key]!r}, which only Ray reads; set cluster.engine=ray too, or leave it out.'
     if n_learner > 1 and n_env % n_learner:
         yield (
             f'cluster.learner_num is {n_learner} but env.collector_env_num is {n_env}: {n_env} % {n_learner} = '

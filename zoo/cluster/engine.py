@@ -77,7 +77,7 @@ class Arrived(NamedTuple):
 POLL_S = 0.1  # between two looks at signals while runners start
 
 
-class OutsideEngine(ABC):
+class OutsideEngine(Engine, ABC):
     """What engines with runners in other processes share: the start within a deadline, and a queue of what came.
 
     Subclasses say how messages go to a process and come from it.
@@ -110,7 +110,6 @@ class OutsideEngine(ABC):
         return found
 
     def kill(self, group: int, cause: str) -> None:
-        """Ends the process of a runner and starts another."""
         self._lose(group, cause)
 
     def _wait_for_start(self, deadline: float, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -142,7 +141,7 @@ class OutsideEngine(ABC):
         """The message where these runners are not made in time."""
 
 
-class InlineEngine:
+class InlineEngine(Engine):
     """Runners in this process, one after the other: for tests and debugging. Args: run_id: of the parcels."""
 
     def __init__(self, run_id: str) -> None:
@@ -154,18 +153,15 @@ class InlineEngine:
         self._ready: list[Parcel | Lost] = []
 
     def start(self, specs: list[RunnerSpec]) -> None:
-        """Makes the runners."""
         self._specs = specs
         for spec in specs:
             self._runners[spec.group] = Runner(spec)
 
     def publish(self, weights: np.ndarray, version: int) -> None:
-        """Keeps the weights, and of older ones those that an order needs."""
-        needed = {order.version for order in self._orders}
+        needed = {order.version for order in self._orders}  # of older ones only those are kept
         self._weights = {v: kept for v, kept in self._weights.items() if v in needed} | {version: weights}
 
     def ask(self, order: Order) -> None:
-        """Puts the order at the end of the queue."""
         self._orders.append(order)
 
     def wait(self, timeout: float) -> list[Parcel | Lost]:
@@ -176,25 +172,21 @@ class InlineEngine:
         return ready
 
     def call(self, group: int, method: str, *args: Any) -> Any:
-        """Does the orders of this runner, then calls its method."""
         mine = [order for order in self._orders if order.group == group]
         self._orders = deque(order for order in self._orders if order.group != group)
         self._ready += [self._collect(order) for order in mine]
         return getattr(self._runners[group], method)(*args)
 
     def kill(self, group: int, cause: str) -> None:
-        """Makes the runner anew."""
         self._orders = deque(order for order in self._orders if order.group != group)
         self._runners.pop(group).close()
         self._ready.append(Lost(group, cause))
         self._runners[group] = Runner(next(spec for spec in self._specs if spec.group == group))
 
     def pids(self) -> dict[int, tuple[str, int]]:
-        """This process, for each runner."""
         return dict.fromkeys(self._runners, (socket.gethostname(), os.getpid()))
 
     def close(self) -> None:
-        """Closes the envs of all runners."""
         self._orders.clear()
         while self._runners:
             self._runners.popitem()[1].close()

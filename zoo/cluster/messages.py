@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
@@ -53,7 +54,6 @@ class Parcel(NamedTuple):
 
     @property
     def n_byte(self) -> int:
-        """Size of the blocks."""
         return sum(block.nbytes for block in self.blocks.values())
 
     def copied(self) -> Parcel:
@@ -120,15 +120,15 @@ class Failure(NamedTuple):
         raise error
 
 
-def failure_of(error: BaseException, host: str, who: str = 'a runner') -> Failure:
-    """An exception as a Failure."""
+def failure_of(error: BaseException, who: str = 'a runner') -> Failure:
+    """An exception of this process as a Failure."""
     trace = ''.join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)  # an __init__ with other arguments fails here, not at the learner
     except Exception:  # whatever its class raises
         pickled = None
-    return Failure(host, show_error(error), trace, isinstance(error, UserError), pickled, who)
+    return Failure(socket.gethostname(), show_error(error), trace, isinstance(error, UserError), pickled, who)
 
 
 class RunnerLostError(RunError):

@@ -39,16 +39,6 @@ class Cargo(NamedTuple):
     infos: InfoKeys
 
 
-class _Crate(NamedTuple):
-    """A Cargo and what has to be there before it can be unpickled."""
-
-    path: list[str]  # where the learner looks for modules
-    files: dict[str, tuple[str, str]]  # modules that are a file of the user's: name -> (path, source)
-    entries: list[tuple[str, str, bytes]]  # (registry, name, entry) of the user's own code
-    specs: bytes  # of gymnasium's registry
-    cargo: bytes
-
-
 def versions() -> dict[str, str]:
     """What must be the same in a runner and its learner."""
     return {
@@ -80,14 +70,11 @@ def packed_call(call: object, config: Mapping[str, Any]) -> bytes:
 
 
 def _packed(cargo: object, env: Mapping[str, Any], entries: list[tuple[str, str, bytes]]) -> bytes:
-    crate = _Crate(
-        [os.path.abspath(path) for path in sys.path],
-        {name: (str(path), path.read_text(encoding='utf-8')) for name, path in files_run().items()},
-        entries,
-        _dumps(_specs(env), f'env {env["id"]!r}'),
-        _dumps(cargo, 'the config, or the policy'),
-    )
-    return pickle.dumps(crate)
+    """The cargo after what has to be there before it can be unpickled."""
+    folders = [os.path.abspath(path) for path in sys.path]  # where the learner looks for modules
+    files = {name: (str(path), path.read_text(encoding='utf-8')) for name, path in files_run().items()}
+    specs = _dumps(_specs(env), f'env {env["id"]!r}')
+    return pickle.dumps((folders, files, entries, specs, _dumps(cargo, 'the config, or the policy')))
 
 
 def unpacked(data: bytes, host: str, who: str = 'the runner') -> Any:
@@ -95,21 +82,21 @@ def unpacked(data: bytes, host: str, who: str = 'the runner') -> Any:
 
     Raises: UserError for a module that this process cannot import.
     """
-    crate: _Crate = pickle.loads(data)
-    sys.path += [path for path in crate.path if path not in sys.path]
+    folders, files, entries, specs, cargo = pickle.loads(data)
+    sys.path += [path for path in folders if path not in sys.path]
     try:
-        for name, (path, source) in crate.files.items():
+        for name, (path, source) in files.items():
             if name not in sys.modules:
                 _run_file(name, path, source)
-        for where, name, entry in crate.entries:
+        for where, name, entry in entries:
             registry: Registry[Any] = getattr(registries, where)
             if name not in registry:
                 item = pickle.loads(entry)  # may register itself
                 if name not in registry:
                     registry.register(name, module=item)
-        for spec in pickle.loads(crate.specs):
+        for spec in pickle.loads(specs):
             gymnasium.registry.setdefault(spec.id, spec)
-        return pickle.loads(crate.cargo)
+        return pickle.loads(cargo)
     except (ImportError, AttributeError) as error:
         raise UserError(
             f'{who} on {host} cannot import what the run uses ({show_error(error)}); install that package there, name '

@@ -54,7 +54,7 @@ class _Child:
 
     Args: group: of its runner; blob: (what makes the runner, its argument), pickled; name: in the list of processes.
       says_start: whether what it writes to stderr while it starts is passed on once it has started.
-    Attributes: is_ready: its runner is made. orders: outstanding, with the slots of memory that their parcels go to; busy:
+    Attributes: is_ready: its runner is made. stderr: what it has written there before. orders: outstanding, with the slots of memory that their parcels go to; busy:
       these slots, and those of parcels that are still read. since: when it was started.
     """
 
@@ -63,7 +63,7 @@ class _Child:
         self.orders: deque[tuple[Order, int]] = deque()
         self.memory: dict[int, np.ndarray] = {}  # by slot
         self.busy: set[int] = set()
-        self._stderr = open(new_memory(0), 'r+b', buffering=0)  # until it has started
+        self.stderr = open(new_memory(0), 'r+b', buffering=0)  # until it has started
         ours, theirs = socket.socketpair()
         self.channel, fds = Channel(ours, SEND_S), [theirs.fileno()]
         with suppress(OSError):  # there may be no stderr
@@ -76,7 +76,7 @@ class _Child:
                 self._popen = subprocess.Popen(
                     [sys.executable, '-c', PROGRAM, name],
                     stdin=start,
-                    stderr=self._stderr,
+                    stderr=self.stderr,
                     pass_fds=fds,
                     env={**ONE_THREAD, **os.environ},
                 )
@@ -89,10 +89,7 @@ class _Child:
             theirs.close()
             for fd in fds[1:]:
                 os.close(fd)
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
+        self.pid = self._popen.pid
 
     def send(self, message: tuple[object, ...], fds: Sequence[int] = ()) -> bool:
         """Sends a message; False if the process reads nothing any more. One that has ended is noticed by reading."""
@@ -104,16 +101,11 @@ class _Child:
             pass
         return True
 
-    def started(self) -> None:
-        """It is ready: from now on its stderr is this process's."""
-        self.is_ready = True
-        self._stderr.close()
-
     def last_words(self, n_line: int = 8) -> str:
         """The end of what it wrote to stderr, if it has not started yet."""
-        if self._stderr.closed:
+        if self.stderr.closed:
             return ''
-        text = os.pread(self._stderr.fileno(), 1 << 20, 0).decode(errors='replace')
+        text = os.pread(self.stderr.fileno(), 1 << 20, 0).decode(errors='replace')
         return '\n'.join(text.strip().splitlines()[-n_line:])
 
     def cause_of_end(self) -> str:
@@ -140,7 +132,7 @@ class _Child:
 
     def _close(self) -> None:
         self.channel.close()
-        self._stderr.close()
+        self.stderr.close()
 
 
 class ProcessEngine(OutsideEngine):
@@ -172,7 +164,6 @@ class ProcessEngine(OutsideEngine):
         self._end = weakref.finalize(self, _end, self._children, self._selector, os.getpid())  # at exit too
 
     def start(self, specs: list[RunnerSpec]) -> None:
-        """Starts all processes at once, and waits until their runners are made."""
         try:
             for spec in specs:
                 self._blobs[spec.group] = pickle.dumps((self._make, spec))
@@ -184,7 +175,6 @@ class ProcessEngine(OutsideEngine):
         self._is_started = True
 
     def publish(self, weights: np.ndarray, version: int) -> None:
-        """Copies the weights into shared memory, where orders that are outstanding do not need it."""
         if self._weights is None:
             fd = WeightSlots.new(weights.nbytes, self._n_slot)
             self._weights = WeightSlots(fd), fd
@@ -222,7 +212,6 @@ class ProcessEngine(OutsideEngine):
         return answer.raise_() if isinstance(answer, Failure) else pickle.loads(answer)
 
     def pids(self) -> dict[int, tuple[str, int]]:
-        """The host and the process of each runner, also of one that is still starting."""
         return {group: (socket.gethostname(), child.pid) for group, child in self._children.items()}
 
     def close(self) -> None:
@@ -262,7 +251,8 @@ class ProcessEngine(OutsideEngine):
 
     def _take(self, child: _Child, kind: str, content: Any, fds: list[int]) -> None:
         if kind == 'ready':
-            child.started()
+            child.is_ready = True
+            child.stderr.close()  # from now on it writes to this process's
         elif kind == 'parcel':
             (parcel, packed), (_, slot) = content, child.orders.popleft()
             if fds:
@@ -338,7 +328,7 @@ def _serve(channel: Channel, blob: bytes, stderr: list[int], says_start: bool) -
         make, spec = pickle.loads(blob)
         runner = make(spec)
     except BaseException as error:  # even SystemExit: the engine says what became of it
-        channel.send(('failed', failure_of(error, socket.gethostname())))
+        channel.send(('failed', failure_of(error)))
         return
     _give_stderr_back(stderr, says_start)
     channel.send(('ready', None))
@@ -365,7 +355,7 @@ def _serve(channel: Channel, blob: bytes, stderr: list[int], says_start: bool) -
                     number, method, args = content
                     message = 'result', (number, pickle.dumps(getattr(runner, method)(*args)))
             except BaseException as error:
-                failure = failure_of(error, socket.gethostname())
+                failure = failure_of(error)
                 message = ('failed', failure) if kind == 'order' else ('result', (number, failure))
             channel.send(message, fds)
         for fd in fds:

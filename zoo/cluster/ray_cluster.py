@@ -149,6 +149,12 @@ def room() -> str:
     return f'the Ray cluster has {"; ".join(parts) or "no CPU"}'
 
 
+def late(what: str, seconds: float, lack: str) -> str:
+    """The message for actors that are not there in time. Args: what: '2 of 8 runners'; lack: as `lack` says."""
+    why = lack or f'{room()}; other runs may use it, or starting takes longer'
+    return f'{what} did not start within cluster.start_timeout={seconds:g} s: {why}'
+
+
 def cause_of(error: RayError, place: Place | None) -> str:
     """A clause for the loss of an actor. Raises: UserError if its node has no zoo."""
     text, process = str(error), 'its process' if place is None else f'its process {place[1]} on {place[0]}'

@@ -40,7 +40,7 @@ class RunnerProcess:
         try:
             self._runners[spec.group] = self._make(replace(spec, cargo=cargo.tobytes()))
         except Exception as error:  # an env's own too
-            return failure_of(error, socket.gethostname())
+            return failure_of(error)
         return socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id()
 
     def publish(self, version: int, weights: np.ndarray) -> None:
@@ -60,17 +60,15 @@ class RunnerProcess:
             runner.load(weights, version)
             return runner.collect(order)
         except Exception as error:
-            return failure_of(error, socket.gethostname())
+            return failure_of(error)
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> tuple[Any] | Failure:
-        """What a method of a runner returns, in a tuple."""
         try:
             return (getattr(self._runners[group], method)(*args),)
         except Exception as error:
-            return failure_of(error, socket.gethostname())
+            return failure_of(error)
 
     def close(self) -> None:
-        """Closes the envs of all runners."""
         while self._runners:
             self._runners.popitem()[1].close()
 
@@ -121,15 +119,17 @@ class RayEngine(OutsideEngine):
     def start(self, specs: list[RunnerSpec]) -> None:
         """Joins or starts Ray and makes the runners. Raises: see `Engine.start`; UserError if no cluster can be joined."""
         self._specs = {spec.group: spec for spec in specs}
+        self._n_actor = n = -(-len(specs) // self._per_process)
+        self._need = {'CPU': n * self._cluster['runner_cpu'], 'GPU': n * self._cluster['runner_gpu']}
         deadline = monotonic() + self._cluster['start_timeout']
         try:
             with given_up_at_its_end() as is_over:  # Ray makes a SystemError of what is raised during its calls
                 working_dir = self._cluster['working_dir']
-                self._owns_ray = ray_cluster.join(self._cluster['address'], self._need()[1], working_dir)
+                self._owns_ray = ray_cluster.join(self._cluster['address'], self._need, working_dir)
                 if lack := self._lack():
                     logger.warning('%s; waiting for more', lack)
                 self._cargo = ray.put(np.frombuffer(specs[0].cargo, dtype=np.uint8))
-                groups = [spec.group for spec in specs]
+                groups = list(self._specs)
                 for first in range(0, len(groups), self._per_process):
                     self._make(groups[first : first + self._per_process])
                 self._wait_for_start(deadline, is_over)
@@ -139,7 +139,6 @@ class RayEngine(OutsideEngine):
             raise
 
     def publish(self, weights: np.ndarray, version: int) -> None:
-        """Puts the weights into Ray's store, once."""
         ref = self._weights[version] = ray.put(weights)
         for old in sorted(self._weights)[:-N_VERSION]:
             del self._weights[old]  # Ray keeps what an outstanding call refers to
@@ -165,7 +164,6 @@ class RayEngine(OutsideEngine):
         return answer.raise_() if isinstance(answer, Failure) else answer[0]
 
     def pids(self) -> dict[int, tuple[str, int]]:
-        """Host and process of the runners that have answered."""
         return {group: actor.place[:2] for group, actor in self._actors.items() if actor.place is not None}
 
     def nodes(self) -> dict[int, str]:
@@ -216,24 +214,16 @@ class RayEngine(OutsideEngine):
         method = getattr(actor.handle, name)
         return method.options(concurrency_group=f'runner{actor.groups.index(group)}') if self._has_threads else method
 
-    def _need(self) -> tuple[int, dict[str, float]]:
-        """How many actors there are to be, and what they need of Ray's resources."""
-        n = -(-len(self._specs) // self._per_process)
-        return n, {'CPU': n * self._cluster['runner_cpu'], 'GPU': n * self._cluster['runner_gpu']}
-
     def _lack(self) -> str:
-        n, need = self._need()
-        return ray_cluster.lack(f'{n} runners' if self._per_process == 1 else f'{n} processes of runners', n, need)
+        what = 'runners' if self._per_process == 1 else 'processes of runners'
+        return ray_cluster.lack(f'{self._n_actor} {what}', self._n_actor, self._need)
 
     def _starting(self) -> list[int]:
         return [group for group, actor in self._actors.items() if actor.starting]
 
     def _late(self, missing: list[int]) -> str:
-        return (
-            f'{len(missing)} of {len(self._specs)} runners did not start within cluster.start_timeout='
-            f'{self._cluster["start_timeout"]:g} s: '
-            f'{self._lack() or ray_cluster.room() + "; other runs may use it, or starting takes longer"}'
-        )
+        what = f'{len(missing)} of {len(self._specs)} runners'
+        return ray_cluster.late(what, self._cluster['start_timeout'], self._lack())
 
     def _pump(self, timeout: float) -> None:
         if not self._due:

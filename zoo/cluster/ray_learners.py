@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from logging.handlers import QueueHandler
 from multiprocessing.connection import Client, Connection, Listener, wait
@@ -63,8 +64,7 @@ class RankProcess:
 
     def __init__(self, key: bytes) -> None:
         self._listener = Listener((ray.util.get_node_ip_address(), 0), authkey=key)
-        self._line: Connection | None = None
-        self._lock, self._is_connected = threading.Lock(), threading.Event()
+        self._line, self._lock = Future[Connection](), threading.Lock()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name='line', daemon=True).start()
 
@@ -80,19 +80,18 @@ class RankProcess:
         """What the function in the cargo returns, called with the rank and `ask`; or a Failure."""
         who, host = f'rank {order.rank}', socket.gethostname()
         try:
-            self._is_connected.wait()
             self._prepare(order)
             check_versions(order.versions, host, who)
             found: dict[str, Any] = unpacked(cargo, host, who)
             return found['work'](order.rank, self.ask, **found['options'])
         except BaseException as error:  # also SystemExit after a signal
-            return failure_of(error, host, who)
+            return failure_of(error, who)
 
     def send(self, kind: Kind, value: object) -> None:
         """Sends it to the driver; nothing where that is gone, which `_listen` notices."""
-        assert self._line is not None
+        line = self._line.result()
         with self._lock, suppress(OSError):
-            self._line.send((kind, value))
+            line.send((kind, value))
 
     def ask(self, *args: Any) -> Any:
         """What the driver's function returns for these arguments."""
@@ -102,8 +101,7 @@ class RankProcess:
     def _listen(self) -> None:
         """Takes signals and answers from the driver; ends the process when the driver is gone."""
         connection: Any = self._listener.accept()
-        self._line = connection
-        self._is_connected.set()
+        self._line.set_result(connection)
         try:
             while True:
                 kind, value = connection.recv()
@@ -145,7 +143,6 @@ class LineHandler(QueueHandler):
         self.addFilter(lambda record: record.name != SAID_BY_DRIVER)
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Sends a record, whose message is complete."""
         plain = {key: value for key, value in vars(record).items() if isinstance(value, str | int | float | None)}
         self._send('log', plain)
 
@@ -157,12 +154,10 @@ class LineStream(io.TextIOBase):
         self._send, self._kind = send, kind
 
     def write(self, text: str) -> int:
-        """Sends the text."""
         self._send(self._kind, text)
         return len(text)
 
     def writable(self) -> bool:
-        """True."""
         return True
 
 
@@ -364,10 +359,7 @@ class _Crew:
             if monotonic() >= deadline:
                 need = {name: x * self._n for name, x in self._bundle.items()}
                 lack = ray_cluster.lack(f'{self._n} ranks', self._n, need, 'cluster.learner_num')
-                raise RunError(
-                    f'{self._n} ranks did not start within cluster.start_timeout={self._cfg.cluster.start_timeout:g} s: '
-                    f'{lack or ray_cluster.room() + "; other runs may use it, or starting takes longer"}'
-                )
+                raise RunError(ray_cluster.late(f'{self._n} ranks', self._cfg.cluster.start_timeout, lack))
 
 
 def _is_other_fault(found: object) -> bool:

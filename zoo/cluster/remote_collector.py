@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +29,8 @@ from zoo.env.errors import EnvError, Restarts
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode
 from zoo.worker.collector import Collector, EnvGroup, Steps
-from zoo.worker.infos import InfoKeys, joined_infos
+from zoo.worker.info_columns import joined_infos
+from zoo.worker.infos import InfoKeys
 
 
 class RemoteEnvs:
@@ -39,7 +40,6 @@ class RemoteEnvs:
     """
 
     steps_async = True  # so that the time of a rollout is that of waiting
-    autoreset = 'same_step'  # without a meaning here: the learner reads no infos
 
     def __init__(
         self, engine: Engine, orders: Orders, group: int, n_env: int, name: str, spaces: tuple[Space, Space]
@@ -47,11 +47,8 @@ class RemoteEnvs:
         self._engine, self._orders, self._group = engine, orders, group
         self.n_env, self.name = n_env, name
         self.obs_space, self.action_space = spaces
-        self.watched: tuple[str, ...] = ()
-        self.info_columns: tuple[str, ...] = ()
 
     def command(self, command: EnvCommand) -> list[Any]:
-        """As `VectorEnv.command`, for the envs of the runner."""
         sendable(command)
         found: list[Any] = self._call('command', command)
         if command.kind == 'set':
@@ -59,18 +56,11 @@ class RemoteEnvs:
         return found
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        """As `VectorEnv.set_reset_options`."""
         self._call('set_reset_options', options)
         self._orders.reset_options = options
 
-    def watch(self, keys: Sequence[str]) -> None:
-        """Nothing: the runner knows which entries are kept."""
-
     def compile(self, compile: Compile) -> None:
         """Nothing to compile: these envs are no tensor programs."""
-
-    def check(self) -> None:
-        """Nothing: the runner has looked at every step."""
 
     def close(self) -> None:
         """Nothing: the engine ends its runners."""
@@ -87,18 +77,6 @@ FIELDS: tuple[BlockField, ...] = ('is_reset', 'raw_reward', 'raw_end', 'begins')
 MEGABYTE = 1e6
 
 
-class Shape(NamedTuple):
-    """Of what runners send. name: of the env; reader: a GPU that reads the block, see `StepBlock`."""
-
-    n_runner: int
-    n_env: int  # of one runner
-    n_step: int
-    obs_space: Space
-    info_columns: tuple[str, ...] = ()
-    name: str = ''
-    reader: torch.device | None = None
-
-
 class RemoteCollector(Collector):
     """Asks runners for rollouts and puts their rows into one block, of which each runner has its envs.
 
@@ -106,8 +84,9 @@ class RemoteCollector(Collector):
     weights of then, so that it is collected during that update. More: runners run ahead, each with the newest weights
     that it has as it begins a rollout.
 
-    Args: mode: of the policy that learns; orders: over the engine; layout: of the weights that acting needs; restarts:
-      counts the envs made anew.
+    Args: envs: of each runner; mode: of the policy that learns; orders: over the engine; layout: of the weights that acting
+      needs; restarts: counts the envs made anew; info_columns: of the section env; reader: a GPU that reads the block, see
+      `StepBlock`.
     """
 
     def __init__(
@@ -117,14 +96,15 @@ class RemoteCollector(Collector):
         engine: Engine,
         orders: Orders,
         layout: WeightLayout,
-        shape: Shape,
         max_lag: int,
         restarts: Restarts,
+        info_columns: Sequence[str] = (),
+        reader: torch.device | None = None,
     ) -> None:
         super().__init__(envs, mode)  # type: ignore[arg-type]  # which step elsewhere
         self._env_time = 0.0
-        self._engine, self._orders, self._layout, self._shape = engine, orders, layout, shape
-        self._max_lag, self._restarts = max_lag, restarts
+        self._envs, self._engine, self._orders, self._layout = envs, engine, orders, layout
+        self._max_lag, self._restarts, self._columns, self._reader = max_lag, restarts, info_columns, reader
         self._whole: dict[str, Tensor] = {}  # memory for all envs, by the name of a parcel's block
         self._asked_to = -1  # the last rollout that was asked
         self._seed: tuple[int, ...] | None = None  # of the reset that comes before the next one
@@ -183,11 +163,8 @@ class RemoteCollector(Collector):
         ]
         self._times['n'] += 1
         self._env_time += perf_counter() - start
-        joined = joined_infos(
-            [_Columns(infos[group], self._shape.n_env, self._shape.name) for group in sorted(infos)],
-            self._shape.info_columns,
-            self._shape.n_step,
-        )
+        groups = [(env.n_env, infos[group]) for group, env in enumerate(self._envs)]
+        joined = joined_infos(groups, self._columns, self._n_step, self._envs[0].name)
         output, state = tree_of(self._whole, 'output'), tree_of(self._whole, 'state')
         # in the order of one process: by t, then by env
         episodes = sorted((each for parcel in parcels for each in parcel.episodes), key=lambda episode: episode[0])
@@ -195,14 +172,14 @@ class RemoteCollector(Collector):
 
     def metrics(self) -> dict[str, float]:
         """What the log has of runners, times as means over the rollouts since the last call."""
-        times, counts, n = self._times, self._orders.counts, max(self._times['n'], 1.0)
+        times, n = self._times, max(self._times['n'], 1.0)
         found: dict[str, float] = {
             'cluster/runner': len(self._engine.pids()),
-            'cluster/restart': counts.restart,
-            'cluster/discarded_step': counts.discarded_step,
+            'cluster/restart': self._orders.n_restart,
+            'cluster/discarded_step': self._orders.n_discarded,
             'cluster/mb_per_s': times['n_byte'] / MEGABYTE / max(perf_counter() - self._since, 1e-9),
             **{f'cluster/{name}_s': times[name] / n for name in ('put', 'wait', 'join')},
-            **{f'time/runner_{name}_s': times[name] / n / self._shape.n_runner for name in ('env', 'act')},
+            **{f'time/runner_{name}_s': times[name] / n / len(self._envs) for name in ('env', 'act')},
         }
         if self._lags:
             found |= {
@@ -223,12 +200,13 @@ class RemoteCollector(Collector):
             self._engine.publish(self._layout.pack(), version)
             self._version = version
             self._times['put'] += perf_counter() - before
-            self._times['n_byte'] += self._layout.n_byte * self._shape.n_runner
+            self._times['n_byte'] += self._layout.n_byte * len(self._envs)
         self._orders.ask(i, version if self._max_lag <= 1 else None, env_step, self._seed)
         self._seed, self._asked_to = None, i
 
     def _envs_of(self, group: int) -> slice:
-        return slice(group * self._shape.n_env, (group + 1) * self._shape.n_env)
+        n_env = self._envs[group].n_env  # equal for all
+        return slice(group * n_env, (group + 1) * n_env)
 
     def _place(self, parcel: Parcel, envs: slice) -> dict[str, np.ndarray]:
         """Copies the blocks of a runner to where its envs are; returns those of infos, which need not be there always."""
@@ -253,11 +231,10 @@ class RemoteCollector(Collector):
         def like(leaf: Leaf) -> Tensor:
             return torch.empty((self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
 
-        shape, also = self._shape, [name for name in FIELDS if f'steps.{name}' in parcel.blocks]
-        return StepBlock(shape.n_step, map_spaces(like, shape.obs_space), also, reader=shape.reader)
+        also = [name for name in FIELDS if f'steps.{name}' in parcel.blocks]
+        return StepBlock(self._n_step, map_spaces(like, self._envs[0].obs_space), also, reader=self._reader)
 
     def _note(self, parcel: Parcel, collect_iter: int) -> None:
-        """What the log says of a parcel."""
         self._lags.append(collect_iter - parcel.version)
         self._times['n_byte'] += parcel.n_byte
         for name in ('env', 'act'):
@@ -270,17 +247,6 @@ class RemoteCollector(Collector):
                 f'envs were made anew {restarts.count} times, wanted at most {restarts.limit} times in a run; mend the env, or '
                 'raise env.max_restarts.'
             )
-
-
-class _Columns(NamedTuple):
-    """The infos of one runner, for `joined_infos`."""
-
-    columns: Mapping[str, np.ndarray]
-    n_env: int
-    name: str
-
-    def column(self, key: str) -> np.ndarray | None:
-        return self.columns.get(key)
 
 
 logger = logging.getLogger(__name__)
@@ -319,10 +285,9 @@ def start_runners(
     timeout, limit, start_s = cluster.runner_timeout, cluster.restart_limit, cluster.start_timeout
     orders = Orders(engine, run_id, n_runner, cfg.seed, cluster.max_lag, timeout, limit, start_s)
     reader = policy.device if policy.device.type == 'cuda' else None
-    mode = policy.collect_mode
-    shape = Shape(n_runner, n_env, mode.n_step, env[1], tuple(cfg.env.info_columns), env[0], reader)
+    mode, columns = policy.collect_mode, cfg.env.info_columns
     envs = [RemoteEnvs(engine, orders, group, n_env, env[0], env[1:]) for group in range(n_runner)]
-    return RemoteCollector(envs, mode, engine, orders, layout, shape, cluster.max_lag, restarts), envs
+    return RemoteCollector(envs, mode, engine, orders, layout, cluster.max_lag, restarts, columns, reader), envs
 
 
 def _placed(cluster: ClusterConfig, n_runner: int, n_env: int, pids: Mapping[int, tuple[str, int]]) -> str:

@@ -118,7 +118,6 @@ class Runner:
             env.set_reset_options(options)
 
     def close(self) -> None:
-        """Ends the envs. May be called again."""
         self._undo.close()
 
     def _prepare(self, order: Order) -> None:

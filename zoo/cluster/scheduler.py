@@ -34,14 +34,6 @@ class _Asked:
     since: float = 0.0
 
 
-@dataclass
-class Counts:
-    """What a run has lost. discarded_step: env steps that came and were not used, whatever the reason."""
-
-    restart: int = 0
-    discarded_step: int = 0
-
-
 class Orders:
     """Asks an engine for rollouts, and again for those that were lost.
 
@@ -49,7 +41,9 @@ class Orders:
       seed: of the run.   max_lag: most rollouts by which the weights of a used parcel may be older than the newest.
       timeout: seconds without a rollout after which a runner is ended; None: never.   limit: most losses in an hour.
       start_s: seconds more that a runner has which is made anew.
-    Attributes: counts; commands, reset_options: what a runner that is made anew is told before its first reset.
+    Attributes:
+      n_restart: losses; n_discarded: env steps that came and were not used, whatever the reason.
+      commands, reset_options: what a runner that is made anew is told before its first reset.
     """
 
     def __init__(
@@ -67,7 +61,7 @@ class Orders:
         self._max_lag, self._timeout, self._limit, self._start_s = max_lag, timeout, limit, start_s
         self._asked = {group: _Asked() for group in range(n_runner)}
         self._losses: list[float] = []
-        self.counts = Counts()
+        self.n_restart = self.n_discarded = 0
         self.commands: dict[str, EnvCommand] = {}
         self.reset_options: Mapping[str, Any] | None = None
         self._env_step, self._n_again = 0, 0
@@ -154,7 +148,7 @@ class Orders:
 
     def _lost(self, lost: Lost) -> None:
         asked, now = self._asked[lost.group], monotonic()
-        self.counts.restart += 1
+        self.n_restart += 1
         asked.n_lost += 1
         self._losses = [at for at in self._losses if now - at < HOUR] + [now]
         if len(self._losses) > self._limit:
@@ -167,8 +161,7 @@ class Orders:
                 f'all {len(self._asked)} runners were lost {N_ROUND} times and none gave a rollout in between, the last one '
                 f'since {lost.cause}; remove the cause and continue the run'
             )
-        is_first = self.counts.restart == 1
-        words = ' and asked again. From here on the run is not that of its seed' if is_first else ''
+        words = ' and asked again. From here on the run is not that of its seed' if self.n_restart == 1 else ''
         logger.warning('runner %d is lost (%s); it is made anew%s', *lost, words)
         asked.starts = True
         self._again(lost.group, list(asked.outstanding))
@@ -204,7 +197,7 @@ class Orders:
 
     def _discard(self, parcel: Parcel) -> None:
         reward = parcel.blocks.get('steps.reward')
-        self.counts.discarded_step += 0 if reward is None else reward.size
+        self.n_discarded += 0 if reward is None else reward.size
 
     def _patience(self) -> float:
         """Seconds until a runner has been silent for too long."""

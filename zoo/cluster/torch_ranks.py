@@ -43,23 +43,17 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
         raise UserError(
             f'the environment has WORLD_SIZE={size} but this torch has no torch.distributed; install one that has'
         )
-    is_cuda = device.startswith('cuda')
+    is_cuda, rank, n, limit = device.startswith('cuda'), int(environ['RANK']), int(size), timedelta(seconds=timeout)
     if is_cuda:
         torch.cuda.set_device(device)
     try:
-        limit = timedelta(seconds=timeout)
-        store, _, _ = next(torch.distributed.rendezvous('env://', int(environ['RANK']), int(size), timeout=limit))
-        torch.distributed.init_process_group(
-            'cpu:gloo,cuda:nccl' if is_cuda else 'gloo',
-            timeout=limit,
-            world_size=int(size),
-            rank=int(environ['RANK']),
-            store=_fresh(store, int(environ['RANK']), int(size), timeout),
-        )
+        store, _, _ = next(torch.distributed.rendezvous('env://', rank, n, timeout=limit))
+        fresh, backend = _fresh(store, rank, n, timeout), 'cpu:gloo,cuda:nccl' if is_cuda else 'gloo'
+        torch.distributed.init_process_group(backend, timeout=limit, world_size=n, rank=rank, store=fresh)
     except RuntimeError as error:
         where = f'{environ["MASTER_ADDR"]}:{environ["MASTER_PORT"]}'
         raise RunError(
-            f'rank {environ["RANK"]} did not meet the other {int(size) - 1} at {where} within {timeout:g} s ({_first(error)}); '
+            f'rank {rank} did not meet the other {n - 1} at {where} within {timeout:g} s ({_first(error)}); '
             'see whether all of them were started'
         ) from error
     return TorchRanks(timeout, device)
@@ -120,19 +114,16 @@ class TorchRanks:
         return found[0].view(n.shape), found[1], found[2]
 
     def gather(self, value: Any) -> list[Any]:
-        """As `Ranks.gather`."""
         values: list[Any] = [None] * self.size
         self._call('what all ranks say', lambda: torch.distributed.all_gather_object(values, value))
         return values
 
     def share(self, value: Any, root: int = 0) -> Any:
-        """As `Ranks.share`."""
         place = [value if self.rank == root else None]
         self._call(f'what rank {root} says', lambda: torch.distributed.broadcast_object_list(place, root))
         return place[0]
 
     def close(self) -> None:
-        """As `Ranks.close`."""
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 

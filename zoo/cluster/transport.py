@@ -10,7 +10,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -138,11 +138,9 @@ class WeightSlots:
                     return held[slot]
 
 
-class Packed(NamedTuple):
-    """Blocks in shared memory. head: their pickle without the data; places: (offset, bytes) of the data of each."""
-
-    head: bytes
-    places: list[tuple[int, int]]
+Packed = tuple[
+    bytes, list[tuple[int, int]]
+]  # blocks in shared memory: their pickle without data; (offset, bytes) of each
 
 
 class BlockMemory:
@@ -164,9 +162,10 @@ class BlockMemory:
         places = [(stop - aligned(part.size), part.size) for part, stop in zip(parts, stops, strict=True)]
         for part, (start, n_byte) in zip(parts, places, strict=True):
             self._memory[start : start + n_byte] = part
-        return Packed(head, places), fd
+        return (head, places), fd
 
 
 def read_blocks(packed: Packed, memory: np.ndarray) -> dict[str, np.ndarray]:
     """The blocks, as views of the memory."""
-    return pickle.loads(packed.head, buffers=[memory[start : start + n_byte] for start, n_byte in packed.places])
+    head, places = packed
+    return pickle.loads(head, buffers=[memory[start : start + n_byte] for start, n_byte in places])

@@ -61,7 +61,6 @@ class WeightLayout:
         self.n_byte = n
         words = [VERSION, *(f'{name} {tuple(x.shape)} {x.dtype}' for name, x in self._tensors.items())]
         self.digest = hashlib.sha256('\n'.join(words).encode()).hexdigest()[:16]
-        self._views: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def pack(self, out: np.ndarray | None = None) -> np.ndarray:

@@ -15,7 +15,7 @@ from zoo.backend.executor import Acting
 from zoo.core.data import Rollout, StepBlock, first_leaf, leaves, map_tensors
 from zoo.env import AnyVectorEnv
 from zoo.policy.modes import CollectMode
-from zoo.worker.infos import COLUMN, NO_NUMBERS, InfoKeys, InfoTally, RowObserver, row_observers, warn_of_missing
+from zoo.worker.infos import NO_NUMBERS, InfoKeys, InfoTally, RowObserver, row_observers
 
 if TYPE_CHECKING:
     from zoo.backend.recurrent import EpisodicActing
@@ -65,7 +65,7 @@ class Collector:
         """Starts new episodes in all envs."""
         self._reset_envs(seed)
         self._mode.reset()
-        self.episodes.reset()
+        self.episodes.drop(slice(None))
         self.reset_iter = self.collect_iter
 
     @torch.no_grad()
@@ -142,10 +142,13 @@ class Collector:
         if is_reset is not None and is_broken is not None:
             mark_broken(is_reset, end, is_broken)
         if infos and self.collect_iter == 0:
+            from zoo.worker.info_columns import warn_of_missing
+
             warn_of_missing(infos)
         steps = steps._replace(info=infos)
-        transition = self._mode.process_transition(map_tensors(lambda x: x[:-1], obs), found.output, steps)
-        data: Any = {**transition, **{COLUMN.format(key): x for key, x in infos.items()}} if infos else transition
+        data: Any = self._mode.process_transition(map_tensors(lambda x: x[:-1], obs), found.output, steps)
+        if infos:
+            data = {**data, **{f'info/{key}': x for key, x in infos.items()}}
         lead = (self._n_step, self.n_env)
         for path, x in leaves(data):
             if x.shape[:2] != lead:
@@ -249,21 +252,15 @@ class EpisodeTracker:
     """
 
     def __init__(self, n_env: int) -> None:
-        self._n_env = n_env
         self.returns: deque[float] = deque(maxlen=100)
         self.lengths: deque[int] = deque(maxlen=100)
         self.n_episode = 0
         self.infos = InfoTally()
-        self.n_reset = -n_env  # making it is no reset
-        self.reset()
-
-    def reset(self) -> None:
-        """All envs begin new episodes."""
-        self._return, self._length = np.zeros(self._n_env), np.zeros(self._n_env, dtype=np.int64)
-        self.n_reset += self._n_env
+        self.n_reset = 0
+        self._return, self._length = np.zeros(n_env), np.zeros(n_env, dtype=np.int64)
 
     def drop(self, envs: slice) -> None:
-        """The unfinished episodes of these envs are lost: they begin new ones."""
+        """These envs begin new episodes; those that have not ended are lost."""
         self._return[envs], self._length[envs] = 0.0, 0
         self.n_reset += len(self._length[envs])
 
@@ -272,9 +269,8 @@ class EpisodeTracker:
 
         is_broken: ends of episodes that broke off as their env failed: these are not counted.
         """
-        total = (
-            reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return
-        )  # numpy's takes three times as long
+        # numpy's sum takes three times as long
+        total = reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return
         if is_reset is None:
             length = np.arange(1, len(total) + 1)[:, None] + self._length
         else:

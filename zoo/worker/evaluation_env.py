@@ -23,8 +23,10 @@ from zoo.env.settings import AT_END, EnvSettings
 from zoo.env.vector import VectorEnv
 from zoo.policy.base import Policy
 
-OF_TRAINING = ('collector_env_num', 'collector_group_num')
-OF_POLICY = ('action_mode',)
+NOT_OF_EVALUATION = {
+    **dict.fromkeys(('collector_env_num', 'collector_group_num'), 'is of the training envs alone'),
+    'action_mode': 'is that of the policy, for all its envs',
+}
 SET_NAME = re.compile(r'[\w-]{1,50}')
 
 
@@ -128,9 +130,8 @@ def _fill(env: Mapping[str, Any], differs: dict[str, Any]) -> None:
 def _problems(env: Mapping[str, Any], differs: Mapping[str, Any], path: str) -> Iterator[str]:
     if not differs:
         return
-    for key in (*OF_TRAINING, *OF_POLICY):
+    for key, why in NOT_OF_EVALUATION.items():
         if key in differs:
-            why = 'is of the training envs alone' if key in OF_TRAINING else 'is that of the policy, for all its envs'
             yield f'{join_path(path, key)}: env.{key} {why}; leave it out here.'
     merged = differing(env, differs)
     if problems := section_problems(EnvConfig, merged, path, ()):

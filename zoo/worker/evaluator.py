@@ -42,7 +42,6 @@ class Evaluation(NamedTuple):
 
     @property
     def return_mean(self) -> float:
-        """Mean return."""
         return float(np.mean(self.returns))
 
     @property
@@ -52,12 +51,10 @@ class Evaluation(NamedTuple):
 
     @property
     def return_min(self) -> float:
-        """The lowest return."""
         return min(self.returns)
 
     @property
     def return_max(self) -> float:
-        """The highest return."""
         return max(self.returns)
 
     @property
@@ -152,10 +149,8 @@ class Evaluator:
                 'actions are to be drawn in evaluation (deterministic=false) but the policy has no _forward_sample(obs, '
                 'state, generator); write it, or evaluate deterministic actions'
             )
-        self._infos: InfoReader | None = None
-        if infos.wanted:
-            env.watch(infos.step)
-            self._infos = InfoReader(infos, env.n_env, env.autoreset)
+        env.watch(infos.step)
+        self._infos = InfoReader(infos, env.n_env, env.autoreset)
 
     def evaluate(
         self,
@@ -217,7 +212,7 @@ class Evaluator:
 
     def _tell_of_long_episodes(self, tally: _Tally) -> None:
         """Says once that an episode is long: nothing else is heard of a run meanwhile."""
-        n_long = tally.n_longer_than(LONG - 2)
+        n_long = np.count_nonzero(tally.plays & (tally.length > LONG - 2))
         if self._has_told or not n_long or self._limit is not None and self._limit <= LONG:
             return
         self._has_told = True
@@ -235,17 +230,17 @@ class Evaluator:
 
 
 class _Tally:
-    """Counts the episodes of each env. Attributes: n_left, plays: [B], episodes wanted still; whether to go on now."""
+    """Counts the episodes of each env. Attributes: n_left, plays, length: [B], episodes wanted still; whether to continue; steps."""
 
     def __init__(
         self,
         quota: np.ndarray,
         limit: int | None,
-        infos: InfoReader | None = None,
-        callback: EpisodeCallback | None = None,
+        reader: InfoReader,
+        callback: EpisodeCallback | None,
     ) -> None:
         self.n_left, self._limit = quota.copy(), limit
-        self._reader, self._callback = infos, callback
+        self._reader, self._callback = reader, callback
         self._episodes: list[list[tuple[float, int, bool, Mapping[str, float]]]] = [[] for _ in quota]
         self._n_episode = 0
         self.begin()
@@ -253,30 +248,24 @@ class _Tally:
     def begin(self) -> None:
         """All envs were reset."""
         self.plays = self.n_left > 0
-        self._total, self._length = np.zeros(len(self.plays)), np.zeros(len(self.plays), dtype=np.int64)
-        if self._reader is not None:
-            self._reader.restart()
-
-    def n_longer_than(self, n_step: int) -> int:
-        """Episodes that count and have more steps so far."""
-        return int(np.count_nonzero(self.plays & (self._length > n_step)))
+        self._total, self.length = np.zeros(len(self.plays)), np.zeros(len(self.plays), dtype=np.int64)
+        self._reader.restart()
 
     def record(self, timestep: Timestep) -> None:
-        """Counts a step."""
         is_reset = None if timestep.is_reset is None else timestep.is_reset.cpu().numpy()
         ended = (timestep.terminated | timestep.truncated).cpu().numpy()
         self._total += timestep.reward.cpu().numpy()
-        self._length += 1 if is_reset is None else ~is_reset
-        numbers = {} if self._reader is None else self._reader.read(timestep.info or {}, ended, is_reset)
+        self.length += 1 if is_reset is None else ~is_reset
+        numbers = self._reader.read(timestep.info or {}, ended, is_reset)
         for b in ended.nonzero()[0].tolist():
             is_broken = is_reset is not None and bool(is_reset[b])  # another episode takes its place
             if self.plays[b] and not is_broken:
                 self._count(b, False, numbers.get(b, {}))
                 self.plays[b] = self.n_left[b] > 0
-            self._total[b], self._length[b] = 0.0, 0
-        if self._limit is not None and self._length.max() >= self._limit:
-            for b in (self.plays & (self._length >= self._limit)).nonzero()[0].tolist():
-                self._count(b, True, {} if self._reader is None else self._reader.means(b))
+            self._total[b], self.length[b] = 0.0, 0
+        if self._limit is not None and self.length.max() >= self._limit:
+            for b in (self.plays & (self.length >= self._limit)).nonzero()[0].tolist():
+                self._count(b, True, self._reader.means(b))
                 self.plays[b] = False
 
     def evaluation(self) -> Evaluation:
@@ -288,7 +277,7 @@ class _Tally:
         return Evaluation(returns, lengths, cut if any(cut) else (), by_key)
 
     def _count(self, b: int, is_cut: bool, numbers: Mapping[str, float]) -> None:
-        episode = float(self._total[b]), int(self._length[b]), is_cut, numbers
+        episode = float(self._total[b]), int(self.length[b]), is_cut, numbers
         self._episodes[b].append(episode)
         self.n_left[b] -= 1
         if self._callback is not None:

@@ -1,4 +1,4 @@
-"""The envs' own numbers: entries of infos as columns of a rollout, and as numbers of an episode (logger.info_keys)."""
+"""The envs' own numbers of an episode, read from the infos of its steps (logger.info_keys); observers of these infos."""
 
 from __future__ import annotations
 
@@ -7,30 +7,28 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from zoo.config.messages import shown
 from zoo.core.data import StepRow
 from zoo.core.registry import closest
 from zoo.env import AnyVectorEnv
-from zoo.env.errors import BROKEN, BrokenContractError, EnvContractError
-from zoo.env.infos import FINAL_INFO, OWN_KEYS, end_infos, other_shape_error, step_values
+from zoo.env.errors import BROKEN
+from zoo.env.infos import FINAL_INFO, OWN_KEYS, end_infos, step_values
 
-COLUMN = 'info/{}'  # of an entry, among the columns of a transition
 logger = logging.getLogger(__name__)
 
 
-class RowObserver(Protocol):
-    """Is shown the info of each step of a vector of envs, with the row of a `StepBlock` that has its other results."""
+class RowObserver:
+    """Is shown the info of each step of a vector of envs, with the row of a `StepBlock` that has its other results.
 
-    @property
-    def reads_all(self) -> bool:
-        """Whether it must see every step, also one whose info is empty."""
+    Attributes: reads_all: whether it must see every step, also one whose info is empty.
+    """
+
+    reads_all = False
 
     def begin(self) -> None:
         """A rollout begins."""
@@ -40,93 +38,6 @@ class RowObserver(Protocol):
 
     def restart(self) -> None:
         """All envs begin new episodes."""
-
-
-class InfoBlock:
-    """Row observer: chosen entries of the infos of T steps of B envs, in memory that is reused.
-
-    Args: keys: the entries, see `VectorEnv.watch`; name: of the env, for messages.
-    """
-
-    reads_all = False
-
-    def __init__(self, keys: Sequence[str], n_step: int, n_env: int, name: str = '') -> None:
-        self._keys, self._n_step, self.n_env, self.name = tuple(keys), n_step, n_env, name
-        self._columns: dict[str, np.ndarray] = {}
-
-    def begin(self) -> None:
-        """Called before each rollout."""
-        for column in self._columns.values():
-            column.fill(np.nan)
-
-    def restart(self) -> None:
-        """Nothing: the rows of a rollout are those of its episodes, wherever they began."""
-
-    def see(self, t: int, info: dict[str, Any], row: StepRow) -> None:
-        """Keeps what the info of the vector has of step t. Raises: EnvContractError for an entry that had another shape before."""
-        is_reset = row.is_reset
-        for key in self._keys:
-            found = step_values(info, key, self.n_env)
-            if found is not None:
-                values, given = found
-                given = given if is_reset is None else given & ~is_reset
-                if key not in self._columns:
-                    self._columns[key] = np.full((self._n_step, *values.shape), np.nan, dtype=np.float32)
-                column = self._columns[key]
-                if values.shape[1:] != column.shape[2:]:
-                    broken = other_shape_error(key, values.shape[1:], 'of the steps before', column.shape[2:])
-                    raise _error(self.name, f'step {t + 1} of a rollout', broken)
-                column[t, given] = values[given]
-
-    def column(self, key: str) -> np.ndarray | None:
-        """[T, B, ...] f32 of an entry, nan where a step had none; None if no step ever had it."""
-        return self._columns.get(key)
-
-
-class InfoColumns(Protocol):
-    """The entries of a group of envs."""
-
-    @property
-    def n_env(self) -> int: ...
-
-    @property
-    def name(self) -> str: ...
-
-    def column(self, key: str) -> np.ndarray | None: ...
-
-
-def joined_infos(blocks: Sequence[InfoColumns], keys: Sequence[str], n_step: int) -> dict[str, Tensor]:
-    """{key: [T, B, ...] f32} of all groups of envs together, copies; nan where a step had none.
-
-    Raises: EnvContractError for an entry that has another shape in another group.
-    """
-    found: dict[str, Tensor] = {}
-    for key in keys:
-        parts = [block.column(key) for block in blocks]
-        shape = next((part.shape[2:] for part in parts if part is not None), ())
-        for block, part in zip(blocks, parts, strict=True):
-            if part is not None and part.shape[2:] != shape:
-                broken = other_shape_error(key, part.shape[2:], 'of the other envs', shape)
-                raise _error(block.name, f'{block.n_env} envs of a group', broken)
-        missing = (np.full((n_step, block.n_env, *shape), np.nan, dtype=np.float32) for block in blocks)
-        whole = [empty if part is None else part for part, empty in zip(parts, missing, strict=True)]
-        found[key] = torch.from_numpy(np.concatenate(whole, 1))
-    return found
-
-
-def _error(name: str, where: str, broken: BrokenContractError) -> EnvContractError:
-    got, wanted, do = broken.args
-    return EnvContractError(f'env {name!r}, {where}: {got}, wanted {wanted}; {do}.')
-
-
-def warn_of_missing(columns: dict[str, Tensor]) -> None:
-    """Says which entries no step of a rollout had."""
-    if never := [key for key, column in columns.items() if bool(column.isnan().all())]:
-        logger.warning(
-            'env.info_columns has %s, but no step of the first rollout had a number of that name in its info: the column is '
-            'nan there; correct the name, or read it only where it is given',
-            ', '.join(map(repr, never)),
-        )
 
 
 NOT_THE_ENVS = {
@@ -148,11 +59,6 @@ class InfoKeys:
     last: tuple[str, ...] | Literal['auto'] = 'auto'  # auto: all numbers and bools
     step: tuple[str, ...] = ()
     told: set[tuple[str, str]] = field(default_factory=set, compare=False)  # (option, key) that a reader has warned of
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anything is kept."""
-        return bool(self.last or self.step)
 
 
 ALL_NUMBERS, NO_NUMBERS = InfoKeys(), InfoKeys(())
@@ -261,18 +167,14 @@ class InfoReader:
                 )
 
 
-class EpisodeNumbers(InfoReader):
+class EpisodeNumbers(InfoReader, RowObserver):
     """Row observer: the numbers of the episodes that end in a rollout. Args: found: gets (t, numbers) of each of them."""
 
     def __init__(self, keys: InfoKeys, n_env: int, autoreset: str, found: list[tuple[int, dict[str, float]]]) -> None:
         super().__init__(keys, n_env, autoreset)
         self._is_default, self._found = keys == ALL_NUMBERS, found
 
-    def begin(self) -> None:
-        """Nothing: episodes do not end with a rollout."""
-
     def see(self, t: int, info: dict[str, Any], row: StepRow) -> None:
-        """Adds the numbers of the episodes that ended in step t."""
         if self._is_default and info.keys() <= _WITHOUT_NUMBERS:  # costs less than to read it
             return
         ended = row.terminated | row.truncated if row.raw_end is None else row.raw_end
@@ -286,21 +188,22 @@ def row_observers(
 
     Args: infos: which numbers of episodes are kept; found: gets them, see `EpisodeNumbers`.
     """
-    observers: list[list[RowObserver]] = []
-    blocks: list[InfoBlock] = []
-    for env in envs:
+    observers: list[list[RowObserver]] = [[] for _ in envs]
+    for mine, env in zip(observers, envs, strict=True):
         if infos.step:
             env.watch(infos.step)
-        mine: list[RowObserver] = []
-        if env.info_columns:
-            blocks.append(InfoBlock(env.info_columns, n_step, env.n_env, env.name))
-            mine.append(blocks[-1])
-        if infos.wanted and not env.is_tensor_program:  # which has no infos
+        if (infos.last or infos.step) and not env.is_tensor_program:  # which has no infos
             mine.append(EpisodeNumbers(infos, env.n_env, env.autoreset, found))
-        observers.append(mine)
-    if not blocks:
+    keys, name = envs[0].info_columns, envs[0].name
+    if not keys:
         return observers, dict
-    return observers, partial(joined_infos, blocks, envs[0].info_columns, n_step)
+    from zoo.worker.info_columns import InfoBlock, joined_infos
+
+    blocks = [InfoBlock(keys, n_step, env.n_env, name) for env in envs]
+    groups = [(env.n_env, block.columns) for env, block in zip(envs, blocks, strict=True)]
+    return [[*mine, block] for mine, block in zip(observers, blocks, strict=True)], lambda: joined_infos(
+        groups, keys, n_step, name
+    )
 
 
 class InfoTally:
@@ -310,7 +213,6 @@ class InfoTally:
         self.values: dict[str, deque[float]] = {}
 
     def add(self, episodes: Iterable[Mapping[str, float]]) -> None:
-        """Takes the numbers of episodes that ended."""
         for numbers in episodes:
             for key, value in numbers.items():
                 if not math.isnan(value):  # an env's way to say that it has none

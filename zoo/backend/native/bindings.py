@@ -208,7 +208,6 @@ class ActingBlocks:
 
 
 def step_struct(spec: StepSpec) -> ctypes.Structure:
-    """A zoo_step."""
     options = {name: getattr(spec, name) for name in ('dual_clip', 'kl_penalty', 'grad_clip')}
     plain = {name: value for name, value in spec._asdict().items() if name not in options}
     return StepStruct(
@@ -255,16 +254,9 @@ def adam_struct(optimizer: FlatAdam) -> ctypes.Structure:
         name: address(name, getattr(optimizer, name), torch.float32, (size,))
         for name in ('param', 'grad', 'exp_avg', 'exp_avg_sq')
     }
-    lr, beta1, beta2, eps = optimizer.rates
-    return AdamStruct(
-        size=size,
-        **buffers,
-        lr=lr,
-        beta1=beta1,
-        beta2=beta2,
-        eps=eps,
-        step_count=address('step_count', optimizer.step_count, torch.float32, ()),
-    )
+    rates = dict(zip(('lr', 'beta1', 'beta2', 'eps'), optimizer.rates, strict=True))
+    step_count = address('step_count', optimizer.step_count, torch.float32, ())
+    return AdamStruct(size=size, step_count=step_count, **buffers, **rates)
 
 
 def address(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
@@ -355,7 +347,6 @@ class Library:
         _declare(dll)
 
     def level(self) -> Level:
-        """The level in use."""
         return Level(self.dll.zoo_level())
 
     def set_level(self, level: Level | int) -> Level:
@@ -363,7 +354,6 @@ class Library:
         return Level(self.dll.zoo_set_level(int(level)))
 
     def workspace(self) -> Workspace:
-        """New scratch memory."""
         return Workspace(self.dll)
 
     def epoch(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, DrawNoise, Eager, Executor, Explore, Numbers, Pass, Step
+from zoo.backend.executor import Acting, DrawNoise, Eager, Explore, Numbers, Pass, Step
 from zoo.backend.native.bindings import ActingBlocks, Column, Kind, Library, Model, Output, StepSpec, ValueLoss, load
 from zoo.backend.native.network import (
     buffers_of,
@@ -22,30 +21,20 @@ from zoo.backend.native.network import (
 from zoo.core.data import Columns, Metrics, Obs, State
 from zoo.core.errors import UserError
 from zoo.core.spaces import ACTION_MASK
-from zoo.model.actor_critic import ActorCritic
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
 
-_METRICS: dict[Kind, dict[str, Column]] = {
-    Kind.POLICY: {
-        'policy_loss': Column.POLICY_LOSS,
-        'entropy': Column.ENTROPY,
-        'approx_kl': Column.APPROX_KL,
-        'clipfrac': Column.CLIPFRAC,
-        'grad_norm': Column.GRAD_NORM,
-    },
-    Kind.VALUE: {'value_loss': Column.VALUE_LOSS, 'value_grad_norm': Column.GRAD_NORM},
-    Kind.AUX: {
-        'auxiliary_loss': Column.AUXILIARY_LOSS,
-        'aux_value_loss': Column.AUX_VALUE_LOSS,
-        'behavioral_cloning_loss': Column.BEHAVIORAL_CLONING_LOSS,
-        'aux_grad_norm': Column.GRAD_NORM,
-    },
+_POLICY_METRICS = 'policy_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm'
+_METRICS = {
+    Kind.PPO: (*_POLICY_METRICS, 'value_loss'),
+    Kind.POLICY: _POLICY_METRICS,
+    Kind.VALUE: ('value_loss', 'value_grad_norm'),
+    Kind.AUX: ('auxiliary_loss', 'aux_value_loss', 'behavioral_cloning_loss', 'aux_grad_norm'),
 }
+_COLUMNS = {column.name.lower(): column for column in Column}  # value_grad_norm and aux_grad_norm are in GRAD_NORM
 _CPU = torch.device('cpu')
 _PER_ROW = ('value', 'adv', 'return_', 'weight')
 _READ = (*_PER_ROW, 'obs', 'action', 'logit')
-_METRICS[Kind.PPO] = {**_METRICS[Kind.POLICY], 'value_loss': Column.VALUE_LOSS}
 
 
 def obstacle(model: nn.Module, dist: ActionDist, device: torch.device) -> str:
@@ -64,7 +53,7 @@ def level() -> str:
     return 'none' if library is None else library.level().name.lower()
 
 
-class NativeExecutor:
+class NativeExecutor(Eager):
     """Runs the four steps of zoo.policy.gradient_steps in C; another executor runs what C does not know.
 
     That is a step of another kind, one with a part of `unknown_parts`, optimisers of other kinds, or other columns.
@@ -75,20 +64,20 @@ class NativeExecutor:
     name = 'native'
 
     def __init__(
-        self, model: nn.Module, dist: ActionDist, fallback: Executor | None = None, only_acts: bool = False
+        self, model: nn.Module, dist: ActionDist, fallback: Eager | None = None, only_acts: bool = False
     ) -> None:
         library, why = load()
         if library is None:
             raise RuntimeError(why)
         self._library: Library = library
-        self._model = cast(ActorCritic, model)
-        self._dist, self._fallback = dist, Eager(model, dist) if fallback is None else fallback
+        super().__init__(model, dist)
+        self._fallback = Eager(model, dist) if fallback is None else fallback
         self._workspace, self._only_acts = library.workspace(), only_acts
         self._described: Model | None = None
         self._places: list[int] = []
 
     def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
-        """As `Executor.run`. Raises: UserError if the model was changed since, so that C does not serve it any more."""
+        """As `Eager.run`. Raises: UserError if the model was changed since, so that C does not serve it any more."""
         if why := obstacle_of_model(self._model, self._dist, _CPU):
             raise UserError(f'{why}; it came after the policy was made: use policy.learn.executor=eager')
         is_known = not self._only_acts and _is_known(step, optimizers, numbers)
@@ -103,15 +92,15 @@ class NativeExecutor:
         else:  # the last minibatch of each pass is smaller
             parts = [part for order in data.order for part in ((order[:-n_rest], size), (order[-n_rest:], n_rest))]
             rows = torch.cat([self._epoch(options, columns, optimizers, *part) for part in parts if len(part[0])])
-        names = dict(_METRICS[kind])
+        names = list(_METRICS[kind])
         if options.measure_kl:
-            names |= {'kl': Column.KL, 'ratio_max': Column.RATIO_MAX}
+            names += ['kl', 'ratio_max']
         if 'value_loss' in names and options.value_loss in (ValueLoss.CLIPPED_VALUE, ValueLoss.CLIPPED_ERROR):
-            names['value_clipfrac'] = Column.VALUE_CLIPFRAC
+            names.append('value_clipfrac')
         if options.kl_penalty is not None:
-            names['penalty_kl'] = Column.PENALTY_KL
+            names.append('penalty_kl')
         by_column = rows.t().contiguous().float()
-        return {name: by_column[column] for name, column in names.items()}
+        return {name: by_column[_COLUMNS.get(name, Column.GRAD_NORM)] for name in names}
 
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
         if explore is not None:

@@ -224,9 +224,10 @@ def unknown_parts(parts: Sequence[Any]) -> str:
 
 def knows_parts(kind: Kind, numbers: Any) -> bool:
     """Whether C has all parts that a step of this kind reads from its numbers."""
-    if getattr(numbers, 'precision', 'fp32') != 'fp32':
-        return False
-    return getattr(numbers, 'proximal', 'behaviour') == 'behaviour' and not unknown_parts(_parts_of(kind, numbers))
+    is_plain = (
+        getattr(numbers, 'precision', 'fp32') == 'fp32' and getattr(numbers, 'proximal', 'behaviour') == 'behaviour'
+    )
+    return is_plain and not unknown_parts(_parts_of(kind, numbers))
 
 
 def step_spec(kind: Kind, normalize_adv: bool, numbers: Any) -> StepSpec:

@@ -1,0 +1,88 @@
+"""Columns of a rollout: entries of the infos of its steps (env.info_columns)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.core.data import StepRow
+from zoo.env.errors import BrokenContractError, EnvContractError
+from zoo.env.infos import other_shape_error, step_values
+from zoo.worker.infos import RowObserver
+
+logger = logging.getLogger(__name__)
+
+
+class InfoBlock(RowObserver):
+    """Row observer: chosen entries of the infos of T steps of B envs, in memory that is reused.
+
+    Args: keys: the entries, see `VectorEnv.watch`; name: of the env, for messages.
+    Attributes: columns: [T, B, ...] f32 by entry, nan where a step had none; without those that no step ever had.
+    """
+
+    def __init__(self, keys: Sequence[str], n_step: int, n_env: int, name: str = '') -> None:
+        self._keys, self._n_step, self._n_env, self._name = keys, n_step, n_env, name
+        self.columns: dict[str, np.ndarray] = {}
+
+    def begin(self) -> None:
+        for column in self.columns.values():
+            column.fill(np.nan)
+
+    def see(self, t: int, info: dict[str, Any], row: StepRow) -> None:
+        """Keeps what the info of the vector has of step t. Raises: EnvContractError for an entry that had another shape before."""
+        for key in self._keys:
+            found = step_values(info, key, self._n_env)
+            if found is None:
+                continue
+            values, given = found
+            given = given if row.is_reset is None else given & ~row.is_reset
+            if key not in self.columns:
+                self.columns[key] = np.full((self._n_step, *values.shape), np.nan, dtype=np.float32)
+            column = self.columns[key]
+            if values.shape[1:] != column.shape[2:]:
+                broken = other_shape_error(key, values.shape[1:], 'of the steps before', column.shape[2:])
+                raise _error(self._name, f'step {t + 1} of a rollout', broken)
+            column[t, given] = values[given]
+
+
+def joined_infos(
+    groups: Sequence[tuple[int, Mapping[str, np.ndarray]]], keys: Sequence[str], n_step: int, name: str
+) -> dict[str, Tensor]:
+    """{key: [T, B, ...] f32} of all groups of envs together, copies; nan where a step had none.
+
+    Args: groups: of each the number of its envs and what it has, see `InfoBlock.columns`; name: of the env.
+    Raises: EnvContractError for an entry that has another shape in another group.
+    """
+    found: dict[str, Tensor] = {}
+    for key in keys:
+        parts = [columns.get(key) for _, columns in groups]
+        shape = next((part.shape[2:] for part in parts if part is not None), ())
+        for i, (n_env, _) in enumerate(groups):
+            part = parts[i]
+            if part is None:
+                parts[i] = np.full((n_step, n_env, *shape), np.nan, dtype=np.float32)
+            elif part.shape[2:] != shape:
+                broken = other_shape_error(key, part.shape[2:], 'of the other envs', shape)
+                raise _error(name, f'{n_env} envs of a group', broken)
+        found[key] = torch.from_numpy(np.concatenate(parts, 1))  # type: ignore[arg-type]
+    return found
+
+
+def _error(name: str, where: str, broken: BrokenContractError) -> EnvContractError:
+    got, wanted, do = broken.args
+    return EnvContractError(f'env {name!r}, {where}: {got}, wanted {wanted}; {do}.')
+
+
+def warn_of_missing(columns: dict[str, Tensor]) -> None:
+    """Says which entries no step of a rollout had."""
+    if never := [key for key, column in columns.items() if bool(column.isnan().all())]:
+        logger.warning(
+            'env.info_columns has %s, but no step of the first rollout had a number of that name in its info: the column is '
+            'nan there; correct the name, or read it only where it is given',
+            ', '.join(map(repr, never)),
+        )
