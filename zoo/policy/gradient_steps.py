@@ -255,7 +255,7 @@ def _by_kernel(
 def value_loss_terms(output: dict[str, Tensor], minibatch: Minibatch, numbers: Any) -> tuple[Tensor, Metrics]:
     """The loss, and the metrics value_loss and, where it is one that clips, value_clipfrac."""
     if 'value_logit' in output:
-        error = distribution_error(output['value_logit'], minibatch, numbers)
+        error = distribution_error(numbers.value_loss, output['value_logit'], minibatch)
         return error, {'value_loss': error.detach()}
     loss, return_, weight = numbers.value_loss, minibatch['return_'], minibatch.get('weight', None)
     if loss == MSE:
@@ -284,9 +284,9 @@ def _value_clipfrac(data: ppo_value_data, loss: Part, clip_ratio: Number) -> Ten
     return weighted_mean((distance > limit).to(value.dtype), data.weight)
 
 
-def distribution_error(logit: Tensor, minibatch: Columns, numbers: Any) -> Tensor:
+def distribution_error(value_loss: Callable[..., Tensor], logit: Tensor, minibatch: Columns) -> Tensor:
     """Of a critic that predicts a distribution of returns."""
-    error, weight = numbers.value_loss(logit, minibatch['return_'], None, None), minibatch.get('weight', None)
+    error, weight = value_loss(logit, minibatch['return_'], None, None), minibatch.get('weight', None)
     return (error if weight is None else error * weight).mean()
 
 

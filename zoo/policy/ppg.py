@@ -102,7 +102,7 @@ def aux_step(
     output, minibatch, joint = _joint_output(model, dist, minibatch, numbers)
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if 'value_logit' in output:
-        value_loss = distribution_error(output['value_logit'], minibatch, numbers)
+        value_loss = distribution_error(numbers.value_loss, output['value_logit'], minibatch)
     else:
         value_loss = squared_error(output['value'], return_, weight)
     loss = joint.auxiliary_loss + value_loss * numbers.value_weight

@@ -27,6 +27,7 @@ from zoo.rl_utils.distributions.categorical import Categorical
 from zoo.rl_utils.estimators import n_step
 from zoo.rl_utils.exploration import epsilon_greedy
 from zoo.rl_utils.gae import gae_data
+from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.q_learning import q_error, q_target
 
 
@@ -53,7 +54,7 @@ def n_step_transition(rollout: Rollout, gamma: float, n: int) -> dict[str, Any]:
 
 
 def q_step(
-    model: Any, target_model: Any, optimizer: Any, part: Mapping[str, Any], cfg: DQNLearnConfig
+    model: Any, target_model: Any, optimizer: FlatOptimizer, part: Mapping[str, Any], cfg: DQNLearnConfig
 ) -> tuple[Metrics, Tensor]:
     """One gradient step on `q_error`.
 
