@@ -31,15 +31,8 @@ from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.model import PPG, VAC, PPGConfig, VACConfig
-from zoo.policy.gradient_steps import (
-    AuxNumbers,
-    PolicyNumbers,
-    ValueNumbers,
-    aux_step,
-    policy_step,
-    ppo_step,
-    value_step,
-)
+from zoo.policy.gradient_steps import PolicyNumbers, policy_step, ppo_step
+from zoo.policy.ppg import AuxNumbers, ValueNumbers, aux_step, value_step
 from zoo.rl_utils import Categorical, FlatAdam, Gaussian, make_dist
 
 pytestmark = pytest.mark.usefixtures('native')

@@ -28,7 +28,8 @@ from zoo.core.data import map_tensors
 from zoo.core.registry import EXPLORATION_REGISTRY, OPTIMIZER_REGISTRY, Part
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary
 from zoo.model.actor_critic import VAC
-from zoo.policy.gradient_steps import CLIP, AuxNumbers, PolicyNumbers, ValueNumbers, ppo_step
+from zoo.policy.gradient_steps import CLIP, PolicyNumbers, ppo_step
+from zoo.policy.ppg import AuxNumbers, ValueNumbers
 from zoo.policy.sequences import forward_sequences
 from zoo.rl_utils import Categorical, kernels, value_losses
 from zoo.rl_utils.optimizer import FlatAdam

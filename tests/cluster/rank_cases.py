@@ -19,7 +19,7 @@ from torch import Tensor
 from zoo.buffer.replay import ReplayBuffer
 from zoo.cluster.torch_ranks import join
 from zoo.config.section import validate
-from zoo.core.data import leaves
+from zoo.core.data import first_leaf, leaves
 from zoo.core.errors import RunError
 from zoo.core.ranks import ALONE, Alone, Ranks, RunInfo
 from zoo.core.registry import POLICY_REGISTRY
@@ -27,7 +27,6 @@ from zoo.core.seeding import reseed, stream
 from zoo.env import make_vector_env
 from zoo.policy.hooks import gradient_ready, listening
 from zoo.policy.passes import Passes
-from zoo.policy.sequences import length_of, n_entry
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.run.config import resolve_policy
 from zoo.worker.collector import Collector
@@ -144,7 +143,7 @@ def stratified() -> Iterator[None]:
         ]
 
     def one_pass(passes: Passes, columns: Any, n_pass: int, batch_size: int | None) -> Any:
-        n, length = n_entry(columns), length_of(columns)
+        n, length = len(first_leaf(columns)), columns['adv' if 'adv' in columns else 'return_'].shape[1:].numel()
         n_row = n if batch_size is None else batch_size // length
         order = together(orders_of(passes, n_pass, n), n, n_row // SIZE)
         passes._draw = lambda columns, n_pass, generator: (order, columns)

@@ -13,16 +13,8 @@ from torch import Tensor
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, make_policy
 from zoo.config.components import Part
 from zoo.core.spaces import Box
-from zoo.policy.gradient_steps import (
-    MSE,
-    AuxNumbers,
-    PolicyNumbers,
-    ValueNumbers,
-    aux_step,
-    policy_step,
-    ppo_step,
-    value_step,
-)
+from zoo.policy.gradient_steps import MSE, PolicyNumbers, policy_step, ppo_step
+from zoo.policy.ppg import AuxNumbers, ValueNumbers, aux_step, value_step
 from zoo.rl_utils import penalties, surrogates, value_losses
 from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.optimizer import FlatAdam

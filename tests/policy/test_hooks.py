@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from zoo.backend.precision import UpdatePrecision
-from zoo.policy.gradient_steps import _descend
+from zoo.policy.gradient_steps import descend
 from zoo.policy.hooks import gradient_ready, listening
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.update_rules import SGDRule
@@ -49,7 +49,7 @@ def test_listener_sees_the_gradient_of_the_step_that_follows_and_no_other(
     seen: list[float] = []
     with listening(lambda optimizers, loss: seen.append(optimizers[0].grad.item())):
         for k in (1.0, 3.0, 5.0, 9.0):
-            _descend([optimizer], (k * p).sum(), None)
+            descend([optimizer], (k * p).sum(), None)
     assert seen == ([1, 3, 5, 9] if accumulate == 1 else [2, 7])
     assert p.item() == -sum(seen)  # the step divides no more than it did
 
@@ -60,5 +60,5 @@ def test_listener_changes_the_step_where_gradients_gather() -> None:
     optimizer.configure(accumulate=2, precision='fp16')
     with listening(lambda optimizers, loss: optimizers[0].grad.fill_(0.5)):
         for k in (1.0, 3.0):
-            _descend([optimizer], (k * p).sum(), None)
+            descend([optimizer], (k * p).sum(), None)
     assert p.item() == -0.5

@@ -197,7 +197,10 @@ class ActorCriticPolicy(NetworkPolicy):
         steps_apart = 'critic' in self.optimizers or not self._coefficients().get('value_weight', 1)
         if cfg.get('freeze') and steps_apart and not reached(self._model, self.obs_space, 'compute_actor'):
             raise UserError(NOTHING_LEFT)
-        self.objective.fixed = self.objective.fixed._replace(measure_kl=self._kl_is_cheap)
+        # eager steps on a GPU have kernels without kl and ratio_max; steps that are not zoo's own report what they like
+        is_cheap = self.device.type == 'cpu' or self._execution.executor.name != 'eager'
+        measure_kl = is_cheap and hasattr(self._policy_step, 'kind')
+        self.objective.fixed = self.objective.fixed._replace(measure_kl=measure_kl)
         training = partial(self._mode.steps, self.seed) if self._mode.differs else nullcontext
         self.passes = Passes(cfg, self.samples, self._execution, self.seed, self.device, self.run.ranks, training)
         for option in self.options:
@@ -228,15 +231,6 @@ class ActorCriticPolicy(NetworkPolicy):
     def _value_step(self) -> Step | None:
         """The gradient step on the critic."""
         return self._policy_step
-
-    @property
-    def _kl_is_cheap(self) -> bool:
-        """Whether steps report kl and ratio_max since it costs next to nothing.
-
-        Eager steps on a GPU have kernels without these; steps that are not zoo's own report what they like.
-        """
-        is_cheap = self.device.type == 'cpu' or self._execution.executor.name != 'eager'
-        return is_cheap and hasattr(self._policy_step, 'kind')
 
     def _coefficients(self) -> dict[str, float]:
         """Constant weights of the losses, by the name of their metric."""
@@ -285,7 +279,13 @@ class ActorCriticPolicy(NetworkPolicy):
         found: Metrics = {}
         for option in self.options:
             found |= option.after_update(batch)
-        return found | self._learner_metrics()
+        n_skipped = sum(o.count_skipped(self.cfg.learn.nonfinite_limit) for o in self.optimizers.values())
+        numbers = {
+            'skipped_step': n_skipped,
+            **self.rates,
+            **self._coefficients(),
+        }  # waits for the device, once a batch
+        return found | dict(zip(numbers, torch.tensor([*numbers.values()], dtype=torch.float64).unbind(), strict=True))
 
     @torch.no_grad()
     def logit_of(self, batch: Columns) -> Tensor:
@@ -294,13 +294,6 @@ class ActorCriticPolicy(NetworkPolicy):
         forward = self.objective.fixed.forward
         pieces = [forward(self._model, 'compute_actor', part)[0]['logit'] for part in split_rows(dict(batch), n_row)]
         return torch.cat(pieces).view_as(batch['logit'])
-
-    def _learner_metrics(self) -> Metrics:
-        """Metrics of the whole update: skipped steps, values of the schedules. Waits for the device, once a batch."""
-        n_skipped = sum(o.count_skipped(self.cfg.learn.nonfinite_limit) for o in self.optimizers.values())
-        numbers = {'skipped_step': n_skipped, **self.rates}
-        numbers |= self._coefficients()
-        return dict(zip(numbers, torch.tensor([*numbers.values()], dtype=torch.float64).unbind(), strict=True))
 
     def _monitor_vars_learn(self) -> list[str]:
         names = ['policy_loss', 'value_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm', 'explained_variance']

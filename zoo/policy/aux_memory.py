@@ -36,23 +36,13 @@ class AuxMemory:
         self._n_part, self._where, self._is_ring = n_part, where, is_ring
         self.oldest = 0  # of a full ring, the batch whose place the next one takes
         self._block: dict[str, Any] = {}
-        self._n, self._n_filled = 0, 0  # rows (or sequences), and batches
+        self.n_row, self.n_filled = 0, 0  # rows (or sequences) kept, and batches
         self.n_new = 0  # batches since the last auxiliary phase
         self._is_loaded = False  # what it holds is of a checkpoint, and nothing was appended since
 
     def __len__(self) -> int:
         """Batches since the last auxiliary phase."""
         return self.n_new
-
-    @property
-    def n_row(self) -> int:
-        """Rows kept, or sequences."""
-        return self._n
-
-    @property
-    def n_filled(self) -> int:
-        """Batches kept."""
-        return self._n_filled
 
     @property
     def device(self) -> torch.device:
@@ -65,7 +55,7 @@ class AuxMemory:
         Rows of a checkpoint that have another form are dropped, with a warning.
         Raises: RunError if a disk has no room for the block, with the first batch; RuntimeError if all batches are in.
         """
-        if self._n_filled >= self._n_part and not self._is_ring:
+        if self.n_filled >= self._n_part and not self._is_ring:
             raise RuntimeError(
                 f'the auxiliary memory has its {self._n_part} batches already; call learn_aux() after '
                 'each learn_mode.forward(), it empties the memory when the phase is due'
@@ -76,17 +66,17 @@ class AuxMemory:
                 'samples now have other columns (%s) than those of the checkpoint: the auxiliary memory begins empty, '
                 'and the next auxiliary phase comes %d policy phases later',
                 misfits,
-                self._n_filled,
+                self.n_filled,
             )
             self._block = {}
             self.clear()
         self._is_loaded = False
-        if self._n_filled >= self._n_part:
+        if self.n_filled >= self._n_part:
             self._overwrite(part)
         else:
             self._take(part, 1, first_leaf(part).device)
         # what a ring has dropped counts, what a memory has dropped with another form of samples does not
-        self.n_new = self.n_new + 1 if self._is_ring else self._n_filled
+        self.n_new = self.n_new + 1 if self._is_ring else self.n_filled
 
     def end_phase(self) -> None:
         """An auxiliary phase is over: a ring keeps its rows."""
@@ -96,11 +86,11 @@ class AuxMemory:
 
     def columns(self) -> dict[str, Any]:
         """The rows kept, [M] each, as views where they lie; valid until the next `append`."""
-        return map_tensors(lambda x: x[: self._n], self._block) if self._n else {}
+        return map_tensors(lambda x: x[: self.n_row], self._block) if self.n_row else {}
 
     def clear(self) -> None:
         """Forgets all rows; the block stays."""
-        self._n, self._n_filled, self.oldest = 0, 0, 0
+        self.n_row, self.n_filled, self.oldest = 0, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
         """The rows kept (views, valid until the next `append`)."""
@@ -147,19 +137,19 @@ class AuxMemory:
                 f'samples have other columns than the auxiliary memory ({misfits}); give samples of one form in '
                 '`_get_train_sample`'
             )
-        n, n_left = len(part['return_']), self._n_part - self._n_filled - n_filled
-        n_row = self._n + n + n_left * -(-n // max(n_filled, 1))
+        n, n_left = len(part['return_']), self._n_part - self.n_filled - n_filled
+        n_row = self.n_row + n + n_left * -(-n // max(n_filled, 1))
         if not self._block or n_row > len(self._block['return_']) or part.keys() - self._block.keys():
             self._make_room(part, n_row, device)
         for key, block in self._block.items():
-            self._write(block, slice(self._n, self._n + n), part.get(key))
-        self._n += n
-        self._n_filled += n_filled
+            self._write(block, slice(self.n_row, self.n_row + n), part.get(key))
+        self.n_row += n
+        self.n_filled += n_filled
 
     def _overwrite(self, part: Columns) -> None:
         """Puts a batch in the place of the oldest; one of another size begins a new memory."""
         n = len(part['return_'])
-        if n * self._n_filled != self._n or part.keys() - self._block.keys():
+        if n * self.n_filled != self.n_row or part.keys() - self._block.keys():
             self._block = {}
             self.clear()
             self._take(part, 1, first_leaf(part).device)
@@ -184,8 +174,8 @@ class AuxMemory:
         self._block = {}
         like = {**kept, **part}
         block = map_tensors(lambda x: self._allocate((n_row, *x.shape[1:]), x.dtype, device), like)
-        for key, x in block.items() if self._n else ():
-            self._write(x, slice(0, self._n), kept.get(key))
+        for key, x in block.items() if self.n_row else ():
+            self._write(x, slice(0, self.n_row), kept.get(key))
         self._block = block
 
     @staticmethod

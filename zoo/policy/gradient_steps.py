@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial, update_wrapper
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,11 @@ from zoo.policy import hooks
 from zoo.rl_utils import kernels
 from zoo.rl_utils.check import Number, check_shape
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.optimizer import backward
+from zoo.rl_utils.optimizer import FlatOptimizer, backward
 from zoo.rl_utils.ppo import clip, clipfrac, mean_of, mse, policy_loss, ratio_of, valid, value_loss_of, weighted_mean
 
 if TYPE_CHECKING:
     from zoo.rl_utils.losses import ppo_value_data
-    from zoo.rl_utils.ppg import ppg_joint_loss
 
 M = TypeVar('M', bound=Columns)
 CLIP = Part('surrogate', 'clip', clip)
@@ -48,7 +47,7 @@ class PolicyNumbers(NamedTuple):
     clip_ratio: Number = 0.2
     entropy_weight: Number = 0.0
     dual_clip: Number | None = None
-    grad_clip: Number | None = 0.5
+    grad_clip: float | None = 0.5
     measure_kl: bool = False
     value_weight: Number = 0.5
     surrogate: Callable[..., Tensor] = CLIP
@@ -61,31 +60,6 @@ class PolicyNumbers(NamedTuple):
     forward: Callable[..., Any] = forward_rows
 
 
-class ValueNumbers(NamedTuple):
-    """The numbers of a step on the critic alone."""
-
-    clip_ratio: Number = 0.2
-    grad_clip: Number | None = None
-    value_loss: Callable[..., Tensor] = MSE
-    value_weight: Number = 1.0
-    precision: UpdatePrecision = 'fp32'
-    forward: Callable[..., Any] = forward_rows
-
-
-class AuxNumbers(NamedTuple):
-    """The numbers of a step of PPG's auxiliary phase."""
-
-    bc_weight: Number = 1.0  # factor of KL(old || new)
-    grad_clip: Number | None = None
-    value_loss: Callable[..., Tensor] = MSE  # of a critic that predicts a distribution; else it is the squared error
-    value_weight: Number = 1.0  # factor of aux_value_loss
-    precision: UpdatePrecision = 'fp32'
-    forward: Callable[..., Any] = forward_rows
-
-
-StepNumbers = PolicyNumbers | ValueNumbers | AuxNumbers
-
-
 class GradientStep(SplitStep):
     """A step of zoo's own.
 
@@ -96,9 +70,9 @@ class GradientStep(SplitStep):
     __name__: str
 
     def __init__(
-        self, take: Callable[..., Found], kind: str, prepare: Callable[[ActionDist, Columns], Columns]
+        self, take: Callable[..., Found], kind: str, prepare: Callable[[ActionDist, Columns], Columns] | None = None
     ) -> None:
-        super().__init__(take, prepare, _summary)
+        super().__init__(take, prepare or checked, _summary)
         update_wrapper(self, take)
         self.kind, self.kind_of = kind, self
 
@@ -127,19 +101,18 @@ def with_log_old(dist: ActionDist, columns: Columns) -> Columns:
 
 @torch.no_grad()
 def _summary(found: Found, dist: ActionDist, numbers: PolicyNumbers) -> Metrics:
-    rows = found.pop('rows', None)
-    return found if rows is None else found | _of_rows(rows, dist, numbers)
+    """Metrics of one minibatch, or of several at once.
 
-
-def _of_rows(rows: Mapping[str, Tensor], dist: ActionDist, numbers: PolicyNumbers) -> Metrics:
-    """Metrics of one minibatch, or of several at once: approx_kl, clipfrac, and what is asked for of entropy, kl, ratio_max.
-
-    Args: rows: log_ratio [..., N], and where they are needed log_old_ratio, if the ratio is to another policy than that
-      of the samples; weight; and logit [..., N, P], if the loss has no entropy.
+    Where a step leaves 'rows' these are approx_kl, clipfrac, and what is asked for of entropy, kl, ratio_max. Rows have
+    log_ratio [..., N], and where they are needed log_old_ratio, if the ratio is to another policy than that of the samples;
+    weight; and logit [..., N, P], if the loss has no entropy.
     """
+    rows, metrics = found.pop('rows', None), found
+    if rows is None:
+        return metrics
     log_ratio, weight = rows['log_ratio'], rows.get('weight')
     high = dict(getattr(numbers.surrogate, 'options', ())).get('high', numbers.clip_ratio)  # of an asymmetric clip
-    old_ratio, metrics = rows.get('log_old_ratio', log_ratio), {}
+    old_ratio = rows.get('log_old_ratio', log_ratio)
     if 'logit' in rows:
         entropy = dist.entropy(rows['logit'])
         metrics['entropy'] = (entropy if weight is None else entropy * weight).mean(-1)
@@ -148,33 +121,13 @@ def _of_rows(rows: Mapping[str, Tensor], dist: ActionDist, numbers: PolicyNumber
     return metrics | _of_ratios(old_ratio, weight) if numbers.measure_kl else metrics
 
 
-def step_kind(
-    kind: str, prepare: Callable[[ActionDist, Columns], Columns] = checked
-) -> Callable[[Callable[..., Found]], GradientStep]:
-    """Makes a step of a function, with the name under which executors other than the eager one know it.
-
-    The function returns 0-dim tensors, and where the metrics of rows are still to be found 'rows', see `_of_rows`.
-    """
-    return lambda take: GradientStep(take, kind, prepare)
-
-
-class Optimizer(Protocol):
-    """What a step needs of a `FlatOptimizer`."""
-
-    @property
-    def averaged(self) -> dict[str, Tensor]:
-        """The average of its parameters by name, where it keeps one."""
-
-    def zero_grad(self) -> None:
-        """Sets the gradient to zero."""
-
-    def step(self, grad_clip: Number | None = None) -> Tensor:
-        """One step with the accumulated gradient, limited to a norm of grad_clip; returns the norm before that."""
-
-
-@step_kind('PPO', with_log_old)
+@partial(GradientStep, kind='PPO', prepare=with_log_old)
 def ppo_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
+    model: nn.Module,
+    dist: ActionDist,
+    optimizers: Sequence[FlatOptimizer],
+    minibatch: Minibatch,
+    numbers: PolicyNumbers,
 ) -> Found:
     """One step on policy_loss + value_weight * value_loss - entropy_weight * entropy.
 
@@ -186,101 +139,29 @@ def ppo_step(
       penalty_<name> of each penalty, and value_clipfrac where the value loss is clipped.
     """
     proximal = _proximal_logit(model, optimizers, minibatch, numbers)
-    output, minibatch = _forward(model, 'compute_actor_critic', minibatch, numbers)
+    output, minibatch = forward(model, 'compute_actor_critic', minibatch, numbers)
     loss, metrics = _policy_loss(dist, output, minibatch, numbers, proximal)
-    value_loss, of_value = _value_loss(output, minibatch, numbers)
-    loss = _add(loss, numbers.value_weight, value_loss)
-    return {**metrics, **of_value, 'grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
+    value_loss, of_value = value_loss_terms(output, minibatch, numbers)
+    loss = added(loss, numbers.value_weight, value_loss)
+    return {**metrics, **of_value, 'grad_norm': descend(optimizers, loss, numbers.grad_clip)}
 
 
-@step_kind('POLICY', with_log_old)
+@partial(GradientStep, kind='POLICY', prepare=with_log_old)
 def policy_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
+    model: nn.Module,
+    dist: ActionDist,
+    optimizers: Sequence[FlatOptimizer],
+    minibatch: Minibatch,
+    numbers: PolicyNumbers,
 ) -> Found:
     """As `ppo_step`, of the policy alone: neither value nor return_ is read, nothing of the critic moves."""
     proximal = _proximal_logit(model, optimizers, minibatch, numbers)
-    output, minibatch = _forward(model, 'compute_actor', minibatch, numbers)
+    output, minibatch = forward(model, 'compute_actor', minibatch, numbers)
     loss, metrics = _policy_loss(dist, output, minibatch, numbers, proximal)
-    return {**metrics, 'grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
+    return {**metrics, 'grad_norm': descend(optimizers, loss, numbers.grad_clip)}
 
 
-@step_kind('VALUE')
-def value_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: ValueNumbers
-) -> Found:
-    """One step of the critic alone on value_loss; returns value_loss (, value_clipfrac) and value_grad_norm."""
-    method = 'compute_critic' if n_output_of(numbers.value_loss) == 1 else 'compute_critic_output'
-    output, minibatch = _forward(model, method, minibatch, numbers)
-    value_loss, metrics = _value_loss(output, minibatch, numbers)
-    loss = value_loss * numbers.value_weight
-    return {**metrics, 'value_grad_norm': _descend(optimizers, loss, numbers.grad_clip)}
-
-
-@step_kind('AUX')
-def aux_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: AuxNumbers
-) -> Metrics:
-    """One step of PPG's auxiliary phase.
-
-    loss = auxiliary_loss + bc_weight * behavioral_cloning_loss + value_weight * aux_value_loss
-
-    auxiliary_loss is that of the value head on the policy's trunk, aux_value_loss that of the critic, both
-    0.5 * mean((R - V)^2); the cloning loss is mean(KL(old || new)).
-
-    Args: minibatch: its return_ in the unit of the critic's output; optimizers: one for each buffer
-      of parameters.
-    Returns: detached 0-dim tensors auxiliary_loss, behavioral_cloning_loss, aux_value_loss, aux_grad_norm.
-    Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
-    """
-    output, minibatch, joint = _joint_output(model, dist, minibatch, numbers)
-    return_, weight = minibatch['return_'], minibatch.get('weight', None)
-    if 'value_logit' in output:
-        value_loss = _distribution_error(output['value_logit'], minibatch, numbers)
-    else:
-        value_loss = _squared_error(output['value'], return_, weight)
-    loss = joint.auxiliary_loss + value_loss * numbers.value_weight
-    loss = _add(loss, numbers.bc_weight, joint.behavioral_cloning_loss)
-    return {
-        'auxiliary_loss': joint.auxiliary_loss.detach(),
-        'aux_value_loss': value_loss.detach(),
-        'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(),
-        'aux_grad_norm': _descend(optimizers, loss, numbers.grad_clip),
-    }
-
-
-def distill_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: AuxNumbers
-) -> Metrics:
-    """One step of an auxiliary phase that leaves the critic alone: auxiliary_loss + bc_weight * behavioral_cloning_loss.
-
-    Args: minibatch: its return_ is what the auxiliary head learns, for DNA the critic's values. Returns: as `aux_step`.
-    Source: Aitchison & Sweetser 2022, arXiv:2206.10027, sec. 3.3 (distil phase).
-    """
-    _, _, joint = _joint_output(model, dist, minibatch, numbers)
-    loss = _add(joint.auxiliary_loss, numbers.bc_weight, joint.behavioral_cloning_loss)
-    return {
-        'auxiliary_loss': joint.auxiliary_loss.detach(),
-        'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(),
-        'aux_grad_norm': _descend(optimizers, loss, numbers.grad_clip),
-    }
-
-
-def _joint_output(
-    model: nn.Module, dist: ActionDist, minibatch: Minibatch, numbers: AuxNumbers
-) -> tuple[dict[str, Tensor], Minibatch, ppg_joint_loss]:
-    """What `compute_aux` gives, the minibatch as rows, and the losses that all auxiliary phases have."""
-    from zoo.rl_utils.ppg import joint_loss, ppg_data, ppg_joint_error
-
-    output, minibatch = _forward(model, 'compute_aux', minibatch, numbers)
-    return_, weight = minibatch['return_'], minibatch.get('weight', None)
-    if kernels.ENABLED and kernels.reach(output['logit']):
-        data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
-        return output, minibatch, ppg_joint_error(data, use_value_clip=False, dist=dist)
-    losses = joint_loss(dist, output['logit'], minibatch['logit'], output['aux_value'], return_, weight)
-    return output, minibatch, losses
-
-
-def _squared_error(value: Tensor, return_: Tensor, weight: Tensor | None) -> Tensor:
+def squared_error(value: Tensor, return_: Tensor, weight: Tensor | None) -> Tensor:
     if kernels.ENABLED and kernels.reach(value):
         from zoo.rl_utils.losses import ppo_value_data, ppo_value_error
 
@@ -288,14 +169,14 @@ def _squared_error(value: Tensor, return_: Tensor, weight: Tensor | None) -> Ten
     return value_loss_of(value, return_, weight)
 
 
-def _forward(model: nn.Module, method: str, minibatch: Columns, numbers: StepNumbers) -> tuple[dict[str, Tensor], Any]:
+def forward(model: nn.Module, method: str, minibatch: Columns, numbers: Any) -> tuple[dict[str, Tensor], Any]:
     """What a method of the model computes from a minibatch, in the precision of the numbers; and the rows of it."""
     model = model if numbers.precision == 'fp32' else in_precision(model, numbers.precision)
     return numbers.forward(model, method, minibatch)
 
 
 def _proximal_logit(
-    model: nn.Module, optimizers: Sequence[Optimizer], minibatch: Minibatch, numbers: PolicyNumbers
+    model: nn.Module, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: PolicyNumbers
 ) -> Tensor | None:
     """Logits [N, P] of the average of the policy, as rows; None: the loss keeps near another one."""
     if numbers.proximal in ('behaviour', 'recent'):
@@ -303,7 +184,7 @@ def _proximal_logit(
     from zoo.backend.trace import replaced
 
     with torch.no_grad(), replaced(model, optimizers[0].averaged):
-        return _forward(model, 'compute_actor', minibatch, numbers)[0]['logit']
+        return forward(model, 'compute_actor', minibatch, numbers)[0]['logit']
 
 
 def _policy_loss(
@@ -319,7 +200,7 @@ def _policy_loss(
         found = penalty(dist, output, minibatch)
         check_shape(f'what the penalty {penalty.name!r} returned', found, 'adv', minibatch['adv'].shape)
         mean = mean_of(valid(found, weight), weight)
-        loss = _add(loss, factor, mean)
+        loss = added(loss, factor, mean)
         metrics[f'penalty_{penalty.name}'] = mean.detach()
     return loss, metrics
 
@@ -372,23 +253,23 @@ def _by_kernel(
         logit_proximal=proximal,
         rho_max=numbers.rho_max,
     )
-    loss = _add(losses.policy_loss, -numbers.entropy_weight, losses.entropy_loss)
+    loss = added(losses.policy_loss, -numbers.entropy_weight, losses.entropy_loss)
     metrics = {'policy_loss': losses.policy_loss.detach(), 'entropy': losses.entropy_loss.detach(), **info._asdict()}
     if numbers.measure_kl:
-        metrics |= _of_ratios(_log_ratio(dist, logit, logit_old, action, weight), weight)
+        with torch.no_grad():
+            log_ratio = dist.log_prob(logit, action) - dist.log_prob(logit_old, action)
+        metrics |= _of_ratios(valid(log_ratio, weight), weight)
     return loss, metrics
 
 
-def _value_loss(
-    output: dict[str, Tensor], minibatch: Minibatch, numbers: PolicyNumbers | ValueNumbers
-) -> tuple[Tensor, Metrics]:
+def value_loss_terms(output: dict[str, Tensor], minibatch: Minibatch, numbers: Any) -> tuple[Tensor, Metrics]:
     """The loss, and the metrics value_loss and, where it is one that clips, value_clipfrac."""
     if 'value_logit' in output:
-        error = _distribution_error(output['value_logit'], minibatch, numbers)
+        error = distribution_error(numbers.value_loss, output['value_logit'], minibatch)
         return error, {'value_loss': error.detach()}
     loss, return_, weight = numbers.value_loss, minibatch['return_'], minibatch.get('weight', None)
     if loss == MSE:
-        error = _squared_error(output['value'], return_, weight)
+        error = squared_error(output['value'], return_, weight)
         return error, {'value_loss': error.detach()}
     from zoo.rl_utils import value_losses
     from zoo.rl_utils.losses import ppo_value_data, ppo_value_error
@@ -417,9 +298,9 @@ def _value_clipfrac(data: ppo_value_data, loss: Part, clip_ratio: Number) -> Ten
     return weighted_mean((distance > limit).to(value.dtype), data.weight)
 
 
-def _distribution_error(logit: Tensor, minibatch: Columns, numbers: StepNumbers) -> Tensor:
+def distribution_error(value_loss: Callable[..., Tensor], logit: Tensor, minibatch: Columns) -> Tensor:
     """Of a critic that predicts a distribution of returns."""
-    error, weight = numbers.value_loss(logit, minibatch['return_'], None, None), minibatch.get('weight', None)
+    error, weight = value_loss(logit, minibatch['return_'], None, None), minibatch.get('weight', None)
     return (error if weight is None else error * weight).mean()
 
 
@@ -428,12 +309,12 @@ def n_output_of(value_loss: Callable[..., Tensor]) -> int:
     return getattr(value_loss, 'n_output', 1)
 
 
-def _add(loss: Tensor, factor: Number, term: Tensor) -> Tensor:
+def added(loss: Tensor, factor: Number, term: Tensor) -> Tensor:
     """loss + factor * term; a factor of exactly 0 drops the term, which may be infinite."""
     return loss if not isinstance(factor, Tensor) and factor == 0 else loss + factor * term
 
 
-def _descend(optimizers: Sequence[Optimizer], loss: Tensor, grad_clip: Number | None) -> Tensor:
+def descend(optimizers: Sequence[FlatOptimizer], loss: Tensor, grad_clip: float | None) -> Tensor:
     """One step of each optimiser down the gradient of the loss; returns the norm of the whole gradient."""
     for optimizer in optimizers:
         optimizer.zero_grad()
@@ -442,11 +323,6 @@ def _descend(optimizers: Sequence[Optimizer], loss: Tensor, grad_clip: Number | 
         hooks.gradient_ready(optimizers, loss)
     norms = [optimizer.step(grad_clip) for optimizer in optimizers]
     return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
-
-
-@torch.no_grad()
-def _log_ratio(dist: ActionDist, new: Tensor, old: Tensor, action: Tensor, weight: Tensor | None) -> Tensor:
-    return valid(dist.log_prob(new, action) - dist.log_prob(old, action), weight)
 
 
 @torch.no_grad()

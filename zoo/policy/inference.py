@@ -173,7 +173,11 @@ class ActionDistribution:
 
     def log_prob(self, action: Raw) -> Tensor:
         """Log-probability (or density) of the actions, [B]. Raises: UserError if they do not fit the observations."""
-        return self._out(self._log_prob(self._actions(action)))
+        rows = self._actions(action)
+        try:
+            return self._out(self._dist.log_prob(self._rows, rows))
+        except (ValueError, IndexError, RuntimeError) as error:  # of an index that the distribution does not have
+            raise UserError(f'the actions are none of the policy: {error}') from error
 
     def entropy(self) -> Tensor:
         """Entropy in nats, [B]."""
@@ -202,13 +206,6 @@ class ActionDistribution:
         except ValueError as error:
             raise UserError(f'the actions do not fit the {len(self._rows)} observations: {error}') from error
         return rows
-
-    def _log_prob(self, rows: Tensor) -> Tensor:
-        """Raises: UserError for an index that the distribution does not have."""
-        try:
-            return self._dist.log_prob(self._rows, rows)
-        except (ValueError, IndexError, RuntimeError) as error:
-            raise UserError(f'the actions are none of the policy: {error}') from error
 
     def _out(self, rows: Tensor) -> Tensor:
         return rows[0] if self._is_single else rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,29 +26,15 @@ class LearnMode(NamedTuple):
     has_aux: bool = False  # metrics of an auxiliary phase come besides those that monitor_vars names
 
 
-class Start(Protocol):
-    """Makes what acts for a group of envs."""
-
-    def __call__(self, obs: Obs, first: int = 0) -> Acting:
-        """Args: obs: where the observations of each rollout will be, [T + 1, B, *O]; first: of its envs over all envs."""
-
-
-class Begin(Protocol):
-    """Is told that a rollout begins."""
-
-    def __call__(self, collect_iter: int, env_step: int | None = None) -> None:
-        """Args: rollouts before it; env steps before it, None: as many as was said last."""
-
-
 class CollectMode(NamedTuple):
     """What a collector is given."""
 
     forward: Callable[[Obs, State], dict[str, Any]]
-    start: Start
+    start: Callable[..., Acting]  # (obs, first=0): see `Policy._start_acting`
     process_transition: Callable[[Obs, dict[str, Any], Any], Transition]  # once per rollout
     get_train_sample: Callable[[Rollout], Sample]
     reset: Callable[[], None]
-    begin: Begin  # before each rollout
+    begin: Callable[..., None]  # (collect_iter, env_step=None), before each rollout: see `Policy._begin_rollout`
     forget: Callable[[slice], None]  # these envs, of all, begin new episodes; what was known of the old ones is dropped
     n_step: int
     env_action: Callable[[Tensor], Tensor] | None = None  # of an action, what the env is sent; None: the same

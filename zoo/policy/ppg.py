@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
-from zoo.backend.executor import Pass, Step
+from zoo.backend.executor import Found, Pass, Step
+from zoo.backend.precision import UpdatePrecision
 from zoo.config.components import make_part, part_of
 from zoo.config.schedule import Schedule, schedule_value
-from zoo.core.data import Columns, Metrics, leaves, map_tensors
+from zoo.core.data import Columns, Metrics, Minibatch, leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
 from zoo.policy.actor_critic import ActorCriticPolicy
@@ -21,18 +23,130 @@ from zoo.policy.aux_memory import AuxMemory, MemoryLocation
 from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
 from zoo.policy.gradient_steps import (
     MSE,
-    AuxNumbers,
-    ValueNumbers,
-    aux_step,
-    distill_step,
+    GradientStep,
+    added,
+    descend,
+    distribution_error,
+    forward,
+    forward_rows,
+    n_output_of,
     policy_step,
     ppo_step,
-    value_step,
+    squared_error,
+    value_loss_terms,
 )
 from zoo.policy.metrics import explained_variance
 from zoo.policy.samples import CRITIC_CELLS
 from zoo.policy.sequences import sequence_problem
+from zoo.rl_utils import kernels
+from zoo.rl_utils.check import Number
+from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
+from zoo.rl_utils.ppg import joint_loss, ppg_data, ppg_joint_error, ppg_joint_loss
+
+
+class ValueNumbers(NamedTuple):
+    """The numbers of a step on the critic alone."""
+
+    clip_ratio: Number = 0.2
+    grad_clip: float | None = None
+    value_loss: Callable[..., Tensor] = MSE
+    value_weight: Number = 1.0
+    precision: UpdatePrecision = 'fp32'
+    forward: Callable[..., Any] = forward_rows
+
+
+class AuxNumbers(NamedTuple):
+    """The numbers of a step of PPG's auxiliary phase."""
+
+    bc_weight: Number = 1.0  # factor of KL(old || new)
+    grad_clip: float | None = None
+    value_loss: Callable[..., Tensor] = MSE  # of a critic that predicts a distribution; else it is the squared error
+    value_weight: Number = 1.0  # factor of aux_value_loss
+    precision: UpdatePrecision = 'fp32'
+    forward: Callable[..., Any] = forward_rows
+
+
+@partial(GradientStep, kind='VALUE')
+def value_step(
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: ValueNumbers
+) -> Found:
+    """One step of the critic alone on value_loss; returns value_loss (, value_clipfrac) and value_grad_norm."""
+    method = 'compute_critic' if n_output_of(numbers.value_loss) == 1 else 'compute_critic_output'
+    output, minibatch = forward(model, method, minibatch, numbers)
+    value_loss, metrics = value_loss_terms(output, minibatch, numbers)
+    loss = value_loss * numbers.value_weight
+    return {**metrics, 'value_grad_norm': descend(optimizers, loss, numbers.grad_clip)}
+
+
+@partial(GradientStep, kind='AUX')
+def aux_step(
+    model: nn.Module,
+    dist: ActionDist,
+    optimizers: Sequence[FlatOptimizer],
+    minibatch: Minibatch,
+    numbers: AuxNumbers,
+) -> Metrics:
+    """One step of PPG's auxiliary phase.
+
+    loss = auxiliary_loss + bc_weight * behavioral_cloning_loss + value_weight * aux_value_loss
+
+    auxiliary_loss is that of the value head on the policy's trunk, aux_value_loss that of the critic, both
+    0.5 * mean((R - V)^2); the cloning loss is mean(KL(old || new)).
+
+    Args: minibatch: its return_ in the unit of the critic's output; optimizers: one for each buffer
+      of parameters.
+    Returns: detached 0-dim tensors auxiliary_loss, behavioral_cloning_loss, aux_value_loss, aux_grad_norm.
+    Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
+    """
+    output, minibatch, joint = _joint_output(model, dist, minibatch, numbers)
+    return_, weight = minibatch['return_'], minibatch.get('weight', None)
+    if 'value_logit' in output:
+        value_loss = distribution_error(numbers.value_loss, output['value_logit'], minibatch)
+    else:
+        value_loss = squared_error(output['value'], return_, weight)
+    loss = joint.auxiliary_loss + value_loss * numbers.value_weight
+    loss = added(loss, numbers.bc_weight, joint.behavioral_cloning_loss)
+    return {
+        'auxiliary_loss': joint.auxiliary_loss.detach(),
+        'aux_value_loss': value_loss.detach(),
+        'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(),
+        'aux_grad_norm': descend(optimizers, loss, numbers.grad_clip),
+    }
+
+
+def distill_step(
+    model: nn.Module,
+    dist: ActionDist,
+    optimizers: Sequence[FlatOptimizer],
+    minibatch: Minibatch,
+    numbers: AuxNumbers,
+) -> Metrics:
+    """One step of an auxiliary phase that leaves the critic alone: auxiliary_loss + bc_weight * behavioral_cloning_loss.
+
+    Args: minibatch: its return_ is what the auxiliary head learns, for DNA the critic's values. Returns: as `aux_step`.
+    Source: Aitchison & Sweetser 2022, arXiv:2206.10027, sec. 3.3 (distil phase).
+    """
+    _, _, joint = _joint_output(model, dist, minibatch, numbers)
+    loss = added(joint.auxiliary_loss, numbers.bc_weight, joint.behavioral_cloning_loss)
+    return {
+        'auxiliary_loss': joint.auxiliary_loss.detach(),
+        'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(),
+        'aux_grad_norm': descend(optimizers, loss, numbers.grad_clip),
+    }
+
+
+def _joint_output(
+    model: nn.Module, dist: ActionDist, minibatch: Minibatch, numbers: AuxNumbers
+) -> tuple[dict[str, Tensor], Minibatch, ppg_joint_loss]:
+    """What `compute_aux` gives, the minibatch as rows, and the losses that all auxiliary phases have."""
+    output, minibatch = forward(model, 'compute_aux', minibatch, numbers)
+    return_, weight = minibatch['return_'], minibatch.get('weight', None)
+    if kernels.ENABLED and kernels.reach(output['logit']):
+        data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
+        return output, minibatch, ppg_joint_error(data, use_value_clip=False, dist=dist)
+    losses = joint_loss(dist, output['logit'], minibatch['logit'], output['aux_value'], return_, weight)
+    return output, minibatch, losses
 
 
 class Phase(NamedTuple):

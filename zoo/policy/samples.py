@@ -52,12 +52,7 @@ def ends_of(timestep: Timestep) -> Transition:
 def valid_weight(is_reset: Tensor, ranks: Ranks = ALONE) -> Tensor:
     """Weights [T, B] of mean 1 over all ranks: rows that only reset an env have 0, the others are equal."""
     valid = (~is_reset).to(torch.float32)
-    return valid * (rows_by_weight(valid) if ranks is ALONE else weight_scale(valid, ranks))
-
-
-def rows_by_weight(valid: Tensor) -> Tensor:
-    """Factor that gives weights [...] a mean of 1, 0-dim."""
-    return valid.numel() / valid.sum().clamp(min=1)
+    return valid * (valid.numel() / valid.sum().clamp(min=1) if ranks is ALONE else weight_scale(valid, ranks))
 
 
 def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:

@@ -126,11 +126,6 @@ def as_sequences(columns: dict[str, Any], rollout: Rollout, cfg: SequenceConfig)
     return cut(columns, before, rollout.data['is_first'], cfg)
 
 
-def length_of(columns: Columns) -> int:
-    """Samples in one entry of a batch: 1 for rows, L for sequences."""
-    return _lead(columns)[1:].numel()
-
-
 def _lead(columns: Columns) -> torch.Size:
     """[N] of rows, [S, L] of sequences; a step reads advantages or returns, or both."""
     return columns['adv' if 'adv' in columns else 'return_'].shape
@@ -201,8 +196,3 @@ def first_rows(timestep: Timestep) -> Tensor:
     """[T, B] bool: an episode begins with the row, told by the row before; of row 0 the collector knows (false here)."""
     begins = begins_of(timestep)
     return torch.cat((torch.zeros_like(begins[:1]), begins[:-1]))
-
-
-def n_entry(columns: Columns) -> int:
-    """Rows or sequences of a batch."""
-    return len(first_leaf(columns))

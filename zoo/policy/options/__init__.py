@@ -23,7 +23,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('off_policy_correction', 'AveragedPolicy', lambda policy: _proximal(policy) == 'ewma'),
     ('passes', 'EarlyStop', lambda policy: policy.cfg.learn.target_kl is not None),
     ('passes', 'RecomputedAdvantages', lambda policy: policy.cfg.learn.get('recompute_adv', False)),
-    ('mechanics', 'OptimizerMechanics', lambda policy: _has_mechanics(policy)),
+    ('passes', 'OptimizerMechanics', lambda policy: _has_mechanics(policy)),
     ('loss', 'Penalties', lambda policy: bool(policy.objective.penalties)),
     ('loss', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
     ('adaptive', 'KLFollower', lambda policy: policy.learns and _follows_kl(policy)),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.config.schedule import KLAdaptive, adaptive_rate, schedule_value
+from zoo.config.schedule import adaptive_rate, schedule_value
 from zoo.core.data import Columns, Metrics
 from zoo.core.ranks import Ranks, mean_of_rows, mean_over
 from zoo.policy.options.base import Owner, UpdateOption
@@ -25,15 +25,17 @@ class KLFollower(UpdateOption):
 
     def attach(self, policy: Owner) -> None:
         self._policy = policy
-        self.rates = AdaptedRates(adaptive_rates(policy))
+        rules = {name: adaptive_rate(policy.cfg.learn[name]) for name in policy.rates.names}
+        self._rules = {name: rule for name, rule in rules.items() if rule is not None}
+        self._rates = {name: rule.start for name, rule in self._rules.items()}
         self._weights = TargetWeights(policy.objective)
         self._before: Tensor | None = None
 
     def set_env_step(self, env_step: int) -> None:
-        self._policy.rates.update(self.rates.values)
+        self._policy.rates.update(self._rates)
 
     def begin_update(self) -> None:
-        self._policy.rates.update(self.rates.values)
+        self._policy.rates.update(self._rates)
 
     def before_update(self, batch: Columns) -> Columns:
         self._before = self._policy.logit_of(batch)
@@ -41,7 +43,7 @@ class KLFollower(UpdateOption):
 
     def after_passes(self, batch: Columns, trained: Any) -> Metrics:
         kl = self._kl_of_update(batch)
-        self.rates.adapt(float(kl))
+        self._rates = {name: rule.next(self._rates[name], float(kl)) for name, rule in self._rules.items()}
         self._weights.adapt({**trained.last(), 'penalty_kl': kl}, self._policy.run.ranks)
         return {'update_kl': kl}
 
@@ -55,41 +57,16 @@ class KLFollower(UpdateOption):
         return mean_of_rows(weighted_mean, policy.dist.kl(before, now), weight, policy.run.ranks)
 
     def state_dict(self) -> dict[str, Any]:
-        state = {'penalty_weight': self._weights.state_dict(), 'adaptive_rate': self.rates.state_dict()}
+        start = {f'{name}_start': rule.start for name, rule in self._rules.items()}
+        state = {'penalty_weight': self._weights.state_dict(), 'adaptive_rate': self._rates | start}
         return {name: x for name, x in state.items() if x}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._weights.load_state_dict(state.get('penalty_weight', {}))
-        self.rates.load_state_dict(state.get('adaptive_rate', {}))
-
-
-def adaptive_rates(policy: Owner) -> dict[str, KLAdaptive]:
-    """The rates of a policy that follow the KL of its updates, by name."""
-    found = {name: adaptive_rate(policy.cfg.learn[name]) for name in policy.rates.names}
-    return {name: rule for name, rule in found.items() if rule is not None}
-
-
-class AdaptedRates:
-    """Learning rates that follow the KL of updates. Args: rules: by name, see `adaptive_rates`."""
-
-    def __init__(self, rules: Mapping[str, KLAdaptive]) -> None:
-        self._rules = rules
-        self.values = {name: rule.start for name, rule in rules.items()}
-
-    def adapt(self, kl: float) -> None:
-        """Moves them after an update that had this KL."""
-        for name, rule in self._rules.items():
-            self.values[name] = rule.next(self.values[name], kl)
-
-    def state_dict(self) -> dict[str, float]:
-        """What the KL has moved, and where it began."""
-        return {**self.values, **{f'{name}_start': rule.start for name, rule in self._rules.items()}}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Copies a `state_dict` in, within the limits of the config; what it lacks, or now begins elsewhere, stays."""
-        for name, rule in self._rules.items():
-            if state.get(f'{name}_start') == rule.start:
-                self.values[name] = min(max(state[name], rule.min), rule.max)
+        rates = state.get('adaptive_rate', {})
+        for name, rule in self._rules.items():  # what it lacks, or now begins elsewhere, stays
+            if rates.get(f'{name}_start') == rule.start:
+                self._rates[name] = min(max(rates[name], rule.min), rule.max)
 
 
 class TargetWeights:

@@ -34,7 +34,8 @@ class Objective:
         self.surrogate_said = "policy_loss 'kl'" if is_kl else f'surrogate {self.surrogate.name!r}'
         self.value_loss = make_part(VALUE_LOSS_REGISTRY, _value_loss_spec(cfg))
         self.penalties = tuple(make_part(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)
-        self.common = [_common_of(spec) for spec in penalties]
+        given = [{} if isinstance(spec, str) else spec for spec in penalties]
+        self.common = [PenaltyConfig(**{k: each[k] for k in PenaltyConfig.model_fields if k in each}) for each in given]
         if len(names := [penalty.name for penalty in self.penalties]) != len(set(names)):
             raise UserError(
                 f'policy.learn.penalties has {", ".join(names)} but each may be there once; drop the others'
@@ -96,11 +97,6 @@ def _value_loss_spec(cfg: ActorCriticLearnConfig) -> Any:
             f"policy.learn.value_clip is true, which is value_loss 'clip', but value_loss is {cfg.value_loss!r}; drop one"
         )
     return 'clip'
-
-
-def _common_of(spec: Any) -> PenaltyConfig:
-    given = {} if isinstance(spec, str) else spec
-    return PenaltyConfig(**{name: given[name] for name in PenaltyConfig.model_fields if name in given})
 
 
 class Penalties(UpdateOption):

@@ -1,14 +1,21 @@
-"""Options of the passes over a batch: 'target_kl', which stops them, and 'recompute_adv', which renews advantages between them."""
+"""Options of the passes over a batch.
+
+'target_kl' stops them, 'recompute_adv' renews advantages between them; 'accumulate', 'grad_clip_value' and 'precision' are
+around the rule of the optimiser.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from zoo.backend.choose import Named
 from zoo.backend.executor import Numbers, Pass, Step
+from zoo.backend.precision import precision_problem
 from zoo.core.data import Columns, Metrics, Rollout
 from zoo.core.ranks import mean_over
 from zoo.policy.metrics import summaries
@@ -45,15 +52,16 @@ class InterruptedPasses(Passes):
             for piece in _minibatches(data) if target_kl is not None and by_minibatch else [data]:
                 found.append(self.steps(step, optimizers, piece, numbers))
                 n_last += len(next(iter(found[-1].values())))
-                is_over = target_kl is not None and 'kl' in found[-1] and self._is_beyond(found[-1]['kl'], target_kl)
+                is_over = (
+                    target_kl is not None
+                    and 'kl' in found[-1]
+                    and bool(mean_over(found[-1]['kl'].mean(), self._ranks) > KL_FACTOR * target_kl)
+                )
                 if is_over:
                     break
             n_done += 1
         metrics = {name: torch.cat([each[name] for each in found]) for name in found[0]}
         return Trained(summaries(metrics), n_done, metrics, n_last)
-
-    def _is_beyond(self, kl: Tensor, target: float) -> bool:
-        return bool(mean_over(kl.mean(), self._ranks) > KL_FACTOR * target)
 
 
 def _minibatches(data: Pass) -> list[Pass]:
@@ -92,16 +100,9 @@ class RecomputedAdvantages(UpdateOption):
                 'sequences; use recompute_adv=false'
             )
 
-    def attach(self, policy: Owner) -> None:
-        self._policy = policy
-
     def attach_learn(self, policy: Owner) -> None:
         policy.passes = InterruptedPasses.like(policy.passes)
-        policy.passes.renew = self.renewed
-
-    def renewed(self, batch: Columns) -> Columns:
-        """The batch with values, advantages and returns of the critic as it is now."""
-        return recomputed(self._policy, batch)
+        policy.passes.renew = partial(recomputed, policy)
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
         return transition_columns(rollout, estimated)
@@ -134,3 +135,24 @@ def recomputed(policy: Owner, batch: Columns) -> dict[str, Any]:
     for option in samples.options:
         columns['adv'] = option.advantage({**batch, **columns})
     return {**batch, **columns}
+
+
+PLAIN = {'accumulate': 1, 'grad_clip_value': None, 'precision': 'fp32'}
+"""What a plain optimiser has, by the key of `policy.learn`."""
+
+
+class OptimizerMechanics(UpdateOption):
+    """Several minibatches to a step, a limit for each element of the gradient, another number format inside the networks."""
+
+    def problems(self, policy: Owner) -> Iterator[str]:
+        if problem := precision_problem(policy.cfg.learn.precision, policy.device):
+            yield problem
+
+    def attach(self, policy: Owner) -> None:
+        learn = policy.cfg.learn
+        self._settings = {name: learn[name] for name, plain in PLAIN.items() if learn[name] != plain}
+        self.parts = tuple(Named('option', f'policy.learn.{name}') for name in self._settings)
+        policy.objective.fixed = policy.objective.fixed._replace(precision=learn.precision)
+
+    def mechanics(self) -> Mapping[str, Any]:
+        return self._settings

@@ -48,7 +48,12 @@ class WholeEpisodes(UpdateOption):
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
         weight = whole_episodes(rollout.data['traj_flag'], estimated.weight, self._ranks)
-        refuse_no_episode(weight, self._ranks)
+        if not any(self._ranks.gather(bool(weight.any()))):
+            raise UserError(
+                f"policy.collect.batch_mode is 'episode' but no episode ended within a rollout of {weight.shape[0]} steps in each "
+                f'of {weight.shape[1]} envs, so there is nothing to learn from; raise policy.collect.n_step above the length of '
+                'the episodes, limit that by env.max_episode_steps, or use fragment'
+            )
         return {'weight': weight}
 
 
@@ -61,16 +66,6 @@ def whole_episodes(traj_flag: Tensor, weight: Tensor | None, ranks: Ranks = ALON
     known = (traj_flag.flip(0).to(torch.int32).cumsum(0).flip(0) > 0).to(torch.float32)
     kept = known if weight is None else known * weight
     return kept * weight_scale(kept, ranks)
-
-
-def refuse_no_episode(weight: Tensor, ranks: Ranks = ALONE) -> None:
-    """Raises: UserError if no row of the rollout has a weight, on any rank: no episode ended in it."""
-    if not any(ranks.gather(bool(weight.any()))):
-        raise UserError(
-            f"policy.collect.batch_mode is 'episode' but no episode ended within a rollout of {weight.shape[0]} steps in each "
-            f'of {weight.shape[1]} envs, so there is nothing to learn from; raise policy.collect.n_step above the length of '
-            'the episodes, limit that by env.max_episode_steps, or use fragment'
-        )
 
 
 class IgnoreDone(UpdateOption):

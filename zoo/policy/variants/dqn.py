@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from zoo.config.components import part_of
 from zoo.config.schedule import Linear, Probability, Schedule, schedule_value
 from zoo.config.section import Filled
-from zoo.core.data import Metrics, Rollout, Sample, keeps_state, map_tensors, split_rows
+from zoo.core.data import Metrics, Rollout, Sample, map_tensors, split_rows
 from zoo.core.errors import UserError
 from zoo.core.registry import OPTIMIZER_REGISTRY, POLICY_REGISTRY
-from zoo.core.spaces import Discrete, Space
+from zoo.core.spaces import Discrete
 from zoo.model.check import actor_parameters
 from zoo.policy.acting import NetworkPolicy
 from zoo.policy.config import CollectConfig, Count, LearnConfig, PolicyConfig
@@ -27,6 +27,7 @@ from zoo.rl_utils.distributions.categorical import Categorical
 from zoo.rl_utils.estimators import n_step
 from zoo.rl_utils.exploration import epsilon_greedy
 from zoo.rl_utils.gae import gae_data
+from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.q_learning import q_error, q_target
 
 
@@ -53,7 +54,7 @@ def n_step_transition(rollout: Rollout, gamma: float, n: int) -> dict[str, Any]:
 
 
 def q_step(
-    model: Any, target_model: Any, optimizer: Any, part: Mapping[str, Any], cfg: DQNLearnConfig
+    model: Any, target_model: Any, optimizer: FlatOptimizer, part: Mapping[str, Any], cfg: DQNLearnConfig
 ) -> tuple[Metrics, Tensor]:
     """One gradient step on `q_error`.
 
@@ -73,21 +74,6 @@ def q_step(
     gradient_ready([optimizer], loss)
     norm, error = optimizer.step(cfg.grad_clip), (q.detach() - target).abs()
     return {'loss': loss.detach(), 'q': q.detach().mean(), 'td_error': error.mean(), 'grad_norm': norm}, error
-
-
-def n_choice_of(model: nn.Module, action_space: Space) -> int:
-    """How many actions the logits of a model are the Q-values of. Raises: UserError where they cannot be that."""
-    if not isinstance(action_space, Discrete):
-        kind = type(action_space).__name__
-        raise UserError(
-            f"policy 'dqn' is for Discrete actions, and those of the env are of a {kind}; use policy.type=ppo"
-        )
-    if keeps_state(model):
-        raise UserError(
-            f"policy 'dqn' is for a model without a memory, got {type(model).__name__}; use policy.type=ppo, or leave "
-            'policy.model.recurrent out'
-        )
-    return action_space.n
 
 
 def check_n_return(collect: Any) -> None:
@@ -188,7 +174,17 @@ class DQNPolicy(NetworkPolicy):
 
     def _build(self) -> None:
         super()._build()
-        self.dist = Categorical(n_choice_of(self._model, self.action_space))  # whatever the model's own may be
+        if not isinstance(self.action_space, Discrete):
+            kind = type(self.action_space).__name__
+            raise UserError(
+                f"policy 'dqn' is for Discrete actions, and those of the env are of a {kind}; use policy.type=ppo"
+            )
+        if self.has_state:
+            raise UserError(
+                f"policy 'dqn' is for a model without a memory, got {type(self._model).__name__}; use policy.type=ppo, or leave "
+                'policy.model.recurrent out'
+            )
+        self.dist = Categorical(self.action_space.n)  # the logits are Q-values, whatever the model's own distribution
 
     def check_fields(self) -> None:
         check_n_return(self.cfg.collect)
