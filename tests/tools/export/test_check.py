@@ -11,8 +11,11 @@ import torch
 
 from tests.tools.export.policies import IMAGE, make_policy
 from zoo.core.errors import RunError
+from zoo.model.images import has_bf16
 from zoo.tools.export.acting import ActingModule, for_export
 from zoo.tools.export.check import compare, draw_obs, effect_of_bf16
+
+needs_bf16 = pytest.mark.skipif(not has_bf16('cpu', 'auto'), reason='bfloat16 is emulated')
 
 
 def parts(*args: Any, **model: Any) -> tuple[Any, ActingModule]:
@@ -99,6 +102,7 @@ def test_memory_that_is_not_reset_is_found() -> None:
         compare(twin, acting, forgetful)
 
 
+@needs_bf16
 @pytest.mark.parametrize('action_space', [gymnasium.spaces.Discrete(500), 'box'])
 def test_what_bfloat16_changes_is_counted_by_the_policy_that_computes_in_it(
     action_space: str | gymnasium.Space,
@@ -119,6 +123,7 @@ def test_what_bfloat16_changes_is_counted_by_the_policy_that_computes_in_it(
         assert float(text.removeprefix('numbers by up to ')) == pytest.approx(np.abs(found - wanted).max(), rel=0.3)
 
 
+@needs_bf16
 def test_bfloat16_is_named_where_the_policy_computes_in_it_alone() -> None:
     policy = make_policy('ppo', IMAGE, precision='fp32')
     assert effect_of_bf16(policy, for_export(policy)) is None
