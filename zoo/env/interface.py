@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from zoo.core.data import Obs, StepBlock, Timestep, map_tensors
+from zoo.core.data import Obs, StepBlock, StepRow, Timestep, map_tensors
 from zoo.core.spaces import Space
 from zoo.env.errors import EnvError
 
@@ -107,3 +107,21 @@ class AnyVectorEnv(ABC):
 
     def close(self) -> None:
         """End the envs and their processes; one that raises or hangs is a warning. May be called again."""
+
+
+class RowObserver:
+    """Is shown the info of each step of a vector of envs, with the row of a `StepBlock` that has its other results.
+
+    Attributes: reads_all: whether it must see every step, also one whose info is empty.
+    """
+
+    reads_all = False
+
+    def begin(self) -> None:
+        """A rollout begins."""
+
+    def see(self, t: int, info: dict[str, Any], row: StepRow) -> None:
+        """Step t of the rollout was taken."""
+
+    def restart(self) -> None:
+        """All envs begin new episodes."""

@@ -14,8 +14,9 @@ from torch import Tensor
 from zoo.backend.executor import Acting
 from zoo.core.data import Rollout, StepBlock, first_leaf, leaves, map_tensors
 from zoo.env import AnyVectorEnv
+from zoo.env.interface import RowObserver
 from zoo.policy.modes import CollectMode
-from zoo.worker.infos import NO_NUMBERS, InfoKeys, InfoTally, RowObserver, row_observers
+from zoo.worker.infos import NO_NUMBERS, InfoKeys, InfoTally, row_observers
 
 if TYPE_CHECKING:
     from zoo.backend.recurrent import EpisodicActing

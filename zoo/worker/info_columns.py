@@ -13,7 +13,7 @@ from torch import Tensor
 from zoo.core.data import StepRow
 from zoo.env.errors import BrokenContractError, EnvContractError
 from zoo.env.infos import other_shape_error, step_values
-from zoo.worker.infos import RowObserver
+from zoo.env.interface import RowObserver
 
 logger = logging.getLogger(__name__)
 

@@ -18,26 +18,9 @@ from zoo.core.registry import closest
 from zoo.env import AnyVectorEnv
 from zoo.env.errors import BROKEN
 from zoo.env.infos import FINAL_INFO, OWN_KEYS, end_infos, step_values
+from zoo.env.interface import RowObserver
 
 logger = logging.getLogger(__name__)
-
-
-class RowObserver:
-    """Is shown the info of each step of a vector of envs, with the row of a `StepBlock` that has its other results.
-
-    Attributes: reads_all: whether it must see every step, also one whose info is empty.
-    """
-
-    reads_all = False
-
-    def begin(self) -> None:
-        """A rollout begins."""
-
-    def see(self, t: int, info: dict[str, Any], row: StepRow) -> None:
-        """Step t of the rollout was taken."""
-
-    def restart(self) -> None:
-        """All envs begin new episodes."""
 
 
 NOT_THE_ENVS = {

@@ -39,6 +39,9 @@ class Categorical(LogitDist):
     def mode(self, param: Tensor) -> Tensor:
         return param.argmax(-1)
 
+    def sample(self, param: Tensor, noise: Tensor) -> Tensor:
+        return (param + noise).argmax(-1)  # the Gumbel-max trick, see LogitDist
+
     def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
         logp = wide(param).log_softmax(-1)
         try:
