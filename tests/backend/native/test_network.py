@@ -12,7 +12,8 @@ from zoo.backend.native.bindings import Kind, Surrogate, ValueLoss
 from zoo.backend.native.network import knows_parts, step_spec
 from zoo.config.components import Part, make_part
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
-from zoo.policy.gradient_steps import AuxNumbers, PolicyNumbers, ValueNumbers
+from zoo.policy.gradient_steps import PolicyNumbers
+from zoo.policy.ppg import AuxNumbers, ValueNumbers
 
 KL = make_part(PENALTY_REGISTRY, 'kl')
 
