@@ -6,9 +6,9 @@
     options: [--seed 0] [--jobs 2] [--limit-s 60] [--only policy/samples rl_utils]
 
 A mutant swaps a comparison, an operator, `and` with `or`, a condition with its opposite, changes a number by 1, or leaves a
-statement out. It is killed if one of the tests that call the function (of a mutant outside of functions: that call any of
-the module) fails or hangs, the shortest tests first, at most --limit-s of them; otherwise it survives. Files of the same
-number of lines have the same chance. Docstrings, messages, annotations and code that only types read are not mutated.
+statement out; each place where one can be made has the same chance. Docstrings, messages, annotations and imports are not
+mutated. It is killed if one of the tests that call its function fails or hangs (outside of functions: that call any of the
+module), the shortest tests first, at most --limit-s of them; otherwise it survives.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ SUBJECTS = (
     'config',
 )
 LEFT_OUT = ('kernels', '__init__.py')
+UNKNOWN_TEST = 4  # pytest's exit code, also where a module that all tests load cannot be imported
 
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE,
@@ -217,11 +218,24 @@ def tests_of(mutant: dict[str, Any], found: dict[str, Any], limit_s: float) -> l
 
 
 def verdict(mutant: dict[str, Any], tests: Sequence[str], limit_s: float) -> str:
-    """'killed', 'survived', or 'no test'."""
+    """'killed', 'survived', or 'no test'.
+
+    Raises: SystemExit if pytest does not know a test, with the code as it is too.
+    """
     if not tests:
         return 'no test'
     module = 'zoo.' + mutant['file'].removesuffix('.py').replace('/', '.')
-    words = [sys.executable, __file__, 'one', '--module', module, '--place', str(mutant['place'])]
+    code = _exit_code(['--module', module, '--place', str(mutant['place'])], tests, limit_s)
+    if code == UNKNOWN_TEST and _exit_code([], tests, limit_s) == UNKNOWN_TEST:
+        raise SystemExit(
+            f'{MAP} names a test that is not there any more; make it again: python benchmarks/mutants.py map'
+        )
+    return 'survived' if code == 0 else 'killed'
+
+
+def _exit_code(options: Sequence[str], tests: Sequence[str], limit_s: float) -> int | None:
+    """Of pytest in a process of its own; None: it hung."""
+    words = [sys.executable, __file__, 'one', *options]
     process = subprocess.Popen(
         words,
         cwd=REPO,
@@ -235,18 +249,19 @@ def verdict(mutant: dict[str, Any], tests: Sequence[str], limit_s: float) -> str
     try:
         process.communicate('\n'.join(tests), timeout=3 * limit_s + 60)
     except subprocess.TimeoutExpired:
-        return 'killed'  # it hangs
+        return None
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return 'survived' if process.returncode == 0 else 'killed'
+    return process.returncode
 
 
-def test_one(module: str, place: int) -> int:
-    """In a process of its own: the tests named on standard input, with one module mutated."""
+def test_one(module: str | None, place: int) -> int:
+    """In a process of its own: the tests named on standard input, with one module mutated, if one is named."""
     tests = sys.stdin.read().split('\n')
-    sys.meta_path.insert(0, _Finder(module, place))  # type: ignore[arg-type]
+    if module is not None:
+        sys.meta_path.insert(0, _Finder(module, place))  # type: ignore[arg-type]
     import pytest
 
     return int(pytest.main(['-x', '-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', *tests]))
@@ -260,14 +275,15 @@ def run(n: int, seed: int, n_job: int, limit_s: float, only: Sequence[str]) -> N
     known = {_key(each) for each in done}
     todo = [each for each in draw(n, seed, only) if _key(each) not in known]
 
-    def one(mutant: dict[str, Any]) -> None:
-        done.append({**mutant, 'verdict': verdict(mutant, tests_of(mutant, found, limit_s), limit_s)})
-        lines = ',\n '.join(json.dumps(each) for each in sorted(done, key=_key))
-        RESULTS.write_text(f'[\n {lines}\n]\n')
-        print(f'{len(done)} {mutant["file"]}:{mutant["line"]} {done[-1]["verdict"]}', flush=True)
+    def one(mutant: dict[str, Any]) -> dict[str, Any]:
+        return {**mutant, 'verdict': verdict(mutant, tests_of(mutant, found, limit_s), limit_s)}
 
     with ThreadPoolExecutor(n_job) as pool:
-        list(pool.map(one, todo))
+        for tested in pool.map(one, todo):
+            done.append(tested)
+            lines = ',\n '.join(json.dumps(each) for each in sorted(done, key=_key))
+            RESULTS.write_text(f'[\n {lines}\n]\n')
+            print(f'{len(done)} {tested["file"]}:{tested["line"]} {tested["verdict"]}', flush=True)
 
 
 def _results() -> list[dict[str, Any]]:

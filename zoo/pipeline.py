@@ -28,13 +28,7 @@ from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.base_config import JobConfig
-from zoo.run.checkpoint import (
-    SavedRun,
-    SaveError,
-    load_checkpoint,
-    saved_run,
-    steps_of,
-)
+from zoo.run.checkpoint import SavedRun, SaveError, load_checkpoint, saved_run, steps_of
 from zoo.run.checkpoint.consent import Trust, check_memory, check_names, check_sizes, consent_words, give_names
 from zoo.run.config import frozen_config, resolve_config, without_defaults
 from zoo.run.config_check import without_derived_values

@@ -84,9 +84,8 @@ class GraphExecutor(Eager):
         return acting
 
 
-_Place = tuple[
-    str, int | None
-]  # of a number that moves: a field of a step's numbers; the index there if that is a tuple
+# of a number that moves: a field of a step's numbers, and the index there if that is a tuple
+_Place = tuple[str, int | None]
 
 
 class _Static(NamedTuple):
@@ -226,9 +225,9 @@ def _moving(numbers: Numbers) -> Iterator[tuple[_Place, float]]:
     A weight of exactly 0 drops its term (0 * inf is NaN), so reaching 0 compiles another program.
     """
     for name, x in numbers._asdict().items():
-        places: dict[_Place, Any] = (
-            {(name, i): each for i, each in enumerate(x)} if type(x) is tuple else {(name, None): x}
-        )
+        places: dict[_Place, Any] = {(name, None): x}
+        if type(x) is tuple:
+            places = {(name, i): each for i, each in enumerate(x)}
         yield from ((place, each) for place, each in places.items() if isinstance(each, float) and each != 0)
 
 

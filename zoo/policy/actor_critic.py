@@ -279,12 +279,9 @@ class ActorCriticPolicy(NetworkPolicy):
         found: Metrics = {}
         for option in self.options:
             found |= option.after_update(batch)
+        # waits for the device, once a batch
         n_skipped = sum(o.count_skipped(self.cfg.learn.nonfinite_limit) for o in self.optimizers.values())
-        numbers = {
-            'skipped_step': n_skipped,
-            **self.rates,
-            **self._coefficients(),
-        }  # waits for the device, once a batch
+        numbers = {'skipped_step': n_skipped, **self.rates, **self._coefficients()}
         return found | dict(zip(numbers, torch.tensor([*numbers.values()], dtype=torch.float64).unbind(), strict=True))
 
     @torch.no_grad()

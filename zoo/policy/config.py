@@ -302,26 +302,3 @@ class ActorCriticPolicyConfig(PolicyConfig):
 
     learn: ActorCriticLearnConfig = ActorCriticLearnConfig()
     collect: OnPolicyCollectConfig = OnPolicyCollectConfig()
-
-
-class PPOLearnConfig(ActorCriticLearnConfig):
-    """Section `policy.learn` of PPO."""
-
-    epoch_per_collect: int = Field(
-        4, ge=1, description='passes over each rollout; more learns faster and strays further'
-    )
-    value_weight: float = Field(0.5, ge=0, description='factor of the value loss, which is half the mean squared error')
-    recompute_adv: bool = Field(
-        False, description='recompute values, advantages and returns before every epoch but the first'
-    )
-
-
-class PPOCollectConfig(OnPolicyCollectConfig):
-    """Section `policy.collect` of PPO."""
-
-
-class PPOConfig(ActorCriticPolicyConfig):
-    """Section `policy` of PPO."""
-
-    learn: PPOLearnConfig = PPOLearnConfig()
-    collect: PPOCollectConfig = PPOCollectConfig()

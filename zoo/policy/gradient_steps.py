@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,16 @@ class PolicyNumbers(NamedTuple):
     precision: UpdatePrecision = 'fp32'
     rho_max: Number | None = None
     forward: Callable[..., Any] = forward_rows
+
+
+class ForwardNumbers(Protocol):
+    """Those numbers of any step that say how the model reads a minibatch."""
+
+    @property
+    def precision(self) -> UpdatePrecision: ...
+
+    @property
+    def forward(self) -> Callable[..., Any]: ...
 
 
 class GradientStep(SplitStep):
@@ -141,7 +151,7 @@ def ppo_step(
     proximal = _proximal_logit(model, optimizers, minibatch, numbers)
     output, minibatch = forward(model, 'compute_actor_critic', minibatch, numbers)
     loss, metrics = _policy_loss(dist, output, minibatch, numbers, proximal)
-    value_loss, of_value = value_loss_terms(output, minibatch, numbers)
+    value_loss, of_value = value_loss_terms(output, minibatch, numbers.value_loss, numbers.clip_ratio)
     loss = added(loss, numbers.value_weight, value_loss)
     return {**metrics, **of_value, 'grad_norm': descend(optimizers, loss, numbers.grad_clip)}
 
@@ -169,7 +179,9 @@ def squared_error(value: Tensor, return_: Tensor, weight: Tensor | None) -> Tens
     return value_loss_of(value, return_, weight)
 
 
-def forward(model: nn.Module, method: str, minibatch: Columns, numbers: Any) -> tuple[dict[str, Tensor], Any]:
+def forward(
+    model: nn.Module, method: str, minibatch: Columns, numbers: ForwardNumbers
+) -> tuple[dict[str, Tensor], Any]:
     """What a method of the model computes from a minibatch, in the precision of the numbers; and the rows of it."""
     model = model if numbers.precision == 'fp32' else in_precision(model, numbers.precision)
     return numbers.forward(model, method, minibatch)
@@ -262,24 +274,25 @@ def _by_kernel(
     return loss, metrics
 
 
-def value_loss_terms(output: dict[str, Tensor], minibatch: Minibatch, numbers: Any) -> tuple[Tensor, Metrics]:
+def value_loss_terms(
+    output: dict[str, Tensor], minibatch: Minibatch, loss: Callable[..., Tensor], clip_ratio: Number
+) -> tuple[Tensor, Metrics]:
     """The loss, and the metrics value_loss and, where it is one that clips, value_clipfrac."""
     if 'value_logit' in output:
-        error = distribution_error(numbers.value_loss, output['value_logit'], minibatch)
+        error = distribution_error(loss, output['value_logit'], minibatch)
         return error, {'value_loss': error.detach()}
-    loss, return_, weight = numbers.value_loss, minibatch['return_'], minibatch.get('weight', None)
+    return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if loss == MSE:
         error = squared_error(output['value'], return_, weight)
         return error, {'value_loss': error.detach()}
-    from zoo.rl_utils import value_losses
     from zoo.rl_utils.losses import ppo_value_data, ppo_value_error
 
     data = ppo_value_data(output['value'], minibatch['value'], return_, weight)
-    is_clip = loss == Part('value loss', 'clip', value_losses.clip, (('range', None),))
-    error = ppo_value_error(data, numbers.clip_ratio, is_clip, None if is_clip else loss)
+    clips_at_ratio = clips_values(loss) and loss.name == 'clip' and loss.options == (('range', None),)
+    error = ppo_value_error(data, clip_ratio, clips_at_ratio, None if clips_at_ratio else loss)
     metrics = {'value_loss': error.detach()}
     if clips_values(loss):
-        metrics['value_clipfrac'] = _value_clipfrac(data, loss, numbers.clip_ratio)
+        metrics['value_clipfrac'] = _value_clipfrac(data, loss, clip_ratio)
     return error, metrics
 
 

@@ -74,7 +74,7 @@ def value_step(
     """One step of the critic alone on value_loss; returns value_loss (, value_clipfrac) and value_grad_norm."""
     method = 'compute_critic' if n_output_of(numbers.value_loss) == 1 else 'compute_critic_output'
     output, minibatch = forward(model, method, minibatch, numbers)
-    value_loss, metrics = value_loss_terms(output, minibatch, numbers)
+    value_loss, metrics = value_loss_terms(output, minibatch, numbers.value_loss, numbers.clip_ratio)
     loss = value_loss * numbers.value_weight
     return {**metrics, 'value_grad_norm': descend(optimizers, loss, numbers.grad_clip)}
 

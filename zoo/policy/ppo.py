@@ -4,16 +4,39 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from zoo.core.data import Columns, Metrics
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.model.check import critic_names
 from zoo.policy.actor_critic import ActorCriticPolicy
-from zoo.policy.config import PolicyConfig, PPOCollectConfig, PPOConfig, PPOLearnConfig
+from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
 from zoo.policy.gradient_steps import ppo_step
 from zoo.policy.metrics import explained_variance
 from zoo.rl_utils.optimizer import FlatOptimizer
 
-__all__ = ['PPOCollectConfig', 'PPOConfig', 'PPOLearnConfig', 'PPOPolicy']
+
+class PPOLearnConfig(ActorCriticLearnConfig):
+    """Section `policy.learn` of PPO."""
+
+    epoch_per_collect: int = Field(
+        4, ge=1, description='passes over each rollout; more learns faster and strays further'
+    )
+    value_weight: float = Field(0.5, ge=0, description='factor of the value loss, which is half the mean squared error')
+    recompute_adv: bool = Field(
+        False, description='recompute values, advantages and returns before every epoch but the first'
+    )
+
+
+class PPOCollectConfig(OnPolicyCollectConfig):
+    """Section `policy.collect` of PPO."""
+
+
+class PPOConfig(ActorCriticPolicyConfig):
+    """Section `policy` of PPO."""
+
+    learn: PPOLearnConfig = PPOLearnConfig()
+    collect: PPOCollectConfig = PPOCollectConfig()
 
 
 @POLICY_REGISTRY.register('ppo')

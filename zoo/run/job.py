@@ -16,9 +16,7 @@ from zoo.core.timer import Clocks, Timer
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
 from zoo.run.build import RunBuilder, complete_config
-from zoo.run.checkpoint import (
-    Checkpoint,
-)
+from zoo.run.checkpoint import Checkpoint
 from zoo.run.observers.base import RunView, handlers_of
 from zoo.run.observers.callbacks import CallbackError
 from zoo.run.observers.rounds import mean_metrics, play_evaluations, refuse_empty

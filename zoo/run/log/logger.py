@@ -414,7 +414,7 @@ class Report(Observer):
 
 
 class VideoWriter(Protocol):
-    """Writes a video after some evaluations, see `zoo.tools.media.videos.Videos`."""
+    """Writes a video after some evaluations, see `zoo.tools.media.recording.Videos`."""
 
     def continue_at(self, job: RunView) -> None: ...
 

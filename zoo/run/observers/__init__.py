@@ -1,1 +1,1 @@
-"""Observers of a run: what is told of its events. `zoo.run.build.make_observers` has their order."""
+"""Observers of a run: what is told of its events. `zoo.run.build.RunBuilder` has their order."""

@@ -163,15 +163,19 @@ class RunView:
         self.collector.reset(stream(self.cfg.seed, 'collect', self.env_step))
 
     def evaluate(self) -> Evaluation | None:
+        """Evaluates the policy. Returns: None if a signal came before all episodes had ended."""
         raise NotImplementedError
 
     def save(self) -> Path:
+        """Writes a checkpoint of everything and returns its path. Raises: SaveError."""
         raise NotImplementedError
 
     def result(self) -> TrainResult:
+        """The run so far."""
         raise NotImplementedError
 
     def clocks(self) -> Clocks:
+        """Seconds and calls of each part since the run began."""
         raise NotImplementedError
 
 
