@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from typing import Any
@@ -21,6 +22,7 @@ from zoo.worker.evaluator import evaluate  # noqa: E402
 NEVER = 10**12  # env steps: evaluation and checkpoints are outside the matched work
 TOWERS = {'type': 'vac', 'hidden_sizes': [64, 64], 'activation': 'tanh', 'shared_encoder': False}
 NATURE = {'type': 'vac', 'shared_encoder': True}
+IN_TURNS = 'ZOO_BENCH_TURNS' in os.environ  # benchmarks/rounds.py says when a round may run
 
 
 def matched_config() -> dict[str, Any]:
@@ -66,9 +68,13 @@ def train(job: SerialJob, clock: Clock) -> dict[str, Any]:
     clock.mark(job.env_step, job.train_iter)
     start, iterations = job.clocks(), []
     while job.env_step < args.total_steps and not 0 < args.seconds < clock.seconds:
+        if IN_TURNS:
+            sys.stdin.readline()
         before = time.perf_counter()
         job.iteration()
         iterations.append(time.perf_counter() - before)
+        if IN_TURNS:
+            print(iterations[-1], flush=True)
     clock.mark(job.env_step, job.train_iter)
     parts = job.clocks().since(start).seconds
     return {

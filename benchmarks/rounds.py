@@ -1,0 +1,139 @@
+"""How fast two checkouts of zoo train, round by round in turn: small differences that whole runs drown in noise.
+
+    python benchmarks/rounds.py --before CHECKOUT [--only NAME ...] [--rounds 60] [--eager]
+
+Both train the same work (speed_works.py) at the same time, each in its own process on one thread, and only one of them
+runs at any moment: a round of one, the same round of the other, the next pair in the opposite order. The ratio of a
+pair has the same state of the machine on both sides; its median over the pairs is printed and written, with a 95%
+interval (of the order statistics). The C library of the other checkout has to be built there, as `make train` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from speed_works import WORKS, Driver, Setting, Work, arguments
+
+from report import git_commit, last_words, machine, one_thread_env, results_folder, today, versions, write_json
+
+HERE = Path(__file__).resolve().parent
+log = logging.getLogger('rounds')
+
+
+class Trainer:
+    """A process that trains a work with the zoo of a checkout, one round when it is told to."""
+
+    def __init__(self, checkout: Path, work: Work, setting: Setting, n_round: int) -> None:
+        script = HERE / 'peers' / 'run_zoo.py'
+        command = (sys.executable, str(script), '--started', str(time.time()))
+        driver = Driver('zoo', 'zoo', command, (setting,))
+        steps = (work.warmup + n_round) * work.batch
+        options = arguments(work._replace(episodes=0), driver, setting, steps, 1, 0)
+        env = {**one_thread_env(checkout.resolve()), 'ZOO_BENCH_TURNS': '1'}
+        self.process = subprocess.Popen(
+            [*command, *options], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def round_s(self) -> float:
+        """One round -> seconds that it took. Raises: RuntimeError, if the process ended."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.write(b'\n')
+            self.process.stdin.flush()
+            return float(self.process.stdout.readline())
+        except (OSError, ValueError):
+            said = self.process.communicate()[1].decode()
+            raise RuntimeError(f'a trainer ended before its rounds: {last_words(said)}') from None
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.process.kill()
+        self.process.communicate()
+
+
+def pairs_of(before: Trainer, now: Trainer, n_round: int) -> list[tuple[float, float]]:
+    """Seconds of both in the same round; who goes first alternates."""
+    pairs = []
+    for index in range(n_round):
+        if index % 2:
+            second = now.round_s()
+            pairs.append((before.round_s(), second))
+        else:
+            first = before.round_s()
+            pairs.append((first, now.round_s()))
+    return pairs
+
+
+def summary(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Speed of now over before: the median of the pairs and the interval that holds it in 95 of 100 cases."""
+    ratios = sorted(before / now for before, now in pairs)
+    half = 0.98 * math.sqrt(len(ratios))  # 1.96 deviations of a binomial count with probability 1/2
+    low, high = (len(ratios) - 1) / 2 - half, (len(ratios) - 1) / 2 + half
+    return {
+        'ratio': round(statistics.median(ratios), 4),
+        'low': round(ratios[max(math.floor(low), 0)], 4),
+        'high': round(ratios[min(math.ceil(high), len(ratios) - 1)], 4),
+        'before_ms': round(1e3 * statistics.median(before for before, _ in pairs), 3),
+        'now_ms': round(1e3 * statistics.median(now for _, now in pairs), 3),
+    }
+
+
+def compare(work: Work, setting: Setting, checkout: Path, n_round: int) -> dict[str, Any]:
+    """One work with one setting of zoo, trained by both checkouts."""
+    trainers = [Trainer(where, work, setting, n_round) for where in (checkout, HERE.parent)]
+    try:
+        pairs = pairs_of(*trainers, n_round)
+    finally:
+        for trainer in trainers:
+            trainer.close()
+    return {'work': work.name, 'setting': list(setting), 'rounds': n_round, **summary(pairs)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures, prints and writes results/rounds.json."""
+    names = [work.name for work in WORKS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--before', type=Path, required=True, metavar='CHECKOUT', help='the other zoo')
+    parser.add_argument('--only', nargs='+', choices=names, default=names, metavar='NAME', help=', '.join(names))
+    parser.add_argument('--rounds', type=int, default=60, help='pairs of rounds; 10 at least')
+    parser.add_argument('--seconds', type=float, default=60.0, help='about the longest that one row may take')
+    parser.add_argument('--eager', action='store_true', help='the eager executor, not the best setting')
+    parser.add_argument('-o', '--results', type=Path, metavar='FOLDER', help='of rounds.json')
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
+    rows = []
+    for work in (work for work in WORKS if work.name in args.only):
+        setting = (work.eager if args.eager else work.best)[0]
+        short = compare(work, setting, args.before, 4)  # how long a round takes; compiles what is compiled
+        n_round = max(10, min(args.rounds, int(1e3 * args.seconds / (short['before_ms'] + short['now_ms']))))
+        rows.append(compare(work, setting, args.before, n_round))
+        log.info('%(work)s: %(ratio).3f [%(low).3f, %(high).3f] of %(rounds)d rounds, %(now_ms).1f ms', rows[-1])
+    data = {
+        'machine': machine(),
+        'versions': versions(),
+        'date': today(),
+        'commit': git_commit(),
+        'before': subprocess.run(
+            ['git', '-C', str(args.before), 'rev-parse', '--short', 'HEAD'], capture_output=True, text=True, check=True
+        ).stdout.strip(),
+        'command': ' '.join(['python benchmarks/rounds.py', *(['--eager'] if args.eager else [])]),
+        'rows': rows,
+    }
+    name = 'rounds_eager.json' if args.eager else 'rounds.json'
+    write_json(results_folder(args.results, False) / name, data)
+    return 0
+
+
+if __name__ == '__main__':
+    os.environ.setdefault('OMP_NUM_THREADS', '1')
+    sys.exit(main())

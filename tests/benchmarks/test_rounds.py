@@ -1,0 +1,36 @@
+"""How benchmarks/rounds.py pairs the rounds of two checkouts, and what it concludes from them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rounds
+
+
+class Watched:
+    """A trainer whose rounds take the seconds that it is given; `calls` has who ran, in order."""
+
+    def __init__(self, name: str, seconds: float, calls: list[str]) -> None:
+        self.name, self.seconds, self.calls = name, seconds, calls
+
+    def round_s(self) -> float:
+        self.calls.append(self.name)
+        return self.seconds
+
+
+def test_pairs_of_alternates_who_goes_first_and_keeps_sides():
+    calls: list[str] = []
+    sides: tuple[Any, Any] = Watched('before', 2.0, calls), Watched('now', 1.0, calls)
+    assert rounds.pairs_of(*sides, 3) == [(2.0, 1.0)] * 3
+    assert calls == ['before', 'now', 'now', 'before', 'before', 'now']
+
+
+def test_summary_is_the_median_ratio_of_pairs_with_its_interval():
+    # before/now: 100 pairs of ratios .51 to 1.50; median (1.00 + 1.01) / 2; ranks 49.5 -+ 9.8 -> 39 and 60
+    pairs = [(51 + index, 100) for index in range(100)]
+    found = rounds.summary(pairs)
+    assert (found['ratio'], found['low'], found['high']) == (1.005, 0.90, 1.11)
+
+
+def test_a_slow_pair_moves_no_ratio():
+    assert rounds.summary([(1.0, 1.0)] * 9 + [(50.0, 1.0)])['ratio'] == 1.0
