@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 from zoo.config.messages import shown
 from zoo.config.section import Keyed, Section
 
+MIN_CLIP = 1e-6
 logger = logging.getLogger(__name__)
 ATTRIBUTE = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*')
 Rate = Annotated[float, Field(ge=0)]
@@ -235,3 +236,8 @@ class Rates(dict[str, float]):
                 'another, e.g. policy.learn.learning_rate=1e-4',
                 env_step,
             )
+
+    @property
+    def clip_range(self) -> float:
+        """clip_ratio, at least MIN_CLIP: the loss needs a range above 0, and a schedule may end at 0."""
+        return max(self['clip_ratio'], MIN_CLIP)

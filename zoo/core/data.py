@@ -24,6 +24,11 @@ def send(x: Tensor, device: torch.device) -> Tensor:
     return x.to(device, non_blocking=True)
 
 
+def wide(x: Tensor) -> Tensor:
+    """In float32 at least: 8 bits of mantissa are too few for a ratio of probabilities."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
 Columns = Mapping[str, Any]
 """Tensors by name, or nested mappings of such, with common leading dimensions."""
 Metrics = dict[str, Tensor]
@@ -266,6 +271,11 @@ def map_tensors(function: Callable[..., Any], tree: Tree, *others: Tree) -> Any:
     if isinstance(tree, Mapping):
         return {name: map_tensors(function, x, *(other[name] for other in others)) for name, x in tree.items()}
     return function(tree, *others)
+
+
+def to_device(tree: Tree, device: torch.device) -> Tree:
+    """A tree of tensors on a device, see `send`; the same tree where it is there already."""
+    return tree if first_leaf(tree).device == device else map_tensors(lambda x: send(x, device), tree)
 
 
 def unbind_rows(tree: Tree, arrays: bool = False) -> list[Any]:

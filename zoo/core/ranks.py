@@ -97,6 +97,15 @@ class RunInfo(NamedTuple):
     ranks: Ranks = ALONE
     env_step: int = 0
 
+    def of_all_ranks(self, n: int) -> int:
+        """What all ranks have together, where each has n."""
+        return n * self.ranks.size
+
+
+def several(ranks: Ranks) -> str:
+    """Their number for a sentence, such as '2 ranks'; '' for one process alone."""
+    return f'{ranks.size} ranks' if ranks.size > 1 else ''
+
 
 def alone() -> Ranks:
     """What ranks of several are in a copy or a pickle: it is no longer one of them."""
@@ -123,6 +132,11 @@ def merged_moments(n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor
 def mean_over(x: Tensor, ranks: Ranks) -> Tensor:
     """The mean of the ranks' tensors, a new one; of one rank its own."""
     return x if ranks.size == 1 else ranks.sum_(x.detach().clone(memory_format=torch.contiguous_format)) / ranks.size
+
+
+def mean_over_(x: Tensor, ranks: Ranks) -> Tensor:
+    """Sets a tensor to the mean of the ranks' tensors."""
+    return ranks.sum_(x).div_(ranks.size)
 
 
 def weight_scale(valid: Tensor, ranks: Ranks) -> Tensor:

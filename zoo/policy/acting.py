@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, ForwardActing, forward_for_acting
 from zoo.config.components import make_part
-from zoo.core.data import Obs, State, Timestep, Transition, first_leaf, keeps_state, map_tensors, send
+from zoo.core.data import Obs, State, Timestep, Transition, keeps_state, to_device
 from zoo.core.errors import UserError
 from zoo.core.registry import OPTIMIZER_REGISTRY
 from zoo.core.seeding import reseed, torch_generator
@@ -122,7 +122,7 @@ class NetworkPolicy(Policy):
 
     def _explored(self, obs: Obs, state: State, first: int) -> dict[str, Any]:
         """What `_forward_collect` gives. Args: first: index of the first of these envs over all envs of the run."""
-        output = forward_for_acting(self._model, self._on_device(obs), self._acts_with_value, state)
+        output = forward_for_acting(self._model, to_device(obs, self.device), self._acts_with_value, state)
         output['logit'] = self._behaviour(output['logit'])
         noise = self._noise.row(len(output['logit']), first)
         return {'action': self.dist.sample(output['logit'], noise), **output}
@@ -143,20 +143,17 @@ class NetworkPolicy(Policy):
 
     @torch.inference_mode()
     def _forward_eval(self, obs: Obs, state: State = None) -> dict[str, Any]:
-        output = forward_for_acting(self._model, self._on_device(obs), False, state)
+        output = forward_for_acting(self._model, to_device(obs, self.device), False, state)
         return {'action': self.dist.mode(output.pop('logit')), **output}
 
     @torch.inference_mode()
     def _forward_sample(self, obs: Obs, state: State, generator: torch.Generator | None) -> dict[str, Any]:
-        output = forward_for_acting(self._model, self._on_device(obs), False, state)
+        output = forward_for_acting(self._model, to_device(obs, self.device), False, state)
         logit = self._stochastic(output.pop('logit'))
         return {'action': self.dist.sample(logit, self.dist.noise((len(logit),), generator, self.device)), **output}
 
     def _env_action(self) -> Callable[[Tensor], Tensor] | None:
         return self.dist.env_action if self.dist.is_bounded else None
-
-    def _on_device(self, obs: Obs) -> Obs:
-        return obs if first_leaf(obs).device == self.device else map_tensors(lambda x: send(x, self.device), obs)
 
     def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Timestep) -> Transition:
         return {'obs': obs, 'action': output['action'], **ends_of(timestep)}

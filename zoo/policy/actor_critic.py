@@ -15,7 +15,7 @@ from zoo.backend.choose import env_compiler, executor_label
 from zoo.backend.executor import Acting, Step, forward_for_acting
 from zoo.config.components import make_part
 from zoo.config.schedule import Rates
-from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, split_rows
+from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, split_rows, to_device
 from zoo.core.errors import UserError
 from zoo.core.registry import EXPLORATION_REGISTRY
 from zoo.model.actor_critic import Networks
@@ -44,7 +44,6 @@ NOTHING_LEFT = (
     'policy.learn.freeze leaves nothing to train of the actor, or nothing of the critic, and each has gradient steps of its own '
     'here; freeze fewer, or use policy.type=ppo with one learning rate, which trains both together'
 )
-MIN_CLIP = 1e-6
 
 
 class ActorCriticPolicy(NetworkPolicy):
@@ -159,7 +158,7 @@ class ActorCriticPolicy(NetworkPolicy):
 
     def _judge(self, obs: Obs, with_value: bool) -> tuple[ActionDist, Tensor, Tensor | None]:
         has_value = with_value and self.has_critic
-        output = forward_for_acting(self._model, self._on_device(obs), has_value)
+        output = forward_for_acting(self._model, to_device(obs, self.device), has_value)
         return self.dist, output['logit'], self.samples.units.restore(output['value']) if has_value else None
 
     def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Timestep) -> Transition:
@@ -250,17 +249,12 @@ class ActorCriticPolicy(NetworkPolicy):
             optimizer.lr = self.rates.get('critic_learning_rate', rate) if name == 'critic' else rate
         return batch
 
-    @property
-    def _clip_ratio(self) -> float:
-        """clip_ratio, at least MIN_CLIP: the loss needs a range above 0, and a schedule may end at 0."""
-        return max(self.rates['clip_ratio'], MIN_CLIP)
-
     def _train_policy(
         self, batch: Columns, n_pass: int, step: Step, optimizers: Sequence[FlatOptimizer], value_weight: float
     ) -> Metrics:
         """Passes of a step on the policy; their metrics."""
         numbers = self.objective.fixed._replace(
-            clip_ratio=self._clip_ratio, entropy_weight=self.rates['entropy_weight'], value_weight=value_weight
+            clip_ratio=self.rates.clip_range, entropy_weight=self.rates['entropy_weight'], value_weight=value_weight
         )
         trained = self.passes.run(step, optimizers, numbers, n_pass, batch, self.cfg.learn.batch_size)
         n_epoch = torch.tensor(trained.n_pass, dtype=torch.float64)

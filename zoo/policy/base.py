@@ -377,8 +377,12 @@ class Policy(ABC):
         """The learner's view."""
         self._need('learn')
         has_aux = type(self).learn_aux is not Policy.learn_aux
+
+        def with_aux(batch: Columns) -> Metrics:
+            return {**self._forward_learn(batch), **self.learn_aux()}
+
         return LearnMode(
-            self._forward_with_aux if has_aux and not self.calls_learn_aux else self._forward_learn,
+            with_aux if has_aux and not self.calls_learn_aux else self._forward_learn,
             self.learn_aux,
             self._monitor_vars_learn,
             self._set_env_step,
@@ -388,9 +392,6 @@ class Policy(ABC):
             self._load_state_dict_learn,
             has_aux,
         )
-
-    def _forward_with_aux(self, batch: Columns) -> Metrics:
-        return {**self._forward_learn(batch), **self.learn_aux()}
 
     @property
     def collect_mode(self) -> CollectMode:

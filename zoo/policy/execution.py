@@ -14,7 +14,7 @@ from torch import nn
 from zoo.backend.choose import Named, Wish, choose_executor
 from zoo.config.components import name_of
 from zoo.core.errors import UserError
-from zoo.core.ranks import Ranks
+from zoo.core.ranks import Ranks, several
 from zoo.core.seeding import stream
 from zoo.policy.options.base import Owner
 from zoo.rl_utils.distribution import ActionDist
@@ -26,14 +26,14 @@ def join_model(model: nn.Module, ranks: Ranks) -> None:
 
     Raises: UserError for a model that cannot be trained on several ranks.
     """
-    if ranks.size == 1:
+    if not (number := several(ranks)):
         return
     for name, module in model.named_modules():
         is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
         if is_norm and trains_in_steps(module):
             raise UserError(
                 f'the model has {name!r} ({type(module).__name__}), whose statistics would be those of the rows of one rank, '
-                f'but gradients are summed over {ranks.size} ranks; use layer norm, give it in eval mode, or use one process'
+                f'but gradients are summed over {number}; use layer norm, give it in eval mode, or use one process'
             )
     model.load_state_dict(ranks.share(model.state_dict()))
     for module in model.modules():
@@ -50,7 +50,7 @@ def wish_for(policy: Owner, exploration: str, step_per_env_step: float) -> Wish:
     own = [part for option in policy.options for part in option.parts]
     parts = sorted([*own, Named('optimizer', name_of(cfg.optimizer))], key=lambda part: part.kind == 'option')
     parts = [*policy.objective.parts, *parts]
-    is_summed = f'gradients are summed over {run.ranks.size} ranks' if run.ranks.size > 1 else ''
+    is_summed = f'gradients are summed over {number}' if (number := several(run.ranks)) else ''
     why = ' and '.join(filter(None, (run.eager_only, is_summed)))
     return Wish(cfg.executor, cfg.compile, n_step, parts=tuple(parts), eager_only=why, exploration=exploration)
 

@@ -312,7 +312,7 @@ class PPGPolicy(ActorCriticPolicy):
             return fit
         fixed = self.objective.fixed
         numbers = ValueNumbers(
-            self._clip_ratio, fixed.grad_clip, fixed.value_loss, self._value_weight, fixed.precision, fixed.forward
+            self.rates.clip_range, fixed.grad_clip, fixed.value_loss, self._value_weight, fixed.precision, fixed.forward
         )
         n_pass, size = cfg.critic_epoch_per_collect, cfg.critic_batch_size or cfg.batch_size
         trained = self.passes.run(self.value_step, [self.optimizers['critic']], numbers, n_pass, batch, size)
@@ -411,7 +411,7 @@ class PPGPolicy(ActorCriticPolicy):
         run, n_sample, aux_freq = self.run, self.cfg.collect.n_sample, self.cfg.learn.aux_freq
         if run.max_env_step is None or n_sample is None:
             return
-        n_sample *= run.ranks.size
+        n_sample = run.of_all_ranks(n_sample)
         n_draw = 1 if run.n_draw is None else run.n_draw
         n_phase = run.max_env_step // n_sample * n_draw
         if n_phase < aux_freq:

@@ -57,11 +57,6 @@ def check_values(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: 
     check_not_empty('value_new', value_new)
 
 
-def wide(x: Tensor) -> Tensor:
-    """In float32 at least: 8 bits of mantissa are too few for a ratio of probabilities."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
 def check_returned(what: str, found: object, shape: Sequence[int], meaning: str, like: Tensor | None = None) -> None:
     """A part that may be somebody's own gave a tensor of numbers of the shape that is needed, with a gradient if `like` has one.
 

@@ -14,8 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from zoo.core.data import wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY, EXPLORATION_REGISTRY, Part
-from zoo.rl_utils.check import wide
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.distributions.categorical import MultiCategorical
 

@@ -8,10 +8,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from zoo.core.data import wide
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import ESTIMATOR_REGISTRY
 from zoo.rl_utils import kernels
-from zoo.rl_utils.check import check_floating, check_not_empty, check_shape, wide
+from zoo.rl_utils.check import check_floating, check_not_empty, check_shape
 
 Lambda = Annotated[float, Field(ge=0, le=1)]
 
@@ -164,7 +165,7 @@ def normalize_advantage(adv: Tensor, weight: Tensor | None = None, ranks: Ranks 
     Args: adv [..., N]; weight [..., N], rows of weight 0 enter no statistic; ranks: over whose rows the moments are taken,
       all leading dimensions in one exchange. Returns: [..., N], a new tensor.
     """
-    if ranks.size > 1:
+    if ranks is not ALONE:
         return _normalized_over(ranks, adv, weight)
     # taking off a row first makes equal rows exactly 0; the mean of n equal numbers need not be that number
     if weight is None:

@@ -7,8 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from zoo.core.data import wide
 from zoo.rl_utils import kernels, value_losses
-from zoo.rl_utils.check import Number, check_clip_ratio, check_floating, check_shape, check_values, wide
+from zoo.rl_utils.check import Number, check_clip_ratio, check_floating, check_shape, check_values
 from zoo.rl_utils.distribution import ActionDist, Logit, check_policies, from_logits
 from zoo.rl_utils.ppo import clip, clipfrac, mean_of, policy_loss, valid, value_loss_of, weighted_mean
 from zoo.rl_utils.surrogates import importance_of, with_options

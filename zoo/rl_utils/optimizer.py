@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.core.errors import RunError
-from zoo.core.ranks import ALONE, Ranks
+from zoo.core.ranks import ALONE, Ranks, mean_over_
 from zoo.rl_utils.check import Number
 from zoo.rl_utils.update_rules import MIN_SCALE, AdamRule, Mechanics, UpdateRule, first_values, limited, moved
 
@@ -185,8 +185,8 @@ class FlatOptimizer:
 
     def share_gradient(self) -> None:
         """Makes the gradient of the next step the mean over all ranks, once; one that is still gathered stays as it is."""
-        if self.ranks.size > 1 and not self._is_shared and self.upcoming[1]:
-            self.ranks.sum_(self.grad).div_(self.ranks.size)
+        if not self._is_shared and self.upcoming[1]:
+            mean_over_(self.grad, self.ranks)
             self._is_shared = True
 
     @torch.no_grad()
@@ -196,7 +196,8 @@ class FlatOptimizer:
         Returns: the norm before all limits, 0-dim; when it is not finite the step was skipped. Before the k-th call that
           of the mean so far.
         """
-        self.share_gradient()
+        if self.ranks is not ALONE:
+            self.share_gradient()
         n_gathered, moves = self.upcoming
         grad, norm = limited(self.grad, grad_clip, self.mechanics, self.divisor(n_gathered, self.scaled_by))
         if moves:
@@ -322,8 +323,9 @@ class FlatAdam(FlatOptimizer):
         """As `FlatOptimizer.step`."""
         if not self.is_plain:
             return super().step(grad_clip)
-        self.share_gradient()
-        self._is_shared = False
+        if self.ranks is not ALONE:
+            self.share_gradient()
+            self._is_shared = False
         norm = torch.linalg.vector_norm(self.grad)
         bad = (norm * 0).nan_to_num_(nan=1.0).float()  # 0, or 1 where the norm is infinite or NaN
         scale = None if grad_clip is None else (norm / grad_clip).clamp_(min=1.0).float()

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
+from zoo.core.data import wide
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY
-from zoo.rl_utils.check import wide
 from zoo.rl_utils.distribution import ActionDist
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
-from zoo.rl_utils.check import check_not_empty, check_shape, wide
+from zoo.core.data import wide
+from zoo.rl_utils.check import check_not_empty, check_shape
 
 
 @torch.no_grad()

@@ -17,9 +17,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from zoo.core.data import wide
 from zoo.core.errors import UserError
 from zoo.core.registry import VALUE_LOSS_REGISTRY
-from zoo.rl_utils.check import EACH_SAMPLE, Number, check_returned, wide
+from zoo.rl_utils.check import EACH_SAMPLE, Number, check_returned
 from zoo.rl_utils.ppo import mse as mse
 
 Range = Annotated[float, Field(gt=0)]

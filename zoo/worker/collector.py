@@ -271,21 +271,26 @@ class EpisodeTracker:
         is_broken: ends of episodes that broke off as their env failed: these are not counted.
         """
         # numpy's sum takes three times as long
-        total = reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return
-        if is_reset is None:
-            length = np.arange(1, len(total) + 1)[:, None] + self._length
-        else:
-            length = (~is_reset).cumsum(0).numpy(force=True) + self._length
+        total = _from_zero(reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return)
+        n_row = np.arange(1, len(total))[:, None] if is_reset is None else (~is_reset).cumsum(0).numpy(force=True)
+        length = _from_zero(n_row + self._length)
         n_transition = int(length[-1].sum() - self._length.sum())
-        t, b = np.divmod(np.flatnonzero(end.numpy(force=True)), end.shape[1])  # in order of time
-        before = _end_before(b)
+        ends, envs = end.numpy(force=True), np.arange(end.shape[1])
+        # the row of the sums at the last end before each step, 0 if there is none
+        before = _from_zero(np.maximum.accumulate(ends * np.arange(1, len(total))[:, None]))
+        t, b = np.nonzero(ends)  # in order of time
         whole = np.ones(len(t), dtype=bool) if is_broken is None else ~is_broken.numpy(force=True)[t, b]
-        for kept, sums in ((self.returns, total[t, b]), (self.lengths, length[t, b])):
-            kept.extend((sums - np.where(before < 0, 0, sums[before]))[whole][-100:].tolist())
+        for kept, sums in ((self.returns, total), (self.lengths, length)):
+            kept.extend((sums[t + 1, b] - sums[before[t, b], b])[whole][-100:].tolist())
         self.n_episode += int(np.count_nonzero(whole))
         self.n_reset += len(t)
-        self._return, self._length = total[-1] - _last(total, t, b), length[-1] - _last(length, t, b)
+        self._return, self._length = (sums[-1] - sums[before[-1], envs] for sums in (total, length))
         return n_transition
+
+
+def _from_zero(sums: np.ndarray) -> np.ndarray:
+    """[T, B] -> [T + 1, B], row 0 being 0."""
+    return np.concatenate((np.zeros_like(sums[:1]), sums))
 
 
 def mark_broken(is_reset: Tensor, end: Tensor, is_broken: Tensor) -> None:
@@ -293,18 +298,3 @@ def mark_broken(is_reset: Tensor, end: Tensor, is_broken: Tensor) -> None:
     for t, b in is_broken.nonzero().tolist():
         ends = end[:t, b].nonzero()
         is_reset[int(ends[-1]) + 1 if len(ends) else 0 : t, b] = True
-
-
-def _end_before(b: np.ndarray) -> np.ndarray:
-    """For episode ends in order of time, in envs b: the index of the previous end in the same env, -1 if there is none."""
-    order, before = b.argsort(kind='stable'), np.full_like(b, -1)
-    again = b[order][1:] == b[order][:-1]
-    before[order[1:][again]] = order[:-1][again]
-    return before
-
-
-def _last(sums: np.ndarray, t: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Running sums [T, B] at the last episode end in each env, 0 if there is none."""
-    last = np.zeros_like(sums[-1])
-    last[b] = sums[t, b]  # of several ends the last is kept
-    return last

@@ -20,7 +20,7 @@ from zoo.config.components import make_part
 from zoo.config.section import Section
 from zoo.core.data import Columns, Metrics, Obs, Rollout, leaves, map_tensors, split_rows
 from zoo.core.errors import UserError
-from zoo.core.ranks import ALONE, Ranks
+from zoo.core.ranks import ALONE, Ranks, several
 from zoo.core.registry import INTRINSIC_REGISTRY
 from zoo.core.seeding import reseed, stream, torch_generator
 from zoo.core.spaces import Space, empty_obs
@@ -77,10 +77,10 @@ def set_ranks(part: object, ranks: Ranks) -> None:
     """An intrinsic reward learns from the rows of all ranks. Raises: UserError for one that cannot."""
     if hasattr(part, 'set_ranks'):
         part.set_ranks(ranks)
-    elif ranks.size > 1:
+    elif number := several(ranks):
         raise UserError(
             f'policy.learn.intrinsic is a {type(part).__name__}, which has no set_ranks() and so cannot learn on '
-            f'{ranks.size} ranks; write one, see zoo.policy.options.intrinsic, or use one process'
+            f'{number}; write one, see zoo.policy.options.intrinsic, or use one process'
         )
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from zoo.core.action_map import action_width
+from zoo.core.data import wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import MultiBinary, Space
-from zoo.rl_utils.check import looks_at_actions, wide
+from zoo.rl_utils.check import looks_at_actions
 from zoo.rl_utils.distribution import Logit, LogitDist, draw_device
 
 _RESOLUTION = 2.0**-24

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from zoo.core.data import wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Space
-from zoo.rl_utils.check import wide
 from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, draw_device
 from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 

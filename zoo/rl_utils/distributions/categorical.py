@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from zoo.core.data import wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Discrete, MultiDiscrete, Space
-from zoo.rl_utils.check import looks_at_actions, wide
+from zoo.rl_utils.check import looks_at_actions
 from zoo.rl_utils.distribution import Logit, LogitDist
 
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from zoo.core.action_map import action_width
+from zoo.core.data import wide
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Space
-from zoo.rl_utils.check import wide
 from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, draw_device
 from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 
