@@ -228,7 +228,7 @@ def test_value_only_batches_are_no_policy_phases() -> None:
     samples = samples_of(policy)
     for _ in range(3):
         assert 'auxiliary_loss' not in policy.learn_mode.forward({'value': samples})
-        assert policy.learn_mode.learn_aux() == {} and len(policy._memory) == policy._memory.n_row == 0
+        assert policy.learn_mode.learn_aux() == {} and policy._memory.n_since_phase == policy._memory.n_row == 0
     assert 'auxiliary_loss' in policy.learn_mode.forward({'policy': samples})
 
 

@@ -51,7 +51,7 @@ class Transition(TypedDict, total=False):
     done: Tensor  # [T, B] bool, the reached state is terminal: no bootstrap
     traj_flag: Tensor  # [T, B] bool, the trace stops: terminal or time limit
     value: Tensor  # [T, B], where acting found it anyway; in the unit of the critic's output
-    is_reset: Tensor  # [T, B] bool, the row only reset its env
+    is_reset: Tensor  # [T, B] bool, no sample: the row only reset its env, or its episode broke off
     state: State  # [T, B, ...], the recurrent state after the row; only for models with one
     is_first: Tensor  # [T, B] bool, an episode begins with the row; only beside `state`
 
@@ -134,7 +134,7 @@ class StepBlock:
       arrays: whether its rows are arrays of numpy, not tensors; reader: a GPU that reads it, so that it lies in pinned
       memory, which is read without waiting.
     Attributes: obs: [T + 1, B, *O]; step t writes row t + 1, row 0 is up to who steps. steps: a Timestep of blocks
-      [T, B, ...], its obs those that followed. rows: T Rows, views of these. finals: (t, env indices, their true last
+      [T, B, ...], its obs those that followed. rows: T StepRows, views of these. finals: (t, env indices, their true last
       observations), of the steps that ended episodes whose last observation `obs` does not show.
     """
 

@@ -22,7 +22,7 @@ KEPT = frozenset(('obs', 'return_', 'weight')) | STATE_COLUMNS
 
 
 class AuxMemory:
-    """One block for `n_part` batches, allocated with the first and refilled for each phase.
+    """One block for `n_part` batches, allocated with the first; each phase empties it, unless it is a ring.
 
     Observations keep their dtype (bytes stay bytes), so the block is as large as they are, and 4 bytes a row more (8
     with weights). Only a resume with other rollouts than before makes it grow between two phases.
@@ -37,12 +37,8 @@ class AuxMemory:
         self.oldest = 0  # of a full ring, the batch whose place the next one takes
         self._block: dict[str, Any] = {}
         self.n_row, self.n_filled = 0, 0  # rows (or sequences) kept, and batches
-        self.n_new = 0  # batches since the last auxiliary phase
+        self.n_since_phase = 0  # batches since the last auxiliary phase
         self._is_loaded = False  # what it holds is of a checkpoint, and nothing was appended since
-
-    def __len__(self) -> int:
-        """Batches since the last auxiliary phase."""
-        return self.n_new
 
     @property
     def device(self) -> torch.device:
@@ -76,11 +72,11 @@ class AuxMemory:
         else:
             self._take(part, 1, first_leaf(part).device)
         # what a ring has dropped counts, what a memory has dropped with another form of samples does not
-        self.n_new = self.n_new + 1 if self._is_ring else self.n_filled
+        self.n_since_phase = self.n_since_phase + 1 if self._is_ring else self.n_filled
 
     def end_phase(self) -> None:
         """An auxiliary phase is over: a ring keeps its rows."""
-        self.n_new = 0
+        self.n_since_phase = 0
         if not self._is_ring:
             self.clear()
 

@@ -73,8 +73,8 @@ class ForwardNumbers(Protocol):
 class GradientStep(SplitStep):
     """A step of zoo's own.
 
-    Attributes: kind: the name under which executors other than the eager one know it; kind_of: the step itself, which of
-      a function that wraps it is another.
+    Attributes: kind: the name under which executors other than the eager one know it; kind_of: the step; a function that
+      wraps a step takes over both, by which executors see that it is not the step itself.
     """
 
     __name__: str
@@ -223,18 +223,8 @@ def _by_formula(
     """policy_loss - entropy_weight * entropy, and the metrics."""
     action, weight = minibatch['action'], minibatch.get('weight', None)
     log_new, log_old = dist.log_prob(logit, action), minibatch['log_old']
-    log_near, importance, surrogate = log_old, None, numbers.surrogate
-    if proximal is not None:
-        from zoo.rl_utils.surrogates import importance_of
-
-        log_near = dist.log_prob(proximal, action)
-        importance = importance_of(log_new, log_old, log_near, weight, numbers.rho_max)
-    if surrogate != CLIP or numbers.dual_clip is not None or importance is not None:
-        from zoo.rl_utils.surrogates import with_options
-
-        surrogate = with_options(surrogate, numbers.dual_clip, importance)
-    else:
-        surrogate = clip
+    log_near = log_old if proximal is None else dist.log_prob(proximal, action)
+    surrogate = _surrogate_of(numbers, log_new, log_old, log_near, weight)
     loss, log_ratio = policy_loss(log_new, log_near, minibatch['adv'], weight, numbers.clip_ratio, surrogate)
     rows, metrics = {'log_ratio': log_ratio}, {'policy_loss': loss.detach()}
     if proximal is not None:
@@ -247,6 +237,18 @@ def _by_formula(
     else:
         rows['logit'] = logit.detach()
     return loss, {**metrics, 'rows': rows}
+
+
+def _surrogate_of(
+    numbers: PolicyNumbers, log_new: Tensor, log_old: Tensor, log_near: Tensor, weight: Tensor | None
+) -> Callable[..., Tensor]:
+    """The surrogate that the config names, with its dual clip; weighed by p_near / p_old where the loss is near another policy."""
+    if log_near is log_old and numbers.surrogate == CLIP and numbers.dual_clip is None:
+        return clip
+    from zoo.rl_utils.surrogates import importance_of, with_options
+
+    importance = None if log_near is log_old else importance_of(log_new, log_old, log_near, weight, numbers.rho_max)
+    return with_options(numbers.surrogate, numbers.dual_clip, importance)
 
 
 def _by_kernel(

@@ -99,7 +99,7 @@ def aux_step(
     Returns: detached 0-dim tensors auxiliary_loss, behavioral_cloning_loss, aux_value_loss, aux_grad_norm.
     Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
     """
-    output, minibatch, joint = _joint_output(model, dist, minibatch, numbers)
+    output, minibatch, joint = _aux_losses(model, dist, minibatch, numbers)
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if 'value_logit' in output:
         value_loss = distribution_error(numbers.value_loss, output['value_logit'], minibatch)
@@ -127,7 +127,7 @@ def distill_step(
     Args: minibatch: its return_ is what the auxiliary head learns, for DNA the critic's values. Returns: as `aux_step`.
     Source: Aitchison & Sweetser 2022, arXiv:2206.10027, sec. 3.3 (distil phase).
     """
-    _, _, joint = _joint_output(model, dist, minibatch, numbers)
+    _, _, joint = _aux_losses(model, dist, minibatch, numbers)
     loss = added(joint.auxiliary_loss, numbers.bc_weight, joint.behavioral_cloning_loss)
     return {
         'auxiliary_loss': joint.auxiliary_loss.detach(),
@@ -136,7 +136,7 @@ def distill_step(
     }
 
 
-def _joint_output(
+def _aux_losses(
     model: nn.Module, dist: ActionDist, minibatch: Minibatch, numbers: AuxNumbers
 ) -> tuple[dict[str, Tensor], Minibatch, ppg_joint_loss]:
     """What `compute_aux` gives, the minibatch as rows, and the losses that all auxiliary phases have."""
@@ -266,8 +266,8 @@ class PPGConfig(ActorCriticPolicyConfig):
 class PPGPolicy(ActorCriticPolicy):
     """PPG: policy phases as in PPO, and every `aux_freq` of them an auxiliary phase.
 
-    In that phase the policy's own value head (aux_value) and the critic learn the returns kept since the last one,
-    while KL(old || new) holds the policy where it was. GAE reads the critic alone, aux_value feeds nothing.
+    In that phase the policy's own value head (aux_value) and the critic learn the returns that the memory kept, while
+    KL(old || new) holds the policy where it was. GAE reads the critic alone, aux_value feeds nothing.
     """
 
     cfg: PPGConfig
@@ -291,24 +291,21 @@ class PPGPolicy(ActorCriticPolicy):
             self._memory.append(parts['policy'])
         if 'value' in parts:
             metrics |= self._value_phase(parts['value'])
-        if not self._joint and metrics.keys() >= {'total_loss', 'value_loss'}:
+        if not self._shares_network and metrics.keys() >= {'total_loss', 'value_loss'}:
             metrics['total_loss'] = metrics['total_loss'] + self._value_weight * metrics['value_loss']
         metrics |= self._end_update(next(iter(parts.values())))
-        if len(self._memory) >= self.cfg.learn.aux_freq:  # N_pi; more after a resume with a smaller one
-            metrics |= self.learn_aux()
-        return metrics
+        return metrics | self.learn_aux()
 
     def _policy_phase(self, batch: Columns) -> Metrics:
-        """E_pi passes of the policy over a batch; a joint network learns values in them, too."""
-        cfg, optimizers = self.cfg.learn, [self.optimizers['actor']]
-        weight = 0.5 if cfg.value_weight is None else cfg.value_weight
-        return self._train_policy(batch, cfg.actor_epoch_per_collect, self._policy_step, optimizers, weight)
+        """E_pi passes of the policy over a batch; a network that actor and critic share learns values in them, too."""
+        n_pass, optimizers = self.cfg.learn.actor_epoch_per_collect, [self.optimizers['actor']]
+        return self._train_policy(batch, n_pass, self._policy_step, optimizers, self._coefficients()['value_weight'])
 
     def _value_phase(self, batch: Columns) -> Metrics:
         """E_V passes of the critic over a batch."""
         cfg = self.cfg.learn
         fit = {'explained_variance': explained_variance(batch)}
-        if self._joint:
+        if self._shares_network:
             return fit
         fixed = self.objective.fixed
         numbers = ValueNumbers(
@@ -319,26 +316,32 @@ class PPGPolicy(ActorCriticPolicy):
         return fit | trained.metrics
 
     def learn_aux(self) -> Metrics:
-        """The auxiliary phase (E_aux passes over all that was kept), when it is due; else nothing.
+        """The auxiliary phase, when it is due, after N_pi = aux_freq policy phases; else nothing.
 
-        Its minibatches are random rows (as published they are random whole segments). Metrics are means over its
-        steps, and the KL from the policy as the phase began: aux_kl_before before its first step, of the first
-        minibatch (0 but for rounding), aux_kl_after after the last, over all rows.
+        Metrics are means over its steps, and the KL from the policy as the phase began: aux_kl_before before its first
+        step, of the first minibatch (0 but for rounding), aux_kl_after after the last, over all rows.
         """
-        cfg = self.cfg.learn
-        if len(self._memory) < cfg.aux_freq:
+        if self._memory.n_since_phase < self.cfg.learn.aux_freq:  # more after a resume with a smaller one
             return {}
+        metrics = self._aux_phase()
+        self._memory.end_phase()
+        for option in self.options:
+            option.policy_moved()
+        return metrics
+
+    def _aux_phase(self) -> Metrics:
+        """E_aux passes over all that was kept, in minibatches of random rows (as published, random whole segments)."""
+        cfg, memory, fixed = self.cfg.learn, self._memory, self.objective.fixed
+        logit_old = self._over_memory('compute_actor', 'logit')  # store pi_old for all states in B
+        return_ = self._aux_target()
+        columns = {**memory.columns(), 'return_': return_, 'logit': logit_old.view(*return_.shape, -1)}
         names = ('aux_actor', 'aux_critic') if self._phase.moves_critic else ('aux_actor',)
         optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
         for optimizer in optimizers:
             optimizer.lr = self.rates['aux_learning_rate']
-        columns, n, device = self._aux_columns(), self._memory.n_row, self._memory.device
-        order = self.passes.permutations(cfg.aux_train_epoch, n, device)
-        n_cell = sum(x.numel() for _, x in leaves(columns['obs']))
-        gather = device == self.device and n_cell <= CRITIC_CELLS
-        n_row = max(cfg.aux_batch_size // self.samples.entry_len, 1)  # or sequences
-        data = Pass(columns, order, n_row, self.device, gather=gather)
-        fixed = self.objective.fixed
+        order = self.passes.permutations(cfg.aux_train_epoch, memory.n_row, memory.device)
+        is_small = sum(x.numel() for _, x in leaves(columns['obs'])) <= CRITIC_CELLS
+        data = Pass(columns, order, self._aux_rows, self.device, gather=memory.device == self.device and is_small)
         numbers = AuxNumbers(
             cfg.aux_bc_weight, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.precision, fixed.forward
         )
@@ -346,9 +349,6 @@ class PPGPolicy(ActorCriticPolicy):
         for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
             optimizer.count_skipped(cfg.nonfinite_limit)
         kl_before, kl_after = metrics['behavioral_cloning_loss'][0], self._kl_to(columns['logit'])
-        self._memory.end_phase()
-        for option in self.options:
-            option.policy_moved()
         means = {name: x.mean() for name, x in metrics.items()}
         return {**means, 'aux_kl_before': kl_before, 'aux_kl_after': kl_after}
 
@@ -365,12 +365,12 @@ class PPGPolicy(ActorCriticPolicy):
                     f'model {name} has no {method}(), which policy {self.cfg.type!r} needs in addition to '
                     "an actor-critic's methods; see zoo.model.actor_critic, or use policy.model.type 'ppg'"
                 )
-        if self._joint and cfg.critic_learning_rate is not None:
+        if self._shares_network and cfg.critic_learning_rate is not None:
             raise UserError(
                 f'policy.learn.critic_learning_rate is given but actor and critic of this {name} share all parameters; '
                 "leave it out, or use arch 'dual' or 'detach'"
             )
-        if self._joint and cfg.actor_epoch_per_collect != cfg.critic_epoch_per_collect:
+        if self._shares_network and cfg.actor_epoch_per_collect != cfg.critic_epoch_per_collect:
             raise UserError(
                 f'policy.learn.actor_epoch_per_collect is {cfg.actor_epoch_per_collect} and '
                 f'critic_epoch_per_collect {cfg.critic_epoch_per_collect}, but actor and critic of this '
@@ -394,7 +394,7 @@ class PPGPolicy(ActorCriticPolicy):
             )
 
     @property
-    def _joint(self) -> bool:
+    def _shares_network(self) -> bool:
         return bool(getattr(self._model, 'joint', False))
 
     def _init_learn(self) -> None:
@@ -434,7 +434,7 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         """Parameters of actor and critic lie in buffers of their own, so that one's momentum never moves the other."""
-        critic = set() if self._joint else {name for name, _ in self._model.critic_parameters()}
+        critic = set() if self._shares_network else {name for name, _ in self._model.critic_parameters()}
         named = list(self._model.named_parameters())
         groups = {
             'actor': [(name, p) for name, p in named if name not in critic],
@@ -445,7 +445,7 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _steps_per_env_step(self) -> float:
         cfg, reuse = self.cfg.learn, self.run.reuse
-        n_critic = 0.0 if self._joint else reuse['value'] * cfg.critic_epoch_per_collect
+        n_critic = 0.0 if self._shares_network else reuse['value'] * cfg.critic_epoch_per_collect
         n_policy, n_aux = (reuse['policy'] * n for n in (cfg.actor_epoch_per_collect, cfg.aux_train_epoch))
         n_step = n_policy / self._batch_size + n_critic / (cfg.critic_batch_size or self._batch_size)
         return self._overlap * (n_step + n_aux * (cfg.aux_window or cfg.aux_freq) / cfg.aux_freq / cfg.aux_batch_size)
@@ -454,7 +454,7 @@ class PPGPolicy(ActorCriticPolicy):
         """The batches of the policy phase and of the value phase."""
         if not are_parts(batch):
             return dict.fromkeys(('policy', 'value'), self._begin_update(batch))
-        if self._joint:
+        if self._shares_network:
             raise UserError(
                 'policy and value were drawn apart, but actor and critic of this '
                 f"{type(self._model).__name__} learn together; use buffer.type 'replay' or 'rollout'"
@@ -463,16 +463,15 @@ class PPGPolicy(ActorCriticPolicy):
 
     @property
     def _policy_step(self) -> Any:
-        return self.joint_step if self._joint else self.policy_step
+        return self.joint_step if self._shares_network else self.policy_step
 
     @property
     def _value_step(self) -> Any:
-        return self.joint_step if self._joint else self.value_step
+        return self.joint_step if self._shares_network else self.value_step
 
     def _coefficients(self) -> dict[str, float]:
-        cfg, joint = self.cfg.learn, 0.5 if self._joint else 1.0
-        weight = joint if cfg.value_weight is None else cfg.value_weight
-        return {'value_weight': weight, 'aux_bc_weight': cfg.aux_bc_weight}
+        is_half = self._shares_network and self.cfg.learn.value_weight is None  # as PPO's, in the policy phase
+        return {'value_weight': 0.5 if is_half else self._value_weight, 'aux_bc_weight': self.cfg.learn.aux_bc_weight}
 
     @property
     def _value_weight(self) -> float:
@@ -481,17 +480,22 @@ class PPGPolicy(ActorCriticPolicy):
         return 1.0 if weight is None else weight
 
     @torch.no_grad()
-    def _aux_columns(self) -> dict[str, Any]:
-        """Columns of the auxiliary phase, [M] rows where the memory lies; 'logit' is that of the policy as it begins."""
-        columns, device = self._memory.columns(), self._memory.device
+    def _over_memory(self, method: str, output: str) -> Tensor:
+        """What a method of the model computes from all rows kept, [M, ...], where the memory lies."""
+        found = [self._forward(method, rows)[output] for _, rows in self._pieces()]
+        return torch.cat(found).to(self._memory.device)
+
+    def _aux_target(self) -> Tensor:
+        """What the auxiliary phase fits values to, of all rows kept, in the unit of the critic's output."""
+        return_: Tensor = self._memory.columns()['return_']
         if self._phase.target == 'critic':
-            values = [self._forward('compute_critic', rows)['value'] for _, rows in self._pieces()]
-            columns['return_'] = torch.cat(values).to(device).view_as(columns['return_'])
-        else:
-            columns['return_'] = self.samples.units.standardize(columns['return_'].to(self.device)).to(device)
-        logits = [self._forward('compute_actor', rows)['logit'] for _, rows in self._pieces()]
-        logit = torch.cat(logits).to(device)
-        return {**columns, 'logit': logit.view(*columns['return_'].shape, -1)}
+            return self._over_memory('compute_critic', 'value').view_as(return_)
+        return self.samples.units.standardize(return_.to(self.device)).to(return_.device)
+
+    @property
+    def _aux_rows(self) -> int:
+        """Rows (or sequences) of a minibatch of the auxiliary phase."""
+        return max(self.cfg.learn.aux_batch_size // self.samples.entry_len, 1)
 
     @torch.no_grad()
     def _kl_to(self, logit_old: Tensor) -> Tensor:
@@ -510,13 +514,16 @@ class PPGPolicy(ActorCriticPolicy):
     def _pieces(self) -> Iterator[tuple[slice, dict[str, Any]]]:
         """All rows (or sequences) kept, in order, in pieces of about a minibatch."""
         columns = self._memory.columns()
-        n_row = max(self.cfg.learn.aux_batch_size // self.samples.entry_len, 1)
-        for start in range(0, self._memory.n_row, n_row):
-            at = slice(start, start + n_row)
+        for start in range(0, self._memory.n_row, self._aux_rows):
+            at = slice(start, start + self._aux_rows)
             yield at, map_tensors(lambda x: x[at].to(self.device), columns)  # noqa: B023
 
     def _monitor_vars_learn(self) -> list[str]:
-        return [*super()._monitor_vars_learn(), 'aux_learning_rate', *(() if self._joint else ('value_grad_norm',))]
+        return [
+            *super()._monitor_vars_learn(),
+            'aux_learning_rate',
+            *(() if self._shares_network else ('value_grad_norm',)),
+        ]
 
     def _get_batch_size(self) -> Any:
         cfg = self.cfg.learn
@@ -526,11 +533,11 @@ class PPGPolicy(ActorCriticPolicy):
         memory = self._memory
         is_ring = self.cfg.learn.aux_window is not None
         kept = {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest} if is_ring else {}
-        return {**super()._state_dict_learn(), 'policy_phase': len(memory), **kept}
+        return {**super()._state_dict_learn(), 'policy_phase': memory.n_since_phase, **kept}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         super()._load_state_dict_learn(state)
-        self._memory.n_new = state['policy_phase']
+        self._memory.n_since_phase = state['policy_phase']
         self._ring = state.get('aux_filled', 0), state.get('aux_oldest', 0)
 
     def memory_state_dict(self) -> dict[str, Any]:
@@ -538,19 +545,21 @@ class PPGPolicy(ActorCriticPolicy):
 
     def load_memory_state_dict(self, state: dict[str, Any]) -> None:
         memory = self._memory
-        if len(memory) and not state:
+        if memory.n_since_phase and not state:
             logger.warning(
                 'the checkpoint has no auxiliary memory: what was kept of %d policy phases is lost, and the '
                 'next auxiliary phase comes as many later',
-                len(memory),
+                memory.n_since_phase,
             )
-            memory.n_new = 0
-        memory.n_new = min(memory.n_new, self.cfg.learn.aux_freq - 1)  # aux_freq may be less than it was
+            memory.n_since_phase = 0
+        memory.n_since_phase = min(
+            memory.n_since_phase, self.cfg.learn.aux_freq - 1
+        )  # aux_freq may be less than it was
         if self.cfg.learn.aux_window is not None:
             n_filled, oldest = self._ring
-            memory.load_state_dict(state, n_filled or len(memory), self.device, oldest)
+            memory.load_state_dict(state, n_filled or memory.n_since_phase, self.device, oldest)
             return
-        if state and not len(memory):  # aux_freq is 1 now: each phase starts from an empty memory
+        if state and not memory.n_since_phase:  # aux_freq is 1 now: each phase starts from an empty memory
             logger.warning('policy.learn.aux_freq is 1: the auxiliary memory of the checkpoint is not used')
             state = {}
-        memory.load_state_dict(state, len(memory), self.device)
+        memory.load_state_dict(state, memory.n_since_phase, self.device)

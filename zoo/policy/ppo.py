@@ -49,9 +49,10 @@ class PPOPolicy(ActorCriticPolicy):
     """The gradient step, see zoo.policy.gradient_steps; a subclass may have its own."""
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        """Passes over a rollout, each in minibatches (Schulman et al. 2017, algorithm 1: optimise the surrogate).
+        """K = epoch_per_collect passes over a rollout, in minibatches of M = batch_size (Schulman et al. 2017, algorithm 1).
 
-        The lines before it in the paper, running the old policy and estimating advantages, are `Collector` and `Samples`.
+        The lines before it in the paper, running the old policy and estimating advantages, are `Collector` and `Samples`;
+        theta_old is column 'logit' of the batch, which acting wrote.
         """
         batch = self._begin_update(batch)
         value_weight, optimizers = self._coefficients()['value_weight'], list(self.optimizers.values())
