@@ -127,4 +127,19 @@ _HOME = {
 }
 _HOME |= {name: 'zoo.core.registry' for name in __all__ if name.endswith('_REGISTRY')}
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+_TRAIN = "zoo.serial_pipeline('cartpole_ppo')"
+_BY_NAME = "zoo.serial_pipeline({'policy': {'type': 'ppo'}})"
+_HINTS = {
+    **dict.fromkeys(('train', 'fit', 'learn', 'run', 'Trainer', 'Algorithm'), _TRAIN),
+    **dict.fromkeys(('PPO', 'PPG', 'A2C', 'DQN', 'PPOPolicy', 'PPOConfig'), _BY_NAME),
+    **dict.fromkeys(
+        ('make', 'make_env', 'make_vec_env', 'make_vec'), "zoo.serial_pipeline({'env': {'id': 'CartPole-v1'}})"
+    ),
+    **dict.fromkeys(('load', 'predict', 'from_checkpoint'), "zoo.load_policy('runs/...').act(obs)"),
+    **dict.fromkeys(('evaluate_policy', 'test'), 'zoo.evaluate'),
+}
+__getattr__, _ = lazy_names(__name__, _HOME, _HINTS)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, '__version__']

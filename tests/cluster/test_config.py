@@ -50,7 +50,9 @@ def test_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         return None if name == 'ray' else importlib.util.find_spec(name)
 
     monkeypatch.setattr(section, 'find_spec', without_ray)
-    assert problem('cluster.runner_num=2', 'cluster.engine=ray').endswith("pip install 'policy-zoo[ray]'.")
+    assert problem('cluster.runner_num=2', 'cluster.engine=ray').endswith(
+        "pip install '.[ray]' in the checkout of zoo."
+    )
 
 
 def test_windows_has_no_engine_process(monkeypatch: pytest.MonkeyPatch) -> None:

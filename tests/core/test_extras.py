@@ -19,10 +19,12 @@ def test_package_that_is_not_there_is_named_with_its_extra(module: str, monkeypa
     monkeypatch.setitem(sys.modules, 'colorsys', None)  # an import of it raises ImportError
     with pytest.raises(UserError) as caught:
         need(module, 'plot', 'zoo plot')
-    words = f"zoo plot needs {module}, which is not installed; run: pip install 'policy-zoo[plot]'"
+    words = f"zoo plot needs {module}, which is not installed; run: pip install '.[plot]' in the checkout of zoo"
     assert str(caught.value) == words
 
 
 def test_missing_extra_says_what_to_install() -> None:
-    words = "env 'atari' needs the atari extra, which is not installed; run: pip install 'policy-zoo[atari]'"
+    words = (
+        "env 'atari' needs the atari extra, which is not installed; run: pip install '.[atari]' in the checkout of zoo"
+    )
     assert missing_extra("env 'atari'", 'atari') == words

@@ -125,7 +125,7 @@ def test_id_of_atari_names_the_extra_where_it_is_not_installed(monkeypatch: pyte
     monkeypatch.setattr('importlib.util.find_spec', lambda name, *a: None if name == 'ale_py' else find(name, *a))
     monkeypatch.setitem(sys.modules, 'ale_py', None)
     for env_id in ('ALE/Breakout-v99', 'ale_py:ALE/Breakout-v99'):
-        with pytest.raises(UnknownEnvError, match=r"game=Breakout.*atari extra.*pip install 'policy-zoo\[atari\]'"):
+        with pytest.raises(UnknownEnvError, match=r"game=Breakout.*atari extra.*pip install '\.\[atari\]'"):
             make_env({'id': env_id})
 
 

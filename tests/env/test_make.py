@@ -84,7 +84,7 @@ def test_make_env_missing_extra_names_the_pip_command(
     with pytest.raises(MissingExtraError) as raised:
         make(env_id)
     assert str(raised.value) == (
-        f"env '{env_id}' needs the {extra} extra, which is not installed; run: pip install 'policy-zoo[{extra}]'"
+        f"env '{env_id}' needs the {extra} extra, which is not installed; run: pip install '.[{extra}]' in the checkout of zoo"
     )
 
 

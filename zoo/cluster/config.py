@@ -12,6 +12,7 @@ from pydantic import Field
 
 from zoo.config.messages import around
 from zoo.config.section import Keyed, S, Section, frozen, value_at
+from zoo.core.errors import install_extra
 from zoo.env.config import EnvConfig
 from zoo.policy.config import PolicyConfig
 
@@ -113,7 +114,7 @@ def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
         )
     if uses_ray and find_spec('ray') is None:
         key = "cluster.engine is 'ray'" if engine == 'ray' else f'cluster.learner_num is {n_learner}'
-        yield f"{key} but ray is not installed: pip install 'policy-zoo[ray]'."
+        yield f'{key} but ray is not installed: {install_extra("ray")}.'
     if engine == 'process' and os.name != 'posix':
         yield "cluster.engine is 'process', which needs Linux or macOS; use ray, or env.vectorization=async."
     for key in only_ray:

@@ -92,6 +92,13 @@ class Section(BaseModel, metaclass=_SectionType):
         """A copy in plain dicts and lists."""
         return plain(self)
 
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """`repr` has what differs from the defaults."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value != field.get_default(call_default_factory=True):
+                yield name, value
+
     def __eq__(self, other: object) -> bool:
         return plain(self) == plain(other) if isinstance(other, Mapping) else super().__eq__(other)
 

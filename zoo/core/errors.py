@@ -51,7 +51,12 @@ def missing_extra(what: str, extra: str, module: str | None = None) -> str:
     Args: module: of the extra, where one is known to be missing.
     """
     needed = f'the {extra} extra' if module is None else module
-    return f"{what} needs {needed}, which is not installed; run: pip install 'policy-zoo[{extra}]'"
+    return f'{what} needs {needed}, which is not installed; run: {install_extra(extra)}'
+
+
+def install_extra(extra: str) -> str:
+    """The command that installs an extra: zoo is on no package index, so that its name there may be anybody's."""
+    return f"pip install '.[{extra}]' in the checkout of zoo"
 
 
 def _is_there(module: str) -> bool:

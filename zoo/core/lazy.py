@@ -9,17 +9,25 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def lazy_names(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(
+    package: str, home: Mapping[str, str], hints: Mapping[str, str] = {}
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package, whose names are imported when they are first used.
 
-    Args: package: `__name__`; home: {name: the module that has it}; 'module:other' where it has another name there, 'module:' for the module itself.
+    Args: package: `__name__`; home: {name: the module that has it}; 'module:other' where it has another name there, 'module:'
+      for the module itself; hints: {a name that other libraries have: what to write here}.
     """
 
     def find(name: str) -> Any:
         if name not in home and not name.startswith('_') and find_spec(f'{package}.{name}'):
             return importlib.import_module(f'{package}.{name}')
         if name not in home:
-            raise AttributeError(f'module {package} has no attribute {name!r}; it has {", ".join(sorted(home))}')
+            from zoo.core.registry import closest
+
+            close = [hints[name]] if name in hints else closest(name, home)
+            names = sorted(home, key=lambda each: (each.isupper(), each[0].isupper(), each))  # functions first
+            words = f'did you mean {" or ".join(close)}?' if close else f'it has {", ".join(names)}'
+            raise AttributeError(f'module {package} has no attribute {name!r}; {words}')
         path, colon, other = home[name].partition(':')
         module = importlib.import_module(path)
         found = module if colon and not other else getattr(module, other or name)

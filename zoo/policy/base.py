@@ -11,6 +11,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -492,6 +493,14 @@ class Policy(ABC):
         """A batch of actions [B, ...] of this policy as arrays that the env takes: clipped or rescaled to its bounds."""
         change, given = self._env_action(), torch.as_tensor(action)
         return self._action_map(given if change is None else change(given))
+
+    def __repr__(self) -> str:
+        n = sum(p.numel() for p in self._model.parameters())
+        modes = '' if self._fields == MODES else f', modes {"/".join(self._fields)}'
+        return (
+            f'<{type(self).__name__} {self.cfg.type!r}: {type(self._model).__name__} of {n:,} parameters on {self.device}{modes}\n'
+            f'  observations {shorten(str(self.obs_space), 88)}\n  actions {shorten(str(self.action_space), 88)}>'
+        )
 
     @property
     def model(self) -> Any:

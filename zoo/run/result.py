@@ -45,6 +45,14 @@ class TrainResult:
     env_step_per_s: float
     stop_reason: str = ''  # why the run ended before max_env_step: a stop rule, stop_value, or `SerialJob.stop`
 
+    def __repr__(self) -> str:
+        best, last = ('none' if x is None else f'{x:g}' for x in (self.best_return, self.last_return))
+        return (
+            f'TrainResult(policy={self.policy.cfg.type!r}, env_step={self.env_step:,}, best_return={best}, last_return={last},\n'
+            f'  wall_s={self.wall_s:.1f}, env_step_per_s={self.env_step_per_s:,.0f}, stop_reason={self.stop_reason!r},\n'
+            f'  run_dir={str(self.run_dir)!r})'
+        )
+
 
 class ResultFile:
     """Written when a run begins, with the state 'running', and again when it ends.

@@ -237,7 +237,7 @@ def test_make_vector_env_knows_games_of_several_words() -> None:
 
 def test_make_vector_env_without_ale_py_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'ale_py', None)
-    with pytest.raises(MissingExtraError, match=r"needs the atari extra, .* run: pip install 'policy-zoo\[atari\]'"):
+    with pytest.raises(MissingExtraError, match=r"needs the atari extra, .* run: pip install '\.\[atari\]'"):
         make('Pong')
 
 

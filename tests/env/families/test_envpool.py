@@ -439,7 +439,7 @@ def test_make_vector_env_options_reach_the_pool() -> None:
 
 def test_make_vector_env_without_envpool_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'envpool', None)
-    with pytest.raises(MissingExtraError, match=r"needs the envpool extra, .*: pip install 'policy-zoo\[envpool\]'"):
+    with pytest.raises(MissingExtraError, match=r"needs the envpool extra, .*: pip install '\.\[envpool\]'"):
         make('CartPole-v1')
 
 

@@ -261,7 +261,7 @@ def test_need_what_is_not_installed_names_the_pip_command(monkeypatch: pytest.Mo
     with pytest.raises(MissingExtraError) as raised:
         import_extra('not_there', 'sim', 'sim/walk')
     assert str(raised.value) == (
-        "env 'sim/walk' needs the sim extra, which is not installed; run: pip install 'policy-zoo[sim]'"
+        "env 'sim/walk' needs the sim extra, which is not installed; run: pip install '.[sim]' in the checkout of zoo"
     )
 
 

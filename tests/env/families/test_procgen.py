@@ -167,13 +167,13 @@ def test_check_env_passes() -> None:
 
 def test_make_vector_env_without_envpool_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'envpool', None)
-    with pytest.raises(MissingExtraError, match=r"'procgen/maze' needs the procgen extra, .*'policy-zoo\[procgen\]'"):
+    with pytest.raises(MissingExtraError, match=r"'procgen/maze' needs the procgen extra, .*'\.\[procgen\]'"):
         make('maze')
 
 
 def test_load_qt_without_the_wheel_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'PyQt5', None)
-    with pytest.raises(MissingExtraError, match=r"'procgen/maze' needs the procgen extra, .*'policy-zoo\[procgen\]'"):
+    with pytest.raises(MissingExtraError, match=r"'procgen/maze' needs the procgen extra, .*'\.\[procgen\]'"):
         load_qt('procgen/maze')
 
 

@@ -283,7 +283,7 @@ def test_load_newer_format_says_upgrade(saved: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(zoo.run.checkpoint.file, 'FORMAT', zoo.run.checkpoint.file.FORMAT + 1)
     save_checkpoint(saved, small_state(), META)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match='has format 5 and this zoo reads formats up to 4: upgrade with pip'):
+    with pytest.raises(CheckpointError, match='has format 5 and this zoo reads formats up to 4: upgrade with git pull'):
         load_checkpoint(saved)
 
 

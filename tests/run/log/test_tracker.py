@@ -15,7 +15,7 @@ from zoo.run.log.trackers import Tracker, flat
 @pytest.mark.parametrize(('name', 'module'), [('wandb', 'wandb'), ('mlflow', 'mlflow.tracking')])
 def test_missing_library_is_refused_with_its_extra(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # what import does where it is not installed
-    with pytest.raises(ConfigError, match=rf"pip install 'policy-zoo\[{name}\]'"):
+    with pytest.raises(ConfigError, match=rf"pip install '\.\[{name}\]'"):
         make_sinks([name], tensorboard=False)
 
 

@@ -174,7 +174,7 @@ def test_no_run_and_a_missing_package_are_said(
     assert 'none' in capsys.readouterr().err
     monkeypatch.setattr(errors.importlib.util, 'find_spec', lambda name: None if name == 'onnxscript' else name)
     assert main(['export', str(cartpole)]) == 2
-    assert "pip install 'policy-zoo[export]'" in capsys.readouterr().err
+    assert "pip install '.[export]' in the checkout of zoo" in capsys.readouterr().err
     assert not list(Path().iterdir())
 
 

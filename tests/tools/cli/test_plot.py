@@ -133,7 +133,7 @@ def test_missing_matplotlib_is_said_before_runs_are_read(
     monkeypatch.setitem(sys.modules, 'matplotlib', None)
     assert main(['plot', 'nowhere', '-o', 'x.svg']) == 2
     assert capsys.readouterr().err == (
-        "zoo: error: zoo plot needs matplotlib, which is not installed; run: pip install 'policy-zoo[plot]'\n"
+        "zoo: error: zoo plot needs matplotlib, which is not installed; run: pip install '.[plot]' in the checkout of zoo\n"
     )
     assert main(['plot', 'a', '--json']) == 0, 'numbers need no matplotlib'
 

@@ -54,6 +54,6 @@ def test_missing_matplotlib_is_named_with_its_extra(
     write_run(in_tmp / 'run', made_run([1, 2], [3, 4]))
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
     assert main(['report', 'run']) == 2
-    assert "zoo report needs matplotlib, which is not installed; run: pip install 'policy-zoo[plot]'" in (
+    assert "zoo report needs matplotlib, which is not installed; run: pip install '.[plot]' in the checkout of zoo" in (
         capsys.readouterr().err
     )

@@ -217,7 +217,7 @@ def test_dataset_without_minari_names_the_extra(cartpole: Any, monkeypatch: pyte
     )
     with pytest.raises(
         UserError,
-        match=r"'D4RL/door/human-v2', which is no file .* needs minari, .* pip install 'policy-zoo\[minari\]'",
+        match=r"'D4RL/door/human-v2', which is no file .* needs minari, .* pip install '\.\[minari\]'",
     ):
         read_demonstrations('D4RL/door/human-v2', cartpole)
 

@@ -89,7 +89,7 @@ def test_what_cannot_become_a_video_is_refused_first(tmp_path: Path) -> None:
 def test_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'imageio_ffmpeg', None)
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
-    with pytest.raises(UserError, match=r"a video needs imageio_ffmpeg, .* pip install 'policy-zoo\[video\]'"):
+    with pytest.raises(UserError, match=r"a video needs imageio_ffmpeg, .* pip install '\.\[video\]'"):
         VideoFile(tmp_path / 'a.mp4')
 
 

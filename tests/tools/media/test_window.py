@@ -79,5 +79,5 @@ def test_without_a_display_it_names_zoo_video(monkeypatch: pytest.MonkeyPatch) -
 
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
-    with pytest.raises(UserError, match=r"zoo play needs pygame, .* pip install 'policy-zoo\[video\]'"):
+    with pytest.raises(UserError, match=r"zoo play needs pygame, .* pip install '\.\[video\]'"):
         Window('line')

@@ -211,7 +211,7 @@ def test_full_disk_leaves_the_old_picture(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_figure_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'matplotlib', None)
-    with pytest.raises(UserError, match=r"needs matplotlib, which is not installed; .*'policy-zoo\[plot\]'"):
+    with pytest.raises(UserError, match=r"needs matplotlib, which is not installed; .*'\.\[plot\]'"):
         figure({'made': TWO}, METRIC)
 
 

@@ -160,7 +160,7 @@ def test_without_optuna_one_sentence_names_the_extra(tmp_path: Path) -> None:
         'sys.exit(main(["sweep", "cartpole_ppo", "--n", "1"]))'
     )
     done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and done.stderr.count('\n') == 1 and "'policy-zoo[sweep]'" in done.stderr, done.stderr
+    assert done.returncode == 2 and done.stderr.count('\n') == 1 and "'.[sweep]'" in done.stderr, done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -207,7 +207,7 @@ def _format_number(path: Path, metadata: object) -> int:
         raise CheckpointError(
             path,
             f'has format {text} and this zoo reads formats up to {FORMAT}: '
-            'upgrade with pip install --upgrade policy-zoo',
+            'upgrade with git pull in the checkout of zoo',
         )
     return int(text)
 

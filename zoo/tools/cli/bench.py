@@ -121,7 +121,9 @@ def _folder() -> Path:
         return checkout / 'benchmarks'
     spec = importlib.util.find_spec('zoo_benchmarks')
     if spec is None or not spec.submodule_search_locations:
-        raise UserError("zoo's benchmarks (the package zoo_benchmarks) are not installed; install policy-zoo again")
+        raise UserError(
+            "zoo's benchmarks (the package zoo_benchmarks) are not installed; install zoo again from its checkout: pip install ."
+        )
     return Path(next(iter(spec.submodule_search_locations)))
 
 
