@@ -16,6 +16,7 @@ BIN := $(VENV)/bin
 # Stamps: newer than setup.py, constraints.txt and the C sources means nothing to install.
 NATIVE := $(wildcard zoo/backend/native/*.c zoo/backend/native/*.h zoo/backend/native/*.inc)
 CORE := $(VENV)/.installed-core
+TEST := $(VENV)/.installed-test
 DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
@@ -37,7 +38,7 @@ SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 test: $(DEV)
 	$(SUITE) -m 'not long' $(PYTEST_ARGS)
 
-test-fast: $(DEV)
+test-fast: $(TEST)
 	$(SUITE) -m 'not long and not slow' --few $(PYTEST_ARGS)
 
 test-long: $(DEV)
@@ -78,8 +79,14 @@ $(CORE): setup.py constraints.txt $(NATIVE) $(ANEW) | $(BIN)/python
 	$(PIP) -e .
 	@touch $@
 
+$(TEST): setup.py constraints.txt $(NATIVE) $(ANEW) | $(BIN)/python
+	@echo 'installing zoo and what its fast tests need into $(VENV) (first time: some minutes, mostly torch)'
+	$(PIP) torch
+	$(PIP) -e '.[test]'
+	@touch $(CORE) $@
+
 $(DEV): setup.py constraints.txt $(NATIVE) $(ANEW) | $(BIN)/python
 	@echo 'installing zoo and its development tools into $(VENV) (first time: some minutes, mostly torch)'
 	$(PIP) torch
 	$(PIP) -e '.[box2d,mujoco,atari,procgen,dev]'
-	@touch $(CORE) $@
+	@touch $(CORE) $(TEST) $@

@@ -50,14 +50,16 @@ EXTRAS = {
         'mkdocs-material>=9.5',  # make docs: the documentation as a site
         'mkdocstrings[python]>=0.27',  # pages of the API, made from docstrings
     ],
-    'dev': [
+    'test': [
         'pytest>=8.2',  # tests; importorskip(exc_type=) is new in 8.2
         'pytest-xdist>=3.5',  # tests in parallel
         'hypothesis>=6.100',  # property tests
+        'safetensors>=0.4.3',  # its readers and zoo's read each other's files
+    ],
+    'dev': [
         'ruff>=0.6',  # lint
         'mypy>=1.11',  # types
         'triton>=3.2; platform_system == "Linux"',  # its interpreter runs the GPU kernels on a CPU
-        'safetensors>=0.4.3',  # its readers and zoo's read each other's files
         'types-PyYAML',  # types of pyyaml
         'tensorboard>=2.15',  # W&B asks for it where it reads TensorBoard files
         'playwright>=1.45',  # opens reports in a browser of the system
@@ -65,6 +67,7 @@ EXTRAS = {
         'twine>=5.1',  # checks what was built
     ],
 }
+EXTRAS['dev'] = [*EXTRAS['test'], *EXTRAS['dev']]
 EXTRAS['dev'] += [*EXTRAS['wandb'], *EXTRAS['mlflow']]  # tests write to their local stores
 EXTRAS['dev'] += [*EXTRAS['ray'], *EXTRAS['sweep']]  # tests start a Ray of this machine
 EXTRAS['dev'] += [

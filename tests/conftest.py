@@ -10,12 +10,16 @@ import os
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from zoo.backend import trace
 from zoo.backend.native.bindings import Library, load
 from zoo.backend.native.build import build
 
 torch.set_num_threads(1)
+# a busy machine is slow: that is no defect of a property
+settings.register_profile('zoo', deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile('zoo')
 if not torch.cuda.is_available():
     os.environ['TRITON_INTERPRET'] = '1'  # before triton is imported; only tests that ask for it use kernels on a CPU
 

@@ -619,7 +619,7 @@ def test_module_is_trained_saved_and_loaded(tmp_path: Path) -> None:
         ({'overrides': [1]}, "overrides is [1] but must be a list of 'key=value' texts"),
         ({'resume': 3}, 'resume is 3 but must be the path of a run folder'),
         ({'seed': 'x'}, "seed is 'x' (text) but must be an integer >= 0"),
-        ({'max_env_step': 1e6}, 'max_env_step is 1000000.0 (float) but must be an integer >= 1; write 1000000.'),
+        ({'max_env_step': 1e6}, 'max_env_step is 1000000.0 (number) but must be an integer >= 1; write 1000000.'),
         ({'config': 3}, 'a config is a dict, a path or a name, got int'),
     ],
 )
@@ -638,7 +638,7 @@ def test_other_public_functions_refuse_other_types_in_a_sentence(tmp_path: Path)
         (lambda: load_policy(run, trust=3), 'trust is 3 but must be True or a list of modules'),  # type: ignore[arg-type]
         (lambda: evaluate('ppo', {'id': 'CartPole-v1'}), "policy is 'ppo' but must be a policy"),  # type: ignore[arg-type]
         (lambda: make_env('CartPole-v1'), "env is 'CartPole-v1' (text) but must be a section"),  # type: ignore[arg-type]
-        (lambda: make_env({'id': 3}), 'env.id is 3 (int) but must be text or a function'),
+        (lambda: make_env({'id': 3}), 'env.id is 3 (integer) but must be text or a function'),
     ):
         with pytest.raises(UserError) as error:
             call()

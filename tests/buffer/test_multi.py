@@ -146,7 +146,7 @@ def test_multi_buffer_refuses_the_state_of_another_kind_of_buffer():
         ),
         (
             {'policy': {}, 'value': {'max_use': 0}},
-            'buffer.value.max_use is 0 (int) but must be an integer >= 1 or null; leave it out for null, the default.',
+            'buffer.value.max_use is 0 (integer) but must be an integer >= 1 or null; leave it out for null, the default.',
         ),
         (
             {'policy': {'size': 9}, 'value': {}},
@@ -155,7 +155,7 @@ def test_multi_buffer_refuses_the_state_of_another_kind_of_buffer():
         ),
         (
             {'policy': {}, 'value': {'size': 0}},
-            'buffer.value.size is 0 (int) but must be an integer >= 1 or null; leave it out for null, the default.',
+            'buffer.value.size is 0 (integer) but must be an integer >= 1 or null; leave it out for null, the default.',
         ),
     ],
 )

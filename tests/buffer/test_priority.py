@@ -284,11 +284,11 @@ def test_samples_with_a_column_of_that_name_are_refused() -> None:
     [
         (
             {'alpha': -0.1},
-            'buffer.alpha is -0.1 (float) but must be a number >= 0 and <= 2; leave it out for 0.0, the default.',
+            'buffer.alpha is -0.1 (number) but must be a number >= 0 and <= 2; leave it out for 0.0, the default.',
         ),
         (
             {'beta': 1.5},
-            'buffer.beta is 1.5 (float) but must be a number >= 0 and <= 1 or {start, end, over} or {points, kind}; leave it '
+            'buffer.beta is 1.5 (number) but must be a number >= 0 and <= 1 or {start, end, over} or {points, kind}; leave it '
             'out for 0.4, the default.',
         ),
         (

@@ -44,19 +44,19 @@ def test_replay_buffer_is_registered_with_its_config():
         ),
         (
             {'max_use': 0},
-            'buffer.max_use is 0 (int) but must be an integer >= 1 or null; leave it out for null, the default.',
+            'buffer.max_use is 0 (integer) but must be an integer >= 1 or null; leave it out for null, the default.',
         ),
         (
             {'max_staleness': -1},
-            'buffer.max_staleness is -1 (int) but must be an integer >= 0 or null; leave it out for null, the default.',
+            'buffer.max_staleness is -1 (integer) but must be an integer >= 0 or null; leave it out for null, the default.',
         ),
         (
             {'n_sample': 0},
-            'buffer.n_sample is 0 (int) but must be an integer >= 1; leave it out for 1024, the default.',
+            'buffer.n_sample is 0 (integer) but must be an integer >= 1; leave it out for 1024, the default.',
         ),
         (
             {'update_per_collect': 0},
-            'buffer.update_per_collect is 0 (int) but must be an integer >= 1; leave it out for 1, the default.',
+            'buffer.update_per_collect is 0 (integer) but must be an integer >= 1; leave it out for 1, the default.',
         ),
         (
             {'device': 'gpu'},

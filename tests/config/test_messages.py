@@ -207,7 +207,7 @@ def test_capitals_are_told_the_place_of_the_key():
             '; write env: {id: CartPole-v1}.',
         ),
         ('policy=ppg', "policy is 'ppg' (text) but must be a section with the keys ", '; write policy: {type: ppg}.'),
-        ('policy.collect=4', 'policy.collect is 4 (int) but must be a section with the keys ', 'exploration.'),
+        ('policy.collect=4', 'policy.collect is 4 (integer) but must be a section with the keys ', 'exploration.'),
     ],
 )
 def test_value_in_place_of_a_section_is_told_how_to_write_it(override, start, end):

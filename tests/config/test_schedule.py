@@ -66,17 +66,17 @@ def test_linear_is_points_with_two_points(start, end, over, env_step):
     [
         (
             {'rate': 0},
-            'rate is 0 (int) but must be a number > 0 or {start, end, over} or {points, kind}; '
+            'rate is 0 (integer) but must be a number > 0 or {start, end, over} or {points, kind}; '
             'leave it out for 1.0, the default.',
         ),
         ({'rate': {'start': 1e-3}}, 'rate.end is missing: give a number >= 0 (value at env step `over` and later).'),
         (
             {'rate': {'start': 1e-3, 'end': 0, 'over': 0}},
-            'rate.over is 0 (int) but must be an integer > 0 or null; leave it out for null, the default.',
+            'rate.over is 0 (integer) but must be an integer > 0 or null; leave it out for null, the default.',
         ),
         (
             {'rate': {'start': -1, 'end': 0}},
-            'rate.start is -1 (int) but must be a number >= 0; it is the value at env step 0.',
+            'rate.start is -1 (integer) but must be a number >= 0; it is the value at env step 0.',
         ),
         (
             {'rate': {'points': [[5, 1], [5, 2]]}},
@@ -93,7 +93,7 @@ def test_linear_is_points_with_two_points(start, end, over, env_step):
         ),
         (
             {'adaptive': {'kl_target': 0}},
-            'adaptive.kl_target is 0 (int) but must be a number > 0; it is the KL(old || new) of an update, nats; .008 is usual.',
+            'adaptive.kl_target is 0 (integer) but must be a number > 0; it is the KL(old || new) of an update, nats; .008 is usual.',
         ),
         (
             {'adaptive': {'start': 1e-3}},
@@ -107,7 +107,7 @@ def test_linear_is_points_with_two_points(start, end, over, env_step):
         ({'rate': {'point': [[0, 1]]}}, 'unknown key rate.point: did you mean rate.points?'),
         (
             {'weight': -1},
-            'weight is -1 (int) but must be a number >= 0 or {start, end, over} or {points, kind}; '
+            'weight is -1 (integer) but must be a number >= 0 or {start, end, over} or {points, kind}; '
             'leave it out for 0.0, the default.',
         ),
     ],

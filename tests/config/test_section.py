@@ -66,16 +66,16 @@ def test_validate_fills_defaults_and_keeps_what_is_given():
 @pytest.mark.parametrize(
     'key, value, wanted',
     [
-        ('size', 0, '0 (int) but must be an integer >= 1; leave it out for 8, the default.'),
-        ('size', 2.5, '2.5 (float) but must be an integer >= 1; leave it out for 8, the default.'),
-        ('size', 1e5, '100000.0 (float) but must be an integer >= 1; write 100000.'),
-        ('size', True, 'True (bool) but must be an integer >= 1; leave it out for 8, the default.'),
+        ('size', 0, '0 (integer) but must be an integer >= 1; leave it out for 8, the default.'),
+        ('size', 2.5, '2.5 (number) but must be an integer >= 1; leave it out for 8, the default.'),
+        ('size', 1e5, '100000.0 (number) but must be an integer >= 1; write 100000.'),
+        ('size', True, 'True (boolean) but must be an integer >= 1; leave it out for 8, the default.'),
         ('size', '3', "'3' (text) but must be an integer >= 1; leave it out for 8, the default."),
         ('size', None, 'null but must be an integer >= 1; leave it out for 8, the default.'),
-        ('ratio', 1.5, '1.5 (float) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
-        ('ratio', float('nan'), 'nan (float) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
-        ('ratio', True, 'True (bool) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
-        ('limit', float('inf'), 'inf (float) but must be a number > 0 or null; leave it out for null, the default.'),
+        ('ratio', 1.5, '1.5 (number) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
+        ('ratio', float('nan'), 'nan (number) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
+        ('ratio', True, 'True (boolean) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
+        ('limit', float('inf'), 'inf (number) but must be a number > 0 or null; leave it out for null, the default.'),
         (
             'rate',
             [1],
@@ -83,19 +83,19 @@ def test_validate_fills_defaults_and_keeps_what_is_given():
             'the default.',
         ),
         ('mode', 'of', "'of' (text) but must be one of 'off', 'batch'; leave it out for 'off', the default."),
-        ('flag', 1, '1 (int) but must be true or false; leave it out for False, the default.'),
+        ('flag', 1, '1 (integer) but must be true or false; leave it out for False, the default.'),
         ('flag', 'off', "'off' (text) but must be true or false; leave it out for False, the default."),
         (
             'sizes',
             64,
-            '64 (int) but must be a list of one or more integers > 0; write top.inner.sizes: [64].',
+            '64 (integer) but must be a list of one or more integers > 0; write top.inner.sizes: [64].',
         ),
         (
             'sizes',
             [64, -1],
             '[64, -1] (list) but must be a list of one or more integers > 0; leave it out for [64], the default.',
         ),
-        ('free', 3, '3 (int) but must be a section of your own keys; leave it out for {}, the default.'),
+        ('free', 3, '3 (integer) but must be a section of your own keys; leave it out for {}, the default.'),
     ],
 )
 def test_validate_bad_value_says_got_wanted_do(key, value, wanted):
@@ -112,7 +112,7 @@ def test_validate_missing_key_says_what_to_give():
 
 def test_validate_section_that_is_no_dict_names_its_keys():
     assert problems(Outer, {'name': 'a', 'inner': 3}) == [
-        'inner is 3 (int) but must be a section with the keys rate, size, ratio, mode, flag, sizes, limit, free.'
+        'inner is 3 (integer) but must be a section with the keys rate, size, ratio, mode, flag, sizes, limit, free.'
     ]
     assert problems(Outer, 'ppo', 'policy') == [
         "policy is 'ppo' (text) but must be a section with the keys name, inner, low, high."
@@ -131,9 +131,9 @@ def test_validate_reports_all_problems_unknown_keys_first():
     found = problems(Outer, {'name': 3, 'inner': {'size': 0, 'flagg': True}, 'lo': 1})
     assert [p.split(':')[0].split(' but')[0] for p in found] == [
         'unknown key lo',
-        'name is 3 (int)',
+        'name is 3 (integer)',
         'unknown key inner.flagg',
-        'inner.size is 0 (int)',
+        'inner.size is 0 (integer)',
     ]
 
 
@@ -317,7 +317,7 @@ def test_plain_of_what_is_shared_counts_each_place():
     [
         ({'a\n\x1b[31mb': 1}, r'unknown key a\n\x1b[31mb: '),
         ({'x' * 5_000: 1}, f'unknown key {"x" * 300}...'),
-        ({'size': 10**5_000}, 'size is an integer too long to show (int) but must be'),
+        ({'size': 10**5_000}, 'size is an integer too long to show (integer) but must be'),
         ({'size': [10**5_000]}, 'size is a list too long to show (list) but must be'),
     ],
 )

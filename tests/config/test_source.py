@@ -129,6 +129,7 @@ def test_load_name_of_a_bundled_config():
 
 def test_load_unknown_name_says_the_closest():
     assert refused('cartpol_ppo').startswith("unknown config 'cartpol_ppo': did you mean 'cartpole_ppo'")
+    assert refused('CartPole').startswith("unknown config 'CartPole': did you mean 'cartpole_ppo'?")  # an env's name
     assert (
         refused('nothing like it')
         == f"unknown config 'nothing like it': zoo list configs shows all {len(bundled_configs())}."

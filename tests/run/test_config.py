@@ -255,44 +255,53 @@ FOLDER = (
         (with_learn(value_clip='on'), "policy.learn.value_clip is 'on' (text) but must be true or false"),
         (with_learn(learning_rate='1e-3'), f"policy.learn.learning_rate is '1e-3' (text) but must be {NUMBER}"),
         ({**CARTPOLE, 'policy': 'ppo'}, "policy is 'ppo' (text) but must be a section with the keys type, device, "),
-        ({**CARTPOLE, 'policy': {'type': 3}}, 'policy.type is 3 (int) but must be text'),
+        ({**CARTPOLE, 'policy': {'type': 3}}, 'policy.type is 3 (integer) but must be text'),
         ({**CARTPOLE, 'policy': {'model': 'vac'}}, "policy.model is 'vac' (text) but must be a section with the keys "),
         ({**CARTPOLE, 'env': None}, 'env is null but must be a section with the keys id, game, '),
-        ({'env': {'id': 3}}, 'env.id is 3 (int) but must be text or a function'),
+        ({'env': {'id': 3}}, 'env.id is 3 (integer) but must be text or a function'),
         ({}, 'env.id is missing: give text or a function '),
         # out of range
         (
             with_learn(learning_rate=0),
-            f'policy.learn.learning_rate is 0 (int) but must be {NUMBER} 0.00025, the default.',
+            f'policy.learn.learning_rate is 0 (integer) but must be {NUMBER} 0.00025, the default.',
         ),
-        (with_learn(learning_rate=-1e-3), f'policy.learn.learning_rate is -0.001 (float) but must be {NUMBER}'),
-        (with_learn(learning_rate=float('nan')), f'policy.learn.learning_rate is nan (float) but must be {NUMBER}'),
-        (with_learn(learning_rate=float('inf')), f'policy.learn.learning_rate is inf (float) but must be {NUMBER}'),
-        (with_learn(learning_rate={'start': -1, 'end': 0}), 'policy.learn.learning_rate.start is -1 (int) but must be'),
-        (with_learn(clip_ratio=0), f'policy.learn.clip_ratio is 0 (int) but must be {SCHEDULE}; leave it out for'),
-        (with_learn(epoch_per_collect=0), 'policy.learn.epoch_per_collect is 0 (int) but must be an integer >= 1'),
-        (with_learn(batch_size=0), 'policy.learn.batch_size is 0 (int) but must be an integer >= 1'),
+        (with_learn(learning_rate=-1e-3), f'policy.learn.learning_rate is -0.001 (number) but must be {NUMBER}'),
+        (with_learn(learning_rate=float('nan')), f'policy.learn.learning_rate is nan (number) but must be {NUMBER}'),
+        (with_learn(learning_rate=float('inf')), f'policy.learn.learning_rate is inf (number) but must be {NUMBER}'),
+        (
+            with_learn(learning_rate={'start': -1, 'end': 0}),
+            'policy.learn.learning_rate.start is -1 (integer) but must be',
+        ),
+        (with_learn(clip_ratio=0), f'policy.learn.clip_ratio is 0 (integer) but must be {SCHEDULE}; leave it out for'),
+        (with_learn(epoch_per_collect=0), 'policy.learn.epoch_per_collect is 0 (integer) but must be an integer >= 1'),
+        (with_learn(batch_size=0), 'policy.learn.batch_size is 0 (integer) but must be an integer >= 1'),
         (
             with_learn(adv_norm='on'),
             "policy.learn.adv_norm is 'on' (text) but must be one of 'off', 'batch', 'minibatch'",
         ),
         (
             with_collect(discount_factor=1.5),
-            'policy.collect.discount_factor is 1.5 (float) but must be a number >= 0 and',
+            'policy.collect.discount_factor is 1.5 (number) but must be a number >= 0 and',
         ),
-        (with_collect(gae_lambda=-0.1), 'policy.collect.gae_lambda is -0.1 (float) but must be a number >= 0 and <= 1'),
-        (with_env(collector_env_num=0), 'env.collector_env_num is 0 (int) but must be an integer >= 1'),
-        (with_env(collector_env_num=2.5), 'env.collector_env_num is 2.5 (float) but must be an integer >= 1'),
-        (with_env(collector_env_num=True), 'env.collector_env_num is True (bool) but must be an integer >= 1'),
-        (with_env(evaluator_env_num=0), 'env.evaluator_env_num is 0 (int) but must be an integer >= 1'),
-        ({**CARTPOLE, 'seed': -1}, 'seed is -1 (int) but must be an integer >= 0'),
-        ({**CARTPOLE, 'max_env_step': 0}, 'max_env_step is 0 (int) but must be an integer >= 1'),
+        (
+            with_collect(gae_lambda=-0.1),
+            'policy.collect.gae_lambda is -0.1 (number) but must be a number >= 0 and <= 1',
+        ),
+        (with_env(collector_env_num=0), 'env.collector_env_num is 0 (integer) but must be an integer >= 1'),
+        (with_env(collector_env_num=2.5), 'env.collector_env_num is 2.5 (number) but must be an integer >= 1'),
+        (with_env(collector_env_num=True), 'env.collector_env_num is True (boolean) but must be an integer >= 1'),
+        (with_env(evaluator_env_num=0), 'env.evaluator_env_num is 0 (integer) but must be an integer >= 1'),
+        ({**CARTPOLE, 'seed': -1}, 'seed is -1 (integer) but must be an integer >= 0'),
+        ({**CARTPOLE, 'max_env_step': 0}, 'max_env_step is 0 (integer) but must be an integer >= 1'),
         (
             {**CARTPOLE, 'max_env_step': 1e5},
-            'max_env_step is 100000.0 (float) but must be an integer >= 1; write 100000.',
+            'max_env_step is 100000.0 (number) but must be an integer >= 1; write 100000.',
         ),
         ({**CARTPOLE, 'policy': {'device': 'gpu'}}, "policy.device is 'gpu' (text) but must be 'auto' (cuda where"),
-        ({**CARTPOLE, 'policy': {'eval': {'n_episode': 0}}}, 'policy.eval.n_episode is 0 (int) but must be an integer'),
+        (
+            {**CARTPOLE, 'policy': {'eval': {'n_episode': 0}}},
+            'policy.eval.n_episode is 0 (integer) but must be an integer',
+        ),
         # unknown names
         ({**CARTPOLE, 'policy': {'type': 'ppoo'}}, "unknown policy 'ppoo': did you mean 'ppo'"),
         ({**CARTPOLE, 'policy': {'model': {'type': 'vca'}}}, "unknown model 'vca': did you mean 'vac'"),
@@ -328,7 +337,7 @@ def test_resolve_reports_every_problem_of_every_section():
     assert [problem.split(':')[0].split(' but')[0] for problem in refused(source)] == [
         "exp_name is 'a/b'",
         'env.id is missing',
-        'env.collector_env_num is 0 (int)',
+        'env.collector_env_num is 0 (integer)',
         'unknown key policy.learn.lr',
         'unknown key policy.collect.gamma',
     ]
@@ -350,12 +359,12 @@ def test_registering_a_taken_name_is_refused(registry, monkeypatch):
         (['seed'], "override 'seed' is not key=value"),
         (['seed=x'], "seed is 'x' (text) but must be an integer >= 0"),
         (['sed=3'], 'unknown key sed: did you mean seed?'),
-        (['policy.learn.learning_rate=0'], 'policy.learn.learning_rate is 0 (int) but must be a number > 0'),
+        (['policy.learn.learning_rate=0'], 'policy.learn.learning_rate is 0 (integer) but must be a number > 0'),
         (['policy.learn.lr=3'], 'unknown key policy.learn.lr: in zoo it is `policy.learn.learning_rate`.'),
         (['policy.type=ppoo'], "unknown policy 'ppoo': did you mean 'ppo'"),
-        (['policy.learn=3'], 'policy.learn is 3 (int) but must be a section with the keys batch_size, '),
+        (['policy.learn=3'], 'policy.learn is 3 (integer) but must be a section with the keys batch_size, '),
         (['env.kwargs.items=3'], 'env.kwargs.items is a reserved key'),
-        (['env.collector_env_num=2.5'], 'env.collector_env_num is 2.5 (float) but must be an integer >= 1'),
+        (['env.collector_env_num=2.5'], 'env.collector_env_num is 2.5 (number) but must be an integer >= 1'),
     ],
 )
 def test_resolve_bad_override_says_got_wanted_do(overrides, sentence, nothing_is_made):
@@ -448,3 +457,10 @@ def test_resolve_takes_the_seed_of_a_numpy_sequence():
 def test_resolve_of_huge_numbers_ends_at_once(changes):
     n_step, batch_size = changes['n_step'], changes.get('batch_size', 7)
     assert refused({**CARTPOLE, 'policy': {'collect': {'n_step': n_step}, 'learn': {'batch_size': batch_size}}})
+
+
+def test_advice_about_an_override_names_the_value_that_the_config_has() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_config('cartpole_ppo', ['policy.collect.discount_factor=1.5', 'policy.learn.adam_eps=-1'])
+    assert str(caught.value).count('leave it out for 0.98, as cartpole_ppo has it.') == 1
+    assert str(caught.value).count('leave it out for 1e-05, the default.') == 1

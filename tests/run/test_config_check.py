@@ -296,13 +296,13 @@ AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} =
             "policy.model.arch is 'shared' but buffer.type is 'multi': a network that shares all parameters cannot learn policy and "
             "value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'.",
         ),
-        (ppg(learn={'aux_freq': 0}), 'policy.learn.aux_freq is 0 (int) but must be an integer >= 1'),
-        (ppg(learn={'aux_train_epoch': 0}), 'policy.learn.aux_train_epoch is 0 (int) but must be an integer >= 1'),
-        (ppg(learn={'aux_batch_size': 0}), 'policy.learn.aux_batch_size is 0 (int) but must be an integer >= 1'),
-        (ppg(learn={'aux_bc_weight': -1.0}), 'policy.learn.aux_bc_weight is -1.0 (float) but must be a number >= 0'),
+        (ppg(learn={'aux_freq': 0}), 'policy.learn.aux_freq is 0 (integer) but must be an integer >= 1'),
+        (ppg(learn={'aux_train_epoch': 0}), 'policy.learn.aux_train_epoch is 0 (integer) but must be an integer >= 1'),
+        (ppg(learn={'aux_batch_size': 0}), 'policy.learn.aux_batch_size is 0 (integer) but must be an integer >= 1'),
+        (ppg(learn={'aux_bc_weight': -1.0}), 'policy.learn.aux_bc_weight is -1.0 (number) but must be a number >= 0'),
         (
             ppg(learn={'aux_learning_rate': 0.0}),
-            'policy.learn.aux_learning_rate is 0.0 (float) but must be a number > 0',
+            'policy.learn.aux_learning_rate is 0.0 (number) but must be a number > 0',
         ),
         (
             ppg(learn={'aux_memory': 'gpu'}),
@@ -323,7 +323,7 @@ AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} =
         ),
         (
             ppg(name='ppo_offpolicy', buffer={**REPLAY, 'max_use': 0}),
-            'buffer.max_use is 0 (int) but must be an integer >= 1',
+            'buffer.max_use is 0 (integer) but must be an integer >= 1',
         ),
         (
             ppg(
@@ -331,7 +331,7 @@ AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} =
                 learn={'aux_batch_size': 128},
                 buffer={**MULTI, 'value': {**OFF_DRAW, 'max_use': 0}},
             ),
-            'buffer.value.max_use is 0 (int) but must be an integer >= 1',
+            'buffer.value.max_use is 0 (integer) but must be an integer >= 1',
         ),
         # a buffer smaller than a draw, than a rollout; a draw smaller than a minibatch
         (

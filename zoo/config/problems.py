@@ -108,8 +108,7 @@ def _has_key(section: Any, keys: Iterable[str]) -> bool:
 
 def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str:
     """The message for a value of the wrong type or out of range: the value, the accepted values, what to do."""
-    got = f'{shown(value)} ({"text" if isinstance(value, str) else type(value).__name__})'
-    got = got if value is not None else 'null'
+    got = 'null' if value is None else f'{shown(value)} ({_WORDS.get(type(value), type(value).__name__)})'
     if not isinstance(wanted, FieldInfo):
         first = next((key for key in ('type', 'id') if key in wanted.model_fields), '')
         do = f'; write {path}: {{{first}: {value}}}' if first and isinstance(value, str) and value.isprintable() else ''
@@ -230,6 +229,7 @@ def _range(metadata: Iterable[Any]) -> str:
     return f' {text}' if text else ''
 
 
+_WORDS = {str: 'text', int: 'integer', float: 'number', bool: 'boolean', dict: 'section'}
 _RANGES = {
     'gt': '> {:g}',
     'ge': '>= {:g}',

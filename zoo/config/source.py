@@ -53,7 +53,8 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
         )
     bundled, name = bundled_configs(), str(source)
     if name not in bundled:
-        near = closest(name, bundled)
+        own = f'{name.lower()}_ppo'  # an env's name: the policy that most people want
+        near = [own] if own in bundled else closest(name, bundled)
         guess = f'did you mean {" or ".join(map(repr, near))}? ' if near else ''
         raise ConfigError(f'unknown config {shown(name)}: {guess}zoo list configs shows all {len(bundled)}.')
     return _from_module(importlib.import_module(f'{BUNDLED_PACKAGE}.{bundled[name].stem}'), name), name

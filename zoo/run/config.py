@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -41,6 +42,8 @@ from zoo.run.base_config import CheckpointConfig, JobConfig, LoggerConfig
 from zoo.run.checkpoint import check_config_size, leaf_values
 from zoo.run.config_check import N_SAMPLE, N_STEP, cross_check, fill_rollout, fill_schedules
 from zoo.worker.evaluation_env import fill_evaluation
+
+_DEFAULT = re.compile(r'leave it out for .*, the default(?=\.$)')
 
 
 class ConfigRow(NamedTuple):
@@ -148,6 +151,7 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
         if path in ('policy.type', 'policy.model.type', 'buffer.type'):  # the fields depend on these
             _put(data, path, raw, {})
     fields = dict(fields_of(_job_schema(data)))
+    before = {path: value_at(data, path) for path, _ in texts}
     given = [(path, parse_value(raw, fields.get(path)), 'command line') for path, raw in texts]
     given += [(name, plain(value), 'argument') for name, value in top_level.items() if value is not None]
     for path, value, origin in given:
@@ -155,7 +159,10 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
         origins |= dict.fromkeys(_leaf_paths(value, path), origin)
     _drop_overridden_size(data, origins)
     schema = _job_schema(data)  # an override may have replaced a section, and its type
-    config = plain(validate(schema, data, known=[path for path, _ in fields_of(schema)]))
+    try:
+        config = plain(validate(schema, data, known=[path for path, _ in fields_of(schema)]))
+    except ConfigError as error:
+        raise ConfigError([_of_source(problem, before, label) for problem in error.problems]) from None
     _check_storable(config)
     fill_schedules(config, schema)
     origins |= dict.fromkeys(fill_rollout(config, value_at(data, 'policy.collect') or {}), 'derived')
@@ -163,6 +170,12 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
         raise ConfigError(problems)
     fill_evaluation(config)
     return _Resolved(config, schema, origins)
+
+
+def _of_source(problem: str, before: dict[str, Any], label: str) -> str:
+    """A sentence about an override, which replaces a value of the source: that is what is left without it, not the default."""
+    value = before.get(problem.partition(' is ')[0])
+    return problem if value is None else _DEFAULT.sub(f'leave it out for {shown(value)}, as {label} has it', problem)
 
 
 def _check_storable(config: dict[str, Any]) -> None:

@@ -110,7 +110,9 @@ def test_env_without_pictures_is_refused_before_there_is_a_run_folder(tmp_path: 
 
 def test_missing_extra_is_refused_before_there_is_a_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs imageio_ffmpeg, .* '\.\[video\]' in the checkout of zoo; or leave it 0"):
+    with pytest.raises(
+        ConfigError, match=r"needs imageio_ffmpeg, .* '\.\[video\]' in the checkout of zoo; or leave it 0"
+    ):
         train(tmp_path, video_freq=1)
     assert not list(tmp_path.iterdir())
 

@@ -129,7 +129,8 @@ def _values(key: str, raw: str) -> list[str]:
     if len(first) < len(values):
         ways = ', '.join(f'{one} and {other} are equal' for one, other in pairs if one != other)
         raise ConfigError(
-            f'{key}={raw} has a value twice{f" ({ways})" if ways else ""}; write {key}={",".join(first.values())}.'
+            f'{key}={raw} has a value twice{f" ({ways})" if ways else ""}; write {key}={",".join(first.values())}, '
+            f"or for a list '{key}=[{raw}]'."
         )
     return values
 
