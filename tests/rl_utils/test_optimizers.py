@@ -52,7 +52,7 @@ def test_only_adam_is_the_class_that_c_knows() -> None:
         ({'type': 'sgd', 'nesterovv': True}, f'unknown key {PATH}.nesterovv: did you mean {PATH}.nesterov?'),
         ({'type': 'adam', 'betas': [0.9, 1.0]}, r'betas is \[0.9, 1.0\] \(list\) but must be \[a number >= 0 and < 1'),
         ({'type': 'adam', 'weight_decay': 0.1}, f'unknown key {PATH}.weight_decay'),
-        ({'type': 'rmsprop', 'eps': 0}, rf'{PATH}.eps is 0 \(int\) but must be a number > 0 or null'),
+        ({'type': 'rmsprop', 'eps': 0}, rf'{PATH}.eps is 0 \(integer\) but must be a number > 0 or null'),
     ],
 )
 def test_option_out_of_range_or_of_another_optimizer_is_refused(spec: Any, sentence: str) -> None:

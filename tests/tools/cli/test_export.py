@@ -11,7 +11,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import onnxruntime
 import pytest
 
 from tests.real_runs import train_seeds
@@ -19,6 +18,7 @@ from zoo import load_policy
 from zoo.core import errors
 from zoo.tools.cli.command import main
 
+onnxruntime = pytest.importorskip('onnxruntime', reason='the extra export is not installed')
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('in_tmp')]
 
 EXAMPLE = Path(__file__).parents[3] / 'examples' / 'run_onnx.py'

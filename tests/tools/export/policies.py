@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import onnxruntime
+import pytest
 import torch
 
 from zoo.core.registry import POLICY_REGISTRY
@@ -16,6 +16,8 @@ from zoo.env.adapter import convert_space
 from zoo.env.toy.targets import ACTION_SPACES, OBS_SPACES
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.run.config import resolve_policy
+
+onnxruntime = pytest.importorskip('onnxruntime', reason='the extra export is not installed')
 
 IMAGE = gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)
 

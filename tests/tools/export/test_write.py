@@ -12,7 +12,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict
@@ -26,6 +25,8 @@ from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import ACTION_MASK
 from zoo.env.toy.targets import ACTION_SPACES, OBS_SPACES
 from zoo.tools.export import FORMATS
+
+onnxruntime = pytest.importorskip('onnxruntime', reason='the extra export is not installed')
 
 pytestmark = pytest.mark.slow
 

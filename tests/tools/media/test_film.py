@@ -123,6 +123,7 @@ def test_function_that_takes_no_render_mode_gets_none() -> None:
     [('tiny_bricks', (10, 10, 3)), ('remember_cue', (1, 3, 3)), ('cartpole_no_velocity', (400, 600, 3))],
 )
 def test_envs_of_zoo_that_show_something_are_drawn(env_id: str, shape: tuple[int, ...]) -> None:
+    pytest.importorskip('pygame', reason='the extra video is not installed')
     camera = Camera(env_id)
     env = make_filmed_env(EnvConfig(id=env_id), camera)
     env.reset(0)
