@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
+import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
+import zoo
 from zoo.core.errors import UserError
 from zoo.core.registry import ENV_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError, closest
 from zoo.env import TENSOR_ENV_REGISTRY
@@ -148,6 +153,19 @@ def test_every_home_of_a_built_in_name_registers_it():
     ]
     for registry in (ENV_REGISTRY, TENSOR_ENV_REGISTRY):
         assert all(callable(registry.get(name)) or registry.get(name).make for name in registry.names())
+
+
+def test_every_name_that_zoo_registers_is_known_before_its_module_is_imported():
+    """A component without its line in zoo/core/registry.py works only where something else happens to import it."""
+    code = (
+        'import json, zoo.core.registry as r;'
+        'print(json.dumps({k: x.names() for k, x in vars(r).items() if isinstance(x, r.Registry)}))'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    known, found = json.loads(done.stdout), []
+    for path in Path(zoo.__file__).parent.rglob('*.py'):
+        found += re.findall(r"^@?(\w+_REGISTRY)\.register\('(\w+)'", path.read_text(encoding='utf-8'), re.MULTILINE)
+    assert len(found) > 80 and [pair for pair in found if pair[0] in known and pair[1] not in known[pair[0]]] == []
 
 
 def test_where_is_module_and_line_of_the_decorator(registry):

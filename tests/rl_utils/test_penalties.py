@@ -85,7 +85,7 @@ def test_gradient_equals_finite_differences_and_stops_at_what_is_stored(name):
     )
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', ['kl', 'reverse_kl', 'value_drift'])
 def test_is_0_without_a_change(name):
     logit, value = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.ones(4)
     columns = {'logit': logit, 'value': value}
