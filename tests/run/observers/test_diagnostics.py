@@ -90,6 +90,14 @@ def test_a_rule_is_silent_where_it_does_not_apply(name: str, facts: Facts, env_s
     assert not said(name, facts, line, env_step, n_line)
 
 
+def test_large_returns_of_long_episodes_are_small_where_a_discount_ends_them() -> None:
+    """Pendulum: 200 steps of -6.3; at gamma .9 a critic learns 10 / 200 of -1,260, at .99 half of it."""
+    line = {'collect/return_mean': -1260.0, 'collect/episode_len_mean': 200.0}
+    facts = FACTS._replace(value_range=None)
+    assert not said('returns_large', facts._replace(horizon=10.0), line, 10_000, SHORT)
+    assert said('returns_large', facts._replace(horizon=100.0), line, 10_000, SHORT)
+
+
 def test_a_small_value_loss_does_not_dominate_a_policy_loss_of_zero() -> None:
     line = {'learn/value_weight': 1.0, 'learn/policy_loss': 0.0, 'learn/value_loss': 0.99}
     assert not said('value_dominates', FACTS, line, 10_000, SHORT)
@@ -124,15 +132,19 @@ def config(tmp_path: Path, env: str = 'CartPole-v1', model: Any = None, **learn:
         (
             dict(value_clip=True, value_norm=False, reward_norm=False),
             None,
-            Facts(2048, 4, False, 0.2, False, math.log(2)),
+            Facts(2048, 4, False, 0.2, False, math.log(2), pytest.approx(100.0)),
         ),
-        (dict(value_norm=True), None, Facts(2048, 4, False, None, True, math.log(2))),
+        (dict(value_norm=True), None, Facts(2048, 4, False, None, True, math.log(2), pytest.approx(100.0))),
         (
             dict(value_loss={'type': 'error_clip', 'range': 9.0}, value_norm=False),
             dict(shared_encoder=True),
-            Facts(2048, 4, True, 3.0, False, math.log(2)),
+            Facts(2048, 4, True, 3.0, False, math.log(2), pytest.approx(100.0)),
         ),
-        (dict(value_norm=False), dict(shared_encoder='detach'), Facts(2048, 4, False, None, False, math.log(2))),
+        (
+            dict(value_norm=False),
+            dict(shared_encoder='detach'),
+            Facts(2048, 4, False, None, False, math.log(2), pytest.approx(100.0)),
+        ),
     ],
 )
 def test_facts_are_those_of_the_run(

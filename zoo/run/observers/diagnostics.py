@@ -16,6 +16,7 @@ VALUE_RATIO = 100.0  # of the value term of the loss to the policy term, on a tr
 VALUE_FLOOR = 1.0  # a smaller value term moves the trunk little, also if the policy term is 0
 CLIP_RATIO = 10.0  # of the returns to the range of a value loss that clips
 RETURN_LIMIT = 1000.0  # |return| that a critic without normalisation is slow to reach
+DISCOUNTED_LIMIT = 500.0  # the same of the discounted return, which is what a critic learns
 ENTROPY_SHARE = 0.01  # of the entropy of uniform actions
 EARLY = 0.25  # share of the run
 KL_LIMIT = 1.0  # nats, the mean over an update
@@ -29,7 +30,7 @@ class Facts(NamedTuple):
 
     shares_trunk: the value loss moves a trunk of the policy. value_range: greatest error, in units of returns, that the
     value loss follows; None: any. scales_returns: an option brings returns to size 1. max_entropy: of uniform actions,
-    nats; None for actions that are real numbers.
+    nats; None for actions that are real numbers. horizon: 1 / (1 - gamma), env steps.
     """
 
     max_env_step: int
@@ -38,6 +39,7 @@ class Facts(NamedTuple):
     value_range: float | None
     scales_returns: bool
     max_entropy: float | None
+    horizon: float = math.inf
 
 
 class Rule(NamedTuple):
@@ -79,6 +81,7 @@ def facts_of(cfg: JobConfig, policy: Policy) -> Facts:
         None if objective is None else _value_range(objective.value_loss, learn),
         scales or getattr(objective, 'n_value', 1) > 1,  # then another rule looks at what is outside of the range
         max_entropy(policy.action_space),
+        1 / max(1 - cfg.policy.collect.get('discount_factor', 1.0), 1e-9),
     )
 
 
@@ -164,7 +167,8 @@ def _entropy_near_zero(facts: Facts, line: Mapping[str, float], env_step: int) -
 
 def _returns_large(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
     size = abs(_number(line, 'collect/return_mean'))
-    if facts.scales_returns or not size > RETURN_LIMIT:
+    share = min(facts.horizon / line.get('collect/episode_len_mean', 1.0), 1.0)  # of an episode that counts
+    if facts.scales_returns or not (size > RETURN_LIMIT and size * share > DISCOUNTED_LIMIT):
         return ''
     return (
         f'returns are about {size:.4g} at env step {env_step} and nothing scales them: a critic that starts near 0 takes long '
