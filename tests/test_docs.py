@@ -80,7 +80,7 @@ def test_tutorial_word_by_word_in_an_empty_folder(tmp_path: Path) -> None:
     for name, code, commands in step.findall(text):
         if name:
             (tmp_path / name).write_text(code)
-        for line in commands.splitlines():
+        for line in commands.replace('\\\n', '').splitlines():
             words = shlex.split(line)
             assert words[0] == 'zoo'
             done = run_python('-P', '-m', *words, cwd=tmp_path, **environ)
