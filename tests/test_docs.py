@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,23 @@ def test_site_builds_without_a_warning_and_has_every_key(tmp_path: Path) -> None
         assert row.key in keys
     api = (tmp_path / 'site' / 'reference' / 'api_zoo.html').read_text()
     assert 'serial_pipeline' in api and 'max_train_iter' in api
+    assert 'unpkg.com' not in (tmp_path / 'site' / 'index.html').read_text()
+    assert _found(tmp_path / 'site' / 'index.html', 'clip_ratio') >= 5
+
+
+def _found(page: Path, word: str) -> int:
+    """How many pages the search box of a page that is opened from a folder finds."""
+    api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed')
+    path = shutil.which('chromium') or shutil.which('google-chrome')
+    if path is None:
+        pytest.skip('no browser is installed; apt-get install chromium')
+    with (
+        api.sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=path, args=['--no-sandbox']) as browser,
+    ):
+        opened = browser.new_page(viewport={'width': 1400, 'height': 900})
+        opened.goto(page.as_uri())
+        opened.locator('.md-search__input').click()
+        opened.locator('.md-search__input').press_sequentially(word)
+        said = opened.locator('.md-search-result__meta', has_text='matching').inner_text()
+    return int(said.split()[0])

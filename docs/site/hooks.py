@@ -36,3 +36,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links of pages in docs/ to files outside lead to the pages of these."""
     path = links.DOCS / page.file.src_uri
     return links.rewritten(path, markdown) if path.exists() else markdown
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """The script that lets search work in pages opened from a folder is the site's own, not one of another server."""
+    up = '../' * page.url.count('/')
+    return output.replace('https://unpkg.com/iframe-worker/shim', f'{up}look/worker.js')

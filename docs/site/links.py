@@ -12,7 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / 'docs'
-LINK = re.compile(r'(\]\()([^)\s#]+)(#[^)\s]*)?(\))')
+LINK = re.compile(r'(\]\(|src(?:set)?=")([^)\s#"]+)(#[^)\s"]*)?([)"])')
+PICTURES = ('.gif', '.png', '.svg')
 LANGUAGES = {'.py': 'python', '.sh': 'sh', '.yaml': 'yaml', '.yml': 'yaml', '.json': 'json', '.cff': 'yaml'}
 EDGE = '~~~~'
 
@@ -58,7 +59,7 @@ def outside_pages() -> dict[str, str]:
         if path in seen:
             continue
         seen[path] = text = content_of(path)
-        queue += targets(path, text).values()
+        queue += [target for target in targets(path, text).values() if target.suffix not in PICTURES]
     return {page_of(path): rewritten(path, text) for path, text in seen.items() if page_of(path).startswith('files/')}
 
 
