@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from zoo import ConfigError
-from zoo.core.registry import UnknownNameError
+from zoo import ConfigError, Section
+from zoo.core.registry import MODEL_REGISTRY, UnknownNameError
 from zoo.run.config import resolve_config
 from zoo.run.config_for_env import bundled_config_of, config_for_env, exp_name_of
 
@@ -69,3 +69,17 @@ def test_a_callable_gives_its_name() -> None:
     assert config_for_env(make_it)['exp_name'].startswith('test_a_callable_gives_its_name')
     with pytest.raises(ConfigError):
         resolve_config({'exp_name': 'a/b', 'env': {'id': 'CartPole-v1'}})
+
+
+class NormlessConfig(Section):
+    """A model without obs_norm."""
+
+    type: str = 'normless'
+
+
+def test_a_model_without_normalised_observations_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = type('Normless', (), {'config': NormlessConfig})
+    monkeypatch.setitem(MODEL_REGISTRY._items, 'normless', model)
+    policy = config_for_env('MountainCar-v0', overrides=['policy.model.type=normless'])['policy']
+    assert policy == {'type': 'ppo', 'learn': {'reward_norm': True}}
+    assert config_for_env('MountainCar-v0')['policy']['model'] == {'obs_norm': True}

@@ -12,7 +12,7 @@ from typing import Any
 from zoo.config.section import plain
 from zoo.config.source import bundled_configs, load_config, split_override
 from zoo.config.yaml_io import function_name
-from zoo.core.registry import POLICY_REGISTRY
+from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.core.spaces import is_image
 from zoo.env.adapter import convert_space
 from zoo.env.errors import UnsupportedEnvError
@@ -43,7 +43,7 @@ def config_for_env(
     label = env if isinstance(env, str) else function_name(env)
     check_source({'id': env, 'game': given.get('env.game')})
     has_images = _has_images(env, overrides)
-    norms = [] if has_images is None else _norms(policy_type, has_images)
+    norms = [] if has_images is None else _norms(policy_type, given.get('policy.model.type'), has_images)
     if has_images is not None:  # else the run says what is wrong with the env
         with_norms = ''.join(f' and {path}=true' for path in norms)
         logger.info('no bundled config is for %s and %s: training with the defaults%s', label, policy_type, with_norms)
@@ -65,14 +65,18 @@ def bundled_config_of(env_id: str, policy_type: str, game: str | None = None) ->
     return None
 
 
-def _norms(policy_type: str, has_images: bool) -> list[str]:
-    """The normalisations to turn on for an env that nobody has tuned: those that the policy has and its observations take.
+def _norms(policy_type: str, model_type: str | None, has_images: bool) -> list[str]:
+    """The normalisations to turn on for an env that nobody has tuned: those of policy and model that observations take.
 
     Of six envs, three ended far higher with them and three about as high (benchmarks/results/any_env.md).
     """
-    learn = POLICY_REGISTRY.get(policy_type).config.model_fields['learn'].annotation
-    norms = ['policy.learn.reward_norm'] if 'reward_norm' in getattr(learn, 'model_fields', {}) else []
-    return ['policy.model.obs_norm', *norms] if norms and not has_images else norms
+    policy = POLICY_REGISTRY.get(policy_type)
+    learn = getattr(policy.config.model_fields['learn'].annotation, 'model_fields', {})
+    if 'reward_norm' not in learn:
+        return []
+    model = MODEL_REGISTRY.get(model_type or policy.default_model())
+    has_norm = 'obs_norm' in model.config.model_fields and not has_images
+    return [*(['policy.model.obs_norm'] if has_norm else []), 'policy.learn.reward_norm']
 
 
 def _has_images(env: object, overrides: Sequence[str]) -> bool | None:
