@@ -51,14 +51,15 @@ from zoo.env.errors import (
 )
 from zoo.env.families.family import EnvFamily
 from zoo.env.inspection.family import (
-    LONG,
-    MAX_REPLAY,
     N_ENV,
     SEED,
     Finding,
+    Leaves,
     Recorder,
     check_vector,
-    endless,
+    difference,
+    findings,
+    first_difference,
     not_repeated,
     random_actions,
     running_statistics,
@@ -151,16 +152,6 @@ def checked_leaves(obs: object, space: Space, source: str, note: Note) -> dict[s
     return found
 
 
-def difference(was: Mapping[str, ArrayLike], now: Mapping[str, ArrayLike]) -> str | None:
-    """The path of the first leaf that differs, or is missing."""
-    return next((path for path in was if path not in now or not _equal(was[path], now[path])), None)
-
-
-def _equal(a: ArrayLike, b: ArrayLike) -> bool:
-    are_floats = all(np.asarray(x).dtype.kind == 'f' for x in (a, b))
-    return bool(np.array_equal(a, b, equal_nan=are_floats))
-
-
 def _leaves(obs: object, space: Space, path: str, source: str) -> Iterator[tuple[str, Leaf, object]]:
     if not isinstance(space, Dict):
         yield path, space, obs
@@ -241,7 +232,6 @@ def _check_values(obs: np.ndarray, low: np.ndarray, high: np.ndarray, what: str,
     raise (ToleratedError if is_box else BrokenContractError)(got, wanted, 'correct it, or widen the space')
 
 
-Leaves = dict[str, Mapping[str, ArrayLike]]  # the leaves of what a step returned, by name and path
 Report = Callable[[str, str], None]
 """Is told of a break after which the check continues: the sentence, and a key that is the same for breaks of one kind."""
 SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
@@ -271,7 +261,7 @@ class EnvCheck:
         self._finds_masks = cfg.action_mask == 'auto' and self._choices is None and mask_size(self._action_space) > 0
         self._has_limit = step_limit(env) is not None
         self._statistics = running_statistics(env)
-        self._explained = {each.stream for each in self._statistics if each.is_sure}
+        self._actions: list[Action] = []
         self._to_env = ActionMap(self._action_space)
         self._rng = torch.Generator().manual_seed(SEED)
 
@@ -285,42 +275,23 @@ class EnvCheck:
         except (Exception, SystemExit) as error:
             add_place(error, Place(self._name, self._n_step).of(0))
             raise
-        found = [Finding(each.sentence(self._name), is_chance=True) for each in self._statistics if each.is_sure]
-        if unlike:
-            found.append(Finding(unlike, is_chance=True))
-        if n_step >= LONG and not self._watch.lengths and not self._has_limit:
-            found.append(Finding(endless(self._name, n_step)))
-        return found
+        return findings(self._name, self._statistics, unlike, n_step, self._watch, self._has_limit)
 
     def _run(self, n_step: int) -> str | None:
         """All steps; returns the warning about the first value that the same seed did not give twice."""
         self._core()
-        first, again = self._reset(SEED), self._reset(SEED)
-        self._env.action_space.seed(SEED)
-        actions: list[Action] = []
-
-        def choose(obs: dict[str, np.ndarray]) -> Action:
-            actions.append(self._sample(obs.get(ACTION_MASK)))
-            return actions[-1]
-
-        once: list[Leaves] = []
-        for seen in self._rollout(n_step, choose, self._watch):
-            if len(once) < MAX_REPLAY:
-                once.append(seen)
-        if 'observation' not in self._explained and (path := difference(first, again)) is not None:
-            pair = f'{of_entry(path)} {show_value(first[path])} and {show_value(again.get(path))}'
-            return self._unlike(0, 'observation', f'two resets with seed={SEED} returned{pair}')
-        taken = iter(actions)
-        for was, now in zip(once, self._rollout(len(once), lambda _: next(taken)), strict=False):
-            if unlike := self._compare(was, now):
-                return unlike
-        return None
-
-    def _unlike(self, step: int, what: str, got: str) -> str:
-        """The warning about a value that differs; a wrapper whose name says that it normalises these is the cause."""
+        sure = [each for each in self._statistics if each.is_sure]
+        found = first_difference(lambda: {'observation': self._reset(SEED)}, self._rollout, n_step, sure)
+        if found is None:
+            return None
+        step, what, path, was, now = found
         for each in self._statistics:
-            if what.endswith(each.stream):
+            if each.stream in what:  # its name says that it normalises these
                 return each.sentence(self._name)
+        pair = f'{of_entry(path)} {show_value(was)} and {show_value(now)}'
+        got = f'two resets with seed={SEED} returned{pair}'
+        if step:
+            got = f'two episodes with seed={SEED} and the same actions differ: {what}{pair}'
         return not_repeated(Place(self._name, step).of(0), got, SEED_DO)
 
     def _sample(self, mask: object) -> Action:
@@ -330,34 +301,26 @@ class EnvCheck:
         bits = torch.from_numpy(self._choices.bits(mask)[None])
         return action_of(self._to_env(random_actions(self._action_space, 1, self._rng, bits)), 0)
 
-    def _rollout(
-        self, n_step: int, choose: Callable[[dict[str, np.ndarray]], Action], watch: Recorder | None = None
-    ) -> Iterator[Leaves]:
-        """What each action leads to, from the state that `SEED` gives; where an episode ends, another one follows."""
+    def _rollout(self, n_step: int, again: bool) -> Iterator[Leaves]:
+        """What random actions lead to, or the same ones again; where an episode ends, another one follows."""
+        watch = Recorder(None) if again else self._watch
+        if not again:
+            self._env.action_space.seed(SEED)
         self._n_step = 0
         obs = self._reset(SEED, watch)
         for self._n_step in range(1, n_step + 1):
-            raw, obs, reward, terminated, truncated = self._step(choose(obs), watch)
+            if not again:
+                self._actions.append(self._sample(obs.get(ACTION_MASK)))
+            raw, obs, reward, terminated, truncated = self._step(self._actions[self._n_step - 1], watch)
             values = {'reward': reward, 'terminated': terminated, 'truncated': truncated}
-            seen: Leaves = {'observation': obs, **{what: {'': value} for what, value in values.items()}}
+            seen: dict[str, Mapping[str, Any]] = {'observation': obs, **{key: {'': x} for key, x in values.items()}}
             if terminated or truncated:
                 obs = seen['first observation of the next episode'] = self._reset_leaves(raw, watch)
             elif self._n_step == n_step:
                 self._reset_leaves(raw)
             yield seen
-            if watch is not None and watch.is_over():
+            if watch.is_over():
                 return
-
-    def _compare(self, was: Leaves, now: Leaves) -> str | None:
-        for what, values in was.items():
-            if 'observation' in what and 'observation' in self._explained or what in self._explained:
-                continue
-            path = difference(values, now.get(what, {}))
-            if path is not None:
-                pair = f'{show_value(values[path])} and {show_value(now.get(what, {}).get(path))}'
-                got = f'two episodes with seed={SEED} and the same actions differ: {what}{of_entry(path)} {pair}'
-                return self._unlike(self._n_step, 'observation' if 'observation' in what else what, got)
-        return None
 
     def _core(self) -> None:
         """The env inside all wrappers, which would trip over a wrong signature or number of values themselves."""
@@ -394,9 +357,7 @@ class EnvCheck:
             watch.began(seconds, found)
         return found
 
-    def _step(
-        self, action: Action, watch: Recorder | None = None
-    ) -> tuple[object, dict[str, np.ndarray], ArrayLike, bool, bool]:
+    def _step(self, action: Action, watch: Recorder) -> tuple[object, dict[str, np.ndarray], ArrayLike, bool, bool]:
         start = time.perf_counter()
         result = self._env.step(action)
         seconds = time.perf_counter() - start
@@ -407,8 +368,7 @@ class EnvCheck:
         self._check_info(info, 'step')
         if not any(ends):
             self._check_mask(found)
-        if watch is not None:
-            watch.stepped(seconds, found, reward, *ends, info)
+        watch.stepped(seconds, found, reward, *ends, info)
         return obs, found, reward, *ends
 
     def _flag(self, what: str, flag: object) -> bool:
