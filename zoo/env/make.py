@@ -159,10 +159,10 @@ def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
     kwargs, limit = own_copy(cfg.kwargs), cfg.max_episode_steps
     env: object
     if isinstance(source, EnvSpec):
-        with explaining(source.entry_point, source.kwargs, cfg, source):
+        with explaining(source.entry_point, source.kwargs, cfg.kwargs, name, source):
             env = gymnasium.make(source, max_episode_steps=limit, disable_env_checker=True, **kwargs)
     else:
-        with explaining(source, {}, cfg):
+        with explaining(source, {}, cfg.kwargs, name):
             env = source(**kwargs)
     if not isinstance(env, gymnasium.Env):
         from zoo.env.given import check_one_vector
@@ -351,16 +351,18 @@ def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def explaining(
-    creator: object, given: Mapping[str, Any], cfg: EnvConfig, spec: EnvSpec | None = None
+    creator: object, given: Mapping[str, Any], kwargs: Mapping[str, Any], name: str, spec: EnvSpec | None = None
 ) -> Iterator[None]:
     """For a call that makes envs: an error about env.kwargs, or for want of a package, is raised as one that says so.
 
-    Args: creator, given: see `_raise_bad_kwargs`; spec: of an id of gymnasium.
+    Args:
+      creator: the function called, or its entry point.   given: its arguments that do not come from env.kwargs.
+      spec: of an id of gymnasium.
     """
     try:
         yield
     except TypeError as error:
-        _raise_bad_kwargs(creator, given, cfg, error)
+        _raise_bad_kwargs(creator, given, kwargs, name, error)
         raise
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         if spec is not None:
@@ -368,26 +370,24 @@ def explaining(
         raise
 
 
-def _raise_bad_kwargs(creator: object, given: Mapping[str, Any], cfg: EnvConfig, error: TypeError) -> None:
-    """Raise an EnvKwargsError if, by the signature, `error` is about an argument that env.kwargs has or lacks.
-
-    Args:
-      creator: the function called, or its entry point.   given: its arguments that do not come from env.kwargs.
-    """
+def _raise_bad_kwargs(
+    creator: object, given: Mapping[str, Any], kwargs: Mapping[str, Any], name: str, error: TypeError
+) -> None:
+    """Raise an EnvKwargsError if, by the signature, `error` is about an argument that env.kwargs has or lacks."""
     try:
         parameters = inspect.signature(creator_of(creator)).parameters.values()
     except (ImportError, AttributeError, ValueError):  # a callable without a signature
         return
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    unknown = [key for key in cfg.kwargs if key not in takes]
+    unknown = [key for key in kwargs if key not in takes]
     if any(
         p.kind is p.VAR_KEYWORD for p in parameters
     ):  # it passes other arguments on, to a function that may refuse one
         refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         unknown = [key for key in unknown if refused and key == refused[1]]
     required = [p.name for p in parameters if p.name in takes and p.default is p.empty]
-    missing = [key for key in required if key not in cfg.kwargs and key not in given]
-    raise_kwargs_error(env_name(cfg), unknown, missing, [key for key in takes if key not in given], error)
+    missing = [key for key in required if key not in kwargs and key not in given]
+    raise_kwargs_error(name, unknown, missing, [key for key in takes if key not in given], error)
 
 
 def raise_kwargs_error(

@@ -235,7 +235,9 @@ def _make_family(
         options = family.read_options(cfg.kwargs)
         if options is not None:
             return family.make(request, options), family.one_seed
-        with explaining(family.make, dict.fromkeys(list(inspect.signature(family.make).parameters)[:1]), cfg):
+        with explaining(
+            family.make, dict.fromkeys(list(inspect.signature(family.make).parameters)[:1]), cfg.kwargs, env_name(cfg)
+        ):
             env = family.make(request, **own_copy(cfg.kwargs))
     if not isinstance(family, OwnVector):
         return env, family.one_seed
@@ -253,7 +255,7 @@ def _batched_kwargs(cfg: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
 def _make_batched(cfg: EnvConfig, spec: EnvSpec, n_env: int) -> gymnasium.vector.VectorEnv:
     kwargs = _batched_kwargs(cfg, spec)
     given = {'num_envs': n_env, **{key: value for key, value in kwargs.items() if key not in cfg.kwargs}}
-    with explaining(spec.vector_entry_point, given, cfg, spec):
+    with explaining(spec.vector_entry_point, given, cfg.kwargs, env_name(cfg), spec):
         env = gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **kwargs)
     quicken(env.unwrapped)
     return env
