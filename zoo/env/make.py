@@ -202,10 +202,8 @@ def find_source(env_id: str | Callable[..., Any]) -> Source:
         return env_id
     if env_id in ENV_REGISTRY:
         return ENV_REGISTRY.get(env_id)
-    if is_in_file(env_id):
-        return _find_in_file(env_id)
     if ':' in env_id:
-        return _find_in_module(env_id)
+        return _find_in_code(env_id)
     if env_id in gymnasium.registry:
         return gymnasium.registry[env_id]
     from zoo.env.ids import unknown_env
@@ -213,49 +211,34 @@ def find_source(env_id: str | Callable[..., Any]) -> Source:
     raise UnknownEnvError(unknown_env(env_id))
 
 
-def _find_in_file(env_id: str) -> Source:
+def _find_in_code(env_id: str) -> Source:
+    """What a name of code names, or what its module or file registered under that name when it was imported."""
+    home, attribute = split_name(env_id)
     try:
         module = load_home(env_id, f'env {shown_name(env_id)!r}')
-    except ConfigError as error:
-        raise UnknownEnvError(str(error)) from (error.__cause__ or error)
-    attribute = split_name(env_id)[1]
-    found = member(module, attribute)
-    if attribute in gymnasium.registry and found is None:  # the file registered it
-        return gymnasium.registry[attribute]
-    if attribute in ENV_REGISTRY and found is None:
-        return ENV_REGISTRY.get(attribute)
-    return _checked(found, env_id, lacks(module, attribute))
-
-
-def _find_in_module(env_id: str) -> Source:
-    module_name, attribute = split_name(env_id)
-    try:
-        module = load_home(env_id, f'env {env_id!r}')
     except ConfigError as error:
         from zoo.env.ids import game_hint
 
         hint = game_hint(env_id) if isinstance(error.__cause__, ModuleNotFoundError) else None
         raise UnknownEnvError(hint or str(error)) from (error.__cause__ or error)
-    if module_name == 'gym':
+    if home == 'gym':
         return _of_old_gym(module, attribute, env_id)
-    if attribute in gymnasium.registry:  # the import registered it
+    found, in_file = member(module, attribute), is_in_file(env_id)
+    if attribute in gymnasium.registry and not (in_file and found is not None):
         return gymnasium.registry[attribute]
-    return _checked(
-        member(module, attribute),
-        env_id,
-        f'module {module_name!r} has no function or class {attribute!r}, and registers no gymnasium env of that id; '
-        'check the spelling.',
-    )
-
-
-def _checked(found: object, env_id: str, missing: str) -> Source:
+    if in_file and found is None and attribute in ENV_REGISTRY:
+        return ENV_REGISTRY.get(attribute)
     if isinstance(found, gymnasium.Env | gymnasium.vector.VectorEnv):
         raise UnknownEnvError(
             f'env {shown_name(env_id)!r} is an env of class {type(found).__name__}, and a run makes its envs itself; '
             'name the function or class that makes one.'
         )
     if not callable(found) and not isinstance(found, EnvFamily):
-        raise UnknownEnvError(f'env {shown_name(env_id)!r}: {missing}')
+        missing = (
+            f'module {home!r} has no function or class {attribute!r}, and registers no gymnasium env of that id; '
+            'check the spelling.'
+        )
+        raise UnknownEnvError(f'env {shown_name(env_id)!r}: {lacks(module, attribute) if in_file else missing}')
     return found
 
 

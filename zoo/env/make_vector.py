@@ -235,9 +235,9 @@ def _make_family(
         options = family.read_options(cfg.kwargs)
         if options is not None:
             return family.make(request, options), family.one_seed
-        with explaining(
-            family.make, dict.fromkeys(list(inspect.signature(family.make).parameters)[:1]), cfg.kwargs, env_name(cfg)
-        ):
+        maker = isinstance(family, OwnVector) and family.maker
+        first = 'num_envs' if maker else next(iter(inspect.signature(family.make).parameters), '')
+        with explaining(maker or family.make, {first: None}, cfg.kwargs, env_name(cfg)):
             env = family.make(request, **own_copy(cfg.kwargs))
     if not isinstance(family, OwnVector):
         return env, family.one_seed
