@@ -135,18 +135,11 @@ def checked_leaves(obs: object, space: Space, source: str, note: Note) -> dict[s
     found = {}
     try:
         for path, leaf, value in _leaves(obs, space, '', source):
-            what = f'the observation{of_entry(path)} of {source}'
-            try:
-                if isinstance(leaf, Discrete):
-                    _check_discrete(value, leaf, what)
-                else:
-                    _check_array(value, leaf, what, note)
-            except ToleratedError as error:
-                note(error)
-            except BrokenContractError as error:
-                note(error)
-                continue
-            found[path] = np.array(value)
+            faults = list(_faults(value, leaf, f'the observation{of_entry(path)} of {source}'))
+            for fault in faults:
+                note(fault)
+            if all(isinstance(fault, ToleratedError) for fault in faults):
+                found[path] = np.array(value)
     except BrokenContractError as error:  # of the entries
         note(error)
     return found
@@ -172,33 +165,41 @@ def _leaves(obs: object, space: Space, path: str, source: str) -> Iterator[tuple
         yield from _leaves(entries[name], each, f'{path}.{name}' if path else name, source)
 
 
-def _check_discrete(obs: object, space: Discrete, what: str) -> None:
-    array = np.asarray(obs)
-    if isinstance(obs, bool) or array.shape != () or array.dtype.kind not in 'iu':
-        kind = ToleratedError if isinstance(obs, bool) else BrokenContractError
-        raise kind(f'{what} is {show_value(obs)}', 'an int', 'return int(obs)')
-    if not 0 <= int(array) - space.start < space.n:
-        wanted = f'{space.start} to {space.start + space.n - 1} as in observation_space'
-        raise BrokenContractError(f'{what} is {obs}', wanted, CORRECT)
-
-
-def _check_array(obs: object, space: Box | MultiDiscrete | MultiBinary, what: str, note: Note) -> None:
-    dtype = 'int8' if isinstance(space, MultiBinary) else 'int64'
-    if isinstance(space, Box):
-        dtype = space.dtype
+def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
+    """The breaks of one leaf of an observation; the first that no run tolerates is the last."""
+    if isinstance(space, Discrete):
+        array = np.asarray(obs)
+        if isinstance(obs, bool) or array.shape != () or array.dtype.kind not in 'iu':
+            kind = ToleratedError if isinstance(obs, bool) else BrokenContractError
+            yield kind(f'{what} is {show_value(obs)}', 'an int', 'return int(obs)')
+        elif not 0 <= int(array) - space.start < space.n:
+            wanted = f'{space.start} to {space.start + space.n - 1} as in observation_space'
+            yield BrokenContractError(f'{what} is {obs}', wanted, CORRECT)
+        return
+    is_box = isinstance(space, Box)
+    dtype = space.dtype if isinstance(space, Box) else 'int8' if isinstance(space, MultiBinary) else 'int64'
+    kind = ToleratedError if _fits(obs, space.shape, dtype) else BrokenContractError
     if not isinstance(obs, np.ndarray | np.generic):
-        do = f'return np.asarray(obs, dtype=np.{dtype})'
-        kind = ToleratedError if _fits(obs, space.shape, dtype) else BrokenContractError
-        raise kind(f'{what} is {show_value(obs)}', 'a numpy array', do)
+        yield kind(f'{what} is {show_value(obs)}', 'a numpy array', f'return np.asarray(obs, dtype=np.{dtype})')
+        return
     if obs.shape != space.shape:
-        raise BrokenContractError(f'{what} has shape {obs.shape}', f'{space.shape} as in observation_space', CORRECT)
-    if obs.dtype != dtype if isinstance(space, Box) else obs.dtype.kind not in 'biu':
-        wanted = f'{dtype} as in observation_space' if isinstance(space, Box) else 'integers'
-        got, do = f'{what} has dtype {obs.dtype}', f'return obs.astype(np.{dtype})'
-        if not _fits(obs, space.shape, dtype):
-            raise BrokenContractError(got, wanted, do)
-        note(ToleratedError(got, wanted, do))
-    _check_values(np.asarray(obs), *_bounds(space), what, isinstance(space, Box))
+        yield BrokenContractError(f'{what} has shape {obs.shape}', f'{space.shape} as in observation_space', CORRECT)
+        return
+    if obs.dtype != dtype if is_box else obs.dtype.kind not in 'biu':
+        wanted = f'{dtype} as in observation_space' if is_box else 'integers'
+        yield kind(f'{what} has dtype {obs.dtype}', wanted, f'return obs.astype(np.{dtype})')
+        if kind is BrokenContractError:
+            return
+    low, high = _bounds(space)
+    finite = np.isfinite(obs)
+    wrong = np.argwhere(~(finite & (low <= obs) & (obs <= high)))
+    if len(wrong):
+        at = tuple(map(int, wrong[0]))
+        got = f'{what} has {np.asarray(obs)[at]} at {list(at)}' if at else f'{what} is {np.asarray(obs)}'
+        kind, wanted = BrokenContractError, 'finite numbers'
+        if finite[at]:
+            kind, wanted = ToleratedError if is_box else kind, f'{low[at]:g} to {high[at]:g} as in observation_space'
+        yield kind(got, wanted, 'correct it, or widen the space' if finite[at] else 'find where it comes from')
 
 
 def _fits(obs: object, shape: tuple[int, ...], dtype: str) -> bool:
@@ -217,19 +218,6 @@ def _bounds(space: Box | MultiDiscrete | MultiBinary) -> tuple[np.ndarray, np.nd
         return np.zeros(space.shape), np.ones(space.shape)
     low, n = (np.reshape(x, space.shape) for x in (space.start, space.nvec))
     return low, low + n - 1
-
-
-def _check_values(obs: np.ndarray, low: np.ndarray, high: np.ndarray, what: str, is_box: bool) -> None:
-    finite = np.isfinite(obs)
-    wrong = np.argwhere(~(finite & (low <= obs) & (obs <= high)))
-    if not len(wrong):
-        return
-    at = tuple(map(int, wrong[0]))
-    got = f'{what} has {obs[at]} at {list(at)}' if at else f'{what} is {obs}'
-    if not finite[at]:
-        raise BrokenContractError(got, 'finite numbers', 'find where it comes from')
-    wanted = f'{low[at]:g} to {high[at]:g} as in observation_space'
-    raise (ToleratedError if is_box else BrokenContractError)(got, wanted, 'correct it, or widen the space')
 
 
 Report = Callable[[str, str], None]
