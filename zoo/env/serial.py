@@ -6,7 +6,7 @@ merge all of them takes longer than a step of a small env.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy, deepcopy
 from functools import partial
 from typing import Any
@@ -117,9 +117,7 @@ class SerialVectorEnv(SyncVectorEnv):
         each = list(iterate(self.action_space, actions)) if self._has_nested_actions else actions
         self._step_count += 1
         infos: dict[str, Any] = {}
-        left = enumerate(zip(self.envs, each, strict=True))
-        while self._step_envs(left, infos):  # the others step all the same
-            pass
+        self._step_envs(each, infos)
         self._ended = self._terminations | self._truncations
         return self._gathered(), self._rewards, self._terminations, self._truncations, infos
 
@@ -128,17 +126,14 @@ class SerialVectorEnv(SyncVectorEnv):
         places = {f'env {self._name!r}, index {i}': env.close for i, env in enumerate(self.envs)}
         close_in_time(places, self._timeout)
 
-    def _step_envs(self, left: Iterator[Any], infos: dict[str, Any]) -> bool:
-        """Steps the envs that are left, up to one that raises and is made anew; returns whether there was one.
-
-        Its episode broke off, unless it raised only in the reset after a complete one.
-        """
+    def _step_envs(self, each: Iterable[Any], infos: dict[str, Any]) -> None:
+        """Steps all envs. The episode of one that raises and is made anew broke off, unless it is complete."""
         seen, rewards, terminated, truncated = self._seen, self._rewards, self._terminations, self._truncations
         result: tuple[Any, ...] | None = None
-        i, is_complete = 0, False
-        try:
-            for i, (env, action) in left:
-                CALLS.index = i
+        is_complete = False  # and its env is being reset
+        for i, (env, action) in enumerate(zip(self.envs, each, strict=True)):
+            CALLS.index = i
+            try:
                 if self._next_step and self._ended[i]:
                     self._reset_env(i)
                     rewards[i], terminated[i], truncated[i] = 0.0, False, False
@@ -159,18 +154,17 @@ class SerialVectorEnv(SyncVectorEnv):
                     is_complete = True
                     self._reset_env(i)
                     is_complete = False
-        except (Exception, SystemExit) as error:
-            self.failed_index = i
-            raise_if_broken(error, 'step', result, self.single_observation_space)
-            if self._restarts is None:
-                raise
-            step = f'step {self._step_count}'
-            self._restart(i, error, f'the reset after {step}' if is_complete else step)
-            if not is_complete:  # else the episode is complete
-                rewards[i], terminated[i], truncated[i] = 0.0, False, False
-                infos.setdefault(BROKEN, np.zeros(self.num_envs, dtype=bool))[i] = True
-            return True
-        return False
+            except (Exception, SystemExit) as error:
+                self.failed_index = i
+                raise_if_broken(error, 'step', result, self.single_observation_space)
+                if self._restarts is None:
+                    raise
+                step = f'step {self._step_count}'
+                self._restart(i, error, f'the reset after {step}' if is_complete else step)
+                if not is_complete:
+                    rewards[i], terminated[i], truncated[i] = 0.0, False, False
+                    infos.setdefault(BROKEN, np.zeros(self.num_envs, dtype=bool))[i] = True
+                result, is_complete = None, False
 
     def _reset_env(self, i: int, **kwargs: Any) -> None:
         self.failed_index = CALLS.index = i

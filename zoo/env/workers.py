@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Literal, NamedTuple
 
@@ -179,7 +180,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         seeds = seeds_of(seed, self.num_envs)
         self._seeds = self._seeds if seed is None else seeds
         indices = np.flatnonzero(options['reset_mask']).tolist() if options else range(self.num_envs)
-        self._ask({i: ('reset', {'seed': seeds[i]}) for i in indices}, f'the reset after step {self._step_count}')
+        self._ask({i: ('reset', seeds[i]) for i in indices}, f'the reset after step {self._step_count}')
         self._step_count = self._step_count if options else 0
         return self._observations, {}
 
@@ -235,7 +236,9 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         for i, (process, pipe) in enumerate(zip(self.processes, self._pipes, strict=True)):
             if process is None:  # it was never made
                 continue
-            fault = None if terminate else _close_fault(pipe, deadline, self._is_stepping)
+            fault: object = None
+            for _ in range(0 if terminate else 1 + self._is_stepping):  # what a step raised is of no interest any more
+                fault = _receive(pipe, deadline)[1]
             if isinstance(fault, Raised):
                 logger.warning('env %r, index %d: close raised %s (%s)', self._name, i, fault.words, fault.at)
             limit = deadline if terminate or fault == 'late' else deadline + GRACE
@@ -320,7 +323,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
             if is_good:
                 when = RESET
-                self._send(i, ('reset', {'seed': restart_seed(self._seeds[i], self._restarts.count)}), when)
+                self._send(i, ('reset', restart_seed(self._seeds[i], self._restarts.count)), when)
                 is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
             if is_good:
                 self.failed_index = None
@@ -381,15 +384,6 @@ def _complete(fault: Fault) -> Any:
     return fault.step if isinstance(fault, Raised) else None
 
 
-def _close_fault(pipe: Connection, deadline: float, is_stepping: bool) -> Fault:
-    """How a worker that was told to close ended: 'dead', as it should, or what its close raised, or 'late'."""
-    if is_stepping:
-        is_good, fault = _receive(pipe, deadline)
-        if not is_good:  # what the step raised is of no interest any more
-            return 'late' if fault == 'late' else 'dead'
-    return _receive(pipe, deadline)[1]
-
-
 def _join(indices: Iterable[int]) -> str:
     return ', '.join(map(str, indices)) or 'unknown'
 
@@ -421,6 +415,12 @@ def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Conn
 
 
 def _answer(worker: _Worker, pipe: Connection) -> None:
+    answers: dict[str, Callable[[Any], object]] = {
+        'step': worker.step,
+        'reset': lambda seed: worker.reset(seed=seed),
+        'want': worker.want,
+        'apply': partial(outcome, worker.env),
+    }
     result: object = None  # first: that the env was made
     while True:
         message = pickle.dumps((True, result), pickle.HIGHEST_PROTOCOL)
@@ -432,15 +432,7 @@ def _answer(worker: _Worker, pipe: Connection) -> None:
         if command == 'close':
             worker.env.close()
             return
-        if command == 'step':
-            result = worker.step(data)
-        elif command == 'want':
-            result, (worker.watched, worker.options) = None, data
-        elif command == 'apply':
-            result = outcome(worker.env, data)
-        else:
-            worker.reset(**data)
-            result = None
+        result = answers[command](data)
 
 
 def _send_error(error: BaseException, pipe: Connection, step: Step | None) -> None:
@@ -463,7 +455,10 @@ class _Worker:
 
     def __init__(self, env: gymnasium.Env, place: WorkerPlace) -> None:
         self.env, self._place, self._ended = env, place, False
-        self.watched, self.options = place.wanted
+        self.want(place.wanted)
+
+    def want(self, wanted: Wanted) -> None:
+        self.watched, self.options = wanted
 
     def reset(self, **kwargs: Any) -> None:
         if self.options is not None:

@@ -45,6 +45,7 @@ from zoo.env.errors import (
     add_place,
     as_flag,
     close_in_time,
+    entries_of,
     env_call,
     of_entry,
     show_value,
@@ -150,13 +151,7 @@ def _leaves(obs: object, space: Space, path: str, source: str) -> Iterator[tuple
         yield path, space, obs
         return
     what = f'the observation{of_entry(path)} of {source}'
-    n = len(space.spaces)
-    entries = obs
-    if space.is_tuple:
-        entries = dict(zip(space.spaces, obs, strict=True)) if isinstance(obs, tuple) and len(obs) == n else None
-    if not isinstance(entries, Mapping):
-        wanted = f'a tuple of {n}' if space.is_tuple else f'a dict with {", ".join(map(repr, space.spaces))}'
-        raise BrokenContractError(f'{what} is {show_value(obs)}', f'{wanted} as in observation_space', CORRECT)
+    entries = entries_of(obs, space.spaces, space.is_tuple, what, CORRECT)
     if set(entries) != set(space.spaces):
         has = f'{what} has the entries {", ".join(map(repr, entries))}'
         kind = ToleratedError if set(entries) > set(space.spaces) else BrokenContractError
