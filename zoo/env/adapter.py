@@ -206,11 +206,8 @@ def creator_of(entry_point: object) -> Callable[..., Any]:
 
 def mask_method(env: gymnasium.Env) -> Callable[[], Any] | None:
     """The method action_masks (as sb3-contrib calls it) of an env or of one of its wrappers."""
-    while not callable(method := getattr(env, 'action_masks', None)):
-        if not isinstance(env, gymnasium.Wrapper):
-            return None
-        env = env.env
-    return method
+    method = env.get_wrapper_attr('action_masks') if env.has_wrapper_attr('action_masks') else None
+    return method if callable(method) else None
 
 
 def check_limits(env: object, n_env: int, n_step: int | None, training: bool, name: str) -> None:

@@ -100,11 +100,9 @@ class DictReader(ArrayReader):
         for name, part in self._parts.items():
             part.check(obs[name], sent, index)
 
-    def misfit(self, obs: Obs) -> tuple[str, str] | None:
+    def fit(self, obs: Obs, call: str) -> None:
         for name, part in self._parts.items():
-            if fault := part.misfit(obs[name]):
-                return fault
-        return None
+            part.fit(obs[name], call)
 
     def write(self, row: Obs, obs: Obs) -> None:
         for name, part in self._parts.items():
