@@ -279,9 +279,7 @@ Seeds = int | Sequence[int | None] | None  # of a reset of several envs
 
 def seeds_of(seed: Seeds, n_env: int) -> list[int | None]:
     """One seed for each env, as gymnasium has it: of an int, that and the next ones."""
-    if isinstance(seed, int):
-        return [seed + i for i in range(n_env)]
-    return list(seed or [None] * n_env)
+    return list(range(seed, seed + n_env)) if isinstance(seed, int) else list(seed or [None] * n_env)
 
 
 def restart_seed(seed: int | None, count: int) -> int | None:

@@ -289,13 +289,9 @@ def take_env_instances(config: dict[str, Any]) -> None:
     Their numbers of envs become those of the config where it gives none.
     Raises: ConfigError for a single env, of which a run needs several.
     """
-    sections = {'env': config.get('env')}
-    policy = config.get('policy')
-    evaluation = policy.get('eval') if isinstance(policy, dict) else None
-    if isinstance(evaluation, dict):
-        sections['policy.eval.env'] = evaluation.get('env')
-        sets = evaluation.get('sets')
-        sections |= {f'policy.eval.sets.{key}': x for key, x in sets.items()} if isinstance(sets, dict) else {}
+    evaluation = _section(_section(config, 'policy'), 'eval')
+    sets = {f'policy.eval.sets.{key}': section for key, section in _section(evaluation, 'sets').items()}
+    sections = {'env': config.get('env'), 'policy.eval.env': evaluation.get('env'), **sets}
     for path, section in sections.items():
         env = section.get('id') if isinstance(section, dict) else None
         if isinstance(env, gymnasium.Env):
@@ -312,6 +308,11 @@ def take_env_instances(config: dict[str, Any]) -> None:
                 for key in ('collector_env_num', 'evaluator_env_num'):
                     section.setdefault(key, env.num_envs)
                 section.setdefault('collector_group_num', 1)
+
+
+def _section(config: dict[str, Any], key: str) -> dict[str, Any]:
+    found = config.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:

@@ -119,18 +119,14 @@ def _make_single_envs(
 ) -> tuple[gymnasium.vector.VectorEnv, type[VectorEnv]]:
     """Envs that are made alone and step in turn or in processes, and their kind. n_all: how many all groups have."""
     mode = gymnasium.vector.AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
-    if cfg.on_error == 'raise':
-        restarts = None
-    elif restarts is None:
-        restarts = Restarts(cfg.max_restarts)
+    restarts = None if cfg.on_error == 'raise' else restarts or Restarts(cfg.max_restarts)
+    makers = [EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout, n_all, training)] * n_env
     if how == 'sync':
         from zoo.env.serial import SerialVectorEnv, SingleEnvs  # a batched env needs neither these nor processes
 
-        makers = [EnvMaker(cfg, None, n_all, training)] * n_env
         return SerialVectorEnv(makers, mode, name, restarts, cfg.step_timeout), SingleEnvs
     from zoo.env.workers import WorkerEnvs, WorkerVectorEnv
 
-    makers = [EnvMaker(cfg, cfg.step_timeout, n_all, training)] * n_env
     return WorkerVectorEnv(makers, mode, cfg.step_timeout, name, restarts), WorkerEnvs
 
 

@@ -336,14 +336,17 @@ def _windowed(space: Space, n: int) -> Space:
     """The space of n observations."""
     if isinstance(space, Dict):
         return Dict({key: _windowed(part, n) for key, part in space.spaces.items()}, space.is_tuple)
-    if isinstance(space, Discrete):
-        return MultiDiscrete((space.n,) * n, (space.start,) * n, (n,))
-    if isinstance(space, MultiDiscrete):
-        return MultiDiscrete(space.nvec * n, space.start * n, (n, *space.shape))
-    if isinstance(space, MultiBinary):
-        return MultiBinary((n, *space.shape))
-    low, high = np.minimum(space.low, 0.0), np.maximum(space.high, 0.0)  # the zeros before an episode are in it too
-    return Box(np.stack([low] * n), np.stack([high] * n), space.dtype)
+    return _WINDOWED[type(space)](space, n)
+
+
+_WINDOWED: dict[type, Callable[[Any, int], Leaf]] = {
+    Discrete: lambda space, n: MultiDiscrete((space.n,) * n, (space.start,) * n, (n,)),
+    MultiDiscrete: lambda space, n: MultiDiscrete(space.nvec * n, space.start * n, (n, *space.shape)),
+    MultiBinary: lambda space, n: MultiBinary((n, *space.shape)),
+    Box: lambda space, n: Box(  # the zeros before an episode are in it too
+        np.stack([np.minimum(space.low, 0.0)] * n), np.stack([np.maximum(space.high, 0.0)] * n), space.dtype
+    ),
+}
 
 
 def _padding(leaf: Leaf, n: int) -> np.ndarray:

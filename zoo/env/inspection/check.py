@@ -185,7 +185,7 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
         yield kind(f'{what} has dtype {obs.dtype}', wanted, f'return obs.astype(np.{dtype})')
         if kind is BrokenContractError:
             return
-    low, high = _bounds(space)
+    low, high = _BOUNDS[type(space)](space)
     finite = np.isfinite(obs)
     wrong = np.argwhere(~(finite & (low <= obs) & (obs <= high)))
     if len(wrong):
@@ -206,13 +206,14 @@ def _fits(obs: object, shape: tuple[int, ...], dtype: str) -> bool:
     return array.shape == shape and array.dtype.kind in 'biuf' and np.can_cast(array.dtype, dtype, 'same_kind')
 
 
-def _bounds(space: Box | MultiDiscrete | MultiBinary) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(space, Box):
-        return space.low, space.high
-    if isinstance(space, MultiBinary):
-        return np.zeros(space.shape), np.ones(space.shape)
-    low, n = (np.reshape(x, space.shape) for x in (space.start, space.nvec))
-    return low, low + n - 1
+_BOUNDS: dict[type, Callable[[Any], tuple[np.ndarray, np.ndarray]]] = {
+    Box: lambda space: (space.low, space.high),
+    MultiBinary: lambda space: (np.zeros(space.shape), np.ones(space.shape)),
+    MultiDiscrete: lambda space: (
+        np.reshape(space.start, space.shape),
+        np.reshape(np.add(space.start, space.nvec) - 1, space.shape),
+    ),
+}
 
 
 Report = Callable[[str, str], None]

@@ -19,7 +19,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError, show_error
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, Space, leaf_spaces
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.env.adapter import env_spaces
 from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import EnvError, EnvKwargsError, MissingExtraError, UnknownEnvError, close_in_time
@@ -100,13 +100,15 @@ def space_words(space: Space) -> str:
     if isinstance(space, Dict):
         parts = [f'{name}: {space_words(part)}' for name, part in space.spaces.items()]
         return f'({", ".join(parts)})' if space.is_tuple else f'{{{", ".join(parts)}}}'
-    if isinstance(space, Discrete):
-        return f'Discrete({space.n})' if space.start == 0 else f'Discrete({space.n}, start={space.start})'
-    if isinstance(space, MultiBinary):
-        return f'MultiBinary {space.shape}'
-    if isinstance(space, Box):
-        return f'Box {space.shape} {space.dtype} in {space.low.min():.4g} .. {space.high.max():.4g}'
-    return f'MultiDiscrete {list(space.nvec)}'
+    return _WORDS[type(space)](space)
+
+
+_WORDS: dict[type, Callable[[Any], str]] = {
+    Discrete: lambda space: f'Discrete({space.n}{f", start={space.start}" if space.start else ""})',
+    MultiDiscrete: lambda space: f'MultiDiscrete {list(space.nvec)}',
+    MultiBinary: lambda space: f'MultiBinary {space.shape}',
+    Box: lambda space: f'Box {space.shape} {space.dtype} in {space.low.min():.4g} .. {space.high.max():.4g}',
+}
 
 
 def unbounded(space: Space, what: str) -> list[str]:
