@@ -126,11 +126,9 @@ def random_actions(space: Space, n: int, rng: torch.Generator, mask: Tensor | No
 
 
 def _parts(space: Space, n: int, rng: torch.Generator, mask: Tensor | None) -> Iterator[Tensor]:
-    start = 0
-    for _, leaf in leaf_spaces(space):
-        stop = start + mask_size(leaf)
-        legal = torch.ones((n, stop - start), dtype=torch.bool) if mask is None else mask[:, start:stop]
-        start = stop
+    found = [leaf for _, leaf in leaf_spaces(space)]
+    bits = torch.ones((n, mask_size(space)), dtype=torch.bool) if mask is None else mask
+    for leaf, legal in zip(found, bits.split(list(map(mask_size, found)), 1), strict=True):
         if isinstance(leaf, Box):
             yield torch.rand((n, int(np.prod(leaf.shape))), generator=rng) * 2 - 1
         elif isinstance(leaf, Discrete):

@@ -38,9 +38,11 @@ WIDE, NARROW = 10.0, 0.1
 
 def scale_warnings(cfg: EnvConfig, name: str, seen: Recorder, obs_space: Space, action_space: Space) -> list[str]:
     """Sentences about observations, rewards and action bounds that are far from 1."""
-    found = [_obs_warning(path, leaf, seen) for path, leaf in leaf_spaces(obs_space)]
-    found += [_reward_warning(seen)]
-    found += [_action_warning(cfg, path, leaf) for path, leaf in leaf_spaces(action_space)]
+    found = [
+        *(_obs_warning(path, leaf, seen) for path, leaf in leaf_spaces(obs_space)),
+        _reward_warning(seen),
+        *(_action_warning(cfg, path, leaf) for path, leaf in leaf_spaces(action_space)),
+    ]
     return [f'env {name!r}: {sentence}.' for sentence in found if sentence is not None]
 
 
@@ -270,10 +272,10 @@ class EnvReport:
         """A line that sums up, the problems, the warnings, then one fact a line: for a terminal."""
         counts = f'{_count(len(self.problems), "problem")}, {_count(len(self.warnings), "warning")}'
         steps = f' in {_count(self.facts["steps"], "step")}' if 'steps' in self.facts else ''
-        lines = [f'{self.env}: {counts}{steps}']
-        lines += [f'problem: {sentence}' for sentence in self.problems]
-        lines += [f'warning: {sentence}' for sentence in self.warnings]
-        return '\n'.join([*lines, *(f'  {label:<17} {words}' for label, words in _facts(self.facts))])
+        sentences = {'problem': self.problems, 'warning': self.warnings}
+        said = [f'{kind}: {sentence}' for kind, each in sentences.items() for sentence in each]
+        facts = [f'  {label:<17} {words}' for label, words in _facts(self.facts)]
+        return '\n'.join([f'{self.env}: {counts}{steps}', *said, *facts])
 
     def to_json(self) -> dict[str, Any]:
         """The report in what JSON has: numbers are finite, or null."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any, Literal
 
 import gymnasium
@@ -80,18 +81,18 @@ class Target:
         self._space = convert_space(space, 'action', 'probe')
         self._leaves = [leaf for _, leaf in plain.leaf_spaces(self._space)]
         self._scales = [_middle_and_half(leaf) if isinstance(leaf, plain.Box) else None for leaf in self._leaves]
-        self.size = sum(map(_size, self._leaves))
+        self._places, self._bits = _slices(map(_size, self._leaves)), _slices(map(mask_size, self._leaves))
+        self.size = self._places[-1].stop
 
     def draw(self, rng: np.random.Generator, mask: np.ndarray | None = None) -> np.ndarray:
         """[size]: for each choice a one-hot row, for each bit -1 or 1, for each number one from -0.8 to 0.8.
 
         Args: mask: [n_mask] bool, what may be chosen; None: everything.
         """
-        parts, start = [], 0
-        for leaf, scale in zip(self._leaves, self._scales, strict=True):
-            n = mask_size(leaf)
-            legal = np.ones(n, bool) if mask is None else mask[start : start + n]
-            start += n
+        parts = []
+        for leaf, scale, bits in zip(self._leaves, self._scales, self._bits, strict=True):
+            n = bits.stop - bits.start
+            legal = np.ones(n, bool) if mask is None else mask[bits]
             for choice in choice_slices(leaf):
                 taken = int(rng.choice(np.flatnonzero(legal[choice])))
                 parts.append(np.eye(1, choice.stop - choice.start, taken)[0])
@@ -105,21 +106,21 @@ class Target:
 
     def score(self, action: Action, target: np.ndarray) -> float:
         """Of an action in the env's own form."""
-        scores, start = [], 0
-        for leaf, scale, part in zip(self._leaves, self._scales, _parts(self._space, action), strict=True):
-            stop = start + _size(leaf)
-            scores.append(_score(leaf, scale, np.asarray(part), target[start:stop]))
-            start = stop
+        leaves = zip(self._leaves, self._scales, self._places, _parts(self._space, action), strict=True)
+        scores = [_score(leaf, scale, np.asarray(part), target[at]) for leaf, scale, at, part in leaves]
         return float(np.mean(scores))
 
     def check_legal(self, action: Action, mask: np.ndarray) -> None:
         """Raises: EnvError if the mask [n_mask] forbids the action."""
-        start = 0
-        for leaf, part in zip(self._leaves, _parts(self._space, action), strict=True):
-            stop = start + mask_size(leaf)
-            if stop > start and not mask[start:stop][_taken(leaf, part)].all():
+        for leaf, bits, part in zip(self._leaves, self._bits, _parts(self._space, action), strict=True):
+            if bits.stop > bits.start and not mask[bits][_taken(leaf, part)].all():
                 raise EnvError(f'the action {action!r} is illegal under the mask {mask.astype(int)}')
-            start = stop
+
+
+def _slices(sizes: Iterable[int]) -> list[slice]:
+    """Places one after the other."""
+    stops = list(accumulate(sizes))
+    return list(map(slice, [0, *stops], stops))
 
 
 def _size(leaf: plain.Leaf) -> int:
