@@ -390,11 +390,10 @@ class EnvCheck:
         n = 2 if call == 'reset' else 5
         if isinstance(result, tuple) and len(result) == n:
             return result
+        size = f' of {len(result)}' if isinstance(result, tuple) else ''
+        broken = (f'step returned a {type(result).__name__}{size}', 'a tuple of 5', STEP_DO)
         if call == 'reset':
-            broken = f'reset returned {show_value(result)}', 'a tuple (obs, info)', RESET_DO
-        else:
-            size = f' of {len(result)}' if isinstance(result, tuple) else ''
-            broken = f'step returned a {type(result).__name__}{size}', 'a tuple of 5', STEP_DO
+            broken = (f'reset returned {show_value(result)}', 'a tuple (obs, info)', RESET_DO)
         is_list = isinstance(result, list) and len(result) == n
         self._unusable(broken, is_tolerated=is_list)
         assert isinstance(result, list)
