@@ -97,7 +97,8 @@ class TensorVectorEnv(AnyVectorEnv):
         if self._first:
             sequence = np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, self._first))
         self._generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
-        self._place.step, self._noise = 0, self._draw()
+        self._place.step = 0
+        self._noise = _drawn(self.program, self._generator, self._n_block, self.n_env, self._place)
         fresh, _ = next(self._noise)
         self.carry = self.program.carry(fresh)
         self._check_first(fresh.obs)
@@ -202,28 +203,6 @@ class TensorVectorEnv(AnyVectorEnv):
         """
         self._compile = compile
 
-    def _draw(self) -> Iterator[tuple[Fresh, Tensor]]:
-        """For each step new episodes, of which the rows that end at it take theirs, and its noise: drawn for several."""
-        env, n_step = self.program.env, self._n_block
-
-        def uniform(*shape: int) -> Tensor:
-            return torch.rand(shape, generator=self._generator, device=self.device)
-
-        while True:
-            try:
-                fresh = self.program.begin(uniform(n_step * self.n_env, env.n_noise))
-            except BrokenContractError as error:
-                raise self._place.error(None, *error.args) from error
-            states, obs = self._by_step(fresh.state), self._by_step(fresh.obs)
-            noise = uniform(n_step, self.n_env, env.n_step_noise).unbind(0)
-            yield from [(Fresh(*pair), row) for *pair, row in zip(states, obs, noise, strict=True)]
-
-    def _by_step(self, state: State) -> list[State]:
-        """States of B * n rows -> n states of B rows."""
-        if isinstance(state, Tensor):
-            return list(state.view(self._n_block, self.n_env, *state.shape[1:]).unbind(0))
-        return [rebuild(state, list(row)) for row in zip(*map(self._by_step, state_leaves(state)), strict=True)]
-
     def _check_first(self, obs: Obs) -> None:
         for path, x in leaves(obs):
             is_bad = self.program.watch_first(path, x).isnan()
@@ -233,6 +212,32 @@ class TensorVectorEnv(AnyVectorEnv):
                 is_mask = path == ACTION_MASK
                 wanted = 'an action mask that allows something' if is_mask else 'finite numbers inside of obs_space'
                 raise self._place.error(index, got, wanted, 'fix reset, or the space')
+
+
+def _drawn(
+    program: StepProgram, generator: torch.Generator, n_step: int, n_env: int, place: Place
+) -> Iterator[tuple[Fresh, Tensor]]:
+    """For each step new episodes, of which the rows that end at it take theirs, and its noise: drawn for n_step steps."""
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator, device=generator.device)
+
+    while True:
+        try:
+            fresh = program.begin(uniform(n_step * n_env, program.env.n_noise))
+        except BrokenContractError as error:
+            raise place.error(None, *error.args) from error
+        states, obs = _by_step(fresh.state, n_step), _by_step(fresh.obs, n_step)
+        noise = uniform(n_step, n_env, program.env.n_step_noise).unbind(0)
+        yield from [(Fresh(*pair), row) for *pair, row in zip(states, obs, noise, strict=True)]
+
+
+def _by_step(state: State, n_step: int) -> list[State]:
+    """A state of all rows -> one of B rows for each step."""
+    if isinstance(state, Tensor):
+        return list(state.view(n_step, len(state) // n_step, *state.shape[1:]).unbind(0))
+    parts = [_by_step(leaf, n_step) for leaf in state_leaves(state)]
+    return [rebuild(state, list(row)) for row in zip(*parts, strict=True)]
 
 
 def _spaces(env: TensorEnv, name: str, action_mask: str) -> tuple[Space, Leaf]:
