@@ -172,7 +172,7 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
             yield BrokenContractError(f'{what} is {obs}', wanted, CORRECT)
         return
     is_box = isinstance(space, Box)
-    dtype = space.dtype if isinstance(space, Box) else 'int8' if isinstance(space, MultiBinary) else 'int64'
+    dtype = getattr(space, 'dtype', 'int8' if isinstance(space, MultiBinary) else 'int64')
     kind = ToleratedError if _fits(obs, space.shape, dtype) else BrokenContractError
     if not isinstance(obs, np.ndarray | np.generic):
         yield kind(f'{what} is {show_value(obs)}', 'a numpy array', f'return np.asarray(obs, dtype=np.{dtype})')
