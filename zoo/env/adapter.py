@@ -206,11 +206,8 @@ def creator_of(entry_point: object) -> Callable[..., Any]:
 
 def mask_method(env: gymnasium.Env) -> Callable[[], Any] | None:
     """The method action_masks (as sb3-contrib calls it) of an env or of one of its wrappers."""
-    while not callable(method := getattr(env, 'action_masks', None)):
-        if not isinstance(env, gymnasium.Wrapper):
-            return None
-        env = env.env
-    return method
+    method = env.get_wrapper_attr('action_masks') if env.has_wrapper_attr('action_masks') else None
+    return method if callable(method) else None
 
 
 def check_limits(env: object, n_env: int, n_step: int | None, training: bool, name: str) -> None:
@@ -244,18 +241,23 @@ def gymnasium_space(space: Space) -> gymnasium.Space:
     if isinstance(space, Dict):
         parts = {key: gymnasium_space(part) for key, part in space.spaces.items()}
         return gymnasium.spaces.Tuple(parts.values()) if space.is_tuple else gymnasium.spaces.Dict(parts)
-    if isinstance(space, Discrete):
-        return gymnasium.spaces.Discrete(space.n, start=space.start)
-    if isinstance(space, MultiDiscrete):
-        nvec, start = (np.array(x).reshape(space.shape) for x in (space.nvec, space.start))
-        return gymnasium.spaces.MultiDiscrete(nvec, start=start)
-    if isinstance(space, MultiBinary):
-        return gymnasium.spaces.MultiBinary(space.shape[0] if len(space.shape) == 1 else space.shape)
-    dtype = np.dtype(space.dtype)
-    return gymnasium.spaces.Box(_as_bound(space.low, dtype), _as_bound(space.high, dtype), dtype=dtype.type)
+    return _GYMNASIUM[type(space)](space)
 
 
-def _as_bound(bound: np.ndarray, dtype: np.dtype) -> np.ndarray:
+_GYMNASIUM: dict[type, Callable[[Any], gymnasium.Space]] = {
+    Discrete: lambda space: gymnasium.spaces.Discrete(space.n, start=space.start),
+    MultiDiscrete: lambda space: gymnasium.spaces.MultiDiscrete(
+        np.reshape(space.nvec, space.shape), start=np.reshape(space.start, space.shape)
+    ),
+    MultiBinary: lambda space: gymnasium.spaces.MultiBinary(space.shape[0] if len(space.shape) == 1 else space.shape),
+    Box: lambda space: gymnasium.spaces.Box(
+        _as_bound(space.low, space.dtype), _as_bound(space.high, space.dtype), dtype=np.dtype(space.dtype).type
+    ),
+}
+
+
+def _as_bound(bound: np.ndarray, name: str) -> np.ndarray:
+    dtype = np.dtype(name)
     if dtype.kind not in 'iu' or dtype.itemsize < 8:
         return bound.astype(dtype)
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max  # the largest one is no float64: stay below it

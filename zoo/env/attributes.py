@@ -38,8 +38,8 @@ def apply(env: object, command: EnvCommand) -> Any:
     owner = _owner(env, first)
     for name in others:
         owner, first = _value(owner, first, command.name), name
+    found = _value(owner, first, command.name)
     if command.kind == 'set':
-        _value(owner, first, command.name)
         try:
             setattr(owner, first, command.args[0])
         except AttributeError as error:
@@ -47,7 +47,6 @@ def apply(env: object, command: EnvCommand) -> Any:
                 f'{_kind(owner)} does not let {command.name!r} be set ({error}); set what it is made of'
             ) from error
         return None
-    found = _value(owner, first, command.name)
     if command.kind == 'get':
         return found
     if not callable(found):

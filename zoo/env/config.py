@@ -115,20 +115,15 @@ class EnvConfig(Section):
             )
         return n_group
 
-    @field_validator('id')
-    @classmethod
-    def _whole_path(cls, env_id: str | Callable[..., Any]) -> str | Callable[..., Any]:
-        return absolute_name(env_id) if isinstance(env_id, str) else env_id
-
     @field_validator('wrappers', mode='before')
     @classmethod
     def _list_of_one(cls, wrappers: object) -> object:
         return [wrappers] if isinstance(wrappers, str | dict) or callable(wrappers) else wrappers
 
-    @field_validator('wrappers')
+    @field_validator('id', 'wrappers')
     @classmethod
-    def _whole_paths(cls, wrappers: list[Any]) -> list[Any]:
-        return with_absolute_names(wrappers)
+    def _whole_paths(cls, names: Any) -> Any:
+        return with_absolute_names(names)
 
     @field_validator('reset_options')
     @classmethod

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -279,9 +279,7 @@ Seeds = int | Sequence[int | None] | None  # of a reset of several envs
 
 def seeds_of(seed: Seeds, n_env: int) -> list[int | None]:
     """One seed for each env, as gymnasium has it: of an int, that and the next ones."""
-    if isinstance(seed, int):
-        return [seed + i for i in range(n_env)]
-    return list(seed or [None] * n_env)
+    return list(range(seed, seed + n_env)) if isinstance(seed, int) else list(seed or [None] * n_env)
 
 
 def restart_seed(seed: int | None, count: int) -> int | None:
@@ -416,8 +414,16 @@ def check_obs(
 ) -> None:
     """Look at the entries, shapes and types of one observation. Raises: BrokenContractError."""
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-        for key, part, value in _entries(obs, space, path):
-            check_obs(value, part, casting, f'{path}.{key}' if path else key)
+        is_tuple = isinstance(space, gymnasium.spaces.Tuple)
+        pairs = enumerate(space.spaces) if isinstance(space, gymnasium.spaces.Tuple) else space.spaces.items()
+        parts = {str(key): part for key, part in pairs}
+        what, do = f'the observation{of_entry(path)}', 'return what observation_space says'
+        entries = entries_of(obs, parts, is_tuple, what, do)
+        if missing := [key for key in parts if key not in entries]:
+            wanted = f'{", ".join(map(repr, parts))} as in observation_space'
+            raise BrokenContractError(f'{what} has no entry {missing[0]!r}', wanted, do)
+        for key, part in parts.items():
+            check_obs(entries[key], part, casting, f'{path}.{key}' if path else key)
         return
     try:
         array = np.asarray(obs)
@@ -428,24 +434,17 @@ def check_obs(
         raise BrokenContractError(*bad_obs(obs, space.shape, path))
 
 
-def _entries(
-    obs: object, space: gymnasium.spaces.Dict | gymnasium.spaces.Tuple, path: str
-) -> list[tuple[str, gymnasium.Space, object]]:
-    """(name, space, value) of each entry of an observation. Raises: BrokenContractError if one is missing."""
-    do = 'return what observation_space says'
-    if isinstance(space, gymnasium.spaces.Dict):
-        names = ', '.join(map(repr, space.spaces))
-        if not isinstance(obs, Mapping):
-            got = f'the observation{of_entry(path)} is {show_value(obs)}'
-            raise BrokenContractError(got, f'a dict with {names} as in observation_space', do)
-        if missing := [key for key in space.spaces if key not in obs]:
-            got = f'the observation{of_entry(path)} has no entry {missing[0]!r}'
-            raise BrokenContractError(got, f'{names} as in observation_space', do)
-        return [(key, part, obs[key]) for key, part in space.spaces.items()]
-    if not isinstance(obs, tuple) or len(obs) != len(space.spaces):
-        got = f'the observation{of_entry(path)} is {show_value(obs)}'
-        raise BrokenContractError(got, f'a tuple of {len(space.spaces)} as in observation_space', do)
-    return [(str(i), part, value) for i, (part, value) in enumerate(zip(space.spaces, obs, strict=True))]
+def entries_of(obs: object, names: Collection[str], is_tuple: bool, what: str, do: str) -> Mapping[str, Any]:
+    """The entries of an observation of a Dict, or a Tuple, by their names, of which some may be missing.
+
+    Raises: BrokenContractError if it is no dict, or no tuple of that length.
+    """
+    if is_tuple and isinstance(obs, tuple) and len(obs) == len(names):
+        return dict(zip(names, obs, strict=True))
+    if is_tuple or not isinstance(obs, Mapping):
+        wanted = f'a tuple of {len(names)}' if is_tuple else f'a dict with {", ".join(map(repr, names))}'
+        raise BrokenContractError(f'{what} is {show_value(obs)}', f'{wanted} as in observation_space', do)
+    return obs
 
 
 def bad_obs(obs: object, shape: tuple[int, ...], path: str = '') -> tuple[str, str, str]:

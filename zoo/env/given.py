@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -73,7 +73,7 @@ def own_vector(source: EnvSpec | Callable[..., Any]) -> OwnVector | None:
         return _of_spec(source) if source.entry_point is None and source.vector_entry_point is not None else None
     if isinstance(source, GivenVectorEnv):
         return OwnVector(source, is_given=True)
-    return OwnVector(_maker(source, source)) if _makes_vectors(source) else None
+    return OwnVector(_maker(source), maker=source) if _makes_vectors(source) else None
 
 
 def check_one_vector(env: object, name: str) -> None:
@@ -130,8 +130,8 @@ def _makes_vectors(source: Callable[..., Any]) -> bool:
         return False
 
 
-def _maker(source: Callable[..., Any], shown: Callable[..., Any]) -> Callable[..., VectorEnv]:
-    """The function of a family: asks for request.n_env envs. Its signature is that of the callable, for its errors."""
+def _maker(source: Callable[..., Any]) -> Callable[..., VectorEnv]:
+    """The function of a family: asks for request.n_env envs."""
 
     def make(request: EnvRequest, **kwargs: Any) -> VectorEnv:
         if 'num_envs' in kwargs:
@@ -163,28 +163,11 @@ def _maker(source: Callable[..., Any], shown: Callable[..., Any]) -> Callable[..
             raise
         return env
 
-    make.__signature__ = _asked_first(shown)  # type: ignore[attr-defined]
     return make
-
-
-def _asked_first(source: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a maker with num_envs first, which messages about env.kwargs leave out."""
-    try:
-        parameters = list(inspect.signature(source).parameters.values())
-    except (TypeError, ValueError):
-        parameters = [inspect.Parameter('kwargs', inspect.Parameter.VAR_KEYWORD)]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    named = {p.name: p.replace(kind=kind) for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    first = named.pop('num_envs', inspect.Parameter('num_envs', kind))
-    return inspect.Signature([first, *named.values(), *(p for p in parameters if p.kind is p.VAR_KEYWORD)])
 
 
 def _of_spec(spec: EnvSpec) -> OwnVector:
     """A gymnasium id that is registered with a vector_entry_point alone."""
-
-    def make(num_envs: int, **kwargs: Any) -> VectorEnv:
-        limit = {} if spec.max_episode_steps is None else {'max_episode_steps': spec.max_episode_steps}
-        given: Mapping[str, Any] = {**limit, **kwargs}
-        return gymnasium.make_vec(spec, num_envs, vectorization_mode='vector_entry_point', **given)
-
-    return OwnVector(_maker(make, creator_of(spec.vector_entry_point)))
+    limit: dict[str, Any] = {} if spec.max_episode_steps is None else {'max_episode_steps': spec.max_episode_steps}
+    make = partial(gymnasium.make_vec, spec, vectorization_mode='vector_entry_point', **limit)
+    return OwnVector(_maker(make), maker=creator_of(spec.vector_entry_point))

@@ -152,11 +152,9 @@ def game_of(env_id: str) -> Game | None:
 def game_named(word: str) -> Game | None:
     """The game of Atari or Procgen that a word names, in upper or lower case, as 'breakout' or 'ale/space_invaders'."""
     wanted = word.rpartition('/')[2].replace('_', '').replace('-', '').lower()
-    for family, games in (('atari', ATARI_GAMES), ('procgen', PROCGEN_GAMES)):
-        for name in games:
-            if name.lower() == wanted:
-                return Game(family, name)
-    return None
+    families = {'atari': ATARI_GAMES, 'procgen': PROCGEN_GAMES}
+    found = (Game(family, name) for family, games in families.items() for name in games if name.lower() == wanted)
+    return next(found, None)
 
 
 def versions_of(env_id: str) -> list[EnvSpec]:

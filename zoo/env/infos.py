@@ -88,12 +88,11 @@ def number(value: object) -> Number | None:
 def watched_of(keys: Sequence[str], info: object) -> dict[str, np.ndarray]:
     """The entries of one env's info that are among the keys and are numbers or arrays of such, as f32."""
     found: dict[str, np.ndarray] = {}
-    if not isinstance(info, Mapping):
-        return found
+    given = info if isinstance(info, Mapping) else {}
     for key in keys:
-        if key in info:
+        if key in given:
             with suppress(TypeError, ValueError, OverflowError):  # it is no number: as if it were not there
-                found[key] = np.asarray(info[key], dtype=np.float32)
+                found[key] = np.asarray(given[key], dtype=np.float32)
     return found
 
 
@@ -121,17 +120,13 @@ def other_shape_error(key: str, shape: tuple[int, ...], whose: str, wanted: tupl
 
 def _taken(info: Mapping[str, Any], i: int) -> dict[str, Number]:
     """The numbers of env i in an info of arrays."""
-    found: dict[str, Number] = {}
+    own: dict[str, Any] = {}
     for key, values in info.items():
-        if key in OWN_KEYS or (key.startswith('_') and key[1:] in info) or isinstance(values, Mapping | str):
-            continue
-        mask = info.get(f'_{key}')
-        if (mask is not None and not mask[i]) or not hasattr(values, '__len__') or len(values) <= i:
-            continue
-        value = number(values[i])
-        if value is not None:
-            found[key] = value
-    return found
+        is_of_vector = key in OWN_KEYS or (key.startswith('_') and key[1:] in info) or isinstance(values, Mapping | str)
+        given = info.get(f'_{key}')
+        if not is_of_vector and (given is None or given[i]) and hasattr(values, '__len__') and len(values) > i:
+            own[key] = values[i]
+    return numbers_of(own)
 
 
 def _array(info: Mapping[str, Any], key: str, n_env: int) -> tuple[np.ndarray | None, np.ndarray]:

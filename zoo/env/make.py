@@ -159,10 +159,10 @@ def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
     kwargs, limit = own_copy(cfg.kwargs), cfg.max_episode_steps
     env: object
     if isinstance(source, EnvSpec):
-        with explaining(source.entry_point, source.kwargs, cfg, source):
+        with explaining(source.entry_point, source.kwargs, cfg.kwargs, name, source):
             env = gymnasium.make(source, max_episode_steps=limit, disable_env_checker=True, **kwargs)
     else:
-        with explaining(source, {}, cfg):
+        with explaining(source, {}, cfg.kwargs, name):
             env = source(**kwargs)
     if not isinstance(env, gymnasium.Env):
         from zoo.env.given import check_one_vector
@@ -202,10 +202,8 @@ def find_source(env_id: str | Callable[..., Any]) -> Source:
         return env_id
     if env_id in ENV_REGISTRY:
         return ENV_REGISTRY.get(env_id)
-    if is_in_file(env_id):
-        return _find_in_file(env_id)
     if ':' in env_id:
-        return _find_in_module(env_id)
+        return _find_in_code(env_id)
     if env_id in gymnasium.registry:
         return gymnasium.registry[env_id]
     from zoo.env.ids import unknown_env
@@ -213,49 +211,34 @@ def find_source(env_id: str | Callable[..., Any]) -> Source:
     raise UnknownEnvError(unknown_env(env_id))
 
 
-def _find_in_file(env_id: str) -> Source:
+def _find_in_code(env_id: str) -> Source:
+    """What a name of code names, or what its module or file registered under that name when it was imported."""
+    home, attribute = split_name(env_id)
     try:
         module = load_home(env_id, f'env {shown_name(env_id)!r}')
-    except ConfigError as error:
-        raise UnknownEnvError(str(error)) from (error.__cause__ or error)
-    attribute = split_name(env_id)[1]
-    found = member(module, attribute)
-    if attribute in gymnasium.registry and found is None:  # the file registered it
-        return gymnasium.registry[attribute]
-    if attribute in ENV_REGISTRY and found is None:
-        return ENV_REGISTRY.get(attribute)
-    return _checked(found, env_id, lacks(module, attribute))
-
-
-def _find_in_module(env_id: str) -> Source:
-    module_name, attribute = split_name(env_id)
-    try:
-        module = load_home(env_id, f'env {env_id!r}')
     except ConfigError as error:
         from zoo.env.ids import game_hint
 
         hint = game_hint(env_id) if isinstance(error.__cause__, ModuleNotFoundError) else None
         raise UnknownEnvError(hint or str(error)) from (error.__cause__ or error)
-    if module_name == 'gym':
+    if home == 'gym':
         return _of_old_gym(module, attribute, env_id)
-    if attribute in gymnasium.registry:  # the import registered it
+    found, in_file = member(module, attribute), is_in_file(env_id)
+    if attribute in gymnasium.registry and not (in_file and found is not None):
         return gymnasium.registry[attribute]
-    return _checked(
-        member(module, attribute),
-        env_id,
-        f'module {module_name!r} has no function or class {attribute!r}, and registers no gymnasium env of that id; '
-        'check the spelling.',
-    )
-
-
-def _checked(found: object, env_id: str, missing: str) -> Source:
+    if in_file and found is None and attribute in ENV_REGISTRY:
+        return ENV_REGISTRY.get(attribute)
     if isinstance(found, gymnasium.Env | gymnasium.vector.VectorEnv):
         raise UnknownEnvError(
             f'env {shown_name(env_id)!r} is an env of class {type(found).__name__}, and a run makes its envs itself; '
             'name the function or class that makes one.'
         )
     if not callable(found) and not isinstance(found, EnvFamily):
-        raise UnknownEnvError(f'env {shown_name(env_id)!r}: {missing}')
+        missing = (
+            f'module {home!r} has no function or class {attribute!r}, and registers no gymnasium env of that id; '
+            'check the spelling.'
+        )
+        raise UnknownEnvError(f'env {shown_name(env_id)!r}: {lacks(module, attribute) if in_file else missing}')
     return found
 
 
@@ -306,13 +289,9 @@ def take_env_instances(config: dict[str, Any]) -> None:
     Their numbers of envs become those of the config where it gives none.
     Raises: ConfigError for a single env, of which a run needs several.
     """
-    sections = {'env': config.get('env')}
-    policy = config.get('policy')
-    evaluation = policy.get('eval') if isinstance(policy, dict) else None
-    if isinstance(evaluation, dict):
-        sections['policy.eval.env'] = evaluation.get('env')
-        sets = evaluation.get('sets')
-        sections |= {f'policy.eval.sets.{key}': x for key, x in sets.items()} if isinstance(sets, dict) else {}
+    evaluation = _section(_section(config, 'policy'), 'eval')
+    sets = {f'policy.eval.sets.{key}': section for key, section in _section(evaluation, 'sets').items()}
+    sections = {'env': config.get('env'), 'policy.eval.env': evaluation.get('env'), **sets}
     for path, section in sections.items():
         env = section.get('id') if isinstance(section, dict) else None
         if isinstance(env, gymnasium.Env):
@@ -329,6 +308,11 @@ def take_env_instances(config: dict[str, Any]) -> None:
                 for key in ('collector_env_num', 'evaluator_env_num'):
                     section.setdefault(key, env.num_envs)
                 section.setdefault('collector_group_num', 1)
+
+
+def _section(config: dict[str, Any], key: str) -> dict[str, Any]:
+    found = config.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
@@ -351,16 +335,18 @@ def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def explaining(
-    creator: object, given: Mapping[str, Any], cfg: EnvConfig, spec: EnvSpec | None = None
+    creator: object, given: Mapping[str, Any], kwargs: Mapping[str, Any], name: str, spec: EnvSpec | None = None
 ) -> Iterator[None]:
     """For a call that makes envs: an error about env.kwargs, or for want of a package, is raised as one that says so.
 
-    Args: creator, given: see `_raise_bad_kwargs`; spec: of an id of gymnasium.
+    Args:
+      creator: the function called, or its entry point.   given: its arguments that do not come from env.kwargs.
+      spec: of an id of gymnasium.
     """
     try:
         yield
     except TypeError as error:
-        _raise_bad_kwargs(creator, given, cfg, error)
+        _raise_bad_kwargs(creator, given, kwargs, name, error)
         raise
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         if spec is not None:
@@ -368,26 +354,24 @@ def explaining(
         raise
 
 
-def _raise_bad_kwargs(creator: object, given: Mapping[str, Any], cfg: EnvConfig, error: TypeError) -> None:
-    """Raise an EnvKwargsError if, by the signature, `error` is about an argument that env.kwargs has or lacks.
-
-    Args:
-      creator: the function called, or its entry point.   given: its arguments that do not come from env.kwargs.
-    """
+def _raise_bad_kwargs(
+    creator: object, given: Mapping[str, Any], kwargs: Mapping[str, Any], name: str, error: TypeError
+) -> None:
+    """Raise an EnvKwargsError if, by the signature, `error` is about an argument that env.kwargs has or lacks."""
     try:
         parameters = inspect.signature(creator_of(creator)).parameters.values()
     except (ImportError, AttributeError, ValueError):  # a callable without a signature
         return
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    unknown = [key for key in cfg.kwargs if key not in takes]
+    unknown = [key for key in kwargs if key not in takes]
     if any(
         p.kind is p.VAR_KEYWORD for p in parameters
     ):  # it passes other arguments on, to a function that may refuse one
         refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         unknown = [key for key in unknown if refused and key == refused[1]]
     required = [p.name for p in parameters if p.name in takes and p.default is p.empty]
-    missing = [key for key in required if key not in cfg.kwargs and key not in given]
-    raise_kwargs_error(env_name(cfg), unknown, missing, [key for key in takes if key not in given], error)
+    missing = [key for key in required if key not in kwargs and key not in given]
+    raise_kwargs_error(name, unknown, missing, [key for key in takes if key not in given], error)
 
 
 def raise_kwargs_error(

@@ -119,18 +119,14 @@ def _make_single_envs(
 ) -> tuple[gymnasium.vector.VectorEnv, type[VectorEnv]]:
     """Envs that are made alone and step in turn or in processes, and their kind. n_all: how many all groups have."""
     mode = gymnasium.vector.AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
-    if cfg.on_error == 'raise':
-        restarts = None
-    elif restarts is None:
-        restarts = Restarts(cfg.max_restarts)
+    restarts = None if cfg.on_error == 'raise' else restarts or Restarts(cfg.max_restarts)
+    makers = [EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout, n_all, training)] * n_env
     if how == 'sync':
         from zoo.env.serial import SerialVectorEnv, SingleEnvs  # a batched env needs neither these nor processes
 
-        makers = [EnvMaker(cfg, None, n_all, training)] * n_env
         return SerialVectorEnv(makers, mode, name, restarts, cfg.step_timeout), SingleEnvs
     from zoo.env.workers import WorkerEnvs, WorkerVectorEnv
 
-    makers = [EnvMaker(cfg, cfg.step_timeout, n_all, training)] * n_env
     return WorkerVectorEnv(makers, mode, cfg.step_timeout, name, restarts), WorkerEnvs
 
 
@@ -235,7 +231,9 @@ def _make_family(
         options = family.read_options(cfg.kwargs)
         if options is not None:
             return family.make(request, options), family.one_seed
-        with explaining(family.make, dict.fromkeys(list(inspect.signature(family.make).parameters)[:1]), cfg):
+        maker = isinstance(family, OwnVector) and family.maker
+        first = 'num_envs' if maker else next(iter(inspect.signature(family.make).parameters), '')
+        with explaining(maker or family.make, {first: None}, cfg.kwargs, env_name(cfg)):
             env = family.make(request, **own_copy(cfg.kwargs))
     if not isinstance(family, OwnVector):
         return env, family.one_seed
@@ -253,7 +251,7 @@ def _batched_kwargs(cfg: EnvConfig, spec: EnvSpec) -> dict[str, Any]:
 def _make_batched(cfg: EnvConfig, spec: EnvSpec, n_env: int) -> gymnasium.vector.VectorEnv:
     kwargs = _batched_kwargs(cfg, spec)
     given = {'num_envs': n_env, **{key: value for key, value in kwargs.items() if key not in cfg.kwargs}}
-    with explaining(spec.vector_entry_point, given, cfg, spec):
+    with explaining(spec.vector_entry_point, given, cfg.kwargs, env_name(cfg), spec):
         env = gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **kwargs)
     quicken(env.unwrapped)
     return env

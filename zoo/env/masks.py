@@ -6,7 +6,18 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces, mask_size
+from zoo.core.spaces import (
+    ACTION_MASK,
+    Box,
+    Dict,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    leaf_spaces,
+    mask_size,
+    n_values,
+)
 from zoo.env.errors import BrokenContractError, UnsupportedEnvError, show_value
 
 WHAT = 'the action mask'
@@ -17,17 +28,11 @@ def _groups(space: Space) -> Iterator[tuple[str, int, int, bool]]:
     start = 0
     for path, leaf in leaf_spaces(space):
         of = f' of {path!r}' if path else ''
-        if isinstance(leaf, Discrete):
-            groups = [(f'no action{of}', leaf.n, True)]
-        elif isinstance(leaf, MultiDiscrete):
-            groups = [(f'no value for entry {i}{of}', n, True) for i, n in enumerate(leaf.nvec)]
-        elif isinstance(leaf, MultiBinary):
-            groups = [('', int(np.prod(leaf.shape)), False)]
-        else:
-            groups = []
-        for what, n, must_choose in groups:
-            yield what, start, start + n, must_choose
-            start += n
+        for i, n in enumerate(n_values(leaf) or [mask_size(leaf)]):
+            if n:  # a Box has no bits
+                what = f'no action{of}' if isinstance(leaf, Discrete) else f'no value for entry {i}{of}'
+                yield what, start, start + n, not isinstance(leaf, MultiBinary)
+                start += n
 
 
 def choice_slices(space: Space) -> list[slice]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from zoo.core.data import BlockField, Obs, StepBlock
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, obs_dtype
+from zoo.core.spaces import ACTION_MASK, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, obs_dtype
 from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError, EnvContractError, Place, of_entry
 from zoo.env.masks import ChoiceCheck, as_bits
 from zoo.env.stepping import ArrayReader, RowRule, RowVectorEnv
@@ -100,11 +100,9 @@ class DictReader(ArrayReader):
         for name, part in self._parts.items():
             part.check(obs[name], sent, index)
 
-    def misfit(self, obs: Obs) -> tuple[str, str] | None:
+    def fit(self, obs: Obs, call: str) -> None:
         for name, part in self._parts.items():
-            if fault := part.misfit(obs[name]):
-                return fault
-        return None
+            part.fit(obs[name], call)
 
     def write(self, row: Obs, obs: Obs) -> None:
         for name, part in self._parts.items():
@@ -146,13 +144,13 @@ def obs_reader(
             else:
                 parts[name] = obs_reader(each, n_env, place, path=inner)
         return DictReader(parts, space.is_tuple, path, place)
-    if isinstance(space, Discrete | MultiDiscrete):
-        return IndexReader(space, n_env, path, place)
-    if isinstance(space, MultiBinary):
-        return BinaryReader(space, n_env, path, place)
-    assert isinstance(space, Box)
-    kind = ByteReader if obs_dtype(space) == torch.uint8 else ArrayReader
-    return kind(space, n_env, path, place)
+    kinds: dict[type, type[ArrayReader]] = {
+        Discrete: IndexReader,
+        MultiDiscrete: IndexReader,
+        MultiBinary: BinaryReader,
+    }
+    of_box = ByteReader if obs_dtype(space) == torch.uint8 else ArrayReader
+    return kinds.get(type(space), of_box)(space, n_env, path, place)
 
 
 def ended_envs(block: StepBlock, t: int) -> np.ndarray:

@@ -6,7 +6,7 @@ merge all of them takes longer than a step of a small env.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy, deepcopy
 from functools import partial
 from typing import Any
@@ -51,7 +51,8 @@ class SerialVectorEnv(SyncVectorEnv):
 
     Args: restarts: counts envs that raise and are made anew; None: what they raise passes through.
       timeout: seconds that the envs may take to close.
-    Attributes: failed_index: the env whose reset or step raised, or returned what no env may.
+    Attributes: failed_index: the env whose reset or step raised, or returned what no env may. commands: those that an env
+      that is made anew gets, by the attributes that they set.
     """
 
     failed_index: int | None = None
@@ -78,23 +79,20 @@ class SerialVectorEnv(SyncVectorEnv):
         self._step_count = 0
         self._watched: tuple[str, ...] = ()
         self._reset_kwargs: dict[str, Any] = {}  # options
-        self._commands: dict[str, EnvCommand] = {}  # by the attributes that they set
+        self.commands: dict[str, EnvCommand] = {}
 
-    def watch(self, keys: Sequence[str]) -> None:
-        """Entries of the infos that every step gives from now on."""
-        self._watched = tuple(keys)
+    @property
+    def takes_options(self) -> bool:
+        """Whether their resets read options."""
+        return takes_options(self.envs[0])
+
+    def want(self, watched: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
+        """Entries of the infos that every step gives, and the options of all resets, from now on. what: is new."""
+        self._watched, self._reset_kwargs = watched, {} if options is None else {'options': options}
 
     def command(self, command: EnvCommand) -> list[Any]:
-        """What each env gives for a command; an env that is made anew gets what was set."""
-        found = [apply(env, command) for env in self.envs]
-        if command.kind == 'set':
-            self._commands[command.name] = command
-        return found
-
-    def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        """The options of all resets from now on. Raises: UnsupportedEnvError."""
-        check_takes_options(takes_options(self.envs[0]), options, self._name)
-        self._reset_kwargs = {} if options is None else {'options': options}
+        """What each env gives for a command."""
+        return [apply(env, command) for env in self.envs]
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """options: {'reset_mask': [B] bool}, the envs to reset; None: all."""
@@ -119,9 +117,7 @@ class SerialVectorEnv(SyncVectorEnv):
         each = list(iterate(self.action_space, actions)) if self._has_nested_actions else actions
         self._step_count += 1
         infos: dict[str, Any] = {}
-        left = enumerate(zip(self.envs, each, strict=True))
-        while self._step_envs(left, infos):  # the others step all the same
-            pass
+        self._step_envs(each, infos)
         self._ended = self._terminations | self._truncations
         return self._gathered(), self._rewards, self._terminations, self._truncations, infos
 
@@ -130,17 +126,14 @@ class SerialVectorEnv(SyncVectorEnv):
         places = {f'env {self._name!r}, index {i}': env.close for i, env in enumerate(self.envs)}
         close_in_time(places, self._timeout)
 
-    def _step_envs(self, left: Iterator[Any], infos: dict[str, Any]) -> bool:
-        """Steps the envs that are left, up to one that raises and is made anew; returns whether there was one.
-
-        Its episode broke off, unless it raised only in the reset after a complete one.
-        """
+    def _step_envs(self, each: Iterable[Any], infos: dict[str, Any]) -> None:
+        """Steps all envs. The episode of one that raises and is made anew broke off, unless it is complete."""
         seen, rewards, terminated, truncated = self._seen, self._rewards, self._terminations, self._truncations
         result: tuple[Any, ...] | None = None
-        i, is_complete = 0, False
-        try:
-            for i, (env, action) in left:
-                CALLS.index = i
+        is_complete = False  # and its env is being reset
+        for i, (env, action) in enumerate(zip(self.envs, each, strict=True)):
+            CALLS.index = i
+            try:
                 if self._next_step and self._ended[i]:
                     self._reset_env(i)
                     rewards[i], terminated[i], truncated[i] = 0.0, False, False
@@ -161,18 +154,17 @@ class SerialVectorEnv(SyncVectorEnv):
                     is_complete = True
                     self._reset_env(i)
                     is_complete = False
-        except (Exception, SystemExit) as error:
-            self.failed_index = i
-            raise_if_broken(error, 'step', result, self.single_observation_space)
-            if self._restarts is None:
-                raise
-            step = f'step {self._step_count}'
-            self._restart(i, error, f'the reset after {step}' if is_complete else step)
-            if not is_complete:  # else the episode is complete
-                rewards[i], terminated[i], truncated[i] = 0.0, False, False
-                infos.setdefault(BROKEN, np.zeros(self.num_envs, dtype=bool))[i] = True
-            return True
-        return False
+            except (Exception, SystemExit) as error:
+                self.failed_index = i
+                raise_if_broken(error, 'step', result, self.single_observation_space)
+                if self._restarts is None:
+                    raise
+                step = f'step {self._step_count}'
+                self._restart(i, error, f'the reset after {step}' if is_complete else step)
+                if not is_complete:
+                    rewards[i], terminated[i], truncated[i] = 0.0, False, False
+                    infos.setdefault(BROKEN, np.zeros(self.num_envs, dtype=bool))[i] = True
+                result, is_complete = None, False
 
     def _reset_env(self, i: int, **kwargs: Any) -> None:
         self.failed_index = CALLS.index = i
@@ -192,7 +184,7 @@ class SerialVectorEnv(SyncVectorEnv):
             try:
                 when = CONSTRUCTION
                 self.envs[i] = self.env_fns[i]()  # type: ignore[index]
-                for command in self._commands.values():
+                for command in self.commands.values():
                     apply(self.envs[i], command)
                 when = RESET
                 self._reset_env(i, seed=restart_seed(self._seeds[i], self._restarts.count))
@@ -224,16 +216,23 @@ class SerialVectorEnv(SyncVectorEnv):
 class SingleEnvs(VectorEnv):
     """Envs that zoo makes one by one and steps in turn or in processes: they take commands, and close in time."""
 
+    _env: Any
+    _options: dict[str, Any] | None = None
+
     def watch(self, keys: Sequence[str]) -> None:
         super().watch(keys)
-        self._env.watch(self.watched)  # type: ignore[attr-defined]
+        self._env.want(self.watched, self._options, 'info entries')
 
     def command(self, command: EnvCommand) -> list[Any]:
-        found: list[Any] = self._env.command(command)  # type: ignore[attr-defined]
+        found: list[Any] = self._env.command(command)
+        if command.kind == 'set':
+            self._env.commands[command.name] = command
         return found
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        self._env.set_reset_options(options)  # type: ignore[attr-defined]
+        check_takes_options(self._env.takes_options, options, self.name)
+        self._options = options
+        self._env.want(self.watched, options, 'reset options')
 
     def close(self) -> None:
         self._env.close()

@@ -84,11 +84,11 @@ class ArrayReader:
         """What the envs returned, or what some of them did, in zoo's dtype; without a copy where it has it already."""
         return np.asarray(raw, dtype=np.float32)
 
-    def misfit(self, obs: Obs) -> tuple[str, str] | None:
-        """(got, wanted) if the observations of all envs have a wrong shape."""
-        if obs.shape == self._shape:
-            return None
-        return f'observations{of_entry(self._path)} of shape {obs.shape}', str(self._shape)
+    def fit(self, obs: Obs, call: str) -> None:
+        """Raises: EnvContractError if the observations of all envs, which `call` returned, have a wrong shape."""
+        if obs.shape != self._shape:
+            got = f'{call} returned observations{of_entry(self._path)} of shape {obs.shape}'
+            raise self._place.error(None, got, str(self._shape), 'make them fit its single_observation_space')
 
     def write(self, row: Obs, obs: Obs) -> None:
         """Copies the observations of all envs to a row of a block."""
@@ -172,7 +172,8 @@ class RowVectorEnv(AnyVectorEnv):
         self._place.step = 0
         try:
             obs, info = self.reset_envs('reset', seed=seeds[0] if self._one_seed else seeds)
-            self._check_info(info, 'reset')
+            if self._refuses_masks and ACTION_MASK in info:
+                raise lost_mask_error(self.name, 'reset')
         except (Exception, SystemExit) as error:
             raise_if_contract(error, self._env, self.name, self._place.step)
             raise
@@ -201,7 +202,8 @@ class RowVectorEnv(AnyVectorEnv):
     def _receive(self, block: StepBlock, t: int) -> dict[str, Any]:
         returned = self._call(self._env.step_wait) if self.steps_async else self._call(self._env.step, self.sent)  # type: ignore[attr-defined]
         raw, env_reward, terminated, truncated, info = returned
-        row, obs, reward = block.rows[t], self._read(raw, 'step'), np.asarray(env_reward)
+        row, obs, reward = block.rows[t], self.reader.read(raw), np.asarray(env_reward)
+        self.reader.fit(obs, 'step')
         if not reward.shape == np.shape(terminated) == np.shape(truncated) == row.reward.shape:
             given = {'rewards': reward, 'terminated': terminated, 'truncated': truncated}
             raise wrong_shape_error(self._place, row.reward.shape, given)
@@ -217,13 +219,16 @@ class RowVectorEnv(AnyVectorEnv):
             raise not_finite_error(self._place, 'reward', row.reward, self.sent)
         for rule in self._rules:
             rule.on_step(self, block, t, info)
-        self._check_info(info, 'step')
+        if self._refuses_masks and ACTION_MASK in info:
+            raise lost_mask_error(self.name, 'step')
         return info
 
     def reset_envs(self, call: str, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """The first observations of new episodes, and the info. call: who wants them, for errors."""
         raw, info = self._call(self._env.reset, **kwargs)
-        return self._read(raw, call), info
+        obs = self.reader.read(raw)
+        self.reader.fit(obs, call)
+        return obs, info
 
     def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls the code of the envs, in sight of the watch on calls."""
@@ -233,18 +238,6 @@ class RowVectorEnv(AnyVectorEnv):
         finally:
             CALLS.place = CALLS.index = None
             CALLS.count += 1
-
-    def _read(self, raw: Any, call: str) -> Any:
-        obs = self.reader.read(raw)
-        if fault := self.reader.misfit(obs):
-            got, wanted = fault
-            do = 'make them fit its single_observation_space'
-            raise self._place.error(None, f'{call} returned {got}', wanted, do)
-        return obs
-
-    def _check_info(self, info: dict[str, Any], call: str) -> None:
-        if ACTION_MASK in info and self._refuses_masks:
-            raise lost_mask_error(self.name, call)
 
     def _explain(self, error: BaseException) -> None:
         if n_action(self.sent) == self.n_env:  # else the caller is to blame

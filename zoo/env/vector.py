@@ -99,11 +99,9 @@ def _row_rules(
         'same_step': rows.SameStep,
         'disabled': rows.Disabled,
     }
-    rules: list[RowRule] = [resets[mode]()]
-    if has_raw:
-        rules.append(rows.RawRewards())
-    if has_masks:
-        rules.append(rows.Masks(action_space, place, is_next))
-    if restarts:
-        rules.append(rows.BrokenEpisodes(is_next))
-    return rules
+    optional: list[tuple[bool, Callable[[], RowRule]]] = [
+        (has_raw, rows.RawRewards),
+        (has_masks, lambda: rows.Masks(action_space, place, is_next)),
+        (restarts, lambda: rows.BrokenEpisodes(is_next)),
+    ]
+    return [resets[mode](), *(make() for is_on, make in optional if is_on)]

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Literal, NamedTuple
 
@@ -35,7 +36,7 @@ from gymnasium.vector.utils import (
 from zoo.core.action_map import Action, Actions
 from zoo.core.errors import show_error
 from zoo.core.processes import die_with_parent, leave_signals_to_parent
-from zoo.env.adapter import check_takes_options, takes_options
+from zoo.env.adapter import takes_options
 from zoo.env.attributes import EnvCommand, apply, outcome, result, sendable
 from zoo.env.errors import (
     BROKEN,
@@ -67,13 +68,16 @@ MAX_WAIT = 1e6  # seconds; a system counts them in milliseconds, of 31 bits
 logger = logging.getLogger(__name__)
 
 
+Wanted = tuple[tuple[str, ...], dict[str, Any] | None]
+"""Entries of the infos that are sent with every step, and the options of resets."""
+
+
 class WorkerPlace(NamedTuple):
     """What a worker needs besides its env.
 
     memory: where the observations of all envs are, shared with the parent; env_index: the place of this env in it.
     spaces: of the first env, (observations, actions), which those of all must equal.
     is_main_thread: whether the thread that starts the worker is the parent's main thread.
-    watched: entries of the infos that are sent with every step. options: of resets.
     commands: what an env that is made anew does first.
     """
 
@@ -82,8 +86,7 @@ class WorkerPlace(NamedTuple):
     mode: AutoresetMode
     spaces: tuple[gymnasium.Space, gymnasium.Space]
     is_main_thread: bool
-    watched: tuple[str, ...] = ()
-    options: dict[str, Any] | None = None
+    wanted: Wanted = (), None
     commands: tuple[EnvCommand, ...] = ()
 
 
@@ -122,6 +125,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
     Args: restarts: counts envs that fail and are made anew, with their process; None: a failure is raised.
     Attributes: failed_index: the env whose reset or step raised, or returned what no env may. processes: of the envs.
+      commands: those that an env that is made anew gets, by the attributes that they set.
     """
 
     steps_async = True
@@ -143,7 +147,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             first = env_fns[0]()  # for its spaces
             self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
             self.metadata = {**first.metadata, 'autoreset_mode': autoreset_mode}
-            self.render_mode, self._takes_options = first.render_mode, takes_options(first)
+            self.render_mode, self.takes_options = first.render_mode, takes_options(first)
         close_in_time({f'env {name!r}, index 0': first.close}, timeout)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -156,9 +160,8 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._observations = read_from_shared_memory(self.single_observation_space, self._memory, self.num_envs)
         self._seeds: list[int | None] = [None] * self.num_envs
         self._step_count, self._is_stepping = 0, False
-        self._watched: tuple[str, ...] = ()
-        self._options: dict[str, Any] | None = None
-        self._commands: dict[str, EnvCommand] = {}  # by the attributes that they set
+        self._wanted: Wanted = (), None
+        self.commands: dict[str, EnvCommand] = {}
         self.processes: list[Any] = [None] * self.num_envs
         self._pipes: list[Connection] = [None] * self.num_envs  # type: ignore[list-item]
         try:
@@ -177,7 +180,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         seeds = seeds_of(seed, self.num_envs)
         self._seeds = self._seeds if seed is None else seeds
         indices = np.flatnonzero(options['reset_mask']).tolist() if options else range(self.num_envs)
-        self._ask({i: ('reset', {'seed': seeds[i]}) for i in indices}, f'the reset after step {self._step_count}')
+        self._ask({i: ('reset', seeds[i]) for i in indices}, f'the reset after step {self._step_count}')
         self._step_count = self._step_count if options else 0
         return self._observations, {}
 
@@ -201,9 +204,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         if broken:
             infos[BROKEN] = np.isin(np.arange(self.num_envs), broken)
         if any(final is not None for final in finals):
-            infos[FINAL_OBS] = np.full(self.num_envs, None, dtype=object)
-            for i, final in enumerate(finals):
-                infos[FINAL_OBS][i] = final
+            infos[FINAL_OBS] = np.fromiter(finals, dtype=object, count=self.num_envs)
         for i, info in enumerate(own_infos):
             if info is not None:
                 self.failed_index = i
@@ -215,24 +216,15 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         flags = np.array(terminated, dtype=bool), np.array(truncated, dtype=bool)
         return self._observations, np.array(rewards, dtype=np.float64), *flags, infos
 
-    def watch(self, keys: Sequence[str]) -> None:
-        """Entries of the infos that every step gives from now on."""
-        self._watched = tuple(keys)
-        self._ask_all(('want', (self._watched, self._options)), 'the choice of info entries')
+    def want(self, watched: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
+        """Entries of the infos that every step gives, and the options of all resets, from now on. what: is new."""
+        self._wanted = watched, options
+        self._ask_all(('want', self._wanted), f'the choice of {what}')
 
     def command(self, command: EnvCommand) -> list[Any]:
-        """What each env gives for a command; an env that is made anew gets what was set."""
+        """What each env gives for a command."""
         found = self._ask_all(('apply', sendable(command)), f'{command.kind} of {command.name!r}')
-        values = [result(each) for each in found]
-        if command.kind == 'set':
-            self._commands[command.name] = command
-        return values
-
-    def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        """The options of all resets from now on. Raises: UnsupportedEnvError."""
-        check_takes_options(self._takes_options, options, self._name)
-        self._options = options
-        self._ask_all(('want', (self._watched, self._options)), 'the choice of reset options')
+        return [result(each) for each in found]
 
     def close_extras(self, timeout: float = GRACE, terminate: bool = False) -> None:
         """Ask every worker to close its env, then kill those that are still running; terminate: kill all at once."""
@@ -244,7 +236,9 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         for i, (process, pipe) in enumerate(zip(self.processes, self._pipes, strict=True)):
             if process is None:  # it was never made
                 continue
-            fault = None if terminate else _close_fault(pipe, deadline, self._is_stepping)
+            fault: object = None
+            for _ in range(0 if terminate else 1 + self._is_stepping):  # what a step raised is of no interest any more
+                fault = _receive(pipe, deadline)[1]
             if isinstance(fault, Raised):
                 logger.warning('env %r, index %d: close raised %s (%s)', self._name, i, fault.words, fault.at)
             limit = deadline if terminate or fault == 'late' else deadline + GRACE
@@ -281,16 +275,8 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._pipes[i], pipe = self._context.Pipe()
         spaces = self.single_observation_space, self.single_action_space
         is_main_thread = threading.current_thread() is threading.main_thread()
-        place = WorkerPlace(
-            i,
-            self._memory,
-            self._mode,
-            spaces,
-            is_main_thread,
-            self._watched,
-            self._options,
-            (*self._commands.values(),),
-        )
+        commands = (*self.commands.values(),)
+        place = WorkerPlace(i, self._memory, self._mode, spaces, is_main_thread, self._wanted, commands)
         arguments = place, CloudpickleWrapper(self._env_fns[i]), pipe, self._pipes[i]
         process = self._context.Process(target=run_worker, args=arguments, name=f'env {self._name} {i}', daemon=True)
         with clear_mpi_env_vars():
@@ -337,7 +323,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
             if is_good:
                 when = RESET
-                self._send(i, ('reset', {'seed': restart_seed(self._seeds[i], self._restarts.count)}), when)
+                self._send(i, ('reset', restart_seed(self._seeds[i], self._restarts.count)), when)
                 is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
             if is_good:
                 self.failed_index = None
@@ -398,15 +384,6 @@ def _complete(fault: Fault) -> Any:
     return fault.step if isinstance(fault, Raised) else None
 
 
-def _close_fault(pipe: Connection, deadline: float, is_stepping: bool) -> Fault:
-    """How a worker that was told to close ended: 'dead', as it should, or what its close raised, or 'late'."""
-    if is_stepping:
-        is_good, fault = _receive(pipe, deadline)
-        if not is_good:  # what the step raised is of no interest any more
-            return 'late' if fault == 'late' else 'dead'
-    return _receive(pipe, deadline)[1]
-
-
 def _join(indices: Iterable[int]) -> str:
     return ', '.join(map(str, indices)) or 'unknown'
 
@@ -438,6 +415,12 @@ def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Conn
 
 
 def _answer(worker: _Worker, pipe: Connection) -> None:
+    answers: dict[str, Callable[[Any], object]] = {
+        'step': worker.step,
+        'reset': lambda seed: worker.reset(seed=seed),
+        'want': worker.want,
+        'apply': partial(outcome, worker.env),
+    }
     result: object = None  # first: that the env was made
     while True:
         message = pickle.dumps((True, result), pickle.HIGHEST_PROTOCOL)
@@ -449,15 +432,7 @@ def _answer(worker: _Worker, pipe: Connection) -> None:
         if command == 'close':
             worker.env.close()
             return
-        if command == 'step':
-            result = worker.step(data)
-        elif command == 'want':
-            result, (worker.watched, worker.options) = None, data
-        elif command == 'apply':
-            result = outcome(worker.env, data)
-        else:
-            worker.reset(**data)
-            result = None
+        result = answers[command](data)
 
 
 def _send_error(error: BaseException, pipe: Connection, step: Step | None) -> None:
@@ -479,8 +454,11 @@ class _Worker:
     complete: Step | None = None
 
     def __init__(self, env: gymnasium.Env, place: WorkerPlace) -> None:
-        self.env, self._place, self.watched, self.options = env, place, place.watched, place.options
-        self._ended = False
+        self.env, self._place, self._ended = env, place, False
+        self.want(place.wanted)
+
+    def want(self, wanted: Wanted) -> None:
+        self.watched, self.options = wanted
 
     def reset(self, **kwargs: Any) -> None:
         if self.options is not None:

@@ -161,10 +161,12 @@ def wrap_env(env: gymnasium.Env, cfg: EnvConfig, source: MaskSource, name: str) 
     return env
 
 
-class _Entries:
-    """Adds entries to observations: to those of a Dict, or beside the entry 'obs' that the observation becomes."""
+class _EntriesEnv(gymnasium.Wrapper):
+    """Adds entries to observations: to those of a Dict, or next to the entry 'obs' that the observation becomes."""
 
-    def __init__(self, space: gymnasium.Space, added: Mapping[str, gymnasium.Space], name: str) -> None:
+    def __init__(self, env: gymnasium.Env, added: Mapping[str, gymnasium.Space], name: str) -> None:
+        super().__init__(env)
+        space = env.observation_space
         self._is_dict = isinstance(space, gymnasium.spaces.Dict)
         parts = dict(space.spaces) if isinstance(space, gymnasium.spaces.Dict) else {OBS: space}
         if clash := [key for key in added if key in parts]:
@@ -172,9 +174,9 @@ class _Entries:
                 f'env {name!r}: the observations have an entry {clash[0]!r} already, which the config adds too; '
                 'rename theirs, or leave it out of the config.'
             )
-        self.space = gymnasium.spaces.Dict({**parts, **added})
+        self.observation_space = gymnasium.spaces.Dict({**parts, **added})
 
-    def add(self, obs: object, added: Mapping[str, Any]) -> dict[str, Any]:
+    def _with(self, obs: object, added: Mapping[str, Any]) -> dict[str, Any]:
         if not self._is_dict:
             return {OBS: obs, **added}
         if not isinstance(obs, Mapping):
@@ -184,14 +186,13 @@ class _Entries:
         return {**obs, **added}
 
 
-class MaskEnv(gymnasium.Wrapper):
+class MaskEnv(_EntriesEnv):
     """Adds the entry 'action_mask', from info['action_mask'] or the env's method action_masks().
 
     Where an episode ends, nobody acts: there the mask may be missing, and becomes all true.
     """
 
     def __init__(self, env: gymnasium.Env, source: Literal['info', 'method'], name: str) -> None:
-        super().__init__(env)
         _, self._space = env_spaces(env, name)
         self._n = mask_size(self._space)
         if self._n == 0:
@@ -203,17 +204,16 @@ class MaskEnv(gymnasium.Wrapper):
                 f"env {name!r}: env.action_mask is 'method' but the env has no method action_masks; "
                 'give it one that returns zeros and ones for all actions, or use auto.'
             )
-        self._entries = _Entries(env.observation_space, {ACTION_MASK: gymnasium.spaces.MultiBinary(self._n)}, name)
-        self.observation_space = self._entries.space
+        super().__init__(env, {ACTION_MASK: gymnasium.spaces.MultiBinary(self._n)}, name)
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(**kwargs)
-        return self._entries.add(obs, {ACTION_MASK: self._mask(info, 'reset')}), info
+        return self._with(obs, {ACTION_MASK: self._mask(info, 'reset')}), info
 
     def step(self, action: Action) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         mask = self._mask(info, 'step', terminated, truncated)
-        return self._entries.add(obs, {ACTION_MASK: mask}), reward, terminated, truncated, info
+        return self._with(obs, {ACTION_MASK: mask}), reward, terminated, truncated, info
 
     def _mask(
         self, info: Mapping[str, Any], call: str, terminated: object = False, truncated: object = False
@@ -227,31 +227,29 @@ class MaskEnv(gymnasium.Wrapper):
         raise BrokenContractError(f'the info of {call} has no {ACTION_MASK!r}', f'{WHAT} of {self._n} bits', MASK_DO)
 
 
-class PrevEnv(gymnasium.Wrapper):
+class PrevEnv(_EntriesEnv):
     """Adds the entries 'prev_action' and 'prev_reward': the last action as the env took it, and what it earned.
 
     Where an episode begins, the action is the first of its space (0 of a Box), and the reward is 0.
     """
 
     def __init__(self, env: gymnasium.Env, action: bool, reward: bool, name: str) -> None:
-        super().__init__(env)
         _, self._space = env_spaces(env, name)
         self._action, self._reward = action, reward
         added: dict[str, gymnasium.Space] = {PREV_ACTION: gymnasium_space(self._space)} if action else {}
         if reward:
             added[PREV_REWARD] = gymnasium.spaces.Box(-np.inf, np.inf, (), np.float32)
-        self._entries = _Entries(env.observation_space, added, name)
-        self.observation_space = self._entries.space
+        super().__init__(env, added, name)
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         obs, info = self.env.reset(**kwargs)
-        return self._entries.add(obs, self._added(_nested(self._space, _zeros), 0.0)), info
+        return self._with(obs, self._added(_nested(self._space, _zeros), 0.0)), info
 
     def step(self, action: Action) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         sent = _nested(self._space, lambda leaf, x: np.array(x, dtype=_dtype(leaf)), action)
         obs, reward, terminated, truncated, info = self.env.step(action)
         added = self._added(sent, reward)
-        return self._entries.add(obs, added), reward, terminated, truncated, info
+        return self._with(obs, added), reward, terminated, truncated, info
 
     def _added(self, action: Action, reward: object) -> dict[str, Any]:
         added = {PREV_ACTION: action} if self._action else {}
@@ -338,14 +336,17 @@ def _windowed(space: Space, n: int) -> Space:
     """The space of n observations."""
     if isinstance(space, Dict):
         return Dict({key: _windowed(part, n) for key, part in space.spaces.items()}, space.is_tuple)
-    if isinstance(space, Discrete):
-        return MultiDiscrete((space.n,) * n, (space.start,) * n, (n,))
-    if isinstance(space, MultiDiscrete):
-        return MultiDiscrete(space.nvec * n, space.start * n, (n, *space.shape))
-    if isinstance(space, MultiBinary):
-        return MultiBinary((n, *space.shape))
-    low, high = np.minimum(space.low, 0.0), np.maximum(space.high, 0.0)  # the zeros before an episode are in it too
-    return Box(np.stack([low] * n), np.stack([high] * n), space.dtype)
+    return _WINDOWED[type(space)](space, n)
+
+
+_WINDOWED: dict[type, Callable[[Any, int], Leaf]] = {
+    Discrete: lambda space, n: MultiDiscrete((space.n,) * n, (space.start,) * n, (n,)),
+    MultiDiscrete: lambda space, n: MultiDiscrete(space.nvec * n, space.start * n, (n, *space.shape)),
+    MultiBinary: lambda space, n: MultiBinary((n, *space.shape)),
+    Box: lambda space, n: Box(  # the zeros before an episode are in it too
+        np.stack([np.minimum(space.low, 0.0)] * n), np.stack([np.maximum(space.high, 0.0)] * n), space.dtype
+    ),
+}
 
 
 def _padding(leaf: Leaf, n: int) -> np.ndarray:

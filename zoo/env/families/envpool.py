@@ -267,18 +267,16 @@ def _check_options(name: str, options: Mapping[str, Any], defaults: Mapping[str,
 
 def _encoding(space: gymnasium.Space, name: str) -> tuple[gymnasium.Space, Callable[[Any], Any]]:
     """The observation space for zoo, and a function that converts observations to it."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        if set(space) == GRID_KEYS:
-            encoder = MiniGridEncoder(space, name)
-            return encoder.space, encoder
-        if all(_is_vector(part) for part in space.values()):
-            size = sum(int(np.prod(part.shape or ())) for part in space.values())
-            keys = list(space)
-            return _unbounded((size,)), lambda obs: np.concatenate(
-                [obs[key].reshape(len(obs[key]), -1) for key in keys], 1
-            )
-        return _with_true_bounds(space), lambda obs: obs
-    return _with_true_bounds(space), np.asarray
+    parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {}
+    if isinstance(space, gymnasium.spaces.Dict) and set(parts) == GRID_KEYS:
+        encoder = MiniGridEncoder(space, name)
+        return encoder.space, encoder
+    if parts and all(map(_is_vector, parts.values())):
+        size = sum(int(np.prod(part.shape or ())) for part in parts.values())
+        return _unbounded((size,)), lambda obs: np.concatenate(
+            [obs[key].reshape(len(obs[key]), -1) for key in parts], 1
+        )
+    return _with_true_bounds(space), (lambda obs: obs) if parts else np.asarray
 
 
 def _with_true_bounds(space: gymnasium.Space) -> gymnasium.Space:

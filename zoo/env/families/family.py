@@ -71,6 +71,7 @@ class OwnVector(EnvFamily):
     """A family of one kind of env, made by a callable that takes num_envs. Whether it takes one seed, the env shows."""
 
     is_given: bool = False  # one vector env that exists: its number of envs is what it is
+    maker: Callable[..., Any] | None = None  # the callable, for errors about env.kwargs; None: `make` itself
 
 
 def env_family(
@@ -112,21 +113,21 @@ def import_extra(module: str, extra: str, name: str) -> Any:
         raise MissingExtraError(missing_extra(f'env {name!r}', extra)) from error
 
 
+_BOUNDS: dict[type, Callable[[Any], tuple[np.ndarray, np.ndarray]]] = {
+    gymnasium.spaces.Discrete: lambda space: (np.array(int(space.start)), np.array(int(space.start + space.n - 1))),
+    gymnasium.spaces.MultiDiscrete: lambda space: (space.start, space.start + space.nvec - 1),
+    gymnasium.spaces.MultiBinary: lambda space: (np.zeros(space.shape, np.int8), np.ones(space.shape, np.int8)),
+    gymnasium.spaces.Box: lambda space: (space.low, space.high),
+}
+
+
 class ActionCheck:
     """Refuses invalid actions, for simulators that would hang, end the process or accept them silently."""
 
     def __init__(self, name: str, space: gymnasium.Space, n_env: int) -> None:
         self._name = name
         self._shape = (n_env, *(space.shape or ()))
-        if isinstance(space, gymnasium.spaces.Discrete):
-            low, high = np.array(int(space.start)), np.array(int(space.start + space.n - 1))
-        elif isinstance(space, gymnasium.spaces.MultiDiscrete):
-            low, high = space.start, space.start + space.nvec - 1
-        elif isinstance(space, gymnasium.spaces.MultiBinary):
-            low, high = np.zeros(space.shape, np.int8), np.ones(space.shape, np.int8)
-        else:
-            assert isinstance(space, gymnasium.spaces.Box)
-            low, high = space.low, space.high
+        low, high = next(bounds(space) for kind, bounds in _BOUNDS.items() if isinstance(space, kind))
         self._low, self._high = low, high
         self._discrete = isinstance(space, gymnasium.spaces.Discrete)
         self._takes_float = low.dtype.kind == 'f'

@@ -45,20 +45,22 @@ from zoo.env.errors import (
     add_place,
     as_flag,
     close_in_time,
+    entries_of,
     env_call,
     of_entry,
     show_value,
 )
 from zoo.env.families.family import EnvFamily
 from zoo.env.inspection.family import (
-    LONG,
-    MAX_REPLAY,
     N_ENV,
     SEED,
     Finding,
+    Leaves,
     Recorder,
     check_vector,
-    endless,
+    difference,
+    findings,
+    first_difference,
     not_repeated,
     random_actions,
     running_statistics,
@@ -134,31 +136,14 @@ def checked_leaves(obs: object, space: Space, source: str, note: Note) -> dict[s
     found = {}
     try:
         for path, leaf, value in _leaves(obs, space, '', source):
-            what = f'the observation{of_entry(path)} of {source}'
-            try:
-                if isinstance(leaf, Discrete):
-                    _check_discrete(value, leaf, what)
-                else:
-                    _check_array(value, leaf, what, note)
-            except ToleratedError as error:
-                note(error)
-            except BrokenContractError as error:
-                note(error)
-                continue
-            found[path] = np.array(value)
+            faults = list(_faults(value, leaf, f'the observation{of_entry(path)} of {source}'))
+            for fault in faults:
+                note(fault)
+            if all(isinstance(fault, ToleratedError) for fault in faults):
+                found[path] = np.array(value)
     except BrokenContractError as error:  # of the entries
         note(error)
     return found
-
-
-def difference(was: Mapping[str, ArrayLike], now: Mapping[str, ArrayLike]) -> str | None:
-    """The path of the first leaf that differs, or is missing."""
-    return next((path for path in was if path not in now or not _equal(was[path], now[path])), None)
-
-
-def _equal(a: ArrayLike, b: ArrayLike) -> bool:
-    are_floats = all(np.asarray(x).dtype.kind == 'f' for x in (a, b))
-    return bool(np.array_equal(a, b, equal_nan=are_floats))
 
 
 def _leaves(obs: object, space: Space, path: str, source: str) -> Iterator[tuple[str, Leaf, object]]:
@@ -166,13 +151,7 @@ def _leaves(obs: object, space: Space, path: str, source: str) -> Iterator[tuple
         yield path, space, obs
         return
     what = f'the observation{of_entry(path)} of {source}'
-    n = len(space.spaces)
-    entries = obs
-    if space.is_tuple:
-        entries = dict(zip(space.spaces, obs, strict=True)) if isinstance(obs, tuple) and len(obs) == n else None
-    if not isinstance(entries, Mapping):
-        wanted = f'a tuple of {n}' if space.is_tuple else f'a dict with {", ".join(map(repr, space.spaces))}'
-        raise BrokenContractError(f'{what} is {show_value(obs)}', f'{wanted} as in observation_space', CORRECT)
+    entries = entries_of(obs, space.spaces, space.is_tuple, what, CORRECT)
     if set(entries) != set(space.spaces):
         has = f'{what} has the entries {", ".join(map(repr, entries))}'
         kind = ToleratedError if set(entries) > set(space.spaces) else BrokenContractError
@@ -181,33 +160,41 @@ def _leaves(obs: object, space: Space, path: str, source: str) -> Iterator[tuple
         yield from _leaves(entries[name], each, f'{path}.{name}' if path else name, source)
 
 
-def _check_discrete(obs: object, space: Discrete, what: str) -> None:
-    array = np.asarray(obs)
-    if isinstance(obs, bool) or array.shape != () or array.dtype.kind not in 'iu':
-        kind = ToleratedError if isinstance(obs, bool) else BrokenContractError
-        raise kind(f'{what} is {show_value(obs)}', 'an int', 'return int(obs)')
-    if not 0 <= int(array) - space.start < space.n:
-        wanted = f'{space.start} to {space.start + space.n - 1} as in observation_space'
-        raise BrokenContractError(f'{what} is {obs}', wanted, CORRECT)
-
-
-def _check_array(obs: object, space: Box | MultiDiscrete | MultiBinary, what: str, note: Note) -> None:
-    dtype = 'int8' if isinstance(space, MultiBinary) else 'int64'
-    if isinstance(space, Box):
-        dtype = space.dtype
+def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
+    """The breaks of one leaf of an observation; the first that no run tolerates is the last."""
+    if isinstance(space, Discrete):
+        array = np.asarray(obs)
+        if isinstance(obs, bool) or array.shape != () or array.dtype.kind not in 'iu':
+            kind = ToleratedError if isinstance(obs, bool) else BrokenContractError
+            yield kind(f'{what} is {show_value(obs)}', 'an int', 'return int(obs)')
+        elif not 0 <= int(array) - space.start < space.n:
+            wanted = f'{space.start} to {space.start + space.n - 1} as in observation_space'
+            yield BrokenContractError(f'{what} is {obs}', wanted, CORRECT)
+        return
+    is_box = isinstance(space, Box)
+    dtype = getattr(space, 'dtype', 'int8' if isinstance(space, MultiBinary) else 'int64')
+    kind = ToleratedError if _fits(obs, space.shape, dtype) else BrokenContractError
     if not isinstance(obs, np.ndarray | np.generic):
-        do = f'return np.asarray(obs, dtype=np.{dtype})'
-        kind = ToleratedError if _fits(obs, space.shape, dtype) else BrokenContractError
-        raise kind(f'{what} is {show_value(obs)}', 'a numpy array', do)
+        yield kind(f'{what} is {show_value(obs)}', 'a numpy array', f'return np.asarray(obs, dtype=np.{dtype})')
+        return
     if obs.shape != space.shape:
-        raise BrokenContractError(f'{what} has shape {obs.shape}', f'{space.shape} as in observation_space', CORRECT)
-    if obs.dtype != dtype if isinstance(space, Box) else obs.dtype.kind not in 'biu':
-        wanted = f'{dtype} as in observation_space' if isinstance(space, Box) else 'integers'
-        got, do = f'{what} has dtype {obs.dtype}', f'return obs.astype(np.{dtype})'
-        if not _fits(obs, space.shape, dtype):
-            raise BrokenContractError(got, wanted, do)
-        note(ToleratedError(got, wanted, do))
-    _check_values(np.asarray(obs), *_bounds(space), what, isinstance(space, Box))
+        yield BrokenContractError(f'{what} has shape {obs.shape}', f'{space.shape} as in observation_space', CORRECT)
+        return
+    if obs.dtype != dtype if is_box else obs.dtype.kind not in 'biu':
+        wanted = f'{dtype} as in observation_space' if is_box else 'integers'
+        yield kind(f'{what} has dtype {obs.dtype}', wanted, f'return obs.astype(np.{dtype})')
+        if kind is BrokenContractError:
+            return
+    low, high = _BOUNDS[type(space)](space)
+    finite = np.isfinite(obs)
+    wrong = np.argwhere(~(finite & (low <= obs) & (obs <= high)))
+    if len(wrong):
+        at = tuple(map(int, wrong[0]))
+        got = f'{what} has {np.asarray(obs)[at]} at {list(at)}' if at else f'{what} is {np.asarray(obs)}'
+        kind, wanted = BrokenContractError, 'finite numbers'
+        if finite[at]:
+            kind, wanted = ToleratedError if is_box else kind, f'{low[at]:g} to {high[at]:g} as in observation_space'
+        yield kind(got, wanted, 'correct it, or widen the space' if finite[at] else 'find where it comes from')
 
 
 def _fits(obs: object, shape: tuple[int, ...], dtype: str) -> bool:
@@ -219,29 +206,16 @@ def _fits(obs: object, shape: tuple[int, ...], dtype: str) -> bool:
     return array.shape == shape and array.dtype.kind in 'biuf' and np.can_cast(array.dtype, dtype, 'same_kind')
 
 
-def _bounds(space: Box | MultiDiscrete | MultiBinary) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(space, Box):
-        return space.low, space.high
-    if isinstance(space, MultiBinary):
-        return np.zeros(space.shape), np.ones(space.shape)
-    low, n = (np.reshape(x, space.shape) for x in (space.start, space.nvec))
-    return low, low + n - 1
+_BOUNDS: dict[type, Callable[[Any], tuple[np.ndarray, np.ndarray]]] = {
+    Box: lambda space: (space.low, space.high),
+    MultiBinary: lambda space: (np.zeros(space.shape), np.ones(space.shape)),
+    MultiDiscrete: lambda space: (
+        np.reshape(space.start, space.shape),
+        np.reshape(np.add(space.start, space.nvec) - 1, space.shape),
+    ),
+}
 
 
-def _check_values(obs: np.ndarray, low: np.ndarray, high: np.ndarray, what: str, is_box: bool) -> None:
-    finite = np.isfinite(obs)
-    wrong = np.argwhere(~(finite & (low <= obs) & (obs <= high)))
-    if not len(wrong):
-        return
-    at = tuple(map(int, wrong[0]))
-    got = f'{what} has {obs[at]} at {list(at)}' if at else f'{what} is {obs}'
-    if not finite[at]:
-        raise BrokenContractError(got, 'finite numbers', 'find where it comes from')
-    wanted = f'{low[at]:g} to {high[at]:g} as in observation_space'
-    raise (ToleratedError if is_box else BrokenContractError)(got, wanted, 'correct it, or widen the space')
-
-
-Leaves = dict[str, Mapping[str, ArrayLike]]  # the leaves of what a step returned, by name and path
 Report = Callable[[str, str], None]
 """Is told of a break after which the check continues: the sentence, and a key that is the same for breaks of one kind."""
 SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
@@ -271,7 +245,7 @@ class EnvCheck:
         self._finds_masks = cfg.action_mask == 'auto' and self._choices is None and mask_size(self._action_space) > 0
         self._has_limit = step_limit(env) is not None
         self._statistics = running_statistics(env)
-        self._explained = {each.stream for each in self._statistics if each.is_sure}
+        self._actions: list[Action] = []
         self._to_env = ActionMap(self._action_space)
         self._rng = torch.Generator().manual_seed(SEED)
 
@@ -285,42 +259,23 @@ class EnvCheck:
         except (Exception, SystemExit) as error:
             add_place(error, Place(self._name, self._n_step).of(0))
             raise
-        found = [Finding(each.sentence(self._name), is_chance=True) for each in self._statistics if each.is_sure]
-        if unlike:
-            found.append(Finding(unlike, is_chance=True))
-        if n_step >= LONG and not self._watch.lengths and not self._has_limit:
-            found.append(Finding(endless(self._name, n_step)))
-        return found
+        return findings(self._name, self._statistics, unlike, n_step, self._watch, self._has_limit)
 
     def _run(self, n_step: int) -> str | None:
         """All steps; returns the warning about the first value that the same seed did not give twice."""
         self._core()
-        first, again = self._reset(SEED), self._reset(SEED)
-        self._env.action_space.seed(SEED)
-        actions: list[Action] = []
-
-        def choose(obs: dict[str, np.ndarray]) -> Action:
-            actions.append(self._sample(obs.get(ACTION_MASK)))
-            return actions[-1]
-
-        once: list[Leaves] = []
-        for seen in self._rollout(n_step, choose, self._watch):
-            if len(once) < MAX_REPLAY:
-                once.append(seen)
-        if 'observation' not in self._explained and (path := difference(first, again)) is not None:
-            pair = f'{of_entry(path)} {show_value(first[path])} and {show_value(again.get(path))}'
-            return self._unlike(0, 'observation', f'two resets with seed={SEED} returned{pair}')
-        taken = iter(actions)
-        for was, now in zip(once, self._rollout(len(once), lambda _: next(taken)), strict=False):
-            if unlike := self._compare(was, now):
-                return unlike
-        return None
-
-    def _unlike(self, step: int, what: str, got: str) -> str:
-        """The warning about a value that differs; a wrapper whose name says that it normalises these is the cause."""
+        sure = [each for each in self._statistics if each.is_sure]
+        found = first_difference(lambda: {'observation': self._reset(SEED)}, self._rollout, n_step, sure)
+        if found is None:
+            return None
+        step, what, path, was, now = found
         for each in self._statistics:
-            if what.endswith(each.stream):
+            if each.stream in what:  # its name says that it normalises these
                 return each.sentence(self._name)
+        pair = f'{of_entry(path)} {show_value(was)} and {show_value(now)}'
+        got = f'two resets with seed={SEED} returned{pair}'
+        if step:
+            got = f'two episodes with seed={SEED} and the same actions differ: {what}{pair}'
         return not_repeated(Place(self._name, step).of(0), got, SEED_DO)
 
     def _sample(self, mask: object) -> Action:
@@ -330,34 +285,26 @@ class EnvCheck:
         bits = torch.from_numpy(self._choices.bits(mask)[None])
         return action_of(self._to_env(random_actions(self._action_space, 1, self._rng, bits)), 0)
 
-    def _rollout(
-        self, n_step: int, choose: Callable[[dict[str, np.ndarray]], Action], watch: Recorder | None = None
-    ) -> Iterator[Leaves]:
-        """What each action leads to, from the state that `SEED` gives; where an episode ends, another one follows."""
+    def _rollout(self, n_step: int, again: bool) -> Iterator[Leaves]:
+        """What random actions lead to, or the same ones again; where an episode ends, another one follows."""
+        watch = Recorder(None) if again else self._watch
+        if not again:
+            self._env.action_space.seed(SEED)
         self._n_step = 0
         obs = self._reset(SEED, watch)
         for self._n_step in range(1, n_step + 1):
-            raw, obs, reward, terminated, truncated = self._step(choose(obs), watch)
+            if not again:
+                self._actions.append(self._sample(obs.get(ACTION_MASK)))
+            raw, obs, reward, terminated, truncated = self._step(self._actions[self._n_step - 1], watch)
             values = {'reward': reward, 'terminated': terminated, 'truncated': truncated}
-            seen: Leaves = {'observation': obs, **{what: {'': value} for what, value in values.items()}}
+            seen: dict[str, Mapping[str, Any]] = {'observation': obs, **{key: {'': x} for key, x in values.items()}}
             if terminated or truncated:
                 obs = seen['first observation of the next episode'] = self._reset_leaves(raw, watch)
             elif self._n_step == n_step:
                 self._reset_leaves(raw)
             yield seen
-            if watch is not None and watch.is_over():
+            if watch.is_over():
                 return
-
-    def _compare(self, was: Leaves, now: Leaves) -> str | None:
-        for what, values in was.items():
-            if 'observation' in what and 'observation' in self._explained or what in self._explained:
-                continue
-            path = difference(values, now.get(what, {}))
-            if path is not None:
-                pair = f'{show_value(values[path])} and {show_value(now.get(what, {}).get(path))}'
-                got = f'two episodes with seed={SEED} and the same actions differ: {what}{of_entry(path)} {pair}'
-                return self._unlike(self._n_step, 'observation' if 'observation' in what else what, got)
-        return None
 
     def _core(self) -> None:
         """The env inside all wrappers, which would trip over a wrong signature or number of values themselves."""
@@ -394,9 +341,7 @@ class EnvCheck:
             watch.began(seconds, found)
         return found
 
-    def _step(
-        self, action: Action, watch: Recorder | None = None
-    ) -> tuple[object, dict[str, np.ndarray], ArrayLike, bool, bool]:
+    def _step(self, action: Action, watch: Recorder) -> tuple[object, dict[str, np.ndarray], ArrayLike, bool, bool]:
         start = time.perf_counter()
         result = self._env.step(action)
         seconds = time.perf_counter() - start
@@ -407,8 +352,7 @@ class EnvCheck:
         self._check_info(info, 'step')
         if not any(ends):
             self._check_mask(found)
-        if watch is not None:
-            watch.stepped(seconds, found, reward, *ends, info)
+        watch.stepped(seconds, found, reward, *ends, info)
         return obs, found, reward, *ends
 
     def _flag(self, what: str, flag: object) -> bool:
@@ -446,11 +390,10 @@ class EnvCheck:
         n = 2 if call == 'reset' else 5
         if isinstance(result, tuple) and len(result) == n:
             return result
+        size = f' of {len(result)}' if isinstance(result, tuple) else ''
+        broken = (f'step returned a {type(result).__name__}{size}', 'a tuple of 5', STEP_DO)
         if call == 'reset':
-            broken = f'reset returned {show_value(result)}', 'a tuple (obs, info)', RESET_DO
-        else:
-            size = f' of {len(result)}' if isinstance(result, tuple) else ''
-            broken = f'step returned a {type(result).__name__}{size}', 'a tuple of 5', STEP_DO
+            broken = (f'reset returned {show_value(result)}', 'a tuple (obs, info)', RESET_DO)
         is_list = isinstance(result, list) and len(result) == n
         self._unusable(broken, is_tolerated=is_list)
         assert isinstance(result, list)

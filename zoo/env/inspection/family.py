@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from zoo.core.data import Obs, leaves, map_tensors
+from zoo.core.data import Obs, leaves
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiDiscrete, Space, leaf_spaces, mask_size, mask_space
 from zoo.env.config import EnvConfig
 from zoo.env.errors import Place, show_value
@@ -125,11 +126,9 @@ def random_actions(space: Space, n: int, rng: torch.Generator, mask: Tensor | No
 
 
 def _parts(space: Space, n: int, rng: torch.Generator, mask: Tensor | None) -> Iterator[Tensor]:
-    start = 0
-    for _, leaf in leaf_spaces(space):
-        stop = start + mask_size(leaf)
-        legal = torch.ones((n, stop - start), dtype=torch.bool) if mask is None else mask[:, start:stop]
-        start = stop
+    found = [leaf for _, leaf in leaf_spaces(space)]
+    bits = torch.ones((n, mask_size(space)), dtype=torch.bool) if mask is None else mask
+    for leaf, legal in zip(found, bits.split(list(map(mask_size, found)), 1), strict=True):
         if isinstance(leaf, Box):
             yield torch.rand((n, int(np.prod(leaf.shape))), generator=rng) * 2 - 1
         elif isinstance(leaf, Discrete):
@@ -290,43 +289,78 @@ class Recorder:
 def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, watch: Recorder | None = None) -> list[Finding]:
     """Random steps of envs that step together, the first of them twice; VectorEnv checks what they return.
 
-    Returns: warnings about running statistics, the first value that differs, and episodes without an end.
     Raises: as `check_env`.
     """
-    watch = watch or Recorder(env.autoreset)
-    sure = [each for each in running_statistics(env) if each.is_sure]
-    found = [Finding(each.sentence(env.name), is_chance=True) for each in sure]
-    first, again = (map_tensors(torch.clone, env.reset(SEED)) for _ in range(2))
-    once: list[dict[str, Any]] = []
-    for seen in _vector_rollout(env, n_step, watch):
+    seen, known = watch or Recorder(env.autoreset), running_statistics(env)
+
+    def rollout(n: int, again: bool) -> Iterator[Leaves]:
+        return _vector_rollout(env, n, Recorder(env.autoreset) if again else seen)
+
+    sure = [each for each in known if each.is_sure]
+    found = first_difference(lambda: {'the observations': _arrays(env.reset(SEED))}, rollout, n_step, sure)
+    return findings(env.name, sure, found and _unlike(env.name, found), n_step, seen, _has_limit(cfg, env))
+
+
+Leaves = Mapping[str, Mapping[str, Any]]
+"""What a step, or a reset, returned: by its name, such as 'reward', and the paths of its leaves."""
+
+
+Difference = tuple[int, str, str, Any, Any]
+"""The first value that was another one when the same steps were taken again: (step, 0 of a reset; what; path; was; now)."""
+
+
+def first_difference(
+    reset: Callable[[], Leaves],
+    rollout: Callable[[int, bool], Iterator[Leaves]],
+    n_step: int,
+    explained: Sequence[Statistics],
+) -> Difference | None:
+    """Resets twice, takes `n_step` steps, and the first of them again.
+
+    Args: rollout: steps after a reset, from their number and whether they are those of the first rollout again.
+      explained: wrappers because of which values differ, which are left out.
+    """
+    first, again = reset(), reset()
+    once: list[Leaves] = []
+    for seen in rollout(n_step, False):
         if len(once) < MAX_REPLAY:
             once.append(seen)
-    if n_step >= LONG and not watch.lengths and not _has_limit(cfg, env):
-        found.append(Finding(endless(env.name, n_step)))
-    if unlike := _first_unlike(env, first, again, once, sure):
-        found.append(Finding(unlike, is_chance=True))
-    return found
-
-
-def _first_unlike(
-    env: AnyVectorEnv, first: Obs, again: Obs, once: list[dict[str, Any]], sure: list[Statistics]
-) -> str | None:
-    """The warning about the first value that differs, and that no running statistics explain."""
-    explained = {f'the {each.stream}s' for each in sure}
-    if 'the observations' not in explained:
-        if unlike := _unlike(env.name, 0, 'the observations of two resets', first, again):
-            return unlike
-    for step, (was, now) in enumerate(
-        zip(once, _vector_rollout(env, len(once), Recorder(env.autoreset)), strict=False), 1
-    ):
-        for what, value in was.items():
-            if what not in explained:
-                if unlike := _unlike(env.name, step, f'{what} of two runs with the same actions', value, now[what]):
-                    return unlike
+    for step, (was, now) in enumerate(chain([(first, again)], zip(once, rollout(len(once), True), strict=False))):
+        for what, values in was.items():
+            other = now.get(what, {})
+            path = None if any(each.stream in what for each in explained) else difference(values, other)
+            if path is not None:
+                return step, what, path, values[path], other.get(path)
     return None
 
 
-def _vector_rollout(env: AnyVectorEnv, n_step: int, watch: Recorder) -> Iterator[dict[str, Any]]:
+def difference(was: Mapping[str, ArrayLike], now: Mapping[str, ArrayLike]) -> str | None:
+    """The path of the first leaf that differs, or is missing."""
+    return next((path for path in was if path not in now or not _equal(was[path], now[path])), None)
+
+
+def _equal(a: ArrayLike, b: ArrayLike) -> bool:
+    are_floats = all(np.asarray(x).dtype.kind == 'f' for x in (a, b))
+    return bool(np.array_equal(a, b, equal_nan=are_floats))
+
+
+def findings(
+    name: str, statistics: Sequence[Statistics], unlike: str | None, n_step: int, watch: Recorder, has_limit: bool
+) -> list[Finding]:
+    """The warnings about running statistics, about the first value that differs, and about episodes without an end."""
+    sentences = [each.sentence(name) for each in statistics if each.is_sure] + ([unlike] if unlike else [])
+    found = [Finding(sentence, is_chance=True) for sentence in sentences]
+    if n_step >= LONG and not watch.lengths and not has_limit:
+        found.append(
+            Finding(
+                f'env {name!r}: no episode ended in {n_step} random steps and it has no time limit, so an evaluation may '
+                'never end; set env.max_episode_steps, or end the episodes in step.'
+            )
+        )
+    return found
+
+
+def _vector_rollout(env: AnyVectorEnv, n_step: int, watch: Recorder) -> Iterator[Leaves]:
     start = time.perf_counter()
     obs = env.reset(SEED)
     watch.began(time.perf_counter() - start, _arrays(obs))
@@ -336,22 +370,19 @@ def _vector_rollout(env: AnyVectorEnv, n_step: int, watch: Recorder) -> Iterator
         action = random_actions(env.action_space, env.n_env, rng, mask)
         start = time.perf_counter()
         step = env.step(action)
-        obs = step.obs
-        seconds, flags = time.perf_counter() - start, (step.terminated.numpy(), step.truncated.numpy())
-        watch.stepped(seconds, _arrays(obs), step.reward.numpy(), *flags, step.info)
-        yield {
-            'the observations': map_tensors(torch.clone, obs),
-            'the rewards': step.reward.clone(),
-            'terminated': step.terminated.clone(),
-            'truncated': step.truncated.clone(),
-        }
+        seconds, obs, seen = time.perf_counter() - start, step.obs, _arrays(step.obs)
+        reward, terminated, truncated = (x.numpy().copy() for x in (step.reward, step.terminated, step.truncated))
+        watch.stepped(seconds, seen, reward, terminated, truncated, step.info)
+        values = {'the rewards': reward, 'terminated': terminated, 'truncated': truncated}
+        yield {'the observations': seen, **{key: {'': x} for key, x in values.items()}}
         if watch.is_over():
             break
     env.check()
 
 
 def _arrays(obs: Obs) -> dict[str, np.ndarray]:
-    return {path: leaf.numpy() for path, leaf in leaves(obs)}
+    """Copies of the leaves by their paths."""
+    return {path: leaf.numpy().copy() for path, leaf in leaves(obs)}
 
 
 def _has_limit(cfg: EnvConfig, env: AnyVectorEnv) -> bool:
@@ -362,24 +393,14 @@ def _has_limit(cfg: EnvConfig, env: AnyVectorEnv) -> bool:
     return any(getattr(spec, 'max_episode_steps', None) is not None for spec in specs)
 
 
-def endless(name: str, n_step: int) -> str:
-    """The warning about an env that may never end."""
-    return (
-        f'env {name!r}: no episode ended in {n_step} random steps and it has no time limit, so an evaluation may never '
-        'end; set env.max_episode_steps, or end the episodes in step.'
-    )
-
-
-def _unlike(name: str, step: int, what: str, was: Obs, now: Obs) -> str | None:
+def _unlike(name: str, found: Difference) -> str:
     """The warning about the first value that two runs of a vector do not share."""
-    for (path, a), (_, b) in zip(leaves(was), leaves(now), strict=True):
-        differ = (a != b).reshape(len(a), -1).any(1)
-        if differ.any():
-            index = int(differ.nonzero()[0])
-            pair = f'{show_value(a[index].numpy())} and {show_value(b[index].numpy())}'
-            got = f'{what}{f", {path!r}," if path else ""} with seed={SEED} differ: {pair}'
-            return not_repeated(Place(name, step).of(index), got, 'seed all random numbers in reset')
-    return None
+    step, what, path, was, now = found
+    index = int((was != now).reshape(len(was), -1).any(1).argmax())
+    what = f'{what} of two runs with the same actions' if step else f'{what} of two resets'
+    pair = f'{show_value(was[index, ...])} and {show_value(now[index, ...])}'
+    got = f'{what}{f", {path!r}," if path else ""} with seed={SEED} differ: {pair}'
+    return not_repeated(Place(name, step).of(index), got, 'seed all random numbers in reset')
 
 
 def not_repeated(where: str, got: str, do: str) -> str:

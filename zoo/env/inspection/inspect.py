@@ -19,7 +19,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError, show_error
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, Space, leaf_spaces
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.env.adapter import env_spaces
 from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import EnvError, EnvKwargsError, MissingExtraError, UnknownEnvError, close_in_time
@@ -38,9 +38,11 @@ WIDE, NARROW = 10.0, 0.1
 
 def scale_warnings(cfg: EnvConfig, name: str, seen: Recorder, obs_space: Space, action_space: Space) -> list[str]:
     """Sentences about observations, rewards and action bounds that are far from 1."""
-    found = [_obs_warning(path, leaf, seen) for path, leaf in leaf_spaces(obs_space)]
-    found += [_reward_warning(seen)]
-    found += [_action_warning(cfg, path, leaf) for path, leaf in leaf_spaces(action_space)]
+    found = [
+        *(_obs_warning(path, leaf, seen) for path, leaf in leaf_spaces(obs_space)),
+        _reward_warning(seen),
+        *(_action_warning(cfg, path, leaf) for path, leaf in leaf_spaces(action_space)),
+    ]
     return [f'env {name!r}: {sentence}.' for sentence in found if sentence is not None]
 
 
@@ -100,13 +102,15 @@ def space_words(space: Space) -> str:
     if isinstance(space, Dict):
         parts = [f'{name}: {space_words(part)}' for name, part in space.spaces.items()]
         return f'({", ".join(parts)})' if space.is_tuple else f'{{{", ".join(parts)}}}'
-    if isinstance(space, Discrete):
-        return f'Discrete({space.n})' if space.start == 0 else f'Discrete({space.n}, start={space.start})'
-    if isinstance(space, MultiBinary):
-        return f'MultiBinary {space.shape}'
-    if isinstance(space, Box):
-        return f'Box {space.shape} {space.dtype} in {space.low.min():.4g} .. {space.high.max():.4g}'
-    return f'MultiDiscrete {list(space.nvec)}'
+    return _WORDS[type(space)](space)
+
+
+_WORDS: dict[type, Callable[[Any], str]] = {
+    Discrete: lambda space: f'Discrete({space.n}{f", start={space.start}" if space.start else ""})',
+    MultiDiscrete: lambda space: f'MultiDiscrete {list(space.nvec)}',
+    MultiBinary: lambda space: f'MultiBinary {space.shape}',
+    Box: lambda space: f'Box {space.shape} {space.dtype} in {space.low.min():.4g} .. {space.high.max():.4g}',
+}
 
 
 def unbounded(space: Space, what: str) -> list[str]:
@@ -268,10 +272,10 @@ class EnvReport:
         """A line that sums up, the problems, the warnings, then one fact a line: for a terminal."""
         counts = f'{_count(len(self.problems), "problem")}, {_count(len(self.warnings), "warning")}'
         steps = f' in {_count(self.facts["steps"], "step")}' if 'steps' in self.facts else ''
-        lines = [f'{self.env}: {counts}{steps}']
-        lines += [f'problem: {sentence}' for sentence in self.problems]
-        lines += [f'warning: {sentence}' for sentence in self.warnings]
-        return '\n'.join([*lines, *(f'  {label:<17} {words}' for label, words in _facts(self.facts))])
+        sentences = {'problem': self.problems, 'warning': self.warnings}
+        said = [f'{kind}: {sentence}' for kind, each in sentences.items() for sentence in each]
+        facts = [f'  {label:<17} {words}' for label, words in _facts(self.facts)]
+        return '\n'.join([f'{self.env}: {counts}{steps}', *said, *facts])
 
     def to_json(self) -> dict[str, Any]:
         """The report in what JSON has: numbers are finite, or null."""

@@ -13,13 +13,14 @@ from zoo.core.data import Obs, leaves
 from zoo.core.spaces import (
     ACTION_MASK,
     Dict,
+    Space,
     leaf_spaces,
     map_spaces,
     mask_space,
     n_values,
     obs_dtype,
 )
-from zoo.env.errors import BrokenContractError, of_entry
+from zoo.env.errors import BrokenContractError
 from zoo.env.masks import choice_slices
 from zoo.env.tensor.base import State, TensorEnv, choose, rebuild, state_leaves
 
@@ -85,7 +86,7 @@ class StepProgram:
         for leaf in state_leaves(state):
             _check_is_tensor('the state of reset', leaf)
             self._check('the state of reset', leaf, (len(noise), *leaf.shape[1:]), leaf.dtype)
-        return Fresh(state, self._observe(state, len(noise)))
+        return Fresh(state, self._observed(self.env.obs_space, self.env.observe(state), len(noise)))
 
     def carry(self, fresh: Fresh) -> Carry:
         """The start of all B envs."""
@@ -112,7 +113,7 @@ class StepProgram:
             )
         state, reward, terminated = returned
         self._check_step(carry.state, state, reward, terminated)
-        next_obs = self._observe(state, self._n_env)
+        next_obs = self._observed(self.env.obs_space, self.env.observe(state), self._n_env)
         age = carry.age + 1
         truncated = age >= self._limit
         ended = terminated | truncated
@@ -120,8 +121,7 @@ class StepProgram:
         obs = after if next_obs is state else choose(ended, fresh.obs, next_obs)
         # 0 * x is nan where x is not finite; obs is included for the first observations of new episodes
         seen = self._watch(obs, self._watch(next_obs, reward))
-        for choice in self._choices:  # the action mask must leave each one something
-            seen = torch.where(obs[ACTION_MASK][:, choice].any(1), seen, torch.nan)
+        seen = self._watch_mask(obs[ACTION_MASK], seen) if self._choices else seen
         nan_mark = torch.add(carry.nan_mark, seen, alpha=0)
         carry = Carry(after, age.masked_fill(ended, 0), nan_mark, carry.n_finite_step + (nan_mark == 0))
         return carry, StepOutcome(obs, next_obs, reward, terminated, truncated)
@@ -134,34 +134,37 @@ class StepProgram:
             seen = self._watch_leaf(path, x, seen)
         return seen
 
+    def watch_first(self, path: str, x: Tensor) -> Tensor:
+        """[N], finite where a leaf of first observations is what it may be."""
+        seen = self._watch_leaf(path, x, torch.zeros(len(x), device=self._device))
+        return self._watch_mask(x, seen) if path == ACTION_MASK else seen
+
+    def _watch_mask(self, mask: Tensor, seen: Tensor) -> Tensor:
+        """[B], finite where `seen` is and the action mask leaves something of each choice."""
+        for choice in self._choices:
+            seen = torch.where(mask[:, choice].any(1), seen, torch.nan)
+        return seen
+
     def _watch_leaf(self, path: str, x: Tensor, seen: Tensor) -> Tensor:
         x = x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
         if path in self._n_value:
             return torch.where(((x >= 0) & (x < self._n_value[path])).all(1), seen, torch.nan)
         return torch.add(seen, x.sum(1), alpha=0) if x.is_floating_point() else seen
 
-    def _observe(self, state: State, n: int) -> Obs:
-        obs = self.env.observe(state)
-        if isinstance(self.env.obs_space, Dict):
-            return self._checked(self.env.obs_space, obs, n, '')
-        self._check('the observation', obs, (n, *self.env.obs_space.shape), self._dtypes[''])
-        return obs
-
-    def _checked(self, space: Dict, obs: object, n: int, path: str) -> dict[str, Any]:
-        """The observations of n states, in the order of the space."""
+    def _observed(self, space: Space, obs: Any, n: int, path: str = '') -> Any:
+        """The observations of n states, in the order of the space. Raises: BrokenContractError."""
+        what = f'the observation {path!r}' if path else 'the observation'
+        if not isinstance(space, Dict):
+            self._check(what, obs, (n, *space.shape), self._dtypes[path])
+            return obs
         if not isinstance(obs, dict) or set(obs) != set(space.spaces):
             got = f'has the entries {", ".join(map(str, obs))}' if isinstance(obs, dict) else f'is {_form(obs)}'
             wanted = f'a dict with {", ".join(space.spaces)}'
-            raise BrokenContractError(f'the observation{of_entry(path)} {got}', wanted, 'return what obs_space says')
-        found = {}
-        for name, each in space.spaces.items():
-            where, x = f'{path}.{name}' if path else name, obs[name]
-            if isinstance(each, Dict):
-                found[name] = self._checked(each, x, n, where)
-            else:
-                self._check(f'the observation{of_entry(where)}', x, (n, *each.shape), self._dtypes[where])
-                found[name] = x
-        return found
+            raise BrokenContractError(f'{what} {got}', wanted, 'return what obs_space says')
+        return {
+            name: self._observed(each, obs[name], n, f'{path}.{name}' if path else name)
+            for name, each in space.spaces.items()
+        }
 
     def _check_step(self, before: State, state: State, reward: Tensor, terminated: Tensor) -> None:
         if (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -42,8 +41,7 @@ from zoo.env.errors import (
 )
 from zoo.env.families.family import EnvRequest, env_family
 from zoo.env.interface import AnyVectorEnv
-from zoo.env.make import raise_kwargs_error
-from zoo.env.masks import choice_slices
+from zoo.env.make import explaining
 from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, State, TensorEnv, rebuild, state_leaves
 from zoo.env.tensor.program import Carry, Compile, CompiledProgram, Fresh, StepOutcome, StepProgram
 
@@ -99,8 +97,9 @@ class TensorVectorEnv(AnyVectorEnv):
         if self._first:
             sequence = np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, self._first))
         self._generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
-        self._place.step, self._noise = 0, iter(())
-        fresh, _ = self._next_noise()
+        self._place.step = 0
+        self._noise = _drawn(self.program, self._generator, self._n_block, self.n_env, self._place)
+        fresh, _ = next(self._noise)
         self.carry = self.program.carry(fresh)
         self._check_first(fresh.obs)
         if self._compile is not None:
@@ -169,7 +168,7 @@ class TensorVectorEnv(AnyVectorEnv):
                 f"{self.device}; pass the policy's output unchanged, and make both for the same device."
             )
         self._place.step += 1
-        fresh, noise = self._next_noise()
+        fresh, noise = next(self._noise)
         try:
             self.carry, out = self.run(self.carry, action, fresh, noise)
         except BrokenContractError as error:
@@ -204,58 +203,41 @@ class TensorVectorEnv(AnyVectorEnv):
         """
         self._compile = compile
 
-    def _next_noise(self) -> tuple[Fresh, Tensor]:
-        """New episodes for the rows that end at the next step, and the noise of that step."""
-        drawn = next(self._noise, None)
-        if drawn is None:
-            self._noise = self._draw()
-            drawn = next(self._noise)
-        return drawn
-
-    def _draw(self) -> Iterator[tuple[Fresh, Tensor]]:
-        """New episodes and noise of several steps, drawn together."""
-        env, n_step = self.program.env, self._n_block
-
-        def uniform(*shape: int) -> Tensor:
-            return torch.rand(shape, generator=self._generator, device=self.device)
-
-        try:
-            fresh = self.program.begin(uniform(n_step * self.n_env, env.n_noise))
-        except BrokenContractError as error:
-            raise self._place.error(None, *error.args) from error
-        states, obs = self._by_step(fresh.state), self._by_step(fresh.obs)
-        noise = uniform(n_step, self.n_env, env.n_step_noise).unbind(0)
-        return iter([(Fresh(*pair), row) for *pair, row in zip(states, obs, noise, strict=True)])
-
-    def _by_step(self, state: State) -> list[State]:
-        """States of B * n rows -> n states of B rows."""
-        if isinstance(state, Tensor):
-            return list(state.view(self._n_block, self.n_env, *state.shape[1:]).unbind(0))
-        return [rebuild(state, list(row)) for row in zip(*map(self._by_step, state_leaves(state)), strict=True)]
-
     def _check_first(self, obs: Obs) -> None:
-        for (path, leaf), (_, x) in zip(leaf_spaces(self.obs_space), leaves(obs), strict=True):
-            fine = self._is_fine(leaf, x, is_mask=path == ACTION_MASK)
-            if not fine.all():
-                index = int((~fine).nonzero()[0])
-                raise self._place.error(
-                    index,
-                    f'the observation{of_entry(path)} of reset is {x[index].tolist()}',
-                    'an action mask that allows something'
-                    if path == ACTION_MASK
-                    else 'finite numbers inside of obs_space',
-                    'fix reset, or the space',
-                )
+        for path, x in leaves(obs):
+            is_bad = self.program.watch_first(path, x).isnan()
+            if is_bad.any():
+                index = int(is_bad.nonzero()[0])
+                got = f'the observation{of_entry(path)} of reset is {x[index].tolist()}'
+                is_mask = path == ACTION_MASK
+                wanted = 'an action mask that allows something' if is_mask else 'finite numbers inside of obs_space'
+                raise self._place.error(index, got, wanted, 'fix reset, or the space')
 
-    def _is_fine(self, leaf: Leaf, x: Tensor, is_mask: bool) -> Tensor:
-        """[B] bool, which values of a leaf can be."""
-        if is_mask:
-            return torch.stack([x[:, choice].any(1) for choice in choice_slices(self.action_space)]).all(0)
-        fine = torch.isfinite(x) if x.is_floating_point() else x >= 0
-        if isinstance(leaf, Discrete | MultiDiscrete):
-            n = leaf.n if isinstance(leaf, Discrete) else np.reshape(leaf.nvec, leaf.shape)
-            fine = fine & (x < torch.as_tensor(n, device=x.device))
-        return fine.reshape(len(x), -1).all(1)
+
+def _drawn(
+    program: StepProgram, generator: torch.Generator, n_step: int, n_env: int, place: Place
+) -> Iterator[tuple[Fresh, Tensor]]:
+    """For each step new episodes, of which the rows that end at it take theirs, and its noise: drawn for n_step steps."""
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator, device=generator.device)
+
+    while True:
+        try:
+            fresh = program.begin(uniform(n_step * n_env, program.env.n_noise))
+        except BrokenContractError as error:
+            raise place.error(None, *error.args) from error
+        states, obs = _by_step(fresh.state, n_step), _by_step(fresh.obs, n_step)
+        noise = uniform(n_step, n_env, program.env.n_step_noise).unbind(0)
+        yield from [(Fresh(*pair), row) for *pair, row in zip(states, obs, noise, strict=True)]
+
+
+def _by_step(state: State, n_step: int) -> list[State]:
+    """A state of all rows -> one of B rows for each step."""
+    if isinstance(state, Tensor):
+        return list(state.view(n_step, len(state) // n_step, *state.shape[1:]).unbind(0))
+    parts = [_by_step(leaf, n_step) for leaf in state_leaves(state)]
+    return [rebuild(state, list(row)) for row in zip(*parts, strict=True)]
 
 
 def _spaces(env: TensorEnv, name: str, action_mask: str) -> tuple[Space, Leaf]:
@@ -302,13 +284,7 @@ def _check_mask_space(env: TensorEnv, name: str, action_mask: str) -> None:
 def make_tensor_env(request: EnvRequest, /, **kwargs: Any) -> TensorEnv:
     """The env that is registered as `request.game`, made with env.kwargs on the device of the request."""
     source = TENSOR_ENV_REGISTRY.get(request.game)
-    parameters = inspect.signature(source).parameters.values()
-    takes = {p.name: p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    missing = [key for key, p in takes.items() if p.default is p.empty and key not in kwargs]
-    unknown = [key for key in kwargs if key not in takes and not takes_any]
-    raise_kwargs_error(request.name, unknown, missing, list(takes))
-    with torch.device(request.device):
+    with explaining(source, {}, kwargs, request.name), torch.device(request.device):
         env = source(**kwargs)
     if not isinstance(env, TensorEnv):
         raise EnvContractError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any, Literal
 
 import gymnasium
@@ -80,24 +81,23 @@ class Target:
         self._space = convert_space(space, 'action', 'probe')
         self._leaves = [leaf for _, leaf in plain.leaf_spaces(self._space)]
         self._scales = [_middle_and_half(leaf) if isinstance(leaf, plain.Box) else None for leaf in self._leaves]
-        self.size = sum(map(_size, self._leaves))
+        self._places, self._bits = _slices(map(_size, self._leaves)), _slices(map(mask_size, self._leaves))
+        self.size = self._places[-1].stop
 
     def draw(self, rng: np.random.Generator, mask: np.ndarray | None = None) -> np.ndarray:
         """[size]: for each choice a one-hot row, for each bit -1 or 1, for each number one from -0.8 to 0.8.
 
         Args: mask: [n_mask] bool, what may be chosen; None: everything.
         """
-        parts, start = [], 0
-        for leaf, scale in zip(self._leaves, self._scales, strict=True):
-            for n in plain.n_values(leaf):
-                legal = np.arange(n) if mask is None else np.flatnonzero(mask[start : start + n])
-                parts.append(np.eye(1, n, int(rng.choice(legal)))[0])
-                start += n
+        parts = []
+        for leaf, scale, bits in zip(self._leaves, self._scales, self._bits, strict=True):
+            n = bits.stop - bits.start
+            legal = np.ones(n, bool) if mask is None else mask[bits]
+            for choice in choice_slices(leaf):
+                taken = int(rng.choice(np.flatnonzero(legal[choice])))
+                parts.append(np.eye(1, choice.stop - choice.start, taken)[0])
             if isinstance(leaf, plain.MultiBinary):
-                n = _size(leaf)
-                bits = rng.integers(2, size=n) if mask is None else rng.integers(2, size=n) * mask[start : start + n]
-                parts.append(bits * 2.0 - 1.0)
-                start += n
+                parts.append(rng.integers(2, size=n) * legal * 2.0 - 1.0)
             elif isinstance(leaf, plain.Box) and scale is not None:
                 middle, half = scale
                 number = rng.uniform(-0.8, 0.8, _size(leaf))
@@ -106,33 +106,33 @@ class Target:
 
     def score(self, action: Action, target: np.ndarray) -> float:
         """Of an action in the env's own form."""
-        scores, start = [], 0
-        for leaf, scale, part in zip(self._leaves, self._scales, _parts(self._space, action), strict=True):
-            stop = start + _size(leaf)
-            scores.append(_score(leaf, scale, np.asarray(part), target[start:stop]))
-            start = stop
+        leaves = zip(self._leaves, self._scales, self._places, _parts(self._space, action), strict=True)
+        scores = [_score(leaf, scale, np.asarray(part), target[at]) for leaf, scale, at, part in leaves]
         return float(np.mean(scores))
 
     def check_legal(self, action: Action, mask: np.ndarray) -> None:
         """Raises: EnvError if the mask [n_mask] forbids the action."""
-        start = 0
-        for leaf, part in zip(self._leaves, _parts(self._space, action), strict=True):
-            if isinstance(leaf, plain.Box):
-                continue
-            choices = plain.n_values(leaf)
-            if choices:
-                index = np.ravel(part) - np.ravel(getattr(leaf, 'start', 0))
-                taken = start + np.cumsum((0, *choices[:-1])) + index
-                is_legal = bool(mask[taken].all())
-            else:
-                is_legal = not np.any(np.ravel(part).astype(bool) & ~mask[start : start + _size(leaf)])
-            if not is_legal:
+        for leaf, bits, part in zip(self._leaves, self._bits, _parts(self._space, action), strict=True):
+            if bits.stop > bits.start and not mask[bits][_taken(leaf, part)].all():
                 raise EnvError(f'the action {action!r} is illegal under the mask {mask.astype(int)}')
-            start += _size(leaf)
+
+
+def _slices(sizes: Iterable[int]) -> list[slice]:
+    """Places one after the other."""
+    stops = list(accumulate(sizes))
+    return list(map(slice, [0, *stops], stops))
 
 
 def _size(leaf: plain.Leaf) -> int:
-    return sum(plain.n_values(leaf)) or int(np.prod(leaf.shape))
+    return mask_size(leaf) or int(np.prod(leaf.shape))
+
+
+def _taken(leaf: plain.Leaf, action: Any) -> np.ndarray:
+    """The places of the values that an action chooses, or of the bits that it sets, among all of a leaf."""
+    if isinstance(leaf, plain.MultiBinary):
+        return np.flatnonzero(action)
+    index = np.ravel(action) - np.ravel(getattr(leaf, 'start', 0))
+    return np.cumsum((0, *plain.n_values(leaf)[:-1])) + index
 
 
 def _parts(space: plain.Space, action: Any) -> list[Any]:
@@ -156,9 +156,7 @@ def _score(leaf: plain.Leaf, scale: Scale, action: np.ndarray, target: np.ndarra
         return float(np.maximum(1.0 - distance, -1.0).mean())
     if isinstance(leaf, plain.MultiBinary):
         return float((np.where(np.ravel(action), 1.0, -1.0) * target).mean())
-    index = np.ravel(action) - np.ravel(getattr(leaf, 'start', 0))
-    starts = np.cumsum((0, *plain.n_values(leaf)[:-1]))
-    return float((target[starts + index] * 2.0 - 1.0).mean())
+    return float((target[_taken(leaf, action)] * 2.0 - 1.0).mean())
 
 
 @ENV_REGISTRY.register('any_space')
@@ -169,8 +167,6 @@ class AnySpace(gymnasium.Env):
 
     Args: obs: a name of OBS_SPACES;  action: one of ACTION_SPACES;  n_step: steps of an episode.
     """
-
-    metadata = {'render_modes': []}
 
     def __init__(self, obs: str = 'box', action: str = 'discrete', n_step: int = 8) -> None:
         self.observation_space = make_space(OBS_SPACES, obs, 'obs')
@@ -220,8 +216,6 @@ class OneStep(gymnasium.Env):
       masked: each episode allows random actions only, with the target among them; an illegal one raises.
     """
 
-    metadata = {'render_modes': []}
-
     def __init__(self, action: str = 'discrete', masked: bool = False) -> None:
         self.action_space = make_space(ACTION_SPACES, action, 'action')
         self._plain = convert_space(self.action_space, 'action', 'one_step')
@@ -259,8 +253,6 @@ class RandomMasks(gymnasium.Env):
     Args: action: 'discrete' (8 actions) or 'multi_discrete' (3 and 5).
       source: where the mask is: 'info', 'obs' (observations are a Dict) or 'method'.
     """
-
-    metadata = {'render_modes': []}
 
     def __init__(
         self,
