@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 import torch
 
 from zoo.core.errors import show_error
-from zoo.core.files import whole_file
+from zoo.core.files import read_small, whole_file
 from zoo.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class ResultFile:
         if threads is not None:
             self._facts['threads'] = dict(threads)
         self._before: dict[str, Any] = {}  # what the file said; nothing if there is none, or it was damaged
-        with suppress(OSError, ValueError):
-            found = json.loads(self._path.read_bytes())
+        with suppress(OSError, ValueError, RecursionError):
+            found = json.loads(read_small(self._path))
             self._before = found if isinstance(found, dict) else {}
         n_before = self._before.get('n_killed')
         n = (n_before if isinstance(n_before, int) else 0) + (self._before.get('state') == 'running')
