@@ -19,6 +19,7 @@ import torch
 
 from zoo.core.errors import show_error
 from zoo.core.files import read_small, whole_file
+from zoo.core.streams import without_passwords
 from zoo.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class ResultFile:
             'versions': versions(),
             'machine': machine(),
             'commit': commit(),
-            'command': command(),
+            'command': [without_passwords(word) for word in command()],
         }
         if threads is not None:
             self._facts['threads'] = dict(threads)
@@ -89,7 +90,14 @@ class ResultFile:
         Args: numbers: env_step, train_iter, last_return, best_return, wall_s, env_step_per_s, stop_reason, and of this process
             seconds of each part and timed_s, which the file has with those before.
         """
-        self._write({'state': state, **numbers, **self._times(numbers), **({'error': error} if error else {})})
+        self._write(
+            {
+                'state': state,
+                **numbers,
+                **self._times(numbers),
+                **({'error': without_passwords(error)} if error else {}),
+            }
+        )
 
     def see_exit(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """For `ExitStack.push`: says how the run ended if an error leaves the stack, which is while the run is made."""

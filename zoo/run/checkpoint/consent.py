@@ -19,6 +19,7 @@ from zoo.config.user_code import is_in_file, load_home, members, names_code, spl
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
 from zoo.core.registry import ENV_REGISTRY
+from zoo.core.streams import without_passwords
 from zoo.run.checkpoint.file import CheckpointError, malformed, shown
 from zoo.run.checkpoint.schema import SavedRun, leaf_values
 from zoo.run.resources import SAMPLE_KEYS, machine_memory, sample_bytes
@@ -257,7 +258,7 @@ def _addresses(config: object) -> Iterator[tuple[str, Any]]:
         else:
             reaches = key in ADDRESSES and isinstance(value, str)
         if reaches:
-            yield path, value
+            yield path, without_passwords(value) if isinstance(value, str) else value
 
 
 def _key_of(path: str) -> str:

@@ -14,10 +14,11 @@ from typing import Any, Literal
 import numpy as np
 
 from zoo.config.section import value_at
-from zoo.config.yaml_io import config_of_yaml
+from zoo.config.yaml_io import config_of_yaml, storable
 from zoo.core.errors import UserError
 from zoo.core.files import open_without_link, read_small
 from zoo.core.registry import closest
+from zoo.core.streams import without_passwords
 from zoo.run.base_config import LoggerConfig
 from zoo.run.config_check import without_derived_values
 from zoo.run.folder import is_locked
@@ -103,7 +104,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     """The run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config cannot be read."""
     folder = _folder_of(Path(path))
     try:
-        config = config_of_yaml(folder / CONFIG)
+        config = storable(config_of_yaml(folder / CONFIG))
     except OSError as error:
         raise UserError(
             f'{folder / CONFIG} cannot be read ({error.strerror}); name a folder that a run wrote'
@@ -288,7 +289,7 @@ def _number(value: object) -> float:
 def _json(path: Path) -> dict[str, Any]:
     found = None
     with suppress(OSError, ValueError):
-        found = json.loads(read_small(path))
+        found = json.loads(without_passwords(read_small(path).decode()))
     return found if isinstance(found, dict) else {}
 
 
