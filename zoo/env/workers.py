@@ -62,7 +62,7 @@ from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_watched, numbers_of, watche
 from zoo.env.serial import SingleEnvs
 
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
-MAX_WAIT = 1e6  # seconds; a system counts them in milliseconds, of 31 bits
+LOOK_S, STOPPED_S = 0.25, 1.0  # of one look at a pipe; by which a look of a process that was stopped is too long
 
 logger = logging.getLogger(__name__)
 
@@ -244,7 +244,8 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         for i, (process, pipe) in enumerate(zip(self.processes, self._pipes, strict=True)):
             if process is None:  # it was never made
                 continue
-            fault = None if terminate else _close_fault(pipe, deadline, self._is_stepping)
+            patience = Patience(deadline - time.monotonic())
+            fault = None if terminate else _close_fault(pipe, patience, self._is_stepping)
             if isinstance(fault, Raised):
                 logger.warning('env %r, index %d: close raised %s (%s)', self._name, i, fault.words, fault.at)
             limit = deadline if terminate or fault == 'late' else deadline + GRACE
@@ -308,11 +309,11 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
     def _answers(self, indices: Iterable[int], when: str) -> tuple[list[Any], list[int]]:
         """The results of all these envs, and which episodes broke off: theirs is a step without reward. Makes envs anew."""
-        deadline = time.monotonic() + self._limit(when)
+        patience = Patience(self._limit(when))
         results: list[Any] = []
         faults: dict[int, Fault] = {}
         for i in indices:
-            is_good, result = _receive(self._pipes[i], deadline)
+            is_good, result = _receive(self._pipes[i], patience)
             if not is_good:
                 faults[i], result = result, _complete(result) or (0.0, False, False, None, None)
             results.append(result)
@@ -334,18 +335,18 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             self._pipes[i].close()
             self._start(i)
             when = CONSTRUCTION
-            is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
+            is_good, fault = _receive(self._pipes[i], Patience(self._limit(when)))
             if is_good:
                 when = RESET
                 self._send(i, ('reset', {'seed': restart_seed(self._seeds[i], self._restarts.count)}), when)
-                is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
+                is_good, fault = _receive(self._pipes[i], Patience(self._limit(when)))
             if is_good:
                 self.failed_index = None
                 return
 
     def _limit(self, when: str) -> float:
         """Seconds to wait for an answer."""
-        return min(self._timeout * (CONSTRUCTION_CALLS if when == CONSTRUCTION else 1), MAX_WAIT)
+        return self._timeout * (CONSTRUCTION_CALLS if when == CONSTRUCTION else 1)
 
     def _error(self, faults: dict[int, Fault], when: str) -> BaseException:
         """What to raise of the faults of some envs; where it is an EnvError and nothing is made anew, all are ended."""
@@ -385,10 +386,28 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return error
 
 
-def _receive(pipe: Connection, deadline: float) -> tuple[bool, Any]:
+class Patience:
+    """Seconds to wait for answers; those in which this process was stopped, as by Ctrl-Z, and its workers too, do not count."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+
+    def has_answer(self, pipe: Connection) -> bool:
+        """Waits for one; whether it came in time."""
+        while True:
+            start, seconds = time.monotonic(), max(min(self._left, LOOK_S), 0.0)
+            has_come = pipe.poll(seconds)
+            waited = time.monotonic() - start
+            if waited < seconds + STOPPED_S:
+                self._left -= waited
+                if has_come or self._left <= 0:
+                    return has_come
+
+
+def _receive(pipe: Connection, patience: Patience) -> tuple[bool, Any]:
     """(True, the result of a worker), or (False, its fault)."""
     try:
-        return pipe.recv() if pipe.poll(max(deadline - time.monotonic(), 0.0)) else (False, 'late')
+        return pipe.recv() if patience.has_answer(pipe) else (False, 'late')
     except (EOFError, OSError):
         return False, 'dead'
 
@@ -398,13 +417,13 @@ def _complete(fault: Fault) -> Any:
     return fault.step if isinstance(fault, Raised) else None
 
 
-def _close_fault(pipe: Connection, deadline: float, is_stepping: bool) -> Fault:
+def _close_fault(pipe: Connection, patience: Patience, is_stepping: bool) -> Fault:
     """How a worker that was told to close ended: 'dead', as it should, or what its close raised, or 'late'."""
     if is_stepping:
-        is_good, fault = _receive(pipe, deadline)
+        is_good, fault = _receive(pipe, patience)
         if not is_good:  # what the step raised is of no interest any more
             return 'late' if fault == 'late' else 'dead'
-    return _receive(pipe, deadline)[1]
+    return _receive(pipe, patience)[1]
 
 
 def _join(indices: Iterable[int]) -> str:
