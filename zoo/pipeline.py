@@ -37,7 +37,8 @@ from zoo.run.job import SerialJob
 from zoo.run.launch import Launch, continued, launched, note, starts_learners, train_with_learners
 from zoo.run.observers.callbacks import CallbackError, callback_problems
 from zoo.run.result import TrainResult
-from zoo.run.signals import EnvWatch, Interrupted, catch_signals
+from zoo.run.signals import Interrupted, catch_signals
+from zoo.worker.env_watch import EnvWatch
 from zoo.worker.evaluator import OnEvaluation
 
 logger = logging.getLogger(__name__)
