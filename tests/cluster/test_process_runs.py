@@ -195,7 +195,7 @@ def test_error_of_an_env_ends_the_run_with_its_own_words(tmp_path: Path, vectori
 @pytest.mark.parametrize('engine', ['process', 'inline'])
 def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(tmp_path: Path, engine: str) -> None:
     env = dict(kwargs={'at': 20, 'marker': str(tmp_path / 'hung')}, step_timeout=2, vectorization='sync')
-    words = r"env '.*faulty_env', index \d .*, step \d+: no answer within 2 s, at .*test_process_runs.py:\d+"
+    words = r"env '.*faulty_env.*', index \d .*, step \d+: no answer within 2 s, at .*test_process_runs.py:\d+"
     with pytest.raises(EnvError, match=words):
         serial_pipeline(config(tmp_path, env=env, cluster=dict(engine=engine, runner_timeout=PATIENCE)))
 
