@@ -37,7 +37,8 @@ from zoo.run.job import SerialJob
 from zoo.run.launch import Launch, continued, launched, note, starts_learners, train_with_learners
 from zoo.run.observers.callbacks import CallbackError, callback_problems
 from zoo.run.result import TrainResult
-from zoo.run.signals import EnvWatch, Interrupted, catch_signals
+from zoo.run.signals import Interrupted, catch_signals
+from zoo.worker.env_watch import EnvWatch
 from zoo.worker.evaluator import OnEvaluation
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,8 @@ def serial_pipeline(
       overrides: 'a.b.c=value' strings, applied last.
       profile: number of iterations to time after 2 to warm up (result in the log and in profile.txt of the run
         folder); torch's profiler traces the next 3 (trace.json). The run then continues; its results do not change.
-      trust: True, or a list of modules: code that the config of the run to resume may name, as 'module:function'.
+      trust: True, or a list of modules: code that the config of the run to resume may name, as 'module:function'. To reach
+        a tracker or a cluster that it names takes True.
         Registered names need no trust, nor do those that an override or an earlier call in this process gave.
       model: a network for the policy, in place of the one that policy.model names; its methods are those of a registered
         model. `load_policy(run, model=...)` needs it again.

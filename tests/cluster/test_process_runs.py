@@ -24,6 +24,7 @@ from tests.policy_envs import job_config
 from tests.processes import PATIENCE, descendants, group_of, is_alive, left, wait_until, words_of
 from zoo.config.yaml_io import save_yaml
 from zoo.core.errors import RunError
+from zoo.env import EnvError
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.config import resolve_config
@@ -189,6 +190,14 @@ def test_error_of_an_env_ends_the_run_with_its_own_words(tmp_path: Path, vectori
     assert where and 'the wheel came off' in words, words
     assert int(where[1]) + int(where[2]) == int(where[3]) and where[4] == socket.gethostname()
     assert 'test_process_runs.py:' in words
+
+
+@pytest.mark.parametrize('engine', ['process', 'inline'])
+def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(tmp_path: Path, engine: str) -> None:
+    env = dict(kwargs={'at': 20, 'marker': str(tmp_path / 'hung')}, step_timeout=2, vectorization='sync')
+    words = r"env '.*faulty_env.*', index \d .*, step \d+: no answer within 2 s, at .*test_process_runs.py:\d+"
+    with pytest.raises(EnvError, match=words):
+        serial_pipeline(config(tmp_path, env=env, cluster=dict(engine=engine, runner_timeout=PATIENCE)))
 
 
 def test_runner_that_hangs_is_replaced_and_the_run_ends(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -71,9 +73,10 @@ def cluster(**options: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope='module', autouse=True)
 def session() -> Iterator[str]:
-    """One local cluster for all tests, since starting one takes seconds; its address as an override."""
-    with warnings.catch_warnings():
+    """One cluster for all tests, since starting one takes seconds; its address as an override. Other processes may join it."""
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter('ignore')
+        patch.setattr(ray_cluster, '_alone', contextlib.nullcontext)
         assert ray_cluster.join(None, {'CPU': N_CPU, 'GPU': 0}, None)
         yield f'cluster.address={ray.get_runtime_context().gcs_address}'
         ray_cluster.leave()
@@ -89,6 +92,40 @@ def engine(session: str) -> Iterator[RayEngine]:
     pids = [pid for _, pid in engine.pids().values()]
     engine.close()
     assert not left(pids, 0.0)
+
+
+SOCKETS = """
+import contextlib, os
+from pathlib import Path
+from tests.processes import descendants
+from zoo.cluster import ray_cluster
+
+assert ray_cluster.join(None, {'CPU': 1, 'GPU': 0}, None)
+owners = {}  # of sockets
+for pid in (os.getpid(), *descendants(os.getpid())):
+    for fd in Path(f'/proc/{pid}/fd').glob('*'):
+        with contextlib.suppress(OSError):
+            owners[os.readlink(fd)] = pid
+for family in ('tcp', 'tcp6'):
+    for line in Path(f'/proc/net/{family}').read_text().splitlines()[1:]:
+        _, place, _, state, *_, inode = line.split()[:10]
+        if state == '0A' and f'socket:[{inode}]' in owners:
+            print(place.partition(':')[0], owners[f'socket:[{inode}]'])
+ray_cluster.leave()
+"""
+
+
+def test_local_cluster_listens_on_the_loopback_interface_and_its_token_is_private(tmp_path: Path) -> None:
+    (tmp_path / 'sockets.py').write_text(SOCKETS)
+    (tmp_path / '.ray').mkdir()
+    (tmp_path / '.ray' / 'auth_token').write_text('0' * 64)
+    command = [sys.executable, str(tmp_path / 'sockets.py')]
+    environment = {**os.environ, 'HOME': str(tmp_path), 'PYTHONPATH': str(REPO)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    found = [line.split() for line in done.stdout.splitlines()]
+    assert len({pid for _, pid in found}) >= 3, done.stderr  # gcs, raylet, the process itself
+    assert {address for address, _ in found} <= {'0100007F', '0000000000000000FFFF00000100007F'}
+    assert (tmp_path / '.ray' / 'auth_token').stat().st_mode & 0o077 == 0
 
 
 def order(group: int, collect_iter: int, version: int | None = 0) -> Order:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from zoo.cluster.scheduler import Orders
 from zoo.cluster.weights import WeightLayout
 from zoo.core.spaces import Box
 from zoo.env.errors import EnvContractError, EnvError, Restarts
+from zoo.run.config import resolve_config
 from zoo.worker.collector import Steps
 
 T, B = 2, 2
@@ -145,3 +147,6 @@ def test_resets_need_runners_that_wait(env: Any, collect: Any, words: str | None
     config = {'cluster': {'max_lag': 1}, 'env': env, 'policy': {'collect': collect}}
     assert [problem.startswith(words or '') for problem in lag_problems(config)] == ([True] if words else [])
     assert not list(lag_problems({**config, 'cluster': {'max_lag': 0}}))
+    for problem in lag_problems(config):  # what it advises exists
+        for mode in re.findall(r'batch_mode=(\w+)', problem):
+            resolve_config('cartpole_ppo', [f'policy.collect.batch_mode={mode}'])

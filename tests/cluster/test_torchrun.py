@@ -157,6 +157,20 @@ def test_killed_rank_resumes_from_the_newest_checkpoint_in_its_own_folder(tmp_pa
     assert started.output.count('run folder: ') == 1
 
 
+def test_ranks_end_with_the_agent_that_is_killed(tmp_path: Path) -> None:
+    started = Started(tmp_path, 2, 'cartpole_ppo', *ENDLESS)
+    started.wait_for_checkpoints(1)
+    ranks = started.ranks()
+    assert len(ranks) == 2
+    os.kill(started.process.pid, signal.SIGKILL)
+    try:
+        assert left(ranks) == []
+    finally:
+        for pid in left(ranks, 0.0):
+            os.kill(pid, signal.SIGKILL)
+        started.process.wait()
+
+
 def test_signals_to_the_group_save_once_and_leave_no_process(tmp_path: Path) -> None:
     numbers = signal.SIGINT, signal.SIGTERM
     runs = [Started(tmp_path / number.name, 2, 'cartpole_ppo', *ENDLESS) for number in numbers]

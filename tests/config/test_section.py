@@ -8,6 +8,8 @@ import json
 import pickle
 import subprocess
 import sys
+import types
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,9 +17,24 @@ import pytest
 import torch
 from easydict import EasyDict
 from pydantic import Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
+import zoo
+from zoo.config.problems import describe
 from zoo.config.schedule import Schedule
-from zoo.config.section import Config, ConfigError, Section, fields_of, frozen, plain, validate, value_at
+from zoo.config.section import (
+    Config,
+    ConfigError,
+    Section,
+    fields_of,
+    frozen,
+    is_class,
+    plain,
+    sections_of,
+    validate,
+    value_at,
+)
+from zoo.config.source import parse_value
 
 
 class Inner(Section):
@@ -377,3 +394,26 @@ def test_section_is_read_as_a_dict_of_its_keys() -> None:
 def test_frozen_section_refuses_every_change(change: Any) -> None:
     with pytest.raises(TypeError, match='the config is read-only once the run starts'):
         change(frozen(Own, {}))
+
+
+class _Alias(types.GenericAlias):
+    """list[str] as it is on Python 3.10, where isinstance(list[str], type) is true."""
+
+    __class__ = property(lambda self: type)  # type: ignore[assignment]
+
+
+def test_generic_alias_of_python_3_10_is_no_class() -> None:
+    alias = _Alias(list, (str,))
+    assert isinstance(alias, type)
+    assert not is_class(alias, object) and is_class(Section, Section) and not is_class(Section(), Section)
+    assert sections_of(alias) == [] and describe(alias) == describe(list[str])
+    assert parse_value('[a, b]', FieldInfo(annotation=alias)) == ['a', 'b']
+
+
+def test_types_are_told_by_one_function() -> None:
+    folder = Path(zoo.__file__).parent
+    files = [*folder.glob('config/*.py'), folder / 'run' / 'config.py', folder / 'model' / 'encoder.py']
+    found = [
+        f'{file.name}: {line}' for file in files for line in file.read_text().splitlines() if 'issubclass(' in line
+    ]
+    assert len(found) == 1 and found[0].startswith('section.py: '), found

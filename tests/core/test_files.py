@@ -11,7 +11,7 @@ import pytest
 from tests.run.processes import fill, small_disk
 from zoo.config.source import load_config
 from zoo.config.yaml_io import save_yaml
-from zoo.core.files import is_in_place, whole_file
+from zoo.core.files import is_in_place, open_without_link, read_small, whole_file
 
 
 def test_whole_file_that_is_not_finished_leaves_the_old_one(tmp_path: Path) -> None:
@@ -51,3 +51,34 @@ def test_file_is_in_place_until_it_or_its_folder_is_removed_moved_or_replaced(tm
         assert is_in_place(tmp_path / 'c/b/file', opened)
         shutil.rmtree(tmp_path / 'c')
         assert not is_in_place(tmp_path / 'c/b/file', opened)
+
+
+def test_only_a_regular_file_of_a_run_folder_is_opened(tmp_path: Path) -> None:
+    (tmp_path / 'file').write_text('text')
+    (tmp_path / 'link').symlink_to(tmp_path / 'file')
+    (tmp_path / 'zeros').symlink_to('/dev/zero')
+    os.mkfifo(tmp_path / 'pipe')
+    for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT):
+        os.close(open_without_link(tmp_path / 'file', flags))
+        for name in ('link', 'zeros', 'pipe'):
+            with pytest.raises(OSError, match=r'symbolic links|no regular file'):
+                open_without_link(tmp_path / name, flags)
+    with pytest.raises(OSError, match='no regular file'):
+        open_without_link('/dev/zero', os.O_RDONLY)
+    with pytest.raises(OSError):
+        open_without_link(tmp_path / 'pipe', os.O_WRONLY)  # which nobody reads
+
+
+def test_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    (tmp_path / 'file').write_bytes(b'x' * 100)
+    assert read_small(tmp_path / 'file', 100) == b'x' * 100
+    with pytest.raises(OSError, match='more than 99 bytes'):
+        read_small(tmp_path / 'file', 99)
+
+
+def test_whole_file_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / 'precious').write_text('text')
+    (tmp_path / f'file.{os.getpid()}.tmp').symlink_to(tmp_path / 'precious')
+    with pytest.raises(OSError, match='symbolic links'), whole_file(tmp_path / 'file') as file:
+        file.write(b'new')
+    assert (tmp_path / 'precious').read_text() == 'text'

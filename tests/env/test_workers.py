@@ -19,7 +19,7 @@ from gymnasium.spaces import Discrete
 
 import tests
 from tests.envs import LimitEnv
-from zoo.env import EnvConfig, EnvError, VectorEnv, make_vector_env
+from zoo.env import EnvConfig, EnvError, VectorEnv, make_vector_env, workers
 
 
 class FragileEnv(LimitEnv):
@@ -424,3 +424,74 @@ def test_workers_outlive_the_thread_that_made_them() -> None:
     made[0].reset(0)
     assert made[0].step(torch.tensor([0, 0, 0])).obs.tolist() == [[1], [1], [1]]
     made[0].close()
+
+
+# --- a process that is stopped for a while
+
+
+class _SlowPipe:
+    """A pipe on which nothing comes before `answer_at`, of a process that is stopped for `stop` seconds in its n-th look."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer_at: float, stop: float, n: int) -> None:
+        self.now, self._answer_at, self._stop, self._left = 0.0, answer_at, stop, n
+        monkeypatch.setattr(workers.time, 'monotonic', lambda: self.now)
+
+    def poll(self, seconds: float) -> bool:
+        self._left -= 1
+        self.now += min(seconds, max(self._answer_at - self.now, 0.0)) + (self._stop if self._left == 0 else 0.0)
+        return self.now >= self._answer_at
+
+
+@pytest.mark.parametrize(
+    ('answer_at', 'stop', 'n', 'has_come'),
+    [
+        (1.9, 0.0, 1, True),
+        (2.1, 0.0, 1, False),
+        (6.5, 5.0, 1, True),  # 1.5 s of its own
+        (7.5, 5.0, 3, False),  # 2.5 s
+        (6.9, 5.0, 8, True),  # in the last look
+    ],
+)
+def test_seconds_in_which_the_process_is_stopped_do_not_count(
+    monkeypatch: pytest.MonkeyPatch, answer_at: float, stop: float, n: int, has_come: bool
+) -> None:
+    pipe: Any = _SlowPipe(monkeypatch, answer_at, stop, n)
+    assert workers.Patience(2.0).has_answer(pipe) is has_come
+
+
+STOPPED_RUN = """
+import time
+import torch
+from tests.envs import LimitEnv
+from zoo.env import EnvConfig, make_vector_env
+
+class SlowEnv(LimitEnv):
+    def step(self, action):
+        for _ in range(10):  # one long sleep would be over when the process continues
+            time.sleep(0.1)
+        return super().step(action)
+
+env = make_vector_env(EnvConfig(id=SlowEnv, vectorization='async', step_timeout=2.0, action_mask='off'), 2)
+env.reset(0)
+env.send(torch.zeros(env.n_env, dtype=torch.int64))
+print('stepping', flush=True)
+env.receive(env.block(1), 0)
+print('answered', flush=True)
+env.close()
+"""
+
+
+@pytest.mark.slow
+def test_run_that_is_stopped_longer_than_step_timeout_goes_on(tmp_path: Path) -> None:
+    (tmp_path / 'stopped_run.py').write_text(STOPPED_RUN)
+    root = Path(next(iter(tests.__path__))).parent
+    command = [sys.executable, str(tmp_path / 'stopped_run.py')]
+    pipes: Any = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE}
+    environment = {**os.environ, 'PYTHONPATH': str(root)}
+    with subprocess.Popen(command, env=environment, text=True, start_new_session=True, **pipes) as process:
+        assert process.stdout is not None and process.stdout.readline() == 'stepping\n'
+        os.killpg(process.pid, signal.SIGSTOP)
+        time.sleep(4.0)
+        os.killpg(process.pid, signal.SIGCONT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, 'answered\n'), err

@@ -798,3 +798,11 @@ def test_procgen_configs_have_the_published_numbers(name: str) -> None:
         want |= dict(aux_bc_weight=1.0, aux_learning_rate=None, aux_batch_size=4 * 256, policy_loss='clip')
     assert {key: learn[key] for key in want} == want
     assert (collect.discount_factor, collect.gae_lambda, collect.n_step) == (0.999, 0.95, 256)
+
+
+@pytest.mark.parametrize(('kind', 'said'), [('dna', True), ('ppg', False)])
+def test_phase_that_c_has_not_is_said_to_run_eagerly(kind: str, said: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('INFO')
+    policy = make_policy(ONE_NUMBER_OBS, TWO_ACTIONS, type=kind, learn={'executor': 'native'}, collect={'n_step': 16})
+    assert policy.executor_name.startswith('native')
+    assert ("auxiliary phase 'distill' runs eagerly" in caplog.text) is said

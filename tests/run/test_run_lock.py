@@ -15,6 +15,7 @@ import pytest
 
 from tests.policy_envs import job_config, rows
 from tests.run.processes import PATIENCE, config_file, ended, environment, run_zoo, start_zoo, wait_for
+from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.config import resolve_config
@@ -84,7 +85,7 @@ def test_lock_file_of_any_content_is_told_as_another_process(tmp_path: Path, tex
 def test_lock_is_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / 'precious').write_text('text')
     (tmp_path / NAME).symlink_to(tmp_path / 'precious')
-    with pytest.raises(OSError, match='symbolic links'):
+    with pytest.raises(UserError, match=f"'{NAME}', which is a link"):
         RunLock(tmp_path)
     assert (tmp_path / 'precious').read_text() == 'text'
 

@@ -23,7 +23,7 @@ from zoo.env import EnvError, check_env
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.config import resolve_config
-from zoo.run.signals import watch_calls
+from zoo.worker.env_watch import watch_calls
 
 ROOT = Path(__file__).parents[2]
 THIS = f'{__file__}:'

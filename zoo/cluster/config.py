@@ -136,7 +136,7 @@ def lag_problems(config: Mapping[str, Any]) -> Iterator[str]:
     if config['env'].get('reset_every') is not None:
         yield f'env.reset_every is {config["env"]["reset_every"]} but {why}; use cluster.max_lag=0, or leave it out.'
     if config['policy']['collect'].get('batch_mode') == 'episode':
-        yield f"policy.collect.batch_mode is 'episode' but {why}; use cluster.max_lag=0, or batch_mode=step."
+        yield f"policy.collect.batch_mode is 'episode' but {why}; use cluster.max_lag=0, or batch_mode=fragment."
 
 
 def _uneven(n_runner: int, n_learner: int, n_env: int) -> str:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from math import ceil
@@ -72,7 +72,7 @@ def join(address: str | None, need: Mapping[str, float], working_dir: str | None
     else:
         _refuse_unreachable(address)
     try:
-        with _own_signals(), _own_sessions():
+        with _own_signals(), _own_sessions(), _alone() if address == 'local' else nullcontext():
             ray.init(**options)
     except (OSError, ValueError, RuntimeError, RayError) as error:
         if address == 'auto' and isinstance(error, ConnectionError):
@@ -227,6 +227,26 @@ def _own_sessions() -> Iterator[None]:
         yield
     finally:
         services.ConsolePopen = popen
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Ray of this machine serves no other one: it listens on the loopback interface, and its token is the user's alone.
+
+    That is what Ray does by itself on systems where it carries no clusters; an address of 127.0.0.1 it replaces. A umask in
+    place of the modes would be that of the learners too.
+    """
+    folder = Path.home() / '.ray'
+    constants: Any = import_module('ray._private.ray_constants')
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+        with suppress(OSError):
+            (folder / 'auth_token').chmod(0o600)
 
 
 def _start_reaper() -> None:

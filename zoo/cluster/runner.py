@@ -23,6 +23,7 @@ from zoo.env import make_env_groups
 from zoo.env.attributes import EnvCommand
 from zoo.env.errors import Restarts
 from zoo.worker.collector import Collector, Steps
+from zoo.worker.env_watch import watch_calls
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class Runner:
         cfg = Config(cargo.policy['cfg'])
         env = {**cargo.env, 'collector_env_num': spec.n_env, 'collector_group_num': spec.n_group}
         self._restarts = Restarts(env['max_restarts'])
-        with ExitStack() as undo, _threads(spec.n_thread):
+        self._timeout = env['step_timeout']
+        with ExitStack() as undo, _threads(spec.n_thread), watch_calls(self._timeout):
             envs = make_env_groups(env, cargo.policy['device'], self._restarts, spec.first)
             self._envs = [undo.enter_context(closing(each)) for each in envs]
             spaces = options.pop('obs_space'), options.pop('action_space')
@@ -99,7 +101,7 @@ class Runner:
         if order.reset_seed is None and not self._has_reset:
             key = order.run_id, order.group, order.collect_iter, self._version
             return Parcel(*key, {}, [], [], {}, self.host, self.pid, order.attempt)
-        with _threads(self._spec.n_thread):
+        with _threads(self._spec.n_thread), watch_calls(self._timeout):
             self._prepare(order)
             start, before = perf_counter(), self._collector.env_time
             self._collector.collect_iter, self._collector.env_step = order.collect_iter, order.env_step

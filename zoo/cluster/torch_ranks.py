@@ -12,7 +12,9 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
+from zoo.cluster.config import STARTED_BY
 from zoo.core.errors import RunError, UserError
+from zoo.core.processes import die_with_parent
 from zoo.core.ranks import ALONE, Ranks, RanksLostError, alone, merged_moments
 
 T = TypeVar('T')
@@ -27,6 +29,10 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
     Args: device: 'cpu', or 'cuda:N' of this rank; timeout: seconds that a rank waits for the others.
     Raises: UserError if the environment says that there are several and not where they are; RunError if they do not come.
     """
+    if (
+        'TORCHELASTIC_RUN_ID' in environ and STARTED_BY not in environ
+    ):  # torchrun's agent sets no signal for its own death
+        die_with_parent(os.getppid(), True, time.sleep)
     size = environ.get('WORLD_SIZE', '1')
     if not size.isdigit() or size == '0':
         raise UserError(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
 from zoo.config.messages import shown
-from zoo.config.section import ConfigError, Section, made_by, plain, validate
+from zoo.config.section import ConfigError, Section, is_class, made_by, plain, validate
 from zoo.config.user_code import load_code, names_code, shown_name, with_absolute_names
 from zoo.config.yaml_io import function_name
 from zoo.core.registry import Part as Part
@@ -185,7 +185,7 @@ def summary_of(item: Any) -> str:
 def options_of(item: Any) -> type[Section]:
     """The options of a part: the section `config` of a class, or its keyword-only parameters."""
     config = getattr(item, 'config', None)
-    if isinstance(config, type) and issubclass(config, Section):
+    if is_class(config, Section):
         return config
     function = inspect.unwrap(item.__init__ if isinstance(item, type) else item)  # type: ignore[misc]
     options = [x for x in inspect.signature(function).parameters.values() if x.kind is x.KEYWORD_ONLY]

@@ -6,6 +6,8 @@ import math
 import re
 from typing import Any
 
+from zoo.core.streams import visible
+
 
 def around(n: int, wanted: int) -> str:
     """'64 or 128': the nearest divisors of n on both sides of a number; one of them where it is the only one."""
@@ -27,5 +29,4 @@ def shown(value: Any, n: int = 60) -> str:
 
 def printable(text: str) -> str:
     """The text in one line for a terminal: control characters are escaped, words of over 300 characters are cut."""
-    text = text if text.isprintable() else ''.join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return re.sub(r'(\S{300})\S+', r'\1...', text)
+    return re.sub(r'(\S{300})\S+', r'\1...', visible(text, kept=''))

@@ -7,7 +7,7 @@ import copyreg
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional, TypeGuard, TypeVar, get_args, get_origin
 
 from easydict import EasyDict
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -411,9 +411,14 @@ def _field_problems(field: FieldInfo, value: Any, where: str, item: Any, known: 
     return [bad_value(where, value, field)]
 
 
+def is_class(annotation: Any, base: type[T]) -> TypeGuard[type[T]]:
+    """Whether a type, or another object, is a class derived from this one; on Python 3.10 list[str] is a type but no class."""
+    return isinstance(annotation, type) and get_origin(annotation) is None and issubclass(annotation, base)
+
+
 def sections_of(annotation: Any) -> list[type[Section]]:
     """The sections a field takes: one, several in a union, or none."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    if is_class(annotation, Section):
         return [annotation]
     if getattr(annotation, '__origin__', None) in (list, dict, tuple):
         return []

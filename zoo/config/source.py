@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from zoo.config.messages import printable, shown
-from zoo.config.section import ConfigError, plain
+from zoo.config.section import ConfigError, is_class, plain
 from zoo.config.yaml_io import config_of_yaml, parse_yaml
 from zoo.core.errors import UserError
 from zoo.core.registry import closest, tool
@@ -255,7 +255,7 @@ def _readings(raw: str) -> Iterator[Any]:
 
 def _takes(field: FieldInfo, value: Any) -> bool:
     annotation = field.annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if is_class(annotation, BaseModel):
         return isinstance(value, dict)
     strict = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
     typed: Any = Annotated[(annotation, *field.metadata)] if field.metadata else annotation  # type: ignore[misc]

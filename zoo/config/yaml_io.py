@@ -14,6 +14,7 @@ import yaml
 from zoo.config.messages import shown
 from zoo.config.section import MAX_DEPTH, ConfigError, Keyed, Section, plain
 from zoo.core.files import whole_file
+from zoo.core.streams import without_passwords
 
 # YAML 1.2: 1e-3 is a float; on, off, yes and no are text
 _SCALARS = {
@@ -109,12 +110,12 @@ def yaml_text(config: Keyed) -> str:
 
 
 def storable(value: Any) -> Any:
-    """A config as YAML and JSON hold it: plain, functions as 'module:function'."""
+    """A config as YAML and JSON hold it: plain, functions as 'module:function', URIs without passwords."""
     if isinstance(value, dict | Section):
         return {key: storable(v) for key, v in plain(value).items()}
     if isinstance(value, list):
         return [storable(v) for v in value]
-    return function_name(value) if callable(value) else value
+    return without_passwords(value) if isinstance(value, str) else function_name(value) if callable(value) else value
 
 
 def function_name(function: Any) -> str:

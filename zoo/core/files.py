@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +22,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """
     partial = path.with_name(f'{path.name}.{os.getpid()}.tmp')
     try:
-        with open(partial, 'wb') as file:
+        with open(partial, 'wb', opener=open_without_link) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -32,9 +34,37 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     _sync_folder(path.parent)
 
 
-def open_without_link(path: str, flags: int) -> int:
-    """An `opener` for `open` that follows no symbolic link: a run folder of somebody else leads to no other file."""
-    return os.open(path, flags | getattr(os, 'O_NOFOLLOW', 0), 0o666)
+def open_without_link(path: str | Path, flags: int) -> int:
+    """An `opener` for `open` of files in a run folder, which may be of somebody else: it opens regular files alone.
+
+    No symbolic link is followed, so that none leads to another file; a pipe does not make it wait, a device has no end.
+    Raises: OSError.
+    """
+    handle = os.open(path, flags | getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_NONBLOCK', 0), 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, 'it is no regular file', str(path))
+    return handle
+
+
+def read_small(path: Path, most: int = 1 << 24) -> bytes:
+    """A regular file of at most that many bytes, see `open_without_link`. Raises: OSError."""
+    with open(path, 'rb', opener=open_without_link) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f'it has more than {most:,} bytes', str(path))
+    return content
+
+
+def refuse_links(folder: Path) -> None:
+    """Raises: UserError if something in a run folder is a link, a pipe or a device: what is written there leads outside."""
+    with os.scandir(folder) as entries:
+        names = [x.name for x in entries if not (x.is_file(follow_symlinks=False) or x.is_dir(follow_symlinks=False))]
+    if names:
+        raise UserError(
+            f'the run folder {folder} has {min(names)!r}, which is a link, a pipe or a device: a run writes only to files of '
+            'its own folder; remove it, or put what it leads to in its place'
+        )
 
 
 def current_folder() -> str:

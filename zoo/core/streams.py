@@ -1,12 +1,40 @@
-"""The standard streams of a command: closed ones, full disks and readers that leave early end in no traceback."""
+"""The standard streams of a command: no control characters, no passwords; closed ones and full disks end in no traceback."""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import sys
 from typing import TextIO
 
 from zoo.core.errors import RunError
+
+_USER = re.compile(r'(?<=://)[^/?#\s"\'<>]+@')
+HIDDEN = '***@'
+
+
+def without_passwords(text: str) -> str:
+    """The text with *** for user and password of each URI: 'http://***@host'; for all that is stored, sent or shown."""
+    return _USER.sub(HIDDEN, text) if '@' in text else text
+
+
+def visible(text: str, kept: str = '\n\t') -> str:
+    """The text for a terminal: control characters, which files of others may have, are escaped; no passwords."""
+    text = without_passwords(text)
+    return text if text.isprintable() else ''.join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
+
+
+class LogFormat(logging.Formatter):
+    """Lines of the log: 'zoo: message', visible; on a terminal warnings are yellow and errors red."""
+
+    def __init__(self, name: str = 'zoo:') -> None:
+        super().__init__('%(message)s')
+        self._name = name
+
+    def format(self, record: logging.LogRecord) -> str:
+        colors = {logging.WARNING: 'yellow', logging.ERROR: 'red', logging.CRITICAL: 'red'}
+        return f'{paint(self._name, colors.get(record.levelno, ""))} {visible(super().format(record))}'
 
 
 def open_closed_streams() -> None:
@@ -34,7 +62,7 @@ def write_line(text: str) -> None:
     Raises: RunError if the line cannot be written.
     """
     try:
-        sys.stdout.write(f'{text}\n')
+        sys.stdout.write(f'{visible(text)}\n')
         sys.stdout.flush()
     except BrokenPipeError:
         _to_nowhere(sys.stdout)
@@ -45,10 +73,13 @@ def write_line(text: str) -> None:
         ) from error
 
 
-def say(text: str) -> None:
-    """Writes a line, or what is left of earlier ones if it is empty, to stderr, if that takes any."""
+def say(text: str, mark: str = '') -> None:
+    """Writes a line, or what is left of earlier ones if it is empty, to stderr, if that takes any.
+
+    Args: mark: painted words to begin it with.
+    """
     try:
-        sys.stderr.write(text and f'{text}\n')
+        sys.stderr.write(text and f'{mark}{visible(text)}\n')
         sys.stderr.flush()
     except OSError:
         _to_nowhere(sys.stderr)

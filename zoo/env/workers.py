@@ -63,7 +63,7 @@ from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_watched, numbers_of, watche
 from zoo.env.serial import SingleEnvs
 
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
-MAX_WAIT = 1e6  # seconds; a system counts them in milliseconds, of 31 bits
+LOOK_S, STOPPED_S = 0.25, 1.0  # of one look at a pipe; by which a look of a process that was stopped is too long
 
 logger = logging.getLogger(__name__)
 
@@ -237,8 +237,9 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             if process is None:  # it was never made
                 continue
             fault: object = None
+            patience = Patience(deadline - time.monotonic())
             for _ in range(0 if terminate else 1 + self._is_stepping):  # what a step raised is of no interest any more
-                fault = _receive(pipe, deadline)[1]
+                fault = _receive(pipe, patience)[1]
             if isinstance(fault, Raised):
                 logger.warning('env %r, index %d: close raised %s (%s)', self._name, i, fault.words, fault.at)
             limit = deadline if terminate or fault == 'late' else deadline + GRACE
@@ -294,11 +295,11 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
     def _answers(self, indices: Iterable[int], when: str) -> tuple[list[Any], list[int]]:
         """The results of all these envs, and which episodes broke off: theirs is a step without reward. Makes envs anew."""
-        deadline = time.monotonic() + self._limit(when)
+        patience = Patience(self._limit(when))
         results: list[Any] = []
         faults: dict[int, Fault] = {}
         for i in indices:
-            is_good, result = _receive(self._pipes[i], deadline)
+            is_good, result = _receive(self._pipes[i], patience)
             if not is_good:
                 faults[i], result = result, _complete(result) or (0.0, False, False, None, None)
             results.append(result)
@@ -320,18 +321,18 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             self._pipes[i].close()
             self._start(i)
             when = CONSTRUCTION
-            is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
+            is_good, fault = _receive(self._pipes[i], Patience(self._limit(when)))
             if is_good:
                 when = RESET
                 self._send(i, ('reset', restart_seed(self._seeds[i], self._restarts.count)), when)
-                is_good, fault = _receive(self._pipes[i], time.monotonic() + self._limit(when))
+                is_good, fault = _receive(self._pipes[i], Patience(self._limit(when)))
             if is_good:
                 self.failed_index = None
                 return
 
     def _limit(self, when: str) -> float:
         """Seconds to wait for an answer."""
-        return min(self._timeout * (CONSTRUCTION_CALLS if when == CONSTRUCTION else 1), MAX_WAIT)
+        return self._timeout * (CONSTRUCTION_CALLS if when == CONSTRUCTION else 1)
 
     def _error(self, faults: dict[int, Fault], when: str) -> BaseException:
         """What to raise of the faults of some envs; where it is an EnvError and nothing is made anew, all are ended."""
@@ -371,10 +372,28 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return error
 
 
-def _receive(pipe: Connection, deadline: float) -> tuple[bool, Any]:
+class Patience:
+    """Seconds to wait for answers; those in which this process was stopped, as by Ctrl-Z, and its workers too, do not count."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+
+    def has_answer(self, pipe: Connection) -> bool:
+        """Waits for one; whether it came in time."""
+        while True:
+            start, seconds = time.monotonic(), max(min(self._left, LOOK_S), 0.0)
+            has_come = pipe.poll(seconds)
+            waited = time.monotonic() - start
+            if waited < seconds + STOPPED_S:
+                self._left -= waited
+                if has_come or self._left <= 0:
+                    return has_come
+
+
+def _receive(pipe: Connection, patience: Patience) -> tuple[bool, Any]:
     """(True, the result of a worker), or (False, its fault)."""
     try:
-        return pipe.recv() if pipe.poll(max(deadline - time.monotonic(), 0.0)) else (False, 'late')
+        return pipe.recv() if patience.has_answer(pipe) else (False, 'late')
     except (EOFError, OSError):
         return False, 'dead'
 

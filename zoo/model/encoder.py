@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import AfterValidator, Field, create_model
 
-from zoo.config.section import ConfigError, Section, plain, validate
+from zoo.config.section import ConfigError, Section, is_class, plain, validate
 from zoo.core.errors import UserError
 from zoo.core.registry import ENCODER_REGISTRY, UnknownNameError, unknown_name
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces
@@ -61,7 +61,7 @@ def section_of(spec: object, path: str) -> Any:
         section = getattr(ENCODER_REGISTRY.get(name), 'config', None)
     except UnknownNameError as error:
         raise ConfigError(unknown_name('encoder', name, ['auto', *ENCODER_REGISTRY.names()])) from error
-    if not (isinstance(section, type) and issubclass(section, Section)):
+    if not is_class(section, Section):
         raise ConfigError(
             f'encoder {name!r} of {ENCODER_REGISTRY.where(name)} has no class attribute `config`; '
             'give it the Section class that declares its fields.'

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from zoo.backend.executor import Found, Pass, Step
 from zoo.backend.precision import UpdatePrecision
-from zoo.config.components import make_part, part_of
+from zoo.config.components import make_part, name_of, part_of
 from zoo.config.schedule import Schedule, schedule_value
 from zoo.core.data import Columns, Metrics, Minibatch, leaves, map_tensors
 from zoo.core.errors import UserError
@@ -405,6 +405,8 @@ class PPGPolicy(ActorCriticPolicy):
         self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE
         self._warn_if_short()
         super()._init_learn()
+        if self.executor_name.startswith('native') and self._phase.step is not aux_step:
+            logger.info('the auxiliary phase %r runs eagerly: C has only that of ppg', name_of(cfg.phase))
 
     def _warn_if_short(self) -> None:
         """Warns if the run ends before its first auxiliary phase: it is then no phasic policy gradient."""

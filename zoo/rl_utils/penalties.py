@@ -43,7 +43,7 @@ def value_drift(dist: ActionDist, output: Mapping[str, Tensor], minibatch: Mappi
     """Half the squared change of the value since the samples were collected, in squared units of the critic's output.
 
     0.5 (V - V_old)^2, for policies whose actor and critic share a network.
-    Source: Moon et al. 2022 (DCPG), arXiv:2210.10307.
+    Source: Moon et al. 2022 (DCPG), arXiv:2210.09960.
     Raises: UserError if the step computes no value.
     """
     if 'value' not in output:

@@ -19,6 +19,7 @@ from zoo.config.section import (
     bad_keys,
     fields_of,
     frozen,
+    is_class,
     is_section,
     join_path,
     made_by,
@@ -245,7 +246,7 @@ def _named_section(registry: Registry[Any], data: Any, default: str | None) -> A
         section = getattr(registry.get(name), 'config', None)
     except UnknownNameError as error:
         raise ConfigError(str(error)) from error
-    if not (isinstance(section, type) and issubclass(section, Section)):
+    if not is_class(section, Section):
         raise ConfigError(
             f'{registry.kind} {name!r} of {registry.where(name)} has no class attribute `config`; '
             'give it the Section class that declares its fields.'

@@ -20,7 +20,7 @@ from zoo.config.messages import printable
 from zoo.config.section import differing_keys, has_key, value_at
 from zoo.config.yaml_io import config_of_yaml, save_yaml, storable, value_text
 from zoo.core.errors import UserError
-from zoo.core.files import is_in_place
+from zoo.core.files import is_in_place, open_without_link, refuse_links
 from zoo.core.ranks import Ranks
 from zoo.run.base_config import JobConfig, LoggerConfig
 from zoo.run.checkpoint import (
@@ -54,11 +54,12 @@ class RunLock:
 
     Where files cannot be locked (Windows, some network file systems) a warning says so, and there is no protection.
     Args: folder: it exists.
-    Raises: RunFolderInUseError, which names the holder; OSError if the folder cannot be written.
+    Raises: RunFolderInUseError, which names the holder; UserError for a folder with links; OSError if it cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
+        refuse_links(folder)
         self._handle = _open_locked(self._path)
         self._stat = os.fstat(self._handle)
         _held.add(self._handle)
@@ -97,7 +98,7 @@ def is_locked(folder: Path) -> bool:
     if fcntl is None:
         return (folder / NAME).exists()
     try:
-        handle = os.open(folder / NAME, os.O_RDONLY | getattr(os, 'O_NOFOLLOW', 0))
+        handle = open_without_link(folder / NAME, os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -111,7 +112,7 @@ def is_locked(folder: Path) -> bool:
 
 def _open_locked(path: Path) -> int:
     for _ in range(10):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, 'O_NOFOLLOW', 0), 0o666)
+        handle = open_without_link(path, os.O_RDWR | os.O_CREAT)
         try:
             _lock(handle, path)
             if is_in_place(path, os.fstat(handle)):  # else its holder removed it after it was opened here
@@ -231,7 +232,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             lock = RunLock(self.path)
-        except RunFolderInUseError as error:
+        except UserError as error:  # another process uses it, or made links in it
             raise OSError(errno.EBUSY, str(error)) from error
         try:
             save_yaml(self._cfg, self.path / 'config.yaml')

@@ -26,7 +26,8 @@ from zoo.run.checkpoint import (
 from zoo.run.checkpoint.consent import give_imports, given_imports
 from zoo.run.folder import newest_in, refuse_unwritable
 from zoo.run.result import TrainResult
-from zoo.run.signals import EnvWatch, Interrupted, catch_signals
+from zoo.run.signals import Interrupted, catch_signals
+from zoo.worker.env_watch import EnvWatch
 from zoo.worker.evaluator import OnEvaluation
 
 FILE = 'launch_id'  # in the run folder: which start of torchrun made it

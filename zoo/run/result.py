@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 import torch
 
 from zoo.core.errors import show_error
-from zoo.core.files import whole_file
+from zoo.core.files import read_small, whole_file
+from zoo.core.streams import without_passwords
 from zoo.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -70,13 +71,13 @@ class ResultFile:
             'versions': versions(),
             'machine': machine(),
             'commit': commit(),
-            'command': command(),
+            'command': [without_passwords(word) for word in command()],
         }
         if threads is not None:
             self._facts['threads'] = dict(threads)
         self._before: dict[str, Any] = {}  # what the file said; nothing if there is none, or it was damaged
-        with suppress(OSError, ValueError):
-            found = json.loads(self._path.read_bytes())
+        with suppress(OSError, ValueError, RecursionError):
+            found = json.loads(read_small(self._path))
             self._before = found if isinstance(found, dict) else {}
         n_before = self._before.get('n_killed')
         n = (n_before if isinstance(n_before, int) else 0) + (self._before.get('state') == 'running')
@@ -97,7 +98,14 @@ class ResultFile:
         Args: numbers: env_step, train_iter, last_return, best_return, wall_s, env_step_per_s, stop_reason, and of this process
             seconds of each part and timed_s, which the file has with those before.
         """
-        self._write({'state': state, **numbers, **self._times(numbers), **({'error': error} if error else {})})
+        self._write(
+            {
+                'state': state,
+                **numbers,
+                **self._times(numbers),
+                **({'error': without_passwords(error)} if error else {}),
+            }
+        )
 
     def see_exit(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """For `ExitStack.push`: says how the run ended if an error leaves the stack, which is while the run is made."""

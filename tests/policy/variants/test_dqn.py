@@ -23,6 +23,7 @@ from zoo.pipeline import serial_pipeline
 from zoo.policy.base import Policy
 from zoo.policy.variants.dqn import n_step_transition
 from zoo.rl_utils import Categorical
+from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.config import resolve_config, resolve_policy
 from zoo.run.job import SerialJob
@@ -341,3 +342,28 @@ def test_targets_over_more_steps_than_a_rollout_are_refused_in_new_runs() -> Non
 def test_eps_is_a_probability(eps: Any) -> None:
     with pytest.raises(ConfigError, match='eps is .*: it reaches [25] but is a probability'):
         resolve_policy({'type': 'dqn', 'collect': {'eps': eps}})
+
+
+def with_statistics() -> tuple[Policy, RunningMeanStd]:
+    """A policy that normalises observations, and their statistics."""
+    policy = make_policy(NUMBER, TWO_ACTIONS, type='dqn', model={'obs_norm': True}, collect={'n_step': 3})
+    (statistics,) = (each for each in policy._model.modules() if isinstance(each, RunningMeanStd))
+    return policy, statistics
+
+
+def test_observation_counts_once_in_the_statistics_however_often_it_is_drawn() -> None:
+    policy, statistics = with_statistics()
+    batch: Any = dict(policy.collect_mode.get_train_sample(small_rollout()))
+    for rows in ([0, 1, 2], [1, 1, 1], [1, 1, 0]):  # as draws by priority are
+        policy.learn_mode.forward({name: column[rows] for name, column in batch.items()})
+    policy.collect_mode.get_train_sample(small_rollout())
+    # twice the observations 0, 1 and 0: mean 1/3, variance 1/3 - 1/9
+    assert statistics.count == 6
+    assert statistics.mean.item() == pytest.approx(1 / 3) and statistics.var.item() == pytest.approx(2 / 9)
+
+
+def test_row_without_weight_is_not_in_the_statistics() -> None:
+    (policy, statistics), rollout = with_statistics(), small_rollout()
+    rollout.data['is_reset'] = torch.tensor([[False], [True], [False]])
+    policy.collect_mode.get_train_sample(rollout)
+    assert statistics.count == 2 and statistics.mean == 0

@@ -51,6 +51,11 @@ def test_counts_stop_at_their_number_and_not_before(rule: dict[str, Any], stops:
     assert (StopRules([rule]).reason(JOB) is not None) == stops
 
 
+def test_reason_of_wall_time_has_the_digits_that_it_is_about() -> None:
+    assert StopRules([{'type': 'wall_time', 's': 0.5}]).reason(JOB) == '10.00 of 0.50 seconds have passed'
+    assert StopRules([{'type': 'wall_time', 's': 10.0}]).reason(JOB) == '10 of 10 seconds have passed'
+
+
 @pytest.mark.parametrize(
     ('bound', 'value', 'stops'),
     [

@@ -112,6 +112,16 @@ def test_bounded_distributions_give_their_mode_as_the_env_takes_it(distribution:
     check_acts_as(policy, tmp_path / 'p.onnx', batch(OBS_SPACES['box']()))
 
 
+def test_beta_whose_parameters_are_1_gives_the_middle_and_no_nan(tmp_path: Path) -> None:
+    policy = make_policy('ppo', 'box', Box(-2.0, 6.0, (1,)), distribution='beta')
+    with torch.no_grad():
+        policy.model.policy_head.layer.weight.zero_()
+        policy.model.policy_head.layer.bias.fill_(-20.0)  # 1 + softplus(-20) is 1 in float32
+    policy.export(tmp_path / 'p.onnx')
+    action = load_onnx(tmp_path / 'p.onnx')(batch(OBS_SPACES['box']()))[0]
+    assert np.abs(action - 2.0).max() < 1e-5
+
+
 def test_normaliser_network_and_rescaling_equal_numpy(tmp_path: Path) -> None:
     policy = make_policy('ppo', Box(-np.inf, np.inf, (3,)), Box(-2.0, 6.0, (1,)), 'rescale', obs_norm=True)
     with torch.no_grad():

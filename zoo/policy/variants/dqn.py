@@ -203,7 +203,12 @@ class DQNPolicy(NetworkPolicy):
         columns |= n_step_transition(rollout, cfg.discount_factor, cfg.n_return)
         if 'is_reset' in rollout.data:
             columns['weight'] = valid_weight(rollout.data['is_reset'], self.run.ranks)
-        return map_tensors(lambda x: x.flatten(0, 1), columns)  # [T, B] -> [N]
+        sample = map_tensors(lambda x: x.flatten(0, 1), columns)  # [T, B] -> [N]
+        if hasattr(
+            self._model, 'update_normalizer'
+        ):  # a model need not keep any; each row once, however often it is drawn
+            self._model.update_normalizer(sample['obs'], sample.get('weight'))
+        return sample
 
     def _init_learn(self) -> None:
         self._optimizer = self._make_optimizer(actor_parameters(self._model, self.obs_space))
@@ -221,8 +226,6 @@ class DQNPolicy(NetworkPolicy):
             self._target.follow()
         found, errors = zip(*steps, strict=True)
         batch['priority'] = torch.cat(errors)  # read by buffers that draw by it
-        if hasattr(self._model, 'update_normalizer'):  # a model need not keep any
-            self._model.update_normalizer(drawn['obs'], drawn.get('weight'))
         rates = {'learning_rate': self._optimizer.lr, 'eps': schedule_value(self.cfg.collect.eps, self._env_step)}
         rates['skipped_step'] = self._optimizer.count_skipped(limit=10)  # in a row
         means = {name: torch.stack([step[name] for step in found]).mean() for name in found[0]}

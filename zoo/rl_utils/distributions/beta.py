@@ -81,8 +81,8 @@ class Beta(ActionDist):
 
     def mode(self, param: Tensor) -> Tensor:
         a, b = (wide(param) - 1).chunk(2, -1)
-        tiny = torch.finfo(a.dtype).tiny  # where both are 1 all are as likely: 1/2
-        return ((a + tiny) / (a + b + 2 * tiny)).clamp(_MARGIN, 1 - _MARGIN)
+        both = a + b  # 0 where all are as likely: 1/2; not by adding a tiny number, which an exporter folds to 0
+        return torch.where(both > 0, a / torch.where(both > 0, both, 1.0), 0.5).clamp(_MARGIN, 1 - _MARGIN)
 
     def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
         shape, dtype = wide(param).double(), wide(param).dtype

@@ -1,4 +1,4 @@
-"""Consent to what a checkpoint asks for: code that its config would import, unusual sizes."""
+"""Consent to what a checkpoint asks for: code that its config would import, addresses that it would reach, unusual sizes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import gymnasium
 
 from zoo.config.section import ConfigError, Keyed, value_at
 from zoo.config.source import split_override
-from zoo.config.user_code import is_in_file, load_home, members, split_name
+from zoo.config.user_code import is_in_file, load_home, members, names_code, split_name
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
 from zoo.core.registry import ENV_REGISTRY
+from zoo.core.streams import without_passwords
 from zoo.run.checkpoint.file import CheckpointError, malformed, shown
 from zoo.run.checkpoint.schema import SavedRun, leaf_values
 from zoo.run.resources import SAMPLE_KEYS, machine_memory, sample_bytes
@@ -108,15 +109,27 @@ LISTS = 'env.wrappers', 'stop', 'logger.sinks'
 """Keys whose items have keys of their own; an override replaces all items."""
 OLD_GYM = 'GymV21Environment-v0', 'GymV26Environment-v0'
 """Ids of gymnasium's that load any code that their keyword arguments name."""
+ADDRESSES: dict[str, tuple[Any, ...]] = {
+    'cluster.address': (None,),
+    'cluster.engine': ('auto', 'inline', 'process'),
+    'cluster.learner_num': (1,),
+    'cluster.working_dir': (None,),
+    'logger.sinks': ('csv', 'jsonl', 'tensorboard'),
+}
+"""Keys of what is reached outside of this process and its run folder, with the values that reach nothing.
+
+A key of the config that is neither here nor in CODE_PATH is content: it leads to no code and to nobody.
+"""
 SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'
 """Modules whose code is there wherever zoo is."""
-_given: set[str] = set()
+_given: set[str | tuple[str, Any]] = set()
 _imported: list[str] = []
 
 
 def give_names(config: dict[str, Any]) -> None:
-    """Remembers the names of code in a config of the user's own: a checkpoint may name them too, in this process."""
+    """Remembers the code and addresses of a config of the user's own: a checkpoint may name them too, in this process."""
     _given.update(name for _, name in _names(storable(config)))
+    _given.update(_addresses(storable(config)))
 
 
 def give_imports(words: Sequence[str]) -> None:
@@ -130,13 +143,15 @@ def given_imports() -> tuple[str, ...]:
 
 
 def consent_words(config: Keyed | None = None) -> str:
-    """What a command on a checkpoint of this process needs to load the code that the user's configs named.
+    """What a command on a checkpoint of this process needs to use the code that the user's configs named.
 
-    Args: config: that of the run; None: all configs of this process.
+    Args: config: that of the run, which is to continue, and reach its addresses; None: all configs of this process.
     """
-    names = _given if config is None else {name for _, name in _names(storable(config))} & _given
-    modules = {split_name(name)[0] for name in names if not WRAPPERS.fullmatch(name)}
-    return ''.join(f' --import {shlex.quote(module)}' for module in sorted(modules.union(_imported)))
+    saved = None if config is None else storable(config)
+    names = _given if saved is None else {name for _, name in _names(saved)} & _given
+    modules = {split_name(name)[0] for name in names if isinstance(name, str) and not WRAPPERS.fullmatch(name)}
+    words = [f' --import {shlex.quote(module)}' for module in sorted(modules.union(_imported))]
+    return ''.join([*words, ' --trust'] if any(_addresses(saved)) else words)
 
 
 def modules_of(config: dict[str, Any]) -> list[str]:
@@ -158,11 +173,11 @@ def check_names(
     overrides: Sequence[str] = (),
     without: Sequence[str] = (),
 ) -> None:
-    """Checks that the user consents to all code that sections of a checkpoint's config name; imports only such code.
+    """Checks that the user consents to all code and addresses in sections of a checkpoint's config; imports only such code.
 
     Args: without: keys of these sections that are not used, with all below them.
-    A name needs no consent if an override replaces it, or if a config of the user's own had it in this process.
-    Raises: CheckpointError for the first name without consent; it says what to type.
+    Neither needs consent if an override replaces it, or if a config of the user's own had it in this process.
+    Raises: CheckpointError for the first one without consent; it says what to type.
     """
     if isinstance(trust, str):
         raise UserError(f'trust is {trust!r} but must be True or a list of modules; write trust=[{trust!r}]')
@@ -176,14 +191,18 @@ def check_names(
             problem = f'policy.eval.sets has an evaluation {shown(name)!r}: use letters, digits, - and _'
             raise malformed(run.path, problem)
     replaced, modules = overridden(overrides), tuple(trust or ())
-    unused = tuple(f'{key}.' for key in without)
-    for path, name in _names({section: run.config[section] for section in sections}):
-        if (
-            f'{path}.'.startswith(unused)
-            or path in replaced
-            or name in _given
-            or any(key in replaced and path.startswith(f'{key}.') for key in LISTS)
-        ):
+    unused = tuple(f'{key}.' for key in (*without, *(key for key in LISTS if key in replaced)))
+    config = {section: run.config[section] for section in sections}
+    for path, value in _addresses(config):
+        if not f'{path}.'.startswith(unused) and path not in replaced and (path, value) not in _given:
+            raise CheckpointError(
+                run.path,
+                f'names an address ({path} is {shown(repr(value))}), which is reached only with your consent: if you know it '
+                f'and trust the file, add --trust (in Python trust=True), or another {_key_of(path)} where the command takes '
+                'overrides',
+            )
+    for path, name in _names(config):
+        if f'{path}.'.startswith(unused) or path in replaced or name in _given:
             continue
         module = split_name(name)[0]
         if module not in modules and not (is_in_file(name) and _is_of_file(modules, module)):
@@ -227,6 +246,24 @@ def _names(config: object) -> Iterator[tuple[str, str]]:
             is_code = NAME.fullmatch(value) is not None or is_in_file(value)
         if is_code:
             yield path, value
+
+
+def _addresses(config: object) -> Iterator[tuple[str, Any]]:
+    """Path and value of all in a config that reaches somebody; a sink of the user's own does so by its options."""
+    for path, value in leaf_values(config):
+        key = _key_of(path)
+        if path == key or path == f'{key}.type':
+            is_code = key == 'logger.sinks' and isinstance(value, str) and names_code(value)
+            reaches = value not in ADDRESSES.get(key, (value,)) and not is_code
+        else:
+            reaches = key in ADDRESSES and isinstance(value, str)
+        if reaches:
+            yield path, without_passwords(value) if isinstance(value, str) else value
+
+
+def _key_of(path: str) -> str:
+    """The key that a path is of, or is below of, where an override replaces the whole of it."""
+    return next((key for key in LISTS if path.startswith(f'{key}.')), path)
 
 
 def _is_of_file(modules: Sequence[str], file: str) -> bool:

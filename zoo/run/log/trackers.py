@@ -23,6 +23,7 @@ from zoo.config.yaml_io import storable
 from zoo.core.errors import missing_extra
 from zoo.core.files import open_without_link, whole_file
 from zoo.core.registry import SINK_REGISTRY
+from zoo.core.streams import HIDDEN, without_passwords
 from zoo.run.base_config import JobConfig
 from zoo.run.log.sinks import Sink
 
@@ -225,12 +226,13 @@ class MlflowSink(Tracker):
             self._has_warned = False
         except Exception as error:  # a tracker that fails does not concern the run
             if not self._has_warned:
-                what = ' '.join(str(error).split())[:300]
+                what = without_passwords(' '.join(str(error).split()))[:300]
                 logger.warning('MLflow cannot be written (%s: %s); training continues', type(error).__name__, what)
             self._has_warned, self._retry_at = True, time.monotonic() + RETRY_S
 
     def _begin(self) -> None:
-        client = self._client_class(tracking_uri=self._cfg.uri)
+        uri = self._cfg.uri and self._cfg.uri.replace(HIDDEN, '')  # of a resume, which finds no password in the config
+        client = self._client_class(tracking_uri=uri)
         known = self.remembered_id()
         self._run_id = self._continued(client, known) if known else ''
         if not self._run_id:

@@ -65,7 +65,9 @@ class WallTime(OptionRule):
     config = WallTimeConfig
 
     def reason(self, job: RunView) -> str | None:
-        return f'{job.wall_s:,.0f} of {self._cfg.s:,.0f} seconds have passed' if job.wall_s >= self._cfg.s else None
+        n_digit = 0 if self._cfg.s >= 10 else 2
+        words = f'{job.wall_s:,.{n_digit}f} of {self._cfg.s:,.{n_digit}f} seconds have passed'
+        return words if job.wall_s >= self._cfg.s else None
 
 
 class IterationsConfig(Section):

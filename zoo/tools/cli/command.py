@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 
 from zoo.core.errors import RunError, UserError, env_failure
-from zoo.core.streams import open_closed_streams, paint, say
+from zoo.core.streams import LogFormat, open_closed_streams, paint, say
 from zoo.tools.cli.parser import parse
 
 EXIT_FAILED, EXIT_USER = 1, 2
@@ -48,8 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         say(traceback.format_exc().rstrip())
         say(
-            f'{_error()} {type(error).__name__} was not expected: it is a mistake in zoo, or in code that it was given, '
-            'e.g. an env; if the lines above end in zoo, please report them'
+            f'{type(error).__name__} was not expected: it is a mistake in zoo, or in code that it was given, e.g. an env; '
+            'if the lines above end in zoo, please report them',
+            _error(),
         )
         return EXIT_FAILED
     finally:
@@ -65,19 +66,11 @@ def _prepare_process() -> None:
     open_closed_streams()
 
 
-class _Format(logging.Formatter):
-    """'zoo: message'; warnings are yellow and errors red on a terminal."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        colors = {logging.WARNING: 'yellow', logging.ERROR: 'red', logging.CRITICAL: 'red'}
-        return f'{paint("zoo:", colors.get(record.levelno, ""))} {super().format(record)}'
-
-
 def _log_to_stderr(args: argparse.Namespace) -> None:
     """Sends the log to stderr, from the level that --debug, --log-level or --quiet asks for; 'info' without them."""
     level = 'debug' if args.debug else args.log_level or ('warning' if args.quiet else 'info')
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Format('%(message)s'))
+    handler.setFormatter(LogFormat())
     if rank := _other_rank():
         from zoo.run.launch import OfRank
 
@@ -131,11 +124,11 @@ def _report(error: Exception, code: int, hint: str = '') -> int:
             time.sleep(WORD_OF_RANK_0)  # it says the same, or the cause; torchrun then ends this process
     problems = str(error).splitlines() or [type(error).__name__]
     if len(problems) == 1:
-        say(f'{_error()} {problems[0]}{hint}')
+        say(f'{problems[0]}{hint}', _error())
         return code
     left = len(problems) - MAX_PROBLEMS
     shown = [*problems[:MAX_PROBLEMS], *([f'and {left} more; --debug shows all'] if left > 0 else [])]
-    say('\n'.join([f'{_error()} {len(problems)} problems:{hint}', *(f'  {problem}' for problem in shown)]))
+    say('\n'.join([f'{len(problems)} problems:{hint}', *(f'  {problem}' for problem in shown)]), _error())
     return code
 
 
@@ -146,4 +139,4 @@ def _other_rank() -> int:
 
 
 def _error() -> str:
-    return paint('zoo: error:', 'red')
+    return f'{paint("zoo: error:", "red")} '

@@ -41,7 +41,7 @@ def columns(rows: Iterable[tuple[str, ...]], indent: str = '') -> str:
 
 def watch_calls_of(args: argparse.Namespace, step_timeout: float) -> AbstractContextManager[None]:
     """Ends calls of an env that take longer than this, in seconds, while the context lasts."""
-    from zoo.run.signals import EnvWatch, watch_calls
+    from zoo.worker.env_watch import EnvWatch, watch_calls
 
     EnvWatch.owns_process = args.owns_process
     return watch_calls(step_timeout)

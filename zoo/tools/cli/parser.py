@@ -78,7 +78,7 @@ SHARED = {
         argument(
             '--trust',
             action='store_true',
-            help='let the checkpoint load all code that its config names; --import MODULE allows that of one module',
+            help='let the checkpoint load all code and reach all hosts that its config names; --import MODULE: code of one module',
         ),
     ),
     'json': (argument('--json', action='store_true', help='print one JSON object on stdout'),),

@@ -65,8 +65,8 @@ def run_sweep(args: argparse.Namespace) -> None:
             'zoo sweep got no config and no --env; name a config (zoo list configs shows the bundled ones), or an env: '
             'zoo sweep --env CartPole-v1'
         )
-    from zoo.run.signals import EnvWatch
     from zoo.tools.sweep.sweep import as_data, sweep, table, train_command
+    from zoo.worker.env_watch import EnvWatch
 
     EnvWatch.owns_process = args.owns_process
     result = sweep(

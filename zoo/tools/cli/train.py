@@ -68,7 +68,7 @@ def run_train(args: argparse.Namespace) -> int:
         return several
     from zoo.pipeline import serial_pipeline
     from zoo.run.checkpoint.consent import consent_words
-    from zoo.run.signals import EnvWatch
+    from zoo.worker.env_watch import EnvWatch
 
     EnvWatch.owns_process = args.owns_process
     result = serial_pipeline(

@@ -7,16 +7,18 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from zoo.config.section import value_at
-from zoo.config.yaml_io import config_of_yaml
+from zoo.config.yaml_io import config_of_yaml, storable
 from zoo.core.errors import UserError
+from zoo.core.files import open_without_link, read_small
 from zoo.core.registry import closest
+from zoo.core.streams import without_passwords
 from zoo.run.base_config import LoggerConfig
 from zoo.run.config_check import without_derived_values
 from zoo.run.folder import is_locked
@@ -24,6 +26,7 @@ from zoo.run.folder import is_locked
 State = Literal['running', 'done', 'stopped', 'failed', 'killed']
 ENDS: tuple[State, ...] = ('done', 'stopped', 'failed')
 CONFIG, METRICS, RESULT = 'config.yaml', 'metrics.jsonl', 'result.json'
+MAX_LINE = 1 << 20  # characters of a line of the log: a metric takes some 40
 DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
 EMPTY = ('null', 'false', '[]', '{}', '', '0', '["*"]')
 OF_ONE_RUN = ('seed', 'logger', 'checkpoint', 'cluster', 'policy.device', 'policy.n_thread', 'keep_freed_memory')
@@ -101,7 +104,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     """The run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config cannot be read."""
     folder = _folder_of(Path(path))
     try:
-        config = config_of_yaml(folder / CONFIG)
+        config = storable(config_of_yaml(folder / CONFIG))
     except OSError as error:
         raise UserError(
             f'{folder / CONFIG} cannot be read ({error.strerror}); name a folder that a run wrote'
@@ -267,8 +270,8 @@ def _columns(path: Path) -> dict[str, np.ndarray]:
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a log; one that is not whole, of a run that is writing it or was killed, ends it."""
     try:
-        with open(path, encoding='utf-8', errors='replace') as file:
-            for line in file:
+        with open(path, encoding='utf-8', errors='replace', opener=open_without_link) as file:
+            for line in iter(partial(file.readline, MAX_LINE), ''):
                 try:
                     row = json.loads(line)
                 except ValueError:
@@ -286,7 +289,7 @@ def _number(value: object) -> float:
 def _json(path: Path) -> dict[str, Any]:
     found = None
     with suppress(OSError, ValueError):
-        found = json.loads(path.read_text(encoding='utf-8'))
+        found = json.loads(without_passwords(read_small(path).decode()))
     return found if isinstance(found, dict) else {}
 
 

@@ -21,6 +21,7 @@ from zoo.config.section import ConfigError
 from zoo.config.source import parse_value, split_override
 from zoo.core.errors import UserError
 from zoo.core.processes import end_words
+from zoo.core.streams import LogFormat
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.consent import Trust
 from zoo.run.config import resolve_config
@@ -277,7 +278,7 @@ def _train_one(work: tuple[int, Task], received: list[int]) -> tuple[str, str]:
     if received:
         raise Interrupted(128 + received[0])
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(logging.Formatter(f'zoo: {task.name}: %(message)s' if task.name else 'zoo: %(message)s'))
+        handler.setFormatter(LogFormat(f'zoo: {task.name}:' if task.name else 'zoo:'))
     zoo = logging.getLogger('zoo')
     zoo.setLevel(max(zoo.getEffectiveLevel(), logging.WARNING))
     logging.getLogger('zoo.run.signals').setLevel(logging.ERROR)  # the first process says it for all

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from zoo.core.errors import RunError, UserError, env_failure, show_error
 from zoo.core.processes import die_with_parent
+from zoo.core.streams import LogFormat
 from zoo.run.result import n_core
 from zoo.run.signals import catch_signals
 
@@ -123,7 +124,8 @@ def _run(
     import torch
 
     torch.set_num_threads(1)
-    logging.basicConfig(level=level, format='zoo: %(message)s', stream=sys.stderr)
+    logging.basicConfig(level=level, stream=sys.stderr)
+    logging.getLogger().handlers[0].setFormatter(LogFormat())
     try:
         with catch_signals() as received:
             from zoo.config.source import import_module_or_file

@@ -1,0 +1,224 @@
+"""Whom a checkpoint may reach: nobody, unless the user consents; and a class for each key of the config."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+
+from tests.policy_envs import job_config
+from tests.run.crafted import with_value
+from zoo import serial_pipeline
+from zoo.config.components import options_of
+from zoo.config.section import fields_of, is_section, sections_of
+from zoo.config.yaml_io import save_yaml
+from zoo.core.registry import BUFFER_REGISTRY, ENCODER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY
+from zoo.run.checkpoint import consent
+from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
+from zoo.run.config import _job_schema
+from zoo.run.policy_file import env_config_of, policy_of
+from zoo.tools.cli.command import main
+from zoo.worker.evaluator import evaluate
+
+
+@pytest.fixture(autouse=True)
+def _is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consent, '_given', set())
+
+
+def resume(path: Path, *overrides: str, **more: Any) -> Any:
+    few = ['max_env_step=192', f'logger.root={path.parent}', 'logger.console=off', 'policy.learn.executor=eager']
+    return serial_pipeline(resume=path, overrides=[*few, *overrides], **more)
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'named'),
+    [
+        ('logger.sinks', [{'type': 'mlflow', 'uri': 'http://127.0.0.1:9'}], 'logger.sinks.type'),
+        ('logger.sinks', ['mlflow'], 'logger.sinks'),
+        ('logger.sinks', [{'entity': 'them', 'type': 'wandb', 'project': 'theirs'}], 'logger.sinks.entity'),
+        ('logger.sinks', ['csv', 'of_a_plugin'], 'logger.sinks'),
+        ('cluster', {'address': '127.0.0.1:9', 'engine': 'process', 'runner_num': 1}, 'cluster.address'),
+        ('cluster', {'engine': 'ray', 'runner_num': 1}, 'cluster.engine'),
+        ('cluster', {'learner_num': 2}, 'cluster.learner_num'),
+        ('cluster', {'working_dir': '/etc/ssl'}, 'cluster.working_dir'),
+    ],
+)
+def test_address_in_a_checkpoint_needs_consent_which_the_error_says(
+    tmp_path: Path, key: str, value: Any, named: str
+) -> None:
+    path = with_value(tmp_path / 'c', f'meta.config.{key}', value)
+    for trust in ((), ['mlflow', 'wandb', 'ray']):  # consent to code is none to reach somebody
+        with pytest.raises(CheckpointError, match=rf'names an address \({re.escape(named)} is .* add --trust') as error:
+            resume(path, trust=trust)
+        assert '\n' not in str(error.value) and 'in Python trust=True' in str(error.value)
+    assert evaluate(policy_of(load_checkpoint(path)), env_config_of(load_checkpoint(path)), 1).lengths
+
+
+@pytest.mark.parametrize('options', [{'host': 'theirs.org'}, {'where': ['theirs.org']}])
+def test_options_of_a_sink_with_consent_to_its_code_are_addresses(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = with_value(tmp_path / 'c', 'meta.config.logger.sinks', [{'type': 'my_sinks:Sink', 'n': 3, **options}])
+    with pytest.raises(CheckpointError, match=r"names an address \(logger.sinks.\w+ is 'theirs.org'\)"):
+        resume(path, trust=['my_sinks'])
+
+
+def test_override_is_consent_to_an_address(tmp_path: Path) -> None:
+    path = with_value(tmp_path / 'c', 'meta.config.logger.sinks', [{'type': 'mlflow', 'uri': 'http://127.0.0.1:9'}])
+    assert resume(path, 'logger.sinks=[csv]').env_step > 152
+    path = with_value(tmp_path / 'd', 'meta.config.cluster', {'working_dir': '/etc/ssl'})
+    assert resume(path, 'cluster.working_dir=null').env_step > 152
+
+
+def test_words_to_continue_a_run_have_the_consent_that_it_needs(tmp_path: Path) -> None:
+    config = job_config(tmp_path, 'CartPole-v1')
+    consent.give_names(config)
+    assert consent.consent_words(config) == ''
+    config['logger']['sinks'] = [{'type': 'mlflow', 'uri': 'http://here'}]
+    consent.give_names(config)
+    assert consent.consent_words(config) == ' --trust'
+    assert consent.consent_words() == ''  # to evaluate, nobody is reached
+
+
+class _Tracker(BaseHTTPRequestHandler):
+    """A server that counts what it is asked, and knows nothing."""
+
+    n_request = 0
+
+    def _answer(self) -> None:
+        _Tracker.n_request += 1
+        self.send_response(404)
+        self.end_headers()
+
+    do_GET = do_POST = do_PUT = do_PATCH = _answer
+
+    def log_message(self, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def uri(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(_Tracker, 'n_request', 0)
+    server = ThreadingHTTPServer(('127.0.0.1', 0), _Tracker)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f'http://127.0.0.1:{server.server_port}'
+    server.shutdown()
+    server.server_close()
+
+
+def test_tracker_that_a_file_names_gets_no_request_by_any_door(
+    tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / 'runs' / 'old' / 'run'
+    (run / 'checkpoints').mkdir(parents=True)
+    sinks = [{'type': 'mlflow', 'uri': uri}, {'type': 'wandb', 'entity': 'them'}]
+    path = with_value(run / 'checkpoints' / 'step_000000152.safetensors', 'meta.config.logger.sinks', sinks)
+    save_yaml(load_checkpoint(path).meta['config'], run / 'config.yaml')
+    (run / 'metrics.jsonl').write_text(json.dumps({'env_step': 8, 'wall_s': 1.0, 'eval/return_mean': 1.0}) + '\n')
+    for words in (['train', '--resume', run], ['train', '--run-dir', run], ['train', '--resume', path]):
+        assert main([*map(str, words), 'max_env_step=320']) == 2
+        assert "names an address (logger.sinks.type is 'mlflow')" in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match='names an address'):
+        serial_pipeline(run_dir=run)
+    for words in (['eval', run, '--episodes', '1'], ['runs', run.parent], ['report', run, '-o', tmp_path / 'r.html']):
+        assert main([*map(str, words)]) == 0
+    assert _Tracker.n_request == 0
+
+
+@pytest.mark.slow
+def test_tracker_is_reached_with_consent(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip('mlflow.tracking')
+    monkeypatch.setenv('MLFLOW_HTTP_REQUEST_MAX_RETRIES', '0')
+    path = with_value(tmp_path / 'c', 'meta.config.logger.sinks', [{'type': 'mlflow', 'uri': uri}])
+    assert resume(path, trust=True).env_step > 152
+    assert _Tracker.n_request > 0
+
+
+# --- a class for each key ---
+
+TEXTS = {
+    'name of a registered component': r'policy\.type|policy\.model\.(type|encoder|distribution)|buffer\.type|pipeline|'
+    r'policy\.(learn|collect)\.(surrogate|proximal|correction|value_loss|penalties|optimizer|draw|phase|intrinsic|'
+    r'plasticity|options|estimator|exploration)',
+    'name of a folder, which a file cannot choose: see root_of': r'exp_name|logger\.root',
+    'path that a run which continues does not read': r'init_from',
+    'names and patterns of entries': r'init_from_keys|policy\.learn\.freeze|policy\.model\.(actor|critic)_obs|'
+    r'env\.info_columns|logger\.info_(step_)?keys',
+    'options of an env, in which names of code are found': r'env\.(game|kwargs|schedule)',
+    'keys of the section env, each of its class': r'policy\.eval\.(env|sets)',
+    'name of a device': r'policy\.device',
+    'name of a metric': r'stop\.metric',
+    'registered component inside of another one': r'policy\.learn\.intrinsic\.encoder|policy\.model\.encoder\.(encoders|join)',
+    'names of layers': r'policy\.learn\.plasticity\.layers',
+}
+"""Keys of texts that are content, by what they are. A new key must be added here or, if it leads to code or to somebody
+outside, to CODE_PATH or ADDRESSES of zoo/run/checkpoint/consent.py."""
+NUMBERS_OF_CLUSTER = {
+    *('runner_num', 'max_lag', 'runner_cpu', 'runner_gpu', 'runner_timeout', 'start_timeout', 'restart_limit'),
+}
+"""Keys of the section whose closed choices and numbers may reach somebody too."""
+
+
+def holds_text(annotation: Any) -> bool:
+    """Whether a value of a type may be a text, or have one, that no closed choice limits."""
+    if get_origin(annotation) is Literal or annotation in (int, float, bool, type(None)):
+        return False
+    if sections := sections_of(annotation):
+        fields = [field for section in sections for field in section.model_fields.values()]
+        rest = [arg for arg in get_args(annotation) if not sections_of(arg)]
+        return any(holds_text(field.annotation) for field in fields) or any(map(holds_text, rest))
+    arguments = get_args(annotation)
+    if get_origin(annotation) is not None and hasattr(annotation, '__metadata__'):  # Annotated
+        arguments = arguments[:1]
+    return any(map(holds_text, arguments)) if arguments else True
+
+
+def every_field() -> Iterator[tuple[str, Any]]:
+    """Key and type of every field that a config may have, options of components included."""
+    for policy, model in itertools.product(POLICY_REGISTRY.names(), MODEL_REGISTRY.names()):
+        for buffer in BUFFER_REGISTRY.names():
+            schema = _job_schema({'policy': {'type': policy, 'model': {'type': model}}, 'buffer': {'type': buffer}})
+            yield from ((key, field.annotation) for key, field in fields_of(schema) if not is_section(field))
+    for where, registry in {**PARTS, 'policy.model.encoder': ENCODER_REGISTRY}.items():
+        for name in registry.names():
+            section = options_of(registry.get(name))
+            yield from ((f'{where}.{key}', field.annotation) for key, field in fields_of(section))
+
+
+def classes_of(key: str, annotation: Any) -> list[str]:
+    """The classes that a key is in: code, address, content."""
+    found = ['code'] if consent.CODE_PATH.fullmatch(key) else []
+    if key in consent.ADDRESSES or key.startswith('logger.sinks.'):
+        found.append('address')
+    is_number = key.removeprefix('cluster.') in NUMBERS_OF_CLUSTER or not key.startswith('cluster.')
+    texts = [what for what, keys in TEXTS.items() if re.fullmatch(keys, key)]
+    if not found and (texts or is_number and not holds_text(annotation)):
+        found.append('content')
+    return found
+
+
+def test_every_key_of_the_config_is_content_code_or_address() -> None:
+    fields = dict(every_field())
+    assert len(fields) > 200 and {'logger.sinks.uri', 'policy.eval.sets', 'cluster.engine'} <= fields.keys()
+    assert [key for key, annotation in fields.items() if not classes_of(key, annotation)] == []
+
+
+@pytest.mark.parametrize(
+    ('key', 'annotation', 'classes'),
+    [
+        ('logger.server', str | None, []),
+        ('cluster.transport', Literal['tcp', 'shared'], []),
+        ('cluster.port', int, []),
+        ('policy.learn.teacher', dict[str, Any], []),
+        ('policy.learn.teacher', int | None, ['content']),
+        ('cluster.engine', Literal['auto', 'ray'], ['address']),
+        ('logger.sinks', list[str], ['code', 'address']),
+    ],
+)
+def test_new_key_without_a_class_is_found(key: str, annotation: Any, classes: list[str]) -> None:
+    assert classes_of(key, annotation) == classes

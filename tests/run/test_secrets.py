@@ -1,0 +1,112 @@
+"""Passwords in URIs of the config are used, and are in nothing that a run writes or shows."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.policy_envs import job_config
+from zoo.core.errors import UserError
+from zoo.core.registry import SINK_REGISTRY
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint import consent
+from zoo.run.checkpoint.file import load_checkpoint
+from zoo.run.log import trackers
+from zoo.tools.cli.command import main
+
+URI = 'http://me:s3cret@localhost:1'
+used: list[str] = []
+
+
+class Remote:
+    """A sink that is given an address."""
+
+    def __init__(self, *, uri: str = '') -> None:
+        used.append(uri)
+
+    def open(self, cfg: object, run_dir: Path) -> None:
+        logging.getLogger('zoo').warning('cannot be reached: %s', used[-1])
+
+    def write(self, env_step: int, metrics: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_password_is_used_and_is_in_no_file_of_the_run_and_in_no_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used.clear()
+    monkeypatch.setattr(consent, '_given', set())
+    monkeypatch.setattr(sys, 'argv', ['zoo', 'train', f'logger.sinks=[{{type: mine, uri: {URI}}}]'])
+    config = job_config(tmp_path, 'CartPole-v1', policy={'eval': {'n_episode': 1}})
+    config['logger']['sinks'] = [{'type': f'{__name__}:Remote', 'uri': URI}]
+    run = serial_pipeline(config).run_dir
+    assert used == [URI]
+    assert main(['report', str(run), '-o', str(run / 'report.html')]) == 0
+    assert main(['runs', str(run), '--json']) == 0
+    files = [file for file in run.rglob('*') if file.is_file()]
+    assert {'config.yaml', 'result.json', 'report.html'} <= {file.name for file in files}
+    assert [file.name for file in files if b's3cret' in file.read_bytes()] == []
+    assert load_checkpoint(run).meta['config']['logger']['sinks'][0]['uri'] == 'http://***@localhost:1'
+    said = capsys.readouterr()
+    assert 's3cret' not in said.out + said.err
+
+
+def test_report_of_an_older_run_has_no_password(tmp_path: Path) -> None:
+    run = serial_pipeline(job_config(tmp_path, 'CartPole-v1', policy={'eval': {'n_episode': 1}})).run_dir
+    text = (run / 'config.yaml').read_text()
+    (run / 'config.yaml').write_text(text.replace('sinks: []', f'sinks: [{{type: mlflow, uri: "{URI}"}}]'))
+    result = (run / 'result.json').read_text()
+    (run / 'result.json').write_text(result.replace('"command": [', f'"command": ["zoo", "{URI}", '))
+    assert 's3cret' in (run / 'config.yaml').read_text() and 's3cret' in (run / 'result.json').read_text()
+    assert main(['report', str(run), '-o', str(tmp_path / 'report.html')]) == 0
+    assert 's3cret' not in (tmp_path / 'report.html').read_text()
+
+
+def test_tracker_of_a_run_that_continues_is_named_without_stars(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip('mlflow.tracking')
+    asked: list[str] = []
+
+    class Gone(Exception): ...
+
+    def client(tracking_uri: str) -> None:
+        asked.append(tracking_uri)
+        raise Gone
+
+    for uri in (URI, 'http://***@localhost:1'):
+        sink = trackers.MlflowSink(SINK_REGISTRY.get('mlflow').config(uri=uri))
+        monkeypatch.setattr(sink, '_client_class', client)
+        with pytest.raises(Gone):
+            sink._begin()
+    assert asked == [URI, 'http://localhost:1']  # MLFLOW_TRACKING_USERNAME and _PASSWORD count then
+
+
+def test_error_of_a_config_shows_no_password(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        serial_pipeline(job_config(tmp_path, env={'id': 'CartPole-v1', 'game': URI}))
+    assert 's3cret' not in str(error.value)
+
+
+EVIL = 'a\x1b]0;title\x07b\x1b[2Jc\u202ed'
+
+
+def test_terminal_codes_of_a_run_folder_are_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = serial_pipeline(job_config(tmp_path, 'CartPole-v1', policy={'eval': {'n_episode': 1}})).run_dir
+    capsys.readouterr()
+    text = (run / 'config.yaml').read_text()
+    evil = EVIL.encode('unicode_escape').decode()
+    for old, new in (
+        ('exp_name: ', f'exp_name: "{evil}"  #'),
+        ('  id: ', f'  id: "{evil}"  #'),
+        ('seed: ', 'seed: 1 #'),
+    ):
+        text = text.replace(old, new, 1)
+    (run / 'config.yaml').write_text(text)
+    for words in (['runs', str(tmp_path)], ['compare', str(run), str(run)], ['runs', str(tmp_path / EVIL)]):
+        main(words)
+    said = capsys.readouterr()
+    assert not {'\x1b', '\x07', '\u202e'} & set(said.out + said.err)
+    assert r'a\x1b]0;title\x07b\x1b[2Jc' in said.out + said.err

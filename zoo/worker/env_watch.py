@@ -1,0 +1,174 @@
+"""The watch for calls of an env's code that never return, in the process that makes them: a run, a runner, a command."""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from zoo.env import EnvError
+from zoo.env.errors import CALLS, own_line
+
+POLL_S = 1.0  # seconds between two looks, at most
+GRACE_S = 10.0  # seconds for a call to end after it was interrupted
+SIGNAL = signal.SIGINT  # interrupts the main thread: the only one that interrupts everywhere
+DEBUGGERS = ('bdb', 'pdb', 'IPython.core.debugger')
+logger = logging.getLogger(__name__)
+_watching: set[int] = set()
+"""Threads that have a watch."""
+_ENV = os.path.join(os.path.dirname(sys.modules['zoo.env'].__file__ or ''), '')
+
+
+class EnvWatch:
+    """A thread that looks once a second at the call of an env's code that the thread which made it is in.
+
+    After `timeout` seconds in one call it interrupts the main thread, where EnvError is raised, or warns if the call is
+    in another thread. Code that cannot be interrupted ends the process, if that is zoo's own, after `save`.
+
+    Attributes: save: saves the run, once there is one.
+    """
+
+    owns_process = False  # the command `zoo` sets it
+
+    def __init__(self, timeout: float) -> None:
+        self.save: Callable[[], object] | None = None
+        self._timeout, self._poll = timeout, min(POLL_S, timeout / 4)
+        self._watched = threading.get_ident()
+        self._end = threading.Event()
+        self._fired: tuple[Any, str] | None = None  # the call to end, and the words
+        self._is_ending = False
+        self._told: tuple[Any, ...] | None = None  # the call that was warned of
+
+    def __enter__(self) -> EnvWatch:
+        _watching.add(self._watched)
+        self._thread = threading.Thread(target=self._run, name='env watch', daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _watching.discard(self._watched)
+        self._end.set()
+        self._thread.join(POLL_S)  # a thread that runs while the interpreter ends may abort the process
+
+    def interrupts(self, number: int, frame: FrameType | None) -> bool:
+        """Called by the handler of signals, in the main thread: whether this one was the watch's.
+
+        Raises: EnvError if the call that is to end has not returned in the meantime.
+        """
+        if number != SIGNAL or self._fired is None:
+            return False
+        (call, words), self._fired = self._fired, None
+        while self._is_ending:  # the process is about to end; until then nothing may change
+            time.sleep(POLL_S)
+        if CALLS.state() == call and _is_in_env(frame):
+            raise EnvError(words)
+        return True
+
+    def _run(self) -> None:
+        last, n_look = None, 0
+        while not self._end.wait(self._poll):
+            call = CALLS.state()
+            n_look = n_look + 1 if call == last else 0
+            last = call
+            # looks are counted, not seconds: a process that is stopped for a while does not wait for its env
+            if call is None or n_look * self._poll < self._timeout * CALLS.n_timeout:
+                continue
+            stack = sys._current_frames().get(self._watched)
+            if _is_in_env(stack) and not _is_debugged(stack):
+                self._expire(call, stack)
+            last, n_look = None, 0
+
+    def _expire(self, call: tuple[Any, ...], stack: FrameType | None) -> None:
+        seconds = self._timeout * CALLS.n_timeout
+        words = (
+            f'{call[0](call[1])}: no answer within {seconds:g} s, at {own_line(stack)}; '
+            'mend the env there, or raise env.step_timeout.'
+        )
+        if self._watched != threading.main_thread().ident:
+            if call != self._told:
+                logger.warning('%s (It cannot be ended from here: the run is not in the main thread.)', words)
+            self._told = call
+            return
+        self._interrupt(call, words)
+        for _ in range(math.ceil(GRACE_S / self._poll)):
+            if self._end.wait(self._poll) or CALLS.state() != call:
+                return
+        logger.error('%s It cannot be interrupted.', words)
+        if not self.owns_process:
+            return
+        # saves the run in this thread, while the other one is in the env or, should that return, in `interrupts`
+        self._is_ending = True
+        self._interrupt(call, words)
+        time.sleep(self._poll)
+        try:
+            if self.save is not None:
+                self.save()
+        except Exception as error:
+            logger.error('the end of the run is lost: %s', error)
+        finally:
+            os._exit(1)
+
+    def _interrupt(self, call: tuple[Any, ...], words: str) -> None:
+        self._fired = call, words
+        if hasattr(signal, 'pthread_kill'):
+            signal.pthread_kill(self._watched, SIGNAL)
+        else:
+            _thread.interrupt_main(SIGNAL)
+
+
+@contextmanager
+def watch_calls(timeout: float) -> Iterator[None]:
+    """An EnvWatch around work that has no `catch_signals`; at other interrupts the handler of the caller is called.
+
+    Outside of the main thread, which alone handles signals, the watch can only warn. In a thread that has one it is that.
+    Args: timeout: seconds, as of EnvWatch. Raises: EnvError in place of a call that does not return.
+    """
+    if threading.get_ident() in _watching:
+        yield
+        return
+    watch = EnvWatch(timeout)
+    if threading.current_thread() is not threading.main_thread():
+        with watch:
+            yield
+        return
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if watch.interrupts(number, frame):
+            return
+        if callable(previous):
+            previous(number, frame)
+        elif previous == signal.SIG_DFL:
+            signal.signal(number, previous)
+            signal.raise_signal(number)  # ends the process
+
+    previous = signal.signal(SIGNAL, handler)
+    try:
+        with watch:
+            yield
+    finally:
+        signal.signal(SIGNAL, previous)
+
+
+def _frames(stack: FrameType | None) -> Iterator[FrameType]:
+    while stack is not None:
+        yield stack
+        stack = stack.f_back
+
+
+def _is_in_env(stack: FrameType | None) -> bool:
+    """Whether code of zoo.env is on a stack, called or calling."""
+    return any(frame.f_code.co_filename.startswith(_ENV) for frame in _frames(stack))
+
+
+def _is_debugged(stack: FrameType | None) -> bool:
+    """Whether somebody looks at the code on a stack, at a breakpoint say."""
+    return any(frame.f_trace is not None or frame.f_globals.get('__name__') in DEBUGGERS for frame in _frames(stack))
