@@ -74,8 +74,7 @@ def _text(exported: Exported, card_path: Path, env_step: int) -> str:
     """What was written, as people read it."""
     size = exported.path.stat().st_size / 1e3
     inputs, outputs = (
-        ', '.join(f'{port.name} {port.dtype} [{", ".join(map(str, port.shape))}]' for port in ports)
-        for ports in (exported.inputs, exported.outputs)
+        ', '.join(f'{port.name} {port.words}' for port in ports) for ports in (exported.inputs, exported.outputs)
     )
     return (
         f'{exported.path}: {exported.format}, {size:,.0f} kB, policy of env step {env_step}\n'

@@ -35,6 +35,11 @@ class Port(NamedTuple):
     dtype: str
     shape: tuple[int | str, ...]
 
+    @property
+    def words(self) -> str:
+        """Its dtype and shape: 'float32 [batch, 4]'."""
+        return f'{self.dtype} [{", ".join(map(str, self.shape))}]'
+
 
 def port_of_tensor(name: str, x: Tensor) -> Port:
     """x: [1, ...]."""
