@@ -59,14 +59,14 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
 
 
 def _arguments(tree: ast.Module) -> dict[str, Any]:
-    return literals(fields_of_class(tree, 'Args')) or literals(arguments_of_parser(tree))
+    return literals(fields_of_class(tree, 'Args').items()) or literals(arguments_of_parser(tree).items())
 
 
 def _tell_computed(draft: Draft, tree: ast.Module, stem: str) -> None:
     """Arguments whose defaults the script works out when it runs; its name among them is that of its file."""
     fields, arguments = fields_of_class(tree, 'Args'), arguments_of_parser(tree)
-    for name in [x for x in fields if x not in literals(fields)] or [
-        x for x in arguments if x not in literals(arguments)
+    for name in [x for x in fields if x not in literals(fields.items())] or [
+        x for x in arguments if x not in literals(arguments.items())
     ]:
         row = ROWS.get(name)
         if name == 'exp_name' and stem:
