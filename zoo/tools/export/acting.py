@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,9 +15,7 @@ from zoo.core.data import Obs
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiDiscrete, Space, leaf_spaces, obs_dtype
 from zoo.model.cnn import in_float32
-
-if TYPE_CHECKING:
-    from zoo.policy.base import Policy
+from zoo.policy.base import Policy
 
 BATCH = 'batch'
 """Name of the leading dimension of every input and output; any number."""

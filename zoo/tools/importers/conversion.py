@@ -12,6 +12,7 @@ from zoo.config.messages import shown
 from zoo.config.names import look_up
 from zoo.config.section import ConfigError, join_path
 from zoo.env.ids import game_of, versions_of
+from zoo.tools.nested import put_at
 
 
 class Conversion(NamedTuple):
@@ -49,11 +50,7 @@ class Draft:
 
     def put(self, path: str, value: Any, old: str = '', note: str = '') -> None:
         """Sets a key of zoo; `old` is the text about where it came from, '' for none."""
-        *parents, last = path.split('.')
-        inner = self.config
-        for key in parents:
-            inner = inner.setdefault(key, {})
-        inner[last] = value
+        put_at(self.config, path, value)
         if old:
             self.became.append((old, f'{path}={_short(value)}' + (f' ({note})' if note else '')))
 

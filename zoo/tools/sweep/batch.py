@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from zoo.config.section import ConfigError
 from zoo.config.source import parse_value, split_override
@@ -25,12 +25,10 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.consent import Trust
 from zoo.run.config import resolve_config
 from zoo.run.folder import refuse_other_configs
+from zoo.run.observers.base import RunView
 from zoo.run.signals import Interrupted, catch_signals
 from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
 from zoo.tools.sweep.spaces import parts_of_text
-
-if TYPE_CHECKING:
-    from zoo.run.observers.base import RunView
 
 MAX_RUN = 1_000
 MAX_NAME = 100  # characters of the name of a folder
