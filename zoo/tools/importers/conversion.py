@@ -10,7 +10,7 @@ import gymnasium
 
 from zoo.config.messages import shown
 from zoo.config.names import look_up
-from zoo.config.section import ConfigError, join_path
+from zoo.config.section import ConfigError, join_path, value_at
 from zoo.env.ids import game_of, versions_of
 from zoo.tools.nested import put_at
 
@@ -56,10 +56,8 @@ class Draft:
 
     def at(self, path: str, default: Any = None) -> Any:
         """The value of a key of zoo that was set before."""
-        inner: Any = self.config
-        for key in path.split('.'):
-            inner = inner.get(key, {}) if isinstance(inner, dict) else {}
-        return default if inner == {} else inner
+        found = value_at(self.config, path)
+        return default if found is None else found
 
     def drop(self, old: str, why: str) -> None:
         """Names a key that has no counterpart and changes nothing that is learned, or that zoo finds out without it."""

@@ -238,7 +238,13 @@ def train_many(
                 if on_end is not None:
                     on_end(outcomes[i], sum(outcome.state != 'waiting' for outcome in outcomes))
     if received:
-        _tell_how_to_continue(outcomes, run_dir)
+        n_done = sum(outcome.state == 'done' for outcome in outcomes)
+        way = (
+            'the same command continues the others'
+            if run_dir is not None
+            else 'zoo runs shows the others, zoo train --resume RUN continues one; with --run-dir DIR the same command would'
+        )
+        logger.warning('stopped with %d of %d runs done; %s', n_done, len(outcomes), way)
         raise Interrupted(128 + received[0])
     return outcomes
 
@@ -297,13 +303,3 @@ def _outcome(member: Member, task: Task, ended: Ended, received: Sequence[int]) 
     if received and ended.exitcode == -signal.SIGTERM:  # of `Team.stop`, while the process still started
         return RunOutcome(member, 'stopped', folder, f'by signal {received[0]} before it began')
     return RunOutcome(member, 'failed', folder, f'its process {end_words(ended.exitcode)}')
-
-
-def _tell_how_to_continue(outcomes: Sequence[RunOutcome], run_dir: str | os.PathLike[str] | None) -> None:
-    n_done = sum(outcome.state == 'done' for outcome in outcomes)
-    way = (
-        'the same command continues the others'
-        if run_dir is not None
-        else 'zoo runs shows the others, zoo train --resume RUN continues one; with --run-dir DIR the same command would'
-    )
-    logger.warning('stopped with %d of %d runs done; %s', n_done, len(outcomes), way)

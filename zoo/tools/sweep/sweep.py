@@ -22,7 +22,7 @@ from zoo.run.config import explain_config
 from zoo.run.config_check import without_derived_values
 from zoo.run.signals import Interrupted, catch_signals
 from zoo.tools.log_levels import log_levels
-from zoo.tools.nested import put_at
+from zoo.tools.nested import put_at, short_keys
 from zoo.tools.sweep.plan import Curve, Metric, Plan, Pruner, Sampler, make_plan
 from zoo.tools.sweep.processes import Team, say_if_too_many
 from zoo.tools.sweep.study import COUNTED, Study, SweepResult, TrialOutcome, TrialRow, beating
@@ -260,7 +260,7 @@ def table(result: SweepResult) -> list[tuple[str, ...]]:
     """The trials as texts, the best ones first, below a row of headings."""
     score, keys = result.plan.score, list(result.plan.spaces)
     shows_value = score.metric in ('last', 'auc')
-    heads = ['trial', 'state', *_short(keys), *([score.metric] if shows_value else []), 'return']
+    heads = ['trial', 'state', *short_keys(keys), *([score.metric] if shows_value else []), 'return']
     heads += [f'steps to {score.stop_value:g}'] if score.stop_value is not None else []
     lines = [(*heads, 'seconds', '')]
     for row in result.rows:
@@ -323,12 +323,6 @@ def _ranked(rows: list[TrialRow], minimises: bool) -> list[TrialRow]:
     kinds = ['complete', 'pruned', 'running', 'refused', 'failed', 'stopped', 'lost']
     sign = 1 if minimises else -1
     return sorted(rows, key=lambda row: (kinds.index(row.state), sign * (row.value or 0.0), row.number))
-
-
-def _short(keys: list[str]) -> list[str]:
-    """The last words of keys, or the whole key where two end alike."""
-    lasts = [key.rpartition('.')[2] for key in keys]
-    return [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)]
 
 
 def _solved(row: TrialRow) -> str:
