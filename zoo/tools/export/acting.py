@@ -51,11 +51,6 @@ def env_dtype(leaf: Leaf) -> np.dtype[Any]:
     return np.dtype(np.int64 if isinstance(leaf, Discrete | MultiDiscrete) else np.int8)
 
 
-def torch_dtype(dtype: np.dtype[Any] | str) -> torch.dtype:
-    """The tensors' name of a number type of numpy."""
-    return torch.from_numpy(np.empty(0, dtype)).dtype
-
-
 def raw_to_model(leaf: Leaf, x: Tensor) -> Tensor:
     """Raw observations [B, ...] of a leaf as zoo holds them, in operations of tensors; see `leaf_to_array`."""
     if isinstance(leaf, Discrete | MultiDiscrete):
@@ -148,7 +143,9 @@ class ActingModule(nn.Module):
     def _example_obs(self, n: int) -> list[Tensor]:
         found = []
         for port, leaf in zip(self.inputs, self.leaves.values(), strict=False):
-            x = torch.full((n, *leaf.shape), int(port.dtype == 'int8'), dtype=torch_dtype(port.dtype))
+            x = torch.full(
+                (n, *leaf.shape), int(port.dtype == 'int8'), dtype=torch.from_numpy(np.empty(0, port.dtype)).dtype
+            )
             start = getattr(leaf, 'start', None)
             found.append(x if start is None else torch.as_tensor(start).reshape(leaf.shape).expand_as(x).contiguous())
         return found

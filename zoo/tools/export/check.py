@@ -22,6 +22,7 @@ from zoo.core.spaces import (
     is_image,
     leaf_spaces,
     mask_space,
+    n_values,
 )
 from zoo.model.cnn import computes_in_bf16
 from zoo.model.inputs import DictInput, NormedVector
@@ -110,8 +111,7 @@ def _allow_one(action_space: Space, mask: np.ndarray, rng: np.random.Generator) 
     for _, leaf in leaf_spaces(action_space):
         if isinstance(leaf, MultiBinary):
             start += int(np.prod(leaf.shape))
-        sizes = [leaf.n] if isinstance(leaf, Discrete) else getattr(leaf, 'nvec', [])
-        for n in sizes:
+        for n in n_values(leaf):
             mask[rows, start + rng.integers(n, size=len(mask))] = 1
             start += n
 
