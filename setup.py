@@ -95,7 +95,7 @@ setup(
         'zoo.config': ['names.yaml'],
         'zoo.tools.cli': ['starts/*.txt'],
         'zoo.tools.importers': ['*.yaml'],
-        'zoo.tools.results': ['report.html'],
+        'zoo.tools.results': ['card.md', 'report.html'],
         'zoo.tools.sweep': ['spaces.yaml'],
         'zoo_benchmarks.peers': ['README.md'],
     },

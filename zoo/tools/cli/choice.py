@@ -30,9 +30,10 @@ CHOICE = (
 )
 
 
-def chosen(args: argparse.Namespace) -> Any:
-    """The config that the words name, None if they name none; args.overrides become all that change it.
+def chosen(args: argparse.Namespace, if_none: str = '') -> Any:
+    """The config that the words name; args.overrides become all that change it.
 
+    Args: if_none: the error for words that name none; '': they give None.
     Raises: UserError for words that do not go together, and for the name of something else than a config.
     """
     _sort(args)
@@ -42,6 +43,8 @@ def chosen(args: argparse.Namespace) -> Any:
         return config_for_env(args.env, args.policy, args.overrides)
     if args.config is not None:
         _refuse_other_names(args.config, args.command)
+    elif if_none:
+        raise UserError(if_none)
     return args.config
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zoo.core.errors import UserError
 from zoo.tools.cli.episodes import checkpoint_path
@@ -53,7 +53,22 @@ def run_export(args: argparse.Namespace) -> None:
         text = card(checkpoint, exported, licence=args.licence)
         with whole_file(card_path) as file:
             file.write(text.encode())
-    data = _numbers(exported) | {'card': str(card_path), 'env_step': env_step}
+    found = exported.comparison
+    data = {
+        'file': str(exported.path),
+        'format': exported.format,
+        'inputs': [port._asdict() for port in exported.inputs],
+        'outputs': [port._asdict() for port in exported.outputs],
+        'state': exported.state,
+        'n_checked': found.n,
+        'drawn': found.drawn,
+        'error': found.error,
+        'n_differ': found.n_differ,
+        'n_tie': found.n_tie,
+        'in_bf16': found.in_bf16,
+        'card': str(card_path),
+        'env_step': env_step,
+    }
     show(args, data, _text(exported, card_path, env_step))
 
 
@@ -74,8 +89,7 @@ def _text(exported: Exported, card_path: Path, env_step: int) -> str:
     """What was written, as people read it."""
     size = exported.path.stat().st_size / 1e3
     inputs, outputs = (
-        ', '.join(f'{port.name} {port.dtype} [{", ".join(map(str, port.shape))}]' for port in ports)
-        for ports in (exported.inputs, exported.outputs)
+        ', '.join(f'{port.name} {port.words}' for port in ports) for ports in (exported.inputs, exported.outputs)
     )
     return (
         f'{exported.path}: {exported.format}, {size:,.0f} kB, policy of env step {env_step}\n'
@@ -84,21 +98,3 @@ def _text(exported: Exported, card_path: Path, env_step: int) -> str:
         f'  compared with policy.act on {exported.comparison.text()}\n'
         f'{card_path}: model card'
     )
-
-
-def _numbers(exported: Exported) -> dict[str, Any]:
-    """What --json prints."""
-    found = exported.comparison
-    return {
-        'file': str(exported.path),
-        'format': exported.format,
-        'inputs': [port._asdict() for port in exported.inputs],
-        'outputs': [port._asdict() for port in exported.outputs],
-        'state': exported.state,
-        'n_checked': found.n,
-        'drawn': found.drawn,
-        'error': found.error,
-        'n_differ': found.n_differ,
-        'n_tie': found.n_tie,
-        'in_bf16': found.in_bf16,
-    }

@@ -134,9 +134,9 @@ def _summary(named: object) -> str:
 
 def run_config(args: argparse.Namespace) -> None:
     """Prints each key with its value, origin, meaning and range."""
-    config = chosen(args)
-    if config is None:
-        raise UserError('zoo config got neither a config nor --env; name one (zoo list configs shows the bundled ones)')
+    config = chosen(
+        args, 'zoo config got neither a config nor --env; name one (zoo list configs shows the bundled ones)'
+    )
     from zoo.run.config import explain_config
 
     rows = explain_config(config, args.overrides)

@@ -245,10 +245,12 @@ def _comparison_table(found: Comparison) -> list[tuple[str, ...]]:
             str(side.n_run) if len(side.env_step) == side.n_run else f'{len(side.env_step)} of {side.n_run}',
             f'{high:,}' if low > 0.98 * high else f'{low:,} to {high:,}',
             f'{side.speed:,.0f}' if math.isfinite(side.speed) else '-',
-            _spread(side.last),
+            _with_ends(side.last and side.last.center, side.last, '.5g'),
         ]
-        words += [] if found.common_step is None else [_spread(side.common)]
-        rows.append((*words, _chance(side.chance if found.common_step is None else side.common_chance)))
+        if found.common_step is not None:
+            words.append(_with_ends(side.common and side.common.center, side.common, '.5g'))
+        chance = side.chance if found.common_step is None else side.common_chance
+        rows.append((*words, _with_ends(chance and chance.value, chance, '.2f')))
     return rows
 
 
@@ -302,18 +304,11 @@ def _letter(i: int) -> str:
     return f'{chr(ord("A") + i % 26)}{i // 26 or ""}'
 
 
-def _spread(spread: Spread | None) -> str:
-    if spread is None:
+def _with_ends(number: float | None, ends: Spread | Chance | None, form: str) -> str:
+    """A number and its interval, '0.75 [0.50, 1.00]'; '-' for none."""
+    if number is None or ends is None:
         return '-'
-    ends = '' if spread.low is None else f' [{spread.low:.5g}, {spread.high:.5g}]'
-    return f'{spread.center:.5g}{ends}'
-
-
-def _chance(chance: Chance | None) -> str:
-    if chance is None:
-        return '-'
-    ends = '' if chance.low is None else f' [{chance.low:.2f}, {chance.high:.2f}]'
-    return f'{chance.value:.2f}{ends}'
+    return f'{number:{form}}' + ('' if ends.low is None else f' [{ends.low:{form}}, {ends.high:{form}}]')
 
 
 def run_report(args: argparse.Namespace) -> None:

@@ -122,11 +122,9 @@ def run_convert(args: argparse.Namespace) -> None:
 
 def run_pretrain(args: argparse.Namespace) -> None:
     """Pretrains, and prints how to go on from there."""
-    config = chosen(args)
-    if config is None:
-        raise UserError(
-            'zoo pretrain got no config and no --env; name a config (zoo list configs shows the bundled ones)'
-        )
+    config = chosen(
+        args, 'zoo pretrain got no config and no --env; name a config (zoo list configs shows the bundled ones)'
+    )
     if args.demos is None:
         raise UserError('zoo pretrain got no --demos; name a file .npz, e.g. one that zoo eval RUN -o demos.npz wrote')
     from zoo.tools.imitation.pretrain import pretrain

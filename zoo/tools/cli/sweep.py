@@ -59,12 +59,11 @@ def run_sweep(args: argparse.Namespace) -> None:
     from zoo.tools.sweep.spaces import split_spaces
 
     spaces, args.overrides = split_spaces(args.overrides)
-    config = chosen(args)
-    if config is None:
-        raise UserError(
-            'zoo sweep got no config and no --env; name a config (zoo list configs shows the bundled ones), or an env: '
-            'zoo sweep --env CartPole-v1'
-        )
+    config = chosen(
+        args,
+        'zoo sweep got no config and no --env; name a config (zoo list configs shows the bundled ones), or an env: '
+        'zoo sweep --env CartPole-v1',
+    )
     from zoo.tools.sweep.sweep import as_data, sweep, table, train_command
     from zoo.worker.env_watch import EnvWatch
 

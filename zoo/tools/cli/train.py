@@ -16,7 +16,6 @@ from zoo.tools.cli.output import argument, show
 from zoo.tools.cli.parser import PROFILED
 
 if TYPE_CHECKING:
-    from zoo.run.result import TrainResult
     from zoo.tools.sweep.batch import Member, RunOutcome
 
 
@@ -88,7 +87,17 @@ def run_train(args: argparse.Namespace) -> int:
         f'{early}'
         f'run folder: {result.run_dir}\nevaluate it: zoo eval {shlex.quote(str(result.run_dir))}{consent_words()}'
     )
-    show(args, _summary(result), text)
+    data = {
+        'run_dir': str(result.run_dir),
+        'env_step': result.env_step,
+        'train_iter': result.train_iter,
+        'best_return': result.best_return,
+        'last_return': result.last_return,
+        'wall_s': round(result.wall_s, 3),
+        'env_step_per_s': round(result.env_step_per_s, 1),
+        'stop_reason': result.stop_reason,
+    }
+    show(args, data, text)
     return 0
 
 
@@ -117,19 +126,6 @@ def _several(args: argparse.Namespace, config: Any) -> int | None:
     if config is None:
         raise UserError('several runs need a config or --env; name one (zoo list configs shows the bundled ones)')
     return _train_several(args, config, members, fixed)
-
-
-def _summary(result: TrainResult) -> dict[str, Any]:
-    return {
-        'run_dir': str(result.run_dir),
-        'env_step': result.env_step,
-        'train_iter': result.train_iter,
-        'best_return': result.best_return,
-        'last_return': result.last_return,
-        'wall_s': round(result.wall_s, 3),
-        'env_step_per_s': round(result.env_step_per_s, 1),
-        'stop_reason': result.stop_reason,
-    }
 
 
 def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Member], overrides: Sequence[str]) -> int:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import forward_for_acting
-from zoo.core.data import Obs
+from zoo.core.data import Obs, leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiDiscrete, Space, leaf_spaces, obs_dtype
 from zoo.model.cnn import in_float32
-
-if TYPE_CHECKING:
-    from zoo.policy.base import Policy
+from zoo.policy.base import Policy
 
 BATCH = 'batch'
 """Name of the leading dimension of every input and output; any number."""
@@ -35,6 +33,11 @@ class Port(NamedTuple):
     dtype: str
     shape: tuple[int | str, ...]
 
+    @property
+    def words(self) -> str:
+        """Its dtype and shape: 'float32 [batch, 4]'."""
+        return f'{self.dtype} [{", ".join(map(str, self.shape))}]'
+
 
 def port_of_tensor(name: str, x: Tensor) -> Port:
     """x: [1, ...]."""
@@ -48,31 +51,12 @@ def env_dtype(leaf: Leaf) -> np.dtype[Any]:
     return np.dtype(np.int64 if isinstance(leaf, Discrete | MultiDiscrete) else np.int8)
 
 
-def torch_dtype(dtype: np.dtype[Any] | str) -> torch.dtype:
-    """The tensors' name of a number type of numpy."""
-    return torch.from_numpy(np.empty(0, dtype)).dtype
-
-
 def raw_to_model(leaf: Leaf, x: Tensor) -> Tensor:
     """Raw observations [B, ...] of a leaf as zoo holds them, in operations of tensors; see `leaf_to_array`."""
     if isinstance(leaf, Discrete | MultiDiscrete):
         return x - torch.as_tensor(leaf.start).reshape(leaf.shape) if np.any(leaf.start) else x
     dtype = obs_dtype(leaf)
     return x != 0 if dtype == torch.bool else x.to(dtype)
-
-
-def tree_leaves(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """The tensors of nested dicts with the names that lead to each, in order."""
-    if isinstance(tree, dict):
-        for name, each in tree.items():
-            yield from tree_leaves(each, (*path, str(name)))
-    else:
-        yield path, tree
-
-
-def rebuilt(like: Tree, leaves: Iterator[Tensor]) -> Tree:
-    """Nested dicts as `like`, of other tensors."""
-    return {name: rebuilt(each, leaves) for name, each in like.items()} if isinstance(like, dict) else next(leaves)
 
 
 def nested_obs(space: Space, leaves: dict[str, Any], path: str = '') -> Any:
@@ -121,12 +105,12 @@ class ActingModule(nn.Module):
             self._add_input(Port(name, str(env_dtype(leaf)), (BATCH, *leaf.shape)))
         self.n_obs = len(self.inputs)
         self._start: Tree = None if (first := policy._initial_state()) is None else first(1)
-        self._carried: list[tuple[str, ...]] = []
+        self._carried: list[str] = []
         self._carried = [] if self._start is None else self._find_carried()
         self.initial: dict[str, Tensor] = {}
-        for names, row in tree_leaves(self._start) if self._carried else ():
-            if names in self._carried:
-                port = self._add_input(port_of_tensor('.'.join(('state', *names)), row))
+        for path, row in leaves(self._start) if self._carried else ():
+            if path in self._carried:
+                port = self._add_input(port_of_tensor(f'state.{path}' if path else 'state', row))
                 self.initial[port.name] = row
         self.outputs: list[Port] = []
         self._name_outputs(n=3)
@@ -137,14 +121,14 @@ class ActingModule(nn.Module):
         """[B, ...] each."""
         obs, state = self.read(tensors)
         action, value, state = self._step(obs, state)
-        following = dict(tree_leaves(state)) if self._carried else {}
+        following = dict(leaves(state)) if self._carried else {}
         values = () if value is None else (value,)
         return (*self.env_actions(action), *values, *(following[path] for path in self._carried))
 
     def read(self, tensors: Sequence[Tensor]) -> tuple[Obs, Tree]:
         """What the policy is given: observations as zoo holds them, and the state before the step."""
-        leaves = zip(self.leaves.items(), tensors[: self.n_obs], strict=True)
-        obs = nested_obs(self._policy.obs_space, {path: raw_to_model(leaf, x) for (path, leaf), x in leaves})
+        given = zip(self.leaves.items(), tensors[: self.n_obs], strict=True)
+        obs = nested_obs(self._policy.obs_space, {path: raw_to_model(leaf, x) for (path, leaf), x in given})
         return obs, self._state_of(tensors[0].shape[0], iter(tensors[self.n_obs :]))
 
     def env_actions(self, action: Tensor) -> list[Tensor]:
@@ -159,7 +143,9 @@ class ActingModule(nn.Module):
     def _example_obs(self, n: int) -> list[Tensor]:
         found = []
         for port, leaf in zip(self.inputs, self.leaves.values(), strict=False):
-            x = torch.full((n, *leaf.shape), int(port.dtype == 'int8'), dtype=torch_dtype(port.dtype))
+            x = torch.full(
+                (n, *leaf.shape), int(port.dtype == 'int8'), dtype=torch.from_numpy(np.empty(0, port.dtype)).dtype
+            )
             start = getattr(leaf, 'start', None)
             found.append(x if start is None else torch.as_tensor(start).reshape(leaf.shape).expand_as(x).contiguous())
         return found
@@ -173,16 +159,15 @@ class ActingModule(nn.Module):
         """The state before a step: what is given, and what never changes as it is at the start of an episode."""
         if self._start is None:
             return None
-        leaves = tree_leaves(self._start)
-        rows = (next(given) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in leaves)
-        return rebuilt(self._start, rows)
+        rows = (next(given) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in leaves(self._start))
+        return map_tensors(lambda _: next(rows), self._start)
 
     @torch.no_grad()
-    def _find_carried(self) -> list[tuple[str, ...]]:
+    def _find_carried(self) -> list[str]:
         """The paths of what a step changes of the state; of a state that it passes through unchanged, nothing."""
         obs, before = self.read(self._example_obs(1))
-        after = dict(tree_leaves(self._step(obs, before)[2]))
-        return [path for path, x in tree_leaves(before) if after[path] is not x]
+        after = dict(leaves(self._step(obs, before)[2]))
+        return [path for path, x in leaves(before) if after[path] is not x]
 
     @torch.no_grad()
     def _name_outputs(self, n: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,14 +22,13 @@ from zoo.core.spaces import (
     is_image,
     leaf_spaces,
     mask_space,
+    n_values,
 )
 from zoo.model.cnn import computes_in_bf16
 from zoo.model.inputs import DictInput, NormedVector
+from zoo.policy.base import Policy
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.tools.export.acting import ActingModule, env_dtype, for_export, nested_obs
-
-if TYPE_CHECKING:
-    from zoo.policy.base import Policy
 
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 """An exported file: arrays for its inputs -> arrays of its outputs."""
@@ -63,15 +62,16 @@ def drawn_words(policy: Policy) -> str:
 
 def _draw(leaf: Leaf, n: int, rng: np.random.Generator, norm: RunningMeanStd | None) -> np.ndarray:
     shape, dtype = (n, *leaf.shape), env_dtype(leaf)
-    if isinstance(leaf, MultiBinary):
-        return rng.integers(2, size=shape).astype(dtype)
-    if isinstance(leaf, Discrete):
-        return leaf.start + rng.integers(leaf.n, size=shape)
-    if isinstance(leaf, MultiDiscrete):
-        nvec, start = (np.array(x, dtype=np.int64).reshape(leaf.shape) for x in (leaf.nvec, leaf.start))
-        return start + rng.integers(nvec, size=shape)
-    if dtype == np.uint8 and (leaf.low == 0).all() and (leaf.high == 255).all():
-        return rng.integers(256, size=shape, dtype=np.uint8)  # images are many bytes
+    match leaf:
+        case MultiBinary():
+            return rng.integers(2, size=shape).astype(dtype)
+        case Discrete():
+            return leaf.start + rng.integers(leaf.n, size=shape)
+        case MultiDiscrete():
+            nvec, start = (np.array(x, dtype=np.int64).reshape(leaf.shape) for x in (leaf.nvec, leaf.start))
+            return start + rng.integers(nvec, size=shape)
+        case Box() if dtype == np.uint8 and (leaf.low == 0).all() and (leaf.high == 255).all():
+            return rng.integers(256, size=shape, dtype=np.uint8)  # images are many bytes
     return _draw_box(leaf, shape, rng, norm).astype(dtype)
 
 
@@ -111,8 +111,7 @@ def _allow_one(action_space: Space, mask: np.ndarray, rng: np.random.Generator) 
     for _, leaf in leaf_spaces(action_space):
         if isinstance(leaf, MultiBinary):
             start += int(np.prod(leaf.shape))
-        sizes = [leaf.n] if isinstance(leaf, Discrete) else getattr(leaf, 'nvec', [])
-        for n in sizes:
+        for n in n_values(leaf):
             mask[rows, start + rng.integers(n, size=len(mask))] = 1
             start += n
 

@@ -6,13 +6,11 @@ import io
 import json
 import logging
 import os
-import re
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -21,126 +19,106 @@ from zoo.core.errors import RunError, UserError, need
 from zoo.core.files import whole_file
 from zoo.core.registry import unknown_name
 from zoo.core.version import VERSION
+from zoo.policy.base import Policy
 from zoo.tools.export.acting import BATCH, ActingModule, Port, for_export
 from zoo.tools.export.check import OutputCheck, Run, compare, effect_of_bf16
-
-if TYPE_CHECKING:
-    from zoo.policy.base import Policy
-
+from zoo.tools.log_levels import log_levels
+from zoo.tools.results.settings import CODE_FILE
 
 MAX_ONNX = 2**31 - 2**20
 """Bytes of parameters from which on a model does not fit into one ONNX file, which holds less than 2 GB."""
 CHATTY = ('torch.onnx', 'torch.export', 'torch._export', 'torch._dynamo', 'torch.fx', 'onnxscript', 'onnx_ir')
 
 
-class Format(ABC):
+class Format(NamedTuple):
     """How a policy is written to a file of one kind.
 
-    Attributes: suffix: of its files.
+    suffix: of its files. check: raises UserError if a policy of so many bytes of parameters cannot be written here. write:
+    writes a program; what it raises means that the format cannot take it. load: what is in a file, as a function.
     """
 
-    name: ClassVar[str]
-    suffix: ClassVar[str]
-
-    def check(self, n_byte: int) -> None:
-        """Raises: UserError if this format cannot be written here. Args: n_byte: of the parameters."""
-
-    @abstractmethod
-    def write(
-        self,
-        program: torch.export.ExportedProgram,
-        file: BinaryIO,
-        inputs: Sequence[Port],
-        outputs: Sequence[Port],
-        metadata: dict[str, str],
-    ) -> None:
-        """Writes a program; what it raises means that the format cannot take it."""
-
-    @abstractmethod
-    def load(self, path: Path) -> Run:
-        """What is in a file, as a function."""
+    name: str
+    suffix: str
+    check: Callable[[int], None]
+    write: Callable[[torch.export.ExportedProgram, BinaryIO, Sequence[Port], Sequence[Port], dict[str, str]], None]
+    load: Callable[[Path], Run]
 
 
-class Onnx(Format):
-    """ONNX, for onnxruntime and other engines, in any language."""
-
-    name, suffix = 'onnx', '.onnx'
-
-    def check(self, n_byte: int) -> None:
-        for module in ('onnx', 'onnxscript', 'onnxruntime'):
-            need(module, 'export', 'the export format onnx')
-        if n_byte > MAX_ONNX:
-            raise UserError(
-                f'the network has {n_byte / 1e9:.1f} GB of parameters but an ONNX file holds less than 2 GB; use the '
-                f'format {TorchExport.name}'
-            )
-
-    def write(
-        self,
-        program: torch.export.ExportedProgram,
-        file: BinaryIO,
-        inputs: Sequence[Port],
-        outputs: Sequence[Port],
-        metadata: dict[str, str],
-    ) -> None:
-        import onnx
-
-        with quiet():
-            names = {'input_names': [p.name for p in inputs], 'output_names': [p.name for p in outputs]}
-            written = torch.onnx.export(program, dynamo=True, verbose=False, **names)  # type: ignore[arg-type]
-            assert written is not None, 'with dynamo there is a program'
-            model = written.model_proto
-        _leave_out_places(model.graph)
-        for value in (*model.graph.input, *model.graph.output):
-            dims = value.type.tensor_type.shape.dim
-            if dims and dims[0].dim_param:
-                dims[0].dim_param = BATCH
-        onnx.helper.set_model_props(model, metadata)
-        model.producer_name, model.producer_version = 'zoo', metadata['zoo']
-        onnx.checker.check_model(model)
-        file.write(model.SerializeToString())
-
-    def load(self, path: Path) -> Run:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors alone
-        options.intra_op_num_threads = torch.get_num_threads()
-        session = onnxruntime.InferenceSession(path, options, providers=['CPUExecutionProvider'])
-        names = [each.name for each in session.get_inputs()]
-        return lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))
+def _check_onnx(n_byte: int) -> None:
+    for module in ('onnx', 'onnxscript', 'onnxruntime'):
+        need(module, 'export', 'the export format onnx')
+    if n_byte > MAX_ONNX:
+        raise UserError(
+            f'the network has {n_byte / 1e9:.1f} GB of parameters but an ONNX file holds less than 2 GB; use the '
+            f'format {TORCH.name}'
+        )
 
 
-class TorchExport(Format):
-    """The archive of torch.export, for PyTorch without zoo."""
+def _write_onnx(
+    program: torch.export.ExportedProgram,
+    file: BinaryIO,
+    inputs: Sequence[Port],
+    outputs: Sequence[Port],
+    metadata: dict[str, str],
+) -> None:
+    import onnx
 
-    name, suffix = 'torch-export', '.pt2'
-
-    def write(
-        self,
-        program: torch.export.ExportedProgram,
-        file: BinaryIO,
-        inputs: Sequence[Port],
-        outputs: Sequence[Port],
-        metadata: dict[str, str],
-    ) -> None:
-        for node in program.graph.nodes:
-            node.meta.pop('stack_trace', None)  # paths of this machine
-        with quiet():
-            torch.export.save(program, file, extra_files={'zoo.json': json.dumps(metadata)})
-
-    def load(self, path: Path) -> Run:
-        with quiet(), open(path, 'rb') as file:
-            module = torch.export.load(file).module()
-
-        def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-            with torch.no_grad():
-                return [x.numpy() for x in module(*map(torch.from_numpy, arrays))]
-
-        return run
+    with quiet():
+        names = {'input_names': [p.name for p in inputs], 'output_names': [p.name for p in outputs]}
+        written = torch.onnx.export(program, dynamo=True, verbose=False, **names)  # type: ignore[arg-type]
+        assert written is not None, 'with dynamo there is a program'
+        model = written.model_proto
+    _leave_out_places(model.graph)
+    for value in (*model.graph.input, *model.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if dims and dims[0].dim_param:
+            dims[0].dim_param = BATCH
+    onnx.helper.set_model_props(model, metadata)
+    model.producer_name, model.producer_version = 'zoo', metadata['zoo']
+    onnx.checker.check_model(model)
+    file.write(model.SerializeToString())
 
 
-FORMATS: dict[str, Format] = {each.name: each for each in (Onnx(), TorchExport())}
+def _load_onnx(path: Path) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors alone
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(path, options, providers=['CPUExecutionProvider'])
+    names = [each.name for each in session.get_inputs()]
+    return lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))
+
+
+def _write_archive(
+    program: torch.export.ExportedProgram,
+    file: BinaryIO,
+    inputs: Sequence[Port],
+    outputs: Sequence[Port],
+    metadata: dict[str, str],
+) -> None:
+    for node in program.graph.nodes:
+        node.meta.pop('stack_trace', None)  # paths of this machine
+    with quiet():
+        torch.export.save(program, file, extra_files={'zoo.json': json.dumps(metadata)})
+
+
+def _load_archive(path: Path) -> Run:
+    with quiet(), open(path, 'rb') as file:
+        module = torch.export.load(file).module()
+
+    def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        with torch.no_grad():
+            return [x.numpy() for x in module(*map(torch.from_numpy, arrays))]
+
+    return run
+
+
+ONNX = Format(
+    'onnx', '.onnx', _check_onnx, _write_onnx, _load_onnx
+)  # for onnxruntime and other engines, in any language
+TORCH = Format('torch-export', '.pt2', lambda n_byte: None, _write_archive, _load_archive)  # for PyTorch without zoo
+FORMATS = {each.name: each for each in (ONNX, TORCH)}
 """By the name that `--format` takes."""
 
 
@@ -165,16 +143,14 @@ def format_of(name: str | None, path: Path | None = None) -> Format:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silences what the exporters of torch log, print and warn of; what matters of it is in their errors."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, CHATTY)}
-    try:
-        for logger in levels:
-            logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            warnings.simplefilter('ignore')
-            yield
-    finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
+    with (
+        log_levels(dict.fromkeys(CHATTY, logging.CRITICAL)),
+        warnings.catch_warnings(),
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter('ignore')
+        yield
 
 
 def _leave_out_places(graph: Any) -> None:
@@ -188,10 +164,6 @@ def _leave_out_places(graph: Any) -> None:
         for attribute in node.attribute:
             if attribute.HasField('g'):
                 _leave_out_places(attribute.g)
-
-
-_FOLDERS = re.compile(r'^.*[/\\](?=[^/\\]+\.py:\w+$)')
-"""The folders before a file of code that an env is named by."""
 
 
 class Exported(NamedTuple):
@@ -270,8 +242,8 @@ def _program(acting: ActingModule, kind: Format) -> torch.export.ExportedProgram
 def _cannot(policy: Policy, kind: Format, error: BaseException, is_traced: bool) -> str:
     """Which format cannot take a policy and why, and which can."""
     said = f'policy {policy.cfg.type!r} cannot be exported to the format {kind.name} ({_reason(error)})'
-    if is_traced and kind.name != TorchExport.name:
-        return f'{said}; {TorchExport.name} takes it: --format {TorchExport.name}, to a file {TorchExport.suffix}'
+    if is_traced and kind.name != TORCH.name:
+        return f'{said}; {TORCH.name} takes it: --format {TORCH.name}, to a file {TORCH.suffix}'
     others = ', '.join(each for each in FORMATS if each != kind.name)
     return f'{said}, nor to any other ({others}); a checkpoint takes every policy: policy.save'
 
@@ -297,7 +269,7 @@ def _metadata(policy: Policy, acting: ActingModule) -> dict[str, str]:
         'zoo': VERSION,
         'torch': torch.__version__,
         'exp_name': config.get('exp_name', ''),
-        'env_id': _FOLDERS.sub('', str(env.get('id', ''))),
+        'env_id': CODE_FILE.sub('', str(env.get('id', ''))),
         'policy': policy.cfg.type,
         'obs_space': policy.obs_space.to_json(),
         'action_space': policy.action_space.to_json(),

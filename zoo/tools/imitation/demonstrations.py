@@ -19,6 +19,7 @@ from zoo.core.files import whole_file
 from zoo.core.seeding import stream
 from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiDiscrete, Space, leaf_spaces, n_lead, obs_to_tensor
 from zoo.policy.base import Policy
+from zoo.tools.nested import put_at
 from zoo.worker.evaluation_env import open_env, refuse_other_spaces
 from zoo.worker.evaluator import Evaluation, Evaluator
 
@@ -144,7 +145,7 @@ class _Tape:
         timestep = self._env.step(action)
         if timestep.is_reset is None or not bool(timestep.is_reset[0]):
             self._obs.append(self._now)
-            self._actions.append(list(_flat(self._map(action))))
+            self._actions.append([x.numpy().copy() for x in self._map.tensors(action.detach().cpu())])
             self._rewards.append(float(timestep.reward[0]))
             if bool(timestep.terminated[0] | timestep.truncated[0]):
                 self._ends.append(len(self._obs))
@@ -161,16 +162,6 @@ class _Tape:
         return Demonstrations(
             obs, actions, np.array(self._ends), np.array(self._rewards[:n]), np.array(self._terminated)
         )
-
-
-def _flat(action: object) -> Iterator[np.ndarray]:
-    if isinstance(action, Mapping):
-        action = tuple(action.values())
-    if isinstance(action, tuple):
-        for part in action:
-            yield from _flat(part)
-    else:
-        yield np.array(action)
 
 
 def _arrays_of(source: str) -> tuple[dict[str, np.ndarray], str]:
@@ -242,11 +233,7 @@ def _obs_of(arrays: Mapping[str, np.ndarray], space: Space, where: str, optional
         raw = {}
         for key, array in arrays.items():
             if key.startswith('obs/'):
-                *parents, last = key.removeprefix('obs/').split('.')
-                at = raw
-                for name in parents:
-                    at = at.setdefault(name, {})
-                at[last] = array
+                put_at(raw, key.removeprefix('obs/'), array)
     if raw is None:
         raise UserError(
             f'{where} has observations with leaves but those of the env are one array; they are of another env'

@@ -23,6 +23,14 @@ from zoo.tools.importers.files import arguments_of_parser, fields_of_class, lite
 WHO = 'CleanRL'
 _TABLES = data_file('zoo.tools.importers', 'cleanrl.yaml')
 ROWS = rows_of(_TABLES['keys'])
+IN_CODE: tuple[tuple[str, str, Any, str], ...] = (
+    ('NormalizeObservation', 'policy.model.obs_norm', True, 'the wrapper NormalizeObservation'),
+    ('NormalizeReward', 'policy.learn.reward_norm', True, 'the wrapper NormalizeReward'),
+    ('LSTM', 'policy.model.recurrent', {'cell': 'lstm', 'hidden_size': 128}, 'the LSTM'),
+    ('ConvSequence', 'policy.model.encoder', 'impala', 'the network'),
+    ('Conv2d', 'policy.model.encoder', 'nature', 'the network'),
+)
+"""A word that a script may have, the key and the value that it stands for, unless one before set the key, and its name."""
 
 
 def is_script(tree: ast.Module) -> bool:
@@ -59,14 +67,14 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
 
 
 def _arguments(tree: ast.Module) -> dict[str, Any]:
-    return literals(fields_of_class(tree, 'Args')) or literals(arguments_of_parser(tree))
+    return literals(fields_of_class(tree, 'Args').items()) or literals(arguments_of_parser(tree).items())
 
 
 def _tell_computed(draft: Draft, tree: ast.Module, stem: str) -> None:
     """Arguments whose defaults the script works out when it runs; its name among them is that of its file."""
     fields, arguments = fields_of_class(tree, 'Args'), arguments_of_parser(tree)
-    for name in [x for x in fields if x not in literals(fields)] or [
-        x for x in arguments if x not in literals(arguments)
+    for name in [x for x in fields if x not in literals(fields.items())] or [
+        x for x in arguments if x not in literals(arguments.items())
     ]:
         row = ROWS.get(name)
         if name == 'exp_name' and stem:
@@ -103,15 +111,9 @@ def _put_update(draft: Draft, is_ppg: bool) -> None:
 
 def _put_code(draft: Draft, words: set[str], is_ppg: bool) -> None:
     """What the script does without an argument: its wrappers, its network, its optimiser."""
-    for wrapper, path in (('Observation', 'policy.model.obs_norm'), ('Reward', 'policy.learn.reward_norm')):
-        if f'Normalize{wrapper}' in words:
-            draft.put(path, True, f'the wrapper Normalize{wrapper}')
-    if 'LSTM' in words:
-        draft.put('policy.model.recurrent', {'cell': 'lstm', 'hidden_size': 128}, 'the LSTM')
-    if 'ConvSequence' in words:
-        draft.put('policy.model.encoder', 'impala', 'the network')
-    elif 'Conv2d' in words:
-        draft.put('policy.model.encoder', 'nature', 'the network')
+    for word, path, value, old in IN_CODE:
+        if word in words and draft.at(path) is None:
+            draft.put(path, value, old)
     if is_ppg:
         draft.put('policy.model.arch', 'detach', 'the network', 'one trunk; the value head does not train it')
         draft.put('policy.learn.value_norm', False, 'the returns as they are')

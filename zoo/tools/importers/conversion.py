@@ -10,8 +10,9 @@ import gymnasium
 
 from zoo.config.messages import shown
 from zoo.config.names import look_up
-from zoo.config.section import ConfigError, join_path
+from zoo.config.section import ConfigError, join_path, value_at
 from zoo.env.ids import game_of, versions_of
+from zoo.tools.nested import put_at
 
 
 class Conversion(NamedTuple):
@@ -49,20 +50,14 @@ class Draft:
 
     def put(self, path: str, value: Any, old: str = '', note: str = '') -> None:
         """Sets a key of zoo; `old` is the text about where it came from, '' for none."""
-        *parents, last = path.split('.')
-        inner = self.config
-        for key in parents:
-            inner = inner.setdefault(key, {})
-        inner[last] = value
+        put_at(self.config, path, value)
         if old:
             self.became.append((old, f'{path}={_short(value)}' + (f' ({note})' if note else '')))
 
     def at(self, path: str, default: Any = None) -> Any:
         """The value of a key of zoo that was set before."""
-        inner: Any = self.config
-        for key in path.split('.'):
-            inner = inner.get(key, {}) if isinstance(inner, dict) else {}
-        return default if inner == {} else inner
+        found = value_at(self.config, path)
+        return default if found is None else found
 
     def drop(self, old: str, why: str) -> None:
         """Names a key that has no counterpart and changes nothing that is learned, or that zoo finds out without it."""

@@ -153,6 +153,10 @@ def check_pair(source: Any) -> tuple[Any, Any]:
 OTHERS = frozenset('a2c ars cem cmaes crossq ddpg dqn her iqn ppo_lstm qrdqn reinforce sac td3 teleop tqc trpo'.split())
 """Names of rl-zoo3's files for other algorithms than PPO, whose keys are partly the same."""
 SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
+OF_CODE = {'cleanrl': is_script, 'rllib': is_chain, 'di-engine': lambda tree: defines(tree, 'main_config')}
+OF_SETTINGS = {'rllib': is_rllib, 'sb3': is_sb3}
+OF_OBJECT = {'di-engine': is_main_config, **OF_SETTINGS}
+"""By the source: whether a tree of code, a block of YAML, a dict looks like it; the first one counts."""
 
 
 def convert(path_or_object: Any, source: str | None = None, name: str | None = None) -> Conversion:
@@ -185,19 +189,20 @@ def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversi
     if path.suffix != '.py':
         raise ConfigError(f'{path} is neither a .py nor a .yaml file; give one.')
     tree = read_code(path)
-    if source == 'sb3':
-        raise ConfigError(
-            f'{path} is code; of stable-baselines3 give a YAML file of rl-zoo3, or a dict of the arguments.'
-        )
-    if source == 'cleanrl' or (source is None and is_script(tree)):
-        return from_cleanrl(tree, path.stem), 'num_minibatches and clip_coef among its arguments'
-    if source == 'rllib' or (source is None and is_chain(tree)):
-        return from_rllib(settings_of(tree)), 'its PPOConfig'
-    if source == 'di-engine' or defines(tree, 'main_config'):
-        pair = pair_of(vars(config_module(path.resolve())))
-        if pair is None:
-            raise ConfigError(f'{path} has no dicts main_config and create_config; define both.')
-        return from_pair(*pair), 'its variable main_config'
+    match source or next((kind for kind, is_of in OF_CODE.items() if is_of(tree)), None):
+        case 'sb3':
+            raise ConfigError(
+                f'{path} is code; of stable-baselines3 give a YAML file of rl-zoo3, or a dict of the arguments.'
+            )
+        case 'cleanrl':
+            return from_cleanrl(tree, path.stem), 'num_minibatches and clip_coef among its arguments'
+        case 'rllib':
+            return from_rllib(settings_of(tree)), 'its PPOConfig'
+        case 'di-engine':
+            pair = pair_of(vars(config_module(path.resolve())))
+            if pair is None:
+                raise ConfigError(f'{path} has no dicts main_config and create_config; define both.')
+            return from_pair(*pair), 'its variable main_config'
     raise ConfigError(
         f'{path} is not recognised: it has no main_config (DI-engine), no PPOConfig (RLlib) and no arguments of a script of '
         'CleanRL; say what it is with --from, one of ' + ', '.join(SOURCES) + '.'
@@ -217,17 +222,19 @@ def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversi
         raise ConfigError(unknown_name('config', name, blocks, listed=f'in {path}'))
     label = name or next(iter(blocks))
     block = blocks[label]
-    if source == 'rllib' or (source is None and is_rllib(block)):
-        return from_rllib(block), 'its keys run and config, or train_batch_size'
-    if source == 'sb3' or (source is None and is_sb3(block)):
-        if path.stem in OTHERS:
-            raise ConfigError(
-                f"{path} is named as rl-zoo3's settings of {path.stem}; only those of PPO are translated."
-            )
-        env = label if is_nested else block.get('env')
-        return from_sb3(block, env if is_nested else name or env), 'keys such as n_steps and n_timesteps'
-    if source in ('di-engine', 'cleanrl'):
-        raise ConfigError(f'{path} is YAML; the configs of {source} are .py files: give one.')
+    match source or next((kind for kind, is_of in OF_SETTINGS.items() if is_of(block)), None):
+        case 'rllib':
+            return from_rllib(block), 'its keys run and config, or train_batch_size'
+        case 'sb3':
+            if path.stem in OTHERS:
+                raise ConfigError(
+                    f"{path} is named as rl-zoo3's settings of {path.stem}; only those of PPO are translated."
+                )
+            return from_sb3(
+                block, label if is_nested else name or block.get('env')
+            ), 'keys such as n_steps and n_timesteps'
+        case 'di-engine' | 'cleanrl':
+            raise ConfigError(f'{path} is YAML; the configs of {source} are .py files: give one.')
     raise ConfigError(
         f'{path} is not recognised as settings of rl-zoo3 or RLlib; say what it is with --from, one of {", ".join(SOURCES)}.'
     )
@@ -242,10 +249,11 @@ def _of_object(data: Any, source: str | None, name: str | None) -> tuple[Convers
         raise ConfigError(
             f'a config is a dict, a path or a pair of dicts, got {type(data).__name__}; pass one of those.'
         )
-    if source == 'di-engine' or (source is None and is_main_config(data)):
-        return from_pair(data), 'its keys'
-    if source == 'rllib' or (source is None and is_rllib(data)):
-        return from_rllib(data), 'keys such as train_batch_size'
-    if source == 'sb3' or (source is None and is_sb3(data)):
-        return from_sb3(data, name), 'keys such as n_steps'
+    match source or next((kind for kind, is_of in OF_OBJECT.items() if is_of(data)), None):
+        case 'di-engine':
+            return from_pair(data), 'its keys'
+        case 'rllib':
+            return from_rllib(data), 'keys such as train_batch_size'
+        case 'sb3':
+            return from_sb3(data, name), 'keys such as n_steps'
     raise ConfigError(f'the dict is not recognised; pass source, one of {", ".join(SOURCES)}.')

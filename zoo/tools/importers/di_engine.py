@@ -224,14 +224,12 @@ def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
     said = given.get('policy.other.replay_buffer') or {}
     if kind == 'ppo_offpolicy':
         draft.put('buffer.type', 'replay')
-        for key, value in _draw(draft, said, n_sample, batch, n_update, '', 10_000).items():
-            draft.put(f'buffer.{key}', value)
+        _put_draw(draft, said, n_sample, batch, n_update, '', 10_000)
     else:
         draft.put('buffer.type', 'multi')
         draft.put('policy.learn.aux_batch_size', batch)
         for name in ('policy', 'value'):
-            for key, value in _draw(draft, said.get(name), n_sample, batch, n_update, f'{name}.', 1000).items():
-                draft.put(f'buffer.{name}.{key}', value)
+            _put_draw(draft, said.get(name), n_sample, batch, n_update, f'{name}.', 1000)
         draft.put('buffer.size', max(draft.at('buffer.policy.size'), draft.at('buffer.value.size')))
     for key in said:
         if key not in TABLES['replay_buffer']:
@@ -242,29 +240,27 @@ def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
     return n_update
 
 
-def _draw(draft: Draft, said: Any, n_sample: int, batch: int, n_update: int, prefix: str, size: int) -> dict[str, Any]:
+def _put_draw(draft: Draft, said: Any, n_sample: int, batch: int, n_update: int, prefix: str, size: int) -> None:
     """The draws for one part of the update, and the size of what they are of."""
-    path = f'policy.other.replay_buffer.{prefix}'
+    path, here = f'policy.other.replay_buffer.{prefix}', f'buffer.{prefix}'
+    draft.put(f'{here}size', size)
     try:
         said = mapping(said)
         asked = as_size(said.get('replay_buffer_size', size))
         n_use, n_stale = (as_number(said.get(key) or math.inf) for key in ('max_use', 'max_staleness'))
     except ValueError as error:
         draft.refuse(f'{path[:-1]} is {shown(said)}, which is not what it must be here: {error}; correct it.')
-        return {'size': size}
-    found = {'n_sample': batch, 'update_per_collect': n_update, 'size': max(asked, n_sample, batch)}
-    note = '' if found['size'] == asked else f'the least that holds a rollout, {n_sample}'
-    draft.became.append(
-        (f'{path}replay_buffer_size={asked}', f'buffer.{prefix}size={found["size"]}' + (note and f' ({note})'))
-    )
+        return
+    draft.put(f'{here}n_sample', batch)
+    draft.put(f'{here}update_per_collect', n_update)
+    held = max(asked, n_sample, batch)
+    note = '' if held == asked else f'the least that holds a rollout, {n_sample}'
+    draft.put(f'{here}size', held, f'{path}replay_buffer_size={asked}', note)
     if n_use < math.inf:
-        found['max_use'] = int(n_use)
-        draft.became.append((f'{path}max_use={int(n_use)}', f'buffer.{prefix}max_use={int(n_use)}'))
+        draft.put(f'{here}max_use', int(n_use), f'{path}max_use={int(n_use)}')
     if n_stale < math.inf:
-        found['max_staleness'] = math.ceil(n_stale / n_update)
-        new = f'buffer.{prefix}max_staleness={found["max_staleness"]} (rollouts, not gradient steps)'
-        draft.became.append((f'{path}max_staleness={int(n_stale)}', new))
-    return found
+        old = f'{path}max_staleness={int(n_stale)}'
+        draft.put(f'{here}max_staleness', math.ceil(n_stale / n_update), old, 'rollouts, not gradient steps')
 
 
 def put_network(draft: Draft, kind: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -46,22 +46,21 @@ def literal(node: ast.expr) -> Any:
 
     Raises: ValueError for any other expression.
     """
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'dict' and not node.args:
-        return {word.arg: literal(word.value) for word in node.keywords if word.arg}
-    if isinstance(node, ast.Dict):
-        return {literal(key): literal(value) for key, value in zip(node.keys, node.values, strict=True) if key}
-    if isinstance(node, ast.List | ast.Tuple):
-        return [literal(item) for item in node.elts]
-    if isinstance(node, ast.Attribute):
-        return Name(node.attr)
-    if isinstance(node, ast.Name):
-        return Name(node.id)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -literal(node.operand)
-    if isinstance(node, ast.BinOp):
-        return _arithmetic(node)
-    if isinstance(node, ast.Call) and not node.args and not node.keywords:
-        return literal(node.func)  # nn.Tanh() is the activation that nn.Tanh is
+    match node:
+        case ast.Call(func=ast.Name(id='dict'), args=[]):
+            return {word.arg: literal(word.value) for word in node.keywords if word.arg}
+        case ast.Call(args=[], keywords=[]):
+            return literal(node.func)  # nn.Tanh() is the activation that nn.Tanh is
+        case ast.Dict():
+            return {literal(key): literal(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+        case ast.List() | ast.Tuple():
+            return [literal(item) for item in node.elts]
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return Name(name)
+        case ast.UnaryOp(op=ast.USub()):
+            return -literal(node.operand)
+        case ast.BinOp():
+            return _arithmetic(node)
     return ast.literal_eval(node)
 
 
@@ -78,8 +77,9 @@ def fields_of_class(tree: ast.Module, name: str) -> dict[str, ast.expr]:
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name]
     found: dict[str, ast.expr] = {}
     for item in (item for node in classes for item in node.body):
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value is not None:
-            found.setdefault(item.target.id, item.value)
+        match item:
+            case ast.AnnAssign(target=ast.Name(id=field), value=ast.expr() as value):
+                found.setdefault(field, value)
     return found
 
 
@@ -87,46 +87,37 @@ def arguments_of_parser(tree: ast.Module) -> dict[str, ast.expr]:
     """The default of every `add_argument('--a-b', default=...)`, by 'a_b'."""
     found: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'add_argument' and node.args):
-            continue
-        flag = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
-        value = next((word.value for word in node.keywords if word.arg == 'default'), None)
-        if isinstance(flag, str) and flag.startswith('--') and value is not None:
-            found.setdefault(flag.lstrip('-').replace('-', '_'), value)
+        match node:
+            case ast.Call(func=ast.Attribute(attr='add_argument'), args=[ast.Constant(value=str(flag)), *_]):
+                for word in node.keywords:
+                    if word.arg == 'default' and flag.startswith('--'):
+                        found.setdefault(flag.lstrip('-').replace('-', '_'), word.value)
     return found
 
 
-def literals(values: Mapping[str, ast.expr]) -> dict[str, Any]:
-    """The values that are literals; one that is worked out when the code runs, such as the name of the file, is left out."""
+def literals(values: Iterable[tuple[str, ast.expr]]) -> dict[str, Any]:
+    """The first value of each name that is a literal; what is worked out when the code runs is left out."""
     found: dict[str, Any] = {}
-    for name, value in values.items():
-        _keep(found, name, value)
+    for name, value in values:
+        with suppress(ValueError, TypeError, ZeroDivisionError):
+            found.setdefault(name, literal(value))
     return found
 
 
 def keywords_of_calls(tree: ast.Module, methods: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
     """The literal keyword arguments of the calls of these methods; their positional ones by the names given."""
-    found: dict[str, Any] = {}
+    found: list[tuple[str, ast.expr]] = []
     for node in ast.walk(tree):
-        name = getattr(node.func, 'attr', getattr(node.func, 'id', '')) if isinstance(node, ast.Call) else ''
-        if not isinstance(node, ast.Call) or name not in methods:
-            continue
-        for key, value in zip(methods[name], node.args, strict=False):
-            _keep(found, key, value)
-        for word in node.keywords:
-            if word.arg:
-                _keep(found, word.arg, word.value)
-    return found
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in methods:
+                found += zip(methods[name], node.args, strict=False)
+                found += [(word.arg, word.value) for word in node.keywords if word.arg]
+    return literals(found)
 
 
 def words_of(tree: ast.Module) -> set[str]:
     """All names and attributes that the code uses."""
     return {getattr(node, 'id', getattr(node, 'attr', '')) for node in ast.walk(tree)}
-
-
-def _keep(found: dict[str, Any], key: str, value: ast.expr) -> None:
-    with suppress(ValueError, TypeError, ZeroDivisionError):  # of what is worked out when the code runs
-        found.setdefault(key, literal(value))
 
 
 def _arithmetic(node: ast.BinOp) -> Any:

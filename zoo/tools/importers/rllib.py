@@ -102,9 +102,6 @@ def _put_rollout(draft: Draft, data: Mapping[str, Any]) -> None:
     old, size = _first(draft, 'sgd_minibatch_size minibatch_size mini_batch_size_per_learner', 128)
     batch = nearest_divisor(n_sample, min(size, n_sample))
     draft.put('policy.learn.batch_size', batch, old, '' if batch == size else f'a divisor of the rollout, {n_sample}')
-    for key, value, there in (('epoch_per_collect', 30, 'num_sgd_iter'), ('learning_rate', 5e-5, 'lr')):
-        if draft.at(f'policy.learn.{key}') is None:
-            draft.put(f'policy.learn.{key}', value, f"{there}={value} (RLlib's default)")
     if n_iter := draft.given.get('evaluation_interval'):
         note = f'{n_sample} env steps each'
         draft.put('policy.eval.eval_freq', n_iter * n_sample, f'evaluation_interval={n_iter}', note)

@@ -86,9 +86,7 @@ class Camera:
 
     def _checked(self, image: object) -> np.ndarray:
         """The one picture of an answer, of one env or of a vector of one; of grey images three equal colours."""
-        found = image
-        if isinstance(found, list | tuple) and len(found) == 1:
-            found = found[0]
+        found: Any = image[0] if isinstance(image, list | tuple) and len(image) == 1 else image
         found = np.asarray(found) if isinstance(found, np.ndarray | list | tuple) else None
         if found is not None and found.ndim == 4 and len(found) == 1:
             found = found[0]

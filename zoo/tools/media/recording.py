@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -20,14 +20,11 @@ from zoo.env.make import env_name
 from zoo.env.settings import AT_END, EnvSettings
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
+from zoo.run.observers.base import RunView
 from zoo.tools.media.film import DO, Camera, make_filmed_env
 from zoo.tools.media.video import VideoFile
 from zoo.worker.evaluation_env import config_of, evaluation_env, refuse_other_spaces
 from zoo.worker.evaluator import EpisodeCallback, Evaluation, Evaluator, check_arguments
-
-if TYPE_CHECKING:
-    from zoo.run.observers.base import RunView
-
 
 FPS = 30.0  # of envs that say none
 

@@ -163,9 +163,8 @@ def write_video(path: str | os.PathLike[str], frames: Iterable[np.ndarray], fps:
     """Writes pictures [H, W, 3] of bytes as a video; returns how many. Raises: UserError, VideoError; no file is left then."""
     n_frame = 0
     with VideoFile(path, fps) as video:
-        for image in frames:
+        for n_frame, image in enumerate(frames, start=1):  # noqa: B007
             video.add(image, fps)
-            n_frame += 1
     return n_frame
 
 

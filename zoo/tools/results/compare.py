@@ -111,7 +111,8 @@ def compare(sides: Mapping[str, Sequence[Run]], metric: str, stat: Stat = 'iqm')
     Args: sides: two or more groups, by their names; metric: of `resolve_metric`.
     Raises: UserError if no run has the metric. A group without it is a side without values, of all its runs.
     """
-    curves = {label: _curves(runs, metric) for label, runs in sides.items()}
+    known = {label: [(run, curve_points(run, metric)) for run in runs] for label, runs in sides.items()}
+    curves = {label: [(run, point) for run, point in each if len(point[0])] for label, each in known.items()}
     if not any(curves.values()):
         raise UserError(f'no run has a value of the metric {metric}; {way_to_values(metric)}')
     every = [one for each in curves.values() for one in each]
@@ -167,12 +168,6 @@ def way_to_values(metric: str) -> str:
     wait = 'let one run until its first evaluation, or ' if metric.startswith('eval/') else ''
     other = 'collect/return_mean' if metric != 'collect/return_mean' else 'eval/return_mean'
     return f'{wait}name another with --metric, e.g. --metric {other}'
-
-
-def _curves(runs: Sequence[Run], metric: str) -> list[tuple[Run, Points]]:
-    """The runs that have the metric, with their curves."""
-    curves = [(run, curve_points(run, metric)) for run in runs]
-    return [(run, point) for run, point in curves if len(point[0])]
 
 
 def _common_step(points: Mapping[str, Sequence[Points]]) -> float | None:

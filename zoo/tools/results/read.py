@@ -22,6 +22,7 @@ from zoo.core.streams import without_passwords
 from zoo.run.base_config import LoggerConfig
 from zoo.run.config_check import without_derived_values
 from zoo.run.folder import is_locked
+from zoo.tools.nested import short_keys
 
 State = Literal['running', 'done', 'stopped', 'failed', 'killed']
 ENDS: tuple[State, ...] = ('done', 'stopped', 'failed')
@@ -213,9 +214,7 @@ def _told_apart(label: str, flats: dict[str, dict[str, str]]) -> dict[str, list[
 
 def _label(name: str, flat: dict[str, str], keys: Sequence[str]) -> str:
     """A name with the values of keys, which go by their last part where no other key has the same one."""
-    last = [key.rpartition('.')[2] for key in keys]
-    short = (part if last.count(part) == 1 else key for key, part in zip(keys, last, strict=True))
-    return ' '.join([name, *(f'{word}={flat.get(key)}' for word, key in zip(short, keys, strict=True))])
+    return ' '.join([name, *(f'{word}={flat.get(key)}' for word, key in zip(short_keys(keys), keys, strict=True))])
 
 
 def _flat(run: Run) -> dict[str, str]:
@@ -268,18 +267,13 @@ def _columns(path: Path) -> dict[str, np.ndarray]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log; one that is not whole, of a run that is writing it or was killed, ends it."""
-    try:
-        with open(path, encoding='utf-8', errors='replace', opener=open_without_link) as file:
-            for line in iter(partial(file.readline, MAX_LINE), ''):
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    return
-                if isinstance(row, dict):
-                    yield row
-    except OSError:  # it has no line yet, or cannot be read
-        return
+    """The lines of a log; one that is not whole, of a run that is writing it or was killed, ends it; none without a file."""
+    options: Any = {'encoding': 'utf-8', 'errors': 'replace', 'opener': open_without_link}
+    with suppress(OSError, ValueError), open(path, **options) as file:
+        for line in iter(partial(file.readline, MAX_LINE), ''):
+            row = json.loads(line)
+            if isinstance(row, dict):
+                yield row
 
 
 def _number(value: object) -> float:

@@ -75,8 +75,7 @@ def report(
     videos = [(video.name, read_video(video))] if video is not None else _found_videos(grouped)
     if metric is not None or any(name in run.columns for run in runs for name in RETURNS):
         metric = resolve_metric(runs, metric)
-    numbers, needs = numbers_of(grouped, metric, stat), needs_of(runs)
-    configs = [group[0].config for group in grouped.values()]
+    needs, configs = needs_of(runs), [group[0].config for group in grouped.values()]
     settings, differing = changed_settings(configs), differing_keys(configs)
     between = [s for s in settings if any(key == s.key or key.startswith(f'{s.key}.') for key in differing)]
     return _template().render(
@@ -84,24 +83,22 @@ def report(
         palette=Markup(palette()),
         date=f'{date.today():%d %B %Y}'.lstrip('0'),
         policies=list(dict.fromkeys(run.policy_type for run in runs)),
-        lead=f'{_lead(grouped)} {_how_good(numbers, metric, stat)}',
+        envs=_envs(grouped),
+        runs=runs,
+        metric=metric,
         states=list(_state_sentences(runs, with_reasons=False)),
-        groups=numbers,
-        tiles=_tiles(numbers[0], metric),
-        metric_name=_short_name(metric),
+        groups=numbers_of(grouped, metric, stat),
         curves=[] if metric is None else list(_curves(grouped, metric, x, stat)),
         videos=videos,
         reasons=_state_sentences(runs, with_reasons=True),
         unknown=list(dict.fromkeys(config['policy']['type'] for config in configs if not has_defaults(config))),
         between=between,
         alike=[setting for setting in settings if setting not in between],
-        speeds=list(_speeds(numbers)),
         facts=_facts(runs),
         started=list(dict.fromkeys(line for run in runs if (line := started_by(run)))),
         needs=needs,
         configs=commands(grouped, needs),
         stat_words=WORDS[stat],
-        is_return=metric in RETURNS,
     )
 
 
@@ -125,9 +122,10 @@ def _template() -> jinja2.Template:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= dict(duration=duration, number=number, seeds=seeds, spread=spread, steps=steps)
-    environment.globals |= dict(
-        duration=duration, steps=steps, n_color=N_COLOR, parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION
-    )
+    environment.filters |= dict(all=_and, time_shares=time_shares)
+    environment.tests['timed'] = has_all_times
+    environment.globals |= dict(duration=duration, steps=steps, whole='{:,.0f}'.format, returns=RETURNS)
+    environment.globals |= dict(n_color=N_COLOR, parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION)
     source = importlib.resources.files('zoo.tools.results').joinpath('report.html').read_text(encoding='utf-8')
     return environment.from_string(source)
 
@@ -135,49 +133,6 @@ def _template() -> jinja2.Template:
 def _title(grouped: Groups) -> str:
     names = list(dict.fromkeys(run.exp_name for runs in grouped.values() for run in runs))
     return f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
-
-
-def _lead(grouped: Groups) -> str:
-    """The first sentence of the summary, after the names of the policies."""
-    runs = [run for each in grouped.values() for run in each]
-    count, each = (f'{len(runs)} runs', ' each') if len(runs) > 1 else ('one run', '')
-    walls = [run.wall_s for run in runs if run.wall_s > 0]
-    took = f', in {spread(walls, duration)}' if walls else ''
-    n_step = spread([run.env_step for run in runs], lambda x: f'{x:,.0f}')
-    return f'was trained on {_and(_envs(grouped))} in {count} with {seeds(runs)}, for {n_step} env steps{took}{each}.'
-
-
-def _how_good(numbers: Sequence[GroupNumbers], metric: str | None, stat: Stat) -> str:
-    """A sentence with the last value of the metric, of the highest group where there are several."""
-    known = [group for group in numbers if group.last is not None]
-    if metric is None or not known:
-        return 'No return is known yet: no episode has ended, or none was evaluated.'
-    group = max(known, key=lambda group: group.last or 0.0)
-    words, ends = RETURNS.get(metric, metric), _ends(group)
-    value = f'{number(group.last)}{f" ({WORDS[stat]} of {group.n_with} runs, {ends})" if ends else ""}'
-    if len(numbers) == 1:
-        return f'The {words} is {value} at the end.'
-    if len({group.runs[0].run.env_id for group in numbers}) > 1:
-        return ''  # returns of different envs do not compare
-    return f'The highest {words} at the end is that of {group.label}: {value}.'
-
-
-def _ends(group: GroupNumbers) -> str:
-    return f'{LEVEL:.0%} interval {number(group.low)} to {number(group.high)}' if group.n_with > 1 else ''
-
-
-def _tiles(group: GroupNumbers, metric: str | None) -> list[tuple[str, str, str]]:
-    """The main numbers of one config, which are shown large: a name, the number and a note."""
-    runs = [row.run for row in group.runs]
-    several = len(runs) > 1
-    speeds, walls = sorted(run.speed for run in runs if run.speed is not None), sorted(run.wall_s for run in runs)
-    return [
-        (f'{_short_name(metric)} at the end', number(group.last), _ends(group)),
-        ('Highest', number(group.highest), 'of any evaluation' if metric == 'eval/return_mean' else ''),
-        ('Env steps', steps(max(run.env_step for run in runs)), 'of the longest run' if several else ''),
-        ('Time', duration(walls[len(runs) // 2]), 'of a run, median' if several else ''),
-        ('Speed', steps(speeds[len(speeds) // 2]) if speeds else '–', 'env steps per second'),
-    ]
 
 
 def _curves(
@@ -204,14 +159,6 @@ def _state_sentences(runs: Sequence[Run], with_reasons: bool) -> Iterator[str]:
         yield f'{who if len(runs) > 1 else "The run"} {what[n > 1]}{": " if reason else ""}{reason}.'
 
 
-def _speeds(numbers: Sequence[GroupNumbers]) -> Iterator[tuple[int, str, str, dict[str, float], bool]]:
-    """Of each group that has one, its number and label, its speed, the parts of its time, and whether a time is missing."""
-    for i, group in enumerate(numbers):
-        runs = [row.run for row in group.runs]
-        if speeds := [run.speed for run in runs if run.speed is not None]:
-            yield i, group.label, spread(speeds, steps), time_shares(runs), not all(map(has_all_times, runs))
-
-
 def _facts(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Versions, machines and commits, as the runs recorded them."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
@@ -233,10 +180,6 @@ def _short_labels(grouped: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
     if len(grouped) == 1 or len(names) > 1:
         return dict(grouped)
     return {label.removeprefix(f'{next(iter(names))} '): runs for label, runs in grouped.items()}
-
-
-def _short_name(metric: str | None) -> str:
-    return 'Return' if metric is None or metric in RETURNS else metric
 
 
 def _envs(grouped: Groups) -> list[str]:

@@ -84,14 +84,14 @@ class Figure(NamedTuple):
 def main_figure(groups: Groups, colors: Sequence[int], metric: str, x: Axis, stat: Stat, name: str) -> Figure:
     """The figure of a metric. Args: colors: the number of the colour of each group; name: begins the ids of its elements."""
     words = f'{metric} of {len(groups)} {"config" if len(groups) == 1 else "configs"} over {_X_WORDS[x]}'
-    wide, narrow = (
+    (wide, labels, caption), (narrow, *_) = (
         _draw(groups, colors, metric, x, stat, size, f'{name}-{kind}', words)
         for kind, size in (('wide', WIDE), ('narrow', NARROW))
     )
     marks = [MARKS[MARKERS[i % len(MARKERS)]] for i in range(len(colors))]
-    keys = list(zip((color % N_COLOR for color in colors), marks, wide.labels, strict=True))
+    keys = list(zip((color % N_COLOR for color in colors), marks, labels, strict=True))
     has_several = any(len(runs) > 1 for runs in groups.values())
-    return Figure(wide.svg, narrow.svg, keys, wide.caption[:1].upper() + wide.caption[1:] if has_several else '')
+    return Figure(wide, narrow, keys, caption[:1].upper() + caption[1:] if has_several else '')
 
 
 def more_figures(
@@ -106,8 +106,7 @@ def more_figures(
     found = []
     for i, metric in enumerate(known[:N_MORE]):
         words = f'{metric} over {_X_WORDS[x]}'
-        drawn = _draw(groups, colors, metric, x, stat, SMALL, f'{name}-more-{i}', words, y_words='')
-        found.append((MORE[metric], drawn.svg))
+        found.append((MORE[metric], _draw(groups, colors, metric, x, stat, SMALL, f'{name}-more-{i}', words, '')[0]))
     return found
 
 
@@ -143,14 +142,6 @@ def step_of(path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-class _Drawn(NamedTuple):
-    """A figure without its legend, and the texts of that: a line for each group, and what lines and shades are."""
-
-    svg: Markup
-    labels: list[str]
-    caption: str
-
-
 _X_WORDS: dict[Axis, str] = {'env_step': 'env steps', 'wall_s': 'wall time'}
 
 
@@ -164,8 +155,11 @@ def _draw(
     name: str,
     words: str,
     y_words: str | None = None,
-) -> _Drawn:
-    """Args: name: of its ids, which differ from those of other figures; words: for those who cannot see it."""
+) -> tuple[Markup, list[str], str]:
+    """A figure without its legend, and the texts of that: a line for each group, and what lines and shades are.
+
+    Args: name: of its ids, which differ from those of other figures; words: for those who cannot see it.
+    """
     drawn = figure(groups, metric, x, stat, size=size, title='')
     [legend] = drawn.legends
     labels = [' '.join(text.get_text().split()) for text in legend.get_texts()]
@@ -174,7 +168,7 @@ def _draw(
     drawn.set_size_inches(*size)
     if y_words is not None:
         drawn.axes[0].set_ylabel(y_words)
-    return _Drawn(_inline(svg_text(drawn, salt=name), colors, name, words), labels, caption)
+    return _inline(svg_text(drawn, salt=name), colors, name, words), labels, caption
 
 
 def _inline(svg: str, colors: Sequence[int], name: str, words: str) -> Markup:

@@ -141,14 +141,15 @@ def _files(config: Mapping[str, Any]) -> list[str]:
 
 
 def _portable(value: Any, names: Mapping[str, str]) -> Any:
-    if isinstance(value, dict):
-        return {key: _portable(x, names) for key, x in value.items() if not (key == 'over' and x is None)}
-    if isinstance(value, list):
-        return [_portable(x, names) for x in value]
-    if not isinstance(value, str):
-        return value
-    file, _, attribute = value.rpartition(':')
-    return f'{names[file]}:{attribute}' if file in names else CODE_FILE.sub('', value)
+    match value:
+        case dict():
+            return {key: _portable(x, names) for key, x in value.items() if not (key == 'over' and x is None)}
+        case list():
+            return [_portable(x, names) for x in value]
+        case str():
+            file, _, attribute = value.rpartition(':')
+            return f'{names[file]}:{attribute}' if file in names else CODE_FILE.sub('', value)
+    return value
 
 
 class Needs(NamedTuple):

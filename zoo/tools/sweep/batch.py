@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from zoo.config.section import ConfigError
 from zoo.config.source import parse_value, split_override
@@ -26,12 +26,10 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.consent import Trust
 from zoo.run.config import resolve_config
 from zoo.run.folder import refuse_other_configs
+from zoo.run.observers.base import RunView
 from zoo.run.signals import Interrupted, catch_signals
 from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
 from zoo.tools.sweep.spaces import parts_of_text
-
-if TYPE_CHECKING:
-    from zoo.run.observers.base import RunView
 
 MAX_RUN = 1_000
 MAX_NAME = 100  # characters of the name of a folder
@@ -242,7 +240,13 @@ def train_many(
                 if on_end is not None:
                     on_end(outcomes[i], sum(outcome.state != 'waiting' for outcome in outcomes))
     if received:
-        _tell_how_to_continue(outcomes, run_dir)
+        n_done = sum(outcome.state == 'done' for outcome in outcomes)
+        way = (
+            'the same command continues the others'
+            if run_dir is not None
+            else 'zoo runs shows the others, zoo train --resume RUN continues one; with --run-dir DIR the same command would'
+        )
+        logger.warning('stopped with %d of %d runs done; %s', n_done, len(outcomes), way)
         raise Interrupted(128 + received[0])
     return outcomes
 
@@ -301,13 +305,3 @@ def _outcome(member: Member, task: Task, ended: Ended, received: Sequence[int]) 
     if received and ended.exitcode == -signal.SIGTERM:  # of `Team.stop`, while the process still started
         return RunOutcome(member, 'stopped', folder, f'by signal {received[0]} before it began')
     return RunOutcome(member, 'failed', folder, f'its process {end_words(ended.exitcode)}')
-
-
-def _tell_how_to_continue(outcomes: Sequence[RunOutcome], run_dir: str | os.PathLike[str] | None) -> None:
-    n_done = sum(outcome.state == 'done' for outcome in outcomes)
-    way = (
-        'the same command continues the others'
-        if run_dir is not None
-        else 'zoo runs shows the others, zoo train --resume RUN continues one; with --run-dir DIR the same command would'
-    )
-    logger.warning('stopped with %d of %d runs done; %s', n_done, len(outcomes), way)

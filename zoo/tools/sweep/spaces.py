@@ -45,10 +45,11 @@ class Space(NamedTuple):
 
     def text(self, value: float | str) -> str:
         """A value of the space as an override has it, floats with 4 significant digits and never outside of the space."""
-        if self.kind == 'choice':
-            return str(value)
-        if self.kind == 'int':
-            return str(int(value))
+        match self.kind:
+            case 'choice':
+                return str(value)
+            case 'int':
+                return str(int(value))
         near = float(f'{value:.{DIGITS}g}')
         return repr(near if self.low <= near <= self.high else float(value))
 
@@ -61,19 +62,21 @@ class Space(NamedTuple):
 
     def grid(self) -> list[str]:
         """All values of a grid; [] if a number of points is needed and not given."""
-        if self.kind == 'choice':
-            return list(self.choices)
-        if self.kind == 'int':
-            return [str(i) for i in range(int(self.low), int(self.high) + 1)]
+        match self.kind:
+            case 'choice':
+                return list(self.choices)
+            case 'int':
+                return [str(i) for i in range(int(self.low), int(self.high) + 1)]
         n_point = self.n_point or 0
         return list(dict.fromkeys(self.text(self._between(i / max(n_point - 1, 1))) for i in range(n_point)))
 
     def distribution(self, distributions: Any) -> Any:
         """As optuna has it. Args: distributions: the module `optuna.distributions`."""
-        if self.kind == 'choice':
-            return distributions.CategoricalDistribution(self.choices)
-        if self.kind == 'int':
-            return distributions.IntDistribution(int(self.low), int(self.high))
+        match self.kind:
+            case 'choice':
+                return distributions.CategoricalDistribution(self.choices)
+            case 'int':
+                return distributions.IntDistribution(int(self.low), int(self.high))
         return distributions.FloatDistribution(self.low, self.high, log=self.kind == 'log')
 
     def _between(self, share: float) -> float:

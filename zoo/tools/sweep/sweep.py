@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.config import explain_config
 from zoo.run.config_check import without_derived_values
 from zoo.run.signals import Interrupted, catch_signals
+from zoo.tools.log_levels import log_levels
+from zoo.tools.nested import put_at, short_keys
 from zoo.tools.sweep.plan import Curve, Metric, Plan, Pruner, Sampler, make_plan
 from zoo.tools.sweep.processes import Team, say_if_too_many
 from zoo.tools.sweep.study import COUNTED, Study, SweepResult, TrialOutcome, TrialRow, beating
@@ -154,20 +156,11 @@ def _tell(plan: Plan, study: Study, number: int) -> None:
         )
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> AbstractContextManager[None]:
     """Of the runs only warnings are logged, and not how to continue one of them: the sweep does that."""
     level = logging.getLogger('zoo').getEffectiveLevel()
     wanted = {'zoo': max(level, logging.WARNING), 'zoo.tools.sweep': level}
-    wanted |= dict.fromkeys(('zoo.pipeline', 'zoo.run.signals'), max(level, logging.ERROR))
-    before = {name: logging.getLogger(name).level for name in wanted}
-    for name, new in wanted.items():
-        logging.getLogger(name).setLevel(new)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            logging.getLogger(name).setLevel(old)
+    return log_levels(wanted | dict.fromkeys(('zoo.pipeline', 'zoo.run.signals'), max(level, logging.ERROR)))
 
 
 MAX_REASON = 300  # characters
@@ -267,7 +260,7 @@ def table(result: SweepResult) -> list[tuple[str, ...]]:
     """The trials as texts, the best ones first, below a row of headings."""
     score, keys = result.plan.score, list(result.plan.spaces)
     shows_value = score.metric in ('last', 'auc')
-    heads = ['trial', 'state', *_short(keys), *([score.metric] if shows_value else []), 'return']
+    heads = ['trial', 'state', *short_keys(keys), *([score.metric] if shows_value else []), 'return']
     heads += [f'steps to {score.stop_value:g}'] if score.stop_value is not None else []
     lines = [(*heads, 'seconds', '')]
     for row in result.rows:
@@ -311,11 +304,7 @@ def best_config(plan: Plan, best: TrialRow) -> dict[str, Any]:
         if row.origin in ('default', 'derived'):
             continue
         value = value_at(data, row.key)
-        *parents, last = row.key.split('.')
-        section = found
-        for key in parents:
-            section = section.setdefault(key, {})
-        section[last] = storable(row.value if value is None else value)
+        put_at(found, row.key, storable(row.value if value is None else value))
     return found
 
 
@@ -334,12 +323,6 @@ def _ranked(rows: list[TrialRow], minimises: bool) -> list[TrialRow]:
     kinds = ['complete', 'pruned', 'running', 'refused', 'failed', 'stopped', 'lost']
     sign = 1 if minimises else -1
     return sorted(rows, key=lambda row: (kinds.index(row.state), sign * (row.value or 0.0), row.number))
-
-
-def _short(keys: list[str]) -> list[str]:
-    """The last words of keys, or the whole key where two end alike."""
-    lasts = [key.rpartition('.')[2] for key in keys]
-    return [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)]
 
 
 def _solved(row: TrialRow) -> str:

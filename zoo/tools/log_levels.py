@@ -1,0 +1,20 @@
+"""Levels of loggers for a while."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+
+@contextmanager
+def log_levels(levels: Mapping[str, int]) -> Iterator[None]:
+    """Loggers have these levels, by name, while the context lasts."""
+    before = {logging.getLogger(name): logging.getLogger(name).level for name in levels}
+    try:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        yield
+    finally:
+        for logger, level in before.items():
+            logger.setLevel(level)
