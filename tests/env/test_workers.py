@@ -456,7 +456,7 @@ def test_seconds_in_which_the_process_is_stopped_do_not_count(
     monkeypatch: pytest.MonkeyPatch, answer_at: float, stop: float, n: int, has_come: bool
 ) -> None:
     pipe: Any = _SlowPipe(monkeypatch, answer_at, stop, n)
-    assert workers.Patience(2.0).has_answer(pipe) is has_come
+    assert workers.AnswerTime(2.0).has_answer(pipe) is has_come
 
 
 STOPPED_RUN = """

@@ -15,7 +15,6 @@ from pydantic_core import PydanticUndefined
 
 from zoo.config.messages import shown
 from zoo.config.names import Here, in_context, look_up
-from zoo.config.section import is_class
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY, Registry, closest
 
 TYPED: dict[str, Registry[Any]] = {'policy.model': MODEL_REGISTRY, 'policy': POLICY_REGISTRY, 'buffer': BUFFER_REGISTRY}
@@ -219,8 +218,8 @@ def _noun(annotation: Any, origin: Any, args: tuple[Any, ...]) -> str:
     }
     if origin is tuple:
         return f'[{", ".join(describe(a) for a in args)}]'
-    if is_class(annotation, BaseModel):
-        return f'{{{", ".join(annotation.model_fields)}}}'
+    if (fields := getattr(annotation, 'model_fields', None)) is not None:
+        return f'{{{", ".join(fields)}}}'
     return simple.get(origin or annotation, getattr(origin or annotation, '__name__', str(annotation)))
 
 

@@ -115,7 +115,9 @@ def storable(value: Any) -> Any:
         return {key: storable(v) for key, v in plain(value).items()}
     if isinstance(value, list):
         return [storable(v) for v in value]
-    return without_passwords(value) if isinstance(value, str) else function_name(value) if callable(value) else value
+    if isinstance(value, str):
+        return without_passwords(value)
+    return function_name(value) if callable(value) else value
 
 
 def function_name(function: Any) -> str:

@@ -237,7 +237,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             if process is None:  # it was never made
                 continue
             fault: object = None
-            patience = Patience(deadline - time.monotonic())
+            patience = AnswerTime(deadline - time.monotonic())
             for _ in range(0 if terminate else 1 + self._is_stepping):  # what a step raised is of no interest any more
                 fault = _receive(pipe, patience)[1]
             if isinstance(fault, Raised):
@@ -295,7 +295,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
     def _answers(self, indices: Iterable[int], when: str) -> tuple[list[Any], list[int]]:
         """The results of all these envs, and which episodes broke off: theirs is a step without reward. Makes envs anew."""
-        patience = Patience(self._limit(when))
+        patience = AnswerTime(self._limit(when))
         results: list[Any] = []
         faults: dict[int, Fault] = {}
         for i in indices:
@@ -321,11 +321,11 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             self._pipes[i].close()
             self._start(i)
             when = CONSTRUCTION
-            is_good, fault = _receive(self._pipes[i], Patience(self._limit(when)))
+            is_good, fault = _receive(self._pipes[i], AnswerTime(self._limit(when)))
             if is_good:
                 when = RESET
                 self._send(i, ('reset', restart_seed(self._seeds[i], self._restarts.count)), when)
-                is_good, fault = _receive(self._pipes[i], Patience(self._limit(when)))
+                is_good, fault = _receive(self._pipes[i], AnswerTime(self._limit(when)))
             if is_good:
                 self.failed_index = None
                 return
@@ -372,7 +372,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return error
 
 
-class Patience:
+class AnswerTime:
     """Seconds to wait for answers; those in which this process was stopped, as by Ctrl-Z, and its workers too, do not count."""
 
     def __init__(self, seconds: float) -> None:
@@ -390,7 +390,7 @@ class Patience:
                     return has_come
 
 
-def _receive(pipe: Connection, patience: Patience) -> tuple[bool, Any]:
+def _receive(pipe: Connection, patience: AnswerTime) -> tuple[bool, Any]:
     """(True, the result of a worker), or (False, its fault)."""
     try:
         return pipe.recv() if patience.has_answer(pipe) else (False, 'late')

@@ -204,9 +204,8 @@ class DQNPolicy(NetworkPolicy):
         if 'is_reset' in rollout.data:
             columns['weight'] = valid_weight(rollout.data['is_reset'], self.run.ranks)
         sample = map_tensors(lambda x: x.flatten(0, 1), columns)  # [T, B] -> [N]
-        if hasattr(
-            self._model, 'update_normalizer'
-        ):  # a model need not keep any; each row once, however often it is drawn
+        # each row once, however often it is drawn; a model need not keep any
+        if hasattr(self._model, 'update_normalizer'):
             self._model.update_normalizer(sample['obs'], sample.get('weight'))
         return sample
 

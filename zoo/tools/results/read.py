@@ -268,7 +268,7 @@ def _columns(path: Path) -> dict[str, np.ndarray]:
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a log; one that is not whole, of a run that is writing it or was killed, ends it; none without a file."""
-    options: Any = {'encoding': 'utf-8', 'errors': 'replace', 'opener': open_without_link}
+    options: dict[str, Any] = {'encoding': 'utf-8', 'errors': 'replace', 'opener': open_without_link}
     with suppress(OSError, ValueError), open(path, **options) as file:
         for line in iter(partial(file.readline, MAX_LINE), ''):
             row = json.loads(line)
