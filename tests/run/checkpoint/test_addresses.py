@@ -27,6 +27,18 @@ from zoo.run.policy_file import env_config_of, policy_of
 from zoo.tools.cli.command import main
 from zoo.worker.evaluator import evaluate
 
+SINK = """
+from zoo import Sink
+
+
+class Reaching(Sink):
+    def __init__(self, *, host: str = 'us'):
+        self.host = host
+
+    def write(self, step, metrics):
+        pass
+"""
+
 
 @pytest.fixture(autouse=True)
 def _is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,11 +74,19 @@ def test_address_in_a_checkpoint_needs_consent_which_the_error_says(
     assert evaluate(policy_of(load_checkpoint(path)), env_config_of(load_checkpoint(path)), 1).lengths
 
 
-@pytest.mark.parametrize('options', [{'host': 'theirs.org'}, {'where': ['theirs.org']}])
-def test_options_of_a_sink_with_consent_to_its_code_are_addresses(tmp_path: Path, options: dict[str, Any]) -> None:
-    path = with_value(tmp_path / 'c', 'meta.config.logger.sinks', [{'type': 'my_sinks:Sink', 'n': 3, **options}])
-    with pytest.raises(CheckpointError, match=r"names an address \(logger.sinks.\w+ is 'theirs.org'\)"):
-        resume(path, trust=['my_sinks'])
+def test_consent_to_the_code_of_a_sink_is_consent_to_what_it_reaches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / 'my_reaching_sinks.py').write_text(SINK)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = [{'type': 'my_reaching_sinks:Reaching', 'host': 'theirs.org'}]
+    path = with_value(tmp_path / 'c', 'meta.config.logger.sinks', own)
+    with pytest.raises(CheckpointError, match="names code of module 'my_reaching_sinks'"):
+        resume(path)
+    assert resume(path, trust=['my_reaching_sinks']).env_step > 152
+    path = with_value(tmp_path / 'd', 'meta.config.logger.sinks', [*own, {'type': 'of_a_plugin', 'host': 'theirs.org'}])
+    with pytest.raises(CheckpointError, match=r"names an address \(logger.sinks.\w+ is '\w+.*'\)"):
+        resume(path, trust=['my_reaching_sinks'])
 
 
 def test_override_is_consent_to_an_address(tmp_path: Path) -> None:

@@ -193,14 +193,6 @@ def check_names(
     replaced, modules = overridden(overrides), tuple(trust or ())
     unused = tuple(f'{key}.' for key in (*without, *(key for key in LISTS if key in replaced)))
     config = {section: run.config[section] for section in sections}
-    for path, value in _addresses(config):
-        if not f'{path}.'.startswith(unused) and path not in replaced and (path, value) not in _given:
-            raise CheckpointError(
-                run.path,
-                f'names an address ({path} is {shown(repr(value))}), which is reached only with your consent: if you know it '
-                f'and trust the file, add --trust (in Python trust=True), or another {_key_of(path)} where the command takes '
-                'overrides',
-            )
     for path, name in _names(config):
         if f'{path}.'.startswith(unused) or path in replaced or name in _given:
             continue
@@ -212,6 +204,14 @@ def check_names(
                 run.path,
                 f'names {shown(name)!r} ({path}), which is code of module {home!r} and not of {module!r}; '
                 'if you trust the file, use --trust (in Python trust=True)',
+            )
+    for path, value in _addresses(_without_sinks(config, modules)):
+        if not f'{path}.'.startswith(unused) and path not in replaced and (path, value) not in _given:
+            raise CheckpointError(
+                run.path,
+                f'names an address ({path} is {shown(repr(value))}), which is reached only with your consent: if you know it '
+                f'and trust the file, add --trust (in Python trust=True), or another {_key_of(path)} where the command takes '
+                'overrides',
             )
 
 
@@ -259,6 +259,17 @@ def _addresses(config: object) -> Iterator[tuple[str, Any]]:
             reaches = key in ADDRESSES and isinstance(value, str)
         if reaches:
             yield path, without_passwords(value) if isinstance(value, str) else value
+
+
+def _without_sinks(config: dict[str, Any], modules: Sequence[str]) -> dict[str, Any]:
+    """The config without the sinks of these modules: who consents to their code consents to what it reaches."""
+    sinks = value_at(config, 'logger.sinks')
+    if not isinstance(sinks, list):
+        return config
+    types = [sink.get('type') if isinstance(sink, dict) else sink for sink in sinks]
+    is_own = [isinstance(name, str) and names_code(name) and split_name(name)[0] in modules for name in types]
+    kept = [sink for sink, own in zip(sinks, is_own, strict=True) if not own]
+    return {**config, 'logger': {**config['logger'], 'sinks': kept}}
 
 
 def _key_of(path: str) -> str:
