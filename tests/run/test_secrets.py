@@ -6,6 +6,7 @@ import logging
 import sys
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 from tests.policy_envs import job_config
@@ -35,6 +36,11 @@ class Remote:
     def close(self) -> None: ...
 
 
+def remote_env(url: str) -> gymnasium.Env:
+    used.append(url)
+    return gymnasium.make('CartPole-v1')
+
+
 def test_password_is_used_and_is_in_no_file_of_the_run_and_in_no_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,6 +59,19 @@ def test_password_is_used_and_is_in_no_file_of_the_run_and_in_no_page(
     assert load_checkpoint(run).meta['config']['logger']['sinks'][0]['uri'] == 'http://***@localhost:1'
     said = capsys.readouterr()
     assert 's3cret' not in said.out + said.err
+
+
+def test_password_of_an_env_continues_with_the_run_and_is_in_no_page(tmp_path: Path) -> None:
+    """An env that got stars for its password would fail, or read something else, long after the first run."""
+    config = job_config(tmp_path, 'tests.run.test_secrets:remote_env', policy={'eval': {'n_episode': 1}})
+    config['env']['kwargs'] = {'url': URI}
+    used.clear()
+    run = serial_pipeline(config).run_dir
+    more = [f'max_env_step={load_checkpoint(run).meta["env_step"] + 1}', 'logger.console=off']
+    serial_pipeline(resume=run, overrides=more, trust=True)
+    assert set(used) == {URI}
+    assert main(['report', str(run), '-o', str(tmp_path / 'report.html')]) == 0
+    assert 's3cret' not in (tmp_path / 'report.html').read_text()
 
 
 def test_report_of_an_older_run_has_no_password(tmp_path: Path) -> None:

@@ -29,9 +29,8 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
     Args: device: 'cpu', or 'cuda:N' of this rank; timeout: seconds that a rank waits for the others.
     Raises: UserError if the environment says that there are several and not where they are; RunError if they do not come.
     """
-    if (
-        'TORCHELASTIC_RUN_ID' in environ and STARTED_BY not in environ
-    ):  # torchrun's agent sets no signal for its own death
+    # torchrun's agent sets no signal for its own death
+    if 'TORCHELASTIC_RUN_ID' in environ and STARTED_BY not in environ:
         die_with_parent(os.getppid(), True, time.sleep)
     size = environ.get('WORLD_SIZE', '1')
     if not size.isdigit() or size == '0':

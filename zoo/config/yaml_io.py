@@ -109,14 +109,14 @@ def yaml_text(config: Keyed) -> str:
     return yaml.dump(storable(config), Dumper=_Dumper, sort_keys=False, width=120)
 
 
-def storable(value: Any) -> Any:
-    """A config as YAML and JSON hold it: plain, functions as 'module:function', URIs without passwords."""
+def storable(value: Any, hides: bool = False) -> Any:
+    """A config as files hold it: plain, functions as 'module:function'; URIs of sinks, or if it hides all, without passwords."""
     if isinstance(value, dict | Section):
-        return {key: storable(v) for key, v in plain(value).items()}
+        return {key: storable(v, hides or key == 'sinks') for key, v in plain(value).items()}
     if isinstance(value, list):
-        return [storable(v) for v in value]
+        return [storable(v, hides) for v in value]
     if isinstance(value, str):
-        return without_passwords(value)
+        return without_passwords(value) if hides else value
     return function_name(value) if callable(value) else value
 
 

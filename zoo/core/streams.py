@@ -19,7 +19,7 @@ def without_passwords(text: str) -> str:
     return _USER.sub(HIDDEN, text) if '@' in text else text
 
 
-def visible(text: str, kept: str = '\n\t') -> str:
+def visible(text: str, kept: str = '\n\t\u00a0\u3000') -> str:
     """The text for a terminal: control characters, which files of others may have, are escaped; no passwords."""
     text = without_passwords(text)
     return text if text.isprintable() else ''.join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)

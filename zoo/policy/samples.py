@@ -192,8 +192,7 @@ class Samples:
         """
         value, next_value = (self.reference(self.units.restore(x)) for x in outputs)
         data = gae_data(value, next_value, reward, done, traj_flag)
-        # the advantage of a row that only reset an env means nothing: its weight 0 keeps it from the loss, and traj_flag
-        # of the row before from all others
+        # of a row that only reset an env it means nothing: weight 0 keeps it from the loss, traj_flag from other rows
         found = self.estimator(data, *self._discount, *log_ratio)
         return {'value': value, 'adv': found[0], 'return_': found[1]}
 

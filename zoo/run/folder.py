@@ -415,7 +415,7 @@ def refuse_other_config(cfg: JobConfig, source: object, texts: Sequence[str], fo
     """
     if newest_in(folder) is None or not (folder / 'config.yaml').is_file():
         return  # nothing that could be continued
-    was, now = config_of_yaml(folder / 'config.yaml'), storable(cfg)
+    was, now = storable(config_of_yaml(folder / 'config.yaml')), storable(cfg)
     found = list(_other_keys(was, now, source, texts))
     sections = [key for key in found if isinstance(value_at(was, key), dict) and isinstance(value_at(now, key), dict)]
     wholes = tuple(f'{key}.' for key in found if key not in sections)  # a number in place of a schedule

@@ -125,7 +125,7 @@ def changes(cfg: JobConfig, run: SavedRun) -> str:
 
     Values that follow from others, and keys that one of the two configs does not have, are left out.
     """
-    was, now = without_derived_values(run.config), without_derived_values(storable(cfg))
+    was, now = without_derived_values(storable(run.config)), without_derived_values(storable(cfg))
     if now['logger']['root'] == root_of(run):  # taken from the place of the file
         was = {**was, 'logger': {**was['logger'], 'root': root_of(run)}}
     found = list(_differences(was, now))

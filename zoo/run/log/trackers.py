@@ -75,7 +75,7 @@ def library(module: str, needs: str, extra: str) -> Any:
 
 def flat(config: Any, path: str = '') -> Iterator[tuple[str, str]]:
     """Every value of a config by its dotted path, as text."""
-    config = config if path else storable(config)
+    config = config if path else storable(config, hides=True)
     for key, value in config.items():
         if isinstance(value, dict) and value:
             yield from flat(value, join_path(path, key))
@@ -116,7 +116,7 @@ class WandbSink(Tracker):
         super().open(cfg, run_dir)
         self._is_ours = self._wandb.run is None
         run = self._run = self._begin(cfg, run_dir) if self._is_ours else self._wandb.run
-        run.config.update(storable(cfg), allow_val_change=True)
+        run.config.update(storable(cfg, hides=True), allow_val_change=True)
         run.define_metric('env_step')
         run.define_metric('*', step_metric='env_step')
         if self._cfg.upload:

@@ -105,7 +105,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     """The run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config cannot be read."""
     folder = _folder_of(Path(path))
     try:
-        config = storable(config_of_yaml(folder / CONFIG))
+        config = storable(config_of_yaml(folder / CONFIG), hides=True)
     except OSError as error:
         raise UserError(
             f'{folder / CONFIG} cannot be read ({error.strerror}); name a folder that a run wrote'
@@ -269,7 +269,7 @@ def _columns(path: Path) -> dict[str, np.ndarray]:
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a log; one that is not whole, of a run that is writing it or was killed, ends it; none without a file."""
     options: dict[str, Any] = {'encoding': 'utf-8', 'errors': 'replace', 'opener': open_without_link}
-    with suppress(OSError, ValueError), open(path, **options) as file:
+    with suppress(OSError, ValueError, RecursionError), open(path, **options) as file:
         for line in iter(partial(file.readline, MAX_LINE), ''):
             row = json.loads(line)
             if isinstance(row, dict):
@@ -282,7 +282,7 @@ def _number(value: object) -> float:
 
 def _json(path: Path) -> dict[str, Any]:
     found = None
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         found = json.loads(without_passwords(read_small(path).decode()))
     return found if isinstance(found, dict) else {}
 
