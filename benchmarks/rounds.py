@@ -109,7 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('--seconds', type=float, default=60.0, help='about the longest that one row may take')
     parser.add_argument('--eager', action='store_true', help='the eager executor, not the best setting')
     parser.add_argument('-o', '--results', type=Path, metavar='FOLDER', help='of rounds.json')
-    args = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(words)
+    words = [word.replace(str(args.before), 'CHECKOUT') for word in words]
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
     rows = []
     for work in (work for work in WORKS if work.name in args.only):
@@ -126,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         'before': subprocess.run(
             ['git', '-C', str(args.before), 'rev-parse', '--short', 'HEAD'], capture_output=True, text=True, check=True
         ).stdout.strip(),
-        'command': ' '.join(['python benchmarks/rounds.py', *(['--eager'] if args.eager else [])]),
+        'command': ' '.join(['python benchmarks/rounds.py', *words]),
         'rows': rows,
     }
     name = 'rounds_eager.json' if args.eager else 'rounds.json'

@@ -16,9 +16,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
 REPO = Path(__file__).resolve().parents[1]
@@ -392,7 +392,18 @@ def n_written(words: str, skip: Sequence[str] = ()) -> int:
     return sum(len(re.findall(rf'{words}\b', path.read_text(encoding='utf-8'))) for path in files)
 
 
+def methods_of_ppo() -> set[str]:
+    """Names of the methods and properties of a PPO object over its classes, but for those that Python itself calls."""
+    from zoo.policy.ppo import PPOPolicy
+
+    kinds = FunctionType, property, classmethod, staticmethod, cached_property
+    classes = [each for each in PPOPolicy.__mro__ if each.__module__.startswith('zoo.')]
+    found = {name for each in classes for name, x in vars(each).items() if isinstance(x, kinds)}
+    return {name for name in found if not name.startswith('__')}
+
+
 def report_names() -> None:
+    print(f'methods of a PPO object: {len(methods_of_ppo())}')
     print(f'class names that exist twice: {len(repeated_classes())}')
     for name, where in repeated_classes().items():
         print(f'  {name}: {", ".join(where)}')

@@ -112,3 +112,7 @@ def test_the_path_from_env_step_to_new_parameters_is_short(run: str, n_file: int
 def test_ranks_say_their_number_themselves() -> None:
     found = structure.n_written(r'\branks\.size\b', skip=('core/ranks.py', 'cluster/', 'run/build.py'))
     assert found == 0
+
+
+def test_a_ppo_object_has_few_methods() -> None:
+    assert 50 < len(structure.methods_of_ppo()) <= 75
