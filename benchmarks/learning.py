@@ -1,10 +1,14 @@
-"""What the bundled configs learn: trains each with several seeds and writes benchmarks/results/learning.md.
+"""What the bundled configs learn, beside what others have published: writes benchmarks/results/learning.md.
 
-    python benchmarks/learning.py [--only cartpole_ppo ...] [--repeats 5] [--jobs 2] [--quick] [--force] [--table]
+    python benchmarks/learning.py [--only cartpole_ppo ...] [--seeds N] [--jobs 2] [--quick] [--force] [--table]
+    python benchmarks/learning.py --tune 'lunarlander_ppo policy.learn.value_norm=true' ... [--seeds 5]
 
-A run is one process with one thread: it trains the whole budget (no early stop), then evaluates the last policy, not
-the best, greedily over 20 episodes whose seeds no training env ever saw. Its raw numbers stay in results/learning_raw/;
-a run with the same config is not repeated unless --force. --quick trains one seed for a tenth of the env steps.
+A run is one process with one thread: it trains the whole budget (no early stop); then the last policy, not the best, plays
+100 episodes (MuJoCo: 20) greedily and as many with drawn actions. All seeds of an env play the same episodes, from starts that
+no training env ever saw. The raw numbers stay in results/learning_raw/; a run that is there is not repeated, so a table that was
+interrupted goes on. All rows of a table are of one commit: what that changes is the code, not pages or results.
+--tune trains a config and overrides of one's choice on seeds 100, 101, ..., which no row of the table has, and writes
+results/learning_tuning.md, with every setting that was ever tried. --quick trains one seed for a tenth of the env steps.
 """
 
 from __future__ import annotations
@@ -12,15 +16,17 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from learning_rows import ROWS, TUNING_SEED, Row
 
 from report import (
     IN_CHECKOUT,
@@ -44,77 +50,29 @@ from report import (
 )
 
 RAW = RESULTS / 'learning_raw'
-N_EPISODE = 20
-EVAL_SEED = 1_000_000  # root of the final evaluation's seed streams; training uses roots 0 .. n_seed - 1
+TUNING = RESULTS / 'learning_tuning_raw'
+EVAL_SEED = 1_000_000  # root of the final evaluation's seed streams; those of training are far below
+CODE = ('zoo', 'dizoo_configs', 'setup.py', 'constraints.txt', 'benchmarks/learning.py', 'benchmarks/learning_rows.py')
 COLUMNS = (
     'config',
     'env',
-    'target',
-    'seeds passed',
-    'greedy return of each seed (mean +- std of 20 episodes)',
-    'interquartile mean [95% interval]',
     'env steps',
+    'published',
+    'verdict',
+    'greedy: interquartile mean [95% interval]',
+    'target',
+    'greedy return of each seed',
+    'drawn actions',
+    'on the way',
+    'steps to what is published',
     'wall time of a run',
 )
 
 log = logging.getLogger('learning')
 
-
-class Target(NamedTuple):
-    """The mean return a seed has to reach, and how many of how many seeds have to; None: measured only."""
-
-    value: float | None
-    n_seed: int
-    n_pass: int
-    env_step: int
-
-
-TARGETS = {
-    'cartpole_ppo': Target(475, 5, 5, 100_000),
-    'acrobot_ppo': Target(-90, 3, 3, 500_000),
-    'pendulum_ppo': Target(-200, 3, 3, 200_000),
-    'mountaincar_continuous_ppo': Target(None, 3, 0, 300_000),
-    'lunarlander_ppo': Target(200, 3, 2, 1_000_000),
-    'lunarlander_continuous_ppo': Target(None, 3, 0, 1_000_000),
-    'halfcheetah_ppo': Target(2500, 3, 2, 1_000_000),
-    'hopper_ppo': Target(2000, 3, 2, 1_000_000),
-    'walker2d_ppo': Target(None, 3, 0, 1_000_000),
-    'bipedalwalker_ppo': Target(290, 3, 2, 5_000_000),
-    'swimmer_ppo': Target(None, 3, 0, 1_000_000),
-    'ant_ppo': Target(None, 3, 0, 1_000_000),
-    'humanoid_ppo': Target(None, 3, 0, 1_000_000),
-    'taxi_ppo': Target(7, 5, 5, 500_000),
-    'pendulum_bins_ppo': Target(-200, 3, 3, 200_000),
-    'remember_cue_ppo': Target(0.95, 3, 3, 100_000),
-    'remember_cue_ppo policy.model.recurrent.cell=mingru': Target(0.95, 3, 3, 100_000),
-    'remember_cue_ppo policy.model.recurrent=null policy.learn.sequence.len=16': Target(None, 3, 0, 100_000),
-    'cartpole_no_velocity_ppo policy.model.recurrent=null': Target(None, 3, 0, 300_000),
-    'cartpole_no_velocity_ppo': Target(450, 3, 3, 300_000),
-    'cartpole_no_velocity_ppg': Target(450, 3, 3, 300_000),
-    'cartpole_no_velocity_window_ppo': Target(450, 5, 5, 200_000),
-    'minigrid_doorkey_6x6_ppo': Target(0.9, 3, 3, 300_000),
-    'minigrid_memory_s7_ppo': Target(0.9, 3, 3, 500_000),
-    'minigrid_memory_s7_ppo policy.model.recurrent=null policy.learn.sequence.len=16': Target(None, 3, 0, 500_000),
-    'cartpole_ppg': Target(475, 5, 5, 100_000),
-    'cartpole_ppo_ewma': Target(None, 5, 0, 100_000),
-    'cartpole_ppg_ewma': Target(None, 5, 0, 100_000),
-    'acrobot_ppg': Target(None, 3, 0, 500_000),
-    'pendulum_ppg': Target(-250, 3, 2, 300_000),
-    'lunarlander_ppg': Target(200, 3, 2, 1_000_000),
-    'cartpole_ppo policy.learn.precision=bf16': Target(475, 3, 3, 100_000),
-    'cartpole_ppo policy.learn.penalties=[{"type":"kl","weight":0.2,"target":0.01}]': Target(475, 5, 4, 100_000),
-    'cartpole_a2c': Target(475, 3, 3, 100_000),
-    'cartpole_impala': Target(475, 3, 3, 150_000),
-    'cartpole_pg': Target(475, 3, 3, 100_000),
-    'cartpole_dqn': Target(475, 3, 3, 50_000),
-    'cartpole_ppo_offpolicy': Target(475, 5, 4, 100_000),
-    'cartpole_ppg_offpolicy': Target(475, 5, 4, 100_000),
-}
-
-
 PARTS = {
-    name: f'return {target.value:g} in {target.env_step:,} env steps' if target.value is not None else 'no target'
-    for name, target in TARGETS.items()
+    name: f'return {row.target:g} is the target' if row.target is not None else 'no target'
+    for name, row in ROWS.items()
 }
 """What --only chooses from, with the target of each."""
 
@@ -133,7 +91,7 @@ def bench_config(name: str, scale: float = 1.0) -> dict[str, Any]:
 
 
 def train_one(name: str, seed: int, scale: float = 1.0) -> dict[str, Any]:
-    """One run, in this process: trains, evaluates the last policy, returns the raw record."""
+    """One run, in this process: trains, lets the last policy play, returns the raw record."""
     import torch
 
     from zoo import serial_pipeline
@@ -144,18 +102,27 @@ def train_one(name: str, seed: int, scale: float = 1.0) -> dict[str, Any]:
     config = bench_config(name, scale)
     resolved = resolve_config(config, seed=seed)
     result = serial_pipeline(config, seed=seed)
-    returns = np.asarray(evaluate(result.policy, resolved.env, N_EPISODE, EVAL_SEED + seed).returns)
+    n_episode = row_of(name).n_episode
+
+    def returns(deterministic: bool) -> list[float]:
+        played = evaluate(result.policy, resolved.env, n_episode, EVAL_SEED, deterministic=deterministic)
+        return [float(f'{value:.6g}') for value in played.returns]
+
+    greedy = returns(deterministic=True)
+    drawn = returns(deterministic=False) if result.policy.eval_mode.sample else None
     return {
         'config': name,
         'env': resolved.env.game or resolved.env.id,
         'seed': seed,
         'env_step': result.env_step,
         'wall_s': round(result.wall_s, 1),
-        'return_mean': float(returns.mean()),
-        'return_std': float(returns.std()),
-        'returns': returns.tolist(),
+        'return_mean': float(np.mean(greedy)),
+        'return_std': float(np.std(greedy)),
+        'returns': greedy,
+        'drawn_mean': None if drawn is None else float(np.mean(drawn)),
+        'drawn': drawn,
         'curve': metric_curve(metric_rows(result.run_dir), 'eval/return_mean'),
-        'commit': git_commit(),
+        'commit': git_commit(CODE),
         'date': today(),
         'machine': machine(),
         'versions': versions(),
@@ -163,19 +130,28 @@ def train_one(name: str, seed: int, scale: float = 1.0) -> dict[str, Any]:
     }
 
 
+def row_of(name: str) -> Row:
+    """The row of a name; of one that is no row, as in tuning, that of its bundled config."""
+    bundled = name.split()[0]
+    return ROWS.get(name) or next((row for key, row in ROWS.items() if key.split()[0] == bundled), Row())
+
+
 def raw_path(name: str, seed: int, folder: Path = RAW) -> Path:
     """The file of a run's record; `folder` has those of one benchmark."""
     return folder / f'{re.sub(r"[^a-zA-Z0-9_.=-]+", "-", name.replace(" ", "__"))}_seed{seed}.json'
 
 
-def is_done(name: str, seed: int, folder: Path = RAW, scale: float = 1.0) -> bool:
-    """Whether there is a record of a run with this very config."""
+def is_done(name: str, seed: int, folder: Path = RAW, scale: float = 1.0, commit: str | None = None) -> bool:
+    """Whether there is a record of a run with this very config; commit: and of this code."""
     path = raw_path(name, seed, folder)
     if not path.exists():
         return False
     from zoo.run.config import resolve_config
 
-    resolved = json.loads(path.read_text())['resolved']
+    record = json.loads(path.read_text())
+    if commit is not None and record['commit'] != commit:
+        return False
+    resolved = record['resolved']
     learn = resolved['policy']['learn']
     if 'aux_freq' in learn and learn['value_weight'] == 0.5:  # of ppg it had no effect then
         learn['value_weight'] = None
@@ -210,36 +186,91 @@ def run_child(job: tuple[str, int], folder: Path = RAW, scale: float = 1.0) -> b
     return True
 
 
-def table_row(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
-    from zoo.tools.results.statistics import interval, iqm
+def verdict(low: float, high: float, wanted: float) -> str:
+    """'ahead' if the whole interval lies above what is wanted, 'level' if that lies in it, else 'behind'."""
+    return 'ahead' if low > wanted else 'level' if high >= wanted else 'behind'
 
-    target = TARGETS[name]
-    means = np.array([run['return_mean'] for run in runs])
-    low, high = interval(means)
-    passed = '-'
-    if target.value is not None:
-        good = [run['return_mean'] >= target.value and run['env_step'] <= target.env_step for run in runs]
-        passed = f'{sum(good)} of {len(runs)} (wanted {target.n_pass} of {target.n_seed})'
-    each = ', '.join(f'{run["return_mean"]:.1f} +- {run["return_std"]:.1f}' for run in runs)
+
+def steps_to(runs: Sequence[dict[str, Any]], value: float) -> str:
+    """The median over seeds of the env steps of the first evaluation that was at least `value`."""
+    first = [next((step for step, mean in run['curve'] if mean >= value), math.inf) for run in runs]
+    middle = float(np.median(first))
+    return (
+        f'{middle:,.0f}'
+        if math.isfinite(middle)
+        else f'{sum(map(math.isfinite, first))} of {len(runs)} seeds get there'
+    )
+
+
+def table_row(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
+    from zoo.tools.results.statistics import center, interval
+
+    row = row_of(name)
+
+    def summary(values: Sequence[float]) -> tuple[str, float, float]:
+        low, high = (float(end) for end in interval(values))
+        return f'{short(center(values))} [{short(low)}, {short(high)}]', low, high
+
+    means = [run['return_mean'] for run in runs]
+    greedy, low, high = summary(means)
+    drawn = [run['drawn_mean'] for run in runs]
     steps, walls = [run['env_step'] for run in runs], [run['wall_s'] for run in runs]
-    aim = f'>= {target.value:g} in {target.env_step:,}' if target.value is not None else '-'
+    anchor = row.anchor
     return [
-        name,
+        f'`{name}`',
         runs[0]['env'],
-        aim,
-        passed,
-        each,
-        f'{iqm(means):.1f} [{low:.1f}, {high:.1f}]',
         f'{max(steps):,}',
+        '-' if anchor is None else f'{anchor.value:g}: {anchor.source}',
+        '-' if anchor is None else verdict(low, high, anchor.value),
+        greedy,
+        '-'
+        if row.target is None
+        else f'{row.target:g}: {"reached" if low >= row.target else "level" if high >= row.target else "missed"}',
+        ', '.join(short(mean) for mean in means),
+        '-' if None in drawn else summary(drawn)[0],
+        summary([float(np.mean([mean for _, mean in run['curve']])) for run in runs])[0],
+        '-' if anchor is None else steps_to(runs, anchor.value),
         f'{min(walls):.0f} to {max(walls):.0f} s',
     ]
 
 
+def short(value: Any) -> str:
+    """A return to four digits, at most two of them behind the point: 6230, 271.2, .97."""
+    return (
+        f'{float(value):.0f}'
+        if abs(value) >= 1000
+        else f'{float(value):.1f}'
+        if abs(value) >= 10
+        else f'{float(value):.2f}'
+    )
+
+
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob('*.json'))]
+
+
+def refuse_mixed(records: Sequence[Mapping[str, Any]]) -> None:
+    """Raises: SystemExit if a table would mix commits, or has a run on a seed of tuning."""
+    commits = sorted({record['commit'] for record in records})
+    if len(commits) > 1:
+        raise SystemExit(
+            f'learning: the records are of the commits {", ".join(commits)}, but a table is of one: check out one of them and '
+            'start the same command again, which repeats the runs of the others'
+        )
+    tuned = sorted({record['seed'] for record in records if record['seed'] >= TUNING_SEED})
+    if tuned:
+        raise SystemExit(
+            f'learning: the records have seed {tuned[0]}, but seeds from {TUNING_SEED} on are for tuning and no row of the '
+            'table: remove those files'
+        )
+
+
 def write_table(results: Path, program: str, scale: float = 1.0) -> None:
-    """Rebuilds learning.md from the raw files."""
+    """Rebuilds learning.md from the raw files. Raises: SystemExit, see `refuse_mixed`."""
     raw = results / RAW.name
-    records = [json.loads(path.read_text()) for path in sorted(raw.glob('*.json'))]
-    groups = {name: sorted((r for r in records if r['config'] == name), key=lambda r: r['seed']) for name in TARGETS}
+    records = records_of(raw)
+    refuse_mixed(records)
+    groups = {name: sorted((r for r in records if r['config'] == name), key=lambda r: r['seed']) for name in ROWS}
     groups = {name: runs for name, runs in groups.items() if runs}
     stale = [
         f'{r["config"]} seed {r["seed"]}'
@@ -247,30 +278,80 @@ def write_table(results: Path, program: str, scale: float = 1.0) -> None:
         for r in runs
         if not is_done(r['config'], r['seed'], raw, scale)
     ]
-    facts = {key: sorted({str(r[key]) for r in records}) for key in ('machine', 'date', 'commit')}
-    used = sorted({versions_line(r['versions']) for r in records})
+    rows = [table_row(name, runs) for name, runs in groups.items()]
+    said = [row[4] for row in rows if row[4] != '-']
     text = [
         '# What the bundled configs learn\n',
         *([f'**A look: with {scale:g} of the env steps, too few for most targets.**\n'] if scale < 1 else []),
-        'A run trains its whole budget in one process with one thread. Then the last policy (not the best) acts '
-        f'greedily for {N_EPISODE} episodes on seeds that training never saw. Interquartile mean over seeds; the '
-        'interval is a stratified bootstrap over seeds: a rough one, with so few. Wall times include the evaluations '
-        'of the curve, with other runs on the same machine.\n',
-        table(COLUMNS, [table_row(name, runs) for name, runs in groups.items()]),
-        *(f'- {key}: {"; ".join(values)}' for key, values in facts.items()),
-        f'- versions: {"; ".join(used)}',
-        f'- command: `{program}`; raw numbers and curves: `learning_raw/`',
+        'A run trains its whole budget in one process with one thread. Then the last policy (not the best) plays 100 episodes '
+        '(MuJoCo: 20) greedily, and as many with drawn actions; all seeds of an env play the same episodes, from starts that '
+        'training never saw. Means over seeds are interquartile, with a bootstrap interval of 95% over seeds. *ahead*: the '
+        'interval lies above the published number; *level*: the number lies in it; *behind* else. *on the way* is the mean of '
+        'all evaluations during training. Wall times include these, with other runs on the same machine.\n',
+        f'Of {len(said)} rows with a published number, {said.count("ahead")} are ahead, {said.count("level")} level, '
+        f'{said.count("behind")} behind.\n',
+        table(COLUMNS, rows),
+        *facts(records),
+        f"- command: `{program}`; one row's seed 0 again: `{program} --only CONFIG --seeds 1 -o again`; raw numbers and "
+        'curves: `learning_raw/`; settings that were tried: `learning_tuning.md`',
         *([f'- measured with an older config, or other env steps: {", ".join(stale)}'] if stale else []),
     ]
-    (results / 'learning.md').write_text('\n'.join(text) + '\n', encoding='utf-8')
-    log.info('written: %s', results / 'learning.md')
+    write(results / 'learning.md', text)
+
+
+def write_tuning(results: Path, program: str) -> None:
+    """Rebuilds learning_tuning.md: every setting that was tried, best first on each env, failures too."""
+    from zoo.tools.results.statistics import center
+
+    records = records_of(results / TUNING.name)
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault((record['env'], record['config'], record['commit']), []).append(record)
+    ordered = sorted(groups.items(), key=lambda item: (item[0][0], -float(center([r['return_mean'] for r in item[1]]))))
+    rows = [
+        (
+            env,
+            f'`{name}`',
+            f'{max(run["env_step"] for run in runs):,}',
+            short(center([run['return_mean'] for run in runs])),
+            ', '.join(
+                f'{short(run["return_mean"])} ({run["seed"]})' for run in sorted(runs, key=lambda run: run['seed'])
+            ),
+            commit,
+        )
+        for (env, name, commit), runs in ordered
+    ]
+    text = [
+        '# Settings that were tried\n',
+        'Greedy return of the last policy on seeds for tuning, which no row of [the table](learning.md) has: interquartile mean, '
+        "and each seed's mean (seed). Best first on each env; what did not help stands here too.\n",
+        table(('env', 'config and overrides', 'env steps', 'mean', 'each seed', 'commit'), rows),
+        f"- command: `{program} --tune 'CONFIG KEY=VALUE ...'`; raw numbers and curves: `{TUNING.name}/`",
+    ]
+    write(results / 'learning_tuning.md', text)
+
+
+def facts(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Lines with the machine, dates, commit and versions of all records."""
+    found = {key: sorted({str(record[key]) for record in records}) for key in ('machine', 'date', 'commit')}
+    used = sorted({versions_line(record['versions']) for record in records})
+    return [*(f'- {key}: {"; ".join(values)}' for key, values in found.items()), f'- versions: {"; ".join(used)}']
+
+
+def write(path: Path, text: Sequence[str]) -> None:
+    path.write_text('\n'.join(text) + '\n', encoding='utf-8')
+    log.info('written: %s', path)
 
 
 def parse_args(argv: Sequence[str], program: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--only', nargs='+', choices=PARTS, default=list(PARTS), metavar='NAME', help=', '.join(PARTS))
     parser.add_argument(
-        '--repeats', '--seeds', type=int, metavar='N', help='seeds 0 .. N-1; default: as many as the target asks for'
+        '--repeats',
+        '--seeds',
+        type=int,
+        metavar='N',
+        help='seeds 0 .. N-1; default: as many as the row asks for, mostly 10',
     )
     parser.add_argument('--jobs', '--workers', type=int, default=2, metavar='N', help='processes at a time')
     parser.add_argument('--scale', type=float, default=1.0, help='factor of the env steps of every run')
@@ -280,6 +361,12 @@ def parse_args(argv: Sequence[str], program: str) -> argparse.Namespace:
     )
     parser.add_argument('--force', action='store_true', help='run again what is there')
     parser.add_argument('--table', action='store_true', help='only rebuild learning.md from the raw files')
+    parser.add_argument(
+        '--tune',
+        nargs='+',
+        metavar='NAME',
+        help=f"'CONFIG KEY=VALUE ...': try settings on seeds {TUNING_SEED}, {TUNING_SEED + 1}, ... (5 unless --seeds)",
+    )
     parser.add_argument('--one', nargs=2, metavar=('CONFIG', 'SEED'), help='one run; its record goes to stdout')
     args = parser.parse_args(argv)
     args.results = results_folder(args.results, args.quick)
@@ -295,14 +382,25 @@ def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/le
     if args.one:
         sys.stdout.write('\n' + json.dumps(train_one(args.one[0], int(args.one[1]), args.scale)) + '\n')
         return 0
-    raw = args.results / RAW.name
+    raw = args.results / (TUNING if args.tune else RAW).name
     raw.mkdir(parents=True, exist_ok=True)
-    jobs = [(name, seed) for name in args.only for seed in range(args.repeats or TARGETS[name].n_seed)]
-    todo = [] if args.table else [job for job in jobs if args.force or not is_done(*job, raw, args.scale)]
+    if args.tune:
+        jobs = [(name, TUNING_SEED + k) for name in args.tune for k in range(args.repeats or 5)]
+    else:
+        jobs = [(name, seed) for name in args.only for seed in range(args.repeats or ROWS[name].n_seed)]
+    commit = git_commit(CODE)
+    todo = [] if args.table else [job for job in jobs if args.force or not is_done(*job, raw, args.scale, commit)]
+    if commit.endswith('+') and todo and args.results == RESULTS:
+        raise SystemExit(
+            'learning: the code differs from its commit, so nobody could repeat these runs: commit first, or write elsewhere '
+            'with --results FOLDER'
+        )
     log.info('%d runs to do, %d are there, %d at a time', len(todo), len(jobs) - len(todo), args.jobs)
     with ThreadPoolExecutor(args.jobs) as pool:
         done = list(pool.map(lambda job: run_child(job, raw, args.scale), todo))
-    if any(raw.glob('*.json')):
+    if args.tune:
+        write_tuning(args.results, program)
+    elif any(raw.glob('*.json')):
         write_table(args.results, program, args.scale)
     return 0 if all(done) else 1
 

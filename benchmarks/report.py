@@ -52,8 +52,11 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     return found
 
 
-def git_commit() -> str:
-    """The short commit of this checkout, '+' if files differ from it; 'zoo 0.1.0', the version, where there is no git."""
+def git_commit(paths: Sequence[str] = ()) -> str:
+    """The short commit of this checkout, '+' if files differ from it; 'zoo 0.1.0', the version, where there is no git.
+
+    paths: the newest commit that changed one of these, and only their files are compared with it.
+    """
 
     def git(*args: str) -> str:
         return subprocess.run(('git', *args), cwd=REPO, capture_output=True, text=True, check=False).stdout.strip()
@@ -64,8 +67,8 @@ def git_commit() -> str:
 
         return f'zoo {VERSION}'
     # the results that a benchmark writes are no change of what it measured
-    changed = git('status', '--porcelain', '--', ':!benchmarks/results')
-    return git('rev-parse', '--short', 'HEAD') + ('+' if changed else '')
+    changed = git('status', '--porcelain', '--', *(paths or (':!benchmarks/results',)))
+    return git('log', '-1', '--format=%h', '--', *paths) + ('+' if changed else '')
 
 
 def same_folder(path: str) -> bool:

@@ -1,0 +1,77 @@
+"""The rows of the learning table: which config with which overrides, how many seeds, and what others have published.
+
+An anchor is the best return that an on-policy method is published to reach in at most as many env steps on that env (where the
+versions of the env differ, its source says which). Marked: "1 run" where it rests on a single run, "maximum" where it is
+the best point of a curve and not its end.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TUNING_SEED = 100  # the first seed of tuning: 100, 101, ...; those of the table are 0, 1, ... and never tuned on
+
+
+class Anchor(NamedTuple):
+    """A published mean return and where it stands."""
+
+    value: float
+    source: str
+
+
+class Row(NamedTuple):
+    """What a row is held to. target: what the interquartile mean is to reach; None: measured only."""
+
+    target: float | None = None
+    anchor: Anchor | None = None
+    n_seed: int = 10
+    n_episode: int = 100
+
+
+_CARTPOLE = Anchor(500, 'rl-zoo3 PPO at 100k, 1 run')
+_LUNARLANDER = Anchor(242.1, 'rl-zoo3 PPO at 1M, 1 run')
+_TIANSHOU = 'n=10, interquartile mean of the last policy'
+
+ROWS = {
+    'cartpole_ppo': Row(500, _CARTPOLE),
+    'cartpole_ppg': Row(500, _CARTPOLE),
+    'cartpole_ppo max_env_step=50_000': Row(500, _CARTPOLE),
+    'cartpole_ppg max_env_step=50_000': Row(500, _CARTPOLE),
+    'cartpole_ppo_ewma': Row(500, _CARTPOLE),
+    'cartpole_ppg_ewma': Row(500, _CARTPOLE),
+    'cartpole_ppo_offpolicy': Row(500, _CARTPOLE),
+    'cartpole_ppg_offpolicy': Row(500, _CARTPOLE),
+    'cartpole_a2c': Row(500, _CARTPOLE),
+    'cartpole_impala': Row(500, _CARTPOLE),
+    'cartpole_pg': Row(500, _CARTPOLE),
+    'cartpole_dqn': Row(500),
+    'acrobot_ppo': Row(-76, Anchor(-81.3, 'SLM-Lab PPO at 300k, n=4')),
+    'acrobot_ppg': Row(-76, Anchor(-81.3, 'SLM-Lab PPO at 300k, n=4')),
+    'pendulum_ppo': Row(-160, Anchor(-172, 'rl-zoo3 PPO at 100k, 1 run')),
+    'pendulum_bins_ppo': Row(-160, Anchor(-172, 'rl-zoo3 PPO at 100k, 1 run')),
+    'pendulum_ppg': Row(-160, Anchor(-172, 'rl-zoo3 PPO at 100k, 1 run')),
+    'mountaincar_continuous_ppo': Row(95, Anchor(91.2, 'rl-zoo3 A2C at 100k, 1 run')),
+    'taxi_ppo': Row(7.88, Anchor(7.93, 'the optimum, by value iteration')),
+    'lunarlander_ppo': Row(275, _LUNARLANDER),
+    'lunarlander_ppg': Row(275, _LUNARLANDER),
+    'lunarlander_continuous_ppo': Row(275, Anchor(270.9, 'rl-zoo3 PPO at 1M, 1 run')),
+    'bipedalwalker_ppo': Row(310, Anchor(299.8, 'rl-zoo3 A2C at 5M, 1 run')),
+    'halfcheetah_ppo': Row(6300, Anchor(5690, f'Tianshou PPO on v3 at 1M, {_TIANSHOU}'), n_episode=20),
+    'hopper_ppo': Row(3600, Anchor(3618, 'rl-zoo3 TRPO at 1M, 1 run'), n_episode=20),
+    'walker2d_ppo': Row(5000, Anchor(4933, 'rl-zoo3 TRPO at 1M, 1 run'), n_episode=20),
+    'swimmer_ppo': Row(362, Anchor(365.7, 'rl-zoo3 TRPO at 1M, 1 run'), n_episode=20),
+    'ant_ppo': Row(2400, Anchor(2342, f'Tianshou NPG on v4 at 1M, {_TIANSHOU.replace("10", "5")}'), n_episode=20),
+    'humanoid_ppo': Row(1500, Anchor(1485, f'Tianshou A2C on v3 at 1M, {_TIANSHOU}'), n_episode=20),
+    'minigrid_doorkey_6x6_ppo': Row(0.96, Anchor(0.964, 'rl-zoo3 PPO on DoorKey-5x5 at 100k, 1 run')),
+    'minigrid_memory_s7_ppo': Row(0.9),
+    'minigrid_memory_s7_ppo policy.model.recurrent=null policy.learn.sequence.len=16': Row(n_seed=3),
+    'remember_cue_ppo': Row(0.95),
+    'remember_cue_ppo policy.model.recurrent.cell=mingru': Row(0.95),
+    'remember_cue_ppo policy.model.recurrent=null policy.learn.sequence.len=16': Row(n_seed=3),
+    'cartpole_no_velocity_ppo': Row(500, n_seed=5),
+    'cartpole_no_velocity_ppo policy.model.recurrent=null': Row(n_seed=3),
+    'cartpole_no_velocity_ppg': Row(500, n_seed=5),
+    'cartpole_no_velocity_window_ppo': Row(500, n_seed=5),
+    'cartpole_ppo policy.learn.precision=bf16': Row(500, n_seed=3),
+    'cartpole_ppo policy.learn.penalties=[{"type":"kl","weight":0.2,"target":0.01}]': Row(500, n_seed=5),
+}
