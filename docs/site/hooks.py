@@ -10,6 +10,7 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import gallery  # noqa: E402
 import links  # noqa: E402
 import reference  # noqa: E402
 
@@ -19,7 +20,12 @@ def on_config(config: Any, **_: Any) -> Any:
     policies = sorted(path.relative_to(links.DOCS).as_posix() for path in (links.DOCS / 'policies').glob('*.md'))
     lists = {
         'Policies': policies,
-        'Reference': [*sorted(reference.pages()), 'files/CHANGELOG.md', 'files/CONTRIBUTING.md'],
+        'Reference': [
+            'reference/bundled_configs.md',
+            *sorted(reference.pages()),
+            'files/CHANGELOG.md',
+            'files/CONTRIBUTING.md',
+        ],
     }
     config['nav'] += [{title: pages} for title, pages in lists.items()]
     return config
@@ -27,7 +33,7 @@ def on_config(config: Any, **_: Any) -> Any:
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
     """Adds the pages that are made here."""
-    for page, text in {**links.outside_pages(), **reference.pages()}.items():
+    for page, text in {**links.outside_pages(), **reference.pages(), **gallery.pages()}.items():
         files.append(File.generated(config, page, content=text))
     return files
 

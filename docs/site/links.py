@@ -20,6 +20,8 @@ EDGE = '~~~~'
 
 def page_of(path: Path) -> str:
     """The page of a file or folder of the repository, as a path in docs/: 'speed.md', 'files/examples/my_env.py.md'."""
+    if path == ROOT / 'dizoo_configs':
+        return 'reference/bundled_configs.md'
     if path.is_relative_to(DOCS) and path.is_file():
         return path.relative_to(DOCS).as_posix()
     name = path.relative_to(ROOT).as_posix()

@@ -1,4 +1,4 @@
-"""Pages that are made from the code itself: every config key, the public names, the bundled configs, the changes."""
+"""Pages that are made from the code itself: every config key, the public names, the parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from zoo.config.components import options_of, summary_of
-from zoo.config.source import bundled_configs, load_config
 from zoo.core.registry import BUFFER_REGISTRY, PARTS, POLICY_REGISTRY
 from zoo.run.config import explain_config
 
@@ -35,7 +34,6 @@ def pages() -> dict[str, str]:
     """{page: Markdown} of all pages of this kind."""
     made = {
         'reference/config_keys.md': config_keys(),
-        'reference/bundled_configs.md': bundled(),
         'reference/parts.md': parts(),
     }
     made |= {f'reference/api_{name.replace(".", "_")}.md': api(name) for name in MODULES}
@@ -70,20 +68,6 @@ def config_keys() -> str:
             '',
         ]
     return '\n'.join(lines)
-
-
-def bundled() -> str:
-    """The bundled configs with their env, policy and length."""
-    lines = ['# Bundled configs', '', '`zoo train NAME` trains one, `zoo config NAME` shows all of its keys.', '']
-    lines += ['| name | env | policy | env steps |', '|---|---|---|---|']
-    for name in bundled_configs():
-        config = load_config(name)[0]
-        env, policy = config['env'], config['policy']['type']
-        game = f', {env["game"]}' if env.get('game') else ''
-        lines.append(
-            f'| `{name}` | {env["id"]}{game} | [{policy}](../policies/{policy}.md) | {config["max_env_step"]:,} |'
-        )
-    return '\n'.join(lines) + '\n'
 
 
 def parts() -> str:

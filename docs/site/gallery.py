@@ -1,0 +1,124 @@
+"""A page for each bundled config, and one with all of them: its curve, return, time and command, from benchmarks/results/."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zoo.config.source import bundled_configs, load_config
+from zoo.tools.results.statistics import center, interval
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / 'benchmarks' / 'results'
+FOLDERS = ('learning_raw', 'variants_raw')
+LENGTH = r'(__max_env_step=[\d_]+)?'  # the one override that a record of a bundled config may have
+WIDTH, HEIGHT, EDGE = 320, 120, 14
+N_POINT = 80
+
+
+class Entry(NamedTuple):
+    """A bundled config and the records of its runs, one a seed; none: it has not been measured."""
+
+    name: str
+    config: dict[str, Any]
+    about: str
+    records: list[dict[str, Any]]
+
+
+def pages() -> dict[str, str]:
+    """{page: Markdown} of the gallery and of each config."""
+    entries = [_entry(name) for name in bundled_configs()]
+    made = {f'configs/{entry.name}.md': _page(entry) for entry in entries}
+    return {'reference/bundled_configs.md': _gallery(entries), **made}
+
+
+def _entry(name: str) -> Entry:
+    path = ROOT / 'dizoo_configs' / f'{name}_config.py'
+    about = ' '.join(path.read_text().split('"""')[1].split())
+    return Entry(name, load_config(name)[0], about, records_of(name))
+
+
+def records_of(name: str) -> list[dict[str, Any]]:
+    """The records of a bundled config as it is, but for its length, in the first folder that has some."""
+    for folder in FOLDERS:
+        files = sorted((RESULTS / folder).glob(f'{name}_*.json'))
+        found = [path for path in files if re.fullmatch(rf'{name}{LENGTH}_seed\d+', path.stem)]
+        if found:
+            return [json.loads(path.read_text()) for path in found]
+    return []
+
+
+def _gallery(entries: Sequence[Entry]) -> str:
+    cards = [
+        f'<a class="card" href="../configs/{entry.name}.html">{curve(entry.records)}'
+        f'<strong>{entry.name}</strong><span>{escape(_env(entry.config))}</span><span>{escape(_result(entry))}</span></a>'
+        for entry in entries
+    ]
+    about = (
+        '`zoo train NAME` trains one, `zoo config NAME` shows its keys. A curve is the greedy return while training: the median '
+        'of the seeds, and the band between the lowest and the highest. Below it stands what the last policy reached.'
+    )
+    return '\n'.join(['# Bundled configs', '', about, '', '<div class="gallery">', *cards, '</div>', ''])
+
+
+def _page(entry: Entry) -> str:
+    source = (ROOT / 'dizoo_configs' / f'{entry.name}_config.py').read_text()
+    source = source.split('"""', 2)[2].split('\n\nif __name__')[0].strip()
+    policy = entry.config['policy']['type']
+    lines = [f'# {entry.name}', '', entry.about, '', f'    zoo train {entry.name}', '']
+    lines += [f'Env {_env(entry.config)}; policy [{policy}](../policies/{policy}.md). {_result(entry)}.', '']
+    lines += [f'<div class="curve">{curve(entry.records)}</div>', ''] if entry.records else []
+    return '\n'.join([*lines, '```python', source, '```', ''])
+
+
+def _env(config: dict[str, Any]) -> str:
+    env = config['env']
+    return f'{env["id"]} {env["game"]}' if env.get('game') else env['id']
+
+
+def _result(entry: Entry) -> str:
+    """What the last policies reached, over how many seeds, env steps and seconds."""
+    if not entry.records:
+        return f'{entry.config["max_env_step"]:,} env steps; not measured yet'
+    means = [record['return_mean'] for record in entry.records]
+    low, high = interval(means)
+    steps, seconds = (max(record[key] for record in entry.records) for key in ('env_step', 'wall_s'))
+    return (
+        f'Return {_short(center(means))} [{_short(low)}, {_short(high)}] over {len(means)} seeds, '
+        f'{steps:,} env steps, up to {seconds:.0f} s'
+    )
+
+
+def _short(value: Any) -> str:
+    return f'{float(value):.4g}' if abs(value) < 1000 else f'{float(value):.0f}'
+
+
+def curve(records: Sequence[dict[str, Any]]) -> str:
+    """A small picture in the colours of the page; nothing measured: an empty one."""
+    curves = [np.array(record['curve'], dtype=np.float64).T for record in records]
+    curves = [points for points in curves if points.shape[-1] > 1]
+    start = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Return while training">'
+    if not curves:
+        return f'{start}<text x="{WIDTH // 2}" y="{HEIGHT // 2}" text-anchor="middle">no curve yet</text></svg>'
+    grid = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), N_POINT)
+    returns = np.array([np.interp(grid, x, y) for x, y in curves])
+    low, high = float(returns.min()), float(returns.max())
+    x = np.linspace(0, WIDTH, N_POINT)
+
+    def points(y: np.ndarray) -> list[str]:
+        top = EDGE + (high - y) / max(high - low, 1e-9) * (HEIGHT - 2 * EDGE)
+        return [f'{across:.0f},{down:.1f}' for across, down in zip(x, top, strict=True)]
+
+    band = ' '.join([*points(returns.min(axis=0)), *reversed(points(returns.max(axis=0)))])
+    line = ' '.join(points(np.median(returns, axis=0)))
+    return (
+        f'{start}<polygon points="{band}" class="band"/><polyline points="{line}" class="line"/>'
+        f'<text x="2" y="{EDGE - 3}">{_short(high)}</text><text x="2" y="{HEIGHT - 2}">{_short(low)}</text>'
+        f'<text x="{WIDTH - 2}" y="{HEIGHT - 2}" text-anchor="end">{grid[-1]:,.0f} steps</text></svg>'
+    )
