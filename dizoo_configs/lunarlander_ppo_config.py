@@ -9,6 +9,7 @@ config = dict(
         learn=dict(
             batch_size=64,
             learning_rate=dict(start=3e-4, end=0.0),
+            value_norm=True,
             entropy_weight=0.01,
         ),
         collect=dict(n_step=1024, discount_factor=0.999, gae_lambda=0.98),
