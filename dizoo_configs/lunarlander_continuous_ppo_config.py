@@ -6,9 +6,11 @@ config = dict(
     env=dict(id='LunarLanderContinuous-v3', collector_env_num=16),
     policy=dict(
         type='ppo',
+        model=dict(log_std_init=-0.5),
         learn=dict(
             batch_size=64,
             learning_rate=dict(start=3e-4, end=0.0),
+            value_norm=True,
             entropy_weight=0.01,
         ),
         collect=dict(n_step=1024, discount_factor=0.999, gae_lambda=0.98),
