@@ -13,7 +13,7 @@ import yaml
 
 from zoo.config.messages import shown
 from zoo.config.section import MAX_DEPTH, ConfigError, Keyed, Section, plain
-from zoo.core.files import whole_file
+from zoo.core.files import read_small, whole_file
 from zoo.core.streams import without_passwords
 
 # YAML 1.2: 1e-3 is a float; on, off, yes and no are text
@@ -86,7 +86,7 @@ def parse_yaml(text: str) -> Any:
 def config_of_yaml(path: Path) -> dict[str, Any]:
     """The keys of a config in a file. Raises: ConfigError."""
     try:
-        data = parse_yaml(path.read_text(encoding='utf-8'))
+        data = parse_yaml(read_small(path).decode())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f'{path} is not valid YAML: {" ".join(str(error).split())}; correct it there.') from error
     except OSError as error:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from torch import Tensor
 
 from zoo.core.errors import UserError
-from zoo.core.files import whole_file
+from zoo.core.files import refuse_links, whole_file
 from zoo.run.resources import machine_memory
 
 MAX_HEADER = 1 << 24
@@ -116,6 +116,8 @@ def _open(path: Path) -> BufferedReader:
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), 'no regular file')
         raise CheckpointError(path, f'is {kind}; pass a run folder or a .safetensors file of it')
+    if path.parent.name == 'checkpoints' and path.is_symlink():
+        raise CheckpointError(path, 'is a link, which may lead out of the run folder; pass the file that it leads to')
     return open(path, 'rb')
 
 
@@ -601,7 +603,9 @@ def _load_newest(folder: Path) -> Checkpoint:
 
 
 def steps_of(folder: Path) -> dict[int, Path]:
-    """The checkpoints of a folder by env step, in rising order."""
+    """The checkpoints of a folder by env step, in rising order. Raises: UserError for a link to a folder."""
+    if folder.name == 'checkpoints' and folder.is_symlink():
+        refuse_links(folder.parent)
     found = ((re.fullmatch(r'step_(\d+)\.safetensors', file.name), file) for file in folder.glob('step_*'))
     return dict(sorted((int(match[1]), file) for match, file in found if match))
 

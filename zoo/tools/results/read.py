@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zoo.config.section import value_at
+from zoo.config.messages import shown
+from zoo.config.section import bad_keys, has_key, value_at
 from zoo.config.yaml_io import config_of_yaml, storable
 from zoo.core.errors import UserError
 from zoo.core.files import open_without_link, read_small
@@ -30,6 +31,19 @@ CONFIG, METRICS, RESULT = 'config.yaml', 'metrics.jsonl', 'result.json'
 MAX_LINE = 1 << 20  # characters of a line of the log: a metric takes some 40
 DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
 EMPTY = ('null', 'false', '[]', '{}', '', '0', '["*"]')
+KINDS: dict[str, Any] = {
+    'seed': (int, 'an integer'),
+    'max_env_step': (int, 'an integer'),
+    'policy.type': (str, 'a text'),
+    'env.id': (str, 'a text'),
+    'policy.collect': (dict | None, 'a section'),
+    'policy.collect.n_sample': (int | None, 'an integer'),
+    'policy.eval.stop_value': (int | float | None, 'a number'),
+    'policy.model': (dict | None, 'a section'),
+    'policy.model.type': (str | None, 'a text'),
+    'logger': (dict | None, 'a section'),
+}
+"""Keys of a stored config that are read without its schema, which another version may have written, and what they are."""
 OF_ONE_RUN = ('seed', 'logger', 'checkpoint', 'cluster', 'policy.device', 'policy.n_thread', 'keep_freed_memory')
 """Keys in which runs of one group may differ: the seed, and where and how a run is computed and written."""
 
@@ -104,23 +118,24 @@ class Run:
 def read_run(path: str | os.PathLike[str]) -> Run:
     """The run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config cannot be read."""
     folder = _folder_of(Path(path))
-    try:
-        config = storable(config_of_yaml(folder / CONFIG), hides=True)
-    except OSError as error:
-        raise UserError(
-            f'{folder / CONFIG} cannot be read ({error.strerror}); name a folder that a run wrote'
-        ) from error
-    if not all(isinstance(config.get(section), dict) for section in ('env', 'policy')):
-        raise UserError(
-            f'{folder / CONFIG} is no config of a run: it has no env or no policy; name a folder that a run wrote'
-        )
-    seed, max_step = config.get('seed', 0), config.get('max_env_step', 0)
-    if not isinstance(seed, int) or not isinstance(max_step, int):
-        raise UserError(
-            f'{folder / CONFIG} is no config of a run: seed is {seed!r} and max_env_step {max_step!r}; both must be integers'
-        )
+    config = storable(config_of_yaml(folder / CONFIG), hides=True)
+    problem = next(_problems(config), None)
+    if problem is not None:
+        raise UserError(f'{folder / CONFIG} is no config of a run: {problem}; name a folder that a run wrote')
     result, columns = _json(folder / RESULT), _columns(folder / METRICS)
     return Run(folder, config, columns, result, _state(folder, config, columns, result))
+
+
+def _problems(config: dict[str, Any]) -> Iterator[str]:
+    """Sentences about what no config of a run has, and its readers could not take."""
+    if not all(isinstance(config.get(section), dict) for section in ('env', 'policy')):
+        yield 'it has no env or no policy'
+    yield from bad_keys(config)
+    for key, (kind, words) in KINDS.items():
+        value = value_at(config, key)
+        is_right = isinstance(value, kind) and (not isinstance(value, int) or abs(value) < 2**63)
+        if not is_right and (kind is str or has_key(config, key)):
+            yield f'{key} is {shown(value)} but must be {words}'
 
 
 def _state(folder: Path, config: dict[str, Any], columns: dict[str, np.ndarray], result: dict[str, Any]) -> State:
@@ -271,7 +286,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     options: dict[str, Any] = {'encoding': 'utf-8', 'errors': 'replace', 'opener': open_without_link}
     with suppress(OSError, ValueError, RecursionError), open(path, **options) as file:
         for line in iter(partial(file.readline, MAX_LINE), ''):
-            row = json.loads(line)
+            row = json.loads(line, parse_int=float)  # a number of 400 digits is infinite
             if isinstance(row, dict):
                 yield row
 
@@ -283,8 +298,13 @@ def _number(value: object) -> float:
 def _json(path: Path) -> dict[str, Any]:
     found = None
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(without_passwords(read_small(path).decode()))
+        found = json.loads(without_passwords(read_small(path).decode()), parse_int=_integer)
     return found if isinstance(found, dict) else {}
+
+
+def _integer(digits: str) -> int | float:
+    """A number of JSON; infinite if it has 400 digits."""
+    return int(digits) if len(digits) < 20 else float(digits)
 
 
 def _number_or_0(value: object) -> float:
