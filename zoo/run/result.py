@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import platform
 import sys
@@ -145,8 +144,8 @@ def _has_times(values: Mapping[str, Any]) -> bool:
 
 
 def is_time(value: object) -> TypeGuard[float]:
-    """Whether it is a number of seconds."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    """Whether it is a number of seconds, or of steps; one of 400 digits, which is no float, is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e300
 
 
 def versions() -> dict[str, str]:

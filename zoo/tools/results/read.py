@@ -23,6 +23,7 @@ from zoo.core.streams import without_passwords
 from zoo.run.base_config import LoggerConfig
 from zoo.run.config_check import without_derived_values
 from zoo.run.folder import is_locked
+from zoo.run.result import is_time
 from zoo.tools.nested import short_keys
 
 State = Literal['running', 'done', 'stopped', 'failed', 'killed']
@@ -39,8 +40,6 @@ KINDS: dict[str, Any] = {
     'policy.collect': (dict | None, 'a section'),
     'policy.collect.n_sample': (int | None, 'an integer'),
     'policy.eval.stop_value': (int | float | None, 'a number'),
-    'policy.model': (dict | None, 'a section'),
-    'policy.model.type': (str | None, 'a text'),
     'logger': (dict | None, 'a section'),
 }
 """Keys of a stored config that are read without its schema, which another version may have written, and what they are."""
@@ -94,12 +93,12 @@ class Run:
     @property
     def env_step(self) -> int:
         """Of its end, as far as it is known: of its last line while it runs."""
-        return int(max(_number_or_0(self.result.get('env_step')), _last(self.columns['env_step'])))
+        return int(max(_known(self.result.get('env_step')), _last(self.columns['env_step'])))
 
     @property
     def wall_s(self) -> float:
         """Seconds that it trained, evaluations and all else included, as far as they are known; 0.0 if they are not."""
-        return max(_number_or_0(self.result.get('wall_s')), _last(self.columns['wall_s']), 0.0)
+        return max(_known(self.result.get('wall_s')), _last(self.columns['wall_s']), 0.0)
 
     @property
     def speed(self) -> float | None:
@@ -298,18 +297,12 @@ def _number(value: object) -> float:
 def _json(path: Path) -> dict[str, Any]:
     found = None
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(without_passwords(read_small(path).decode()), parse_int=_integer)
+        found = json.loads(without_passwords(read_small(path).decode()))
     return found if isinstance(found, dict) else {}
 
 
-def _integer(digits: str) -> int | float:
-    """A number of JSON; infinite if it has 400 digits."""
-    return int(digits) if len(digits) < 20 else float(digits)
-
-
-def _number_or_0(value: object) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
-    return _number(value) if is_number else 0.0
+def _known(value: object) -> float:
+    return value if is_time(value) else 0.0
 
 
 def _last(column: np.ndarray) -> float:
