@@ -109,12 +109,12 @@ def yaml_text(config: Keyed) -> str:
     return yaml.dump(storable(config), Dumper=_Dumper, sort_keys=False, width=120)
 
 
-def storable(value: Any, hides: bool = False) -> Any:
-    """A config as files hold it: plain, functions as 'module:function'; URIs of sinks, or if it hides all, without passwords."""
+def storable(value: Any, hides: bool = False, at: str = '') -> Any:
+    """A config as files hold it: plain, functions by name; URIs of logger.sinks, or if it hides all, without passwords."""
     if isinstance(value, dict | Section):
-        return {key: storable(v, hides or key == 'sinks') for key, v in plain(value).items()}
+        return {k: storable(v, hides or at + f'.{k}' == '.logger.sinks', f'{at}.{k}') for k, v in plain(value).items()}
     if isinstance(value, list):
-        return [storable(v, hides) for v in value]
+        return [storable(v, hides, at) for v in value]
     if isinstance(value, str):
         return without_passwords(value) if hides else value
     return function_name(value) if callable(value) else value

@@ -272,7 +272,6 @@ def _indices(array: np.ndarray, obs: Raw, of: str, n: np.ndarray, start: np.ndar
 
 
 def _brief(obs: Raw) -> str:
-    """A value in one short line."""
     return ' '.join(reprlib.repr(obs).split())
 
 

@@ -10,13 +10,13 @@ from typing import TextIO
 
 from zoo.core.errors import RunError
 
-_USER = re.compile(r'(?<=://)[^/?#\s"\'<>]+@')
+_USER = re.compile(r'((?:://|(?<=\w\w):/))[^/?#\s"\'<>]+@')  # a Path has one slash
 HIDDEN = '***@'
 
 
 def without_passwords(text: str) -> str:
     """The text with *** for user and password of each URI: 'http://***@host'; for all that is stored, sent or shown."""
-    return _USER.sub(HIDDEN, text) if '@' in text else text
+    return _USER.sub(rf'\1{HIDDEN}', text) if '@' in text else text
 
 
 def visible(text: str, kept: str = '\n\t\u00a0\u3000') -> str:

@@ -56,6 +56,7 @@ _KINDS = {
     stat.S_IFCHR: 'a device',
     stat.S_IFBLK: 'a device',
     stat.S_IFDIR: 'a folder',
+    stat.S_IFLNK: 'a link',
 }
 
 
@@ -110,14 +111,14 @@ def shown(text: str, n: int = 100) -> str:
 def _open(path: Path) -> BufferedReader:
     """The file, if it is one: a named pipe would wait for ever, a device may have no end."""
     try:
-        mode = os.stat(path).st_mode
+        mode = os.stat(
+            path, follow_symlinks=path.parent.name != 'checkpoints'
+        ).st_mode  # in a run no link leads outside
     except ValueError:  # a path with a NUL
         raise FileNotFoundError from None
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), 'no regular file')
         raise CheckpointError(path, f'is {kind}; pass a run folder or a .safetensors file of it')
-    if path.parent.name == 'checkpoints' and path.is_symlink():
-        raise CheckpointError(path, 'is a link, which may lead out of the run folder; pass the file that it leads to')
     return open(path, 'rb')
 
 

@@ -300,22 +300,16 @@ def _episode_line(row: dict[str, Any]) -> str:
 @contextmanager
 def _stopping() -> Iterator[list[int]]:
     """Yields a list that receives the numbers of signals that ask to stop; a second one ends the process at once."""
+    from zoo.run.signals import catch_signals
+
     received: list[int] = []
 
-    def handler(number: int, frame: object) -> None:
+    def take(number: int, frame: object) -> bool:
         if received:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         received.append(number)
+        return True
 
-    wanted = (signal.SIGINT, signal.SIGTERM)
-    try:
-        old = {number: signal.signal(number, handler) for number in wanted}
-    except ValueError:  # not in the main thread, which alone can handle signals
+    with catch_signals(take):
         yield received
-        return
-    try:
-        yield received
-    finally:
-        for number, previous in old.items():
-            signal.signal(number, previous)
