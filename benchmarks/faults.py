@@ -251,10 +251,9 @@ def folders_text(record: dict[str, Any]) -> str:
         'Run folders changed at random: values of wrong kinds, huge numbers, deep nesting and damaged bytes in config.yaml, '
         'metrics.jsonl, result.json and checkpoints; links, pipes, sockets, devices and folders in the place of files. Each '
         'is given to `zoo runs`, `plot`, `report`, `compare`, `eval` and `train --resume`. A command may end with a result or '
-        'in one sentence; another end is a traceback, an end without a sentence, or none within 10 s. An audit hook sees '
-        'processes, connections, and files outside of the folder that are listed, read, written or removed.\n\n'
-        + table(columns, [row])
-        + f'\nFolders of each kind: {kinds}.\n'
+        'in one sentence; another end is a traceback, an end without a sentence, or none within 10 s of '
+        'processor time, 60 s of the clock. An audit hook sees processes, connections, and files outside of the folder that '
+        'are listed, read, written or removed.\n\n' + table(columns, [row]) + f'\nFolders of each kind: {kinds}.\n'
     )
 
 

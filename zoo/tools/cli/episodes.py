@@ -192,10 +192,9 @@ _FORMATS = {
 def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Writes what an episode lacks, NaN, as null, which JSON has, or an empty cell of CSV."""
     rows = [{name: None if value != value else value for name, value in row.items()} for row in rows]
-    try:
-        path.write_text(_FORMATS[path.suffix](rows), encoding='utf-8')
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror}); name another file') from error
+    from zoo.tools.results.plot import write_file
+
+    write_file(path, _FORMATS[path.suffix](rows).encode())
 
 
 def run_play(args: argparse.Namespace) -> int:

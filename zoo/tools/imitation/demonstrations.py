@@ -299,9 +299,8 @@ def _shaped(leaf: Leaf, numbers: Any) -> np.ndarray:
 
 def _counts_of(ends: np.ndarray, where: str) -> np.ndarray:
     """episode_ends as integers. Raises: UserError for a number with a fraction, and what is no number."""
-    with np.errstate(invalid='ignore'):
-        bad = np.ones(ends.shape, dtype=bool) if ends.dtype.kind not in 'iuf' else ends != np.floor(ends)
-    bad |= ~np.isfinite(ends) if ends.dtype.kind == 'f' else False
+    is_number = ends.dtype.kind in 'iuf'
+    bad = (ends != np.floor(ends)) | ~np.isfinite(ends) if is_number else np.ones(ends.shape, dtype=bool)
     if bad.any():
         raise UserError(
             f'{where} has episode_ends {_odd(ends, bad)} but each must be an integer: how many steps there are up to the end of '

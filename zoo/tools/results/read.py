@@ -118,8 +118,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     """The run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config cannot be read."""
     folder = _folder_of(Path(path))
     config = storable(config_of_yaml(folder / CONFIG), hides=True)
-    problem = next(_problems(config), None)
-    if problem is not None:
+    for problem in _problems(config):
         raise UserError(f'{folder / CONFIG} is no config of a run: {problem}; name a folder that a run wrote')
     result, columns = _json(folder / RESULT), _columns(folder / METRICS)
     return Run(folder, config, columns, result, _state(folder, config, columns, result))
@@ -132,8 +131,8 @@ def _problems(config: dict[str, Any]) -> Iterator[str]:
     yield from bad_keys(config)
     for key, (kind, words) in KINDS.items():
         value = value_at(config, key)
-        is_right = isinstance(value, kind) and (not isinstance(value, int) or abs(value) < 2**63)
-        if not is_right and (kind is str or has_key(config, key)):
+        is_large = isinstance(value, int) and abs(value) >= 2**63
+        if (is_large or not isinstance(value, kind)) and (kind is str or has_key(config, key)):
             yield f'{key} is {shown(value)} but must be {words}'
 
 
@@ -277,7 +276,8 @@ def _no_run(path: Path) -> str:
 def _columns(path: Path) -> dict[str, np.ndarray]:
     rows = list(_rows(path))
     names = dict.fromkeys(['env_step', 'wall_s', *(name for row in rows for name in row)])
-    return {name: np.array([_number(row.get(name)) for row in rows], dtype=np.float64) for name in names}
+    numbers = [{name: x if isinstance(x, int | float) else np.nan for name, x in row.items()} for row in rows]
+    return {name: np.array([row.get(name, np.nan) for row in numbers], dtype=np.float64) for name in names}
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -288,10 +288,6 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             row = json.loads(line, parse_int=float)  # a number of 400 digits is infinite
             if isinstance(row, dict):
                 yield row
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else float('nan')
 
 
 def _json(path: Path) -> dict[str, Any]:

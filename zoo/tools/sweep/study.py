@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field, create_model
+from pydantic import Field, create_model
 
 from zoo.core.errors import UserError, missing_extra
 from zoo.tools.sweep.plan import Plan
@@ -126,18 +126,16 @@ class TrialRow(NamedTuple):
     reason: str
 
 
-_STRICT = ConfigDict(strict=True)
-_Owner = create_model('_Owner', __config__=_STRICT, host=(str, ...), pid=(int, ...), start=(str, ...))
+_Owner = create_model('_Owner', host=(str, ...), pid=(int, ...), start=(str, ...))
 _Attributes = create_model(
     '_Attributes',
-    __config__=_STRICT,
     state=(State, 'lost'),
     runs=(list[dict[str, Any]], []),
     reason=(str, ''),
     owner=(_Owner | None, None),
     attempt=(int, 1),
 )
-_Line = create_model('_Line', __config__=_STRICT, op_code=(int, Field(ge=0, le=10)), user_attr=(_Attributes, None))
+_Line = create_model('_Line', op_code=(int, Field(ge=0, le=10)), user_attr=(_Attributes, None))
 """A line of the journal: an operation of Optuna, with what this module writes into it."""
 
 
