@@ -58,8 +58,7 @@ def paint(text: str, color: str) -> str:
 def write_line(text: str) -> None:
     """Writes a line to stdout, at once: an error of its file must not come when the interpreter exits.
 
-    Nothing is said where the reader has left, as of `zoo list envs | head`.
-    Raises: RunError if the line cannot be written.
+    Raises: RunError if the line cannot be written; not where the reader has left, as of `zoo list envs | head`.
     """
     try:
         sys.stdout.write(f'{visible(text)}\n')
@@ -74,10 +73,7 @@ def write_line(text: str) -> None:
 
 
 def say(text: str, mark: str = '') -> None:
-    """Writes a line, or what is left of earlier ones if it is empty, to stderr, if that takes any.
-
-    Args: mark: painted words to begin it with.
-    """
+    """Writes a line, or what is left of earlier ones if it is empty, to stderr. Args: mark: painted words before it."""
     try:
         sys.stderr.write(text and f'{mark}{visible(text)}\n')
         sys.stderr.flush()

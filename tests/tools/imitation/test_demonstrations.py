@@ -178,7 +178,7 @@ def test_file_that_claims_more_memory_than_there_is_is_refused_before_it_is_read
         file.writestr('obs.npy', head.getvalue() + bytes(600_000))
         if is_said:
             file.filelist[0].file_size = 2**49
-    with pytest.raises(UserError, match='a.npz claims arrays larger than the memory of this machine'):
+    with pytest.raises(UserError, match='a.npz claims more memory than this machine has'):
         read_demonstrations(str(tmp_path / 'a.npz'), cartpole)
 
 

@@ -183,9 +183,7 @@ def test_lines_that_do_not_fit_each_other_are_one_sentence(tmp_path: Path) -> No
     Study(plan(tmp_path, n=2))
     journal = tmp_path / 'tiny_sweep' / 'journal.log'
     journal.write_text(journal.read_text() + '{"op_code": 4, "worker_id": "x"}\n')  # a trial of no study
-    with pytest.raises(
-        UserError, match='holds lines that do not fit each other .*; choose another file with --storage'
-    ):
+    with pytest.raises(UserError, match='has lines that do not fit .*; choose another with --storage'):
         Study(plan(tmp_path, n=2))
 
 

@@ -30,16 +30,11 @@ def complete(parser: argparse.ArgumentParser) -> None:
     import argcomplete
 
     commands: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    completers = {
-        'config': _configs,
-        'overrides': _keys,
-        'env': _envs,
-        'kind': lambda action, **_: (action.help or '').split(', '),
-    }
+    known = {'config': _configs, 'overrides': _keys, 'env': _envs, 'kind': lambda action, **_: action.help.split(', ')}
     for name in ('train', 'sweep', 'config', 'list', 'bench'):
         for action in commands.choices[name]._actions:
-            if action.dest in completers:
-                action.completer = completers[action.dest]
+            if action.dest in known:
+                action.completer = known[action.dest]
     argcomplete.autocomplete(parser)
 
 

@@ -72,13 +72,11 @@ def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
     """
     arrays, where = _arrays_of(source)
     present = dict.fromkeys(name.split('/')[0] for name in arrays)
-    unknown = [name for name in arrays if name.split('/')[0] not in KEYS]
+    unknown = [printable(name) for name in arrays if name.split('/')[0] not in KEYS]
     missing = [name for name in ('obs', 'action', 'episode_ends') if name not in present]
     if missing or unknown:
         problem = (
-            f'has no {" and no ".join(missing)}'
-            if missing
-            else f'has {printable(", ".join(unknown[:5]))}, which is not known'
+            f'has no {" and no ".join(missing)}' if missing else f'has {", ".join(unknown[:5])}, which is not known'
         )
         raise UserError(f'{where} {problem}; demonstrations hold {", ".join(KEYS)}, see docs/weights_and_demos.md')
     for name in arrays:
@@ -179,15 +177,12 @@ def _arrays_of(source: str) -> tuple[dict[str, np.ndarray], str]:
     if path.suffix == '.npz' or path.exists():
         try:
             with ZipFile(path) as file:
-                n_byte = sum(entry.file_size for entry in file.infolist())
-            if n_byte > machine_memory():
-                raise MemoryError
+                if sum(entry.file_size for entry in file.infolist()) > machine_memory():
+                    raise MemoryError
             with np.load(path, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}, str(path)
         except MemoryError as error:
-            raise UserError(
-                f'{path} claims arrays larger than the memory of this machine; name a smaller file'
-            ) from error
+            raise UserError(f'{path} claims more memory than this machine has; name a smaller file') from error
         except OSError as error:
             raise UserError(
                 f'{path} cannot be read ({error.strerror or error}); name a file of demonstrations'
@@ -299,8 +294,7 @@ def _shaped(leaf: Leaf, numbers: Any) -> np.ndarray:
 
 def _counts_of(ends: np.ndarray, where: str) -> np.ndarray:
     """episode_ends as integers. Raises: UserError for a number with a fraction, and what is no number."""
-    is_number = ends.dtype.kind in 'iuf'
-    bad = (ends != np.floor(ends)) | ~np.isfinite(ends) if is_number else np.ones(ends.shape, dtype=bool)
+    bad = (ends != np.floor(ends)) | ~np.isfinite(ends) if ends.dtype.kind in 'iuf' else np.ones(ends.shape, bool)
     if bad.any():
         raise UserError(
             f'{where} has episode_ends {_odd(ends, bad)} but each must be an integer: how many steps there are up to the end of '

@@ -33,14 +33,11 @@ MAX_LINE = 1 << 20  # characters of a line of the log: a metric takes some 40
 DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
 EMPTY = ('null', 'false', '[]', '{}', '', '0', '["*"]')
 KINDS: dict[str, Any] = {
-    'seed': (int, 'an integer'),
-    'max_env_step': (int, 'an integer'),
-    'policy.type': (str, 'a text'),
-    'env.id': (str, 'a text'),
-    'policy.collect': (dict | None, 'a section'),
+    **dict.fromkeys(('seed', 'max_env_step'), (int, 'an integer')),
+    **dict.fromkeys(('policy.type', 'env.id'), (str, 'a text')),
+    **dict.fromkeys(('policy.collect', 'logger'), (dict | None, 'a section')),
     'policy.collect.n_sample': (int | None, 'an integer'),
     'policy.eval.stop_value': (int | float | None, 'a number'),
-    'logger': (dict | None, 'a section'),
 }
 """Keys of a stored config that are read without its schema, which another version may have written, and what they are."""
 OF_ONE_RUN = ('seed', 'logger', 'checkpoint', 'cluster', 'policy.device', 'policy.n_thread', 'keep_freed_memory')
@@ -131,8 +128,8 @@ def _problems(config: dict[str, Any]) -> Iterator[str]:
     yield from bad_keys(config)
     for key, (kind, words) in KINDS.items():
         value = value_at(config, key)
-        is_large = isinstance(value, int) and abs(value) >= 2**63
-        if (is_large or not isinstance(value, kind)) and (kind is str or has_key(config, key)):
+        is_right = isinstance(value, kind) and (not isinstance(value, int) or abs(value) < 2**63)
+        if not is_right and (kind is str or has_key(config, key)):
             yield f'{key} is {shown(value)} but must be {words}'
 
 

@@ -133,9 +133,7 @@ def newest_video(run: Run) -> Path | None:
     """The film of the highest env step in the folder `videos` of a run, which are no links; None if there is none."""
     folder = run.path / 'videos'
     found = [] if folder.is_symlink() else [path for path in sorted(folder.glob('*')) if path.suffix.lower() in KINDS]
-    files = [
-        x for x in found if x.is_file() and not x.is_symlink() and not x.name.startswith('.')
-    ]  # '.': being written
+    files = [x for x in found if x.is_file() and not (x.is_symlink() or x.name.startswith('.'))]  # '.': not whole yet
     return max(files, key=lambda path: (step_of(path) or 0, path.name), default=None)
 
 

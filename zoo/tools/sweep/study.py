@@ -127,14 +127,8 @@ class TrialRow(NamedTuple):
 
 
 _Owner = create_model('_Owner', host=(str, ...), pid=(int, ...), start=(str, ...))
-_Attributes = create_model(
-    '_Attributes',
-    state=(State, 'lost'),
-    runs=(list[dict[str, Any]], []),
-    reason=(str, ''),
-    owner=(_Owner | None, None),
-    attempt=(int, 1),
-)
+_Own = create_model('_Own', state=(State, 'lost'), runs=(list[dict[str, Any]], []), reason=(str, ''), attempt=(int, 1))
+_Attributes = create_model('_Attributes', __base__=_Own, owner=(_Owner | None, None))
 _Line = create_model('_Line', op_code=(int, Field(ge=0, le=10)), user_attr=(_Attributes, None))
 """A line of the journal: an operation of Optuna, with what this module writes into it."""
 
@@ -239,8 +233,7 @@ class Study:
             storage = self._optuna.storages.JournalStorage(backend)
         except (AssertionError, LookupError, TypeError, ValueError) as error:  # of a line whose values do not fit
             raise UserError(
-                f'the storage {self._plan.storage} holds lines that do not fit each other ({error!r:.60}); choose another file '
-                'with --storage'
+                f'the storage {self._plan.storage} has lines that do not fit ({error!r:.60}); choose another with --storage'
             ) from error
         if any(study.study_name != STUDY for study in storage.get_all_studies()):
             raise UserError(
