@@ -3,6 +3,7 @@
     python benchmarks/faults.py kills [--n 50]           kill -9 at random moments, during saves too, and resumes
     python benchmarks/faults.py night [--minutes 30]     a fault every minute: signals, kills, a full disk; and resumes
     python benchmarks/faults.py checkpoints [--n 2000]   checkpoint files changed at random, their checksums mended
+    python benchmarks/faults.py folders [--n 2000]       run folders changed at random: content, links, pipes
 
 Each ends with exit code 1 if something did not hold, and says what. --out FOLDER writes to another folder.
 Linux: processes are found in /proc.
@@ -56,7 +57,7 @@ SMALL = (
     f'checkpoint.freq={ROLLOUT}',
     f'logger.freq={ROLLOUT}',
 )
-SECTIONS = ('kills', 'night', 'checkpoints')
+SECTIONS = ('kills', 'night', 'checkpoints', 'folders')
 
 log = logging.getLogger('faults')
 
@@ -170,22 +171,31 @@ def kills_text(record: dict[str, Any]) -> str:
     )
 
 
-def checkpoints(args: argparse.Namespace) -> dict[str, Any]:
-    """The fuzz of the tests, with more files."""
-    with tempfile.TemporaryDirectory() as folder:
-        env = {**one_thread_env(), 'TMPDIR': folder, 'PYTHONDONTWRITEBYTECODE': '1'}
-        done = subprocess.run(
-            [sys.executable, '-m', 'tests.run.checkpoint_fuzz', folder, str(args.seed), str(args.n)],
-            cwd=REPO,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60 + 10 * args.n,
-            check=False,
-        )
+def fuzzed(module: str, folder: Path, first: int, n: int) -> dict[str, Any]:
+    """What a fuzz of the tests found, in a process of its own."""
+    folder.mkdir()
+    env = {**one_thread_env(), 'TMPDIR': str(folder), 'PYTHONDONTWRITEBYTECODE': '1'}
+    done = subprocess.run(
+        [sys.executable, '-m', module, str(folder), str(first), str(n)],
+        cwd=REPO,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60 + 10 * n,
+        check=False,
+    )
     found = last_json_line(done.stdout)
     if done.returncode or found is None:
         return {'faults': [f'the fuzz ended with {done.returncode}: {done.stderr[-2000:]}']}
+    return found
+
+
+def checkpoints(args: argparse.Namespace) -> dict[str, Any]:
+    """The fuzz of the tests, with more files."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = fuzzed('tests.run.checkpoint_fuzz', Path(folder) / 'fuzz', args.seed, args.n)
+    if 'ends' not in found:
+        return found
     made = sorted({'sprung', 'pwned'} & set(found['made']))
     big = [f'{found["peak_gb"]} GB at the peak'] if found['peak_gb'] > 2 else []
     return {**found, 'faults': [*found['faults'], *(f'{name} was made: code of a file has run' for name in made), *big]}
@@ -209,8 +219,51 @@ def checkpoints_text(record: dict[str, Any]) -> str:
     )
 
 
-TEXTS = {'kills': kills_text, 'night': night_text, 'checkpoints': checkpoints_text}
-TITLES = {'kills': 'Kills', 'night': 'A night in small', 'checkpoints': 'Changed checkpoints'}
+def folders(args: argparse.Namespace) -> dict[str, Any]:
+    """The fuzz of run folders of the tests, with more of them."""
+    shares = [(args.seed + i * args.n // args.workers, args.n // args.workers) for i in range(args.workers)]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.workers) as pool:
+        jobs = [
+            pool.submit(fuzzed, 'tests.tools.results.folder_fuzz', Path(folder) / str(first), first, n)
+            for first, n in shares
+        ]
+        found = [job.result() for job in jobs]
+    faults = [fault for part in found for fault in part['faults']]
+    if not all('ends' in part for part in found):
+        return {'faults': faults}
+    sums = {
+        name: dict(sum((Counter(part[name]) for part in found), Counter())) for name in ('kinds', 'ends', 'seconds')
+    }
+    peak = max(part['peak_gb'] for part in found)
+    big = [f'{peak} GB at the peak'] if peak > 1 else []
+    numbers = {'folders': sum(part['folders'] for part in found), 'slowest': max(part['slowest'] for part in found)}
+    return {**numbers, **sums, 'peak_gb': peak, 'faults': [*faults, *big]}
+
+
+def folders_text(record: dict[str, Any]) -> str:
+    if 'ends' not in record:
+        return ''
+    ends = {'done': 0, 'refused': 0, 'failed': 0, 'broken': 0, **record['ends']}
+    columns = ('folders', 'commands', 'exit 0', 'exit 2', 'exit 1', 'other ends', 'peak memory, GB', 'slowest, s')
+    row = [record['folders'], sum(ends.values()), *ends.values(), record['peak_gb'], record['slowest'][0]]
+    kinds = ', '.join(f'{name} {n}' for name, n in sorted(record['kinds'].items()))
+    return (
+        'Run folders changed at random: values of wrong kinds, huge numbers, deep nesting and damaged bytes in config.yaml, '
+        'metrics.jsonl, result.json and checkpoints; links, pipes, sockets, devices and folders in the place of files. Each '
+        'is given to `zoo runs`, `plot`, `report`, `compare`, `eval` and `train --resume`. A command may end with a result or '
+        'in one sentence; another end is a traceback, an end without a sentence, or none within 10 s of '
+        'processor time, 60 s of the clock. An audit hook sees processes, connections, and files outside of the folder that '
+        'are listed, read, written or removed.\n\n' + table(columns, [row]) + f'\nFolders of each kind: {kinds}.\n'
+    )
+
+
+TEXTS = {'kills': kills_text, 'night': night_text, 'checkpoints': checkpoints_text, 'folders': folders_text}
+TITLES = {
+    'kills': 'Kills',
+    'night': 'A night in small',
+    'checkpoints': 'Changed checkpoints',
+    'folders': 'Changed run folders',
+}
 
 
 def write_results(folder: Path) -> None:
@@ -241,11 +294,12 @@ def write_results(folder: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar='COMMAND')
-    for run, n in ((kills, 50), (checkpoints, 2_000)):
+    for run, n in ((kills, 50), (checkpoints, 2_000), (folders, 2_000)):
         command = commands.add_parser(run.__name__, help=str(run.__doc__).splitlines()[0])
         command.add_argument('--n', type=int, default=n)
         command.set_defaults(run=run)
-    commands.choices['kills'].add_argument('--workers', type=int, default=2, help='runs at a time')
+    for name in ('kills', 'folders'):
+        commands.choices[name].add_argument('--workers', type=int, default=2, help='runs at a time')
     command = commands.add_parser('night', help=str(night.__doc__).splitlines()[0])
     command.add_argument('--minutes', type=float, default=30.0)
     command.add_argument('--every', type=float, default=60.0, help='seconds from a start to the next fault')

@@ -113,6 +113,26 @@ def test_sentence_has_the_factor_and_the_form(path: str, start: str) -> None:
     assert entry is not None and entry.sentence().startswith(start) and entry.sentence().endswith('.')
 
 
+@pytest.mark.parametrize(
+    ('path', 'words'),
+    [
+        (
+            'use_attention',
+            'there is no attention; a memory is `policy.model.recurrent` with the cells lstm, gru and mingru',
+        ),
+        ('input', '`zoo pretrain --demos FILE` imitates demonstrations first'),
+        ('save_model', '`zoo export` writes a policy for other programs'),
+        ('population', '`zoo sweep` tries values of keys, `zoo compare` compares runs'),
+        ('pop_size', '`zoo sweep` tries values of keys, `zoo compare` compares runs'),
+        ('lr_schedule', '{points: [[0, 1e-3], [100000, 1e-4]]}'),
+        ('in_evaluation', '`policy.eval.env`'),
+        ('env.max_num_envs', '`env.collector_env_num`'),
+    ],
+)
+def test_hint_names_what_zoo_has_today(path: str, words: str) -> None:
+    assert words in message(path)
+
+
 def test_longest_end_of_a_path_counts() -> None:
     assert look_up('policy.eval.evaluator.eval_freq') == look_up('evaluator.eval_freq') != look_up('eval.evaluator')
     assert isinstance(look_up('policy.eval.evaluator.eval_freq'), Here)

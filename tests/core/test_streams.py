@@ -40,6 +40,8 @@ def test_own_colors_stay_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: 
         ('https://token@host and https://a:b@c', 'https://***@host and https://***@c'),
         ('http://me:p@ss@host', 'http://***@host'),
         ('http://host/a@b http://host?who=a@b', 'http://host/a@b http://host?who=a@b'),
+        ('http:/me:s3cret@host/x of a Path', 'http:/***@host/x of a Path'),
+        ('C:/me@home and /a:/b@c', 'C:/me@home and /a:/b@c'),
         ('sqlite:////tmp/a@b.db, mail me@home', 'sqlite:////tmp/a@b.db, mail me@home'),
     ],
 )

@@ -438,6 +438,15 @@ def test_resolve_policy_bad_input_says_got_wanted_do(policy, sentence):
     [
         ({**CARTPOLE, 'seed': 10**9_999}, 'the config should have no integer of 2**128 or more, as seed is'),
         ({**CARTPOLE, 'max_env_step': 2**63}, 'the config should have no integer of 2**63 or more, as max_env_step is'),
+        (with_env(window=2**63), 'the config should have no integer of 2**63 or more, as env.window is'),
+        (
+            {**CARTPOLE, 'policy': {'learn': {'x': 'x' * 5_000}}},
+            'the config should have no text of more than 4096 characters, as policy.learn.x has',
+        ),
+        (
+            {**CARTPOLE, 'logger': {'root': 'a\0b'}},
+            "logger.root is 'a\\x00b' (text) but must be folder for run folders",
+        ),
         (with_env(kwargs={'a': {1, 2}}), 'env.kwargs.a is {1, 2} (set), which no checkpoint can hold'),
         (with_env(kwargs={'a': 'x' * 9_999, 'b': b''}), "env.kwargs.b is b'' (bytes), which no checkpoint can hold"),
         ({**CARTPOLE, 'x' * 9_999: 1}, 'the config should have no key of more than 100 characters'),
@@ -447,6 +456,11 @@ def test_resolve_policy_bad_input_says_got_wanted_do(policy, sentence):
 )
 def test_resolve_refuses_what_no_checkpoint_can_hold(source, said):
     assert refused(source)[0].startswith(said)
+
+
+def test_null_is_no_name_of_an_env():
+    with pytest.raises(ConfigError, match='env.id is null but must be text or a function'):
+        resolve_config(CARTPOLE, ['env.id=null'])
 
 
 def test_resolve_takes_the_seed_of_a_numpy_sequence():

@@ -36,8 +36,8 @@ class Remote:
     def close(self) -> None: ...
 
 
-def remote_env(url: str) -> gymnasium.Env:
-    used.append(url)
+def remote_env(url: str, sinks: list[str]) -> gymnasium.Env:
+    used.extend([url, *sinks])
     return gymnasium.make('CartPole-v1')
 
 
@@ -64,7 +64,7 @@ def test_password_is_used_and_is_in_no_file_of_the_run_and_in_no_page(
 def test_password_of_an_env_continues_with_the_run_and_is_in_no_page(tmp_path: Path) -> None:
     """An env that got stars for its password would fail, or read something else, long after the first run."""
     config = job_config(tmp_path, 'tests.run.test_secrets:remote_env', policy={'eval': {'n_episode': 1}})
-    config['env']['kwargs'] = {'url': URI}
+    config['env']['kwargs'] = {'url': URI, 'sinks': [URI]}
     used.clear()
     run = serial_pipeline(config).run_dir
     more = [f'max_env_step={load_checkpoint(run).meta["env_step"] + 1}', 'logger.console=off']

@@ -250,7 +250,8 @@ def _readings(raw: str) -> Iterator[Any]:
     words = {'on': True, 'yes': True, 'true': True, 'off': False, 'no': False, 'false': False}
     if raw.lower() in words:
         yield words[raw.lower()]
-    yield raw
+    if raw.lower() != 'null':
+        yield raw
 
 
 def _takes(field: FieldInfo, value: Any) -> bool:

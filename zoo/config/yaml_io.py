@@ -13,7 +13,7 @@ import yaml
 
 from zoo.config.messages import shown
 from zoo.config.section import MAX_DEPTH, ConfigError, Keyed, Section, plain
-from zoo.core.files import whole_file
+from zoo.core.files import read_small, whole_file
 from zoo.core.streams import without_passwords
 
 # YAML 1.2: 1e-3 is a float; on, off, yes and no are text
@@ -86,7 +86,7 @@ def parse_yaml(text: str) -> Any:
 def config_of_yaml(path: Path) -> dict[str, Any]:
     """The keys of a config in a file. Raises: ConfigError."""
     try:
-        data = parse_yaml(path.read_text(encoding='utf-8'))
+        data = parse_yaml(read_small(path).decode())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f'{path} is not valid YAML: {" ".join(str(error).split())}; correct it there.') from error
     except OSError as error:
@@ -109,12 +109,12 @@ def yaml_text(config: Keyed) -> str:
     return yaml.dump(storable(config), Dumper=_Dumper, sort_keys=False, width=120)
 
 
-def storable(value: Any, hides: bool = False) -> Any:
-    """A config as files hold it: plain, functions as 'module:function'; URIs of sinks, or if it hides all, without passwords."""
+def storable(value: Any, hides: bool = False, at: str = '') -> Any:
+    """A config as files hold it: plain, functions by name; URIs of logger.sinks, or if it hides all, without passwords."""
     if isinstance(value, dict | Section):
-        return {key: storable(v, hides or key == 'sinks') for key, v in plain(value).items()}
+        return {k: storable(v, hides or at + f'.{k}' == '.logger.sinks', f'{at}.{k}') for k, v in plain(value).items()}
     if isinstance(value, list):
-        return [storable(v, hides) for v in value]
+        return [storable(v, hides, at) for v in value]
     if isinstance(value, str):
         return without_passwords(value) if hides else value
     return function_name(value) if callable(value) else value

@@ -76,10 +76,7 @@ def current_folder() -> str:
 
 
 def is_in_place(path: Path, opened: os.stat_result) -> bool:
-    """Whether the file that was opened, and still is, is the one at `path`.
-
-    It is not if the file or its folder was removed, moved or replaced. Args: opened: of os.fstat.
-    """
+    """Whether an open file is still at `path`, neither removed, moved nor replaced. Args: opened: of os.fstat."""
     try:
         return os.path.samestat(os.stat(path), opened)
     except OSError:

@@ -123,6 +123,11 @@ def die_with_parent(pid: int, is_main_thread: bool, has_ended: Callable[[float],
     threading.Thread(target=_watch, args=(os.getppid(), has_ended), name='watch parent', daemon=True).start()
 
 
+def n_core() -> int:
+    """How many processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+
+
 def end_words(exit_code: int) -> str:
     """How a process ended: 'ended by signal 11 (SIGSEGV)'."""
     if exit_code >= 0:

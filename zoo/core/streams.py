@@ -10,13 +10,13 @@ from typing import TextIO
 
 from zoo.core.errors import RunError
 
-_USER = re.compile(r'(?<=://)[^/?#\s"\'<>]+@')
+_USER = re.compile(r'((?:://|(?<=\w\w):/))[^/?#\s"\'<>]+@')  # a Path has one slash
 HIDDEN = '***@'
 
 
 def without_passwords(text: str) -> str:
     """The text with *** for user and password of each URI: 'http://***@host'; for all that is stored, sent or shown."""
-    return _USER.sub(HIDDEN, text) if '@' in text else text
+    return _USER.sub(rf'\1{HIDDEN}', text) if '@' in text else text
 
 
 def visible(text: str, kept: str = '\n\t\u00a0\u3000') -> str:
@@ -58,8 +58,7 @@ def paint(text: str, color: str) -> str:
 def write_line(text: str) -> None:
     """Writes a line to stdout, at once: an error of its file must not come when the interpreter exits.
 
-    Nothing is said where the reader has left, as of `zoo list envs | head`.
-    Raises: RunError if the line cannot be written.
+    Raises: RunError if the line cannot be written; not where the reader has left, as of `zoo list envs | head`.
     """
     try:
         sys.stdout.write(f'{visible(text)}\n')
@@ -74,10 +73,7 @@ def write_line(text: str) -> None:
 
 
 def say(text: str, mark: str = '') -> None:
-    """Writes a line, or what is left of earlier ones if it is empty, to stderr, if that takes any.
-
-    Args: mark: painted words to begin it with.
-    """
+    """Writes a line, or what is left of earlier ones if it is empty, to stderr. Args: mark: painted words before it."""
     try:
         sys.stderr.write(text and f'{mark}{visible(text)}\n')
         sys.stderr.flush()

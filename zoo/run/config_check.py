@@ -60,7 +60,7 @@ def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
         return {key: None if is_line and key == 'over' else walk(item) for key, item in value.items()}
 
     data = walk(config)
-    collect = data['policy'].get('collect', {})
+    collect = data['policy'].get('collect') or {}
     if collect.get('n_step') is not None:
         collect.pop('n_sample', None)
     return data

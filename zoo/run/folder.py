@@ -362,7 +362,7 @@ def _new_run_dir(cfg: JobConfig) -> Path:
 def best_return_of(run_dir: Path) -> float | None:
     """The return of the best checkpoint that a run folder holds; None if it holds no valid one."""
     path = run_dir / 'checkpoints' / 'best.safetensors'
-    if not path.exists():
+    if not path.is_file():
         return None
     try:
         return saved_run(load_checkpoint(path)).best_return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import platform
 import sys
@@ -19,6 +18,7 @@ import torch
 
 from zoo.core.errors import show_error
 from zoo.core.files import read_small, whole_file
+from zoo.core.processes import n_core as n_core
 from zoo.core.streams import without_passwords
 from zoo.core.version import VERSION
 
@@ -145,8 +145,8 @@ def _has_times(values: Mapping[str, Any]) -> bool:
 
 
 def is_time(value: object) -> TypeGuard[float]:
-    """Whether it is a number of seconds."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    """Whether it is a number of seconds, or of steps; one of 400 digits, which is no float, is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e300
 
 
 def versions() -> dict[str, str]:
@@ -171,11 +171,6 @@ def machine() -> dict[str, str | int]:
     if torch.cuda.is_available():
         found['gpu'] = torch.cuda.get_device_name()
     return found
-
-
-def n_core() -> int:
-    """How many processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
 def command() -> list[str]:

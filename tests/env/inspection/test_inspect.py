@@ -204,7 +204,7 @@ def test_inspect_env_stops_after_limit_s() -> None:
 
 @pytest.mark.slow
 def test_inspect_env_recommends_what_the_time_of_a_step_pays_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zoo.env.inspection.inspect._n_core', lambda: 4)  # on one core nothing is gained
+    monkeypatch.setattr('zoo.core.processes.n_core', lambda: 4)  # on one core nothing is gained
     slow, fast = (report_of(env).facts for env in (SleepyEnv, limit_env))
     assert slow['vectorization'] == 'async' and 'one after the other' in slow['vectorization_why']
     assert fast['vectorization'] == 'sync' and fast['worker_ms'] > fast['step_ms']

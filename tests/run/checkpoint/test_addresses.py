@@ -68,7 +68,8 @@ def test_address_in_a_checkpoint_needs_consent_which_the_error_says(
 ) -> None:
     path = with_value(tmp_path / 'c', f'meta.config.{key}', value)
     for trust in ((), ['mlflow', 'wandb', 'ray']):  # consent to code is none to reach somebody
-        with pytest.raises(CheckpointError, match=rf'names an address \({re.escape(named)} is .* add --trust') as error:
+        what = 'asks for a cluster' if named in ('cluster.engine', 'cluster.learner_num') else 'names an address'
+        with pytest.raises(CheckpointError, match=rf'{what} \({re.escape(named)} is .* add --trust') as error:
             resume(path, trust=trust)
         assert '\n' not in str(error.value) and 'in Python trust=True' in str(error.value)
     assert evaluate(policy_of(load_checkpoint(path)), env_config_of(load_checkpoint(path)), 1).lengths

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,10 @@ def _rows(action: Any) -> Any:
         ({'reward': np.array(['1'] * 6)}, 'reward of type <U1'),
         ({'reward': np.full(6, np.nan)}, '6 finite numbers'),
         ({'rewards': np.zeros(6)}, 'has rewards, which is not known'),
+        ({'obs': np.zeros((6, 4), np.complex64)}, 'has obs of type complex64, but observations are numbers'),
+        ({'obs': np.full((6, 4), '1')}, 'has obs of type <U1, but observations are numbers'),
+        ({'obs': np.full((6, 4), np.nan)}, r'observation [^\n]{10,60} is not finite'),
+        ({'obs\x1b[2J': np.zeros(6)}, r'has obs\\x1b\[2J, which is not known'),
         ({'obs': None, 'obs/a': np.zeros((6, 4))}, 'observations with leaves'),
     ],
 )
@@ -159,6 +165,21 @@ def test_files_that_are_none_are_refused(cartpole: Any, tmp_path: Path) -> None:
     np.savez(tmp_path / 'c.npz', **arrays(obs=np.array([{}] * 6, dtype=object)))
     with pytest.raises(UserError, match='without pickles'):
         read_demonstrations(str(tmp_path / 'c.npz'), cartpole)
+
+
+@pytest.mark.parametrize('is_said', [True, False])
+def test_file_that_claims_more_memory_than_there_is_is_refused_before_it_is_read(
+    is_said: bool, cartpole: Any, tmp_path: Path
+) -> None:
+    """512 TB of zeros; is_said: also by the table of the archive, not by the header of the array alone."""
+    head = io.BytesIO()
+    np.lib.format.write_array_header_2_0(head, {'descr': '<f4', 'fortran_order': False, 'shape': (2**45, 4)})
+    with zipfile.ZipFile(tmp_path / 'a.npz', 'w', zipfile.ZIP_DEFLATED) as file:
+        file.writestr('obs.npy', head.getvalue() + bytes(600_000))
+        if is_said:
+            file.filelist[0].file_size = 2**49
+    with pytest.raises(UserError, match='a.npz claims more memory than this machine has'):
+        read_demonstrations(str(tmp_path / 'a.npz'), cartpole)
 
 
 @pytest.mark.slow

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import zoo
 from tests.real_runs import made_run, train_seeds, write_run
-from zoo.config.yaml_io import save_yaml
+from zoo.config.yaml_io import config_of_yaml, save_yaml
 from zoo.core.errors import UserError
 from zoo.run.config import resolve_config
 from zoo.run.folder import RunLock
 from zoo.tools.results.read import Run, find_runs, groups, read_run, resolve_metric
+from zoo.tools.results.report import has_all_times
 
 
 @pytest.fixture(scope='module')
@@ -167,6 +170,41 @@ def test_damaged_files_give_what_they_hold(tmp_path: Path) -> None:
     (folder / 'config.yaml').write_text('seed: null\nenv: {}\npolicy: {}\n')
     with pytest.raises(UserError, match='seed is None'):
         read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'words'),
+    [
+        ('policy.collect', 'many', "policy.collect is 'many' but must be a section"),
+        ('policy.collect.n_sample', 'many', "policy.collect.n_sample is 'many' but must be an integer"),
+        ('policy.collect.n_sample', 10**400, 'but must be an integer'),
+        ('policy.eval.stop_value', 'high', "policy.eval.stop_value is 'high' but must be a number"),
+        ('policy.type', ['ppo'], r"policy.type is \['ppo'\] but must be a text"),
+        ('env.id', None, 'env.id is None but must be a text'),
+        ('logger', 'loud', "logger is 'loud' but must be a section"),
+        ('env.kwargs', {1: 2}, 'key 1 in env.kwargs is not a string'),
+    ],
+)
+def test_config_with_wrong_content_is_no_config_of_a_run(key: str, value: Any, words: str, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / 'a', made_run([1], [5.0]))
+    config = config_of_yaml(folder / 'config.yaml')
+    section = config
+    for name in key.split('.')[:-1]:
+        section = section.setdefault(name, {})
+    section[key.split('.')[-1]] = value
+    (folder / 'config.yaml').write_text(yaml.safe_dump(config))
+    with pytest.raises(UserError, match=f'{folder}/config.yaml is no config of a run: .*{words}'):
+        read_run(folder)
+
+
+def test_numbers_of_400_digits_are_infinite_and_count_as_unknown(tmp_path: Path) -> None:
+    folder, digits = write_run(tmp_path / 'a', made_run([1, 2], [5.0, 6.0])), '7' * 400
+    with open(folder / 'metrics.jsonl', 'a') as file:
+        file.write(f'{{"env_step": {digits}, "wall_s": {digits}, "learn/x": -{digits}}}\n')
+    (folder / 'result.json').write_text(f'{{"state": "done", "env_step": {digits}, "timed_s": {digits}}}')
+    run = read_run(folder)
+    assert (run.env_step, run.wall_s) == (2, 2.0) and run.columns['learn/x'][-1] == -np.inf
+    assert not has_all_times(run)
 
 
 def test_label_has_no_length_of_a_schedule_that_only_follows_that_of_the_run(tmp_path: Path) -> None:

@@ -152,6 +152,41 @@ def test_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
     assert all(json.loads(line) for line in journal.read_text().splitlines())
 
 
+@pytest.mark.parametrize(
+    'line',
+    [
+        'garbage',
+        '',
+        '[1]',
+        '[' * 100_000,
+        '{"op_code": 77, "worker_id": "x"}',
+        '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"state": "weird"}}',
+        '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"runs": "x"}}',
+        '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"owner": {"host": 5}}}',
+    ],
+)
+@pytest.mark.parametrize('is_last', [True, False])
+def test_line_that_no_sweep_writes_is_named(line: str, is_last: bool, tmp_path: Path) -> None:
+    study = Study(plan(tmp_path, n=2))
+    study.end(study.next_trial(), TrialOutcome('complete', 1.0))
+    journal = tmp_path / 'tiny_sweep' / 'journal.log'
+    lines = journal.read_text().splitlines()
+    at = len(lines) if is_last else len(lines) - 1  # trial 0 is there
+    journal.write_text('\n'.join([*lines[:at], line, *lines[at:]]) + '\n')
+    before = journal.read_bytes()
+    with pytest.raises(UserError, match=f'the storage {journal} has a line {at + 1} that no sweep writes'):
+        Study(plan(tmp_path, n=2))
+    assert journal.read_bytes() == before
+
+
+def test_lines_that_do_not_fit_each_other_are_one_sentence(tmp_path: Path) -> None:
+    Study(plan(tmp_path, n=2))
+    journal = tmp_path / 'tiny_sweep' / 'journal.log'
+    journal.write_text(journal.read_text() + '{"op_code": 4, "worker_id": "x"}\n')  # a trial of no study
+    with pytest.raises(UserError, match='has lines that do not fit .*; choose another with --storage'):
+        Study(plan(tmp_path, n=2))
+
+
 @pytest.mark.long
 def test_without_optuna_one_sentence_names_the_extra(tmp_path: Path) -> None:
     code = (

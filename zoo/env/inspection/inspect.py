@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import statistics
 import time
@@ -18,6 +17,7 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from zoo.config.section import ConfigError
+from zoo.core import processes
 from zoo.core.errors import UserError, show_error
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.env.adapter import env_spaces
@@ -136,7 +136,7 @@ def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasi
 
     Args: step_s: seconds of one step of one env; spaces: of its observations and actions.
     """
-    n_env, n_core = cfg.collector_env_num, _n_core()
+    n_env, n_core = cfg.collector_env_num, processes.n_core()
     try:
         worker_s = worker_seconds(spaces, min(n_env, N_WORKER), cfg.step_timeout)
     except (Exception, SystemExit) as error:  # without processes, or with spaces that no shared memory takes
@@ -165,11 +165,6 @@ def worker_seconds(spaces: tuple[gymnasium.Space, gymnasium.Space], n_worker: in
             env.step(action)
             times.append(time.perf_counter() - start)
     return statistics.median(times[N_WARM:]) / n_worker
-
-
-def _n_core() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
 class _StillEnv(gymnasium.Env):

@@ -227,7 +227,7 @@ _EPSILON = 1e-6
 """Added to the variance of 'gsde', which is 0 where all features are."""
 
 
-class GSDEHead(nn.Module):
+class GSDEHead(GaussianHead):
     """Features [..., L] -> mu [..., D], followed by feature_l * std_ld for every d and l, [..., D * L].
 
     std = exp(log_std), a free parameter; through it the features get no gradient. sigma_d has the size of std times the
@@ -242,10 +242,7 @@ class GSDEHead(nn.Module):
         log_std_min: float = LOG_STD_MIN,
         log_std_max: float = LOG_STD_MAX,
     ) -> None:
-        super().__init__()
-        check_log_std(log_std_init, log_std_min, log_std_max)
-        self.log_std_min, self.log_std_max = log_std_min, log_std_max
-        self.mu = orthogonal(nn.Linear(n_in, n_out), POLICY_GAIN)
+        super().__init__(n_in, n_out, False, log_std_init, log_std_min, log_std_max)
         self.log_std = nn.Parameter(torch.full((n_in, n_out), log_std_init))
 
     def forward(self, feature: Tensor) -> Tensor:

@@ -209,7 +209,8 @@ def check_names(
         if not f'{path}.'.startswith(unused) and path not in replaced and (path, value) not in _given:
             raise CheckpointError(
                 run.path,
-                f'names an address ({path} is {shown(repr(value))}), which is reached only with your consent: if you know it '
+                f'{"asks for a cluster" if path.endswith(("engine", "_num")) else "names an address"} ({path} is '
+                f'{shown(repr(value))}), which is reached only with your consent: if you know it '
                 f'and trust the file, add --trust (in Python trust=True), or another {_key_of(path)} where the command takes '
                 'overrides',
             )

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from torch import Tensor
 
 from zoo.core.errors import UserError
-from zoo.core.files import whole_file
+from zoo.core.files import refuse_links, whole_file
 from zoo.run.resources import machine_memory
 
 MAX_HEADER = 1 << 24
@@ -56,6 +56,7 @@ _KINDS = {
     stat.S_IFCHR: 'a device',
     stat.S_IFBLK: 'a device',
     stat.S_IFDIR: 'a folder',
+    stat.S_IFLNK: 'a link',
 }
 
 
@@ -110,7 +111,9 @@ def shown(text: str, n: int = 100) -> str:
 def _open(path: Path) -> BufferedReader:
     """The file, if it is one: a named pipe would wait for ever, a device may have no end."""
     try:
-        mode = os.stat(path).st_mode
+        mode = os.stat(
+            path, follow_symlinks=path.parent.name != 'checkpoints'
+        ).st_mode  # in a run no link leads outside
     except ValueError:  # a path with a NUL
         raise FileNotFoundError from None
     if not stat.S_ISREG(mode):
@@ -601,7 +604,9 @@ def _load_newest(folder: Path) -> Checkpoint:
 
 
 def steps_of(folder: Path) -> dict[int, Path]:
-    """The checkpoints of a folder by env step, in rising order."""
+    """The checkpoints of a folder by env step, in rising order. Raises: UserError for a link to a folder."""
+    if folder.name == 'checkpoints' and folder.is_symlink():
+        refuse_links(folder.parent)
     found = ((re.fullmatch(r'step_(\d+)\.safetensors', file.name), file) for file in folder.glob('step_*'))
     return dict(sorted((int(match[1]), file) for match, file in found if match))
 

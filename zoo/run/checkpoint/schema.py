@@ -321,17 +321,17 @@ def check_config_size(config: dict[str, Any]) -> None:
     env = config.get('env')
     kwargs = env.get('kwargs') if isinstance(env, dict) else None
     n_entry = 0
-    for key, value, is_data in _entries(config, kwargs):
+    for path, key, value, is_data in _entries(config, kwargs):
         n_entry += key is not None or not is_data
         if n_entry > MAX_ENTRIES:
             raise ValueError(f'should have at most {MAX_ENTRIES} keys and items of lists; pass data in files')
         if isinstance(key, str) and len(key) > MAX_KEY:
             raise ValueError(f'should have no key of more than {MAX_KEY} characters')
         if isinstance(value, str) and len(value) > MAX_TEXT and not is_data:
-            raise ValueError(f'should have no text of more than {MAX_TEXT} characters')
+            raise ValueError(f'should have no text of more than {MAX_TEXT} characters, as {shown(path)} has')
         power = 128 if key == 'seed' else 63  # a seed may be that of a numpy SeedSequence
         if isinstance(value, int) and abs(value) >= 2**power:
-            raise ValueError(f'should have no integer of 2**{power} or more, as {shown(str(key))} is')
+            raise ValueError(f'should have no integer of 2**{power} or more, as {shown(path)} is')
 
 
 def leaf_values(value: object, path: str = '') -> Iterator[tuple[str, Any]]:
@@ -346,11 +346,14 @@ def leaf_values(value: object, path: str = '') -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _entries(value: dict[str, Any] | list[Any], data: object, is_data: bool = False) -> Iterator[tuple[Any, Any, bool]]:
-    """(key, value, whether it is in `data`) of all that is in nested dicts and lists; the key is None in a list."""
+def _entries(
+    value: dict[str, Any] | list[Any], data: object, is_data: bool = False, path: str = ''
+) -> Iterator[tuple[str, Any, Any, bool]]:
+    """(path, key, value, whether it is in `data`) of all that is in nested dicts and lists; the key is None in a list."""
     is_data = is_data or value is data
     items = value.items() if isinstance(value, dict) else ((None, item) for item in value)
     for key, item in items:
-        yield key, item, is_data
+        where = path if key is None else join_path(path, str(key))
+        yield where, key, item, is_data
         if isinstance(item, dict | list):
-            yield from _entries(item, data, is_data)
+            yield from _entries(item, data, is_data, where)

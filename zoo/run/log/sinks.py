@@ -187,7 +187,7 @@ class CsvSink(LineSink):
         if self._source.exists():
             with open(self._source, 'rb', opener=open_without_link) as file:
                 for line in file:
-                    with suppress(ValueError):  # a line that somebody else wrote
+                    with suppress(ValueError, TypeError, RecursionError):  # a line that somebody else wrote
                         yield dict(json.loads(line))
 
 
@@ -239,7 +239,7 @@ def _cut_log(path: Path, env_step: int) -> float:
                 if row['env_step'] > env_step or not line.endswith(b'\n'):
                     break
                 wall_s = float(row['wall_s'])
-            except (ValueError, LookupError, TypeError):
+            except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
                 break
             end += len(line)
         file.truncate(end)

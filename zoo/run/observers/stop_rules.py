@@ -65,9 +65,8 @@ class WallTime(OptionRule):
     config = WallTimeConfig
 
     def reason(self, job: RunView) -> str | None:
-        n_digit = 0 if self._cfg.s >= 10 else 2
-        words = f'{job.wall_s:,.{n_digit}f} of {self._cfg.s:,.{n_digit}f} seconds have passed'
-        return words if job.wall_s >= self._cfg.s else None
+        form = '{:,.0f} of {:,.0f} seconds' if self._cfg.s >= 10 else '{:,.2f} of {:,.2f} seconds'
+        return f'{form.format(job.wall_s, self._cfg.s)} have passed' if job.wall_s >= self._cfg.s else None
 
 
 class IterationsConfig(Section):

@@ -74,7 +74,10 @@ def run_bench(args: argparse.Namespace) -> int:
         return 0
     words = _words(args, benchmark.PARTS)
     folder = _module('report').results_folder(args.output, args.quick)
-    _make(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # now: hours later would be late to hear that it cannot be
+    except OSError as error:
+        raise UserError(f'{folder} cannot be made a folder ({error.strerror}); name another one: -o FOLDER') from error
     code: int = benchmark.main(words, program=f'zoo bench {args.kind}')
     write_line(f'results: {folder}')
     return code
@@ -125,11 +128,3 @@ def _folder() -> Path:
             "zoo's benchmarks (the package zoo_benchmarks) are not installed; install zoo again from its checkout: pip install ."
         )
     return Path(next(iter(spec.submodule_search_locations)))
-
-
-def _make(folder: Path) -> None:
-    """Makes the folder of the results now: hours later would be late to hear that it cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f'{folder} cannot be made a folder ({error.strerror}); name another one: -o FOLDER') from error

@@ -30,11 +30,11 @@ def complete(parser: argparse.ArgumentParser) -> None:
     import argcomplete
 
     commands: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    completers = {'config': _configs, 'overrides': _keys, 'env': _envs, 'kind': _kinds}
+    known = {'config': _configs, 'overrides': _keys, 'env': _envs, 'kind': lambda action, **_: action.help.split(', ')}
     for name in ('train', 'sweep', 'config', 'list', 'bench'):
         for action in commands.choices[name]._actions:
-            if action.dest in completers:
-                action.completer = completers[action.dest]
+            if action.dest in known:
+                action.completer = known[action.dest]
     argcomplete.autocomplete(parser)
 
 
@@ -57,11 +57,6 @@ def _keys(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str
     except UserError:
         rows = explain_config({'env': {'id': 'CartPole-v1'}})
     return [f'{row.key}=' for row in rows]
-
-
-def _kinds(action: argparse.Action, **_: object) -> list[str]:
-    """The words that the help of the argument lists."""
-    return (action.help or '').split(', ')
 
 
 def _envs(prefix: str, **_: object) -> list[str]:

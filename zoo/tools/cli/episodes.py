@@ -192,10 +192,9 @@ _FORMATS = {
 def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Writes what an episode lacks, NaN, as null, which JSON has, or an empty cell of CSV."""
     rows = [{name: None if value != value else value for name, value in row.items()} for row in rows]
-    try:
-        path.write_text(_FORMATS[path.suffix](rows), encoding='utf-8')
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror}); name another file') from error
+    from zoo.tools.results.plot import write_file
+
+    write_file(path, _FORMATS[path.suffix](rows).encode())
 
 
 def run_play(args: argparse.Namespace) -> int:
@@ -300,22 +299,16 @@ def _episode_line(row: dict[str, Any]) -> str:
 @contextmanager
 def _stopping() -> Iterator[list[int]]:
     """Yields a list that receives the numbers of signals that ask to stop; a second one ends the process at once."""
+    from zoo.run.signals import catch_signals
+
     received: list[int] = []
 
-    def handler(number: int, frame: object) -> None:
+    def take(number: int, frame: object) -> bool:
         if received:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         received.append(number)
+        return True
 
-    wanted = (signal.SIGINT, signal.SIGTERM)
-    try:
-        old = {number: signal.signal(number, handler) for number in wanted}
-    except ValueError:  # not in the main thread, which alone can handle signals
+    with catch_signals(take):
         yield received
-        return
-    try:
-        yield received
-    finally:
-        for number, previous in old.items():
-            signal.signal(number, previous)

@@ -96,8 +96,9 @@ def _article(kind: str) -> str:
 
 def run_convert(args: argparse.Namespace) -> None:
     """Writes the config as YAML to stdout or a file; what became what, and what was left out, goes to stderr."""
-    from zoo.config.yaml_io import save_yaml, yaml_text
+    from zoo.config.yaml_io import yaml_text
     from zoo.tools.importers import convert
+    from zoo.tools.results.plot import write_file
 
     output = Path(args.output) if args.output else None
     if output is not None and output.suffix not in ('.yaml', '.yml'):
@@ -113,10 +114,7 @@ def run_convert(args: argparse.Namespace) -> None:
     if output is None:
         write_line(yaml_text(conversion.config).rstrip())
     else:
-        try:
-            save_yaml(conversion.config, output)
-        except OSError as error:
-            raise UserError(f'{args.output} cannot be written ({error.strerror}); name another file') from error
+        write_file(output, yaml_text(conversion.config).encode())
         write_line(f'train it: zoo train {args.output}')
 
 

@@ -6,12 +6,13 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import BadZipFile, is_zipfile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.config.messages import printable
 from zoo.core.action_map import ActionMap
 from zoo.core.data import Obs, Timestep, leaves, map_tensors
 from zoo.core.errors import UserError, need
@@ -19,6 +20,7 @@ from zoo.core.files import whole_file
 from zoo.core.seeding import stream
 from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiDiscrete, Space, leaf_spaces, n_lead, obs_to_tensor
 from zoo.policy.base import Policy
+from zoo.run.resources import machine_memory
 from zoo.tools.nested import put_at
 from zoo.worker.evaluation_env import open_env, refuse_other_spaces
 from zoo.worker.evaluator import Evaluation, Evaluator
@@ -70,11 +72,16 @@ def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
     """
     arrays, where = _arrays_of(source)
     present = dict.fromkeys(name.split('/')[0] for name in arrays)
-    unknown = [name for name in arrays if name.split('/')[0] not in KEYS]
+    unknown = [printable(name) for name in arrays if name.split('/')[0] not in KEYS]
     missing = [name for name in ('obs', 'action', 'episode_ends') if name not in present]
     if missing or unknown:
-        problem = f'has no {" and no ".join(missing)}' if missing else f'has {", ".join(unknown)}, which is not known'
+        problem = (
+            f'has no {" and no ".join(missing)}' if missing else f'has {", ".join(unknown[:5])}, which is not known'
+        )
         raise UserError(f'{where} {problem}; demonstrations hold {", ".join(KEYS)}, see docs/weights_and_demos.md')
+    for name in arrays:
+        if name.startswith('obs') and arrays[name].dtype.kind not in 'biuf':
+            raise UserError(f'{where} has {printable(name)} of type {arrays[name].dtype}, but observations are numbers')
     ends = _counts_of(np.asarray(arrays['episode_ends']), where)
     obs = _obs_of(arrays, policy.obs_space, where, policy._optional_obs())
     n_step = len(next(iter(leaves(obs)))[1])
@@ -169,10 +176,13 @@ def _arrays_of(source: str) -> tuple[dict[str, np.ndarray], str]:
     path = Path(source)
     if path.suffix == '.npz' or path.exists():
         try:
-            if path.is_file() and not is_zipfile(path):
-                raise BadZipFile
+            with ZipFile(path) as file:
+                if sum(entry.file_size for entry in file.infolist()) > machine_memory():
+                    raise MemoryError
             with np.load(path, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}, str(path)
+        except MemoryError as error:
+            raise UserError(f'{path} claims more memory than this machine has; name a smaller file') from error
         except OSError as error:
             raise UserError(
                 f'{path} cannot be read ({error.strerror or error}); name a file of demonstrations'
@@ -259,7 +269,7 @@ def _action_of(arrays: Mapping[str, np.ndarray], path: str, leaf: Leaf, n_step: 
             f'{where} has {key} of shape {list(action.shape)} but {n_step} observations and an action space of shape '
             f'{list(leaf.shape)}, which is {[n_step, *leaf.shape]}; they are of another env'
         )
-    if not isinstance(leaf, Box) and action.dtype.kind not in 'iub':
+    if action.dtype.kind not in ('iubf' if isinstance(leaf, Box) else 'iub'):
         raise UserError(f'{where} has {key} of type {action.dtype} but the env takes {leaf}; they are of another env')
     if outside := _outside(leaf, action):
         raise UserError(f'{where} has {key} {outside}, outside of the action space {leaf}; they are of another env')
@@ -284,9 +294,7 @@ def _shaped(leaf: Leaf, numbers: Any) -> np.ndarray:
 
 def _counts_of(ends: np.ndarray, where: str) -> np.ndarray:
     """episode_ends as integers. Raises: UserError for a number with a fraction, and what is no number."""
-    with np.errstate(invalid='ignore'):
-        bad = np.ones(ends.shape, dtype=bool) if ends.dtype.kind not in 'iuf' else ends != np.floor(ends)
-    bad |= ~np.isfinite(ends) if ends.dtype.kind == 'f' else False
+    bad = (ends != np.floor(ends)) | ~np.isfinite(ends) if ends.dtype.kind in 'iuf' else np.ones(ends.shape, bool)
     if bad.any():
         raise UserError(
             f'{where} has episode_ends {_odd(ends, bad)} but each must be an integer: how many steps there are up to the end of '
@@ -309,10 +317,10 @@ def _optional(arrays: Mapping[str, np.ndarray], name: str, n: int, where: str) -
             f'{where} has terminated {_odd(found, (found != 0) & (found != 1))} but each must be true or false (1 or 0): whether '
             'the episode ended in a terminal state'
         )
-    if name == 'reward' and found.dtype.kind not in 'biuf':
-        raise UserError(f'{where} has reward of type {found.dtype}, but it must be {n} finite numbers, [{n}]')
-    if found.shape != (n,) or (name == 'reward' and not np.isfinite(found).all()):
-        raise UserError(f'{where} has {name} of shape {list(found.shape)}, but it must be {n} finite numbers, [{n}]')
+    is_number = found.dtype.kind in 'biuf'
+    if not is_number or found.shape != (n,) or (name == 'reward' and not np.isfinite(found).all()):
+        got = f'shape {list(found.shape)}' if is_number else f'type {found.dtype}'
+        raise UserError(f'{where} has {name} of {got}, but it must be {n} finite numbers, [{n}]')
     return found.astype(np.float64 if name == 'reward' else bool)
 
 

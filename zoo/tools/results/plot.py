@@ -12,6 +12,7 @@ import numpy as np
 
 from zoo.core.errors import UserError, need
 from zoo.core.files import whole_file
+from zoo.core.streams import visible
 from zoo.tools.results.read import Run
 from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Band, Stat, band
 
@@ -84,11 +85,16 @@ def save(drawn: Figure, path: Path) -> None:
     """Writes a figure as .svg, .png or .pdf, whole or not at all. Raises: UserError if it cannot be written."""
     check_path(path)
     data = svg_text(drawn, is_file=True).encode() if path.suffix.lower() == '.svg' else _bytes(drawn, path.suffix[1:])
+    write_file(path, data, ' with -o')
+
+
+def write_file(path: Path, data: bytes, how: str = '') -> None:
+    """Writes a file whole or not at all. Raises: UserError if it cannot be written."""
     try:
         with whole_file(path) as file:
             file.write(data)
     except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror}); name another file with -o') from error
+        raise UserError(f'{path} cannot be written ({error.strerror}); name another file{how}') from error
 
 
 def check_path(path: Path) -> None:
@@ -168,7 +174,7 @@ def _frame(axes: Axes, paper: Mapping[str, str], x_words: str, y_words: str) -> 
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: short(value))
     axes.set_xlabel(x_words, color=paper['ink'])
-    axes.set_ylabel(y_words, color=paper['ink'], parse_math=False)
+    axes.set_ylabel(visible(y_words), color=paper['ink'], parse_math=False)
 
 
 def _write_around(drawn: Figure, axes: Axes, head: str, caption: str, lines: Mapping[str, Any]) -> None:
@@ -176,8 +182,8 @@ def _write_around(drawn: Figure, axes: Axes, head: str, caption: str, lines: Map
     wide = drawn.get_figwidth()
     width, width_small = int(wide * 13), int(wide * 16)  # characters that fit
     if head:
-        axes.set_title('\n'.join(wrap(head, width)), loc='left', fontsize=11, parse_math=False)
-    labels = ['\n'.join(wrap(label, width - 8)) for label in lines]
+        axes.set_title('\n'.join(wrap(visible(head), width)), loc='left', fontsize=11, parse_math=False)
+    labels = ['\n'.join(wrap(visible(label), width - 8)) for label in lines]
     n_column = 2 if len(labels) > 3 and max(map(len, labels)) < width // 2 - 8 else 1
     legend = drawn.legend(
         list(lines.values()),

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zoo.config.section import value_at
+from zoo.config.messages import shown
+from zoo.config.section import bad_keys, has_key, value_at
 from zoo.config.yaml_io import config_of_yaml, storable
 from zoo.core.errors import UserError
 from zoo.core.files import open_without_link, read_small
@@ -22,6 +23,7 @@ from zoo.core.streams import without_passwords
 from zoo.run.base_config import LoggerConfig
 from zoo.run.config_check import without_derived_values
 from zoo.run.folder import is_locked
+from zoo.run.result import is_time
 from zoo.tools.nested import short_keys
 
 State = Literal['running', 'done', 'stopped', 'failed', 'killed']
@@ -30,6 +32,14 @@ CONFIG, METRICS, RESULT = 'config.yaml', 'metrics.jsonl', 'result.json'
 MAX_LINE = 1 << 20  # characters of a line of the log: a metric takes some 40
 DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
 EMPTY = ('null', 'false', '[]', '{}', '', '0', '["*"]')
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(('seed', 'max_env_step'), (int, 'an integer')),
+    **dict.fromkeys(('policy.type', 'env.id'), (str, 'a text')),
+    **dict.fromkeys(('policy.collect', 'logger'), (dict | None, 'a section')),
+    'policy.collect.n_sample': (int | None, 'an integer'),
+    'policy.eval.stop_value': (int | float | None, 'a number'),
+}
+"""Keys of a stored config that are read without its schema, which another version may have written, and what they are."""
 OF_ONE_RUN = ('seed', 'logger', 'checkpoint', 'cluster', 'policy.device', 'policy.n_thread', 'keep_freed_memory')
 """Keys in which runs of one group may differ: the seed, and where and how a run is computed and written."""
 
@@ -80,12 +90,12 @@ class Run:
     @property
     def env_step(self) -> int:
         """Of its end, as far as it is known: of its last line while it runs."""
-        return int(max(_number_or_0(self.result.get('env_step')), _last(self.columns['env_step'])))
+        return int(max(_known(self.result.get('env_step')), _last(self.columns['env_step'])))
 
     @property
     def wall_s(self) -> float:
         """Seconds that it trained, evaluations and all else included, as far as they are known; 0.0 if they are not."""
-        return max(_number_or_0(self.result.get('wall_s')), _last(self.columns['wall_s']), 0.0)
+        return max(_known(self.result.get('wall_s')), _last(self.columns['wall_s']), 0.0)
 
     @property
     def speed(self) -> float | None:
@@ -104,23 +114,23 @@ class Run:
 def read_run(path: str | os.PathLike[str]) -> Run:
     """The run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config cannot be read."""
     folder = _folder_of(Path(path))
-    try:
-        config = storable(config_of_yaml(folder / CONFIG), hides=True)
-    except OSError as error:
-        raise UserError(
-            f'{folder / CONFIG} cannot be read ({error.strerror}); name a folder that a run wrote'
-        ) from error
-    if not all(isinstance(config.get(section), dict) for section in ('env', 'policy')):
-        raise UserError(
-            f'{folder / CONFIG} is no config of a run: it has no env or no policy; name a folder that a run wrote'
-        )
-    seed, max_step = config.get('seed', 0), config.get('max_env_step', 0)
-    if not isinstance(seed, int) or not isinstance(max_step, int):
-        raise UserError(
-            f'{folder / CONFIG} is no config of a run: seed is {seed!r} and max_env_step {max_step!r}; both must be integers'
-        )
+    config = storable(config_of_yaml(folder / CONFIG), hides=True)
+    for problem in _problems(config):
+        raise UserError(f'{folder / CONFIG} is no config of a run: {problem}; name a folder that a run wrote')
     result, columns = _json(folder / RESULT), _columns(folder / METRICS)
     return Run(folder, config, columns, result, _state(folder, config, columns, result))
+
+
+def _problems(config: dict[str, Any]) -> Iterator[str]:
+    """Sentences about what no config of a run has, and its readers could not take."""
+    if not all(isinstance(config.get(section), dict) for section in ('env', 'policy')):
+        yield 'it has no env or no policy'
+    yield from bad_keys(config)
+    for key, (kind, words) in KINDS.items():
+        value = value_at(config, key)
+        is_right = isinstance(value, kind) and (not isinstance(value, int) or abs(value) < 2**63)
+        if not is_right and (kind is str or has_key(config, key)):
+            yield f'{key} is {shown(value)} but must be {words}'
 
 
 def _state(folder: Path, config: dict[str, Any], columns: dict[str, np.ndarray], result: dict[str, Any]) -> State:
@@ -263,7 +273,8 @@ def _no_run(path: Path) -> str:
 def _columns(path: Path) -> dict[str, np.ndarray]:
     rows = list(_rows(path))
     names = dict.fromkeys(['env_step', 'wall_s', *(name for row in rows for name in row)])
-    return {name: np.array([_number(row.get(name)) for row in rows], dtype=np.float64) for name in names}
+    numbers = [{name: x if isinstance(x, int | float) else np.nan for name, x in row.items()} for row in rows]
+    return {name: np.array([row.get(name, np.nan) for row in numbers], dtype=np.float64) for name in names}
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -271,13 +282,9 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     options: dict[str, Any] = {'encoding': 'utf-8', 'errors': 'replace', 'opener': open_without_link}
     with suppress(OSError, ValueError, RecursionError), open(path, **options) as file:
         for line in iter(partial(file.readline, MAX_LINE), ''):
-            row = json.loads(line)
+            row = json.loads(line, parse_int=float)  # a number of 400 digits is infinite
             if isinstance(row, dict):
                 yield row
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else float('nan')
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -287,9 +294,8 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _number_or_0(value: object) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
-    return _number(value) if is_number else 0.0
+def _known(value: object) -> float:
+    return value if is_time(value) else 0.0
 
 
 def _last(column: np.ndarray) -> float:

@@ -18,10 +18,9 @@ from markupsafe import Markup
 
 from zoo.config.section import differing_keys
 from zoo.core.errors import UserError
-from zoo.core.files import whole_file
 from zoo.core.version import VERSION
 from zoo.run.result import is_time
-from zoo.tools.results.plot import check_output, short
+from zoo.tools.results.plot import check_output, short, write_file
 from zoo.tools.results.read import Run, groups, resolve_metric
 from zoo.tools.results.report_figures import (
     N_COLOR,
@@ -104,11 +103,7 @@ def report(
 
 def write_report(path: Path, page: str) -> None:
     """Writes a page, whole or not at all. Raises: UserError if it cannot be written."""
-    try:
-        with whole_file(path) as file:
-            file.write(page.encode(errors='replace'))  # a folder's name may be no text
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror}); name another file with -o') from error
+    write_file(path, page.encode(errors='replace'), ' with -o')  # a folder's name may be no text
 
 
 def check_page_path(path: Path) -> None:

@@ -130,9 +130,10 @@ def read_video(path: Path) -> Video:
 
 
 def newest_video(run: Run) -> Path | None:
-    """The film of the highest env step in the folder `videos` of a run; None if there is none."""
-    found = (path for path in sorted(run.path.glob('videos/*')) if path.suffix.lower() in KINDS and path.is_file())
-    files = [path for path in found if not path.name.startswith('.')]  # '.': being written
+    """The film of the highest env step in the folder `videos` of a run, which are no links; None if there is none."""
+    folder = run.path / 'videos'
+    found = [] if folder.is_symlink() else [path for path in sorted(folder.glob('*')) if path.suffix.lower() in KINDS]
+    files = [x for x in found if x.is_file() and not (x.is_symlink() or x.name.startswith('.'))]  # '.': not whole yet
     return max(files, key=lambda path: (step_of(path) or 0, path.name), default=None)
 
 

@@ -125,9 +125,8 @@ def _setting(key: str, configs: Sequence[Mapping[str, Any]], defaults: Sequence[
 
 def _defaults(config: Mapping[str, Any]) -> Defaults:
     """Default and meaning of each key of a policy with this type and model; {} if they are not registered here."""
-    policy = config['policy']
-    model = policy.get('model') or {}
-    named = {'type': policy['type'], **({'model': {'type': model['type']}} if 'type' in model else {})}
+    model = value_at(config, 'policy.model.type')
+    named = {'type': config['policy']['type'], **({'model': {'type': model}} if model is not None else {})}
     try:
         rows = explain_config({'env': {'id': 'CartPole-v1'}, 'policy': named})  # the env is not made
     except (ConfigError, UserError):

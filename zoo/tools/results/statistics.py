@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, pairwise
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,6 @@ from zoo.core.errors import UserError
 from zoo.tools.results.read import Run
 
 Stat = Literal['iqm', 'mean', 'median']
-STATS: tuple[Stat, ...] = get_args(Stat)
 WORDS: dict[Stat, str] = {'iqm': 'interquartile mean', 'mean': 'mean', 'median': 'median'}
 
 N_DRAW, LEVEL, SEED = 5_000, 0.95, 0  # of the bootstrap: draws, share of them inside the interval, seed
@@ -79,7 +78,7 @@ def interval(
         for at in range(0, len(where), n_column):
             part = where[at : at + n_column]
             averages = _FUNCTIONS[stat](present[drawn, at : at + n_column], axis=1)  # [n_draw, n_run, n] -> [n_draw, n]
-            low[part], high[part] = np.quantile(averages, _ends(level), axis=0)
+            low[part], high[part] = np.quantile(averages, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return low.reshape(shape), high.reshape(shape)
 
 
@@ -99,7 +98,7 @@ def improvement_interval(
     wins, rng = _wins(a, b), np.random.default_rng(seed)
     rows, cols = (rng.integers(n, size=(n_draw, n)) for n in wins.shape)
     shares = [wins[np.ix_(row, col)].mean() for row, col in zip(rows, cols, strict=True)]
-    low, high = np.quantile(shares, _ends(level))
+    low, high = np.quantile(shares, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
@@ -161,10 +160,6 @@ def _alike(columns: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         if has_value[:, i].any():
             where = np.flatnonzero(kind.ravel() == i)
             yield where, columns[np.ix_(has_value[:, i], where)]
-
-
-def _ends(level: float) -> list[float]:
-    return [(1 - level) / 2, (1 + level) / 2]
 
 
 def _wins(a: ArrayLike, b: ArrayLike) -> np.ndarray:
@@ -243,7 +238,7 @@ def curve_points(run: Run, metric: str, x: Axis = 'env_step') -> tuple[np.ndarra
     steps, values = run.columns[x], run.columns.get(metric)
     if values is None:
         return np.empty(0), np.empty(0)
-    known = np.isfinite(steps) & np.isfinite(values)
+    known = np.isfinite(steps) & np.isfinite(values) & (steps >= 0)
     steps, values = steps[known], values[known]
     later = np.minimum.accumulate(np.append(steps, np.inf)[::-1])[::-1][1:]  # the lowest step of all lines that follow
     return steps[steps < later], values[steps < later]

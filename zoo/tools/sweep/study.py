@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from pydantic import Field, create_model
+
 from zoo.core.errors import UserError, missing_extra
 from zoo.tools.sweep.plan import Plan
 
@@ -124,6 +126,13 @@ class TrialRow(NamedTuple):
     reason: str
 
 
+_Owner = create_model('_Owner', host=(str, ...), pid=(int, ...), start=(str, ...))
+_Own = create_model('_Own', state=(State, 'lost'), runs=(list[dict[str, Any]], []), reason=(str, ''), attempt=(int, 1))
+_Attributes = create_model('_Attributes', __base__=_Own, owner=(_Owner | None, None))
+_Line = create_model('_Line', op_code=(int, Field(ge=0, le=10)), user_attr=(_Attributes, None))
+"""A line of the journal: an operation of Optuna, with what this module writes into it."""
+
+
 class SweepResult(NamedTuple):
     """A sweep so far: its trials, the best ones first; the best one if any is complete, its config; trials not done."""
 
@@ -220,7 +229,12 @@ class Study:
     def _open(self) -> Any:
         journal = self._optuna.storages.journal
         backend = journal.JournalFileBackend(str(self._plan.storage), lock_obj=self._lock(''))
-        storage = self._optuna.storages.JournalStorage(backend)
+        try:
+            storage = self._optuna.storages.JournalStorage(backend)
+        except (AssertionError, LookupError, TypeError, ValueError) as error:  # of a line whose values do not fit
+            raise UserError(
+                f'the storage {self._plan.storage} has lines that do not fit ({error!r:.60}); choose another with --storage'
+            ) from error
         if any(study.study_name != STUDY for study in storage.get_all_studies()):
             raise UserError(
                 f'the storage {self._plan.storage} holds a study of another program; choose another file with --storage'
@@ -324,15 +338,15 @@ def _to_try_again(trials: list[Any], rows: list[TrialRow]) -> tuple[Any, int]:
 
 
 def _check_journal(path: Path) -> None:
-    """Raises: UserError if the file holds something else than a journal."""
-    try:
-        with open(path, 'rb') as file:
-            first = file.readline()
-            is_journal = not first.strip() or 'op_code' in json.loads(first)
-    except (ValueError, TypeError):
-        is_journal = False
-    if not is_journal:
-        raise UserError(f'the storage {path} is no journal of a sweep; choose another file with --storage')
+    """Raises: UserError if the file holds something else than a journal, or a line that no sweep writes."""
+    with open(path, 'rb') as file:
+        for n, line in enumerate(file, 1):
+            try:
+                if n == 1 or line.endswith(b'\n'):  # a last one without it was cut off
+                    _Line.model_validate_json(line)
+            except ValueError as error:
+                what = f'has a line {n} that no sweep writes; remove it, or' if n > 1 else 'is no journal of a sweep;'
+                raise UserError(f'the storage {path} {what} choose another file with --storage') from error
 
 
 def _differences(kept: Any, wanted: Any, path: str = '') -> Iterator[str]:

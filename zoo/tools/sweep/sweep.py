@@ -6,7 +6,6 @@ import logging
 import math
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,10 @@ def work(plan: Plan, study: Study, received: list[int]) -> None:
 
     Raises: RunError if the first trials all fail.
     """
-    with _quiet(), beating(study.beats):
+    level = logging.getLogger('zoo').getEffectiveLevel()  # of the runs only warnings, not how to continue one of them
+    wanted = {'zoo': max(level, logging.WARNING), 'zoo.tools.sweep': level}
+    wanted |= dict.fromkeys(('zoo.pipeline', 'zoo.run.signals'), max(level, logging.ERROR))
+    with log_levels(wanted), beating(study.beats):
         while not received and (trial := study.next_trial()) is not None:
             try:
                 outcome = run_trial(plan, trial, study.values_of(trial.params))
@@ -154,13 +156,6 @@ def _tell(plan: Plan, study: Study, number: int) -> None:
             f'the first {len(done)} trials all failed, the last one so: {done[-1].reason}; mend that, and begin again with '
             'another --name or --storage'
         )
-
-
-def _quiet() -> AbstractContextManager[None]:
-    """Of the runs only warnings are logged, and not how to continue one of them: the sweep does that."""
-    level = logging.getLogger('zoo').getEffectiveLevel()
-    wanted = {'zoo': max(level, logging.WARNING), 'zoo.tools.sweep': level}
-    return log_levels(wanted | dict.fromkeys(('zoo.pipeline', 'zoo.run.signals'), max(level, logging.ERROR)))
 
 
 MAX_REASON = 300  # characters
@@ -321,8 +316,7 @@ def _write_best(plan: Plan, best: TrialRow) -> Path:
 def _ranked(rows: list[TrialRow], minimises: bool) -> list[TrialRow]:
     """Complete trials by value, then the others, each kind by number."""
     kinds = ['complete', 'pruned', 'running', 'refused', 'failed', 'stopped', 'lost']
-    sign = 1 if minimises else -1
-    return sorted(rows, key=lambda row: (kinds.index(row.state), sign * (row.value or 0.0), row.number))
+    return sorted(rows, key=lambda x: (kinds.index(x.state), (x.value or 0.0) * (-1) ** (not minimises), x.number))
 
 
 def _solved(row: TrialRow) -> str:
