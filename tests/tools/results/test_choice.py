@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,15 @@ def test_runs_of_different_envs_are_refused_unless_they_are_allowed() -> None:
         check_same_env(runs)
     check_same_env(runs, allow=True)
     check_same_env(runs[:1])
+
+
+def test_repeated_runs_of_one_config_and_seed_are_one_sample(runs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('INFO')
+    for k, state in enumerate(('done', 'done', 'killed')):  # the newest that is done: the second
+        write_run(runs / 'a' / f'2_again{k}', made_run([1], [k], seed=0, name='a'))
+        (runs / 'a' / f'2_again{k}' / 'result.json').write_text(f'{{"state": "{state}"}}')
+        os.utime(runs / 'a' / f'2_again{k}' / 'metrics.jsonl', (2e9 + k, 2e9 + k))
+    assert [run.path.name for run in named_runs(['a'])] == ['1_seed1', '2_again1']
+    left = 'runs/a/1_seed0, runs/a/2_again0, runs/a/2_again2'
+    assert caplog.messages == [f'3 runs repeat the config and seed of another one, so left out: {left}']
+    assert [len(side) for side in sides_of(['a', 'b']).values()] == [2, 1, 1]

@@ -188,9 +188,6 @@ def _count(n: int, word: str) -> str:
     return f'{n} {word}' if n == 1 else f'{n} {word}s'
 
 
-N_SHOWN = 4  # runs that a line names
-
-
 def run_compare(args: argparse.Namespace) -> None:
     """Prints the comparison."""
     from zoo.tools.results.compare import compare
@@ -219,9 +216,11 @@ def _comparison_text(found: Comparison) -> str:
 
 def _left_out(found: Comparison) -> list[str]:
     """The runs that are not compared, and why, as one sentence; none if there are none."""
+    from zoo.tools.results.read import N_NAMED
+
     runs = [f'{run.path} ({run.state} at env step {run.env_step:,})' for run in found.left_out]
-    more = f' and {len(runs) - N_SHOWN} more' if len(runs) > N_SHOWN else ''
-    said = f'left out, since they are at an earlier env step than the others: {", ".join(runs[:N_SHOWN])}{more}'
+    more = f' and {len(runs) - N_NAMED} more' if len(runs) > N_NAMED else ''
+    said = f'left out, since they are at an earlier env step than the others: {", ".join(runs[:N_NAMED])}{more}'
     return [said] if runs else []
 
 

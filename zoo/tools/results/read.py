@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,9 +25,11 @@ from zoo.run.config_check import without_derived_values
 from zoo.run.folder import is_locked
 from zoo.tools.nested import short_keys
 
+logger = logging.getLogger(__name__)
 State = Literal['running', 'done', 'stopped', 'failed', 'killed']
 ENDS: tuple[State, ...] = ('done', 'stopped', 'failed')
 CONFIG, METRICS, RESULT = 'config.yaml', 'metrics.jsonl', 'result.json'
+N_NAMED = 4  # runs that a line of the log names
 MAX_LINE = 1 << 20  # characters of a line of the log: a metric takes some 40
 DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
 EMPTY = ('null', 'false', '[]', '{}', '', '0', '["*"]')
@@ -91,6 +94,11 @@ class Run:
     def speed(self) -> float | None:
         """Env steps per second of wall_s; None if that is not known."""
         return self.env_step / self.wall_s if self.wall_s > 0 else None
+
+    @property
+    def time(self) -> float:
+        """When it wrote its last line, in seconds since 1970; 0.0 if that is not known."""
+        return next((file.stat().st_mtime for file in (self.path / METRICS, self.path) if file.exists()), 0.0)
 
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """Env steps [n] and values [n] of the lines that have the metric. Raises: UserError with close names if none has."""
@@ -181,8 +189,7 @@ def groups(runs: Sequence[Run], by: Sequence[str] = ()) -> dict[str, list[Run]]:
     flats: dict[str, dict[str, str]] = {}
     values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)  # by name and key
     for run in runs:
-        flat = _flat(run)
-        identity = json.dumps([run.exp_name, flat], sort_keys=True)
+        flat, identity = _flat(run), _identity(run)
         flats[identity] = flat
         found[identity].append(run)
         for key, text in flat.items():
@@ -197,6 +204,24 @@ def groups(runs: Sequence[Run], by: Sequence[str] = ()) -> dict[str, list[Run]]:
         for first, identities in labels.items()
         for label, same in _told_apart(first, {identity: flats[identity] for identity in identities}).items()
     }
+
+
+def samples(runs: Sequence[Run]) -> list[Run]:
+    """Runs of which no two share config and seed: of those that do, the newest one that is done, or else the newest.
+
+    A repeated seed gives the same numbers again and no sample of its own; the log names the runs that are left out.
+    """
+    ordered = sorted(runs, key=lambda run: (run.state == 'done', run.time, run.path.name))
+    kept = list({(_identity(run), run.seed): run for run in ordered}.values())
+    if left := [str(run.path) for run in runs if run not in kept]:
+        more = f' and {len(left) - N_NAMED} more' if len(left) > N_NAMED else ''
+        who = f'{len(left)} {"run repeats" if len(left) == 1 else "runs repeat"}'
+        logger.info('%s the config and seed of another one, so left out: %s%s', who, ', '.join(left[:N_NAMED]), more)
+    return [run for run in runs if run in kept]
+
+
+def _identity(run: Run) -> str:
+    return json.dumps([run.exp_name, _flat(run)], sort_keys=True)
 
 
 def _told_apart(label: str, flats: dict[str, dict[str, str]]) -> dict[str, list[str]]:
@@ -299,13 +324,13 @@ def _last(column: np.ndarray) -> float:
 
 
 def named_runs(words: Sequence[str | os.PathLike[str]]) -> list[Run]:
-    """The runs of words that are run folders, folders that hold some, or names of experiments in the folder `runs`.
+    """The `samples` of words that are run folders, folders that hold some, or names of experiments in the folder `runs`.
 
     Raises: UserError as `find_runs`.
     """
     root = Path(LoggerConfig().root)
     paths = [root / word if not Path(word).exists() and (root / word).is_dir() else Path(word) for word in words]
-    return [read_run(path) for path in find_runs(paths)]
+    return samples([read_run(path) for path in find_runs(paths)])
 
 
 def sides_of(words: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run]]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from zoo.tools.results.read import DEFAULT_METRICS, METRICS, Run, groups
+from zoo.tools.results.read import DEFAULT_METRICS, Run, groups
 
 Order = Literal['time', 'return', 'steps', 'name']
 HEADS = ('run', 'config', 'policy', 'env', 'seed', 'env steps', 'last', 'best', 'steps/s', 'state')
@@ -47,8 +47,7 @@ def row_of(run: Run, label: str | None = None) -> RunRow:
     last, best = (values[-1], max(values)) if values else (None, None)
     reason = str(run.result.get('error') or run.result.get('stop_reason') or '')
     names = run.exp_name, label or run.exp_name, run.policy_type, run.env_id, run.seed
-    time = next((file.stat().st_mtime for file in (run.path / METRICS, run.path) if file.exists()), 0.0)
-    return RunRow(run.path, *names, run.env_step, last, best, run.speed, run.state, reason, time)
+    return RunRow(run.path, *names, run.env_step, last, best, run.speed, run.state, reason, run.time)
 
 
 def sorted_rows(rows: Sequence[RunRow], order: Order = 'time') -> list[RunRow]:
