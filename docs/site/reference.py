@@ -46,7 +46,7 @@ def config_keys() -> str:
     """Every key with its default, meaning and range: all of `ppo`, then what other policies and buffers have besides."""
     rows = _rows(BASE)
     about = (
-        'Made from the code, as `zoo config CONFIG` prints it. First come all keys of the policy `ppo`; then, for each other '
+        'Made from the code, as `zoo config CONFIG --all` prints it. First come all keys of the policy `ppo`; then, for each other '
         'policy, those that it has besides, or with another default. [Configs](../configs.md) says how to change them, and '
         'which ones people turn.'
     )
@@ -74,7 +74,7 @@ def config_keys() -> str:
 
 def bundled() -> str:
     """The bundled configs with their env, policy and length."""
-    lines = ['# Bundled configs', '', '`zoo train NAME` trains one, `zoo config NAME` shows all of its keys.', '']
+    lines = ['# Bundled configs', '', '`zoo train NAME` trains one, `zoo config NAME --all` shows all of its keys.', '']
     lines += ['| name | env | policy | env steps |', '|---|---|---|---|']
     for name in bundled_configs():
         config = load_config(name)[0]

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from zoo.core.streams import write_line
+from zoo.tools.cli.choice import keys_of
 from zoo.tools.cli.output import argument
 
 SHELLS = {
@@ -49,14 +50,7 @@ def _configs(prefix: str, **_: object) -> list[str]:
 
 def _keys(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """The keys of the config that was named, or of the default one."""
-    from zoo.core.errors import UserError
-    from zoo.run.config import explain_config
-
-    try:
-        rows = explain_config(parsed_args.config)
-    except UserError:
-        rows = explain_config({'env': {'id': 'CartPole-v1'}})
-    return [f'{row.key}=' for row in rows]
+    return [f'{key}=' for key in keys_of(parsed_args.config)]
 
 
 def _kinds(action: argparse.Action, **_: object) -> list[str]:

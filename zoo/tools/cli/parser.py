@@ -147,7 +147,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         raise UserError(
             f'{" ".join(words)} names no command; the commands are {", ".join(COMMANDS)}; zoo help says what they do'
         )
-    if unknown := [word for word in rest if '=' not in word or word.startswith('-') or not hasattr(args, 'overrides')]:
+    takes = '=' if args.command != 'config' else ''  # words that may stand after an option
+    if unknown := [
+        word for word in rest if takes not in word or word.startswith('-') or not hasattr(args, 'overrides')
+    ]:
         raise UserError(_unknown_words(parser, args, unknown))
     if rest:
         args.overrides = [*args.overrides, *rest]
@@ -230,7 +233,6 @@ def _meaning_of(option: str, value: str) -> str:
 def _own_key(name: str) -> Any:
     """The key of zoo whose last word this is, as an entry of the table; None if there is none."""
     from zoo.config.names import Here
-    from zoo.run.config import explain_config
+    from zoo.tools.cli.choice import keys_of
 
-    keys = (row.key for row in explain_config({'env': {'id': 'CartPole-v1'}}))
-    return next((Here(key) for key in keys if name in (key, key.rpartition('.')[2])), None)
+    return next((Here(key) for key in keys_of(None) if name in (key, key.rpartition('.')[2])), None)

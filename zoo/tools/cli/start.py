@@ -15,7 +15,7 @@ from zoo.tools.cli.output import argument, print_json, show
 NEXT = {
     'env': 'check it: zoo check-env {file}:MyEnv\ntrain on it: zoo train {file}:MyEnv',
     'policy': 'train it: zoo train cartpole_ppo policy.type=my_ppo --import {file}',
-    'config': 'see all keys: zoo config {file}\ntrain it: zoo train {file}',
+    'config': 'see all keys: zoo config {file} --all\ntrain it: zoo train {file}',
 }
 """What to do next with each kind of file."""
 
