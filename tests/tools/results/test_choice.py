@@ -70,6 +70,13 @@ def test_runs_of_different_envs_are_refused_unless_they_are_allowed() -> None:
     check_same_env(runs[:1])
 
 
+def test_last_is_the_newest_run(runs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('INFO')
+    os.utime(runs / 'b' / '2_rate0.1' / 'metrics.jsonl', (2e9, 2e9))
+    assert [run.path for run in named_runs(['last'])] == [Path('runs/b/2_rate0.1')]
+    assert caplog.messages == ['last is runs/b/2_rate0.1, the newest of 4 runs']
+
+
 def test_repeated_runs_of_one_config_and_seed_are_one_sample(runs: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level('INFO')
     for k, state in enumerate(('done', 'done', 'killed')):  # the newest that is done: the second

@@ -57,13 +57,13 @@ def with_whole_keys(texts: Sequence[str], config: Any) -> Iterator[str]:
     from zoo.run.base_config import JobConfig
 
     for text in texts:
-        head, rest = re.fullmatch(r'([^.=]*)(.*)', text, re.DOTALL).groups()
+        head = re.split(r'[.=]', text, maxsplit=1)[0]
         found = re.compile(rf'(.+\.{re.escape(head)})(?:\.|$)')
         keys = [] if head in JobConfig.model_fields or '-' in head else keys_of(config)
         homes = {match[1] for key in keys if (match := found.match(key))}
         if len(homes) == 1:
             logger.info('%s is the key %s', head, *homes)
-        yield f'{homes.pop()}{rest}' if len(homes) == 1 else text
+        yield homes.pop() + text[len(head) :] if len(homes) == 1 else text
 
 
 def keys_of(config: Any) -> list[str]:

@@ -91,7 +91,7 @@ EPILOG = """first steps:
   zoo train cartpole_ppo                 a bundled config; zoo list configs shows them all
   zoo init my_env.py                     an env of your own to start from
   zoo train my_env.py:MyEnv              trains on it
-  zoo eval runs/MyEnv/RUN --import my_env.py    evaluates what was trained; train prints this line
+  zoo eval MyEnv --import my_env.py      evaluates the newest run of runs/MyEnv
 
 zoo help COMMAND shows the options of a command."""
 

@@ -30,7 +30,7 @@ _RUNS = (
         'runs',
         nargs='+',
         metavar='RUN',
-        help='run folders, folders that hold some, or a name in runs/, e.g. cartpole_ppo',
+        help='run folders, folders that hold some, a name in runs/, e.g. cartpole_ppo, or last',
     ),
     argument(
         '--metric',

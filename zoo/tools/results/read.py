@@ -98,7 +98,7 @@ class Run:
     @property
     def time(self) -> float:
         """When it wrote its last line, in seconds since 1970; 0.0 if that is not known."""
-        return next((file.stat().st_mtime for file in (self.path / METRICS, self.path) if file.exists()), 0.0)
+        return _time(self.path)
 
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """Env steps [n] and values [n] of the lines that have the metric. Raises: UserError with close names if none has."""
@@ -324,13 +324,42 @@ def _last(column: np.ndarray) -> float:
 
 
 def named_runs(words: Sequence[str | os.PathLike[str]]) -> list[Run]:
-    """The `samples` of words that are run folders, folders that hold some, or names of experiments in the folder `runs`.
+    """The `samples` of words that are run folders, folders that hold some, names in the folder `runs`, or 'last'.
 
     Raises: UserError as `find_runs`.
     """
-    root = Path(LoggerConfig().root)
-    paths = [root / word if not Path(word).exists() and (root / word).is_dir() else Path(word) for word in words]
-    return samples([read_run(path) for path in find_runs(paths)])
+    return samples([read_run(path) for path in find_runs([_place(word) for word in words])])
+
+
+def one_run(word: str) -> Path:
+    """The run, or file, that a word names where one is wanted: of a folder that holds several, the newest one, said in a line."""
+    path = _place(word)
+    is_one = path.is_file() or (path / CONFIG).exists() or (path / 'checkpoints').exists()
+    return path if is_one else _newest_in(path, word)
+
+
+def _place(word: str | os.PathLike[str]) -> Path:
+    """The path that a word is, or has in the folder `runs`; of 'last' the newest run there."""
+    path, root = Path(word), Path(LoggerConfig().root)
+    if path.exists():
+        return path
+    if path == Path('last'):
+        return _newest_in(root, word)
+    return root / path if (root / path).is_dir() else path
+
+
+def _newest_in(folder: Path, word: str | os.PathLike[str]) -> Path:
+    """The newest run in a folder, of those with a checkpoint if there are any; the folder itself if it holds none."""
+    runs = [file.parent for file in folder.rglob(CONFIG)]
+    if not runs:
+        return folder
+    newest = max(runs, key=lambda run: (any(run.glob('checkpoints/*.safetensors')), _time(run)))
+    logger.info('%s is %s, the newest of %d %s', word, newest, len(runs), 'run' if len(runs) == 1 else 'runs')
+    return newest
+
+
+def _time(folder: Path) -> float:
+    return next((file.stat().st_mtime for file in (folder / METRICS, folder) if file.exists()), 0.0)
 
 
 def sides_of(words: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run]]:
