@@ -63,6 +63,7 @@ ARGUMENTS = {
     'plot': (
         *_COMPARED,
         argument('--output', '-o', metavar='FILE', help='the picture: .svg, .png or .pdf'),
+        argument('--theme', choices=('light', 'dark'), default='light', help='the colours of the picture (light)'),
         argument(
             '--x', default='env_step', choices=('env_step', 'wall_s'), help='along the horizontal axis (env_step)'
         ),
@@ -83,8 +84,8 @@ ARGUMENTS = {
 }
 NOTES = {
     'plot': """Runs that differ only in their seed are one line: at each step the interquartile mean of the runs (without the highest
-and the lowest quarter), and a 95% bootstrap interval. A run is never continued beyond its end: from there on the line is
-dotted, and the legend says of how many runs it is.
+and the lowest quarter), and a 95% bootstrap interval. A run that reached its stop_value keeps its
+last return; after the end of any other one the line is dotted, and the legend says of how many runs it is.
 
   zoo plot runs/cartpole_ppo -o curve.svg
   zoo plot runs/cartpole_ppo runs/cartpole_ppg -o curve.png --x wall_s
@@ -158,7 +159,7 @@ def run_plot(args: argparse.Namespace) -> None:
     check_same_env(runs, args.allow_different_envs)
     metric, found = resolve_metric(runs, args.metric), groups(runs)
     if args.output is not None:
-        save(figure(found, metric, args.x, args.stat), Path(args.output))
+        save(figure(found, metric, args.x, args.stat, theme=args.theme), Path(args.output))
     drawn = f'{args.output}: {metric} of {_count(len(runs), "run")} in {_count(len(found), "line")}'
     show(args, _curve_numbers(found, metric, args) if args.json else {}, drawn)
 

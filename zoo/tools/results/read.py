@@ -86,6 +86,11 @@ class Run:
         return int(max(_number_or_0(self.result.get('env_step')), _last(self.columns['env_step'])))
 
     @property
+    def is_solved(self) -> bool:
+        """Whether it ended since an evaluation reached policy.eval.stop_value: its policy changes no more."""
+        return self.state == 'done' and _reached_stop(self.config, self.columns)
+
+    @property
     def wall_s(self) -> float:
         """Seconds that it trained, evaluations and all else included, as far as they are known; 0.0 if they are not."""
         return max(_number_or_0(self.result.get('wall_s')), _last(self.columns['wall_s']), 0.0)
@@ -139,9 +144,12 @@ def _state(folder: Path, config: dict[str, Any], columns: dict[str, np.ndarray],
         return next((known for known in ENDS if known == result.get('state')), 'killed')
     last = columns['env_step'][-1] if len(columns['env_step']) else 0.0
     rollout = value_at(config, 'policy.collect.n_sample') or 0
-    stop_value, best = value_at(config, 'policy.eval.stop_value'), columns.get('eval/return_mean')
-    has_stopped = stop_value is not None and best is not None and bool((best >= stop_value).any())
-    return 'done' if has_stopped or last + rollout > config.get('max_env_step', 0) else 'stopped'
+    return 'done' if _reached_stop(config, columns) or last + rollout > config.get('max_env_step', 0) else 'stopped'
+
+
+def _reached_stop(config: dict[str, Any], columns: dict[str, np.ndarray]) -> bool:
+    stop_value, returns = value_at(config, 'policy.eval.stop_value'), columns.get('eval/return_mean')
+    return stop_value is not None and returns is not None and bool((returns >= stop_value).any())
 
 
 def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
