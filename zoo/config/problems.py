@@ -53,16 +53,11 @@ def _other_name(section: str, key: str, siblings: list[str], known: list[str]) -
 
 def _guess(section: str, key: str, siblings: list[str], known: list[str]) -> str:
     """The closest names of the section, or if others are much closer those; else all of the section."""
-    own = [path.rsplit('.', 1)[-1] for path in known]
-    near = closest(key, {*siblings, *own, *names()}, n=9)
+    near = closest(key, {*siblings, *(path.rsplit('.', 1)[-1] for path in known), *names()}, n=9)
     close = [f'{section}.{name}' if section else name for name in near if name in siblings]
     close = close or [path for name in near for path in known if path.rsplit('.', 1)[-1] == name]
-    close = close or [
-        f'{here.path}, which has the name {name} elsewhere'
-        for name in near[:1]
-        for here in [names()[name]]
-        if isinstance(here, Here)
-    ]
+    if near and not close and isinstance(here := names()[near[0]], Here):
+        return f'did you mean {here.path}, which has the name {near[0]} elsewhere?'
     if close:
         return f'did you mean {" or ".join(close[:2])}?'
     return f'the keys of {section or "the config"} are {", ".join(siblings) or "none"}.'

@@ -31,7 +31,12 @@ def complete(parser: argparse.ArgumentParser) -> None:
     import argcomplete
 
     commands: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    completers = {'config': _configs, 'overrides': _keys, 'env': _envs, 'kind': _kinds}
+    completers: dict[str, Any] = {
+        'config': _configs,
+        'overrides': lambda parsed_args, **_: [f'{key}=' for key in keys_of(parsed_args.config)],
+        'env': _envs,
+        'kind': lambda action, **_: (action.help or '').split(', '),
+    }
     for name in ('train', 'sweep', 'config', 'list', 'bench'):
         for action in commands.choices[name]._actions:
             if action.dest in completers:
@@ -46,16 +51,6 @@ def _configs(prefix: str, **_: object) -> list[str]:
     from zoo.config.source import bundled_configs
 
     return [*bundled_configs(), *FilesCompleter(('py', 'yaml', 'yml'))(prefix)]
-
-
-def _keys(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """The keys of the config that was named, or of the default one."""
-    return [f'{key}=' for key in keys_of(parsed_args.config)]
-
-
-def _kinds(action: argparse.Action, **_: object) -> list[str]:
-    """The words that the help of the argument lists."""
-    return (action.help or '').split(', ')
 
 
 def _envs(prefix: str, **_: object) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
-from zoo.tools.cli.output import Argument, argument, columns, print_json, show, watch_calls_of
+from zoo.tools.cli.output import Argument, argument, columns, print_json, show, watch_calls_of, write_output
 
 if TYPE_CHECKING:
     from zoo.env.config import EnvConfig
@@ -195,10 +195,7 @@ _FORMATS = {
 def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Writes what an episode lacks, NaN, as null, which JSON has, or an empty cell of CSV."""
     rows = [{name: None if value != value else value for name, value in row.items()} for row in rows]
-    try:
-        path.write_text(_FORMATS[path.suffix](rows), encoding='utf-8')
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror}); name another file') from error
+    write_output(path, _FORMATS[path.suffix](rows).encode())
 
 
 def run_play(args: argparse.Namespace) -> int:

@@ -222,17 +222,11 @@ def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, un
 def _meaning_of(option: str, value: str) -> str:
     """What an option of another library is here, e.g. --learning-rate; '' if it is not known."""
     from zoo.config.names import Here, look_up
+    from zoo.tools.cli.choice import keys_of
 
     name = option.lstrip('-').replace('-', '_')
-    found = look_up(name) or _own_key(name)
+    own = (Here(key) for key in keys_of(None) if name in (key, key.rpartition('.')[2]))
+    found = look_up(name) or next(own, None)
     if isinstance(found, Here) and not found.forms and not found.note:
         return f'settings are written KEY=VALUE: {found.path}={value or "..."}'
     return found.sentence().rstrip('.') if found else ''
-
-
-def _own_key(name: str) -> Any:
-    """The key of zoo whose last word this is, as an entry of the table; None if there is none."""
-    from zoo.config.names import Here
-    from zoo.tools.cli.choice import keys_of
-
-    return next((Here(key) for key in keys_of(None) if name in (key, key.rpartition('.')[2])), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -116,10 +117,11 @@ def run_runs(args: argparse.Namespace) -> None:
 
 
 def table(rows: Sequence[RunRow]) -> str:
-    """Runs as lines with aligned columns; only a terminal is shown less than all of a long label."""
-    from zoo.tools.results.table import HEADS, LABEL, as_texts
+    """Runs as lines with aligned columns; a terminal is shown those columns that fit."""
+    from zoo.tools.results.table import HEADS, as_text, fitting
 
-    return columns([HEADS, *as_texts(rows, LABEL if sys.stdout.isatty() else None)])
+    texts = [HEADS, *map(as_text, rows)]
+    return columns(fitting(texts, shutil.get_terminal_size().columns) if sys.stdout.isatty() else texts)
 
 
 def _readable(folders: Sequence[str]) -> list[Run]:

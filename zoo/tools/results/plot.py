@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from zoo.core.errors import UserError, need
-from zoo.core.files import whole_file
+from zoo.tools.cli.output import write_output
 from zoo.tools.results.read import Run
 from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Band, Stat, band
 
@@ -99,12 +99,10 @@ def figure(
 def save(drawn: Figure, path: Path) -> None:
     """Writes a figure as .svg, .png or .pdf, whole or not at all. Raises: UserError if it cannot be written."""
     check_path(path)
-    data = svg_text(drawn, is_file=True).encode() if path.suffix.lower() == '.svg' else _bytes(drawn, path.suffix[1:])
-    try:
-        with whole_file(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror}); name another file with -o') from error
+    write_output(
+        path,
+        svg_text(drawn, is_file=True).encode() if path.suffix.lower() == '.svg' else _bytes(drawn, path.suffix[1:]),
+    )
 
 
 def check_path(path: Path) -> None:

@@ -100,11 +100,6 @@ class Run:
         """Env steps per second of wall_s; None if that is not known."""
         return self.env_step / self.wall_s if self.wall_s > 0 else None
 
-    @property
-    def time(self) -> float:
-        """When it wrote its last line, in seconds since 1970; 0.0 if that is not known."""
-        return _time(self.path)
-
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """Env steps [n] and values [n] of the lines that have the metric. Raises: UserError with close names if none has."""
         if metric not in self.columns:
@@ -219,10 +214,10 @@ def samples(runs: Sequence[Run]) -> list[Run]:
 
     A repeated seed gives the same numbers again and no sample of its own; the log names the runs that are left out.
     """
-    ordered = sorted(runs, key=lambda run: (run.state == 'done', run.time, run.path.name))
+    ordered = sorted(runs, key=lambda run: (run.state == 'done', time_of(run.path), run.path.name))
     kept = list({(_identity(run), run.seed): run for run in ordered}.values())
     if left := [str(run.path) for run in runs if run not in kept]:
-        more = f' and {len(left) - N_NAMED} more' if len(left) > N_NAMED else ''
+        more = f' and {len(left) - N_NAMED} more' * (len(left) > N_NAMED)
         who = f'{len(left)} {"run repeats" if len(left) == 1 else "runs repeat"}'
         logger.info('%s the config and seed of another one, so left out: %s%s', who, ', '.join(left[:N_NAMED]), more)
     return [run for run in runs if run in kept]
@@ -361,12 +356,13 @@ def _newest_in(folder: Path, word: str | os.PathLike[str]) -> Path:
     runs = [file.parent for file in folder.rglob(CONFIG)]
     if not runs:
         return folder
-    newest = max(runs, key=lambda run: (any(run.glob('checkpoints/*.safetensors')), _time(run)))
+    newest = max(runs, key=lambda run: (any(run.glob('checkpoints/*.safetensors')), time_of(run)))
     logger.info('%s is %s, the newest of %d %s', word, newest, len(runs), 'run' if len(runs) == 1 else 'runs')
     return newest
 
 
-def _time(folder: Path) -> float:
+def time_of(folder: Path) -> float:
+    """When a run wrote its last line, in seconds since 1970; 0.0 if that is not known."""
     return next((file.stat().st_mtime for file in (folder / METRICS, folder) if file.exists()), 0.0)
 
 
