@@ -26,6 +26,7 @@ import ray  # noqa: E402  it reads the variables above
 from ray.exceptions import RayError  # noqa: E402
 
 from zoo.core.errors import UserError, show_error  # noqa: E402
+from zoo.core.processes import n_core
 
 CONNECT_S = 5.0  # for the first contact: Ray itself tries for two minutes and then ends the process
 END_S = 3.0  # that processes have to end by themselves
@@ -172,10 +173,9 @@ def cause_of(error: RayError, place: Place | None) -> str:
 
 
 def _local_cpus(wanted: float) -> int:
-    n_core = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-    if wanted > n_core:
-        logger.warning('the run asks for %g CPUs and this machine has %d: they share them', wanted, n_core)
-    return max(n_core, ceil(wanted))
+    if wanted > n_core():
+        logger.warning('the run asks for %g CPUs and this machine has %d: they share them', wanted, n_core())
+    return max(n_core(), ceil(wanted))
 
 
 def _refuse_unreachable(address: str) -> None:

@@ -136,3 +136,8 @@ def _watch(parent_pid: int, has_ended: Callable[[float], object]) -> None:
     while os.getppid() == parent_pid and not has_ended(WATCH_S):
         pass
     os._exit(1)
+
+
+def n_core() -> int:
+    """How many processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

@@ -19,6 +19,7 @@ import torch
 
 from zoo.core.errors import show_error
 from zoo.core.files import read_small, whole_file
+from zoo.core.processes import n_core
 from zoo.core.streams import without_passwords
 from zoo.core.version import VERSION
 
@@ -171,11 +172,6 @@ def machine() -> dict[str, str | int]:
     if torch.cuda.is_available():
         found['gpu'] = torch.cuda.get_device_name()
     return found
-
-
-def n_core() -> int:
-    """How many processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
 def command() -> list[str]:

@@ -204,7 +204,7 @@ def test_inspect_env_stops_after_limit_s() -> None:
 
 @pytest.mark.slow
 def test_inspect_env_recommends_what_the_time_of_a_step_pays_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zoo.env.inspection.inspect._n_core', lambda: 4)  # on one core nothing is gained
+    monkeypatch.setattr('zoo.env.inspection.inspect.n_core', lambda: 4)  # on one core nothing is gained
     slow, fast = (report_of(env).facts for env in (SleepyEnv, limit_env))
     assert slow['vectorization'] == 'async' and 'one after the other' in slow['vectorization_why']
     assert fast['vectorization'] == 'sync' and fast['worker_ms'] > fast['step_ms']
@@ -253,6 +253,7 @@ def test_inspect_env_maker_that_no_process_can_be_given_is_said() -> None:
 def test_inspect_env_time_limit_and_wrappers_are_those_of_the_env() -> None:
     facts = report_of('Pendulum-v1').facts
     assert facts['time_limit'] == 200 and facts['wrappers'][0] == 'TimeLimit'
+    assert 'MaskEnv' not in inspect_env(EnvConfig(id='Taxi-v4'), n_step=10).facts['wrappers']  # zoo's own
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ SPACES = Box(0.0, 1.0, (4,), np.float32), Discrete(2)
 
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zoo.env.inspection.inspect._n_core', lambda: 4)
+    monkeypatch.setattr('zoo.env.inspection.inspect.n_core', lambda: 4)
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_advise_weighs_the_step_against_a_worker(step_s: float, wanted: str) -> 
 
 @pytest.mark.slow
 def test_advise_on_one_core_is_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zoo.env.inspection.inspect._n_core', lambda: 1)
+    monkeypatch.setattr('zoo.env.inspection.inspect.n_core', lambda: 1)
     assert advise(EnvConfig(id=limit_env), 0.1, SPACES).vectorization == 'sync'
 
 

@@ -85,5 +85,5 @@ def test_repeated_runs_of_one_config_and_seed_are_one_sample(runs: Path, caplog:
         os.utime(runs / 'a' / f'2_again{k}' / 'metrics.jsonl', (2e9 + k, 2e9 + k))
     assert [run.path.name for run in named_runs(['a'])] == ['1_seed1', '2_again1']
     left = 'runs/a/1_seed0, runs/a/2_again0, runs/a/2_again2'
-    assert caplog.messages == [f'3 runs repeat the config and seed of another one, so left out: {left}']
+    assert caplog.messages == [f'left out, since another run has the same config and seed: {left}']
     assert [len(side) for side in sides_of(['a', 'b']).values()] == [2, 1, 1]

@@ -58,9 +58,8 @@ def with_whole_keys(texts: Sequence[str], config: Any) -> Iterator[str]:
 
     for text in texts:
         head = re.split(r'[.=]', text, maxsplit=1)[0]
-        found = re.compile(rf'(.+\.{re.escape(head)})(?:\.|$)')
         keys = [] if head in JobConfig.model_fields or '-' in head else keys_of(config)
-        homes = {match[1] for key in keys if (match := found.match(key))}
+        homes = {match[1] for key in keys if (match := re.match(rf'(.+\.{re.escape(head)})(?:\.|$)', key))}
         if len(homes) == 1:
             logger.info('%s is the key %s', head, *homes)
         yield homes.pop() + text[len(head) :] if len(homes) == 1 else text

@@ -29,6 +29,7 @@ KINDS = {
     'parts': 'parts of an update that a config may exchange, with their options',
 }
 
+# the keys that docs/configs.md says people turn
 COMMON = (
     'env.collector_env_num',
     *(f'policy.collect.{key}' for key in ('n_step', 'discount_factor', 'gae_lambda')),
@@ -36,7 +37,6 @@ COMMON = (
     *(f'policy.learn.{key}' for key in ('clip_ratio', 'target_kl', 'reward_norm', 'value_norm')),
     *(f'policy.model.{key}' for key in ('obs_norm', 'hidden_sizes', 'log_std_init')),
 )
-"""The keys that docs/configs.md says people turn."""
 NOTES = {
     'config': """A WORD finds keys by their name, by their meaning, and by the name that they have in other libraries:
 
@@ -184,10 +184,9 @@ def run_config(args: argparse.Namespace) -> None:
         or f'{row.key}.'.startswith(tuple(f'{name}.' for name in named))
     ]
     if not rows:
-        problem = (
+        raise UserError(
             others or f'no key has {" or ".join(words)} in its name or meaning; zoo config CONFIG --all shows all keys'
         )
-        raise UserError(problem)
     data = {
         row.key: {'value': row.value, 'description': row.description, 'range': row.wanted, 'origin': row.origin}
         for row in rows

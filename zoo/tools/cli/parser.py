@@ -142,7 +142,12 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     words = _command_first([*words[1:2], '--help'] if words[0] == 'help' else words)  # zoo help train: zoo train --help
     _check_command(words)
     parser = make_parser([word for word in words if word in COMMANDS][:1])
-    args, rest = parser.parse_known_args(_with_numbers(words))
+    followed = zip(words, [*words[1:], ''], strict=True)
+    # --profile has its default where no number follows; argparse would take the next word, an override
+    args, rest = parser.parse_known_args(
+        f'{word}={PROFILED}' if word == '--profile' and not after.lstrip('-')[:1].isdigit() else word
+        for word, after in followed
+    )
     if args.command is None:
         raise UserError(
             f'{" ".join(words)} names no command; the commands are {", ".join(COMMANDS)}; zoo help says what they do'
@@ -188,15 +193,6 @@ def _check_command(words: Sequence[str]) -> None:
     if word in bundled_configs() or word.endswith(('.yaml', '.yml', '.py')) or ':' in word:
         raise UserError(f'there is no command {word!r}; to train it: zoo train {word}')
     raise UserError(f'there is no command {word!r}; the commands are {", ".join(COMMANDS)}; zoo help says what they do')
-
-
-def _with_numbers(argv: Sequence[str]) -> list[str]:
-    """Gives `--profile` its default where no number follows; argparse would take the next word, an override."""
-    followed = zip(argv, [*argv[1:], ''], strict=True)
-    return [
-        f'{word}={PROFILED}' if word == '--profile' and not after.lstrip('-')[:1].isdigit() else word
-        for word, after in followed
-    ]
 
 
 def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, unknown: list[str]) -> str:

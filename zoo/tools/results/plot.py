@@ -33,6 +33,7 @@ PAPER: dict[Theme, dict[str, str]] = {
     'light': {'paper': '#ffffff', 'ink': '#1f2328', 'rule': '#d8dce0'},
     'dark': {'paper': '#16181c', 'ink': '#e4e6ea', 'rule': '#3a3f46'},
 }
+# curves that say how a run went, by importance; others go by the name of the metric
 TITLES = {
     'eval/success_rate': 'Share of episodes with success',
     'eval/return_mean': 'Return in evaluations',
@@ -44,7 +45,6 @@ TITLES = {
     'learn/value_loss': 'Loss of the value function',
     'time/env_step_per_s': 'Env steps per second',
 }
-"""What curves are called that say how a run went, by importance; others go by the name of the metric."""
 N_MARKER = 8  # on a line
 LINE_HEIGHT, N_LINE = 0.19, 4  # of a legend: inches of a line, and lines that the size of a figure has room for
 N_CHANGE = 3  # of the number of runs, that a legend lists

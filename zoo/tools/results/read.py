@@ -217,9 +217,8 @@ def samples(runs: Sequence[Run]) -> list[Run]:
     ordered = sorted(runs, key=lambda run: (run.state == 'done', time_of(run.path), run.path.name))
     kept = list({(_identity(run), run.seed): run for run in ordered}.values())
     if left := [str(run.path) for run in runs if run not in kept]:
-        more = f' and {len(left) - N_NAMED} more' * (len(left) > N_NAMED)
-        who = f'{len(left)} {"run repeats" if len(left) == 1 else "runs repeat"}'
-        logger.info('%s the config and seed of another one, so left out: %s%s', who, ', '.join(left[:N_NAMED]), more)
+        named = [*left[:N_NAMED], *([f'{len(left) - N_NAMED} more'] if len(left) > N_NAMED else [])]
+        logger.info('left out, since another run has the same config and seed: %s', ', '.join(named))
     return [run for run in runs if run in kept]
 
 
@@ -337,18 +336,15 @@ def named_runs(words: Sequence[str | os.PathLike[str]]) -> list[Run]:
 def one_run(word: str) -> Path:
     """The run, or file, that a word names where one is wanted: of a folder that holds several, the newest one, said in a line."""
     path = _place(word)
-    is_one = path.is_file() or (path / CONFIG).exists() or (path / 'checkpoints').exists()
-    return path if is_one else _newest_in(path, word)
+    return path if any((path / name).exists() for name in (CONFIG, 'checkpoints')) else _newest_in(path, word)
 
 
 def _place(word: str | os.PathLike[str]) -> Path:
     """The path that a word is, or has in the folder `runs`; of 'last' the newest run there."""
     path, root = Path(word), Path(LoggerConfig().root)
-    if path.exists():
-        return path
-    if path == Path('last'):
+    if path == Path('last') and not path.exists():
         return _newest_in(root, word)
-    return root / path if (root / path).is_dir() else path
+    return path if path.exists() or not (root / path).is_dir() else root / path
 
 
 def _newest_in(folder: Path, word: str | os.PathLike[str]) -> Path:

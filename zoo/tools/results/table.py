@@ -12,8 +12,8 @@ from zoo.tools.results.read import DEFAULT_METRICS, Run, groups, time_of
 
 Order = Literal['time', 'return', 'steps', 'name']
 HEADS = ('run', 'config', 'policy', 'env', 'seed', 'env steps', 'last', 'best', 'steps/s', 'state')
+# columns that a narrow terminal is not shown, the first one first
 LEAST = ('steps/s', 'policy', 'env', 'best', 'config', 'seed')
-"""Columns that a narrow terminal is not shown, the first one first."""
 
 
 class RunRow(NamedTuple):
@@ -47,9 +47,21 @@ def row_of(run: Run, label: str | None = None) -> RunRow:
     metric = next((name for name in DEFAULT_METRICS if name in run.columns), None)
     values = run.curve(metric)[1].tolist() if metric is not None else []
     last, best = (values[-1], max(values)) if values else (None, None)
-    reason = str(run.result.get('error') or run.result.get('stop_reason') or '')
-    names = run.exp_name, label or run.exp_name, run.policy_type, run.env_id, run.seed
-    return RunRow(run.path, *names, run.env_step, last, best, run.speed, run.state, reason, time_of(run.path))
+    return RunRow(
+        run.path,
+        run.exp_name,
+        label or run.exp_name,
+        run.policy_type,
+        run.env_id,
+        run.seed,
+        run.env_step,
+        last,
+        best,
+        run.speed,
+        run.state,
+        str(run.result.get('error') or run.result.get('stop_reason') or ''),
+        time_of(run.path),
+    )
 
 
 def sorted_rows(rows: Sequence[RunRow], order: Order = 'time') -> list[RunRow]:
@@ -89,12 +101,13 @@ def as_text(row: RunRow, root: Path | None = None) -> tuple[str, ...]:
 
 def as_data(row: RunRow) -> dict[str, Any]:
     """A row for programs."""
-    time = datetime.fromtimestamp(row.time).isoformat(timespec='seconds')
-    return {**row._asdict(), 'path': str(row.path), 'time': time}
+    return row._asdict() | {
+        'path': str(row.path),
+        'time': datetime.fromtimestamp(row.time).isoformat(timespec='seconds'),
+    }
 
 
 def number_text(value: float | None) -> str:
     """A number to read: 475.3, 12,345; '-' for none."""
-    if value is None:
-        return '-'
-    return f'{value:.4g}' if abs(value) < 10_000 else f'{value:,.0f}'
+    form = '.4g' if value is None or abs(value) < 10_000 else ',.0f'
+    return '-' if value is None else f'{value:{form}}'
