@@ -23,11 +23,29 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / 'runs'
 
 
+@pytest.fixture
+def in_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def test_a_name_in_the_folder_of_runs_will_do(runs: Path) -> None:
     assert [run.path for run in named_runs(['a'])] == [Path('runs/a/1_seed0'), Path('runs/a/1_seed1')]
     assert len(named_runs([runs / 'a' / '1_seed1', 'b/2_rate0.1'])) == 2
     with pytest.raises(UserError, match='no run at c'):
         named_runs(['a', 'c'])
+
+
+@pytest.mark.parametrize(
+    ('word', 'said'),
+    [
+        ('zzz', 'no run at zzz; there is no file or folder of that name'),
+        ('z/y', 'no run at z/y; there is nothing at z'),
+    ],
+)
+def test_a_word_that_names_nothing_is_said_once(word: str, said: str, in_empty: Path) -> None:
+    with pytest.raises(UserError, match=f'^{said}$'):
+        named_runs([word])
 
 
 def test_a_folder_of_that_name_comes_first(runs: Path) -> None:

@@ -284,7 +284,8 @@ def _no_run(path: Path) -> str:
         folders = [child.name for child in missing.parent.iterdir() if child.is_dir()]
     near = closest(missing.name, folders)
     words = ' or '.join(str(missing.parent / name) for name in near)
-    return f'no run at {path}; ' + (f'did you mean {words}?' if words else f'there is nothing at {missing}')
+    nothing = 'there is no file or folder of that name' if missing == path else f'there is nothing at {missing}'
+    return f'no run at {path}; ' + (f'did you mean {words}?' if words else nothing)
 
 
 def _columns(path: Path) -> dict[str, np.ndarray]:
