@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from docs.site.coming_from import END, START, with_tables
 from zoo.config.names import names
 from zoo.run.config import explain_config
 from zoo.tools.importers import cleanrl, di_engine, rllib, sb3
+from zoo.tools.importers.page import END, START, with_tables
 
 PAGE = Path(__file__).parents[3] / 'docs' / 'coming_from.md'
 TEXT = PAGE.read_text()
@@ -19,7 +19,7 @@ TABLES = [di_engine.MAIN_ROWS, di_engine.CREATE_ROWS, sb3.ROWS, sb3.KWARGS_ROWS,
 
 
 def test_tables_of_the_page_are_those_of_the_code():
-    assert with_tables(TEXT) == TEXT, 'write them anew: python docs/site/coming_from.py'
+    assert with_tables(TEXT) == TEXT, 'write them anew: python -m zoo.tools.importers.page docs/coming_from.md'
 
 
 def test_every_name_of_the_code_is_on_the_page():

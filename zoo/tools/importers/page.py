@@ -1,7 +1,8 @@
-"""The tables of docs/coming_from.md: `python docs/site/coming_from.py` writes them there anew."""
+"""The tables of docs/coming_from.md: `python -m zoo.tools.importers.page docs/coming_from.md` writes them there anew."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from zoo.config.names import names
 from zoo.tools.importers import cleanrl, di_engine, rllib, sb3
 from zoo.tools.importers.conversion import KeyRow
 
-START, END = '<!-- tables: python docs/site/coming_from.py -->', '<!-- end of tables -->'
+START, END = '<!-- tables: python -m zoo.tools.importers.page docs/coming_from.md -->', '<!-- end of tables -->'
 
 
 def tables() -> str:
@@ -53,5 +54,5 @@ def _pairs(title: str, left: str, right: str, rows: Mapping[str, str]) -> str:
 
 
 if __name__ == '__main__':
-    page = Path(__file__).resolve().parents[1] / 'coming_from.md'
+    page = Path(sys.argv[1])
     page.write_text(with_tables(page.read_text(encoding='utf-8')), encoding='utf-8')
