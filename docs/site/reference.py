@@ -44,7 +44,7 @@ def config_keys() -> str:
     """Every key with its default, meaning and range: all of `ppo`, then what other policies and buffers have besides."""
     rows = _rows(BASE)
     about = (
-        'Made from the code, as `zoo config CONFIG` prints it. First come all keys of the policy `ppo`; then, for each other '
+        'Made from the code, as `zoo config CONFIG --all` prints it. First come all keys of the policy `ppo`; then, for each other '
         'policy, those that it has besides, or with another default. [Configs](../configs.md) says how to change them, and '
         'which ones people turn.'
     )

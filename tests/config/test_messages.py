@@ -29,6 +29,8 @@ LEARN = [path.rsplit('.')[-1] for path in KNOWN if path.startswith('policy.learn
         ('policy.learn', 'gae_lambda', 'it belongs at policy.collect.gae_lambda.'),
         ('policy', 'learning_rate', 'it belongs at policy.learn.learning_rate.'),
         ('', 'learn', 'it belongs at policy.learn.'),
+        ('policy.learn', 'lrate', 'did you mean policy.learn.learning_rate, which has the name lr_rate elsewhere?'),
+        ('', 'gama', 'did you mean policy.collect.discount_factor, which has the name gamma elsewhere?'),
         ('', 'stop_val', 'did you mean policy.eval.stop_value?'),
         ('policy.learn', 'sgd_minibatch_size', 'in zoo it is `policy.learn.batch_size`.'),
         ('', 'total_timesteps', 'in zoo it is `max_env_step`.'),

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from zoo.config.messages import shown
-from zoo.config.names import Here, in_context, look_up
+from zoo.config.names import Here, in_context, look_up, names
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY, Registry, closest
 
 TYPED: dict[str, Registry[Any]] = {'policy.model': MODEL_REGISTRY, 'policy': POLICY_REGISTRY, 'buffer': BUFFER_REGISTRY}
@@ -53,13 +53,13 @@ def _other_name(section: str, key: str, siblings: list[str], known: list[str]) -
 
 def _guess(section: str, key: str, siblings: list[str], known: list[str]) -> str:
     """The closest names of the section, or if others are much closer those; else all of the section."""
-    elsewhere = {p.rsplit('.', 1)[-1] for p in known}
-    near = closest(key, {*siblings, *elsewhere}, n=5)
-    here = [name for name in near if name in siblings]
-    close = [f'{section}.{name}' if section else name for name in here[:2]]
-    close = close or [p for p in known if p.rsplit('.', 1)[-1] in near[:1]][:2]
+    near = closest(key, {*siblings, *(path.rsplit('.', 1)[-1] for path in known), *names()}, n=9)
+    close = [f'{section}.{name}' if section else name for name in near if name in siblings]
+    close = close or [path for name in near for path in known if path.rsplit('.', 1)[-1] == name]
+    if near and not close and isinstance(here := names()[near[0]], Here):
+        return f'did you mean {here.path}, which has the name {near[0]} elsewhere?'
     if close:
-        return f'did you mean {" or ".join(close)}?'
+        return f'did you mean {" or ".join(close[:2])}?'
     return f'the keys of {section or "the config"} are {", ".join(siblings) or "none"}.'
 
 

@@ -123,19 +123,12 @@ def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
     for name in ('config', 'main_config'):
         if isinstance(vars(module).get(name), dict):
             return plain(vars(module)[name])
-    envs = [
-        name for name, value in vars(module).items() if _is_env_class(value) and value.__module__ == module.__name__
-    ]
+    classes = {name: x for name, x in vars(module).items() if isinstance(x, type) and x.__module__ == module.__name__}
+    envs = [name for name, x in classes.items() if all(callable(getattr(x, to, None)) for to in ('reset', 'step'))]
     train = ' or '.join(f'zoo train {label}:{name}' for name in envs[:3])
     raise ConfigError(
         f'{label} has no dict named `config` (or `main_config`); '
         + (f'to train on its env: {train}.' if train else 'define one.')
-    )
-
-
-def _is_env_class(value: Any) -> bool:
-    return (
-        isinstance(value, type) and callable(getattr(value, 'reset', None)) and callable(getattr(value, 'step', None))
     )
 
 

@@ -253,6 +253,7 @@ def test_inspect_env_maker_that_no_process_can_be_given_is_said() -> None:
 def test_inspect_env_time_limit_and_wrappers_are_those_of_the_env() -> None:
     facts = report_of('Pendulum-v1').facts
     assert facts['time_limit'] == 200 and facts['wrappers'][0] == 'TimeLimit'
+    assert 'MaskEnv' not in inspect_env(EnvConfig(id='Taxi-v4'), n_step=10).facts['wrappers']  # zoo's own
 
 
 @pytest.mark.slow

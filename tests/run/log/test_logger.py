@@ -258,14 +258,22 @@ with Logger(sys.argv[1], cfg, 'cartpole [v1]', 100_000) as log:
 
 
 @pytest.mark.long
-def test_console_on_terminal_redraws_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ('width', 'line'),
+    [
+        (110, b'left 0:01:28  train 23.06  last -  best -  1,000/s  12,000/100,000 env steps'),
+        (80, b'left 0:01:28  train 23.06  last -  12,000/100,000 env steps'),  # with name and share 79
+        (60, b'train 23.06  last -  12,000/100,000'),
+    ],
+)
+def test_console_on_terminal_redraws_one_line_that_fits(width: int, line: bytes, tmp_path: Path) -> None:
     master, slave = pty.openpty()
     child = subprocess.Popen(
         [sys.executable, '-c', CONSOLE, str(tmp_path), 'auto'],
         stdout=subprocess.PIPE,
         stderr=slave,
         text=True,
-        env={**environment(), 'COLUMNS': '110'},
+        env={**environment(), 'COLUMNS': str(width)},
     )
     os.close(slave)
     shown = b''
@@ -279,7 +287,7 @@ def test_console_on_terminal_redraws_one_line(tmp_path: Path) -> None:
     assert (child.returncode, out) == (0, 'printed\n'), shown.decode()
     for text in (
         b'cartpole [v1]',
-        b'left 0:01:28  train 23.06  last -  best -  1,000/s  12,000/100,000 env steps',
+        line,
         b'99%',
     ):
         assert text in shown

@@ -57,3 +57,40 @@ def test_mistakes_are_one_line(words: list[str], said: str, capsys: pytest.Captu
     assert main(['convert', *words]) == 2
     out, err = capsys.readouterr()
     assert out == '' and said in err and err.count('\n') == 1
+
+
+DING = """
+main_config = dict(
+    env=dict(collector_env_num=8, n_evaluator_episode=5, env_id='CartPole-v1'),
+    policy=dict(learn=dict(batch_size=64, value_norm={norm!r}), collect=dict(n_sample=256), other=dict({other})),
+)
+create_config = dict(env=dict(type='cartpole'), policy=dict(type='ppo'))
+"""
+
+
+@pytest.mark.parametrize(
+    ('norm', 'other', 'said'),
+    [
+        (True, 'eps=3', '# policy.other.eps is 3, which has no counterpart here'),
+        ('baseline', '', "# policy.learn.value_norm is 'baseline' (text) but must be true or false"),
+    ],
+)
+def test_what_is_translated_is_written_and_the_rest_as_comments(
+    norm: object, other: str, said: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path('ding.py').write_text(DING.format(norm=norm, other=other))
+    assert main(['convert', 'ding.py', '-o', 'mine.yaml', '--quiet']) == 1
+    out, err = capsys.readouterr()
+    text = Path('mine.yaml').read_text()
+    assert said in text and said[2:] in err and out.startswith('mine.yaml is to be completed')
+    config = yaml.safe_load(text)
+    assert config['policy']['learn']['batch_size'] == 64 and config['env']['id'] == 'CartPole-v1'
+
+
+def test_force_writes_over_a_file(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path('ding.py').write_text(DING.format(norm=True, other=''))
+    Path('mine.yaml').write_text('mine')
+    assert main(['convert', 'ding.py', '-o', 'mine.yaml']) == 2
+    assert Path('mine.yaml').read_text() == 'mine' and '--force' in capsys.readouterr().err
+    assert main(['convert', 'ding.py', '-o', 'mine.yaml', '--force']) == 0
+    assert 'CartPole-v1' in Path('mine.yaml').read_text()

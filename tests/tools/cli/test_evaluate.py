@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,21 @@ def test_best_is_the_best_checkpoint_of_the_run(run_dir: Path, capsys: pytest.Ca
     (run_dir.parent / 'empty').mkdir(exist_ok=True)
     assert main(['eval', str(run_dir.parent / 'empty'), '--best']) == 2
     assert 'has no best checkpoint' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('word', ['run', 'runs', 'last', 'runs/run/new'])
+def test_the_newest_run_goes_by_a_name(
+    word: str, run_dir: Path, in_tmp: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level('INFO')
+    for k, name in enumerate(('old', 'new')):
+        shutil.copytree(run_dir, Path('runs', 'run', name))
+        os.utime(Path('runs', 'run', name, 'metrics.jsonl'), (2e9 + k, 2e9 + k))
+    shutil.copytree(run_dir, Path('runs', 'run', 'no_checkpoint'), ignore=shutil.ignore_patterns('*.safetensors'))
+    os.utime(Path('runs', 'run', 'no_checkpoint', 'metrics.jsonl'), (2e9 + 2, 2e9 + 2))
+    assert _json([word], capsys) == _json(['runs/run/new'], capsys)
+    said = [text for text in caplog.messages if 'newest' in text]
+    assert said == ([] if word == 'runs/run/new' else [f'{word} is runs/run/new, the newest of 3 runs'])
 
 
 def test_keys_of_the_env_and_sets_change_where_it_is_evaluated(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,29 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / 'runs'
 
 
+@pytest.fixture
+def in_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def test_a_name_in_the_folder_of_runs_will_do(runs: Path) -> None:
     assert [run.path for run in named_runs(['a'])] == [Path('runs/a/1_seed0'), Path('runs/a/1_seed1')]
     assert len(named_runs([runs / 'a' / '1_seed1', 'b/2_rate0.1'])) == 2
     with pytest.raises(UserError, match='no run at c'):
         named_runs(['a', 'c'])
+
+
+@pytest.mark.parametrize(
+    ('word', 'said'),
+    [
+        ('zzz', 'no run at zzz; there is no file or folder of that name'),
+        ('z/y', 'no run at z/y; there is nothing at z'),
+    ],
+)
+def test_a_word_that_names_nothing_is_said_once(word: str, said: str, in_empty: Path) -> None:
+    with pytest.raises(UserError, match=f'^{said}$'):
+        named_runs([word])
 
 
 def test_a_folder_of_that_name_comes_first(runs: Path) -> None:
@@ -67,3 +86,22 @@ def test_runs_of_different_envs_are_refused_unless_they_are_allowed() -> None:
         check_same_env(runs)
     check_same_env(runs, allow=True)
     check_same_env(runs[:1])
+
+
+def test_last_is_the_newest_run(runs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('INFO')
+    os.utime(runs / 'b' / '2_rate0.1' / 'metrics.jsonl', (2e9, 2e9))
+    assert [run.path for run in named_runs(['last'])] == [Path('runs/b/2_rate0.1')]
+    assert caplog.messages == ['last is runs/b/2_rate0.1, the newest of 4 runs']
+
+
+def test_repeated_runs_of_one_config_and_seed_are_one_sample(runs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('INFO')
+    for k, state in enumerate(('done', 'done', 'killed')):  # the newest that is done: the second
+        write_run(runs / 'a' / f'2_again{k}', made_run([1], [k], seed=0, name='a'))
+        (runs / 'a' / f'2_again{k}' / 'result.json').write_text(f'{{"state": "{state}"}}')
+        os.utime(runs / 'a' / f'2_again{k}' / 'metrics.jsonl', (2e9 + k, 2e9 + k))
+    assert [run.path.name for run in named_runs(['a'])] == ['1_seed1', '2_again1']
+    left = 'runs/a/1_seed0, runs/a/2_again0, runs/a/2_again2'
+    assert caplog.messages == [f'left out, since another run has the same config and seed: {left}']
+    assert [len(side) for side in sides_of(['a', 'b']).values()] == [2, 1, 1]

@@ -68,6 +68,19 @@ def test_band_goes_on_with_fewer_runs_after_the_end_of_one() -> None:
     assert curve.low.tolist() == [1, 1, 1, 1, 1, 1] and curve.high.tolist() == [3, 3, 3, 1, 1, 1]
 
 
+def test_band_keeps_what_reached_stop_value_where_the_policy_is_measured_alone() -> None:
+    runs = [made_run([10, 20, 30, 40], [1, 2, 3, 9]), made_run([11, 21], [5, 8])]
+    for run in runs:
+        run.config['policy']['eval'] = {'stop_value': 8.0}
+        run.columns['learn/entropy'] = run.columns[METRIC]
+    curve = band(runs, METRIC, stat='mean')
+    assert set(curve.n_run) == {2} and curve.center[-1] == 8.5 and curve.n_kept == 1
+    ended = band(runs, 'learn/entropy', stat='mean')
+    assert (
+        ended.n_run[-1] == 1 and ended.center[-1] == 9 and ended.n_kept == 0
+    )  # an optimiser that has stopped has none
+
+
 def test_band_counts_runs_without_the_metric_apart() -> None:
     curve = band([made_run([1, 2], [3, 4]), made_run([1, 2], [5, 6], metric='other')], METRIC)
     assert (curve.n_with, curve.n_without) == (1, 1) and curve.center.tolist() == [3, 4]

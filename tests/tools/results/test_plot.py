@@ -23,7 +23,13 @@ TWO = [made_run([0, 10, 20, 30, 40], [1, 2, 4, 4, 5]), made_run([0, 10, 20], [3,
 
 def words_of(drawn) -> list[str]:
     """The lines of the legend."""
-    return [text.get_text() for text in drawn.legends[0].get_texts()]
+    legend = drawn.axes[0].get_legend() or drawn.legends[0]
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def caption_of(drawn) -> str:
+    """What it says of lines and shades."""
+    return (drawn.get_supxlabel() or drawn.legends[0].get_title().get_text()).replace('\n', ' ')
 
 
 @pytest.mark.slow
@@ -48,7 +54,7 @@ def test_interval_of_a_single_point_is_a_bar() -> None:
     drawn, curve = figure({'made': runs}, METRIC), band(runs, METRIC)
     [bar] = drawn.axes[0].collections
     assert bar.get_segments()[0].tolist() == [[10, curve.low[0]], [10, curve.high[0]]] and curve.low[0] < curve.high[0]
-    assert 'bar: 95% bootstrap interval' in drawn.legends[0].get_title().get_text().replace('\n', ' ')
+    assert 'bar: 95% bootstrap interval' in caption_of(drawn)
     alone = figure({'made': runs[:1]}, METRIC)
     assert not any(bar.get_paths()[0].get_extents().height for bar in alone.axes[0].collections)
 
@@ -78,13 +84,43 @@ def test_legend_says_how_many_runs_each_part_has(runs: list, said: str) -> None:
 def test_axes_and_caption_say_what_is_drawn() -> None:
     drawn = figure({'made': TWO}, METRIC, stat='median')
     axes = drawn.axes[0]
-    assert axes.get_title(loc='left') == 'eval/return_mean on CartPole-v1'
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ('env steps', METRIC)
-    said = drawn.legends[0].get_title().get_text().replace('\n', ' ')
+    assert axes.get_title(loc='left') == 'Return in evaluations on CartPole-v1'
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ('env steps', 'Return in evaluations')
+    said = caption_of(drawn)
     assert said == (
         'line: median of runs; shade: 95% bootstrap interval over runs; dotted: not all runs have values there'
     )
-    assert 'shade' not in figure({'one': TWO[:1]}, METRIC).legends[0].get_title().get_text()
+    assert 'shade' not in caption_of(figure({'one': TWO[:1]}, METRIC))
+
+
+def test_runs_that_reached_stop_value_keep_their_last_value_and_the_caption_says_so() -> None:
+    runs = [made_run([10, 20, 30], [1, 2, 9]), made_run([10, 20], [5, 8], seed=1)]
+    for run in runs:
+        run.config['policy']['eval'] = {'stop_value': 8.0}
+    drawn = figure({'made': runs}, METRIC, stat='mean')
+    [line] = drawn.axes[0].lines
+    assert line.get_xydata().tolist() == [[10, 3], [20, 5], [30, 8.5]]  # 8.5: the mean of 9 and the 8 that is kept
+    assert drawn.axes[0].get_xlim()[0] == 0 and words_of(drawn) == ['made: 2 runs']
+    assert caption_of(drawn).endswith('; 1 run reached stop_value and kept the last value')
+
+
+def test_legend_is_in_the_axes_where_it_fits() -> None:
+    assert figure({'made': TWO}, METRIC).axes[0].get_legend() is not None
+    assert figure({'made': TWO, 'x' * 60: TWO}, METRIC).axes[0].get_legend() is None
+
+
+@pytest.mark.parametrize(
+    ('values', 'said'),
+    [
+        ([-1_100, -1_000], ['-1.10k', '-1.08k', '-1.06k', '-1.04k', '-1.02k', '-1.00k']),
+        ([0, 500], ['0', '100', '200', '300', '400', '500']),
+        ([0, 5_000], ['0', '1k', '2k', '3k', '4k', '5k']),
+    ],
+)
+def test_ticks_of_an_axis_have_one_unit_and_as_many_digits(values: list[float], said: list[str]) -> None:
+    axes = figure({'made': [made_run([0, 10], values)]}, METRIC).axes[0]
+    axes.yaxis.set_ticks(np.linspace(*values, 6))
+    assert [text.get_text() for text in axes.get_yticklabels()] == said
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.real_runs import made_run, write_run
 from zoo.tools.results.read import read_run
-from zoo.tools.results.table import HEADS, as_data, as_text, as_texts, row_of, rows_of, sorted_rows
+from zoo.tools.results.table import HEADS, as_data, as_text, fitting, row_of, rows_of, sorted_rows
 
 
 def test_row_has_last_and_best_return_and_steps_per_second(tmp_path: Path) -> None:
@@ -35,15 +35,14 @@ def test_rows_of_one_name_say_how_their_configs_differ(tmp_path: Path) -> None:
     assert as_data(rows[0])['label'] == as_text(rows[0])[1] == 'made rate=0.1' and rows[0].exp_name == 'made'
 
 
-def test_long_labels_are_cut_in_the_middle_and_never_look_alike(tmp_path: Path) -> None:
-    row = row_of(read_run(write_run(tmp_path / 'a', made_run([], []))))
-
-    def shown(labels: list[str], n_letter: int | None) -> list[str]:
-        return [text[1] for text in as_texts([row._replace(label=label) for label in labels], n_letter)]
-
-    assert shown(['abcdefghij', 'short'], 7) == ['abc…hij', 'short']
-    assert shown(['abcdefghij'], None) == ['abcdefghij']
-    assert shown(['a' * 20 + kind + 'b' * 20 for kind in 'xy'], 15) == ['a' * 20 + kind + 'b' * 20 for kind in 'xy']
+def test_a_narrow_terminal_is_shown_the_columns_that_fit(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / '20261124-153700_seed0', made_run([100], [500.0], name='cartpole_ppo')))
+    row = row_of(run)._replace(state='done', reason='policy.eval.stop_value is reached')
+    texts = [HEADS, as_text(row, tmp_path)]
+    # widths: 21 12 6 11 4 9 4 4 7 5 and 9 gaps of 2 are 101
+    assert fitting(texts, 101) == [HEADS, (*texts[1][:-1], 'done')]
+    assert fitting(texts, 100)[0] == tuple(head for head in HEADS if head != 'steps/s')
+    assert fitting(texts, 10)[0] == ('run', 'env steps', 'last', 'state')
 
 
 @pytest.mark.parametrize('order, seeds', [('return', [1, 0, 2]), ('steps', [2, 0, 1]), ('name', [0, 1, 2])])

@@ -136,18 +136,18 @@ def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasi
 
     Args: step_s: seconds of one step of one env; spaces: of its observations and actions.
     """
-    n_env, n_core = cfg.collector_env_num, processes.n_core()
+    n_env, n_cpu = cfg.collector_env_num, processes.n_core()
     try:
         worker_s = worker_seconds(spaces, min(n_env, N_WORKER), cfg.step_timeout)
     except (Exception, SystemExit) as error:  # without processes, or with spaces that no shared memory takes
         return VectorizationAdvice('sync', f'no worker process could be timed here ({show_error(error)})', None)
     in_turn = n_env * step_s
-    at_once = n_env * (worker_s + step_s / min(n_env, n_core))
-    is_async = in_turn > GAIN * at_once and n_core > 1
+    at_once = n_env * (worker_s + step_s / min(n_env, n_cpu))
+    is_async = in_turn > GAIN * at_once and n_cpu > 1
     why = (
         f'a step takes {1e3 * step_s:.3g} ms and a worker adds {1e3 * worker_s:.3g} ms: {n_env} envs step in '
-        f'{1e3 * in_turn:.3g} ms one after the other, and in about {1e3 * at_once:.3g} ms in processes on {n_core} '
-        f'core{"s" if n_core > 1 else ""}'
+        f'{1e3 * in_turn:.3g} ms one after the other, and in about {1e3 * at_once:.3g} ms in processes on {n_cpu} '
+        f'core{"s" if n_cpu > 1 else ""}{": about equal" if in_turn > at_once and not is_async else ""}'
     )
     return VectorizationAdvice('async' if is_async else 'sync', why, 1e3 * worker_s)
 
@@ -334,7 +334,10 @@ class _Inspection:
         env = make_env(cfg)
         try:
             obs_space, action_space = env_spaces(env, self._name)
-            self._facts |= {'kind': 'one env', 'wrappers': [type(layer).__name__ for layer in layers(env)][:-1]}
+            self._facts |= {
+                'kind': 'one env',
+                'wrappers': [type(one).__name__ for one in layers(env) if not isinstance(one, MaskEnv)][:-1],
+            }
             self._add_spaces(env, obs_space, action_space)
             self._facts['time_limit'] = step_limit(env)
             self._add_pickle()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -89,6 +90,11 @@ class LiveConsole(Console):
         console.show_cursor(True)  # rich hides the cursor, and a killed run could not restore it
 
     def show(self, env_step: int, text: str) -> None:
+        bar, width = (18 if self._progress.console.width >= 120 else 0), self._progress.console.width
+        for part in (r'  best \S+', r'  \S+/s', ' env steps', r'  left \S+'):  # what a narrow terminal is not shown
+            text = (
+                re.sub(part, '', text) if len(f'{self._progress.tasks[0].description} {text}') + bar > width else text
+            )
         self._progress.update(self._task, completed=env_step, text=text)
         super().show(env_step, text)
 
@@ -228,10 +234,8 @@ class Logger:
         """
         if self._console is None:
             return
-        left = '-'
-        if env_step_per_s > 0:
-            left = str(timedelta(seconds=round(max((self._max_env_step - env_step) / env_step_per_s, 0.0))))
-        # a narrow terminal cuts off the end
+        seconds = (self._max_env_step - env_step) / env_step_per_s if env_step_per_s > 0 else None
+        left = '-' if seconds is None else str(timedelta(seconds=round(max(seconds, 0.0))))
         parts = [
             f'{min(env_step / self._max_env_step, 1.0):4.0%}',
             f'left {left}',

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from zoo.core.errors import UserError
 from zoo.core.registry import closest
 from zoo.tools.cli.output import argument
 
+logger = logging.getLogger('zoo')
 FILES = ('.py', '.yaml', '.yml')
 
 
@@ -48,6 +52,30 @@ def chosen(args: argparse.Namespace, if_none: str = '') -> Any:
     return args.config
 
 
+def with_whole_keys(texts: Sequence[str], config: Any) -> Iterator[str]:
+    """'learning_rate=1e-3' as 'policy.learn.learning_rate=1e-3', said in a line: short keys, where one section has them."""
+    from zoo.run.base_config import JobConfig
+
+    for text in texts:
+        head = re.split(r'[.=]', text, maxsplit=1)[0]
+        keys = [] if head in JobConfig.model_fields or '-' in head else keys_of(config)
+        homes = {match[1] for key in keys if (match := re.match(rf'(.+\.{re.escape(head)})(?:\.|$)', key))}
+        if len(homes) == 1:
+            logger.info('%s is the key %s', head, *homes)
+        yield homes.pop() + text[len(head) :] if len(homes) == 1 else text
+
+
+def keys_of(config: Any) -> list[str]:
+    """The keys of a config; of the default one, where it has a mistake."""
+    from zoo.run.config import explain_config
+
+    try:
+        rows = explain_config(config)
+    except UserError:
+        rows = explain_config({'env': {'id': 'CartPole-v1'}})
+    return [row.key for row in rows]
+
+
 def take_override(args: argparse.Namespace) -> None:
     """Puts the word in the place of the config among the overrides, where no config was given."""
     if args.config is not None and '=' in args.config:
@@ -69,6 +97,7 @@ def _sort(args: argparse.Namespace) -> None:
     for value, key in ((args.seed, 'seed'), (args.steps, 'max_env_step')):
         if value is not None:
             args.overrides = [*args.overrides, f'{key}={value}']
+    args.overrides = [*with_whole_keys(args.overrides, args.config)]
 
 
 def _take_policy(args: argparse.Namespace) -> None:

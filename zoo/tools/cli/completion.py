@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from zoo.core.streams import write_line
+from zoo.tools.cli.choice import keys_of
 from zoo.tools.cli.output import argument
 
 SHELLS = {
@@ -30,7 +31,12 @@ def complete(parser: argparse.ArgumentParser) -> None:
     import argcomplete
 
     commands: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    known = {'config': _configs, 'overrides': _keys, 'env': _envs, 'kind': lambda action, **_: action.help.split(', ')}
+    known: dict[str, Any] = {
+        'config': _configs,
+        'overrides': lambda parsed_args, **_: [f'{key}=' for key in keys_of(parsed_args.config)],
+        'env': _envs,
+        'kind': lambda action, **_: (action.help or '').split(', '),
+    }
     for name in ('train', 'sweep', 'config', 'list', 'bench'):
         for action in commands.choices[name]._actions:
             if action.dest in known:
@@ -45,18 +51,6 @@ def _configs(prefix: str, **_: object) -> list[str]:
     from zoo.config.source import bundled_configs
 
     return [*bundled_configs(), *FilesCompleter(('py', 'yaml', 'yml'))(prefix)]
-
-
-def _keys(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """The keys of the config that was named, or of the default one."""
-    from zoo.core.errors import UserError
-    from zoo.run.config import explain_config
-
-    try:
-        rows = explain_config(parsed_args.config)
-    except UserError:
-        rows = explain_config({'env': {'id': 'CartPole-v1'}})
-    return [f'{row.key}=' for row in rows]
 
 
 def _envs(prefix: str, **_: object) -> list[str]:

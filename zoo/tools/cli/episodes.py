@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
-from zoo.tools.cli.output import Argument, argument, columns, print_json, show, watch_calls_of
+from zoo.tools.cli.output import Argument, argument, columns, print_json, show, watch_calls_of, write_output
 
 if TYPE_CHECKING:
     from zoo.env.config import EnvConfig
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zoo.worker.evaluator import Evaluation
 
 DEMOS = '.npz'
+RUN_HELP = 'a run folder (its newest checkpoint), a checkpoint file, a folder of runs or a name in runs/ (the newest run), or last'
 BEST = Path('checkpoints') / 'best.safetensors'
 
 
@@ -37,7 +38,7 @@ _OVERRIDES = argument(
 def _episodes(n_episode: int) -> tuple[Argument, ...]:
     """The arguments that say which episodes are shown."""
     return (
-        argument('checkpoint', metavar='RUN', help='a run folder (its newest checkpoint), or a checkpoint file'),
+        argument('checkpoint', metavar='RUN', help=RUN_HELP),
         _OVERRIDES,
         argument('--episodes', type=int, default=n_episode, metavar='N', help=f'episodes (default {n_episode})'),
         argument('--seed', type=int, default=0, metavar='N', help='seed of the env (default 0)'),
@@ -51,7 +52,7 @@ def _episodes(n_episode: int) -> tuple[Argument, ...]:
 
 ARGUMENTS = {
     'eval': (
-        argument('checkpoint', metavar='CHECKPOINT', help='a checkpoint file, or a run folder (its newest)'),
+        argument('checkpoint', metavar='CHECKPOINT', help=RUN_HELP),
         _OVERRIDES,
         argument('--episodes', type=int, default=20, metavar='N', help='episodes to run (default 20)'),
         argument('--seed', type=int, default=0, metavar='N', help='seed of the envs (default 0)'),
@@ -135,7 +136,9 @@ def _check_output(args: argparse.Namespace) -> None:
 
 def checkpoint_path(args: argparse.Namespace) -> Path:
     """The checkpoint to load. Raises: UserError if --best finds none."""
-    path = Path(args.checkpoint)
+    from zoo.tools.results.read import one_run
+
+    path = one_run(args.checkpoint)
     if not args.best:
         return path
     if path.is_file():
@@ -192,9 +195,7 @@ _FORMATS = {
 def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Writes what an episode lacks, NaN, as null, which JSON has, or an empty cell of CSV."""
     rows = [{name: None if value != value else value for name, value in row.items()} for row in rows]
-    from zoo.tools.results.plot import write_file
-
-    write_file(path, _FORMATS[path.suffix](rows).encode())
+    write_output(path, _FORMATS[path.suffix](rows).encode())
 
 
 def run_play(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.core.errors import UserError
-from zoo.tools.cli.episodes import checkpoint_path
+from zoo.tools.cli.episodes import RUN_HELP, checkpoint_path
 from zoo.tools.cli.output import argument, show
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ARGUMENTS = {
     'export': (
-        argument('checkpoint', metavar='RUN', help='a run folder (its newest checkpoint), or a checkpoint file'),
+        argument('checkpoint', metavar='RUN', help=RUN_HELP),
         argument('--format', metavar='NAME', help='onnx or torch-export (default: by the ending of FILE, else onnx)'),
         argument('--output', '-o', metavar='FILE', help='the file, .onnx or .pt2 (default policy.onnx, policy.pt2)'),
         argument('--value', action='store_true', help="give the critic's value too, in the unit of returns"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import logging
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ from zoo.tools.cli.output import argument, columns, show, watch_calls_of
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+logger = logging.getLogger('zoo')
 KINDS = {
     'configs': 'bundled configs: env, policy, env steps',
     'envs': 'registered envs and the ids of gymnasium',
@@ -25,10 +29,32 @@ KINDS = {
     'parts': 'parts of an update that a config may exchange, with their options',
 }
 
+# the keys that docs/configs.md says people turn
+COMMON = (
+    'env.collector_env_num',
+    *(f'policy.collect.{key}' for key in ('n_step', 'discount_factor', 'gae_lambda')),
+    *(f'policy.learn.{key}' for key in ('learning_rate', 'batch_size', 'epoch_per_collect', 'entropy_weight')),
+    *(f'policy.learn.{key}' for key in ('clip_ratio', 'target_kl', 'reward_norm', 'value_norm')),
+    *(f'policy.model.{key}' for key in ('obs_norm', 'hidden_sizes', 'log_std_init')),
+)
+NOTES = {
+    'config': """A WORD finds keys by their name, by their meaning, and by the name that they have in other libraries:
+
+  zoo config cartpole_ppo learning_rate
+  zoo config cartpole_ppo policy.learn gamma"""
+}
+
 
 ARGUMENTS = {
     'list': (argument('kind', nargs='?', metavar='KIND', help=', '.join(KINDS)),),
-    'config': (*CHOICE,),
+    'config': (
+        *CHOICE,
+        argument('--common', action='store_true', help='the keys that people turn, as docs/configs.md has them'),
+        argument('--changed', action='store_true', help='the keys that the config or the command sets'),
+        argument(
+            '--all', action='store_true', help='all keys; without these options: those that are common or changed'
+        ),
+    ),
     'check-env': (
         argument('id', metavar='ENV', help="gymnasium id, registered name, 'module:function' or FILE.py:NAME"),
         argument(
@@ -133,25 +159,54 @@ def _summary(named: object) -> str:
 
 
 def run_config(args: argparse.Namespace) -> None:
-    """Prints each key with its value, origin, meaning and range."""
+    """Prints keys with value, origin, meaning and range: those that are common or changed, or that words or options name."""
+    words = [text for text in args.overrides if '=' not in text]
+    args.overrides = [text for text in args.overrides if '=' in text]
     config = chosen(
         args, 'zoo config got neither a config nor --env; name one (zoo list configs shows the bundled ones)'
     )
+    from zoo.config.names import look_up
     from zoo.run.config import explain_config
 
-    rows = explain_config(config, args.overrides)
+    every = explain_config(config, args.overrides)
+    is_plain = not (args.common or args.changed or words)
+    others = ' '.join(entry.sentence() for word in words if (entry := look_up(word, inside=False)))
+    named = tuple(re.findall(r'`([\w.]+)', others))
+    found = re.compile('|'.join(rf'(?<![a-z]){re.escape(word)}' for word in words) or '(?!)', re.IGNORECASE)
+    rows = [
+        row
+        for row in every
+        if args.all
+        or (is_plain and args.json)
+        or ((args.common or is_plain) and row.key in COMMON)
+        or ((args.changed or is_plain) and row.origin not in ('default', 'derived'))
+        or found.search(f'{row.key} {row.description}')
+        or f'{row.key}.'.startswith(tuple(f'{name}.' for name in named))
+    ]
+    if not rows:
+        raise UserError(
+            others or f'no key has {" or ".join(words)} in its name or meaning; zoo config CONFIG --all shows all keys'
+        )
     data = {
         row.key: {'value': row.value, 'description': row.description, 'range': row.wanted, 'origin': row.origin}
         for row in rows
     }
-    values = [f'{row.key} = {row.value!r}' for row in rows]
-    width = min(max(map(len, values)), 50)
+    values = {row.key: f'{row.key} = {row.value!r}' for row in rows}
+    width = min(max(map(len, values.values())), 50)
     origin_width = max(len(row.origin) for row in rows)
+    sections = itertools.groupby(rows, lambda row: row.key.split('.')[: min(2, row.key.count('.'))])
     lines = [
-        f'{value:<{width}}  {row.origin:<{origin_width}}  {row.description} ({row.wanted})'
-        for value, row in zip(values, rows, strict=True)
+        '\n'.join(
+            f'{values[row.key]:<{width}}  {row.origin:<{origin_width}}  {row.description} ({row.wanted})'
+            for row in each
+        )
+        for _, each in sections
     ]
-    show(args, data, '\n'.join(lines))
+    show(args, data, '\n\n'.join(lines))
+    if others:
+        logger.info('%s', others)
+    if len(rows) < len(every):
+        logger.info('%d of %d keys; --all shows all, a word finds some: zoo config CONFIG WORD', len(rows), len(every))
 
 
 def run_check_env(args: argparse.Namespace) -> int:

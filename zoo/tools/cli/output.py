@@ -6,8 +6,11 @@ import argparse
 import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
+from zoo.core.errors import UserError
+from zoo.core.files import whole_file
 from zoo.core.streams import write_line
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -37,6 +40,15 @@ def columns(rows: Iterable[tuple[str, ...]], indent: str = '') -> str:
     ]
     lines = ['  '.join(f'{word:<{width}}' for word, width in zip(row, widths, strict=False)) for row in rows]
     return '\n'.join(f'{indent}{line}'.rstrip() for line in lines)
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Writes the file that a command makes, whole or not at all. Raises: UserError if it cannot be written."""
+    try:
+        with whole_file(path) as file:
+            file.write(data)
+    except OSError as error:
+        raise UserError(f'{path} cannot be written ({error.strerror}); name another file with -o') from error
 
 
 def watch_calls_of(args: argparse.Namespace, step_timeout: float) -> AbstractContextManager[None]:

@@ -91,7 +91,7 @@ EPILOG = """first steps:
   zoo train cartpole_ppo                 a bundled config; zoo list configs shows them all
   zoo init my_env.py                     an env of your own to start from
   zoo train my_env.py:MyEnv              trains on it
-  zoo eval runs/MyEnv/RUN --import my_env.py    evaluates what was trained; train prints this line
+  zoo eval MyEnv --import my_env.py      evaluates the newest run of runs/MyEnv
 
 zoo help COMMAND shows the options of a command."""
 
@@ -142,12 +142,20 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     words = _command_first([*words[1:2], '--help'] if words[0] == 'help' else words)  # zoo help train: zoo train --help
     _check_command(words)
     parser = make_parser([word for word in words if word in COMMANDS][:1])
-    args, rest = parser.parse_known_args(_with_numbers(words))
+    followed = zip(words, [*words[1:], ''], strict=True)
+    # --profile has its default where no number follows; argparse would take the next word, an override
+    args, rest = parser.parse_known_args(
+        f'{word}={PROFILED}' if word == '--profile' and not after.lstrip('-')[:1].isdigit() else word
+        for word, after in followed
+    )
     if args.command is None:
         raise UserError(
             f'{" ".join(words)} names no command; the commands are {", ".join(COMMANDS)}; zoo help says what they do'
         )
-    if unknown := [word for word in rest if '=' not in word or word.startswith('-') or not hasattr(args, 'overrides')]:
+    takes = '=' if args.command != 'config' else ''  # words that may stand after an option
+    if unknown := [
+        word for word in rest if takes not in word or word.startswith('-') or not hasattr(args, 'overrides')
+    ]:
         raise UserError(_unknown_words(parser, args, unknown))
     if rest:
         args.overrides = [*args.overrides, *rest]
@@ -187,15 +195,6 @@ def _check_command(words: Sequence[str]) -> None:
     raise UserError(f'there is no command {word!r}; the commands are {", ".join(COMMANDS)}; zoo help says what they do')
 
 
-def _with_numbers(argv: Sequence[str]) -> list[str]:
-    """Gives `--profile` its default where no number follows; argparse would take the next word, an override."""
-    followed = zip(argv, [*argv[1:], ''], strict=True)
-    return [
-        f'{word}={PROFILED}' if word == '--profile' and not after.lstrip('-')[:1].isdigit() else word
-        for word, after in followed
-    ]
-
-
 def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, unknown: list[str]) -> str:
     """A sentence about words that the command does not take: the nearest option, or the key of the config it may mean."""
     word = next((word for word in unknown if word.startswith('-')), unknown[0])
@@ -219,18 +218,11 @@ def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, un
 def _meaning_of(option: str, value: str) -> str:
     """What an option of another library is here, e.g. --learning-rate; '' if it is not known."""
     from zoo.config.names import Here, look_up
+    from zoo.tools.cli.choice import keys_of
 
     name = option.lstrip('-').replace('-', '_')
-    found = look_up(name) or _own_key(name)
+    own = (Here(key) for key in keys_of(None) if name in (key, key.rpartition('.')[2]))
+    found = look_up(name) or next(own, None)
     if isinstance(found, Here) and not found.forms and not found.note:
         return f'settings are written KEY=VALUE: {found.path}={value or "..."}'
     return found.sentence().rstrip('.') if found else ''
-
-
-def _own_key(name: str) -> Any:
-    """The key of zoo whose last word this is, as an entry of the table; None if there is none."""
-    from zoo.config.names import Here
-    from zoo.run.config import explain_config
-
-    keys = (row.key for row in explain_config({'env': {'id': 'CartPole-v1'}}))
-    return next((Here(key) for key in keys if name in (key, key.rpartition('.')[2])), None)

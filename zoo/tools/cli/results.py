@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ _RUNS = (
         'runs',
         nargs='+',
         metavar='RUN',
-        help='run folders, folders that hold some, or a name in runs/, e.g. cartpole_ppo',
+        help='run folders, folders that hold some, a name in runs/, e.g. cartpole_ppo, or last',
     ),
     argument(
         '--metric',
@@ -63,6 +64,7 @@ ARGUMENTS = {
     'plot': (
         *_COMPARED,
         argument('--output', '-o', metavar='FILE', help='the picture: .svg, .png or .pdf'),
+        argument('--theme', choices=('light', 'dark'), default='light', help='the colours of the picture (light)'),
         argument(
             '--x', default='env_step', choices=('env_step', 'wall_s'), help='along the horizontal axis (env_step)'
         ),
@@ -83,8 +85,8 @@ ARGUMENTS = {
 }
 NOTES = {
     'plot': """Runs that differ only in their seed are one line: at each step the interquartile mean of the runs (without the highest
-and the lowest quarter), and a 95% bootstrap interval. A run is never continued beyond its end: from there on the line is
-dotted, and the legend says of how many runs it is.
+and the lowest quarter), and a 95% bootstrap interval. A run that reached its stop_value keeps its
+last return; after the end of any other one the line is dotted, and the legend says of how many runs it is.
 
   zoo plot runs/cartpole_ppo -o curve.svg
   zoo plot runs/cartpole_ppo runs/cartpole_ppg -o curve.png --x wall_s
@@ -115,10 +117,11 @@ def run_runs(args: argparse.Namespace) -> None:
 
 
 def table(rows: Sequence[RunRow]) -> str:
-    """Runs as lines with aligned columns; only a terminal is shown less than all of a long label."""
-    from zoo.tools.results.table import HEADS, LABEL, as_texts
+    """Runs as lines with aligned columns; a terminal is shown those columns that fit."""
+    from zoo.tools.results.table import HEADS, as_text, fitting
 
-    return columns([HEADS, *as_texts(rows, LABEL if sys.stdout.isatty() else None)])
+    texts = [HEADS, *map(as_text, rows)]
+    return columns(fitting(texts, shutil.get_terminal_size().columns) if sys.stdout.isatty() else texts)
 
 
 def _readable(folders: Sequence[str]) -> list[Run]:
@@ -158,7 +161,7 @@ def run_plot(args: argparse.Namespace) -> None:
     check_same_env(runs, args.allow_different_envs)
     metric, found = resolve_metric(runs, args.metric), groups(runs)
     if args.output is not None:
-        save(figure(found, metric, args.x, args.stat), Path(args.output))
+        save(figure(found, metric, args.x, args.stat, theme=args.theme), Path(args.output))
     drawn = f'{args.output}: {metric} of {_count(len(runs), "run")} in {_count(len(found), "line")}'
     show(args, _curve_numbers(found, metric, args) if args.json else {}, drawn)
 
@@ -186,9 +189,6 @@ def _curve_numbers(found: Mapping[str, Sequence[Any]], metric: str, args: argpar
 
 def _count(n: int, word: str) -> str:
     return f'{n} {word}' if n == 1 else f'{n} {word}s'
-
-
-N_SHOWN = 4  # runs that a line names
 
 
 def run_compare(args: argparse.Namespace) -> None:
@@ -219,9 +219,11 @@ def _comparison_text(found: Comparison) -> str:
 
 def _left_out(found: Comparison) -> list[str]:
     """The runs that are not compared, and why, as one sentence; none if there are none."""
+    from zoo.tools.results.read import N_NAMED
+
     runs = [f'{run.path} ({run.state} at env step {run.env_step:,})' for run in found.left_out]
-    more = f' and {len(runs) - N_SHOWN} more' if len(runs) > N_SHOWN else ''
-    said = f'left out, since they are at an earlier env step than the others: {", ".join(runs[:N_SHOWN])}{more}'
+    more = f' and {len(runs) - N_NAMED} more' if len(runs) > N_NAMED else ''
+    said = f'left out, since they are at an earlier env step than the others: {", ".join(runs[:N_NAMED])}{more}'
     return [said] if runs else []
 
 

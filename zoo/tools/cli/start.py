@@ -10,12 +10,12 @@ from shlex import join, quote
 from zoo.core.errors import UserError
 from zoo.core.streams import say, write_line
 from zoo.tools.cli.choice import CHOICE, chosen
-from zoo.tools.cli.output import argument, print_json, show
+from zoo.tools.cli.output import argument, show, write_output
 
 NEXT = {
     'env': 'check it: zoo check-env {file}:MyEnv\ntrain on it: zoo train {file}:MyEnv',
     'policy': 'train it: zoo train cartpole_ppo policy.type=my_ppo --import {file}',
-    'config': 'see all keys: zoo config {file}\ntrain it: zoo train {file}',
+    'config': 'see all keys: zoo config {file} --all\ntrain it: zoo train {file}',
 }
 """What to do next with each kind of file."""
 
@@ -33,6 +33,7 @@ ARGUMENTS = {
         argument('--from', dest='source', choices=SOURCES, help='the library; without it the file is looked at'),
         argument('--name', metavar='NAME', help='which config of the file, e.g. the env id in a file of rl-zoo3'),
         argument('-o', '--output', metavar='FILE.yaml', help='write the config there instead of on stdout'),
+        argument('--force', action='store_true', help='write over a file that exists'),
     ),
     'pretrain': (
         *CHOICE,
@@ -94,28 +95,43 @@ def _article(kind: str) -> str:
     return f'{"an" if kind == "env" else "a"} {kind}'
 
 
-def run_convert(args: argparse.Namespace) -> None:
-    """Writes the config as YAML to stdout or a file; what became what, and what was left out, goes to stderr."""
+def run_convert(args: argparse.Namespace) -> int:
+    """Writes the config as YAML to stdout or a file; what became what, and what was left out, goes to stderr.
+
+    What has no counterpart, or makes a config that is refused, is written as comments; the exit code is 1 then.
+    """
+    from zoo.config.section import ConfigError, plain
     from zoo.config.yaml_io import yaml_text
+    from zoo.run.config import resolve_config
     from zoo.tools.importers import convert
-    from zoo.tools.results.plot import write_file
+    from zoo.tools.importers.conversion import PartlyTranslatedError
 
     output = Path(args.output) if args.output else None
     if output is not None and output.suffix not in ('.yaml', '.yml'):
         raise UserError(f'--output is {args.output} but configs are written as YAML; name a .yaml file')
-    if output is not None and output.exists():
-        raise UserError(f'{args.output} exists; name another file, or remove it')
-    conversion = convert(args.file, args.source, **({'name': args.name} if args.name else {}))
-    if args.json:
-        print_json({'config': conversion.config, 'became': conversion.became, 'left_out': conversion.left_out})
-        return
-    if not args.quiet:
+    if output is not None and output.exists() and not args.force:
+        raise UserError(f'{args.output} exists; name another file, or write over it with --force')
+    problems: list[str] = []
+    try:
+        conversion = convert(args.file, args.source, **({'name': args.name} if args.name else {}))
+    except PartlyTranslatedError as error:
+        conversion, problems = error.conversion, error.problems
+    try:
+        resolve_config(plain(conversion.config))
+    except ConfigError as error:
+        problems = problems or error.problems
+    text = ''.join([yaml_text(plain(conversion.config)), *(f'# {problem}\n' for problem in problems)])
+    if not args.quiet and not args.json:
         say(conversion.text())
-    if output is None:
-        write_line(yaml_text(conversion.config).rstrip())
-    else:
-        write_file(output, yaml_text(conversion.config).encode())
-        write_line(f'train it: zoo train {args.output}')
+    for problem in problems:
+        say(f'zoo: error: {problem}')
+    if output is not None and not args.json:
+        write_output(output, text.encode())
+        text = f'train it: zoo train {args.output}'
+        text = f'{args.output} is to be completed: its last lines say what is missing' if problems else text
+    data = {'config': conversion.config, 'became': conversion.became, 'left_out': conversion.left_out}
+    show(args, data | ({'problems': problems} if problems else {}), text.rstrip())
+    return 1 if problems else 0
 
 
 def run_pretrain(args: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from zoo.core.errors import UserError
-from zoo.tools.cli.choice import CHOICE, chosen, take_override
+from zoo.tools.cli.choice import CHOICE, chosen, take_override, with_whole_keys
 from zoo.tools.cli.output import argument, columns, show
 
 ARGUMENTS = {
@@ -58,7 +58,7 @@ def run_sweep(args: argparse.Namespace) -> None:
     take_override(args)
     from zoo.tools.sweep.spaces import split_spaces
 
-    spaces, args.overrides = split_spaces(args.overrides)
+    spaces, args.overrides = split_spaces([*with_whole_keys(args.overrides, args.config)])
     config = chosen(
         args,
         'zoo sweep got no config and no --env; name a config (zoo list configs shows the bundled ones), or an env: '

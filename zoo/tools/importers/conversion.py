@@ -35,6 +35,12 @@ class Conversion(NamedTuple):
         return '\n'.join(lines)
 
 
+class PartlyTranslatedError(ConfigError):
+    """Problems of a config, and in `conversion` what of it could be translated."""
+
+    conversion: Conversion
+
+
 class Draft:
     """A config in the making: keys of zoo, what became what, and all problems."""
 
@@ -68,10 +74,13 @@ class Draft:
         self.problems.append(sentence)
 
     def finish(self, source: str) -> Conversion:
-        """Raises: ConfigError with all problems, one a line."""
+        """Raises: PartlyTranslatedError with all problems, one a line."""
+        found = Conversion(self.config, self.became, self.left_out, source)
         if self.problems:
-            raise ConfigError(self.problems)
-        return Conversion(self.config, self.became, self.left_out, source)
+            error = PartlyTranslatedError(self.problems)
+            error.conversion = found
+            raise error
+        return found
 
 
 class KeyRow(NamedTuple):

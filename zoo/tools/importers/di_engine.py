@@ -35,14 +35,11 @@ _MARKS = (
 ).split()
 
 
-def _stop_value(value: Any) -> float | None:
-    number = number_or_none(value)
-    return None if number is None or number >= 1e9 else number
-
-
 TABLES = data_file('zoo.tools.importers', 'di_engine.yaml')
 MAIN_ROWS = rows_of(
-    TABLES['main_config'], stop_value=_stop_value, folder_name=lambda name: str(name).strip('/').replace('/', '_')
+    TABLES['main_config'],
+    stop_value=lambda value: None if (number := number_or_none(value)) is None or number >= 1e9 else number,
+    folder_name=lambda name: str(name).strip('/').replace('/', '_'),
 )
 CREATE_ROWS = {key: row for key, row in MAIN_ROWS.items() if key.startswith('env')} | rows_of(TABLES['create_config'])
 ENV_IDS = TABLES['env_types']

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from zoo.core.errors import UserError, need
-from zoo.core.files import whole_file
 from zoo.core.streams import visible
+from zoo.tools.cli.output import write_output
 from zoo.tools.results.read import Run
 from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Band, Stat, band
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis as Axis_
     from matplotlib.figure import Figure
 
 Theme = Literal['light', 'dark']
@@ -32,9 +34,22 @@ PAPER: dict[Theme, dict[str, str]] = {
     'light': {'paper': '#ffffff', 'ink': '#1f2328', 'rule': '#d8dce0'},
     'dark': {'paper': '#16181c', 'ink': '#e4e6ea', 'rule': '#3a3f46'},
 }
+# curves that say how a run went, by importance; others go by the name of the metric
+TITLES = {
+    'eval/success_rate': 'Share of episodes with success',
+    'eval/return_mean': 'Return in evaluations',
+    'collect/return_mean': 'Return in training',
+    'eval/episode_len_mean': 'Length of an episode in evaluations',
+    'learn/entropy': 'Entropy of the policy',
+    'learn/approx_kl': 'Change of the policy in an update (KL)',
+    'learn/explained_variance': 'Share of the return that the value function explains',
+    'learn/value_loss': 'Loss of the value function',
+    'time/env_step_per_s': 'Env steps per second',
+}
 N_MARKER = 8  # on a line
 LINE_HEIGHT, N_LINE = 0.19, 4  # of a legend: inches of a line, and lines that the size of a figure has room for
 N_CHANGE = 3  # of the number of runs, that a legend lists
+SIZES = ((1e9, 'G'), (1e6, 'M'), (1e3, 'k'))
 UNITS = ((3600.0, 'hours'), (60.0, 'minutes'), (1.0, 'seconds'))
 
 
@@ -74,9 +89,10 @@ def figure(
             _label(name, curve, unit, unit_words): _draw(axes, curve, *look, unit, i / len(curves))
             for i, (name, curve, look) in enumerate(zip(groups, curves, looks, strict=True))
         }
-        _frame(axes, paper, f'wall time ({unit_words.strip()})' if unit_words else 'env steps', metric)
+        words = TITLES.get(metric, metric)
+        _frame(axes, paper, f'wall time ({unit_words.strip()})' if unit_words else 'env steps', words)
         envs = dict.fromkeys(run.env_id for runs in groups.values() for run in runs)
-        head = f'{metric} on {", ".join(envs)}' if title is None else title
+        head = f'{words} on {", ".join(envs)}' if title is None else title
         _write_around(drawn, axes, head, _caption(stat, curves), lines)
     return drawn
 
@@ -84,17 +100,10 @@ def figure(
 def save(drawn: Figure, path: Path) -> None:
     """Writes a figure as .svg, .png or .pdf, whole or not at all. Raises: UserError if it cannot be written."""
     check_path(path)
-    data = svg_text(drawn, is_file=True).encode() if path.suffix.lower() == '.svg' else _bytes(drawn, path.suffix[1:])
-    write_file(path, data, ' with -o')
-
-
-def write_file(path: Path, data: bytes, how: str = '') -> None:
-    """Writes a file whole or not at all. Raises: UserError if it cannot be written."""
-    try:
-        with whole_file(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror}); name another file{how}') from error
+    write_output(
+        path,
+        svg_text(drawn, is_file=True).encode() if path.suffix.lower() == '.svg' else _bytes(drawn, path.suffix[1:]),
+    )
 
 
 def check_path(path: Path) -> None:
@@ -172,31 +181,39 @@ def _frame(axes: Axes, paper: Mapping[str, str], x_words: str, y_words: str) -> 
         axes.spines[side].set_color(paper['rule'])
     axes.tick_params(colors=paper['ink'], length=0)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: short(value))
+        axis.set_major_formatter(partial(_tick, axis))
+    axes.set_xlim(left=0)
     axes.set_xlabel(x_words, color=paper['ink'])
     axes.set_ylabel(visible(y_words), color=paper['ink'], parse_math=False)
 
 
 def _write_around(drawn: Figure, axes: Axes, head: str, caption: str, lines: Mapping[str, Any]) -> None:
-    """Title above the axes; below them a line for each group and what the shades are."""
+    """Title above the axes; a line for each group in them, or below where these are long or many; below what shades are.
+
+    Without a title all words are in the legend below: a page shows them as its own text.
+    """
     wide = drawn.get_figwidth()
     width, width_small = int(wide * 13), int(wide * 16)  # characters that fit
     if head:
         axes.set_title('\n'.join(wrap(visible(head), width)), loc='left', fontsize=11, parse_math=False)
     labels = ['\n'.join(wrap(visible(label), width - 8)) for label in lines]
     n_column = 2 if len(labels) > 3 and max(map(len, labels)) < width // 2 - 8 else 1
-    legend = drawn.legend(
-        list(lines.values()),
-        labels,
-        loc='outside lower left',
-        frameon=False,
-        ncols=n_column,
-        title='\n'.join(wrap(caption, width_small)),
-        title_fontsize=8,
-        alignment='left',
-    )
-    n_line = sum(label.count('\n') + 1 for label in labels) / n_column
-    drawn.set_figheight(drawn.get_figheight() + LINE_HEIGHT * max(0, n_line - N_LINE))
+    caption, n_line = '\n'.join(wrap(caption, width_small)), sum(label.count('\n') + 1 for label in labels) / n_column
+    if head and n_line <= N_LINE and max(map(len, labels)) < width // 2:
+        legend = axes.legend(list(lines.values()), labels, frameon=False)
+        drawn.supxlabel(caption, fontsize=8, x=0.01, ha='left')
+    else:
+        legend = drawn.legend(
+            list(lines.values()),
+            labels,
+            loc='outside lower left',
+            frameon=False,
+            ncols=n_column,
+            title=caption,
+            title_fontsize=8,
+            alignment='left',
+        )
+        drawn.set_figheight(drawn.get_figheight() + LINE_HEIGHT * max(0, n_line - N_LINE))
     for text in legend.get_texts():
         text.set_parse_math(False)
 
@@ -232,6 +249,8 @@ def _caption(stat: Stat, curves: Sequence[Band]) -> str:
         )
     if any(n_run < curve.n_with for curve in curves for _, n_run in curve.parts()):
         words.append('dotted: not all runs have values there')
+    if n_kept := sum(curve.n_kept for curve in curves):
+        words.append(f'{n_kept} {"run" if n_kept == 1 else "runs"} reached stop_value and kept the last value')
     return '; '.join(words)
 
 
@@ -244,9 +263,17 @@ def _unit(x: Axis, curves: Sequence[Band]) -> tuple[float, str]:
     return unit, f' {name}'
 
 
+def _tick(axis: Axis_, value: float, _: object) -> str:
+    """A number beside an axis, all of which have the same unit and the same digits after the point."""
+    size, letter = next((unit for unit in SIZES if max(map(abs, axis.get_view_interval())) >= unit[0]), (1.0, ''))
+    gap = float(np.diff(axis.get_majorticklocs()[:2])[0]) / size
+    n_digit = next((n for n in range(6) if abs(gap - round(gap, n)) < 1e-6), 6)
+    return f'{value / size:.{n_digit}f}{letter}' if value else '0'
+
+
 def short(value: float, n_digit: int = 4) -> str:
     """A number as axes show it: 950, 20k, 1.5M."""
-    for size, letter in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
+    for size, letter in SIZES:
         if abs(value) >= size:
             return f'{value / size:.{n_digit}g}{letter}'
     return f'{value:.{n_digit}g}'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,9 +27,11 @@ from zoo.run.folder import is_locked
 from zoo.run.result import is_time
 from zoo.tools.nested import short_keys
 
+logger = logging.getLogger(__name__)
 State = Literal['running', 'done', 'stopped', 'failed', 'killed']
 ENDS: tuple[State, ...] = ('done', 'stopped', 'failed')
 CONFIG, METRICS, RESULT = 'config.yaml', 'metrics.jsonl', 'result.json'
+N_NAMED = 4  # runs that a line of the log names
 MAX_LINE = 1 << 20  # characters of a line of the log: a metric takes some 40
 DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
 EMPTY = ('null', 'false', '[]', '{}', '', '0', '["*"]')
@@ -93,6 +96,11 @@ class Run:
         return int(max(_known(self.result.get('env_step')), _last(self.columns['env_step'])))
 
     @property
+    def is_solved(self) -> bool:
+        """Whether it ended since an evaluation reached policy.eval.stop_value: its policy changes no more."""
+        return self.state == 'done' and _reached_stop(self.config, self.columns)
+
+    @property
     def wall_s(self) -> float:
         """Seconds that it trained, evaluations and all else included, as far as they are known; 0.0 if they are not."""
         return max(_known(self.result.get('wall_s')), _last(self.columns['wall_s']), 0.0)
@@ -141,9 +149,12 @@ def _state(folder: Path, config: dict[str, Any], columns: dict[str, np.ndarray],
         return next((known for known in ENDS if known == result.get('state')), 'killed')
     last = columns['env_step'][-1] if len(columns['env_step']) else 0.0
     rollout = value_at(config, 'policy.collect.n_sample') or 0
-    stop_value, best = value_at(config, 'policy.eval.stop_value'), columns.get('eval/return_mean')
-    has_stopped = stop_value is not None and best is not None and bool((best >= stop_value).any())
-    return 'done' if has_stopped or last + rollout > config.get('max_env_step', 0) else 'stopped'
+    return 'done' if _reached_stop(config, columns) or last + rollout > config.get('max_env_step', 0) else 'stopped'
+
+
+def _reached_stop(config: dict[str, Any], columns: dict[str, np.ndarray]) -> bool:
+    stop_value, returns = value_at(config, 'policy.eval.stop_value'), columns.get('eval/return_mean')
+    return stop_value is not None and returns is not None and bool((returns >= stop_value).any())
 
 
 def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -191,8 +202,7 @@ def groups(runs: Sequence[Run], by: Sequence[str] = ()) -> dict[str, list[Run]]:
     flats: dict[str, dict[str, str]] = {}
     values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)  # by name and key
     for run in runs:
-        flat = _flat(run)
-        identity = json.dumps([run.exp_name, flat], sort_keys=True)
+        flat, identity = _flat(run), _identity(run)
         flats[identity] = flat
         found[identity].append(run)
         for key, text in flat.items():
@@ -207,6 +217,23 @@ def groups(runs: Sequence[Run], by: Sequence[str] = ()) -> dict[str, list[Run]]:
         for first, identities in labels.items()
         for label, same in _told_apart(first, {identity: flats[identity] for identity in identities}).items()
     }
+
+
+def samples(runs: Sequence[Run]) -> list[Run]:
+    """Runs of which no two share config and seed: of those that do, the newest one that is done, or else the newest.
+
+    A repeated seed gives the same numbers again and no sample of its own; the log names the runs that are left out.
+    """
+    ordered = sorted(runs, key=lambda run: (run.state == 'done', time_of(run.path), run.path.name))
+    kept = list({(_identity(run), run.seed): run for run in ordered}.values())
+    if left := [str(run.path) for run in runs if run not in kept]:
+        named = [*left[:N_NAMED], *([f'{len(left) - N_NAMED} more'] if len(left) > N_NAMED else [])]
+        logger.info('left out, since another run has the same config and seed: %s', ', '.join(named))
+    return [run for run in runs if run in kept]
+
+
+def _identity(run: Run) -> str:
+    return json.dumps([run.exp_name, _flat(run)], sort_keys=True)
 
 
 def _told_apart(label: str, flats: dict[str, dict[str, str]]) -> dict[str, list[str]]:
@@ -267,7 +294,8 @@ def _no_run(path: Path) -> str:
         folders = [child.name for child in missing.parent.iterdir() if child.is_dir()]
     near = closest(missing.name, folders)
     words = ' or '.join(str(missing.parent / name) for name in near)
-    return f'no run at {path}; ' + (f'did you mean {words}?' if words else f'there is nothing at {missing}')
+    nothing = 'there is no file or folder of that name' if missing == path else f'there is nothing at {missing}'
+    return f'no run at {path}; ' + (f'did you mean {words}?' if words else nothing)
 
 
 def _columns(path: Path) -> dict[str, np.ndarray]:
@@ -305,13 +333,40 @@ def _last(column: np.ndarray) -> float:
 
 
 def named_runs(words: Sequence[str | os.PathLike[str]]) -> list[Run]:
-    """The runs of words that are run folders, folders that hold some, or names of experiments in the folder `runs`.
+    """The `samples` of words that are run folders, folders that hold some, names in the folder `runs`, or 'last'.
 
     Raises: UserError as `find_runs`.
     """
-    root = Path(LoggerConfig().root)
-    paths = [root / word if not Path(word).exists() and (root / word).is_dir() else Path(word) for word in words]
-    return [read_run(path) for path in find_runs(paths)]
+    return samples([read_run(path) for path in find_runs([_place(word) for word in words])])
+
+
+def one_run(word: str) -> Path:
+    """The run, or file, that a word names where one is wanted: of a folder that holds several, the newest one, said in a line."""
+    path = _place(word)
+    return path if any((path / name).exists() for name in (CONFIG, 'checkpoints')) else _newest_in(path, word)
+
+
+def _place(word: str | os.PathLike[str]) -> Path:
+    """The path that a word is, or has in the folder `runs`; of 'last' the newest run there."""
+    path, root = Path(word), Path(LoggerConfig().root)
+    if path == Path('last') and not path.exists():
+        return _newest_in(root, word)
+    return path if path.exists() or not (root / path).is_dir() else root / path
+
+
+def _newest_in(folder: Path, word: str | os.PathLike[str]) -> Path:
+    """The newest run in a folder, of those with a checkpoint if there are any; the folder itself if it holds none."""
+    runs = [file.parent for file in folder.rglob(CONFIG)]
+    if not runs:
+        return folder
+    newest = max(runs, key=lambda run: (any(run.glob('checkpoints/*.safetensors')), time_of(run)))
+    logger.info('%s is %s, the newest of %d %s', word, newest, len(runs), 'run' if len(runs) == 1 else 'runs')
+    return newest
+
+
+def time_of(folder: Path) -> float:
+    """When a run wrote its last line, in seconds since 1970; 0.0 if that is not known."""
+    return next((file.stat().st_mtime for file in (folder / METRICS, folder) if file.exists()), 0.0)
 
 
 def sides_of(words: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run]]:

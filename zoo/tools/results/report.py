@@ -20,7 +20,8 @@ from zoo.config.section import differing_keys
 from zoo.core.errors import UserError
 from zoo.core.version import VERSION
 from zoo.run.result import is_time
-from zoo.tools.results.plot import check_output, short, write_file
+from zoo.tools.cli.output import write_output
+from zoo.tools.results.plot import check_output, short
 from zoo.tools.results.read import Run, groups, resolve_metric
 from zoo.tools.results.report_figures import (
     N_COLOR,
@@ -77,8 +78,10 @@ def report(
     needs, configs = needs_of(runs), [group[0].config for group in grouped.values()]
     settings, differing = changed_settings(configs), differing_keys(configs)
     between = [s for s in settings if any(key == s.key or key.startswith(f'{s.key}.') for key in differing)]
+    names = list(dict.fromkeys(run.exp_name for run in runs))
+    about = f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
     return _template().render(
-        title=_title(grouped) if title is None else title,
+        title=about if title is None else title,
         palette=Markup(palette()),
         date=f'{date.today():%d %B %Y}'.lstrip('0'),
         policies=list(dict.fromkeys(run.policy_type for run in runs)),
@@ -103,7 +106,7 @@ def report(
 
 def write_report(path: Path, page: str) -> None:
     """Writes a page, whole or not at all. Raises: UserError if it cannot be written."""
-    write_file(path, page.encode(errors='replace'), ' with -o')  # a folder's name may be no text
+    write_output(path, page.encode(errors='replace'))  # a folder's name may be no text
 
 
 def check_page_path(path: Path) -> None:
@@ -123,11 +126,6 @@ def _template() -> jinja2.Template:
     environment.globals |= dict(n_color=N_COLOR, parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION)
     source = importlib.resources.files('zoo.tools.results').joinpath('report.html').read_text(encoding='utf-8')
     return environment.from_string(source)
-
-
-def _title(grouped: Groups) -> str:
-    names = list(dict.fromkeys(run.exp_name for runs in grouped.values() for run in runs))
-    return f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
 
 
 def _curves(

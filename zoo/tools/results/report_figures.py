@@ -12,24 +12,12 @@ import numpy as np
 from markupsafe import Markup
 
 from zoo.core.errors import UserError
-from zoo.tools.results.plot import COLORS, MARKERS, PAPER, Theme, figure, svg_text
+from zoo.tools.results.plot import COLORS, MARKERS, PAPER, TITLES, Theme, figure, svg_text
 from zoo.tools.results.read import Run
 from zoo.tools.results.statistics import Axis, Stat
 
 WIDE, NARROW, SMALL = (10.4, 4.4), (3.7, 3.9), (3.5, 2.3)
 """Sizes in inches. The text of a figure is as large as that of the page where it is shown in its own width."""
-MORE = {
-    'eval/success_rate': 'Share of episodes with success',
-    'eval/return_mean': 'Return in evaluations',
-    'collect/return_mean': 'Return in training',
-    'eval/episode_len_mean': 'Length of an episode in evaluations',
-    'learn/entropy': 'Entropy of the policy',
-    'learn/approx_kl': 'Change of the policy in an update (KL)',
-    'learn/explained_variance': 'Share of the return that the value function explains',
-    'learn/value_loss': 'Loss of the value function',
-    'time/env_step_per_s': 'Env steps per second',
-}
-"""Other curves that say how a run went, by importance."""
 N_MORE = 6
 N_COLOR = len(COLORS['light'])
 MARKS = {'o': '●', 's': '■', 'D': '◆', '^': '▲', 'v': '▼', 'P': '✚', 'X': '✖', '*': '★', 'h': '⬢'}
@@ -100,13 +88,13 @@ def more_figures(
     """Small curves of what else is known, each with a title, without the metric that is shown already."""
     columns = [run.columns for group in groups.values() for run in group]
     n_point = {
-        metric: max(int(np.isfinite(each.get(metric, np.empty(0))).sum()) for each in columns) for metric in MORE
+        metric: max(int(np.isfinite(each.get(metric, np.empty(0))).sum()) for each in columns) for metric in TITLES
     }
-    known = [metric for metric in MORE if metric != shown and n_point[metric] > 1]
+    known = [metric for metric in TITLES if metric != shown and n_point[metric] > 1]
     found = []
     for i, metric in enumerate(known[:N_MORE]):
         words = f'{metric} over {_X_WORDS[x]}'
-        found.append((MORE[metric], _draw(groups, colors, metric, x, stat, SMALL, f'{name}-more-{i}', words, '')[0]))
+        found.append((TITLES[metric], _draw(groups, colors, metric, x, stat, SMALL, f'{name}-more-{i}', words, '')[0]))
     return found
 
 

@@ -182,7 +182,8 @@ NEXT: dict[Axis, float] = {'env_step': 1, 'wall_s': 0.001}  # the smallest dista
 class Grid(NamedTuple):
     """Curves of runs at the same steps.
 
-    steps: [n], rising, in env steps or seconds; values: [n_run, n], NaN before the first and after the last point of a run.
+    steps: [n], rising, in env steps or seconds; values: [n_run, n], NaN before the first and after the last point of a run,
+    but for one that keeps its last value.
     """
 
     steps: np.ndarray
@@ -194,7 +195,7 @@ class Band(NamedTuple):
 
     steps: [n], rising; center, low, high: [n], the average and its 95% interval, NaN where no run has a value, between runs
     that do not overlap; n_run: [n], runs that have a value there.
-    n_with, n_without: runs that have the metric at all, and that have not.
+    n_with, n_without: runs that have the metric at all, and that have not; n_kept: that keep their last value up to the end.
     """
 
     steps: np.ndarray
@@ -204,6 +205,7 @@ class Band(NamedTuple):
     n_run: np.ndarray
     n_with: int
     n_without: int
+    n_kept: int = 0
 
     def parts(self) -> list[tuple[slice, int]]:
         """Stretches of steps with the same number of runs, and that number."""
@@ -214,20 +216,29 @@ class Band(NamedTuple):
 def curves_on_grid(runs: Sequence[Run], metric: str, n_point: int = N_POINT, x: Axis = 'env_step') -> Grid:
     """The curves of a metric at the same steps: straight lines between the points of a run, nothing outside of them.
 
+    A run that reached its stop_value, and whose policy so changes no more, keeps its last value of evaluations and episodes.
+
     The steps are those of all points of all runs, so that no point is lost, and the next one after the end of each run,
     where the others are without it. If they are more than n_point, they are n_point evenly spaced ones from the first to the
     last. A run without the metric has a row of NaN.
     """
     points = [curve_points(run, metric, x) for run in runs]
-    steps = np.unique(np.concatenate([np.append(at, at[-1:] + NEXT[x]) for at, _ in points] or [np.empty(0)]))
+    kept = keep_last(runs, metric)
+    ends = [at[-1:] + NEXT[x] for (at, _), keeps in zip(points, kept, strict=True) if not keeps]
+    steps = np.unique(np.concatenate([*(at for at, _ in points), *ends, np.empty(0)]))
     steps = steps[steps <= max((at[-1] for at, _ in points if len(at)), default=0)]
     if len(steps) > n_point:
         steps = np.linspace(steps[0], steps[-1], n_point)
     values = np.full((len(points), len(steps)), np.nan)
-    for row, (at, value) in zip(values, points, strict=True):
+    for row, (at, value), keeps in zip(values, points, kept, strict=True):
         if len(at):
-            row[:] = np.interp(steps, at, value, left=np.nan, right=np.nan)
+            row[:] = np.interp(steps, at, value, left=np.nan, right=value[-1] if keeps else np.nan)
     return Grid(steps, values)
+
+
+def keep_last(runs: Sequence[Run], metric: str) -> list[bool]:
+    """Which runs keep their last value of a metric after their end."""
+    return [run.is_solved and metric.startswith(('eval/', 'collect/')) for run in runs]
 
 
 def curve_points(run: Run, metric: str, x: Axis = 'env_step') -> tuple[np.ndarray, np.ndarray]:
@@ -249,9 +260,12 @@ def band(runs: Sequence[Run], metric: str, x: Axis = 'env_step', stat: Stat = 'i
 
     Runs with a single point each, at about one step, are averaged at the last of these steps.
     """
-    grid = _joined_points(curves_on_grid(runs, metric, n_point, x), [curve_points(run, metric, x) for run in runs])
+    points, keeps = [curve_points(run, metric, x) for run in runs], keep_last(runs, metric)
+    grid = _joined_points(curves_on_grid(runs, metric, n_point, x), points)
     has_metric = ~np.isnan(grid.values).all(axis=1)
-    kept = _without_ragged_ends([curve_points(run, metric, x)[0] for run in runs], grid.steps)
+    known = [at for at, _ in points if len(at)]
+    ends = [grid.steps[-1] if keep else at[-1] for (at, _), keep in zip(points, keeps, strict=True) if len(at)]
+    kept = _without_ragged_ends(known, np.array(ends), grid.steps)
     steps, values = grid.steps[kept], grid.values[:, kept]
     return Band(
         steps,
@@ -260,6 +274,7 @@ def band(runs: Sequence[Run], metric: str, x: Axis = 'env_step', stat: Stat = 'i
         n_run=np.sum(~np.isnan(values), axis=0),
         n_with=int(has_metric.sum()),
         n_without=int((~has_metric).sum()),
+        n_kept=sum(at[-1] < end for at, end in zip(known, ends, strict=True)),
     )
 
 
@@ -276,15 +291,15 @@ def _joined_points(grid: Grid, points: Sequence[tuple[np.ndarray, np.ndarray]]) 
     return Grid(steps.max(keepdims=True), values)
 
 
-def _without_ragged_ends(points: Sequence[np.ndarray], steps: np.ndarray) -> np.ndarray:
+def _without_ragged_ends(points: Sequence[np.ndarray], last: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """Which steps to keep, [n] bool: not those before the first or after the last point of a run by less than half a gap.
 
     Runs evaluate at slightly different steps, e.g. 4950, 4961 and 4967: between the ends of the first and the last of them
     the average would be one of ever fewer runs. A gap is the median distance of two points that follow each other in a run.
+    Args: last: up to where each run has values.
     """
-    points = [at for at in points if len(at)]
     gaps = np.concatenate([np.diff(at) for at in points]) if points else np.empty(0)
     if not len(gaps):
         return np.ones(len(steps), dtype=bool)
-    near, first, last = np.median(gaps) / 2, np.array([at[0] for at in points]), np.array([at[-1] for at in points])
+    near, first = np.median(gaps) / 2, np.array([at[0] for at in points])
     return (steps >= first[first < first.min() + near].max()) & (steps <= last[last > last.max() - near].min())

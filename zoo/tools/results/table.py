@@ -7,11 +7,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from zoo.tools.results.read import DEFAULT_METRICS, METRICS, Run, groups
+from zoo.tools.cli.output import columns
+from zoo.tools.results.read import DEFAULT_METRICS, Run, groups, time_of
 
 Order = Literal['time', 'return', 'steps', 'name']
 HEADS = ('run', 'config', 'policy', 'env', 'seed', 'env steps', 'last', 'best', 'steps/s', 'state')
-LABEL = 60  # letters of a label that a terminal shows, more where labels would look alike
+# columns that a narrow terminal is not shown, the first one first
+LEAST = ('steps/s', 'policy', 'env', 'best', 'config', 'seed')
 
 
 class RunRow(NamedTuple):
@@ -45,10 +47,21 @@ def row_of(run: Run, label: str | None = None) -> RunRow:
     metric = next((name for name in DEFAULT_METRICS if name in run.columns), None)
     values = run.curve(metric)[1].tolist() if metric is not None else []
     last, best = (values[-1], max(values)) if values else (None, None)
-    reason = str(run.result.get('error') or run.result.get('stop_reason') or '')
-    names = run.exp_name, label or run.exp_name, run.policy_type, run.env_id, run.seed
-    time = next((file.stat().st_mtime for file in (run.path / METRICS, run.path) if file.exists()), 0.0)
-    return RunRow(run.path, *names, run.env_step, last, best, run.speed, run.state, reason, time)
+    return RunRow(
+        run.path,
+        run.exp_name,
+        label or run.exp_name,
+        run.policy_type,
+        run.env_id,
+        run.seed,
+        run.env_step,
+        last,
+        best,
+        run.speed,
+        run.state,
+        str(run.result.get('error') or run.result.get('stop_reason') or ''),
+        time_of(run.path),
+    )
 
 
 def sorted_rows(rows: Sequence[RunRow], order: Order = 'time') -> list[RunRow]:
@@ -62,18 +75,14 @@ def sorted_rows(rows: Sequence[RunRow], order: Order = 'time') -> list[RunRow]:
     return sorted(rows, key=keys[order])
 
 
-def as_texts(rows: Sequence[RunRow], n_letter: int | None = None) -> list[tuple[str, ...]]:
-    """Rows as the words of HEADS.
-
-    Args: n_letter: longer labels are cut in the middle, to so many letters, or more where two would look alike; None: not.
-    """
-    texts = [as_text(row) for row in rows]
-    if n_letter is None:
-        return texts
-    labels = {row.label for row in rows}
-    while len({_cut(label, n_letter) for label in labels}) < len(labels):
-        n_letter += 10
-    return [(run, _cut(label, n_letter), *rest) for run, label, *rest in texts]
+def fitting(texts: Sequence[tuple[str, ...]], width: int) -> Sequence[tuple[str, ...]]:
+    """Rows below HEADS for a terminal: the columns that fit into it, and of a state its word, without the reason."""
+    texts = [(*text[:-1], text[-1].partition(':')[0]) for text in texts]
+    for head in LEAST:
+        if max(map(len, columns(texts).splitlines())) > width:
+            at = texts[0].index(head)
+            texts = [(*text[:at], *text[at + 1 :]) for text in texts]
+    return texts
 
 
 def as_text(row: RunRow, root: Path | None = None) -> tuple[str, ...]:
@@ -92,18 +101,13 @@ def as_text(row: RunRow, root: Path | None = None) -> tuple[str, ...]:
 
 def as_data(row: RunRow) -> dict[str, Any]:
     """A row for programs."""
-    time = datetime.fromtimestamp(row.time).isoformat(timespec='seconds')
-    return {**row._asdict(), 'path': str(row.path), 'time': time}
-
-
-def _cut(label: str, n: int) -> str:
-    """A label of at most n letters, with its beginning and its end."""
-    half = (n - 1) // 2
-    return label if len(label) <= n else f'{label[: n - 1 - half]}…{label[-half:]}'
+    return row._asdict() | {
+        'path': str(row.path),
+        'time': datetime.fromtimestamp(row.time).isoformat(timespec='seconds'),
+    }
 
 
 def number_text(value: float | None) -> str:
     """A number to read: 475.3, 12,345; '-' for none."""
-    if value is None:
-        return '-'
-    return f'{value:.4g}' if abs(value) < 10_000 else f'{value:,.0f}'
+    form = '.4g' if value is None or abs(value) < 10_000 else ',.0f'
+    return '-' if value is None else f'{value:{form}}'

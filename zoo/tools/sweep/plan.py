@@ -151,7 +151,13 @@ def make_plan(
     spaces, fixed = split_spaces(texts)
     cfg = resolve_config(source, fixed)
     spaces = spaces or _default_spaces(source, fixed, cfg)
-    problems = [*_refused_keys(spaces), *_grid_problems(spaces, sampler)]
+    problems = [
+        f'{key} can have no space: it is the same in all trials of a sweep; '
+        + ('choose the number of seeds with --seeds' if key == 'seed' else f'write {key}={space.probes()[0]}')
+        for key, space in spaces.items()
+        if any(key == fixed or key.startswith(f'{fixed}.') for fixed in FIXED)
+    ]
+    problems += _grid_problems(spaces, sampler)
     if problems := problems or list(_refused_values(source, fixed, spaces)):
         raise ConfigError(problems)
     stop_value = cfg.policy.eval.stop_value
@@ -201,15 +207,6 @@ def _default_spaces(source: Any, fixed: list[str], cfg: JobConfig) -> dict[str, 
             "'policy.learn.learning_rate=log(1e-4,1e-2)'"
         )
     return taken
-
-
-def _refused_keys(spaces: dict[str, Space]) -> list[str]:
-    return [
-        f'{key} can have no space: it is the same in all trials of a sweep; '
-        + ('choose the number of seeds with --seeds' if key == 'seed' else f'write {key}={space.probes()[0]}')
-        for key, space in spaces.items()
-        if any(key == fixed or key.startswith(f'{fixed}.') for fixed in FIXED)
-    ]
 
 
 def _grid_problems(spaces: dict[str, Space], sampler: Sampler) -> list[str]:
