@@ -21,7 +21,7 @@ from zoo.run.signals import Interrupted
 from zoo.tools.imitation.demonstrations import Demonstrations, record_demonstrations, save_demonstrations
 from zoo.tools.imitation.pretrain import _split, _Student, pretrain
 
-SHORT = ['policy.eval.n_episode=1', 'logger.tensorboard=false', 'logger.console=off']
+SHORT = ['policy.eval.n_episode=1', 'logger.tensorboard=false', 'logger.console=off', 'policy.learn.value_norm=false']
 
 
 def lean(n_episode: int, n_step: int, seed: int = 0) -> Demonstrations:
