@@ -165,8 +165,8 @@ def obs_dtype(space: Leaf) -> torch.dtype:
         return torch.int64
     if isinstance(space, MultiBinary):
         return torch.bool
-    is_bytes = space.dtype == 'uint8' and len(space.shape) in (3, 4)  # images, or a window of images
-    return torch.uint8 if is_bytes else torch.float32
+    # three dimensions are an image, four a window of images
+    return torch.uint8 if space.dtype == 'uint8' and len(space.shape) in (3, 4) else torch.float32
 
 
 def empty_obs(space: Space, lead: tuple[int, ...] = (), device: torch.device | str = 'cpu') -> Any:

@@ -84,8 +84,7 @@ def clip(
     change = value - value_old
     bounded = change.detach().clamp(-bound, bound)  # type: ignore[arg-type]  # 0-dim tensors too
     change = torch.where(change.abs() > bound, bounded, change)  # clamp alone has no gradient at NaN
-    error = torch.max((return_ - value).square(), (return_ - (value_old + change)).square())
-    return 0.5 * error
+    return 0.5 * torch.max((return_ - value).square(), (return_ - (value_old + change)).square())
 
 
 @VALUE_LOSS_REGISTRY.register('error_clip')

@@ -340,8 +340,7 @@ def difference(was: Mapping[str, ArrayLike], now: Mapping[str, ArrayLike]) -> st
 
 
 def _equal(a: ArrayLike, b: ArrayLike) -> bool:
-    are_floats = all(np.asarray(x).dtype.kind == 'f' for x in (a, b))
-    return bool(np.array_equal(a, b, equal_nan=are_floats))
+    return bool(np.array_equal(a, b, equal_nan=all(np.asarray(x).dtype.kind == 'f' for x in (a, b))))
 
 
 def findings(
