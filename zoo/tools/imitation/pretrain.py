@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,11 +95,15 @@ def pretrain(
             catch_signals(before_exit=lambda: folder.discard() if folder is not None else None)
         )
         folder = undo.enter_context(closing(RunFolder(cfg, None, place)))
-        undo.enter_context(_threads(cfg, policy, batch_size))
+        limit = torch.get_num_threads()
+        undo.callback(use_threads, limit)
+        use_threads(cfg.policy.n_thread or phase_threads(policy, {'learn': batch_size}, limit)['learn'])
         folder.begin()
         file = ResultFile(folder.path)
         try:
-            trained = _train(student, epoch, batch_size, learning_rate, lambda: bool(received))
+            n_epoch, loss, agreement, is_whole = _train(
+                student, epoch, batch_size, learning_rate, lambda: bool(received)
+            )
             if not keep_std:
                 student.restore_std()
             policy._follow_model()
@@ -108,46 +112,18 @@ def pretrain(
         except BaseException as error:
             file.end_by(error, {'env_step': 0})
             raise
-        n_epoch, loss, agreement, is_whole = trained
         numbers = {'env_step': 0, 'pretrain_epoch': n_epoch, 'pretrain_loss': loss, 'agreement': agreement}
         file.end('done' if is_whole else 'stopped', numbers)
-    if received:
-        _say_signalled(received[0], trained, epoch, folder.path)
-        raise Interrupted(128 + received[0])
-    return Pretrained(policy, folder.path, n_epoch, loss, agreement)
-
-
-class _Trained(NamedTuple):
-    """Epochs; loss and agreement of the best one; whether no signal ended it early."""
-
-    epoch: int
-    loss: float
-    agreement: float | None
-    is_whole: bool
-
-
-def _say_signalled(number: int, trained: _Trained, n_epoch: int, folder: Path) -> None:
-    """Logs what a signal leaves, and how to train on from it."""
-    if trained.is_whole:
-        said = 'signal %d came after the last epoch: all is done and saved; train on from it with init_from=%s'
-        logger.warning(said, number, folder)
-        return
-    logger.warning(
-        'stopped by signal %d in epoch %d of %d; the best parameters so far, of held-out loss %.4f nats, are saved; train on '
-        'from them with init_from=%s',
-        *(number, trained.epoch, n_epoch, trained.loss, folder),
-    )
-
-
-@contextmanager
-def _threads(cfg: JobConfig, policy: Policy, batch_size: int) -> Iterator[None]:
-    """Torch has as many threads as a run would give to minibatches of this size."""
-    limit = torch.get_num_threads()
-    use_threads(cfg.policy.n_thread or phase_threads(policy, {'learn': batch_size}, limit)['learn'])
-    try:
-        yield
-    finally:
-        use_threads(limit)
+    if not received:
+        return Pretrained(policy, folder.path, n_epoch, loss, agreement)
+    said = f'signal {received[0]} came after the last epoch: all is done and saved; train on from it'
+    if not is_whole:
+        said = (
+            f'stopped by signal {received[0]} in epoch {n_epoch} of {epoch}; the best parameters so far, of held-out loss '
+            f'{loss:.4f} nats, are saved; train on from them'
+        )
+    logger.warning('%s with init_from=%s', said, folder.path)
+    raise Interrupted(128 + received[0])
 
 
 class _Student:
@@ -237,26 +213,28 @@ class _Student:
         if not self.has_memory:
             index = batch.to(self._action.device)
             return {'obs': map_tensors(lambda x: x[index], self._obs), 'return_': index}, (index, slice(None))
-        length = max(each.stop - each.start for each in batch)
-        step = torch.arange(length)
-        start, size = (torch.tensor([getattr(each, end) for each in batch]) for end in ('start', 'stop'))
-        index = (start.unsqueeze(1) + step).clamp(max=self._demos.n_step - 1)
-        is_there = start.unsqueeze(1) + step < size.unsqueeze(1)
+        step = torch.arange(max(each.stop - each.start for each in batch))
+        start, stop = (torch.tensor([[getattr(each, end)] for each in batch]) for end in ('start', 'stop'))
+        is_there = start + step < stop
+        index = (start + step).clamp(max=self._demos.n_step - 1).to(self._action.device)
         columns: Any = {
-            'obs': map_tensors(lambda x: x[index.to(x.device)], self._obs),
-            'return_': index.to(self._action.device),
+            'obs': map_tensors(lambda x: x[index], self._obs),
+            'return_': index,
             'state': self.policy.model.initial_state(len(batch)),
             'is_first': (step == 0).expand(len(batch), -1).to(self._action.device),
         }
-        return columns, (index[is_there].to(self._action.device), is_there.flatten().to(self._action.device))
+        is_there = is_there.to(self._action.device)
+        return columns, (index[is_there], is_there.flatten())
 
     @torch.no_grad()
     def restore_std(self) -> None:
         """Puts the free deviations of continuous actions back to what they were before."""
         for name, before in self._std.items():
             p = self.policy.model.get_parameter(name)
-            said = f'{p.exp().mean():.3g} put back to {before.exp().mean():.3g} (--keep-std keeps it)'
-            logger.info('standard deviation of actions, for a run to explore: %s', said)
+            logger.info(
+                'standard deviation of actions, for a run to explore: %.3g put back to %.3g (--keep-std keeps it)',
+                *(p.exp().mean(), before.exp().mean()),
+            )
             p.copy_(before)
 
     @property
@@ -265,8 +243,13 @@ class _Student:
         return 1.0 if self._return is None else float(self._return.var(correction=0)) or 1.0
 
 
-def _train(student: _Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]) -> _Trained:
-    """Epochs until the held-out loss stops falling, or `stops` says so, within one too; leaves the best parameters in the policy."""
+def _train(
+    student: _Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]
+) -> tuple[int, float, float | None, bool]:
+    """Epochs until the held-out loss stops falling, or `stops` says so, within one too; leaves the best parameters in the policy.
+
+    Returns: epochs; loss and agreement of the best one; whether `stops` did not end it early.
+    """
     order = np.random.default_rng(stream(student.policy.seed, 'pretrain'))
     used, held = _split(student.episodes, order)
     model = student.policy.model
@@ -296,7 +279,7 @@ def _train(student: _Student, n_epoch: int, batch_size: int, rate: float, stops:
             break
     model.load_state_dict(kept)
     optimizer.zero_grad(set_to_none=False)
-    return _Trained(done, best[0], None if student.is_continuous else best[1], not is_cut)
+    return done, best[0], None if student.is_continuous else best[1], not is_cut
 
 
 def _split(episodes: Sequence[slice], order: np.random.Generator) -> tuple[list[slice], list[slice]]:
