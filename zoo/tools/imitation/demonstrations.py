@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile, ZipFile
@@ -46,17 +46,15 @@ class Demonstrations(NamedTuple):
     def n_step(self) -> int:
         return int(self.episode_ends[-1])
 
-    def episodes(self) -> Iterator[slice]:
+    def episodes(self) -> list[slice]:
         """The steps of each episode."""
-        start = 0
-        for end in self.episode_ends.tolist():
-            yield slice(start, end)
-            start = end
+        ends = self.episode_ends.tolist()
+        return list(map(slice, [0, *ends[:-1]], ends))
 
     def policy_action(self, policy: Policy) -> Tensor:
         """The actions as the policy has them: [N] or [N, K] int64, or [N, D] float32. Raises: UserError if one cannot be."""
         space, mode = policy.action_space, policy._action_map.mode
-        parts = [_policy_part(leaf, self.action[path], path, mode) for path, leaf in leaf_spaces(space)]
+        parts = [_policy_part(leaf, self.action[path], mode) for path, leaf in leaf_spaces(space)]
         change = policy._env_action()
         if isinstance(space, Dict):
             return torch.cat([part.reshape(len(part), -1).to(torch.float32) for part in parts], -1)
@@ -312,7 +310,7 @@ def _optional(arrays: Mapping[str, np.ndarray], name: str, n: int, where: str) -
     return found.astype(np.float64 if name == 'reward' else bool)
 
 
-def _policy_part(leaf: Leaf, action: np.ndarray, path: str, mode: str) -> Tensor:
+def _policy_part(leaf: Leaf, action: np.ndarray, mode: str) -> Tensor:
     """A leaf's actions, of the env, as the policy has them."""
     if not isinstance(leaf, Box):
         index = action.astype(np.int64) - _shaped(leaf, getattr(leaf, 'start', 0))

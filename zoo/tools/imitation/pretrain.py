@@ -140,12 +140,13 @@ class _Student:
         self._action = demos.policy_action(policy).to(device)
         self.is_continuous = self._action.is_floating_point()
         self.dist.check_action(self._action, self._action.shape[:1])
-        self.episodes = list(demos.episodes())
+        self.episodes = demos.episodes()
         self.has_memory = keeps_state(policy.model)
         self._std = {
             name: p.detach().clone() for name, p in policy.model.named_parameters() if name.endswith('.log_std')
         }
         self._return: Tensor | None = None
+        self.return_var = 1.0  # of the returns; 1 where there are none, or all are alike
         self._fit_statistics(cfg)
         self._refuse_impossible()
 
@@ -159,9 +160,8 @@ class _Student:
         if 'reward' in normalizers:
             normalizers['reward'].update(_discounted(reward, self.episodes, gamma).to(self.policy.device))
             reward = normalizers['reward'].rescale(reward.to(self.policy.device)).cpu()
-        n_step = len(reward)
-        flipped = [slice(n_step - each.stop, n_step - each.start) for each in reversed(self.episodes)]
-        self._return = _discounted(reward.flip(0), flipped, gamma).flip(0).to(self.policy.device)
+        self._return = _discounted(reward, self.episodes, gamma, from_end=True).to(self.policy.device)
+        self.return_var = float(self._return.var(correction=0)) or 1.0
         self._known = _known(self.episodes, self._demos.terminated, gamma).to(self.policy.device)
         if 'value' in normalizers:
             normalizers['value'].update(self._return)
@@ -215,7 +215,7 @@ class _Student:
             return {'obs': map_tensors(lambda x: x[index], self._obs), 'return_': index}, (index, slice(None))
         step = torch.arange(max(each.stop - each.start for each in batch))
         start, stop = (torch.tensor([[getattr(each, end)] for each in batch]) for end in ('start', 'stop'))
-        is_there = start + step < stop
+        is_there = (start + step < stop).to(self._action.device)
         index = (start + step).clamp(max=self._demos.n_step - 1).to(self._action.device)
         columns: Any = {
             'obs': map_tensors(lambda x: x[index], self._obs),
@@ -223,7 +223,6 @@ class _Student:
             'state': self.policy.model.initial_state(len(batch)),
             'is_first': (step == 0).expand(len(batch), -1).to(self._action.device),
         }
-        is_there = is_there.to(self._action.device)
         return columns, (index[is_there], is_there.flatten())
 
     @torch.no_grad()
@@ -236,11 +235,6 @@ class _Student:
                 *(p.exp().mean(), before.exp().mean()),
             )
             p.copy_(before)
-
-    @property
-    def return_var(self) -> float:
-        """Of the returns; 1 where there are none, or all are alike."""
-        return 1.0 if self._return is None else float(self._return.var(correction=0)) or 1.0
 
 
 def _train(
@@ -301,12 +295,13 @@ def _measure(student: _Student, episodes: Sequence[slice], batch_size: int) -> t
     return float(loss), float(agrees)
 
 
-def _discounted(reward: Tensor, episodes: Sequence[slice], gamma: float) -> Tensor:
-    """sum_t = reward_t + gamma * sum_{t-1}, from the start of each episode; [N]."""
+def _discounted(reward: Tensor, episodes: Sequence[slice], gamma: float, from_end: bool = False) -> Tensor:
+    """sum_t = reward_t + gamma * sum_{t-1}, from the start of each episode, or backwards from its end; [N]."""
     found = reward.cpu().numpy().astype(np.float64)
     for each in episodes:
-        for t in range(each.start + 1, each.stop):
-            found[t] += gamma * found[t - 1]
+        sums = found[each][::-1] if from_end else found[each]  # a view
+        for t in range(1, len(sums)):
+            sums[t] += gamma * sums[t - 1]
     return torch.as_tensor(found, dtype=torch.float32)
 
 
