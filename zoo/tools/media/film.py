@@ -122,11 +122,10 @@ class _FilmedVectorEnv(gymnasium.vector.VectorWrapper):
         self._is_same_step = env.metadata.get('autoreset_mode') == AutoresetMode.SAME_STEP
 
     def step(self, actions: Any) -> Any:
-        result = self.env.step(actions)
-        _, _, terminated, truncated, info = result
+        obs, reward, terminated, truncated, info = self.env.step(actions)
         is_lost = self._is_same_step and bool(np.any(terminated) or np.any(truncated))
         self._camera.last = info.get(FINAL_FRAME) if is_lost else self._camera.draw()
-        return result
+        return obs, reward, terminated, truncated, info
 
 
 def make_filmed_env(cfg: EnvConfig, camera: Camera, device: str = 'cpu') -> AnyVectorEnv:
