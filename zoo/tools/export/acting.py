@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import forward_for_acting
-from zoo.core.data import Obs, leaves, map_tensors
+from zoo.core.data import Obs, Tree, leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiDiscrete, Space, leaf_spaces, obs_dtype
 from zoo.model.cnn import in_float32
@@ -19,8 +19,6 @@ from zoo.policy.base import Policy
 
 BATCH = 'batch'
 """Name of the leading dimension of every input and output; any number."""
-Tree = Any
-"""A tensor, or a nested dict of tensors."""
 
 
 class Port(NamedTuple):
@@ -60,22 +58,20 @@ def raw_to_model(leaf: Leaf, x: Tensor) -> Tensor:
 
 
 def nested_obs(space: Space, leaves: dict[str, Any], path: str = '') -> Any:
-    """Observations from what is at the dotted path of each leaf; entries without any are left out."""
+    """Observations from what is at the dotted path of each leaf; entries without any are left out, None if all are."""
     if not isinstance(space, Dict):
-        return leaves[path]
-    found = {}
-    for name, each in space.spaces.items():
-        where = f'{path}.{name}' if path else name
-        if any(key == where or key.startswith(f'{where}.') for key in leaves):
-            found[name] = nested_obs(each, leaves, where)
-    return found
+        return leaves.get(path)
+    found = {name: nested_obs(each, leaves, f'{path}.{name}' if path else name) for name, each in space.spaces.items()}
+    return {name: each for name, each in found.items() if each is not None} or None
 
 
-def distinct(name: str, taken: Collection[str]) -> str:
-    """The name, with '_' at its end as often as others have it already."""
-    while name in taken:
-        name += '_'
-    return name
+def lowest_obs(leaf: Leaf, n: int) -> Tensor:
+    """Raw observations [n, ...] of a leaf: the lowest index, zeros, all true."""
+    dtype = env_dtype(leaf)
+    x = np.full((n, *leaf.shape), int(dtype == np.int8), dtype)
+    if isinstance(leaf, Discrete | MultiDiscrete):
+        x[:] = np.reshape(leaf.start, leaf.shape)
+    return torch.from_numpy(x)
 
 
 class ActingModule(nn.Module):
@@ -100,36 +96,38 @@ class ActingModule(nn.Module):
             if not any(path == name or path.startswith(f'{name}.') for name in unread)
         }
         self.inputs: list[Port] = []
+        self.outputs: list[Port] = []
         for path, leaf in self.leaves.items():
             name = f'obs_{path}' if path[:1].isdigit() else path or 'obs'  # 'obs_0' of the parts of a Tuple
-            self._add_input(Port(name, str(env_dtype(leaf)), (BATCH, *leaf.shape)))
-        self.n_obs = len(self.inputs)
+            self.inputs.append(Port(self._free(name), str(env_dtype(leaf)), (BATCH, *leaf.shape)))
         self._start: Tree = None if (first := policy._initial_state()) is None else first(1)
-        self._carried: list[str] = []
-        self._carried = [] if self._start is None else self._find_carried()
         self.initial: dict[str, Tensor] = {}
-        for path, row in leaves(self._start) if self._carried else ():
+        self._carried: list[str] = []
+        if self._start is not None:
+            self._carried = self._find_carried()
+        for path, row in leaves(self._start):
             if path in self._carried:
-                port = self._add_input(port_of_tensor(f'state.{path}' if path else 'state', row))
-                self.initial[port.name] = row
-        self.outputs: list[Port] = []
+                name = self._free(f'state.{path}' if path else 'state')
+                self.inputs.append(port_of_tensor(name, row))
+                self.initial[name] = row
         self._name_outputs(n=3)
-        n_other = len(self.outputs) - len(self.initial)
-        self.state_names = {name: port.name for name, port in zip(self.initial, self.outputs[n_other:], strict=True)}
+        following = self.outputs[len(self.outputs) - len(self.initial) :]
+        self.state_names = {name: port.name for name, port in zip(self.initial, following, strict=True)}
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """[B, ...] each."""
         obs, state = self.read(tensors)
         action, value, state = self._step(obs, state)
-        following = dict(leaves(state)) if self._carried else {}
+        following = dict(leaves(state))
         values = () if value is None else (value,)
         return (*self.env_actions(action), *values, *(following[path] for path in self._carried))
 
     def read(self, tensors: Sequence[Tensor]) -> tuple[Obs, Tree]:
         """What the policy is given: observations as zoo holds them, and the state before the step."""
-        given = zip(self.leaves.items(), tensors[: self.n_obs], strict=True)
+        given = zip(self.leaves.items(), tensors[: len(self.leaves)], strict=True)
         obs = nested_obs(self._policy.obs_space, {path: raw_to_model(leaf, x) for (path, leaf), x in given})
-        return obs, self._state_of(tensors[0].shape[0], iter(tensors[self.n_obs :]))
+        states = iter(tensors[len(self.leaves) :])
+        return obs, None if self._start is None else self._state_of(tensors[0].shape[0], states)
 
     def env_actions(self, action: Tensor) -> list[Tensor]:
         """What the env is given for actions of the policy, for each leaf of its space."""
@@ -138,34 +136,25 @@ class ActingModule(nn.Module):
 
     def example(self, n: int) -> tuple[Tensor, ...]:
         """Inputs that are of their space, for n envs: the lowest index, zeros, every action allowed."""
-        return (*self._example_obs(n), *(row.repeat_interleave(n, 0) for row in self.initial.values()))
+        obs = (lowest_obs(leaf, n) for leaf in self.leaves.values())
+        return (*obs, *(row.repeat_interleave(n, 0) for row in self.initial.values()))
 
-    def _example_obs(self, n: int) -> list[Tensor]:
-        found = []
-        for port, leaf in zip(self.inputs, self.leaves.values(), strict=False):
-            x = torch.full(
-                (n, *leaf.shape), int(port.dtype == 'int8'), dtype=torch.from_numpy(np.empty(0, port.dtype)).dtype
-            )
-            start = getattr(leaf, 'start', None)
-            found.append(x if start is None else torch.as_tensor(start).reshape(leaf.shape).expand_as(x).contiguous())
-        return found
-
-    def _add_input(self, port: Port) -> Port:
-        port = port._replace(name=distinct(port.name, [each.name for each in self.inputs]))
-        self.inputs.append(port)
-        return port
+    def _free(self, name: str) -> str:
+        """The name, with '_' at its end as often as others have it already."""
+        taken = {port.name for port in (*self.inputs, *self.outputs)}
+        while name in taken:
+            name += '_'
+        return name
 
     def _state_of(self, n: int, given: Iterator[Tensor]) -> Tree:
         """The state before a step: what is given, and what never changes as it is at the start of an episode."""
-        if self._start is None:
-            return None
         rows = (next(given) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in leaves(self._start))
         return map_tensors(lambda _: next(rows), self._start)
 
     @torch.no_grad()
     def _find_carried(self) -> list[str]:
         """The paths of what a step changes of the state; of a state that it passes through unchanged, nothing."""
-        obs, before = self.read(self._example_obs(1))
+        obs, before = self.read(self.example(1))
         after = dict(leaves(self._step(obs, before)[2]))
         return [path for path, x in leaves(before) if after[path] is not x]
 
@@ -181,8 +170,7 @@ class ActingModule(nn.Module):
         names += ['value'] if self.with_value else []
         names += [f'next_{name}' for name in self.initial]
         for name, x in zip(names, found, strict=True):
-            taken = [port.name for port in (*self.inputs, *self.outputs)]
-            self.outputs.append(port_of_tensor(distinct(name, taken), x[:1]))
+            self.outputs.append(port_of_tensor(self._free(name), x[:1]))
 
     def _step(self, obs: Obs, state: Tree) -> tuple[Tensor, Tensor | None, Tree]:
         """The policy's action, the value if it is asked for, and the next state."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +32,7 @@ from zoo.tools.export.acting import ActingModule, env_dtype, for_export, nested_
 
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 """An exported file: arrays for its inputs -> arrays of its outputs."""
-LARGE = 1e6
-"""A bound beyond this counts as none: envs write the largest float where they know no bound."""
+LARGE = 1e6  # a bound beyond this counts as none: envs write the largest float where they know no bound
 
 
 def draw_obs(policy: Policy, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -42,7 +41,7 @@ def draw_obs(policy: Policy, n: int, rng: np.random.Generator) -> dict[str, np.n
     Indices, bits and numbers between bounds: uniform. Numbers without: standard normal, times the deviation and plus the mean
     of obs_norm where the policy has it. An action mask leaves one choice at least.
     """
-    norms = dict(_norms(policy._model))
+    norms = _norms(policy._model)
     found = {path: _draw(leaf, n, rng, norms.get(path)) for path, leaf in leaf_spaces(policy.obs_space)}
     if mask_space(policy.obs_space) is not None:
         _allow_one(policy.action_space, found[ACTION_MASK], rng)
@@ -56,7 +55,7 @@ def drawn_words(policy: Policy) -> str:
     ]
     if all(each.all() for each in bounded):
         return 'uniform over the space'
-    normal = 'normal, as the statistics of obs_norm' if dict(_norms(policy._model)) else 'standard normal'
+    normal = 'normal, as the statistics of obs_norm' if _norms(policy._model) else 'standard normal'
     return f'uniform between bounds and {normal} elsewhere' if any(each.any() for each in bounded) else normal
 
 
@@ -77,32 +76,29 @@ def _draw(leaf: Leaf, n: int, rng: np.random.Generator, norm: RunningMeanStd | N
 
 def _draw_box(leaf: Box, shape: tuple[int, ...], rng: np.random.Generator, norm: RunningMeanStd | None) -> np.ndarray:
     is_bounded, low, high = _bounded(leaf), leaf.low.astype(np.float64), leaf.high.astype(np.float64)
-    if leaf.dtype[0] in 'iub':  # whole numbers, each as likely
-        drawn = np.floor(rng.uniform(np.where(is_bounded, low, 0), np.where(is_bounded, high + 1, 0), shape))
-    else:
-        drawn = rng.uniform(np.where(is_bounded, low, 0), np.where(is_bounded, high, 0), shape)
+    is_whole = leaf.dtype[0] in 'iub'
+    drawn = rng.uniform(np.where(is_bounded, low, 0), np.where(is_bounded, high + is_whole, 0), shape)
+    drawn = np.floor(drawn) if is_whole else drawn  # each number as likely
     if not is_bounded.all():
-        mean, std = (
-            (0.0, 1.0) if norm is None else (x.numpy().reshape(leaf.shape) for x in (norm.mean, norm.var.sqrt()))
-        )
-        drawn = np.where(is_bounded, drawn, rng.standard_normal(shape) * std + mean)
-    return np.clip(np.rint(drawn) if leaf.dtype[0] in 'iub' else drawn, low, high)
+        normal = rng.standard_normal(shape)
+        if norm is not None:
+            normal = normal * norm.var.sqrt().numpy().reshape(leaf.shape) + norm.mean.numpy().reshape(leaf.shape)
+        drawn = np.where(is_bounded, drawn, normal)
+    return np.clip(np.rint(drawn) if is_whole else drawn, low, high)
 
 
 def _bounded(leaf: Box) -> np.ndarray:
     return (np.abs(leaf.low.astype(np.float64)) <= LARGE) & (np.abs(leaf.high.astype(np.float64)) <= LARGE)
 
 
-def _norms(model: nn.Module) -> Iterator[tuple[str, RunningMeanStd]]:
+def _norms(model: nn.Module) -> dict[str, RunningMeanStd]:
     """The statistics of observations by the dotted path of the leaf they are of, in the models of zoo."""
-    stage, only = getattr(model, 'input', None), getattr(model, 'leaf', None)
-    stages: Mapping[str, Any] = {only or '': stage}
+    stage = getattr(model, 'input', None)
+    stages: dict[str, Any] = {getattr(model, 'leaf', None) or '': stage}
     if isinstance(stage, DictInput):
         stages = {'.'.join(path): each for path, each in stage.named_stages()}
-    for path, each in stages.items():
-        norm = each.norm if isinstance(each, NormedVector) else each
-        if isinstance(norm, RunningMeanStd):
-            yield path, norm
+    norms = {path: each.norm if isinstance(each, NormedVector) else each for path, each in stages.items()}
+    return {path: norm for path, norm in norms.items() if isinstance(norm, RunningMeanStd)}
 
 
 def _allow_one(action_space: Space, mask: np.ndarray, rng: np.random.Generator) -> None:
@@ -116,13 +112,11 @@ def _allow_one(action_space: Space, mask: np.ndarray, rng: np.random.Generator) 
             start += n
 
 
-N_CHECK, TOLERANCE = 1000, 1e-5
-"""Observations that are compared, and the largest difference of a number, as a share of those above 1."""
-N_STEP = 10
-"""Steps of an episode over which a policy with a memory is compared, with N_CHECK / N_STEP envs at once."""
+N_CHECK = 1000  # observations that are compared
+TOLERANCE = 1e-5  # the largest difference of a number, as a share of those above 1
+N_STEP = 10  # steps of an episode over which a policy with a memory is compared, with N_CHECK / N_STEP envs at once
 MAX_TIE = N_CHECK // 100
-N_IMAGE = 125
-"""Images in one batch: 1,000 would take GB in the layers of a large network."""
+N_IMAGE = 125  # images in one batch: 1,000 would take GB in the layers of a large network
 Arrays = list[np.ndarray]
 
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
+from torch.export import ExportedProgram
 
 from zoo.core.errors import RunError, UserError, need
 from zoo.core.files import whole_file
@@ -25,8 +26,7 @@ from zoo.tools.export.check import OutputCheck, Run, compare, effect_of_bf16
 from zoo.tools.log_levels import log_levels
 from zoo.tools.results.settings import CODE_FILE
 
-MAX_ONNX = 2**31 - 2**20
-"""Bytes of parameters from which on a model does not fit into one ONNX file, which holds less than 2 GB."""
+MAX_ONNX = 2**31 - 2**20  # bytes of parameters that fit into one ONNX file, which holds less than 2 GB
 CHATTY = ('torch.onnx', 'torch.export', 'torch._export', 'torch._dynamo', 'torch.fx', 'onnxscript', 'onnx_ir')
 
 
@@ -40,7 +40,7 @@ class Format(NamedTuple):
     name: str
     suffix: str
     check: Callable[[int], None]
-    write: Callable[[torch.export.ExportedProgram, BinaryIO, Sequence[Port], Sequence[Port], dict[str, str]], None]
+    write: Callable[[ExportedProgram, BinaryIO, ActingModule, dict[str, str]], None]
     load: Callable[[Path], Run]
 
 
@@ -54,17 +54,11 @@ def _check_onnx(n_byte: int) -> None:
         )
 
 
-def _write_onnx(
-    program: torch.export.ExportedProgram,
-    file: BinaryIO,
-    inputs: Sequence[Port],
-    outputs: Sequence[Port],
-    metadata: dict[str, str],
-) -> None:
+def _write_onnx(program: ExportedProgram, file: BinaryIO, acting: ActingModule, metadata: dict[str, str]) -> None:
     import onnx
 
     with quiet():
-        names = {'input_names': [p.name for p in inputs], 'output_names': [p.name for p in outputs]}
+        names = {'input_names': [p.name for p in acting.inputs], 'output_names': [p.name for p in acting.outputs]}
         written = torch.onnx.export(program, dynamo=True, verbose=False, **names)  # type: ignore[arg-type]
         assert written is not None, 'with dynamo there is a program'
         model = written.model_proto
@@ -90,13 +84,7 @@ def _load_onnx(path: Path) -> Run:
     return lambda arrays: session.run(None, dict(zip(names, arrays, strict=True)))
 
 
-def _write_archive(
-    program: torch.export.ExportedProgram,
-    file: BinaryIO,
-    inputs: Sequence[Port],
-    outputs: Sequence[Port],
-    metadata: dict[str, str],
-) -> None:
+def _write_archive(program: ExportedProgram, file: BinaryIO, acting: ActingModule, metadata: dict[str, str]) -> None:
     for node in program.graph.nodes:
         node.meta.pop('stack_trace', None)  # paths of this machine
     with quiet():
@@ -114,10 +102,9 @@ def _load_archive(path: Path) -> Run:
     return run
 
 
-ONNX = Format(
-    'onnx', '.onnx', _check_onnx, _write_onnx, _load_onnx
-)  # for onnxruntime and other engines, in any language
-TORCH = Format('torch-export', '.pt2', lambda n_byte: None, _write_archive, _load_archive)  # for PyTorch without zoo
+# ONNX is for onnxruntime and other engines, in any language; TORCH for PyTorch without zoo
+ONNX = Format('onnx', '.onnx', _check_onnx, _write_onnx, _load_onnx)
+TORCH = Format('torch-export', '.pt2', lambda n_byte: None, _write_archive, _load_archive)
 FORMATS = {each.name: each for each in (ONNX, TORCH)}
 """By the name that `--format` takes."""
 
@@ -127,14 +114,13 @@ def format_of(name: str | None, path: Path | None = None) -> Format:
 
     Raises: UserError if there is none, or a file of the format ends otherwise.
     """
-    if name is not None and name not in FORMATS:
-        raise UserError(unknown_name('export format', name, FORMATS, 'known'))
-    endings = ' or '.join(f'{each.suffix} ({each.name})' for each in FORMATS.values())
     if name is None:
-        found = [each for each in FORMATS.values() if path is not None and path.suffix == each.suffix]
-        if not found:
-            raise UserError(f'{path} names no export format by its ending; use {endings}')
-        return found[0]
+        name = next((each.name for each in FORMATS.values() if path is not None and path.suffix == each.suffix), None)
+    if name is None:
+        endings = ' or '.join(f'{each.suffix} ({each.name})' for each in FORMATS.values())
+        raise UserError(f'{path} names no export format by its ending; use {endings}')
+    if name not in FORMATS:
+        raise UserError(unknown_name('export format', name, FORMATS, 'known'))
     if path is not None and path.suffix != FORMATS[name].suffix:
         raise UserError(f'{path} is to be of the format {name}, whose files end in {FORMATS[name].suffix}; rename it')
     return FORMATS[name]
@@ -155,8 +141,7 @@ def quiet() -> Iterator[None]:
 
 def _leave_out_places(graph: Any) -> None:
     """Removes where in the source each node comes from, with the paths of this machine, and shapes that engines find out."""
-    del graph.metadata_props[:]
-    del graph.value_info[:]
+    del graph.metadata_props[:], graph.value_info[:]
     for part in (*graph.node, *graph.initializer, *graph.input, *graph.output):
         del part.metadata_props[:]
         part.doc_string = ''
@@ -209,7 +194,7 @@ def exporting(
     try:
         with whole_file(path) as file:
             try:
-                kind.write(program, file, acting.inputs, acting.outputs, about)
+                kind.write(program, file, acting, about)
                 file.flush()
                 run = kind.load(Path(file.name))
             except (OSError, UserError):
@@ -222,7 +207,7 @@ def exporting(
         raise UserError(f'{path} cannot be written ({error.strerror or error}); name another file') from error
 
 
-def _program(acting: ActingModule, kind: Format) -> torch.export.ExportedProgram:
+def _program(acting: ActingModule, kind: Format) -> ExportedProgram:
     """The policy as a graph of operations on tensors. Raises: UserError if it is none."""
     batch = torch.export.Dim(BATCH)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile, ZipFile
@@ -18,7 +18,7 @@ from zoo.core.data import Obs, Timestep, leaves, map_tensors
 from zoo.core.errors import UserError, need
 from zoo.core.files import whole_file
 from zoo.core.seeding import stream
-from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiDiscrete, Space, leaf_spaces, n_lead, obs_to_tensor
+from zoo.core.spaces import Box, Dict, Discrete, Leaf, Space, leaf_spaces, n_lead, obs_to_tensor
 from zoo.policy.base import Policy
 from zoo.run.resources import machine_memory
 from zoo.tools.nested import put_at
@@ -46,17 +46,15 @@ class Demonstrations(NamedTuple):
     def n_step(self) -> int:
         return int(self.episode_ends[-1])
 
-    def episodes(self) -> Iterator[slice]:
+    def episodes(self) -> list[slice]:
         """The steps of each episode."""
-        start = 0
-        for end in self.episode_ends.tolist():
-            yield slice(start, end)
-            start = end
+        ends = self.episode_ends.tolist()
+        return list(map(slice, [0, *ends[:-1]], ends))
 
     def policy_action(self, policy: Policy) -> Tensor:
         """The actions as the policy has them: [N] or [N, K] int64, or [N, D] float32. Raises: UserError if one cannot be."""
         space, mode = policy.action_space, policy._action_map.mode
-        parts = [_policy_part(leaf, self.action[path], path, mode) for path, leaf in leaf_spaces(space)]
+        parts = [_policy_part(leaf, self.action[path], mode) for path, leaf in leaf_spaces(space)]
         change = policy._env_action()
         if isinstance(space, Dict):
             return torch.cat([part.reshape(len(part), -1).to(torch.float32) for part in parts], -1)
@@ -71,9 +69,9 @@ def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
     Raises: UserError for what is not there, or not of these spaces.
     """
     arrays, where = _arrays_of(source)
-    present = dict.fromkeys(name.split('/')[0] for name in arrays)
-    unknown = [printable(name) for name in arrays if name.split('/')[0] not in KEYS]
-    missing = [name for name in ('obs', 'action', 'episode_ends') if name not in present]
+    present = {name: name.split('/')[0] for name in arrays}
+    unknown = [printable(name) for name, first in present.items() if first not in KEYS]
+    missing = [name for name in KEYS[:3] if name not in present.values()]
     if missing or unknown:
         problem = (
             f'has no {" and no ".join(missing)}' if missing else f'has {", ".join(unknown[:5])}, which is not known'
@@ -82,7 +80,7 @@ def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
     for name in arrays:
         if name.startswith('obs') and arrays[name].dtype.kind not in 'biuf':
             raise UserError(f'{where} has {printable(name)} of type {arrays[name].dtype}, but observations are numbers')
-    ends = _counts_of(np.asarray(arrays['episode_ends']), where)
+    ends = _counts_of(arrays['episode_ends'], where)
     obs = _obs_of(arrays, policy.obs_space, where, policy._optional_obs())
     n_step = len(next(iter(leaves(obs)))[1])
     if ends.ndim != 1 or not len(ends) or (np.diff(ends, prepend=0) <= 0).any() or ends[-1] != n_step:
@@ -133,42 +131,36 @@ class _Tape:
         self._env = env
         self._map = ActionMap(policy.action_space, policy._action_map.mode)
         self._paths = [path for path, _ in leaf_spaces(policy.action_space)]
-        self._obs: list[Obs] = []
         self._now: Obs = {}
-        self._actions: list[list[np.ndarray]] = []
-        self._rewards: list[float] = []
-        self._ends: list[int] = []
-        self._terminated: list[bool] = []
+        self._steps: list[tuple[Obs, list[np.ndarray], float]] = []  # observation, action by leaf, reward
+        self._ends: list[tuple[int, bool]] = []  # steps up to there, whether it ended in a terminal state
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
     def reset(self, seed: np.random.SeedSequence) -> Obs:
         obs = self._env.reset(seed)
-        self._now = map_tensors(lambda x: x.clone(), obs)
+        self._now = map_tensors(torch.clone, obs)
         return obs
 
     def step(self, action: Tensor) -> Timestep:
         timestep = self._env.step(action)
         if timestep.is_reset is None or not bool(timestep.is_reset[0]):
-            self._obs.append(self._now)
-            self._actions.append([x.numpy().copy() for x in self._map.tensors(action.detach().cpu())])
-            self._rewards.append(float(timestep.reward[0]))
+            taken = [x.numpy().copy() for x in self._map.tensors(action.detach().cpu())]
+            self._steps.append((self._now, taken, float(timestep.reward[0])))
             if bool(timestep.terminated[0] | timestep.truncated[0]):
-                self._ends.append(len(self._obs))
-                self._terminated.append(bool(timestep.terminated[0]))
-        self._now = map_tensors(lambda x: x.clone(), timestep.obs)
+                self._ends.append((len(self._steps), bool(timestep.terminated[0])))
+        self._now = map_tensors(torch.clone, timestep.obs)
         return timestep
 
     def demonstrations(self) -> Demonstrations:
-        n = self._ends[-1] if self._ends else 0  # steps of an episode that was cut off are left out
-        if not n:
+        if not self._ends:
             raise UserError('no episode ended, so there is nothing to keep; set env.max_episode_steps')
-        obs = map_tensors(lambda *rows: torch.cat(rows), self._obs[0], *self._obs[1:n])
-        actions = {path: np.concatenate([row[i] for row in self._actions[:n]]) for i, path in enumerate(self._paths)}
-        return Demonstrations(
-            obs, actions, np.array(self._ends), np.array(self._rewards[:n]), np.array(self._terminated)
-        )
+        ends, terminated = zip(*self._ends, strict=True)
+        obs, actions, rewards = zip(*self._steps[: ends[-1]], strict=True)  # without an episode that was cut off
+        by_leaf = dict(zip(self._paths, map(np.concatenate, zip(*actions, strict=True)), strict=True))
+        rows = map_tensors(lambda *rows: torch.cat(rows), *obs)
+        return Demonstrations(rows, by_leaf, np.array(ends), np.array(rewards), np.array(terminated))
 
 
 def _arrays_of(source: str) -> tuple[dict[str, np.ndarray], str]:
@@ -180,7 +172,7 @@ def _arrays_of(source: str) -> tuple[dict[str, np.ndarray], str]:
                 if sum(entry.file_size for entry in file.infolist()) > machine_memory():
                     raise MemoryError
             with np.load(path, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}, str(path)
+                return {name: np.asarray(file[name]) for name in file.files}, str(path)
         except MemoryError as error:
             raise UserError(f'{path} claims more memory than this machine has; name a smaller file') from error
         except OSError as error:
@@ -214,23 +206,18 @@ def _minari_arrays(name: str) -> dict[str, np.ndarray]:
         'terminated': np.array([bool(episode.terminations[-1]) for episode in episodes]),
     }
     for key, trees in (('obs', [e.observations for e in episodes]), ('action', [e.actions for e in episodes])):
-        rows = [dict(_minari_leaves(tree)) for tree in trees]
+        rows = [dict(leaves(_named_parts(tree))) for tree in trees]
         for path in rows[0]:
-            parts = (
-                np.asarray(row[path])[:n] for row, n in zip(rows, lengths, strict=True)
-            )  # the last obs has no action
-            arrays[_key(key, path)] = np.concatenate([*parts])
+            parts = [np.asarray(row[path])[:n] for row, n in zip(rows, lengths, strict=True)]  # not the last obs
+            arrays[_key(key, path)] = np.concatenate(parts)
     return arrays
 
 
-def _minari_leaves(tree: Any, path: str = '') -> Iterator[tuple[str, Any]]:
+def _named_parts(tree: Any) -> Any:
+    """A tree in which the parts of a tuple are named '0', '1', ..."""
     if isinstance(tree, tuple):
         tree = {str(i): part for i, part in enumerate(tree)}
-    if not isinstance(tree, dict):
-        yield path, tree
-        return
-    for name, part in tree.items():
-        yield from _minari_leaves(part, f'{path}.{name}' if path else name)
+    return {name: _named_parts(part) for name, part in tree.items()} if isinstance(tree, dict) else tree
 
 
 def _key(name: str, path: str) -> str:
@@ -263,7 +250,7 @@ def _action_of(arrays: Mapping[str, np.ndarray], path: str, leaf: Leaf, n_step: 
     key = _key('action', path)
     if key not in arrays:
         raise UserError(f'{where} has no {key}, which the action space of the env has; they are of another env')
-    action = np.asarray(arrays[key])
+    action = arrays[key]
     if action.shape != (n_step, *leaf.shape):
         raise UserError(
             f'{where} has {key} of shape {list(action.shape)} but {n_step} observations and an action space of shape '
@@ -281,8 +268,7 @@ def _outside(leaf: Leaf, action: np.ndarray) -> str:
         bad = ~np.isfinite(action) | (action < leaf.low) | (action > leaf.high)
     else:
         index = action - _shaped(leaf, getattr(leaf, 'start', 0))
-        n = getattr(leaf, 'nvec', getattr(leaf, 'n', 2)) if isinstance(leaf, Discrete | MultiDiscrete) else 2
-        bad = (index < 0) | (index >= _shaped(leaf, n))
+        bad = (index < 0) | (index >= _shaped(leaf, getattr(leaf, 'nvec', getattr(leaf, 'n', 2))))
     return str(action[bad].flat[0]) if bad.any() else ''
 
 
@@ -311,25 +297,24 @@ def _odd(found: np.ndarray, bad: np.ndarray) -> str:
 def _optional(arrays: Mapping[str, np.ndarray], name: str, n: int, where: str) -> np.ndarray | None:
     if name not in arrays:
         return None
-    found = np.asarray(arrays[name])
-    if name == 'terminated' and (found.dtype.kind not in 'biuf' or ((found != 0) & (found != 1)).any()):
+    found = arrays[name]
+    is_number = found.dtype.kind in 'biuf'
+    if name == 'terminated' and (not is_number or ((found != 0) & (found != 1)).any()):
         raise UserError(
             f'{where} has terminated {_odd(found, (found != 0) & (found != 1))} but each must be true or false (1 or 0): whether '
             'the episode ended in a terminal state'
         )
-    is_number = found.dtype.kind in 'biuf'
     if not is_number or found.shape != (n,) or (name == 'reward' and not np.isfinite(found).all()):
         got = f'shape {list(found.shape)}' if is_number else f'type {found.dtype}'
         raise UserError(f'{where} has {name} of {got}, but it must be {n} finite numbers, [{n}]')
     return found.astype(np.float64 if name == 'reward' else bool)
 
 
-def _policy_part(leaf: Leaf, action: np.ndarray, path: str, mode: str) -> Tensor:
+def _policy_part(leaf: Leaf, action: np.ndarray, mode: str) -> Tensor:
     """A leaf's actions, of the env, as the policy has them."""
     if not isinstance(leaf, Box):
-        return torch.from_numpy(
-            np.ascontiguousarray(action.astype(np.int64) - _shaped(leaf, getattr(leaf, 'start', 0)))
-        )
+        index = action.astype(np.int64) - _shaped(leaf, getattr(leaf, 'start', 0))
+        return torch.from_numpy(np.ascontiguousarray(index))
     low, high = leaf.low.astype(np.float64), leaf.high.astype(np.float64)
     action = action.astype(np.float64)
     if mode == 'rescale':

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,11 +95,15 @@ def pretrain(
             catch_signals(before_exit=lambda: folder.discard() if folder is not None else None)
         )
         folder = undo.enter_context(closing(RunFolder(cfg, None, place)))
-        undo.enter_context(_threads(cfg, policy, batch_size))
+        limit = torch.get_num_threads()
+        undo.callback(use_threads, limit)
+        use_threads(cfg.policy.n_thread or phase_threads(policy, {'learn': batch_size}, limit)['learn'])
         folder.begin()
         file = ResultFile(folder.path)
         try:
-            trained = _train(student, epoch, batch_size, learning_rate, lambda: bool(received))
+            n_epoch, loss, agreement, is_whole = _train(
+                student, epoch, batch_size, learning_rate, lambda: bool(received)
+            )
             if not keep_std:
                 student.restore_std()
             policy._follow_model()
@@ -108,46 +112,18 @@ def pretrain(
         except BaseException as error:
             file.end_by(error, {'env_step': 0})
             raise
-        n_epoch, loss, agreement, is_whole = trained
         numbers = {'env_step': 0, 'pretrain_epoch': n_epoch, 'pretrain_loss': loss, 'agreement': agreement}
         file.end('done' if is_whole else 'stopped', numbers)
-    if received:
-        _say_signalled(received[0], trained, epoch, folder.path)
-        raise Interrupted(128 + received[0])
-    return Pretrained(policy, folder.path, n_epoch, loss, agreement)
-
-
-class _Trained(NamedTuple):
-    """Epochs; loss and agreement of the best one; whether no signal ended it early."""
-
-    epoch: int
-    loss: float
-    agreement: float | None
-    is_whole: bool
-
-
-def _say_signalled(number: int, trained: _Trained, n_epoch: int, folder: Path) -> None:
-    """Logs what a signal leaves, and how to train on from it."""
-    if trained.is_whole:
-        said = 'signal %d came after the last epoch: all is done and saved; train on from it with init_from=%s'
-        logger.warning(said, number, folder)
-        return
-    logger.warning(
-        'stopped by signal %d in epoch %d of %d; the best parameters so far, of held-out loss %.4f nats, are saved; train on '
-        'from them with init_from=%s',
-        *(number, trained.epoch, n_epoch, trained.loss, folder),
-    )
-
-
-@contextmanager
-def _threads(cfg: JobConfig, policy: Policy, batch_size: int) -> Iterator[None]:
-    """Torch has as many threads as a run would give to minibatches of this size."""
-    limit = torch.get_num_threads()
-    use_threads(cfg.policy.n_thread or phase_threads(policy, {'learn': batch_size}, limit)['learn'])
-    try:
-        yield
-    finally:
-        use_threads(limit)
+    if not received:
+        return Pretrained(policy, folder.path, n_epoch, loss, agreement)
+    said = f'signal {received[0]} came after the last epoch: all is done and saved; train on from it'
+    if not is_whole:
+        said = (
+            f'stopped by signal {received[0]} in epoch {n_epoch} of {epoch}; the best parameters so far, of held-out loss '
+            f'{loss:.4f} nats, are saved; train on from them'
+        )
+    logger.warning('%s with init_from=%s', said, folder.path)
+    raise Interrupted(128 + received[0])
 
 
 class _Student:
@@ -164,12 +140,13 @@ class _Student:
         self._action = demos.policy_action(policy).to(device)
         self.is_continuous = self._action.is_floating_point()
         self.dist.check_action(self._action, self._action.shape[:1])
-        self.episodes = list(demos.episodes())
+        self.episodes = demos.episodes()
         self.has_memory = keeps_state(policy.model)
         self._std = {
             name: p.detach().clone() for name, p in policy.model.named_parameters() if name.endswith('.log_std')
         }
         self._return: Tensor | None = None
+        self.return_var = 1.0  # of the returns; 1 where there are none, or all are alike
         self._fit_statistics(cfg)
         self._refuse_impossible()
 
@@ -183,9 +160,8 @@ class _Student:
         if 'reward' in normalizers:
             normalizers['reward'].update(_discounted(reward, self.episodes, gamma).to(self.policy.device))
             reward = normalizers['reward'].rescale(reward.to(self.policy.device)).cpu()
-        n_step = len(reward)
-        flipped = [slice(n_step - each.stop, n_step - each.start) for each in reversed(self.episodes)]
-        self._return = _discounted(reward.flip(0), flipped, gamma).flip(0).to(self.policy.device)
+        self._return = _discounted(reward, self.episodes, gamma, from_end=True).to(self.policy.device)
+        self.return_var = float(self._return.var(correction=0)) or 1.0
         self._known = _known(self.episodes, self._demos.terminated, gamma).to(self.policy.device)
         if 'value' in normalizers:
             normalizers['value'].update(self._return)
@@ -237,36 +213,37 @@ class _Student:
         if not self.has_memory:
             index = batch.to(self._action.device)
             return {'obs': map_tensors(lambda x: x[index], self._obs), 'return_': index}, (index, slice(None))
-        length = max(each.stop - each.start for each in batch)
-        step = torch.arange(length)
-        start, size = (torch.tensor([getattr(each, end) for each in batch]) for end in ('start', 'stop'))
-        index = (start.unsqueeze(1) + step).clamp(max=self._demos.n_step - 1)
-        is_there = start.unsqueeze(1) + step < size.unsqueeze(1)
+        step = torch.arange(max(each.stop - each.start for each in batch))
+        start, stop = (torch.tensor([[getattr(each, end)] for each in batch]) for end in ('start', 'stop'))
+        is_there = (start + step < stop).to(self._action.device)
+        index = (start + step).clamp(max=self._demos.n_step - 1).to(self._action.device)
         columns: Any = {
-            'obs': map_tensors(lambda x: x[index.to(x.device)], self._obs),
-            'return_': index.to(self._action.device),
+            'obs': map_tensors(lambda x: x[index], self._obs),
+            'return_': index,
             'state': self.policy.model.initial_state(len(batch)),
             'is_first': (step == 0).expand(len(batch), -1).to(self._action.device),
         }
-        return columns, (index[is_there].to(self._action.device), is_there.flatten().to(self._action.device))
+        return columns, (index[is_there], is_there.flatten())
 
     @torch.no_grad()
     def restore_std(self) -> None:
         """Puts the free deviations of continuous actions back to what they were before."""
         for name, before in self._std.items():
             p = self.policy.model.get_parameter(name)
-            said = f'{p.exp().mean():.3g} put back to {before.exp().mean():.3g} (--keep-std keeps it)'
-            logger.info('standard deviation of actions, for a run to explore: %s', said)
+            logger.info(
+                'standard deviation of actions, for a run to explore: %.3g put back to %.3g (--keep-std keeps it)',
+                *(p.exp().mean(), before.exp().mean()),
+            )
             p.copy_(before)
 
-    @property
-    def return_var(self) -> float:
-        """Of the returns; 1 where there are none, or all are alike."""
-        return 1.0 if self._return is None else float(self._return.var(correction=0)) or 1.0
 
+def _train(
+    student: _Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]
+) -> tuple[int, float, float | None, bool]:
+    """Epochs until the held-out loss stops falling, or `stops` says so, within one too; leaves the best parameters in the policy.
 
-def _train(student: _Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]) -> _Trained:
-    """Epochs until the held-out loss stops falling, or `stops` says so, within one too; leaves the best parameters in the policy."""
+    Returns: epochs; loss and agreement of the best one; whether `stops` did not end it early.
+    """
     order = np.random.default_rng(stream(student.policy.seed, 'pretrain'))
     used, held = _split(student.episodes, order)
     model = student.policy.model
@@ -296,7 +273,7 @@ def _train(student: _Student, n_epoch: int, batch_size: int, rate: float, stops:
             break
     model.load_state_dict(kept)
     optimizer.zero_grad(set_to_none=False)
-    return _Trained(done, best[0], None if student.is_continuous else best[1], not is_cut)
+    return done, best[0], None if student.is_continuous else best[1], not is_cut
 
 
 def _split(episodes: Sequence[slice], order: np.random.Generator) -> tuple[list[slice], list[slice]]:
@@ -318,12 +295,13 @@ def _measure(student: _Student, episodes: Sequence[slice], batch_size: int) -> t
     return float(loss), float(agrees)
 
 
-def _discounted(reward: Tensor, episodes: Sequence[slice], gamma: float) -> Tensor:
-    """sum_t = reward_t + gamma * sum_{t-1}, from the start of each episode; [N]."""
+def _discounted(reward: Tensor, episodes: Sequence[slice], gamma: float, from_end: bool = False) -> Tensor:
+    """sum_t = reward_t + gamma * sum_{t-1}, from the start of each episode, or backwards from its end; [N]."""
     found = reward.cpu().numpy().astype(np.float64)
     for each in episodes:
-        for t in range(each.start + 1, each.stop):
-            found[t] += gamma * found[t - 1]
+        sums = found[each][::-1] if from_end else found[each]  # a view
+        for t in range(1, len(sums)):
+            sums[t] += gamma * sums[t - 1]
     return torch.as_tensor(found, dtype=torch.float32)
 
 

@@ -30,9 +30,7 @@ from zoo.env.serial import SerialVectorEnv
 from zoo.env.tensor.base import TensorEnv
 
 MODE = 'rgb_array'
-FINAL_FRAME = (
-    'final_frame'  # entry of the info of a vector env that resets in the same step: [B, H, W, 3] of ended episodes
-)
+FINAL_FRAME = 'final_frame'  # in the info of a vector env that resets in the same step: [B, H, W, 3] of ended episodes
 DO = "give it render_mode='rgb_array' and a method render() that returns an image [H, W, 3] of bytes"
 OPENGL = re.compile(r'mujoco\.(egl|osmesa|gl_context|FatalError)|OpenGL|EGL|OSMesa|MUJOCO_GL|GLFW|\bgl[A-Z]\w+')
 
@@ -53,22 +51,18 @@ class Camera:
         """The vector or tensor env to use in place of this one. Raises: UnsupportedEnvError if it draws nothing."""
         if isinstance(env, TensorEnv):
             game = self._name.partition('/')[2]
-            known = game in gymnasium.registry
-            do = f'env.id={game}' if known else 'env.id=..., an env of gymnasium with the same observations'
+            game = game if game in gymnasium.registry else '..., an env of gymnasium with the same observations'
             raise UnsupportedEnvError(
-                f'env {self._name!r} is a tensor program, which draws nothing; name an env that does: {do}.'
+                f'env {self._name!r} is a tensor program, which draws nothing; name an env that does: env.id={game}.'
             )
-        found = env
-        if isinstance(env, SerialVectorEnv):
-            single = _FilmedEnv(env.envs[0], self)
-            env.envs = [single]  # type: ignore[assignment]
-            self._render = single.render
-        else:
-            self._render = env.render
-            found = _FilmedVectorEnv(env, self)
         fps = (env.metadata or {}).get('render_fps')
         self.fps = float(fps) if isinstance(fps, int | float) and fps > 0 else None
-        return found
+        if not isinstance(env, SerialVectorEnv):
+            self._render = env.render
+            return _FilmedVectorEnv(env, self)
+        self._render = env.envs[0].render
+        env.envs = [_FilmedEnv(env.envs[0], self)]  # type: ignore[assignment]
+        return env
 
     def now(self) -> np.ndarray:
         """The picture [H, W, 3] of the present state. Raises: UnsupportedEnvError if the env gives none."""
@@ -128,11 +122,10 @@ class _FilmedVectorEnv(gymnasium.vector.VectorWrapper):
         self._is_same_step = env.metadata.get('autoreset_mode') == AutoresetMode.SAME_STEP
 
     def step(self, actions: Any) -> Any:
-        result = self.env.step(actions)
-        _, _, terminated, truncated, info = result
+        obs, reward, terminated, truncated, info = self.env.step(actions)
         is_lost = self._is_same_step and bool(np.any(terminated) or np.any(truncated))
         self._camera.last = info.get(FINAL_FRAME) if is_lost else self._camera.draw()
-        return result
+        return obs, reward, terminated, truncated, info
 
 
 def make_filmed_env(cfg: EnvConfig, camera: Camera, device: str = 'cpu') -> AnyVectorEnv:

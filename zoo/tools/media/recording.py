@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,11 +71,12 @@ def record(
     sequence = seed if isinstance(seed, np.random.SeedSequence) else stream(seed, 'evaluate')
     deterministic = policy.cfg.eval.deterministic if deterministic is None else deterministic
     limit = policy.cfg.eval.max_episode_steps if max_step is None else max_step
-    with closing(_Stage(policy, env, env_step)) as stage:
-        filmed: Any = _Filmed(stage.env, stage.camera, lambda image: on_frame(image, stage.fps))
+    with _stage(policy, env, env_step) as (vector, camera):
+        fps = camera.fps or FPS
+        filmed: Any = _Filmed(vector, camera, lambda image: on_frame(image, fps))
         evaluator = Evaluator(filmed, policy.eval_mode, n_episode, limit, deterministic=deterministic, quiet=True)
         evaluation = evaluator.evaluate(sequence, stop, callback)
-        return None if evaluation is None else Recording(evaluation, filmed.n_frame, stage.fps)
+        return None if evaluation is None else Recording(evaluation, filmed.n_frame, fps)
 
 
 def record_video(
@@ -104,39 +105,30 @@ def record_video(
 
 def check_drawable(env: Any, policy: Policy | None = None) -> None:
     """Raises: UnsupportedEnvError or MissingExtraError if an env gives no picture after a reset; it is made for that."""
-    with closing(_Stage(policy, env, 0)) as stage:
-        stage.env.reset(0)
-        stage.camera.now()
+    with _stage(policy, env, 0) as (vector, camera):
+        vector.reset(0)
+        camera.now()
 
 
-class _Stage:
-    """One env that can be drawn, with its camera. Attributes: fps: frames per second."""
-
-    def __init__(self, policy: Policy | None, env: Any, env_step: int | None) -> None:
-        if isinstance(env, AnyVectorEnv | gymnasium.vector.VectorEnv):
-            raise UserError(
-                'env is a vector env, of which no single one is drawn; give a config, an id, or what makes one'
-            )
-        cfg = env if policy is None else config_of(env, policy)
-        self.camera = Camera(env_name(cfg))
-        try:
-            self.env = make_filmed_env(cfg, self.camera, 'cpu' if policy is None else str(policy.device))
-        except EnvKwargsError as error:
-            if "'render_mode'" not in str(error):
-                raise
-            raise UnsupportedEnvError(f'env {env_name(cfg)!r} takes no argument render_mode; {DO}.') from error
-        try:
-            if policy is not None:
-                refuse_other_spaces(policy, self.env)
-            at = AT_END if policy is None or not policy.run.max_env_step else policy.run.max_env_step
-            EnvSettings(cfg).apply([self.env], at if env_step is None else env_step)
-        except BaseException:
-            self.env.close()
+@contextmanager
+def _stage(policy: Policy | None, env: Any, env_step: int | None) -> Iterator[tuple[AnyVectorEnv, Camera]]:
+    """One env that can be drawn, with its camera; it is closed at the end."""
+    if isinstance(env, AnyVectorEnv | gymnasium.vector.VectorEnv):
+        raise UserError('env is a vector env, of which no single one is drawn; give a config, an id, or what makes one')
+    cfg = env if policy is None else config_of(env, policy)
+    camera = Camera(env_name(cfg))
+    try:
+        vector = make_filmed_env(cfg, camera, 'cpu' if policy is None else str(policy.device))
+    except EnvKwargsError as error:
+        if "'render_mode'" not in str(error):
             raise
-        self.fps = self.camera.fps or FPS
-
-    def close(self) -> None:
-        self.env.close()
+        raise UnsupportedEnvError(f'env {env_name(cfg)!r} takes no argument render_mode; {DO}.') from error
+    with closing(vector):
+        if policy is not None:
+            refuse_other_spaces(policy, vector)
+        at = AT_END if policy is None or not policy.run.max_env_step else policy.run.max_env_step
+        EnvSettings(cfg).apply([vector], at if env_step is None else env_step)
+        yield vector, camera
 
 
 class _Filmed:
@@ -145,7 +137,6 @@ class _Filmed:
     def __init__(self, env: AnyVectorEnv, camera: Camera, show: Callable[[np.ndarray], object]) -> None:
         self._env, self._camera, self._show = env, camera, show
         self._resets_alone = env.autoreset == 'next_step'
-        self._begins, self._is_over = True, False
         self.n_frame = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -173,10 +164,8 @@ class _Filmed:
             self._show(image)
 
 
-logger = logging.getLogger(__name__)
-
-
 FOLDER = 'videos'  # in the run folder
+logger = logging.getLogger(__name__)
 
 
 class Videos:
@@ -194,10 +183,8 @@ class Videos:
             need('imageio_ffmpeg', 'video', f'logger.video_freq={self._freq}')
             check_drawable(self._env)
         except UserError as error:
-            said = str(error).rstrip('.')
-            raise ConfigError(
-                f'logger.video_freq is {self._freq} but no video can be made: {said}; or leave it 0.'
-            ) from error
+            said = f'no video can be made: {str(error).rstrip(".")}'
+            raise ConfigError(f'logger.video_freq is {self._freq} but {said}; or leave it 0.') from error
 
     def continue_at(self, job: RunView) -> None:
         """Counts the evaluations that a run had before it was continued: one where it passed eval_freq, at most one a round."""
@@ -216,9 +203,7 @@ class Videos:
         seed = stream(self._seed, 'evaluate', job.env_step)
         try:
             path.parent.mkdir(exist_ok=True)
-            found = record_video(
-                job.policy, self._env, path, 1, seed, env_step=job.env_step, stop=lambda: job.stop_requested()
-            )
+            found = record_video(job.policy, self._env, path, 1, seed, env_step=job.env_step, stop=job.stop_requested)
             if found is None:  # the run is asked to stop
                 return None
             return_, length = found.evaluation.returns[0], found.evaluation.lengths[0]

@@ -17,12 +17,10 @@ import numpy as np
 from zoo.core.errors import RunError, UserError, need
 from zoo.tools.media.film import has_display
 
-SUFFIXES = ('.mp4', '.gif')
 MIN_SIZE = 320  # pixels of the longer side; smaller pictures are enlarged by a whole number
-MAX_FPS, MAX_GIF_FPS = 240, 50  # programs that show GIFs slow faster ones down
-GIF_COLORS = (
-    'split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none'  # a palette per picture
-)
+MAX_FPS = {'.mp4': 240, '.gif': 50}  # programs that show GIFs slow faster ones down
+# a palette per picture
+GIF_COLORS = 'split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none'
 CODECS = {
     # yuv420p is what browsers play; faststart: the index comes first, so that playing starts at once
     '.mp4': ['-c:v', 'libx264', '-preset', 'veryfast', '-crf', '20', '-pix_fmt', 'yuv420p', '-movflags', '+faststart'],
@@ -84,18 +82,22 @@ class VideoFile:
             if kind is None and not self._is_discarded:
                 self._finish()
         finally:
-            self._end()
+            if self._process is not None:
+                self._process.kill()  # nothing where it has ended
+                with suppress(OSError):
+                    self._process.stdin.close()
+                self._process.wait()
+                self._said.close()
             with suppress(OSError):
                 self._partial.unlink(missing_ok=True)
 
     def _begin(self, shape: tuple[int, ...], fps: float) -> None:
-        self._shape = shape
+        self._shape, suffix = shape, self.path.suffix.lower()
         if self.fps is None:
-            self.fps = min(fps, _most_fps(self.path))
+            self.fps = min(fps, MAX_FPS[suffix])
         height, width, _ = _fitted(np.zeros(shape, np.uint8)).shape
         self.size = width, height
         words = f'-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self.fps:.9g} -i pipe:0 -an'.split()
-        suffix = self.path.suffix.lower()
         words += [*CODECS[suffix], '-threads', '2', '-fflags', '+bitexact', '-f', suffix[1:], str(self._partial)]
         self._said = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
@@ -129,24 +131,13 @@ class VideoFile:
         said = next((line.strip() for line in reversed(lines) if line.strip()), f'exit code {self._process.returncode}')
         raise VideoError(f'{self.path} cannot be written (ffmpeg: {said[-200:]}); name another file') from cause
 
-    def _end(self) -> None:
-        """No process is left."""
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.kill()
-        with suppress(OSError):
-            self._process.stdin.close()
-        self._process.wait()
-        self._said.close()
-
 
 def check_video(path: str | os.PathLike[str], fps: float | None = None, what: str = 'a video') -> None:
     """Raises: UserError if `path` cannot become a video: another suffix, no folder, fps out of range, no ffmpeg."""
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f'{path} must end in {" or ".join(SUFFIXES)}; name the file so')
-    most = _most_fps(path)
+    if path.suffix.lower() not in MAX_FPS:
+        raise UserError(f'{path} must end in {" or ".join(MAX_FPS)}; name the file so')
+    most = MAX_FPS[path.suffix.lower()]
     if fps is not None and not 0 < fps <= most:
         raise UserError(f'fps is {fps:g} but must be more than 0 and at most {most} for a {path.suffix} file')
     folder = path.absolute().parent
@@ -193,10 +184,6 @@ def _fitted(image: np.ndarray) -> np.ndarray:
     if height % 2 or width % 2:
         image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode='edge')
     return image
-
-
-def _most_fps(path: Path) -> int:
-    return MAX_GIF_FPS if path.suffix.lower() == '.gif' else MAX_FPS
 
 
 MIN_WINDOW = 480  # pixels of the longer side; smaller pictures are enlarged by a whole number
