@@ -29,7 +29,6 @@ TAKEN = {
 }
 """The options of each, besides --only, --quick and -o, which all have."""
 
-
 ARGUMENTS = {
     'bench': (
         argument('kind', nargs='?', metavar='BENCHMARK', help=', '.join(KINDS)),

@@ -16,7 +16,6 @@ from zoo.tools.cli.output import argument
 logger = logging.getLogger('zoo')
 FILES = ('.py', '.yaml', '.yml')
 
-
 CHOICE = (
     argument(
         'config',

@@ -25,7 +25,6 @@ DEMOS = '.npz'
 RUN_HELP = 'a run folder (its newest checkpoint), a checkpoint file, a folder of runs or a name in runs/ (the newest run), or last'
 BEST = Path('checkpoints') / 'best.safetensors'
 
-
 _OVERRIDES = argument(
     'overrides',
     nargs='*',

@@ -13,7 +13,6 @@ from zoo.tools.cli.output import argument, show
 if TYPE_CHECKING:
     from zoo.tools.export import Exported
 
-
 ARGUMENTS = {
     'export': (
         argument('checkpoint', metavar='RUN', help=RUN_HELP),

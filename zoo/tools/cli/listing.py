@@ -44,7 +44,6 @@ NOTES = {
   zoo config cartpole_ppo policy.learn gamma"""
 }
 
-
 ARGUMENTS = {
     'list': (argument('kind', nargs='?', metavar='KIND', help=', '.join(KINDS)),),
     'config': (

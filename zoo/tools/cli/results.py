@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     from zoo.tools.results.read import Run
     from zoo.tools.results.table import RunRow
 
-
 ROOT = 'runs'
 
 logger = logging.getLogger('zoo')
-
 
 _RUNS = (
     argument(

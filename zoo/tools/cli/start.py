@@ -19,7 +19,6 @@ NEXT = {
 }
 """What to do next with each kind of file."""
 
-
 SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
 ARGUMENTS = {
     'init': (

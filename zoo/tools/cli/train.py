@@ -18,9 +18,7 @@ from zoo.tools.cli.parser import PROFILED
 if TYPE_CHECKING:
     from zoo.tools.sweep.batch import Member, RunOutcome
 
-
 logger = logging.getLogger('zoo')
-
 
 ARGUMENTS = {
     'train': (

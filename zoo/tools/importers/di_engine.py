@@ -34,7 +34,6 @@ _MARKS = (
     'policy.collect.unroll_len policy.collect.collector policy.learn.learner policy.eval.evaluator policy.other'
 ).split()
 
-
 TABLES = data_file('zoo.tools.importers', 'di_engine.yaml')
 MAIN_ROWS = rows_of(
     TABLES['main_config'],
