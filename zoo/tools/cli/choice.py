@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.core.errors import UserError
-from zoo.core.registry import closest
-from zoo.tools.cli.output import argument
+from zoo.tools.cli.output import argument, guess
 
 logger = logging.getLogger('zoo')
 FILES = ('.py', '.yaml', '.yml')
@@ -106,9 +105,9 @@ def _take_policy(args: argparse.Namespace) -> None:
 
     is_config = args.config in bundled_configs() or Path(args.config).suffix in FILES
     if args.config not in POLICY_REGISTRY and not is_config:
-        near = closest(args.config, [*POLICY_REGISTRY.names(), *bundled_configs()])
-        guess = f'did you mean {" or ".join(near)}?' if near else 'zoo list policies shows the policies'
-        raise UserError(f'{args.config!r} is neither a policy nor a config; {guess}')
+        known = [*POLICY_REGISTRY.names(), *bundled_configs()]
+        do = guess(args.config, known, 'zoo list policies shows the policies')
+        raise UserError(f'{args.config!r} is neither a policy nor a config; {do}')
     if is_config or args.policy is not None:
         raise UserError(
             f'zoo {args.command} got the config {args.config} and --env {args.env}; give one of them, or change the env of '

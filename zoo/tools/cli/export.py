@@ -49,9 +49,8 @@ def run_export(args: argparse.Namespace) -> None:
     policy = policy_of(checkpoint, 'cpu', args.trust or args.imports)
     env_step, card_path = checkpoint.meta['env_step'], path.with_name(f'{path.name}.md')
     with exporting(policy, path, args.format, value=args.value, env_step=env_step) as exported:
-        text = card(checkpoint, exported, licence=args.licence)
         with whole_file(card_path) as file:
-            file.write(text.encode())
+            file.write(card(checkpoint, exported, licence=args.licence).encode())
     found = exported.comparison
     data = {
         'file': str(exported.path),

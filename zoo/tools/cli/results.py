@@ -197,8 +197,7 @@ def run_compare(args: argparse.Namespace) -> None:
     sides = sides_of(args.runs)
     runs = [run for side in sides.values() for run in side]
     check_same_env(runs, args.allow_different_envs)
-    metric = resolve_metric(runs, args.metric)
-    found = compare(sides, metric, args.stat)
+    found = compare(sides, resolve_metric(runs, args.metric), args.stat)
     show(args, _as_data(found), _comparison_text(found))
 
 

@@ -165,8 +165,7 @@ def _draw(axes: Axes, curve: Band, color: str, marker: str, unit: float, shift: 
 def _marked(steps: np.ndarray, shift: float) -> np.ndarray:
     """Where a line has markers, [n] bool: at the first point in each of N_MARKER stretches, which `shift` moves."""
     width = (steps[-1] - steps[0]) / N_MARKER if len(steps) else 0
-    stretch = np.floor((steps - steps[:1]) / (width or 1) + shift)
-    return np.diff(stretch, prepend=-1) > 0
+    return np.diff(np.floor((steps - steps[:1]) / (width or 1) + shift), prepend=-1) > 0
 
 
 def _frame(axes: Axes, paper: Mapping[str, str], x_words: str, y_words: str) -> None:

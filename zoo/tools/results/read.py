@@ -25,6 +25,8 @@ from zoo.run.base_config import LoggerConfig
 from zoo.run.config_check import without_derived_values
 from zoo.run.folder import is_locked
 from zoo.run.result import is_time
+from zoo.tools.cli.output import guess
+from zoo.tools.cli.output import guess
 from zoo.tools.nested import short_keys
 
 logger = logging.getLogger(__name__)
@@ -178,18 +180,17 @@ def resolve_metric(runs: Sequence[Run], name: str | None = None) -> str:
 
     Raises: UserError if no run has it, with the names that are close.
     """
-    known = {metric: None for run in runs for metric in run.columns}
+    known = {metric for run in runs for metric in run.columns}
+    all_names = ', '.join(sorted(known))
     if name is None:
         name = next((metric for metric in DEFAULT_METRICS if metric in known), None)
         if name is None:
             raise UserError(
                 f'{"this run has" if len(runs) == 1 else "these runs have"} no return in the log yet; choose another metric: '
-                f'{", ".join(sorted(known)) or "there is none"}'
+                f'{all_names or "there is none"}'
             )
     if name not in known:
-        near = closest(name, known)
-        guess = f'did you mean {" or ".join(near)}?' if near else f'there are {", ".join(sorted(known))}'
-        raise UserError(f'no run has the metric {name!r}; {guess}')
+        raise UserError(f'no run has the metric {name!r}; {guess(name, known, f"there are {all_names}")}')
     return name
 
 

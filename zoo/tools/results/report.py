@@ -309,8 +309,7 @@ def seeds(runs: Sequence[Run]) -> str:
 
 def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
     """One value, or the lowest and highest: '1.0 s', '0.6 s to 1.1 s'."""
-    words = list(dict.fromkeys(map(write, (min(values), max(values)))))
-    return ' to '.join(words)
+    return ' to '.join(dict.fromkeys(map(write, (min(values), max(values)))))
 
 
 def _shares(run: Run) -> np.ndarray | None:
