@@ -12,7 +12,7 @@ from typing import Any
 
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
-from zoo.tools.cli.output import argument, columns, guess, guess
+from zoo.tools.cli.output import argument, columns, guess
 
 KINDS = {
     'learning': 'the returns that the bundled configs reach, beside their targets, over several seeds',

@@ -26,7 +26,6 @@ from zoo.run.config_check import without_derived_values
 from zoo.run.folder import is_locked
 from zoo.run.result import is_time
 from zoo.tools.cli.output import guess
-from zoo.tools.cli.output import guess
 from zoo.tools.nested import short_keys
 
 logger = logging.getLogger(__name__)

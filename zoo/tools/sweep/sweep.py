@@ -21,7 +21,6 @@ from zoo.run.config import explain_config
 from zoo.run.config_check import without_derived_values
 from zoo.run.signals import Interrupted, catch_signals
 from zoo.tools.cli.output import from_here
-from zoo.tools.cli.output import from_here
 from zoo.tools.log_levels import log_levels
 from zoo.tools.nested import put_at, short_keys
 from zoo.tools.sweep.plan import Curve, Metric, Plan, Pruner, Sampler, make_plan
