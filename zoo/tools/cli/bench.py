@@ -21,12 +21,13 @@ KINDS = {
     'cluster': 'what runners and ranks gain, beside other libraries where they are installed',
 }
 TAKEN = {
-    'learning': ('repeats', 'scale', 'jobs', 'force'),
-    'speed': ('repeats', 'scale', 'venvs'),
-    'kernels': (),
-    'cluster': ('repeats', 'scale', 'venvs'),
+    'repeats': ('learning', 'speed', 'cluster'),
+    'scale': ('learning', 'speed', 'cluster'),
+    'jobs': ('learning',),
+    'force': ('learning',),
+    'venvs': ('speed', 'cluster'),
 }
-"""The options of each, besides --only, --quick and -o, which all have."""
+"""The benchmarks that take an option, besides --only, --quick and -o, which all do."""
 
 ARGUMENTS = {
     'bench': (
@@ -55,7 +56,7 @@ ARGUMENTS = {
 def run_bench(args: argparse.Namespace) -> int:
     """Runs a benchmark; without one, lists them; with --list, lists its parts."""
     if args.kind is None:
-        for option in ('list', 'only', 'quick', 'output', 'repeats', 'scale', 'jobs', 'force', 'venvs'):
+        for option in ('list', 'only', 'quick', 'output', *TAKEN):
             if getattr(args, option):
                 named = f'zoo bench {" or zoo bench ".join(KINDS)}'
                 raise UserError(f'--{option} is given but no benchmark; name one: {named}')
@@ -63,7 +64,7 @@ def run_bench(args: argparse.Namespace) -> int:
         write_line('zoo bench BENCHMARK --list shows its parts, --only NAME measures one, --quick takes a short look')
         return 0
     if args.kind not in KINDS:
-        do = guess(args.kind, KINDS, f'they are {", ".join(KINDS)}', 'zoo bench {}')
+        do = guess(args.kind, KINDS, f'they are {", ".join(KINDS)}', 'zoo bench {}'.format)
         raise UserError(f'there is no benchmark {args.kind!r}; {do}')
     benchmark = _module(args.kind)
     if args.list:
@@ -85,16 +86,15 @@ def _words(args: argparse.Namespace, parts: Mapping[str, str]) -> list[str]:
     kind, words = args.kind, ['--quick'] if args.quick else []
     for name in args.only or []:
         if name not in parts:
-            do = guess(name, parts, f'zoo bench {kind} --list names them', '{!r}')
+            do = guess(name, parts, f'zoo bench {kind} --list names them', repr)
             raise UserError(f'zoo bench {kind} has no part {name!r}; {do}')
     words += ['--only', *args.only] if args.only else []
     words += ['-o', str(args.output)] if args.output else []
-    for option in dict.fromkeys(option for options in TAKEN.values() for option in options):
+    for option, having in TAKEN.items():
         value = getattr(args, option)
         if value is None or value is False:
             continue
-        if option not in TAKEN[kind]:
-            having = [other for other in KINDS if option in TAKEN[other]]
+        if kind not in having:
             raise UserError(f'zoo bench {kind} does not take --{option} (of {", ".join(having)}); leave it out')
         if option in ('repeats', 'jobs', 'scale') and value <= 0:
             raise UserError(f'--{option} is {value} but must be positive; e.g. --{option} 1')

@@ -89,14 +89,8 @@ def run_eval(args: argparse.Namespace) -> None:
         _record(args, player)
         return
     with watch_calls_of(args, env.step_timeout):
-        evaluation = evaluate(
-            policy,
-            env,
-            args.episodes,
-            args.seed,
-            deterministic=False if args.stochastic else None,
-            max_step=args.max_step,
-        )
+        greedy = False if args.stochastic else None  # None: as the policy is evaluated
+        evaluation = evaluate(policy, env, args.episodes, args.seed, deterministic=greedy, max_step=args.max_step)
     if args.output:  # NaN, of what an episode lacks, becomes null, which JSON has, or an empty cell of CSV
         rows = [{name: None if x != x else x for name, x in row.items()} for row in evaluation.rows()]
         write_output(path, _FORMATS[path.suffix](rows).encode())

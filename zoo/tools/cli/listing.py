@@ -76,7 +76,7 @@ def run_list(args: argparse.Namespace) -> None:
         show(args, {'kinds': KINDS}, columns(KINDS.items()))
         return
     if args.kind not in KINDS:
-        do = guess(args.kind, KINDS, f'the kinds are {", ".join(KINDS)}', 'zoo list {}')
+        do = guess(args.kind, KINDS, f'the kinds are {", ".join(KINDS)}', 'zoo list {}'.format)
         raise UserError(f'there is nothing of the kind {args.kind!r} to list; {do}')
     if args.kind == 'parts':
         _list_parts(args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,9 @@ def columns(rows: Iterable[tuple[str, ...]], indent: str = '') -> str:
     return '\n'.join(f'{indent}{line}'.rstrip() for line in lines)
 
 
-def guess(word: str, known: Iterable[str], otherwise: str, form: str = '{}') -> str:
+def guess(word: str, known: Iterable[str], otherwise: str, form: Callable[[str], object] = str) -> str:
     """'did you mean ...?' with the known names that a word may be, each in this form; `otherwise` if none is close."""
-    near = [form.format(name) for name in closest(word, known)]
+    near = [str(form(name)) for name in closest(word, known)]
     return f'did you mean {" or ".join(near)}?' if near else otherwise
 
 

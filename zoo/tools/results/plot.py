@@ -202,16 +202,8 @@ def _write_around(drawn: Figure, axes: Axes, head: str, caption: str, lines: Map
         legend = axes.legend(list(lines.values()), labels, frameon=False)
         drawn.supxlabel(caption, fontsize=8, x=0.01, ha='left')
     else:
-        legend = drawn.legend(
-            list(lines.values()),
-            labels,
-            loc='outside lower left',
-            frameon=False,
-            ncols=n_column,
-            title=caption,
-            title_fontsize=8,
-            alignment='left',
-        )
+        place: dict[str, Any] = {'loc': 'outside lower left', 'alignment': 'left', 'ncols': n_column}
+        legend = drawn.legend(list(lines.values()), labels, frameon=False, title=caption, title_fontsize=8, **place)
         drawn.set_figheight(drawn.get_figheight() + LINE_HEIGHT * max(0, n_line - N_LINE))
     for text in legend.get_texts():
         text.set_parse_math(False)

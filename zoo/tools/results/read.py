@@ -19,7 +19,6 @@ from zoo.config.section import bad_keys, has_key, value_at
 from zoo.config.yaml_io import config_of_yaml, storable
 from zoo.core.errors import UserError
 from zoo.core.files import open_without_link, read_small
-from zoo.core.registry import closest
 from zoo.core.streams import without_passwords
 from zoo.run.base_config import LoggerConfig
 from zoo.run.config_check import without_derived_values
@@ -292,10 +291,8 @@ def _no_run(path: Path) -> str:
     folders: list[str] = []
     with suppress(OSError):
         folders = [child.name for child in missing.parent.iterdir() if child.is_dir()]
-    near = closest(missing.name, folders)
-    words = ' or '.join(str(missing.parent / name) for name in near)
     nothing = 'there is no file or folder of that name' if missing == path else f'there is nothing at {missing}'
-    return f'no run at {path}; ' + (f'did you mean {words}?' if words else nothing)
+    return f'no run at {path}; {guess(missing.name, folders, nothing, missing.parent.joinpath)}'
 
 
 def _columns(path: Path) -> dict[str, np.ndarray]:

@@ -248,8 +248,7 @@ def result_of(plan: Plan, study: Study) -> SweepResult:
     """The sweep so far, with best.yaml written anew."""
     rows = _ranked(study.rows(), plan.score.minimises)
     best = rows[0] if rows and rows[0].state == 'complete' else None
-    file = None if best is None else _write_best(plan, best)
-    return SweepResult(plan, rows, best, file, study.n_left())
+    return SweepResult(plan, rows, best, best and _write_best(plan, best), study.n_left())
 
 
 def table(result: SweepResult) -> list[tuple[str, ...]]:
