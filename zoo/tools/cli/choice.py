@@ -98,6 +98,12 @@ def _sort(args: argparse.Namespace) -> None:
     args.overrides = [*with_whole_keys(args.overrides, args.config)]
 
 
+def words_of(args: argparse.Namespace) -> list[str]:
+    """The words that name the same config or env again, after `chosen`."""
+    words = [args.config] if args.config is not None else ['--env', args.env]
+    return words if args.policy is None else [*words, '--policy', args.policy]
+
+
 def _take_policy(args: argparse.Namespace) -> None:
     """`zoo train ppo --env ID`: the first word is a policy. Raises: UserError if it is none."""
     from zoo.config.source import bundled_configs

@@ -59,11 +59,7 @@ def run_export(args: argparse.Namespace) -> None:
         'outputs': [port._asdict() for port in exported.outputs],
         'state': exported.state,
         'n_checked': found.n,
-        'drawn': found.drawn,
-        'error': found.error,
-        'n_differ': found.n_differ,
-        'n_tie': found.n_tie,
-        'in_bf16': found.in_bf16,
+        **{name: getattr(found, name) for name in ('drawn', 'error', 'n_differ', 'n_tie', 'in_bf16')},
         'card': str(card_path),
         'env_step': env_step,
     }

@@ -114,8 +114,7 @@ def make_parser(chosen: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPar
     parser.add_argument('--version', action='version', version=f'zoo {VERSION}')
     commands = parser.add_subparsers(metavar='COMMAND', dest='command', parser_class=_Parser)
     for name, (summary, groups, module) in COMMANDS.items():
-        said = f'{summary[0].upper()}{summary[1:]}.'
-        command = commands.add_parser(name, help=summary, description=said)
+        command = commands.add_parser(name, help=summary, description=f'{summary[0].upper()}{summary[1:]}.')
         _add(command, [row for group in groups for row in SHARED[group]])
         if name in chosen:
             home = importlib.import_module(f'zoo.tools.cli.{module}')

@@ -171,13 +171,8 @@ def _curve_numbers(found: Mapping[str, Sequence[Any]], metric: str, args: argpar
     curves = {}
     for label, runs in found.items():
         drawn = band(runs, metric, args.x, args.stat)
-        named = {
-            args.x: drawn.steps,
-            args.stat: drawn.center,
-            'low': drawn.low,
-            'high': drawn.high,
-            'n_run': drawn.n_run,
-        }
+        named = {args.x: drawn.steps, args.stat: drawn.center}
+        named |= {name: getattr(drawn, name) for name in ('low', 'high', 'n_run')}
         curves[label] = {
             'runs': [str(run.path) for run in runs],
             **{name: [None if math.isnan(value) else value for value in row.tolist()] for name, row in named.items()},

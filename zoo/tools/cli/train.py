@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
-from zoo.tools.cli.choice import CHOICE, chosen
+from zoo.tools.cli.choice import CHOICE, chosen, words_of
 from zoo.tools.cli.output import argument, from_here, show
 from zoo.tools.cli.parser import PROFILED
 
@@ -165,10 +165,8 @@ def _command_of(args: argparse.Namespace, overrides: Sequence[str]) -> list[str]
 
     Args: args: of `zoo train`, after `chosen`.
     """
-    words = ['zoo', 'train', *([args.config] if args.config is not None else ['--env', args.env])]
-    words += ['--policy', args.policy] if args.policy is not None else []
-    words += [word for name in args.imports for word in ('--import', name)]
-    return [*words, *(['--trust'] if args.trust else []), *overrides]
+    imports = [word for name in args.imports for word in ('--import', name)]
+    return ['zoo', 'train', *words_of(args), *imports, *(['--trust'] if args.trust else []), *overrides]
 
 
 def _outcome_words(outcome: RunOutcome) -> str:

@@ -271,7 +271,7 @@ def put_network(draft: Draft, kind: str) -> None:
         head = f'policy.model.{name}_head'
         draft.put(head, [size] * n, f'{head}_hidden_size={size}, layer_num={n}')
     if kind.startswith('ppg'):
-        draft.put('policy.model.arch', 'dual', '', '')
+        draft.put('policy.model.arch', 'dual')
         draft.became.append(("the networks of DI-engine's ppg", "policy.model.arch='dual': a critic of its own"))
     else:
         shared = bool(given['share_encoder'])
@@ -283,9 +283,8 @@ def put_network(draft: Draft, kind: str) -> None:
 
 def _put_gaussian(draft: Draft, given: Mapping[str, Any]) -> None:
     """Norms, and what the policy of continuous actions is."""
-    spaces = {
-        str(draft.given[key]) for key in ('policy.action_space', 'policy.model.action_space') if key in draft.given
-    }
+    keys = ('policy.action_space', 'policy.model.action_space')
+    spaces = {str(draft.given[key]) for key in keys if key in draft.given}
     if spaces - {'discrete', 'continuous'}:
         draft.refuse(
             f'policy.action_space is {shown(sorted(spaces))}: only discrete and continuous are translated; for a mixed '
@@ -311,10 +310,8 @@ def _put_gaussian(draft: Draft, given: Mapping[str, Any]) -> None:
             f'policy.model.sigma_type is {sigma!r}: a fixed deviation has no counterpart; use independent or conditioned.'
         )
     if given.get('bound_type') is not None:
-        draft.drop(
-            f'policy.model.bound_type={given["bound_type"]}',
-            'means are not bounded, actions are; policy.model.distribution=squashed_gaussian bounds them smoothly',
-        )
+        why = 'means are not bounded, actions are; policy.model.distribution=squashed_gaussian bounds them smoothly'
+        draft.drop(f'policy.model.bound_type={given["bound_type"]}', why)
 
 
 def put_update(draft: Draft, kind: str) -> None:

@@ -100,10 +100,8 @@ def figure(
 def save(drawn: Figure, path: Path) -> None:
     """Writes a figure as .svg, .png or .pdf, whole or not at all. Raises: UserError if it cannot be written."""
     check_path(path)
-    write_output(
-        path,
-        svg_text(drawn, is_file=True).encode() if path.suffix.lower() == '.svg' else _bytes(drawn, path.suffix[1:]),
-    )
+    is_svg = path.suffix.lower() == '.svg'
+    write_output(path, svg_text(drawn, is_file=True).encode() if is_svg else _bytes(drawn, path.suffix[1:]))
 
 
 def check_path(path: Path) -> None:
