@@ -21,13 +21,12 @@ KINDS = {
     'cluster': 'what runners and ranks gain, beside other libraries where they are installed',
 }
 TAKEN = {
-    'repeats': ('learning', 'speed', 'cluster'),
-    'scale': ('learning', 'speed', 'cluster'),
-    'jobs': ('learning',),
-    'force': ('learning',),
-    'venvs': ('speed', 'cluster'),
+    'learning': ('repeats', 'scale', 'jobs', 'force'),
+    'speed': ('repeats', 'scale', 'venvs'),
+    'kernels': (),
+    'cluster': ('repeats', 'scale', 'venvs'),
 }
-"""The benchmarks that take an option, besides --only, --quick and -o, which all do."""
+"""The options of each, besides --only, --quick and -o, which all have."""
 
 ARGUMENTS = {
     'bench': (
@@ -56,7 +55,7 @@ ARGUMENTS = {
 def run_bench(args: argparse.Namespace) -> int:
     """Runs a benchmark; without one, lists them; with --list, lists its parts."""
     if args.kind is None:
-        for option in ('list', 'only', 'quick', 'output', *TAKEN):
+        for option in ('list', 'only', 'quick', 'output', 'repeats', 'scale', 'jobs', 'force', 'venvs'):
             if getattr(args, option):
                 named = f'zoo bench {" or zoo bench ".join(KINDS)}'
                 raise UserError(f'--{option} is given but no benchmark; name one: {named}')
@@ -90,11 +89,12 @@ def _words(args: argparse.Namespace, parts: Mapping[str, str]) -> list[str]:
             raise UserError(f'zoo bench {kind} has no part {name!r}; {do}')
     words += ['--only', *args.only] if args.only else []
     words += ['-o', str(args.output)] if args.output else []
-    for option, having in TAKEN.items():
+    for option in dict.fromkeys(option for options in TAKEN.values() for option in options):
         value = getattr(args, option)
         if value is None or value is False:
             continue
-        if kind not in having:
+        if option not in TAKEN[kind]:
+            having = [other for other in KINDS if option in TAKEN[other]]
             raise UserError(f'zoo bench {kind} does not take --{option} (of {", ".join(having)}); leave it out')
         if option in ('repeats', 'jobs', 'scale') and value <= 0:
             raise UserError(f'--{option} is {value} but must be positive; e.g. --{option} 1')
