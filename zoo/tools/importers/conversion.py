@@ -265,7 +265,7 @@ EXAMPLES = {'atari': 'Pong', 'procgen': 'coinrun'}
 """Family -> one of its games; a block of that name, as rl-zoo3 has it, holds for all of them."""
 
 
-def put_env(draft: Draft, name: Any, old: str, if_none: str = '') -> None:
+def put_env(draft: Draft, name: object, old: str, if_none: str = '') -> None:
     """Sets env.id (of a game env.game too) from a gym id, an Atari id, or the name of a Procgen game.
 
     An id of a version that gymnasium no longer has becomes its newest version.
