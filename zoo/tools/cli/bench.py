@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.core.errors import UserError
-from zoo.core.registry import closest
 from zoo.core.streams import write_line
-from zoo.tools.cli.output import argument, columns
+from zoo.tools.cli.output import argument, columns, guess
 
 KINDS = {
     'learning': 'the returns that the bundled configs reach, beside their targets, over several seeds',
@@ -28,7 +27,6 @@ TAKEN = {
     'cluster': ('repeats', 'scale', 'venvs'),
 }
 """The options of each, besides --only, --quick and -o, which all have."""
-
 
 ARGUMENTS = {
     'bench': (
@@ -65,8 +63,7 @@ def run_bench(args: argparse.Namespace) -> int:
         write_line('zoo bench BENCHMARK --list shows its parts, --only NAME measures one, --quick takes a short look')
         return 0
     if args.kind not in KINDS:
-        near = closest(args.kind, KINDS)
-        do = f'did you mean zoo bench {" or zoo bench ".join(near)}?' if near else f'they are {", ".join(KINDS)}'
+        do = guess(args.kind, KINDS, f'they are {", ".join(KINDS)}', 'zoo bench {}'.format)
         raise UserError(f'there is no benchmark {args.kind!r}; {do}')
     benchmark = _module(args.kind)
     if args.list:
@@ -88,8 +85,7 @@ def _words(args: argparse.Namespace, parts: Mapping[str, str]) -> list[str]:
     kind, words = args.kind, ['--quick'] if args.quick else []
     for name in args.only or []:
         if name not in parts:
-            near = closest(name, parts)
-            do = f'did you mean {" or ".join(map(repr, near))}?' if near else f'zoo bench {kind} --list names them'
+            do = guess(name, parts, f'zoo bench {kind} --list names them', repr)
             raise UserError(f'zoo bench {kind} has no part {name!r}; {do}')
     words += ['--only', *args.only] if args.only else []
     words += ['-o', str(args.output)] if args.output else []

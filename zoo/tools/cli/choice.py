@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from zoo.core.errors import UserError
-from zoo.core.registry import closest
-from zoo.tools.cli.output import argument
+from zoo.tools.cli.output import argument, guess
 
 logger = logging.getLogger('zoo')
 FILES = ('.py', '.yaml', '.yml')
-
 
 CHOICE = (
     argument(
@@ -100,6 +98,12 @@ def _sort(args: argparse.Namespace) -> None:
     args.overrides = [*with_whole_keys(args.overrides, args.config)]
 
 
+def words_of(args: argparse.Namespace) -> list[str]:
+    """The words that name the same config or env again, after `chosen`."""
+    words = [args.config] if args.config is not None else ['--env', args.env]
+    return words if args.policy is None else [*words, '--policy', args.policy]
+
+
 def _take_policy(args: argparse.Namespace) -> None:
     """`zoo train ppo --env ID`: the first word is a policy. Raises: UserError if it is none."""
     from zoo.config.source import bundled_configs
@@ -107,9 +111,9 @@ def _take_policy(args: argparse.Namespace) -> None:
 
     is_config = args.config in bundled_configs() or Path(args.config).suffix in FILES
     if args.config not in POLICY_REGISTRY and not is_config:
-        near = closest(args.config, [*POLICY_REGISTRY.names(), *bundled_configs()])
-        guess = f'did you mean {" or ".join(near)}?' if near else 'zoo list policies shows the policies'
-        raise UserError(f'{args.config!r} is neither a policy nor a config; {guess}')
+        known = [*POLICY_REGISTRY.names(), *bundled_configs()]
+        do = guess(args.config, known, 'zoo list policies shows the policies')
+        raise UserError(f'{args.config!r} is neither a policy nor a config; {do}')
     if is_config or args.policy is not None:
         raise UserError(
             f'zoo {args.command} got the config {args.config} and --env {args.env}; give one of them, or change the env of '

@@ -15,7 +15,6 @@ SHELLS = {
     'fish': 'run once: zoo completion fish > ~/.config/fish/completions/zoo.fish',
 }
 
-
 ARGUMENTS = {'completion': (argument('shell', choices=list(SHELLS), help='; '.join(SHELLS.values())),)}
 
 

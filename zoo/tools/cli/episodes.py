@@ -25,7 +25,6 @@ DEMOS = '.npz'
 RUN_HELP = 'a run folder (its newest checkpoint), a checkpoint file, a folder of runs or a name in runs/ (the newest run), or last'
 BEST = Path('checkpoints') / 'best.safetensors'
 
-
 _OVERRIDES = argument(
     'overrides',
     nargs='*',
@@ -78,24 +77,23 @@ ARGUMENTS = {
 def run_eval(args: argparse.Namespace) -> None:
     """Plays the episodes and prints their returns."""
     _check_episodes(args)
-    _check_output(args)
+    path = Path(args.output or '')
+    if args.output and path.suffix not in (*_FORMATS, DEMOS):
+        raise UserError(f'--output is {args.output} but must end in {", ".join((*_FORMATS, DEMOS))}')
+    if args.output and not path.absolute().parent.is_dir():
+        raise UserError(f'--output is {args.output} but there is no folder {path.parent}; make it first')
     from zoo.worker.evaluator import evaluate
 
     policy, env, env_step = player = load_player(args)
-    if args.output and Path(args.output).suffix == DEMOS:
+    if path.suffix == DEMOS:
         _record(args, player)
         return
     with watch_calls_of(args, env.step_timeout):
-        evaluation = evaluate(
-            policy,
-            env,
-            args.episodes,
-            args.seed,
-            deterministic=False if args.stochastic else None,
-            max_step=args.max_step,
-        )
-    if args.output:
-        _write_rows(Path(args.output), evaluation.rows())
+        greedy = False if args.stochastic else None  # None: as the policy is evaluated
+        evaluation = evaluate(policy, env, args.episodes, args.seed, deterministic=greedy, max_step=args.max_step)
+    if args.output:  # NaN, of what an episode lacks, becomes null, which JSON has, or an empty cell of CSV
+        rows = [{name: None if x != x else x for name, x in row.items()} for row in evaluation.rows()]
+        write_output(path, _FORMATS[path.suffix](rows).encode())
     show(args, {**_summary(evaluation), 'env_step': env_step}, _text(evaluation, env_step))
 
 
@@ -124,14 +122,6 @@ def _check_episodes(args: argparse.Namespace) -> None:
         )
     if args.max_step is not None and args.max_step < 1:
         raise UserError(f'--max-step is {args.max_step} but must be 1 or more env steps')
-
-
-def _check_output(args: argparse.Namespace) -> None:
-    """Raises: UserError for a file that cannot be written, before anything is loaded."""
-    if args.output and Path(args.output).suffix not in (*_FORMATS, DEMOS):
-        raise UserError(f'--output is {args.output} but must end in {", ".join((*_FORMATS, DEMOS))}')
-    if args.output and not Path(args.output).absolute().parent.is_dir():
-        raise UserError(f'--output is {args.output} but there is no folder {Path(args.output).parent}; make it first')
 
 
 def checkpoint_path(args: argparse.Namespace) -> Path:
@@ -192,12 +182,6 @@ _FORMATS = {
 }
 
 
-def _write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Writes what an episode lacks, NaN, as null, which JSON has, or an empty cell of CSV."""
-    rows = [{name: None if value != value else value for name, value in row.items()} for row in rows]
-    write_output(path, _FORMATS[path.suffix](rows).encode())
-
-
 def run_play(args: argparse.Namespace) -> int:
     """Plays the episodes in a window, each with a line about its return."""
     _check_episodes(args)
@@ -205,24 +189,23 @@ def run_play(args: argparse.Namespace) -> int:
         raise UserError(f'--fps is {args.fps:g} but must be more than 0 and at most 1000 pictures per second')
     from zoo.tools.media.video import Window
 
-    with _stopping() as received:
-        title = f'zoo play {args.checkpoint}'
-        with closing(Window(title, args.fps, lambda: bool(received))) as window:
-            from zoo.tools.media.recording import record
+    title = f'zoo play {args.checkpoint}'
+    with _stopping() as received, closing(Window(title, args.fps, lambda: bool(received))) as window:
+        from zoo.tools.media.recording import record
 
-            player = load_player(args)
-            with watch_calls_of(args, player.env.step_timeout):
-                recording = record(
-                    player.policy,
-                    player.env,
-                    args.episodes,
-                    args.seed,
-                    on_frame=window.show,
-                    deterministic=False if args.stochastic else None,
-                    max_step=args.max_step,
-                    stop=lambda: bool(received) or window.is_closed,
-                    callback=None if args.json else lambda row: write_line(_episode_line(row)),
-                )
+        player = load_player(args)
+        with watch_calls_of(args, player.env.step_timeout):
+            recording = record(
+                player.policy,
+                player.env,
+                args.episodes,
+                args.seed,
+                on_frame=window.show,
+                deterministic=False if args.stochastic else None,
+                max_step=args.max_step,
+                stop=lambda: bool(received) or window.is_closed,
+                callback=None if args.json else lambda row: write_line(_episode_line(row)),
+            )
     if received:
         return 128 + received[0]
     if recording is not None and args.json:

@@ -13,7 +13,6 @@ from zoo.tools.cli.output import argument, show
 if TYPE_CHECKING:
     from zoo.tools.export import Exported
 
-
 ARGUMENTS = {
     'export': (
         argument('checkpoint', metavar='RUN', help=RUN_HELP),
@@ -50,9 +49,8 @@ def run_export(args: argparse.Namespace) -> None:
     policy = policy_of(checkpoint, 'cpu', args.trust or args.imports)
     env_step, card_path = checkpoint.meta['env_step'], path.with_name(f'{path.name}.md')
     with exporting(policy, path, args.format, value=args.value, env_step=env_step) as exported:
-        text = card(checkpoint, exported, licence=args.licence)
         with whole_file(card_path) as file:
-            file.write(text.encode())
+            file.write(card(checkpoint, exported, licence=args.licence).encode())
     found = exported.comparison
     data = {
         'file': str(exported.path),
@@ -61,11 +59,7 @@ def run_export(args: argparse.Namespace) -> None:
         'outputs': [port._asdict() for port in exported.outputs],
         'state': exported.state,
         'n_checked': found.n,
-        'drawn': found.drawn,
-        'error': found.error,
-        'n_differ': found.n_differ,
-        'n_tie': found.n_tie,
-        'in_bf16': found.in_bf16,
+        **{name: getattr(found, name) for name in ('drawn', 'error', 'n_differ', 'n_tie', 'in_bf16')},
         'card': str(card_path),
         'env_step': env_step,
     }

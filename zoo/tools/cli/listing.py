@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
-from zoo.core.registry import closest
 from zoo.tools.cli.choice import CHOICE, chosen
-from zoo.tools.cli.output import argument, columns, show, watch_calls_of
+from zoo.tools.cli.output import argument, columns, guess, show, watch_calls_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -43,7 +42,6 @@ NOTES = {
   zoo config cartpole_ppo learning_rate
   zoo config cartpole_ppo policy.learn gamma"""
 }
-
 
 ARGUMENTS = {
     'list': (argument('kind', nargs='?', metavar='KIND', help=', '.join(KINDS)),),
@@ -78,8 +76,7 @@ def run_list(args: argparse.Namespace) -> None:
         show(args, {'kinds': KINDS}, columns(KINDS.items()))
         return
     if args.kind not in KINDS:
-        near = closest(args.kind, KINDS)
-        do = f'did you mean zoo list {" or zoo list ".join(near)}?' if near else f'the kinds are {", ".join(KINDS)}'
+        do = guess(args.kind, KINDS, f'the kinds are {", ".join(KINDS)}', 'zoo list {}'.format)
         raise UserError(f'there is nothing of the kind {args.kind!r} to list; {do}')
     if args.kind == 'parts':
         _list_parts(args)

@@ -105,9 +105,6 @@ class _Parser(argparse.ArgumentParser):
 
 def make_parser(chosen: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     """The parser of the whole command line. Args: chosen: commands that get their options, others only their help line."""
-    shared = {name: _Parser(add_help=False) for name in SHARED}
-    for group, parent in shared.items():
-        _add(parent, SHARED[group])
     parser = _Parser(
         'zoo',
         description='Train and evaluate PPO and PPG policies.',
@@ -117,8 +114,8 @@ def make_parser(chosen: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPar
     parser.add_argument('--version', action='version', version=f'zoo {VERSION}')
     commands = parser.add_subparsers(metavar='COMMAND', dest='command', parser_class=_Parser)
     for name, (summary, groups, module) in COMMANDS.items():
-        said = f'{summary[0].upper()}{summary[1:]}.'
-        command = commands.add_parser(name, parents=[shared[group] for group in groups], help=summary, description=said)
+        command = commands.add_parser(name, help=summary, description=f'{summary[0].upper()}{summary[1:]}.')
+        _add(command, [row for group in groups for row in SHARED[group]])
         if name in chosen:
             home = importlib.import_module(f'zoo.tools.cli.{module}')
             if note := getattr(home, 'NOTES', {}).get(name):

@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     from zoo.tools.results.read import Run
     from zoo.tools.results.table import RunRow
 
-
 ROOT = 'runs'
 
 logger = logging.getLogger('zoo')
-
 
 _RUNS = (
     argument(
@@ -173,13 +171,8 @@ def _curve_numbers(found: Mapping[str, Sequence[Any]], metric: str, args: argpar
     curves = {}
     for label, runs in found.items():
         drawn = band(runs, metric, args.x, args.stat)
-        named = {
-            args.x: drawn.steps,
-            args.stat: drawn.center,
-            'low': drawn.low,
-            'high': drawn.high,
-            'n_run': drawn.n_run,
-        }
+        named = {args.x: drawn.steps, args.stat: drawn.center}
+        named |= {name: getattr(drawn, name) for name in ('low', 'high', 'n_run')}
         curves[label] = {
             'runs': [str(run.path) for run in runs],
             **{name: [None if math.isnan(value) else value for value in row.tolist()] for name, row in named.items()},
@@ -199,8 +192,7 @@ def run_compare(args: argparse.Namespace) -> None:
     sides = sides_of(args.runs)
     runs = [run for side in sides.values() for run in side]
     check_same_env(runs, args.allow_different_envs)
-    metric = resolve_metric(runs, args.metric)
-    found = compare(sides, metric, args.stat)
+    found = compare(sides, resolve_metric(runs, args.metric), args.stat)
     show(args, _as_data(found), _comparison_text(found))
 
 

@@ -9,7 +9,7 @@ from shlex import join, quote
 
 from zoo.core.errors import UserError
 from zoo.core.streams import say, write_line
-from zoo.tools.cli.choice import CHOICE, chosen
+from zoo.tools.cli.choice import CHOICE, chosen, words_of
 from zoo.tools.cli.output import argument, show, write_output
 
 NEXT = {
@@ -18,7 +18,6 @@ NEXT = {
     'config': 'see all keys: zoo config {file} --all\ntrain it: zoo train {file}',
 }
 """What to do next with each kind of file."""
-
 
 SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
 ARGUMENTS = {
@@ -156,9 +155,7 @@ def run_pretrain(args: argparse.Namespace) -> None:
     from zoo.run.checkpoint.consent import consent_words
 
     agrees = '' if found.agreement is None else f'; it takes {found.agreement:.1%} of the held-out actions'
-    what = [args.config] if args.env is None else ['--env', args.env]
-    what += [] if args.policy is None else ['--policy', args.policy]
-    train_on = join(['zoo', 'train', *what, *args.overrides, f'init_from={found.run_dir}'])
+    train_on = join(['zoo', 'train', *words_of(args), *args.overrides, f'init_from={found.run_dir}'])
     text = (
         f'{found.epoch} epochs, held-out loss {found.loss:.4f} nats{agrees}\nrun folder: {found.run_dir}\n'
         f'evaluate it: zoo eval {quote(str(found.run_dir))}{consent_words()}\ntrain on from it: {train_on}'

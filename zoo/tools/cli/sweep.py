@@ -84,9 +84,10 @@ def run_sweep(args: argparse.Namespace) -> None:
     lines, n_trial = [columns(table(result))], result.plan.n_trial
     n_running = sum(row.state == 'running' for row in result.rows)
     if n_running:  # this process has none any more
-        done = f'{"it is" if n_running == 1 else "they are"} done'
-        said = f'another process still works on {n_running} of {n_trial} trials'
-        lines.append(f'{said}; the same command shows the table when {done}')
+        lines.append(
+            f'another process still works on {n_running} of {n_trial} trials; the same command shows the table when '
+            f'{"it is" if n_running == 1 else "they are"} done'
+        )
     if (n := result.n_left - n_running) > 0:
         lines.append(f'{n} of {n_trial} trials are not done; the same command continues the sweep')
     lines.append(f'folder: {result.plan.folder}')

@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
-from zoo.tools.cli.choice import CHOICE, chosen
-from zoo.tools.cli.output import argument, show
+from zoo.tools.cli.choice import CHOICE, chosen, words_of
+from zoo.tools.cli.output import argument, from_here, show
 from zoo.tools.cli.parser import PROFILED
 
 if TYPE_CHECKING:
     from zoo.tools.sweep.batch import Member, RunOutcome
 
-
 logger = logging.getLogger('zoo')
-
 
 ARGUMENTS = {
     'train': (
@@ -154,7 +152,7 @@ def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Memb
     for outcome in failed:
         folder = outcome.run_dir and str(outcome.run_dir)
         data['failed'].append({'values': outcome.member.values, 'reason': outcome.reason, 'run_dir': folder})
-        place = '' if outcome.run_dir is None else f'; run folder: {_shown(outcome.run_dir)}'
+        place = '' if outcome.run_dir is None else f'; run folder: {from_here(outcome.run_dir)}'
         lines.append(f'{outcome.state}: {outcome.member.name}: {outcome.reason}{place}')
     if folders:
         lines.append(f'draw them: zoo plot {_common(folders)} -o curve.svg')
@@ -167,10 +165,8 @@ def _command_of(args: argparse.Namespace, overrides: Sequence[str]) -> list[str]
 
     Args: args: of `zoo train`, after `chosen`.
     """
-    words = ['zoo', 'train', *([args.config] if args.config is not None else ['--env', args.env])]
-    words += ['--policy', args.policy] if args.policy is not None else []
-    words += [word for name in args.imports for word in ('--import', name)]
-    return [*words, *(['--trust'] if args.trust else []), *overrides]
+    imports = [word for name in args.imports for word in ('--import', name)]
+    return ['zoo', 'train', *words_of(args), *imports, *(['--trust'] if args.trust else []), *overrides]
 
 
 def _outcome_words(outcome: RunOutcome) -> str:
@@ -188,12 +184,6 @@ def _outcome_words(outcome: RunOutcome) -> str:
 def _common(folders: Sequence[Path]) -> str:
     """The folder that holds all runs where there is nothing else in it, else their folders."""
     parents = {folder.parent for folder in folders}
-    shown = [_shown(folder) for folder in (*parents, *folders)]
+    shown = [from_here(folder) for folder in (*parents, *folders)]
     others = {path.parent for path in next(iter(parents)).glob('*/config.yaml')} if len(parents) == 1 else {None}
     return shlex.join(map(str, shown[:1] if others == set(folders) else shown[len(parents) :]))
-
-
-def _shown(folder: Path) -> Path:
-    """A folder as it is named from the current one."""
-    here = Path.cwd()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder

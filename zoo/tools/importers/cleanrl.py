@@ -56,10 +56,7 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
     _tell_computed(draft, tree, stem)
     defaults(draft, ROWS, _TABLES['defaults'], arguments, WHO)
     name = draft.given.get('env_id', draft.given.get('gym_id'))
-    if isinstance(name, str):
-        put_env(draft, name, f'env_id={name}')
-    else:
-        draft.refuse('the env is not named: give env_id a default in the script.')
+    put_env(draft, name, f'env_id={name}', 'the env is not named: give env_id a default in the script.')
     if not draft.unreadable:
         _put_update(draft, is_ppg)
         _put_code(draft, words_of(tree), is_ppg)

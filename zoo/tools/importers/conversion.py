@@ -147,16 +147,16 @@ def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any],
     """
     for key, value in data.items():
         where = join_path(path, str(key))
-        row = rows.get(where)
-        has_inner = any(name.startswith(f'{where}.') for name in rows)
-        if row is None and isinstance(value, Mapping) and has_inner:
+        has_inner = isinstance(value, Mapping) and any(name.startswith(f'{where}.') for name in rows)
+        if where not in rows and has_inner:
             translate(draft, rows, value, who, where)
-        elif row is not None or (path and f'{path}.*' in rows):
-            (row or rows[f'{path}.*']).apply(draft, where, value)
+        elif row := rows.get(where) or (path and rows.get(f'{path}.*')):
+            row.apply(draft, where, value)
+        elif found := look_up(where, inside=False):
+            draft.refuse(f'{where} is {shown(value)}: {found.sentence()}')
         else:
-            found = look_up(where, inside=False)
             unknown = f'which is no key of {who} that this translation knows; take it out of the config.'
-            draft.refuse(f'{where} is {shown(value)}' + (f': {found.sentence()}' if found else f', {unknown}'))
+            draft.refuse(f'{where} is {shown(value)}, {unknown}')
 
 
 def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any], given: Any, who: str) -> None:
@@ -265,16 +265,20 @@ EXAMPLES = {'atari': 'Pong', 'procgen': 'coinrun'}
 """Family -> one of its games; a block of that name, as rl-zoo3 has it, holds for all of them."""
 
 
-def put_env(draft: Draft, name: str, old: str) -> None:
+def put_env(draft: Draft, name: object, old: str, if_none: str = '') -> None:
     """Sets env.id (of a game env.game too) from a gym id, an Atari id, or the name of a Procgen game.
 
-    An id of a version that gymnasium no longer has becomes its newest version. Args: old: text about its origin.
+    An id of a version that gymnasium no longer has becomes its newest version.
+    Args: old: text about its origin; if_none: the problem where the name is no text.
     """
+    if not isinstance(name, str):
+        draft.refuse(if_none)
+        return
     is_own = name in gymnasium.registry and 'ale_py' not in str(gymnasium.registry[name].entry_point)
     game = None if is_own else game_of(name)
     if name in EXAMPLES:
-        do = f'name one with env.game, e.g. zoo train .. env.game={EXAMPLES[name]}'
-        draft.put('env.id', name, old, f'it has many games: {do}')
+        note = f'it has many games: name one with env.game, e.g. zoo train .. env.game={EXAMPLES[name]}'
+        draft.put('env.id', name, old, note)
     elif game is None:
         now, note = _registered(name)
         draft.put('env.id', now, old, note)

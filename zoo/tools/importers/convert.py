@@ -54,20 +54,18 @@ def how_to_convert(path: Path, shown: str) -> str:
 
     Args: shown: the path as the user wrote it.
     """
-    what = name = ''
     with suppress(ConfigError):
-        what, name = _library(path)
-    if not what:
-        return ''
-    option = f' --name {name}' if name else ''
-    return (
-        f'{shown} is {what}, not a config of zoo: translate it with zoo convert {shown}{option} -o config.yaml, '
-        'then zoo train config.yaml.'
-    )
+        what, option = _library(path)
+        if what:
+            return (
+                f'{shown} is {what}, not a config of zoo: translate it with zoo convert {shown}{option} -o config.yaml, '
+                'then zoo train config.yaml.'
+            )
+    return ''
 
 
 def _library(path: Path) -> tuple[str, str]:
-    """What the file is, '' if it is not known; and the name of one of its configs, '' if it holds one."""
+    """What the file is, '' if it is not known; and ' --name' with one of its configs, '' if it holds one."""
     if path.suffix == '.py':
         code = {'a script of CleanRL': is_script, 'code for RLlib': is_chain}
         tree = read_code(path)
@@ -80,7 +78,7 @@ def _library(path: Path) -> tuple[str, str]:
     for is_of, what in ((is_rllib, 'a file of RLlib'), (is_sb3, "a file of rl-zoo3's settings")):
         found = sorted(filter(lambda name: is_of(blocks[name]), blocks), key=lambda name: '-v' not in name)
         if found:  # an id first: the block `atari` is for many games
-            return what, found[0] if len(blocks) > 1 else ''
+            return what, f' --name {found[0]}' if len(blocks) > 1 else ''
     return '', ''
 
 

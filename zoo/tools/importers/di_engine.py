@@ -34,7 +34,6 @@ _MARKS = (
     'policy.collect.unroll_len policy.collect.collector policy.learn.learner policy.eval.evaluator policy.other'
 ).split()
 
-
 TABLES = data_file('zoo.tools.importers', 'di_engine.yaml')
 MAIN_ROWS = rows_of(
     TABLES['main_config'],
@@ -180,20 +179,22 @@ def put_rollout(draft: Draft, kind: str) -> None:
     n_sample = math.ceil(n / n_env) * n_env
     note = '' if n == n_sample else f'the next multiple of {n_env} envs'
     draft.put('policy.collect.n_sample', n_sample, f'policy.collect.n_sample={n}', note)
-    n_batch, off = math.ceil(n / batch), kind.endswith('_offpolicy')
-    if off:
-        draft.put('policy.learn.batch_size', batch, f'policy.learn.batch_size={batch}')
+    old = f'policy.learn.batch_size={batch}'
+    if kind.endswith('_offpolicy'):
+        draft.put('policy.learn.batch_size', batch, old)
         n_update = _put_buffer(draft, kind, n_sample, batch)
     else:
-        _put_batch(draft, kind, n_sample, batch)
+        size = nearest_divisor(n_sample, batch)
+        why = f'a divisor of the rollout, {n_sample}; there the last minibatch overlaps another'
+        draft.put('policy.learn.batch_size', size, old, '' if size == batch else why)
+        if kind == 'ppg':
+            draft.put('policy.learn.aux_batch_size', size, old)
         epochs = given.get('policy.learn.epoch_per_collect', 1)
-        n_update = epochs * n_batch if kind == 'ppo' else 1  # its ppg counts a whole update as one
+        n_update = epochs * math.ceil(n / batch) if kind == 'ppo' else 1  # its ppg counts a whole update as one
+        why = f"{kind} learns from each rollout once; off-policy is '{kind}_offpolicy'"
         for name in ('policy.learn.update_per_collect', 'policy.other.replay_buffer'):
             if name in given:
-                draft.drop(
-                    f'{name}={shown(given[name], 40)}',
-                    f"{kind} learns from each rollout once; off-policy is '{kind}_offpolicy'",
-                )
+                draft.drop(f'{name}={shown(given[name], 40)}', why)
     freqs = {
         'policy.eval.evaluator.eval_freq': 'policy.eval.eval_freq',
         'policy.eval.eval_freq': 'policy.eval.eval_freq',
@@ -204,14 +205,6 @@ def put_rollout(draft: Draft, kind: str) -> None:
         if given.get(old):
             n_step = max(1, round(given[old] * n_sample / n_update))
             draft.put(new, n_step, f'{old}={given[old]}', f'env steps: {n_update} iterations a rollout there')
-
-
-def _put_batch(draft: Draft, kind: str, n_sample: int, batch: int) -> None:
-    size = nearest_divisor(n_sample, batch)
-    note = '' if size == batch else f'a divisor of the rollout, {n_sample}; there the last minibatch overlaps another'
-    draft.put('policy.learn.batch_size', size, f'policy.learn.batch_size={batch}', note)
-    if kind == 'ppg':
-        draft.put('policy.learn.aux_batch_size', size, f'policy.learn.batch_size={batch}')
 
 
 def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
@@ -262,11 +255,8 @@ def _put_draw(draft: Draft, said: Any, n_sample: int, batch: int, n_update: int,
 
 def put_network(draft: Draft, kind: str) -> None:
     """Sets encoder, widths and architecture of the network from policy.model. Args: kind: the type of the policy there."""
-    given = {
-        key.removeprefix('policy.model.'): value
-        for key, value in draft.given.items()
-        if key.startswith('policy.model.')
-    }
+    own = 'policy.model.'
+    given = {key.removeprefix(own): value for key, value in draft.given.items() if key.startswith(own)}
     sizes, obs_shape = given['encoder_hidden_size_list'], given.get('obs_shape')
     of_images = is_image_env(draft) or (isinstance(obs_shape, list | tuple) and len(obs_shape) == 3)
     old = f'policy.model.encoder_hidden_size_list={sizes}'
@@ -278,11 +268,10 @@ def put_network(draft: Draft, kind: str) -> None:
         draft.put('policy.model.hidden_sizes', sizes, old)
     for name in ('actor', 'critic'):
         n, size = given[f'{name}_head_layer_num'], given[f'{name}_head_hidden_size']
-        draft.put(
-            f'policy.model.{name}_head', [size] * n, f'policy.model.{name}_head_hidden_size={size}, layer_num={n}'
-        )
+        head = f'policy.model.{name}_head'
+        draft.put(head, [size] * n, f'{head}_hidden_size={size}, layer_num={n}')
     if kind.startswith('ppg'):
-        draft.put('policy.model.arch', 'dual', '', '')
+        draft.put('policy.model.arch', 'dual')
         draft.became.append(("the networks of DI-engine's ppg", "policy.model.arch='dual': a critic of its own"))
     else:
         shared = bool(given['share_encoder'])
@@ -294,9 +283,8 @@ def put_network(draft: Draft, kind: str) -> None:
 
 def _put_gaussian(draft: Draft, given: Mapping[str, Any]) -> None:
     """Norms, and what the policy of continuous actions is."""
-    spaces = {
-        str(draft.given[key]) for key in ('policy.action_space', 'policy.model.action_space') if key in draft.given
-    }
+    keys = ('policy.action_space', 'policy.model.action_space')
+    spaces = {str(draft.given[key]) for key in keys if key in draft.given}
     if spaces - {'discrete', 'continuous'}:
         draft.refuse(
             f'policy.action_space is {shown(sorted(spaces))}: only discrete and continuous are translated; for a mixed '
@@ -315,18 +303,15 @@ def _put_gaussian(draft: Draft, given: Mapping[str, Any]) -> None:
     if sigma == 'conditioned':
         draft.put('policy.model.state_dependent_std', True, 'policy.model.sigma_type=conditioned')
     elif sigma == 'independent' and 'continuous' in spaces:
-        draft.put(
-            'policy.model.log_std_init', -0.5, 'policy.model.sigma_type=independent', "DI-engine's ppo starts there"
-        )
+        old = 'policy.model.sigma_type=independent'
+        draft.put('policy.model.log_std_init', -0.5, old, "DI-engine's ppo starts there")
     elif sigma not in ('independent', None):
         draft.refuse(
             f'policy.model.sigma_type is {sigma!r}: a fixed deviation has no counterpart; use independent or conditioned.'
         )
     if given.get('bound_type') is not None:
-        draft.drop(
-            f'policy.model.bound_type={given["bound_type"]}',
-            'means are not bounded, actions are; policy.model.distribution=squashed_gaussian bounds them smoothly',
-        )
+        why = 'means are not bounded, actions are; policy.model.distribution=squashed_gaussian bounds them smoothly'
+        draft.drop(f'policy.model.bound_type={given["bound_type"]}', why)
 
 
 def put_update(draft: Draft, kind: str) -> None:

@@ -48,9 +48,8 @@ def _cells(names: Mapping[str, str], empty: str = '') -> dict[str, str]:
 
 
 def _pairs(title: str, left: str, right: str, rows: Mapping[str, str]) -> str:
-    lines = [f'### {title}', '', f'| {left} | {right} |', '|---|---|']
-    lines += [f'| `{name}` | {text.replace("|", " or ")} |' for name, text in rows.items()]
-    return '\n'.join([*lines, ''])
+    lines = [f'| `{name}` | {text.replace("|", " or ")} |' for name, text in rows.items()]
+    return '\n'.join([f'### {title}', '', f'| {left} | {right} |', '|---|---|', *lines, ''])
 
 
 if __name__ == '__main__':

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from zoo.config.messages import shown
@@ -72,10 +73,8 @@ def from_rllib(settings: Any) -> Conversion:
     given = {'lambda': data['lambda_'], **data} if 'lambda_' in data else data
     defaults(draft, ROWS, _TABLES['defaults'], given, WHO)
     name = draft.given.get('env')
-    if isinstance(name, str):
-        put_env(draft, name, f'env={name}')
-    else:
-        draft.refuse(f"env is {shown(name)}; give the id of an env, or the 'module:function' that makes one.")
+    none = f"env is {shown(name)}; give the id of an env, or the 'module:function' that makes one."
+    put_env(draft, name, f'env={name}', none)
     if not draft.problems:
         _put_rollout(draft, data)
         _put_losses(draft)
@@ -122,8 +121,7 @@ def _put_losses(draft: Draft) -> None:
         draft.put('policy.learn.value_loss', {'type': 'error_clip', 'range': limit}, f'vf_clip_param={limit}')
     (old, weight), (other, target) = _first(draft, 'kl_coeff', 0.2), _first(draft, 'kl_target', 0.01)
     if given.get('use_kl_loss', True) and weight:
-        penalty = {'type': 'kl', 'weight': weight, 'target': target}
-        draft.put('policy.learn.penalties', [penalty], f'{old}, {other}')
+        draft.put('policy.learn.penalties', [{'type': 'kl', 'weight': weight, 'target': target}], f'{old}, {other}')
     norm, how = given.get('grad_clip'), given.get('grad_clip_by', 'global_norm')
     draft.put('policy.learn.grad_clip', None if how == 'value' else norm, f'grad_clip={norm}, grad_clip_by={how}')
     if how == 'value':
@@ -178,11 +176,9 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
     """
     found = keywords_of_calls(tree, _CALLS)
     for node in _assigned(tree, 'config'):
-        try:
+        with suppress(ValueError):
             value = literal(node)
-        except ValueError:
-            continue
-        found = {**value, **found} if isinstance(value, dict) else found
+            found = {**value, **found} if isinstance(value, dict) else found
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for word in (word for call in calls for word in call.keywords if word.arg == 'stop'):
         found.setdefault('stop', _criteria(tree, word.value))
@@ -191,20 +187,18 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
 
 def _assigned(tree: ast.Module, name: str) -> list[ast.expr]:
     """The dicts and calls that a variable is set to."""
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    is_of = [node for node in nodes if any(getattr(target, 'id', '') == name for target in node.targets)]
-    return [node.value for node in is_of if isinstance(node.value, ast.Dict | ast.Call)]
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
+    values = [node.value for node in nodes if any(getattr(target, 'id', '') == name for target in node.targets)]
+    return [value for value in values if isinstance(value, ast.Dict | ast.Call)]
 
 
 def _criteria(tree: ast.Module, node: ast.expr) -> dict[str, Any] | None:
     if isinstance(node, ast.Name):
         node = next(iter(_assigned(tree, node.id)), node)
-    if not isinstance(node, ast.Dict):
-        return None
-    try:
-        return {_key(key): literal(value) for key, value in zip(node.keys, node.values, strict=True) if key}
-    except ValueError:
-        return None
+    if isinstance(node, ast.Dict):
+        with suppress(ValueError):
+            return {_key(key): literal(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+    return None
 
 
 def _key(node: ast.expr) -> str:

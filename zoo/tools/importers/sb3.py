@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from zoo.config.messages import shown
@@ -89,12 +90,8 @@ def from_sb3(block: Mapping[str, Any], env: str | None = None) -> Conversion:
     draft = Draft()
     kwargs = _kwargs(draft, block.get('policy_kwargs'))
     name = env or block.get('env')
-    if isinstance(name, str):
-        put_env(draft, name, f'env {name}')
-    else:
-        draft.refuse(
-            "the env is not named; give the name of the block, zoo convert --name CartPole-v1, or a key 'env'."
-        )
+    none = "the env is not named; give the name of the block, zoo convert --name CartPole-v1, or a key 'env'."
+    put_env(draft, name, f'env {name}', none)
     draft.put('policy.type', 'ppo', 'PPO')
     translate(draft, ROWS, block, WHO)
     translate(draft, KWARGS_ROWS, {'policy_kwargs': kwargs}, WHO)
@@ -107,14 +104,12 @@ def from_sb3(block: Mapping[str, Any], env: str | None = None) -> Conversion:
 
 
 def _kwargs(draft: Draft, value: Any) -> dict[str, Any]:
-    try:
+    with suppress(ValueError):
         found = literal_text(value) if isinstance(value, str) else value or {}
-    except ValueError:
-        found = None
-    if not isinstance(found, Mapping):
-        draft.refuse(f'policy_kwargs is {shown(value)}, which cannot be read; write dict(net_arch=[64, 64], ...).')
-        return {}
-    return dict(found)
+        if isinstance(found, Mapping):
+            return dict(found)
+    draft.refuse(f'policy_kwargs is {shown(value)}, which cannot be read; write dict(net_arch=[64, 64], ...).')
+    return {}
 
 
 def _put_batch(draft: Draft) -> None:

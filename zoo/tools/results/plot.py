@@ -100,10 +100,8 @@ def figure(
 def save(drawn: Figure, path: Path) -> None:
     """Writes a figure as .svg, .png or .pdf, whole or not at all. Raises: UserError if it cannot be written."""
     check_path(path)
-    write_output(
-        path,
-        svg_text(drawn, is_file=True).encode() if path.suffix.lower() == '.svg' else _bytes(drawn, path.suffix[1:]),
-    )
+    is_svg = path.suffix.lower() == '.svg'
+    write_output(path, svg_text(drawn, is_file=True).encode() if is_svg else _bytes(drawn, path.suffix[1:]))
 
 
 def check_path(path: Path) -> None:
@@ -165,8 +163,7 @@ def _draw(axes: Axes, curve: Band, color: str, marker: str, unit: float, shift: 
 def _marked(steps: np.ndarray, shift: float) -> np.ndarray:
     """Where a line has markers, [n] bool: at the first point in each of N_MARKER stretches, which `shift` moves."""
     width = (steps[-1] - steps[0]) / N_MARKER if len(steps) else 0
-    stretch = np.floor((steps - steps[:1]) / (width or 1) + shift)
-    return np.diff(stretch, prepend=-1) > 0
+    return np.diff(np.floor((steps - steps[:1]) / (width or 1) + shift), prepend=-1) > 0
 
 
 def _frame(axes: Axes, paper: Mapping[str, str], x_words: str, y_words: str) -> None:
@@ -203,16 +200,8 @@ def _write_around(drawn: Figure, axes: Axes, head: str, caption: str, lines: Map
         legend = axes.legend(list(lines.values()), labels, frameon=False)
         drawn.supxlabel(caption, fontsize=8, x=0.01, ha='left')
     else:
-        legend = drawn.legend(
-            list(lines.values()),
-            labels,
-            loc='outside lower left',
-            frameon=False,
-            ncols=n_column,
-            title=caption,
-            title_fontsize=8,
-            alignment='left',
-        )
+        place: dict[str, Any] = {'loc': 'outside lower left', 'alignment': 'left', 'ncols': n_column}
+        legend = drawn.legend(list(lines.values()), labels, frameon=False, title=caption, title_fontsize=8, **place)
         drawn.set_figheight(drawn.get_figheight() + LINE_HEIGHT * max(0, n_line - N_LINE))
     for text in legend.get_texts():
         text.set_parse_math(False)

@@ -19,12 +19,12 @@ from zoo.config.section import bad_keys, has_key, value_at
 from zoo.config.yaml_io import config_of_yaml, storable
 from zoo.core.errors import UserError
 from zoo.core.files import open_without_link, read_small
-from zoo.core.registry import closest
 from zoo.core.streams import without_passwords
 from zoo.run.base_config import LoggerConfig
 from zoo.run.config_check import without_derived_values
 from zoo.run.folder import is_locked
 from zoo.run.result import is_time
+from zoo.tools.cli.output import guess
 from zoo.tools.nested import short_keys
 
 logger = logging.getLogger(__name__)
@@ -178,18 +178,17 @@ def resolve_metric(runs: Sequence[Run], name: str | None = None) -> str:
 
     Raises: UserError if no run has it, with the names that are close.
     """
-    known = {metric: None for run in runs for metric in run.columns}
+    known = {metric for run in runs for metric in run.columns}
+    all_names = ', '.join(sorted(known))
     if name is None:
         name = next((metric for metric in DEFAULT_METRICS if metric in known), None)
         if name is None:
             raise UserError(
                 f'{"this run has" if len(runs) == 1 else "these runs have"} no return in the log yet; choose another metric: '
-                f'{", ".join(sorted(known)) or "there is none"}'
+                f'{all_names or "there is none"}'
             )
     if name not in known:
-        near = closest(name, known)
-        guess = f'did you mean {" or ".join(near)}?' if near else f'there are {", ".join(sorted(known))}'
-        raise UserError(f'no run has the metric {name!r}; {guess}')
+        raise UserError(f'no run has the metric {name!r}; {guess(name, known, f"there are {all_names}")}')
     return name
 
 
@@ -292,10 +291,8 @@ def _no_run(path: Path) -> str:
     folders: list[str] = []
     with suppress(OSError):
         folders = [child.name for child in missing.parent.iterdir() if child.is_dir()]
-    near = closest(missing.name, folders)
-    words = ' or '.join(str(missing.parent / name) for name in near)
     nothing = 'there is no file or folder of that name' if missing == path else f'there is nothing at {missing}'
-    return f'no run at {path}; ' + (f'did you mean {words}?' if words else nothing)
+    return f'no run at {path}; {guess(missing.name, folders, nothing, missing.parent.joinpath)}'
 
 
 def _columns(path: Path) -> dict[str, np.ndarray]:

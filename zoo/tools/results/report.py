@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -124,8 +124,7 @@ def _template() -> jinja2.Template:
     environment.tests['timed'] = has_all_times
     environment.globals |= dict(duration=duration, steps=steps, whole='{:,.0f}'.format, returns=RETURNS)
     environment.globals |= dict(n_color=N_COLOR, parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION)
-    source = importlib.resources.files('zoo.tools.results').joinpath('report.html').read_text(encoding='utf-8')
-    return environment.from_string(source)
+    return environment.from_string(files('zoo.tools.results').joinpath('report.html').read_text(encoding='utf-8'))
 
 
 def _curves(
@@ -309,8 +308,7 @@ def seeds(runs: Sequence[Run]) -> str:
 
 def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
     """One value, or the lowest and highest: '1.0 s', '0.6 s to 1.1 s'."""
-    words = list(dict.fromkeys(map(write, (min(values), max(values)))))
-    return ' to '.join(words)
+    return ' to '.join(dict.fromkeys(map(write, (min(values), max(values)))))
 
 
 def _shares(run: Run) -> np.ndarray | None:

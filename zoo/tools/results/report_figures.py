@@ -91,11 +91,11 @@ def more_figures(
         metric: max(int(np.isfinite(each.get(metric, np.empty(0))).sum()) for each in columns) for metric in TITLES
     }
     known = [metric for metric in TITLES if metric != shown and n_point[metric] > 1]
-    found = []
-    for i, metric in enumerate(known[:N_MORE]):
-        words = f'{metric} over {_X_WORDS[x]}'
-        found.append((TITLES[metric], _draw(groups, colors, metric, x, stat, SMALL, f'{name}-more-{i}', words, '')[0]))
-    return found
+    words = [f'{metric} over {_X_WORDS[x]}' for metric in known]
+    return [
+        (TITLES[metric], _draw(groups, colors, metric, x, stat, SMALL, f'{name}-more-{i}', words[i], '')[0])
+        for i, metric in enumerate(known[:N_MORE])
+    ]
 
 
 def read_video(path: Path) -> Video:

@@ -55,14 +55,14 @@ def changed_settings(configs: Sequence[Mapping[str, Any]]) -> list[Setting]:
     files = short_names(dict.fromkeys(file for config in configs for file in _files(config)))
     plain = [portable_config(config, files) for config in configs]
     defaults = [_defaults(config) for config in plain]
-    changed = {
-        key: any(
+    keys = [
+        key
+        for key in dict.fromkeys(key for known in defaults for key in known)
+        if any(
             key in known and has_key(config, key) and value_at(config, key) != known[key][0]
             for config, known in zip(plain, defaults, strict=True)
         )
-        for key in dict.fromkeys(key for known in defaults for key in known)
-    }
-    keys = [key for key, differs in changed.items() if differs]
+    ]
     if not all(defaults):
         keys += [key for key in differing_keys(plain) if key not in keys]
     names = [key for key in NAMES if len({str(value_at(config, key)) for config in plain}) > 1]

@@ -72,8 +72,8 @@ def interval(
     columns, shape = _columns(values)
     low, high = np.full((2, columns.shape[1]), np.nan)
     for where, present in _alike(columns):
-        shape_drawn = (n_draw, len(present))
-        drawn = np.random.default_rng(seed).integers(len(present), size=shape_drawn)  # which runs each draw takes
+        # [n_draw, n_run], which runs each draw takes
+        drawn = np.random.default_rng(seed).integers(len(present), size=(n_draw, len(present)))
         n_column = max(1, N_AT_ONCE // drawn.size)
         for at in range(0, len(where), n_column):
             part = where[at : at + n_column]

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from zoo.tools.cli.output import columns
+from zoo.tools.cli.output import columns, from_here
 from zoo.tools.results.read import DEFAULT_METRICS, Run, groups, time_of
 
 Order = Literal['time', 'return', 'steps', 'name']
@@ -87,8 +87,6 @@ def fitting(texts: Sequence[tuple[str, ...]], width: int) -> Sequence[tuple[str,
 
 def as_text(row: RunRow, root: Path | None = None) -> tuple[str, ...]:
     """A row as the words of HEADS. Args: root: folder to which paths are shown relative; the current one without it."""
-    root, path = root or Path.cwd(), row.path.absolute()
-    shown = path.relative_to(root) if path.is_relative_to(root) else path
     numbers = (
         f'{row.env_step:,}',
         number_text(row.last),
@@ -96,7 +94,7 @@ def as_text(row: RunRow, root: Path | None = None) -> tuple[str, ...]:
         '-' if row.speed is None else f'{row.speed:,.0f}',
     )
     state = f'{row.state}: {row.reason}' if row.reason else row.state
-    return (str(shown), row.label, row.policy, row.env, str(row.seed), *numbers, state)
+    return (str(from_here(row.path.absolute(), root)), row.label, row.policy, row.env, str(row.seed), *numbers, state)
 
 
 def as_data(row: RunRow) -> dict[str, Any]:

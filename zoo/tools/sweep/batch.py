@@ -76,7 +76,12 @@ def grid_of(texts: Sequence[str], seeds: int | None = None, first_seed: int = 0)
             fixed = [one for one in fixed if split_override(one)[0] != key]
             several[key] = values
     if seeds is not None:
-        _add_seeds(several, fixed, seeds, first_seed)
+        if 'seed' in several:
+            raise UserError(f'--seeds {seeds} and seed={",".join(several["seed"])} both name seeds; give one of them')
+        if seeds < 1:
+            raise UserError(f'--seeds is {seeds} but must be 1 or more; e.g. --seeds 5')
+        fixed = [text for text in fixed if split_override(text)[0] != 'seed']
+        several['seed'] = [str(first_seed + i) for i in range(seeds)]
     n_run = math.prod(map(len, several.values()))
     if n_run > MAX_RUN:
         raise UserError(
@@ -93,15 +98,6 @@ def _with_own_name(member: Member) -> Member:
     """A member whose name no other one has, and that is short enough for a file system."""
     digest = hashlib.sha256(repr(sorted(member.values.items())).encode()).hexdigest()[:8]
     return member._replace(name=f'{member.name[:MAX_NAME]}-{digest}')
-
-
-def _add_seeds(several: dict[str, list[str]], fixed: list[str], seeds: int, first_seed: int) -> None:
-    if 'seed' in several:
-        raise UserError(f'--seeds {seeds} and seed={",".join(several["seed"])} both name seeds; give one of them')
-    if seeds < 1:
-        raise UserError(f'--seeds is {seeds} but must be 1 or more; e.g. --seeds 5')
-    fixed[:] = [text for text in fixed if split_override(text)[0] != 'seed']
-    several['seed'] = [str(first_seed + i) for i in range(seeds)]
 
 
 def _values(key: str, raw: str) -> list[str]:

@@ -178,11 +178,22 @@ def make_plan(
         if key not in ('logger', 'exp_name', 'checkpoint')
     }
     texts_of = {key: str(space) for key, space in spaces.items()}
-    identity = {'config': config, 'spaces': texts_of, 'metric': chosen, 'seeds': seeds}
-    score = Score(chosen, stop_value, cfg.max_env_step)
-    file = Path(storage).absolute() if storage else folder / 'journal.log'
-    rules = sampler, pruner, cfg.policy.eval.eval_freq, identity
-    return Plan(source, tuple(fixed), spaces, score, name, folder, file, n_trial, seeds, cfg.seed, *rules)
+    return Plan(
+        source,
+        tuple(fixed),
+        spaces,
+        Score(chosen, stop_value, cfg.max_env_step),
+        name,
+        folder,
+        storage=Path(storage).absolute() if storage else folder / 'journal.log',
+        n_trial=n_trial,
+        n_seed=seeds,
+        seed=cfg.seed,
+        sampler=sampler,
+        pruner=pruner,
+        eval_freq=cfg.policy.eval.eval_freq,
+        identity={'config': config, 'spaces': texts_of, 'metric': chosen, 'seeds': seeds},
+    )
 
 
 def _check_words(n: int | None, seeds: int, metric: str | None, sampler: str, pruner: str | None) -> None:

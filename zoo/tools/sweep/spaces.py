@@ -194,12 +194,12 @@ def default_spaces(cfg: JobConfig) -> dict[str, str]:
     """The spaces for the policy of a config, as texts by key, without keys that have no effect with its other values."""
     names = {POLICY_REGISTRY.get(one): one for one in DEFAULT_SPACES}
     bundled = next((names[one] for one in POLICY_REGISTRY.get(cfg.policy.type).__mro__ if one in names), 'ppo')
-    idle = set()
-    if _type_of(cfg, 'policy.learn.surrogate') in _WITHOUT_CLIP or cfg.policy.learn.get('policy_loss') == 'kl':
-        idle.add(CLIP)
-    if _type_of(cfg, 'policy.collect.estimator') in _WITHOUT_LAMBDA:
-        idle.add(LAMBDA)
-    return {key: text for key, text in DEFAULT_SPACES[bundled].items() if key not in idle}
+    has_no_clip = _type_of(cfg, 'policy.learn.surrogate') in _WITHOUT_CLIP
+    is_idle = {
+        CLIP: has_no_clip or cfg.policy.learn.get('policy_loss') == 'kl',
+        LAMBDA: _type_of(cfg, 'policy.collect.estimator') in _WITHOUT_LAMBDA,
+    }
+    return {key: text for key, text in DEFAULT_SPACES[bundled].items() if not is_idle.get(key)}
 
 
 def _type_of(cfg: JobConfig, key: str) -> str | None:

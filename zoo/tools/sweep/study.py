@@ -210,8 +210,7 @@ class Study:
         try:
             for key in ('state', 'runs', 'reason'):
                 trial.set_user_attr(key, getattr(outcome, key))
-            value = outcome.value if outcome.state == 'complete' else None
-            self._study.tell(trial, value, state=state)
+            self._study.tell(trial, outcome.value, state=state)
         except self._optuna.exceptions.UpdateFinishedTrialError:
             logger.warning('trial %d: another process took it for lost meanwhile; it is tried again', trial.number)
 

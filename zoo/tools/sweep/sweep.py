@@ -20,6 +20,7 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.config import explain_config
 from zoo.run.config_check import without_derived_values
 from zoo.run.signals import Interrupted, catch_signals
+from zoo.tools.cli.output import from_here
 from zoo.tools.log_levels import log_levels
 from zoo.tools.nested import put_at, short_keys
 from zoo.tools.sweep.plan import Curve, Metric, Plan, Pruner, Sampler, make_plan
@@ -247,8 +248,7 @@ def result_of(plan: Plan, study: Study) -> SweepResult:
     """The sweep so far, with best.yaml written anew."""
     rows = _ranked(study.rows(), plan.score.minimises)
     best = rows[0] if rows and rows[0].state == 'complete' else None
-    file = None if best is None else _write_best(plan, best)
-    return SweepResult(plan, rows, best, file, study.n_left())
+    return SweepResult(plan, rows, best, best and _write_best(plan, best), study.n_left())
 
 
 def table(result: SweepResult) -> list[tuple[str, ...]]:
@@ -284,22 +284,17 @@ def as_data(result: SweepResult) -> dict[str, Any]:
 
 def train_command(result: SweepResult) -> str | None:
     """The command that trains the best config; None if no trial is complete."""
-    path, here = result.best_file, Path.cwd()
-    if path is None:
-        return None
-    return f'zoo train {path.relative_to(here) if path.is_relative_to(here) else path}'
+    return None if result.best_file is None else f'zoo train {from_here(result.best_file)}'
 
 
 def best_config(plan: Plan, best: TrialRow) -> dict[str, Any]:
     """The config of a trial, without what is default or derived."""
-    overrides = plan.overrides_of(best.values)
     data = without_derived_values(plan.resolve(best.values).to_dict())
     found: dict[str, Any] = {}
-    for row in explain_config(plan.source, overrides):
-        if row.origin in ('default', 'derived'):
-            continue
-        value = value_at(data, row.key)
-        put_at(found, row.key, storable(row.value if value is None else value))
+    for row in explain_config(plan.source, plan.overrides_of(best.values)):
+        if row.origin not in ('default', 'derived'):
+            value = value_at(data, row.key)
+            put_at(found, row.key, storable(row.value if value is None else value))
     return found
 
 
