@@ -40,10 +40,11 @@ from zoo.run.checkpoint import (
     saved_run,
 )
 from zoo.run.config import frozen_config, resolve_config
+from zoo.run.data_parallel import Agreement, RankAgreement
 from zoo.run.folder import FollowedFolder, RunFolder, best_return_of, refuse_unwritable
 from zoo.run.log import make_sinks
 from zoo.run.log.logger import ConsoleLine, Logger, Report, VideoFiles, VideoWriter
-from zoo.run.observers.base import MAIN, Agreement, Observer, Parts, Progress, RunView
+from zoo.run.observers.base import MAIN, Observer, Parts, Progress, RunView
 from zoo.run.observers.callbacks import Callbacks, EvaluationListener, GradientEvents
 from zoo.run.observers.diagnostics import Advice, facts_of
 from zoo.run.observers.rounds import (
@@ -205,11 +206,8 @@ class RunBuilder:
             refuse_unsavable(parts.policy)
             if cfg.init_from is not None and policy is None:
                 start_from(parts.policy, cfg.init_from, cfg.init_from_keys, ranks)
-        self._counters, self.agreement = None, Agreement(parts)
-        if ranks.size > 1:
-            from zoo.run.data_parallel import RankAgreement
-
-            self._counters = self.agreement = RankAgreement(ranks, parts, self.progress)
+        self._counters = RankAgreement(ranks, parts, self.progress) if ranks.size > 1 else None
+        self.agreement = self._counters or Agreement(parts)
         return parts
 
     def open(self, job: RunView, save_best: Callable[[], Path | None]) -> None:

@@ -1,4 +1,4 @@
-"""Data-parallel runs: what all ranks agree on, so that they do the same next."""
+"""Data-parallel runs: what all ranks agree on, so that they do the same next; a single process agrees with itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,43 @@ import torch
 
 from zoo.core.ranks import Ranks
 from zoo.policy.metrics import over_ranks
-from zoo.run.observers.base import Agreement, Observer, Parts, Progress, RunView
+from zoo.run.observers.base import Observer, Parts, Progress, RunView
 from zoo.worker.infos import InfoTally
+
+
+class Agreement:
+    """Counters, stops and evaluations of a process that trains by itself.
+
+    Attributes: is_alone: whether it may save, or break off episodes, without others; evaluation_key: what the seeds of
+      evaluations depend on besides those of the run.
+    """
+
+    is_alone = True
+    evaluation_key: tuple[int, ...] = ()
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def stops(self, wanted: bool, received: list[int]) -> int | None:
+        """None: no rank wants to stop. Else the number of the signal that one of them got; 0: it was no signal.
+
+        Args: wanted: whether this rank wants to; received: the signal that it got, if any; that of another rank is added.
+        """
+        number = received[0] if received else 0
+        return number if wanted or number else None
+
+    def first(self, text: str) -> str:
+        """The text of the first rank that has one."""
+        return text
+
+    def episodes(self) -> tuple[Sequence[float], Sequence[int], InfoTally]:
+        """Returns, lengths and the env's own numbers of the last 100 training episodes of each rank."""
+        own = self._parts.collector.episodes
+        return own.returns, own.lengths, own.infos
+
+    def metrics(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """The metrics of all ranks: means, of maxima the largest, of minima the least; each over the ranks that have it."""
+        return dict(own)
 
 
 class RankAgreement(Agreement, Observer):

@@ -25,8 +25,9 @@ from zoo.core.data import Timestep
 from zoo.core.errors import place_of, show_error
 from zoo.core.timer import Clocks, Timer
 from zoo.run.base_config import JobConfig, LoggerConfig
+from zoo.run.data_parallel import Agreement
 from zoo.run.log.sinks import FileSink, JsonlSink, Sink, make_sinks
-from zoo.run.observers.base import Agreement, Observer, Parts, Progress, RunView
+from zoo.run.observers.base import Observer, Parts, Progress, RunView
 from zoo.worker.evaluator import Evaluation
 
 

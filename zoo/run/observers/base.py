@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from zoo.run.result import TrainResult
     from zoo.worker.collector import Collector
     from zoo.worker.evaluator import Evaluation, Evaluator
-    from zoo.worker.infos import InfoTally
 
 logger = logging.getLogger(__name__)
 MAIN = ''  # name of the main evaluation among those of policy.eval.sets
@@ -248,38 +247,3 @@ def handlers_of(observers: Iterable[Observer]) -> dict[str, list[Callable[..., N
     observers = list(observers)
     found = {event: [observer.handler(event) for observer in observers] for event in EVENTS}
     return {event: [handler for handler in handlers if handler is not None] for event, handlers in found.items()}
-
-
-class Agreement:
-    """Counters, stops and evaluations of a process that trains by itself; of several, see `RankAgreement`.
-
-    Attributes: is_alone: whether it may save, or break off episodes, without others; evaluation_key: what the seeds of
-      evaluations depend on besides those of the run.
-    """
-
-    is_alone = True
-    evaluation_key: tuple[int, ...] = ()
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-
-    def stops(self, wanted: bool, received: list[int]) -> int | None:
-        """None: no rank wants to stop. Else the number of the signal that one of them got; 0: it was no signal.
-
-        Args: wanted: whether this rank wants to; received: the signal that it got, if any; that of another rank is added.
-        """
-        number = received[0] if received else 0
-        return number if wanted or number else None
-
-    def first(self, text: str) -> str:
-        """The text of the first rank that has one."""
-        return text
-
-    def episodes(self) -> tuple[Sequence[float], Sequence[int], InfoTally]:
-        """Returns, lengths and the env's own numbers of the last 100 training episodes of each rank."""
-        own = self._parts.collector.episodes
-        return own.returns, own.lengths, own.infos
-
-    def metrics(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """The metrics of all ranks: means, of maxima the largest, of minima the least; each over the ranks that have it."""
-        return dict(own)

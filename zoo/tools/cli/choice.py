@@ -14,7 +14,6 @@ from zoo.tools.cli.output import argument, guess
 
 logger = logging.getLogger('zoo')
 FILES = ('.py', '.yaml', '.yml')
-
 CHOICE = (
     argument(
         'config',

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from zoo.tools.results.table import RunRow
 
 ROOT = 'runs'
-
 logger = logging.getLogger('zoo')
 
 _RUNS = (
