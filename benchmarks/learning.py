@@ -4,9 +4,9 @@
     python benchmarks/learning.py --tune 'lunarlander_ppo policy.learn.value_norm=true' ... [--seeds 5]
 
 A run is one process with one thread: it trains the whole budget (no early stop); then the last policy, not the best, plays
-100 episodes (MuJoCo: 20, Pendulum: 500) greedily and as many with drawn actions. All seeds of an env play the same episodes, from starts that
-no training env ever saw. The raw numbers stay in results/learning_raw/; a run that is there is not repeated, so a table that was
-interrupted goes on. All rows of a table are of one commit: what that changes is the code, not pages or results.
+100 episodes (MuJoCo: 20, Pendulum: 500) greedily and as many with drawn actions. All seeds of an env play the same episodes,
+from starts that no training env ever saw. The raw numbers stay in results/learning_raw/; a run that is there is not repeated, so
+a table that was interrupted goes on. All rows of a table are of one commit: what that changes is the code, not pages or results.
 --tune trains a config and overrides of one's choice on seeds 100, 101, ..., which no row of the table has, and writes
 results/learning_tuning.md, with every setting that was ever tried. --quick trains one seed for a tenth of the env steps.
 """
@@ -284,8 +284,8 @@ def write_table(results: Path, program: str, scale: float = 1.0) -> None:
         '# What the bundled configs learn\n',
         *([f'**A look: with {scale:g} of the env steps, too few for most targets.**\n'] if scale < 1 else []),
         'A run trains its whole budget in one process with one thread. Then the last policy (not the best) plays 100 episodes '
-        '(MuJoCo: 20, Pendulum: 500) greedily, and as many with drawn actions; all seeds of an env play the same episodes, from starts that '
-        'training never saw. Means over seeds are interquartile, with a bootstrap interval of 95% over seeds. *ahead*: the '
+        '(MuJoCo: 20, Pendulum: 500) greedily, and as many with drawn actions; all seeds of an env play the same episodes, from '
+        'starts that training never saw. Means over seeds are interquartile, with a bootstrap interval of 95% over seeds. *ahead*: the '
         'interval lies above the published number; *level*: the number lies in it; *behind* else. *on the way* is the mean of '
         'all evaluations during training. Wall times include these, with other runs on the same machine.\n',
         f'Of {len(said)} rows with a published number, {said.count("ahead")} are ahead, {said.count("level")} level, '
