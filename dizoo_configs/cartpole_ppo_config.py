@@ -9,7 +9,6 @@ config = dict(
         learn=dict(
             epoch_per_collect=10,
             learning_rate=dict(start=1e-3, end=0.0),
-            value_norm=True,
             clip_ratio=dict(start=0.2, end=0.02),
         ),
         # rollouts longer than rl-zoo3's 32 steps, and half its epochs: small ones gone over often can kill the critic

@@ -443,10 +443,6 @@ def test_resolve_policy_bad_input_says_got_wanted_do(policy, sentence):
             {**CARTPOLE, 'policy': {'learn': {'x': 'x' * 5_000}}},
             'the config should have no text of more than 4096 characters, as policy.learn.x has',
         ),
-        (
-            {**CARTPOLE, 'logger': {'root': 'a\0b'}},
-            "logger.root is 'a\\x00b' (text) but must be folder for run folders",
-        ),
         (with_env(kwargs={'a': {1, 2}}), 'env.kwargs.a is {1, 2} (set), which no checkpoint can hold'),
         (with_env(kwargs={'a': 'x' * 9_999, 'b': b''}), "env.kwargs.b is b'' (bytes), which no checkpoint can hold"),
         ({**CARTPOLE, 'x' * 9_999: 1}, 'the config should have no key of more than 100 characters'),

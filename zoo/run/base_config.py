@@ -20,7 +20,7 @@ from zoo.policy.config import PolicyConfig
 class LoggerConfig(Section):
     """Where a run is logged and what the console shows."""
 
-    root: str = Field('runs', pattern=r'^[^\x00]+$', description='folder for run folders')
+    root: str = Field('runs', min_length=1, description='folder for run folders')
     freq: int = Field(1_000, gt=0, description='env steps between log lines; at most one line per rollout')
     tensorboard: bool = Field(True, description='write TensorBoard files to the folder tb of the run')
     sinks: parts_of(SINK_REGISTRY, 'logger.sinks') = Field(  # type: ignore[valid-type]
