@@ -285,8 +285,8 @@ def write_table(results: Path, program: str, scale: float = 1.0) -> None:
         *([f'**A look: with {scale:g} of the env steps, too few for most targets.**\n'] if scale < 1 else []),
         'A run trains its whole budget in one process with one thread. Then the last policy (not the best) plays 100 episodes '
         '(MuJoCo: 20, Pendulum: 500) greedily, and as many with drawn actions; all seeds of an env play the same episodes, from '
-        'starts that training never saw. Means over seeds are interquartile, with a bootstrap interval of 95% over seeds. *ahead*: the '
-        'interval lies above the published number; *level*: the number lies in it; *behind* else. *on the way* is the mean of '
+        'starts that training never saw. Means over seeds are interquartile, with a bootstrap interval of 95% over seeds. *ahead*: '
+        'the interval lies above the published number; *level*: the number lies in it; *behind* else. *on the way* is the mean of '
         'all evaluations during training. Wall times include these, with other runs on the same machine.\n',
         f'Of {len(said)} rows with a published number, {said.count("ahead")} are ahead, {said.count("level")} level, '
         f'{said.count("behind")} behind.\n',
@@ -323,8 +323,8 @@ def write_tuning(results: Path, program: str) -> None:
     ]
     text = [
         '# Settings that were tried\n',
-        'Greedy return of the last policy on seeds for tuning, which no row of [the table](learning.md) has: interquartile mean, '
-        "and each seed's mean (seed). Best first on each env; what did not help stands here too.\n",
+        'Greedy return of the last policy on seeds for tuning, which no row of the table of `benchmarks/learning.py` has: interquartile '
+        "mean, and each seed's mean (seed). Best first on each env; what did not help stands here too.\n",
         table(('env', 'config and overrides', 'env steps', 'mean', 'each seed', 'commit'), rows),
         f"- command: `{program} --tune 'CONFIG KEY=VALUE ...'`; raw numbers and curves: `{TUNING.name}/`",
     ]

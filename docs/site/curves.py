@@ -30,7 +30,7 @@ class Shown(NamedTuple):
     title: str
 
 
-LEARNING, VARIANTS, LAG = 'learning_raw', 'variants_raw', 'cluster_lag_raw'
+LEARNING, BEFORE, VARIANTS, LAG = 'learning_raw', 'learning_before_raw', 'variants_raw', 'cluster_lag_raw'
 SHOWN = {
     'ppo': Shown(LEARNING, {'ppo': 'halfcheetah_ppo'}, 'HalfCheetah-v5'),
     'ppg': Shown(LEARNING, {'ppg': 'lunarlander_ppg', 'ppo': 'lunarlander_ppo'}, 'LunarLander-v3'),
@@ -65,11 +65,11 @@ SHOWN = {
 
 
 def record_paths(folder: str, name: str) -> list[Path]:
-    """The raw records of all seeds of one line."""
-    found = sorted(path for path in (RESULTS / folder).iterdir() if path.name.rpartition('_seed')[0] == name)
-    if not found:
-        raise FileNotFoundError(f'{RESULTS / folder} has no record {name}_seed*.json; run the benchmark that makes it')
-    return found
+    """The raw records of all seeds of one line; of a row that the table has not yet, those of the table before."""
+    for path in (RESULTS / folder, RESULTS / BEFORE):
+        if found := sorted(file for file in path.glob(f'{name}_seed*') if file.name.rpartition('_seed')[0] == name):
+            return found
+    raise FileNotFoundError(f'{RESULTS / folder} has no record {name}_seed*.json; run the benchmark that makes it')
 
 
 def run_of(path: Path) -> Run:

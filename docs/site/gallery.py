@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from html import escape
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,11 @@ from zoo.tools.results.statistics import center, interval
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / 'benchmarks' / 'results'
-FOLDERS = ('learning_raw', 'variants_raw')
-LENGTH = r'(__max_env_step=[\d_]+)?'  # the one override that a record of a bundled config may have
+FOLDERS = ('learning_raw', 'learning_before_raw', 'variants_raw')
+LENGTHS = (
+    '',
+    r'__max_env_step=[\d_]+',
+)  # the one override that a record of a bundled config may have, if none is without
 WIDTH, HEIGHT, EDGE = 320, 120, 14
 N_POINT = 80
 
@@ -46,9 +50,9 @@ def _entry(name: str) -> Entry:
 
 def records_of(name: str) -> list[dict[str, Any]]:
     """The records of a bundled config as it is, but for its length, in the first folder that has some."""
-    for folder in FOLDERS:
+    for folder, length in product(FOLDERS, LENGTHS):
         files = sorted((RESULTS / folder).glob(f'{name}_*.json'))
-        found = [path for path in files if re.fullmatch(rf'{name}{LENGTH}_seed\d+', path.stem)]
+        found = [path for path in files if re.fullmatch(rf'{name}{length}_seed\d+', path.stem)]
         if found:
             return [json.loads(path.read_text()) for path in found]
     return []
