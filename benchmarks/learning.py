@@ -68,6 +68,9 @@ COLUMNS = (
     'wall time of a run',
 )
 
+OF_TARGET = {'ahead': 'reached', 'level': 'level', 'behind': 'missed'}
+"""What a `verdict` is called where it is one about the target."""
+
 log = logging.getLogger('learning')
 
 PARTS = {
@@ -195,21 +198,20 @@ def steps_to(runs: Sequence[dict[str, Any]], value: float) -> str:
     """The median over seeds of the env steps of the first evaluation that was at least `value`."""
     first = [next((step for step, mean in run['curve'] if mean >= value), math.inf) for run in runs]
     middle = float(np.median(first))
-    return (
-        f'{middle:,.0f}'
-        if math.isfinite(middle)
-        else f'{sum(map(math.isfinite, first))} of {len(runs)} seeds get there'
-    )
+    if math.isfinite(middle):
+        return f'{middle:,.0f}'
+    return f'{sum(map(math.isfinite, first))} of {len(runs)} seeds get there'
 
 
 def table_row(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
     from zoo.tools.results.statistics import center, interval
+    from zoo.tools.results.table import number_text
 
     row = row_of(name)
 
     def summary(values: Sequence[float]) -> tuple[str, float, float]:
         low, high = (float(end) for end in interval(values))
-        return f'{short(center(values))} [{short(low)}, {short(high)}]', low, high
+        return f'{number_text(float(center(values)))} [{number_text(low)}, {number_text(high)}]', low, high
 
     means = [run['return_mean'] for run in runs]
     greedy, low, high = summary(means)
@@ -223,10 +225,8 @@ def table_row(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
         '-' if anchor is None else f'{anchor.value:g}: {anchor.source}',
         '-' if anchor is None else verdict(low, high, anchor.value),
         greedy,
-        '-'
-        if row.target is None
-        else f'{row.target:g}: {"reached" if low >= row.target else "level" if high >= row.target else "missed"}',
-        ', '.join(short(mean) for mean in means),
+        '-' if row.target is None else f'{row.target:g}: {OF_TARGET[verdict(low, high, row.target)]}',
+        ', '.join(map(number_text, means)),
         '-' if None in drawn else summary(drawn)[0],
         summary([float(np.mean([mean for _, mean in run['curve']])) for run in runs])[0],
         '-' if anchor is None else steps_to(runs, anchor.value),
@@ -234,28 +234,18 @@ def table_row(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def short(value: Any) -> str:
-    """A return to four digits, at most two of them behind the point: 6230, 271.2, .97."""
-    return (
-        f'{float(value):.0f}'
-        if abs(value) >= 1000
-        else f'{float(value):.1f}'
-        if abs(value) >= 10
-        else f'{float(value):.2f}'
-    )
+def records_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """{file: record} of a folder."""
+    return {path.name: json.loads(path.read_text()) for path in sorted(folder.glob('*.json'))}
 
 
-def records_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob('*.json'))]
-
-
-def refuse_mixed(records: Sequence[Mapping[str, Any]]) -> None:
-    """Raises: SystemExit if a table would mix commits, or has a run on a seed of tuning."""
-    commits = sorted({record['commit'] for record in records})
+def refuse_mixed(records: Sequence[Mapping[str, Any]], *own: str) -> None:
+    """Raises: SystemExit if a table would mix commits, or has a run on a seed of tuning. Args: own: commits of runs to come."""
+    commits = sorted({*own, *(record['commit'] for record in records)})
     if len(commits) > 1:
         raise SystemExit(
-            f'learning: the records are of the commits {", ".join(commits)}, but a table is of one: check out one of them and '
-            'start the same command again, which repeats the runs of the others'
+            f'learning: the records are of the commits {", ".join(commits)}, but a table is of one: check out one of them, or '
+            'remove the files of the others'
         )
     tuned = sorted({record['seed'] for record in records if record['seed'] >= TUNING_SEED})
     if tuned:
@@ -268,7 +258,7 @@ def refuse_mixed(records: Sequence[Mapping[str, Any]]) -> None:
 def write_table(results: Path, program: str, scale: float = 1.0) -> None:
     """Rebuilds learning.md from the raw files. Raises: SystemExit, see `refuse_mixed`."""
     raw = results / RAW.name
-    records = records_of(raw)
+    records = list(records_of(raw).values())
     refuse_mixed(records)
     groups = {name: sorted((r for r in records if r['config'] == name), key=lambda r: r['seed']) for name in ROWS}
     groups = {name: runs for name, runs in groups.items() if runs}
@@ -302,8 +292,9 @@ def write_table(results: Path, program: str, scale: float = 1.0) -> None:
 def write_tuning(results: Path, program: str) -> None:
     """Rebuilds learning_tuning.md: every setting that was tried, best first on each env, failures too."""
     from zoo.tools.results.statistics import center
+    from zoo.tools.results.table import number_text
 
-    records = records_of(results / TUNING.name)
+    records = records_of(results / TUNING.name).values()
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault((record['env'], record['config'], record['commit']), []).append(record)
@@ -313,9 +304,10 @@ def write_tuning(results: Path, program: str) -> None:
             env,
             f'`{name}`',
             f'{max(run["env_step"] for run in runs):,}',
-            short(center([run['return_mean'] for run in runs])),
+            number_text(float(center([run['return_mean'] for run in runs]))),
             ', '.join(
-                f'{short(run["return_mean"])} ({run["seed"]})' for run in sorted(runs, key=lambda run: run['seed'])
+                f'{number_text(run["return_mean"])} ({run["seed"]})'
+                for run in sorted(runs, key=lambda run: run['seed'])
             ),
             commit,
         )
@@ -395,6 +387,9 @@ def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/le
             'learning: the code differs from its commit, so nobody could repeat these runs: commit first, or write elsewhere '
             'with --results FOLDER'
         )
+    if todo and not args.tune:  # now: hours later would be late to hear of it
+        again = {raw_path(*job, raw).name for job in jobs}
+        refuse_mixed([record for file, record in records_of(raw).items() if file not in again], commit)
     log.info('%d runs to do, %d are there, %d at a time', len(todo), len(jobs) - len(todo), args.jobs)
     with ThreadPoolExecutor(args.jobs) as pool:
         done = list(pool.map(lambda job: run_child(job, raw, args.scale), todo))

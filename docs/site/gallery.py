@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
+import sys
 from collections.abc import Sequence
 from html import escape
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,16 +13,17 @@ import numpy as np
 
 from zoo.config.source import bundled_configs, load_config
 from zoo.tools.results.statistics import center, interval
+from zoo.tools.results.table import number_text
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / 'benchmarks' / 'results'
 FOLDERS = ('learning_raw', 'learning_before_raw', 'variants_raw')
-LENGTHS = (
-    '',
-    r'__max_env_step=[\d_]+',
-)  # the one override that a record of a bundled config may have, if none is without
+LENGTH = 'max_env_step='  # the one override that a record of a bundled config may have
 WIDTH, HEIGHT, EDGE = 320, 120, 14
 N_POINT = 80
+
+sys.path.insert(0, str(RESULTS.parent))
+import learning  # noqa: E402
 
 
 class Entry(NamedTuple):
@@ -49,12 +49,17 @@ def _entry(name: str) -> Entry:
 
 
 def records_of(name: str) -> list[dict[str, Any]]:
-    """The records of a bundled config as it is, but for its length, in the first folder that has some."""
-    for folder, length in product(FOLDERS, LENGTHS):
-        files = sorted((RESULTS / folder).glob(f'{name}_*.json'))
-        found = [path for path in files if re.fullmatch(rf'{name}{length}_seed\d+', path.stem)]
+    """The records of a bundled config as it is now, but for its length, in the first folder that has some."""
+    for folder in FOLDERS:
+        found: dict[str, list[dict[str, Any]]] = {}
+        for path in sorted((RESULTS / folder).glob(f'{name}_*.json')):
+            record = json.loads(path.read_text())
+            title, (config, *overrides) = record['config'], record['config'].split()
+            is_it = config == name and all(override.startswith(LENGTH) for override in overrides)
+            if is_it and learning.is_done(title, record['seed'], RESULTS / folder):
+                found.setdefault(title, []).append(record)
         if found:
-            return [json.loads(path.read_text()) for path in found]
+            return found[min(found)]
     return []
 
 
@@ -94,13 +99,9 @@ def _result(entry: Entry) -> str:
     low, high = interval(means)
     steps, seconds = (max(record[key] for record in entry.records) for key in ('env_step', 'wall_s'))
     return (
-        f'Return {_short(center(means))} [{_short(low)}, {_short(high)}] over {len(means)} seeds, '
+        f'Return {number_text(float(center(means)))} [{number_text(low)}, {number_text(high)}] over {len(means)} seeds, '
         f'{steps:,} env steps, up to {seconds:.0f} s'
     )
-
-
-def _short(value: Any) -> str:
-    return f'{float(value):.4g}' if abs(value) < 1000 else f'{float(value):.0f}'
 
 
 def curve(records: Sequence[dict[str, Any]]) -> str:
@@ -123,6 +124,6 @@ def curve(records: Sequence[dict[str, Any]]) -> str:
     line = ' '.join(points(np.median(returns, axis=0)))
     return (
         f'{start}<polygon points="{band}" class="band"/><polyline points="{line}" class="line"/>'
-        f'<text x="2" y="{EDGE - 3}">{_short(high)}</text><text x="2" y="{HEIGHT - 2}">{_short(low)}</text>'
+        f'<text x="2" y="{EDGE - 3}">{number_text(high)}</text><text x="2" y="{HEIGHT - 2}">{number_text(low)}</text>'
         f'<text x="{WIDTH - 2}" y="{HEIGHT - 2}" text-anchor="end">{grid[-1]:,.0f} steps</text></svg>'
     )

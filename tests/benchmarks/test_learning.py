@@ -57,13 +57,20 @@ def test_table_has_the_interquartile_mean_of_seeds_and_what_is_behind(tmp_path: 
         line for line in (tmp_path / 'learning.md').read_text().splitlines() if line.startswith('| `cartpole_pg`')
     )
     # of 480, 481, 482, 483 the middle half is 481, 482
-    assert '| behind | 481.5 [' in row and '| 480.0, 481.0, 482.0, 483.0 | 400.0 [400.0, 400.0] | 450.0 [' in row
+    assert '| behind | 481.5 [' in row and '| 480, 481, 482, 483 | 400 [400, 400] | 450 [' in row
 
 
 def test_table_of_two_commits_is_refused(tmp_path: Path):
     written(tmp_path, record(0, 'abc'), record(1, 'def'))
     with pytest.raises(SystemExit, match='of the commits abc, def, but a table is of one: check out one of them'):
         write_table(tmp_path, 'x')
+
+
+def test_run_into_a_table_of_another_commit_is_refused_before_it_begins(tmp_path: Path):
+    written(tmp_path, record(0, 'abc'))
+    with pytest.raises(SystemExit, match=r'of the commits .*abc.*, but a table is of one'):
+        main(['--only', 'cartpole_ppo', '--seeds', '1', '-o', str(tmp_path)])
+    assert len(list((tmp_path / 'learning_raw').iterdir())) == 1
 
 
 def test_table_with_a_seed_of_tuning_is_refused(tmp_path: Path):

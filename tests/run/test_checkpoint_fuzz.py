@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.fuzz import run_fuzz
 
 
 @pytest.mark.long
@@ -20,18 +16,7 @@ def test_changed_checkpoints_end_in_a_sentence_and_start_import_and_overwrite_no
     More files: `python benchmarks/faults.py checkpoints --n 2000`.
     """
     n = 400
-    env = {'PYTHONPATH': str(ROOT), 'TMPDIR': str(tmp_path), 'PYTHONDONTWRITEBYTECODE': '1', 'OMP_NUM_THREADS': '1'}
-    done = subprocess.run(
-        [sys.executable, '-m', 'tests.run.checkpoint_fuzz', str(tmp_path), '0', str(n)],
-        cwd=ROOT,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=1_200,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert not report['faults'], '\n'.join(report['faults'])
+    report = run_fuzz('tests.run.checkpoint_fuzz', tmp_path, n, timeout=1_200)
     assert report['ends'].keys() <= {'done', 'refused', 'failed'} and sum(report['ends'].values()) == 3 * n
     assert report['ends']['refused'] > n  # most are noticed
     assert report['peak_gb'] < 2

@@ -4,6 +4,7 @@ exit code 2 and the second into 1."""
 from __future__ import annotations
 
 import importlib.util
+import reprlib
 import traceback
 from pathlib import Path
 
@@ -26,6 +27,11 @@ def show_error(error: BaseException, n_max: int | None = None) -> str:
     """The type of an exception, and its message on one line, cut after n_max characters."""
     text = ' '.join(str(error).split())[:n_max]
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
+
+
+def brief(value: object) -> str:
+    """A value in one short line, for a sentence about it."""
+    return ' '.join(reprlib.repr(value).split())
 
 
 def env_failure(error: BaseException) -> str | None:

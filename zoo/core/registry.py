@@ -163,8 +163,7 @@ class Registry(Generic[T]):
 def unknown_name(kind: str, name: object, known: Iterable[str], listed: str = 'registered') -> str:
     """One sentence for a name that does not exist: what was got, the closest known ones, all known ones."""
     known, got = sorted(known), repr(name)
-    close = closest(str(name), known)
-    guess = f'did you mean {" or ".join(map(repr, close))}? ' if close else ''
+    guess = did_you_mean(str(name), known, end=' ')
     got = got if len(got) <= 100 else f'{got[:97]}...'
     return f'unknown {kind} {got}: {guess}{listed}: {", ".join(known) or "none"}.'
 
@@ -174,6 +173,14 @@ def closest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
     scores = {k: difflib.SequenceMatcher(None, k.lower(), name.lower()).ratio() for k in known}
     best = sorted(scores, key=lambda k: (-scores[k], k))[:n]
     return [k for k in best if scores[k] >= max(0.6, scores[best[0]] - 0.1)]  # 0.6: what difflib calls close
+
+
+def did_you_mean(
+    name: str, known: Iterable[str], otherwise: str = '', form: Callable[[str], object] = repr, end: str = ''
+) -> str:
+    """'did you mean ...?' with the `closest` known names, each in this form, and what follows; `otherwise` if none is close."""
+    close = [str(form(each)) for each in closest(name, known)]
+    return f'did you mean {" or ".join(close)}?{end}' if close else otherwise
 
 
 def tool(name: str) -> Any:

@@ -5,7 +5,6 @@ An observation is a tensor, or where the space is a Dict (or Tuple) a nested dic
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.data import leaves
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, brief
 
 Raw = Any
 """What an env gives or takes: numbers, arrays, tensors, or nested dicts and tuples of them."""
@@ -233,7 +232,7 @@ def leaf_to_array(space: Leaf, obs: Raw, of: str = '') -> np.ndarray:
     n_dim = len(space.shape)
     if isinstance(space, Discrete) and (array.dtype.kind not in 'iu' or array.ndim > 1):
         raise UserError(
-            f'the observation{of} {_brief(obs)} is no integer or batch of them, as {space} wants; pass what the env gave'
+            f'the observation{of} {brief(obs)} is no integer or batch of them, as {space} wants; pass what the env gave'
         )
     if array.ndim not in (n_dim, n_dim + 1) or array.shape[array.ndim - n_dim :] != space.shape:
         raise UserError(
@@ -248,7 +247,7 @@ def leaf_to_array(space: Leaf, obs: Raw, of: str = '') -> np.ndarray:
         return _indices(array, obs, of, nvec, start)
     if isinstance(space, MultiBinary):
         if array.dtype.kind not in 'biuf' or not np.isin(array, (0, 1)).all():
-            raise UserError(f'the observation{of} {_brief(obs)} must be zeros and ones; pass what the env gave')
+            raise UserError(f'the observation{of} {brief(obs)} must be zeros and ones; pass what the env gave')
         return array.astype(bool)
     if obs_dtype(space) == torch.uint8:
         if array.dtype.kind not in 'iu' or np.any((array < 0) | (array > 255)):
@@ -259,20 +258,16 @@ def leaf_to_array(space: Leaf, obs: Raw, of: str = '') -> np.ndarray:
         return array.astype(np.uint8)
     array = np.array(array, dtype=np.float32)  # a copy: any strides, also of read-only arrays
     if not np.isfinite(array).all():
-        raise UserError(f'the observation{of} {_brief(obs)} is not finite; a policy can only act on numbers')
+        raise UserError(f'the observation{of} {brief(obs)} is not finite; a policy can only act on numbers')
     return array
 
 
 def _indices(array: np.ndarray, obs: Raw, of: str, n: np.ndarray, start: np.ndarray) -> np.ndarray:
     if np.any(array < start) or np.any(array >= start + n):
         raise UserError(
-            f'the observation{of} {_brief(obs)} lies outside {start} .. {start + n - 1}; pass what the env gave'
+            f'the observation{of} {brief(obs)} lies outside {start} .. {start + n - 1}; pass what the env gave'
         )
     return array.astype(np.int64) - start
-
-
-def _brief(obs: Raw) -> str:
-    return ' '.join(reprlib.repr(obs).split())
 
 
 def _of(path: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from zoo.core.errors import UserError, show_error
-from zoo.core.registry import closest
+from zoo.core.registry import did_you_mean
 
 MAX_LAYERS = 100
 
@@ -116,8 +116,7 @@ def _owner(env: object, name: str) -> object:
     if hasattr(env, name):
         return env
     own = {key for layer in _layers(env) for key in getattr(layer, '__dict__', {}) if not key.startswith('_')}
-    close = closest(name, sorted(own))
-    hint = f'did you mean {" or ".join(map(repr, close))}?' if close else f'it has {", ".join(sorted(own)[:12])}.'
+    hint = did_you_mean(name, own, f'it has {", ".join(sorted(own)[:12])}.')
     raise UserError(
         f'the env, {_kind(getattr(env, "unwrapped", env))}, has no attribute {name!r}, nor have its wrappers: {hint}'
     )

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from zoo.config.user_code import absolute_name
 from zoo.core.errors import missing_extra
-from zoo.core.registry import ENV_REGISTRY, closest
+from zoo.core.registry import ENV_REGISTRY, did_you_mean
 
 PACKAGES = {
     'MiniGrid-': 'minigrid',
@@ -48,8 +48,7 @@ def unknown_env(env_id: str) -> str:
         return hint
     if game := game_named(env_id):
         return _in_family(env_id, game)
-    close = closest(env_id, (*ENV_REGISTRY.names(), *gymnasium.registry))
-    hint = f'did you mean {" or ".join(repr(c) for c in close)}?' if close else 'no known id is close.'
+    hint = did_you_mean(env_id, (*ENV_REGISTRY.names(), *gymnasium.registry), 'no known id is close.')
     return (
         f"unknown env {env_id!r}: {hint} `zoo list envs` shows the known ones; write 'module:function' or "
         "'path/file.py:function' for your own, and 'package:id' for an id that a package registers with gymnasium when "

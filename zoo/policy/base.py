@@ -24,7 +24,7 @@ from zoo.core.action_map import ActionMap
 from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, keeps_state
 from zoo.core.errors import UserError
 from zoo.core.ranks import RunInfo
-from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY, SAVE_REGISTRY, closest, tool
+from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY, SAVE_REGISTRY, did_you_mean, tool
 from zoo.core.seeding import stream
 from zoo.core.spaces import Dict, Raw, Space
 from zoo.model.check import set_fields
@@ -80,8 +80,7 @@ def _like(base: type, key: str, value: Any) -> Any:
         - {'_abc_impl', 'with_updates', 'config'}
     )
     if key not in known:
-        close = closest(key, known)
-        words = f'did you mean {" or ".join(map(repr, close))}?' if close else f'there are {", ".join(known)}.'
+        words = did_you_mean(key, known, f'there are {", ".join(known)}.')
         raise UserError(f'{base.__name__} has no method {key!r}, so nothing would call it: {words}')
     kept = inspect.getattr_static(base, key)
     is_method = callable(kept) or isinstance(kept, KINDS)

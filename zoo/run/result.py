@@ -18,7 +18,7 @@ import torch
 
 from zoo.core.errors import show_error
 from zoo.core.files import read_small, whole_file
-from zoo.core.processes import n_core as n_core
+from zoo.core.processes import n_core
 from zoo.core.streams import without_passwords
 from zoo.core.version import VERSION
 

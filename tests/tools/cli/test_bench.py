@@ -12,6 +12,7 @@ import pytest
 
 from zoo.tools.cli import main
 from zoo.tools.cli.bench import KINDS, TAKEN
+from zoo.tools.results.table import number_text
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -108,7 +109,7 @@ def test_learning_trains_and_a_second_time_finds_the_results(
         raw['resolved']['max_env_step'] == 5_000 >= raw['env_step'] and len(raw['returns']) == len(raw['drawn']) == 100
     )
     assert raw['return_mean'] == pytest.approx(sum(raw['returns']) / 100)
-    assert f'| {raw["return_mean"]:.1f} |' in (in_tmp / 'out' / 'learning.md').read_text()
+    assert f'| {number_text(raw["return_mean"])} |' in (in_tmp / 'out' / 'learning.md').read_text()
 
 
 @pytest.mark.long

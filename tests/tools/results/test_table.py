@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.real_runs import made_run, write_run
+from zoo.tools.cli.results import fit
 from zoo.tools.results.read import read_run
-from zoo.tools.results.table import HEADS, as_data, as_text, fitting, row_of, rows_of, sorted_rows
+from zoo.tools.results.table import HEADS, as_data, as_text, row_of, rows_of, sorted_rows
 
 
 def test_row_has_last_and_best_return_and_steps_per_second(tmp_path: Path) -> None:
@@ -40,9 +41,9 @@ def test_a_narrow_terminal_is_shown_the_columns_that_fit(tmp_path: Path) -> None
     row = row_of(run)._replace(state='done', reason='policy.eval.stop_value is reached')
     texts = [HEADS, as_text(row, tmp_path)]
     # widths: 21 12 6 11 4 9 4 4 7 5 and 9 gaps of 2 are 101
-    assert fitting(texts, 101) == [HEADS, (*texts[1][:-1], 'done')]
-    assert fitting(texts, 100)[0] == tuple(head for head in HEADS if head != 'steps/s')
-    assert fitting(texts, 10)[0] == ('run', 'env steps', 'last', 'state')
+    assert fit(texts, 101) == [HEADS, (*texts[1][:-1], 'done')]
+    assert fit(texts, 100)[0] == tuple(head for head in HEADS if head != 'steps/s')
+    assert fit(texts, 10)[0] == ('run', 'env steps', 'last', 'state')
 
 
 @pytest.mark.parametrize('order, seeds', [('return', [1, 0, 2]), ('steps', [2, 0, 1]), ('name', [0, 1, 2])])

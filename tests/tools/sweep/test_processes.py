@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from zoo.core.errors import RunError, UserError
-from zoo.run.result import n_core
+from zoo.core.processes import n_core
 from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
 
 

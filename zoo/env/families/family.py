@@ -12,7 +12,7 @@ import numpy as np
 
 from zoo.config.section import Section, validate
 from zoo.core.errors import missing_extra
-from zoo.core.registry import closest
+from zoo.core.registry import did_you_mean
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, MissingExtraError, Place, UnknownEnvError
 
@@ -53,8 +53,7 @@ class EnvFamily:
         known = self.games()
         if game in known:
             return
-        close = closest(game or '', known)
-        hint = f'did you mean {" or ".join(map(repr, close))}? ' if close else ''
+        hint = did_you_mean(game or '', known, end=' ')
         listed = ', '.join(known) if len(known) <= MAX_LISTED else f'{", ".join(known[:3])} and {len(known) - 3} more'
         got = 'env.game is missing' if game is None else f'unknown game {game!r}'
         raise UnknownEnvError(f'{got}: {hint}env {env_id!r} has {listed}; set env.game to one of them.')

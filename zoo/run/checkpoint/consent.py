@@ -120,6 +120,7 @@ ADDRESSES: dict[str, tuple[Any, ...]] = {
 
 A key of the config that is neither here nor in CODE_PATH is content: it leads to no code and to nobody.
 """
+OF_CLUSTER = 'cluster.engine', 'cluster.learner_num'  # these name no address, but ask for a cluster
 SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'
 """Modules whose code is there wherever zoo is."""
 _given: set[str | tuple[str, Any]] = set()
@@ -209,7 +210,7 @@ def check_names(
         if not f'{path}.'.startswith(unused) and path not in replaced and (path, value) not in _given:
             raise CheckpointError(
                 run.path,
-                f'{"asks for a cluster" if path.endswith(("engine", "_num")) else "names an address"} ({path} is '
+                f'{"asks for a cluster" if path in OF_CLUSTER else "names an address"} ({path} is '
                 f'{shown(repr(value))}), which is reached only with your consent: if you know it '
                 f'and trust the file, add --trust (in Python trust=True), or another {_key_of(path)} where the command takes '
                 'overrides',

@@ -9,7 +9,6 @@ import logging
 import math
 import os
 import re
-import reprlib
 import stat
 import struct
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 from torch import Tensor
 
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, brief
 from zoo.core.files import refuse_links, whole_file
 from zoo.run.resources import machine_memory
 
@@ -95,7 +94,7 @@ def first_problem(error: ValidationError) -> str:
         return f'{where} is missing'
     if problem['type'] == 'extra_forbidden':
         return f'{where} is unknown'
-    got = ' '.join(reprlib.repr(problem['input']).split())  # a tensor has lines
+    got = brief(problem['input'])
     if problem['type'].startswith('union_tag'):
         return f'{where} is {got}: its kind is none that zoo knows'
     wanted = re.sub('^(Value error,|Input|String|List|Dictionary|Tuple) ', '', problem['msg'])
@@ -110,10 +109,8 @@ def shown(text: str, n: int = 100) -> str:
 
 def _open(path: Path) -> BufferedReader:
     """The file, if it is one: a named pipe would wait for ever, a device may have no end."""
-    try:
-        mode = os.stat(
-            path, follow_symlinks=path.parent.name != 'checkpoints'
-        ).st_mode  # in a run no link leads outside
+    try:  # in a run folder no link leads outside
+        mode = os.stat(path, follow_symlinks=path.parent.name != 'checkpoints').st_mode
     except ValueError:  # a path with a NUL
         raise FileNotFoundError from None
     if not stat.S_ISREG(mode):
@@ -227,7 +224,7 @@ def _has_digest(file: BufferedReader, head: bytes) -> bool:
 def _object(name: str, text: str) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
-        raise ValueError(f'{name} is {reprlib.repr(value)}: it should be a JSON object')
+        raise ValueError(f'{name} is {brief(value)}: it should be a JSON object')
     _check_depth(name, value, MAX_DEPTH)
     return value
 

@@ -90,11 +90,10 @@ class LiveConsole(Console):
         console.show_cursor(True)  # rich hides the cursor, and a killed run could not restore it
 
     def show(self, env_step: int, text: str) -> None:
-        bar, width = (18 if self._progress.console.width >= 120 else 0), self._progress.console.width
+        width = self._progress.console.width
+        room = width - len(f'{self._progress.tasks[0].description} ') - (18 if width >= 120 else 0)  # 18: of the bar
         for part in (r'  best \S+', r'  \S+/s', ' env steps', r'  left \S+'):  # what a narrow terminal is not shown
-            text = (
-                re.sub(part, '', text) if len(f'{self._progress.tasks[0].description} {text}') + bar > width else text
-            )
+            text = re.sub(part, '', text) if len(text) > room else text
         self._progress.update(self._task, completed=env_step, text=text)
         super().show(env_step, text)
 

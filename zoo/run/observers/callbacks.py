@@ -18,7 +18,7 @@ from zoo.config.user_code import load_code, names_code, shown_name
 from zoo.config.yaml_io import function_name
 from zoo.core.data import Metrics, Rollout
 from zoo.core.errors import RunError, UserError, place_of, show_error
-from zoo.core.registry import closest
+from zoo.core.registry import did_you_mean
 from zoo.policy.hooks import listening
 from zoo.run.observers.base import Observer, RunView
 
@@ -280,8 +280,7 @@ def _takes(function: Any, args: Sequence[str]) -> bool:
 
 
 def _unknown(event: str) -> str:
-    close = closest(event, EVENTS)
-    guess = f'did you mean {" or ".join(map(repr, close))}? ' if close else ''
+    guess = did_you_mean(event, EVENTS, end=' ')
     return f'there is no event {event!r}; {guess}the events are {", ".join(EVENTS)}.'
 
 

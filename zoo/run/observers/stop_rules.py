@@ -17,7 +17,7 @@ from zoo.config.section import ConfigError, Section
 from zoo.config.user_code import shown_name
 from zoo.core.errors import RunError, place_of, show_error
 from zoo.core.ranks import ALONE, Ranks
-from zoo.core.registry import STOP_REGISTRY, closest
+from zoo.core.registry import STOP_REGISTRY, did_you_mean
 from zoo.run.observers.base import Observer, RunView
 
 logger = logging.getLogger(__name__)
@@ -184,8 +184,7 @@ class Bound(MetricRule):
             is_first = not both <= had
             had.update(metrics)
             if is_first and both <= had:
-                close = closest(self._cfg.metric, had)
-                guess = f'did you mean {" or ".join(close)}?' if close else f'it had {", ".join(sorted(had))}.'
+                guess = did_you_mean(self._cfg.metric, had, f'it had {", ".join(sorted(had))}.', str)
                 logger.warning('stop: no line of the log has had the metric %r so far: %s', self._cfg.metric, guess)
 
     def reason(self, job: RunView) -> str | None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from zoo.core.errors import UserError
+from zoo.core.registry import did_you_mean
 from zoo.core.streams import write_line
-from zoo.tools.cli.output import argument, columns, guess
+from zoo.tools.cli.output import argument, columns
 
 KINDS = {
     'learning': 'the returns that the bundled configs reach, beside their targets, over several seeds',
@@ -63,7 +64,7 @@ def run_bench(args: argparse.Namespace) -> int:
         write_line('zoo bench BENCHMARK --list shows its parts, --only NAME measures one, --quick takes a short look')
         return 0
     if args.kind not in KINDS:
-        do = guess(args.kind, KINDS, f'they are {", ".join(KINDS)}', 'zoo bench {}'.format)
+        do = did_you_mean(args.kind, KINDS, f'they are {", ".join(KINDS)}', 'zoo bench {}'.format)
         raise UserError(f'there is no benchmark {args.kind!r}; {do}')
     benchmark = _module(args.kind)
     if args.list:
@@ -85,7 +86,7 @@ def _words(args: argparse.Namespace, parts: Mapping[str, str]) -> list[str]:
     kind, words = args.kind, ['--quick'] if args.quick else []
     for name in args.only or []:
         if name not in parts:
-            do = guess(name, parts, f'zoo bench {kind} --list names them', repr)
+            do = did_you_mean(name, parts, f'zoo bench {kind} --list names them')
             raise UserError(f'zoo bench {kind} has no part {name!r}; {do}')
     words += ['--only', *args.only] if args.only else []
     words += ['-o', str(args.output)] if args.output else []

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.core.errors import UserError
-from zoo.tools.cli.output import argument, guess
+from zoo.core.registry import did_you_mean
+from zoo.tools.cli.output import argument
 
 logger = logging.getLogger('zoo')
 FILES = ('.py', '.yaml', '.yml')
@@ -111,7 +112,7 @@ def _take_policy(args: argparse.Namespace) -> None:
     is_config = args.config in bundled_configs() or Path(args.config).suffix in FILES
     if args.config not in POLICY_REGISTRY and not is_config:
         known = [*POLICY_REGISTRY.names(), *bundled_configs()]
-        do = guess(args.config, known, 'zoo list policies shows the policies')
+        do = did_you_mean(args.config, known, 'zoo list policies shows the policies', str)
         raise UserError(f'{args.config!r} is neither a policy nor a config; {do}')
     if is_config or args.policy is not None:
         raise UserError(

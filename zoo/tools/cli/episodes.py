@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
-from zoo.tools.cli.output import Argument, argument, columns, print_json, show, watch_calls_of, write_output
+from zoo.tools.cli.output import Argument, argument, columns, print_json, show, watch_calls_of
 
 if TYPE_CHECKING:
     from zoo.env.config import EnvConfig
@@ -82,6 +82,7 @@ def run_eval(args: argparse.Namespace) -> None:
         raise UserError(f'--output is {args.output} but must end in {", ".join((*_FORMATS, DEMOS))}')
     if args.output and not path.absolute().parent.is_dir():
         raise UserError(f'--output is {args.output} but there is no folder {path.parent}; make it first')
+    from zoo.tools.results.plot import write_output
     from zoo.worker.evaluator import evaluate
 
     policy, env, env_step = player = load_player(args)

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
+from zoo.core.registry import did_you_mean
 from zoo.tools.cli.choice import CHOICE, chosen
-from zoo.tools.cli.output import argument, columns, guess, show, watch_calls_of
+from zoo.tools.cli.output import argument, columns, show, watch_calls_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -76,7 +77,7 @@ def run_list(args: argparse.Namespace) -> None:
         show(args, {'kinds': KINDS}, columns(KINDS.items()))
         return
     if args.kind not in KINDS:
-        do = guess(args.kind, KINDS, f'the kinds are {", ".join(KINDS)}', 'zoo list {}'.format)
+        do = did_you_mean(args.kind, KINDS, f'the kinds are {", ".join(KINDS)}', 'zoo list {}'.format)
         raise UserError(f'there is nothing of the kind {args.kind!r} to list; {do}')
     if args.kind == 'parts':
         _list_parts(args)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
-from zoo.core.errors import UserError
-from zoo.core.files import whole_file
-from zoo.core.registry import closest
 from zoo.core.streams import write_line
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -41,27 +37,6 @@ def columns(rows: Iterable[tuple[str, ...]], indent: str = '') -> str:
     ]
     lines = ['  '.join(f'{word:<{width}}' for word, width in zip(row, widths, strict=False)) for row in rows]
     return '\n'.join(f'{indent}{line}'.rstrip() for line in lines)
-
-
-def guess(word: str, known: Iterable[str], otherwise: str, form: Callable[[str], object] = str) -> str:
-    """'did you mean ...?' with the known names that a word may be, each in this form; `otherwise` if none is close."""
-    near = [str(form(name)) for name in closest(word, known)]
-    return f'did you mean {" or ".join(near)}?' if near else otherwise
-
-
-def from_here(path: Path, root: Path | None = None) -> Path:
-    """A path as it is named from a folder that holds it, by default the current one."""
-    root = root or Path.cwd()
-    return path.relative_to(root) if path.is_relative_to(root) else path
-
-
-def write_output(path: Path, data: bytes) -> None:
-    """Writes the file that a command makes, whole or not at all. Raises: UserError if it cannot be written."""
-    try:
-        with whole_file(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror}); name another file with -o') from error
 
 
 def watch_calls_of(args: argparse.Namespace, step_timeout: float) -> AbstractContextManager[None]:

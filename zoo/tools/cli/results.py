@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from zoo.tools.results.table import RunRow
 
 ROOT = 'runs'
+# columns of runs that a narrow terminal is not shown, the first one first
+LEAST = ('steps/s', 'policy', 'env', 'best', 'config', 'seed')
 logger = logging.getLogger('zoo')
 
 _RUNS = (
@@ -115,10 +117,20 @@ def run_runs(args: argparse.Namespace) -> None:
 
 def table(rows: Sequence[RunRow]) -> str:
     """Runs as lines with aligned columns; a terminal is shown those columns that fit."""
-    from zoo.tools.results.table import HEADS, as_text, fitting
+    from zoo.tools.results.table import HEADS, as_text
 
     texts = [HEADS, *map(as_text, rows)]
-    return columns(fitting(texts, shutil.get_terminal_size().columns) if sys.stdout.isatty() else texts)
+    return columns(fit(texts, shutil.get_terminal_size().columns) if sys.stdout.isatty() else texts)
+
+
+def fit(texts: Sequence[tuple[str, ...]], width: int) -> Sequence[tuple[str, ...]]:
+    """Rows below HEADS for a terminal: the columns that fit into it, and of a state its word, without the reason."""
+    texts = [(*text[:-1], text[-1].partition(':')[0]) for text in texts]
+    for head in LEAST:
+        if max(map(len, columns(texts).splitlines())) > width:
+            at = texts[0].index(head)
+            texts = [(*text[:at], *text[at + 1 :]) for text in texts]
+    return texts
 
 
 def _readable(folders: Sequence[str]) -> list[Run]:

@@ -10,7 +10,7 @@ from shlex import join, quote
 from zoo.core.errors import UserError
 from zoo.core.streams import say, write_line
 from zoo.tools.cli.choice import CHOICE, chosen, words_of
-from zoo.tools.cli.output import argument, show, write_output
+from zoo.tools.cli.output import argument, show
 
 NEXT = {
     'env': 'check it: zoo check-env {file}:MyEnv\ntrain on it: zoo train {file}:MyEnv',
@@ -104,6 +104,7 @@ def run_convert(args: argparse.Namespace) -> int:
     from zoo.run.config import resolve_config
     from zoo.tools.importers import convert
     from zoo.tools.importers.conversion import PartlyTranslatedError
+    from zoo.tools.results.plot import write_output
 
     output = Path(args.output) if args.output else None
     if output is not None and output.suffix not in ('.yaml', '.yml'):

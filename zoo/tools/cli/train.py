@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
 from zoo.tools.cli.choice import CHOICE, chosen, words_of
-from zoo.tools.cli.output import argument, from_here, show
+from zoo.tools.cli.output import argument, show
 from zoo.tools.cli.parser import PROFILED
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _several(args: argparse.Namespace, config: Any) -> int | None:
 def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Member], overrides: Sequence[str]) -> int:
     """Trains them, with a line in the log for each that ends, and a table of all. Returns: 1 if one failed, else 0."""
     from zoo.tools.cli.results import table
-    from zoo.tools.results.read import read_run
+    from zoo.tools.results.read import from_here, read_run
     from zoo.tools.results.table import as_data, rows_of
     from zoo.tools.sweep.batch import train_many
 
@@ -183,6 +183,8 @@ def _outcome_words(outcome: RunOutcome) -> str:
 
 def _common(folders: Sequence[Path]) -> str:
     """The folder that holds all runs where there is nothing else in it, else their folders."""
+    from zoo.tools.results.read import from_here
+
     parents = {folder.parent for folder in folders}
     shown = [from_here(folder) for folder in (*parents, *folders)]
     others = {path.parent for path in next(iter(parents)).glob('*/config.yaml')} if len(parents) == 1 else {None}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from zoo.core.errors import UserError, need
+from zoo.core.files import whole_file
 from zoo.core.streams import visible
-from zoo.tools.cli.output import write_output
 from zoo.tools.results.read import Run
 from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Band, Stat, band
 
@@ -102,6 +102,15 @@ def save(drawn: Figure, path: Path) -> None:
     check_path(path)
     is_svg = path.suffix.lower() == '.svg'
     write_output(path, svg_text(drawn, is_file=True).encode() if is_svg else _bytes(drawn, path.suffix[1:]))
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Writes the file that a command makes, whole or not at all. Raises: UserError if it cannot be written."""
+    try:
+        with whole_file(path) as file:
+            file.write(data)
+    except OSError as error:
+        raise UserError(f'{path} cannot be written ({error.strerror}); name another file with -o') from error
 
 
 def check_path(path: Path) -> None:

@@ -19,12 +19,12 @@ from zoo.config.section import bad_keys, has_key, value_at
 from zoo.config.yaml_io import config_of_yaml, storable
 from zoo.core.errors import UserError
 from zoo.core.files import open_without_link, read_small
+from zoo.core.registry import did_you_mean
 from zoo.core.streams import without_passwords
 from zoo.run.base_config import LoggerConfig
 from zoo.run.config_check import without_derived_values
 from zoo.run.folder import is_locked
 from zoo.run.result import is_time
-from zoo.tools.cli.output import guess
 from zoo.tools.nested import short_keys
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,8 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     """The run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config cannot be read."""
     folder = _folder_of(Path(path))
     config = storable(config_of_yaml(folder / CONFIG), hides=True)
-    for problem in _problems(config):
+    problem = next(_problems(config), '')
+    if problem:
         raise UserError(f'{folder / CONFIG} is no config of a run: {problem}; name a folder that a run wrote')
     result, columns = _json(folder / RESULT), _columns(folder / METRICS)
     return Run(folder, config, columns, result, _state(folder, config, columns, result))
@@ -188,7 +189,7 @@ def resolve_metric(runs: Sequence[Run], name: str | None = None) -> str:
                 f'{all_names or "there is none"}'
             )
     if name not in known:
-        raise UserError(f'no run has the metric {name!r}; {guess(name, known, f"there are {all_names}")}')
+        raise UserError(f'no run has the metric {name!r}; {did_you_mean(name, known, f"there are {all_names}", str)}')
     return name
 
 
@@ -224,11 +225,11 @@ def samples(runs: Sequence[Run]) -> list[Run]:
     A repeated seed gives the same numbers again and no sample of its own; the log names the runs that are left out.
     """
     ordered = sorted(runs, key=lambda run: (run.state == 'done', time_of(run.path), run.path.name))
-    kept = list({(_identity(run), run.seed): run for run in ordered}.values())
-    if left := [str(run.path) for run in runs if run not in kept]:
+    kept = {run.path for run in {(_identity(run), run.seed): run for run in ordered}.values()}
+    if left := [str(run.path) for run in runs if run.path not in kept]:
         named = [*left[:N_NAMED], *([f'{len(left) - N_NAMED} more'] if len(left) > N_NAMED else [])]
         logger.info('left out, since another run has the same config and seed: %s', ', '.join(named))
-    return [run for run in runs if run in kept]
+    return [run for run in runs if run.path in kept]
 
 
 def _identity(run: Run) -> str:
@@ -292,7 +293,7 @@ def _no_run(path: Path) -> str:
     with suppress(OSError):
         folders = [child.name for child in missing.parent.iterdir() if child.is_dir()]
     nothing = 'there is no file or folder of that name' if missing == path else f'there is nothing at {missing}'
-    return f'no run at {path}; {guess(missing.name, folders, nothing, missing.parent.joinpath)}'
+    return f'no run at {path}; {did_you_mean(missing.name, folders, nothing, missing.parent.joinpath)}'
 
 
 def _columns(path: Path) -> dict[str, np.ndarray]:
@@ -359,6 +360,12 @@ def _newest_in(folder: Path, word: str | os.PathLike[str]) -> Path:
     newest = max(runs, key=lambda run: (any(run.glob('checkpoints/*.safetensors')), time_of(run)))
     logger.info('%s is %s, the newest of %d %s', word, newest, len(runs), 'run' if len(runs) == 1 else 'runs')
     return newest
+
+
+def from_here(path: Path, root: Path | None = None) -> Path:
+    """A path as it is named from a folder that holds it, by default the current one."""
+    root = root or Path.cwd()
+    return path.relative_to(root) if path.is_relative_to(root) else path
 
 
 def time_of(folder: Path) -> float:

@@ -20,8 +20,7 @@ from zoo.config.section import differing_keys
 from zoo.core.errors import UserError
 from zoo.core.version import VERSION
 from zoo.run.result import is_time
-from zoo.tools.cli.output import write_output
-from zoo.tools.results.plot import check_output, short
+from zoo.tools.results.plot import check_output, short, write_output
 from zoo.tools.results.read import Run, groups, resolve_metric
 from zoo.tools.results.report_figures import (
     N_COLOR,

@@ -7,13 +7,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from zoo.tools.cli.output import columns, from_here
-from zoo.tools.results.read import DEFAULT_METRICS, Run, groups, time_of
+from zoo.tools.results.read import DEFAULT_METRICS, Run, from_here, groups, time_of
 
 Order = Literal['time', 'return', 'steps', 'name']
 HEADS = ('run', 'config', 'policy', 'env', 'seed', 'env steps', 'last', 'best', 'steps/s', 'state')
-# columns that a narrow terminal is not shown, the first one first
-LEAST = ('steps/s', 'policy', 'env', 'best', 'config', 'seed')
 
 
 class RunRow(NamedTuple):
@@ -75,16 +72,6 @@ def sorted_rows(rows: Sequence[RunRow], order: Order = 'time') -> list[RunRow]:
     return sorted(rows, key=keys[order])
 
 
-def fitting(texts: Sequence[tuple[str, ...]], width: int) -> Sequence[tuple[str, ...]]:
-    """Rows below HEADS for a terminal: the columns that fit into it, and of a state its word, without the reason."""
-    texts = [(*text[:-1], text[-1].partition(':')[0]) for text in texts]
-    for head in LEAST:
-        if max(map(len, columns(texts).splitlines())) > width:
-            at = texts[0].index(head)
-            texts = [(*text[:at], *text[at + 1 :]) for text in texts]
-    return texts
-
-
 def as_text(row: RunRow, root: Path | None = None) -> tuple[str, ...]:
     """A row as the words of HEADS. Args: root: folder to which paths are shown relative; the current one without it."""
     numbers = (
@@ -107,5 +94,6 @@ def as_data(row: RunRow) -> dict[str, Any]:
 
 def number_text(value: float | None) -> str:
     """A number to read: 475.3, 12,345; '-' for none."""
-    form = '.4g' if value is None or abs(value) < 10_000 else ',.0f'
-    return '-' if value is None else f'{value:{form}}'
+    if value is None:
+        return '-'
+    return f'{value:.4g}' if abs(value) < 10_000 else f'{value:,.0f}'

@@ -20,9 +20,9 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.config import explain_config
 from zoo.run.config_check import without_derived_values
 from zoo.run.signals import Interrupted, catch_signals
-from zoo.tools.cli.output import from_here
 from zoo.tools.log_levels import log_levels
 from zoo.tools.nested import put_at, short_keys
+from zoo.tools.results.read import from_here
 from zoo.tools.sweep.plan import Curve, Metric, Plan, Pruner, Sampler, make_plan
 from zoo.tools.sweep.processes import Team, say_if_too_many
 from zoo.tools.sweep.study import COUNTED, Study, SweepResult, TrialOutcome, TrialRow, beating
