@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DEMOS = '.npz'
 RUN_HELP = 'a run folder (its newest checkpoint), a checkpoint file, a folder of runs or a name in runs/ (the newest run), or last'
 BEST = Path('checkpoints') / 'best.safetensors'
+# args.deterministic: False, or None, as the policy is evaluated
+_STOCHASTIC: dict[str, Any] = {'dest': 'deterministic', 'action': 'store_const', 'const': False}
 
 _OVERRIDES = argument(
     'overrides',
@@ -43,7 +45,7 @@ def _episodes(n_episode: int) -> tuple[Argument, ...]:
         argument('--seed', type=int, default=0, metavar='N', help='seed of the env (default 0)'),
         argument('--fps', type=float, metavar='X', help='pictures per second (default: as the env says, else 30)'),
         argument('--best', action='store_true', help='the best checkpoint of the run, not the newest'),
-        argument('--stochastic', action='store_true', help='sample actions as in training'),
+        argument('--stochastic', **_STOCHASTIC, help='sample actions as in training'),
         argument('--set', dest='set_name', metavar='NAME', help='on the env of policy.eval.sets that has this name'),
         argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps'),
     )
@@ -56,7 +58,7 @@ ARGUMENTS = {
         argument('--episodes', type=int, default=20, metavar='N', help='episodes to run (default 20)'),
         argument('--seed', type=int, default=0, metavar='N', help='seed of the envs (default 0)'),
         argument('--best', action='store_true', help='of a run folder the best checkpoint, not the newest'),
-        argument('--stochastic', action='store_true', help='sample actions as in training, not the most likely ones'),
+        argument('--stochastic', **_STOCHASTIC, help='sample actions as in training, not the most likely ones'),
         argument('--set', dest='set_name', metavar='NAME', help='on the envs of policy.eval.sets that have this name'),
         argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps'),
         argument(
@@ -90,8 +92,9 @@ def run_eval(args: argparse.Namespace) -> None:
         _record(args, player)
         return
     with watch_calls_of(args, env.step_timeout):
-        greedy = False if args.stochastic else None  # None: as the policy is evaluated
-        evaluation = evaluate(policy, env, args.episodes, args.seed, deterministic=greedy, max_step=args.max_step)
+        evaluation = evaluate(
+            policy, env, args.episodes, args.seed, deterministic=args.deterministic, max_step=args.max_step
+        )
     if args.output:  # NaN, of what an episode lacks, becomes null, which JSON has, or an empty cell of CSV
         rows = [{name: None if x != x else x for name, x in row.items()} for row in evaluation.rows()]
         write_output(path, _FORMATS[path.suffix](rows).encode())
@@ -108,7 +111,7 @@ def _record(args: argparse.Namespace, player: Player) -> None:
         )
     with watch_calls_of(args, player.env.step_timeout):
         demos, evaluation = record_demonstrations(
-            player.policy, player.env, args.episodes, args.seed, deterministic=False if args.stochastic else None
+            player.policy, player.env, args.episodes, args.seed, deterministic=args.deterministic
         )
     save_demonstrations(args.output, demos)
     kept = f'{args.output}: {demos.n_step:,} steps of {len(demos.episode_ends)} episodes'
@@ -202,7 +205,7 @@ def run_play(args: argparse.Namespace) -> int:
                 args.episodes,
                 args.seed,
                 on_frame=window.show,
-                deterministic=False if args.stochastic else None,
+                deterministic=args.deterministic,
                 max_step=args.max_step,
                 stop=lambda: bool(received) or window.is_closed,
                 callback=None if args.json else lambda row: write_line(_episode_line(row)),
@@ -231,7 +234,7 @@ def run_video(args: argparse.Namespace) -> int:
             args.episodes,
             args.seed,
             fps=args.fps,
-            deterministic=False if args.stochastic else None,
+            deterministic=args.deterministic,
             max_step=args.max_step,
             stop=lambda: bool(received),
         )
