@@ -10,6 +10,8 @@ import pytest
 from tests.policy_envs import job_config
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint import load_checkpoint
+from zoo.run.checkpoint.file import CheckpointError
 from zoo.tools.cli.command import main
 
 
@@ -68,3 +70,27 @@ def test_commands_that_read_a_run_end_whatever_its_files_are(
     assert main(['runs', str(tmp_path), '--json']) == 0
     assert main(['report', str(run), '-o', str(tmp_path / 'report.html')]) == 0
     assert run.name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('where', ['checkpoints/step_000000001.safetensors', 'checkpoints/best.safetensors'])
+def test_checkpoint_of_a_run_that_is_a_link_is_not_read(tmp_path: Path, where: str) -> None:
+    run = run_in(tmp_path)
+    newest = max((run / 'checkpoints').glob('step_*'))
+    kept = newest.rename(tmp_path / 'kept.safetensors')
+    (run / where).unlink(missing_ok=True)
+    (run / where).symlink_to(kept)
+    assert load_checkpoint(kept).meta['env_step'] > 0  # the file itself is one
+    with pytest.raises(CheckpointError, match='is a link; pass a run folder or a .safetensors file of it'):
+        load_checkpoint(run / where)
+
+
+@pytest.mark.parametrize('line', ['[' * 100_000, '{"env_step": 1' + '0' * 400 + '}', '{"env_step": null}', '[1]'])
+def test_resume_ends_the_log_at_a_line_that_is_none_of_it(tmp_path: Path, line: str) -> None:
+    run = run_in(tmp_path)
+    log = run / 'metrics.jsonl'
+    whole = log.read_text()
+    log.write_text(f'{whole}{line}\n{whole}')
+    serial_pipeline(resume=run, max_env_step=320, overrides=['logger.sinks=[csv]'])
+    after = log.read_text()
+    assert after.startswith(whole) and line not in after
+    assert (run / 'progress.csv').read_text().count('\n') == after.count('\n') + 1

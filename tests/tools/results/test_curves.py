@@ -35,6 +35,11 @@ def test_no_run_has_values_before_its_first_or_after_its_last_point(n_point: int
         assert np.array_equal(~np.isnan(row), (grid.steps >= first) & (grid.steps <= last))
 
 
+def test_points_at_steps_below_0_which_no_run_has_are_left_out() -> None:
+    at, values = curve_points(made_run([-5, 10, 20], [7, 8, 9]), METRIC)
+    assert at.tolist() == [10, 20] and values.tolist() == [8, 9]
+
+
 def test_steps_that_a_continued_run_did_again_count_once_as_it_did_them_last() -> None:
     # killed after step 40, continued from a checkpoint of step 20; an evaluation and a line of training share step 50
     steps, values = curve_points(made_run([10, 20, 30, 40, 25, 35, 50, 50], [1, 2, 3, 4, 5, 6, 7, 8]), METRIC)

@@ -40,6 +40,14 @@ def test_lines_are_the_average_and_dotted_where_runs_have_ended() -> None:
     assert rest.get_xydata().tolist() == [[21, 4], [30, 4], [40, 5]]
 
 
+def test_what_a_terminal_or_a_font_would_act_on_is_shown_as_it_is_written(recwarn: pytest.WarningsRecorder) -> None:
+    runs = [made_run([10, 20], [1.0, 2.0])]
+    drawn = figure({'one\x1b[2J': runs}, 'eval/return_mean', title='two\x07')
+    svg_text(drawn)
+    assert '\x1b' not in ''.join(words_of(drawn)) and '\x07' not in ''.join(words_of(drawn))
+    assert not [each for each in recwarn if 'Glyph' in str(each.message)]
+
+
 def test_shade_is_the_interval_of_each_part() -> None:
     curve = band(TWO, METRIC)
     first, second = figure({'made': TWO}, METRIC).axes[0].collections
