@@ -19,7 +19,7 @@ from tests.forked import run_python
 from tests.policy_envs import job_config
 from tests.run.processes import run_zoo
 from zoo.config.yaml_io import save_yaml
-from zoo.env import EnvError, check_env
+from zoo.env import EnvConfig, EnvError, check_env, make_vector_env
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.config import resolve_config
@@ -78,6 +78,17 @@ def _sleep_blind() -> None:
 hanging_env = HangingEnv
 hangs_in_python = partial(HangingEnv, 'step', 3)
 hangs_in_c = partial(HangingEnv, 'step', 3, 'c')
+
+
+class MadeTogetherEnv(LimitEnv):
+    """LimitEnv; two are made at once, in two threads: the one that begins first ends first."""
+
+    begun, ended = [threading.Event(), threading.Event()], threading.Event()
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.begun[number].set()
+        assert (self.ended if number else self.begun[1]).wait(60)
 
 
 class SleepyEnv(LimitEnv):
@@ -188,6 +199,25 @@ def test_env_that_hangs_in_another_thread_is_a_warning(tmp_path: Path, caplog: p
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert 'not in the main thread' in caplog.text
+
+
+def test_each_thread_has_the_time_of_its_own_calls(tmp_path: Path) -> None:
+    """The making of an env may take ten times env.step_timeout; two made at once leave nothing behind."""
+
+    def make(number: int) -> None:
+        cfg = EnvConfig(id=MadeTogetherEnv, kwargs={'number': number}, vectorization='sync', action_mask='off')
+        make_vector_env(cfg, 1)
+        MadeTogetherEnv.ended.set()
+
+    thread = threading.Thread(target=make, args=(0,))
+    thread.start()
+    assert MadeTogetherEnv.begun[0].wait(60)
+    make(1)
+    thread.join()
+    HangingEnv.n_made = 0
+    env = dict(kwargs={'call': 'step', 'at': 20}, step_timeout=0.3, vectorization='sync')
+    with pytest.raises(EnvError, match='no answer within 0.3 s'):
+        serial_pipeline(job_config(tmp_path, HangingEnv, env=env))
 
 
 @pytest.mark.slow

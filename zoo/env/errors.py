@@ -9,6 +9,7 @@ import re
 import threading
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,39 +27,41 @@ from zoo.core.spaces import ACTION_MASK
 CONSTRUCTION_CALLS = 10.0  # how many times as long as a step the construction of an env may take
 
 
+@dataclass
 class EnvCalls:
-    """Written by whatever calls code of envs, in plain attributes: some of it is called a million times a second.
+    """The calls of envs' code that one thread makes, written by whatever makes them, in plain attributes.
 
     Attributes:
       place: words for the env whose code runs, from its index; None: none runs.
       index: which one of several.   count: calls that have ended.
-      n_timeout: times env.step_timeout that the call may take.
+      n_timeout: times env.step_timeout that the call may take.   is_watched: whether a watch looks at the thread.
     """
 
-    def __init__(self) -> None:
-        self.place: Callable[[int | None], str] | None = None
-        self.index: int | None = None
-        self.count = 0
-        self.n_timeout = 1.0
+    place: Callable[[int | None], str] | None = None
+    index: int | None = None
+    count: int = 0
+    n_timeout: float = 1.0
+    is_watched: bool = False
 
     def state(self) -> tuple[Callable[[int | None], str], int | None, int] | None:
         """Another value for each call; None outside of calls."""
         return None if self.place is None else (self.place, self.index, self.count)
 
 
-CALLS = EnvCalls()
+CALLS: dict[int, EnvCalls] = defaultdict(EnvCalls)  # of each thread, by its number
 
 
 @contextmanager
 def env_call(where: str, n_timeout: float = 1.0) -> Iterator[None]:
     """A call of an env's code that is not made often. where: the words for its place."""
-    outer = CALLS.place, CALLS.index, CALLS.n_timeout
-    CALLS.place, CALLS.index, CALLS.n_timeout = lambda index: where, None, n_timeout
+    calls = CALLS[threading.get_ident()]
+    outer = calls.place, calls.index, calls.n_timeout
+    calls.place, calls.index, calls.n_timeout = lambda index: where, None, n_timeout
     try:
         yield
     finally:
-        CALLS.place, CALLS.index, CALLS.n_timeout = outer
-        CALLS.count += 1
+        calls.place, calls.index, calls.n_timeout = outer
+        calls.count += 1
 
 
 RESET_DO = 'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`'

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy, deepcopy
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import gymnasium
@@ -130,9 +131,9 @@ class SerialVectorEnv(SyncVectorEnv):
         """Steps all envs. The episode of one that raises and is made anew broke off, unless it is complete."""
         seen, rewards, terminated, truncated = self._seen, self._rewards, self._terminations, self._truncations
         result: tuple[Any, ...] | None = None
-        is_complete = False  # and its env is being reset
+        calls, is_complete = CALLS[get_ident()], False  # complete: its env is being reset
         for i, (env, action) in enumerate(zip(self.envs, each, strict=True)):
-            CALLS.index = i
+            calls.index = i
             try:
                 if self._next_step and self._ended[i]:
                     self._reset_env(i)
@@ -167,8 +168,9 @@ class SerialVectorEnv(SyncVectorEnv):
                 result, is_complete = None, False
 
     def _reset_env(self, i: int, **kwargs: Any) -> None:
-        self.failed_index = CALLS.index = i
-        CALLS.count += 1
+        calls = CALLS[get_ident()]
+        self.failed_index = calls.index = i
+        calls.count += 1
         kwargs |= self._reset_kwargs
         self._seen[i], _ = checked_call('reset', self.single_observation_space, self.envs[i].reset, **kwargs)
         self.failed_index = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
@@ -232,12 +233,12 @@ class RowVectorEnv(AnyVectorEnv):
 
     def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls the code of the envs, in sight of the watch on calls."""
-        CALLS.place = self._called
+        calls = CALLS[get_ident()]
+        calls.place = self._called
         try:
             return method(*args, **kwargs)
         finally:
-            CALLS.place = CALLS.index = None
-            CALLS.count += 1
+            calls.place, calls.index, calls.count = None, None, calls.count + 1
 
     def _explain(self, error: BaseException) -> None:
         if n_action(self.sent) == self.n_env:  # else the caller is to blame

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -23,8 +24,6 @@ GRACE_S = 10.0  # seconds for a call to end after it was interrupted
 SIGNAL = signal.SIGINT  # interrupts the main thread: the only one that interrupts everywhere
 DEBUGGERS = ('bdb', 'pdb', 'IPython.core.debugger')
 logger = logging.getLogger(__name__)
-_watching: set[int] = set()
-"""Threads that have a watch."""
 _ENV = os.path.join(os.path.dirname(sys.modules['zoo.env'].__file__ or ''), '')
 
 
@@ -43,19 +42,20 @@ class EnvWatch:
         self.save: Callable[[], object] | None = None
         self._timeout, self._poll = timeout, min(POLL_S, timeout / 4)
         self._watched = threading.get_ident()
+        self._calls = CALLS[self._watched]
         self._end = threading.Event()
         self._fired: tuple[Any, str] | None = None  # the call to end, and the words
         self._is_ending = False
         self._told: tuple[Any, ...] | None = None  # the call that was warned of
 
     def __enter__(self) -> EnvWatch:
-        _watching.add(self._watched)
+        self._calls.is_watched = True
         self._thread = threading.Thread(target=self._run, name='env watch', daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        _watching.discard(self._watched)
+        self._calls.is_watched = False
         self._end.set()
         self._thread.join(POLL_S)  # a thread that runs while the interpreter ends may abort the process
 
@@ -69,18 +69,17 @@ class EnvWatch:
         (call, words), self._fired = self._fired, None
         while self._is_ending:  # the process is about to end; until then nothing may change
             time.sleep(POLL_S)
-        if CALLS.state() == call and _is_in_env(frame):
+        if self._calls.state() == call and _is_in_env(frame):
             raise EnvError(words)
         return True
 
     def _run(self) -> None:
         last, n_look = None, 0
         while not self._end.wait(self._poll):
-            call = CALLS.state()
-            n_look = n_look + 1 if call == last else 0
-            last = call
+            call = self._calls.state()
+            last, n_look = call, n_look + 1 if call == last else 0
             # looks are counted, not seconds: a process that is stopped for a while does not wait for its env
-            if call is None or n_look * self._poll < self._timeout * CALLS.n_timeout:
+            if call is None or n_look * self._poll < self._timeout * self._calls.n_timeout:
                 continue
             stack = sys._current_frames().get(self._watched)
             if _is_in_env(stack) and not _is_debugged(stack):
@@ -88,7 +87,7 @@ class EnvWatch:
             last, n_look = None, 0
 
     def _expire(self, call: tuple[Any, ...], stack: FrameType | None) -> None:
-        seconds = self._timeout * CALLS.n_timeout
+        seconds = self._timeout * self._calls.n_timeout
         words = (
             f'{call[0](call[1])}: no answer within {seconds:g} s, at {own_line(stack)}; '
             'mend the env there, or raise env.step_timeout.'
@@ -100,7 +99,7 @@ class EnvWatch:
             return
         self._interrupt(call, words)
         for _ in range(math.ceil(GRACE_S / self._poll)):
-            if self._end.wait(self._poll) or CALLS.state() != call:
+            if self._end.wait(self._poll) or self._calls.state() != call:
                 return
         logger.error('%s It cannot be interrupted.', words)
         if not self.owns_process:
@@ -132,7 +131,7 @@ def watch_calls(timeout: float) -> Iterator[None]:
     Outside of the main thread, which alone handles signals, the watch can only warn. In a thread that has one it is that.
     Args: timeout: seconds, as of EnvWatch. Raises: EnvError in place of a call that does not return.
     """
-    if threading.get_ident() in _watching:
+    if CALLS[threading.get_ident()].is_watched:
         yield
         return
     watch = EnvWatch(timeout)
@@ -158,17 +157,12 @@ def watch_calls(timeout: float) -> Iterator[None]:
         signal.signal(SIGNAL, previous)
 
 
-def _frames(stack: FrameType | None) -> Iterator[FrameType]:
-    while stack is not None:
-        yield stack
-        stack = stack.f_back
-
-
 def _is_in_env(stack: FrameType | None) -> bool:
     """Whether code of zoo.env is on a stack, called or calling."""
-    return any(frame.f_code.co_filename.startswith(_ENV) for frame in _frames(stack))
+    return stack is not None and any(frame.f_code.co_filename.startswith(_ENV) for frame, _ in walk_stack(stack))
 
 
 def _is_debugged(stack: FrameType | None) -> bool:
     """Whether somebody looks at the code on a stack, at a breakpoint say."""
-    return any(frame.f_trace is not None or frame.f_globals.get('__name__') in DEBUGGERS for frame in _frames(stack))
+    frames = [frame for frame, _ in walk_stack(stack)]
+    return any(frame.f_trace is not None or frame.f_globals.get('__name__') in DEBUGGERS for frame in frames)

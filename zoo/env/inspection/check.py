@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from threading import get_ident
 from typing import Any, Literal
 
 import gymnasium
@@ -386,7 +387,7 @@ class EnvCheck:
                 self._note(BrokenContractError(*self._choices.fault(mask)))
 
     def _unpacked(self, call: Literal['reset', 'step'], result: object) -> Sequence[Any]:
-        CALLS.count += 1  # a call has ended
+        CALLS[get_ident()].count += 1  # a call has ended
         n = 2 if call == 'reset' else 5
         if isinstance(result, tuple) and len(result) == n:
             return result
