@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -261,3 +262,19 @@ def test_env_kwargs_that_are_spaces_reach_the_env_as_they_are() -> None:
     space = gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2))
     given = EnvConfig(id='x', kwargs={'space': space, 'plain': {'list': [1]}}).kwargs
     assert given['space'] is space and given['plain'] == {'list': [1]}
+
+
+def test_warnings_of_mujoco_go_to_the_log_and_into_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip('mujoco')
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level('DEBUG'):
+        env: Any = make('HalfCheetah-v5')
+        levels = {record.levelname for record in caplog.records if record.message.startswith('MuJoCo: ')}
+        assert levels == {'DEBUG'}  # its model has an attribute that is deprecated
+        env.reset(seed=0)
+        env.unwrapped.set_state(np.zeros(9), np.full(9, 1e12))
+        env.step(np.zeros(6))
+    assert any(record.levelname == 'WARNING' and 'unstable' in record.message for record in caplog.records)
+    assert not list(tmp_path.iterdir())

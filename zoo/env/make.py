@@ -160,6 +160,8 @@ def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
     env: object
     if isinstance(source, EnvSpec):
         with explaining(source.entry_point, source.kwargs, cfg.kwargs, name, source):
+            if str(source.entry_point).startswith('gymnasium.envs.mujoco'):
+                _log_warnings_of_mujoco()
             env = gymnasium.make(source, max_episode_steps=limit, disable_env_checker=True, **kwargs)
     else:
         with explaining(source, {}, cfg.kwargs, name):
@@ -179,6 +181,15 @@ def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
     env_spaces(env, name)
     check_methods(env, name)
     return env
+
+
+def _log_warnings_of_mujoco() -> None:
+    """Without a function of its own MuJoCo writes its warnings to MUJOCO_LOG.TXT in the folder where the run was started."""
+    levels = {True: logging.DEBUG, False: logging.WARNING}  # what is deprecated in gymnasium's models is no fault
+    with contextlib.suppress(ImportError):  # gymnasium says what is missing
+        import mujoco
+
+        mujoco.set_mju_user_warning(lambda text: logger.log(levels['is deprecated' in text], 'MuJoCo: %s', text))
 
 
 def env_name(cfg: EnvConfig) -> str:
