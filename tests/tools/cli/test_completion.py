@@ -36,6 +36,7 @@ def _complete(line: str, tmp_path: Path) -> list[str]:
         'COMP_LINE': line,
         'COMP_POINT': str(len(line)),
         'COMP_TYPE': '9',
+        'XDG_CACHE_HOME': str(tmp_path / 'cache'),
     }
     subprocess.run([sys.executable, '-m', 'zoo'], env=env, cwd=tmp_path, timeout=60, check=True)
     return [word.strip() for word in out.read_text().split('\n')]
@@ -51,7 +52,26 @@ def _complete(line: str, tmp_path: Path) -> list[str]:
         ('zoo train cartpole_ppo policy.learn.clip_r', 'policy.learn.clip_ratio='),
         ('zoo train --env CartPole', 'CartPole-v1'),
         ('zoo eval run --stoch', '--stochastic'),
+        ('zoo eval pend', 'pendulum'),
+        ('zoo compare la', 'last'),
     ],
 )
 def test_words_are_completed(line: str, found: str, tmp_path: Path) -> None:
+    (tmp_path / 'runs' / 'pendulum').mkdir(parents=True)
     assert found in _complete(line, tmp_path)
+
+
+def test_keys_are_kept_until_a_file_that_they_are_from_changes(tmp_path: Path) -> None:
+    config = tmp_path / 'mine.yaml'
+    config.write_text('env: {id: CartPole-v1}')
+    line = f'zoo train {config} policy.learn.sur'
+    assert _complete(line, tmp_path) == ['policy.learn.surrogate=']
+
+    kept = tmp_path / 'cache' / 'zoo' / 'completions.json'
+    kept.write_text(kept.read_text().replace('policy.learn.surrogate', 'policy.learn.surely'))
+    assert _complete(line, tmp_path) == ['policy.learn.surely=']  # nothing is worked out again
+
+    os.utime(config, ns=(2**62, 2**62))
+    assert _complete(line, tmp_path) == ['policy.learn.surrogate=']
+    kept.write_text('[1]')
+    assert _complete(line, tmp_path) == ['policy.learn.surrogate=']

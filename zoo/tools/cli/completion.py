@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import sysconfig
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from zoo.core.files import whole_file
 from zoo.core.streams import write_line
 from zoo.tools.cli.choice import keys_of
 from zoo.tools.cli.output import argument
@@ -32,12 +39,13 @@ def complete(parser: argparse.ArgumentParser) -> None:
     commands: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     known: dict[str, Any] = {
         'config': _configs,
-        'overrides': lambda parsed_args, **_: [f'{key}=' for key in keys_of(parsed_args.config)],
-        'env': _envs,
+        'overrides': _overrides,
+        'env': lambda **_: _kept('', _envs),
         'kind': lambda action, **_: (action.help or '').split(', '),
+        **dict.fromkeys(('checkpoint', 'runs', 'folders', 'resume'), _runs),
     }
-    for name in ('train', 'sweep', 'config', 'list', 'bench'):
-        for action in commands.choices[name]._actions:
+    for command in commands.choices.values():
+        for action in command._actions:
             if action.dest in known:
                 action.completer = known[action.dest]
     argcomplete.autocomplete(parser)
@@ -52,7 +60,42 @@ def _configs(prefix: str, **_: object) -> list[str]:
     return [*bundled_configs(), *FilesCompleter(('py', 'yaml', 'yml'))(prefix)]
 
 
-def _envs(prefix: str, **_: object) -> list[str]:
+def _runs(prefix: str, **_: object) -> list[str]:
+    """Folders and files, and what needs no path: the runs of runs/, and the last one."""
+    from argcomplete.completers import FilesCompleter
+
+    return ['last', *(path.name for path in Path('runs').glob('*/')), *FilesCompleter()(prefix)]
+
+
+def _overrides(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Keys of the config, once the words before name one, an env or a run."""
+    if not any(getattr(parsed_args, name, None) for name in ('config', 'env', 'resume')):
+        return []
+    return [f'{key}=' for key in _kept(parsed_args.config or 'CartPole-v1', lambda: keys_of(parsed_args.config))]
+
+
+def _envs() -> list[str]:
     from zoo.env import known_ids
 
     return known_ids()
+
+
+def _kept(name: str, words: Callable[[], list[str]]) -> list[str]:
+    """The words, which take torch or gymnasium to find, from the user's cache until a file that they are from changes."""
+    zoo, file = Path(__file__).parents[2], Path(name).resolve()
+    sources = [*zoo.rglob('*.py'), zoo.parent / 'dizoo_configs' / f'{name}_config.py', file]
+    sources.append(Path(sysconfig.get_path('purelib')))  # what is installed registers envs
+    stamp = [str(zoo), max(path.stat().st_mtime_ns for path in sources if path.exists())]
+    cache = Path(os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache'), 'zoo', 'completions.json')
+    key = str(file) if file.is_file() else name
+    try:
+        kept = dict(json.loads(cache.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        kept = {}
+    if kept.get(key, {}).get('stamp') != stamp:
+        kept[key] = {'stamp': stamp, 'words': words()}
+        with suppress(OSError):
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(cache) as out:
+                out.write(json.dumps(kept).encode())
+    return kept[key]['words']

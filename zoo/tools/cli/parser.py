@@ -131,7 +131,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     Raises: UserError with the nearest names; SystemExit after --help, --version, and where there is no word.
     """
     if '_ARGCOMPLETE' in os.environ:  # a shell asks for completions
-        importlib.import_module('zoo.tools.cli.completion').complete(make_parser())
+        typed = [word for word in os.environ.get('COMP_LINE', '').split() if word in COMMANDS][:1]
+        importlib.import_module('zoo.tools.cli.completion').complete(make_parser(typed))
     if not words:
         parser = make_parser([])
         parser.print_help(sys.stderr)
