@@ -28,6 +28,7 @@ from zoo.cluster.config import ClusterConfig
 from zoo.cluster.messages import Lost, Order, Parcel, RunnerLostError
 from zoo.config.section import ConfigError
 from zoo.core.errors import RunError, UserError
+from zoo.env import EnvError
 from zoo.run.checkpoint.file import steps_of
 
 ray = pytest.importorskip('ray')
@@ -300,6 +301,15 @@ def test_address_without_a_cluster_is_one_sentence(address: str, words: str, mon
     monkeypatch.setattr(ray, 'is_initialized', lambda: False)
     with pytest.raises(UserError, match=words):
         ray_cluster.join(address, {'CPU': 1}, None)
+
+
+def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(session: str, tmp_path: Path) -> None:
+    hangs = 'env.id=tests.cluster.test_process_runs:faulty_env', f'env.kwargs={{at: 20, marker: {tmp_path}/hung}}'
+    runners = 'env.check=false', 'env.vectorization=sync', 'cluster.runner_num=2', 'cluster.engine=ray', session
+    patience = 'env.step_timeout=2', f'cluster.runner_timeout={PATIENCE}', f'logger.root={tmp_path}'
+    words = r"env '.*faulty_env.*', index \d .*, step \d+: no answer within 2 s, at .*test_process_runs.py:\d+"
+    with pytest.raises(EnvError, match=words):
+        serial_pipeline('cartpole_ppo', overrides=[*SMALL_RUN, *hangs, *runners, *patience])
 
 
 def test_two_runners_end_with_the_parameters_of_a_serial_run(tmp_path: Path) -> None:

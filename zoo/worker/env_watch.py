@@ -45,10 +45,12 @@ class EnvWatch:
         self._calls = CALLS[self._watched]
         self._end = threading.Event()
         self._fired: tuple[Any, str] | None = None  # the call to end, and the words
-        self._is_ending = False
+        self._is_ending = self._was_blocked = False
         self._told: tuple[Any, ...] | None = None  # the call that was warned of
 
     def __enter__(self) -> EnvWatch:
+        if hasattr(signal, 'pthread_sigmask'):  # Ray blocks Ctrl-C in its processes, which is not for them
+            self._was_blocked = SIGNAL in signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
         self._calls.is_watched = True
         self._thread = threading.Thread(target=self._run, name='env watch', daemon=True)
         self._thread.start()
@@ -58,14 +60,16 @@ class EnvWatch:
         self._calls.is_watched = False
         self._end.set()
         self._thread.join(POLL_S)  # a thread that runs while the interpreter ends may abort the process
+        if self._was_blocked:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
 
     def interrupts(self, number: int, frame: FrameType | None) -> bool:
-        """Called by the handler of signals, in the main thread: whether this one was the watch's.
+        """Called by the handler of signals, in the main thread: whether this one was the watch's, or one that was blocked.
 
         Raises: EnvError if the call that is to end has not returned in the meantime.
         """
         if number != SIGNAL or self._fired is None:
-            return False
+            return number == SIGNAL and self._was_blocked
         (call, words), self._fired = self._fired, None
         while self._is_ending:  # the process is about to end; until then nothing may change
             time.sleep(POLL_S)
