@@ -114,6 +114,18 @@ def test_name_is_loaded_with_consent(folder: Path, words: Any, attribute: str) -
     assert is_sprung(folder)
 
 
+def test_code_that_trust_loads_may_register_what_the_config_names(folder: Path) -> None:
+    registers = 'from zoo import POLICY_REGISTRY\nfrom zoo.policy.ppo import PPOPolicy\n' + (
+        "POLICY_REGISTRY.register('trap_ppo', force=True)(type('TrapPolicy', (PPOPolicy,), {}))\n"
+    )
+    (folder / 'trap_of_test.py').write_text(registers + TRAP)
+
+    def change(state: dict[str, Any], meta: dict[str, Any]) -> None:
+        meta['config']['env']['id'], meta['config']['policy']['type'] = 'trap_of_test:make', 'trap_ppo'
+
+    assert resume(crafted(folder / 'c', change), trust=True).env_step > 152
+
+
 def test_consent_to_a_module_is_none_to_another(folder: Path) -> None:
     path = with_value(folder / 'c', 'meta.config.env.id', 'trap_of_test:make')
     for words in (['trap'], ['trap_of_test.inner'], ['os'], [], False):

@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -182,7 +183,16 @@ def check_names(
     """
     if isinstance(trust, str):
         raise UserError(f'trust is {trust!r} but must be True or a list of modules; write trust=[{trust!r}]')
+    replaced, config = overridden(overrides), {section: run.config[section] for section in sections}
+    unused = tuple(f'{key}.' for key in (*without, *(key for key in LISTS if key in replaced)))
+    names = [
+        (path, name) for path, name in _names(config) if path not in replaced and not f'{path}.'.startswith(unused)
+    ]
     if trust is True:
+        for path, name in names:
+            if CODE_PATH.fullmatch(path):
+                with suppress(ModuleNotFoundError, ConfigError):  # making the env says so
+                    load_home(name, '')  # it may register other names of the config
         return
     if trust and not (isinstance(trust, list | tuple) and all(isinstance(name, str) for name in trust)):
         raise UserError(f'trust is {shown(repr(trust))} but must be True or a list of modules')
@@ -191,13 +201,11 @@ def check_names(
         if not SET_NAME.fullmatch(name):
             problem = f'policy.eval.sets has an evaluation {shown(name)!r}: use letters, digits, - and _'
             raise malformed(run.path, problem)
-    replaced, modules = overridden(overrides), tuple(trust or ())
-    unused = tuple(f'{key}.' for key in (*without, *(key for key in LISTS if key in replaced)))
-    config = {section: run.config[section] for section in sections}
-    for path, name in _names(config):
-        if f'{path}.'.startswith(unused) or path in replaced or name in _given:
-            continue
+    modules = tuple(trust or ())
+    for path, name in names:
         module = split_name(name)[0]
+        if name in _given:
+            continue
         if module not in modules and not (is_in_file(name) and _is_of_file(modules, module)):
             raise CheckpointError(run.path, _needs_consent(path, name, module))
         if CODE_PATH.fullmatch(path) and (home := _home_elsewhere(name)):
