@@ -100,11 +100,10 @@ def aux_step(
     Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
     """
     output, minibatch, joint = _aux_losses(model, dist, minibatch, numbers)
-    return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if 'value_logit' in output:
         value_loss = distribution_error(numbers.value_loss, output['value_logit'], minibatch)
     else:
-        value_loss = squared_error(output['value'], return_, weight)
+        value_loss = squared_error(output['value'], minibatch['return_'], minibatch.get('weight', None))
     loss = joint.auxiliary_loss + value_loss * numbers.value_weight
     loss = added(loss, numbers.bc_weight, joint.behavioral_cloning_loss)
     return {

@@ -293,7 +293,6 @@ class FlatAdam(FlatOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-5,
     ) -> None:
-        self._betas, self._eps = betas, eps
         self._fixed: dict[str, Any] = dict(
             beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=0.0, amsgrad=False, maximize=False
         )
@@ -312,7 +311,7 @@ class FlatAdam(FlatOptimizer):
     @property
     def rates(self) -> AdamRates:
         """The numbers of the next step."""
-        return AdamRates(self.lr, *self._betas, self._eps)
+        return AdamRates(self.lr, *(self._fixed[name] for name in ('beta1', 'beta2', 'eps')))
 
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:
