@@ -33,4 +33,4 @@ def test_memory_for_all_envs_has_the_dtype_of_a_block_of_some() -> None:
 
 def test_the_size_of_a_parcel_is_that_of_its_blocks() -> None:
     blocks = {'obs': np.zeros((3, 2, 4), np.float32), 'steps.reward': np.zeros((2, 2), np.float32)}
-    assert Parcel('run', 0, 0, 0, blocks, [], [], {}, 'here', 1).n_byte == 96 + 16  # 24 and 4 numbers of 4 bytes
+    assert Parcel('run', 0, 0, 0, blocks, [], [], {}).n_byte == 96 + 16  # 24 and 4 numbers of 4 bytes

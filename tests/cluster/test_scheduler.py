@@ -98,7 +98,7 @@ class FaultyEngine:
         trace = {'token': float(self.token[group]), 'length': float(self.length[group])}
         blocks = {'steps.reward': np.zeros((T, B), np.float32)}
         key = order.run_id, group, order.collect_iter, version
-        return Parcel(*key, blocks, [], [(0, trace)], {}, 'here', 1, order.attempt)
+        return Parcel(*key, blocks, [], [(0, trace)], {}, order.attempt)
 
 
 def play(engine: FaultyEngine, orders: Orders, n_runner: int, max_lag: int, n_rollout: int) -> list[Any]:
@@ -241,7 +241,7 @@ def test_a_rollout_of_another_run_is_not_used() -> None:
     orders = Orders(engine, RUN, 1, 0)  # type: ignore[arg-type]
     engine.publish(None, 0)
     orders.ask(0, 0, 0, (1,))
-    engine.arrive(Parcel('another', 0, 0, 0, {'steps.reward': np.zeros((T, B))}, [], [], {}, 'there', 2))
+    engine.arrive(Parcel('another', 0, 0, 0, {'steps.reward': np.zeros((T, B))}, [], [], {}))
     used: list[str] = []
     orders.wait(0, lambda parcel, is_fresh: used.append(parcel.run_id))
     assert used == [RUN] and orders.n_discarded == T * B
@@ -297,7 +297,7 @@ def test_a_rollout_that_comes_early_is_kept_when_its_memory_is_used_again() -> N
 
     def arrive(i: int) -> None:
         memory[:] = i + 1
-        orders._take([Parcel(RUN, 0, i, 0, {'steps.reward': memory}, [], [], {}, 'here', 1)])
+        orders._take([Parcel(RUN, 0, i, 0, {'steps.reward': memory}, [], [], {})])
 
     arrive(0), arrive(1)  # nobody waits for them yet
     memory[:] = 9

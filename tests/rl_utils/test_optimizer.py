@@ -309,7 +309,7 @@ def test_sibling_starts_anew_and_shares_parameters_and_gradients():
     assert second.param is first.param and second.grad is first.grad
     assert not second.exp_avg.any() and not second.exp_avg_sq.any() and second.step_count == 0
     assert second.count_skipped(1) == 0 and first.count_skipped(2) == 1  # nor are its skipped steps those of the first
-    assert (second._betas, second._eps, second.lr) == ((0.8, 0.95), 1e-3, first.lr)
+    assert second.rates == (first.lr, 0.8, 0.95, 1e-3)
 
 
 def test_steps_of_a_sibling_leave_the_moments_of_the_other_alone():

@@ -66,8 +66,8 @@ class PrioritizedDraws(Draws):
 
     def __init__(self, ring: Ring, cfg: PriorityConfig, generator: torch.Generator, size: int) -> None:
         super().__init__(ring, cfg, generator, size)
-        beta = cfg.beta
-        self._beta = float(beta) if isinstance(beta, int | float) else None  # None: the env step is not known yet
+        # None: the env step is not known yet
+        self._beta = float(cfg.beta) if isinstance(cfg.beta, int | float) else None
         self._largest = 1.0
         self._priority = torch.ones(ring.size, dtype=torch.float64)
         self._mass = torch.ones(ring.size, dtype=torch.float64)  # priority^alpha
@@ -106,18 +106,12 @@ class PrioritizedDraws(Draws):
         self._priority[rows] = priority
         self._mass[rows] = priority**self._cfg.alpha
 
-    def _draw(self) -> Tensor | None:
-        eligible, n = self._eligible(), self._cfg.n_sample
-        mass = self._mass[: self._ring.n_row] if eligible is None else self._mass[eligible]
-        if not self._suffice(len(mass)):
-            return None
-        self._n_eligible, total = len(mass), mass.cumsum(0)
+    def _choose(self, eligible: Tensor | None, n_eligible: int) -> Tensor:
+        mass = self._mass[:n_eligible] if eligible is None else self._mass[eligible]
+        n, self._n_eligible, total = self._cfg.n_sample, n_eligible, mass.cumsum(0)
         self._sum = float(total[-1])
         at = (torch.arange(n) + torch.rand(n, generator=self._generator, dtype=torch.float64)) * (self._sum / n)
-        rows = torch.searchsorted(total, at, right=True).clamp_(max=len(mass) - 1)
-        rows = rows if eligible is None else eligible[rows]
-        self._n_use[rows] += 1  # a row that comes several times is counted once
-        return rows
+        return torch.searchsorted(total, at, right=True).clamp_(max=n_eligible - 1)
 
     def _weighted(self, rows: Tensor) -> dict[str, Any]:
         """A copy of the rows, their column 'weight' corrected for how they were drawn."""

@@ -242,20 +242,21 @@ class Draws:
         restore_generator(self._generator, state['generator'])
 
     def _draw(self) -> Tensor | None:
+        """The rows of the next draw, which are counted; None: too few are eligible, on one of the ranks."""
         eligible = self._eligible()
         n_eligible = self._ring.n_row if eligible is None else len(eligible)
-        if not self._suffice(n_eligible):
+        suffices = n_eligible >= self._cfg.n_sample
+        # without use counts, which chance makes uneven, the ranks have equal numbers of rows
+        if not (suffices if self._cfg.max_use is None else all(self._ranks.gather(suffices))):
             return None
-        rows = distinct(n_eligible, self._cfg.n_sample, self._generator)
+        rows = self._choose(eligible, n_eligible)
         rows = rows if eligible is None else eligible[rows]
-        self._n_use[rows] += 1  # no row twice, so that each is counted
+        self._n_use[rows] += 1  # a row that comes several times is counted once
         return rows
 
-    def _suffice(self, n_eligible: int) -> bool:
-        """Whether so many rows suffice for a draw, on all ranks."""
-        suffice = n_eligible >= self._cfg.n_sample
-        # without use counts, which chance makes uneven, the ranks have equal numbers of rows
-        return suffice if self._cfg.max_use is None else all(self._ranks.gather(suffice))
+    def _choose(self, eligible: Tensor | None, n_eligible: int) -> Tensor:
+        """`n_sample` places [n] in the list of eligible rows; None: these are the first n_eligible ones."""
+        return distinct(n_eligible, self._cfg.n_sample, self._generator)
 
     def _eligible(self) -> Tensor | None:
         """The rows that may be drawn; None: all."""

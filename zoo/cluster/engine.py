@@ -109,9 +109,6 @@ class OutsideEngine(Engine, ABC):
             self._handed += [] if free is None else [free]
         return found
 
-    def kill(self, group: int, cause: str) -> None:
-        self._lose(group, cause)
-
     def _wait_for_start(self, deadline: float, is_over: Callable[[], bool] = lambda: False) -> None:
         """Returns when all runners are made, or it is over. Raises: see `Engine.start`."""
         while (missing := self._starting()) and not is_over():
@@ -129,8 +126,8 @@ class OutsideEngine(Engine, ABC):
         """Takes what processes say, waiting for the first of it."""
 
     @abstractmethod
-    def _lose(self, group: int, cause: str) -> None:
-        """Ends a process, puts the Lost of its runners into the queue, and makes another."""
+    def kill(self, group: int, cause: str) -> None:
+        """Ends a process, or what is left of it, puts the Lost of its runners into the queue, and makes another."""
 
     @abstractmethod
     def _starting(self) -> list[int]:

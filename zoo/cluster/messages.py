@@ -47,8 +47,6 @@ class Parcel(NamedTuple):
     finals: list[tuple[int, np.ndarray, Any]]  # (t, which of the b envs, their true last observations), see `StepBlock`
     episodes: list[tuple[int, dict[str, float]]]  # (t, the env's own numbers), in the order in which they came
     time: dict[str, float]  # seconds: load, env, act
-    host: str
-    pid: int
     attempt: int = 0  # of the order
     n_restart: int = 0  # envs that this runner made anew so far (env.on_error)
 

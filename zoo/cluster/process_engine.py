@@ -231,7 +231,7 @@ class ProcessEngine(OutsideEngine):
 
     def _send(self, child: _Child, message: tuple[object, ...], *fds: int) -> None:
         if not child.send(message, fds):
-            self._lose(child.group, f'it read nothing for {SEND_S:g} s')
+            self.kill(child.group, f'it read nothing for {SEND_S:g} s')
 
     def _pump(self, timeout: float) -> None:
         """Takes what the processes say, within that time or as long as one that starts may take."""
@@ -239,7 +239,7 @@ class ProcessEngine(OutsideEngine):
             ends = {group: self._children[group].since + self._start_s - time.monotonic() for group in self._starting()}
             for group in [group for group, left in ends.items() if left <= 0]:
                 words = self._children[group].last_words(1)
-                self._lose(group, f'it did not start within {self._start_s:g} s{f": {words}" if words else ""}')
+                self.kill(group, f'it did not start within {self._start_s:g} s{f": {words}" if words else ""}')
             timeout = min([timeout, *(left for left in ends.values() if left > 0)])
         for key, _ in self._selector.select(min(timeout, 1e6)):
             child: _Child = key.data
@@ -247,7 +247,7 @@ class ProcessEngine(OutsideEngine):
                 for (kind, content), fds in child.channel.read():
                     self._take(child, kind, content, fds)
             except EOFError:
-                self._lose(child.group, child.cause_of_end())
+                self.kill(child.group, child.cause_of_end())
 
     def _take(self, child: _Child, kind: str, content: Any, fds: list[int]) -> None:
         if kind == 'ready':
@@ -266,7 +266,7 @@ class ProcessEngine(OutsideEngine):
                 child.busy.discard(child.orders.popleft()[1])
             self._arrived.append(Arrived(content))
 
-    def _lose(self, group: int, cause: str) -> None:
+    def kill(self, group: int, cause: str) -> None:
         """Ends a process, and starts another for its runner; what it sent before stays."""
         child = self._children[group]
         self._selector.unregister(child.channel)

@@ -266,10 +266,10 @@ class RayEngine(OutsideEngine):
             raise
         except ray.exceptions.RayError as error:
             lost = Lost(group, ray_cluster.cause_of(error, self._actors[group].place))
-            self._lose(*lost)
+            self.kill(*lost)
             return lost
 
-    def _lose(self, group: int, cause: str) -> None:
+    def kill(self, group: int, cause: str) -> None:
         """Forgets what the runners of an actor were asked, ends it and makes another."""
         actor = self._actors[group]
         ray_cluster.end(actor.handle)

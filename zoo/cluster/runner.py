@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -53,13 +52,12 @@ class Runner:
 
     Raises: UserError for other versions than the learner's, or for code that cannot be imported here; what making the envs
       raises.
-    Attributes: host, pid: where it is.
     """
 
     def __init__(self, spec: RunnerSpec) -> None:
-        self.host, self.pid, self._spec = socket.gethostname(), os.getpid(), spec
-        check_versions(spec.versions, self.host)
-        cargo = unpacked(spec.cargo, self.host)
+        self._spec, host = spec, socket.gethostname()
+        check_versions(spec.versions, host)
+        cargo = unpacked(spec.cargo, host)
         make, options = cargo.policy['class'], dict(cargo.policy['options'])
         cfg = Config(cargo.policy['cfg'])
         env = {**cargo.env, 'collector_env_num': spec.n_env, 'collector_group_num': spec.n_group}
@@ -71,13 +69,13 @@ class Runner:
             spaces = options.pop('obs_space'), options.pop('action_space')
             if (envs[0].obs_space, envs[0].action_space) != spaces:
                 raise UserError(
-                    f'the envs on {self.host} have {envs[0].obs_space} and {envs[0].action_space} but the learner found '
+                    f'the envs on {host} have {envs[0].obs_space} and {envs[0].action_space} but the learner found '
                     f'{spaces[0]} and {spaces[1]}; install the same version of the env on both'
                 )
             self._policy = make(cfg, *spaces, enable_field=['collect'], **options)
             if WeightLayout(self._policy.acting_state()).digest != spec.digest:
                 raise UserError(
-                    f'the policy made on {self.host} has other weights than that of the learner; install the same code on both'
+                    f'the policy made on {host} has other weights than that of the learner; install the same code on both'
                 )
             place(named_tensors(self._policy.model), spec.placements)
             self._layout = WeightLayout(self._policy.acting_state())
@@ -100,7 +98,7 @@ class Runner:
         """
         if order.reset_seed is None and not self._has_reset:
             key = order.run_id, order.group, order.collect_iter, self._version
-            return Parcel(*key, {}, [], [], {}, self.host, self.pid, order.attempt)
+            return Parcel(*key, {}, [], [], {}, order.attempt)
         with _threads(self._spec.n_thread), watch_calls(self._timeout):
             self._prepare(order)
             start, before = perf_counter(), self._collector.env_time
@@ -138,8 +136,8 @@ class Runner:
         blocks |= {} if steps.state is None else dict(flat(steps.state, 'state'))
         blocks |= {f'info.{key}': x.numpy() for key, x in steps.infos.items()}
         key = order.run_id, order.group, order.collect_iter, self._version
-        where = self.host, self.pid, order.attempt, self._restarts.count
-        return Parcel(*key, blocks, finals_of(self._collector), list(steps.episodes), time, *where)
+        counts = order.attempt, self._restarts.count
+        return Parcel(*key, blocks, finals_of(self._collector), list(steps.episodes), time, *counts)
 
 
 def finals_of(collector: Collector) -> list[tuple[int, np.ndarray, Any]]:

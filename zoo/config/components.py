@@ -189,7 +189,10 @@ def options_of(item: Any) -> type[Section]:
         return config
     function = inspect.unwrap(item.__init__ if isinstance(item, type) else item)  # type: ignore[misc]
     options = [x for x in inspect.signature(function).parameters.values() if x.kind is x.KEYWORD_ONLY]
-    hints = _hints_of(function, {option.name for option in options})
+    # types of other parameters may be of modules that only type checkers import
+    annotations, names = getattr(function, '__annotations__', {}), {option.name for option in options}
+    holder = SimpleNamespace(__annotations__={name: x for name, x in annotations.items() if name in names})
+    hints = get_type_hints(holder, getattr(function, '__globals__', {}), include_extras=True)
     for option in options:
         if option.default is option.empty or option.name not in hints:
             raise ConfigError(
@@ -200,13 +203,6 @@ def options_of(item: Any) -> type[Section]:
             raise ConfigError(f"{item.__name__} has an option 'type', the key that names a part; give it another name")
     fields: dict[str, Any] = {option.name: (hints[option.name], option.default) for option in options}
     return made_by(options_of, (item,), create_model('Options', __base__=Section, **fields))
-
-
-def _hints_of(function: Any, names: set[str]) -> dict[str, Any]:
-    """Types of some parameters; those of the others may be of modules that only type checkers import."""
-    annotations = {name: x for name, x in getattr(function, '__annotations__', {}).items() if name in names}
-    holder = SimpleNamespace(__annotations__=annotations)
-    return get_type_hints(holder, getattr(function, '__globals__', {}), include_extras=True)
 
 
 @functools.cache

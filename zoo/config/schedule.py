@@ -133,8 +133,7 @@ RateSchedule = Annotated[float, Field(gt=0)] | Linear | Points | KLAdaptive
 def schedule_value(schedule: Any, env_step: int) -> float:
     """Value of a schedule (a number, a section, or the plain form of one) at an env step; of an adaptive one its start."""
     schedule = _section(schedule)
-    is_section = isinstance(schedule, Linear | Points | KLAdaptive)
-    return schedule.value(env_step) if is_section else float(schedule)
+    return schedule.value(env_step) if isinstance(schedule, Linear | Points | KLAdaptive) else float(schedule)
 
 
 def is_signed_schedule(value: Any) -> bool:

@@ -36,7 +36,7 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
       file it names the line, and the error itself is its cause.
     """
     if isinstance(source, dict):
-        return _translated(plain(source)) or plain(source), 'config'
+        return _translated(plain(source)), 'config'
     if isinstance(source, (tuple, list)):
         return tool('config_of_pair')(*tool('check_pair')(source)), 'main_config and create_config'
     if not isinstance(source, (str, os.PathLike)):
@@ -96,11 +96,10 @@ def _existing(path: Path, what: str = 'config file') -> Path:
     raise ConfigError(f'there is no {what} {str(path)!r}; check the path.')
 
 
-def _translated(config: dict[str, Any]) -> dict[str, Any] | None:
-    """The config of zoo for a main_config of DI-engine; None for any other dict."""
-    if isinstance(config.get('env'), dict) and 'id' in config['env']:
-        return None  # zoo's own, as most are; the translators need not be loaded
-    return tool('config_of_pair')(config) if tool('is_main_config')(config) else None
+def _translated(config: dict[str, Any]) -> dict[str, Any]:
+    """The config of zoo for a main_config of DI-engine; any other dict as it is."""
+    is_own = isinstance(config.get('env'), dict) and 'id' in config['env']  # as most; translators are then not loaded
+    return tool('config_of_pair')(config) if not is_own and tool('is_main_config')(config) else config
 
 
 def config_module(path: Path) -> ModuleType:
@@ -221,11 +220,8 @@ def parse_value(raw: str, field: FieldInfo | None = None) -> Any:
     If no reading fits, or there is no field, it is the YAML reading, which validation then reports.
     """
     readings = list(_readings(raw))
-    if field is not None:
-        for value in readings:
-            if _takes(field, value):
-                return value
-    return readings[0]
+    fitting = (value for value in readings if field is not None and _takes(field, value))
+    return next(fitting, readings[0])
 
 
 def _readings(raw: str) -> Iterator[Any]:

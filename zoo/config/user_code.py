@@ -20,10 +20,9 @@ MAX_LISTED = 8
 def split_name(name: str) -> tuple[str, str]:
     """'a.b:c' -> ('a.b', 'c'); 'path/file.py:c' -> ('path/file.py', 'c'). Without a colon the second is ''."""
     home, _, attribute = name.rpartition(':')
-    if home.endswith('.py'):
-        return home, attribute
-    module, _, attribute = name.partition(':')
-    return module, attribute
+    if not home.endswith('.py'):
+        home, _, attribute = name.partition(':')
+    return home, attribute
 
 
 def is_in_file(name: str) -> bool:

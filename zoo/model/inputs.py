@@ -207,7 +207,8 @@ def views_of(
                 f'{", ".join(map(repr, known))}; use some of these'
             )
     actor, critic = (set(known if names is None else names) for names in given.values())
-    acting = None if actor == set(known) else _acting_names(obs_space, actor)
+    needed = actor if mask_space(obs_space) is None else actor | {ACTION_MASK}
+    acting = None if actor == set(known) else tuple(name for name in obs_space.spaces if name in needed)
     if actor == critic and len(actor) == 1 and not keep_dict:
         (leaf,) = actor
         if not isinstance(known[leaf], Dict):
@@ -220,8 +221,3 @@ def views_of(
 
 def _part(space: Dict, names: set[str]) -> Dict:
     return Dict({name: each for name, each in space.spaces.items() if name in names}, space.is_tuple)
-
-
-def _acting_names(space: Dict, actor: set[str]) -> tuple[str, ...]:
-    needed = actor | ({ACTION_MASK} if mask_space(space) is not None else set())
-    return tuple(name for name in space.spaces if name in needed)

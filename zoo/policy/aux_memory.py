@@ -84,13 +84,11 @@ class AuxMemory:
         """The rows kept, [M] each, as views where they lie; valid until the next `append`."""
         return map_tensors(lambda x: x[: self.n_row], self._block) if self.n_row else {}
 
+    state_dict = columns
+
     def clear(self) -> None:
         """Forgets all rows; the block stays."""
         self.n_row, self.n_filled, self.oldest = 0, 0, 0
-
-    def state_dict(self) -> dict[str, Any]:
-        """The rows kept (views, valid until the next `append`)."""
-        return self.columns()
 
     def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device, oldest: int = 0) -> None:
         """Copies a `state_dict` in, to count as `n_filled` batches; an empty one leaves the memory empty.
@@ -166,7 +164,7 @@ class AuxMemory:
 
     def _make_room(self, part: Columns, n_row: int, device: torch.device) -> None:
         """A block of n_row rows for what is kept and what is like `part`."""
-        kept = self.state_dict()
+        kept = self.columns()
         self._block = {}
         like = {**kept, **part}
         block = map_tensors(lambda x: self._allocate((n_row, *x.shape[1:]), x.dtype, device), like)

@@ -34,16 +34,15 @@ def action_problem(dist: ActionDist, action_mode: str) -> str:
 
 def memory_problem(cfg: ActorCriticPolicyConfig, has_state: bool, fields: Sequence[str], batch_size: int) -> str:
     """Of a recurrent state and the sequences that train it. cfg: the resolved section `policy`; fields: modes built."""
-    is_given = plain(cfg.learn.sequence) != plain(SequenceConfig())
-    if not has_state and is_given:
-        return (
-            'policy.learn.sequence is given but the model has no recurrent state: nothing would be cut into '
-            'sequences; leave it out, or give policy.model.recurrent, e.g. {cell: lstm}'
-        )
-    if not has_state:
+    if has_state:
+        only_acts = not {'learn', 'collect'} & set(fields)
+        return '' if only_acts else sequence_problem(cfg.learn.sequence, cfg.collect.n_step, batch_size)
+    if plain(cfg.learn.sequence) == plain(SequenceConfig()):
         return ''
-    only_acts = not {'learn', 'collect'} & set(fields)
-    return '' if only_acts else sequence_problem(cfg.learn.sequence, cfg.collect.n_step, batch_size)
+    return (
+        'policy.learn.sequence is given but the model has no recurrent state: nothing would be cut into '
+        'sequences; leave it out, or give policy.model.recurrent, e.g. {cell: lstm}'
+    )
 
 
 def parts_problem(

@@ -24,10 +24,11 @@ listener: Listener | None = None
 
 def gradient_ready(optimizers: Sequence[Any], loss: Tensor) -> None:
     """Says that the gradient of `loss` (0-dim) is in the flat buffers `grad` of the optimisers, which step next."""
-    if listener is None or not all(optimizer.upcoming[1] for optimizer in _gathering(optimizers)):
+    own = [optimizer for optimizer in optimizers if isinstance(optimizer, FlatOptimizer)]
+    if listener is None or not all(optimizer.upcoming[1] for optimizer in own):
         return  # an optimiser that waits for more gradients does not step next
     divided = []
-    for optimizer in _gathering(optimizers):
+    for optimizer in own:
         optimizer.share_gradient()
         divisor = optimizer.divisor(optimizer.upcoming[0], optimizer.scaled_by)
         if divisor is not None:
@@ -38,11 +39,6 @@ def gradient_ready(optimizers: Sequence[Any], loss: Tensor) -> None:
     finally:
         for grad, divisor in divided:  # the optimiser's own step divides
             grad.mul_(divisor)
-
-
-def _gathering(optimizers: Sequence[Any]) -> list[Any]:
-    """Those of the zoo, which may gather gradients and scale losses."""
-    return [optimizer for optimizer in optimizers if isinstance(optimizer, FlatOptimizer)]
 
 
 @contextmanager

@@ -100,11 +100,10 @@ def aux_step(
     Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
     """
     output, minibatch, joint = _aux_losses(model, dist, minibatch, numbers)
-    return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if 'value_logit' in output:
         value_loss = distribution_error(numbers.value_loss, output['value_logit'], minibatch)
     else:
-        value_loss = squared_error(output['value'], return_, weight)
+        value_loss = squared_error(output['value'], minibatch['return_'], minibatch.get('weight', None))
     loss = joint.auxiliary_loss + value_loss * numbers.value_weight
     loss = added(loss, numbers.bc_weight, joint.behavioral_cloning_loss)
     return {
@@ -554,14 +553,12 @@ class PPGPolicy(ActorCriticPolicy):
                 memory.n_since_phase,
             )
             memory.n_since_phase = 0
-        memory.n_since_phase = min(
-            memory.n_since_phase, self.cfg.learn.aux_freq - 1
-        )  # aux_freq may be less than it was
-        if self.cfg.learn.aux_window is not None:
-            n_filled, oldest = self._ring
-            memory.load_state_dict(state, n_filled or memory.n_since_phase, self.device, oldest)
-            return
-        if state and not memory.n_since_phase:  # aux_freq is 1 now: each phase starts from an empty memory
+        # aux_freq may be less than it was
+        memory.n_since_phase = min(memory.n_since_phase, self.cfg.learn.aux_freq - 1)
+        is_ring = self.cfg.learn.aux_window is not None
+        n_filled, oldest = self._ring if is_ring else (0, 0)
+        # with an aux_freq of 1 each phase starts from an empty memory
+        if state and not is_ring and not memory.n_since_phase:
             logger.warning('policy.learn.aux_freq is 1: the auxiliary memory of the checkpoint is not used')
             state = {}
-        memory.load_state_dict(state, memory.n_since_phase, self.device)
+        memory.load_state_dict(state, n_filled or memory.n_since_phase, self.device, oldest)

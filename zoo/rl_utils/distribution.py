@@ -214,9 +214,8 @@ def make_dist(space: Space, name: str = 'auto', options: Mapping[str, Any] | Non
 
 def fitting(space: Space, options: Mapping[str, Any]) -> list[str]:
     """Names of the registered distributions that can draw the actions of a space."""
-    kinds = {name: DISTRIBUTION_REGISTRY.get(name) for name in DISTRIBUTION_REGISTRY.names()}
-    given = {'n_feature': 1, **options}
-    return [name for name, kind in kinds.items() if kind.of_space(space, given) is not None]
+    registry, given = DISTRIBUTION_REGISTRY, {'n_feature': 1, **options}
+    return [name for name in registry.names() if registry.get(name).of_space(space, given) is not None]
 
 
 def draw_device(generator: torch.Generator | None, device: torch.device) -> torch.device:

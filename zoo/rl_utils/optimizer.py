@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -16,8 +16,6 @@ from zoo.rl_utils.check import Number
 from zoo.rl_utils.update_rules import MIN_SCALE, AdamRule, Mechanics, UpdateRule, first_values, limited, moved
 
 Own = TypeVar('Own', bound='FlatOptimizer')
-GradHook = Callable[[Sequence[Any], Tensor], None]
-"""(optimisers, loss) -> nothing; may change the gradients of the optimisers in place."""
 
 
 class AdamRates(NamedTuple):
@@ -41,8 +39,7 @@ class FlatOptimizer:
     Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views
       of one buffer.
     Attributes: ranks: over which it takes the mean of the gradients of a step, before all limits; is_plain: whether there is
-      nothing around the rule: all of `mechanics` is off; grad_hooks: called by gradient steps between their backward pass
-      and the step of the optimisers, see zoo.policy.hooks.
+      nothing around the rule: all of `mechanics` is off.
     Raises: ValueError if no parameter requires a gradient.
     """
 
@@ -50,7 +47,6 @@ class FlatOptimizer:
         self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: UpdateRule, lr: float = 1e-3
     ) -> None:
         self.lr, self.rule, self.mechanics, self.is_plain = lr, rule, Mechanics(), True
-        self.grad_hooks: list[GradHook] = []
         self.ranks: Ranks = ALONE
         self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
         if not self._named:
@@ -297,7 +293,6 @@ class FlatAdam(FlatOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-5,
     ) -> None:
-        self._betas, self._eps = betas, eps
         self._fixed: dict[str, Any] = dict(
             beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=0.0, amsgrad=False, maximize=False
         )
@@ -316,7 +311,7 @@ class FlatAdam(FlatOptimizer):
     @property
     def rates(self) -> AdamRates:
         """The numbers of the next step."""
-        return AdamRates(self.lr, *self._betas, self._eps)
+        return AdamRates(self.lr, *(self._fixed[name] for name in ('beta1', 'beta2', 'eps')))
 
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import weakref
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 from enum import IntEnum, IntFlag
@@ -328,15 +329,11 @@ class Workspace:
     """Scratch memory, for one call at a time; acting needs one of its own."""
 
     def __init__(self, dll: ctypes.CDLL) -> None:
-        self._free = dll.zoo_workspace_free
         self.handle = dll.zoo_workspace_new()
         if not self.handle:
             raise MemoryError(_ERRORS[1][1])
-
-    def __del__(self) -> None:
-        if getattr(self, 'handle', None):
-            self._free(self.handle)
-            self.handle = None
+        # at the exit of the process a thread may still use it
+        weakref.finalize(self, dll.zoo_workspace_free, self.handle).atexit = False
 
 
 class Library:

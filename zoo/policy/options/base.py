@@ -92,7 +92,7 @@ class UpdateOption:
     parts: Sequence[Any] = ()
 
     def problems(self, policy: Owner) -> Iterator[str]:
-        """A sentence for each setting that it does not go with; it names both, and the remedy."""
+        """A sentence for each setting that it does not go with, '' for none; it names both, and the remedy."""
         yield from ()
 
     def attach(self, policy: Owner) -> None:

@@ -20,16 +20,23 @@ class RewardNorm(UpdateOption):
     def attach(self, policy: Owner) -> None:
         learn, collect = policy.cfg.learn, policy.cfg.collect
         self._statistics = policy.normalizers['reward'] = _statistics(policy)
-        self._gamma = learn.reward_norm_discount
-        if self._gamma is None:
-            self._gamma = collect.discount_factor
-        self._carry: Tensor | None = None
+        gamma = learn.reward_norm_discount
+        self._gamma = collect.discount_factor if gamma is None else gamma
+        self._carry: Tensor | None = None  # [B], what the last rollout adds to the next one's sums
         policy.samples.scaled_reward = self.scaled
 
     def scaled(self, data: Transition, weight: Tensor | None) -> Tensor:
-        """Rewards [T, B] of a rollout; the statistics are updated."""
-        reward, self._carry = scaled_reward(data, weight, self._carry, self._gamma, self._statistics)
-        return reward
+        """Rewards [T, B] over the running deviation of each env's discounted sum, which restarts with each episode.
+
+        The statistics are updated, and the next rollout continues the sums.
+        """
+        reward, end = data['reward'], data['traj_flag']
+        if self._carry is None or self._carry.shape != reward.shape[1:]:
+            self._carry = torch.zeros_like(reward[0])
+        total = discounted_sum(reward, end, self._carry, self._gamma)
+        self._statistics.update(total.flatten(), None if weight is None else weight.flatten())
+        self._carry = self._gamma * total[-1] * (1 - end[-1].to(reward.dtype))
+        return self._statistics.rescale(reward)
 
     def forget(self, envs: slice) -> None:
         if self._carry is not None:
@@ -37,22 +44,6 @@ class RewardNorm(UpdateOption):
 
     def forget_all(self) -> None:
         self._carry = None
-
-
-def scaled_reward(
-    data: Transition, weight: Tensor | None, carry: Tensor | None, gamma: float, statistics: RunningMeanStd
-) -> tuple[Tensor, Tensor]:
-    """Rewards over the running deviation of each env's discounted sum, which restarts with each episode.
-
-    Args: carry: the sums [B] that the rollout before ended with; None: at the start of all episodes.
-    Returns: rewards [T, B]; the next carry. The statistics are updated.
-    """
-    reward, end = data['reward'], data['traj_flag']
-    if carry is None or carry.shape != reward.shape[1:]:
-        carry = torch.zeros_like(reward[0])
-    total = discounted_sum(reward, end, carry, gamma)
-    statistics.update(total.flatten(), None if weight is None else weight.flatten())
-    return statistics.rescale(reward), gamma * total[-1] * (1 - end[-1].to(reward.dtype))
 
 
 class ValueNorm(UpdateOption):

@@ -145,8 +145,7 @@ class OptimizerMechanics(UpdateOption):
     """Several minibatches to a step, a limit for each element of the gradient, another number format inside the networks."""
 
     def problems(self, policy: Owner) -> Iterator[str]:
-        if problem := precision_problem(policy.cfg.learn.precision, policy.device):
-            yield problem
+        yield precision_problem(policy.cfg.learn.precision, policy.device)
 
     def attach(self, policy: Owner) -> None:
         learn = policy.cfg.learn

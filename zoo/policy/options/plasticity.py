@@ -22,10 +22,7 @@ class Plasticity(UpdateOption):
 
     def problems(self, policy: Owner) -> Iterator[str]:
         part = make_part(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
-        if problem := plasticity_problem(
-            part, [name for name, p in policy.model.named_parameters() if p.requires_grad]
-        ):
-            yield problem
+        yield plasticity_problem(part, [name for name, p in policy.model.named_parameters() if p.requires_grad])
 
     def attach(self, policy: Owner) -> None:
         part = make_part(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)

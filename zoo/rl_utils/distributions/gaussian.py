@@ -30,6 +30,7 @@ class GaussianHead(nn.Module):
     """Features [..., F] -> mu followed by sigma, [..., 2D]; log sigma is a free parameter or a layer of its own.
 
     Args: log_std_init: log sigma at the start; log_std_min, log_std_max: it stays between them.
+    Raises: UserError if it does not start between them.
     """
 
     def __init__(
@@ -42,7 +43,11 @@ class GaussianHead(nn.Module):
         log_std_max: float = LOG_STD_MAX,
     ) -> None:
         super().__init__()
-        check_log_std(log_std_init, log_std_min, log_std_max)
+        if not log_std_min <= log_std_init <= log_std_max:
+            raise UserError(
+                f'policy.model.log_std_init is {log_std_init} but must lie between log_std_min {log_std_min} and '
+                f'log_std_max {log_std_max}; change one of them'
+            )
         self.log_std_min, self.log_std_max = log_std_min, log_std_max
         self.mu = orthogonal(nn.Linear(n_in, n_out), POLICY_GAIN)
         if state_dependent_std:
@@ -66,15 +71,6 @@ def bounded_log_std(log_std: Tensor, low: float, high: float) -> Tensor:
     return torch.where(log_std == bounded, log_std, bounded)
 
 
-def check_log_std(log_std_init: float, log_std_min: float, log_std_max: float) -> None:
-    """The log standard deviation starts between its bounds. Raises: UserError."""
-    if not log_std_min <= log_std_init <= log_std_max:
-        raise UserError(
-            f'policy.model.log_std_init is {log_std_init} but must lie between log_std_min {log_std_min} and '
-            f'log_std_max {log_std_max}; change one of them'
-        )
-
-
 @DISTRIBUTION_REGISTRY.register('gaussian')
 class Gaussian(ActionDist):
     """Actions are raw numbers [..., D] f32, before any clipping to bounds; sigma > 0 is the standard deviation.
@@ -96,9 +92,7 @@ class Gaussian(ActionDist):
     @classmethod
     def of_parts(cls, logit: Logit) -> tuple[Gaussian, Tensor] | None:
         """None of subclasses that are no default: 'mu' and 'sigma' are those of a plain Gaussian."""
-        if not cls.is_default or isinstance(logit, Tensor) or not isinstance(logit, Mapping):
-            return None
-        if not {'mu', 'sigma'} <= set(logit.keys()):
+        if not cls.is_default or not isinstance(logit, Mapping) or not {'mu', 'sigma'} <= set(logit.keys()):
             return None
         mu, sigma = logit['mu'], logit['sigma']
         if mu.shape != sigma.shape:
