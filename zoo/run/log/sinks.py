@@ -179,14 +179,11 @@ class CsvSink(LineSink):
 
 
 def _line(cells: Iterable[Any]) -> str:
+    """A row, with 'nan' for what was NaN or infinite, which metrics.jsonl has as null."""
+    row = ['nan' if cell is None or isinstance(cell, float) and not math.isfinite(cell) else cell for cell in cells]
     text = io.StringIO()
-    csv.writer(text, lineterminator='').writerow('nan' if _is_lost(cell) else cell for cell in cells)
+    csv.writer(text, lineterminator='').writerow(row)
     return text.getvalue()
-
-
-def _is_lost(cell: object) -> bool:
-    """Whether a metric was NaN or infinite, which metrics.jsonl has as null."""
-    return cell is None or isinstance(cell, float) and not math.isfinite(cell)
 
 
 @SINK_REGISTRY.register('jsonl')
