@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -414,25 +414,6 @@ class Report(Observer):
         (before, n_before), self._last = self._last, (self.clocks(), collector.collect_iter)
         n_round = max(collector.collect_iter - n_before, 1)  # since the last line
         return row | {f'time/{name}_s': x / n_round for name, x in self._last[0].since(before).seconds.items()}
-
-
-class VideoWriter(Protocol):
-    """Writes a video after some evaluations, see `zoo.tools.media.recording.Videos`."""
-
-    def continue_at(self, job: RunView) -> None: ...
-
-    def after_evaluation(self, job: RunView, log: Logger) -> Path | None: ...
-
-
-class VideoFiles(Observer):
-    """Has a video written where one is due."""
-
-    def __init__(self, writer: VideoWriter, log: Logger) -> None:
-        self._writer, self._log = writer, log
-
-    def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
-        with job.timer.part('evaluate'):
-            self._writer.after_evaluation(job, self._log)
 
 
 class ConsoleLine(Observer):
