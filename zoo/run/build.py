@@ -288,7 +288,7 @@ class RunBuilder:
             self.report,
             self._checkpoints,  # of a round that may be the last one
             None if stop_value is None else StopValue(stop_value, progress),
-            ConsoleLine(self.report, progress),  # with the best return
+            ConsoleLine(self.report),  # with the best return
             self._callbacks if self._callbacks else None,
             None if self._on_evaluation is None else EvaluationListener(self._on_evaluation),
             self._videos,
