@@ -210,7 +210,7 @@ class RunBuilder:
         self.agreement = self._counters or Agreement(parts)
         return parts
 
-    def open(self, job: RunView, save_best: Callable[[], Path | None]) -> None:
+    def open(self, job: RunView, save_best: Callable[[], Path]) -> None:
         """Makes the folder, and what looks at a run whose components are there. Args: save_best: of the run."""
         cfg, leads, progress, checkpoint = self._cfg, self._leads, self.progress, self._checkpoint
         stop_value = cfg.policy.eval.stop_value
