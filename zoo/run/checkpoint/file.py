@@ -481,11 +481,10 @@ def fit_state(
     misfits += [f'{shown(name)} is only in the file' for name in have if name not in known]
     if misfits:
         more = f', and {len(misfits) - 3} more' if len(misfits) > 3 else ''
-        remedy = (
+        named = (cause for prefix, cause in (causes or {}).items() if any(text.startswith(prefix) for text in misfits))
+        remedy = next(named, '') or (
             'use the config that it was saved with, and a model like that of the run where it was given one as model='
         )
-        named = (cause for prefix, cause in (causes or {}).items() if any(text.startswith(prefix) for text in misfits))
-        remedy = next(named, '') or remedy
         raise CheckpointError(path, f'does not fit: {", ".join(misfits[:3])}{more}; {remedy}')
     for piece in dict.fromkeys(missing.values()):
         logger.info('%s is not in the checkpoint: it begins anew', piece)
