@@ -279,10 +279,7 @@ class StopRules(Observer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each rule, in order; empty without rules."""
-        return {
-            str(i): {'rule': name, **_metric_of(rule), **rule.state_dict()}
-            for i, (name, rule) in enumerate(self._rules)
-        }
+        return {str(i): {**_own(name, rule), **rule.state_dict()} for i, (name, rule) in enumerate(self._rules)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes the state of an earlier part of the run: each rule that of the first one of its name and metric that is left.
@@ -293,7 +290,7 @@ class StopRules(Observer):
         left = [dict(state[key]) for key in sorted(state, key=int)]
         n_then, n_now = Counter(item.get('rule') for item in left), Counter(name for name, _ in self._rules)
         for name, rule in self._rules:
-            own = {'rule': name, **_metric_of(rule)}
+            own = _own(name, rule)
             is_only = n_then[name] == n_now[name] == 1
             for item in left:
                 its = {key: item[key] for key in own if key in item}
@@ -303,9 +300,9 @@ class StopRules(Observer):
                     break
 
 
-def _metric_of(rule: object) -> dict[str, str]:
-    """What tells rules of one name apart in a state."""
-    return {'metric': rule.metric} if isinstance(rule, MetricRule) else {}
+def _own(name: str, rule: object) -> dict[str, str]:
+    """What tells a rule from others in a state: its name, and its metric if it has one."""
+    return {'rule': name, 'metric': rule.metric} if isinstance(rule, MetricRule) else {'rule': name}
 
 
 def _make(spec: object) -> tuple[str, Any]:
