@@ -98,6 +98,12 @@ def test_resume_without_a_best_checkpoint_remembers_the_best_return(tmp_path: Pa
     assert serial_pipeline(resume=first.run_dir, max_env_step=512).best_return == 1000.0
 
 
+def test_keep_best_off_writes_no_best(tmp_path: Path) -> None:
+    result = serial_pipeline(job_config(tmp_path, checkpoint=dict(keep_best=False)))
+    files = [path.name[:5] for path in (result.run_dir / 'checkpoints').iterdir()]
+    assert result.best_return is not None and set(files) == {'step_'}
+
+
 def test_resume_into_a_new_folder_takes_the_best_along(tmp_path: Path) -> None:
     first = serial_pipeline(job_config(tmp_path))
     second = serial_pipeline(resume=first.run_dir / 'checkpoints' / 'best.safetensors', overrides=['exp_name=on'])

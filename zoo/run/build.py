@@ -43,7 +43,7 @@ from zoo.run.config import frozen_config, resolve_config
 from zoo.run.data_parallel import Agreement, RankAgreement
 from zoo.run.folder import FollowedFolder, RunFolder, best_return_of, refuse_unwritable
 from zoo.run.log import make_sinks
-from zoo.run.log.logger import ConsoleLine, Logger, Report, VideoFiles, VideoWriter
+from zoo.run.log.logger import ConsoleLine, Logger, Report
 from zoo.run.observers.base import MAIN, Observer, Parts, Progress, RunView
 from zoo.run.observers.callbacks import Callbacks, EvaluationListener, GradientEvents
 from zoo.run.observers.diagnostics import Advice, facts_of
@@ -177,7 +177,7 @@ class RunBuilder:
             from zoo.run.observers.stop_rules import StopRules
 
             self.stop_rules = StopRules(cfg.stop, ranks)
-        self._videos: VideoWriter | None = tool('Videos')(cfg) if leads and cfg.logger.video_freq else None
+        self._videos = tool('Videos')(cfg) if leads and cfg.logger.video_freq else None
         self._sinks = make_sinks(cfg.logger.sinks, cfg.logger.tensorboard) if leads else []
         self._on_evaluation = on_evaluation if leads else None
 
@@ -210,7 +210,7 @@ class RunBuilder:
         self.agreement = self._counters or Agreement(parts)
         return parts
 
-    def open(self, job: RunView, save_best: Callable[[], Path | None]) -> None:
+    def open(self, job: RunView, save_best: Callable[[], Path]) -> None:
         """Makes the folder, and what looks at a run whose components are there. Args: save_best: of the run."""
         cfg, leads, progress, checkpoint = self._cfg, self._leads, self.progress, self._checkpoint
         stop_value = cfg.policy.eval.stop_value
@@ -237,6 +237,8 @@ class RunBuilder:
                 sinks=self._sinks,
             )
         self.log = self._undo.enter_context(log)
+        if self._videos is not None:
+            self._videos.show = log.video
         if self.stop_rules is not None:
             log.listeners.append(partial(self.stop_rules.see, job))
         look = Advice(facts_of(cfg, self.parts.policy)).look if leads else lambda env_step, values: None
@@ -286,10 +288,10 @@ class RunBuilder:
             self.report,
             self._checkpoints,  # of a round that may be the last one
             None if stop_value is None else StopValue(stop_value, progress),
-            ConsoleLine(self.report, progress),  # with the best return
+            ConsoleLine(self.report),  # with the best return
             self._callbacks if self._callbacks else None,
             None if self._on_evaluation is None else EvaluationListener(self._on_evaluation),
-            None if self._videos is None else VideoFiles(self._videos, self.log),
+            self._videos,
         ]
         return tuple(observer for observer in found if observer is not None)
 

@@ -25,17 +25,15 @@ N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
 
 def fill_schedules(config: dict[str, Any], schema: type[Section]) -> None:
     """Gives linear schedules without a length the length of the run."""
-    for path, field in fields_of(schema):
-        value = value_at(config, path)
-        if Linear in sections_of(field.annotation) and isinstance(value, dict) and value.get('over', 0) is None:
-            value['over'] = config['max_env_step']
+    lines = [value_at(config, path) for path, field in fields_of(schema) if Linear in sections_of(field.annotation)]
+    penalties = value_at(config, 'policy.learn.penalties') or []
+    lines += [penalty.get('weight') for penalty in penalties if isinstance(penalty, dict)]
+    for line in lines:
+        if isinstance(line, dict) and line.get('over', 0) is None:
+            line['over'] = config['max_env_step']
     of_eval = value_at(config, 'policy.eval') or {}
     for env in (config['env'], of_eval.get('env') or {}, *(of_eval.get('sets') or {}).values()):
         _fill_env_schedules(env, config['max_env_step'])
-    for penalty in value_at(config, 'policy.learn.penalties') or []:
-        weight = penalty.get('weight') if isinstance(penalty, dict) else None
-        if isinstance(weight, dict) and weight.get('over', 0) is None:
-            weight['over'] = config['max_env_step']
 
 
 def _fill_env_schedules(env: dict[str, Any], length: int) -> None:

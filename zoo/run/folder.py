@@ -192,10 +192,10 @@ class RunFolder:
             try:
                 lock = RunLock(folder)
             except OSError as error:
-                if _is_newest(run.path):
+                if newest_in(folder) == run.path:
                     raise _unwritable(folder, error) from error
                 return
-            if _is_newest(run.path):  # known only now that nobody else saves there
+            if newest_in(folder) == run.path:  # known only now that nobody else saves there
                 self._path, self._lock = folder, lock
             else:
                 lock.close()
@@ -333,10 +333,6 @@ def _unwritable(folder: Path, error: OSError, remedy: str = ELSEWHERE) -> UserEr
     )
 
 
-def _is_newest(file: Path) -> bool:
-    return list(steps_of(file.parent).values())[-1:] == [file]
-
-
 def _new_run_dir(cfg: JobConfig) -> Path:
     """Makes <logger.root>/<exp_name>/<time>_seed<k>, with a number appended if it exists."""
     base = Path(cfg.logger.root) / cfg.exp_name / f'{datetime.now():%Y%m%d-%H%M%S}_seed{cfg.seed}'
@@ -350,10 +346,7 @@ def _new_run_dir(cfg: JobConfig) -> Path:
                 break
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             why = getattr(error, 'strerror', None) or error
-            raise UserError(
-                f'the run folder {printable(str(path))} cannot be made ({why}); set logger.root to a folder '
-                'that can be written'
-            ) from error
+            raise UserError(f'the run folder {printable(str(path))} cannot be made ({why}); {ELSEWHERE}') from error
     raise UserError(
         f'the run folder {base} cannot be made: a file of that name exists; set logger.root or exp_name to another'
     )

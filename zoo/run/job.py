@@ -256,9 +256,8 @@ class SerialJob(RunView):
         for handle in self._handlers.pop(event, ()):
             handle(self, *args)
 
-    def _save_best(self) -> Path | None:
+    def _save_best(self) -> Path:
         meta = meta_of(self.cfg, self._parts, self._progress)
         path = self._run.manager.save_best(self.env_step, self.state_dict(), meta)
-        if path is not None:
-            self._tell('on_checkpoint', path)
+        self._tell('on_checkpoint', path)
         return path

@@ -84,13 +84,10 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], env: object = None
 def _config_of(policy: Policy, env: object) -> dict[str, Any]:
     """The config of the policy's run, or of a policy made by hand one of defaults; with its own section `policy`."""
     section = storable(plain(policy.cfg))
-    if policy.run.config is not None:
-        config = {**policy.run.config, 'policy': section}
-    else:
-        config = {**defaults_for(section), 'policy': section}
+    config = defaults_for(section) if policy.run.config is None else policy.run.config
     given = {'id': env} if isinstance(env, str) else storable(env or {})
-    config['env'] = {**config['env'], 'action_mode': policy._action_map.mode, **given}
-    return {**config, 'seed': policy.seed}
+    env_section = {**config['env'], 'action_mode': policy._action_map.mode, **given}
+    return {**config, 'policy': section, 'env': env_section, 'seed': policy.seed}
 
 
 logger = logging.getLogger(__name__)
@@ -187,9 +184,9 @@ def build_policy(
     mode = run.config['env'].get('action_mode', 'clip')
     try:
         with AllocationLimit(BUILD_FACTOR * n_byte + BUILD_SLACK):
-            spaces, options = (run.obs_space, run.action_space), {'seed': run.config['seed'], 'action_mode': mode}
             info = _run_info(run, fields)._replace(env_step=run.env_step if is_whole else 0)
-            policy = make(cfg, *spaces, enable_field=fields, model=model, run=info, **options)
+            options = {'seed': run.config['seed'], 'action_mode': mode, 'run': info, 'model': model}
+            policy = make(cfg, run.obs_space, run.action_space, enable_field=fields, **options)
     except AllocationError as error:
         raise CheckpointError(
             run.path,

@@ -207,10 +207,10 @@ def with_saved_start(cfg: JobConfig, checkpoint: Checkpoint) -> JobConfig:
 class Checkpoints(Observer):
     """Saves a run every `freq` env steps, and its policy at each best evaluation.
 
-    Args: keeps_best: whether that is written by this process; save_best: writes it, gives its path.
+    Args: save_best: writes that one; None: this process does not.
     """
 
-    def __init__(self, freq: int, progress: Progress, save_best: Callable[[], Path | None] | None) -> None:
+    def __init__(self, freq: int, progress: Progress, save_best: Callable[[], Path] | None) -> None:
         self._freq, self._progress, self._save_best = freq, progress, save_best
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
@@ -301,10 +301,9 @@ class Ending(Observer):
         return numbers | {'seconds': seconds, 'timed_s': round(self._job.timer.run_s, 3)}
 
 
-def or_warn(save: Callable[[], Path | None]) -> Path | None:
-    """The checkpoint that was written; None, with a warning, if it could not be."""
+def or_warn(save: Callable[[], Path]) -> None:
+    """Writes a checkpoint; gives a warning if it cannot be written."""
     try:
-        return save()
+        save()
     except SaveError as error:
         logger.warning('%s; training continues', error)
-        return None

@@ -357,11 +357,6 @@ def test_manager_save_after_resume_from_older_drops_later_steps(tmp_path: Path) 
     assert names(tmp_path) == ['step_000000100.safetensors', 'step_000000150.safetensors']
 
 
-def test_manager_keep_best_off_writes_none(tmp_path: Path) -> None:
-    assert CheckpointManager(tmp_path, CheckpointConfig(keep_best=False)).save_best(1, {}, {}) is None
-    assert not (tmp_path / 'checkpoints').exists()
-
-
 def test_load_run_folder_skips_damaged_newest_and_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     manager = CheckpointManager(tmp_path, CheckpointConfig())
     for step in (100, 200, 300):

@@ -70,15 +70,6 @@ class CheckpointError(UserError):
         return f'checkpoint {self.path} {self.reason}'
 
 
-class FileContent(NamedTuple):
-    """What a file holds; the tensors are on the CPU."""
-
-    format: int
-    meta: dict[str, Any]
-    values: dict[str, Any]  # the state without its tensors
-    tensors: dict[str, Tensor]
-
-
 def malformed(path: Path, problem: str) -> CheckpointError:
     """The error for a file that has a correct checksum but was not written by zoo."""
     return CheckpointError(
@@ -119,7 +110,8 @@ def _open(path: Path) -> BufferedReader:
     return open(path, 'rb')
 
 
-def _read(path: Path, file: BufferedReader) -> FileContent:
+def _read(path: Path, file: BufferedReader) -> tuple[int, dict[str, Any], State, dict[str, Tensor]]:
+    """What a file holds: number of its format, meta, state without its tensors; these by path, on the CPU."""
     n_byte = os.fstat(file.fileno()).st_size
     head = file.read(9)
     n_header = int.from_bytes(head[:8], 'little')
@@ -146,11 +138,11 @@ def _read(path: Path, file: BufferedReader) -> FileContent:
         raise CheckpointError(path, _DAMAGED)
     try:
         text = _Metadata.model_validate(metadata)
-        meta, values = _object('meta', text.meta), _object('state', text.state)
+        meta, state = _object('meta', text.meta), _object('state', text.state)
         entries = sorted(_ENTRIES.validate_python(header).items(), key=lambda item: item[1].data_offsets)
         _check_layout(entries, n_byte - len(head))
         file.seek(len(head))
-        return FileContent(number, meta, values, {name: _tensor(file, name, entry) for name, entry in entries})
+        return number, meta, state, {name: _tensor(file, name, entry) for name, entry in entries}
     except ValidationError as error:
         raise malformed(path, first_problem(error)) from error
     except (ValueError, RecursionError) as error:
@@ -481,11 +473,10 @@ def fit_state(
     misfits += [f'{shown(name)} is only in the file' for name in have if name not in known]
     if misfits:
         more = f', and {len(misfits) - 3} more' if len(misfits) > 3 else ''
-        remedy = (
+        named = (cause for prefix, cause in (causes or {}).items() if any(text.startswith(prefix) for text in misfits))
+        remedy = next(named, '') or (
             'use the config that it was saved with, and a model like that of the run where it was given one as model='
         )
-        named = (cause for prefix, cause in (causes or {}).items() if any(text.startswith(prefix) for text in misfits))
-        remedy = next(named, '') or remedy
         raise CheckpointError(path, f'does not fit: {", ".join(misfits[:3])}{more}; {remedy}')
     for piece in dict.fromkeys(missing.values()):
         logger.info('%s is not in the checkpoint: it begins anew', piece)
@@ -523,18 +514,17 @@ def _load_file(path: Path) -> Checkpoint:
     """Reads a file that zoo wrote. Memory: that of the tensors, which the file really holds. Raises: CheckpointError."""
     try:
         with _open(path) as file:
-            content = _read(path, file)
+            number, meta, state, tensors = _read(path, file)
     except FileNotFoundError:
         raise CheckpointError(path, 'does not exist; pass a run folder or a .safetensors file of it') from None
     except OSError as error:
         raise CheckpointError(path, f'cannot be read: {error.strerror or error}') from error
     except (MemoryError, RuntimeError) as error:  # the second is what torch raises
         raise CheckpointError(path, 'cannot be read: there is not enough memory for its tensors') from error
-    state, meta = content.values, content.meta
     try:
-        for name, tensor in content.tensors.items():
+        for name, tensor in tensors.items():
             _put(state, name, tensor)
-        _translate(content.format, state, meta)
+        _translate(number, state, meta)
         state = from_tree(state)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise malformed(path, shown(str(error))) from error

@@ -96,7 +96,7 @@ class CheckpointManager:
         self._save_ranks(path, state, meta)
         if self._ranks.rank > 0:
             return path
-        self._write(path.name, env_step, state, meta)
+        self._write(path, env_step, state, meta)
         steps = steps_of(self._folder)
         now = [step for step in steps if step <= env_step]
         stale = [file for step, file in steps.items() if step not in now[-self._cfg.keep_last :]]
@@ -116,12 +116,11 @@ class CheckpointManager:
         if problems := [text for text in self._ranks.gather(problem) if text]:
             raise SaveError(f'checkpoint {path} could not be saved: {", ".join(problems)}; {self._last_saved()}')
 
-    def save_best(self, env_step: int, state: State, meta: dict[str, Any]) -> Path | None:
-        """Replaces best.safetensors; None if `keep_best` is off. Raises: SaveError."""
-        return self._write('best.safetensors', env_step, state, meta) if self._cfg.keep_best else None
+    def save_best(self, env_step: int, state: State, meta: dict[str, Any]) -> Path:
+        """Replaces best.safetensors. Raises: SaveError."""
+        return self._write(self._folder / 'best.safetensors', env_step, state, meta)
 
-    def _write(self, name: str, env_step: int, state: State, meta: dict[str, Any]) -> Path:
-        path = self._folder / name
+    def _write(self, path: Path, env_step: int, state: State, meta: dict[str, Any]) -> Path:
         try:
             self._keep_folder()
             save_checkpoint(path, state, meta)

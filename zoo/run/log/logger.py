@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -171,7 +171,7 @@ class Logger:
         folder.mkdir(parents=True, exist_ok=True)
         self.listeners: list[Callable[[dict[str, float]], None]] = []
         self._failing: set[str] = set()
-        self._run_cfg = run_cfg or Config({'exp_name': exp_name})
+        run_cfg = run_cfg or Config({'exp_name': exp_name})
         self._start = time.monotonic()
         self._sinks: list[Any] = []
         for sink in make_sinks(cfg.sinks, cfg.tensorboard) if sinks is None else sinks:
@@ -179,8 +179,8 @@ class Logger:
                 sink.env_step = start_env_step
             self._sinks.append(sink)
             if isinstance(sink, FileSink):
-                sink.open(self._run_cfg, folder)  # where a file cannot be opened, no run begins
-            elif not self._feed(sink, 'open', self._run_cfg, folder):
+                sink.open(run_cfg, folder)  # where a file cannot be opened, no run begins
+            elif not self._feed(sink, 'open', run_cfg, folder):
                 self._sinks = [other for other in self._sinks if other is not sink]
             if isinstance(sink, JsonlSink):
                 self._start = time.monotonic() - sink.wall_s
@@ -380,11 +380,11 @@ class Report(Observer):
         row = {f'eval/{name}': value for name, value in evaluation.metrics().items()}
         self._logger.write(self._parts.collector.env_step, row)
 
-    def progress(self, last_return: float | None, best_return: float | None) -> None:
+    def show_progress(self) -> None:
         """Updates the console: the mean return of training episodes, the last evaluation and the best one."""
-        collector, returns = self._parts.collector, self._parts.collector.episodes.returns
-        train_return = sum(returns) / len(returns) if returns else None
-        self._logger.progress(collector.env_step, train_return, last_return, best_return, self.env_step_per_s)
+        collector, known, returns = self._parts.collector, self._progress, self._parts.collector.episodes.returns
+        train = sum(returns) / len(returns) if returns else None
+        self._logger.progress(collector.env_step, train, known.last_return, known.best_return, self.env_step_per_s)
 
     def _row(self) -> dict[str, Any]:
         collector, episodes = self._parts.collector, self._parts.collector.episodes
@@ -407,45 +407,26 @@ class Report(Observer):
         rewards = self._agreement.metrics(reward_metrics(collector.block.steps))
         row |= {f'collect/{name}': value for name, value in rewards.items()}
         row |= collector.metrics()  # of runners, where there are any
-        seconds = {**collector.time, **self._timer.seconds}
-        total = max(sum(seconds.values()), 1e-9)
+        now, (before, n_before) = self.clocks(), self._last
+        total = max(sum(now.seconds.values()), 1e-9)
         row['time/env_step_per_s'] = self.env_step_per_s
-        row |= {f'time/share_{name}': value / total for name, value in seconds.items()}
-        (before, n_before), self._last = self._last, (self.clocks(), collector.collect_iter)
+        row |= {f'time/share_{name}': value / total for name, value in now.seconds.items()}
         n_round = max(collector.collect_iter - n_before, 1)  # since the last line
-        return row | {f'time/{name}_s': x / n_round for name, x in self._last[0].since(before).seconds.items()}
-
-
-class VideoWriter(Protocol):
-    """Writes a video after some evaluations, see `zoo.tools.media.recording.Videos`."""
-
-    def continue_at(self, job: RunView) -> None: ...
-
-    def after_evaluation(self, job: RunView, log: Logger) -> Path | None: ...
-
-
-class VideoFiles(Observer):
-    """Has a video written where one is due."""
-
-    def __init__(self, writer: VideoWriter, log: Logger) -> None:
-        self._writer, self._log = writer, log
-
-    def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
-        with job.timer.part('evaluate'):
-            self._writer.after_evaluation(job, self._log)
+        self._last = now, collector.collect_iter
+        return row | {f'time/{name}_s': x / n_round for name, x in now.since(before).seconds.items()}
 
 
 class ConsoleLine(Observer):
     """Keeps the line on the console up to date."""
 
-    def __init__(self, report: Report, progress: Progress) -> None:
-        self._report, self._progress = report, progress
+    def __init__(self, report: Report) -> None:
+        self._report = report
 
     def on_metrics(self, job: RunView, metrics: Mapping[str, Any]) -> None:
-        self._report.progress(self._progress.last_return, self._progress.best_return)
+        self._report.show_progress()
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
-        self._report.progress(self._progress.last_return, self._progress.best_return)
+        self._report.show_progress()
 
 
 def reward_metrics(steps: Timestep) -> dict[str, Tensor | float]:

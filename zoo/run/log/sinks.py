@@ -76,15 +76,16 @@ class FileSink(Sink):
         raise NotImplementedError
 
 
-class LineFile:
-    """Appends complete lines or nothing, so that a disk that is full for a while leaves no truncated line."""
+class LineSink(FileSink):
+    """A sink that appends complete lines or nothing, so that a disk that is full for a while leaves no truncated line."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, 'ab', buffering=0, opener=open_without_link)
-        self.stat = os.fstat(self._file.fileno())
+    def begin(self) -> None:
+        """Opens the file at `path`."""
+        self._file = open(self.path, 'ab', buffering=0, opener=open_without_link)
+        self._stat = os.fstat(self._file.fileno())
 
     def append(self, line: str) -> None:
-        """Writes a line; Raises: OSError, after which the file is as it was."""
+        """Writes a line. Raises: OSError, after which the file is as it was."""
         data = line.encode() + b'\n'
         end = os.fstat(self._file.fileno()).st_size
         if self._file.write(data) != len(data):
@@ -92,20 +93,7 @@ class LineFile:
             raise OSError(errno.ENOSPC, 'no room for a whole line')
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
-
-
-class LineSink(FileSink):
-    """A sink that appends lines."""
-
-    def begin(self) -> None:
-        """Opens the file at `path`."""
-        self._lines = LineFile(self.path)
-        self._stat = self._lines.stat
-
-    def close(self) -> None:
-        self._lines.close()
 
 
 def make_sinks(specs: Sequence[Any], tensorboard: bool) -> list[Any]:
@@ -158,13 +146,12 @@ class CsvSink(LineSink):
     def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
         row = {'env_step': env_step, **metrics}
         if row.keys() <= self._columns.keys():
-            self._lines.append(_line(row.get(name, '') for name in self._columns))
+            self.append(_line(row.get(name, '') for name in self._columns))
         else:
-            self._lines.close()
-            self._make()
+            self.reopen()
 
     def reopen(self) -> None:
-        self._lines.close()
+        self.close()
         self._make()
 
     def _make(self) -> None:
@@ -192,14 +179,11 @@ class CsvSink(LineSink):
 
 
 def _line(cells: Iterable[Any]) -> str:
+    """A row, with 'nan' for what was NaN or infinite, which metrics.jsonl has as null."""
+    row = ['nan' if cell is None or isinstance(cell, float) and not math.isfinite(cell) else cell for cell in cells]
     text = io.StringIO()
-    csv.writer(text, lineterminator='').writerow('nan' if _is_lost(cell) else cell for cell in cells)
+    csv.writer(text, lineterminator='').writerow(row)
     return text.getvalue()
-
-
-def _is_lost(cell: object) -> bool:
-    """Whether a metric was NaN or infinite, which metrics.jsonl has as null."""
-    return cell is None or isinstance(cell, float) and not math.isfinite(cell)
 
 
 @SINK_REGISTRY.register('jsonl')
@@ -219,10 +203,10 @@ class JsonlSink(LineSink):
 
     def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        self._lines.append(json.dumps({'env_step': env_step, **finite}))
+        self.append(json.dumps({'env_step': env_step, **finite}))
 
     def reopen(self) -> None:
-        old = self._lines
+        old = self._file
         self.begin()
         old.close()
 

@@ -110,7 +110,7 @@ class WandbSink(Tracker):
     name = 'wandb'
 
     def __init__(self, cfg: WandbConfig) -> None:
-        self._cfg, self._wandb, self._run = cfg, library('wandb', 'init', 'wandb'), None
+        self._cfg, self._wandb = cfg, library('wandb', 'init', 'wandb')
 
     def open(self, cfg: JobConfig, run_dir: Path) -> None:
         super().open(cfg, run_dir)
@@ -123,21 +123,16 @@ class WandbSink(Tracker):
             run.save(str(run_dir / 'config.yaml'), base_path=str(run_dir), policy='now')
 
     def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
-        if self._run is not None:
-            self._run.log({'env_step': env_step, **metrics})
+        self._run.log({'env_step': env_step, **metrics})
 
     def video(self, env_step: int, path: Path) -> None:
-        if self._run is not None:
-            self._run.log({'env_step': env_step, 'eval/video': self._wandb.Video(str(path), format='mp4')})
+        self._run.log({'env_step': env_step, 'eval/video': self._wandb.Video(str(path), format='mp4')})
 
     def close(self) -> None:
-        run, self._run = self._run, None
-        if run is None:
-            return
         if self._cfg.upload and self._best.exists():
-            run.save(str(self._best), base_path=str(self._best.parents[1]), policy='now')
+            self._run.save(str(self._best), base_path=str(self._best.parents[1]), policy='now')
         if self._is_ours:
-            run.finish(exit_code=int(self.has_failed))
+            self._run.finish(exit_code=int(self.has_failed))
 
     def _begin(self, cfg: JobConfig, run_dir: Path) -> Any:
         given, known = self._cfg, self.remembered_id()

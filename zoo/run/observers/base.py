@@ -60,8 +60,7 @@ class Progress:
     best_return: float | None = None
     last_return: float | None = None
     wall_before: float = 0.0  # seconds before the resume
-    _n_sample: int = 0
-    _waiting: Tensor | None = None  # samples that are not in _n_sample yet
+    _n_sample: int | Tensor = 0  # a tensor on the device of the batches, once they have had weights
 
     @property
     def n_sample(self) -> int:
@@ -69,20 +68,16 @@ class Progress:
 
         To read it waits for the device, where batches have weights.
         """
-        if self._waiting is not None:
-            self._n_sample, self._waiting = self._n_sample + int(self._waiting), None
+        self._n_sample = int(self._n_sample)
         return self._n_sample
 
     @n_sample.setter
     def n_sample(self, n: int) -> None:
-        self._n_sample, self._waiting = n, None
+        self._n_sample = n
 
     def add_samples(self, n: int | Tensor) -> None:
-        """Counts samples that were learned from; a tensor is added later: no wait for the device."""
-        if isinstance(n, int):
-            self._n_sample += n
-        else:
-            self._waiting = n if self._waiting is None else self._waiting + n
+        """Counts samples that were learned from, without waiting for the device of a tensor."""
+        self._n_sample = self._n_sample + n
 
     def is_evaluated(self, env_step: int) -> bool:
         """Whether the policy as it is at this env step was evaluated."""

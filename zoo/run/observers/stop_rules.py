@@ -101,10 +101,12 @@ class TrainIter(OptionRule):
         return f'{job.train_iter:,} optimiser steps are done' if job.train_iter >= self._cfg.n else None
 
 
-class MetricRule(StopRule):
+class MetricRule(OptionRule):
     """A rule on one metric of the log. Attributes: metric: its name; the state of another one is not this rule's."""
 
-    metric: str
+    def __init__(self, cfg: Section) -> None:
+        super().__init__(cfg)
+        self.metric: str = self._cfg.metric
 
 
 class PatienceConfig(Section):
@@ -123,12 +125,11 @@ class Patience(MetricRule):
     config = PatienceConfig
 
     def __init__(self, cfg: PatienceConfig) -> None:
-        self._cfg, self.metric = cfg, cfg.metric
-        self._best = -math.inf
-        self._n_eval, self._n_since = 0, 0
+        super().__init__(cfg)
+        self._best, self._n_eval, self._n_since = -math.inf, 0, 0
 
     def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
-        value = metrics.get(self._cfg.metric)
+        value = metrics.get(self.metric)
         if value is None:
             return
         is_best = value > self._best + self._cfg.min_delta
@@ -138,7 +139,7 @@ class Patience(MetricRule):
     def reason(self, job: RunView) -> str | None:
         if self._n_since < self._cfg.n or self._n_eval < self._cfg.min_eval:
             return None
-        return f'{self._n_since} evaluations in a row had no {self._cfg.metric} above {self._best:.6g}'
+        return f'{self._n_since} evaluations in a row had no {self.metric} above {self._best:.6g}'
 
     def state_dict(self) -> dict[str, Any]:
         best = self._best if math.isfinite(self._best) else None
@@ -172,23 +173,23 @@ class Bound(MetricRule):
     config = BoundConfig
 
     def __init__(self, cfg: BoundConfig) -> None:
-        self._cfg, self.metric = cfg, cfg.metric
+        super().__init__(cfg)
         self._value: float | None = None
         self._others: set[str] = set()  # metrics that were seen before this one was
 
     def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
-        if self._cfg.metric in metrics:
-            self._value = metrics[self._cfg.metric]
+        if self.metric in metrics:
+            self._value = metrics[self.metric]
         elif self._value is None:  # warns once after lines of both kinds: the metric may be misspelt
             had, both = self._others, {'eval/return_mean', 'learn/train_iter'}
             is_first = not both <= had
             had.update(metrics)
             if is_first and both <= had:
-                guess = did_you_mean(self._cfg.metric, had, f'it had {", ".join(sorted(had))}.', str)
-                logger.warning('stop: no line of the log has had the metric %r so far: %s', self._cfg.metric, guess)
+                guess = did_you_mean(self.metric, had, f'it had {", ".join(sorted(had))}.', str)
+                logger.warning('stop: no line of the log has had the metric %r so far: %s', self.metric, guess)
 
     def reason(self, job: RunView) -> str | None:
-        name, value, above, below = self._cfg.metric, self._value, self._cfg.above, self._cfg.below
+        name, value, above, below = self.metric, self._value, self._cfg.above, self._cfg.below
         if value is not None and above is not None and value > above:
             return f'{name} is {value:.6g}, above {above:g}'
         if value is not None and below is not None and value < below:
@@ -260,9 +261,6 @@ class StopRules(Observer):
         self._rules = [_make(spec) for spec in specs]
         self._ranks = ranks
 
-    def __bool__(self) -> bool:
-        return bool(self._rules)
-
     def after_round(self, job: RunView) -> None:
         if why := self._ranks.share(self.reason(job)):
             job.stop(why)
@@ -281,10 +279,7 @@ class StopRules(Observer):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of each rule, in order; empty without rules."""
-        return {
-            str(i): {'rule': name, **_metric_of(rule), **rule.state_dict()}
-            for i, (name, rule) in enumerate(self._rules)
-        }
+        return {str(i): {**_own(name, rule), **rule.state_dict()} for i, (name, rule) in enumerate(self._rules)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes the state of an earlier part of the run: each rule that of the first one of its name and metric that is left.
@@ -295,7 +290,7 @@ class StopRules(Observer):
         left = [dict(state[key]) for key in sorted(state, key=int)]
         n_then, n_now = Counter(item.get('rule') for item in left), Counter(name for name, _ in self._rules)
         for name, rule in self._rules:
-            own = {'rule': name, **_metric_of(rule)}
+            own = _own(name, rule)
             is_only = n_then[name] == n_now[name] == 1
             for item in left:
                 its = {key: item[key] for key in own if key in item}
@@ -305,9 +300,9 @@ class StopRules(Observer):
                     break
 
 
-def _metric_of(rule: object) -> dict[str, str]:
-    """What tells rules of one name apart in a state."""
-    return {'metric': rule.metric} if isinstance(rule, MetricRule) else {}
+def _own(name: str, rule: object) -> dict[str, str]:
+    """What tells a rule from others in a state: its name, and its metric if it has one."""
+    return {'rule': name, 'metric': rule.metric} if isinstance(rule, MetricRule) else {'rule': name}
 
 
 def _make(spec: object) -> tuple[str, Any]:

@@ -20,7 +20,7 @@ from zoo.env.make import env_name
 from zoo.env.settings import AT_END, EnvSettings
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
-from zoo.run.observers.base import RunView
+from zoo.run.observers.base import Observer, RunView
 from zoo.tools.media.film import DO, Camera, make_filmed_env
 from zoo.tools.media.video import VideoFile
 from zoo.worker.evaluation_env import config_of, evaluation_env, refuse_other_spaces
@@ -168,17 +168,19 @@ FOLDER = 'videos'  # in the run folder
 logger = logging.getLogger(__name__)
 
 
-class Videos:
+class Videos(Observer):
     """One episode on video after every `freq`-th evaluation, in videos/step_<env step>.mp4 of the run folder.
 
     It is played in an env of its own, with the seed of the evaluation, so that nothing else of the run changes.
     Args: cfg: of the whole run.
+    Attributes: show: called with the env step and path of each video; a run sets it to `Logger.video`.
     Raises: ConfigError if no video can be written: the extra is not installed, the env draws nothing.
     """
 
     def __init__(self, cfg: JobConfig) -> None:
         self._freq, self._seed, self._n = cfg.logger.video_freq, cfg.seed, 0
         self._env = evaluation_env(cfg)
+        self.show: Callable[[int, Path], object] = lambda env_step, path: None
         try:
             need('imageio_ffmpeg', 'video', f'logger.video_freq={self._freq}')
             check_drawable(self._env)
@@ -190,26 +192,23 @@ class Videos:
         """Counts the evaluations that a run had before it was continued: one where it passed eval_freq, at most one a round."""
         self._n = min(job.env_step // job.cfg.policy.eval.eval_freq, job.n_iteration)
 
-    def after_evaluation(self, job: RunView, log: Any) -> Path | None:
-        """Writes a video if one is due; what fails is a warning, and training continues.
-
-        Args: log: the run's `Logger`, whose sinks get the video.
-        Returns: the file, None if there is none.
-        """
+    def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
+        """Writes a video if one is due; what fails is a warning, and training continues."""
         self._n += 1
-        if self._n % self._freq:
-            return None
-        path = job.run_dir / FOLDER / f'step_{job.env_step}.mp4'
-        seed = stream(self._seed, 'evaluate', job.env_step)
+        with job.timer.part('evaluate'):
+            if self._n % self._freq == 0:
+                self._record(job, job.env_step)
+
+    def _record(self, job: RunView, env_step: int) -> None:
+        path = job.run_dir / FOLDER / f'step_{env_step}.mp4'
+        seed = stream(self._seed, 'evaluate', env_step)
         try:
             path.parent.mkdir(exist_ok=True)
-            found = record_video(job.policy, self._env, path, 1, seed, env_step=job.env_step, stop=job.stop_requested)
+            found = record_video(job.policy, self._env, path, 1, seed, env_step=env_step, stop=job.stop_requested)
             if found is None:  # the run is asked to stop
-                return None
+                return
             return_, length = found.evaluation.returns[0], found.evaluation.lengths[0]
-            logger.info('video of env step %d: return %.2f, length %d: %s', job.env_step, return_, length, path)
-            log.video(job.env_step, path)
+            logger.info('video of env step %d: return %.2f, length %d: %s', env_step, return_, length, path)
+            self.show(env_step, path)
         except Exception as error:  # an env may fail in any way
-            logger.warning('no video of env step %d: %s; training continues', job.env_step, show_error(error, 300))
-            return None
-        return path
+            logger.warning('no video of env step %d: %s; training continues', env_step, show_error(error, 300))
