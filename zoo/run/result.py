@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 import torch
 
-from zoo.core.errors import show_error
+from zoo.core.errors import UserError, show_error
 from zoo.core.files import read_small, whole_file
 from zoo.core.processes import n_core
+from zoo.core.registry import tool
 from zoo.core.streams import without_passwords
 from zoo.core.version import VERSION
 
@@ -53,6 +54,22 @@ class TrainResult:
             f'  wall_s={self.wall_s:.1f}, env_step_per_s={self.env_step_per_s:,.0f}, stop_reason={self.stop_reason!r},\n'
             f'  run_dir={str(self.run_dir)!r})'
         )
+
+    def plot(self, metric: str | None = None, path: str | Path | None = None) -> Any:
+        """The curve of a metric of the run, as `zoo plot` draws it: a matplotlib Figure, which a notebook shows.
+
+        Args:
+          metric: e.g. 'learn/entropy'; None: the return in evaluations, or in training where there was none.
+          path: a file .svg, .png or .pdf to write it to.
+        Raises: UserError for a metric that the log lacks, a file that cannot be written, or without the extra `plot`.
+        """
+        return tool('plot_run')(self.run_dir, metric, path)
+
+    def _repr_html_(self) -> str | None:
+        """Shown by notebooks: the text of `repr` and the curve. None where none can be drawn: they show the text."""
+        with suppress(UserError):
+            return tool('html_of_run')(self.run_dir, repr(self))
+        return None
 
 
 class ResultFile:

@@ -11,8 +11,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tests.real_runs import made_run
+from tests.real_runs import made_run, write_run
+from zoo import make_policy
 from zoo.core.errors import UserError
+from zoo.run.result import TrainResult
 from zoo.tools.results.plot import COLORS, MARKERS, PAPER, check_path, figure, save, short, svg_text
 from zoo.tools.results.statistics import band
 
@@ -266,3 +268,16 @@ def test_pyplot_is_not_needed_and_settings_of_the_user_stay(monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, 'matplotlib.pyplot', raising=False)
     svg_text(figure({'made': TWO}, METRIC))
     assert 'matplotlib.pyplot' not in sys.modules and dict(matplotlib.rcParams) == before
+
+
+def test_result_draws_its_curve_and_shows_it_in_a_notebook(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / 'run', made_run([0, 10], [1, 2]))
+    result = TrainResult(make_policy('cartpole_ppo'), folder, 10, 1, 2.0, 2.0, 1.0, 10.0)
+    drawn = result.plot(path=tmp_path / 'a.svg')
+    assert drawn.axes[0].lines[0].get_xydata().tolist() == [[0, 1], [10, 2]] and (tmp_path / 'a.svg').stat().st_size > 0
+    shown = result._repr_html_() or ''
+    assert shown.startswith('<pre>TrainResult(policy=&#x27;') and shown.count('<svg') == 1
+    with pytest.raises(UserError, match="no run has the metric 'learn/loss'"):
+        result.plot('learn/loss')
+    (folder / 'metrics.jsonl').unlink()
+    assert result._repr_html_() is None  # the notebook shows the text

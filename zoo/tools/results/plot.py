@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from html import escape
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +15,7 @@ import numpy as np
 from zoo.core.errors import UserError, need
 from zoo.core.files import whole_file
 from zoo.core.streams import visible
-from zoo.tools.results.read import Run
+from zoo.tools.results.read import Run, read_run, resolve_metric
 from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Band, Stat, band
 
 if TYPE_CHECKING:
@@ -95,6 +96,20 @@ def figure(
         head = f'{words} on {", ".join(envs)}' if title is None else title
         _write_around(drawn, axes, head, _caption(stat, curves), lines)
     return drawn
+
+
+def plot_run(folder: Path, metric: str | None = None, path: str | Path | None = None) -> Figure:
+    """The curve of one run, see `TrainResult.plot`."""
+    run = read_run(folder)
+    drawn = figure({run.label: [run]}, resolve_metric([run], metric))
+    if path is not None:
+        save(drawn, Path(path))
+    return drawn
+
+
+def html_of_run(folder: Path, text: str) -> str:
+    """A text above the curve of a run, for a notebook. Raises: UserError where it cannot be drawn."""
+    return f'<pre>{escape(text)}</pre>{svg_text(plot_run(folder), str(folder))}'
 
 
 def save(drawn: Figure, path: Path) -> None:
