@@ -167,26 +167,15 @@ class RunOutcome(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What the process of a run is given. command: that repeats it, () if it is not known; note: a file for its folder."""
+    """What the process of a run is given.
 
-    source: Any
-    overrides: tuple[str, ...]
-    trust: Trust
-    run_dir: Path | None
+    options: of `serial_pipeline`; command: that repeats the run, () if it is not known; note: a file for its folder.
+    """
+
+    options: dict[str, Any]
     name: str
     command: tuple[str, ...]
     note: Path
-
-
-class _NoteFolder:
-    """A callback that writes the folder of a run into a file, for the process that started this one."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def on_start(self, job: RunView) -> None:
-        with suppress(OSError):  # it only serves a message
-            self._file.write_text(str(job.run_dir), encoding='utf-8')
 
 
 def train_many(
@@ -226,7 +215,8 @@ def train_many(
             place = () if folder is None else ('--run-dir', str(folder))
             words = (*command, *member.overrides, *place) if command else ()
             changes = (*overrides, *member.overrides, QUIET)
-            tasks.append(Task(source, changes, trust, folder, member.name, words, Path(notes) / str(i)))
+            options = dict(config=source, overrides=changes, trust=trust, run_dir=folder)
+            tasks.append(Task(options, member.name, words, Path(notes) / str(i)))
         while team.members or (waiting and not received):
             while waiting and not received and len(team.members) < jobs:
                 team.start((i := waiting.pop(0), tasks[i]))
@@ -284,8 +274,12 @@ def _train_one(work: tuple[int, Task], received: list[int]) -> tuple[str, str]:
     logging.getLogger('zoo.run.signals').setLevel(logging.ERROR)  # the first process says it for all
     if task.command:
         sys.argv = list(task.command)  # this process has that run alone; it was given the words of its parent
-    options: dict[str, Any] = dict(overrides=task.overrides, trust=task.trust, run_dir=task.run_dir)
-    result = serial_pipeline(task.source, **options, callbacks=[_NoteFolder(task.note)])
+
+    def on_start(job: RunView) -> None:  # a callback that says the folder to the process that started this one
+        with suppress(OSError):  # it only serves a message
+            task.note.write_text(str(job.run_dir), encoding='utf-8')
+
+    result = serial_pipeline(**task.options, callbacks=[on_start])
     return str(result.run_dir), result.stop_reason
 
 

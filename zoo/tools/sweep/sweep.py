@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -254,18 +254,24 @@ def result_of(plan: Plan, study: Study) -> SweepResult:
 def table(result: SweepResult) -> list[tuple[str, ...]]:
     """The trials as texts, the best ones first, below a row of headings."""
     score, keys = result.plan.score, list(result.plan.spaces)
-    shows_value = score.metric in ('last', 'auc')
-    heads = ['trial', 'state', *short_keys(keys), *([score.metric] if shows_value else []), 'return']
-    heads += [f'steps to {score.stop_value:g}'] if score.stop_value is not None else []
-    lines = [(*heads, 'seconds', '')]
-    for row in result.rows:
-        words = [str(row.number), row.state, *(row.values.get(key, '-') for key in keys)]
-        words += [f'{row.value:.5g}' if row.value is not None else '-'] if shows_value else []
-        words += [_mean([run['best_return'] for run in row.runs], '.1f')]
-        words += [_solved(row)] if score.stop_value is not None else []
-        seconds = [sum(run['wall_s'] for run in row.runs)] if row.runs else []
-        lines.append((*words, _mean(seconds, '.1f'), row.reason[:100]))
-    return lines
+    columns: list[tuple[str, Callable[[TrialRow], str]]] = [
+        ('trial', lambda row: str(row.number)),
+        ('state', lambda row: row.state),
+        *(
+            (name, lambda row, key=key: row.values.get(key, '-'))
+            for name, key in zip(short_keys(keys), keys, strict=True)
+        ),
+    ]
+    if score.metric in ('last', 'auc'):
+        columns.append((score.metric, lambda row: f'{row.value:.5g}' if row.value is not None else '-'))
+    columns.append(('return', lambda row: _mean([run['best_return'] for run in row.runs], '.1f')))
+    if score.stop_value is not None:
+        columns.append((f'steps to {score.stop_value:g}', _solved))
+    columns += [
+        ('seconds', lambda row: f'{sum(run["wall_s"] for run in row.runs):.1f}' if row.runs else '-'),
+        ('', lambda row: row.reason[:100]),
+    ]
+    return [tuple(head for head, _ in columns), *(tuple(cell(row) for _, cell in columns) for row in result.rows)]
 
 
 def as_data(result: SweepResult) -> dict[str, Any]:
