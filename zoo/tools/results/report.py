@@ -25,6 +25,7 @@ from zoo.tools.results.read import Run, groups, resolve_metric
 from zoo.tools.results.report_figures import (
     N_COLOR,
     Figure,
+    Groups,
     Video,
     main_figure,
     more_figures,
@@ -49,7 +50,6 @@ STATES = {
     'killed': ('was killed', 'were killed'),
 }
 """What is said of a run, and of several, in a state other than 'done'."""
-Groups = Mapping[str, Sequence[Run]]
 
 
 def report(
