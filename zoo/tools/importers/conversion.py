@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import gymnasium
@@ -187,13 +188,10 @@ def linear(value: Any, end: float = 0.0) -> dict[str, float]:
 
 def as_number(value: Any) -> float:
     """A number, or its text, such as '1e-3'. Raises: ValueError."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (ValueError, TypeError, OverflowError):
-        number = math.nan
-    if math.isnan(number):
-        raise ValueError('it must be a number')
-    return number
+    with suppress(ValueError, TypeError, OverflowError):
+        if not isinstance(value, bool) and not math.isnan(number := float(value)):
+            return number
+    raise ValueError('it must be a number')
 
 
 def number_or_none(value: object) -> float | None:
