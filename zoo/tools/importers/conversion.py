@@ -17,16 +17,16 @@ from zoo.tools.nested import put_at
 
 
 class Conversion(NamedTuple):
-    """A config of another library in zoo's keys, and what became of each of its keys."""
+    """A config of another library in zoo's keys, and what became of each of its keys.
+
+    config: what `serial_pipeline` takes; became: (key and value there, key and value here); left_out: (key and value there,
+    why it has no counterpart, and what to do instead); source: the library, and how it was recognised.
+    """
 
     config: dict[str, Any]
-    """What `serial_pipeline` takes."""
     became: list[tuple[str, str]]
-    """(key and value there, key and value here)"""
     left_out: list[tuple[str, str]]
-    """(key and value there, why it has no counterpart, and what to do instead)"""
     source: str = ''
-    """The library, and how it was recognised."""
 
     def text(self) -> str:
         """A line for the library, one for each key that was translated, and one for each that was left out."""
@@ -43,7 +43,12 @@ class PartlyTranslatedError(ConfigError):
 
 
 class Draft:
-    """A config in the making: keys of zoo, what became what, and all problems."""
+    """A config in the making: keys of zoo, what became what, and all problems.
+
+    Attributes:
+      given: the keys that the translator looks at together, by their path there.
+      unreadable: whether a value could not be read, so that what depends on it cannot be worked out.
+    """
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
@@ -51,9 +56,7 @@ class Draft:
         self.left_out: list[tuple[str, str]] = []
         self.problems: list[str] = []
         self.given: dict[str, Any] = {}
-        """The keys that the translator looks at together, by their path there."""
         self.unreadable = False
-        """Whether a value could not be read, so that what depends on it cannot be worked out."""
 
     def put(self, path: str, value: Any, old: str = '', note: str = '') -> None:
         """Sets a key of zoo; `old` is the text about where it came from, '' for none."""
@@ -85,7 +88,10 @@ class Draft:
 
 
 class KeyRow(NamedTuple):
-    """What becomes of one key; the files of tables say what the kinds mean."""
+    """What becomes of one key; the files of tables say what the kinds mean.
+
+    read: from its value there to the one here; raises ValueError for one that cannot be read.
+    """
 
     kind: Literal['to', 'part', 'out', 'only']
     here: str
@@ -93,7 +99,6 @@ class KeyRow(NamedTuple):
     page: str
     accepted: tuple[Any, ...]
     read: Callable[[Any], Any] | None
-    """From its value there to the one here; raises ValueError for one that cannot be read."""
 
     def apply(self, draft: Draft, path: str, value: Any, origin: str = '') -> None:
         """Puts, drops or refuses one key. Args: path: its path there; origin: said of a value that is a default."""
@@ -156,8 +161,9 @@ def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any],
         elif found := look_up(where, inside=False):
             draft.refuse(f'{where} is {shown(value)}: {found.sentence()}')
         else:
-            unknown = f'which is no key of {who} that this translation knows; take it out of the config.'
-            draft.refuse(f'{where} is {shown(value)}, {unknown}')
+            draft.refuse(
+                f'{where} is {shown(value)}, which is no key of {who} that this translation knows; take it out of the config.'
+            )
 
 
 def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any], given: Any, who: str) -> None:
