@@ -82,8 +82,7 @@ def grid_of(texts: Sequence[str], seeds: int | None = None, first_seed: int = 0)
             raise UserError(f'--seeds is {seeds} but must be 1 or more; e.g. --seeds 5')
         fixed = [text for text in fixed if split_override(text)[0] != 'seed']
         several['seed'] = [str(first_seed + i) for i in range(seeds)]
-    n_run = math.prod(map(len, several.values()))
-    if n_run > MAX_RUN:
+    if (n_run := math.prod(map(len, several.values()))) > MAX_RUN:
         raise UserError(
             f'these values make {n_run:,} runs but at most {MAX_RUN:,} are trained by one command; give fewer'
         )

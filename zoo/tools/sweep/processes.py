@@ -136,8 +136,7 @@ def _run(
         pipe.send((None, plain(str(error)[:MAX_TEXT])))
         sys.exit(1)
     except Exception as error:
-        failure = env_failure(error)  # in words, if the env raised it; else it was not expected, and is shown whole
-        if failure is None:
+        if (failure := env_failure(error)) is None:  # not of an env, in words: it was not expected, and is shown whole
             logger.exception('this was not expected')
         pipe.send((None, RunError((failure or show_error(error))[:MAX_TEXT])))
         sys.exit(1)

@@ -220,20 +220,17 @@ class _Runs:
         }
 
     def _on_evaluation(self, env_step: int, evaluation: Evaluation) -> str | None:
-        k = len(self._curves) - 1
+        """Tells the pruner the value so far, and the run whether it is to stop. Trials are compared at equal steps."""
+        k, n_evaluation = len(self._curves) - 1, env_step // self._plan.eval_freq
         self._curves[k].steps.append(env_step)
         self._curves[k].returns.append(evaluation.return_mean)
-        return 'stop' if self._report(k, env_step // self._plan.eval_freq) else None
-
-    def _report(self, k: int, n_evaluation: int) -> bool:
-        """Tells the pruner the value so far; returns whether the trial is to end. Trials are compared at equal steps."""
         step = k * self._n_evaluation + min(n_evaluation, self._n_evaluation - 1)
         if step <= self._reported:  # the last evaluation of a run may share the step of the one before
-            return False
+            return None
         self._reported = step
         self._trial.report(self._plan.score.of(self._curves), step)
         self._is_pruned |= self._plan.pruner is not None and bool(self._trial.should_prune())
-        return self._is_pruned
+        return 'stop' if self._is_pruned else None
 
     def _report_rest(self, k: int) -> None:
         """Reports the value of a run that ended early at its later steps too: slower trials are compared with it there."""
