@@ -239,8 +239,7 @@ def _label(name: str, curve: Band, unit: float, unit_words: str) -> str:
 def _caption(stat: Stat, curves: Sequence[Band]) -> str:
     """What line and shade are."""
     words = [f'line: {WORDS[stat]} of runs']
-    lengths = [part.stop - part.start for curve in curves for part, n_run in curve.parts() if n_run > 1]
-    if lengths:
+    if lengths := [part.stop - part.start for curve in curves for part, n_run in curve.parts() if n_run > 1]:
         kinds = {'shade': max(lengths) > 1, 'bar': min(lengths) == 1}
         words.append(
             f'{" or ".join(kind for kind, is_drawn in kinds.items() if is_drawn)}: {LEVEL:.0%} bootstrap interval over runs'

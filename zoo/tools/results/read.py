@@ -123,8 +123,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     """The run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config cannot be read."""
     folder = _folder_of(Path(path))
     config = storable(config_of_yaml(folder / CONFIG), hides=True)
-    problem = next(_problems(config), '')
-    if problem:
+    if problem := next(_problems(config), ''):
         raise UserError(f'{folder / CONFIG} is no config of a run: {problem}; name a folder that a run wrote')
     result, columns = _json(folder / RESULT), _columns(folder / METRICS)
     return Run(folder, config, columns, result, _state(folder, config, columns, result))
