@@ -312,23 +312,17 @@ def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
 
 def _shares(run: Run) -> np.ndarray | None:
     """The share of each of PARTS; None if it is not known."""
-    seconds = _seconds(run)
-    if seconds is None or _goes_on(run):
+    found = run.result.get('seconds')  # in the processes that have ended
+    given = [found.get(name) for name in PARTS] if isinstance(found, dict) else [None]
+    is_known = all(map(is_time, given)) and (not _goes_on(run) or is_time(run.result.get('timed_s')))
+    seconds = np.array(given if is_known else [0] * len(PARTS), dtype=np.float64)
+    if not is_known or _goes_on(run):
         logged = (run.columns.get(f'time/share_{name}', np.empty(0)) for name in PARTS)
         known = [values[np.isfinite(values)] for values in logged]
         if all(map(len, known)):
-            last = np.array([values[-1] for values in known])
-            rest = 1.0 if seconds is None else max(run.wall_s - run.result['timed_s'], 0.0)
-            seconds = last * rest + (0.0 if seconds is None else seconds)
-    return None if seconds is None or not seconds.sum() > 0 else seconds / seconds.sum()
-
-
-def _seconds(run: Run) -> np.ndarray | None:
-    """Seconds of each of PARTS in the processes that have ended; None if they are not known."""
-    found = run.result.get('seconds')
-    seconds = [found.get(name) for name in PARTS] if isinstance(found, dict) else [None]
-    is_known = all(map(is_time, seconds)) and (not _goes_on(run) or is_time(run.result.get('timed_s')))
-    return np.array(seconds, dtype=np.float64) if is_known else None
+            rest = max(run.wall_s - run.result['timed_s'], 0.0) if is_known else 1.0
+            seconds += rest * np.array([values[-1] for values in known])
+    return seconds / seconds.sum() if seconds.sum() > 0 else None
 
 
 def _goes_on(run: Run) -> bool:
