@@ -98,19 +98,17 @@ class KeyRow(NamedTuple):
     note: str
     page: str
     accepted: tuple[Any, ...]
-    read: Callable[[Any], Any] | None
+    read: Callable[[Any], Any]
 
     def apply(self, draft: Draft, path: str, value: Any, origin: str = '') -> None:
         """Puts, drops or refuses one key. Args: path: its path there; origin: said of a value that is a default."""
         old = f'{path}={_short(value)}{origin}'
-        new = value
-        if self.read is not None:
-            try:
-                new = self.read(value)
-            except ValueError as error:
-                draft.unreadable = True
-                draft.refuse(f'{path} is {shown(value)}, which cannot be read: {error}; correct it.')
-                return
+        try:
+            new = self.read(value)
+        except ValueError as error:
+            draft.unreadable = True
+            draft.refuse(f'{path} is {shown(value)}, which cannot be read: {error}; correct it.')
+            return
         if self.kind == 'part':
             draft.given[path] = new
         elif self.kind == 'to':
@@ -136,8 +134,8 @@ def rows_of(table: Mapping[str, Mapping[str, Any]], **readers: Callable[[Any], A
         kind: Any = next(kind for kind in ('to', 'part', 'out', 'only') if kind in entry)
         note = entry['out'] if kind == 'out' else entry.get('why', entry.get('note', ''))
         here = entry[kind] if kind in ('to', 'part') else ''
-        value, accepted = entry.get('value'), tuple(entry.get('only', ()))
-        read = _either(*value) if isinstance(value, list) else value and {**READERS, **readers}[value]
+        value, accepted = entry.get('value', 'as it is'), tuple(entry.get('only', ()))
+        read = _either(*value) if isinstance(value, list) else {**READERS, **readers}[value]
         found[path] = KeyRow(kind, here, note, entry.get('page', ''), accepted, read)
     return found
 
@@ -248,6 +246,7 @@ def one_of(names: Mapping[str, Any]) -> Callable[[Any], Any]:
 
 
 READERS: dict[str, Callable[[Any], Any]] = {
+    'as it is': lambda value: value,
     'number': as_number,
     'number_or_none': number_or_none,
     'count': as_count,
