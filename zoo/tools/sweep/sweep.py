@@ -69,8 +69,9 @@ def sweep(
         raise UserError(f'jobs is {jobs!r} but must be an integer >= 1, the processes on this machine; e.g. 2')
     if int(os.environ.get('WORLD_SIZE') or 1) > 1:
         raise UserError('a sweep starts its own processes, and torchrun started this one; run it without torchrun')
-    rules: dict[str, Any] = dict(n=n, seeds=seeds, metric=metric, sampler=sampler, pruner=pruner)
-    plan = make_plan(config, texts, **rules, storage=storage, name=name)
+    plan = make_plan(
+        config, texts, n=n, seeds=seeds, metric=metric, sampler=sampler, pruner=pruner, storage=storage, name=name
+    )
     study = Study(plan)
     n_done = plan.n_trial - study.n_left()
     logger.info('sweep %s: %d of %d trials are done; storage: %s', plan.name, n_done, plan.n_trial, plan.storage)
