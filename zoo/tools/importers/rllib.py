@@ -178,8 +178,7 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
         with suppress(ValueError):
             value = literal(node)
             found = {**value, **found} if isinstance(value, dict) else found
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    for word in (word for call in calls for word in call.keywords if word.arg == 'stop'):
+    for word in (node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == 'stop'):
         found.setdefault('stop', _criteria(tree, word.value))
     return found
 
