@@ -339,8 +339,7 @@ def validate(section_cls: type[S], data: Any, path: str = '', known: Iterable[st
     Raises: ConfigError with a sentence for every problem.
     """
     data = plain(data)
-    problems = bad_keys(data, path) or section_problems(section_cls, data, path, tuple(known))
-    if problems:
+    if problems := bad_keys(data, path) or section_problems(section_cls, data, path, tuple(known)):
         raise ConfigError(problems)
     return section_cls.model_validate(data)
 
@@ -459,11 +458,12 @@ def has_key(config: Mapping[str, Any], key: str) -> bool:
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys whose values are not the same in all configs, in the order of the first config that has each."""
-    keys = dict.fromkeys(key for config in configs for key in _leaves(config))
+    keys = dict.fromkeys(key for config in configs for key, _ in leaf_items(config))
     return [key for key in keys if any(value_at(c, key) != value_at(configs[0], key) for c in configs)]
 
 
-def _leaves(data: Any, path: str = '') -> list[str]:
+def leaf_items(data: Any, path: str = '') -> list[tuple[str, Any]]:
+    """The values of nested dicts with their dotted keys; an empty dict is a value."""
     if isinstance(data, dict) and data:
-        return [leaf for key, value in data.items() for leaf in _leaves(value, join_path(path, str(key)))]
-    return [path]
+        return [leaf for key, value in data.items() for leaf in leaf_items(value, join_path(path, str(key)))]
+    return [(path, data)]

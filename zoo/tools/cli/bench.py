@@ -108,20 +108,15 @@ def _module(name: str) -> Any:
 
     Raises: UserError if zoo was installed without its benchmarks.
     """
-    folder = _folder()
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    return importlib.import_module(name)
-
-
-def _folder() -> Path:
-    """The folder of the benchmarks: that of the checkout, or the package that a wheel installs beside zoo."""
     checkout = Path(__file__).resolve().parents[3]
-    if (checkout / 'setup.py').exists() and (checkout / 'benchmarks' / 'report.py').exists():
-        return checkout / 'benchmarks'
-    spec = importlib.util.find_spec('zoo_benchmarks')
-    if spec is None or not spec.submodule_search_locations:
+    folders = [str(checkout / 'benchmarks')]
+    if not (checkout / 'setup.py').exists() or not (checkout / 'benchmarks' / 'report.py').exists():
+        spec = importlib.util.find_spec('zoo_benchmarks')  # the package that a wheel installs beside zoo
+        folders = [*spec.submodule_search_locations] if spec and spec.submodule_search_locations else []
+    if not folders:
         raise UserError(
             "zoo's benchmarks (the package zoo_benchmarks) are not installed; install zoo again from its checkout: pip install ."
         )
-    return Path(next(iter(spec.submodule_search_locations)))
+    if folders[0] not in sys.path:
+        sys.path.insert(0, folders[0])
+    return importlib.import_module(name)

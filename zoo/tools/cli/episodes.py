@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
 from zoo.core.streams import write_line
@@ -87,9 +87,9 @@ def run_eval(args: argparse.Namespace) -> None:
     from zoo.tools.results.plot import write_output
     from zoo.worker.evaluator import evaluate
 
-    policy, env, env_step = player = load_player(args)
+    policy, env, env_step = load_player(args)
     if path.suffix == DEMOS:
-        _record(args, player)
+        _record(args, policy, env, env_step)
         return
     with watch_calls_of(args, env.step_timeout):
         evaluation = evaluate(
@@ -101,7 +101,7 @@ def run_eval(args: argparse.Namespace) -> None:
     show(args, {**_summary(evaluation), 'env_step': env_step}, _text(evaluation, env_step))
 
 
-def _record(args: argparse.Namespace, player: Player) -> None:
+def _record(args: argparse.Namespace, policy: Policy, env: EnvConfig, env_step: int) -> None:
     """Plays the episodes and writes what the policy saw and did."""
     from zoo.tools.imitation.demonstrations import record_demonstrations, save_demonstrations
 
@@ -109,13 +109,13 @@ def _record(args: argparse.Namespace, player: Player) -> None:
         raise UserError(
             '--max-step cuts episodes off, and demonstrations are whole episodes; set env.max_episode_steps=N'
         )
-    with watch_calls_of(args, player.env.step_timeout):
+    with watch_calls_of(args, env.step_timeout):
         demos, evaluation = record_demonstrations(
-            player.policy, player.env, args.episodes, args.seed, deterministic=args.deterministic
+            policy, env, args.episodes, args.seed, deterministic=args.deterministic
         )
     save_demonstrations(args.output, demos)
     kept = f'{args.output}: {demos.n_step:,} steps of {len(demos.episode_ends)} episodes'
-    show(args, {**_summary(evaluation), 'steps': demos.n_step}, f'{kept}\n{_text(evaluation, player.env_step)}')
+    show(args, {**_summary(evaluation), 'steps': demos.n_step}, f'{kept}\n{_text(evaluation, env_step)}')
 
 
 def _check_episodes(args: argparse.Namespace) -> None:
@@ -197,11 +197,11 @@ def run_play(args: argparse.Namespace) -> int:
     with _stopping() as received, closing(Window(title, args.fps, lambda: bool(received))) as window:
         from zoo.tools.media.recording import record
 
-        player = load_player(args)
-        with watch_calls_of(args, player.env.step_timeout):
+        policy, env, env_step = load_player(args)
+        with watch_calls_of(args, env.step_timeout):
             recording = record(
-                player.policy,
-                player.env,
+                policy,
+                env,
                 args.episodes,
                 args.seed,
                 on_frame=window.show,
@@ -213,7 +213,7 @@ def run_play(args: argparse.Namespace) -> int:
     if received:
         return 128 + received[0]
     if recording is not None and args.json:
-        print_json(_numbers(recording.evaluation, player.env_step))
+        print_json(_numbers(recording.evaluation, env_step))
     return 0
 
 
@@ -225,11 +225,11 @@ def run_video(args: argparse.Namespace) -> int:
     check_video(args.output, args.fps, 'zoo video')
     from zoo.tools.media.recording import record_video
 
-    player = load_player(args)
-    with _stopping() as received, watch_calls_of(args, player.env.step_timeout):
+    policy, env, env_step = load_player(args)
+    with _stopping() as received, watch_calls_of(args, env.step_timeout):
         recording = record_video(
-            player.policy,
-            player.env,
+            policy,
+            env,
             args.output,
             args.episodes,
             args.seed,
@@ -243,28 +243,23 @@ def run_video(args: argparse.Namespace) -> int:
     seconds = recording.n_frame / recording.fps
     data = {'file': args.output, 'frames': recording.n_frame, 'fps': recording.fps, 'seconds': seconds}
     lines = [*map(_episode_line, recording.evaluation.rows())]
-    lines += [f'{args.output}: {seconds:.1f} s, {recording.n_frame} pictures, policy of env step {player.env_step}']
-    show(args, data | _numbers(recording.evaluation, player.env_step), '\n'.join(lines))
+    lines += [f'{args.output}: {seconds:.1f} s, {recording.n_frame} pictures, policy of env step {env_step}']
+    show(args, data | _numbers(recording.evaluation, env_step), '\n'.join(lines))
     return 0
 
 
-class Player(NamedTuple):
-    """A policy, the section env of what it plays, and the env step of its checkpoint."""
+def load_player(args: argparse.Namespace) -> tuple[Policy, EnvConfig, int]:
+    """The policy that the arguments name, the section env of what it plays, and the env step of its checkpoint.
 
-    policy: Policy
-    env: EnvConfig
-    env_step: int
-
-
-def load_player(args: argparse.Namespace) -> Player:
-    """What the arguments of `_add_episodes` name. Raises: CheckpointError, ConfigError, by the rules of `zoo eval`."""
+    Raises: CheckpointError, ConfigError, by the rules of `zoo eval`.
+    """
     from zoo.run.checkpoint.file import load_checkpoint
     from zoo.run.policy_file import env_config_of, policy_of
 
     checkpoint, trust = load_checkpoint(checkpoint_path(args)), args.trust or args.imports
     # first: without consent to its code nothing is built
     env = env_config_of(checkpoint, trust, args.overrides, args.set_name)
-    return Player(policy_of(checkpoint, trust=trust), env, checkpoint.meta['env_step'])
+    return policy_of(checkpoint, trust=trust), env, checkpoint.meta['env_step']
 
 
 def _numbers(evaluation: Evaluation, env_step: int) -> dict[str, Any]:

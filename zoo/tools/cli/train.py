@@ -133,6 +133,7 @@ def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Memb
     from zoo.tools.results.table import as_data, rows_of
     from zoo.tools.sweep.batch import train_many
 
+    imports = [word for name in args.imports for word in ('--import', name)]
     outcomes = train_many(
         config,
         members,
@@ -141,7 +142,7 @@ def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Memb
         run_dir=args.run_dir,
         trust=args.trust or args.imports,
         imports=args.imports,
-        command=_command_of(args, overrides),
+        command=['zoo', 'train', *words_of(args), *imports, *(['--trust'] if args.trust else []), *overrides],
         on_end=lambda outcome, n_ended: logger.info('%d of %d: %s', n_ended, len(members), _outcome_words(outcome)),
     )
     folders = [outcome.run_dir for outcome in outcomes if outcome.state == 'done' and outcome.run_dir is not None]
@@ -158,15 +159,6 @@ def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Memb
         lines.append(f'draw them: zoo plot {_common(folders)} -o curve.svg')
     show(args, data, '\n'.join(lines))
     return 1 if failed else 0
-
-
-def _command_of(args: argparse.Namespace, overrides: Sequence[str]) -> list[str]:
-    """The words that train one run of a config with these overrides: what args has of several runs is left out.
-
-    Args: args: of `zoo train`, after `chosen`.
-    """
-    imports = [word for name in args.imports for word in ('--import', name)]
-    return ['zoo', 'train', *words_of(args), *imports, *(['--trust'] if args.trust else []), *overrides]
 
 
 def _outcome_words(outcome: RunOutcome) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,8 +126,12 @@ class ActingModule(nn.Module):
         """What the policy is given: observations as zoo holds them, and the state before the step."""
         given = zip(self.leaves.items(), tensors[: len(self.leaves)], strict=True)
         obs = nested_obs(self._policy.obs_space, {path: raw_to_model(leaf, x) for (path, leaf), x in given})
-        states = iter(tensors[len(self.leaves) :])
-        return obs, None if self._start is None else self._state_of(tensors[0].shape[0], states)
+        if self._start is None:
+            return obs, None
+        n, states = tensors[0].shape[0], iter(tensors[len(self.leaves) :])
+        # what never changes is as at the start of an episode
+        rows = (next(states) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in leaves(self._start))
+        return obs, map_tensors(lambda _: next(rows), self._start)
 
     def env_actions(self, action: Tensor) -> list[Tensor]:
         """What the env is given for actions of the policy, for each leaf of its space."""
@@ -145,11 +149,6 @@ class ActingModule(nn.Module):
         while name in taken:
             name += '_'
         return name
-
-    def _state_of(self, n: int, given: Iterator[Tensor]) -> Tree:
-        """The state before a step: what is given, and what never changes as it is at the start of an episode."""
-        rows = (next(given) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in leaves(self._start))
-        return map_tensors(lambda _: next(rows), self._start)
 
     @torch.no_grad()
     def _find_carried(self) -> list[str]:

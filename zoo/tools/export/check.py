@@ -195,7 +195,6 @@ class _Played:
         self.error: float | None = None
         self.n_differ: int | None = None
         self.n_tie = 0
-        self._n_action = len(list(leaf_spaces(policy.action_space)))
 
     def play(self, n_env: int, n_step: int, rng: np.random.Generator) -> None:
         """Random observations in order, of all envs and of the first one alone; half way every second episode begins anew."""
@@ -223,7 +222,8 @@ class _Played:
         if is_start:
             return [self._policy.value(raw).numpy()]
         with torch.no_grad():
-            return [self._acting(*map(torch.from_numpy, given))[self._n_action].numpy()]
+            outputs = self._acting(*map(torch.from_numpy, given))
+        return [outputs[-1 - len(self._acting.initial)].numpy()]  # before the states
 
     def _compare(self, got: Arrays, wanted: Arrays, given: Arrays) -> None:
         differs = np.zeros(len(given[0]), bool)

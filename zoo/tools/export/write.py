@@ -95,9 +95,9 @@ def _load_archive(path: Path) -> Run:
     with quiet(), open(path, 'rb') as file:
         module = torch.export.load(file).module()
 
+    @torch.no_grad()
     def run(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        with torch.no_grad():
-            return [x.numpy() for x in module(*map(torch.from_numpy, arrays))]
+        return [x.numpy() for x in module(*map(torch.from_numpy, arrays))]
 
     return run
 

@@ -131,7 +131,6 @@ class _Tape:
         self._env = env
         self._map = ActionMap(policy.action_space, policy._action_map.mode)
         self._paths = [path for path, _ in leaf_spaces(policy.action_space)]
-        self._now: Obs = {}
         self._steps: list[tuple[Obs, list[np.ndarray], float]] = []  # observation, action by leaf, reward
         self._ends: list[tuple[int, bool]] = []  # steps up to there, whether it ended in a terminal state
 
@@ -140,7 +139,7 @@ class _Tape:
 
     def reset(self, seed: np.random.SeedSequence) -> Obs:
         obs = self._env.reset(seed)
-        self._now = map_tensors(torch.clone, obs)
+        self._now: Obs = map_tensors(torch.clone, obs)
         return obs
 
     def step(self, action: Tensor) -> Timestep:

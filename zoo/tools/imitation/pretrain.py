@@ -170,8 +170,7 @@ class _Student:
     def _refuse_impossible(self) -> None:
         """Raises: UserError for an action that no policy of this kind takes where it was taken."""
         loss = torch.cat([self.judge(batch)[0] for batch in self.batches(self.episodes, BATCH, None)])
-        bad = (~loss.isfinite()).nonzero().flatten().tolist()
-        if bad:
+        if bad := (~loss.isfinite()).nonzero().flatten().tolist():
             raise UserError(
                 f'{len(bad)} of {len(loss)} demonstrated actions have the probability 0, first that of step {bad[0]}: the action '
                 'mask forbids it; record actions that the env allows'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 import gymnasium
@@ -16,16 +17,16 @@ from zoo.tools.nested import put_at
 
 
 class Conversion(NamedTuple):
-    """A config of another library in zoo's keys, and what became of each of its keys."""
+    """A config of another library in zoo's keys, and what became of each of its keys.
+
+    config: what `serial_pipeline` takes; became: (key and value there, key and value here); left_out: (key and value there,
+    why it has no counterpart, and what to do instead); source: the library, and how it was recognised.
+    """
 
     config: dict[str, Any]
-    """What `serial_pipeline` takes."""
     became: list[tuple[str, str]]
-    """(key and value there, key and value here)"""
     left_out: list[tuple[str, str]]
-    """(key and value there, why it has no counterpart, and what to do instead)"""
     source: str = ''
-    """The library, and how it was recognised."""
 
     def text(self) -> str:
         """A line for the library, one for each key that was translated, and one for each that was left out."""
@@ -42,7 +43,12 @@ class PartlyTranslatedError(ConfigError):
 
 
 class Draft:
-    """A config in the making: keys of zoo, what became what, and all problems."""
+    """A config in the making: keys of zoo, what became what, and all problems.
+
+    Attributes:
+      given: the keys that the translator looks at together, by their path there.
+      unreadable: whether a value could not be read, so that what depends on it cannot be worked out.
+    """
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
@@ -50,9 +56,7 @@ class Draft:
         self.left_out: list[tuple[str, str]] = []
         self.problems: list[str] = []
         self.given: dict[str, Any] = {}
-        """The keys that the translator looks at together, by their path there."""
         self.unreadable = False
-        """Whether a value could not be read, so that what depends on it cannot be worked out."""
 
     def put(self, path: str, value: Any, old: str = '', note: str = '') -> None:
         """Sets a key of zoo; `old` is the text about where it came from, '' for none."""
@@ -84,27 +88,27 @@ class Draft:
 
 
 class KeyRow(NamedTuple):
-    """What becomes of one key; the files of tables say what the kinds mean."""
+    """What becomes of one key; the files of tables say what the kinds mean.
+
+    read: from its value there to the one here; raises ValueError for one that cannot be read.
+    """
 
     kind: Literal['to', 'part', 'out', 'only']
     here: str
     note: str
     page: str
     accepted: tuple[Any, ...]
-    read: Callable[[Any], Any] | None
-    """From its value there to the one here; raises ValueError for one that cannot be read."""
+    read: Callable[[Any], Any]
 
     def apply(self, draft: Draft, path: str, value: Any, origin: str = '') -> None:
         """Puts, drops or refuses one key. Args: path: its path there; origin: said of a value that is a default."""
         old = f'{path}={_short(value)}{origin}'
-        new = value
-        if self.read is not None:
-            try:
-                new = self.read(value)
-            except ValueError as error:
-                draft.unreadable = True
-                draft.refuse(f'{path} is {shown(value)}, which cannot be read: {error}; correct it.')
-                return
+        try:
+            new = self.read(value)
+        except ValueError as error:
+            draft.unreadable = True
+            draft.refuse(f'{path} is {shown(value)}, which cannot be read: {error}; correct it.')
+            return
         if self.kind == 'part':
             draft.given[path] = new
         elif self.kind == 'to':
@@ -130,8 +134,8 @@ def rows_of(table: Mapping[str, Mapping[str, Any]], **readers: Callable[[Any], A
         kind: Any = next(kind for kind in ('to', 'part', 'out', 'only') if kind in entry)
         note = entry['out'] if kind == 'out' else entry.get('why', entry.get('note', ''))
         here = entry[kind] if kind in ('to', 'part') else ''
-        value, accepted = entry.get('value'), tuple(entry.get('only', ()))
-        read = _either(*value) if isinstance(value, list) else value and {**READERS, **readers}[value]
+        value, accepted = entry.get('value', 'as it is'), tuple(entry.get('only', ()))
+        read = _either(*value) if isinstance(value, list) else {**READERS, **readers}[value]
         found[path] = KeyRow(kind, here, note, entry.get('page', ''), accepted, read)
     return found
 
@@ -155,8 +159,9 @@ def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any],
         elif found := look_up(where, inside=False):
             draft.refuse(f'{where} is {shown(value)}: {found.sentence()}')
         else:
-            unknown = f'which is no key of {who} that this translation knows; take it out of the config.'
-            draft.refuse(f'{where} is {shown(value)}, {unknown}')
+            draft.refuse(
+                f'{where} is {shown(value)}, which is no key of {who} that this translation knows; take it out of the config.'
+            )
 
 
 def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any], given: Any, who: str) -> None:
@@ -187,13 +192,10 @@ def linear(value: Any, end: float = 0.0) -> dict[str, float]:
 
 def as_number(value: Any) -> float:
     """A number, or its text, such as '1e-3'. Raises: ValueError."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (ValueError, TypeError, OverflowError):
-        number = math.nan
-    if math.isnan(number):
-        raise ValueError('it must be a number')
-    return number
+    with suppress(ValueError, TypeError, OverflowError):
+        if not isinstance(value, bool) and not math.isnan(number := float(value)):
+            return number
+    raise ValueError('it must be a number')
 
 
 def number_or_none(value: object) -> float | None:
@@ -244,6 +246,7 @@ def one_of(names: Mapping[str, Any]) -> Callable[[Any], Any]:
 
 
 READERS: dict[str, Callable[[Any], Any]] = {
+    'as it is': lambda value: value,
     'number': as_number,
     'number_or_none': number_or_none,
     'count': as_count,

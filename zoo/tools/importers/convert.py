@@ -197,8 +197,7 @@ def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversi
         case 'rllib':
             return from_rllib(settings_of(tree)), 'its PPOConfig'
         case 'di-engine':
-            pair = pair_of(vars(config_module(path.resolve())))
-            if pair is None:
+            if (pair := pair_of(vars(config_module(path.resolve())))) is None:
                 raise ConfigError(f'{path} has no dicts main_config and create_config; define both.')
             return from_pair(*pair), 'its variable main_config'
     raise ConfigError(

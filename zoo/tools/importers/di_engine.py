@@ -156,8 +156,7 @@ def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | 
     _put_vectorization(draft)
     if (limit := draft.given.get('env.manager.step_timeout')) is not None:
         draft.put('env.step_timeout', float(limit), f'env.manager.step_timeout={limit}')
-    n_try = draft.given.get('env.manager.max_retry') or 1
-    if n_try > 1:
+    if (n_try := draft.given.get('env.manager.max_retry') or 1) > 1:
         draft.put('env.on_error', 'restart', f'env.manager.max_retry={n_try}')
 
 

@@ -58,8 +58,7 @@ def from_rllib(settings: Any) -> Conversion:
         draft.drop('other keys of the PPOConfig', 'only those that this translation knows were looked at')
     data = dict(settings)
     if isinstance(data.get('config'), Mapping):
-        algorithm = data.pop('run', 'PPO')
-        if algorithm != 'PPO':
+        if (algorithm := data.pop('run', 'PPO')) != 'PPO':
             raise ConfigError(f'run is {shown(algorithm)}: only PPO is translated; give the settings of a PPO run.')
         data = {**data['config'], **{key: data[key] for key in ('env', 'stop') if key in data}}
     if 'stop' in data and not isinstance(data['stop'], Mapping):
@@ -179,8 +178,7 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
         with suppress(ValueError):
             value = literal(node)
             found = {**value, **found} if isinstance(value, dict) else found
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    for word in (word for call in calls for word in call.keywords if word.arg == 'stop'):
+    for word in (node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == 'stop'):
         found.setdefault('stop', _criteria(tree, word.value))
     return found
 

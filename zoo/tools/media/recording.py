@@ -205,10 +205,9 @@ class Videos(Observer):
         try:
             path.parent.mkdir(exist_ok=True)
             found = record_video(job.policy, self._env, path, 1, seed, env_step=env_step, stop=job.stop_requested)
-            if found is None:  # the run is asked to stop
-                return
-            return_, length = found.evaluation.returns[0], found.evaluation.lengths[0]
-            logger.info('video of env step %d: return %.2f, length %d: %s', env_step, return_, length, path)
-            self.show(env_step, path)
+            if found is not None:  # else the run is asked to stop
+                return_, length = found.evaluation.returns[0], found.evaluation.lengths[0]
+                logger.info('video of env step %d: return %.2f, length %d: %s', env_step, return_, length, path)
+                self.show(env_step, path)
         except Exception as error:  # an env may fail in any way
             logger.warning('no video of env step %d: %s; training continues', env_step, show_error(error, 300))

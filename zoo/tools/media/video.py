@@ -38,7 +38,7 @@ class VideoFile:
     """A video that is written picture by picture; the file appears when the context ends without an error.
 
     Args: path: a file .mp4 or .gif; fps: frames per second; None: as the first picture says, in a .gif 50 at most.
-    Attributes: fps: frames per second, once there is a picture; size: width and height in pixels.
+    Attributes: fps: frames per second, once there is a picture.
     Raises: UserError if the path is no such file, its folder is missing or the extra video is not installed.
     """
 
@@ -46,7 +46,6 @@ class VideoFile:
         self.path = Path(path)
         check_video(self.path, fps, what)
         self.fps = fps
-        self.size = (0, 0)
         self._partial = self.path.with_name(f'.{self.path.name}.{os.getpid()}.tmp')
         self._process: Any = None  # ffmpeg, once there is a picture
         self._shape: tuple[int, ...] | None = None
@@ -96,7 +95,6 @@ class VideoFile:
         if self.fps is None:
             self.fps = min(fps, MAX_FPS[suffix])
         height, width, _ = _fitted(np.zeros(shape, np.uint8)).shape
-        self.size = width, height
         words = f'-f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {self.fps:.9g} -i pipe:0 -an'.split()
         words += [*CODECS[suffix], '-threads', '2', '-fflags', '+bitexact', '-f', suffix[1:], str(self._partial)]
         self._said = tempfile.TemporaryFile()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import jinja2
 import numpy as np
@@ -28,20 +28,6 @@ if TYPE_CHECKING:
     from zoo.tools.export import Exported
 
 
-class _Score(NamedTuple):
-    """Mean return of the policy, its 95% interval over episodes, and where both are from."""
-
-    mean: float
-    low: float
-    high: float
-    source: str
-
-    @property
-    def words(self) -> str:
-        ends = f' (95% interval {number_text(self.low)} to {number_text(self.high)})' if math.isfinite(self.low) else ''
-        return f'{number_text(self.mean)}{ends}'
-
-
 def card(
     checkpoint: Checkpoint,
     shipped: Exported | None = None,
@@ -60,13 +46,15 @@ def card(
     saved = saved_run(checkpoint)
     config, version, env = saved.config, checkpoint.meta.get('version', {}), env_name(saved.config)
     tags = ['reinforcement-learning', str(config['policy']['type']), env]  # what model hubs read
+    mean_return, episodes = _score(saved, _run_of(checkpoint), returns)
     front = {'license': licence, 'tags': tags} if licence else {'tags': tags}
     return _template().render(
         saved=saved,
         config=config,
         env=env,
         front=yaml.safe_dump(front, sort_keys=False, allow_unicode=False, width=10**6),
-        score=_score(saved, _run_of(checkpoint), returns),
+        mean_return=mean_return,
+        episodes=episodes,
         licence=licence,
         model=_model_words(saved),
         versions={name: version[name] for name in ('zoo', 'torch') if name in version},
@@ -81,9 +69,15 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    environment.filters |= dict(plain=_plain, code=_code, space=space_words, yaml=value_text, repr=repr)
-    environment.filters['identifier'] = lambda name: re.sub(r'\W', '_', name)
-    environment.filters['zeros'] = lambda port: tuple(n if isinstance(n, int) else 1 for n in port.shape)
+    environment.filters |= dict(
+        plain=_plain,
+        code=_code,
+        space=space_words,
+        yaml=value_text,
+        repr=repr,
+        identifier=lambda name: re.sub(r'\W', '_', name),
+        zeros=lambda port: tuple(n if isinstance(n, int) else 1 for n in port.shape),
+    )
     return environment.from_string(files('zoo.tools.results').joinpath('card.md').read_text(encoding='utf-8'))
 
 
@@ -97,24 +91,32 @@ def _run_of(checkpoint: Checkpoint) -> Run | None:
         return None
 
 
-def _score(saved: SavedRun, run: Run | None, returns: Sequence[float]) -> _Score | None:
-    """How good the policy is: of the episodes that were just played, or of the last evaluation of the run at its env step."""
+def _score(saved: SavedRun, run: Run | None, returns: Sequence[float]) -> tuple[str, str]:
+    """Mean return of the policy with its 95% interval over episodes, and which these are, in words; both '' if it is not known.
+
+    They are those that were just played, or of the last evaluation of the run at the env step of the policy.
+    """
     if len(returns):
         values = np.asarray(returns, dtype=np.float64)
         low, high = interval(values, 'mean') if np.isfinite(values).all() else (np.nan, np.nan)
-        return _Score(
-            float(values.mean()), float(low), float(high), f'{len(values)} greedy episodes played for this card'
-        )
+        played = f'{len(values)} greedy episodes played for this card'
+        return _with_ends(float(values.mean()), float(low), float(high)), played
     if run is None or not {'eval/return_mean', 'eval/return_std'} <= run.columns.keys():
-        return None
+        return '', ''
     at = (run.columns['env_step'] == saved.env_step) & np.isfinite(run.columns['eval/return_mean'])
     if not at.any():
-        return None
+        return '', ''
     mean, std = (float(run.columns[f'eval/return_{name}'][at][-1]) for name in ('mean', 'std'))
     n = value_at(saved.config, 'policy.eval.n_episode')
     half = 1.96 * std / math.sqrt(n - 1) if isinstance(n, int) and n > 1 else math.nan  # std is over n, not n - 1
     chosen = ', the best one of the run, which is why it is a little too high' if saved.path.stem == 'best' else ''
-    return _Score(mean, mean - half, mean + half, f'{n} greedy episodes of an evaluation during training{chosen}')
+    episodes = f'{n} greedy episodes of an evaluation during training{chosen}'
+    return _with_ends(mean, mean - half, mean + half), episodes
+
+
+def _with_ends(mean: float, low: float, high: float) -> str:
+    ends = f' (95% interval {number_text(low)} to {number_text(high)})' if math.isfinite(low) else ''
+    return f'{number_text(mean)}{ends}'
 
 
 def _model_words(saved: SavedRun) -> str:

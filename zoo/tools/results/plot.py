@@ -196,10 +196,8 @@ def _frame(axes: Axes, paper: Mapping[str, str], x_words: str, y_words: str) -> 
     axes.grid(True, color=paper['rule'], linewidth=0.7)
     axes.set_axisbelow(True)
     axes.margins(x=0.02)
-    for side in ('top', 'right'):
-        axes.spines[side].set_visible(False)
-    for side in ('left', 'bottom'):
-        axes.spines[side].set_color(paper['rule'])
+    axes.spines[['top', 'right']].set_visible(False)
+    axes.spines[['left', 'bottom']].set_color(paper['rule'])
     axes.tick_params(colors=paper['ink'], length=0)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(partial(_tick, axis))
@@ -254,8 +252,7 @@ def _label(name: str, curve: Band, unit: float, unit_words: str) -> str:
 def _caption(stat: Stat, curves: Sequence[Band]) -> str:
     """What line and shade are."""
     words = [f'line: {WORDS[stat]} of runs']
-    lengths = [part.stop - part.start for curve in curves for part, n_run in curve.parts() if n_run > 1]
-    if lengths:
+    if lengths := [part.stop - part.start for curve in curves for part, n_run in curve.parts() if n_run > 1]:
         kinds = {'shade': max(lengths) > 1, 'bar': min(lengths) == 1}
         words.append(
             f'{" or ".join(kind for kind, is_drawn in kinds.items() if is_drawn)}: {LEVEL:.0%} bootstrap interval over runs'
@@ -286,7 +283,5 @@ def _tick(axis: Axis_, value: float, _: object) -> str:
 
 def short(value: float, n_digit: int = 4) -> str:
     """A number as axes show it: 950, 20k, 1.5M."""
-    for size, letter in SIZES:
-        if abs(value) >= size:
-            return f'{value / size:.{n_digit}g}{letter}'
-    return f'{value:.{n_digit}g}'
+    size, letter = next((unit for unit in SIZES if abs(value) >= unit[0]), (1.0, ''))
+    return f'{value / size:.{n_digit}g}{letter}'

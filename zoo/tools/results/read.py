@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from zoo.config.messages import shown
-from zoo.config.section import bad_keys, has_key, value_at
+from zoo.config.section import bad_keys, has_key, leaf_items, value_at
 from zoo.config.yaml_io import config_of_yaml, storable
 from zoo.core.errors import UserError
 from zoo.core.files import open_without_link, read_small
@@ -123,8 +123,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     """The run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config cannot be read."""
     folder = _folder_of(Path(path))
     config = storable(config_of_yaml(folder / CONFIG), hides=True)
-    problem = next(_problems(config), '')
-    if problem:
+    if problem := next(_problems(config), ''):
         raise UserError(f'{folder / CONFIG} is no config of a run: {problem}; name a folder that a run wrote')
     result, columns = _json(folder / RESULT), _columns(folder / METRICS)
     return Run(folder, config, columns, result, _state(folder, config, columns, result))
@@ -166,10 +165,7 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
         inside = [path] if (path / CONFIG).is_file() else [file.parent for file in path.rglob(CONFIG)]
-        inside = inside or ([_folder_of(path)] if path.is_file() else [])
-        if not inside:
-            raise UserError(_no_run(path))
-        for folder in inside:
+        for folder in inside or [_folder_of(path)]:
             found.setdefault(folder.resolve(), folder)  # one run may be named in two ways
     return sorted(found.values(), key=lambda folder: (folder.name, str(folder)))
 
@@ -260,17 +256,9 @@ def _flat(run: Run) -> dict[str, str]:
     config = without_derived_values(run.config) if is_whole else run.config  # a schedule's length is max_env_step's
     return {
         key: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-        for key, value in _leaves(config, '')
+        for key, value in leaf_items(config)
         if key != 'exp_name' and not any(key == own or key.startswith(f'{own}.') for own in OF_ONE_RUN)
     }
-
-
-def _leaves(section: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in section.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f'{prefix}{key}.')
-        else:
-            yield f'{prefix}{key}', value
 
 
 def _folder_of(path: Path) -> Path:

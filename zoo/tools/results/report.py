@@ -25,6 +25,7 @@ from zoo.tools.results.read import Run, groups, resolve_metric
 from zoo.tools.results.report_figures import (
     N_COLOR,
     Figure,
+    Groups,
     Video,
     main_figure,
     more_figures,
@@ -49,7 +50,6 @@ STATES = {
     'killed': ('was killed', 'were killed'),
 }
 """What is said of a run, and of several, in a state other than 'done'."""
-Groups = Mapping[str, Sequence[Run]]
 
 
 def report(
@@ -118,8 +118,9 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= dict(duration=duration, number=number, seeds=seeds, spread=spread, steps=steps)
-    environment.filters |= dict(all=_and, time_shares=time_shares)
+    environment.filters |= dict(
+        duration=duration, number=number, seeds=seeds, spread=spread, steps=steps, all=_and, time_shares=time_shares
+    )
     environment.tests['timed'] = has_all_times
     environment.globals |= dict(duration=duration, steps=steps, whole='{:,.0f}'.format, returns=RETURNS)
     environment.globals |= dict(n_color=N_COLOR, parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION)
@@ -312,23 +313,17 @@ def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
 
 def _shares(run: Run) -> np.ndarray | None:
     """The share of each of PARTS; None if it is not known."""
-    seconds = _seconds(run)
-    if seconds is None or _goes_on(run):
+    found = run.result.get('seconds')  # in the processes that have ended
+    given = [found.get(name) for name in PARTS] if isinstance(found, dict) else [None]
+    is_known = all(map(is_time, given)) and (not _goes_on(run) or is_time(run.result.get('timed_s')))
+    seconds = np.array(given if is_known else [0] * len(PARTS), dtype=np.float64)
+    if not is_known or _goes_on(run):
         logged = (run.columns.get(f'time/share_{name}', np.empty(0)) for name in PARTS)
         known = [values[np.isfinite(values)] for values in logged]
         if all(map(len, known)):
-            last = np.array([values[-1] for values in known])
-            rest = 1.0 if seconds is None else max(run.wall_s - run.result['timed_s'], 0.0)
-            seconds = last * rest + (0.0 if seconds is None else seconds)
-    return None if seconds is None or not seconds.sum() > 0 else seconds / seconds.sum()
-
-
-def _seconds(run: Run) -> np.ndarray | None:
-    """Seconds of each of PARTS in the processes that have ended; None if they are not known."""
-    found = run.result.get('seconds')
-    seconds = [found.get(name) for name in PARTS] if isinstance(found, dict) else [None]
-    is_known = all(map(is_time, seconds)) and (not _goes_on(run) or is_time(run.result.get('timed_s')))
-    return np.array(seconds, dtype=np.float64) if is_known else None
+            rest = max(run.wall_s - run.result['timed_s'], 0.0) if is_known else 1.0
+            seconds += rest * np.array([values[-1] for values in known])
+    return seconds / seconds.sum() if seconds.sum() > 0 else None
 
 
 def _goes_on(run: Run) -> bool:

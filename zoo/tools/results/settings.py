@@ -224,13 +224,12 @@ def _imports_of(run: Run) -> Iterator[str]:
     """What the command that started a run had imported; a file that its config names by that."""
     words = run.result.get('command')
     words = [*map(str, words)] if isinstance(words, list) else []
-    files = [name for name in modules_of(run.config) if name.endswith('.py')]
     for word, after in zip(words, [*words[1:], ''], strict=False):
         option, _, name = word.partition('=')
         if option == '--import' and (typed := name or after):
             parts = path_parts(typed)
-            is_file = typed.endswith('.py')
-            yield next((file for file in files if is_file and path_parts(file)[-len(parts) :] == parts), typed)
+            files = _files(run.config) if typed.endswith('.py') else []
+            yield next((file for file in files if path_parts(file)[-len(parts) :] == parts), typed)
 
 
 def _package_of(module: str, homes: Mapping[str, Sequence[str]]) -> Distribution | None:

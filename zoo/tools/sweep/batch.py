@@ -82,8 +82,7 @@ def grid_of(texts: Sequence[str], seeds: int | None = None, first_seed: int = 0)
             raise UserError(f'--seeds is {seeds} but must be 1 or more; e.g. --seeds 5')
         fixed = [text for text in fixed if split_override(text)[0] != 'seed']
         several['seed'] = [str(first_seed + i) for i in range(seeds)]
-    n_run = math.prod(map(len, several.values()))
-    if n_run > MAX_RUN:
+    if (n_run := math.prod(map(len, several.values()))) > MAX_RUN:
         raise UserError(
             f'these values make {n_run:,} runs but at most {MAX_RUN:,} are trained by one command; give fewer'
         )
@@ -167,26 +166,15 @@ class RunOutcome(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What the process of a run is given. command: that repeats it, () if it is not known; note: a file for its folder."""
+    """What the process of a run is given.
 
-    source: Any
-    overrides: tuple[str, ...]
-    trust: Trust
-    run_dir: Path | None
+    options: of `serial_pipeline`; command: that repeats the run, () if it is not known; note: a file for its folder.
+    """
+
+    options: dict[str, Any]
     name: str
     command: tuple[str, ...]
     note: Path
-
-
-class _NoteFolder:
-    """A callback that writes the folder of a run into a file, for the process that started this one."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def on_start(self, job: RunView) -> None:
-        with suppress(OSError):  # it only serves a message
-            self._file.write_text(str(job.run_dir), encoding='utf-8')
 
 
 def train_many(
@@ -226,7 +214,8 @@ def train_many(
             place = () if folder is None else ('--run-dir', str(folder))
             words = (*command, *member.overrides, *place) if command else ()
             changes = (*overrides, *member.overrides, QUIET)
-            tasks.append(Task(source, changes, trust, folder, member.name, words, Path(notes) / str(i)))
+            options = dict(config=source, overrides=changes, trust=trust, run_dir=folder)
+            tasks.append(Task(options, member.name, words, Path(notes) / str(i)))
         while team.members or (waiting and not received):
             while waiting and not received and len(team.members) < jobs:
                 team.start((i := waiting.pop(0), tasks[i]))
@@ -284,8 +273,12 @@ def _train_one(work: tuple[int, Task], received: list[int]) -> tuple[str, str]:
     logging.getLogger('zoo.run.signals').setLevel(logging.ERROR)  # the first process says it for all
     if task.command:
         sys.argv = list(task.command)  # this process has that run alone; it was given the words of its parent
-    options: dict[str, Any] = dict(overrides=task.overrides, trust=task.trust, run_dir=task.run_dir)
-    result = serial_pipeline(task.source, **options, callbacks=[_NoteFolder(task.note)])
+
+    def on_start(job: RunView) -> None:  # a callback that says the folder to the process that started this one
+        with suppress(OSError):  # it only serves a message
+            task.note.write_text(str(job.run_dir), encoding='utf-8')
+
+    result = serial_pipeline(**task.options, callbacks=[on_start])
     return str(result.run_dir), result.stop_reason
 
 

@@ -102,7 +102,7 @@ FIXED = ('seed', 'exp_name', 'logger', 'checkpoint', 'max_env_step', 'policy.eva
 
 
 class Plan(NamedTuple):
-    """A checked sweep."""
+    """A checked sweep. identity: what must be equal in all processes that share a storage."""
 
     source: Any
     overrides: tuple[str, ...]
@@ -118,7 +118,6 @@ class Plan(NamedTuple):
     pruner: Pruner | None
     eval_freq: int
     identity: dict[str, Any]
-    """What must be equal in all processes that share a storage."""
 
     def resolve(self, values: dict[str, str]) -> Config:
         """The config of a trial. Raises: ConfigError if these values do not go together."""
@@ -233,8 +232,7 @@ def _grid_problems(spaces: dict[str, Space], sampler: Sampler) -> list[str]:
         for key, space in spaces.items()
         if space.kind in ('log', 'uniform') and not space.n_point
     ]
-    n_point = math.prod(len(space.grid()) for space in spaces.values())
-    if n_point > MAX_POINTS:
+    if (n_point := math.prod(len(space.grid()) for space in spaces.values())) > MAX_POINTS:
         problems.append(
             f'the grid has {n_point:,} points, at most {MAX_POINTS:,} can be tried; use the sampler random or tpe'
         )

@@ -51,7 +51,6 @@ class Team:
     """
 
     def __init__(self, work: Work, imports: Sequence[str]) -> None:
-        self._context = multiprocessing.get_context('spawn')
         self._work, self._imports = work, list(imports)
         self._level = logging.getLogger().getEffectiveLevel()
         self.members: dict[Any, tuple[Any, Connection]] = {}
@@ -64,10 +63,10 @@ class Team:
             raise UserError(
                 f'the config cannot be sent to other processes ({error}); write it into a file, or use jobs=1'
             ) from error
-        here, there = self._context.Pipe(duplex=False)
+        here, there = multiprocessing.Pipe(duplex=False)
         is_main = threading.current_thread() is threading.main_thread()
         args = self._work, task, self._imports, self._level, there, os.getpid(), is_main
-        process = self._context.Process(target=_run, args=args)
+        process = SpawnProcess(target=_run, args=args)
         process.start()
         there.close()
         self.members[process] = task, here
@@ -137,8 +136,7 @@ def _run(
         pipe.send((None, plain(str(error)[:MAX_TEXT])))
         sys.exit(1)
     except Exception as error:
-        failure = env_failure(error)  # in words, if the env raised it; else it was not expected, and is shown whole
-        if failure is None:
+        if (failure := env_failure(error)) is None:  # not of an env, in words: it was not expected, and is shown whole
             logger.exception('this was not expected')
         pipe.send((None, RunError((failure or show_error(error))[:MAX_TEXT])))
         sys.exit(1)

@@ -152,7 +152,6 @@ class Study:
     def __init__(self, plan: Plan) -> None:
         self._plan, self._optuna = plan, load_optuna()
         self.beats = plan.storage.with_name(f'{plan.storage.name}.workers')
-        self._me = this_process()
         try:
             plan.storage.parent.mkdir(parents=True, exist_ok=True)
             open(plan.storage, 'ab').close()
@@ -192,7 +191,7 @@ class Study:
             self._study.sampler, self._study.pruner = self._sampler(given, len(trials)), self._pruner()
             kinds = self._optuna.distributions
             trial = self._study.ask({key: space.distribution(kinds) for key, space in self._plan.spaces.items()})
-            trial.set_user_attr('owner', self._me)
+            trial.set_user_attr('owner', this_process())
             if again is not None:
                 trial.set_user_attr('again', again.number)
                 trial.set_user_attr('attempt', n_attempt)

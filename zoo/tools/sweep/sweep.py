@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,9 @@ def sweep(
         raise UserError(f'jobs is {jobs!r} but must be an integer >= 1, the processes on this machine; e.g. 2')
     if int(os.environ.get('WORLD_SIZE') or 1) > 1:
         raise UserError('a sweep starts its own processes, and torchrun started this one; run it without torchrun')
-    rules: dict[str, Any] = dict(n=n, seeds=seeds, metric=metric, sampler=sampler, pruner=pruner)
-    plan = make_plan(config, texts, **rules, storage=storage, name=name)
+    plan = make_plan(
+        config, texts, n=n, seeds=seeds, metric=metric, sampler=sampler, pruner=pruner, storage=storage, name=name
+    )
     study = Study(plan)
     n_done = plan.n_trial - study.n_left()
     logger.info('sweep %s: %d of %d trials are done; storage: %s', plan.name, n_done, plan.n_trial, plan.storage)
@@ -220,20 +221,17 @@ class _Runs:
         }
 
     def _on_evaluation(self, env_step: int, evaluation: Evaluation) -> str | None:
-        k = len(self._curves) - 1
+        """Tells the pruner the value so far, and the run whether it is to stop. Trials are compared at equal steps."""
+        k, n_evaluation = len(self._curves) - 1, env_step // self._plan.eval_freq
         self._curves[k].steps.append(env_step)
         self._curves[k].returns.append(evaluation.return_mean)
-        return 'stop' if self._report(k, env_step // self._plan.eval_freq) else None
-
-    def _report(self, k: int, n_evaluation: int) -> bool:
-        """Tells the pruner the value so far; returns whether the trial is to end. Trials are compared at equal steps."""
         step = k * self._n_evaluation + min(n_evaluation, self._n_evaluation - 1)
         if step <= self._reported:  # the last evaluation of a run may share the step of the one before
-            return False
+            return None
         self._reported = step
         self._trial.report(self._plan.score.of(self._curves), step)
         self._is_pruned |= self._plan.pruner is not None and bool(self._trial.should_prune())
-        return self._is_pruned
+        return 'stop' if self._is_pruned else None
 
     def _report_rest(self, k: int) -> None:
         """Reports the value of a run that ended early at its later steps too: slower trials are compared with it there."""
@@ -254,18 +252,24 @@ def result_of(plan: Plan, study: Study) -> SweepResult:
 def table(result: SweepResult) -> list[tuple[str, ...]]:
     """The trials as texts, the best ones first, below a row of headings."""
     score, keys = result.plan.score, list(result.plan.spaces)
-    shows_value = score.metric in ('last', 'auc')
-    heads = ['trial', 'state', *short_keys(keys), *([score.metric] if shows_value else []), 'return']
-    heads += [f'steps to {score.stop_value:g}'] if score.stop_value is not None else []
-    lines = [(*heads, 'seconds', '')]
-    for row in result.rows:
-        words = [str(row.number), row.state, *(row.values.get(key, '-') for key in keys)]
-        words += [f'{row.value:.5g}' if row.value is not None else '-'] if shows_value else []
-        words += [_mean([run['best_return'] for run in row.runs], '.1f')]
-        words += [_solved(row)] if score.stop_value is not None else []
-        seconds = [sum(run['wall_s'] for run in row.runs)] if row.runs else []
-        lines.append((*words, _mean(seconds, '.1f'), row.reason[:100]))
-    return lines
+    columns: list[tuple[str, Callable[[TrialRow], str]]] = [
+        ('trial', lambda row: str(row.number)),
+        ('state', lambda row: row.state),
+        *(
+            (name, lambda row, key=key: row.values.get(key, '-'))
+            for name, key in zip(short_keys(keys), keys, strict=True)
+        ),
+    ]
+    if score.metric in ('last', 'auc'):
+        columns.append((score.metric, lambda row: f'{row.value:.5g}' if row.value is not None else '-'))
+    columns.append(('return', lambda row: _mean([run['best_return'] for run in row.runs], '.1f')))
+    if score.stop_value is not None:
+        columns.append((f'steps to {score.stop_value:g}', _solved))
+    columns += [
+        ('seconds', lambda row: f'{sum(run["wall_s"] for run in row.runs):.1f}' if row.runs else '-'),
+        ('', lambda row: row.reason[:100]),
+    ]
+    return [tuple(head for head, _ in columns), *(tuple(cell(row) for _, cell in columns) for row in result.rows)]
 
 
 def as_data(result: SweepResult) -> dict[str, Any]:
