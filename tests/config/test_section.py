@@ -26,6 +26,7 @@ from zoo.config.section import (
     Config,
     ConfigError,
     Section,
+    differing_keys,
     fields_of,
     frozen,
     is_class,
@@ -417,3 +418,8 @@ def test_types_are_told_by_one_function() -> None:
         f'{file.name}: {line}' for file in files for line in file.read_text().splitlines() if 'issubclass(' in line
     ]
     assert len(found) == 1 and found[0].startswith('section.py: '), found
+
+
+def test_keys_that_differ_may_have_a_dot_in_them() -> None:
+    one, two = ({'env': {'id': 'a', 'schedule': {'kwargs.size': [n]}}} for n in (1, 2))
+    assert differing_keys([one, two]) == ['env.schedule.kwargs.size'] and differing_keys([one, one]) == []

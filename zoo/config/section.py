@@ -458,8 +458,9 @@ def has_key(config: Mapping[str, Any], key: str) -> bool:
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys whose values are not the same in all configs, in the order of the first config that has each."""
-    keys = dict.fromkeys(key for config in configs for key, _ in leaf_items(config))
-    return [key for key in keys if any(value_at(c, key) != value_at(configs[0], key) for c in configs)]
+    leaves = [dict(leaf_items(config)) for config in configs]
+    keys = dict.fromkeys(key for values in leaves for key in values)
+    return [key for key in keys if any(values.get(key) != leaves[0].get(key) for values in leaves)]
 
 
 def leaf_items(data: Any, path: str = '') -> list[tuple[str, Any]]:

@@ -62,6 +62,7 @@ def test_file_of_another_algorithm_of_rl_zoo3_is_refused(tmp_path):
         ('a.py', 'x = 1', 'is not recognised'),
         ('a.py', 'x = (', 'cannot be read as Python'),
         ('a.yaml', '', 'is empty'),
+        ('a.yaml', '{}', 'is empty'),
         ('a.yaml', '{a: 1', 'cannot be read as YAML'),
         ('a.yaml', '- 1', 'holds list, not the keys of a config'),
         ('a.yaml', 'a: 1', 'is not recognised as settings of rl-zoo3 or RLlib'),

@@ -26,7 +26,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f'{path} cannot be read as YAML: {" ".join(str(error).split())}; correct it there.'
         ) from error
-    if data is None:
+    if data is None or data == {}:
         raise ConfigError(f'{path} is empty; give a file with the keys of a config.')
     if not isinstance(data, dict):
         raise ConfigError(f'{path} holds {type(data).__name__}, not the keys of a config.')
