@@ -69,15 +69,9 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    environment.filters |= dict(
-        plain=_plain,
-        code=_code,
-        space=space_words,
-        yaml=value_text,
-        repr=repr,
-        identifier=lambda name: re.sub(r'\W', '_', name),
-        zeros=lambda port: tuple(n if isinstance(n, int) else 1 for n in port.shape),
-    )
+    environment.filters |= dict(plain=_plain, code=_code, space=space_words, yaml=value_text, repr=repr)
+    environment.filters['identifier'] = lambda name: re.sub(r'\W', '_', name)
+    environment.filters['zeros'] = lambda port: tuple(n if isinstance(n, int) else 1 for n in port.shape)
     return environment.from_string(files('zoo.tools.results').joinpath('card.md').read_text(encoding='utf-8'))
 
 
