@@ -54,7 +54,7 @@ def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
             return [walk(item) for item in value]
         if not isinstance(value, dict):
             return value
-        is_line = {'start', 'end', 'over'} == set(value) and value['over'] == config['max_env_step']
+        is_line = {'start', 'end', 'over'} == set(value) and value['over'] == config.get('max_env_step')
         return {key: None if is_line and key == 'over' else walk(item) for key, item in value.items()}
 
     data = walk(config)

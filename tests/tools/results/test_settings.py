@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.real_runs import made_run
 from zoo.config.section import plain
 from zoo.run.config import resolve_config
 from zoo.tools.results.settings import NONE, changed_settings, env_name, portable_config, short_names
@@ -97,3 +98,9 @@ def test_files_of_one_name_are_told_apart_by_as_much_of_their_folders_as_it_take
 def test_env_name_is_the_name_of_the_file_and_has_the_game() -> None:
     assert env_name({'env': {'id': '/home/me/my_env.py:MyEnv'}}) == 'my_env.py:MyEnv'
     assert env_name({'env': {'id': 'atari', 'game': 'pong'}}) == 'atari: pong'
+
+
+def test_schedule_of_a_config_without_max_env_step_stays_as_it_is() -> None:
+    rate = {'start': 1.0, 'end': 0.0, 'over': 10}
+    config = made_run([1], [1], learning_rate=rate).config  # type: ignore[arg-type]
+    assert portable_config(config)['policy']['learn']['learning_rate'] == rate
