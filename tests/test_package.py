@@ -77,7 +77,9 @@ def make(*args: str, cwd: Path = REPO) -> subprocess.CompletedProcess[str]:
     program = shutil.which('make')
     if program is None:
         pytest.skip('no make on this machine')
-    return subprocess.run([program, *args], cwd=cwd, capture_output=True, text=True, check=False)
+    outer = ('MAKEFLAGS', 'MAKEOVERRIDES', 'MFLAGS', 'VENV', 'PYTHON', 'CONSTRAINTS')  # of the make that runs the tests
+    env = {name: value for name, value in os.environ.items() if name not in outer}
+    return subprocess.run([program, *args], cwd=cwd, capture_output=True, text=True, check=False, env=env)
 
 
 def test_every_folder_of_sources_is_a_package_that_setup_ships(package):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_an_exception_arrives_with_the_place_of_its_env_and_its_traceback() -> N
     where = "env 'x', index 2, step 7, in a runner on node7"
     assert caught.value.env_place == (where, 'my_env.py:3')  # type: ignore[attr-defined]
     notes = ''.join(getattr(caught.value, '__notes__', []))
-    assert 'node7' in notes and 'in raised' in notes
+    assert sys.version_info < (3, 11) or ('node7' in notes and 'in raised' in notes)
 
 
 @pytest.mark.parametrize(('error', 'kind'), [(TwoArguments(1, 2), RunError), (TwoArgumentsUserError(1, 2), UserError)])

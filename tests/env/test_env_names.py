@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium
 import pytest
 
 from zoo.env.ids import ATARI_GAMES, PROCGEN_GAMES, Game, game_of, versions_of
@@ -46,6 +47,9 @@ def test_games_are_those_of_the_families() -> None:
 
 
 def test_versions_of_an_env_are_those_that_can_be_made_oldest_first() -> None:
-    assert [spec.id for spec in versions_of('Ant-v2')] == ['Ant-v4', 'Ant-v5']  # v2 and v3 only raise an error
+    ants = [spec.id for spec in versions_of('Ant-v2')]
+    assert ants[-2:] == ['Ant-v4', 'Ant-v5']
+    if 'raise' in str(gymnasium.registry['Ant-v2'].entry_point):  # as in newer versions of gymnasium, and so does v3
+        assert len(ants) == 2
     assert [spec.id for spec in versions_of('CartPole-v7')] == ['CartPole-v0', 'CartPole-v1']
     assert versions_of('NoSuchEnv-v0') == []

@@ -291,10 +291,10 @@ class FlagEnv(LimitEnv):
 
 
 BATCHED_NO_FLAGS = {
-    'floats': (np.array([0.0, 2.5]), 'terminated is np.float64(0.0) (float64)', 0),
+    'floats': (np.array([0.0, 2.5]), f'terminated is {np.float64(0.0)!r} (float64)', 0),
     'two': (np.array([1, 2]), 'terminated is np.int64(2) (int64)', 1),
     'none': (np.array([True, None]), 'terminated is None (NoneType)', 1),
-    'text': (['', 'no'], "terminated is np.str_('') (str_)", 0),
+    'text': (['', 'no'], f'terminated is {np.str_("")!r} (str_)', 0),
 }
 
 

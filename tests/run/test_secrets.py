@@ -44,6 +44,7 @@ def remote_env(url: str, sinks: list[str]) -> gymnasium.Env:
 def test_password_is_used_and_is_in_no_file_of_the_run_and_in_no_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip('matplotlib')  # zoo report
     used.clear()
     monkeypatch.setattr(consent, '_given', set())
     monkeypatch.setattr(sys, 'argv', ['zoo', 'train', f'logger.sinks=[{{type: mine, uri: {URI}}}]'])
@@ -63,6 +64,7 @@ def test_password_is_used_and_is_in_no_file_of_the_run_and_in_no_page(
 
 def test_password_of_an_env_continues_with_the_run_and_is_in_no_page(tmp_path: Path) -> None:
     """An env that got stars for its password would fail, or read something else, long after the first run."""
+    pytest.importorskip('matplotlib')  # zoo report
     config = job_config(tmp_path, 'tests.run.test_secrets:remote_env', policy={'eval': {'n_episode': 1}})
     config['env']['kwargs'] = {'url': URI, 'sinks': [URI]}
     used.clear()
@@ -75,6 +77,7 @@ def test_password_of_an_env_continues_with_the_run_and_is_in_no_page(tmp_path: P
 
 
 def test_report_of_an_older_run_has_no_password(tmp_path: Path) -> None:
+    pytest.importorskip('matplotlib')  # zoo report
     run = serial_pipeline(job_config(tmp_path, 'CartPole-v1', policy={'eval': {'n_episode': 1}})).run_dir
     text = (run / 'config.yaml').read_text()
     (run / 'config.yaml').write_text(text.replace('sinks: []', f'sinks: [{{type: mlflow, uri: "{URI}"}}]'))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from zoo.core.data import Obs, StepBlock, StepRow, Timestep, map_tensors
@@ -34,6 +34,12 @@ def autoreset_name(mode: object) -> Autoreset:
             'set it to one of gymnasium.vector.AutoresetMode.'
         )
     return AUTORESET_NAMES[mode]
+
+
+def autoreset_of(env: VectorEnv) -> Autoreset:
+    """The mode of a vector env: of gymnasium's own by its attribute, since their metadata may be those of several."""
+    mode = getattr(env, 'autoreset_mode', None)
+    return autoreset_name(mode if isinstance(mode, AutoresetMode) else env.metadata.get('autoreset_mode'))
 
 
 class AnyVectorEnv(ABC):

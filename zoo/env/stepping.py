@@ -29,7 +29,7 @@ from zoo.env.errors import (
     raise_if_contract,
     wrong_shape_error,
 )
-from zoo.env.interface import AnyVectorEnv, autoreset_name
+from zoo.env.interface import AnyVectorEnv, autoreset_of
 
 if TYPE_CHECKING:
     from zoo.env.attributes import EnvCommand
@@ -152,7 +152,7 @@ class RowVectorEnv(AnyVectorEnv):
         self.name, self._place = place.name, place
         self.n_env: int = env.num_envs
         self.obs_space, self.action_space = spaces
-        self.autoreset = autoreset_name(env.metadata.get('autoreset_mode'))
+        self.autoreset = autoreset_of(env)
         self.reader, self._to_env, self._rules = reader, to_env, rules
         self._env, self._one_seed, self._device, self._first = env, one_seed, device, first
         self._refuses_masks = refuses_masks

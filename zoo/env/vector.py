@@ -13,7 +13,7 @@ from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Space, mask_size, 
 from zoo.env.adapter import convert_space
 from zoo.env.config import EnvConfig
 from zoo.env.errors import RAW, Place
-from zoo.env.interface import autoreset_name
+from zoo.env.interface import autoreset_of
 from zoo.env.stepping import ArrayReader, NextStep, RowRule, RowVectorEnv, copied_index
 
 
@@ -88,7 +88,7 @@ def _row_rules(
     env: gymnasium.vector.VectorEnv, cfg: EnvConfig, place: Place, action_space: Space, has_masks: bool
 ) -> list[RowRule]:
     """In the order in which they see a row: autoreset, raw rewards, masks, episodes that broke off."""
-    mode = autoreset_name(env.metadata.get('autoreset_mode'))
+    mode = autoreset_of(env)
     is_next, has_raw, restarts = mode == 'next_step', bool(env.metadata.get(RAW)), cfg.on_error == 'restart'
     if is_next and not (has_raw or has_masks or restarts):
         return [NextStep()]

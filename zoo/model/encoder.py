@@ -44,7 +44,7 @@ def checked_spec(spec: object, path: str = PATH) -> Any:
     return spec if isinstance(spec, str) else plain(section)
 
 
-EncoderSpec = Annotated[str | dict[str, Any], AfterValidator(checked_spec)]
+EncoderSpec = Annotated[str | dict[str, Any], AfterValidator(lambda spec: checked_spec(spec))]
 """How a config names an encoder: 'auto', a registered name, or {type: name, its fields}."""
 
 

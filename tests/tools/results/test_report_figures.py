@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip('matplotlib')
+
 from tests.real_runs import made_run, write_run
 from tests.tools.results.test_report import whole_run
 from zoo.core.errors import UserError
