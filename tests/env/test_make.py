@@ -43,6 +43,7 @@ def make(env_id: Any, **fields: Any) -> gymnasium.Env:
         ('CartPoel-v1', "unknown env 'CartPoel-v1': did you mean 'CartPole-v1' or 'CartPole-v0'?"),
         ('pendulum-v1', "did you mean 'Pendulum-v1'"),
         ('halfchetah-v5', "did you mean 'HalfCheetah-v5'"),
+        ('MiniGrid-Xyz-v0', "write env.id='minigrid:MiniGrid-Xyz-v0'."),
         ('qqq', "unknown env 'qqq': no known id is close. `zoo list envs` shows"),
         ('', "unknown env ''"),
         ('HalfCheetah-v3', "env 'HalfCheetah-v3' is too old for this gymnasium"),
@@ -278,3 +279,9 @@ def test_warnings_of_mujoco_go_to_the_log_and_into_no_file(
         env.step(np.zeros(6))
     assert any(record.levelname == 'WARNING' and 'unstable' in record.message for record in caplog.records)
     assert not list(tmp_path.iterdir())
+
+
+def test_id_of_a_package_that_is_not_installed_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    with pytest.raises(UnknownEnvError, match="pip install gymnasium-robotics, and write env.id='gymnasium_robotics:"):
+        make('FetchXyz-v9')

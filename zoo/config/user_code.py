@@ -63,9 +63,10 @@ def load_home(name: str, path: str) -> ModuleType:
     if is_in_file(name):
         file = Path(home).expanduser()
         if not file.is_file():
+            begin = f'; zoo init {home} writes one to start from' if path.startswith('env ') else ''
             raise ConfigError(
                 f'{path} names the file {str(file.absolute())!r}, which is not there; check the path, or where the file '
-                f'was moved, give its new one.'
+                f'was moved, give its new one{begin}.'
             )
         return import_module_or_file(str(file))
     try:

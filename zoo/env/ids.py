@@ -93,9 +93,9 @@ def _of_package(env_id: str) -> str | None:
     package = next((package for start, package in PACKAGES.items() if env_id.startswith(start)), None)
     if package is None:
         return None
-    install = '' if importlib.util.find_spec(package) else ', which is not installed,'
+    install = '' if importlib.util.find_spec(package) else f'pip install {package.replace("_", "-")}, and '
     return (
-        f'unknown env {env_id!r}: package {package!r}{install} registers such ids when it is imported; write '
+        f'unknown env {env_id!r}: package {package!r} registers such ids when it is imported; {install}write '
         f"env.id='{package}:{env_id}'."
     )
 
