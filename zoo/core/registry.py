@@ -320,6 +320,7 @@ SINK_REGISTRY: Registry[Any] = Registry(
         'csv': 'zoo.run.log.sinks',
         'jsonl': 'zoo.run.log.sinks',
         'mlflow': 'zoo.run.log.trackers',
+        'table': 'zoo.run.log.sinks',
         'tensorboard': 'zoo.run.log.tensorboard',
         'wandb': 'zoo.run.log.trackers',
     },

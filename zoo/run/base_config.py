@@ -42,10 +42,10 @@ class LoggerConfig(Section):
         description='evaluations between videos of one episode, videos/step_<env step>.mp4 in the run folder (extra video); '
         '0: none',
     )
-    console: Literal['auto', 'live', 'plain', 'off'] = Field(
+    console: Literal['auto', 'live', 'plain', 'table', 'off'] = Field(
         'auto',
-        description='progress on stderr: a live line, plain lines or none; auto: live on a terminal and in a notebook, '
-        'else plain',
+        description='progress on stderr: a live line, plain lines, a table of all metrics at each line of the log, or none; '
+        'auto: live on a terminal and in a notebook, else plain',
     )
     console_freq: float | None = Field(
         None, gt=0, description='seconds between updates of the console; null: 0.5 for live, 5 for plain'

@@ -178,7 +178,7 @@ class RunBuilder:
 
             self.stop_rules = StopRules(cfg.stop, ranks)
         self._videos = tool('Videos')(cfg) if leads and cfg.logger.video_freq else None
-        self._sinks = make_sinks(cfg.logger.sinks, cfg.logger.tensorboard) if leads else []
+        self._sinks = make_sinks(cfg.logger) if leads else []
         self._on_evaluation = on_evaluation if leads else None
 
     def make(self, policy: Policy | None, model: nn.Module | None, run_dir: Path | None) -> Parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -131,9 +132,29 @@ def test_sink_that_loses_its_connection_is_tried_again(tmp_path: Path, caplog: p
 
 
 def test_files_come_first_and_each_kind_once() -> None:
-    sinks = make_sinks([{'type': f'{HERE}:Notes'}, 'csv', 'jsonl', 'tensorboard'], tensorboard=True)
+    sinks = make_sinks(LoggerConfig(sinks=[{'type': f'{HERE}:Notes'}, 'csv', 'jsonl', 'tensorboard']))
     assert [type(sink).__name__ for sink in sinks] == ['JsonlSink', 'TensorBoardSink', 'CsvSink', 'Notes']
-    assert [type(sink).__name__ for sink in make_sinks([], tensorboard=False)] == ['JsonlSink']
+    assert [type(sink).__name__ for sink in make_sinks(LoggerConfig(tensorboard=False))] == ['JsonlSink']
+
+
+def test_table_on_the_console_has_all_metrics_of_a_line_by_their_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg = LoggerConfig(console='table', tensorboard=False)
+    with Logger(tmp_path, cfg, 'run', 100) as log:
+        log.write(20_000, {'eval/return_mean': -1.25, 'a': 12345.6, 'eval/x\x1b': math.nan, 'learn/kl': 0.000123456})
+    lines = [line for line in capsys.readouterr().err.splitlines() if 'wall_s' not in line]
+    assert lines == [
+        '-----------------------------',
+        '| env_step      |    20,000 |',
+        '| a             |    12,346 |',
+        '| eval/         |           |',
+        '|   return_mean |     -1.25 |',
+        '|   x\\x1b       |       nan |',
+        '| learn/        |           |',
+        '|   kl          | 0.0001235 |',
+        '-----------------------------',
+    ]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +167,7 @@ def test_files_come_first_and_each_kind_once() -> None:
 )
 def test_what_cannot_be_a_sink_is_refused(specs: list[Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        make_sinks(specs, tensorboard=False)
+        make_sinks(LoggerConfig.model_construct(sinks=specs, tensorboard=False))
 
 
 @pytest.mark.parametrize(

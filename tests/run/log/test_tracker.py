@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from zoo.config.section import Config, ConfigError
+from zoo.run.base_config import LoggerConfig
 from zoo.run.log.sinks import make_sinks
 from zoo.run.log.trackers import Tracker, flat
 
@@ -16,7 +17,7 @@ from zoo.run.log.trackers import Tracker, flat
 def test_missing_library_is_refused_with_its_extra(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # what import does where it is not installed
     with pytest.raises(ConfigError, match=rf"pip install '\.\[{name}\]'"):
-        make_sinks([name], tensorboard=False)
+        make_sinks(LoggerConfig(sinks=[name], tensorboard=False))
 
 
 class Own(Tracker):

@@ -115,7 +115,7 @@ ADDRESSES: dict[str, tuple[Any, ...]] = {
     'cluster.engine': ('auto', 'inline', 'process'),
     'cluster.learner_num': (1,),
     'cluster.working_dir': (None,),
-    'logger.sinks': ('csv', 'jsonl', 'tensorboard'),
+    'logger.sinks': ('csv', 'jsonl', 'table', 'tensorboard'),
 }
 """Keys of what is reached outside of this process and its run folder, with the values that reach nothing.
 

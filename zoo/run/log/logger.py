@@ -130,7 +130,7 @@ def in_notebook() -> bool:
 
 
 def make_console(
-    kind: Literal['auto', 'live', 'plain', 'off'], freq: float | None, exp_name: str, max_env_step: int
+    kind: Literal['auto', 'live', 'plain', 'table', 'off'], freq: float | None, exp_name: str, max_env_step: int
 ) -> Console | None:
     """The console of `logger.console`, with `freq` seconds between updates, None: 0.5 for live, 5 for plain."""
     if kind in ('auto', 'live') and in_notebook():
@@ -174,7 +174,7 @@ class Logger:
         run_cfg = run_cfg or Config({'exp_name': exp_name})
         self._start = time.monotonic()
         self._sinks: list[Any] = []
-        for sink in make_sinks(cfg.sinks, cfg.tensorboard) if sinks is None else sinks:
+        for sink in make_sinks(cfg) if sinks is None else sinks:
             with suppress(AttributeError):  # a class with __slots__ has its own
                 sink.env_step = start_env_step
             self._sinks.append(sink)

@@ -8,8 +8,9 @@ import io
 import json
 import math
 import os
+import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from zoo.config.messages import shown
 from zoo.config.section import ConfigError
 from zoo.core.files import is_in_place, open_without_link, whole_file
 from zoo.core.registry import SINK_REGISTRY
-from zoo.run.base_config import JobConfig
+from zoo.core.streams import visible
+from zoo.run.base_config import JobConfig, LoggerConfig
 
 
 class Sink:
@@ -96,20 +98,20 @@ class LineSink(FileSink):
         self._file.close()
 
 
-def make_sinks(specs: Sequence[Any], tensorboard: bool) -> list[Any]:
+def make_sinks(cfg: LoggerConfig) -> list[Any]:
     """The sinks of a run, not open yet: first metrics.jsonl, which every run has and others read.
 
-    Args: specs: `logger.sinks`; tensorboard: `logger.tensorboard`, which adds that sink.
     Raises: ConfigError if a library is not installed, a name is no class of a sink, or is named twice.
     """
-    names = [section_of(SINK_REGISTRY, spec, 'logger.sinks').type for spec in specs]
+    names = [section_of(SINK_REGISTRY, spec, 'logger.sinks').type for spec in cfg.sinks]
     for name, n in Counter(names).items():
         if n > 1 and name in SINK_REGISTRY:
             raise ConfigError(
                 f'logger.sinks names {name!r} {n} times but a run has one of a kind; leave out the others.'
             )
-    first = ['jsonl', *(['tensorboard'] if tensorboard or 'tensorboard' in names else [])]
-    rest = [spec for spec, name in zip(specs, names, strict=True) if name not in first]
+    first = ['jsonl', *(['tensorboard'] if cfg.tensorboard or 'tensorboard' in names else [])]
+    first += ['table'] if cfg.console == 'table' else []
+    rest = [spec for spec, name in zip(cfg.sinks, names, strict=True) if name not in first]
     sinks = [_make(spec) for spec in [*first, *rest]]
     return sorted(sinks, key=lambda sink: not isinstance(sink, FileSink))  # one that cannot be opened ends the run
 
@@ -209,6 +211,25 @@ class JsonlSink(LineSink):
         old = self._file
         self.begin()
         old.close()
+
+
+@SINK_REGISTRY.register('table')
+class TableSink(Sink):
+    """A table on stderr of the metrics of each line, by their groups; `logger.console: table` shows it for the console."""
+
+    def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
+        rows, group = [('env_step', f'{env_step:,}')], ''
+        for path in sorted(metrics, key=lambda path: ('/' in path, path)):
+            head, _, name = path.rpartition('/')
+            rows += [(visible(f'{head}/'), '')] if head != group else []
+            group, value = head, metrics[path]
+            number = f'{value:.4g}' if abs(value) < 1e4 else f'{value:,.0f}'
+            rows.append((visible(f'  {name}' if head else name), number))
+        left, right = (max(map(len, column)) for column in zip(*rows, strict=True))
+        rule = '-' * (left + right + 7)
+        lines = [rule, *(f'| {name:<{left}} | {value:>{right}} |' for name, value in rows), rule]
+        sys.stderr.write('\n'.join(lines) + '\n')
+        sys.stderr.flush()
 
 
 def _cut_log(path: Path, env_step: int) -> float:
