@@ -215,7 +215,7 @@ def test_values_found_in_pieces_equal_those_found_at_once(mode: str, monkeypatch
     rollout, found, sizes = collect(policy, MODES[mode]), [], []
     policy._model.value_head.register_forward_hook(lambda module, args, value: sizes.append(len(value)))
     for cells in (1 << 24, 7):
-        monkeypatch.setattr('zoo.policy.samples.CRITIC_CELLS', cells)
+        monkeypatch.setattr('zoo.policy.samples.PASS_CELLS', cells)
         found.append(policy.collect_mode.get_train_sample(rollout))
     n = sizes.pop(0)  # 13 x 2 rows, 2 that follow, and the final observations
     assert n >= 28 and sizes == [7] * (n // 7) + [n % 7] * bool(n % 7)

@@ -41,6 +41,9 @@ Obs = Tree
 """Observations: a tensor [..., *O], or for Dict and Tuple spaces a nested dict of such."""
 
 
+PASS_CELLS = 1 << 24  # numbers in the observations of one pass of the critic over a rollout: 64 MB of float32
+
+
 class Transition(TypedDict, total=False):
     """What `_process_transition` keeps of a rollout, each [T, B, ...]; `done` and `traj_flag` are never merged."""
 
@@ -70,6 +73,9 @@ class Sample(TypedDict, total=False):
     )
     state: State  # [S, ...], before the first row of each sequence; only for models with a state
     is_first: Tensor  # [S, L] bool, beside `state`
+
+
+STATE_COLUMNS = frozenset(('state', 'is_first', 'is_burned'))  # of sequences alone
 
 
 class Minibatch(Sample, total=False):

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.data import Columns, first_leaf, leaves, map_tensors
+from zoo.core.data import STATE_COLUMNS, Columns, first_leaf, leaves, map_tensors
 from zoo.core.errors import RunError, UserError
-from zoo.policy.sequences import STATE_COLUMNS
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from zoo.backend.executor import Found, Pass, Step
 from zoo.backend.precision import UpdatePrecision
 from zoo.config.components import make_part, name_of, part_of
 from zoo.config.schedule import Schedule, schedule_value
-from zoo.core.data import Columns, Metrics, Minibatch, leaves, map_tensors
+from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
 from zoo.policy.actor_critic import ActorCriticPolicy
@@ -36,7 +36,6 @@ from zoo.policy.gradient_steps import (
     value_loss_terms,
 )
 from zoo.policy.metrics import explained_variance
-from zoo.policy.samples import CRITIC_CELLS
 from zoo.policy.sequences import sequence_problem
 from zoo.rl_utils import kernels
 from zoo.rl_utils.check import Number
@@ -339,7 +338,7 @@ class PPGPolicy(ActorCriticPolicy):
         for optimizer in optimizers:
             optimizer.lr = self.rates['aux_learning_rate']
         order = self.passes.permutations(cfg.aux_train_epoch, memory.n_row, memory.device)
-        is_small = sum(x.numel() for _, x in leaves(columns['obs'])) <= CRITIC_CELLS
+        is_small = sum(x.numel() for _, x in leaves(columns['obs'])) <= PASS_CELLS
         data = Pass(columns, order, self._aux_rows, self.device, gather=memory.device == self.device and is_small)
         numbers = AuxNumbers(
             cfg.aux_bc_weight, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.precision, fixed.forward

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from zoo.config.components import make_part
 from zoo.core.data import (
+    PASS_CELLS,
     Columns,
     Obs,
     Rollout,
@@ -30,7 +31,6 @@ from zoo.policy.options.base import Estimated, UpdateOption
 from zoo.policy.sequences import SequenceConfig, as_sequences, rows_once
 from zoo.rl_utils.gae import gae_data, gae_estimate, normalize_advantage
 
-CRITIC_CELLS = 1 << 24  # numbers in the observations of one pass of the critic over a rollout: 64 MB of float32
 TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'state', 'is_first'))
 """Columns of a transition that no sample needs; all others, a policy's own too, become columns of the samples."""
 Critic = Callable[..., Tensor]
@@ -93,7 +93,7 @@ def in_pieces(critic: Critic, obs: Obs, state: State = None) -> Tensor:
     trees = [obs] if state is None else [obs, state]
     n = len(first_leaf(obs))
     n_cell = sum(x[0].numel() for _, x in leaves(obs)) if n else 1
-    n_row = max(CRITIC_CELLS // max(n_cell, 1), 1)
+    n_row = max(PASS_CELLS // max(n_cell, 1), 1)
     if n <= n_row:
         return critic(*trees)
     parts = zip(*(split_rows(tree, n_row) for tree in trees), strict=True)

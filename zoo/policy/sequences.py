@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from zoo.config.section import Section
 from zoo.core.data import (
+    STATE_COLUMNS,
     Columns,
     Obs,
     Rollout,
@@ -30,7 +31,6 @@ from zoo.core.data import (
 )
 
 C = TypeVar('C', bound=Columns)
-STATE_COLUMNS = frozenset(('state', 'is_first', 'is_burned'))
 
 
 class SequenceConfig(Section):
