@@ -43,8 +43,8 @@ def asymmetric_clip(
     gain = min(r A, clamp(r, 1 - c, 1 + high) A);   slope as 'clip'
     Source: Yu et al. 2025 (DAPO), arXiv:2503.14476.
     """
-    clipped = ratio.clamp(min=1 - clip_ratio).clamp(max=1 + high)
-    return torch.min(ratio * adv, clipped * adv)
+    gain, bound = ratio * adv, ratio.detach().clamp(min=1 - clip_ratio).clamp(max=1 + high) * adv
+    return torch.where(gain > bound, bound, gain)
 
 
 @SURROGATE_REGISTRY.register('spo')
