@@ -11,6 +11,7 @@ VENV ?= .venv
 CONFIG ?= cartpole_ppo
 ARGS ?=
 PYTEST_ARGS ?=
+CONSTRAINTS ?= constraints.txt
 
 BIN := $(VENV)/bin
 # Stamps: newer than setup.py, constraints.txt and the C sources means nothing to install.
@@ -18,7 +19,7 @@ NATIVE := $(wildcard zoo/backend/native/*.c zoo/backend/native/*.h zoo/backend/n
 CORE := $(VENV)/.installed-core
 TEST := $(VENV)/.installed-test
 DEV := $(VENV)/.installed-dev
-PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c $(CONSTRAINTS)
 
 # A virtual environment names its own folder and its Python: where the Python is gone, or zoo was installed from a
 # folder that this is not (any more), $(VENV) is made anew.
@@ -73,19 +74,19 @@ $(BIN)/python: $(ANEW)
 	$(PYTHON) -m venv $(if $(ANEW),--clear )$(VENV) || { rm -rf $(VENV); exit 1; }
 
 # torch first and alone: it is by far the largest, and an interrupted set-up then finds it installed.
-$(CORE): setup.py constraints.txt $(NATIVE) $(ANEW) | $(BIN)/python
+$(CORE): setup.py $(CONSTRAINTS) $(NATIVE) $(ANEW) | $(BIN)/python
 	@echo 'installing zoo into $(VENV) (first time: some minutes, mostly torch)'
 	$(PIP) torch
 	$(PIP) -e .
 	@touch $@
 
-$(TEST): setup.py constraints.txt $(NATIVE) $(ANEW) | $(BIN)/python
+$(TEST): setup.py $(CONSTRAINTS) $(NATIVE) $(ANEW) | $(BIN)/python
 	@echo 'installing zoo and what its fast tests need into $(VENV) (first time: some minutes, mostly torch)'
 	$(PIP) torch
 	$(PIP) -e '.[test]'
 	@touch $(CORE) $@
 
-$(DEV): setup.py constraints.txt $(NATIVE) $(ANEW) | $(BIN)/python
+$(DEV): setup.py $(CONSTRAINTS) $(NATIVE) $(ANEW) | $(BIN)/python
 	@echo 'installing zoo and its development tools into $(VENV) (first time: some minutes, mostly torch)'
 	$(PIP) torch
 	$(PIP) -e '.[box2d,mujoco,atari,procgen,dev]'

@@ -8,6 +8,7 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 NATIVE = runpy.run_path(str(HERE / 'zoo' / 'backend' / 'native' / 'build.py'))  # not imported: zoo needs torch
 VERSION = runpy.run_path(str(HERE / 'zoo' / 'core' / 'version.py'))['VERSION']
+# Floors: the fast tests pass with all of them on Python 3.10, see benchmarks/results/versions.md and .ci/versions.
 CORE = [
     'torch>=2.10',  # networks; older versions have a known hole in loading weights
     'numpy>=1.26',  # arrays of the environments, seed streams
