@@ -66,7 +66,7 @@ def records_of(name: str) -> list[dict[str, Any]]:
 def _gallery(entries: Sequence[Entry]) -> str:
     cards = [
         f'<a class="card" href="../configs/{entry.name}.html">{curve(entry.records)}'
-        f'<strong>{entry.name}</strong><span>{escape(_env(entry.config))}</span><span>{escape(_result(entry))}</span></a>'
+        f'<strong>{entry.name.replace("_", "_<wbr>")}</strong><span>{escape(_env(entry.config))}</span><span>{escape(_result(entry))}</span></a>'
         for entry in entries
     ]
     about = (

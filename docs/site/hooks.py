@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import gallery  # noqa: E402
 import links  # noqa: E402
 import reference  # noqa: E402
+
+NAME = re.compile(r'[._](?=\w[^<>]*</code>)')  # where a name in code may break
 
 
 def on_config(config: Any, **_: Any) -> Any:
@@ -45,6 +48,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """The script that lets search work in pages opened from a folder is the site's own, not one of another server."""
+    """The script that lets search work in pages opened from a folder is the site's own, not one of another server.
+
+    In tables, names break between their words alone: narrow pages have no room for the whole of 'policy.learn.clip_ratio'.
+    """
     up = '../' * page.url.count('/')
+    output = re.sub(r'<td.*?</td>', lambda cell: NAME.sub(r'\g<0><wbr>', cell[0]), output, flags=re.DOTALL)
     return output.replace('https://unpkg.com/iframe-worker/shim', f'{up}look/worker.js')
