@@ -252,6 +252,7 @@ def test_values_of_parts_are_described_as_names(key, wanted):
         ('logger.sinks', {'type': 'wandb'}, 'logger.sinks: [{type: wandb}]'),
         ('callbacks', 'my_module:Mine', 'callbacks: [my_module:Mine]'),
         ('policy.model.hidden_sizes', 64, 'policy.model.hidden_sizes: [64]'),
+        ('policy.model.hidden_sizes', '64,64', "'policy.model.hidden_sizes=[64,64]'"),
     ],
 )
 def test_item_in_place_of_a_list_is_told_the_form_of_the_list(key, value, written):
@@ -265,6 +266,11 @@ def test_item_in_place_of_a_list_is_told_the_form_of_the_list(key, value, writte
         resolve_config(config)
     (problem,) = error.value.problems
     assert problem.endswith(f'; write {written}.')
+
+
+def test_linear_schedule_in_the_form_of_rl_zoo3_is_told_that_of_zoo():
+    with pytest.raises(ConfigError, match=r'; write \{start: 2.5e-4, end: 0\}\.$'):
+        resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'learn': {'learning_rate': 'lin_2.5e-4'}}})
 
 
 def test_list_of_what_is_not_known_is_told_the_default():

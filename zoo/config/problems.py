@@ -117,7 +117,11 @@ def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str
     must = wanted.description if patterned else describe(wanted.annotation, wanted.metadata)
     whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
     whole = whole and 'an integer' in describe(wanted.annotation)
-    do = f'write {int(value)}' if whole else _as_list(path, value, wanted) or _advice(wanted)
+    line = (
+        re.fullmatch(r'lin_([\d.e-]+)', value) if isinstance(value, str) and 'start' in str(must) else None
+    )  # of rl-zoo3
+    form = f'write {{start: {line[1]}, end: 0}}' if line else _as_list(path, value, wanted)
+    do = f'write {int(value)}' if whole else form or _advice(wanted)
     return f'{path} is {got} but must be {must}; {do}.'
 
 
@@ -125,6 +129,8 @@ def _as_list(path: str, value: Any, wanted: FieldInfo) -> str:
     """What to write where a list is wanted and something that could be in it was given; '' for other values."""
     if get_origin(wanted.annotation) is not list or isinstance(value, bool | list):
         return ''
+    if isinstance(value, str) and ',' in value and value.isprintable():  # words of a command line
+        return f"write '{path}=[{value}]'"
     if isinstance(value, int | float | str):
         return f'write {path}: [{_written(path, value)}]' if len(shown(value)) < 60 else ''
     if not isinstance(value, dict) or path not in PARTS or len(shown(value)) >= 60:
