@@ -19,6 +19,7 @@ from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.env import EnvKwargsError, UnsupportedEnvError, check_env, make_env, make_vector_env
 from zoo.env.given import takes_one_seed
+from zoo.env.interface import autoreset_of
 
 
 def limits(num_envs: int, limit: int = 5) -> SyncVectorEnv:
@@ -292,3 +293,17 @@ def test_torch_tensors_of_a_vector_env_are_read() -> None:
             return obs, *map(torch.as_tensor, rest), info
 
     assert train(dict(id=Tensors, collector_env_num=4)).last_return == 5
+
+
+def test_autoreset_of_a_vector_env_is_its_own_whatever_others_did_to_the_metadata_of_the_class() -> None:
+    class Own(SyncVectorEnv):
+        """Says in its metadata how it resets."""
+
+        def __init__(self) -> None:
+            super().__init__([limit_env] * 2)
+            self.metadata = {**self.metadata, 'autoreset_mode': AutoresetMode.SAME_STEP}
+
+    given = SyncVectorEnv([limit_env] * 2)
+    given.metadata = {'autoreset_mode': AutoresetMode.SAME_STEP}  # as gymnasium 1.1 leaves it, once such a one was made
+    assert autoreset_of(given) == autoreset_of(gymnasium.vector.VectorWrapper(given)) == 'next_step'
+    assert autoreset_of(Own()) == 'same_step'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -63,7 +64,7 @@ def load_home(name: str, path: str) -> ModuleType:
     if is_in_file(name):
         file = Path(home).expanduser()
         if not file.is_file():
-            begin = f'; zoo init {home} writes one to start from' if path.startswith('env ') else ''
+            begin = f'; zoo init {shlex.quote(home)} writes one to start from' if path.startswith('env ') else ''
             raise ConfigError(
                 f'{path} names the file {str(file.absolute())!r}, which is not there; check the path, or where the file '
                 f'was moved, give its new one{begin}.'

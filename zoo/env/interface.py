@@ -37,9 +37,10 @@ def autoreset_name(mode: object) -> Autoreset:
 
 
 def autoreset_of(env: VectorEnv) -> Autoreset:
-    """The mode of a vector env: of gymnasium's own by its attribute, since their metadata may be those of several."""
-    mode = getattr(env, 'autoreset_mode', None)
-    return autoreset_name(mode if isinstance(mode, AutoresetMode) else env.metadata.get('autoreset_mode'))
+    """The mode of a vector env: of gymnasium's own by its attribute, since in 1.1 their metadata are those of all envs."""
+    is_own = type(env.unwrapped).__module__.startswith('gymnasium.vector.')
+    mode = getattr(env.unwrapped, 'autoreset_mode', None) if is_own else None
+    return autoreset_name(mode or env.metadata.get('autoreset_mode'))
 
 
 class AnyVectorEnv(ABC):

@@ -189,7 +189,8 @@ def _log_warnings_of_mujoco() -> None:
     with contextlib.suppress(ImportError):  # gymnasium says what is missing
         import mujoco
 
-        mujoco.set_mju_user_warning(lambda text: logger.log(levels['is deprecated' in text], 'MuJoCo: %s', text))
+        if mujoco.get_mju_user_warning() is None:
+            mujoco.set_mju_user_warning(lambda text: logger.log(levels['is deprecated' in text], 'MuJoCo: %s', text))
 
 
 def env_name(cfg: EnvConfig) -> str:

@@ -70,6 +70,7 @@ class SerialVectorEnv(SyncVectorEnv):
         env_fns = [partial(_make, env_fn, made_at(name, i)) for i, env_fn in enumerate(env_fns)]
         super().__init__(env_fns, copy=False, autoreset_mode=autoreset_mode)
         self.closed = False
+        self.metadata = {**self.metadata, 'autoreset_mode': autoreset_mode}
         self._name, self._restarts, self._timeout = name, restarts, timeout
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP

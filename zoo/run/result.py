@@ -56,7 +56,7 @@ class TrainResult:
         )
 
     def plot(self, metric: str | None = None, path: str | Path | None = None) -> Any:
-        """The curve of a metric of the run, as `zoo plot` draws it: a matplotlib Figure, which a notebook shows.
+        """The curve of a metric of the run, as `zoo plot` draws it: a matplotlib Figure.
 
         Args:
           metric: e.g. 'learn/entropy'; None: the return in evaluations, or in training where there was none.

@@ -49,8 +49,10 @@ class EnvWatch:
         self._told: tuple[Any, ...] | None = None  # the call that was warned of
 
     def __enter__(self) -> EnvWatch:
-        if hasattr(signal, 'pthread_sigmask'):  # Ray blocks Ctrl-C in its processes, which is not for them
-            self._was_blocked = SIGNAL in signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
+        if hasattr(signal, 'pthread_sigmask') and self._watched == threading.main_thread().ident:
+            # Ray blocks Ctrl-C in its processes, which is not for them
+            self._was_blocked = SIGNAL in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
         self._calls.is_watched = True
         self._thread = threading.Thread(target=self._run, name='env watch', daemon=True)
         self._thread.start()

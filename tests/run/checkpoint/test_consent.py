@@ -126,6 +126,13 @@ def test_code_that_trust_loads_may_register_what_the_config_names(folder: Path) 
     assert resume(crafted(folder / 'c', change), trust=True).env_step > 152
 
 
+def test_error_of_a_file_that_trust_loads_is_said_as_it_is(folder: Path) -> None:
+    (folder / 'broken_of_test.py').write_text("raise RuntimeError('the simulator is not there')")
+    path = with_value(folder / 'c', 'meta.config.env.id', f'{folder}/broken_of_test.py:make')
+    with pytest.raises(UserError, match='line 1 with RuntimeError: the simulator is not there'):
+        resume(path, trust=True)
+
+
 def test_consent_to_a_module_is_none_to_another(folder: Path) -> None:
     path = with_value(folder / 'c', 'meta.config.env.id', 'trap_of_test:make')
     for words in (['trap'], ['trap_of_test.inner'], ['os'], [], False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -54,6 +55,7 @@ def _complete(line: str, tmp_path: Path) -> list[str]:
         ('zoo eval run --stoch', '--stochastic'),
         ('zoo eval pend', 'pendulum'),
         ('zoo compare la', 'last'),
+        ('zoo init --kind po', 'policy'),
     ],
 )
 def test_words_are_completed(line: str, found: str, tmp_path: Path) -> None:
@@ -73,5 +75,6 @@ def test_keys_are_kept_until_a_file_that_they_are_from_changes(tmp_path: Path) -
 
     os.utime(config, ns=(2**62, 2**62))
     assert _complete(line, tmp_path) == ['policy.learn.surrogate=']
-    kept.write_text('[1]')
-    assert _complete(line, tmp_path) == ['policy.learn.surrogate=']
+    for odd in ('[1]', json.dumps({str(config): 1}), json.dumps({str(config): {}})):
+        kept.write_text(odd)
+        assert _complete(line, tmp_path) == ['policy.learn.surrogate=']

@@ -177,7 +177,8 @@ def check_names(
 ) -> None:
     """Checks that the user consents to all code and addresses in sections of a checkpoint's config; imports only such code.
 
-    Args: without: keys of these sections that are not used, with all below them.
+    Args: trust: True: no consent is needed, and what these sections name is imported at once, since it may register other
+        names of the config; without: keys of these sections that are not used, with all below them.
     Neither needs consent if an override replaces it, or if a config of the user's own had it in this process.
     Raises: CheckpointError for the first one without consent; it says what to type.
     """
@@ -190,9 +191,9 @@ def check_names(
     ]
     if trust is True:
         for path, name in names:
-            if CODE_PATH.fullmatch(path):
-                with suppress(ModuleNotFoundError, ConfigError):  # making the env says so
-                    load_home(name, '')  # it may register other names of the config
+            if CODE_PATH.fullmatch(path) and (not is_in_file(name) or os.path.isfile(split_name(name)[0])):
+                with suppress(ModuleNotFoundError):  # making the env says so
+                    load_home(name, path)  # it may register other names of the config
         return
     if trust and not (isinstance(trust, list | tuple) and all(isinstance(name, str) for name in trust)):
         raise UserError(f'trust is {shown(repr(trust))} but must be True or a list of modules')

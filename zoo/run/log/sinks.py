@@ -219,11 +219,11 @@ class TableSink(Sink):
 
     def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
         rows, group = [('env_step', f'{env_step:,}')], ''
-        for path in sorted(metrics, key=lambda path: ('/' in path, path)):
+        for path in sorted(metrics, key=lambda path: path.rpartition('/')[::2]):
             head, _, name = path.rpartition('/')
             rows += [(visible(f'{head}/'), '')] if head != group else []
             group, value = head, metrics[path]
-            number = f'{value:.4g}' if abs(value) < 1e4 else f'{value:,.0f}'
+            number = f'{value:.4g}' if abs(value) < 9999.5 else f'{value:,.0f}'
             rows.append((visible(f'  {name}' if head else name), number))
         left, right = (max(map(len, column)) for column in zip(*rows, strict=True))
         rule = '-' * (left + right + 7)

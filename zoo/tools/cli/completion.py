@@ -40,13 +40,13 @@ def complete(parser: argparse.ArgumentParser) -> None:
     known: dict[str, Any] = {
         'config': _configs,
         'overrides': _overrides,
-        'env': lambda **_: _kept('', _envs),
+        'env': lambda **_: _kept('--env', _envs),
         'kind': lambda action, **_: (action.help or '').split(', '),
-        **dict.fromkeys(('checkpoint', 'runs', 'folders', 'resume'), _runs),
+        **dict.fromkeys(('checkpoint', 'runs'), _runs),
     }
     for command in commands.choices.values():
         for action in command._actions:
-            if action.dest in known:
+            if action.dest in known and not action.choices:
                 action.completer = known[action.dest]
     argcomplete.autocomplete(parser)
 
@@ -71,7 +71,8 @@ def _overrides(prefix: str, parsed_args: argparse.Namespace, **_: object) -> lis
     """Keys of the config, once the words before name one, an env or a run."""
     if not any(getattr(parsed_args, name, None) for name in ('config', 'env', 'resume')):
         return []
-    return [f'{key}=' for key in _kept(parsed_args.config or 'CartPole-v1', lambda: keys_of(parsed_args.config))]
+    config = parsed_args.config if parsed_args.config and '=' not in parsed_args.config else None
+    return [f'{key}=' for key in _kept(config or 'CartPole-v1', lambda: keys_of(config))]
 
 
 def _envs() -> list[str]:
@@ -83,19 +84,19 @@ def _envs() -> list[str]:
 def _kept(name: str, words: Callable[[], list[str]]) -> list[str]:
     """The words, which take torch or gymnasium to find, from the user's cache until a file that they are from changes."""
     zoo, file = Path(__file__).parents[2], Path(name).resolve()
-    sources = [*zoo.rglob('*.py'), zoo.parent / 'dizoo_configs' / f'{name}_config.py', file]
+    key = str(file) if file.is_file() else name
+    sources = [*zoo.rglob('*.py'), zoo.parent / 'dizoo_configs' / f'{name}_config.py', Path(key)]
     sources.append(Path(sysconfig.get_path('purelib')))  # what is installed registers envs
     stamp = [str(zoo), max(path.stat().st_mtime_ns for path in sources if path.exists())]
     cache = Path(os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache'), 'zoo', 'completions.json')
-    key = str(file) if file.is_file() else name
-    try:
+    kept: dict[str, Any] = {}
+    with suppress(OSError, ValueError, TypeError, LookupError):
         kept = dict(json.loads(cache.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        kept = {}
-    if kept.get(key, {}).get('stamp') != stamp:
-        kept[key] = {'stamp': stamp, 'words': words()}
-        with suppress(OSError):
-            cache.parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(cache) as out:
-                out.write(json.dumps(kept).encode())
+        if kept[key]['stamp'] == stamp:
+            return kept[key]['words']
+    kept[key] = {'stamp': stamp, 'words': words()}
+    with suppress(OSError):
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(cache) as out:
+            out.write(json.dumps(kept).encode())
     return kept[key]['words']
