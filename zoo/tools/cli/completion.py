@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sysconfig
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
     known: dict[str, Any] = {
         'config': _configs,
         'overrides': _overrides,
-        'env': lambda **_: _kept('--env', _envs),
+        'env': lambda **_: _kept('--env', partial(_called, 'zoo.env', 'known_ids')),
         'kind': lambda action, **_: (action.help or '').split(', '),
         **dict.fromkeys(('checkpoint', 'runs'), _runs),
     }
@@ -55,9 +57,10 @@ def _configs(prefix: str, **_: object) -> list[str]:
     """Bundled configs, and files."""
     from argcomplete.completers import FilesCompleter
 
-    from zoo.config.source import bundled_configs
-
-    return [*bundled_configs(), *FilesCompleter(('py', 'yaml', 'yml'))(prefix)]
+    return [
+        *_kept('CONFIG', partial(_called, 'zoo.config.source', 'bundled_configs')),
+        *FilesCompleter(('py', 'yaml', 'yml'))(prefix),
+    ]
 
 
 def _runs(prefix: str, **_: object) -> list[str]:
@@ -75,18 +78,16 @@ def _overrides(prefix: str, parsed_args: argparse.Namespace, **_: object) -> lis
     return [f'{key}=' for key in _kept(config or 'CartPole-v1', lambda: keys_of(config))]
 
 
-def _envs() -> list[str]:
-    from zoo.env import known_ids
-
-    return known_ids()
+def _called(module: str, name: str) -> list[str]:
+    return list(getattr(importlib.import_module(module), name)())
 
 
 def _kept(name: str, words: Callable[[], list[str]]) -> list[str]:
     """The words, which take torch or gymnasium to find, from the user's cache until a file that they are from changes."""
     zoo, file = Path(__file__).parents[2], Path(name).resolve()
     key = str(file) if file.is_file() else name
-    sources = [*zoo.rglob('*.py'), zoo.parent / 'dizoo_configs' / f'{name}_config.py', Path(key)]
-    sources.append(Path(sysconfig.get_path('purelib')))  # what is installed registers envs
+    configs, installed = zoo.parent / 'dizoo_configs', Path(sysconfig.get_path('purelib'))  # packages register envs
+    sources = [*zoo.rglob('*.py'), configs, configs / f'{name}_config.py', installed, Path(key)]
     stamp = [str(zoo), max(path.stat().st_mtime_ns for path in sources if path.exists())]
     cache = Path(os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache'), 'zoo', 'completions.json')
     kept: dict[str, Any] = {}
