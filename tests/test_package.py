@@ -28,6 +28,7 @@ CONFIGS = sorted(path for path in (REPO / 'dizoo_configs').glob('*.py') if path.
 SOURCES = sorted((REPO / 'zoo').rglob('*.py')) + CONFIGS
 MODULE_OF = {'pyyaml': 'yaml', 'tensorboardx': 'tensorboardX'}  # where the import is not named as the package
 EXTRA_OF_MODULE = {  # loaded by what needs them only
+    'mujoco': ('mujoco', 'mujoco'),
     'ray': ('ray', 'ray'),
     'optuna': ('sweep', 'optuna'),
     'matplotlib': ('plot', 'matplotlib'),
