@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.data import leaves
-from zoo.core.errors import UserError, brief
+from zoo.core.errors import UserError, brief, of_entry
 
 Raw = Any
 """What an env gives or takes: numbers, arrays, tensors, or nested dicts and tuples of them."""
@@ -215,7 +215,7 @@ def _to_tensor(space: Space, obs: Raw, device: torch.device | str, optional: tup
             free = ', '.join(repr(name) for name in space.spaces if name in optional)
             may = f' ({free} may be missing)' if free else ''
             raise UserError(
-                f'the observation{_of(path)} {what} but must have {", ".join(map(repr, required))}{may}; pass what the '
+                f'the observation{of_entry(path)} {what} but must have {", ".join(map(repr, required))}{may}; pass what the '
                 'env gave'
             )
         return {
@@ -223,7 +223,7 @@ def _to_tensor(space: Space, obs: Raw, device: torch.device | str, optional: tup
             for name, each in space.spaces.items()
             if name in given
         }
-    return torch.as_tensor(leaf_to_array(space, obs, _of(path)), device=device)
+    return torch.as_tensor(leaf_to_array(space, obs, of_entry(path)), device=device)
 
 
 def leaf_to_array(space: Leaf, obs: Raw, of: str = '') -> np.ndarray:
@@ -268,7 +268,3 @@ def _indices(array: np.ndarray, obs: Raw, of: str, n: np.ndarray, start: np.ndar
             f'the observation{of} {brief(obs)} lies outside {start} .. {start + n - 1}; pass what the env gave'
         )
     return array.astype(np.int64) - start
-
-
-def _of(path: str) -> str:
-    return f' {path!r}' if path else ''

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from zoo.core.action_map import Action, Actions
-from zoo.core.errors import RunError, UserError, show_error
+from zoo.core.errors import RunError, UserError, of_entry, show_error
 from zoo.core.spaces import ACTION_MASK
 
 CONSTRUCTION_CALLS = 10.0  # how many times as long as a step the construction of an env may take
@@ -206,11 +206,6 @@ class Place:
     def error(self, index: int | None, got: str, wanted: str, do: str) -> EnvContractError:
         """The EnvContractError of the env at `index`, or of the whole vector where that is None."""
         return EnvContractError(f'{self.of(index)}: {got}, wanted {wanted}; {do}.')
-
-
-def of_entry(path: str) -> str:
-    """How messages name the entry of an observation after the word; '' for one that is no Dict."""
-    return f' {path!r}' if path else ''
 
 
 EACH_S = 1.0  # seconds that an env has at least, however long the others took

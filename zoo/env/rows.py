@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from zoo.core.data import BlockField, Obs, StepBlock
+from zoo.core.errors import of_entry
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, obs_dtype
-from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError, EnvContractError, Place, of_entry
+from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError, EnvContractError, Place
 from zoo.env.masks import ChoiceCheck, as_bits
 from zoo.env.stepping import ArrayReader, RowRule, RowVectorEnv
 

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from zoo.core.action_map import Action, ActionMap
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, of_entry
 from zoo.core.spaces import (
     ACTION_MASK,
     Box,
@@ -48,7 +48,6 @@ from zoo.env.errors import (
     close_in_time,
     entries_of,
     env_call,
-    of_entry,
     show_value,
 )
 from zoo.env.families.family import EnvFamily

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.core.action_map import action_width
 from zoo.core.data import Obs, StepBlock, Timestep, leaves, map_tensors
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, of_entry
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.spaces import (
     ACTION_MASK,
@@ -31,14 +31,7 @@ from zoo.core.spaces import (
 from zoo.env.adapter import space_fault
 from zoo.env.attributes import EnvCommand, apply
 from zoo.env.config import EnvConfig
-from zoo.env.errors import (
-    BrokenContractError,
-    EnvContractError,
-    EnvError,
-    Place,
-    UnsupportedEnvError,
-    of_entry,
-)
+from zoo.env.errors import BrokenContractError, EnvContractError, EnvError, Place, UnsupportedEnvError
 from zoo.env.families.family import EnvRequest, env_family
 from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import explaining
