@@ -238,13 +238,15 @@ def leaf_to_array(space: Leaf, obs: Raw, of: str = '') -> np.ndarray:
         raise UserError(
             f'the observation{of} has shape {array.shape} but must have {space.shape}, or be a batch of such'
         )
-    if isinstance(space, Discrete):
-        return _indices(array, obs, of, np.array(space.n), np.array(space.start))
-    if isinstance(space, MultiDiscrete):
+    if isinstance(space, Discrete | MultiDiscrete):
         if array.dtype.kind not in 'iu':
             raise UserError(f'the observation{of} is of {array.dtype} but must be integers; pass what the env gave')
-        nvec, start = (np.array(x).reshape(space.shape) for x in (space.nvec, space.start))
-        return _indices(array, obs, of, nvec, start)
+        n, start = (np.reshape(x, space.shape) for x in (n_values(space), space.start))
+        if np.any(array < start) or np.any(array >= start + n):
+            raise UserError(
+                f'the observation{of} {brief(obs)} lies outside {start} .. {start + n - 1}; pass what the env gave'
+            )
+        return array.astype(np.int64) - start
     if isinstance(space, MultiBinary):
         if array.dtype.kind not in 'biuf' or not np.isin(array, (0, 1)).all():
             raise UserError(f'the observation{of} {brief(obs)} must be zeros and ones; pass what the env gave')
@@ -260,11 +262,3 @@ def leaf_to_array(space: Leaf, obs: Raw, of: str = '') -> np.ndarray:
     if not np.isfinite(array).all():
         raise UserError(f'the observation{of} {brief(obs)} is not finite; a policy can only act on numbers')
     return array
-
-
-def _indices(array: np.ndarray, obs: Raw, of: str, n: np.ndarray, start: np.ndarray) -> np.ndarray:
-    if np.any(array < start) or np.any(array >= start + n):
-        raise UserError(
-            f'the observation{of} {brief(obs)} lies outside {start} .. {start + n - 1}; pass what the env gave'
-        )
-    return array.astype(np.int64) - start
