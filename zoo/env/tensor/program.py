@@ -83,9 +83,8 @@ class StepProgram:
     def carry(self, fresh: Fresh) -> Carry:
         """The start of all B envs."""
         zero = torch.zeros(self._n_env, dtype=torch.int64, device=self._device)
-        return Carry(
-            fresh.state, zero, zero.float(), zero.clone()
-        )  # one tensor in two places would need a second graph
+        # a clone: one tensor in two places would need a second graph
+        return Carry(fresh.state, zero, zero.float(), zero.clone())
 
     def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, StepOutcome]:
         """
