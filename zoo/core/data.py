@@ -69,7 +69,7 @@ class Sample(TypedDict, total=False):
     adv: Tensor  # [N]
     return_: Tensor  # [N], in return units
     weight: (
-        Tensor  # [N], mean 1, only where rows differ: losses are mean(x * weight), statistics take rows of weight > 0
+        Tensor  # [N], mean 1, only where rows differ: losses are mean(x * weight), statistics of rows with weight > 0
     )
     state: State  # [S, ...], before the first row of each sequence; only for models with a state
     is_first: Tensor  # [S, L] bool, beside `state`

@@ -34,6 +34,11 @@ def brief(value: object) -> str:
     return ' '.join(reprlib.repr(value).split())
 
 
+def of_entry(path: str) -> str:
+    """How messages name the entry of an observation after the word; '' for one that is no Dict."""
+    return f' {path!r}' if path else ''
+
+
 def env_failure(error: BaseException) -> str | None:
     """What an env's own code raised, as a sentence with env, index, step and line; None for all other exceptions."""
     where, at = getattr(error, 'env_place', (None, None))

@@ -188,117 +188,93 @@ def tool(name: str) -> Any:
     return getattr(importlib.import_module('zoo.tools'), name)
 
 
+def homes(modules: Mapping[str, str]) -> dict[str, str]:
+    """{name: the module that registers it}, from {module: its names, with spaces between them}."""
+    return {name: module for module, names in modules.items() for name in names.split()}
+
+
 POLICY_REGISTRY: Registry[Any] = Registry(
     'policy',
     'zoo.policies',
-    {
-        'a2c': 'zoo.policy.variants.a2c',
-        'dna': 'zoo.policy.variants.published',
-        'dqn': 'zoo.policy.variants.dqn',
-        'impala': 'zoo.policy.variants.a2c',
-        'pg': 'zoo.policy.variants.pg',
-        'ppg': 'zoo.policy.ppg',
-        'ppg_ewma': 'zoo.policy.variants.published',
-        'ppg_offpolicy': 'zoo.policy.variants.offpolicy',
-        'ppg_reloaded': 'zoo.policy.variants.published',
-        'ppo': 'zoo.policy.ppo',
-        'ppo_ewma': 'zoo.policy.variants.published',
-        'ppo_ewma_offpolicy': 'zoo.policy.variants.offpolicy',
-        'ppo_offpolicy': 'zoo.policy.variants.offpolicy',
-        'spo': 'zoo.policy.variants.published',
-    },
+    homes(
+        {
+            'zoo.policy.ppg': 'ppg',
+            'zoo.policy.ppo': 'ppo',
+            'zoo.policy.variants.a2c': 'a2c impala',
+            'zoo.policy.variants.dqn': 'dqn',
+            'zoo.policy.variants.offpolicy': 'ppg_offpolicy ppo_ewma_offpolicy ppo_offpolicy',
+            'zoo.policy.variants.pg': 'pg',
+            'zoo.policy.variants.published': 'dna ppg_ewma ppg_reloaded ppo_ewma spo',
+        }
+    ),
 )
-MODEL_REGISTRY: Registry[Any] = Registry(
-    'model',
-    'zoo.models',
-    {
-        'ppg': 'zoo.model.actor_critic',
-        'vac': 'zoo.model.actor_critic',
-    },
-)
+MODEL_REGISTRY: Registry[Any] = Registry('model', 'zoo.models', homes({'zoo.model.actor_critic': 'ppg vac'}))
 ENCODER_REGISTRY: Registry[Any] = Registry(
     'encoder',
     'zoo.encoders',
-    {
-        'cnn': 'zoo.model.cnn',
-        'flat': 'zoo.model.layers',
-        'impala': 'zoo.model.cnn',
-        'mlp': 'zoo.model.layers',
-        'multi': 'zoo.model.multi',
-        'nature': 'zoo.model.cnn',
-        'simba': 'zoo.model.simba',
-    },
+    homes(
+        {
+            'zoo.model.cnn': 'cnn impala nature',
+            'zoo.model.layers': 'flat mlp',
+            'zoo.model.multi': 'multi',
+            'zoo.model.simba': 'simba',
+        }
+    ),
 )
 ENV_REGISTRY: Registry[Any] = Registry(
     'env',
     'zoo.envs',
-    {
-        'any_space': 'zoo.env.toy.targets',
-        'atari': 'zoo.env.families.atari',
-        'cartpole_no_velocity': 'zoo.env.toy.memory',
-        'envpool': 'zoo.env.families.envpool',
-        'minigrid_memory_s7': 'zoo.env.families.minigrid_memory',
-        'one_step': 'zoo.env.toy.targets',
-        'procgen': 'zoo.env.families.procgen',
-        'random_masks': 'zoo.env.toy.targets',
-        'remember_cue': 'zoo.env.toy.memory',
-        'tiny_bricks': 'zoo.env.toy.bricks',
-        'torch': 'zoo.env.tensor.vector',
-    },
+    homes(
+        {
+            'zoo.env.families.atari': 'atari',
+            'zoo.env.families.envpool': 'envpool',
+            'zoo.env.families.minigrid_memory': 'minigrid_memory_s7',
+            'zoo.env.families.procgen': 'procgen',
+            'zoo.env.tensor.vector': 'torch',
+            'zoo.env.toy.bricks': 'tiny_bricks',
+            'zoo.env.toy.memory': 'cartpole_no_velocity remember_cue',
+            'zoo.env.toy.targets': 'any_space one_step random_masks',
+        }
+    ),
 )
 BUFFER_REGISTRY: Registry[Any] = Registry(
-    'buffer',
-    'zoo.buffers',
-    {'multi': 'zoo.buffer.replay', 'replay': 'zoo.buffer.replay', 'rollout': 'zoo.buffer.rollout'},
+    'buffer', 'zoo.buffers', homes({'zoo.buffer.replay': 'multi replay', 'zoo.buffer.rollout': 'rollout'})
 )
 DISTRIBUTION_REGISTRY: Registry[Any] = Registry(
     'distribution',
     'zoo.distributions',
-    {
-        'bernoulli': 'zoo.rl_utils.distributions.bernoulli',
-        'beta': 'zoo.rl_utils.distributions.beta',
-        'categorical': 'zoo.rl_utils.distributions.categorical',
-        'composite': 'zoo.rl_utils.distributions.composite',
-        'gaussian': 'zoo.rl_utils.distributions.gaussian',
-        'gsde': 'zoo.rl_utils.distributions.gaussian',
-        'multi_categorical': 'zoo.rl_utils.distributions.categorical',
-        'squashed_gaussian': 'zoo.rl_utils.distributions.gaussian',
-    },
+    homes(
+        {
+            'zoo.rl_utils.distributions.bernoulli': 'bernoulli',
+            'zoo.rl_utils.distributions.beta': 'beta',
+            'zoo.rl_utils.distributions.categorical': 'categorical multi_categorical',
+            'zoo.rl_utils.distributions.composite': 'composite',
+            'zoo.rl_utils.distributions.gaussian': 'gaussian gsde squashed_gaussian',
+        }
+    ),
 )
 SURROGATE_REGISTRY: Registry[Any] = Registry(
     'surrogate',
     'zoo.surrogates',
-    {
-        'clip': 'zoo.rl_utils.ppo',
-        **dict.fromkeys(
-            ('a2c', 'asymmetric_clip', 'awr', 'cispo', 'dpo', 'none', 'rollback', 'spo'), 'zoo.rl_utils.surrogates'
-        ),
-    },
+    homes(
+        {'zoo.rl_utils.ppo': 'clip', 'zoo.rl_utils.surrogates': 'a2c asymmetric_clip awr cispo dpo none rollback spo'}
+    ),
 )
 VALUE_LOSS_REGISTRY: Registry[Any] = Registry(
     'value loss',
     'zoo.value_losses',
-    {
-        'mse': 'zoo.rl_utils.ppo',
-        **dict.fromkeys(('clip', 'error_clip', 'hl_gauss', 'huber', 'two_hot'), 'zoo.rl_utils.value_losses'),
-    },
+    homes({'zoo.rl_utils.ppo': 'mse', 'zoo.rl_utils.value_losses': 'clip error_clip hl_gauss huber two_hot'}),
 )
 PENALTY_REGISTRY: Registry[Any] = Registry('penalty', 'zoo.penalties', ('zoo.rl_utils.penalties',))
 ESTIMATOR_REGISTRY: Registry[Any] = Registry(
     'estimator',
     'zoo.estimators',
-    {'gae': 'zoo.rl_utils.gae', **dict.fromkeys(('n_step', 'returns', 'vtrace'), 'zoo.rl_utils.estimators')},
+    homes({'zoo.rl_utils.estimators': 'n_step returns vtrace', 'zoo.rl_utils.gae': 'gae'}),
 )
 OPTIMIZER_REGISTRY: Registry[Any] = Registry('optimizer', 'zoo.optimizers', ('zoo.rl_utils.optimizers',))
 EXPLORATION_REGISTRY: Registry[Any] = Registry('exploration', 'zoo.explorations', ('zoo.rl_utils.exploration',))
 DRAW_REGISTRY: Registry[Any] = Registry(
-    'draw',
-    'zoo.draws',
-    {
-        'in_order': 'zoo.policy.options.draws',
-        'prioritized': 'zoo.policy.options.draws',
-        'shuffle': 'zoo.policy.passes',
-    },
+    'draw', 'zoo.draws', homes({'zoo.policy.options.draws': 'in_order prioritized', 'zoo.policy.passes': 'shuffle'})
 )
 PROXIMAL_REGISTRY: Registry[Any] = Registry(
     'proximal policy', 'zoo.proximal_policies', ('zoo.policy.options.off_policy_correction',)
@@ -316,14 +292,13 @@ PIPELINE_REGISTRY: Registry[Any] = Registry('pipeline', 'zoo.pipelines', ('zoo.r
 SINK_REGISTRY: Registry[Any] = Registry(
     'sink',
     'zoo.sinks',
-    {
-        'csv': 'zoo.run.log.sinks',
-        'jsonl': 'zoo.run.log.sinks',
-        'mlflow': 'zoo.run.log.trackers',
-        'table': 'zoo.run.log.sinks',
-        'tensorboard': 'zoo.run.log.tensorboard',
-        'wandb': 'zoo.run.log.trackers',
-    },
+    homes(
+        {
+            'zoo.run.log.sinks': 'csv jsonl table',
+            'zoo.run.log.tensorboard': 'tensorboard',
+            'zoo.run.log.trackers': 'mlflow wandb',
+        }
+    ),
     takes_code=True,
 )
 STOP_REGISTRY: Registry[Any] = Registry(

@@ -18,12 +18,12 @@ def stream(seed: int, *name: int | str) -> np.random.SeedSequence:
 def child_seeds(seed: np.random.SeedSequence | int, first: int, n: int) -> list[int]:
     """One 31-bit int (some simulators take no more) for each of `n` children of a seed sequence, from `first` on."""
     parent = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    # spawn() would count up, and give other children the next time
-    children = (
-        np.random.SeedSequence(parent.entropy, spawn_key=(*parent.spawn_key, i), pool_size=parent.pool_size)
-        for i in range(first, first + n)
-    )
-    return [int(child.generate_state(1)[0]) >> 1 for child in children]
+    return [int(child_of(parent, i).generate_state(1)[0]) >> 1 for i in range(first, first + n)]
+
+
+def child_of(parent: np.random.SeedSequence, i: int) -> np.random.SeedSequence:
+    """The i-th child of a seed sequence; spawn() would count up, and give other children the next time."""
+    return np.random.SeedSequence(parent.entropy, spawn_key=(*parent.spawn_key, i), pool_size=parent.pool_size)
 
 
 def torch_generator(seed: int, name: str, device: torch.device | None = None) -> torch.Generator:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.data import leaves
-from zoo.core.errors import UserError, brief
+from zoo.core.errors import UserError, brief, of_entry
 
 Raw = Any
 """What an env gives or takes: numbers, arrays, tensors, or nested dicts and tuples of them."""
@@ -215,7 +215,7 @@ def _to_tensor(space: Space, obs: Raw, device: torch.device | str, optional: tup
             free = ', '.join(repr(name) for name in space.spaces if name in optional)
             may = f' ({free} may be missing)' if free else ''
             raise UserError(
-                f'the observation{_of(path)} {what} but must have {", ".join(map(repr, required))}{may}; pass what the '
+                f'the observation{of_entry(path)} {what} but must have {", ".join(map(repr, required))}{may}; pass what the '
                 'env gave'
             )
         return {
@@ -223,7 +223,7 @@ def _to_tensor(space: Space, obs: Raw, device: torch.device | str, optional: tup
             for name, each in space.spaces.items()
             if name in given
         }
-    return torch.as_tensor(leaf_to_array(space, obs, _of(path)), device=device)
+    return torch.as_tensor(leaf_to_array(space, obs, of_entry(path)), device=device)
 
 
 def leaf_to_array(space: Leaf, obs: Raw, of: str = '') -> np.ndarray:
@@ -238,13 +238,15 @@ def leaf_to_array(space: Leaf, obs: Raw, of: str = '') -> np.ndarray:
         raise UserError(
             f'the observation{of} has shape {array.shape} but must have {space.shape}, or be a batch of such'
         )
-    if isinstance(space, Discrete):
-        return _indices(array, obs, of, np.array(space.n), np.array(space.start))
-    if isinstance(space, MultiDiscrete):
+    if isinstance(space, Discrete | MultiDiscrete):
         if array.dtype.kind not in 'iu':
             raise UserError(f'the observation{of} is of {array.dtype} but must be integers; pass what the env gave')
-        nvec, start = (np.array(x).reshape(space.shape) for x in (space.nvec, space.start))
-        return _indices(array, obs, of, nvec, start)
+        n, start = (np.reshape(x, space.shape) for x in (n_values(space), space.start))
+        if np.any(array < start) or np.any(array >= start + n):
+            raise UserError(
+                f'the observation{of} {brief(obs)} lies outside {start} .. {start + n - 1}; pass what the env gave'
+            )
+        return array.astype(np.int64) - start
     if isinstance(space, MultiBinary):
         if array.dtype.kind not in 'biuf' or not np.isin(array, (0, 1)).all():
             raise UserError(f'the observation{of} {brief(obs)} must be zeros and ones; pass what the env gave')
@@ -260,15 +262,3 @@ def leaf_to_array(space: Leaf, obs: Raw, of: str = '') -> np.ndarray:
     if not np.isfinite(array).all():
         raise UserError(f'the observation{of} {brief(obs)} is not finite; a policy can only act on numbers')
     return array
-
-
-def _indices(array: np.ndarray, obs: Raw, of: str, n: np.ndarray, start: np.ndarray) -> np.ndarray:
-    if np.any(array < start) or np.any(array >= start + n):
-        raise UserError(
-            f'the observation{of} {brief(obs)} lies outside {start} .. {start + n - 1}; pass what the env gave'
-        )
-    return array.astype(np.int64) - start
-
-
-def _of(path: str) -> str:
-    return f' {path!r}' if path else ''

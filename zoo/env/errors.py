@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from zoo.core.action_map import Action, Actions
-from zoo.core.errors import RunError, UserError, show_error
+from zoo.core.errors import RunError, UserError, of_entry, show_error
 from zoo.core.spaces import ACTION_MASK
 
 CONSTRUCTION_CALLS = 10.0  # how many times as long as a step the construction of an env may take
@@ -206,11 +206,6 @@ class Place:
     def error(self, index: int | None, got: str, wanted: str, do: str) -> EnvContractError:
         """The EnvContractError of the env at `index`, or of the whole vector where that is None."""
         return EnvContractError(f'{self.of(index)}: {got}, wanted {wanted}; {do}.')
-
-
-def of_entry(path: str) -> str:
-    """How messages name the entry of an observation after the word; '' for one that is no Dict."""
-    return f' {path!r}' if path else ''
 
 
 EACH_S = 1.0  # seconds that an env has at least, however long the others took
@@ -428,13 +423,19 @@ def check_obs(
         for key, part in parts.items():
             check_obs(entries[key], part, casting, f'{path}.{key}' if path else key)
         return
+    if space.shape is not None and not fits(obs, space.shape, space.dtype or float, casting):
+        raise BrokenContractError(*bad_obs(obs, space.shape, path))
+
+
+def fits(
+    obs: object, shape: tuple[int, ...], dtype: DTypeLike, casting: Literal['same_kind', 'unsafe'] = 'same_kind'
+) -> bool:
+    """Whether an observation is an array of numbers of this shape, or can be made one of this type."""
     try:
         array = np.asarray(obs)
-        is_number = array.dtype.kind in 'biuf' and np.can_cast(array.dtype, space.dtype or float, casting)
     except ValueError:  # a ragged list
-        is_number = False
-    if space.shape is not None and not (is_number and array.shape == space.shape):
-        raise BrokenContractError(*bad_obs(obs, space.shape, path))
+        return False
+    return array.shape == shape and array.dtype.kind in 'biuf' and np.can_cast(array.dtype, dtype, casting)
 
 
 def entries_of(obs: object, names: Collection[str], is_tuple: bool, what: str, do: str) -> Mapping[str, Any]:

@@ -36,8 +36,7 @@ def unknown_env(env_id: str) -> str:
     """What to say of an id that nobody registered."""
     if hint := game_hint(env_id):
         return hint
-    versions = [s.id for s in versions_of(env_id)]
-    if versions:
+    if versions := [s.id for s in versions_of(env_id)]:
         return (
             f'unknown env {env_id!r}: gymnasium {gymnasium.__version__} has {", ".join(versions)}; '
             f'use {versions[-1]!r}.'

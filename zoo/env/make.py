@@ -376,9 +376,7 @@ def _raise_bad_kwargs(
         return
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     unknown = [key for key in kwargs if key not in takes]
-    if any(
-        p.kind is p.VAR_KEYWORD for p in parameters
-    ):  # it passes other arguments on, to a function that may refuse one
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):  # it passes the others on, to a function that may refuse one
         refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         unknown = [key for key in unknown if refused and key == refused[1]]
     required = [p.name for p in parameters if p.name in takes and p.default is p.empty]

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from zoo.core.data import BlockField, Obs, StepBlock
+from zoo.core.errors import of_entry
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, obs_dtype
-from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError, EnvContractError, Place, of_entry
+from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError, EnvContractError, Place
 from zoo.env.masks import ChoiceCheck, as_bits
 from zoo.env.stepping import ArrayReader, RowRule, RowVectorEnv
 
@@ -20,10 +21,8 @@ class IndexReader(ArrayReader):
 
     def __init__(self, space: Discrete | MultiDiscrete, n_env: int, path: str, place: Place) -> None:
         super().__init__(space, n_env, path, place)
-        self._n: int | np.ndarray = space.n if isinstance(space, Discrete) else np.reshape(space.nvec, space.shape)
-        self._start: int | np.ndarray = (
-            space.start if isinstance(space, Discrete) else np.reshape(space.start, space.shape)
-        )
+        n = space.n if isinstance(space, Discrete) else space.nvec
+        self._n, self._start = np.reshape(n, space.shape), np.reshape(space.start, space.shape)
 
     def read(self, raw: Raw) -> np.ndarray:
         return np.asarray(raw).astype(np.int64) - self._start
@@ -31,7 +30,7 @@ class IndexReader(ArrayReader):
     def check(self, obs: np.ndarray, sent: Raw = None, index: np.ndarray | None = None) -> None:
         if obs.min() < 0 or np.count_nonzero(obs >= self._n):
             row, *at = map(int, np.argwhere((obs < 0) | (obs >= self._n))[0])
-            start, n = (int(np.asarray(x)[tuple(at)]) for x in (self._start, self._n))
+            start, n = (int(x[tuple(at)]) for x in (self._start, self._n))
             got = f'is {obs[row] + start}' if not at else f'has {obs[row][tuple(at)] + start} at {at}'
             raise EnvContractError(
                 f'{self._place.of(row if index is None else int(index[row]))}: observation{of_entry(self._path)} {got}, outside of the '

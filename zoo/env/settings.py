@@ -25,7 +25,10 @@ class EnvSettings:
     """
 
     def __init__(self, cfg: EnvConfig) -> None:
-        self._schedules = {name: _number(value) for name, value in cfg.schedule.items()}
+        self._schedules = {
+            name: signed_section(value) if isinstance(value, dict | list) else float(value)
+            for name, value in cfg.schedule.items()
+        }
         self._rule = _rule(cfg.reset_options)
         self._options: dict[str, Any] | None = None
         self._kinds: dict[str, type] = {}
@@ -110,10 +113,6 @@ def _naming(key: str) -> Iterator[None]:
     except UserError as error:
         said, path = str(error), f'env.{key}'
         raise EnvSettingError(key, said[len(path) :] if said.startswith(path) else f': {said}') from error
-
-
-def _number(value: Any) -> Any:
-    return signed_section(value) if isinstance(value, dict | list) else float(value)
 
 
 def _rule(options: dict[str, Any] | str | Callable[..., Any]) -> Callable[[int], dict[str, Any]] | None:

@@ -13,6 +13,7 @@ from gymnasium.spaces import MultiDiscrete
 from torch import Tensor
 
 from zoo.core.data import BlockField, Obs, StepBlock, StepRow, map_tensors
+from zoo.core.errors import of_entry
 from zoo.core.seeding import child_seeds
 from zoo.core.spaces import ACTION_MASK, Leaf, Raw, Space, map_spaces, obs_dtype
 from zoo.env.errors import (
@@ -25,7 +26,6 @@ from zoo.env.errors import (
     lost_mask_error,
     n_action,
     not_finite_error,
-    of_entry,
     raise_if_contract,
     wrong_shape_error,
 )

@@ -119,8 +119,7 @@ class ConvNet(CNN):
         sizes = list(zip(cfg.channels, cfg.kernels, cfg.strides, strict=True))
         super().__init__(space, _smallest(sizes), cfg.precision)
         self.convs = nn.ModuleList()
-        image = image_shape(space)
-        n_in, height, width = image.channel, image.height, image.width
+        height, width, n_in, _ = image_shape(space)
         for n_out, kernel, stride in sizes:
             self.convs.append(orthogonal(nn.Conv2d(n_in, n_out, kernel, stride), math.sqrt(2)))
             n_in, height, width = n_out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
@@ -193,8 +192,7 @@ class ImpalaCNN(CNN):
         channels, n_block = (16, 32, 32), 2
         block_gain = 1 / math.sqrt(len(channels) * n_block)
         self.stages = nn.Sequential()
-        image = image_shape(space)
-        n_in, height, width = image.channel, image.height, image.width
+        height, width, n_in, _ = image_shape(space)
         for n_out in channels:
             self.stages.append(
                 nn.Sequential(

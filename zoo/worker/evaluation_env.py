@@ -39,10 +39,9 @@ def evaluation_env(cfg: Keyed, overrides: Sequence[str] = (), name: str | None =
       name: of one of policy.eval.sets; None: the main evaluation.
     Raises: ConfigError.
     """
-    of_eval = (cfg['policy'].get('eval') or {}) if 'policy' in cfg else {}
-    env = differing(plain(cfg['env']), plain(of_eval.get('env') or {}))
+    main, sets = _of_eval(cfg)
+    env = differing(plain(cfg['env']), plain(main))
     if name is not None:
-        sets = of_eval.get('sets') or {}
         if name not in sets:
             raise ConfigError(
                 f'there is no evaluation {name!r} in policy.eval.sets; it has {", ".join(sets) or "none"}'
@@ -62,7 +61,13 @@ def evaluation_env(cfg: Keyed, overrides: Sequence[str] = (), name: str | None =
 
 def evaluation_sets(cfg: Keyed) -> dict[str, EnvConfig]:
     """The envs of policy.eval.sets, by name, of a resolved config."""
-    return {name: evaluation_env(cfg, name=name) for name in cfg['policy']['eval'].get('sets') or {}}
+    return {name: evaluation_env(cfg, name=name) for name in _of_eval(cfg)[1]}
+
+
+def _of_eval(cfg: Keyed) -> tuple[Any, Any]:
+    """policy.eval.env and policy.eval.sets; empty where there are none."""
+    of_eval = (cfg['policy'].get('eval') or {}) if 'policy' in cfg else {}
+    return of_eval.get('env') or {}, of_eval.get('sets') or {}
 
 
 def differing(env: Mapping[str, Any], differs: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,18 +94,17 @@ def naming_section(cfg: Keyed, name: str | None = None) -> Iterator[None]:
     try:
         yield
     except EnvSettingError as error:
-        of_eval, key = cfg['policy']['eval'], error.key.partition('.')[0]
-        places = {'policy.eval.env': of_eval.get('env') or {}}
+        (main, sets), key = _of_eval(cfg), error.key.partition('.')[0]
+        places = {'policy.eval.env': main}
         if name is not None:
-            places = {f'policy.eval.sets.{name}': (of_eval.get('sets') or {})[name], **places}
+            places = {f'policy.eval.sets.{name}': sets[name], **places}
         where = next((place for place, section in places.items() if key in section), 'env')
         raise EnvSettingError(error.key, error.said, where) from error.__cause__
 
 
 def evaluation_problems(config: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for every problem of policy.eval.env and policy.eval.sets in a config whose section env is valid."""
-    of_eval = config['policy'].get('eval') or {}
-    env, sets = of_eval.get('env') or {}, of_eval.get('sets') or {}
+    env, sets = _of_eval(config)
     yield from _problems(config['env'], env, 'policy.eval.env')
     merged = differing(config['env'], env)
     for name, differs in sets.items():
@@ -114,8 +118,7 @@ def evaluation_problems(config: Mapping[str, Any]) -> Iterator[str]:
 
 def fill_evaluation(config: dict[str, Any]) -> None:
     """Gives the values of policy.eval.env and policy.eval.sets the form that section env gives them: paths are whole."""
-    of_eval = config['policy'].get('eval') or {}
-    main, sets = of_eval.get('env') or {}, of_eval.get('sets') or {}
+    main, sets = _of_eval(config)
     _fill(config['env'], main)
     for differs in sets.values():
         _fill(differing(config['env'], main), differs)

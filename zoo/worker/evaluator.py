@@ -14,7 +14,7 @@ import torch
 from zoo.config.messages import shown
 from zoo.core.data import Timestep, begins_of, replace_rows
 from zoo.core.errors import UserError
-from zoo.core.seeding import stream
+from zoo.core.seeding import child_of, stream
 from zoo.env import AnyVectorEnv
 from zoo.policy.base import Policy
 from zoo.policy.config import MAX_EPISODE_STEPS
@@ -163,9 +163,9 @@ class Evaluator:
         callback: called with the row of each episode when it ends, see `Evaluation.rows`.
         """
         tally, n_round = _Tally(self._quota, self._limit, self._infos, callback), 0
-        generator = torch.Generator().manual_seed(int(_child(seed, SAMPLING).generate_state(1, np.uint64)[0]) >> 1)
+        generator = torch.Generator().manual_seed(int(child_of(seed, SAMPLING).generate_state(1, np.uint64)[0]) >> 1)
         while tally.n_left.any():  # a second time only after episodes were cut off: no env can be reset alone
-            first = seed if n_round == 0 else _child(seed, self.env.n_env + n_round)
+            first = seed if n_round == 0 else child_of(seed, self.env.n_env + n_round)
             if not self._play(first, generator, tally, stop):
                 return None
             n_round += 1
@@ -336,10 +336,6 @@ def check_arguments(
         raise UserError(
             f'callback is {shown(callback)} but must be a function that takes the row of an episode, a dict'
         )
-
-
-def _child(seed: np.random.SeedSequence, key: int) -> np.random.SeedSequence:
-    return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, key), pool_size=seed.pool_size)
 
 
 OnEvaluation = Callable[[int, Evaluation], str | None]

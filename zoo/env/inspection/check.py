@@ -20,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from zoo.core.action_map import Action, ActionMap
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, of_entry
 from zoo.core.spaces import (
     ACTION_MASK,
     Box,
@@ -48,7 +48,7 @@ from zoo.env.errors import (
     close_in_time,
     entries_of,
     env_call,
-    of_entry,
+    fits,
     show_value,
 )
 from zoo.env.families.family import EnvFamily
@@ -174,7 +174,7 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
         return
     is_box = isinstance(space, Box)
     dtype = getattr(space, 'dtype', 'int8' if isinstance(space, MultiBinary) else 'int64')
-    kind = ToleratedError if _fits(obs, space.shape, dtype) else BrokenContractError
+    kind = ToleratedError if fits(obs, space.shape, dtype) else BrokenContractError
     if not isinstance(obs, np.ndarray | np.generic):
         yield kind(f'{what} is {show_value(obs)}', 'a numpy array', f'return np.asarray(obs, dtype=np.{dtype})')
         return
@@ -196,15 +196,6 @@ def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
         if finite[at]:
             kind, wanted = ToleratedError if is_box else kind, f'{low[at]:g} to {high[at]:g} as in observation_space'
         yield kind(got, wanted, 'correct it, or widen the space' if finite[at] else 'find where it comes from')
-
-
-def _fits(obs: object, shape: tuple[int, ...], dtype: str) -> bool:
-    """Whether a run makes an array of the space of it."""
-    try:
-        array = np.asarray(obs)
-    except ValueError:  # a ragged list
-        return False
-    return array.shape == shape and array.dtype.kind in 'biuf' and np.can_cast(array.dtype, dtype, 'same_kind')
 
 
 _BOUNDS: dict[type, Callable[[Any], tuple[np.ndarray, np.ndarray]]] = {

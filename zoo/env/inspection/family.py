@@ -38,12 +38,10 @@ class Statistics(NamedTuple):
 
     def sentence(self, name: str) -> str:
         """The warning about it. name: of the env."""
-        whose = (
-            f'has the wrapper {self.wrapper}, which normalises {self.stream}s by statistics of what this one env has'
-        )
         return (
-            f'env {name!r} {whose} seen: each training and evaluation env has others, no checkpoint has them, and no seed '
-            f'repeats them; leave the wrapper out and set {self.key}=true.'
+            f'env {name!r} has the wrapper {self.wrapper}, which normalises {self.stream}s by statistics of what this one '
+            'env has seen: each training and evaluation env has others, no checkpoint has them, and no seed repeats them; '
+            f'leave the wrapper out and set {self.key}=true.'
         )
 
 
@@ -250,8 +248,6 @@ class Recorder:
     def facts(self) -> dict[str, Any]:
         """What was seen, in numbers, lists and text."""
         n, lengths, returns = len(self.lengths), self.lengths, self.returns
-        each = self.step_s / max(self.n_step, 1)
-        first = self.reset_s / max(self.n_reset, 1)
         calls = self.step_s + (self.reset_s if self._autoreset is None else 0.0)
         episodes: dict[str, float] = {'count': n, 'terminated': self.n_terminated, 'truncated': n - self.n_terminated}
         if n:
@@ -260,8 +256,8 @@ class Recorder:
         return {
             'steps': self.n_step,
             'envs': self.n_env,
-            'step_ms': 1e3 * each / self.n_env,
-            'reset_ms': 1e3 * first,
+            'step_ms': 1e3 * (self.step_s / max(self.n_step, 1)) / self.n_env,
+            'reset_ms': 1e3 * (self.reset_s / max(self.n_reset, 1)),
             'steps_per_s': self.n_step * self.n_env / calls if calls else None,
             'episodes': episodes,
             'reward': self.reward.to_json(),

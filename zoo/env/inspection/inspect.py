@@ -18,7 +18,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from zoo.config.section import ConfigError
 from zoo.core import processes
-from zoo.core.errors import UserError, show_error
+from zoo.core.errors import UserError, of_entry, show_error
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.env.adapter import env_spaces
 from zoo.env.config import EnvConfig, env_config
@@ -50,10 +50,9 @@ def _obs_warning(path: str, leaf: Leaf, seen: Recorder) -> str | None:
     largest = seen.obs[path].largest if path in seen.obs else 0.0
     if not isinstance(leaf, Box) or len(leaf.shape) > 2 or largest <= LARGE_OBS:  # images are scaled by the model
         return None
-    of = f' {path!r}' if path else ''
     return (
-        f'the observations{of} reach {largest:.4g}, and networks learn slowly from numbers far beyond 1; set '
-        'policy.model.obs_norm=true, or scale them in the env'
+        f'the observations{of_entry(path)} reach {largest:.4g}, and networks learn slowly from numbers far beyond 1; '
+        'set policy.model.obs_norm=true, or scale them in the env'
     )
 
 
@@ -77,11 +76,10 @@ def _reward_warning(seen: Recorder) -> str | None:
 def _action_warning(cfg: EnvConfig, path: str, leaf: Leaf) -> str | None:
     if not isinstance(leaf, Box) or cfg.action_bins is not None:
         return None
-    of = f' {path!r}' if path else ''
     if not np.isfinite([leaf.low, leaf.high]).all():
         return (
-            f'the actions{of} have no bounds on a side, so that a policy may send numbers of any size; give action_space '
-            'finite bounds'
+            f'the actions{of_entry(path)} have no bounds on a side, so that a policy may send numbers of any size; give '
+            'action_space finite bounds'
         )
     if cfg.action_mode == 'rescale':
         return None
@@ -92,8 +90,8 @@ def _action_warning(cfg: EnvConfig, path: str, leaf: Leaf) -> str | None:
     at = np.argwhere(~fits)[0]
     bounds = f'{leaf.low[tuple(at)]:g} to {leaf.high[tuple(at)]:g}'
     return (
-        f'the actions{of} are from {bounds}, and a policy begins with numbers near -1 to 1; set env.action_mode=rescale, '
-        'or scale them in the env'
+        f'the actions{of_entry(path)} are from {bounds}, and a policy begins with numbers near -1 to 1; set '
+        'env.action_mode=rescale, or scale them in the env'
     )
 
 

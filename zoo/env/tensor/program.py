@@ -10,16 +10,8 @@ from torch import Tensor
 
 from zoo.core.action_map import ActionMap
 from zoo.core.data import Obs, leaves
-from zoo.core.spaces import (
-    ACTION_MASK,
-    Dict,
-    Space,
-    leaf_spaces,
-    map_spaces,
-    mask_space,
-    n_values,
-    obs_dtype,
-)
+from zoo.core.errors import of_entry
+from zoo.core.spaces import ACTION_MASK, Dict, Space, leaf_spaces, map_spaces, mask_space, n_values, obs_dtype
 from zoo.env.errors import BrokenContractError
 from zoo.env.masks import choice_slices
 from zoo.env.tensor.base import State, TensorEnv, choose, rebuild, state_leaves
@@ -91,9 +83,8 @@ class StepProgram:
     def carry(self, fresh: Fresh) -> Carry:
         """The start of all B envs."""
         zero = torch.zeros(self._n_env, dtype=torch.int64, device=self._device)
-        return Carry(
-            fresh.state, zero, zero.float(), zero.clone()
-        )  # one tensor in two places would need a second graph
+        # a clone: one tensor in two places would need a second graph
+        return Carry(fresh.state, zero, zero.float(), zero.clone())
 
     def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, StepOutcome]:
         """
@@ -153,7 +144,7 @@ class StepProgram:
 
     def _observed(self, space: Space, obs: Any, n: int, path: str = '') -> Any:
         """The observations of n states, in the order of the space. Raises: BrokenContractError."""
-        what = f'the observation {path!r}' if path else 'the observation'
+        what = f'the observation{of_entry(path)}'
         if not isinstance(space, Dict):
             self._check(what, obs, (n, *space.shape), self._dtypes[path])
             return obs

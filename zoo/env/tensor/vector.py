@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zoo.core.action_map import action_width
 from zoo.core.data import Obs, StepBlock, Timestep, leaves, map_tensors
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, of_entry
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.spaces import (
     ACTION_MASK,
@@ -31,19 +31,12 @@ from zoo.core.spaces import (
 from zoo.env.adapter import space_fault
 from zoo.env.attributes import EnvCommand, apply
 from zoo.env.config import EnvConfig
-from zoo.env.errors import (
-    BrokenContractError,
-    EnvContractError,
-    EnvError,
-    Place,
-    UnsupportedEnvError,
-    of_entry,
-)
+from zoo.env.errors import BrokenContractError, EnvContractError, EnvError, Place, UnsupportedEnvError
 from zoo.env.families.family import EnvRequest, env_family
 from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import explaining
 from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, State, TensorEnv, rebuild, state_leaves
-from zoo.env.tensor.program import Carry, Compile, CompiledProgram, Fresh, StepOutcome, StepProgram
+from zoo.env.tensor.program import Compile, CompiledProgram, Fresh, StepProgram
 
 BLOCK_ROWS, BLOCK_ROWS_GPU = 8192, 1 << 20  # rows of new episodes that are begun at once, for several steps
 BLOCK_STEPS = 64  # at most
@@ -72,9 +65,7 @@ class TensorVectorEnv(AnyVectorEnv):
         self.action_space = action_space
         limit = env.max_episode_steps if cfg.max_episode_steps is None else cfg.max_episode_steps
         self.program = StepProgram(env, n_env, limit, cfg.action_mode, self.device)
-        self.run: Callable[[Carry, Tensor, Fresh, Tensor], tuple[Carry, StepOutcome]] = (
-            self.program
-        )  # or a CompiledProgram
+        self.run: StepProgram | CompiledProgram = self.program
         self._generator = torch.Generator(self.device)
         n_row = BLOCK_ROWS if self.device.type == 'cpu' else BLOCK_ROWS_GPU
         self._n_block = min(max(n_row // n_env, 1), BLOCK_STEPS)
