@@ -99,7 +99,9 @@ def test_site_builds_without_a_warning_and_has_every_key(tmp_path: Path) -> None
     words = [sys.executable, '-m', 'mkdocs', 'build', '--strict', '--site-dir', str(tmp_path / 'site')]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    keys = (tmp_path / 'site' / 'reference' / 'config_keys.html').read_text()
+    keys = (
+        (tmp_path / 'site' / 'reference' / 'config_keys.html').read_text().replace('<wbr>', '')
+    )  # where names may break
     for row in explain_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'ppo'}}):
         assert row.key in keys
     api = (tmp_path / 'site' / 'reference' / 'api_zoo.html').read_text()
