@@ -63,6 +63,7 @@ def test_words_are_completed(line: str, found: str, tmp_path: Path) -> None:
     assert found in _complete(line, tmp_path)
 
 
+@pytest.mark.long
 def test_keys_are_kept_until_a_file_that_they_are_from_changes(tmp_path: Path) -> None:
     config = tmp_path / 'mine.yaml'
     config.write_text('env: {id: CartPole-v1}')
