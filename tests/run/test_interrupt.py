@@ -66,6 +66,12 @@ class Run:
 
     def __init__(self, folder: Path, ignores: int | None = None, **sections: Any) -> None:
         """ignores: a signal that the process is told to ignore, as `nohup` does."""
+
+        def prepare() -> None:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under `nohup` themselves
+            if ignores is not None:
+                signal.signal(ignores, signal.SIG_IGN)
+
         folder.mkdir(exist_ok=True)
         cfg = job_config(
             folder,
@@ -82,7 +88,7 @@ class Run:
             text=True,
             start_new_session=True,
             env={**os.environ, 'PYTHONPATH': str(ROOT)},
-            preexec_fn=None if ignores is None else lambda: signal.signal(ignores, signal.SIG_IGN),
+            preexec_fn=prepare,
         )
 
     @property
@@ -208,6 +214,7 @@ def test_closed_terminal_saves_the_run(tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(ROOT)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # see Run
         command = [sys.executable, '-m', 'zoo', 'train', str(tmp_path / 'config.yaml')]
         os.execve(sys.executable, command, {**os.environ, 'PYTHONPATH': str(ROOT)})
     try:
