@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
 import threading
 import time
 from functools import partial
@@ -28,14 +27,6 @@ from zoo.worker.env_watch import watch_calls
 
 ROOT = Path(__file__).parents[2]
 THIS = f'{__file__}:'
-
-
-@pytest.fixture(autouse=True)
-def untraced() -> None:
-    """The watch spares code that is debugged: of a test that traced before, frames below this one may look like it."""
-    frame = sys._getframe()
-    while frame is not None:
-        frame.f_trace, frame = None, frame.f_back  # type: ignore[assignment]
 
 
 class HangingEnv(LimitEnv):
