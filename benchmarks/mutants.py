@@ -3,7 +3,9 @@
     python benchmarks/mutants.py map                 # which tests call which function: one traced run of `make test`
     python benchmarks/mutants.py run [--n 600]       # mutants drawn by seed; results/mutants.json; goes on after a stop
     python benchmarks/mutants.py report              # share of mutants killed in each room, and the survivors
+    python benchmarks/mutants.py errors              # the deliberate errors of errors.yaml, and the tests that name them
     options: [--seed 0] [--jobs 2] [--limit-s 60] [--only policy/samples rl_utils]
+    another room: --subjects env worker --tests tests/env --results build/env.json, for `map` and `run` alike
 
 A mutant swaps a comparison, an operator, `and` with `or`, a condition with its opposite, changes a number by 1, or leaves a
 statement out; each place where one can be made has the same chance. Docstrings, messages, annotations and imports are not
@@ -18,28 +20,31 @@ import ast
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.abc import SourceLoader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+Change = Callable[[str], ast.Module]
 REPO = Path(__file__).resolve().parents[1]
 MAP, RESULTS = REPO / 'build' / 'mutants_map.json', REPO / 'benchmarks' / 'results' / 'mutants.json'
-SUBJECTS = (
-    'rl_utils',
-    'policy/samples.py',
-    'policy/gradient_steps.py',
-    'worker/collector.py',
-    'buffer',
-    'run/checkpoint',
-    'config',
+SUBJECTS = tuple(
+    os.environ.get(
+        'MUTANTS_SUBJECTS',
+        'rl_utils policy/samples.py policy/gradient_steps.py worker/collector.py buffer run/checkpoint config',
+    ).split()
 )
+ERRORS = REPO / 'benchmarks' / 'errors.yaml'
 LEFT_OUT = ('kernels', '__init__.py')
 UNKNOWN_TEST = 4  # pytest's exit code, also where a module that all tests load cannot be imported
 
@@ -147,43 +152,68 @@ def draw(n: int, seed: int, only: Sequence[str]) -> list[dict[str, Any]]:
     return found[:n]
 
 
+def mutated(text: str, place: int) -> ast.Module:
+    """The program of a file with a change at one of its `places`."""
+    tree = ast.parse(text)
+    mutate(*list(places(tree))[place])
+    return ast.fix_missing_locations(tree)
+
+
+def replaced(text: str, before: str, after: str) -> ast.Module:
+    """The program of a file with one text in place of another. Raises: SystemExit if that is not in it, or twice."""
+    if text.count(before) != 1:
+        raise SystemExit(f'{ERRORS} names {before!r}, which is {text.count(before)} times in its file')
+    return ast.parse(text.replace(before, after))
+
+
 class _Mutated(SourceFileLoader):
     """Imports one module with a change."""
 
-    def __init__(self, name: str, path: str, place: int) -> None:
+    def __init__(self, name: str, path: str, change: Change) -> None:
         super().__init__(name, path)
-        self._place = place
+        self._change = change
 
     def get_code(self, fullname: str) -> Any:
-        tree = ast.parse(Path(self.path).read_text())
-        mutate(*list(places(tree))[self._place])
-        return compile(ast.fix_missing_locations(tree), self.path, 'exec')
+        return compile(self._change(Path(self.path).read_text()), self.path, 'exec')
 
 
 class _Finder:
     """Finds the mutated module, before the usual finders."""
 
-    def __init__(self, module: str, place: int) -> None:
-        self._module, self._place = module, place
+    def __init__(self, module: str, change: Change) -> None:
+        self._module, self._change = module, change
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != self._module:
             return None
         spec = PathFinder.find_spec(name, path)
         assert spec is not None and isinstance(spec.loader, SourceLoader) and spec.origin is not None
-        spec.loader = _Mutated(name, spec.origin, self._place)
+        spec.loader = _Mutated(name, spec.origin, self._change)
         return spec
 
 
 # -- commands --------------------------------------------------------------------------------------------------------------
 
 
-def make_map(n_job: int) -> None:
+def make_map(n_job: int, tests: Sequence[str]) -> None:
     """Runs `make test`'s tests with a trace of calls; writes which test called which function, and how long it took."""
     MAP.parent.mkdir(exist_ok=True)
     for old in MAP.parent.glob('mutants_map.*.part'):
         old.unlink()
-    words = ['-m', 'pytest', '-q', '-p', 'mutants_trace', '-n', str(n_job), '--dist', 'worksteal', '-m', 'not long']
+    words = [
+        '-m',
+        'pytest',
+        '-q',
+        '-p',
+        'mutants_trace',
+        '-n',
+        str(n_job),
+        '--dist',
+        'worksteal',
+        '-m',
+        'not long',
+        *tests,
+    ]
     subprocess.run([sys.executable, *words], cwd=REPO, env=_env(MUTANTS_MAP=str(MAP)), check=False)
     calls, seconds = defaultdict(list), {}
     for part in MAP.parent.glob('mutants_map.*.part'):
@@ -261,7 +291,7 @@ def test_one(module: str | None, place: int) -> int:
     """In a process of its own: the tests named on standard input, with one module mutated, if one is named."""
     tests = sys.stdin.read().split('\n')
     if module is not None:
-        sys.meta_path.insert(0, _Finder(module, place))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder(module, partial(mutated, place=place)))  # type: ignore[arg-type]
     import pytest
 
     return int(pytest.main(['-x', '-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', *tests]))
@@ -284,6 +314,46 @@ def run(n: int, seed: int, n_job: int, limit_s: float, only: Sequence[str]) -> N
             lines = ',\n '.join(json.dumps(each) for each in sorted(done, key=_key))
             RESULTS.write_text(f'[\n {lines}\n]\n')
             print(f'{len(done)} {tested["file"]}:{tested["line"]} {tested["verdict"]}', flush=True)
+
+
+def run_errors(n_job: int, only: Sequence[str]) -> None:
+    """Runs the tests of each deliberate error with it; prints those that fail, first the one whose name says what broke.
+
+    Raises: SystemExit with 1 if an error is not noticed, or by no test of such a name.
+    """
+    errors = [
+        each for each in yaml.safe_load(ERRORS.read_text()) if not only or any(word in each['what'] for word in only)
+    ]
+
+    def one(error: dict[str, str]) -> list[str]:
+        words = [sys.executable, __file__, 'error', '--only', error['what']]
+        done = subprocess.run(words, cwd=REPO, env=_env(), capture_output=True, text=True, check=False)
+        found = re.findall(r'^(?:FAILED|ERROR) \S+::(\S+)', done.stdout, re.MULTILINE)
+        return sorted(found, key=lambda test: not re.search(error['named'], test))
+
+    n_missed = 0
+    with ThreadPoolExecutor(n_job) as pool:
+        for error, found in zip(errors, pool.map(one, errors), strict=True):
+            is_named = bool(found) and bool(re.search(error['named'], found[0]))
+            n_missed += not is_named
+            what = (
+                f'noticed by {found[0]}' if is_named else f'not named by {len(found)} tests' if found else 'not noticed'
+            )
+            print(f'{error["what"]}: {what}{f", {len(found)} in all" if len(found) > 1 else ""}', flush=True)
+    print(f'{len(errors) - n_missed} of {len(errors)} noticed')
+    sys.exit(n_missed > 0)
+
+
+def test_error(what: str) -> int:
+    """In a process of its own: the tests of one deliberate error, with it."""
+    error = next(each for each in yaml.safe_load(ERRORS.read_text()) if each['what'] == what)
+    module = 'zoo.' + error['file'].removesuffix('.py').replace('/', '.')
+    change = partial(replaced, before=error['before'], after=error['after'])
+    sys.meta_path.insert(0, _Finder(module, change))  # type: ignore[arg-type]
+    import pytest
+
+    words = ['-q', '--maxfail=30', '-p', 'no:cacheprovider', '-p', 'no:xdist', '-m', 'not long']
+    return int(pytest.main([*words, *error['tests'].split()]))
 
 
 def _results() -> list[dict[str, Any]]:
@@ -309,8 +379,9 @@ def report() -> None:
 
 
 def main() -> None:
+    global SUBJECTS, RESULTS  # noqa: PLW0603 - what the options say
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('command', choices=('map', 'run', 'report', 'one'))
+    parser.add_argument('command', choices=('map', 'run', 'report', 'errors', 'one', 'error'))
     parser.add_argument('--n', type=int, default=600, help='mutants')
     parser.add_argument('--seed', type=int, default=0, help='of their draw')
     parser.add_argument('--jobs', type=int, default=2, help='processes at once, each of one thread')
@@ -320,11 +391,22 @@ def main() -> None:
     )
     parser.add_argument('--module', help=argparse.SUPPRESS)
     parser.add_argument('--place', type=int, help=argparse.SUPPRESS)
+    parser.add_argument('--subjects', nargs='+', help='files and folders below zoo/ that are mutated')
+    parser.add_argument('--tests', nargs='+', default=[], help='that are traced; all')
+    parser.add_argument('--results', type=Path, help=f'file of the verdicts; {RESULTS.relative_to(REPO)}')
     args = parser.parse_args()
+    if args.subjects:  # of the processes that are started, too
+        os.environ['MUTANTS_SUBJECTS'] = ' '.join(args.subjects)
+        SUBJECTS = tuple(args.subjects)
+    RESULTS = args.results or RESULTS
     if args.command == 'one':
         sys.exit(test_one(args.module, args.place))
+    if args.command == 'error':
+        sys.exit(test_error(*args.only))
+    if args.command == 'errors':
+        run_errors(args.jobs, args.only)
     if args.command == 'map':
-        make_map(args.jobs)
+        make_map(args.jobs, args.tests)
     elif args.command == 'run':
         run(args.n, args.seed, args.jobs, args.limit_s, args.only)
     report() if args.command != 'map' else None
