@@ -15,7 +15,7 @@ from tests.envs import LimitEnv
 from zoo.core.data import leaves, map_tensors
 from zoo.env import EnvConfig, EnvContractError, UnsupportedEnvError, VectorEnv, check_env, make_vector_env
 
-HOWS = [(how, mode) for how in ('sync', 'async') for mode in ('same_step', 'next_step', 'disabled')]
+HOWS = [('sync', 'same_step'), ('async', 'next_step'), ('sync', 'disabled')]
 
 
 class CountEnv(LimitEnv):
