@@ -33,11 +33,11 @@ def test_game_of_an_id_is_that_of_its_family(env_id: str, game: Game | None) -> 
     assert game_of(env_id) == game
 
 
-@pytest.mark.parametrize('name', [*sorted(ATARI_GAMES), 'Xyz'])
-def test_game_of_every_form_of_an_atari_id(name: str) -> None:
-    assert game_of(f'{name}-v4') == (Game('atari', name) if name != 'Xyz' else None)
-    for start, end in (('ALE/', '-v5'), ('', 'NoFrameskip-v4'), ('', 'Deterministic-v0')):
-        assert game_of(f'{start}{name}{end}') == Game('atari', name)
+def test_game_of_every_form_of_an_atari_id() -> None:
+    for name in (*ATARI_GAMES, 'Xyz'):
+        assert game_of(f'{name}-v4') == (Game('atari', name) if name != 'Xyz' else None)
+        for start, end in (('ALE/', '-v5'), ('', 'NoFrameskip-v4'), ('', 'Deterministic-v0')):
+            assert game_of(f'{start}{name}{end}') == Game('atari', name)
 
 
 def test_games_are_those_of_the_families() -> None:

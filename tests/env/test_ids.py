@@ -243,11 +243,10 @@ def config(**env: Any) -> dict[str, Any]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('vectorization', ['sync', 'async'])
 def test_run_of_an_env_in_a_file_is_resumed_from_another_folder(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, vectorization: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = serial_pipeline(config(id='./walk_of_test.py:make', kwargs={'size': 7}, vectorization=vectorization))
+    result = serial_pipeline(config(id='./walk_of_test.py:make', kwargs={'size': 7}, vectorization='async'))
     assert result.last_return == 7
     run_dir = Path(result.run_dir).resolve()
     monkeypatch.chdir(tmp_path_factory.mktemp('other'))

@@ -42,24 +42,11 @@ def some_actions(env: VectorEnv, n_step: int) -> list[torch.Tensor]:
     return list(torch.randn(n_step, env.n_env, *space.shape, generator=rng))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('game', TASKS)
-def test_reset_same_seed_gives_the_same_episodes_another_seed_others(game: str) -> None:
-    env = make(game)
-    runs = []
-    for _ in range(2):
-        first = env.reset(np.random.SeedSequence(3)).clone()
-        steps = [env.step(action) for action in some_actions(env, 30)]
-        runs.append(torch.stack([first, *(step.obs for step in steps)]))
-    assert torch.equal(runs[0], runs[1])
-    env.reset(4)
-    assert not torch.equal(torch.stack([env.step(action).obs for action in some_actions(env, 30)]), runs[0][1:])
-
-
 @pytest.mark.parametrize('game', TASKS[:4])
 def test_reset_env_i_is_the_same_in_a_larger_vector(game: str) -> None:
     two, five = make(game, 2).reset(1), make(game, 5).reset(1)
     assert torch.equal(five[:2], two) and not torch.equal(two[0], two[1])
+    assert not torch.equal(make(game, 2).reset(2), two)
 
 
 def test_reset_again_and_again_leaves_no_threads() -> None:
@@ -445,5 +432,6 @@ def test_make_vector_env_without_envpool_names_the_pip_command(monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.parametrize('game', TASKS)
-def test_check_env_passes(game: str) -> None:
-    check_env(EnvConfig(id='envpool', game=game), n_step=30)
+def test_check_env_finds_nothing(game: str) -> None:
+    """Not even that two episodes of one seed differ."""
+    assert check_env(EnvConfig(id='envpool', game=game), n_step=30) == []

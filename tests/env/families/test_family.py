@@ -170,7 +170,7 @@ def test_find_env_takes_a_family_by_its_place_too() -> None:
 
 
 def test_check_env_family_that_keeps_the_contract_passes() -> None:
-    check_env(config(), n_step=30)
+    assert check_env(config(), n_step=30) == []
 
 
 class DrawVectorEnv(LimitSameStepVectorEnv):

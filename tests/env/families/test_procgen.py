@@ -36,8 +36,9 @@ def make(game: str, n_env: int = 2, training: bool = False, **fields: Any) -> Ve
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('difficulty', ['easy', 'hard'])
-@pytest.mark.parametrize('game', PROCGEN_GAMES)
+@pytest.mark.parametrize(
+    ('game', 'difficulty'), [(game, ('easy', 'hard')[i % 2]) for i, game in enumerate(sorted(PROCGEN_GAMES))]
+)
 def test_make_vector_env_every_game_shows_bytes_and_takes_15_actions(game: str, difficulty: str) -> None:
     env = make(game, 1, kwargs={'difficulty': difficulty})
     obs = env.reset(0)
@@ -158,8 +159,8 @@ def test_make_vector_env_what_is_not_there_is_said_with_what_is(fields: dict, er
     assert message in str(raised.value)
 
 
-def test_check_env_passes() -> None:
-    check_env(EnvConfig(id='procgen', game='coinrun'))
+def test_check_env_finds_nothing() -> None:
+    assert check_env(EnvConfig(id='procgen', game='coinrun')) == []
 
 
 # --- Qt and the extra
