@@ -15,7 +15,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.envs import LimitEnv, LimitSameStepVectorEnv, LimitVectorEnv, limit_env
 from zoo import serial_pipeline
-from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.env import EnvKwargsError, UnsupportedEnvError, check_env, make_env, make_vector_env
 from zoo.env.given import takes_one_seed
@@ -164,17 +163,24 @@ def test_vector_env_that_exists_trains_itself_and_evaluates_on_a_copy() -> None:
     assert 'collector_env_num: 4' in config and 'test_given:Seeded' in config
 
 
-@pytest.mark.parametrize('key', ['collector_env_num', 'collector_group_num'])
-def test_vector_env_that_exists_keeps_its_number_of_envs(key: str) -> None:
-    with pytest.raises(
-        UnsupportedEnvError, match='the vector env given has 4 envs but the config asks for 2 in a group'
-    ):
-        train(dict(id=LimitVectorEnv(4), **{key: 2}))
+OTHER_NUMBER = 'the vector env given has 4 envs but the config asks for 2 in a group'
 
 
-def test_vector_env_that_exists_has_its_own_limit_of_steps() -> None:
-    with pytest.raises(UnsupportedEnvError, match='env.max_episode_steps is 3 but env.id is a vector env that exists'):
-        train(dict(id=LimitVectorEnv(4), max_episode_steps=3))
+@pytest.mark.parametrize(
+    ('env', 'message'),
+    [
+        (dict(id=LimitVectorEnv(4), collector_env_num=2), OTHER_NUMBER),
+        (dict(id=LimitVectorEnv(4), collector_group_num=2), OTHER_NUMBER),
+        (
+            dict(id=LimitVectorEnv(4), max_episode_steps=3),
+            'env.max_episode_steps is 3 but env.id is a vector env that exis',
+        ),
+        (dict(id=limit_env()), 'env.id is an env of class LimitEnv, and a run makes several of them; give what'),
+    ],
+)
+def test_env_that_exists_is_refused_where_the_config_asks_for_another(env: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        train(env)
 
 
 def test_vector_env_with_processes_is_refused_and_stays_whole() -> None:
@@ -183,13 +189,6 @@ def test_vector_env_with_processes_is_refused_and_stays_whole() -> None:
         train(dict(id=env))
     assert env.reset(seed=0)[0].shape == (2, 1)  # its pipes are open
     env.close()
-
-
-def test_single_env_that_exists_is_refused_with_what_to_give() -> None:
-    with pytest.raises(
-        ConfigError, match='env.id is an env of class LimitEnv, and a run makes several of them; give what'
-    ):
-        train(dict(id=limit_env()))
 
 
 # --- what does not fit

@@ -288,20 +288,6 @@ def test_make_vector_env_resets_the_first_env_only_where_it_must(
     assert len(made) == 3 and reset == made[:1] * n_reset
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('how', ['sync', 'async'])
-def test_make_vector_env_whose_reset_raises_raises_with_its_index(how: str) -> None:
-    class Env(LimitEnv):
-        def reset(self, **kwargs: Any) -> Any:
-            raise ZeroDivisionError('of the env')
-
-    env = make(Env, vectorization=how)
-    with pytest.raises(ZeroDivisionError, match='of the env') as raised:
-        env.reset(0)
-    assert 'index 0, step 0' in raised.value.__notes__[0]
-    env.close()
-
-
 # --- masks that are none
 
 

@@ -19,8 +19,8 @@ MODES = [(how, mode) for how in ('sync', 'async', 'batched') for mode in BATCHED
 ENDS = ['truncated', 'terminated'] * 5
 
 
-def make(env_id: Any, n_env: int = 2, **fields: Any) -> VectorEnv:
-    return make_vector_env(EnvConfig(id=env_id, **fields), n_env)
+def make(id: Any, n_env: int = 2, **fields: Any) -> VectorEnv:
+    return make_vector_env(EnvConfig(id=id, **fields), n_env)
 
 
 class OneArrayEnv(LimitEnv):
@@ -83,6 +83,11 @@ class EchoDiscreteEnv(gymnasium.Env):
 
     def step(self, action: Any) -> Any:
         return int(action) + self.shift, float(action), False, False, {}
+
+
+class NanStartEnv(LimitEnv):
+    def reset(self, **kwargs: Any) -> Any:
+        return np.full(1, np.nan, np.float32), {}
 
 
 class FaultEnv(LimitEnv):
@@ -200,15 +205,19 @@ def test_make_vector_env_auto_kwarg_that_batched_lacks_takes_sync(monkeypatch: p
     assert make('Extra-v0', kwargs={'extra': 1}).autoreset == 'same_step'
 
 
-def test_make_vector_env_batched_without_one_raises() -> None:
-    with pytest.raises(UnsupportedEnvError, match="'batched' but 'Pendulum-v1' registers no batched version"):
-        make('Pendulum-v1', vectorization='batched')
-
-
-def test_make_vector_env_batched_with_a_mode_it_lacks_raises() -> None:
-    message = "env.autoreset is 'same_step' but the batched 'CartPole-v1' does 'next_step'; use 'auto'"
+@pytest.mark.parametrize(
+    ('fields', 'message'),
+    [
+        ({'id': 'Pendulum-v1'}, "'batched' but 'Pendulum-v1' registers no batched version"),
+        (
+            {'id': 'CartPole-v1', 'autoreset': 'same_step'},
+            "env.autoreset is 'same_step' but the batched 'CartPole-v1' does 'next_step'; use 'auto'",
+        ),
+    ],
+)
+def test_make_vector_env_batched_that_cannot_be_raises(fields: dict, message: str) -> None:
     with pytest.raises(UnsupportedEnvError, match=message):
-        make('CartPole-v1', vectorization='batched', autoreset='same_step')
+        make(vectorization='batched', **fields)
 
 
 def test_make_vector_env_reads_a_plain_mapping_with_defaults() -> None:
@@ -391,15 +400,23 @@ def test_step_images_of_bytes_stay_bytes_others_become_float32(mode: str, dtype:
     env.close()
 
 
-def test_step_float_image_that_is_not_finite_raises() -> None:
-    def spoil(image: np.ndarray) -> np.ndarray:
-        image[1, 2, 0] = np.nan
-        return image
+def spoil(image: np.ndarray) -> np.ndarray:
+    image[1, 2, 0] = np.nan
+    return image
 
-    env = make(ImageEnv, kwargs={'dtype': np.float32, 'show': spoil})
+
+@pytest.mark.parametrize(
+    ('kwargs', 'message'),
+    [
+        (dict(dtype=np.float32, show=spoil), r'observation has nan at \[1, 2, 0\] after action 0, wanted'),
+        (dict(show=lambda image: image / 255, limit=2), 'the observations are of float64, wanted uint8'),
+    ],
+)
+def test_step_image_that_is_not_of_its_space_raises(kwargs: dict, message: str) -> None:
+    env = make(ImageEnv, kwargs=kwargs)
     env.reset(0)
     env.step(torch.tensor([0, 0]))
-    with pytest.raises(EnvContractError, match=r'step 2: observation has nan at \[1, 2, 0\] after action 0, wanted'):
+    with pytest.raises(EnvContractError, match='step 2: ' + message):
         env.step(torch.tensor([0, 0]))
 
 
@@ -410,14 +427,6 @@ def test_step_batched_image_of_another_dtype_raises() -> None:
     inner: Any = env._env
     inner.step = lambda actions: (np.full((2, 4, 5, 3), 0.5, np.float32), np.zeros(2), *np.zeros((2, 2), bool), {})
     with pytest.raises(EnvContractError, match='step 1: the observations are of float32, wanted uint8 as in observa'):
-        env.step(torch.tensor([0, 0]))
-
-
-def test_step_final_image_of_another_dtype_raises() -> None:
-    env = make(ImageEnv, kwargs={'show': lambda image: image / 255, 'limit': 2})
-    env.reset(0)
-    env.step(torch.tensor([0, 0]))
-    with pytest.raises(EnvContractError, match='step 2: the observations are of float64, wanted uint8'):
         env.step(torch.tensor([0, 0]))
 
 
@@ -450,12 +459,8 @@ def test_step_action_that_is_not_finite_is_said_to_be_the_cause() -> None:
 
 
 def test_reset_obs_that_is_not_finite_raises() -> None:
-    class Env(LimitEnv):
-        def reset(self, **kwargs: Any) -> Any:
-            return np.full(1, np.nan, np.float32), {}
-
     with pytest.raises(EnvError, match=r'index 0, step 0: observation is \[nan\], wanted finite'):
-        make(Env).reset(0)
+        make(NanStartEnv).reset(0)
 
 
 def test_reset_batched_env_with_obs_of_another_shape_raises() -> None:
