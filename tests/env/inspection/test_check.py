@@ -87,131 +87,87 @@ def step_env(change: Any, **kwargs: Any) -> dict[str, Any]:
     return dict(id=StepEnv, kwargs={'change': change, **kwargs})
 
 
-def reset_env(change: Any) -> dict[str, Any]:
-    return dict(id=ResetEnv, kwargs={'change': change})
-
-
 def shows(obs: Any, space: gymnasium.Space) -> dict[str, Any]:
     return dict(id=ShowEnv, kwargs={'obs': obs, 'space': space})
-
-
-def nested(change: Any) -> dict[str, Any]:
-    return dict(id=NestedEnv, kwargs={'change': change})
-
-
-def image_env(image: np.ndarray, dtype: Any) -> dict[str, Any]:
-    space = Box(0, 255 if dtype == np.uint8 else 1, (2, 2, 3), dtype)
-    return shows(image, space)
 
 
 def nan_reward(o: Any, r: Any, *v: Any) -> Any:
     return (o, float('nan'), *v)
 
 
-FROM_1 = Discrete(3, start=1)
-IMAGE = np.zeros((2, 2, 3), np.uint8)
-DOT = np.zeros((2, 2, 3), np.float32)
+FROM_1, BYTES, UNIT = Discrete(3, start=1), Box(0, 255, (2, 2, 3), np.uint8), Box(0, 1, (2, 2, 3), np.float32)
+IMAGE, DOT = np.zeros((2, 2, 3), np.uint8), np.zeros((2, 2, 3), np.float32)
 DOT[1, 0, 2] = 1.5
 
-STEP, RESET = 'step 2: the observation of step ', 'step 0: the observation of reset '
-LEAF = 'step 2: the observation '
-BREAKS = {
-    'four values': (
-        step_env(lambda o, r, te, tr, i: (o, r, te or tr, i)),
-        'step 2: step returned a tuple of 4, wanted a tuple of 5',
-    ),
-    'a list': (step_env(lambda *v: list(v)), 'step 2: step returned a list, wanted a tuple of 5'),
-    'obs list': (step_env(lambda o, *v: ([2.0], *v)), STEP + 'is [2.0] (list), wanted a numpy array'),
-    'obs shape': (step_env(lambda o, *v: (o[None], *v)), STEP + 'has shape (1, 1), wanted (1,) as in'),
+OBS = 'the observation of step '
+STEP_BREAKS = {
+    'four values': (lambda o, r, te, tr, i: (o, r, te or tr, i), 'step returned a tuple of 4, wanted a tuple of 5'),
+    'a list': (lambda *v: list(v), 'step returned a list, wanted a tuple of 5'),
+    'obs list': (lambda o, *v: ([2.0], *v), OBS + 'is [2.0] (list), wanted a numpy array'),
+    'obs shape': (lambda o, *v: (o[None], *v), OBS + 'has shape (1, 1), wanted (1,) as in'),
     'obs dtype': (
-        step_env(lambda o, *v: (o.astype(float), *v)),
-        STEP + 'has dtype float64, wanted float32 as in observation_space; return obs.astype(np.float32)',
+        lambda o, *v: (o.astype(float), *v),
+        OBS + 'has dtype float64, wanted float32 as in observation_space; return obs.astype(np.float32)',
     ),
-    'obs nan': (step_env(lambda o, *v: (o * np.nan, *v)), STEP + 'has nan at [0], wanted finite numbers'),
-    'obs inf': (step_env(lambda o, *v: (o * np.inf, *v)), STEP + 'has inf at [0], wanted finite numbers'),
-    'obs bound': (step_env(lambda o, *v: (-o, *v)), STEP + 'has -2.0 at [0], wanted 0 to inf as in '),
-    'reward nan': (step_env(nan_reward), 'step 2: the reward is nan, wanted a finite number'),
-    'reward array': (
-        step_env(lambda o, r, *v: (o, np.ones(1), *v)),
-        'step 2: the reward is array([1.]) (ndarray), wanted a number',
-    ),
-    'reward none': (
-        step_env(lambda o, r, *v: (o, None, *v)),
-        'step 2: the reward is None (NoneType), wanted a number; return',
-    ),
-    'terminated int': (
-        step_env(lambda o, r, te, tr, i: (o, r, 0, tr, i)),
-        'step 2: terminated is 0 (int), wanted a bool',
-    ),
+    'obs nan': (lambda o, *v: (o * np.nan, *v), OBS + 'has nan at [0], wanted finite numbers'),
+    'obs inf': (lambda o, *v: (o * np.inf, *v), OBS + 'has inf at [0], wanted finite numbers'),
+    'obs bound': (lambda o, *v: (-o, *v), OBS + 'has -2.0 at [0], wanted 0 to inf as in '),
+    'reward nan': (nan_reward, 'the reward is nan, wanted a finite number'),
+    'reward array': (lambda o, r, *v: (o, np.ones(1), *v), 'the reward is array([1.]) (ndarray), wanted a number'),
+    'reward none': (lambda o, r, *v: (o, None, *v), 'the reward is None (NoneType), wanted a number; return'),
+    'terminated int': (lambda o, r, te, *v: (o, r, 0, *v), 'terminated is 0 (int), wanted a bool'),
     'truncated none': (
-        step_env(lambda o, r, te, tr, i: (o, r, te, None, i)),
-        'step 2: truncated is None (NoneType), wanted a bool; return bool(truncated)',
+        lambda o, r, te, tr, i: (o, r, te, None, i),
+        'truncated is None (NoneType), wanted a bool; return bool(truncated)',
     ),
-    'info none': (step_env(lambda *v: (*v[:4], None)), 'step 2: info is None (NoneType), wanted a dict'),
-    'reset obs alone': (
-        reset_env(lambda o, i: o),
-        'step 0: reset returned array([0.], dtype=float32) (ndarray), wanted a tuple (obs, info); '
+    'info none': (lambda *v: (*v[:4], None), 'info is None (NoneType), wanted a dict'),
+}
+RESET_BREAKS = {
+    'reset alone': (
+        lambda o, i: o,
+        'reset returned array([0.], dtype=float32) (ndarray), wanted a tuple (obs, info); '
         'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`',
     ),
-    'reset info none': (reset_env(lambda o, i: (o, None)), 'step 0: info is None (NoneType), wanted a dict'),
-    'reset obs shape': (
-        reset_env(lambda o, i: (np.zeros(3, np.float32), i)),
-        RESET + 'has shape (3,), wanted (1,)',
-    ),
-    'reset obs nan': (reset_env(lambda o, i: (o + np.nan, i)), RESET + 'has nan at [0], wanted finite numbers'),
-    'index above': (shows(4, FROM_1), RESET + 'is 4, wanted 1 to 3'),
-    'index below': (shows(0, FROM_1), RESET + 'is 0, wanted 1 to 3'),
-    'index float': (shows(1.0, FROM_1), RESET + 'is 1.0 (float), wanted an int'),
-    'index bool': (shows(True, FROM_1), RESET + 'is True (bool), wanted an int'),
-    'index array': (shows(np.ones(1, int), FROM_1), RESET + 'is array([1]) (ndarray), wanted an int'),
-    'image shape': (image_env(IMAGE[0], np.uint8), RESET + 'has shape (2, 3), wanted (2, 2, 3) as in'),
+    'reset info': (lambda o, i: (o, None), 'info is None (NoneType), wanted a dict'),
+    'reset shape': (lambda o, i: (np.zeros(3, np.float32), i), 'the observation of reset has shape (3,), wanted (1,)'),
+    'reset nan': (lambda o, i: (o + np.nan, i), 'the observation of reset has nan at [0], wanted finite numbers'),
+}
+SHOWN_BREAKS = {
+    'index above': (4, FROM_1, 'is 4, wanted 1 to 3'),
+    'index below': (0, FROM_1, 'is 0, wanted 1 to 3'),
+    'index float': (1.0, FROM_1, 'is 1.0 (float), wanted an int'),
+    'index bool': (True, FROM_1, 'is True (bool), wanted an int'),
+    'index array': (np.ones(1, int), FROM_1, 'is array([1]) (ndarray), wanted an int'),
+    'image shape': (IMAGE[0], BYTES, 'has shape (2, 3), wanted (2, 2, 3) as in'),
     'image dtype': (
-        image_env(IMAGE / 255, np.uint8),
-        RESET + 'has dtype float64, wanted uint8 as in observation_space; return obs.astype(np.uint8)',
+        IMAGE / 255,
+        BYTES,
+        'has dtype float64, wanted uint8 as in observation_space; return obs.astype(np.',
     ),
-    'image bound': (
-        image_env(DOT, np.float32),
-        RESET + 'has 1.5 at [1, 0, 2], wanted 0 to 1 as in observation_space',
-    ),
-    'image inf': (image_env(DOT + np.inf, np.float32), RESET + 'has inf at [0, 0, 0], wanted finite numbers'),
-    'leaf more': (nested(lambda o: {**o, 'more': 1}), STEP + 'has the entries '),
-    'leaf no dict': (nested(lambda o: 3), STEP + "is 3 (int), wanted a dict with 'bits', 'own', 'places' as in "),
-    'leaf no tuple': (
-        nested(lambda o: {**o, 'own': [1, 2]}),
-        LEAF + "'own' of step is [1, 2] (list), wanted a tuple of 2",
-    ),
-    'leaf int': (
-        nested(lambda o: {**o, 'own': (0.5, o['own'][1])}),
-        LEAF + "'own.0' of step is 0.5 (float), wanted an int",
-    ),
-    'leaf start': (
-        nested(lambda o: {**o, 'own': (0, o['own'][1])}),
-        LEAF + "'own.0' of step is 0, wanted 1 to 3 as in ",
-    ),
-    'leaf dtype': (
-        nested(lambda o: {**o, 'own': (1, np.zeros(()))}),
-        LEAF + "'own.1' of step has dtype float64, wanted ",
-    ),
-    'leaf bound': (
-        nested(lambda o: {**o, 'own': (1, np.float32(2))}),
-        LEAF + "'own.1' of step is 2.0, wanted 0 to 1 as in",
-    ),
-    'leaf bits': (
-        nested(lambda o: {**o, 'bits': o['bits'] + 1}),
-        LEAF + "'bits' of step has 2 at [1], wanted 0 to 1 as in ",
-    ),
-    'leaf floats': (
-        nested(lambda o: {**o, 'bits': o['bits'] / 1}),
-        LEAF + "'bits' of step has dtype float64, wanted integ",
-    ),
-    'leaf places': (
-        nested(lambda o: {**o, 'places': np.array([2, 6])}),
-        LEAF + "'places' of step has 6 at [1], wanted 2 to",
-    ),
-    'leaf shape': (
-        nested(lambda o: {**o, 'places': np.array([2])}),
-        LEAF + "'places' of step has shape (1,), wanted (2,)",
-    ),
+    'image bound': (DOT, UNIT, 'has 1.5 at [1, 0, 2], wanted 0 to 1 as in observation_space'),
+    'image inf': (DOT + np.inf, UNIT, 'has inf at [0, 0, 0], wanted finite numbers'),
+}
+LEAF_BREAKS = {
+    'more': (lambda o: {**o, 'more': 1}, ' of step has the entries '),
+    'no dict': (lambda o: 3, " of step is 3 (int), wanted a dict with 'bits', 'own', 'places' as in "),
+    'no tuple': (lambda o: {**o, 'own': [1, 2]}, " 'own' of step is [1, 2] (list), wanted a tuple of 2"),
+    'int': (lambda o: {**o, 'own': (0.5, o['own'][1])}, " 'own.0' of step is 0.5 (float), wanted an int"),
+    'start': (lambda o: {**o, 'own': (0, o['own'][1])}, " 'own.0' of step is 0, wanted 1 to 3 as in "),
+    'dtype': (lambda o: {**o, 'own': (1, np.zeros(()))}, " 'own.1' of step has dtype float64, wanted "),
+    'bound': (lambda o: {**o, 'own': (1, np.float32(2))}, " 'own.1' of step is 2.0, wanted 0 to 1 as in"),
+    'bits': (lambda o: {**o, 'bits': o['bits'] + 1}, " 'bits' of step has 2 at [1], wanted 0 to 1 as in "),
+    'floats': (lambda o: {**o, 'bits': o['bits'] / 1}, " 'bits' of step has dtype float64, wanted integ"),
+    'places': (lambda o: {**o, 'places': np.array([2, 6])}, " 'places' of step has 6 at [1], wanted 2 to"),
+    'shape': (lambda o: {**o, 'places': np.array([2])}, " 'places' of step has shape (1,), wanted (2,)"),
+}
+BREAKS = {
+    **{k: (step_env(change), f'step 2: {said}') for k, (change, said) in STEP_BREAKS.items()},
+    **{k: (dict(id=ResetEnv, kwargs={'change': x}), f'step 0: {said}') for k, (x, said) in RESET_BREAKS.items()},
+    **{k: (shows(*x), f'step 0: the observation of reset {said}') for k, (*x, said) in SHOWN_BREAKS.items()},
+    **{
+        f'leaf {k}': (dict(id=NestedEnv, kwargs={'change': x}), f'step 2: the observation{said}')
+        for k, (x, said) in LEAF_BREAKS.items()
+    },
 }
 
 
@@ -317,7 +273,7 @@ LATE_MASK = {'masks': lambda t: [1, 0] if t else None}
         (dict(id=WritesEnv), 'step 5: the next reset turns the observation of this step from array([5.]'),
         (dict(id=WritesLeafEnv), "step 5: the next reset turns the observation 'own.1' of this step"),
         (
-            dict(step_env(BREAKS['four values'][0]['kwargs']['change'], n_good=0), max_episode_steps=5),
+            dict(step_env(STEP_BREAKS['four values'][0], n_good=0), max_episode_steps=5),
             'step 1: step returned a tuple of 4',  # though a time limit is around it
         ),
         (step_env(nan_reward, n_good=3), 'step 4: the reward is nan'),
@@ -394,7 +350,6 @@ def endless_vector(num_envs: int) -> gymnasium.vector.VectorEnv:
     return LimitVectorEnv(num_envs, limit=10**9)
 
 
-BYTES = Box(0, 255, (2, 2, 3), np.uint8)
 SIMULATORS = {
     **dict.fromkeys(('LunarLander-v3', 'BipedalWalker-v3'), 'Box2D'),
     **dict.fromkeys(('HalfCheetah-v5', 'Ant-v5', 'Hopper-v5'), 'mujoco'),
@@ -573,7 +528,7 @@ ENDLESS = (
         ),
         (dict(id=DrawNextEnv), 10, f'step 5: {DIFFER}first observation of the next episode'),
         (
-            nested(lambda o: {**o, 'own': (1, np.float32(RNG.random()))}),
+            dict(id=NestedEnv, kwargs={'change': lambda o: {**o, 'own': (1, np.float32(RNG.random()))}}),
             10,
             f"step 2: {DIFFER}observation 'own.1' ",
         ),
