@@ -106,22 +106,29 @@ def test_old_env_time_limit_is_truncated_with_the_true_final_obs(kind: Any, mode
     assert final[:, 0].tolist() == [3, 3]  # a reset writes 0 into the same array
 
 
-@pytest.mark.parametrize('kind', [OldEnv, Gym23Env, Gym26Env])
-def test_old_env_end_without_a_time_limit_is_terminated(kind: Any) -> None:
-    env = make_env(EnvConfig(id=kind, kwargs={'dies': True}))
+class NoKeyEnv(OldEnv):
+    def step(self, action: Any) -> tuple:
+        return (*super().step(action)[:3], {})
+
+
+GOES_ON, TERMINATED, TRUNCATED = (False, False), (True, False), (False, True)
+
+
+@pytest.mark.parametrize(
+    ('fields', 'ends'),
+    [
+        *(
+            (dict(id=kind, kwargs={'dies': True}), [GOES_ON, GOES_ON, TERMINATED])
+            for kind in (OldEnv, Gym23Env, Gym26Env)
+        ),
+        (dict(id=NoKeyEnv), [GOES_ON, GOES_ON, TERMINATED]),
+        (dict(id=OldEnv, max_episode_steps=2), [GOES_ON, TRUNCATED]),
+    ],
+)
+def test_old_env_end_is_terminated_but_for_a_time_limit(fields: dict[str, Any], ends: list[tuple[bool, bool]]) -> None:
+    env = make_env(EnvConfig(**fields))
     env.reset(seed=0)
-    ends = [env.step(0)[2:4] for _ in range(3)]
-    assert ends == [(False, False), (False, False), (True, False)]
-
-
-def test_old_env_done_without_the_time_limit_key_is_terminated() -> None:
-    class Env(OldEnv):
-        def step(self, action: Any) -> tuple:
-            return (*super().step(action)[:3], {})
-
-    env = make_env(EnvConfig(id=Env))
-    env.reset()
-    assert [env.step(0)[2:4] for _ in range(3)][-1] == (True, False)
+    assert [env.step(0)[2:4] for _ in ends] == ends
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -145,12 +152,6 @@ def test_old_env_step_with_three_values_raises() -> None:
     env.reset()
     with pytest.raises(EnvContractError, match='step returned 3 values, wanted obs, reward, terminated, truncated'):
         env.step(0)
-
-
-def test_old_env_max_episode_steps_truncates_it() -> None:
-    env = make_env(EnvConfig(id=OldEnv, max_episode_steps=2))
-    env.reset()
-    assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
 
 
 def test_old_env_with_a_method_action_masks_is_masked() -> None:

@@ -463,8 +463,15 @@ def test_reset_obs_that_is_not_finite_raises() -> None:
         make(NanStartEnv).reset(0)
 
 
-def test_reset_batched_env_with_obs_of_another_shape_raises() -> None:
+def test_batched_env_with_obs_of_another_shape_is_named_without_an_index() -> None:
     env = make('tests.envs:Limit-v0', 2)
+    env.reset(0)
     env._env._obs = lambda: np.zeros((2, 3), np.float32)  # type: ignore[attr-defined]
-    with pytest.raises(EnvContractError, match=r'step 0: reset returned observations of shape \(2, 3\), wanted'):
+    place, shape = (
+        "env 'tests.envs:Limit-v0', step {}: {} returned ",
+        r'observations of shape \(2, 3\), wanted \(2, 1\)',
+    )
+    with pytest.raises(EnvContractError, match=place.format(1, 'step') + shape):
+        env.step(torch.tensor([0, 0]))
+    with pytest.raises(EnvContractError, match=place.format(0, 'reset') + shape):
         env.reset(0)

@@ -110,7 +110,7 @@ def test_step_fire_serves_the_ball_after_every_life_in_training_and_evaluation(t
 def test_step_max_episode_steps_truncates_and_shows_the_true_final_obs() -> None:
     env = make('Pong', 2, max_episode_steps=10)
     last = env.reset(0)
-    for t, action in enumerate(actions(6, 2, 20), 1):
+    for t, action in enumerate(actions(6, 2, 10), 1):
         step = env.step(action)
         assert step.truncated.tolist() == [t % 10 == 0] * 2 and not step.terminated.any()
         if t % 10 == 0:
