@@ -40,7 +40,7 @@ class BrokenEnv(LimitEnv):
 
 
 def report_of(env_id: Any, n_step: int = 30, **fields: Any) -> EnvReport:
-    return inspect_env(EnvConfig(id=env_id, **fields), n_step=n_step)
+    return inspect_env(EnvConfig(**{'id': env_id, 'collector_env_num': 1, **fields}), n_step=n_step)
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ def test_inspect_env_stops_after_limit_s() -> None:
 @pytest.mark.slow
 def test_inspect_env_recommends_what_the_time_of_a_step_pays_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('zoo.core.processes.n_core', lambda: 4)  # on one core nothing is gained
-    slow, fast = (report_of(env).facts for env in (SleepyEnv, limit_env))
+    slow, fast = (report_of(env, collector_env_num=8).facts for env in (SleepyEnv, limit_env))
     assert slow['vectorization'] == 'async' and 'one after the other' in slow['vectorization_why']
     assert fast['vectorization'] == 'sync' and fast['worker_ms'] > fast['step_ms']
     assert report_of('CartPole-v1').facts['vectorization'] == 'batched'
