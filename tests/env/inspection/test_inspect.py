@@ -214,30 +214,51 @@ def test_inspect_env_recommends_what_the_time_of_a_step_pays_for(monkeypatch: py
     assert report_of('CartPole-v1').facts['vectorization'] == 'batched'
 
 
+class ScaledEnv(LimitEnv):
+    """Observations times `obs`, the reward `reward`, numbers from low to high as actions where there are some."""
+
+    def __init__(
+        self, obs: float = 1, reward: float = 1, limit: int = 5, bounds: tuple[float, float] | None = None
+    ) -> None:
+        super().__init__(limit)
+        self.obs, self.reward = obs, reward
+        if bounds is not None:
+            self.action_space = Box(*bounds, (1,))
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return (obs * self.obs, self.reward, *rest)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ('what', 'field', 'warning'),
+    ('kwargs', 'warning'),
     [
-        ('obs', {}, 'the observations reach 500, .*set policy.model.obs_norm=true'),
-        ('reward', {}, 'the rewards reach 101, .*set policy.learn.reward_norm=true'),
-        ('zero', {}, 'all rewards of 30 random steps are 0'),
-        ('actions', {}, 'the actions are from -50 to 50, .*set env.action_mode=rescale'),
-        ('actions', {'action_mode': 'rescale'}, ''),
-        ('unbounded', {}, 'the actions have no bounds on a side'),
+        (dict(obs=100), 'the observations reach 500, .*set policy.model.obs_norm=true'),
+        (dict(obs=20), ''),  # 100
+        (dict(reward=101.0), 'the rewards reach 101, .*set policy.learn.reward_norm=true'),
+        (dict(reward=100.0, limit=10), ''),
+        (dict(reward=100.0, limit=11), 'the returns reach 1100, '),
+        (dict(reward=0.0), 'all rewards of 30 random steps are 0'),
+        (dict(bounds=(-50, 50)), 'the actions are from -50 to 50, .*set env.action_mode=rescale'),
+        (dict(bounds=(-10, 10)), 'the actions are from -10 to 10, '),
+        (dict(bounds=(-9, 9)), ''),
+        (dict(bounds=(-0.09, 0.09)), 'the actions are from -0.09 to 0.09, '),
+        (dict(bounds=(-0.2, 0.2)), ''),
+        (dict(bounds=(3, 5)), 'the actions are from 3 to 5, '),  # of half a width of 1, around 4
+        (dict(bounds=(0, 2)), ''),
+        (dict(bounds=(-np.inf, 1)), 'the actions have no bounds on a side'),
     ],
 )
-def test_inspect_env_numbers_far_from_1_are_warned_of(what: str, field: dict, warning: str) -> None:
-    class Env(LimitEnv):
-        def step(self, action: Any) -> Any:
-            obs, reward, *rest = super().step(action)
-            reward = {'reward': 101.0, 'zero': 0.0}.get(what, reward)
-            return (obs * (100 if what == 'obs' else 1), reward, *rest)
-
-    env = Env()
-    env.action_space = {'actions': Box(-50, 50, (1,)), 'unbounded': Box(-np.inf, 1, (1,))}.get(what, env.action_space)
-    report = report_of(lambda: env, **field)
+def test_inspect_env_numbers_far_from_1_are_warned_of(kwargs: dict[str, Any], warning: str) -> None:
+    report = report_of(ScaledEnv, kwargs=kwargs)
     assert report.problems == [] and len(report.warnings) == bool(warning)
     assert not warning or re.search(warning, report.warnings[0])
+
+
+@pytest.mark.slow
+def test_inspect_env_wide_actions_that_are_rescaled_are_not_warned_of() -> None:
+    assert report_of(ScaledEnv, kwargs=dict(bounds=(-50, 50)), action_mode='rescale').warnings == []
 
 
 @pytest.mark.slow
