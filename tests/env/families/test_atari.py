@@ -156,7 +156,10 @@ def test_step_life_count_that_falls_to_none_ends_nothing_before_the_game_does() 
     env.close()
 
 
-def test_make_vector_env_kwargs_reach_the_game() -> None:
+def test_make_vector_env_name_and_kwargs_reach_the_game() -> None:
+    env = make('SpaceInvaders', 1)  # of several words
+    assert env.action_space.n == 6
+    env.close()
     env = make('Pong', 1, kwargs={'frame_stack': 2, 'screen_size': 42, 'full_action_space': True})
     assert env.obs_space.shape == (2, 42, 42) and env.action_space.n == 18
     env.close()
