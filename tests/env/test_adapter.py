@@ -91,8 +91,10 @@ class Gym26Env(Gym23Env):
 KINDS = [OldEnv, OldWrapper, Gym23Env, Gym26Env]
 
 
-@pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(
+    ('kind', 'mode'),
+    [*((kind, 'same_step') for kind in KINDS), (OldEnv, 'next_step'), (OldEnv, 'disabled'), (Gym26Env, 'disabled')],
+)
 def test_old_env_time_limit_is_truncated_with_the_true_final_obs(kind: Any, mode: str) -> None:
     env = make_vector_env(EnvConfig(id=kind, autoreset=mode), 2)
     env.reset(0)
@@ -104,36 +106,35 @@ def test_old_env_time_limit_is_truncated_with_the_true_final_obs(kind: Any, mode
     assert final[:, 0].tolist() == [3, 3]  # a reset writes 0 into the same array
 
 
-@pytest.mark.parametrize('kind', [OldEnv, Gym23Env, Gym26Env])
-def test_old_env_end_without_a_time_limit_is_terminated(kind: Any) -> None:
-    env = make_env(EnvConfig(id=kind, kwargs={'dies': True}))
+class NoKeyEnv(OldEnv):
+    def step(self, action: Any) -> tuple:
+        return (*super().step(action)[:3], {})
+
+
+GOES_ON, TERMINATED, TRUNCATED = (False, False), (True, False), (False, True)
+
+
+@pytest.mark.parametrize(
+    ('fields', 'ends'),
+    [
+        *(
+            (dict(id=kind, kwargs={'dies': True}), [GOES_ON, GOES_ON, TERMINATED])
+            for kind in (OldEnv, Gym23Env, Gym26Env)
+        ),
+        (dict(id=NoKeyEnv), [GOES_ON, GOES_ON, TERMINATED]),
+        (dict(id=OldEnv, max_episode_steps=2), [GOES_ON, TRUNCATED]),
+    ],
+)
+def test_old_env_end_is_terminated_but_for_a_time_limit(fields: dict[str, Any], ends: list[tuple[bool, bool]]) -> None:
+    env = make_env(EnvConfig(**fields))
     env.reset(seed=0)
-    ends = [env.step(0)[2:4] for _ in range(3)]
-    assert ends == [(False, False), (False, False), (True, False)]
-
-
-def test_old_env_done_without_the_time_limit_key_is_terminated() -> None:
-    class Env(OldEnv):
-        def step(self, action: Any) -> tuple:
-            return (*super().step(action)[:3], {})
-
-    env = make_env(EnvConfig(id=Env))
-    env.reset()
-    assert [env.step(0)[2:4] for _ in range(3)][-1] == (True, False)
+    assert [env.step(0)[2:4] for _ in ends] == ends
 
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_old_env_seed_arrives_by_whatever_way_the_env_takes_it(kind: Any) -> None:
     obs, _ = make_env(EnvConfig(id=kind)).reset(seed=5)
     assert obs[1] == np.float32(np.random.default_rng(5).random())
-
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_old_env_keeps_the_contract_once_adapted(kind: Any) -> None:
-    check_env(EnvConfig(id=kind))  # dtype float32 though the env computes float64, seeds, final observation
-    env = make_env(EnvConfig(id=kind))
-    obs, info = env.reset(seed=0)
-    assert obs.dtype == np.float32 and isinstance(info, dict)
 
 
 def test_old_env_spaces_are_read_from_their_attributes() -> None:
@@ -151,12 +152,6 @@ def test_old_env_step_with_three_values_raises() -> None:
     env.reset()
     with pytest.raises(EnvContractError, match='step returned 3 values, wanted obs, reward, terminated, truncated'):
         env.step(0)
-
-
-def test_old_env_max_episode_steps_truncates_it() -> None:
-    env = make_env(EnvConfig(id=OldEnv, max_episode_steps=2))
-    env.reset()
-    assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
 
 
 def test_old_env_with_a_method_action_masks_is_masked() -> None:
@@ -208,8 +203,7 @@ class OldNestedEnv(OldEnv):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
-@pytest.mark.parametrize('how', ['sync', 'async'])
+@pytest.mark.parametrize(('how', 'mode'), [('sync', 'same_step'), ('async', 'next_step'), ('sync', 'disabled')])
 def test_old_nested_env_is_cast_leaf_by_leaf_and_takes_tuples(how: str, mode: str) -> None:
     env = make_vector_env(EnvConfig(id=OldNestedEnv, vectorization=how, autoreset=mode), 2)
     env.reset(0)
@@ -229,8 +223,10 @@ def test_old_nested_env_is_cast_leaf_by_leaf_and_takes_tuples(how: str, mode: st
     env.close()
 
 
-def test_old_nested_env_keeps_the_contract_once_adapted() -> None:
-    check_env(EnvConfig(id=OldNestedEnv))
+@pytest.mark.parametrize('kind', [*KINDS, OldNestedEnv])
+def test_old_env_keeps_the_contract_once_adapted(kind: Any) -> None:
+    # dtype float32 though the env computes float64, infos, seeds, final observation
+    assert check_env(EnvConfig(id=kind)) == []
 
 
 def test_old_env_of_pairs_returns_a_pair_as_its_observation() -> None:
@@ -270,9 +266,8 @@ def test_old_env_of_pairs_returns_a_pair_as_its_observation() -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize('role', ['observation', 'action'])
-def test_convert_space_of_every_kind(space: Any, want: Any, role: str) -> None:
-    assert convert_space(space, role, 'x') == want
+def test_convert_space_of_every_kind(space: Any, want: Any) -> None:
+    assert convert_space(space, 'observation', 'x') == convert_space(space, 'action', 'x') == want
 
 
 @pytest.mark.parametrize(

@@ -65,14 +65,13 @@ WORDS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('how', WORDS)
-def test_result_of_a_run_is_kept_whatever_close_does(
-    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+def test_result_of_a_run_is_kept_though_its_envs_hang_in_close(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = dict(kwargs={'how': how}, step_timeout=0.2, check=True, vectorization='sync', evaluator_env_num=1)
+    env = dict(kwargs={'how': 'hang'}, step_timeout=0.2, check=True, vectorization='sync', evaluator_env_num=1)
     result = serial_pipeline(job_config(tmp_path, Closing, env=dict(env, collector_env_num=2), max_env_step=64))
     assert result.env_step == 64 and result.last_return == 5.0
-    warnings = [record.getMessage() for record in caplog.records if WORDS[how] in record.getMessage()]
+    warnings = [text for text in caplog.messages if WORDS['hang'] in text]
     assert [', index 1: ' in words for words in warnings].count(True) == 1  # that of two training envs
     assert len(warnings) == 4  # the env of the check, one of evaluation, two of training
 
@@ -86,7 +85,7 @@ def test_batched_env_closes_in_time(how: str, caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('how', WORDS)
+@pytest.mark.parametrize('how', ['exit', 'hang'])
 def test_check_ends_though_its_env_does_not_close(how: str, caplog: pytest.LogCaptureFixture) -> None:
     check_env(EnvConfig(id=Closing, kwargs={'how': how}, step_timeout=0.2))
     assert WORDS[how] in caplog.text

@@ -15,7 +15,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.envs import LimitEnv, LimitSameStepVectorEnv, LimitVectorEnv, limit_env
 from zoo import serial_pipeline
-from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.env import EnvKwargsError, UnsupportedEnvError, check_env, make_env, make_vector_env
 from zoo.env.given import takes_one_seed
@@ -43,6 +42,19 @@ def train(env: dict[str, Any], **config: Any) -> Any:
     return serial_pipeline(dict(max_env_step=512, env=env, policy=policy, logger=quiet, **config))
 
 
+def episode_len(env: dict[str, Any], n_env: int = 2) -> int:
+    """Steps of the first episode of all envs, of which each pays 1."""
+    vector = make_vector_env(env, n_env, training=True)
+    vector.reset(0)
+    n_step, is_over = 0, False
+    while not is_over:
+        step = vector.step(torch.zeros(n_env, dtype=torch.int64))
+        assert vector.n_env == n_env and step.reward.tolist() == [1.0] * n_env
+        n_step, is_over = n_step + 1, bool(step.truncated.all())
+    vector.close()
+    return n_step
+
+
 @pytest.fixture(autouse=True)
 def in_a_folder_of_its_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -63,12 +75,14 @@ def in_a_folder_of_its_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> No
         'tests/env/test_given.py:limits',
     ],
 )
-def test_what_makes_a_vector_is_asked_for_the_number_of_envs_and_trains(
-    make: Any, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
-) -> None:
+def test_what_makes_a_vector_is_asked_for_the_number_of_envs(make: Any, pytestconfig: pytest.Config) -> None:
     if isinstance(make, str) and make.startswith('tests/'):
         make = str(pytestconfig.rootpath / make)
-    result = train(dict(id=make, collector_env_num=4, evaluator_env_num=2))
+    assert episode_len(dict(id=make), 4) == episode_len(dict(id=make), 2) == 5
+
+
+def test_function_that_makes_vectors_trains() -> None:
+    result = train(dict(id=limits, collector_env_num=4, evaluator_env_num=2))
     assert result.last_return == 5 and result.env_step > 400
 
 
@@ -149,17 +163,24 @@ def test_vector_env_that_exists_trains_itself_and_evaluates_on_a_copy() -> None:
     assert 'collector_env_num: 4' in config and 'test_given:Seeded' in config
 
 
-@pytest.mark.parametrize('key', ['collector_env_num', 'collector_group_num'])
-def test_vector_env_that_exists_keeps_its_number_of_envs(key: str) -> None:
-    with pytest.raises(
-        UnsupportedEnvError, match='the vector env given has 4 envs but the config asks for 2 in a group'
-    ):
-        train(dict(id=LimitVectorEnv(4), **{key: 2}))
+OTHER_NUMBER = 'the vector env given has 4 envs but the config asks for 2 in a group'
 
 
-def test_vector_env_that_exists_has_its_own_limit_of_steps() -> None:
-    with pytest.raises(UnsupportedEnvError, match='env.max_episode_steps is 3 but env.id is a vector env that exists'):
-        train(dict(id=LimitVectorEnv(4), max_episode_steps=3))
+@pytest.mark.parametrize(
+    ('env', 'message'),
+    [
+        (dict(id=LimitVectorEnv(4), collector_env_num=2), OTHER_NUMBER),
+        (dict(id=LimitVectorEnv(4), collector_group_num=2), OTHER_NUMBER),
+        (
+            dict(id=LimitVectorEnv(4), max_episode_steps=3),
+            'env.max_episode_steps is 3 but env.id is a vector env that exis',
+        ),
+        (dict(id=limit_env()), 'env.id is an env of class LimitEnv, and a run makes several of them; give what'),
+    ],
+)
+def test_env_that_exists_is_refused_where_the_config_asks_for_another(env: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        train(env)
 
 
 def test_vector_env_with_processes_is_refused_and_stays_whole() -> None:
@@ -168,13 +189,6 @@ def test_vector_env_with_processes_is_refused_and_stays_whole() -> None:
         train(dict(id=env))
     assert env.reset(seed=0)[0].shape == (2, 1)  # its pipes are open
     env.close()
-
-
-def test_single_env_that_exists_is_refused_with_what_to_give() -> None:
-    with pytest.raises(
-        ConfigError, match='env.id is an env of class LimitEnv, and a run makes several of them; give what'
-    ):
-        train(dict(id=limit_env()))
 
 
 # --- what does not fit
@@ -224,15 +238,14 @@ def test_argument_max_episode_steps_of_a_maker_gets_the_limit() -> None:
     def make(num_envs: int, max_episode_steps: int = 9) -> Any:
         return limits(num_envs, max_episode_steps)
 
-    assert train(dict(id=make, collector_env_num=4, max_episode_steps=3)).last_return == 3
-    assert train(dict(id=make, collector_env_num=4)).last_return == 9
+    assert episode_len(dict(id=make, max_episode_steps=3)) == 3 and episode_len(dict(id=make)) == 9
 
 
-def test_id_with_a_vector_entry_point_alone_is_checked_and_trains() -> None:
+def test_id_with_a_vector_entry_point_alone_is_checked_and_made() -> None:
     gymnasium.register('OnlyVector-v0', vector_entry_point='tests.envs:LimitVectorEnv', kwargs={'limit': 4})
     try:
         assert check_env({'id': 'OnlyVector-v0'}) == []
-        assert train(dict(id='OnlyVector-v0', collector_env_num=4)).last_return == 4
+        assert episode_len(dict(id='OnlyVector-v0')) == 4
         with pytest.raises(EnvKwargsError, match="env.kwargs has 'foo' but OnlyVector-v0 takes limit, end, action"):
             make_vector_env({'id': 'OnlyVector-v0', 'kwargs': {'foo': 1}}, 2)
         with pytest.raises(UnsupportedEnvError, match='available as a vector only'):
@@ -252,9 +265,8 @@ class FewAtOnce(LimitVectorEnv):
     max_num_envs = 4
 
 
-@pytest.mark.parametrize('vectorization', ['sync', 'async'])
-def test_more_envs_than_a_class_supports_are_refused_in_all_groups_together(vectorization: str) -> None:
-    env = dict(id=Few, collector_env_num=6, collector_group_num=2, vectorization=vectorization)
+def test_more_envs_than_a_class_supports_are_refused_in_all_groups_together() -> None:
+    env = dict(id=Few, collector_env_num=6, collector_group_num=2, vectorization='async')
     with pytest.raises(
         UnsupportedEnvError, match=r'env.collector_env_num is 6 but .*Few. supports 4 envs at most, its max_'
     ):
@@ -271,12 +283,9 @@ def test_more_envs_than_a_vector_class_supports_are_refused_before_it_is_made() 
 
 def test_max_horizon_cuts_episodes_and_refuses_longer_ones(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        result = train(dict(id=Few, kwargs={'limit': 99}, collector_env_num=4))
-    assert result.last_return == 20
-    assert [r.message for r in caplog.records if 'max_horizon' in r.message] == [
-        f'env {__name__ + ":Few"!r}: episodes are cut after 20 steps, its max_horizon'
-    ]
-    assert train(dict(id=Few, kwargs={'limit': 99}, collector_env_num=4, max_episode_steps=7)).last_return == 7
+        assert episode_len(dict(id=Few, kwargs={'limit': 99})) == 20
+    assert caplog.messages == [f'env {__name__ + ":Few"!r}: episodes are cut after 20 steps, its max_horizon']
+    assert episode_len(dict(id=Few, kwargs={'limit': 99}, max_episode_steps=7)) == 7
     with pytest.raises(
         UnsupportedEnvError, match='env.max_episode_steps is 21 but .* supports episodes of 20 steps at most'
     ):
@@ -292,7 +301,7 @@ def test_torch_tensors_of_a_vector_env_are_read() -> None:
             obs, *rest, info = super().step(actions)
             return obs, *map(torch.as_tensor, rest), info
 
-    assert train(dict(id=Tensors, collector_env_num=4)).last_return == 5
+    assert episode_len(dict(id=Tensors)) == 5
 
 
 def test_autoreset_of_a_vector_env_is_its_own_whatever_others_did_to_the_metadata_of_the_class() -> None:

@@ -16,6 +16,7 @@ from tests.forked import Done, run_python
 from zoo import serial_pipeline
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig, UnknownEnvError, UnsupportedEnvError, make_env
+from zoo.env.ids import ATARI_GAMES, PROCGEN_GAMES, Game, game_of, versions_of
 from zoo.run.checkpoint.file import CheckpointError
 
 WALK = """
@@ -243,11 +244,10 @@ def config(**env: Any) -> dict[str, Any]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('vectorization', ['sync', 'async'])
 def test_run_of_an_env_in_a_file_is_resumed_from_another_folder(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory, vectorization: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = serial_pipeline(config(id='./walk_of_test.py:make', kwargs={'size': 7}, vectorization=vectorization))
+    result = serial_pipeline(config(id='./walk_of_test.py:make', kwargs={'size': 7}, vectorization='async'))
     assert result.last_return == 7
     run_dir = Path(result.run_dir).resolve()
     monkeypatch.chdir(tmp_path_factory.mktemp('other'))
@@ -289,3 +289,53 @@ def test_command_trains_an_env_in_a_file_and_evaluates_it_from_another_folder(
     assert refused.returncode == 2 and f'--import {folder}/walk_of_test.py' in refused.stderr
     done = zoo('eval', run_dir, '--import', str(folder / 'walk_of_test.py'), '--json', cwd=other)
     assert done.returncode == 0 and json.loads(done.stdout)['return_mean'] == 5, done.stderr
+
+
+# --- which game an id means
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'game'),
+    [
+        ('Pong-v4', Game('atari', 'Pong')),
+        ('ALE/Pong-v5', Game('atari', 'Pong')),
+        ('ale_py:ALE/UpNDown-v5', Game('atari', 'UpNDown')),
+        ('PongNoFrameskip-v4', Game('atari', 'Pong')),
+        ('NewGameDeterministic-v0', Game('atari', 'NewGame')),
+        ('Pong-ram-v4', Game('atari', 'Pong', True)),
+        ('Pong-ramNoFrameskip-v4', Game('atari', 'Pong', True)),
+        ('ALE/MsPacman-ram-v5', Game('atari', 'MsPacman', True)),
+        ('bigfish', Game('procgen', 'bigfish')),
+        ('procgen_bigfish', Game('procgen', 'bigfish')),
+        ('procgen/bigfish', Game('procgen', 'bigfish')),
+        ('procgen:procgen-coinrun-v0', Game('procgen', 'coinrun')),
+        ('CartPole-v1', None),
+        ('ALE/Pong', None),
+        ('fish', None),
+        ('my_module:Pong', None),
+    ],
+)
+def test_game_of_an_id_is_that_of_its_family(env_id: str, game: Game | None) -> None:
+    assert game_of(env_id) == game
+
+
+def test_game_of_every_form_of_an_atari_id() -> None:
+    for name in (*ATARI_GAMES, 'Xyz'):
+        assert game_of(f'{name}-v4') == (Game('atari', name) if name != 'Xyz' else None)
+        for start, end in (('ALE/', '-v5'), ('', 'NoFrameskip-v4'), ('', 'Deterministic-v0')):
+            assert game_of(f'{start}{name}{end}') == Game('atari', name)
+
+
+def test_games_are_those_of_the_families() -> None:
+    roms = pytest.importorskip('ale_py').roms.get_all_rom_ids()
+    assert {''.join(part.capitalize() for part in rom.split('_')) for rom in roms} >= ATARI_GAMES
+    assert len(PROCGEN_GAMES) == 16
+
+
+def test_versions_of_an_env_are_those_that_can_be_made_oldest_first() -> None:
+    ants = [spec.id for spec in versions_of('Ant-v2')]
+    assert ants[-2:] == ['Ant-v4', 'Ant-v5']
+    if 'raise' in str(gymnasium.registry['Ant-v2'].entry_point):  # as in newer versions of gymnasium, and so does v3
+        assert len(ants) == 2
+    assert [spec.id for spec in versions_of('CartPole-v7')] == ['CartPole-v0', 'CartPole-v1']
+    assert versions_of('NoSuchEnv-v0') == []

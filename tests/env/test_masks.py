@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Any
 
 import gymnasium
@@ -20,6 +19,7 @@ from zoo.env.errors import BrokenContractError
 from zoo.env.masks import ChoiceCheck, flat_mask
 
 MODES = ['same_step', 'next_step', 'disabled']
+HOWS = ['sync', 'async']
 HYBRID = plain.Dict(
     {'kind': plain.Discrete(3), 'size': plain.Box(np.zeros(2), np.ones(2)), 'bits': plain.MultiBinary((2,))}
 )
@@ -102,10 +102,14 @@ def test_choice_check_finds_the_rows_in_which_a_choice_has_nothing_left() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('action', ['discrete', 'multi_discrete'])
-@pytest.mark.parametrize('how', ['sync', 'async'])
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('source', ['info', 'obs', 'method'])
+@pytest.mark.parametrize(
+    ('source', 'mode', 'how', 'action'),
+    [
+        (source, mode, HOWS[(i + k) % 2], ['discrete', 'multi_discrete'][(i + k // 2) % 2])
+        for i, source in enumerate(('info', 'obs', 'method'))
+        for k, mode in enumerate(MODES)
+    ],
+)
 def test_step_the_lowest_action_that_the_mask_allows_earns_every_reward(
     source: str, mode: str, how: str, action: str
 ) -> None:
@@ -194,9 +198,8 @@ class MaskEnv(LimitEnv):
         (('obs',), {'action_mask': 'obs'}, [0, 1, 1]),
     ],
 )
-@pytest.mark.parametrize('how', ['sync', 'async'])
-def test_reset_mask_comes_from_the_source_that_is_set_or_found(how: str, has: Any, fields: dict, mask: Any) -> None:
-    env = make(MaskEnv, kwargs={'has': has}, vectorization=how, **fields)
+def test_reset_mask_comes_from_the_source_that_is_set_or_found(has: Any, fields: dict, mask: Any) -> None:
+    env = make(MaskEnv, kwargs={'has': has}, **fields)
     obs = env.reset(0)
     assert (mask_space(env.obs_space) is None) == (mask is None)
     assert mask is None or obs['action_mask'].int().tolist() == [mask] * 2
@@ -285,31 +288,6 @@ def test_make_vector_env_resets_the_first_env_only_where_it_must(
     assert len(made) == 3 and reset == made[:1] * n_reset
 
 
-@pytest.mark.slow
-def test_make_vector_env_async_whose_reset_hangs_is_told_after_the_timeout() -> None:
-    class Env(LimitEnv):
-        def reset(self, **kwargs: Any) -> Any:
-            time.sleep(30)
-
-    env = make(Env, vectorization='async', step_timeout=0.5)
-    with pytest.raises(EnvError, match='index 0, 1: no answer to the reset after step 0 within 0.5 s'):
-        env.reset(0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('how', ['sync', 'async'])
-def test_make_vector_env_whose_reset_raises_raises_with_its_index(how: str) -> None:
-    class Env(LimitEnv):
-        def reset(self, **kwargs: Any) -> Any:
-            raise ZeroDivisionError('of the env')
-
-    env = make(Env, vectorization=how)
-    with pytest.raises(ZeroDivisionError, match='of the env') as raised:
-        env.reset(0)
-    assert 'index 0, step 0' in raised.value.__notes__[0]
-    env.close()
-
-
 # --- masks that are none
 
 
@@ -324,9 +302,9 @@ FAULTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('how', ['sync', 'async'])
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('case', FAULTS)
+@pytest.mark.parametrize(
+    ('case', 'mode', 'how'), [(case, MODES[(i + k) % 3], HOWS[k]) for i, case in enumerate(FAULTS) for k in range(2)]
+)
 def test_step_mask_that_is_none_names_env_index_and_step(case: str, mode: str, how: str) -> None:
     change, message = FAULTS[case]
     env = make(MaskEnv, 3, kwargs={'change': change}, vectorization=how, autoreset=mode)
@@ -338,9 +316,14 @@ def test_step_mask_that_is_none_names_env_index_and_step(case: str, mode: str, h
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('how', ['sync', 'async'])
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('case', ['missing', 'all false'])
+@pytest.mark.parametrize(
+    ('case', 'mode', 'how'),
+    [
+        (case, mode, HOWS[(i + k) % 2])
+        for i, case in enumerate(('missing', 'all false'))
+        for k, mode in enumerate(MODES)
+    ],
+)
 def test_step_mask_where_the_episode_ends_may_be_none_and_becomes_all_true(case: str, mode: str, how: str) -> None:
     kwargs = {'change': FAULTS[case][0], 'limit': 2}
     env = make(MaskEnv, kwargs=kwargs, vectorization=how, autoreset=mode)

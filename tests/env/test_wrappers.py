@@ -1,4 +1,4 @@
-"""Windows, and the action and reward before, around an env that counts its steps and rewards the action."""
+"""Windows, the action and reward before, and actions in bins, around an env that counts its steps and rewards the action."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 import zoo.core.spaces as plain
 from tests.envs import LimitEnv
 from zoo.core.data import leaves, map_tensors
-from zoo.env import EnvConfig, EnvContractError, UnsupportedEnvError, VectorEnv, check_env, make_vector_env
+from zoo.env import EnvConfig, EnvContractError, UnsupportedEnvError, VectorEnv, check_env, make_env, make_vector_env
 
-HOWS = [(how, mode) for how in ('sync', 'async') for mode in ('same_step', 'next_step', 'disabled')]
+HOWS = [('sync', 'same_step'), ('async', 'next_step'), ('sync', 'disabled')]
 
 
 class CountEnv(LimitEnv):
@@ -80,7 +80,7 @@ def test_window_holds_the_last_observations_of_the_episode_oldest_first(how: str
         (Discrete(5, start=8), plain.MultiDiscrete((5, 5), (8, 8), (2,))),
         (MultiBinary(3), plain.MultiBinary((2, 3))),
         (
-            gymnasium.spaces.MultiDiscrete([[2, 3]], start=[[0, 1]]),
+            MultiDiscrete([[2, 3]], start=[[0, 1]]),
             plain.MultiDiscrete((2, 3, 2, 3), (0, 1, 0, 1), (2, 1, 2)),
         ),
     ],
@@ -241,3 +241,48 @@ def test_wrapped_env_keeps_the_contract(field: str) -> None:
 def test_make_vector_env_wrapper_that_cannot_be_is_refused(fields: dict, message: str) -> None:
     with pytest.raises(UnsupportedEnvError, match=message):
         make_vector_env(EnvConfig(**fields), 2)
+
+
+# --- actions in bins
+
+
+class Recorder(gymnasium.Env):
+    observation_space = Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, space: Any) -> None:
+        self.action_space = space
+        self.got: Any = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.got = action
+        return np.zeros(1, np.float32), 0.0, True, False, {}
+
+
+@pytest.mark.parametrize(
+    'space, n, choice, want',
+    [
+        (Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)), 5, [0, 4], [-2.0, 10.0]),
+        (Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)), 5, [2, 1], [0.0, 2.5]),
+        (Box(-1.0, 1.0, (1, 2), np.float64), 3, [[1, 2]], [[0.0, 1.0]]),
+        (Box(-3, 3, (1,), np.int64), 7, [6], [3]),
+        (Box(-1.0, 1.0, (), np.float32), 2, [1], 1.0),
+    ],
+)
+def test_choice_is_sent_as_its_value(space: Box, n: int, choice: Any, want: Any) -> None:
+    env = make_env(dict(id=Recorder, kwargs=dict(space=space), action_bins=n))
+    assert isinstance(env.action_space, MultiDiscrete) and (env.action_space.nvec == n).all()
+    env.reset(seed=0)
+    env.step(np.array(choice))
+    got = env.unwrapped.got
+    assert got.dtype == space.dtype and got.shape == space.shape
+    np.testing.assert_allclose(got, want)
+
+
+@pytest.mark.parametrize('space', [Box(-np.inf, 1.0, (2,), np.float32), gymnasium.spaces.Discrete(3)])
+def test_actions_without_finite_bounds_are_refused(space: Any) -> None:
+    with pytest.raises(UnsupportedEnvError, match='env.action_bins is 4 but the actions of env .* leave it out'):
+        make_env(dict(id=Recorder, kwargs=dict(space=space), action_bins=4))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from zoo.config.section import ConfigError
-from zoo.env import EnvConfig, EnvError, MissingExtraError, UnknownEnvError, VectorEnv, check_env, make_vector_env
+from zoo.env import EnvConfig, VectorEnv, make_vector_env
 from zoo.env.make import check_source
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec('ale_py') is None, reason='the extra atari is not installed')
@@ -36,20 +36,6 @@ def test_step_images_stay_bytes_and_stack_the_last_four_frames() -> None:
         assert torch.equal(obs[:, :3], last[:, 1:]) and not torch.equal(obs[:, 3], last[:, 3])
         last = obs
     env.close()
-
-
-@pytest.mark.long
-def test_reset_same_seed_gives_the_same_game_however_many_there_are() -> None:
-    runs = []
-    for n_env in (2, 2, 3):
-        env = make('Breakout', n_env)
-        obs = [env.reset(7)[:2].clone()]
-        obs += [env.step(action[:n_env]).obs[:2] for action in actions(4, 3, 60)]  # some lives are lost
-        runs.append(torch.stack(obs))
-        if n_env == 2:
-            assert torch.equal(env.reset(7), obs[0]) and not torch.equal(env.reset(8), obs[0])
-        env.close()
-    assert torch.equal(runs[0], runs[1]) and torch.equal(runs[0], runs[2])
 
 
 @pytest.mark.slow
@@ -92,7 +78,7 @@ def test_step_training_is_the_raw_game_with_clipped_rewards_and_an_end_for_each_
 def test_step_training_does_only_what_is_asked_for(kwargs: dict, ends: bool, clips: bool) -> None:
     env = make('Qbert', 4, training=True, kwargs=kwargs)
     env.reset(0)
-    steps = [env.step(action) for action in actions(6, 4, 150)]
+    steps = [env.step(action) for action in actions(6, 4, 100)]
     lives = np.stack([step.info['lives'] for step in steps])
     over = torch.stack([step.terminated if step.raw_end is None else step.raw_end for step in steps]).numpy()
     lost = (np.diff(lives, axis=0) < 0) & ~over[1:]
@@ -116,16 +102,16 @@ def lives_lost(env: VectorEnv, n_step: int) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize('training', [False, True])
 def test_step_fire_serves_the_ball_after_every_life_in_training_and_evaluation(training: bool) -> None:
-    # a ball that nobody hits is gone 21 steps after it was served: all five lives within 110 steps
-    assert lives_lost(make('Breakout', 1, training), 110) >= 4
-    assert lives_lost(make('Breakout', 1, training, kwargs={'fire_reset': False}), 110) == 0
+    # a ball that nobody hits is gone 21 steps after it was served: two lives within 50 steps
+    assert lives_lost(make('Breakout', 1, training), 50) == 2
+    assert lives_lost(make('Breakout', 1, training, kwargs={'fire_reset': False}), 50) == 0
 
 
 @pytest.mark.slow
 def test_step_max_episode_steps_truncates_and_shows_the_true_final_obs() -> None:
     env = make('Pong', 2, max_episode_steps=10)
     last = env.reset(0)
-    for t, action in enumerate(actions(6, 2, 20), 1):
+    for t, action in enumerate(actions(6, 2, 10), 1):
         step = env.step(action)
         assert step.truncated.tolist() == [t % 10 == 0] * 2 and not step.terminated.any()
         if t % 10 == 0:
@@ -140,7 +126,7 @@ def test_step_max_episode_steps_truncates_and_shows_the_true_final_obs() -> None
 def test_step_lives_and_games_that_end_together_have_their_own_final_obs() -> None:
     env = make('Breakout', 8, training=True)
     last, n_mixed = env.reset(0), 0
-    for action in actions(4, 8, 200):
+    for action in actions(4, 8, 150):
         step = env.step(action)
         if step.final_obs is not None:
             index = step.final_index
@@ -170,26 +156,10 @@ def test_step_life_count_that_falls_to_none_ends_nothing_before_the_game_does() 
     env.close()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('action', 'message'),
-    [
-        ([0, 0, 0], r"env 'atari/Pong', step 2: the actions have shape \(3,\), wanted \(2,\)"),
-        ([0.0, 1.0], 'step 2: the actions are of float32, wanted integers'),
-        ([0, 6], "env 'atari/Pong', index 1, step 2: the action is 6, wanted 0 to 5; look at the policy"),
-    ],
-)
-def test_step_action_that_does_not_fit_is_refused_before_the_game_sees_it(action: list, message: str) -> None:
-    env = make('Pong')
-    env.reset(0)
-    env.step(torch.tensor([0, 1]))
-    with pytest.raises(EnvError, match=message):
-        env.step(torch.tensor(action))
-    assert env.step(torch.tensor([0, 1])).obs.shape == (2, 4, 84, 84)
+def test_make_vector_env_name_and_kwargs_reach_the_game() -> None:
+    env = make('SpaceInvaders', 1)  # of several words
+    assert env.action_space.n == 6
     env.close()
-
-
-def test_make_vector_env_kwargs_reach_the_game() -> None:
     env = make('Pong', 1, kwargs={'frame_stack': 2, 'screen_size': 42, 'full_action_space': True})
     assert env.obs_space.shape == (2, 42, 42) and env.action_space.n == 18
     env.close()
@@ -215,38 +185,7 @@ def test_make_vector_env_kwargs_that_do_not_fit_are_config_errors(kwargs: dict, 
         assert str(raised.value).startswith(message)
 
 
-@pytest.mark.parametrize(
-    ('game', 'message'),
-    [
-        ('pong', "unknown game 'pong': did you mean 'Pong'? env 'atari' has Adventure, AirRaid, Alien and "),
-        ('SpaceInvader', "did you mean 'SpaceInvaders'?"),
-        (None, 'env.game is missing'),
-    ],
-)
-def test_make_vector_env_unknown_game_names_the_closest(game: str | None, message: str) -> None:
-    with pytest.raises(UnknownEnvError) as raised:
-        make_vector_env(EnvConfig(id='atari', game=game), 1)
-    assert message in str(raised.value)
-
-
-def test_make_vector_env_knows_games_of_several_words() -> None:
-    env = make('SpaceInvaders', 1)
-    assert env.action_space.n == 6
-    env.close()
-
-
-def test_make_vector_env_without_ale_py_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, 'ale_py', None)
-    with pytest.raises(MissingExtraError, match=r"needs the atari extra, .* run: pip install '\.\[atari\]'"):
-        make('Pong')
-
-
 def test_check_source_without_ale_py_finds_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """A config can be read on a machine that cannot run it."""
     monkeypatch.setitem(sys.modules, 'ale_py', None)
     check_source({'id': 'atari', 'game': 'Pong'})
-
-
-@pytest.mark.slow
-def test_check_env_passes() -> None:
-    check_env(EnvConfig(id='atari', game='Breakout'))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -29,6 +30,7 @@ from zoo.env import (
 )
 from zoo.env.errors import RAW, RAW_END, RAW_REWARD
 from zoo.env.families.family import ActionCheck, import_extra
+from zoo.env.inspection.family import random_actions
 from zoo.env.make import env_name, find_env
 from zoo.env.workers import WorkerVectorEnv
 
@@ -116,28 +118,6 @@ def test_reset_seeds_each_env_or_all_together(env_id: str, game: str | None, n_s
 
 
 @pytest.mark.parametrize(
-    ('fields', 'message'),
-    [
-        ({'game': None}, "env.game is missing: env 'raw_test' has short, long; set env.game to one of them."),
-        ({'game': 'shrt'}, "unknown game 'shrt': did you mean 'short'? env 'raw_test' has short, long; set env.game"),
-        ({'game': 'qqq'}, "unknown game 'qqq': env 'raw_test' has short, long"),
-        (
-            {'id': 'plain_test'},
-            "env.game is 'short' but env 'plain_test' has no games to choose from; leave env.game out.",
-        ),
-        ({'id': 'CartPole-v1'}, "env.game is 'short' but env 'CartPole-v1' has no games"),
-        ({'id': 'raw_tst'}, "unknown env 'raw_tst': did you mean 'raw_test'"),
-    ],
-)
-def test_make_vector_env_game_that_does_not_fit_says_which_do(fields: dict, message: str) -> None:
-    cfg = config(**fields)
-    for call in (lambda: make_vector_env(cfg, 2), lambda: find_env(cfg.id, cfg.game), lambda: check_env(cfg)):
-        with pytest.raises(UnknownEnvError) as raised:
-            call()
-        assert str(raised.value).startswith(message)
-
-
-@pytest.mark.parametrize(
     ('fields', 'error', 'message'),
     [
         (
@@ -154,6 +134,72 @@ def test_make_vector_env_what_a_family_cannot_do_raises(fields: dict, error: typ
         make_vector_env(config(**fields), 2)
 
 
+MISSING, UNKNOWN = 'env.game is missing: env {!r} has {}', 'unknown game {!r}: did you mean {!r}?'
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'game', 'message'),
+    [
+        ('raw_test', None, MISSING.format('raw_test', 'short, long; set env.game to one of them.')),
+        ('raw_test', 'shrt', UNKNOWN.format('shrt', 'short') + " env 'raw_test' has short, long; set env.game"),
+        ('raw_test', 'qqq', "unknown game 'qqq': env 'raw_test' has short, long"),
+        (
+            'plain_test',
+            'short',
+            "env.game is 'short' but env 'plain_test' has no games to choose from; leave env.game ",
+        ),
+        ('CartPole-v1', 'short', "env.game is 'short' but env 'CartPole-v1' has no games"),
+        ('raw_tst', 'short', "unknown env 'raw_tst': did you mean 'raw_test'"),
+        ('torch', 'CartPole', UNKNOWN.format('CartPole', 'CartPole-v1')),
+        ('torch', 'cartpole-v1', UNKNOWN.format('cartpole-v1', 'CartPole-v1')),
+        ('torch', None, MISSING.format('torch', 'Acrobot-v1, CartPole-v1, ')),
+        ('atari', 'pong', UNKNOWN.format('pong', 'Pong') + " env 'atari' has Adventure, AirRaid, Alien and "),
+        ('atari', 'SpaceInvader', UNKNOWN.format('SpaceInvader', 'SpaceInvaders')),
+        ('atari', None, 'env.game is missing'),
+        ('envpool', 'CartPole-v2', "unknown game 'CartPole-v2': did you mean 'CartPole-v0' or 'CartPole-v1'? env '"),
+        (
+            'envpool',
+            'minigrid-doorkey-6x6-v0',
+            "unknown game 'minigrid-doorkey-6x6-v0': did you mean 'MiniGrid-DoorKey-6x6-v0'",
+        ),
+        ('envpool', None, MISSING.format('envpool', 'Adventure-v5, ')),
+        ('envpool', 'MultiDuel-v1', "unknown game 'MultiDuel-v1'"),  # a reset ended the process
+        ('envpool', 'Cig-v1', "unknown game 'Cig-v1'"),
+        ('procgen', 'starpilt', UNKNOWN.format('starpilt', 'starpilot') + " env 'procgen' has big"),
+        ('procgen', 'StarPilot', UNKNOWN.format('StarPilot', 'starpilot')),
+        ('procgen', None, MISSING.format('procgen', 'bigfish, bossfight, caveflyer, ')),
+    ],
+)
+def test_game_of_any_family_that_does_not_fit_says_which_do(env_id: str, game: str | None, message: str) -> None:
+    needs_extra(env_id)
+    cfg = EnvConfig(id=env_id, game=game)
+    calls = [lambda: make_vector_env(cfg, 2), lambda: find_env(cfg.id, cfg.game), lambda: check_env(cfg)]
+    for call in calls if 'raw' in env_id else calls[:1]:
+        with pytest.raises(UnknownEnvError) as raised:
+            call()
+        assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ('env_id', 'game', 'module', 'name'),
+    [
+        ('atari', 'Pong', 'ale_py', 'atari'),
+        ('envpool', 'CartPole-v1', 'envpool', 'envpool'),
+        ('procgen', 'maze', 'envpool', 'procgen/maze'),
+    ],
+)
+def test_family_without_its_extra_names_the_pip_command(
+    env_id: str, game: str, module: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError) as raised:
+        make_vector_env(EnvConfig(id=env_id, game=game), 1)
+    assert str(raised.value) == (
+        f"env '{name}' needs the {env_id} extra, which is not installed; run: pip install '.[{env_id}]' in the checkout "
+        'of zoo'
+    )
+
+
 def test_make_env_of_a_family_says_that_there_are_only_vectors() -> None:
     with pytest.raises(
         UnsupportedEnvError, match="env 'raw_test/short' is available as a vector only; use make_vector_env"
@@ -168,9 +214,40 @@ def test_find_env_takes_a_family_by_its_place_too() -> None:
 
 # --- the contract
 
+EXTRAS = {'atari': ['ale_py'], 'envpool': ['envpool'], 'procgen': ['envpool', 'PyQt5']}
+TASKS = [('envpool', game) for game in ('CartPole-v1', 'HalfCheetah-v4', 'LunarLander-v3', 'MiniGrid-DoorKey-6x6-v0')]
 
-def test_check_env_family_that_keeps_the_contract_passes() -> None:
-    check_env(config(), n_step=30)
+
+def needs_extra(env_id: str) -> None:
+    if any(find_spec(name) is None for name in EXTRAS.get(env_id, ())):
+        pytest.skip(f'the extra {env_id} is not installed')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('env_id', 'game'),
+    [('raw_test', 'short'), ('atari', 'Breakout'), *TASKS, ('envpool', 'Breakout-v5'), ('procgen', 'coinrun')],
+)
+def test_check_env_finds_nothing_in_any_family(env_id: str, game: str) -> None:
+    """Not even that two episodes of one seed differ."""
+    needs_extra(env_id)
+    assert check_env(EnvConfig(id=env_id, game=game), n_step=30) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('env_id', 'game'), [('atari', 'Breakout'), *TASKS, ('procgen', 'starpilot')])
+def test_seed_gives_env_i_the_same_episodes_in_a_larger_vector(env_id: str, game: str) -> None:
+    needs_extra(env_id)
+    runs = []
+    for n_env, seed in ((2, 7), (3, 7), (2, 8)):
+        env = make_vector_env(EnvConfig(id=env_id, game=game), n_env)
+        obs, rng = [env.reset(seed)[:2].clone()], torch.Generator().manual_seed(0)
+        for _ in range(40):
+            action = random_actions(env.action_space, 3, rng)[:n_env]
+            obs.append(env.step(action).obs[:2])
+        runs.append(torch.stack(obs))
+        env.close()
+    assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
 
 
 class DrawVectorEnv(LimitSameStepVectorEnv):
@@ -254,6 +331,56 @@ def test_action_check_refuses_with_got_wanted_do(space: gymnasium.Space, actions
 def test_action_check_takes_all_of_the_space(space: gymnasium.Space, actions: np.ndarray) -> None:
     ActionCheck('e', space, 2)(actions, 1)
     assert all(space.contains(action.astype(space.dtype)) for action in actions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('env_id', 'game', 'action', 'message'),
+    [
+        ('atari', 'Pong', [0, 0, 0], r"env 'atari/Pong', step 2: the actions have shape \(3,\), wanted \(2,\)"),
+        ('atari', 'Pong', [0.0, 1.0], 'step 2: the actions are of float32, wanted integers'),
+        (
+            'atari',
+            'Pong',
+            [0, 6],
+            "env 'atari/Pong', index 1, step 2: the action is 6, wanted 0 to 5; look at the policy",
+        ),
+        (
+            'envpool',
+            'CartPole-v1',
+            [0],
+            r"env 'envpool/CartPole-v1', step 2: the actions have shape \(1,\), wanted \(2,\)",
+        ),
+        ('envpool', 'CartPole-v1', [0, 1, 0], r'the actions have shape \(3,\), wanted \(2,\)'),
+        (
+            'envpool',
+            'CartPole-v1',
+            [0.0, 0.5],
+            "step 2: the actions are of float32, wanted integers; pass the policy's",
+        ),
+        (
+            'envpool',
+            'CartPole-v1',
+            [0, 2],
+            "env 'envpool/CartPole-v1', index 1, step 2: the action is 2, wanted 0 to 1",
+        ),
+        ('envpool', 'CartPole-v1', [-1, 0], 'index 0, step 2: the action is -1, wanted 0 to 1'),
+        ('envpool', 'HalfCheetah-v4', [[0.0] * 6], r'the actions have shape \(1, 6\), wanted \(2, 6\)'),
+        ('envpool', 'HalfCheetah-v4', [[0.0] * 6, [np.nan] * 6], 'index 1, step 2: the action is .*nan.*, wanted num'),
+    ],
+)
+def test_step_action_that_does_not_fit_is_refused_before_the_family_sees_it(
+    env_id: str, game: str, action: list, message: str
+) -> None:
+    needs_extra(env_id)
+    env = make_vector_env(EnvConfig(id=env_id, game=game), 2)
+    env.reset(0)
+    good = random_actions(env.action_space, 2, torch.Generator().manual_seed(0))
+    env.step(good)
+    with pytest.raises(EnvError, match=message):
+        env.step(torch.tensor(action))
+    assert env.step(good).obs.isfinite().all()  # the process and the game live on
+    env.close()
 
 
 def test_need_what_is_not_installed_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,8 @@ from zoo.env import (
     EnvConfig,
     EnvKwargsError,
     MissingExtraError,
-    UnknownEnvError,
     UnsupportedEnvError,
     VectorEnv,
-    check_env,
     make_vector_env,
 )
 from zoo.env.families import envpool as qt_module
@@ -36,21 +34,15 @@ def make(game: str, n_env: int = 2, training: bool = False, **fields: Any) -> Ve
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('difficulty', ['easy', 'hard'])
-@pytest.mark.parametrize('game', PROCGEN_GAMES)
+@pytest.mark.parametrize(
+    ('game', 'difficulty'), [(game, ('easy', 'hard')[i % 2]) for i, game in enumerate(sorted(PROCGEN_GAMES))]
+)
 def test_make_vector_env_every_game_shows_bytes_and_takes_15_actions(game: str, difficulty: str) -> None:
     env = make(game, 1, kwargs={'difficulty': difficulty})
     obs = env.reset(0)
     assert obs.shape == (1, 3, 64, 64) == (1, *env.obs_space.shape) and obs.dtype == torch.uint8
     assert env.action_space.n == 15 and len(obs.unique()) > 10  # a picture, not a blank
     assert env.step(torch.tensor([14])).obs.dtype == torch.uint8
-
-
-def test_reset_same_seed_gives_the_same_episodes() -> None:
-    env = make('starpilot')
-    actions = torch.randint(15, (60, 2), generator=torch.Generator().manual_seed(0))
-    runs = [torch.stack([env.reset(2).clone(), *(env.step(action).obs for action in actions)]) for _ in range(2)]
-    assert torch.equal(runs[0], runs[1]) and not torch.equal(env.reset(3), runs[0][0])
 
 
 def test_make_vector_env_hard_is_another_maze_than_easy() -> None:
@@ -124,13 +116,6 @@ def test_max_episode_steps_that_envpool_would_ignore_raises(cfg: EnvConfig, mess
     ('fields', 'error', 'message'),
     [
         (
-            {'game': 'starpilt'},
-            UnknownEnvError,
-            "unknown game 'starpilt': did you mean 'starpilot'? env 'procgen' has big",
-        ),
-        ({'game': 'StarPilot'}, UnknownEnvError, "did you mean 'starpilot'?"),
-        ({'game': None}, UnknownEnvError, "env.game is missing: env 'procgen' has bigfish, bossfight, caveflyer, "),
-        (
             {'kwargs': {'difficulty': 'memory'}},
             EnvKwargsError,
             "env.kwargs.difficulty is 'memory' but procgen/starpilot takes easy, hard, extreme; use one of these.",
@@ -158,17 +143,7 @@ def test_make_vector_env_what_is_not_there_is_said_with_what_is(fields: dict, er
     assert message in str(raised.value)
 
 
-def test_check_env_passes() -> None:
-    check_env(EnvConfig(id='procgen', game='coinrun'))
-
-
 # --- Qt and the extra
-
-
-def test_make_vector_env_without_envpool_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, 'envpool', None)
-    with pytest.raises(MissingExtraError, match=r"'procgen/maze' needs the procgen extra, .*'\.\[procgen\]'"):
-        make('maze')
 
 
 def test_load_qt_without_the_wheel_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:

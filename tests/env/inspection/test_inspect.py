@@ -6,20 +6,23 @@ import json
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Text
+from gymnasium.spaces import Box, Dict, Discrete, Space, Text, Tuple
 
+from tests.env.inspection.test_check import NoSeedEnv, RandomEnv, shows, step_env
 from tests.envs import LimitEnv, LimitVectorEnv, limit_env
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig, EnvKwargsError, EnvReport, UnknownEnvError, inspect_env
 from zoo.env.inspection.check import EnvCheck
 from zoo.env.inspection.family import Recorder
+from zoo.env.inspection.inspect import advise, worker_seconds
 from zoo.env.make import make_env
 
 
@@ -37,7 +40,7 @@ class BrokenEnv(LimitEnv):
 
 
 def report_of(env_id: Any, n_step: int = 30, **fields: Any) -> EnvReport:
-    return inspect_env(EnvConfig(id=env_id, **fields), n_step=n_step)
+    return inspect_env(EnvConfig(**{'id': env_id, 'collector_env_num': 1, **fields}), n_step=n_step)
 
 
 @pytest.mark.slow
@@ -69,59 +72,44 @@ def test_inspect_env_good_env_has_the_known_facts() -> None:
 
 @pytest.mark.slow
 def test_inspect_env_random_env_is_a_warning_and_with_strict_a_problem() -> None:
-    class Env(LimitEnv):
-        def reset(self, **kwargs: Any) -> Any:
-            return rng.random(1, np.float32), super().reset(**kwargs)[1]
-
-    rng = np.random.default_rng(0)
-    report = report_of(Env)
+    report = report_of(RandomEnv)
     assert report.problems == [] and 'no run with this env can be repeated' in report.warnings[0]
     assert report.facts['repeats'] is False
-    report = report_of(Env, check='strict')
+    report = report_of(RandomEnv, check='strict')
     assert report.warnings == [] and 'env.check=strict refuses this' in report.problems[0]
 
 
+class KeyEnv(LimitEnv):
+    def step(self, action: Any) -> Any:
+        if self._n_step == 3:
+            raise KeyError('joint 3')
+        return super().step(action)
+
+
+class NanVectorEnv(LimitVectorEnv):
+    def step(self, actions: Any) -> Any:
+        obs, reward, *rest = super().step(actions)
+        return (obs, np.where(self._n_step == 3, np.nan, reward), *rest)
+
+
 @pytest.mark.slow
-def test_inspect_env_that_raises_says_where_and_keeps_what_it_saw() -> None:
-    class Env(LimitEnv):
-        def step(self, action: Any) -> Any:
-            if self._n_step == 3:
-                raise KeyError('joint 3')
-            return super().step(action)
-
-    report = report_of(Env)
+@pytest.mark.parametrize(
+    ('fields', 'message', 'n_step'),
+    [
+        (dict(id=KeyEnv), "index 0, step 4: its code raised KeyError: 'joint 3' at .*test_inspect.py:", 3),
+        (step_env(lambda *v: v[:4], n_good=0), 'step returned a tuple of 4, wanted a tuple of 5', 0),
+        (dict(id=NoSeedEnv), 'reset has no argument seed or options', 0),
+        (shows('word', Text(4)), 'wrap the env: encode the text', None),
+        (dict(id=NanVectorEnv), 'step 3: reward is nan', 2),
+    ],
+)
+def test_inspect_env_what_ends_the_check_is_one_problem_and_what_was_seen_is_kept(
+    fields: dict[str, Any], message: str, n_step: int | None
+) -> None:
+    report = inspect_env(EnvConfig(**fields), n_step=30)
     (problem,) = report.problems
-    assert "index 0, step 4: its code raised KeyError: 'joint 3' at " in problem and 'test_inspect.py:' in problem
-    assert report.facts['steps'] == 3 and report.facts['repeats'] is None
-
-
-def test_inspect_env_result_that_cannot_be_used_is_one_problem() -> None:
-    class Env(LimitEnv):
-        def step(self, action: Any) -> Any:
-            return super().step(action)[:4]
-
-    report = report_of(Env)
-    (problem,) = report.problems
-    assert 'step returned a tuple of 4, wanted a tuple of 5' in problem and 'vectorization' not in report.facts
-
-
-def test_inspect_env_reset_without_a_seed_is_one_problem() -> None:
-    class Env(LimitEnv):
-        def reset(self) -> Any:  # type: ignore[override]
-            return super().reset()
-
-    (problem,) = report_of(Env).problems
-    assert 'reset has no argument seed or options' in problem
-
-
-def test_inspect_env_space_that_is_not_supported_is_a_problem() -> None:
-    class Env(LimitEnv):
-        def __init__(self) -> None:
-            super().__init__()
-            self.observation_space = Text(4)
-
-    report = report_of(Env)
-    assert 'wrap the env: encode the text' in report.problems[0] and report.facts == {}
+    assert re.search(message, problem) and report.facts.get('steps') == n_step
+    assert (n_step or 'vectorization' not in report.facts) and report.facts.get('repeats') is None
 
 
 @pytest.mark.parametrize(
@@ -157,12 +145,6 @@ def test_inspect_env_says_where_masks_were_found(source: str) -> None:
     report = report_of('random_masks', kwargs={'source': source})
     assert report.facts['masks'] == source and report.problems == []
     assert f'action masks      found: the {"method" if source == "method" else "entry"}' in report.text()
-    assert report_of(limit_env).facts['masks'] == 'none'
-
-
-def test_inspect_env_masks_that_are_switched_off_are_none() -> None:
-    report = report_of('random_masks', kwargs={'source': 'obs'}, action_mask='off')
-    assert report.facts['masks'] == 'none'
 
 
 class InfoEnv(LimitEnv):
@@ -171,13 +153,34 @@ class InfoEnv(LimitEnv):
         return (*values, {'is_success': self._n_step == 5, 'distance': np.float32(2), 'map': 'cave'})
 
 
+def with_a_lock() -> Callable[[], gymnasium.Env]:
+    """A maker that no process can be given."""
+    lock = threading.Lock()
+
+    def make() -> gymnasium.Env:
+        with lock:
+            return LimitEnv()
+
+    return make
+
+
 @pytest.mark.slow
-def test_inspect_env_names_the_infos_at_the_end_of_episodes() -> None:
-    facts = report_of(InfoEnv).facts
-    assert facts['info_keys'] == ['distance', 'is_success', 'map'] and facts['info_numbers'] == [
-        'distance',
-        'is_success',
-    ]
+@pytest.mark.parametrize(
+    ('fields', 'facts'),
+    [
+        (dict(id='random_masks', kwargs={'source': 'obs'}, action_mask='off'), {'masks': 'none'}),
+        (
+            dict(id=InfoEnv),
+            {'info_keys': ['distance', 'is_success', 'map'], 'info_numbers': ['distance', 'is_success']},
+        ),
+        (dict(id=with_a_lock()), {'picklable': False}),
+        (dict(id='Pendulum-v1'), {'time_limit': 200, 'wrappers': ['TimeLimit', 'OrderEnforcing']}),
+        (dict(id='Taxi-v4'), {'time_limit': 200, 'wrappers': ['TimeLimit', 'OrderEnforcing']}),  # without zoo's own
+    ],
+)
+def test_inspect_env_facts_are_those_of_the_env(fields: dict[str, Any], facts: dict[str, Any]) -> None:
+    found = inspect_env(EnvConfig(**fields), n_step=30).facts
+    assert {name: found[name] for name in facts} == facts
 
 
 @pytest.mark.slow
@@ -205,55 +208,57 @@ def test_inspect_env_stops_after_limit_s() -> None:
 @pytest.mark.slow
 def test_inspect_env_recommends_what_the_time_of_a_step_pays_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('zoo.core.processes.n_core', lambda: 4)  # on one core nothing is gained
-    slow, fast = (report_of(env).facts for env in (SleepyEnv, limit_env))
+    slow, fast = (report_of(env, collector_env_num=8).facts for env in (SleepyEnv, limit_env))
     assert slow['vectorization'] == 'async' and 'one after the other' in slow['vectorization_why']
     assert fast['vectorization'] == 'sync' and fast['worker_ms'] > fast['step_ms']
     assert report_of('CartPole-v1').facts['vectorization'] == 'batched'
 
 
+class ScaledEnv(LimitEnv):
+    """Observations times `obs`, the reward `reward`, numbers from low to high as actions where there are some."""
+
+    def __init__(
+        self, obs: float = 1, reward: float = 1, limit: int = 5, bounds: tuple[float, float] | None = None
+    ) -> None:
+        super().__init__(limit)
+        self.obs, self.reward = obs, reward
+        if bounds is not None:
+            self.action_space = Box(*bounds, (1,))
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return (obs * self.obs, self.reward, *rest)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ('what', 'field', 'warning'),
+    ('kwargs', 'warning'),
     [
-        ('obs', {}, 'the observations reach 500, .*set policy.model.obs_norm=true'),
-        ('reward', {}, 'the rewards reach 101, .*set policy.learn.reward_norm=true'),
-        ('zero', {}, 'all rewards of 30 random steps are 0'),
-        ('actions', {}, 'the actions are from -50 to 50, .*set env.action_mode=rescale'),
-        ('actions', {'action_mode': 'rescale'}, ''),
-        ('unbounded', {}, 'the actions have no bounds on a side'),
+        (dict(obs=100), 'the observations reach 500, .*set policy.model.obs_norm=true'),
+        (dict(obs=20), ''),  # 100
+        (dict(reward=101.0), 'the rewards reach 101, .*set policy.learn.reward_norm=true'),
+        (dict(reward=100.0, limit=10), ''),
+        (dict(reward=100.0, limit=11), 'the returns reach 1100, '),
+        (dict(reward=0.0), 'all rewards of 30 random steps are 0'),
+        (dict(bounds=(-50, 50)), 'the actions are from -50 to 50, .*set env.action_mode=rescale'),
+        (dict(bounds=(-10, 10)), 'the actions are from -10 to 10, '),
+        (dict(bounds=(-9, 9)), ''),
+        (dict(bounds=(-0.09, 0.09)), 'the actions are from -0.09 to 0.09, '),
+        (dict(bounds=(-0.2, 0.2)), ''),
+        (dict(bounds=(3, 5)), 'the actions are from 3 to 5, '),  # of half a width of 1, around 4
+        (dict(bounds=(0, 2)), ''),
+        (dict(bounds=(-np.inf, 1)), 'the actions have no bounds on a side'),
     ],
 )
-def test_inspect_env_numbers_far_from_1_are_warned_of(what: str, field: dict, warning: str) -> None:
-    class Env(LimitEnv):
-        def step(self, action: Any) -> Any:
-            obs, reward, *rest = super().step(action)
-            reward = {'reward': 101.0, 'zero': 0.0}.get(what, reward)
-            return (obs * (100 if what == 'obs' else 1), reward, *rest)
-
-    env = Env()
-    env.action_space = {'actions': Box(-50, 50, (1,)), 'unbounded': Box(-np.inf, 1, (1,))}.get(what, env.action_space)
-    report = report_of(lambda: env, **field)
+def test_inspect_env_numbers_far_from_1_are_warned_of(kwargs: dict[str, Any], warning: str) -> None:
+    report = report_of(ScaledEnv, kwargs=kwargs)
     assert report.problems == [] and len(report.warnings) == bool(warning)
     assert not warning or re.search(warning, report.warnings[0])
 
 
 @pytest.mark.slow
-def test_inspect_env_maker_that_no_process_can_be_given_is_said() -> None:
-    lock = threading.Lock()
-
-    def make() -> gymnasium.Env:
-        with lock:
-            return LimitEnv()
-
-    facts = report_of(make).facts
-    assert facts['picklable'] is False
-
-
-@pytest.mark.slow
-def test_inspect_env_time_limit_and_wrappers_are_those_of_the_env() -> None:
-    facts = report_of('Pendulum-v1').facts
-    assert facts['time_limit'] == 200 and facts['wrappers'][0] == 'TimeLimit'
-    assert 'MaskEnv' not in inspect_env(EnvConfig(id='Taxi-v4'), n_step=10).facts['wrappers']  # zoo's own
+def test_inspect_env_wide_actions_that_are_rescaled_are_not_warned_of() -> None:
+    assert report_of(ScaledEnv, kwargs=dict(bounds=(-50, 50)), action_mode='rescale').warnings == []
 
 
 @pytest.mark.slow
@@ -280,18 +285,6 @@ def test_inspect_env_own_vector_has_the_facts_of_its_envs() -> None:
     assert facts['vectorization'] == 'batched' and facts['envs'] == 2 and facts['kind'].startswith('a vector of envs')
 
 
-class NanVectorEnv(LimitVectorEnv):
-    def step(self, actions: Any) -> Any:
-        obs, reward, *rest = super().step(actions)
-        return (obs, np.where(self._n_step == 3, np.nan, reward), *rest)
-
-
-def test_inspect_env_own_vector_that_breaks_the_contract_is_a_problem() -> None:
-    report = report_of(NanVectorEnv)
-    (problem,) = report.problems
-    assert 'step 3: reward is nan' in problem and report.facts['steps'] == 2
-
-
 def test_inspect_env_family_has_a_report() -> None:
     report = report_of('torch', game='Pendulum-v1', n_step=200)
     assert report.problems == [] and report.facts['episodes']['count'] == 2 and report.facts['repeats'] is True
@@ -303,3 +296,47 @@ def test_env_check_shows_its_watch_the_first_steps_alone() -> None:
     watch, cfg = Recorder(None), EnvConfig(id=limit_env)
     EnvCheck(make_env(cfg), cfg, watch).run(10)
     assert (watch.n_step, watch.n_reset) == (10, 3)
+
+
+# --- which vectorization pays
+
+SPACES = Box(0.0, 1.0, (4,), np.float32), Discrete(2)
+
+
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('zoo.core.processes.n_core', lambda: 4)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('four_cores')
+@pytest.mark.parametrize(('step_s', 'wanted'), [(1e-6, 'sync'), (1e-1, 'async')])
+def test_advise_weighs_the_step_against_a_worker(step_s: float, wanted: str) -> None:
+    advice = advise(EnvConfig(id=limit_env, collector_env_num=8), step_s, SPACES)
+    assert advice.vectorization == wanted and advice.worker_ms is not None
+    # 8 steps of 100 ms in turn are 800 ms; on 4 cores 200 ms and the 8 workers
+    if wanted == 'async':
+        assert (
+            '8 envs step in 800 ms one after the other' in advice.vectorization_why
+            and 'on 4 cores' in advice.vectorization_why
+        )
+
+
+@pytest.mark.slow
+def test_advise_on_one_core_is_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('zoo.core.processes.n_core', lambda: 1)
+    assert advise(EnvConfig(id=limit_env), 0.1, SPACES).vectorization == 'sync'
+
+
+@pytest.mark.usefixtures('four_cores')
+def test_advise_for_one_env_is_sync() -> None:
+    assert advise(EnvConfig(id=limit_env, collector_env_num=1), 0.1, SPACES).vectorization == 'sync'
+
+
+@pytest.mark.parametrize(
+    'spaces',
+    [SPACES, (Dict(a=Discrete(3), b=Box(0, 255, (4, 4), np.uint8)), Tuple((Discrete(2), Box(-1.0, 1.0, (1,)))))],
+    ids=['box', 'nested'],
+)
+def test_worker_seconds_is_the_time_of_a_round_trip(spaces: tuple[Space, Space]) -> None:
+    assert 1e-7 < worker_seconds(spaces, 2, timeout=60.0) < 1.0

@@ -1,7 +1,10 @@
-"""env.id=torch: from a config to a tensor env."""
+"""env.id=torch: from a config to a tensor env; the page about them."""
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.env.tensor.test_vector import Track
+from tests.forked import run_python
 from zoo.core.registry import ENV_REGISTRY
 from zoo.env import (
     TENSOR_ENV_REGISTRY,
@@ -17,7 +21,6 @@ from zoo.env import (
     EnvKwargsError,
     EnvRequest,
     TensorVectorEnv,
-    UnknownEnvError,
     UnsupportedEnvError,
     check_env,
     make_env,
@@ -75,9 +78,6 @@ def test_make_vector_env_constructor_that_takes_any_name_is_given_all() -> None:
 @pytest.mark.parametrize(
     ('fields', 'error', 'message'),
     [
-        ({'game': 'CartPole'}, UnknownEnvError, "unknown game 'CartPole': did you mean 'CartPole-v1'"),
-        ({'game': 'cartpole-v1'}, UnknownEnvError, "unknown game 'cartpole-v1': did you mean 'CartPole-v1'"),
-        ({'game': None}, UnknownEnvError, "env.game is missing: env 'torch' has Acrobot-v1, CartPole-v1, "),
         ({'kwargs': {}}, EnvKwargsError, "env.kwargs lacks 'length', which torch/Track-v0 needs; give it a value"),
         (
             {'kwargs': {'length': 2, 'lenth': 3}},
@@ -106,3 +106,26 @@ def test_make_env_says_that_there_is_no_single_env() -> None:
 @pytest.mark.parametrize('game', ['Acrobot-v1', 'CartPole-v1', 'MountainCarContinuous-v0', 'Track-v0'])
 def test_check_env_finds_nothing(game: str) -> None:
     check_env(config(game=game, kwargs={'length': 2} if game == 'Track-v0' else {}), n_step=30)
+
+
+# --- the page
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / 'docs' / 'device_envs.md').read_text()
+
+
+@pytest.mark.long
+def test_page_env_of_ones_own_is_learned(tmp_path: Path) -> None:
+    example = str(ROOT / 'examples' / 'device_env.py')
+    done = run_python(example, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in next(tmp_path.glob('runs/corridor/*/metrics.jsonl')).read_text().splitlines()]
+    last = [row['eval/return_mean'] for row in rows if 'eval/return_mean' in row][-1]
+    # from place 2.5 on average to 12, 9 of 10 steps to the right and 1 to the left: 9.5 / 0.8 = 12 steps of 0.01 each
+    assert last > 0.8
+
+
+def test_page_lists_every_env_that_there_is() -> None:
+    listed = re.findall(r'^\| `([\w-]+)` \|', PAGE, re.MULTILINE)
+    own = [name for name in TENSOR_ENV_REGISTRY.names() if TENSOR_ENV_REGISTRY.where(name).startswith('zoo.')]
+    assert listed == own

@@ -79,8 +79,7 @@ def test_receive_writes_the_leaves_into_the_rows_of_a_block() -> None:
     assert block.steps.next_obs['own']['count'].tolist() == [[1, 1], [2, 2], [3, 3], [1, 1]]
 
 
-@pytest.mark.slow
-def test_step_compiled_gives_the_same() -> None:
+def test_step_compiled_gives_the_same(graphs: list[torch.fx.GraphModule]) -> None:
     eager, compiled = vector(Counter()), vector(Counter())
     compiled.compile(compile_function)
     for env in (eager, compiled):
@@ -89,6 +88,7 @@ def test_step_compiled_gives_the_same() -> None:
         one, two = (dict(leaves(env.step(ACTION)._asdict())) for env in (eager, compiled))
         for name, x in one.items():
             assert not isinstance(x, Tensor) or torch.equal(x, two[name]), name
+    assert len(graphs) == 1
 
 
 def test_check_names_the_step_whose_mask_allows_nothing() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.backend import trace as compiler
 from zoo.backend.trace import compile_function
 from zoo.core.spaces import Box, Dict, Discrete
 from zoo.env import (
@@ -444,9 +443,17 @@ class Sick(TensorEnv):
         return (whole, value, zero > 0) if self.in_reward else (spoilt, zero, zero > 0)
 
 
-@pytest.mark.parametrize('in_reward', [True, False])
-@pytest.mark.parametrize('value', [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize(('when', 'index', 'step'), [([9, 9, 4], 2, 4), ([5, 3, 3], 1, 3), ([1, 9, 9], 0, 1)])
+@pytest.mark.parametrize(
+    ('in_reward', 'value', 'when', 'index', 'step'),
+    [
+        (True, torch.nan, [9, 9, 4], 2, 4),
+        (False, torch.nan, [5, 3, 3], 1, 3),
+        (True, torch.inf, [5, 3, 3], 1, 3),
+        (False, torch.inf, [1, 9, 9], 0, 1),
+        (True, -torch.inf, [1, 9, 9], 0, 1),
+        (False, -torch.inf, [9, 9, 4], 2, 4),
+    ],
+)
 def test_check_names_the_first_env_and_step_that_were_not_finite(
     in_reward: bool, value: float, when: list[int], index: int, step: int
 ) -> None:
@@ -519,20 +526,19 @@ class SickStart(TensorEnv):
         return torch.zeros_like(state), torch.zeros(len(state)), action == 1  # the action says where an episode ends
 
 
-@pytest.mark.parametrize('compiled', [False, True])
+@pytest.mark.usefixtures('graphs')
 @pytest.mark.parametrize(
-    ('space', 'value'),
+    ('space', 'value', 'compiled'),
     [
-        (Box(np.zeros(1), np.ones(1)), torch.nan),
-        (Box(np.zeros(1), np.ones(1)), -torch.inf),
-        (Discrete(4), 4),
-        (Discrete(4), -1),
+        (Box(np.zeros(1), np.ones(1)), torch.nan, True),
+        (Box(np.zeros(1), np.ones(1)), -torch.inf, False),
+        (Discrete(4), 4, True),
+        (Discrete(4), -1, False),
     ],
 )
 def test_check_finds_a_first_observation_if_its_episode_begins(
-    space: Box | Discrete, value: float, compiled: bool, monkeypatch: pytest.MonkeyPatch
+    space: Box | Discrete, value: float, compiled: bool
 ) -> None:
-    monkeypatch.setattr(compiler, 'inductor', lambda graph, inputs: graph)
     # 3 are begun for reset and for each step: number 10 is of row 1, for the case that its episode ends at step 3
     env = vector(SickStart(space, value, row=10))
     if compiled:

@@ -93,6 +93,7 @@ def test_tiny_bricks_missed_ball_ends_the_episode() -> None:
 def test_tiny_bricks_paddle_moves_by_one_cell_before_the_ball_lands_and_stays_on_the_board() -> None:
     obs, _, terminated, *_ = game(8, 4, 1, 1, paddle=6).step(1)
     assert cells(obs, PADDLE) == [[9, 5], [9, 6]] and not terminated
+    assert cells(game(5, 4, 1, 1, paddle=4).step(2)[0], PADDLE) == [[9, 5], [9, 6]]
     assert cells(game(5, 4, 1, 1, paddle=0).step(1)[0], PADDLE) == [[9, 0], [9, 1]]
     assert cells(game(5, 4, 1, 1, paddle=8).step(2)[0], PADDLE) == [[9, 8], [9, 9]]
 
