@@ -65,6 +65,12 @@ def test_offpolicy_pair_draws_its_batch_size_from_a_buffer_of_its_size():
     assert cfg.policy.learn.grad_clip is None
 
 
+def test_keys_that_set_up_threads_of_a_buffer_are_left_out_by_name():
+    pair = changed(CARTPOLE_PPO_OFFPOLICY, 'policy.other.replay_buffer.thruput_controller', 1)
+    left_out = [old for old, _ in from_pair(*pair).left_out if 'replay_buffer' in old]
+    assert left_out == ['policy.other.replay_buffer.thruput_controller']
+
+
 def test_ppg_offpolicy_pair_keeps_the_two_buffers_apart():
     buffer = resolve_config(PAIRS['cartpole_ppg_offpolicy']).buffer
     assert (buffer.type, buffer.policy.max_use, buffer.value.max_use) == ('multi', 10, 100)
