@@ -217,13 +217,13 @@ def test_second_ctrl_c_leaves_nothing_or_what_can_be_loaded(moment: str, place: 
 def test_kinds_of_policies_come_nearer_to_what_was_shown(config: str, words: list[str], tmp_path: Path) -> None:
     expert = make_policy(config, [*SHORT, *words, 'seed=1'])
     section = resolve_config(config, words).env
-    demos, _ = record_demonstrations(expert, dict(section), 6, deterministic=False)
+    demos, _ = record_demonstrations(expert, dict(section), 3, deterministic=False)
     save_demonstrations(tmp_path / 'a.npz', demos)
     policy = make_policy(config, [*SHORT, *words])
     before = _Student(policy, demos, resolve_config(config, words))
     with torch.no_grad():
         first = torch.cat([before.judge(batch)[0] for batch in before.batches(before.episodes, 256, None)]).mean()
-    found = pretrain(config, str(tmp_path / 'a.npz'), overrides=[*SHORT, *words], epoch=5, run_dir=tmp_path / 'run')
+    found = pretrain(config, str(tmp_path / 'a.npz'), overrides=[*SHORT, *words], epoch=3, run_dir=tmp_path / 'run')
     after = _Student(found.policy, demos, resolve_config(config, words))
     with torch.no_grad():
         last = torch.cat([after.judge(batch)[0] for batch in after.batches(after.episodes, 256, None)]).mean()
