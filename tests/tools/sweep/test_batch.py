@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.tools.cli.processes import run_in
 from zoo import load_policy, read_run, serial_pipeline
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
@@ -143,6 +142,10 @@ class Broken(gymnasium.wrappers.TimeLimit):
 """
 
 
+def zoo(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, '-m', 'zoo', *words], cwd=cwd, capture_output=True, text=True, timeout=240)
+
+
 def parameters(run: Path) -> dict[str, Any]:
     return load_policy(run).state_dict()['model']
 
@@ -167,14 +170,14 @@ def test_runs_end_as_single_runs_do_and_continue_in_their_folder(tmp_path: Path)
 @pytest.mark.long
 def test_run_that_fails_ends_no_other_and_the_command_with_1(tmp_path: Path) -> None:
     (tmp_path / 'broken.py').write_text(BROKEN)
-    done = run_in('train', 'broken.py:Broken', 'env.kwargs.at=0,50', *SHORT, '--json', cwd=tmp_path)
+    done = zoo('train', 'broken.py:Broken', 'env.kwargs.at=0,50', *SHORT, '--json', cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     assert [run['state'] for run in found['runs']] == ['done']
     assert found['failed'][0]['values'] == {'env.kwargs.at': '50'} and 'a wire is loose' in found['failed'][0]['reason']
     failed = json.loads((tmp_path / found['failed'][0]['run_dir'] / 'result.json').read_text())
     assert failed['state'] == 'failed' and 'env.kwargs.at=50' in failed['command']
-    listed = run_in('runs', '--json', cwd=tmp_path)
+    listed = zoo('runs', '--json', cwd=tmp_path)
     assert sorted(run['state'] for run in json.loads(listed.stdout)['runs']) == ['done', 'failed']
 
 
@@ -214,20 +217,20 @@ def test_each_run_keeps_the_command_that_repeats_it_and_a_folder_of_another_conf
     """Also what was trained stays what config.yaml says of it."""
     words = ['train', 'cartpole_ppo', '--seeds', '2', '--json', '--run-dir', 'g', *SHORT]
     rate = 'policy.learn.learning_rate'
-    first = run_in(*words, f'{rate}=1e-3', cwd=tmp_path)
+    first = zoo(*words, f'{rate}=1e-3', cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     before = {file: file.read_bytes() for file in (tmp_path / 'g').glob('*/config.yaml')}
     result = json.loads((tmp_path / 'g/seed1/result.json').read_text())
     command = ['zoo', 'train', 'cartpole_ppo', *SHORT, f'{rate}=1e-3', 'seed=1', '--run-dir', 'g/seed1']
     assert result['command'] == command
-    other = run_in(*words, f'{rate}=3e-4', cwd=tmp_path)
+    other = zoo(*words, f'{rate}=3e-4', cwd=tmp_path)
     said = f'the run in g/seed0 has {rate}=0.001, not 0.0003; name another --run-dir, or give the values that it has'
     assert other.returncode == 2 and said in other.stderr and 'Traceback' not in other.stderr
     assert {file: file.read_bytes() for file in before} == before and len(before) == 2
     assert json.loads((tmp_path / 'g/seed1/result.json').read_text()) == result
-    again = run_in(*words, f'{rate}=1e-3', cwd=tmp_path)
+    again = zoo(*words, f'{rate}=1e-3', cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    alone = run_in(*command[1:-2], '--run-dir', 'alone', cwd=tmp_path)
+    alone = zoo(*command[1:-2], '--run-dir', 'alone', cwd=tmp_path)
     assert alone.returncode == 0, alone.stderr
     one, same = parameters(tmp_path / 'alone'), parameters(tmp_path / 'g/seed1')
     assert all((one[name] == same[name]).all() for name in one)
