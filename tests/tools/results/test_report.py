@@ -270,15 +270,12 @@ def test_page_loads_nothing_and_has_no_script(tmp_path: Path) -> None:
     assert str(policy).startswith("default-src 'none'")
 
 
-def test_ids_are_unique_and_all_references_lead_to_one() -> None:
+def test_ids_are_unique_and_all_references_lead_to_one_and_curves_have_the_colours_of_the_page() -> None:
     text = report([whole_run(0, 'a'), whole_run(0, 'b')])
     ids = [e['id'] for _, e in Page(text).elements if e.get('id')]
     assert len(ids) == len(set(ids)) > 50
     assert set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text)) <= {(x, '') for x in ids} | {('', x) for x in ids}
-
-
-def test_curves_have_the_colours_of_the_page() -> None:
-    svgs = re.findall(r'<svg.*?</svg>', report([whole_run(0, 'a'), whole_run(0, 'b')]), re.DOTALL)
+    svgs = re.findall(r'<svg.*?</svg>', text, re.DOTALL)
     assert not re.findall('#[0-9a-f]{6}', ''.join(svgs)) and 'var(--line-1)' in svgs[0] and 'var(--plot-ink)' in svgs[0]
 
 
