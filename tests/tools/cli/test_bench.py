@@ -15,14 +15,6 @@ from zoo.tools.cli.bench import KINDS, TAKEN
 from zoo.tools.results.table import number_text
 
 
-def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one sentence with which a command is refused."""
-    assert main(['bench', *words]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    return said[0]
-
-
 def test_without_a_name_the_benchmarks_are_listed(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['bench']) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -42,47 +34,6 @@ def test_list_names_the_parts(kind: str, name: str, about: str, capsys: pytest.C
     assert main(['bench', kind, '--list']) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith(f'{name} ') and about in line]
-
-
-@pytest.mark.parametrize(
-    'words, said',
-    [
-        (['learnin'], "there is no benchmark 'learnin'; did you mean zoo bench learning?"),
-        (['zzz'], "there is no benchmark 'zzz'; they are learning, speed, kernels, cluster"),
-        (
-            ['learning', '--only', 'cartpole_pp'],
-            "zoo bench learning has no part 'cartpole_pp'; did you mean 'cartpole_ppg' or 'cartpole_ppo'?",
-        ),
-        (['kernels', '--only', 'gaee'], "zoo bench kernels has no part 'gaee'; did you mean 'gae'?"),
-        (
-            ['speed', '--only', 'zzz'],
-            "zoo bench speed has no part 'zzz'; zoo bench speed --list names them",
-        ),
-        (
-            ['kernels', '--repeats', '3'],
-            'zoo bench kernels does not take --repeats (of learning, speed, cluster); leave it out',
-        ),
-        (['cluster', '--scale', '0'], '--scale is 0.0 but must be positive; e.g. --scale 1'),
-        (
-            ['--quick'],
-            '--quick is given but no benchmark; name one: zoo bench learning or zoo bench speed or zoo bench kernels '
-            'or zoo bench cluster',
-        ),
-    ],
-)
-def test_mistakes_are_one_sentence(
-    words: list[str], said: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert refused(words, capsys) == f'zoo: error: {said}'
-    assert os.listdir(in_tmp) == []
-
-
-def test_output_that_is_a_file_is_refused_before_anything_runs(
-    in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (in_tmp / 'file').touch()
-    said = refused(['learning', '--only', 'cartpole_ppo', '-o', 'file'], capsys)
-    assert said.endswith('cannot be made a folder (File exists); name another one: -o FOLDER')
 
 
 def test_kernels_writes_its_table_with_the_command_that_was_typed(

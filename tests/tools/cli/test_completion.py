@@ -6,11 +6,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import run_python
 from zoo.tools.cli.command import main
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,6 @@ def _complete(line: str, tmp_path: Path) -> list[str]:
     """What a shell is given for a line with the cursor at its end."""
     out = tmp_path / 'completions'
     env = {
-        **os.environ,
         '_ARGCOMPLETE': '1',
         '_ARGCOMPLETE_IFS': '\n',
         '_ARGCOMPLETE_SUPPRESS_SPACE': '1',
@@ -39,11 +38,10 @@ def _complete(line: str, tmp_path: Path) -> list[str]:
         'COMP_TYPE': '9',
         'XDG_CACHE_HOME': str(tmp_path / 'cache'),
     }
-    subprocess.run([sys.executable, '-m', 'zoo'], env=env, cwd=tmp_path, timeout=60, check=True)
+    assert run_python('-m', 'zoo', cwd=tmp_path, **env).returncode == 0
     return [word.strip() for word in out.read_text().split('\n')]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ('line', 'found'),
     [
@@ -63,7 +61,6 @@ def test_words_are_completed(line: str, found: str, tmp_path: Path) -> None:
     assert found in _complete(line, tmp_path)
 
 
-@pytest.mark.long
 def test_keys_are_kept_until_a_file_that_they_are_from_changes(tmp_path: Path) -> None:
     config = tmp_path / 'mine.yaml'
     config.write_text('env: {id: CartPole-v1}')

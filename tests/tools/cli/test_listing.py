@@ -1,4 +1,4 @@
-"""`zoo list`: names with a line each; `zoo config`: keys by words and options."""
+"""`zoo list`: names with a line each; `zoo config`: keys by words and options; `zoo check-env`: its report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.cli.processes import run_in
+from tests.forked import run_python
+from tests.tools.cli.own_code import LINE_ENV
 from zoo.tools.cli.command import main
 from zoo.tools.cli.listing import COMMON, KINDS
 
@@ -21,44 +22,61 @@ def test_without_a_kind_the_kinds_are_listed(capsys: pytest.CaptureFixture[str])
     assert json.loads(capsys.readouterr().out)['kinds'] == KINDS
 
 
-@pytest.mark.parametrize('kind', [kind for kind in KINDS if kind != 'parts'])
+NAMED = {
+    'policies': ('ppo', ''),
+    'models': ('vac', ''),
+    'buffers': ('rollout', ''),
+    'configs': ('cartpole_ppo', 'CartPole-v1 ppo 100,000 env steps'),
+    'envs': ('HalfCheetah-v5', 'extra mujoco'),
+    'encoders': ('simba', 'For '),
+    'distributions': ('categorical', ''),
+}
+
+
+@pytest.mark.parametrize('kind', NAMED)
 def test_json_has_the_names_of_the_lines(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['list', kind, '--json']) == 0
-    names = json.loads(capsys.readouterr().out)[kind]
+    names, (name, about) = json.loads(capsys.readouterr().out)[kind], NAMED[kind]
+    lines = said_of(kind, capsys)
+    assert list(lines) == names and lines[name].startswith(about)
+
+
+def said_of(kind: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Each name that `zoo list` prints, and what it says of it."""
     assert main(['list', kind]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == names
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    return {name: ' '.join(words) for name, *words in lines}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize('kind', ['policies', 'models', 'buffers', 'encoders', 'distributions'])
-def test_every_registered_name_is_described(kind: str) -> None:
-    lines = run_in('list', kind).stdout.splitlines()  # in a process of its own: other tests register names too
-    assert lines and not [line for line in lines if len(line.split()) < 4]
+@pytest.mark.slow
+def test_every_registered_name_is_described(tmp_path: Path) -> None:
+    """In a process of its own: other tests register names too."""
+    kinds = ['policies', 'models', 'buffers', 'encoders', 'distributions']
+    (tmp_path / 'all.py').write_text(
+        f'from zoo.tools.cli import main\nfor kind in {kinds}:\n    main(["list", kind])\n    print()'
+    )
+    blocks = run_python('all.py', cwd=tmp_path).stdout.strip().split('\n\n')
+    assert len(blocks) == 5 and not [line for block in blocks for line in block.splitlines() if len(line.split()) < 4]
 
 
-def test_configs_show_env_policy_and_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['list', 'configs']) == 0
-    lines = {line.split()[0]: ' '.join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()}
-    assert lines['cartpole_ppo'] == 'CartPole-v1 ppo 100,000 env steps'
-    assert lines['pong_ppo'].startswith('atari/Pong ppo')
-
-
-def test_envs_show_the_extra_that_they_need(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['list', 'envs']) == 0
-    lines = {line.split()[0]: ' '.join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()}
-    assert lines['HalfCheetah-v5'] == 'extra mujoco' and lines['LunarLander-v3'] == 'extra box2d'
-    assert lines['CartPole-v1'] == '' and 'bricks' in lines['tiny_bricks']
-
-
-def test_families_and_encoders_say_what_they_are_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['list', 'envs']) == 0
-    said = {line.split()[0]: ' '.join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()}
+def test_envs_and_families_say_what_they_are_and_need(capsys: pytest.CaptureFixture[str]) -> None:
+    said = said_of('envs', capsys)
+    assert said['LunarLander-v3'] == 'extra box2d' and said['CartPole-v1'] == '' and 'bricks' in said['tiny_bricks']
     families = [said[name] for name in ('atari', 'envpool', 'procgen', 'torch')]
     assert len(set(families)) == 4 and all('env.game' in words for words in families)
-    assert main(['list', 'encoders']) == 0
-    said = {line.split()[0]: ' '.join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()}
-    built_in = ('cnn', 'impala', 'mlp', 'multi', 'nature', 'simba')
-    assert all(said[name].startswith('For ') for name in built_in)
+    assert said_of('configs', capsys)['pong_ppo'].startswith('atari/Pong ppo')
+    said = said_of('encoders', capsys)
+    assert all(said[name].startswith('For ') for name in ('cnn', 'impala', 'mlp', 'multi', 'nature', 'simba'))
+
+
+def test_config_json_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['config', 'cartpole_ppo', '--json', 'seed=3', 'policy.learn.learning_rate=1e-3']) == 0
+    rows = json.loads(capsys.readouterr().out)
+    about = rows['seed'].pop('description')
+    assert about and rows['seed'] == {'value': 3, 'range': 'an integer >= 0', 'origin': 'command line'}
+    assert rows['policy.learn.learning_rate']['value'] == 1e-3
+    origins = {'env.id': 'cartpole_ppo', 'policy.learn.value_weight': 'default', 'policy.collect.n_sample': 'derived'}
+    assert {key: rows[key]['origin'] for key in origins} == origins
 
 
 def keys_shown(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -120,11 +138,6 @@ def test_what_another_library_calls_a_key_is_said(
     assert caplog.messages[0] == 'in zoo it is `max_env_step`.'
 
 
-def test_a_word_that_finds_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['config', 'cartpole_ppo', 'foobar']) == 2
-    assert 'no key has foobar in its name or meaning' in capsys.readouterr().err
-
-
 def test_a_short_key_is_taken_where_one_section_has_it(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,5 +150,47 @@ def test_a_short_key_is_taken_where_one_section_has_it(
         'collect is the key policy.collect',
         'model is the key policy.model',
     ]
-    assert main(['config', 'cartpole_ppo', 'type=ppg']) == 2  # of policy, model and buffer
-    assert 'unknown key type' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'words',
+    [
+        '--kwargs size=4 line.py:make env.window=2',
+        'line.py:make env.window=2 --kwargs size=4',
+        'line.py:make env.kwargs.size=4 env.window=2',
+    ],
+)
+def test_check_env_takes_keys_of_the_env_anywhere(words: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path('line.py').write_text(LINE_ENV)
+    assert main(['check-env', *words.split(), '--json', '--steps', '50']) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report['env'].endswith('line.py:make') and report['problems'] == []
+    facts = json.dumps(report['facts'])
+    assert '(2, 2)' in facts or '[2, 2]' in facts  # two observations of two numbers
+
+
+@pytest.mark.slow
+def test_check_env_names_the_break_and_exits_1(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path('breaking.py').write_text(LINE_ENV.replace('float(action)', "float('nan')"))
+    assert main(['check-env', 'breaking.py:Line']) == 1
+    out, err = capsys.readouterr()
+    assert 'reward' in out and 'nan' in out and 'Traceback' not in err
+    assert main(['check-env', 'CartPole-v1']) == 0
+
+
+ENDLESS_ENV = LINE_ENV.replace('self.n == 10', 'False').replace('self.np_random.uniform', 'np.random.uniform')
+
+
+@pytest.mark.slow
+def test_check_env_warns_of_an_env_without_end_and_seed_and_exits_0(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path('endless.py').write_text(ENDLESS_ENV)
+    assert main(['check-env', 'endless.py:Line']) == 0
+    out, err = capsys.readouterr()
+    assert err == '' and 'two resets with seed=0' in out and 'env.check' in out
+    assert 'no episode ended in 1000 random steps' in out and 'set env.max_episode_steps' in out
+    assert main(['check-env', 'endless.py:Line', '--steps', '10', '--json']) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report['problems'] == [] and report['warnings'] and report['facts'] and 'no episode' not in str(report)

@@ -55,24 +55,3 @@ def test_numbers_as_json(demos: Path, capsys: pytest.CaptureFixture[str]) -> Non
     found = json.loads(capsys.readouterr().out)
     assert found['epoch'] == 2 and found['loss'] < 0.7 and 0 <= found['agreement'] <= 1
     assert Path(found['run_dir']) == Path('a').absolute()
-
-
-@pytest.mark.parametrize(
-    ('words', 'said'),
-    [
-        (['cartpole_ppo'], 'zoo pretrain got no --demos; name a file .npz'),
-        (['--demos', 'DEMOS'], 'zoo pretrain got no config and no --env'),
-        (['acrobot_ppo', '--demos', 'DEMOS'], 'observations that are not of this env'),
-        (['cartpole_ppo', '--demos', 'demo.npz'], 'demo.npz cannot be read (No such file or directory)'),
-        (['cartpole_ppo', '--demos', 'DEMOS', '--epochs', '0'], 'epoch is 0 but must be an integer >= 1'),
-        (['cartpol_ppo', '--demos', 'DEMOS'], 'cartpole_ppo'),
-        (['cartpole_ppo', '--demoz', 'DEMOS'], 'did you mean --demos?'),
-    ],
-)
-def test_mistakes_are_one_sentence_and_leave_nothing(
-    words: list[str], said: str, demos: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(['pretrain', *(str(demos) if word == 'DEMOS' else word for word in words), '-q']) == 2
-    error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1 and said in error[0]
-    assert not list(Path().iterdir())

@@ -33,22 +33,3 @@ def test_the_next_commands_that_it_prints_work(
         done = run_in(*words[1:], *(QUICK if words[1] == 'train' else []), cwd=in_tmp)
         assert done.returncode == 0, done.stderr
         assert 'Warning' not in done.stderr and 'warning' not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ('words', 'said'),
-    [
-        (['there_env.py'], 'there_env.py exists; name another file'),
-        (['thing.py'], 'say which: --kind env'),
-        (['env.yaml', '--kind', 'env'], 'name it env.py'),
-        (['config.py', '--kind', 'config'], 'name it config.yaml'),
-        (['nowhere/my_env.py'], 'cannot be written (No such file or directory)'),
-    ],
-)
-def test_what_cannot_be_written_is_refused(
-    words: list[str], said: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (in_tmp / 'there_env.py').write_text('mine')
-    assert main(['init', *words]) == 2
-    assert said in capsys.readouterr().err
-    assert [file.read_text() for file in in_tmp.iterdir()] == ['mine']

@@ -20,31 +20,6 @@ TINY = [
 QUICK = [*TINY, 'logger.tensorboard=false', 'policy.learn.learning_rate=log(1e-4,1e-2)']
 
 
-@pytest.mark.parametrize(
-    ('words', 'said'),
-    [
-        ([], 'got no config'),
-        (['cartpole_ppo', '--n', '0'], 'n is 0'),
-        (['cartpole_ppo', '--n', 'x'], "--n is 'x'"),
-        (['cartpole_ppo', '--jobs', '0'], 'jobs is 0'),
-        (['cartpole_ppo', '--trials', '3'], 'zoo sweep does not take'),
-        (['cartpole_ppo', '--metric', 'mean'], 'steps, best, last, auc'),
-        (['cartpol_ppo'], "did you mean 'cartpole_ppo'"),
-        (['CartPole-v1'], 'zoo sweep --env CartPole-v1'),
-        (['policy.learn.learning_rate=log(1e-4,1e-2)'], 'got no config'),
-        (['cartpole_ppo', 'policy.learn.clip_ratio=uniform(.4,.1)'], 'write uniform(.1,.4)'),
-        (['cartpole_ppo', 'policy.learn.clip=uniform(.1,.4)'], 'unknown key policy.learn.clip'),
-        (['cartpole_ppo', 'policy.learn.batch_size=choice(64,100)'], '1024 % 100'),
-        (['cartpole_ppo', 'policy.learn.batch_size=64', 'policy.learn.batch_size=128'], 'given twice'),
-    ],
-)
-def test_a_mistake_is_one_line(words: list[str], said: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['sweep', *words]) == 2
-    out, err = capsys.readouterr()
-    assert out == '' and said in err and err.count('\n') == 1, err
-    assert not list(in_tmp.iterdir())
-
-
 @pytest.mark.slow
 def test_table_ends_with_the_command_that_trains_the_best(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip('optuna')

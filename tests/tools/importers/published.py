@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import yaml
+
 
 def _cartpole(name: str, learn: dict[str, Any], n_sample: int = 128, model: Any = (), **policy: Any) -> dict[str, Any]:
     """What DI-engine's configs for CartPole have in common."""
@@ -75,87 +77,36 @@ CARTPOLE_PPO_OFFPOLICY = (
     _create('ppo_offpolicy'),
 )
 
-PENDULUM_PPO = (
-    dict(
-        exp_name='pendulum_ppo_seed0',
-        env=dict(collector_env_num=10, evaluator_env_num=5, act_scale=True, n_evaluator_episode=5, stop_value=-250),
-        policy=dict(
-            cuda=False,
-            action_space='continuous',
-            recompute_adv=True,
-            model=dict(
-                obs_shape=3,
-                action_shape=1,
-                encoder_hidden_size_list=[64, 64],
-                action_space='continuous',
-                actor_head_layer_num=0,
-                critic_head_layer_num=0,
-                sigma_type='conditioned',
-                bound_type='tanh',
-            ),
-            learn=dict(
-                epoch_per_collect=10,
-                batch_size=32,
-                learning_rate=3e-5,
-                value_weight=0.5,
-                entropy_weight=0.0,
-                clip_ratio=0.2,
-                adv_norm=False,
-                value_norm=True,
-                ignore_done=True,
-            ),
-            collect=dict(n_sample=200, unroll_len=1, discount_factor=0.9, gae_lambda=1.0),
-            eval=dict(evaluator=dict(eval_freq=200)),
-        ),
-    ),
-    _create('ppo', 'pendulum'),
-)
-
-PONG_PPG = (
-    dict(
-        env=dict(
-            collector_env_num=8,
-            evaluator_env_num=4,
-            n_evaluator_episode=8,
-            stop_value=20,
-            env_id='PongNoFrameskip-v4',
-            frame_stack=4,
-            manager=dict(shared_memory=False),
-        ),
-        policy=dict(
-            cuda=True,
-            model=dict(
-                obs_shape=[4, 84, 84],
-                action_shape=6,
-                encoder_hidden_size_list=[64, 64, 128],
-                critic_head_hidden_size=128,
-                actor_head_hidden_size=128,
-            ),
-            learn=dict(
-                update_per_collect=24,
-                batch_size=128,
-                adv_norm=False,
-                learning_rate=0.0001,
-                value_weight=0.5,
-                entropy_weight=0.03,
-                clip_ratio=0.1,
-                epochs_aux=6,
-                beta_weight=1,
-                aux_freq=100,
-            ),
-            collect=dict(n_sample=1024, gae_lambda=0.95, discount_factor=0.99),
-            eval=dict(evaluator=dict(eval_freq=1000)),
-            other=dict(
-                replay_buffer=dict(
-                    multi_buffer=True,
-                    policy=dict(replay_buffer_size=100000, max_use=3),
-                    value=dict(replay_buffer_size=100000, max_use=5),
-                )
-            ),
-        ),
-    ),
-    _create('ppg_offpolicy', 'atari', 'subprocess'),
-)
+_PENDULUM = """
+exp_name: pendulum_ppo_seed0
+env: {collector_env_num: 10, evaluator_env_num: 5, act_scale: true, n_evaluator_episode: 5, stop_value: -250}
+policy:
+  cuda: false
+  action_space: continuous
+  recompute_adv: true
+  model: {obs_shape: 3, action_shape: 1, encoder_hidden_size_list: [64, 64], action_space: continuous,
+    actor_head_layer_num: 0, critic_head_layer_num: 0, sigma_type: conditioned, bound_type: tanh}
+  learn: {epoch_per_collect: 10, batch_size: 32, learning_rate: 0.00003, value_weight: 0.5, entropy_weight: 0.0,
+    clip_ratio: 0.2, adv_norm: false, value_norm: true, ignore_done: true}
+  collect: {n_sample: 200, unroll_len: 1, discount_factor: 0.9, gae_lambda: 1.0}
+  eval: {evaluator: {eval_freq: 200}}
+"""
+_PONG = """
+env: {collector_env_num: 8, evaluator_env_num: 4, n_evaluator_episode: 8, stop_value: 20, env_id: PongNoFrameskip-v4,
+  frame_stack: 4, manager: {shared_memory: false}}
+policy:
+  cuda: true
+  model: {obs_shape: [4, 84, 84], action_shape: 6, encoder_hidden_size_list: [64, 64, 128], critic_head_hidden_size: 128,
+    actor_head_hidden_size: 128}
+  learn: {update_per_collect: 24, batch_size: 128, adv_norm: false, learning_rate: 0.0001, value_weight: 0.5,
+    entropy_weight: 0.03, clip_ratio: 0.1, epochs_aux: 6, beta_weight: 1, aux_freq: 100}
+  collect: {n_sample: 1024, gae_lambda: 0.95, discount_factor: 0.99}
+  eval: {evaluator: {eval_freq: 1000}}
+  other: {replay_buffer: {multi_buffer: true, policy: {replay_buffer_size: 100000, max_use: 3},
+    value: {replay_buffer_size: 100000, max_use: 5}}}
+"""
+PENDULUM_PPO = (yaml.safe_load(_PENDULUM), _create('ppo', 'pendulum'))
+PONG_PPG = (yaml.safe_load(_PONG), _create('ppg_offpolicy', 'atari', 'subprocess'))
 
 PAIRS = {
     'cartpole_ppo': CARTPOLE_PPO,
@@ -289,70 +240,36 @@ CarRacing-v2:
 """
 """Blocks of rl-zoo3's hyperparams/ppo.yml."""
 
-CLEANRL_ARGS = {
-    'exp_name: str': 'os.path.basename(__file__)[: -len(".py")]',
-    'seed: int': '1',
-    'torch_deterministic: bool': 'True',
-    'cuda: bool': 'True',
-    'track: bool': 'False',
-    'wandb_project_name: str': '"cleanRL"',
-    'wandb_entity: str': 'None',
-    'capture_video: bool': 'False',
-    'save_model: bool': 'False',
-    'upload_model: bool': 'False',
-    'hf_entity: str': '""',
-    'env_id: str': '"HalfCheetah-v4"',
-    'total_timesteps: int': '1000000',
-    'learning_rate: float': '3e-4',
-    'num_envs: int': '1',
-    'num_steps: int': '2048',
-    'anneal_lr: bool': 'True',
-    'gamma: float': '0.99',
-    'gae_lambda: float': '0.95',
-    'num_minibatches: int': '32',
-    'update_epochs: int': '10',
-    'norm_adv: bool': 'True',
-    'clip_coef: float': '0.2',
-    'clip_vloss: bool': 'True',
-    'ent_coef: float': '0.0',
-    'vf_coef: float': '0.5',
-    'max_grad_norm: float': '0.5',
-    'target_kl: float': 'None',
-    'batch_size: int': '0',
-    'minibatch_size: int': '0',
-    'num_iterations: int': '0',
-}
+
+def _fields(text: str) -> dict[str, str]:
+    """Names and defaults of 'name = default; ..'."""
+    return dict(each.split(' = ') for each in ' '.join(text.split()).split('; '))
+
+
+CLEANRL_ARGS = _fields(
+    """
+    exp_name: str = os.path.basename(__file__)[: -len(".py")]; seed: int = 1; torch_deterministic: bool = True;
+    cuda: bool = True; track: bool = False; wandb_project_name: str = "cleanRL"; wandb_entity: str = None;
+    capture_video: bool = False; save_model: bool = False; upload_model: bool = False; hf_entity: str = ""; env_id:
+    str = "HalfCheetah-v4"; total_timesteps: int = 1000000; learning_rate: float = 3e-4; num_envs: int = 1;
+    num_steps: int = 2048; anneal_lr: bool = True; gamma: float = 0.99; gae_lambda: float = 0.95; num_minibatches:
+    int = 32; update_epochs: int = 10; norm_adv: bool = True; clip_coef: float = 0.2; clip_vloss: bool = True;
+    ent_coef: float = 0.0; vf_coef: float = 0.5; max_grad_norm: float = 0.5; target_kl: float = None; batch_size:
+    int = 0; minibatch_size: int = 0; num_iterations: int = 0
+    """
+)
 """The fields of Args in CleanRL's ppo_continuous_action.py and their defaults, as code."""
 
-CLEANRL_PPG_ARGS = {
-    '--exp-name': 'os.path.basename(__file__)',
-    '--seed': '1',
-    '--cuda': 'True',
-    '--env-id': '"starpilot"',
-    '--learning-rate': '5e-4',
-    '--total-timesteps': '25e6',
-    '--num-envs': '64',
-    '--num-steps': '256',
-    '--anneal-lr': 'False',
-    '--gae': 'True',
-    '--gamma': '0.999',
-    '--gae-lambda': '0.95',
-    '--num-minibatches': '8',
-    '--adv-norm-fullbatch': 'True',
-    '--clip-coef': '0.2',
-    '--clip-vloss': 'True',
-    '--ent-coef': '0.01',
-    '--vf-coef': '0.5',
-    '--max-grad-norm': '0.5',
-    '--target-kl': 'None',
-    '--n-iteration': '32',
-    '--e-policy': '1',
-    '--v-value': '1',
-    '--e-auxiliary': '6',
-    '--beta-clone': '1.0',
-    '--num-aux-rollouts': '4',
-    '--n-aux-grad-accum': '1',
-}
+CLEANRL_PPG_ARGS = _fields(
+    """
+    --exp-name = os.path.basename(__file__); --seed = 1; --cuda = True; --env-id = "starpilot"; --learning-rate =
+    5e-4; --total-timesteps = 25e6; --num-envs = 64; --num-steps = 256; --anneal-lr = False; --gae = True; --gamma =
+    0.999; --gae-lambda = 0.95; --num-minibatches = 8; --adv-norm-fullbatch = True; --clip-coef = 0.2; --clip-vloss
+    = True; --ent-coef = 0.01; --vf-coef = 0.5; --max-grad-norm = 0.5; --target-kl = None; --n-iteration = 32;
+    --e-policy = 1; --v-value = 1; --e-auxiliary = 6; --beta-clone = 1.0; --num-aux-rollouts = 4; --n-aux-grad-accum
+    = 1
+    """
+)
 """The arguments of CleanRL's ppg_procgen.py and their defaults, as code."""
 
 RLLIB_CARTPOLE = """

@@ -1,11 +1,13 @@
-"""The parts of which translators are made."""
+"""The parts of which translators are made: tables of keys, ids of envs, literals of files that are not run."""
 
 from __future__ import annotations
 
+import gymnasium
 import pytest
 
 from zoo.config.section import ConfigError
-from zoo.tools.importers.conversion import Draft, nearest_divisor, one_of, rows_of, translate
+from zoo.tools.importers.conversion import Draft, nearest_divisor, one_of, put_env, rows_of, translate
+from zoo.tools.importers.files import literal_text, read_yaml
 
 ROWS = rows_of(
     {
@@ -66,3 +68,84 @@ def test_one_of_reads_names_classes_and_instances():
     assert [read(value) for value in ('tanh', 'nn.Tanh', Tanh, Tanh())] == ['tanh'] * 4
     with pytest.raises(ValueError, match='one of tanh'):
         read('relu')
+
+
+@pytest.mark.parametrize(
+    'name, env',
+    [
+        ('CartPole-v1', {'id': 'CartPole-v1'}),
+        ('LunarLander-v2', {'id': 'LunarLander-v3'}),
+        ('PongNoFrameskip-v4', {'id': 'atari', 'game': 'Pong'}),
+        ('ALE/SpaceInvaders-v5', {'id': 'atari', 'game': 'SpaceInvaders'}),
+        ('bigfish', {'id': 'procgen', 'game': 'bigfish'}),
+        ('procgen-coinrun-v0', {'id': 'procgen', 'game': 'coinrun'}),
+        ('Pong-v4', {'id': 'atari', 'game': 'Pong'}),
+        ('ALE/MsPacman-v5', {'id': 'atari', 'game': 'MsPacman'}),
+        ('procgen_bigfish', {'id': 'procgen', 'game': 'bigfish'}),
+        ('procgen:procgen-maze-v0', {'id': 'procgen', 'game': 'maze'}),
+        ('Ant-v2', {'id': 'Ant-v5'}),
+        ('Ant-v4', {'id': 'Ant-v4'}),
+        ('my_module:make', {'id': 'my_module:make'}),
+        ('HalfCheetahBulletEnv-v0', {'id': 'HalfCheetahBulletEnv-v0'}),
+    ],
+)
+def test_id_becomes_the_env_that_zoo_makes(name, env):
+    draft = Draft()
+    put_env(draft, name, 'env')
+    assert draft.config == {'env': env}
+
+
+@pytest.mark.parametrize('name', ['Pong-ram-v4', 'Pong-ramNoFrameskip-v4', 'ALE/Pong-ram-v5'])
+def test_game_whose_observations_are_memory_is_refused_with_the_id_that_gives_them(name):
+    draft = Draft()
+    put_env(draft, name, f'env_id={name}')
+    (problem,) = draft.problems
+    assert problem.startswith(f'env_id={name}: its observations are the memory of the console')
+    assert problem.endswith("write env.id='ale_py:ALE/Pong-v5' env.kwargs.obs_type=ram.") and draft.config == {}
+
+
+def test_id_that_the_user_registered_is_no_game(monkeypatch):
+    monkeypatch.setitem(
+        gymnasium.registry, 'Skiing-v0', gymnasium.envs.registration.EnvSpec('Skiing-v0', 'my_envs:Ski')
+    )
+    draft = Draft()
+    put_env(draft, 'Skiing-v0', 'env')
+    assert draft.config == {'env': {'id': 'Skiing-v0'}}
+
+
+@pytest.mark.parametrize(
+    'name, said',
+    [
+        ('atari', 'name one with env.game, e.g. zoo train .. env.game=Pong'),  # a block for all games
+        ('HalfCheetahBulletEnv-v0', 'import the package that registers it'),
+    ],
+)
+def test_id_that_is_no_env_here_is_kept_with_a_word(name, said):
+    draft = Draft()
+    put_env(draft, name, 'env')
+    assert draft.config == {'env': {'id': name}} and said in draft.became[0][1]
+
+
+@pytest.mark.parametrize(
+    'text, value',
+    [
+        ('dict(a=[1, 2], b=nn.ReLU)', {'a': [1, 2], 'b': 'ReLU'}),
+        ("{'a': -1e-3, 'b': (1, None)}", {'a': -1e-3, 'b': [1, None]}),
+        ('512 * 20', 10_240),
+        ('nn.Tanh()', 'Tanh'),
+    ],
+)
+def test_literal_is_read(text, value):
+    assert literal_text(text) == value
+
+
+@pytest.mark.parametrize('text', ['open("x")', '1 +', '"a" * 10', '9 ** 999', 'f(1)'])
+def test_code_is_refused(text):
+    with pytest.raises(ValueError):
+        literal_text(text)
+
+
+def test_yaml_has_anchors_merges_and_float_tags(tmp_path):
+    path = tmp_path / 'a.yml'
+    path.write_text('a: &a\n  n: !!float 1e5\nb:\n  <<: *a\n  m: 2\n')
+    assert read_yaml(path) == {'a': {'n': 1e5}, 'b': {'n': 1e5, 'm': 2}}

@@ -60,13 +60,15 @@ def test_cartpole_ppo_pair_has_di_engines_numbers():
 
 def test_offpolicy_pair_draws_its_batch_size_from_a_buffer_of_its_size():
     cfg = resolve_config(CARTPOLE_PPO_OFFPOLICY)
-    assert (cfg.buffer.type, cfg.buffer.size, cfg.buffer.n_sample, cfg.buffer.update_per_collect) == (
-        'replay',
-        5000,
-        64,
-        6,
-    )
+    buffer = cfg.buffer
+    assert (buffer.type, buffer.size, buffer.n_sample, buffer.update_per_collect) == ('replay', 5000, 64, 6)
     assert cfg.policy.learn.grad_clip is None
+
+
+def test_keys_that_set_up_threads_of_a_buffer_are_left_out_by_name():
+    pair = changed(CARTPOLE_PPO_OFFPOLICY, 'policy.other.replay_buffer.thruput_controller', 1)
+    left_out = [old for old, _ in from_pair(*pair).left_out if 'replay_buffer' in old]
+    assert left_out == ['policy.other.replay_buffer.thruput_controller']
 
 
 def test_ppg_offpolicy_pair_keeps_the_two_buffers_apart():
@@ -82,6 +84,12 @@ def test_ppg_pair_says_that_its_buffers_are_left_out():
         'policy.learn.update_per_collect',
         'policy.other.replay_buffer',
     ]
+
+
+def test_pair_of_a_game_says_that_its_env_manager_is_left_out():
+    conversion = from_pair(*PAIRS['pong_ppg'])
+    why = dict(conversion.left_out)['env_manager.type=subprocess']
+    assert 'step together in their own vector env' in why and 'vectorization' not in conversion.config['env']
 
 
 def test_batch_size_that_does_not_divide_the_rollout_becomes_a_divisor_and_is_named():

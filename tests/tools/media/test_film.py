@@ -133,23 +133,6 @@ def test_envs_of_zoo_that_show_something_are_drawn(env_id: str, shape: tuple[int
     env.close()
 
 
-@pytest.mark.parametrize(
-    ('env_id', 'words'),
-    [
-        ('any_space', "env 'any_space' cannot be drawn: it has no render(); zoo eval plays it without pictures."),
-        ('tests.film_envs:BlindEnv', "it has no render(); give it render_mode='rgb_array' and a method render()"),
-    ],
-)
-def test_env_without_a_picture_is_refused_with_what_to_do(env_id: str, words: str) -> None:
-    camera = Camera(env_id)
-    env = make_filmed_env(EnvConfig(id=env_id), camera)
-    env.reset(0)
-    with pytest.raises(UnsupportedEnvError) as caught:
-        camera.now()
-    assert words in str(caught.value)
-    env.close()
-
-
 def test_only_one_env_of_a_vector_that_exists_is_drawn() -> None:
     from tests.film_envs import line_vector
     from zoo.env.given import GivenVectorEnv

@@ -37,15 +37,17 @@ def film(env: Any, policy: Policy, n_episode: int, **options: Any) -> tuple[Reco
     return recording, pictures
 
 
-@pytest.mark.parametrize('deterministic', [True, False])
 @pytest.mark.parametrize(
-    'env',
+    'env, deterministic',
     [
-        *(dict(id=LINE, autoreset=mode) for mode in ('same_step', 'next_step', 'disabled')),
-        dict(id=LINE, vectorization='async'),
-        dict(id=LINE, max_episode_steps=4),
-        dict(id=VECTOR),
-        dict(id=VECTOR, kwargs=dict(mode='DISABLED')),
+        (dict(id=LINE, autoreset='same_step'), True),
+        (dict(id=LINE, autoreset='same_step'), False),
+        (dict(id=LINE, autoreset='next_step'), True),
+        (dict(id=LINE, autoreset='disabled'), False),
+        (dict(id=LINE, vectorization='async'), True),
+        (dict(id=LINE, max_episode_steps=4), False),
+        (dict(id=VECTOR), True),
+        (dict(id=VECTOR, kwargs=dict(mode='DISABLED')), False),
     ],
     ids=str,
 )
@@ -110,7 +112,14 @@ def test_schedule_and_env_given_as_an_object_are_used() -> None:
     ('env', 'words'),
     [
         (dict(id='tests.film_envs:TextEnv'), 'it has the render modes ansi, wanted rgb_array'),
-        (dict(id='tests.film_envs:BlindEnv'), "it has no render(); give it render_mode='rgb_array'"),
+        (
+            dict(id='any_space'),
+            "env 'any_space' cannot be drawn: it has no render(); zoo eval plays it without pictures.",
+        ),
+        (
+            dict(id='tests.film_envs:BlindEnv'),
+            "it has no render(); give it render_mode='rgb_array' and a method render()",
+        ),
         (dict(id=LINE, kwargs=dict(what='none')), 'its render() returned NoneType, wanted an image'),
         (dict(id=LINE, kwargs=dict(what='float32')), r'its render() returned float32 [3, 11, 3], wanted an image'),
         (

@@ -141,11 +141,9 @@ def test_wall_time_is_in_a_unit_that_fits(seconds: int, unit: str, end: float) -
     assert axes.get_xlabel() == f'wall time ({unit})' and axes.lines[0].get_xdata()[-1] == end
 
 
-@pytest.mark.parametrize(
-    ('value', 'said'), [(950, '950'), (20_000, '20k'), (1.5e6, '1.5M'), (2e9, '2G'), (-0.0125, '-0.0125')]
-)
-def test_short_numbers(value: float, said: str) -> None:
-    assert short(value) == said
+def test_short_numbers() -> None:
+    rows = {950: '950', 20_000: '20k', 1.5e6: '1.5M', 2e9: '2G', -0.0125: '-0.0125'}
+    assert {value: short(value) for value in rows} == rows
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
-"""Runs read from their folders: columns, states, groups, and what is said where there is no run."""
+"""Runs read from their folders, named by words, grouped by config; and what is said where there is none."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,17 @@ from zoo.config.yaml_io import config_of_yaml, save_yaml
 from zoo.core.errors import UserError
 from zoo.run.config import resolve_config
 from zoo.run.folder import RunLock
-from zoo.tools.results.read import Run, find_runs, groups, read_run, resolve_metric
+from zoo.tools.nested import put_at
+from zoo.tools.results.read import (
+    Run,
+    check_same_env,
+    find_runs,
+    groups,
+    named_runs,
+    read_run,
+    resolve_metric,
+    sides_of,
+)
 from zoo.tools.results.report import has_all_times
 
 
@@ -82,31 +93,38 @@ def test_state_of_a_run_by_an_older_zoo_follows_from_its_log(
     assert read_run(write_run(tmp_path / 'a', made)).state == state
 
 
-def test_runs_that_differ_in_seed_and_place_are_a_group() -> None:
-    runs = [made_run([1], [1.0], seed=k) for k in range(3)]
-    runs[1].config['logger'] = {'root': 'elsewhere'}
-    assert {label: len(found) for label, found in groups(runs).items()} == {'made': 3}
+RATES = ({'policy.learn.rate': 0.1}, {'policy.learn.rate': 0.2})
 
 
-def test_groups_of_one_name_are_told_apart_by_what_differs() -> None:
-    runs = [made_run([1], [1.0], seed=k, rate=rate, size=64) for k in range(2) for rate in (0.1, 0.2)]
-    assert list(groups(runs)) == ['made rate=0.1', 'made rate=0.2']
+@pytest.mark.parametrize(
+    ('changes', 'labels'),
+    [
+        (({'seed': 1}, {'logger': {'root': 'elsewhere'}}, {}), {'made': 3}),
+        ((*RATES, {**RATES[0], 'seed': 1}), {'made rate=0.1': 2, 'made rate=0.2': 1}),
+        (  # a key is named whole where another one ends in the same word
+            ({**RATES[0], 'policy.aux': {'rate': None}}, {**RATES[1], 'policy.aux': {'rate': 'auto'}}),
+            {
+                'made policy.learn.rate=0.1 policy.aux.rate=null': 1,
+                'made policy.learn.rate=0.2 policy.aux.rate=auto': 1,
+            },
+        ),
+        (({'later': None}, {}), {'made': 2}),  # of a newer zoo
+        (
+            ({'env.kwargs': {}}, {'env.kwargs': {'sutton_barto_reward': True}}),
+            {'made': 1, 'made sutton_barto_reward=true': 1},
+        ),
+    ],
+)
+def test_groups_are_runs_of_one_config_labelled_by_what_differs(changes: Any, labels: dict[str, int]) -> None:
+    runs = [made_run([1], [1.0]) for _ in changes]
+    for run, change in zip(runs, changes, strict=True):
+        for key, value in change.items():
+            put_at(run.config, key, value)
+    assert {label: len(found) for label, found in groups(runs).items()} == labels
+
+
+def test_group_may_be_labelled_by_given_keys() -> None:
     assert list(groups([made_run([1], [1.0], rate=0.1)], ['policy.learn.rate'])) == ['made rate=0.1']
-
-
-def test_labels_name_a_key_whole_where_another_one_ends_alike() -> None:
-    runs = [made_run([1], [1.0], rate=rate) for rate in (0.1, 0.2)]
-    runs[0].config['policy']['aux'], runs[1].config['policy']['aux'] = {'rate': None}, {'rate': 'auto'}
-    assert list(groups(runs)) == [
-        'made policy.learn.rate=0.1 policy.aux.rate=null',
-        'made policy.learn.rate=0.2 policy.aux.rate=auto',
-    ]
-
-
-def test_key_without_a_value_that_only_one_of_two_configs_has_makes_no_other_label() -> None:
-    runs = [made_run([1], [1.0], rate=0.1) for _ in range(2)]
-    runs[1].config['later'] = None  # of a newer zoo
-    assert {label: len(found) for label, found in groups(runs).items()} == {'made': 2}
 
 
 def test_seconds_and_steps_are_those_of_the_end_where_the_log_ended_before(tmp_path: Path) -> None:
@@ -149,12 +167,6 @@ def test_what_is_not_there_is_answered_with_what_is_close(trained: Path) -> None
         resolve_metric([Run(Path('a'), {}, {'env_step': np.zeros(0), 'wall_s': np.zeros(0)})])
 
 
-def test_configs_that_differ_in_a_key_of_one_alone_are_two_groups() -> None:
-    runs = [made_run([1], [1.0], seed=k) for k in range(2)]
-    runs[0].config['env']['kwargs'], runs[1].config['env']['kwargs'] = {}, {'sutton_barto_reward': True}
-    assert list(groups(runs)) == ['made', 'made sutton_barto_reward=true']
-
-
 def test_run_that_is_named_in_two_ways_is_one(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained.parent)
     assert len(find_runs([trained, Path(trained.name)])) == 2
@@ -188,10 +200,7 @@ def test_damaged_files_give_what_they_hold(tmp_path: Path) -> None:
 def test_config_with_wrong_content_is_no_config_of_a_run(key: str, value: Any, words: str, tmp_path: Path) -> None:
     folder = write_run(tmp_path / 'a', made_run([1], [5.0]))
     config = config_of_yaml(folder / 'config.yaml')
-    section = config
-    for name in key.split('.')[:-1]:
-        section = section.setdefault(name, {})
-    section[key.split('.')[-1]] = value
+    put_at(config, key, value)
     (folder / 'config.yaml').write_text(yaml.safe_dump(config))
     with pytest.raises(UserError, match=f'{folder}/config.yaml is no config of a run: .*{words}'):
         read_run(folder)
@@ -214,3 +223,98 @@ def test_label_has_no_length_of_a_schedule_that_only_follows_that_of_the_run(tmp
         save_yaml(resolve_config('cartpole_ppo', [rate, f'max_env_step={n}']), tmp_path / str(n) / 'config.yaml')
     runs = [read_run(tmp_path / str(n)) for n in (2_048, 4_096)]
     assert list(groups(runs)) == ['cartpole_ppo max_env_step=2048', 'cartpole_ppo max_env_step=4096']
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """runs/ of the current folder: a with seeds 0 and 1, b with seed 0 at two learning rates."""
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        write_run(tmp_path / 'runs' / 'a' / f'1_seed{seed}', made_run([1], [seed], seed=seed, name='a'))
+    for rate in (0.1, 0.2):
+        write_run(tmp_path / 'runs' / 'b' / f'2_rate{rate}', made_run([1], [rate], name='b', learning_rate=rate))
+    return tmp_path / 'runs'
+
+
+@pytest.fixture
+def in_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_name_in_the_folder_of_runs_will_do(runs: Path) -> None:
+    assert [run.path for run in named_runs(['a'])] == [Path('runs/a/1_seed0'), Path('runs/a/1_seed1')]
+    assert len(named_runs([runs / 'a' / '1_seed1', 'b/2_rate0.1'])) == 2
+    with pytest.raises(UserError, match='no run at c'):
+        named_runs(['a', 'c'])
+
+
+@pytest.mark.parametrize(
+    ('word', 'said'),
+    [
+        ('zzz', 'no run at zzz; there is no file or folder of that name'),
+        ('z/y', 'no run at z/y; there is nothing at z'),
+    ],
+)
+def test_a_word_that_names_nothing_is_said_once(word: str, said: str, in_empty: Path) -> None:
+    with pytest.raises(UserError, match=f'^{said}$'):
+        named_runs([word])
+
+
+def test_a_folder_of_that_name_comes_first(runs: Path) -> None:
+    write_run(Path('a') / 'here', made_run([1], [5]))
+    assert [run.path for run in named_runs(['a'])] == [Path('a/here')]
+
+
+def test_two_words_are_two_sides_even_of_one_config(runs: Path) -> None:
+    sides = sides_of(['a/1_seed0', 'a/1_seed1'])
+    assert {label: [run.seed for run in side] for label, side in sides.items()} == {
+        'a (a/1_seed0)': [0],
+        'a (a/1_seed1)': [1],
+    }
+
+
+def test_a_word_with_several_configs_is_several_sides(runs: Path) -> None:
+    assert [len(side) for side in sides_of(['a', 'b']).values()] == [2, 1, 1]
+    assert list(sides_of(['b'])) == ['b learning_rate=0.1', 'b learning_rate=0.2']
+
+
+def test_more_words_are_grouped_by_their_config(runs: Path) -> None:
+    sides = sides_of(['a/1_seed0', 'b/2_rate0.1', 'a/1_seed1'])
+    assert {label: len(side) for label, side in sides.items()} == {'a': 2, 'b': 1}
+
+
+@pytest.mark.parametrize(
+    ('words', 'said'),
+    [(['a'], 'all 2 runs are of one config, a;'), (['a/1_seed0'], 'the one run is of one config, a;')],
+)
+def test_one_side_is_nothing_to_compare(words: list[str], said: str, runs: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        sides_of(words)
+
+
+def test_runs_of_different_envs_are_refused_unless_they_are_allowed() -> None:
+    runs = [made_run([1], [1]), made_run([1], [1], name='other', env='Acrobot-v1')]
+    with pytest.raises(UserError, match='made/0 is of the env CartPole-v1 but .*other/0 of Acrobot-v1'):
+        check_same_env(runs)
+    check_same_env(runs, allow=True)
+    check_same_env(runs[:1])
+
+
+def test_last_is_the_newest_run(runs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('INFO')
+    os.utime(runs / 'b' / '2_rate0.1' / 'metrics.jsonl', (2e9, 2e9))
+    assert [run.path for run in named_runs(['last'])] == [Path('runs/b/2_rate0.1')]
+    assert caplog.messages == ['last is runs/b/2_rate0.1, the newest of 4 runs']
+
+
+def test_repeated_runs_of_one_config_and_seed_are_one_sample(runs: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('INFO')
+    for k, state in enumerate(('done', 'done', 'killed')):  # the newest that is done: the second
+        write_run(runs / 'a' / f'2_again{k}', made_run([1], [k], seed=0, name='a'))
+        (runs / 'a' / f'2_again{k}' / 'result.json').write_text(f'{{"state": "{state}"}}')
+        os.utime(runs / 'a' / f'2_again{k}' / 'metrics.jsonl', (2e9 + k, 2e9 + k))
+    assert [run.path.name for run in named_runs(['a'])] == ['1_seed1', '2_again1']
+    left = 'runs/a/1_seed0, runs/a/2_again0, runs/a/2_again2'
+    assert caplog.messages == [f'left out, since another run has the same config and seed: {left}']
+    assert [len(side) for side in sides_of(['a', 'b']).values()] == [2, 1, 1]

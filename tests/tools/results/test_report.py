@@ -1,9 +1,10 @@
-"""The page about runs: what it says, that it loads nothing, and that no name of a run becomes a part of it."""
+"""The page about runs: its numbers by hand, what it says, that it loads nothing, and that names of runs are only text."""
 
 from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,12 +19,127 @@ from zoo.config.yaml_io import parse_yaml
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import resolve_config
+from zoo.tools.results import report_figures
 from zoo.tools.results.read import Run, read_run
-from zoo.tools.results.report import check_page_path, report, write_report
+from zoo.tools.results.report import (
+    PARTS,
+    check_page_path,
+    duration,
+    has_all_times,
+    number,
+    numbers_of,
+    report,
+    seeds,
+    spread,
+    steps,
+    time_shares,
+    write_report,
+)
+from zoo.tools.results.report_figures import newest_video, read_video, step_of
 
 pytest.importorskip('matplotlib')
+
+
+METRIC = 'eval/return_mean'
+
+
+def test_numbers_are_the_last_and_highest_of_each_run_and_their_average() -> None:
+    runs = [made_run([10, 20, 40], values, seed=i) for i, values in enumerate(([1, 9, 5], [1, 2, 3], [0, 1, 4]))]
+    [group] = numbers_of({'a': runs}, METRIC, 'mean')
+    assert [(row.last, row.highest) for row in group.runs] == [(5, 9), (3, 3), (4, 4)]
+    assert group.last == 4 and group.highest == pytest.approx(16 / 3)
+    assert 3 <= group.low < 4 < group.high <= 5
+    assert group.runs[0].run.wall_s == 40 and group.runs[0].run.speed == 1.0  # one step a second
+
+
+def test_numbers_of_runs_without_the_metric_are_unknown() -> None:
+    runs = [made_run([1, 2], [5, 6]), made_run([1, 2], [0, 0], metric='other')]
+    [group] = numbers_of({'a': runs}, METRIC, 'iqm')
+    assert (group.last, group.n_with) == (6, 1) and group.runs[1].last is None
+    [group] = numbers_of({'a': runs}, None, 'iqm')
+    assert group.last is group.low is group.highest is None
+
+
+def test_number_of_steps_of_a_run_without_lines_is_zero() -> None:
+    [group] = numbers_of({'a': [made_run([], [])]}, METRIC, 'iqm')
+    assert group.runs[0].run.env_step == 0 and group.last is None and group.runs[0].run.speed is None
+
+
+def test_time_shares_are_the_mean_over_runs_and_add_up_to_one() -> None:
+    runs = [made_run([1], [1]), made_run([1], [1])]
+    for run, share_env in zip(runs, (0.2, 0.6), strict=True):
+        run.columns.update({f'time/share_{name}': np.array([0.0]) for name in PARTS})
+        run.columns['time/share_env'], run.columns['time/share_learn'] = (
+            np.array([share_env]),
+            np.array([1 - share_env]),
+        )
+    shares = time_shares(runs)
+    assert shares['env'] == pytest.approx(0.4) and shares['learn'] == pytest.approx(0.6) and shares['act'] == 0
+    assert time_shares([made_run([1], [1])]) == {}
+
+
+def test_time_and_shares_of_a_run_that_has_ended_are_those_of_all_of_it() -> None:
+    run = made_run([1_000], [1])  # its last line is after 1,000 s
+    run.columns.update({f'time/share_{name}': np.array([1.0 if name == 'learn' else 0.0]) for name in PARTS})
+    run.result.update(
+        env_step=1_000, wall_s=1_250.0, seconds={**dict.fromkeys(PARTS, 0), 'learn': 900, 'evaluate': 300}
+    )
+    [group] = numbers_of({'a': [run]}, METRIC, 'iqm')
+    assert (group.runs[0].run.wall_s, group.runs[0].run.speed) == (1_250, 0.8)
+    assert time_shares([run]) == {**dict.fromkeys(PARTS, 0), 'learn': 0.75, 'evaluate': 0.25}
+    run.result['seconds'] = {'learn': 'much'}
+    assert time_shares([run])['learn'] == 1
+
+
+def test_shares_of_a_run_that_goes_on_add_its_last_process_to_those_before() -> None:
+    run = made_run([400], [1])  # its last line is after 400 s
+    run.columns.update({f'time/share_{name}': np.array([1.0 if name == 'learn' else 0.0]) for name in PARTS})
+    run.result.update(state='running', seconds={}, timed_s=0.0)
+    assert time_shares([run])['learn'] == 1 and has_all_times(run)
+    run.result.update(seconds={**dict.fromkeys(PARTS, 0), 'env': 80, 'learn': 20}, timed_s=100.0)
+    shares = time_shares([run])  # learn: 20 s, and the 300 s since
+    assert shares == {**dict.fromkeys(PARTS, 0), 'env': pytest.approx(0.2), 'learn': pytest.approx(0.8)}
+    assert has_all_times(run)
+    run.result['n_killed'] = 1
+    assert not has_all_times(run)
+
+
+def test_times_of_a_run_that_has_ended_are_all_if_they_are_as_long_as_it() -> None:
+    run = made_run([400], [1])
+    for timed_s, has_all in ((None, False), ('x', False), (100.0, False), (399.0, True), (401.0, True)):
+        run.result.update(state='done', wall_s=400.0, timed_s=timed_s)
+        assert has_all_times(run) is has_all
+
+
+@pytest.mark.parametrize(
+    ('words_of', 'rows'),
+    [
+        (duration, {0.04: '0.0 s', 9.94: '9.9 s', 9.96: '10 s', 59.4: '59 s', 59.6: '1 min', 200: '3 min 20 s'}),
+        (duration, {3599.4: '59 min 59 s', 3600: '1 h', 7199: '2 h', 7500: '2 h 5 min', math.nan: '–'}),
+        (steps, {7: '7', 950: '950', 999.6: '1k', 40_670: '40.7k', 999_999: '1M', 1.5e6: '1.5M', 2e9: '2G'}),
+        (number, {0.96637: '0.9664', 475.25: '475.2', -12345.6: '-12,346', 0: '0', None: '–', math.inf: '–'}),
+    ],
+)
+def test_numbers_are_in_words_that_one_reads(words_of: Any, rows: dict[Any, str]) -> None:
+    assert {value: words_of(value).replace('\u00a0', ' ') for value in rows} == rows
+
+
+def test_seeds_are_a_range_where_they_are_one() -> None:
+    rows = {(3,): 'seed 3', (3, 3): 'seed 3', (1, 0): 'seeds 0 and 1', (0, 1, 2): 'seeds 0 to 2'}
+    rows |= {(1, 5, 9): 'seeds 1, 5 and 9', tuple(range(0, 20, 2)): '10 seeds'}
+    assert {given: seeds([made_run([1], [1], seed=seed) for seed in given]) for given in rows} == rows
+
+
+def test_spread_is_one_value_where_all_look_alike() -> None:
+    assert spread([1.01, 1.02], lambda x: f'{x:.1f}') == '1.0' and spread([3, 1, 2], str) == '1 to 3'
+
+
 VOID = {'meta', 'link', 'img', 'br', 'input'}
+
+
 GIF = b'GIF89a\x01\x00\x01\x00\x00\x00\x00;'
+
+
 NASTY = '</title><script>alert(1)</script><img src=x onerror=alert(2)> "a" \'b\' $palette {{ palette }} {% raw %} 日本'
 
 
@@ -114,17 +230,19 @@ def test_page_has_a_figure_for_each_env() -> None:
     assert 'CartPole-v1 and Acrobot-v1' in page.text
 
 
-def test_page_without_evaluations_shows_training_returns_and_says_so() -> None:
-    page = page_of([whole_run(metric='collect/return_mean')])
-    assert 'The mean return of recent training episodes is 2 at the end.' in page.text
-
-
-def test_page_without_any_return_or_line_says_so() -> None:
-    page = page_of([whole_run(metric='learn/entropy')])
-    assert 'No return is known yet' in page.text and 'No run has logged a return yet.' in page.text
-    empty = Run(Path('x'), whole_run().config, {'env_step': np.empty(0), 'wall_s': np.empty(0)}, {}, 'killed')
-    page = page_of([empty])
-    assert 'for 0 env steps' in page.text and 'The run was killed.' in page.text
+@pytest.mark.parametrize(
+    ('metric', 'state', 'said'),
+    [
+        ('collect/return_mean', 'done', ['The mean return of recent training episodes is 2 at the end.']),
+        ('learn/entropy', 'done', ['No return is known yet', 'No run has logged a return yet.']),
+        (None, 'killed', ['for 0 env steps', 'The run was killed.']),  # without a line
+    ],
+)
+def test_page_without_evaluations_says_so(metric: str | None, state: Any, said: list[str]) -> None:
+    run = whole_run(metric=metric or '')
+    columns = run.columns if metric else {'env_step': np.empty(0), 'wall_s': np.empty(0)}
+    page = page_of([Run(run.path, run.config, columns, {}, state)])
+    assert all(words in page.text for words in said)
 
 
 def test_metric_that_no_run_has_is_refused_with_the_close_one() -> None:
@@ -152,15 +270,12 @@ def test_page_loads_nothing_and_has_no_script(tmp_path: Path) -> None:
     assert str(policy).startswith("default-src 'none'")
 
 
-def test_ids_are_unique_and_all_references_lead_to_one() -> None:
+def test_ids_are_unique_and_all_references_lead_to_one_and_curves_have_the_colours_of_the_page() -> None:
     text = report([whole_run(0, 'a'), whole_run(0, 'b')])
     ids = [e['id'] for _, e in Page(text).elements if e.get('id')]
     assert len(ids) == len(set(ids)) > 50
     assert set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text)) <= {(x, '') for x in ids} | {('', x) for x in ids}
-
-
-def test_curves_have_the_colours_of_the_page() -> None:
-    svgs = re.findall(r'<svg.*?</svg>', report([whole_run(0, 'a'), whole_run(0, 'b')]), re.DOTALL)
+    svgs = re.findall(r'<svg.*?</svg>', text, re.DOTALL)
     assert not re.findall('#[0-9a-f]{6}', ''.join(svgs)) and 'var(--line-1)' in svgs[0] and 'var(--plot-ink)' in svgs[0]
 
 
@@ -339,3 +454,45 @@ def test_write_report_leaves_the_old_page_where_it_cannot_write(tmp_path: Path) 
     (tmp_path / 'b.html').mkdir()
     with pytest.raises(UserError, match='that is a folder'):
         check_page_path(tmp_path / 'b.html')
+
+
+MP4 = b'\x00\x00\x00\x18ftypmp42' + bytes(16)
+
+
+def test_newest_video_is_that_of_the_highest_env_step_and_whole(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / 'a', made_run([1, 2], [1, 2])))
+    assert newest_video(run) is None
+    (run.path / 'videos').mkdir()
+    for name in ('step_900.mp4', 'step_000001000.mp4', '.step_2000.1.tmp.mp4', 'notes.txt'):
+        (run.path / 'videos' / name).write_bytes(MP4)
+    path = newest_video(run)
+    assert path is not None and path.name == 'step_000001000.mp4' and step_of(path) == 1000
+
+
+@pytest.mark.parametrize(('name', 'data', 'tag'), [('a.mp4', MP4, 'video'), ('a.GIF', GIF, 'img')])
+def test_read_video_is_shown_by_the_element_of_its_kind_with_its_bytes(
+    tmp_path: Path, name: str, data: bytes, tag: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    pytest.importorskip('matplotlib')
+    (tmp_path / name).rename(tmp_path / f'a "film"{name}')
+    page = report([whole_run()], video=tmp_path / f'a "film"{name}')
+    shown = page.partition('<figure class="video">')[2].strip()
+    assert shown.startswith(f'<{tag} ') and f'="a &#34;film&#34;{name}"' in shown
+    assert base64.b64decode(shown.partition('base64,')[2].partition('"')[0]) == data
+
+
+def test_read_video_refuses_what_no_page_can_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: str, data: bytes | None = None) -> str:
+        if data is not None:
+            (tmp_path / name).write_bytes(data)
+        with pytest.raises(UserError) as error:
+            read_video(tmp_path / name)
+        return str(error.value)
+
+    assert 'must end in .mp4, .webm, .gif' in refused('a.avi', MP4)
+    assert 'cannot be read (No such file' in refused('no.mp4')
+    assert 'is no mp4 file' in refused('a.mp4', GIF)
+    assert 'is no gif file' in refused('a.gif', b'')
+    monkeypatch.setattr(report_figures, 'MAX_BYTE', 1 << 20)
+    assert 'has 2 MB but a page takes 1 MB' in refused('b.mp4', MP4 + bytes(2 << 20))
