@@ -285,7 +285,7 @@ def test_a_run_whose_runners_are_ahead_learns_to_match_a_number(tmp_path: Any) -
     cfg = job_config(
         tmp_path,
         env_id,
-        max_env_step=6000,
+        max_env_step=8000,
         cluster=dict(runner_num=2, engine='inline', max_lag=3),
         policy=dict(
             model=dict(hidden_sizes=[16]), learn=dict(correction='decoupled', **learn), collect=dict(n_step=10)
