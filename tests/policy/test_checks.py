@@ -186,8 +186,9 @@ def made(kind: str, text: str) -> None:
         (
             'ppo',
             'learn: {freeze: [actor_encodr.*]}',
-            r"'actor_encodr.\*', which matches no parameter .* did you mean actor_encoder",
+            r"'actor_encodr.\*', which matches no parameter .* did you mean actor_encoder.layers.0.bias",
         ),
+        ('ppo', 'learn: {freeze: [xyz]}', 'its parts are actor_encoder, critic_encoder, policy_head, value_head'),
         ('ppo', "learn: {freeze: ['*']}", 'leaves no parameter to train; freeze fewer'),
         (
             'ppg',
