@@ -169,7 +169,8 @@ def test_state_of_another_device_begins_a_stream_that_depends_on_it_alone() -> N
 def test_base_sections_have_the_length_of_a_rollout_and_a_batch_size(
     collect: dict[str, int], n_step: int, n_sample: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    POLICY_REGISTRY.names()
+    for name in POLICY_REGISTRY.names():
+        POLICY_REGISTRY.get(name)  # a module that this test were the first to load would be forgotten with its names
     monkeypatch.setattr(POLICY_REGISTRY, '_items', dict(POLICY_REGISTRY._items))
     methods = dict.fromkeys(Policy.__abstractmethods__ - {'default_model'}, lambda self: None)
     Policy.with_updates('bare', {'learn': {'batch_size': None}}, default_model=lambda cls: None, **methods)

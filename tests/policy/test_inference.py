@@ -175,11 +175,6 @@ def test_kl_is_that_of_torch_and_refuses_another_batch() -> None:
         first.kl(policy.distribution(ROWS[:3]))
 
 
-def test_model_is_the_network_that_was_given() -> None:
-    policy = policy_of()
-    assert policy.model is policy._model
-
-
 @pytest.mark.parametrize(
     ('call', 'said'),
     [
