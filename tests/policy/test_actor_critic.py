@@ -44,6 +44,13 @@ VALUE = [10.0, 11.0, 12.0, 13.0, 14.0]
 CUT_3, CUT_1 = [1.40175, 1.115, 0.7], [0.9]
 
 
+def hand_policy(value: Any, n_step: int, lambda_: float, gamma: float = 0.9, **learn: Any) -> Policy:
+    """A policy for collecting whose critic is a function of the observed number."""
+    collect = dict(n_step=n_step, discount_factor=gamma, gae_lambda=lambda_)
+    sections = dict(network=HandModel(value), enable_field=['collect'], learn=learn, collect=collect)
+    return make_policy(OBS, TWO_ACTIONS, **sections)
+
+
 def collect(policy: Policy, env: dict[str, Any], n_env: int = 2) -> Rollout:
     """One rollout from a fresh collector."""
     vector = make_vector_env(EnvConfig(**env), n_env)
@@ -61,16 +68,17 @@ def in_blocks(samples: dict[str, Any], n_env: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('end', ['truncated', 'terminated'])
-@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize(
+    ('mode', 'end'),
+    [
+        *((mode, ('truncated', 'terminated')[i % 2]) for i, mode in enumerate(MODES)),
+        ('sync same_step', 'terminated'),
+        ('sync next_step', 'truncated'),
+        ('batched next_step', 'truncated'),
+    ],
+)
 def test_samples_of_every_autoreset_mode_equal_hand_worked_advantages(mode: str, end: str) -> None:
-    policy = make_policy(
-        OBS,
-        TWO_ACTIONS,
-        network=HandModel(lambda s: 10 + s),
-        enable_field=['collect'],
-        collect=dict(n_step=13, discount_factor=0.9, gae_lambda=0.5),
-    )
+    policy = hand_policy(lambda s: 10 + s, 13, 0.5)
     rollout = collect(policy, {**MODES[mode], 'kwargs': {'end': end}})
     samples = in_blocks(policy.collect_mode.get_train_sample(rollout), 2)
     if 'next_step' in mode:  # 5 transitions, a reset row, 5, a reset row, 1
@@ -88,15 +96,9 @@ def test_samples_of_every_autoreset_mode_equal_hand_worked_advantages(mode: str,
     torch.testing.assert_close(samples['return_'][rows], want_adv + want_value)
 
 
-FAST = ('sync same_step', 'batched next_step')
-LEARNED = [
-    *FAST,
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ('sync next_step', 'sync disabled', 'async same_step')),
-]
-
-
 def learned_value(tmp_path: Any, env: dict[str, Any]) -> float:
     """V of the first observation after some 80 rollouts of 40 steps, gamma .9."""
+    rate = {'start': 2e-2, 'end': 1e-3, 'over': 6400}
     cfg = job_config(
         tmp_path,
         max_env_step=10_000,
@@ -104,12 +106,7 @@ def learned_value(tmp_path: Any, env: dict[str, Any]) -> float:
         policy=dict(
             model=dict(hidden_sizes=[16], activation='relu'),
             collect=dict(n_step=20, discount_factor=0.9),
-            learn=dict(
-                batch_size=80,
-                epoch_per_collect=8,
-                learning_rate={'start': 2e-2, 'end': 1e-3, 'over': 6400},
-                grad_clip=None,
-            ),
+            learn=dict(batch_size=80, epoch_per_collect=8, learning_rate=rate, grad_clip=None),
         ),
     )
     with SerialJob(resolve_config(cfg)) as job:
@@ -120,19 +117,19 @@ def learned_value(tmp_path: Any, env: dict[str, Any]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('mode', LEARNED)
-def test_learned_value_of_truncated_episodes_is_that_of_endless_ones(tmp_path: Any, mode: str) -> None:
-    batched = 'batched' in mode
-    env = {**MODES[mode], 'id': 'tests.policy_envs:Constant-v0' if batched else 'tests.policy_envs:constant_env'}
-    # the observation never changes, so V = 1 + .9 V = 10; with the limit as an end it were below 4.1
-    assert learned_value(tmp_path, env) == pytest.approx(10, abs=0.5)
+@pytest.mark.parametrize('mode', ['sync same_step', 'batched next_step'])
+@pytest.mark.parametrize(('end', 'wanted', 'within'), [('truncated', 10.0, 0.5), ('terminated', 4.0951, 0.2)])
+def test_learned_value_of_truncated_episodes_is_that_of_endless_ones(
+    mode: str, end: str, wanted: float, within: float, tmp_path: Any
+) -> None:
+    """Truncated: the observation never changes, so V = 1 + .9 V = 10; with the limit as an end it were below 4.1.
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize('mode', LEARNED)
-def test_learned_value_of_terminated_episodes_is_the_discounted_sum(tmp_path: Any, mode: str) -> None:
-    # 1 + .9 + .81 + .729 + .6561; with a bootstrap at the end it were 10
-    assert learned_value(tmp_path, {**MODES[mode], 'kwargs': {'end': 'terminated'}}) == pytest.approx(4.0951, abs=0.2)
+    Terminated: 1 + .9 + .81 + .729 + .6561; with a bootstrap at the end it were 10.
+    """
+    env = {**MODES[mode], 'kwargs': {'end': end}}
+    if end == 'truncated':
+        env = {**MODES[mode], 'id': f'tests.policy_envs:{"Constant-v0" if "batched" in mode else "constant_env"}'}
+    assert learned_value(tmp_path, env) == pytest.approx(wanted, abs=within)
 
 
 def column(rollout: Rollout, b: int) -> Rollout:
@@ -145,7 +142,7 @@ def column(rollout: Rollout, b: int) -> Rollout:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('mode', ['sync next_step', 'async same_step', 'batched next_step', 'batched disabled'])
 def test_samples_of_one_env_equal_its_column_of_all(mode: str) -> None:
     policy = make_policy(
         OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=dict(recompute_adv=True), enable_field=['collect']
@@ -168,13 +165,6 @@ def test_samples_are_t_major() -> None:
     policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=4), enable_field=['collect'])
     samples = policy.collect_mode.get_train_sample(collect(policy, MODES['sync same_step'], n_env=3))
     assert samples['obs'].flatten().tolist() == [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]
-
-
-def test_collect_only_policy_collects_and_makes_samples() -> None:
-    full = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=8))
-    part = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=8), enable_field=['collect'])
-    a, b = (p.collect_mode.get_train_sample(collect(p, MODES['sync same_step'])) for p in (full, part))
-    assert not differing(a, b)
 
 
 @pytest.mark.parametrize('learn', [{}, dict(reward_norm=True, value_norm=True, recompute_adv=True)])
@@ -224,8 +214,17 @@ def test_values_found_in_pieces_equal_those_found_at_once(mode: str, monkeypatch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('n_trunk', [1, 2])
-@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize(
+    ('mode', 'n_trunk'),
+    [
+        ('sync same_step', 1),
+        ('sync same_step', 2),
+        ('sync next_step', 1),
+        ('async disabled', 2),
+        ('batched next_step', 2),
+        ('batched same_step', 1),
+    ],
+)
 def test_values_found_while_acting_or_from_successors_equal_those_of_a_pass(mode: str, n_trunk: int) -> None:
     """With one trunk the critic sees what follows a trace alone; dense successors stand in for final observations."""
     learn, model = dict(value_norm=True, executor='eager'), dict(shared_encoder=n_trunk == 1)
@@ -244,21 +243,21 @@ def test_values_found_while_acting_or_from_successors_equal_those_of_a_pass(mode
         torch.testing.assert_close(again[name], found[name])
 
 
-@pytest.mark.parametrize('name', ['ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
-@pytest.mark.parametrize('mode', ['sync same_step', 'batched next_step'])
+@pytest.mark.parametrize(
+    ('name', 'mode'),
+    [
+        ('ppg', 'sync same_step'),
+        ('ppg', 'batched next_step'),
+        ('ppo_offpolicy', 'batched next_step'),
+        ('ppg_offpolicy', 'sync same_step'),
+    ],
+)
 def test_samples_of_all_policies_are_those_of_ppo(name: str, mode: str) -> None:
     """With one network between them: on policy or off, in phases or not, they act and judge alike."""
     samples = []
     for other in (name, 'ppo'):
         model = make_policy(OBS, TWO_ACTIONS, type='ppg', seed=3)._model
-        policy = make_policy(
-            OBS,
-            TWO_ACTIONS,
-            type=other,
-            network=model,
-            enable_field=['collect'],
-            collect=dict(n_step=13),
-            learn=dict(reward_norm=True, value_norm=True),
-        )
+        sections = dict(learn=dict(reward_norm=True, value_norm=True), collect=dict(n_step=13))
+        policy = make_policy(OBS, TWO_ACTIONS, type=other, network=model, enable_field=['collect'], **sections)
         samples.append(policy.collect_mode.get_train_sample(collect(policy, MODES[mode])))
     assert not differing(*samples)

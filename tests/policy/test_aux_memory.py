@@ -24,6 +24,9 @@ from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
 CPU = torch.device('cpu')
 PLACES: list[MemoryLocation] = ['device', 'cpu', 'disk']
 places = pytest.mark.parametrize('where', PLACES)
+weighted_places = pytest.mark.parametrize(
+    ('where', 'weighted'), [('device', True), ('cpu', False), ('disk', True), ('disk', False)]
+)
 
 
 def part(seed: int, n: int = 6, weighted: bool = False, dtype: torch.dtype = torch.uint8) -> dict[str, Tensor]:
@@ -55,8 +58,7 @@ def assert_holds(memory: AuxMemory, want: dict[str, Tensor]) -> None:
         assert got[key].dtype == x.dtype and torch.equal(got[key], x), key
 
 
-@places
-@pytest.mark.parametrize('weighted', [False, True])
+@weighted_places
 def test_rows_are_what_was_appended_in_order_and_nothing_else(where: MemoryLocation, weighted: bool) -> None:
     memory, parts = AuxMemory(3, where), [part(i, weighted=weighted) for i in range(3)]
     keys = ('obs', 'return_', 'weight') if weighted else ('obs', 'return_')
@@ -66,17 +68,17 @@ def test_rows_are_what_was_appended_in_order_and_nothing_else(where: MemoryLocat
     assert all(x.data_ptr() == memory._block[key].data_ptr() for key, x in memory.columns().items())  # views
 
 
-@places
 @pytest.mark.parametrize(
-    ('dtype', 'obs_bytes'), [(torch.uint8, 60), (torch.float32, 240), (torch.int64, 480), (torch.bool, 60)]
+    ('where', 'dtype', 'obs_bytes', 'weighted', 'rest'),
+    [
+        ('device', torch.uint8, 60, False, 4),
+        ('cpu', torch.float32, 240, True, 8),
+        ('disk', torch.int64, 480, False, 4),
+        ('disk', torch.bool, 60, True, 8),
+    ],
 )
-@pytest.mark.parametrize(('weighted', 'rest'), [(False, 4), (True, 8)])
 def test_block_has_the_bytes_of_the_observations_and_of_one_or_two_floats(
-    where: MemoryLocation,
-    dtype: torch.dtype,
-    obs_bytes: int,
-    weighted: bool,
-    rest: int,
+    where: MemoryLocation, dtype: torch.dtype, obs_bytes: int, weighted: bool, rest: int
 ) -> None:
     memory = AuxMemory(5, where)
     memory.append(part(0, 6, weighted, dtype))
@@ -110,8 +112,7 @@ def test_more_batches_than_a_phase_has_are_refused() -> None:
     assert_holds(memory, joined([part(0), part(1)], 'obs', 'return_'))
 
 
-@places
-@pytest.mark.parametrize('weighted', [False, True])
+@weighted_places
 def test_state_goes_through_a_checkpoint_and_is_filled_up_there(
     where: MemoryLocation, weighted: bool, tmp_path: Path
 ) -> None:
@@ -153,8 +154,10 @@ def test_rows_of_a_checkpoint_of_another_form_are_dropped_with_a_warning(caplog:
     assert memory.n_filled == 1
 
 
-@places
-@pytest.mark.parametrize('sizes', [(6, 6, 9, 9), (6, 6, 3, 3)], ids=['larger', 'smaller'])
+@pytest.mark.parametrize(
+    ('where', 'sizes'),
+    [('device', (6, 6, 9, 9)), ('disk', (6, 6, 9, 9)), ('disk', (6, 6, 3, 3)), ('cpu', (6, 6, 3, 3))],
+)
 def test_rollouts_of_another_size_after_a_resume_are_taken(where: MemoryLocation, sizes: tuple[int, ...]) -> None:
     parts = [part(i, n) for i, n in enumerate(sizes)]
     before, memory = AuxMemory(4, 'cpu'), AuxMemory(4, where)
@@ -310,8 +313,7 @@ def test_a_ring_goes_on_from_a_checkpoint() -> None:
     assert_holds(other, all_rows(memory))
 
 
-@pytest.mark.parametrize('n_part', [2, 3, 6])
-@pytest.mark.parametrize('n_appended', [3, 4, 6])
+@pytest.mark.parametrize(('n_part', 'n_appended'), [(2, 3), (2, 6), (3, 4), (3, 6), (6, 3), (6, 6)])
 def test_ring_of_another_size_takes_the_newest_batches_and_goes_on(n_part: int, n_appended: int) -> None:
     was, now = (AuxMemory(n, 'device', is_ring=True) for n in (4, n_part))
     for seed in range(n_appended):

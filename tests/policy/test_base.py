@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,11 @@ import pytest
 import torch
 
 from tests.gpu import needs_gpu
-from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, job_config, make_policy
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.seeding import restore_generator, stream, torch_generator
 from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, make_vector_env
-from zoo.pipeline import serial_pipeline
 from zoo.policy.base import Policy
 from zoo.policy.ppo import PPOPolicy
 from zoo.run.config import resolve_config, resolve_policy
@@ -46,8 +44,8 @@ def test_eval_only_policy_evaluates_and_acts() -> None:
 
 
 @pytest.mark.parametrize('fields', [['eval'], ['collect', 'eval'], ['learn', 'eval']], ids='+'.join)
-@pytest.mark.parametrize('learn', [{}, dict(reward_norm=True, value_norm=True)], ids=['plain', 'normalised'])
-def test_policy_of_some_modes_takes_the_state_of_a_full_one(fields: list[Any], learn: dict[str, Any]) -> None:
+def test_policy_of_some_modes_takes_the_state_of_a_full_one(fields: list[Any]) -> None:
+    learn = dict(reward_norm=True, value_norm=True)
     full = make_policy(OBS, TWO_ACTIONS, seed=1, learn=learn, model=dict(obs_norm=True))
     part = make_policy(OBS, TWO_ACTIONS, seed=2, learn=learn, model=dict(obs_norm=True), enable_field=fields)
     part.load_state_dict(full.state_dict())
@@ -147,11 +145,6 @@ def test_device_auto_is_where_the_network_is() -> None:
     assert make_policy(OBS, TWO_ACTIONS, device='cpu').device.type == 'cpu'
 
 
-def test_own_network_replaces_the_registered_one() -> None:
-    network = make_policy(OBS, TWO_ACTIONS)._model
-    assert make_policy(OBS, TWO_ACTIONS, network=network)._model is network
-
-
 def test_generator_goes_on_from_its_state() -> None:
     one, other = torch_generator(0, 'a'), torch_generator(1, 'a')
     torch.randn(5, generator=one)
@@ -176,22 +169,14 @@ def test_state_of_another_device_begins_a_stream_that_depends_on_it_alone() -> N
 def test_base_sections_have_the_length_of_a_rollout_and_a_batch_size(
     collect: dict[str, int], n_step: int, n_sample: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    POLICY_REGISTRY.names()
+    for name in POLICY_REGISTRY.names():
+        POLICY_REGISTRY.get(name)  # a module that this test were the first to load would be forgotten with its names
     monkeypatch.setattr(POLICY_REGISTRY, '_items', dict(POLICY_REGISTRY._items))
     methods = dict.fromkeys(Policy.__abstractmethods__ - {'default_model'}, lambda self: None)
     Policy.with_updates('bare', {'learn': {'batch_size': None}}, default_model=lambda cls: None, **methods)
     policy = resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'bare', 'collect': collect}}).policy
     assert (policy.collect.n_step, policy.collect.n_sample) == (n_step, n_sample)  # 8 envs
     assert policy.learn == {'batch_size': None, 'freeze': []}
-
-
-def test_batch_size_null_is_one_gradient_step_on_all_of_a_rollout_or_draw(tmp_path: Path) -> None:
-    learn = dict(batch_size=None, epoch_per_collect=3)
-    on_policy = serial_pipeline(job_config(tmp_path / 'a', policy=dict(learn=learn)))
-    assert on_policy.train_iter == 4 * 3  # 256 env steps in rollouts of 64, 3 epochs
-    buffer = dict(type='replay', size=160, n_sample=48, update_per_collect=2)
-    drawn = serial_pipeline(job_config(tmp_path / 'b', policy=dict(learn=learn), buffer=buffer))
-    assert drawn.train_iter == 4 * 2 * 3
 
 
 @needs_gpu

@@ -21,7 +21,6 @@ from zoo.env import EnvConfig, make_vector_env
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode, EvalMode, LearnMode
 from zoo.rl_utils.distribution import make_dist
-from zoo.run.base_config import JobConfig
 from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
 from zoo.run.config import explain_config, resolve_config, resolve_policy
 from zoo.worker.collector import Collector
@@ -35,15 +34,25 @@ ENVS = {
     'with reset rows': dict(id='tests.envs:Limit-v0'),
 }
 policies = pytest.mark.parametrize('name', POLICY_REGISTRY.names())
-envs = pytest.mark.parametrize('env', ENVS)
+# each policy with reset rows and with one of the other kinds of spaces
+cases = pytest.mark.parametrize(
+    ('name', 'env'),
+    [
+        (name, env)
+        for i, name in enumerate(POLICY_REGISTRY.names())
+        for env in (('box to discrete', 'box to box', 'discrete to discrete')[i % 3], 'with reset rows')
+    ],
+)
 
 
-def build(name: str, env: str, seed: int = 0, enable_field: list[Any] | None = None) -> tuple[Policy, Collector]:
+def build(
+    name: str, env: str, enable_field: list[Any] | None = None, obs_norm: bool = False
+) -> tuple[Policy, Collector]:
     """A policy with its options at their defaults, on a small rollout."""
     vector = make_vector_env(EnvConfig(**ENVS[env]), N_ENV)
     cls = POLICY_REGISTRY.get(name)
     known = dict(fields_of(cls.config))
-    small: dict[str, Any] = {'type': name}
+    small: dict[str, Any] = {'type': name, 'model': {'obs_norm': obs_norm}}
     for path, value in (
         ('learn.batch_size', 16),
         ('collect.n_step', N_STEP),
@@ -54,7 +63,7 @@ def build(name: str, env: str, seed: int = 0, enable_field: list[Any] | None = N
             section, key = path.split('.')
             small.setdefault(section, {})[key] = value
     try:
-        policy = cls(resolve_policy(small), vector.obs_space, vector.action_space, seed=seed, enable_field=enable_field)
+        policy = cls(resolve_policy(small), vector.obs_space, vector.action_space, enable_field=enable_field)
     except UserError as error:
         if 'is for Discrete actions' not in str(error):
             raise
@@ -68,23 +77,21 @@ def build(name: str, env: str, seed: int = 0, enable_field: list[Any] | None = N
 @policies
 def test_modes_are_named_tuples_of_functions(name: str) -> None:
     policy, _ = build(name, 'box to discrete')
-    for mode, kind in (
-        (policy.learn_mode, LearnMode),
-        (policy.collect_mode, CollectMode),
-        (policy.eval_mode, EvalMode),
-    ):
+    for field, kind in (('learn', LearnMode), ('collect', CollectMode), ('eval', EvalMode)):
+        mode = getattr(policy, f'{field}_mode')
         assert type(mode) is kind
         fields = mode._asdict()
         optional = {'initial_state', 'env_action'}  # none without a recurrent state, and for unbounded actions
-        assert all(fields[field] is None for field in optional & fields.keys())
+        assert all(fields[key] is None for key in optional & fields.keys())
         numbers = {'n_step', 'has_aux'}
-        assert all(callable(value) for field, value in fields.items() if field not in numbers | optional)
+        assert all(callable(value) for key, value in fields.items() if key not in numbers | optional)
+        alone, _ = build(name, 'box to discrete', enable_field=[field])
+        assert type(getattr(alone, f'{field}_mode')) is kind  # one mode can be built without the others
     assert policy.collect_mode.n_step == N_STEP
     assert policy.default_model() in MODEL_REGISTRY
 
 
-@policies
-@envs
+@cases
 def test_actions_have_the_shape_and_dtype_of_the_space(name: str, env: str) -> None:
     policy, _ = build(name, env)
     obs = (
@@ -106,8 +113,7 @@ def test_actions_have_the_shape_and_dtype_of_the_space(name: str, env: str) -> N
         assert not action.requires_grad
 
 
-@policies
-@envs
+@cases
 def test_samples_are_flat_and_metrics_are_those_announced(name: str, env: str) -> None:
     policy, collector = build(name, env)
     samples = policy.collect_mode.get_train_sample(collector.collect())
@@ -126,8 +132,22 @@ def test_samples_are_flat_and_metrics_are_those_announced(name: str, env: str) -
     assert policy.learn_mode.train_iter() > before
 
 
-@policies
-@envs
+@cases
+def test_ratio_is_one_before_the_first_step_of_every_rollout(name: str, env: str) -> None:
+    """What acted is what is learned from: also after updates, with statistics of observations that move with them."""
+    policy, collector = build(name, env, obs_norm=True)
+    for _ in range(N_UPDATE):
+        samples = policy.collect_mode.get_train_sample(collector.collect())
+        if 'logit' not in samples:
+            pytest.skip('it acts by no distribution')
+        with torch.no_grad():
+            logit = policy.model.compute_actor(samples['obs'])
+        now, then = (policy.dist.log_prob(x, samples['action']) for x in (logit, samples['logit']))
+        torch.testing.assert_close(now, then, rtol=0, atol=1e-5)  # of actions of 4 rows at once, or of 32
+        policy.learn_mode.forward(samples)
+
+
+@cases
 def test_state_goes_through_a_checkpoint_and_continues_the_same(name: str, env: str, tmp_path: Path) -> None:
     policy, collector = build(name, env)
     first = policy.collect_mode.get_train_sample(collector.collect())
@@ -149,8 +169,7 @@ def test_state_goes_through_a_checkpoint_and_continues_the_same(name: str, env: 
     assert not differing(other.memory_state_dict(), policy.memory_state_dict())
 
 
-@policies
-@envs
+@cases
 def test_auxiliary_phase_counts_its_steps_and_gives_metrics_of_its_own(name: str, env: str) -> None:
     policy, collector = build(name, env)
     samples = policy.collect_mode.get_train_sample(collector.collect())
@@ -170,8 +189,7 @@ def test_auxiliary_phase_counts_its_steps_and_gives_metrics_of_its_own(name: str
             assert value.dim() == 0 and not value.requires_grad and value.isfinite(), key
 
 
-@policies
-@envs
+@cases
 def test_policies_that_draw_apart_learn_from_both_parts_or_one(name: str, env: str) -> None:
     policy, collector = build(name, env)
     sizes = policy.learn_mode.get_batch_size()
@@ -190,26 +208,15 @@ def test_policies_that_draw_apart_learn_from_both_parts_or_one(name: str, env: s
 
 
 @policies
-def test_default_buffer_is_registered_and_fits_the_policy(name: str) -> None:
-    cls = POLICY_REGISTRY.get(name)
-    config = resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}})
-    assert config.buffer.type == cls.default_buffer() in BUFFER_REGISTRY
-    assert cls.draws_apart or config.buffer.type != 'multi'
-
-
-@policies
-def test_one_mode_alone_can_be_built(name: str) -> None:
-    for field in ('learn', 'collect', 'eval'):
-        policy, _ = build(name, 'box to discrete', enable_field=[field])
-        assert getattr(policy, f'{field}_mode')
-
-
-@policies
-def test_fields_of_the_config_have_descriptions(name: str) -> None:
-    missing = [
-        path for path, field in fields_of(POLICY_REGISTRY.get(name).config) if not field.description and '.' in path
-    ]
-    assert not missing
+def test_default_buffer_is_registered_and_every_key_described(name: str) -> None:
+    cls, config = POLICY_REGISTRY.get(name), {'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}}
+    resolved = resolve_config(config)
+    assert resolved.policy.type == name and resolved.buffer.type == cls.default_buffer() in BUFFER_REGISTRY
+    assert cls.draws_apart or resolved.buffer.type != 'multi'
+    rows = explain_config(config)
+    assert len(rows) > 20 and not [row.key for row in rows if not row.description]
+    assert {row.key for row in rows} >= {'seed', 'env.id', 'policy.type', 'checkpoint.freq', 'logger.root'}
+    assert not [path for path, field in fields_of(cls.config) if not field.description and '.' in path]
 
 
 @pytest.mark.parametrize('registry', [MODEL_REGISTRY, BUFFER_REGISTRY], ids=['model', 'buffer'])
@@ -217,17 +224,6 @@ def test_fields_of_models_and_buffers_have_descriptions(registry: Any) -> None:
     for name in registry.names():
         for path, field in fields_of(registry.get(name).config):
             assert field.description, f'{name} {path}'
-
-
-@policies
-def test_every_row_of_the_resolved_config_has_a_description(name: str) -> None:
-    rows = explain_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}})
-    assert len(rows) > 20 and not [row.key for row in rows if not row.description]
-    assert {row.key for row in rows} >= {'seed', 'env.id', 'policy.type', 'checkpoint.freq', 'logger.root'}
-    assert (
-        issubclass(JobConfig, object)
-        and resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}}).policy.type == name
-    )
 
 
 BOX = Box(np.full(3, -np.inf), np.full(3, np.inf))
@@ -256,29 +252,15 @@ def some_obs(space: str, *lead: int) -> Tensor:
 
 @models
 @spaces
-@pytest.mark.parametrize('lead', [(6,), (2, 3)], ids=str)
-def test_model_outputs_have_the_shapes_of_the_spaces(name: str, space: str, lead: tuple[int, ...]) -> None:
-    model, obs = model_of(name, space), some_obs(space, *lead)
-    assert model.compute_actor(obs).shape == (*lead, 4)  # 4 choices, or 2 means beside 2 deviations
-    assert model.compute_critic(obs).shape == lead
-
-
-@models
-@spaces
-def test_model_gives_the_same_together_and_apart(name: str, space: str) -> None:
-    model, obs = model_of(name, space), some_obs(space, 6)
-    both = model.compute_actor_critic(obs)
-    assert torch.equal(both['value'], model.compute_critic(obs))
-    assert torch.equal(both['logit'], model.compute_actor(obs))
-
-
-@pytest.mark.slow
-@models
-@spaces
-def test_model_treats_rows_apart(name: str, space: str) -> None:
-    model, obs = model_of(name, space), some_obs(space, 6)
-    for call in (model.compute_critic, model.compute_actor):
-        torch.testing.assert_close(call(obs)[2:3], call(obs[2:3]))
+def test_model_outputs_are_of_the_spaces_and_of_each_row_alone(name: str, space: str) -> None:
+    model = model_of(name, space)
+    for lead in ((6,), (2, 3)):
+        obs = some_obs(space, *lead)
+        actor, critic, both = model.compute_actor(obs), model.compute_critic(obs), model.compute_actor_critic(obs)
+        assert actor.shape == (*lead, 4) and critic.shape == lead  # 4 choices, or 2 means beside 2 deviations
+        assert torch.equal(both['logit'], actor) and torch.equal(both['value'], critic)
+        torch.testing.assert_close(model.compute_actor(obs[1:2]), actor[1:2])
+        torch.testing.assert_close(model.compute_critic(obs[1:2]), critic[1:2])
 
 
 @models

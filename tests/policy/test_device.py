@@ -95,10 +95,15 @@ def rollout_of(policy: Policy, with_resets: bool) -> Rollout:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('with_resets', [False, True], ids=['', 'reset rows'])
-@pytest.mark.parametrize('learn', LEARN)
-@pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
-@pytest.mark.parametrize('kind', ['ppo', 'ppg'])
+@pytest.mark.parametrize(
+    ('kind', 'space', 'learn', 'with_resets'),
+    [
+        ('ppo', TWO_ACTIONS, 'plain', False),
+        ('ppo', ONE_NUMBER, 'normalised', True),
+        ('ppg', TWO_ACTIONS, 'normalised', False),
+        ('ppg', ONE_NUMBER, 'plain', True),
+    ],
+)
 def test_host_waits_once_an_update_for_its_statistics(
     kind: str, space: Any, learn: str, with_resets: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, job_config, make_policy
 from zoo import load_policy, serial_pipeline
 from zoo.core.errors import UserError
-from zoo.core.spaces import Box, Dict, MultiBinary
 from zoo.policy import PPOPolicy
-from zoo.rl_utils import distribution
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_policy
 
@@ -106,65 +104,6 @@ def test_checkpoint_from_before_this_was_noted_loads_as_it_did(run_dir: Path, tm
 
 
 # --- fields of policy.model that another distribution reads
-
-BOX = Box(torch.zeros(2).numpy(), torch.ones(2).numpy())
-
-
-@pytest.mark.parametrize(
-    ('space', 'model', 'words'),
-    [
-        (
-            BOX,
-            dict(sde_sample_freq=4),
-            "policy.model.sde_sample_freq is 4 but the actions are drawn by the distribution 'gaussian', which does not "
-            'read it; leave it at null, or use policy.model.distribution=gsde',
-        ),
-        (
-            BOX,
-            dict(distribution='beta', state_dependent_std=True),
-            "policy.model.state_dependent_std is true but the actions are drawn by the distribution 'beta', which does "
-            'not read it; leave it at false, or use policy.model.distribution=gaussian or squashed_gaussian',
-        ),
-        (
-            TWO_ACTIONS,
-            dict(log_std_init=-1.0),
-            "policy.model.log_std_init is -1.0 but the actions are drawn by the distribution 'categorical', which does "
-            'not read it; leave it at 0.0',
-        ),
-        (
-            Dict({'a': TWO_ACTIONS, 'b': MultiBinary((2,))}),
-            dict(log_std_max=1.0),
-            "policy.model.log_std_max is 1.0 but the actions are drawn by the distribution 'composite', which does not "
-            'read it; leave it at 2.0',
-        ),
-    ],
-    ids=['gsde', 'beta', 'categorical', 'composite'],
-)
-def test_field_of_another_distribution_is_refused_by_both_names(space: Any, model: dict[str, Any], words: str) -> None:
-    policy = make_policy(ONE_NUMBER, space, model=model)
-    with pytest.raises(UserError) as raised:
-        policy.check_fields()
-    assert str(raised.value) == words
-
-
-@pytest.mark.parametrize(
-    ('space', 'model'),
-    [
-        (BOX, dict(log_std_init=-1.0, state_dependent_std=True)),
-        (BOX, dict(log_std_init=-1.0, sde_sample_freq=4, distribution='gsde')),
-        (BOX, dict(log_std_min=-3.0, distribution='squashed_gaussian')),
-        (TWO_ACTIONS, dict(log_std_init=0.0, sde_sample_freq=None)),  # the defaults
-        (Dict({'a': TWO_ACTIONS, 'b': BOX}), dict(log_std_max=1.0)),
-    ],
-    ids=['gaussian', 'gsde', 'squashed', 'categorical', 'composite'],
-)
-def test_field_that_is_read_passes(space: Any, model: dict[str, Any]) -> None:
-    make_policy(ONE_NUMBER, space, model=model).check_fields()
-
-
-def test_distribution_that_declares_no_fields_may_read_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distribution.DISTRIBUTION_REGISTRY.get('beta'), 'reads', None)
-    make_policy(ONE_NUMBER, BOX, model=dict(distribution='beta', log_std_init=-1.0)).check_fields()
 
 
 def test_new_run_refuses_such_a_field_and_a_resumed_one_takes_it(tmp_path: Path) -> None:

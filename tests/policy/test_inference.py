@@ -166,12 +166,6 @@ def test_policy_without_critic_says_so_and_samples_all_the_same(kind: str) -> No
     assert policy.sample(ROWS).value is None and policy.evaluate_actions(ROWS[0], 1).value is None
 
 
-@pytest.mark.parametrize('action', [torch.zeros(5).long(), torch.zeros(6, 2).long(), 0])
-def test_actions_of_another_number_are_refused(action: Any) -> None:
-    with pytest.raises(UserError, match='^the actions do not fit the 6 observations: '):
-        policy_of().evaluate_actions(ROWS, action)
-
-
 def test_kl_is_that_of_torch_and_refuses_another_batch() -> None:
     policy = policy_of()
     first, second = policy.distribution(ROWS), policy.distribution(ROWS[::-1].copy())
@@ -181,32 +175,38 @@ def test_kl_is_that_of_torch_and_refuses_another_batch() -> None:
         first.kl(policy.distribution(ROWS[:3]))
 
 
-def test_model_is_the_network_that_was_given() -> None:
-    policy = policy_of()
-    assert policy.model is policy._model
-
-
 @pytest.mark.parametrize(
-    ('action', 'said'),
+    ('call', 'said'),
     [
-        ([0, 5], 'action holds 0 to 5'),
-        ([0, -1], 'action holds -1 to 0'),
-        ([0.5, 1.0], 'the policy chooses by index; give integers'),
-        ('x', 'must be an array or tensor of numbers'),
-        ([0], 'do not fit the 2 observations'),
+        *(
+            (
+                lambda policy, action=action: policy.evaluate_actions(ROWS, action),
+                '^the actions do not fit the 6 observ',
+            )
+            for action in (torch.zeros(5).long(), torch.zeros(6, 2).long(), 0)
+        ),
+        *(
+            (lambda policy, action=action: policy.evaluate_actions(ROWS[:2], action), said)
+            for action, said in (
+                ([0, 5], 'action holds 0 to 5'),
+                ([0, -1], 'action holds -1 to 0'),
+                ([0.5, 1.0], 'the policy chooses by index; give integers'),
+                ('x', 'must be an array or tensor of numbers'),
+                ([0], 'do not fit the 2 observations'),
+            )
+        ),
+        (lambda policy: policy.act((ROWS[0], {})), 'give the observation alone'),
+        (
+            lambda policy: policy.act(ROWS, deterministic=False, generator=3),
+            'generator is 3 but must be a torch.Generator',
+        ),
+        (lambda policy: policy.act(ROWS, deterministic='no'), "deterministic is 'no' but must be true or false"),
     ],
 )
-def test_actions_that_the_policy_does_not_have_are_refused(action: Any, said: str) -> None:
+def test_what_no_policy_can_answer_is_refused_in_a_sentence(call: Any, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        policy_of().evaluate_actions(ROWS[:2], action)
+        call(policy_of())
 
 
-def test_other_mistakes_are_sentences() -> None:
-    policy = policy_of()
-    with pytest.raises(UserError, match='give the observation alone'):
-        policy.act((ROWS[0], {}))
-    with pytest.raises(UserError, match='generator is 3 but must be a torch.Generator'):
-        policy.act(ROWS, deterministic=False, generator=3)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="deterministic is 'no' but must be true or false"):
-        policy.act(ROWS, deterministic='no')  # type: ignore[arg-type]
-    assert policy.env_action([1]) == [1]  # type: ignore[arg-type]
+def test_env_action_of_indices_is_the_indices() -> None:
+    assert policy_of().env_action([1]) == [1]  # type: ignore[arg-type]

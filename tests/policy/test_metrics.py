@@ -94,9 +94,14 @@ def by_numpy(policy: Policy, batch: dict[str, torch.Tensor], value_loss: str) ->
     return found | {'value_weight': 0.7, 'entropy_weight': 0.03, 'clip_ratio': 0.1}
 
 
-@pytest.mark.parametrize('weighted', [False, True])
-@pytest.mark.parametrize('value_loss', ['mse', 'clip', 'error_clip'])
-@pytest.mark.parametrize('executor', EXECUTORS)
+@pytest.mark.parametrize(
+    ('executor', 'value_loss', 'weighted'),
+    [
+        (executor, value_loss, (i + j) % 2 == 0)
+        for i, executor in enumerate(EXECUTORS)
+        for j, value_loss in enumerate(('mse', 'clip', 'error_clip'))
+    ],
+)
 def test_metrics_of_an_update_are_those_of_numpy(
     executor: str, value_loss: str, weighted: bool, graphs: list[torch.fx.GraphModule]
 ) -> None:
@@ -191,7 +196,8 @@ def test_summaries_are_the_summary_of_each_also_of_unlike_ones(other: torch.Tens
 
 
 @pytest.mark.parametrize(
-    ('name', 'wanted'), [('loss', 1.5), ('ratio_max', 2.0), ('adv_abs_max', 2.0), ('reward_min', 1.0)]
+    ('name', 'wanted'),
+    [('loss', 1.5), ('ratio_max', 2.0), ('adv_abs_max', 2.0), ('reward_max', 2.0), ('reward_min', 1.0)],
 )
 def test_metric_of_two_ranks_is_their_mean_or_extreme(name: str, wanted: float) -> None:
     assert over_ranks(name, torch.tensor([1.0, 2.0])).item() == wanted

@@ -65,22 +65,20 @@ def test_prioritized_probabilities_by_hand():
     torch.testing.assert_close(share, torch.tensor([0.25, 0.5, 0.25]), atol=0.012, rtol=0)
 
 
-def test_prioritized_weights_by_hand():
-    # alpha 1: p .25, .5, .25; beta 1: 1 / (3 p) = 4/3, 2/3, 4/3, of mean .25 * 4/3 + .5 * 2/3 + .25 * 4/3 = 1
-    assert draw('prioritized', batch(1.0, -2.0, 1.0), alpha=1.0, beta=1.0)[1].tolist() == pytest.approx(
-        [4 / 3, 2 / 3, 4 / 3]
-    )
-    # |adv| 1, 4 and alpha .5: p 1/3, 2/3; beta .5: (2/3)^-.5 = 1.224745, (4/3)^-.5 = .866025, of mean .985599
-    weight = draw('prioritized', batch(1.0, 4.0), alpha=0.5, beta=0.5)[1]
-    assert weight.tolist() == pytest.approx([1.224745 / 0.985599, 0.866025 / 0.985599], rel=1e-5)
-
-
-def test_prioritized_without_preference_has_weights_of_1():
-    assert draw('prioritized', batch(1.0, 7.0, 0.0), alpha=0.0, beta=1.0)[1].tolist() == pytest.approx([1.0, 1.0, 1.0])
-
-
-def test_prioritized_without_correction_has_weights_of_1():
-    assert draw('prioritized', batch(1.0, 7.0, 2.0), beta=0.0)[1].tolist() == pytest.approx([1.0, 1.0, 1.0])
+@pytest.mark.parametrize(
+    ('adv', 'alpha', 'beta', 'wanted'),
+    [
+        # p .25, .5, .25: 1 / (3 p) = 4/3, 2/3, 4/3, of mean .25 * 4/3 + .5 * 2/3 + .25 * 4/3 = 1
+        ((1.0, -2.0, 1.0), 1.0, 1.0, (4 / 3, 2 / 3, 4 / 3)),
+        # p 1/3, 2/3: (2/3)^-.5 = 1.224745, (4/3)^-.5 = .866025, of mean .985599
+        ((1.0, 4.0), 0.5, 0.5, (1.224745 / 0.985599, 0.866025 / 0.985599)),
+        ((1.0, 7.0, 0.0), 0.0, 1.0, (1.0, 1.0, 1.0)),  # no preference
+        ((1.0, 7.0, 2.0), 0.8, 0.0, (1.0, 1.0, 1.0)),  # no correction
+    ],
+)
+def test_prioritized_weights_by_hand(adv, alpha, beta, wanted):
+    weight = draw('prioritized', batch(*adv), alpha=alpha, beta=beta)[1]
+    assert weight.tolist() == pytest.approx(wanted, rel=1e-5)
 
 
 def test_prioritized_with_beta_1_has_the_loss_of_shuffle_on_average():

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from tests.buffer.samples import replay
 from tests.envs import LimitEnv
+from tests.policy.test_given_model import Line
 from tests.policy_envs import TWO_ACTIONS, job_config
 from zoo import serial_pipeline
 from zoo.core.data import Rollout
@@ -39,7 +40,6 @@ MODES = {
     'disabled': dict(vectorization='sync', autoreset='disabled'),
     'async same_step': dict(vectorization='async', autoreset='same_step'),
 }
-modes = pytest.mark.parametrize('mode', MODES)
 
 
 class Staggered(gymnasium.Wrapper):
@@ -138,8 +138,7 @@ def hidden(model: Elman, part: str, episode: list[float]) -> list[Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('n_group', [1, 2])
-@modes
+@pytest.mark.parametrize(('mode', 'n_group'), [(mode, 1 + i % 2) for i, mode in enumerate(MODES)])
 def test_acting_carries_the_state_and_begins_anew_with_each_episode(mode: str, n_group: int) -> None:
     """Over rollouts too, whether an episode ends in the middle or with the last row of one."""
     policy, collector = make(mode, 8, n_group, learn=dict(sequence=dict(len=8)))
@@ -237,8 +236,10 @@ def states_of(rollout: Rollout) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('length', [1, 8, 24])
-@modes
+@pytest.mark.parametrize(
+    ('mode', 'length'),
+    [('same_step', 1), ('next_step', 8), ('disabled', 24), ('async same_step', 8), ('next_step', 24)],
+)
 def test_update_on_sequences_is_that_of_a_loop_over_time(mode: str, length: int) -> None:
     """Gradients, values and advantages to 1e-6; episodes end in mid-sequence, and are cut off by time limits."""
     n_step = 24
@@ -303,8 +304,7 @@ class Normed(Elman):
         self.seen.update(obs, weight)
 
 
-@pytest.mark.parametrize('overlap', ['half', 'maximum'])
-@pytest.mark.parametrize('mode', ['same_step', 'next_step'])
+@pytest.mark.parametrize(('mode', 'overlap'), [('same_step', 'half'), ('next_step', 'maximum')])
 def test_statistics_count_every_row_once_though_sequences_overlap(mode: str, overlap: str) -> None:
     learn = dict(sequence=dict(len=8, overlap=overlap, burn_in=3), batch_size=32, value_norm=True)
     policy, collector = make(mode, 24, learn=learn, model=Normed())
@@ -331,9 +331,17 @@ def test_length_of_a_run_in_gradient_steps_knows_the_overlap(overlap: str, n_ste
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('overlap, n_sequence', [('none', 3), ('half', 5), ('maximum', 17)])
-@pytest.mark.parametrize('burn_in', [0, 3])
-@modes
+@pytest.mark.parametrize(
+    ('mode', 'burn_in', 'overlap', 'n_sequence'),
+    [
+        ('same_step', 0, 'none', 3),
+        ('same_step', 3, 'maximum', 17),
+        ('next_step', 3, 'half', 5),
+        ('next_step', 0, 'maximum', 17),
+        ('disabled', 3, 'none', 3),
+        ('async same_step', 0, 'half', 5),
+    ],
+)
 def test_ratio_is_one_before_the_first_step(mode: str, burn_in: int, overlap: str, n_sequence: int) -> None:
     """Whatever the overlap and burn-in: with unchanged weights the states of each row are those that acted."""
     sequence = dict(len=8, overlap=overlap, burn_in=burn_in)
@@ -381,23 +389,10 @@ def test_burn_in_runs_no_other_network_than_the_sequence_does(
     close(collector)
 
 
-class Forgetful(nn.Module):
+class Forgetful(Line):
     """A model that says itself that it has no state."""
 
     initial_state = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(1, 3)
-
-    def compute_actor(self, obs: Tensor) -> Tensor:
-        return self.layer(obs)[..., :2]
-
-    def compute_critic(self, obs: Tensor) -> Tensor:
-        return self.layer(obs)[..., 2]
-
-    def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
-        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
 
 
 def test_model_whose_initial_state_is_none_has_no_state(tmp_path: Path) -> None:
@@ -411,16 +406,8 @@ def test_model_whose_initial_state_is_none_has_no_state(tmp_path: Path) -> None:
 
 def test_ppg_trains_its_three_phases_on_sequences() -> None:
     """The auxiliary step's gradient is that of a loop over time, and no KL is there before its first step."""
-    learn = dict(
-        batch_size=96,
-        adv_norm='off',
-        value_norm=False,
-        grad_clip=None,
-        aux_freq=1,
-        aux_batch_size=96,
-        aux_train_epoch=1,
-        learning_rate=1e-9,
-    )
+    learn: dict[str, Any] = dict(batch_size=96, adv_norm='off', value_norm=False, grad_clip=None, learning_rate=1e-9)
+    learn |= dict(aux_freq=1, aux_batch_size=96, aux_train_epoch=1)
     policy, collector = make('same_step', 24, cls=PPGPolicy, learn=dict(**learn, sequence=dict(len=8)))
     collector.collect()
     rollout = collector.collect()
@@ -458,65 +445,3 @@ def test_sequences_are_drawn_whole_from_a_replay_buffer() -> None:
             policy.learn_mode.forward(batch)
     assert n_draw == 4 * 2 and policy.learn_mode.train_iter() == 4 * 2 * 2  # 8 sequences of 4 in minibatches of 16
     close(collector)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('cell', ['lstm', 'mingru'])
-@pytest.mark.parametrize('name', ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
-def test_bundled_models_train_on_sequences_with_every_policy(name: str, cell: str, tmp_path: Path) -> None:
-    """With normalised observations and values, burn-in and overlap; a resume continues from the file."""
-    learn: dict[str, Any] = dict(
-        batch_size=32, value_norm=True, sequence=dict(len=8, burn_in=4, overlap='half' if 'off' in name else 'none')
-    )
-    if name.startswith('ppg'):
-        learn |= dict(aux_freq=2, aux_batch_size=64)
-    draw = dict(n_sample=64, update_per_collect=2)
-    buffer = {'ppo_offpolicy': dict(size=256, **draw), 'ppg_offpolicy': dict(size=256, policy=draw, value=draw)}
-    config = dict(
-        exp_name='recurrent',
-        max_env_step=256,
-        env=dict(id='cartpole_no_velocity', collector_env_num=4),
-        policy=dict(
-            type=name,
-            model=dict(recurrent=dict(cell=cell, hidden_size=8), obs_norm=True),
-            learn=learn,
-            collect=dict(n_step=16),
-            eval=dict(n_episode=1),
-        ),
-        logger=dict(root=str(tmp_path), console='off', tensorboard=False),
-        **({'buffer': buffer[name]} if name in buffer else {}),
-    )
-    first = serial_pipeline(config)
-    assert first.env_step == 256 and first.train_iter > 0
-    assert serial_pipeline(resume=first.run_dir, max_env_step=320).train_iter > first.train_iter
-
-
-# ---- bad input
-
-
-@pytest.mark.parametrize(
-    'learn, n_step, message',
-    [
-        (
-            dict(sequence=dict(len=16)),
-            50,
-            r'sequence.len is 16 but policy.collect.n_step is 50: 50 % 16 = 2 .* e.g. 10',
-        ),
-        (dict(sequence=dict(len=16), batch_size=40), 32, r'batch_size is 40 but .*len is 16.* use a multiple, e.g. 32'),
-        (
-            dict(sequence=dict(len=5, overlap='half'), batch_size=40),
-            50,
-            r"overlap is 'half' but len is 5, which is odd",
-        ),
-        (dict(sequence=dict(len=16, burn_in=17)), 32, r'burn_in is 17 but a rollout of 32 steps has at most 16 before'),
-        (dict(recompute_adv=True), 32, r'recompute_adv is true but the model has a recurrent state'),
-    ],
-)
-def test_lengths_that_do_not_fit_are_refused(learn: dict[str, Any], n_step: int, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make('same_step', n_step, learn=learn)
-
-
-def test_auxiliary_minibatches_are_whole_sequences() -> None:
-    with pytest.raises(UserError, match=r'aux_batch_size is 100 but .*len is 8.* e.g. 96'):
-        make('same_step', 24, cls=PPGPolicy, learn=dict(sequence=dict(len=8), batch_size=32, aux_batch_size=100))

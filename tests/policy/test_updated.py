@@ -14,12 +14,13 @@ import pytest
 import torch
 from pydantic import Field
 
+from tests.policy.test_ppo import N_STEP, OBS, samples_of
 from tests.policy_envs import differing, job_config
 from zoo import POLICY_REGISTRY, load_policy, serial_pipeline
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete
-from zoo.policy import Policy, PPGPolicy, PPOConfig, PPOLearnConfig, PPOPolicy
+from zoo.policy import Linear, Policy, PPGPolicy, PPOConfig, PPOLearnConfig, PPOPolicy, ScheduleOrZero
 from zoo.policy.gradient_steps import ppo_step
 from zoo.run.config import resolve_config, resolve_policy
 
@@ -27,7 +28,8 @@ from zoo.run.config import resolve_config, resolve_policy
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """The names that a test registers are free again afterwards."""
-    POLICY_REGISTRY.names()
+    for name in POLICY_REGISTRY.names():
+        POLICY_REGISTRY.get(name)  # a module that a test were the first to load would be forgotten with its names
     monkeypatch.setattr(POLICY_REGISTRY, '_items', dict(POLICY_REGISTRY._items))
 
 
@@ -98,6 +100,23 @@ def test_section_class_gives_fields_of_its_own() -> None:
 
     PPOPolicy.with_updates('penalised', MyConfig)
     assert resolved('penalised').learn.end_penalty == 0.5
+
+
+def test_own_field_that_is_named_in_scheduled_follows_the_env_steps_and_is_logged() -> None:
+    class MyLearn(PPOLearnConfig):
+        bonus: ScheduleOrZero = Field(Linear(start=1.0, end=0.0), description='what an own loss is weighted by')
+
+    class MyConfig(PPOConfig):
+        learn: MyLearn = MyLearn()
+
+    PPOPolicy.with_updates('tapered', MyConfig, scheduled=(*PPOPolicy.scheduled, 'bonus'))
+    learn = {'batch_size': None, 'bonus': {'start': 1.0, 'end': 0.0, 'over': 1024}}
+    cfg = resolve_policy({'type': 'tapered', 'learn': learn, 'collect': {'n_step': N_STEP}})
+    policy = POLICY_REGISTRY.build('tapered', cfg, OBS, Discrete(2))
+    for env_step, bonus in ((0, 1.0), (256, 0.75), (1024, 0.0)):
+        policy.learn_mode.set_env_step(env_step)
+        assert policy.learn_mode.forward(samples_of(policy))['bonus'].item() == bonus
+        assert 'bonus' in policy.learn_mode.monitor_vars()
 
 
 def test_class_method_property_and_plain_attribute_keep_their_kind() -> None:

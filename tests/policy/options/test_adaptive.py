@@ -3,49 +3,53 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from tests.policy.test_loss_terms import objective
 from tests.policy.test_ppo import N_STEP, OBS, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, differing, make_policy
 from zoo.core.ranks import ALONE
+from zoo.policy.gradient_steps import MSE
 from zoo.policy.options.adaptive import TargetWeights
-from zoo.policy.options.loss import Penalties
+from zoo.policy.options.loss import Objective, Penalties
+from zoo.run.config import resolve_policy
 
 
-def test_the_weight_follows_its_target_as_published() -> None:
-    """RLlib: KL above 2 targets x1.5, below half a target x0.5, else as it is."""
-    found = objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01}])
+def objective(kind: str = 'ppo', **learn: Any) -> Objective:
+    return Objective(resolve_policy({'type': kind, 'learn': learn}).learn)
+
+
+def test_the_kl_loss_of_ppg_is_a_surrogate_and_a_penalty() -> None:
+    found = objective('ppg', policy_loss='kl', kl_weight=0.7)
+    assert (
+        found.surrogate.name == 'none' and [part.name for part in found.penalties] == ['kl'] and found.weights == [0.7]
+    )
+
+
+def test_value_clip_is_the_value_loss_clip() -> None:
+    assert objective(value_clip=True).value_loss == objective(value_loss='clip').value_loss
+    assert objective(value_clip=True).value_loss.name == 'clip' and objective().value_loss == MSE
+
+
+@pytest.mark.parametrize(
+    ('numbers', 'steps'),  # of KL and the weight after it
+    [
+        # RLlib: KL above 2 targets x1.5, below half a target x0.5, else as it is
+        ({'weight': 0.2}, ((0.021, 0.3), (0.015, 0.3), (0.004, 0.15), (0.0201, 0.225), (0.0051, 0.225))),
+        (
+            {'weight': 1.0, 'min_weight': 0.5, 'max_weight': 2.0},
+            ((1.0, 1.5), (1.0, 2.0), (1.0, 2.0), (0.0, 1.0), (0.0, 0.5), (0.0, 0.5)),
+        ),
+    ],
+)
+def test_the_weight_follows_its_target_within_its_limits_as_published(numbers: Any, steps: Any) -> None:
+    found = objective(penalties=[{'type': 'kl', 'target': 0.01, **numbers}])
     moving = TargetWeights(found)
-    for kl, weight in ((0.021, 0.3), (0.015, 0.3), (0.004, 0.15), (0.0201, 0.225), (0.0051, 0.225)):
+    for kl, weight in steps:
         moving.adapt({'penalty_kl': torch.tensor(kl)}, ALONE)
         assert found.weights[0] == pytest.approx(weight)
-
-
-def test_the_weight_stays_within_its_limits() -> None:
-    found = objective(penalties=[{'type': 'kl', 'weight': 1.0, 'target': 0.01, 'min_weight': 0.5, 'max_weight': 2.0}])
-    moving = TargetWeights(found)
-    for kl, weight in (
-        (1.0, 1.5),
-        (1.0, 2.0),
-        (1.0, 2.0),
-        (0.0, 1.0),
-        (0.0, 0.5),
-        (0.0, 0.5),
-    ):
-        moving.adapt({'penalty_kl': torch.tensor(kl)}, ALONE)
-        assert found.weights[0] == pytest.approx(weight)
-
-
-def test_a_resume_has_the_weight_that_the_run_had() -> None:
-    penalties = [{'type': 'kl', 'weight': 0.2, 'target': 0.01}, 'value_drift']
-    first, other = objective(penalties=penalties), objective(penalties=penalties)
-    moving = TargetWeights(first)
-    moving.adapt({'penalty_kl': torch.tensor(1.0)}, ALONE)
-    TargetWeights(other).load_state_dict(moving.state_dict())
-    assert first.weights == [pytest.approx(0.3), 1.0] and other.weights == first.weights
 
 
 def test_a_resume_with_other_numbers_takes_them() -> None:

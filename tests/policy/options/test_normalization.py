@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
-from tests.policy.test_actor_critic import MODES, collect
-from tests.policy.test_actor_critic import OBS as ONE_NUMBER_OBS
+from tests.policy.test_actor_critic import MODES, collect, hand_policy
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, ppo, samples_of
-from tests.policy_envs import TWO_ACTIONS, HandModel, make_policy
+from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.core.data import Rollout
 from zoo.policy.base import Policy
 
 
 def test_value_norm_gives_samples_in_return_units() -> None:
-    policy = make_policy(
-        ONE_NUMBER_OBS,
-        TWO_ACTIONS,
-        network=HandModel(lambda s: s),
-        enable_field=['collect'],
-        learn=dict(value_norm=True),
-        collect=dict(n_step=5, discount_factor=0.9, gae_lambda=0.0),
-    )
+    policy = hand_policy(lambda s: s, 5, 0.0, value_norm=True)
     policy.normalizers['value'].update(torch.tensor([47.0, 53.0]))  # mean 50, deviation 3
     samples = policy.collect_mode.get_train_sample(collect(policy, MODES['sync same_step'], 1))
     value = torch.tensor([50.0, 53.0, 56.0, 59.0, 62.0])
@@ -49,21 +39,10 @@ def scaled_rewards(policy: Policy, reward: torch.Tensor, end: torch.Tensor) -> t
     return policy.collect_mode.get_train_sample(rollout)['adv'].view(n_step, n_env)
 
 
-def reward_policy(n_step: int, **learn: Any) -> Policy:
-    return make_policy(
-        ONE_NUMBER_OBS,
-        TWO_ACTIONS,
-        network=HandModel(torch.zeros_like),
-        enable_field=['collect'],
-        learn=dict(reward_norm=True, **learn),
-        collect=dict(n_step=n_step, discount_factor=0.9, gae_lambda=0.0),
-    )
-
-
 @pytest.mark.parametrize('given, gamma', [(None, 0.9), (0.2, 0.2)])
 def test_reward_norm_divides_by_the_deviation_of_running_discounted_sums(given: float | None, gamma: float) -> None:
     generator = torch.Generator().manual_seed(0)
-    policy = reward_policy(6, reward_norm_discount=given)
+    policy = hand_policy(torch.zeros_like, 6, 0.0, reward_norm=True, reward_norm_discount=given)
     total, seen = [0.0, 0.0], []
     for _ in range(3):  # the sums run on from one rollout to the next
         reward = torch.randn(6, 2, generator=generator) + 1
@@ -81,32 +60,14 @@ def test_reward_norm_divides_by_the_deviation_of_running_discounted_sums(given: 
 
 def test_reward_norm_clips_at_ten() -> None:
     reward = torch.zeros(400, 1)
-    reward[
-        200
-    ] = (
-        -1000.0
-    )  # alone among 400: sum of squares 1000^2 / (1 - .81), deviation about 115, so -8.7 unclipped at gamma .9
-    policy = make_policy(
-        ONE_NUMBER_OBS,
-        TWO_ACTIONS,
-        network=HandModel(torch.zeros_like),
-        enable_field=['collect'],
-        learn=dict(reward_norm=True),
-        collect=dict(n_step=400, discount_factor=0.0, gae_lambda=0.0),
-    )
+    reward[200] = -1000.0
+    policy = hand_policy(torch.zeros_like, 400, 0.0, 0.0, reward_norm=True)
     # gamma 0: deviation 1000 * sqrt(1/400 * 399/400) = 49.9, so -20 unclipped
     assert scaled_rewards(policy, reward, torch.zeros(400, 1, dtype=torch.bool))[200].item() == -10.0
 
 
 def test_rewards_of_reset_rows_enter_no_statistic() -> None:
-    policy = make_policy(
-        ONE_NUMBER_OBS,
-        TWO_ACTIONS,
-        network=HandModel(torch.zeros_like),
-        enable_field=['collect'],
-        learn=dict(reward_norm=True),
-        collect=dict(n_step=13, discount_factor=0.9, gae_lambda=0.0),
-    )
+    policy = hand_policy(torch.zeros_like, 13, 0.0, reward_norm=True)
     env = dict(id='tests.policy_envs:Garbage-v0', vectorization='batched')
     policy.collect_mode.get_train_sample(collect(policy, env, 1))
     sums = [1.0, 1.9, 2.71, 3.439, 4.0951]  # of one episode

@@ -8,12 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.policy.test_ppo import N_ENV, N_STEP, OBS, N, parameters, ppo, random_rollout, samples_of
+from tests.policy.test_ppo import N_ENV, N_STEP, OBS, N, parameters, ppo, random_rollout, samples_of, trained
 from tests.policy_envs import TWO_ACTIONS, clone, job_config, make_policy, phase_held_back
 from zoo.core.data import Rollout
-from zoo.core.errors import UserError
-from zoo.core.ranks import RunInfo
-from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import EnvConfig
 from zoo.pipeline import serial_pipeline
 from zoo.policy.options.off_policy_correction import ValueTrace, correction_problems
@@ -65,15 +62,25 @@ def corrected_by(policy: Any, samples: Any) -> Any:
     return option.before_update(samples)
 
 
-# --- by hand ---
+# --- by hand: decoupled clip, arXiv:2110.00641, eq. 3
 
 
-@pytest.mark.parametrize(('rho_max', 'gain'), [(None, 4.4), (2.0, 2.2), (1.0, 1.1)])
-def test_weight_of_an_old_sample_is_bounded(rho_max: float | None, gain: float) -> None:
-    """p_old .2, p_prox .8, p_new .88, A 1: the ratio is 1.1, within the clip; importance 4, or its bound."""
-    data = ppo_policy_data(logit_of(0.88), logit_of(0.2), torch.tensor([0]), torch.ones(1))
-    loss, _ = ppo_policy_error(data, 0.2, logit_proximal=logit_of(0.8), rho_max=rho_max)
-    assert loss.policy_loss.item() == pytest.approx(-gain)
+@pytest.mark.parametrize(
+    ('new', 'proximal', 'old', 'rho_max', 'gain'),  # probabilities of the one taken of two choices; A 1, clip .2
+    [
+        (0.75, 0.6, 0.5, None, 1.44),  # .75 / .6 = 1.25, clipped 1.2; importance .6 / .5 = 1.2; unclipped 1.5
+        (0.88, 0.8, 0.2, None, 4.4),  # the ratio is 1.1, within the clip; importance 4, or its bound
+        (0.88, 0.8, 0.2, 2.0, 2.2),
+        (0.88, 0.8, 0.2, 1.0, 1.1),
+        (0.9, 0.9, 0.001, None, 100.0),  # 900 counts as 100
+    ],
+)
+def test_decoupled_clip_by_hand(new: float, proximal: float, old: float, rho_max: float | None, gain: float) -> None:
+    data = ppo_policy_data(logit_of(new), logit_of(old), torch.tensor([0]), torch.ones(1))
+    loss, info = ppo_policy_error(data, 0.2, logit_proximal=logit_of(proximal), rho_max=rho_max)
+    assert loss.policy_loss.item() == pytest.approx(-gain, rel=1e-5)
+    assert info.clipfrac == (new / proximal > 1.2)
+    assert info.approx_kl.item() == pytest.approx(torch.tensor(old / new).log().item())
 
 
 def test_decoupled_by_hand() -> None:
@@ -136,21 +143,85 @@ def test_advantages_are_normalised_before_they_are_weighed() -> None:
     assert max(moved) < 1e-8  # p = 1e-13 of all three actions
 
 
+# --- a proximal policy other than the one that acted ---
+
+
+def test_proximal_recent_moves_further_on_old_samples() -> None:
+    """Old samples are beyond the clip of plain PPO from the first step on; the decoupled clip begins at ratio 1."""
+    policy = ppo()
+    samples = samples_of(policy)
+    samples['adv'] = torch.ones(N)
+    old = torch.full((N, 2), 1.0).scatter(1, samples['action'].unsqueeze(1), 0.0)  # the action was unlikely then
+    samples['logit'] = old
+    before = parameters(policy)
+    heads = [name for name in before if name.startswith('policy_head')]
+    stuck = trained(dict(value_weight=0.0), samples)
+    moved = trained(dict(value_weight=0.0, proximal='recent'), samples)
+    assert all(torch.equal(stuck[name], before[name]) for name in heads)
+    assert all(not torch.equal(moved[name], before[name]) for name in heads)
+
+
+def test_ewma_is_the_debiased_average_of_the_steps() -> None:
+    """decay .5, three steps: weights .125 .25 .5 1 of the start and the three, over 1.875."""
+    policy = ppo(dict(proximal={'type': 'ewma', 'decay': 0.5}, executor='eager'))
+    optimizer, path = policy.optimizers['all'], []
+    samples = samples_of(policy)
+    path.append(optimizer.param.clone())
+    for _ in range(3):
+        policy.learn_mode.forward(clone(samples))
+        path.append(optimizer.param.clone())
+    want = (0.125 * path[0] + 0.25 * path[1] + 0.5 * path[2] + path[3]) / 1.875
+    torch.testing.assert_close(optimizer.buffers['average'], want)
+
+
+def test_the_average_begins_anew_after_an_auxiliary_phase() -> None:
+    policy = make_policy(
+        OBS, TWO_ACTIONS, type='ppg', learn=dict(proximal='ewma', batch_size=N, aux_freq=1, aux_batch_size=N)
+    )
+    with phase_held_back(policy):
+        policy.learn_mode.forward(samples_of(policy))
+    actor = policy.optimizers['actor']
+    assert not torch.equal(actor.buffers['average'], actor.param)
+    policy.learn_mode.learn_aux()
+    assert torch.equal(actor.buffers['average'], actor.param)
+
+
+def test_plasticity_begins_the_average_anew() -> None:
+    policy = ppo(dict(proximal='ewma', plasticity={'type': 'shrink_perturb', 'every': 1, 'shrink': 0.5}))
+    policy.learn_mode.forward(samples_of(policy))
+    optimizer = policy.optimizers['all']
+    assert torch.equal(optimizer.buffers['average'], optimizer.param)
+
+
 # --- fresh samples ---
 
 
-@pytest.mark.parametrize('correction', CORRECTIONS)
-@pytest.mark.parametrize('learn', [{}, dict(adv_norm='minibatch', value_norm=True), dict(recompute_adv=True)])
-def test_correction_of_fresh_samples_changes_nothing(correction: Any, learn: dict[str, Any]) -> None:
+PHASES = dict(batch_size=N // 2, aux_freq=1, aux_batch_size=N, learning_rate=0.01)
+A2C = dict(learning_rate=1e-3, optimizer='adam')
+
+
+@pytest.mark.parametrize(
+    ('kind', 'learn', 'same'),  # as a policy without a correction
+    [
+        *(('ppo', {**LONG, 'correction': correction}, ('ppo', LONG)) for correction in CORRECTIONS),
+        *(
+            ('ppo', {**LONG, **norms, 'correction': correction}, ('ppo', {**LONG, **norms}))
+            for norms in (dict(adv_norm='minibatch', value_norm=True),)
+            for correction in CORRECTIONS[:2]
+        ),
+        ('ppo', {**LONG, 'recompute_adv': True, 'correction': 'decoupled'}, ('ppo', {**LONG, 'recompute_adv': True})),
+        ('ppo', {**LONG, 'proximal': 'recent'}, ('ppo', LONG)),
+        *(('ppg', {**PHASES, 'correction': correction}, ('ppg', PHASES)) for correction in CORRECTIONS[:2]),
+        ('impala', A2C, ('a2c', A2C)),
+    ],
+)
+def test_correction_of_fresh_samples_changes_nothing(kind: str, learn: Any, same: tuple[str, Any]) -> None:
     found = []
-    for each in ('none', correction):
-        policy = ppo({**LONG, **learn, 'correction': each})
+    for each, options in ((kind, learn), same):
+        policy = make_policy(OBS, TWO_ACTIONS, type=each, learn=options, collect=dict(n_step=N_STEP))
         policy.learn_mode.forward(samples_of(policy))
         found.append(parameters(policy))
-    if learn.get('recompute_adv') and 'vtrace' in str(correction):
-        return  # its later passes see the ratios of then
-    for name, x in found[0].items():
-        torch.testing.assert_close(found[1][name], x, rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=2e-5)
 
 
 def test_vtrace_of_fresh_samples_has_the_returns_of_gae() -> None:
@@ -159,29 +230,6 @@ def test_vtrace_of_fresh_samples_has_the_returns_of_gae() -> None:
     corrected = corrected_by(policy, samples)
     for name in ('adv', 'return_', 'value'):
         torch.testing.assert_close(corrected[name], samples[name], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize('correction', ['decoupled', 'vtrace'])
-def test_correction_of_fresh_samples_changes_nothing_in_ppg(correction: str) -> None:
-    found = []
-    for each in ('none', correction):
-        learn = dict(correction=each, batch_size=N // 2, aux_freq=1, aux_batch_size=N, learning_rate=0.01)
-        policy = make_policy(OBS, TWO_ACTIONS, type='ppg', learn=learn, collect=dict(n_step=N_STEP))
-        policy.learn_mode.forward(samples_of(policy))
-        found.append(parameters(policy))
-    for name, x in found[0].items():
-        torch.testing.assert_close(found[1][name], x, rtol=1e-4, atol=2e-5)
-
-
-def test_impala_of_fresh_samples_is_a2c() -> None:
-    found = []
-    for kind in ('a2c', 'impala'):
-        learn = dict(learning_rate=1e-3, optimizer='adam')
-        policy = make_policy(OBS, TWO_ACTIONS, type=kind, learn=learn, collect=dict(n_step=N_STEP))
-        policy.learn_mode.forward(samples_of(policy))
-        found.append(parameters(policy))
-    for name, x in found[0].items():
-        torch.testing.assert_close(found[1][name], x, rtol=1e-4, atol=1e-5)
 
 
 # --- old samples ---
@@ -232,65 +280,18 @@ def test_old_samples_have_the_ratio_of_the_present_policy() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('kind', ['impala', 'ppo'])
-def test_a_run_whose_runners_are_ahead_learns_to_match_a_number(tmp_path: Any, kind: str) -> None:
-    learn: dict[str, Any] = dict(learning_rate=1e-2)
-    if kind == 'ppo':
-        learn |= dict(correction='decoupled', batch_size=40, epoch_per_collect=2)
-    else:
-        learn |= dict(batch_size=None, epoch_per_collect=1)
+def test_a_run_whose_runners_are_ahead_learns_to_match_a_number(tmp_path: Any) -> None:
+    env_id, learn = 'tests.policy_envs:match_env', dict(learning_rate=1e-2, batch_size=40, epoch_per_collect=2)
     cfg = job_config(
         tmp_path,
-        'tests.policy_envs:match_env',
+        env_id,
         max_env_step=8000,
         cluster=dict(runner_num=2, engine='inline', max_lag=3),
-        policy=dict(type=kind, model=dict(hidden_sizes=[16]), learn=learn, collect=dict(n_step=10)),
+        policy=dict(
+            model=dict(hidden_sizes=[16]), learn=dict(correction='decoupled', **learn), collect=dict(n_step=10)
+        ),
     )
-    result = serial_pipeline(cfg)
-    assert evaluate(result.policy, EnvConfig(id='tests.policy_envs:match_env'), 200, seed=1).return_mean > 0.95
-
-
-# --- refused ---
-
-
-@pytest.mark.parametrize(
-    ('kind', 'sections', 'words'),
-    [
-        ('ppo', dict(learn=dict(correction='decoupled', proximal='ewma')), r"which is proximal 'recent' .* drop one"),
-        (
-            'ppo',
-            dict(learn=dict(correction='vtrace', proximal='recent')),
-            "proximal is 'recent', which weighs old samples",
-        ),
-        (
-            'ppo',
-            dict(learn=dict(correction='vtrace'), collect=dict(estimator='n_step')),
-            "is 'n_step'; drop one of the two",
-        ),
-        (
-            'ppo',
-            dict(learn=dict(correction='vtrace'), collect=dict(estimator={'type': 'gae', 'value_lambda': 0.9})),
-            'estimator is .*; drop one of the two',
-        ),
-        ('ppo_offpolicy', dict(learn=dict(correction='vtrace')), "yields random draws; use correction 'decoupled'"),
-        ('pg', dict(learn=dict(correction='vtrace'), collect=dict(estimator='gae')), "baseline is 'none'"),
-        (
-            'ppo',
-            dict(learn=dict(correction='vtrace'), model=dict(recurrent=dict(cell='lstm'))),
-            'has a recurrent state, whose',
-        ),
-        ('ppo', dict(learn=dict(correction='decoupled', target_kl=0.02)), 'the age of samples would count as a change'),
-        ('ppo', dict(learn=dict(correction='is')), r"unknown correction 'is': .*registered: decoupled, none, vtrace"),
-        ('ppo', dict(learn=dict(correction={'type': 'decoupled', 'rho_max': 0.5})), 'rho_max is 0.5'),
-    ],
-)
-def test_contradictions_are_refused(kind: str, sections: dict[str, Any], words: str) -> None:
-    model = {'hidden_sizes': [8, 8], **sections.pop('model', {})}
-    collect = {'n_step': N_STEP, **sections.pop('collect', {})}
-    with pytest.raises(UserError, match=words):
-        cfg = resolve_policy({'type': kind, 'model': model, 'collect': collect, **sections})
-        run = RunInfo(n_draw=2 if kind == 'ppo_offpolicy' else None)
-        POLICY_REGISTRY.get(kind)(cfg, OBS, TWO_ACTIONS, run=run)
+    assert evaluate(serial_pipeline(cfg).policy, EnvConfig(id=env_id), 200, seed=1).return_mean > 0.95
 
 
 @pytest.mark.parametrize('kind', ['ppo', 'ppg', 'ppo_offpolicy', 'a2c', 'spo', 'dna'])
@@ -319,29 +320,27 @@ def lagging(tmp_path: Any, max_lag: int, **policy: Any) -> dict[str, Any]:
     return {**cfg, 'policy': of_kind.to_dict(), 'cluster': {**cfg['cluster'], 'runner_num': 2, 'max_lag': max_lag}}
 
 
-@pytest.mark.parametrize('max_lag', [0, 1])
-def test_one_update_of_age_needs_no_correction(tmp_path: Any, max_lag: int) -> None:
-    assert not list(correction_problems(lagging(tmp_path, max_lag, type='ppo')))
-    assert not list(correction_problems(lagging(tmp_path, max_lag, type='dqn')))
-
-
-def test_more_age_needs_a_correction(tmp_path: Any) -> None:
-    assert list(correction_problems(lagging(tmp_path, 4, type='ppo'))) == [
-        "cluster.max_lag is 4 but policy.learn.correction is 'none': samples may then be up to 4 updates old; use decoupled or "
-        'vtrace, or max_lag 0 or 1.'
-    ]
-    (problem,) = correction_problems(lagging(tmp_path, 2, type='dqn'))
-    assert "policy 'dqn' has no key policy.learn.correction" in problem and 'impala, pg, ppg, ' in problem
-
-
 @pytest.mark.parametrize(
-    'policy',
+    ('max_lag', 'policy', 'said'),
     [
-        dict(type='impala'),
-        dict(type='ppo_ewma'),  # an average as the proximal policy weighs old samples too
-        dict(type='ppo', learn=dict(correction='decoupled')),
-        dict(type='ppg', learn=dict(correction={'type': 'vtrace', 'c_max': 2.0})),
+        *((max_lag, dict(type=kind), []) for max_lag in (0, 1) for kind in ('ppo', 'dqn')),
+        (
+            4,
+            dict(type='ppo'),
+            [
+                "cluster.max_lag is 4 but policy.learn.correction is 'none': samples may then be up to 4 updates old; use "
+                'decoupled or vtrace, or max_lag 0 or 1.'
+            ],
+        ),
+        (2, dict(type='dqn'), ["policy 'dqn' has no key policy.learn.correction", 'impala, pg, ppg, ']),
+        (4, dict(type='impala'), []),
+        (4, dict(type='ppo_ewma'), []),  # an average as the proximal policy weighs old samples too
+        (4, dict(type='ppo', learn=dict(correction='decoupled')), []),
+        (4, dict(type='ppg', learn=dict(correction={'type': 'vtrace', 'c_max': 2.0})), []),
     ],
 )
-def test_corrected_samples_may_be_old(tmp_path: Any, policy: dict[str, Any]) -> None:
-    assert not list(correction_problems(lagging(tmp_path, 4, **policy)))
+def test_samples_of_more_than_one_update_of_age_need_a_correction(
+    max_lag: int, policy: dict[str, Any], said: list[str], tmp_path: Any
+) -> None:
+    problems = list(correction_problems(lagging(tmp_path, max_lag, **policy)))
+    assert len(problems) == bool(said) and all(words in problems[0] for words in said)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,8 @@ from torch import Tensor, nn
 from zoo.config.components import make_part, options_of, summary_of
 from zoo.core.errors import UserError
 from zoo.core.registry import PLASTICITY_REGISTRY
-from zoo.policy.options.plasticity import plasticity_problem
+from zoo.policy.options.plasticity import Regrowth, plasticity_problem
+from zoo.rl_utils.optimizer import FlatAdam
 
 NAMES = PLASTICITY_REGISTRY.names()
 
@@ -101,3 +104,46 @@ def test_the_same_seed_gives_the_same_change(name):
 def test_has_an_interval_and_a_summary(name):
     function = PLASTICITY_REGISTRY.get(name)
     assert options_of(function).model_fields['every'].default >= 1 and summary_of(function).endswith('.')
+
+
+# --- every so many updates
+
+
+def make_model() -> nn.Linear:
+    """Two weights and a bias of known values."""
+    model = nn.Linear(2, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[3.0, 4.0]]))
+        model.bias.fill_(5.0)
+    return model
+
+
+def make_regrowth(model: nn.Module, seed: int = 0, **spec: Any) -> Regrowth:
+    return Regrowth(make_part(PLASTICITY_REGISTRY, spec), model, seed)
+
+
+def test_regrowth_acts_at_every_third_update_and_not_between() -> None:
+    model = make_model()
+    regrowth = make_regrowth(model, type='shrink_perturb', every=3, shrink=0.5, perturb=0.0)
+    seen = []
+    for _ in range(7):
+        regrowth.after_update()
+        seen.append(model.weight[0, 0].item())
+    assert seen == [3.0, 3.0, 1.5, 1.5, 1.5, 0.75, 0.75]
+
+
+def test_regrowth_l2_init_goes_part_of_the_way_back_to_the_values_at_construction() -> None:
+    model = make_model()
+    regrowth = make_regrowth(model, type='l2_init', strength=0.25)
+    with torch.no_grad():
+        model.bias.fill_(9.0)
+    regrowth.after_update()
+    assert model.bias.item() == 8.0  # 9 + .25 (5 - 9)
+    assert model.weight.tolist() == [[3.0, 4.0]]
+
+
+def test_regrowth_changes_parameters_in_the_flat_buffer_of_an_optimizer() -> None:
+    model = make_model()
+    optimizer = FlatAdam(model.named_parameters())
+    make_regrowth(model, type='shrink_perturb', every=1, shrink=0.5, perturb=0.0).after_update()
+    assert optimizer.param.tolist() == [1.5, 2.0, 5.0]

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policy.test_actor_critic import EPISODE, MODES, collect
-from tests.policy.test_actor_critic import OBS as ONE_NUMBER_OBS
+from tests.policy.test_actor_critic import EPISODE, MODES, collect, hand_policy
 from tests.policy.test_ppo import N_STEP, OBS, parameters, ppo, samples_of
-from tests.policy_envs import TWO_ACTIONS, HandModel, make_policy
+from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.policy.options.whole_episodes import whole_episodes
 
 
@@ -62,14 +61,7 @@ def test_without_a_critic_nothing_of_it_moves() -> None:
 
 
 def test_ignore_done_bootstraps_terminal_states_like_truncated_ones() -> None:
-    policy = make_policy(
-        ONE_NUMBER_OBS,
-        TWO_ACTIONS,
-        network=HandModel(lambda s: 10 + s),
-        enable_field=['collect'],
-        learn=dict(ignore_done=True),
-        collect=dict(n_step=5, discount_factor=0.9, gae_lambda=0.5),
-    )
+    policy = hand_policy(lambda s: 10 + s, 5, 0.5, ignore_done=True)
     samples = policy.collect_mode.get_train_sample(
         collect(policy, {**MODES['sync same_step'], 'kwargs': {'end': 'terminated'}}, 1)
     )

@@ -8,13 +8,10 @@ import pytest
 import torch
 
 from tests.policy.test_ppo import N_ENV, N_STEP, OBS, N, parameters, random_rollout, samples_of
-from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, job_config, make_policy
-from zoo.env import EnvConfig
-from zoo.pipeline import serial_pipeline
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
 from zoo.policy.base import Policy
 from zoo.policy.gradient_steps import PolicyNumbers, ppo_step
 from zoo.rl_utils.optimizer import FlatAdam
-from zoo.worker.evaluator import evaluate
 
 spaces = pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
 
@@ -82,17 +79,3 @@ def test_batch_size_by_config_takes_a_step_for_each_minibatch() -> None:
     policy = a2c(batch_size=N // 4)
     policy.learn_mode.forward(samples_of(policy))
     assert policy.learn_mode.train_iter() == 4
-
-
-@pytest.mark.slow
-def test_a2c_learns_to_match_a_number(tmp_path: Any) -> None:
-    learn = dict(learning_rate=1e-2, batch_size=None, epoch_per_collect=1)
-    cfg = job_config(
-        tmp_path,
-        'tests.policy_envs:match_env',
-        max_env_step=4000,
-        policy=dict(type='a2c', model=dict(hidden_sizes=[16]), learn=learn, collect=dict(n_step=5)),
-    )
-    result = serial_pipeline(cfg)
-    assert result.train_iter == 200  # rollouts of 4 x 5
-    assert evaluate(result.policy, EnvConfig(id='tests.policy_envs:match_env'), 200, seed=1).return_mean == 1

@@ -11,23 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from tests.learning import Learner
-from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, job_config, make_policy
-from zoo import load_policy
-from zoo.config.section import ConfigError
+from tests.policy_envs import TWO_ACTIONS, clone, differing, job_config, make_policy
 from zoo.core.data import Rollout
-from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary
-from zoo.env import EnvConfig
-from zoo.pipeline import serial_pipeline
 from zoo.policy.base import Policy
 from zoo.policy.variants.dqn import n_step_transition
 from zoo.rl_utils import Categorical
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.run.checkpoint.file import load_checkpoint
-from zoo.run.config import resolve_config, resolve_policy
+from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
-from zoo.worker.evaluator import evaluate
 
 NUMBER = Box(np.zeros(1), np.full(1, 9.0))
 TABLE = [[1.0, 2.0], [5.0, 3.0], [0.0, 4.0], [6.0, 7.0]]
@@ -101,35 +95,29 @@ def learned(policy: Policy, batch: dict[str, Tensor]) -> dict[str, Any]:
     return dict(clone(dict(policy._model.state_dict())))
 
 
-def test_targets_by_hand_of_a_step_a_terminal_state_and_a_time_limit() -> None:
+@pytest.mark.parametrize(('double', 'wanted'), [(True, [5.0, 1.0, 31.0]), (False, [10.0, 1.0, 31.0])])
+def test_targets_by_hand_of_a_step_a_terminal_state_and_a_time_limit(double: bool, wanted: list[float]) -> None:
     # double: in state 1 the network prefers action 0 (5 > 3), which the target network values at 10: 1 + .5 * 10 = 6, and
-    # Q(0, 0) = 1. Terminal: 2, and Q(1, 1) = 3. The time limit: state 3, action 1 (7 > 6): 3 + .5 * 60 = 33, Q(0, 1) = 2
-    assert errors(with_tables()) == [5.0, 1.0, 31.0]
+    # Q(0, 0) = 1. Terminal: 2, and Q(1, 1) = 3. The time limit: state 3, action 1 (7 > 6): 3 + .5 * 60 = 33, Q(0, 1) = 2.
+    # Without double the largest of the target network: in state 1 1 + .5 * 20 = 11; the others agree
+    assert errors(with_tables(double=double)) == wanted
 
 
-def test_targets_without_double_take_the_largest_of_the_target_network() -> None:
-    # in state 1: 1 + .5 * 20 = 11, and Q(0, 0) = 1; the others agree
-    assert errors(with_tables(double=False)) == [10.0, 1.0, 31.0]
-
-
-def test_step_is_the_gradient_of_the_huber_loss_by_hand() -> None:
-    policy = with_tables(optimizer='sgd', learning_rate=1.0, grad_clip=None)
+@pytest.mark.parametrize(
+    ('delta', 'loss'),  # |e| - .5 beyond 1, e^2 / 2 within; or half of the squared errors
+    [(1.0, (4.5 + 0.5 + 30.5) / 3), (None, (25 + 1 + 961) / 2 / 3)],
+)
+def test_step_is_the_gradient_of_the_huber_loss_by_hand(delta: float | None, loss: float) -> None:
+    policy = with_tables(optimizer='sgd', learning_rate=1.0, grad_clip=None, huber_delta=delta)
     before = policy._model.table.detach().clone()
-    batch = dict(policy.collect_mode.get_train_sample(small_rollout()))
-    metrics = policy.learn_mode.forward(batch)
+    metrics = policy.learn_mode.forward(dict(policy.collect_mode.get_train_sample(small_rollout())))
     # errors Q - target are -5, 1 and -31: with delta 1 the slopes are -1, 1 and -1, and the mean is over 3 rows
     wanted = torch.zeros(4, 2)
-    wanted[0, 0], wanted[1, 1], wanted[0, 1] = 1 / 3, -1 / 3, 1 / 3
+    wanted[0, 0], wanted[1, 1], wanted[0, 1] = (1 / 3, -1 / 3, 1 / 3) if delta else (5 / 3, -1 / 3, 31 / 3)
     torch.testing.assert_close(policy._model.table.detach() - before, wanted)
-    assert metrics['loss'].item() == pytest.approx((4.5 + 0.5 + 30.5) / 3)  # |e| - .5 beyond 1, e^2 / 2 within
+    assert metrics['loss'].item() == pytest.approx(loss)
     assert metrics['td_error'].item() == pytest.approx(37 / 3) and metrics['q'].item() == pytest.approx(2.0)
     assert all(x.dim() == 0 for x in metrics.values())
-
-
-def test_huber_delta_null_is_half_the_squared_error() -> None:
-    policy = with_tables(huber_delta=None)
-    batch = dict(policy.collect_mode.get_train_sample(small_rollout()))
-    assert policy.learn_mode.forward(batch)['loss'].item() == pytest.approx((25 + 1 + 961) / 2 / 3)
 
 
 def test_transitions_of_three_steps_stop_at_ends_and_look_past_time_limits() -> None:
@@ -274,18 +262,6 @@ def test_critic_is_neither_run_nor_moved() -> None:
     assert moved == {'actor_encoder', 'policy_head'}
 
 
-@pytest.mark.parametrize(
-    ('space', 'model', 'message'),
-    [
-        (ONE_NUMBER, {}, "'dqn' is for Discrete actions, and those of the env are of a Box; use"),
-        (TWO_ACTIONS, {'recurrent': {'cell': 'gru'}}, 'is for a model without a memory, got Recurrent.*; use'),
-    ],
-)
-def test_dqn_refuses_other_actions_and_recurrent_models(space: Any, model: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make_policy(NUMBER, space, type='dqn', model=model)
-
-
 def run_config(folder: Path, env: str = 'tests.policy_envs:match_env', **top: Any) -> dict[str, Any]:
     cfg = job_config(folder, env, **top)
     learn, collect = (
@@ -318,30 +294,6 @@ def test_resumed_run_is_bit_equal_to_one_that_went_straight_on(tmp_path: Path) -
         assert job.train_iter == train_iter == 6 * 8  # 4 draws of 2 minibatches after each rollout
         for key in ('policy', 'buffer'):
             assert not differing(job.state_dict()[key], straight[key])
-
-
-def test_loaded_policy_acts_as_the_one_that_was_trained(tmp_path: Path) -> None:
-    result = serial_pipeline(run_config(tmp_path))
-    policy = load_policy(result.run_dir)
-    assert [policy.act(x) for x in range(3)] == [result.policy.act(x) for x in range(3)]
-
-
-@pytest.mark.slow
-def test_dqn_learns_to_match_a_number(tmp_path: Path) -> None:
-    result = serial_pipeline(run_config(tmp_path, max_env_step=3200))
-    assert evaluate(result.policy, EnvConfig(id='tests.policy_envs:match_env'), 200, seed=1).return_mean == 1
-
-
-def test_targets_over_more_steps_than_a_rollout_are_refused_in_new_runs() -> None:
-    dqn(collect=dict(n_return=3)).check_fields()
-    with pytest.raises(UserError, match='n_return is 4 but a rollout has 3 steps.*use n_return 3 or less'):
-        dqn(collect=dict(n_return=4)).check_fields()
-
-
-@pytest.mark.parametrize('eps', [2.0, {'start': 5.0, 'end': 0.1, 'over': 100}])
-def test_eps_is_a_probability(eps: Any) -> None:
-    with pytest.raises(ConfigError, match='eps is .*: it reaches [25] but is a probability'):
-        resolve_policy({'type': 'dqn', 'collect': {'eps': eps}})
 
 
 def with_statistics() -> tuple[Policy, RunningMeanStd]:

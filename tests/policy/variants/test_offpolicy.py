@@ -13,15 +13,9 @@ from tests.learning import Learner
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, samples_of
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, job_config, joined, make_policy, rows
 from zoo.core.errors import UserError
-from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
-from zoo.env import EnvConfig
 from zoo.pipeline import serial_pipeline
-from zoo.policy import PPGOffPolicy, PPGPolicy, PPOOffPolicy, PPOPolicy
+from zoo.policy import PPOPolicy
 from zoo.policy.base import Policy
-from zoo.worker.evaluator import evaluate
-
-NAMES = ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy']
-spaces = pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
 
 
 def make(name: str, space: Any = TWO_ACTIONS, seed: int = 0, **learn: Any) -> Policy:
@@ -38,15 +32,7 @@ def make(name: str, space: Any = TWO_ACTIONS, seed: int = 0, **learn: Any) -> Po
     )
 
 
-def test_off_policy_variants_are_their_on_policy_learners_on_another_buffer() -> None:
-    for name, cls, base in (('ppo_offpolicy', PPOOffPolicy, PPOPolicy), ('ppg_offpolicy', PPGOffPolicy, PPGPolicy)):
-        assert POLICY_REGISTRY.get(name) is cls and cls.__mro__[1] is base
-        assert cls.default_buffer() in BUFFER_REGISTRY and base.default_buffer() == 'rollout'
-        assert cls.default_model() == base.default_model() and cls.draws_apart == base.draws_apart
-
-
-@spaces
-@pytest.mark.parametrize('on_policy', ['ppo', 'ppg'])
+@pytest.mark.parametrize(('on_policy', 'space'), [('ppo', TWO_ACTIONS), ('ppg', ONE_NUMBER)])
 def test_draw_of_a_whole_fresh_rollout_is_learned_from_as_on_policy(on_policy: str, space: Any) -> None:
     """The draw is a permutation of the rollout, so that only sums are taken in another order."""
     learn = dict(aux_batch_size=4 * N) if on_policy == 'ppg' else {}
@@ -68,8 +54,7 @@ def test_draw_of_a_whole_fresh_rollout_is_learned_from_as_on_policy(on_policy: s
     torch.testing.assert_close(parameters(other), parameters(one), rtol=1e-3, atol=2e-4)
 
 
-@spaces
-@pytest.mark.parametrize('name', ['ppo_offpolicy', 'ppg_offpolicy'])
+@pytest.mark.parametrize(('name', 'space'), [('ppo_offpolicy', ONE_NUMBER), ('ppg_offpolicy', TWO_ACTIONS)])
 def test_ratio_is_to_the_policy_that_acted(name: str, space: Any) -> None:
     """1 for fresh samples; of older ones it is that to the logits stored when they were collected."""
     policy = make(name, space, learning_rate=0.05)
@@ -273,8 +258,15 @@ def test_a_half_iteration_is_not_saved(where: str, tmp_path: Path) -> None:
     assert int(newest.stem.removeprefix('step_')) == 128  # of the second rollout
 
 
-@pytest.mark.parametrize('name', NAMES)
-@pytest.mark.parametrize('env_id', ['tests.policy_envs:match_env', 'tests.policy_envs:aim_env', 'tests.envs:Limit-v0'])
+@pytest.mark.parametrize(
+    ('name', 'env_id'),
+    [
+        ('ppo', 'tests.policy_envs:match_env'),
+        ('ppg', 'tests.policy_envs:aim_env'),
+        ('ppo_offpolicy', 'tests.policy_envs:aim_env'),
+        ('ppg_offpolicy', 'tests.envs:Limit-v0'),
+    ],
+)
 def test_one_pipeline_runs_all_policies(name: str, env_id: str, tmp_path: Path) -> None:
     result = serial_pipeline(run_config(tmp_path, name, env_id))
     lines = [row for row in rows(result.run_dir) if 'collect/iter' in row]
@@ -286,52 +278,3 @@ def test_one_pipeline_runs_all_policies(name: str, env_id: str, tmp_path: Path) 
     assert result.train_iter == want[name]
     assert ('auxiliary_loss' in logged) == ('ppg' in name)
     assert ('staleness' in ''.join(logged)) == ('off' in name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', NAMES[2:])
-def test_two_runs_with_one_seed_are_equal_to_the_bit(name: str, tmp_path: Path) -> None:
-    a, b, c = (
-        serial_pipeline(run_config(tmp_path / run, name, 'CartPole-v1'), seed=seed)
-        for run, seed in (('a', 7), ('b', 7), ('c', 8))
-    )
-    assert not differing(a.policy.state_dict(), b.policy.state_dict()) and rows(a.run_dir) == rows(b.run_dir)
-    assert differing(a.policy.state_dict(), c.policy.state_dict())
-
-
-# --- learning ---
-
-
-def learned(tmp_path: Any, name: str, env_id: str, learning_rate: float = 1e-2, n: int = 6400) -> float:
-    """Mean return of 200 greedy episodes after n one-step episodes."""
-    learn: dict[str, Any] = dict(batch_size=64, learning_rate=learning_rate)
-    if 'ppg' in name:
-        learn |= dict(aux_freq=20, aux_train_epoch=1, aux_batch_size=64)
-    cfg = job_config(tmp_path, env_id, max_env_step=n)
-    model = dict(hidden_sizes=[16], **(dict(log_std_init=-1.0) if 'aim' in env_id else {}))
-    cfg['policy'] = {**cfg['policy'], 'type': name, 'learn': learn, 'model': model}
-    draw = dict(n_sample=64, update_per_collect=4, max_staleness=3)
-    cfg['buffer'] = dict(size=256, **(dict(policy=draw, value=draw) if 'ppg' in name else draw))
-    result = serial_pipeline(cfg)
-    return evaluate(result.policy, EnvConfig(id=env_id), 200, seed=1).return_mean
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', NAMES[2:])
-def test_learns_to_match_a_number(name: str, tmp_path: Path) -> None:
-    assert learned(tmp_path, name, 'tests.policy_envs:match_env') == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', NAMES[2:])
-def test_learns_to_aim(name: str, tmp_path: Path) -> None:
-    # acting 0 gives -E[x^2] / 4 = -1 / 12
-    assert learned(tmp_path, name, 'tests.policy_envs:aim_env') > -0.01
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', NAMES[2:])
-def test_learns_nothing_at_a_vanishing_learning_rate(name: str, tmp_path: Path) -> None:
-    """So that the two tests above cannot pass by luck."""
-    assert learned(tmp_path, name, 'tests.policy_envs:match_env', 1e-9, 640) < 0.9
-    assert learned(tmp_path, name, 'tests.policy_envs:aim_env', 1e-9, 640) < -0.03

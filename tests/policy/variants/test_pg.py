@@ -9,14 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.policy.test_ppo import N_STEP, OBS, parameters, samples_of
-from tests.policy_envs import TWO_ACTIONS, differing, job_config, make_policy
-from zoo.config.section import ConfigError
+from tests.policy_envs import TWO_ACTIONS, differing, make_policy
 from zoo.core.data import Rollout
-from zoo.core.errors import UserError
-from zoo.env import EnvConfig
-from zoo.pipeline import serial_pipeline
 from zoo.policy.base import Policy
-from zoo.worker.evaluator import evaluate
 
 
 class Coin(nn.Module):
@@ -108,43 +103,8 @@ def test_pg_metrics_are_without_those_of_a_critic() -> None:
     assert not metrics.keys() & {'value_loss', 'explained_variance'}
 
 
-@pytest.mark.parametrize(
-    ('learn', 'message'),
-    [
-        (dict(value_norm=True), "value_norm is True but policy 'pg' trains no critic"),
-        (dict(value_loss='huber'), "value_loss is 'huber' but policy 'pg' trains no critic"),
-        (dict(critic_learning_rate=1e-3), 'critic_learning_rate is 0.001 but'),
-        (dict(baseline='critic'), 'baseline'),
-        (dict(value_weight=0.5), 'value_weight'),
-    ],
-)
-def test_pg_refuses_what_only_a_critic_reads(learn: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        pg(**learn)
-
-
-def test_pg_refuses_an_estimator_that_needs_a_critic() -> None:
-    with pytest.raises(UserError, match="baseline is 'none' but policy.collect.estimator is 'gae'"):
-        make_policy(OBS, TWO_ACTIONS, type='pg', collect=dict(estimator='gae'))
-
-
-@pytest.mark.slow
-def test_pg_learns_to_match_a_number(tmp_path: Any) -> None:
-    env = 'tests.policy_envs:match_env'
-    cfg = job_config(tmp_path, env, max_env_step=6400)
-    cfg['policy'] |= dict(type='pg', learn=dict(learning_rate=1e-2), model=dict(hidden_sizes=[16]))
-    result = serial_pipeline(cfg)
-    assert result.train_iter == 100  # one for each rollout of 4 x 16
-    assert evaluate(result.policy, EnvConfig(id=env), 200, seed=1).return_mean == 1
-
-
 def test_prioritized_draws_without_a_finished_episode_learn_nothing() -> None:
     policy = pg(n_step=4, draw='prioritized', optimizer='sgd', executor='eager')
     before = parameters(policy)
     metrics = policy.learn_mode.forward(policy.collect_mode.get_train_sample(small_rollout(ends=False)))
     assert not differing(before, parameters(policy)) and metrics['policy_loss'] == 0
-
-
-def test_penalty_on_the_value_is_refused() -> None:
-    with pytest.raises(ConfigError, match="penalties has 'value_drift' but policy 'pg' trains no critic"):
-        pg(penalties=['value_drift'])
