@@ -22,7 +22,8 @@ from zoo.config.yaml_io import save_yaml
 from zoo.run.config import resolve_config
 
 ROOT = Path(__file__).parents[2]
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+
+CAP_DAC_OVERRIDE = 1
 PATIENCE = 120.0  # seconds, on a busy machine
 
 
@@ -37,14 +38,7 @@ def run_zoo(*args: object) -> Done:
     return run_python('-m', 'zoo', *args, cwd=ROOT, **environment())
 
 
-def limited_zoo(*args: object, max_file_byte: int | None = None) -> Done:
-    """As run_zoo, in a new interpreter: root too may write only where the mode of a folder says so."""
-    process = start_zoo(*args, max_file_byte=max_file_byte)
-    stdout, stderr = process.communicate(timeout=PATIENCE)
-    return Done([], process.returncode, stdout, stderr)
-
-
-def start_zoo(*args: object, max_file_byte: int | None = None, **env: str) -> subprocess.Popen[str]:
+def start_zoo(*args: object, **env: str) -> subprocess.Popen[str]:
     """`zoo ARGS` in a process group of its own, which goes on; `ended` waits for it."""
     return subprocess.Popen(
         [sys.executable, '-m', 'zoo', *map(str, args)],
@@ -54,7 +48,7 @@ def start_zoo(*args: object, max_file_byte: int | None = None, **env: str) -> su
         text=True,
         env=environment() | env,
         start_new_session=True,
-        preexec_fn=_limit(max_file_byte),
+        preexec_fn=_as_from_a_shell,
     )
 
 
@@ -111,15 +105,24 @@ def fill(disk: Path) -> None:
             pass
 
 
-def _limit(max_file_byte: int | None) -> Callable[[], None]:
-    def apply() -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under `nohup` themselves
-        if sys.platform == 'linux':
-            ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE)  # has an effect for root only
-        if max_file_byte is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_byte, max_file_byte))
+def _as_from_a_shell() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under `nohup` themselves
 
-    return apply
+
+@contextlib.contextmanager
+def without_override() -> Iterator[None]:
+    """Within this context root, too, may write only where the mode of a folder says so. Linux."""
+    libc = ctypes.CDLL(None)
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()  # capget(2): effective is the first
+    libc.capget(header, sets)
+    before = sets[0]
+    sets[0] &= ~(1 << CAP_DAC_OVERRIDE)
+    assert libc.capset(header, sets) == 0
+    try:
+        yield
+    finally:
+        sets[0] = before
+        libc.capset(header, sets)
 
 
 @contextlib.contextmanager
