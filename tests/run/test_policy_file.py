@@ -118,8 +118,17 @@ def test_fields_choose_the_modes(tmp_path: Path) -> None:
         load_policy(path, fields=['lern'])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize('kind', ['ppo', 'ppg', 'dqn'])
-@pytest.mark.parametrize('fields', [('eval',), ('collect',), ('collect', 'eval'), ('learn', 'eval'), ('learn',)])
+@pytest.mark.parametrize(
+    ('kind', 'fields'),
+    [
+        ('ppo', ('eval',)),
+        ('ppg', ('collect',)),
+        ('dqn', ('collect', 'eval')),
+        ('ppg', ('learn', 'eval')),
+        ('dqn', ('learn',)),
+        ('dqn', ('eval',)),
+    ],
+)
 def test_policy_of_some_modes_is_saved_and_the_file_says_of_which(
     kind: str, fields: tuple[Any, ...], tmp_path: Path
 ) -> None:

@@ -76,9 +76,9 @@ def test_password_of_an_env_continues_with_the_run_and_is_in_no_page(tmp_path: P
     assert 's3cret' not in (tmp_path / 'report.html').read_text()
 
 
-def test_report_of_an_older_run_has_no_password(tmp_path: Path) -> None:
+def test_report_of_an_older_run_has_no_password(tmp_path: Path, finished: Path) -> None:
     pytest.importorskip('matplotlib')  # zoo report
-    run = serial_pipeline(job_config(tmp_path, 'CartPole-v1', policy={'eval': {'n_episode': 1}})).run_dir
+    run = finished
     text = (run / 'config.yaml').read_text()
     (run / 'config.yaml').write_text(text.replace('sinks: []', f'sinks: [{{type: mlflow, uri: "{URI}"}}]'))
     result = (run / 'result.json').read_text()
@@ -115,9 +115,10 @@ def test_error_of_a_config_shows_no_password(tmp_path: Path) -> None:
 EVIL = 'a\x1b]0;title\x07b\x1b[2Jc\u202ed'
 
 
-def test_terminal_codes_of_a_run_folder_are_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = serial_pipeline(job_config(tmp_path, 'CartPole-v1', policy={'eval': {'n_episode': 1}})).run_dir
-    capsys.readouterr()
+def test_terminal_codes_of_a_run_folder_are_shown_as_text(
+    tmp_path: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = finished
     text = (run / 'config.yaml').read_text()
     evil = EVIL.encode('unicode_escape').decode()
     for old, new in (

@@ -262,7 +262,7 @@ def test_metrics_of_on_update_are_in_the_log(tmp_path: Path) -> None:
     assert line['learn/policy_loss_twice'] == pytest.approx(2 * line['learn/policy_loss'])
 
 
-@pytest.mark.parametrize('event', ['on_start', 'on_rollout', 'on_samples', 'on_gradient', 'on_update', 'on_checkpoint'])
+@pytest.mark.parametrize('event', ['on_start', 'on_samples', 'on_gradient', 'on_checkpoint'])
 def test_stop_ends_the_run_after_the_present_round(event: str, tmp_path: Path) -> None:
     first = SimpleNamespace(**{event: lambda job, *rest: job.stop()})
     result = serial_pipeline(job_config(tmp_path, checkpoint=dict(freq=64)), callbacks=[first])
