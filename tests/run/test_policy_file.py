@@ -53,14 +53,6 @@ def equal(first: Policy, second: Policy) -> bool:
     return all(torch.equal(*pair) for pair in zip(parameters(first), parameters(second), strict=True))
 
 
-@pytest.mark.parametrize('kind', ['ppo', 'ppg', 'dqn'])
-def test_policy_trained_by_hand_acts_the_same_after_a_file(kind: str, tmp_path: Path) -> None:
-    policy = by_hand(kind)
-    path = policy.save(tmp_path / 'mine.safetensors')
-    loaded = load_policy(path)
-    assert equal(policy, loaded) and (loaded.act(ROWS) == policy.act(ROWS)).all()
-
-
 @pytest.mark.parametrize('kind', ['ppo', 'ppg'])
 def test_policy_trained_by_hand_learns_on_bit_equal(kind: str, tmp_path: Path) -> None:
     """PPG is saved within a phase (aux_freq 3, after 2 rollouts), so what it keeps of them counts too."""

@@ -487,11 +487,6 @@ def test_object_in_a_config_is_refused_since_no_checkpoint_holds_it() -> None:
         resolve_config(job_config('runs', callbacks=[Notes()]))
 
 
-def test_callbacks_may_be_named_on_the_command_line(notes: list[tuple[str, Any]]) -> None:
-    cfg = resolve_config(job_config('runs'), [f'callbacks=[{HERE}:Notes]'])
-    assert cfg.callbacks == [f'{HERE}:Notes']
-
-
 @pytest.mark.parametrize('value', ['a:B', {'a': 1}, Notes])
 def test_argument_that_is_no_list_is_refused(value: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match='callbacks is .* but must be a list of classes, objects or functions'):
