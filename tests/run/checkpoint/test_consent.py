@@ -402,20 +402,25 @@ SMALL = {'policy.n_thread': 2, 'policy.collect.n_step': 16}
 
 
 @pytest.mark.parametrize(
-    'key',
+    ('key', 'most'),
     [
-        'env.collector_env_num',
-        'env.evaluator_env_num',
-        'env.max_episode_steps',
-        'policy.n_thread',
-        'policy.collect.n_step',
-        'policy.learn.batch_size',
-        'policy.learn.epoch_per_collect',
+        ('env.collector_env_num', 65_536),
+        ('env.evaluator_env_num', 65_536),
+        ('env.max_episode_steps', 262_144),
+        ('env.window', 4_096),
+        ('policy.n_thread', 1_024),
+        ('policy.collect.n_step', 67_108_864),
+        ('policy.learn.batch_size', 67_108_864),
+        ('policy.learn.epoch_per_collect', 1_000),
+        ('policy.learn.aux_freq', 65_536),
+        ('policy.learn.sequence.len', 65_536),
     ],
 )
-def test_unusual_size_needs_consent(folder: Path, key: str) -> None:
-    path = with_value(folder / 'c', f'meta.config.{key}', 10**9)
-    with pytest.raises(CheckpointError, match=f'asks for {key}=1000000000: more than [0-9]+ needs your consent'):
+def test_unusual_size_needs_consent(folder: Path, key: str, most: int) -> None:
+    *_, parent, last = f'meta.config.{key}'.split('.')
+    value = {last: most + 1} if parent == 'sequence' else most + 1
+    path = with_value(folder / 'c', f'meta.config.{key}'.removesuffix('.len'), value)
+    with pytest.raises(CheckpointError, match=f'asks for {key}={most + 1}: more than {most} needs your consent'):
         resume(path)
     if key in SMALL:
         assert resume(path, f'{key}={SMALL[key]}').env_step > 152
