@@ -24,7 +24,7 @@ from zoo.run.config import resolve_config
 ROOT = Path(__file__).parents[2]
 
 CAP_DAC_OVERRIDE = 1
-PATIENCE = 120.0  # seconds, on a busy machine
+PATIENCE = 300.0  # seconds, on a busy machine
 
 
 def config_file(path: Path, root: Path, env_id: str = 'tests.envs:limit_env', **sections: Any) -> Path:
