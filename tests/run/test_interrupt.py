@@ -237,12 +237,13 @@ def test_closed_terminal_saves_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(missing_compiler(torch.device('cpu')) != '', reason='nothing can be compiled here')
-def test_signal_during_compilation_gives_it_up_and_saves(tmp_path: Path) -> None:
+@pytest.mark.parametrize('to_group', [False, True])
+def test_signal_during_compilation_gives_it_up_and_saves(tmp_path: Path, to_group: bool) -> None:
     cache = tmp_path / 'cache'  # an empty one: compiling then takes a minute
     words = [f'logger.root={tmp_path}', 'logger.console=off', 'policy.learn.compile=on', 'policy.learn.executor=graph']
     process = start_zoo('train', 'cartpole_ppo', *words, TORCHINDUCTOR_CACHE_DIR=str(cache))
     wait_for(lambda: any(path.is_file() for path in cache.rglob('*')), process)  # what the compiler reads
-    os.killpg(process.pid, signal.SIGINT)
+    (os.killpg if to_group else os.kill)(process.pid, signal.SIGINT)
     code, stderr = ended(process)
     assert code == 130 and 'compiling ppo_step is given up' in stderr
     (run_dir,) = (tmp_path / 'cartpole_ppo').iterdir()
@@ -260,7 +261,7 @@ runpy.run_module('zoo', run_name='__main__')
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('seconds', [0.0, 0.1, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize('seconds', [0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
 def test_interrupt_at_any_moment_of_the_start_ends_it(tmp_path: Path, seconds: float) -> None:
     process = subprocess.Popen(
         [sys.executable, '-c', BEGIN, 'cartpole_ppo', 'max_env_step=10_000_000', f'logger.root={tmp_path}'],

@@ -64,7 +64,7 @@ def test_part_that_is_turned_off_is_left_out(name: str, tmp_path: Path, caplog: 
     assert piece in message
 
 
-@pytest.mark.parametrize(('was', 'now'), [('adam', 'sgd'), ('muon', 'adam')])
+@pytest.mark.parametrize(('was', 'now'), [('adam', 'sgd'), ('adam', 'muon'), ('muon', 'adam'), ('sgd', 'adam')])
 def test_other_rule_is_refused_by_its_key(was: str, now: str, tmp_path: Path) -> None:
     first = serial_pipeline(config(tmp_path, optimizer=was))
     with pytest.raises(CheckpointError, match=f"policy.learn.optimizer was '{was}' and is '{now}' now.* resume with"):

@@ -154,7 +154,7 @@ def test_save_unsupported_leaf_names_it_and_leaves_old_file(saved: Path, state: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('mask', [0x01, 0x80])
+@pytest.mark.parametrize('mask', [0x01, 0x20, 0x80, 0xFF])
 def test_load_any_flipped_byte_is_refused(saved: Path, mask: int) -> None:
     good = saved.read_bytes()
     for i in range(len(good)):

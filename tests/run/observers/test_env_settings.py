@@ -81,18 +81,13 @@ def test_an_evaluation_on_another_env_has_neither_schedule_nor_options_of_traini
     assert keeps.eval_winds == [[128.0] * 2 + [0.5] * 2, [256.0] * 2 + [0.5] * 2]
 
 
+@pytest.mark.parametrize('key', ['env', 'policy.eval.env', 'policy.eval.sets.far'])
 @pytest.mark.parametrize(
-    ('key', 'section', 'words'),
+    ('section', 'words'),
     [
-        *(
-            (key, {'schedule': {'winds': 1.0}}, r"schedule.winds: .*did you mean 'wind'")
-            for key in ('env', 'policy.eval.env', 'policy.eval.sets.far')
-        ),
-        ('policy.eval.env', {'schedule': {'title': 1.0}}, r"schedule.title: it is 'sea' \(str\)"),
-        *(
-            (key, {'id': 'tests.steer_envs:NoOptionsEnv', 'reset_options': {'goal': 1.0}}, 'reset_options is set but')
-            for key in ('env', 'policy.eval.sets.far')
-        ),
+        ({'schedule': {'winds': 1.0}}, r"schedule.winds: .*did you mean 'wind'"),
+        ({'schedule': {'title': 1.0}}, r"schedule.title: it is 'sea' \(str\)"),
+        ({'id': 'tests.steer_envs:NoOptionsEnv', 'reset_options': {'goal': 1.0}}, 'reset_options is set but'),
     ],
 )
 def test_what_the_envs_refuse_is_said_with_its_key(tmp_path: Path, key: str, section: Any, words: str) -> None:
