@@ -26,35 +26,16 @@ from typing import Any
 
 SOURCES = ('ppo_categorical', 'ppg_gaussian', 'ppo_offpolicy_gaussian')
 LIMIT_S, LIMIT_BYTES = 60, 2 << 30
-STARTS = (
-    'subprocess.Popen',
-    'os.system',
-    'os.exec',
-    'os.posix_spawn',
-    'os.spawn',
-    'os.fork',
-    'os.forkpty',
-    'pty.spawn',
-    'os.kill',
-    'os.killpg',
-    'socket.connect',
-    'socket.bind',
-    'socket.getaddrinfo',
-    'socket.sendto',
-    'ctypes.dlopen',
-    'pickle.find_class',
+STARTS = tuple(
+    """
+    subprocess.Popen os.system os.exec os.posix_spawn os.spawn os.fork os.forkpty pty.spawn os.kill os.killpg
+    socket.connect socket.bind socket.getaddrinfo socket.sendto ctypes.dlopen pickle.find_class
+    """.split()
 )
-CHANGES = (
-    'os.mkdir',
-    'os.rename',
-    'os.remove',
-    'os.rmdir',
-    'os.link',
-    'os.symlink',
-    'os.truncate',
-    'os.chmod',
-    'os.chown',
-    'os.utime',
+CHANGES = tuple(
+    """
+    os.mkdir os.rename os.remove os.rmdir os.link os.symlink os.truncate os.chmod os.chown os.utime
+    """.split()
 )
 TWO_PATHS = ('os.rename', 'os.link', 'os.symlink')
 TRAPS = ('trap', 'this', 'antigravity', 'turtle', 'webbrowser', 'ftplib')
@@ -189,20 +170,7 @@ class Fuzz:
         """The i-th changed file, the same in every process, and how it was changed."""
         rng = random.Random(i)
         data = rng.choice(self._sources)
-        kinds = (
-            'bytes',
-            'cut',
-            'value',
-            'value',
-            'missing',
-            'extra',
-            'name',
-            'number',
-            'tensor',
-            'entry',
-            'space',
-            'text',
-        )
+        kinds = 'bytes cut value value missing extra name number tensor entry space text'.split()
         kind = rng.choice(kinds)
         if kind in ('bytes', 'cut'):
             return kind, getattr(self, f'_{kind}')(rng, data)

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -15,13 +16,15 @@ from typing import Any
 
 import pytest
 
+from tests.forked import Done, run_python
 from tests.policy_envs import job_config
 from zoo.config.yaml_io import save_yaml
 from zoo.run.config import resolve_config
 
 ROOT = Path(__file__).parents[2]
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
-PATIENCE = 120.0  # seconds, on a busy machine
+
+CAP_DAC_OVERRIDE = 1
+PATIENCE = 300.0  # seconds, on a busy machine
 
 
 def config_file(path: Path, root: Path, env_id: str = 'tests.envs:limit_env', **sections: Any) -> Path:
@@ -30,30 +33,22 @@ def config_file(path: Path, root: Path, env_id: str = 'tests.envs:limit_env', **
     return path
 
 
-def run_zoo(*args: object, max_file_byte: int | None = None) -> subprocess.CompletedProcess[str]:
-    """`zoo ARGS`, which is waited for; root too may write only where the mode of a folder says so."""
-    return subprocess.run(
-        [sys.executable, '-m', 'zoo', *map(str, args)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment(),
-        preexec_fn=_limit(max_file_byte),
-    )
+def run_zoo(*args: object) -> Done:
+    """`zoo ARGS`, which is waited for."""
+    return run_python('-m', 'zoo', *args, cwd=ROOT, **environment())
 
 
-def start_zoo(*args: object, max_file_byte: int | None = None) -> subprocess.Popen[str]:
-    """`zoo ARGS`, which goes on; `ended` waits for it."""
+def start_zoo(*args: object, **env: str) -> subprocess.Popen[str]:
+    """`zoo ARGS` in a process group of its own, which goes on; `ended` waits for it."""
     return subprocess.Popen(
         [sys.executable, '-m', 'zoo', *map(str, args)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(),
+        env=environment() | env,
         start_new_session=True,
-        preexec_fn=_limit(max_file_byte),
+        preexec_fn=_as_from_a_shell,
     )
 
 
@@ -110,11 +105,32 @@ def fill(disk: Path) -> None:
             pass
 
 
-def _limit(max_file_byte: int | None) -> Callable[[], None]:
-    def apply() -> None:
-        if sys.platform == 'linux':
-            ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE)  # has an effect for root only
-        if max_file_byte is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_byte, max_file_byte))
+def _as_from_a_shell() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under `nohup` themselves
 
-    return apply
+
+@contextlib.contextmanager
+def without_override() -> Iterator[None]:
+    """Within this context root, too, may write only where the mode of a folder says so. Linux."""
+    libc = ctypes.CDLL(None)
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()  # capget(2): effective is the first
+    libc.capget(header, sets)
+    before = sets[0]
+    sets[0] &= ~(1 << CAP_DAC_OVERRIDE)
+    assert libc.capset(header, sets) == 0
+    try:
+        yield
+    finally:
+        sets[0] = before
+        libc.capset(header, sets)
+
+
+@contextlib.contextmanager
+def small_files(max_byte: int) -> Iterator[None]:
+    """Within this context no file of this process grows beyond a size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_byte, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -16,13 +16,6 @@ from zoo.run.config import resolve_config
 from zoo.run.folder import refuse_other_configs
 
 
-def finished(folder: Path, *overrides: str) -> None:
-    """A folder as a run leaves it: its config and a checkpoint, of which only the name counts here."""
-    (folder / 'checkpoints').mkdir(parents=True)
-    save_yaml(resolve_config('cartpole_ppo', overrides), folder / 'config.yaml')
-    (folder / 'checkpoints' / 'step_2048.safetensors').touch()
-
-
 @pytest.mark.parametrize(
     'before, now, said',
     [
@@ -55,7 +48,7 @@ def finished(folder: Path, *overrides: str) -> None:
 def test_folder_of_a_run_takes_only_a_config_that_continues_it(
     before: list[str], now: list[str], said: str, tmp_path: Path
 ) -> None:
-    finished(tmp_path / 'run', *before)
+    begun(tmp_path / 'run', *before)
     if not said:
         refuse_other_configs('cartpole_ppo', [now], [tmp_path / 'run'])
         return
@@ -64,8 +57,7 @@ def test_folder_of_a_run_takes_only_a_config_that_continues_it(
 
 
 def test_project_may_be_moved_but_the_code_in_it_is_of_the_same_file(tmp_path: Path) -> None:
-    finished(tmp_path / 'run')
-    file = tmp_path / 'run' / 'config.yaml'
+    file = begun(tmp_path / 'run')
     file.write_text(file.read_text().replace('CartPole-v1', '/elsewhere/my_env.py:MyEnv'))
     (tmp_path / 'my_env.py').write_text('class MyEnv: ...\nclass Other: ...\n')
     refuse_other_configs('cartpole_ppo', [[f'env.id={tmp_path}/my_env.py:MyEnv']], [tmp_path / 'run'])
@@ -75,8 +67,7 @@ def test_project_may_be_moved_but_the_code_in_it_is_of_the_same_file(tmp_path: P
 
 def test_key_that_the_run_did_not_know_counts_only_if_it_is_given(tmp_path: Path) -> None:
     """It was trained by a version of zoo without it."""
-    finished(tmp_path / 'run')
-    file = tmp_path / 'run' / 'config.yaml'
+    file = begun(tmp_path / 'run')
     file.write_text(''.join(line for line in file.read_text().splitlines(True) if 'dual_clip' not in line))
     refuse_other_configs('cartpole_ppo', [[]], [tmp_path / 'run'])
     with pytest.raises(UserError, match='dual_clip=nothing, not 3'):
@@ -85,6 +76,14 @@ def test_key_that_the_run_did_not_know_counts_only_if_it_is_given(tmp_path: Path
 
 def files(folder: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in folder.rglob('*') if file.is_file()}
+
+
+def begun(folder: Path, *overrides: str) -> Path:
+    """A folder as a run leaves it: its config and a checkpoint, of which only the name counts here."""
+    (folder / 'checkpoints').mkdir(parents=True)
+    save_yaml(resolve_config('cartpole_ppo', overrides), folder / 'config.yaml')
+    (folder / 'checkpoints' / 'step_2048.safetensors').touch()
+    return folder / 'config.yaml'
 
 
 @pytest.mark.parametrize(
@@ -99,27 +98,20 @@ def files(folder: Path) -> dict[Path, bytes]:
     ],
 )
 def test_python_is_refused_a_folder_of_other_settings_as_the_command_is(
-    sections: dict[str, Any], options: dict[str, Any], said: str, tmp_path: Path
+    sections: dict[str, Any], options: dict[str, Any], said: str, tmp_path: Path, finished: Path
 ) -> None:
-    place = tmp_path / 'mine'
-    serial_pipeline(job_config(tmp_path), run_dir=place)
-    before = files(place)
+    before = files(finished)
     with pytest.raises(UserError) as refused:
-        serial_pipeline(job_config(tmp_path, **sections), run_dir=place, **options)
-    assert f'the run in {place} has {said}; name another --run-dir, or give the values that it has' in str(
-        refused.value
-    )
-    assert f"(zoo train --resume {place} KEY=VALUE continues it with other values, in Python resume='{place}')" in str(
-        refused.value
-    )
-    assert files(place) == before
+        serial_pipeline(job_config(tmp_path, **sections), run_dir=finished, **options)
+    wanted = f'the run in {finished} has {said}; name another --run-dir, or give the values that it has'
+    way = f"(zoo train --resume {finished} KEY=VALUE continues it with other values, in Python resume='{finished}')"
+    assert wanted in str(refused.value) and way in str(refused.value)
+    assert files(finished) == before
 
 
-def test_resume_from_python_may_change_settings_in_the_same_folder(tmp_path: Path) -> None:
-    place = tmp_path / 'mine'
-    serial_pipeline(job_config(tmp_path), run_dir=place)
+def test_resume_from_python_may_change_settings_in_the_same_folder(tmp_path: Path, finished: Path) -> None:
     other = job_config(tmp_path, max_env_step=320, policy=dict(learn=dict(learning_rate=0.5)))
-    by_resume = serial_pipeline(other, resume=place)
-    assert (by_resume.run_dir, by_resume.env_step) == (place, 320)
-    again = serial_pipeline(run_dir=place, overrides=['policy.learn.learning_rate=0.1', 'max_env_step=384'])
-    assert (again.run_dir, again.env_step) == (place, 384)  # without a config nothing but what is named changes
+    by_resume = serial_pipeline(other, resume=finished)
+    assert (by_resume.run_dir, by_resume.env_step) == (finished, 320)
+    again = serial_pipeline(run_dir=finished, overrides=['policy.learn.learning_rate=0.1', 'max_env_step=384'])
+    assert (again.run_dir, again.env_step) == (finished, 384)  # without a config nothing but what is named changes

@@ -16,7 +16,7 @@ from zoo.buffer import BufferConfig
 from zoo.config.section import Config, ConfigError
 from zoo.config.source import bundled_configs
 from zoo.config.yaml_io import save_yaml, storable
-from zoo.core.registry import BUFFER_REGISTRY, ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.env import EnvConfig
 from zoo.policy import PPOConfig, PPOLearnConfig, PPOPolicy
 from zoo.run.config import ConfigRow, explain_config, resolve_config, resolve_policy
@@ -33,8 +33,12 @@ def with_learn(**fields: Any) -> dict[str, Any]:
     return {**CARTPOLE, 'policy': {'learn': fields}}
 
 
-def with_collect(**fields: Any) -> dict[str, Any]:
-    return {**CARTPOLE, 'policy': {'collect': fields}}
+def with_value(key: str, value: Any) -> dict[str, Any]:
+    """A config for CartPole with one value."""
+    first, *inner = key.split('.')
+    for name in reversed(inner):
+        value = {name: value}
+    return {**CARTPOLE, first: CARTPOLE['env'] | value if first == 'env' and inner else value}
 
 
 def with_env(**fields: Any) -> dict[str, Any]:
@@ -129,6 +133,7 @@ def test_resolve_layers_default_user_override_argument():
     assert (config.exp_name, config.max_env_step, config.seed) == ('user', 10_000, 3)
     assert resolve_config(source, seed=None).seed == 1
     assert resolve_config(source, seed=np.int64(7)).seed == 7
+    assert resolve_config(source, seed=2**128 - 1).seed == 2**128 - 1  # of a numpy SeedSequence
 
 
 def test_resolve_override_goes_into_the_section_that_is_there():
@@ -224,104 +229,90 @@ FOLDER = (
 
 
 @pytest.mark.parametrize(
-    'source, sentence',
+    ('key', 'value', 'rest'),
     [
         # unknown keys
-        (
-            with_learn(learning_rat=1e-3),
-            'unknown key policy.learn.learning_rat: did you mean policy.learn.learning_rate?',
-        ),
-        ({**CARTPOLE, 'max_env_steps_': 1}, 'unknown key max_env_steps_: did you mean max_env_step?'),
-        ({**CARTPOLE, 'learning_rate': 1e-3}, 'unknown key learning_rate: it belongs at policy.learn.learning_rate.'),
-        (with_env(n_episode=5), 'unknown key env.n_episode: it belongs at policy.eval.n_episode.'),
-        (
-            {**CARTPOLE, 'policy': {'model': {'hidden_sise': [8]}}},
-            'unknown key policy.model.hidden_sise: did you mean policy.model.hidden_sizes?',
-        ),
-        ({**CARTPOLE, 'buffer': {'size': 3}}, 'unknown key buffer.size: '),
-        (
-            {**CARTPOLE, 'checkpoint': {'keep_lst': 3}},
-            'unknown key checkpoint.keep_lst: did you mean checkpoint.keep_last',
-        ),
+        ('policy.learn.learning_rat', 1e-3, 'did you mean policy.learn.learning_rate?'),
+        ('max_env_steps_', 1, 'did you mean max_env_step?'),
+        ('learning_rate', 1e-3, 'it belongs at policy.learn.learning_rate.'),
+        ('env.n_episode', 5, 'it belongs at policy.eval.n_episode.'),
+        ('policy.model.hidden_sise', [8], 'did you mean policy.model.hidden_sizes?'),
+        ('buffer.size', 3, ''),
+        ('checkpoint.keep_lst', 3, 'did you mean checkpoint.keep_last'),
         # names of other libraries
-        (
-            with_learn(sgd_minibatch_size=64),
-            'unknown key policy.learn.sgd_minibatch_size: in zoo it is `policy.learn.batch_size`.',
-        ),
-        ({**CARTPOLE, 'gamma': 0.9}, 'unknown key gamma: in zoo it is `policy.collect.discount_factor`.'),
-        ({**CARTPOLE, 'total_timesteps': 9}, 'unknown key total_timesteps: in zoo it is `max_env_step`.'),
+        ('policy.learn.sgd_minibatch_size', 64, 'in zoo it is `policy.learn.batch_size`.'),
+        ('gamma', 0.9, 'in zoo it is `policy.collect.discount_factor`.'),
+        ('total_timesteps', 9, 'in zoo it is `max_env_step`.'),
+    ],
+)
+def test_resolve_unknown_key_says_the_right_one(key, value, rest, nothing_is_made):
+    assert refused(with_value(key, value))[0].startswith(f'unknown key {key}: {rest}')
+
+
+INTEGER = 'an integer >= 1'
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'shown', 'wanted'),
+    [
         # wrong types
-        ({**CARTPOLE, 'seed': '1'}, "seed is '1' (text) but must be an integer >= 0"),
-        (with_learn(value_clip='on'), "policy.learn.value_clip is 'on' (text) but must be true or false"),
-        (with_learn(learning_rate='1e-3'), f"policy.learn.learning_rate is '1e-3' (text) but must be {NUMBER}"),
-        ({**CARTPOLE, 'policy': 'ppo'}, "policy is 'ppo' (text) but must be a section with the keys type, device, "),
-        ({**CARTPOLE, 'policy': {'type': 3}}, 'policy.type is 3 (integer) but must be text'),
-        ({**CARTPOLE, 'policy': {'model': 'vac'}}, "policy.model is 'vac' (text) but must be a section with the keys "),
-        ({**CARTPOLE, 'env': None}, 'env is null but must be a section with the keys id, game, '),
-        ({'env': {'id': 3}}, 'env.id is 3 (integer) but must be text or a function'),
-        ({}, 'env.id is missing: give text or a function '),
+        ('seed', '1', "'1' (text)", 'an integer >= 0'),
+        ('policy.learn.value_clip', 'on', "'on' (text)", 'true or false'),
+        ('policy.learn.learning_rate', '1e-3', "'1e-3' (text)", NUMBER),
+        ('policy', 'ppo', "'ppo' (text)", 'a section with the keys type, device, '),
+        ('policy.type', 3, '3 (integer)', 'text'),
+        ('policy.model', 'vac', "'vac' (text)", 'a section with the keys '),
+        ('env', None, 'null', 'a section with the keys id, game, '),
+        ('env.id', 3, '3 (integer)', 'text or a function'),
         # out of range
-        (
-            with_learn(learning_rate=0),
-            f'policy.learn.learning_rate is 0 (integer) but must be {NUMBER} 0.00025, the default.',
-        ),
-        (with_learn(learning_rate=-1e-3), f'policy.learn.learning_rate is -0.001 (number) but must be {NUMBER}'),
-        (with_learn(learning_rate=float('nan')), f'policy.learn.learning_rate is nan (number) but must be {NUMBER}'),
-        (with_learn(learning_rate=float('inf')), f'policy.learn.learning_rate is inf (number) but must be {NUMBER}'),
+        ('policy.learn.learning_rate', 0, '0 (integer)', f'{NUMBER} 0.00025, the default.'),
+        ('policy.learn.learning_rate', -1e-3, '-0.001 (number)', NUMBER),
+        ('policy.learn.learning_rate', float('nan'), 'nan (number)', NUMBER),
+        ('policy.learn.learning_rate', float('inf'), 'inf (number)', NUMBER),
+        ('policy.learn.clip_ratio', 0, '0 (integer)', f'{SCHEDULE}; leave it out for'),
+        ('policy.learn.epoch_per_collect', 0, '0 (integer)', INTEGER),
+        ('policy.learn.batch_size', 0, '0 (integer)', INTEGER),
+        ('policy.learn.adv_norm', 'on', "'on' (text)", "one of 'off', 'batch', 'minibatch'"),
+        ('policy.collect.discount_factor', 1.5, '1.5 (number)', 'a number >= 0 and'),
+        ('policy.collect.gae_lambda', -0.1, '-0.1 (number)', 'a number >= 0 and <= 1'),
+        ('env.collector_env_num', 0, '0 (integer)', INTEGER),
+        ('env.collector_env_num', 2.5, '2.5 (number)', INTEGER),
+        ('env.collector_env_num', True, 'True (boolean)', INTEGER),
+        ('env.evaluator_env_num', 0, '0 (integer)', INTEGER),
+        ('seed', -1, '-1 (integer)', 'an integer >= 0'),
+        ('max_env_step', 0, '0 (integer)', INTEGER),
+        ('max_env_step', 1e5, '100000.0 (number)', f'{INTEGER}; write 100000.'),
+        ('policy.device', 'gpu', "'gpu' (text)", "'auto' (cuda where"),
+        ('policy.eval.n_episode', 0, '0 (integer)', 'an integer'),
+    ],
+)
+def test_resolve_bad_value_says_got_wanted(key, value, shown, wanted, nothing_is_made):
+    assert refused(with_value(key, value))[0].startswith(f'{key} is {shown} but must be {wanted}')
+
+
+@pytest.mark.parametrize(
+    'source, sentence',
+    [
+        ({}, 'env.id is missing: give text or a function '),
         (
             with_learn(learning_rate={'start': -1, 'end': 0}),
             'policy.learn.learning_rate.start is -1 (integer) but must be',
         ),
-        (with_learn(clip_ratio=0), f'policy.learn.clip_ratio is 0 (integer) but must be {SCHEDULE}; leave it out for'),
-        (with_learn(epoch_per_collect=0), 'policy.learn.epoch_per_collect is 0 (integer) but must be an integer >= 1'),
-        (with_learn(batch_size=0), 'policy.learn.batch_size is 0 (integer) but must be an integer >= 1'),
-        (
-            with_learn(adv_norm='on'),
-            "policy.learn.adv_norm is 'on' (text) but must be one of 'off', 'batch', 'minibatch'",
-        ),
-        (
-            with_collect(discount_factor=1.5),
-            'policy.collect.discount_factor is 1.5 (number) but must be a number >= 0 and',
-        ),
-        (
-            with_collect(gae_lambda=-0.1),
-            'policy.collect.gae_lambda is -0.1 (number) but must be a number >= 0 and <= 1',
-        ),
-        (with_env(collector_env_num=0), 'env.collector_env_num is 0 (integer) but must be an integer >= 1'),
-        (with_env(collector_env_num=2.5), 'env.collector_env_num is 2.5 (number) but must be an integer >= 1'),
-        (with_env(collector_env_num=True), 'env.collector_env_num is True (boolean) but must be an integer >= 1'),
-        (with_env(evaluator_env_num=0), 'env.evaluator_env_num is 0 (integer) but must be an integer >= 1'),
-        ({**CARTPOLE, 'seed': -1}, 'seed is -1 (integer) but must be an integer >= 0'),
-        ({**CARTPOLE, 'max_env_step': 0}, 'max_env_step is 0 (integer) but must be an integer >= 1'),
-        (
-            {**CARTPOLE, 'max_env_step': 1e5},
-            'max_env_step is 100000.0 (number) but must be an integer >= 1; write 100000.',
-        ),
-        ({**CARTPOLE, 'policy': {'device': 'gpu'}}, "policy.device is 'gpu' (text) but must be 'auto' (cuda where"),
-        (
-            {**CARTPOLE, 'policy': {'eval': {'n_episode': 0}}},
-            'policy.eval.n_episode is 0 (integer) but must be an integer',
-        ),
         # unknown names
-        ({**CARTPOLE, 'policy': {'type': 'ppoo'}}, "unknown policy 'ppoo': did you mean 'ppo'"),
-        ({**CARTPOLE, 'policy': {'model': {'type': 'vca'}}}, "unknown model 'vca': did you mean 'vac'"),
-        ({**CARTPOLE, 'buffer': {'type': 'rolout'}}, "unknown buffer 'rolout': did you mean 'rollout'"),
+        (with_value('policy.type', 'ppoo'), "unknown policy 'ppoo': did you mean 'ppo'"),
+        (with_value('policy.model.type', 'vca'), "unknown model 'vca': did you mean 'vac'"),
+        (with_value('buffer.type', 'rolout'), "unknown buffer 'rolout': did you mean 'rollout'"),
         ({'env': {'id': 'CartPol-v1'}}, "unknown env 'CartPol-v1': did you mean 'CartPole-v1'"),
         ('cartpole_pp', "unknown config 'cartpole_pp': did you mean 'cartpole_ppg' or 'cartpole_ppo'"),
         # reserved keys
-        (
-            {**CARTPOLE, 'items': 1},
-            'items is a reserved key: it would hide the method `items` of the config; rename it',
-        ),
+        (with_value('items', 1), 'items is a reserved key: it would hide the method `items` of the config; rename it'),
         (with_env(kwargs={'update': 1}), 'env.kwargs.update is a reserved key'),
         (with_learn(pop=1), 'policy.learn.pop is a reserved key'),
         # folder names
-        ({**CARTPOLE, 'exp_name': 'a/b'}, f"exp_name is 'a/b': {FOLDER}"),
-        ({**CARTPOLE, 'exp_name': '../a'}, f"exp_name is '../a': {FOLDER}"),
-        ({**CARTPOLE, 'exp_name': 'a\\b'}, f"exp_name is 'a\\\\b': {FOLDER}"),
-        ({**CARTPOLE, 'exp_name': ''}, f"exp_name is '': {FOLDER}"),
-        ({**CARTPOLE, 'exp_name': 'a\n'}, f"exp_name is 'a\\n': {FOLDER}"),
-        ({**CARTPOLE, 'exp_name': 'a' * 101}, f"exp_name is '{'a' * 101}': {FOLDER}"),
+        *(
+            (with_value('exp_name', name), f'exp_name is {name!r}: {FOLDER}')
+            for name in ('a/b', '../a', 'a\\b', '', 'a\n', 'a' * 101)
+        ),
     ],
 )
 def test_resolve_bad_input_says_got_wanted_do(source, sentence, nothing_is_made):
@@ -343,16 +334,6 @@ def test_resolve_reports_every_problem_of_every_section():
     ]
 
 
-@pytest.mark.parametrize('registry', [POLICY_REGISTRY, MODEL_REGISTRY, ENV_REGISTRY, BUFFER_REGISTRY])
-def test_registering_a_taken_name_is_refused(registry, monkeypatch):
-    registry.names()
-    monkeypatch.setattr(registry, '_items', dict(registry._items))
-    monkeypatch.setattr(registry, '_places', dict(registry._places))
-    registry.register('taken')(dict)
-    with pytest.raises(ValueError, match=f"{registry.kind} 'taken' is registered at {__name__}:.* at {__name__}:"):
-        registry.register('taken')(dict)
-
-
 @pytest.mark.parametrize(
     'overrides, sentence',
     [
@@ -364,6 +345,7 @@ def test_registering_a_taken_name_is_refused(registry, monkeypatch):
         (['policy.type=ppoo'], "unknown policy 'ppoo': did you mean 'ppo'"),
         (['policy.learn=3'], 'policy.learn is 3 (integer) but must be a section with the keys batch_size, '),
         (['env.kwargs.items=3'], 'env.kwargs.items is a reserved key'),
+        (['env.id=null'], 'env.id is null but must be text or a function'),
         (['env.collector_env_num=2.5'], 'env.collector_env_num is 2.5 (number) but must be an integer >= 1'),
     ],
 )
@@ -452,15 +434,6 @@ def test_resolve_policy_bad_input_says_got_wanted_do(policy, sentence):
 )
 def test_resolve_refuses_what_no_checkpoint_can_hold(source, said):
     assert refused(source)[0].startswith(said)
-
-
-def test_null_is_no_name_of_an_env():
-    with pytest.raises(ConfigError, match='env.id is null but must be text or a function'):
-        resolve_config(CARTPOLE, ['env.id=null'])
-
-
-def test_resolve_takes_the_seed_of_a_numpy_sequence():
-    assert resolve_config({**CARTPOLE, 'seed': 2**128 - 1}).seed == 2**128 - 1
 
 
 @pytest.mark.parametrize('changes', [{'n_step': 10**15 + 37}, {'n_step': 8, 'batch_size': 10**12}])

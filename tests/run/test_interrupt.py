@@ -1,7 +1,8 @@
-"""Signals: a real process, and what it leaves behind."""
+"""Signals and exit codes: in this process where that tells as much, else in a real one, and what is left on the disk."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pty
 import select
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,253 +20,232 @@ import torch
 
 from tests.envs import LimitEnv
 from tests.policy_envs import job_config, rows
+from tests.run.processes import PATIENCE, ROOT, config_file, ended, environment, start_zoo, wait_for
 from zoo.backend.trace import missing_compiler
-from zoo.config.source import load_config
-from zoo.config.yaml_io import save_yaml
 from zoo.core.processes import STOP_SIGNALS
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import load_checkpoint
-from zoo.run.config import resolve_config
 from zoo.run.signals import catch_signals
+from zoo.tools.cli.command import main
 
-pytestmark = pytest.mark.slow  # every test starts processes
-
-ROOT = Path(__file__).parents[2]
 CODES = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 128 + signal.SIGUSR1)]
 UPDATE = 40  # gradient steps of an update of cartpole_ppo: 10 epochs of 4 minibatches
-TRUST = ['tests.policy_envs']  # the runs are of other processes
 
 
-def test_signal_handlers_are_given_back(tmp_path: Path) -> None:
-    before = [signal.getsignal(number) for number in STOP_SIGNALS]
-    serial_pipeline(job_config(tmp_path, max_env_step=64))
-    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+class SendingEnv(LimitEnv):
+    """LimitEnv that sends its own process these signals, one at each step from the `at`-th one on."""
 
-
-class Sender(LimitEnv):
-    """LimitEnv that sends SIGUSR1 to its own process at every step."""
+    def __init__(self, numbers: list[int], at: int = 1, limit: int = 5) -> None:
+        super().__init__(limit)
+        self._numbers, self._left = list(numbers), at
 
     def step(self, action: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        self._left -= 1
+        if self._left <= 0 and self._numbers:
+            os.kill(os.getpid(), self._numbers.pop(0))
         return super().step(action)
 
 
-@pytest.mark.parametrize('mine', ['a handler', 'ignored'])
-def test_signals_that_the_caller_handles_or_ignores_are_left_alone(tmp_path: Path, mine: str) -> None:
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Those that a command finds, though the tests may run under `nohup`; they are given back."""
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+    wanted = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    yield
+    found = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert found == wanted
+
+
+def stopped(root: Path, numbers: list[int], at: int, **sections: Any) -> tuple[Any, Path]:
+    """The exit code and the run folder of a run whose envs send signals at a step."""
+    env = dict(kwargs=dict(numbers=[*map(int, numbers)], at=at), collector_env_num=1, vectorization='sync')
+    policy = dict(learn=dict(batch_size=16), eval=dict(eval_freq=16))
+    sections = {'max_env_step': 10_000_000, 'checkpoint': dict(freq=10**6), 'env': env, 'policy': policy, **sections}
+    with pytest.raises(SystemExit) as caught:
+        serial_pipeline(job_config(root, SendingEnv, **sections))
+    (run_dir,) = (root / 'run').iterdir()
+    return caught.value.code, run_dir
+
+
+@pytest.mark.usefixtures('handlers')
+@pytest.mark.parametrize(('number', 'code'), CODES)
+def test_first_signal_finishes_the_update_and_saves(tmp_path: Path, number: int, code: int) -> None:
+    found, run_dir = stopped(tmp_path, [number], at=40)
+    meta = load_checkpoint(run_dir).meta
+    assert found == code and (meta['env_step'], meta['train_iter']) == (48, 6)  # 3 rollouts of 16, 2 epochs of each
+    assert rows(run_dir)[-1]['env_step'] == 48
+    resumed = serial_pipeline(resume=run_dir, max_env_step=80, overrides=['env.kwargs.numbers=[]'])
+    assert (resumed.env_step, resumed.train_iter) == (80, 10)
+
+
+@pytest.mark.usefixtures('handlers')
+def test_signal_that_comes_again_from_a_closed_terminal_or_scheduler_does_not_end_the_run_unsaved(
+    tmp_path: Path,
+) -> None:
+    code, run_dir = stopped(tmp_path, [1, 1, 10, 1], at=3)
+    assert code == 129 and load_checkpoint(run_dir).meta['env_step'] == 16
+
+
+@pytest.mark.usefixtures('handlers')
+def test_signal_ends_an_evaluation_that_never_would(tmp_path: Path) -> None:
+    kwargs = dict(numbers=[2], at=200, limit=10**9)  # a training env has 16 steps before it
+    env = dict(kwargs=kwargs, collector_env_num=4, evaluator_env_num=1, vectorization='sync')
+    code, run_dir = stopped(tmp_path, [], at=0, env=env, policy=dict(eval=dict(eval_freq=64)))
+    assert code == 130 and load_checkpoint(run_dir).meta['env_step'] == 64
+
+
+@pytest.mark.parametrize('mine', ['a handler', 'ignored'])  # as `nohup` ignores SIGHUP
+@pytest.mark.parametrize('number', [signal.SIGUSR1, signal.SIGHUP])
+def test_signals_that_the_caller_handles_or_ignores_are_left_alone(tmp_path: Path, mine: str, number: int) -> None:
     got: list[int] = []
     handler = signal.SIG_IGN if mine == 'ignored' else lambda number, frame: got.append(number)
-    old = signal.signal(signal.SIGUSR1, handler)
+    old = signal.signal(number, handler)
     try:
-        assert serial_pipeline(job_config(tmp_path, Sender, max_env_step=64)).env_step == 64
+        env = dict(kwargs=dict(numbers=[int(number)]))
+        assert serial_pipeline(job_config(tmp_path, SendingEnv, env=env, max_env_step=64)).env_step == 64
     finally:
-        signal.signal(signal.SIGUSR1, old)
+        signal.signal(number, old)
     assert bool(got) == (mine == 'a handler')
 
 
-class Run:
-    """`zoo train` of a config in a process of its own."""
+@pytest.mark.slow
+@pytest.mark.usefixtures('handlers')
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGHUP])
+def test_signal_to_the_env_workers_too_saves(tmp_path: Path, number: int) -> None:
+    """As Ctrl-C on a terminal and most job schedulers send it, to the whole process group."""
 
-    def __init__(self, folder: Path, ignores: int | None = None, **sections: Any) -> None:
-        """ignores: a signal that the process is told to ignore, as `nohup` does."""
+    def on_rollout(job: Any, rollout: Any) -> None:
+        workers = multiprocessing.active_children()
+        assert len(workers) >= 2
+        for pid in (*(worker.pid for worker in workers), os.getpid()):
+            os.kill(pid, number)
 
-        def prepare() -> None:
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under `nohup` themselves
-            if ignores is not None:
-                signal.signal(ignores, signal.SIG_IGN)
+    env = dict(vectorization='async', collector_env_num=2)
+    with pytest.raises(SystemExit) as caught:
+        serial_pipeline(job_config(tmp_path, env=env, max_env_step=10_000_000), callbacks=[on_rollout])
+    assert caught.value.code == 128 + number and saved_in(tmp_path) == 32
 
-        folder.mkdir(exist_ok=True)
-        cfg = job_config(
-            folder,
-            'tests.policy_envs:stuck_env',
-            **{'max_env_step': 10_000_000, 'checkpoint': dict(freq=64), **sections},
-        )
-        save_yaml(resolve_config(cfg), folder / 'config.yaml')
-        self._folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, '-m', 'zoo', 'train', str(folder / 'config.yaml')],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, 'PYTHONPATH': str(ROOT)},
-            preexec_fn=prepare,
-        )
 
-    @property
-    def run_dir(self) -> Path:
-        (run_dir,) = (self._folder / 'run').iterdir()
-        return run_dir
+def test_signal_between_two_catchers_stops_what_begins_then(tmp_path: Path) -> None:
+    with catch_signals() as received:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(SystemExit) as caught:
+            serial_pipeline(job_config(tmp_path, max_env_step=10_000_000))
+    assert received == [signal.SIGTERM] and caught.value.code == 128 + signal.SIGTERM
 
-    def wait_for(self, pattern: str, n: int = 1) -> None:
-        """Until n files of this pattern exist that are not empty."""
-        while sum(path.stat().st_size > 0 for path in self._folder.glob(pattern)) < n:
-            assert self.process.poll() is None, self.process.communicate()[1]
-            time.sleep(0.01)
 
-    def end(self) -> int:
-        """The exit code; a run that does not end is killed and fails the test."""
-        try:
-            self.process.communicate(timeout=120)
-        finally:
-            self.process.kill()
-        return self.process.returncode
+def test_command_whose_env_fails_exits_1_with_the_state_before_it_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """4 envs whose reward is NaN at their 40th step: after two rollouts of 16 steps."""
+    config = config_file(tmp_path / 'a.yaml', tmp_path, 'tests.policy_envs:nan_env', env=dict(kwargs={'at': 40}))
+    assert main(['train', str(config)]) == 1
+    (run_dir,) = (tmp_path / 'run').iterdir()
+    assert load_checkpoint(run_dir).meta['env_step'] == 128
+    assert 'reward is nan' in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    'words', [['cartpole_ppo', 'polisy.type=ppo'], ['no_such_config'], ['--resume', 'no_such_run'], ['--no-such']]
+)
+def test_command_that_is_refused_exits_2_with_nothing_made(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(['train', *words, f'logger.root={tmp_path}']) == 2
+    assert not list(tmp_path.iterdir()) and capsys.readouterr().err.splitlines()[-1].startswith('zoo: error: ')
+
+
+# --- real processes ---
+
+
+def started(folder: Path, kwargs: dict[str, Any], freq: int = 10**6, **env: Any) -> subprocess.Popen[str]:
+    """`zoo train` of envs that are slow or stuck, in a process group of its own."""
+    sections = dict(env=dict(kwargs=kwargs, **env), max_env_step=10_000_000, checkpoint=dict(freq=freq))
+    return start_zoo('train', config_file(folder / 'a.yaml', folder, 'tests.policy_envs:stuck_env', **sections))
+
+
+def has_begun(folder: Path) -> bool:
+    return any(path.stat().st_size for path in folder.glob('run/*/metrics.jsonl'))
+
+
+def saved_in(folder: Path) -> int:
+    """The env step of the checkpoint of the only run."""
+    (run_dir,) = (folder / 'run').iterdir()
+    return int(load_checkpoint(run_dir).meta['env_step'])
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(('number', 'code'), CODES)
-def test_first_signal_finishes_the_update_and_saves(tmp_path: Path, number: int, code: int) -> None:
-    run = Run(tmp_path / 'a', env=dict(kwargs={'pause': 0.002}), checkpoint=dict(freq=1_000_000))
-    run.wait_for('run/*/metrics.jsonl')
-    run.process.send_signal(number)
-    assert run.end() == code
-    checkpoint = load_checkpoint(run.run_dir)
-    env_step, train_iter = checkpoint.meta['env_step'], checkpoint.meta['train_iter']
-    assert env_step % 64 == 0 and train_iter == env_step // 64 * 4  # whole rollouts, each learned from
-    assert rows(run.run_dir)[-1]['env_step'] == env_step
-    resumed = serial_pipeline(resume=run.run_dir, max_env_step=env_step + 128, trust=TRUST)
-    assert (resumed.env_step, resumed.train_iter) == (env_step + 128, train_iter + 8)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(('number', 'code'), CODES)
-def test_signal_to_the_whole_process_group_saves_too(tmp_path: Path, number: int, code: int) -> None:
-    """As Ctrl-C on a terminal and most job schedulers send it: the env workers get it as well, but leave it to the run."""
-    env = dict(kwargs={'pause': 0.002}, vectorization='async')
-    run = Run(tmp_path / 'a', env=env, checkpoint=dict(freq=1_000_000))
-    run.wait_for('run/*/metrics.jsonl')
-    os.killpg(run.process.pid, number)
-    assert run.end() == code
-    assert load_checkpoint(run.run_dir).meta['env_step'] >= 64
+def test_signal_to_the_whole_process_group_saves_and_exits_with_its_code(tmp_path: Path) -> None:
+    process = started(tmp_path, {'pause': 0.002}, vectorization='async')
+    wait_for(lambda: has_begun(tmp_path), process)
+    os.killpg(process.pid, signal.SIGINT)
+    code, stderr = ended(process)
+    assert code == 130, stderr
+    assert saved_in(tmp_path) >= 64
 
 
 @pytest.mark.long
 def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
-    marker = tmp_path / 'a' / 'marker'
-    run = Run(tmp_path / 'a', env=dict(kwargs={'at': 20, 'marker': str(marker)}))
-    run.wait_for('marker')
-    run.process.send_signal(signal.SIGINT)
-    assert run.process.stderr is not None
-    while 'finishing the update' not in run.process.stderr.readline():  # it waits for a step that never ends
-        assert run.process.poll() is None
-    run.process.send_signal(signal.SIGTERM)
-    assert run.end() == 143
-    assert load_checkpoint(run.run_dir).meta['env_step'] == 64  # that of the only whole rollout
-
-
-@pytest.mark.long
-def test_killed_run_leaves_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
-    run = Run(tmp_path / 'a')
-    run.wait_for('run/*/checkpoints/step_*.safetensors', 3)
-    run.process.kill()
-    run.end()
-    env_step = load_checkpoint(run.run_dir).meta['env_step']
-    assert env_step >= 192 and env_step % 64 == 0
-    assert serial_pipeline(resume=run.run_dir, max_env_step=env_step + 64, trust=TRUST).env_step == env_step + 64
-    assert load_config(str(run.run_dir / 'config.yaml'))[0]['max_env_step'] == env_step + 64
-
-
-@pytest.mark.long
-def test_signal_ends_an_evaluation_that_never_would(tmp_path: Path) -> None:
-    endless = dict(id='tests.envs:limit_env', kwargs={'limit': 10**9})
-    run = Run(tmp_path / 'a', env=endless, checkpoint=dict(freq=1_000_000), policy=dict(eval=dict(eval_freq=64)))
-    run.wait_for('run/*/metrics.jsonl')  # of the first rollout; the evaluation that follows has no end
-    time.sleep(0.2)
-    run.process.send_signal(signal.SIGINT)
-    assert run.end() == 130
-    assert load_checkpoint(run.run_dir).meta['env_step'] == 64
-
-
-@pytest.mark.long
-def test_signal_that_comes_again_from_a_closed_terminal_or_scheduler_does_not_end_the_run_unsaved(
-    tmp_path: Path,
-) -> None:
-    env = dict(kwargs={'pause': 0.02})  # a rollout takes 16 * 4 * 20 ms: all signals fall into it
-    run = Run(tmp_path / 'a', env=env, checkpoint=dict(freq=1_000_000))
-    run.wait_for('run/*/metrics.jsonl')
-    for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGUSR1, signal.SIGHUP):
-        run.process.send_signal(number)
-        time.sleep(0.05)
-    assert run.end() == 129
-    assert load_checkpoint(run.run_dir).meta['env_step'] >= 64
-
-
-@pytest.mark.long
-def test_nohup_keeps_the_run_alive(tmp_path: Path) -> None:
-    run = Run(tmp_path / 'a', ignores=signal.SIGHUP, env=dict(kwargs={'pause': 0.002}))
-    run.wait_for('run/*/checkpoints/step_*.safetensors')
-    run.process.send_signal(signal.SIGHUP)
-    run.wait_for('run/*/checkpoints/step_*.safetensors', 3)
-    run.process.send_signal(signal.SIGTERM)
-    assert run.end() == 143
+    marker = tmp_path / 'marker'
+    process = started(tmp_path, {'at': 20, 'marker': str(marker)}, freq=64)
+    wait_for(marker.exists, process)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    while 'finishing the update' not in process.stderr.readline():  # it waits for a step that never ends
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert ended(process)[0] == 143
+    assert saved_in(tmp_path) == 64  # that of the only whole rollout
 
 
 @pytest.mark.long
 def test_closed_terminal_saves_the_run(tmp_path: Path) -> None:
     """All standard streams are that terminal; writing to it then fails, which must not change the exit code."""
-    cfg = job_config(
+    config = config_file(
+        tmp_path / 'a.yaml',
         tmp_path,
         'tests.policy_envs:stuck_env',
         max_env_step=10_000_000,
         env=dict(kwargs={'pause': 0.002}),
-        checkpoint=dict(freq=1_000_000),
+        checkpoint=dict(freq=10**6),
         logger=dict(console='auto'),
     )
-    save_yaml(resolve_config(cfg), tmp_path / 'config.yaml')
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(ROOT)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # see Run
-        command = [sys.executable, '-m', 'zoo', 'train', str(tmp_path / 'config.yaml')]
-        os.execve(sys.executable, command, {**os.environ, 'PYTHONPATH': str(ROOT)})
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under `nohup` themselves
+        os.execve(sys.executable, [sys.executable, '-m', 'zoo', 'train', str(config)], environment())
     try:
-        while not any(path.stat().st_size for path in tmp_path.glob('run/*/metrics.jsonl')):
+        while not has_begun(tmp_path):
             if select.select([terminal], [], [], 0.01)[0]:
                 os.read(terminal, 1 << 16)
         os.close(terminal)
-        deadline = time.monotonic() + 120
-        while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0:
+        deadline = time.monotonic() + PATIENCE
+        while (left := os.waitpid(pid, os.WNOHANG))[0] == 0:
             assert time.monotonic() < deadline, 'it does not end'
             time.sleep(0.05)
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(ended[1]) == 129
-    (run_dir,) = (tmp_path / 'run').iterdir()
-    assert load_checkpoint(run_dir).meta['env_step'] >= 64
+    assert os.waitstatus_to_exitcode(left[1]) == 129
+    assert saved_in(tmp_path) >= 64
 
 
 @pytest.mark.long
 @pytest.mark.skipif(missing_compiler(torch.device('cpu')) != '', reason='nothing can be compiled here')
 @pytest.mark.parametrize('to_group', [False, True])
 def test_signal_during_compilation_gives_it_up_and_saves(tmp_path: Path, to_group: bool) -> None:
-    cache = {'TORCHINDUCTOR_CACHE_DIR': str(tmp_path / 'cache')}  # an empty one: compiling then takes a minute
-    options = [
-        f'logger.root={tmp_path}',
-        'logger.console=off',
-        'policy.learn.compile=on',
-        'policy.learn.executor=graph',
-    ]
-    process = subprocess.Popen(
-        [sys.executable, '-m', 'zoo', 'train', 'cartpole_ppo', *options],
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, **cache, 'PYTHONPATH': str(ROOT)},
-    )
-    assert process.stderr is not None
-    try:
-        while not any(path.is_file() for path in (tmp_path / 'cache').rglob('*')):  # what the compiler reads
-            assert process.poll() is None
-            time.sleep(0.01)
-        (os.killpg if to_group else os.kill)(process.pid, signal.SIGINT)
-        words = process.communicate(timeout=120)[1]
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 130
-    assert 'compiling ppo_step is given up' in words
+    cache = tmp_path / 'cache'  # an empty one: compiling then takes a minute
+    words = [f'logger.root={tmp_path}', 'logger.console=off', 'policy.learn.compile=on', 'policy.learn.executor=graph']
+    process = start_zoo('train', 'cartpole_ppo', *words, TORCHINDUCTOR_CACHE_DIR=str(cache))
+    wait_for(lambda: any(path.is_file() for path in cache.rglob('*')), process)  # what the compiler reads
+    (os.killpg if to_group else os.kill)(process.pid, signal.SIGINT)
+    code, stderr = ended(process)
+    assert code == 130 and 'compiling ppo_step is given up' in stderr
     (run_dir,) = (tmp_path / 'cartpole_ppo').iterdir()
     meta = load_checkpoint(run_dir).meta
     assert 0 < meta['env_step'] <= 1024 and meta['train_iter'] == UPDATE  # all of the first update was done, uncompiled
@@ -288,22 +269,14 @@ def test_interrupt_at_any_moment_of_the_start_ends_it(tmp_path: Path, seconds: f
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, 'PYTHONPATH': str(ROOT)},
+        env=environment(),
     )
     try:
         assert process.stdout is not None and process.stdout.readline() == 'begin\n'
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
-        words = process.communicate(timeout=120)[1]
+        words = process.communicate(timeout=PATIENCE)[1]
     finally:
         process.kill()
     assert process.returncode in (130, -signal.SIGINT)  # a shell shows 130 for both
     assert 'Traceback' not in words
-
-
-def test_signal_between_two_catchers_stops_what_begins_then(tmp_path: Path) -> None:
-    with catch_signals() as received:
-        os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(SystemExit) as caught:
-            serial_pipeline(job_config(tmp_path, max_env_step=10_000_000))
-    assert received == [signal.SIGTERM] and caught.value.code == 128 + signal.SIGTERM

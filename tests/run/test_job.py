@@ -16,7 +16,7 @@ from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import load_checkpoint
-from zoo.run.config import explain_config, resolve_config
+from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
 
 
@@ -119,32 +119,25 @@ def test_plan_works_with_a_buffer_that_keeps_samples(tmp_path: Path) -> None:
     assert 0 < result.train_iter < plain.train_iter and result.env_step == plain.env_step
 
 
-def test_options_of_a_plan_are_checked_and_completed() -> None:
-    cfg = resolve_config(job_config('runs', pipeline=dict(type='times_test')))
-    assert dict(cfg.pipeline) == {'type': 'times_test', 'n': 2}
-    with pytest.raises(ConfigError, match=r'unknown key pipeline.m'):
-        resolve_config(job_config('runs', pipeline=dict(type='times_test', m=2)))
-    with pytest.raises(ConfigError, match=r'pipeline.n is 0'):
-        resolve_config(job_config('runs', pipeline=dict(type='times_test', n=0)))
-
-
-@pytest.mark.parametrize('override', ['pipeline=times_test', 'pipeline.type=times_test', 'pipeline={type: times_test}'])
-def test_plan_may_be_named_on_the_command_line(override: str) -> None:
-    cfg = resolve_config(job_config('runs'), [override])
-    assert 'times_test' in (
-        cfg.pipeline,
-        dict(cfg.pipeline or {}).get('type') if not isinstance(cfg.pipeline, str) else '',
-    )
-
-
-def test_option_of_a_plan_may_be_given_on_the_command_line() -> None:
-    cfg = resolve_config(job_config('runs', pipeline='times_test'), ['pipeline.n=3'])
-    assert dict(cfg.pipeline) == {'type': 'times_test', 'n': 3}
-
-
-def test_unknown_plan_is_refused_with_close_names() -> None:
-    with pytest.raises(ConfigError, match="pipeline: unknown pipeline 'seriel': did you mean 'serial'"):
-        resolve_config(job_config('runs', pipeline='seriel'))
+@pytest.mark.parametrize(
+    ('given', 'overrides', 'want'),
+    [
+        (dict(type='times_test'), [], {'type': 'times_test', 'n': 2}),
+        ('times_test', ['pipeline.n=3'], {'type': 'times_test', 'n': 3}),
+        ('serial', ['pipeline=times_test'], 'times_test'),
+        ('serial', ['pipeline.type=times_test'], {'type': 'times_test', 'n': 2}),
+        ('serial', ['pipeline={type: times_test}'], {'type': 'times_test', 'n': 2}),
+        (dict(type='times_test', m=2), [], 'unknown key pipeline.m'),
+        (dict(type='times_test', n=0), [], 'pipeline.n is 0'),
+        ('seriel', [], "pipeline: unknown pipeline 'seriel': did you mean 'serial'"),
+    ],
+)
+def test_plan_and_its_options_are_checked_and_completed(given: Any, overrides: list[str], want: Any) -> None:
+    if isinstance(want, str) and want != 'times_test':
+        with pytest.raises(ConfigError, match=want):
+            resolve_config(job_config('runs', pipeline=given), overrides)
+    else:
+        assert resolve_config(job_config('runs', pipeline=given), overrides).pipeline == want
 
 
 def test_registered_thing_that_is_no_run_is_refused_before_anything_is_made(
@@ -159,31 +152,21 @@ def test_registered_thing_that_is_no_run_is_refused_before_anything_is_made(
     assert not list(tmp_path.iterdir())
 
 
-def test_explained_config_has_the_new_keys() -> None:
-    rows = {row.key: row for row in explain_config(job_config('runs'))}
-    assert rows['pipeline'].value == 'serial' and rows['callbacks'].value == []
-
-
-def test_iteration_by_hand_tells_callbacks_of_the_start_once(tmp_path: Path) -> None:
+def test_job_of_a_plain_config_is_run_round_by_round_and_tells_callbacks_of_the_start_once(tmp_path: Path) -> None:
     starts: list[int] = []
 
     def on_start(job: Any) -> None:
         starts.append(job.env_step)
 
-    with SerialJob(resolve_config(job_config(tmp_path)), callbacks=[on_start]) as job:
+    config = job_config(tmp_path)
+    with SerialJob(config, callbacks=[on_start]) as job:
         assert starts == []
         job.iteration()
+        assert job.env_step == job.step_per_iteration and job.train_iter > 0 and job.n_iteration == 1
         job.iteration()
         job.finish()
-    assert starts == [0]
-
-
-def test_a_job_takes_a_plain_config_and_is_run_round_by_round(tmp_path: Path) -> None:
-    config = job_config(tmp_path)
-    with SerialJob(config) as job:
-        job.iteration()
-        assert job.env_step == job.step_per_iteration and job.train_iter > 0 and job.n_iteration == 1
         assert job.cfg == resolve_config(config)
+    assert starts == [0]
 
 
 def test_on_evaluation_is_told_of_each_and_can_stop_the_run(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Which folder a start continues in, and what torchrun's variables say."""
+"""Which start a run folder belongs to, and the variables of torchrun."""
 
 from __future__ import annotations
 
-import logging
 import os
+import shutil
 from itertools import count
 from pathlib import Path
 
@@ -11,55 +11,17 @@ import pytest
 import torch
 
 import zoo.run.launch as launch_module
-from tests.policy_envs import differing, flat, job_config, rows
+from tests.policy_envs import job_config
 from zoo.config.section import ConfigError
-from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE
 from zoo.pipeline import serial_pipeline
-from zoo.run.checkpoint.file import load_checkpoint, steps_of
+from zoo.run.checkpoint.file import steps_of
 from zoo.run.config import resolve_config
 from zoo.run.launch import FILE, Launch, continued, launched
 
 
 def _steps(folder: Path) -> list[int]:
     return list(steps_of(folder / 'checkpoints'))
-
-
-def test_run_dir_makes_the_run_in_that_folder_and_continues_it(tmp_path: Path) -> None:
-    folder = tmp_path / 'a' / 'b'
-    first = serial_pipeline(job_config(tmp_path), run_dir=folder)
-    assert first.run_dir == folder and _steps(folder) == [256]
-    second = serial_pipeline(job_config(tmp_path, max_env_step=512), run_dir=folder)
-    assert second.run_dir == folder and second.env_step == 512
-    steps = [row['env_step'] for row in rows(folder) if 'learn/train_iter' in row]
-    assert steps == [64 * i for i in range(1, 9)]  # 4 envs x 16 steps each
-    assert [path.name for path in tmp_path.iterdir()] == ['a']  # nothing in logger.root
-
-
-@pytest.mark.slow
-def test_run_dir_continues_as_resume_does(tmp_path: Path) -> None:
-    for name in ('a', 'b'):
-        serial_pipeline(job_config(tmp_path), run_dir=tmp_path / name)
-    longer = job_config(tmp_path, max_env_step=512)
-    by_run = serial_pipeline(longer, run_dir=tmp_path / 'a')
-    by_resume = serial_pipeline(longer, resume=tmp_path / 'b')
-    states = [flat(load_checkpoint(run.run_dir).state['policy']) for run in (by_run, by_resume)]
-    assert not differing(*states)
-
-
-def test_run_dir_of_a_finished_run_says_that_nothing_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'run')
-    again = serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'run')
-    assert again.env_step == 256
-    assert 'nothing is left to train' in caplog.text
-
-
-def test_run_dir_says_what_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'run')
-    other = job_config(tmp_path, max_env_step=320, checkpoint=dict(keep_last=2))
-    serial_pipeline(other, run_dir=tmp_path / 'run')
-    assert 'max_env_step 256 -> 320, checkpoint.keep_last 3 -> 2' in caplog.text
 
 
 def test_run_dir_whose_newest_checkpoint_is_damaged_continues_from_the_one_before(
@@ -75,25 +37,13 @@ def test_run_dir_whose_newest_checkpoint_is_damaged_continues_from_the_one_befor
     assert 'resuming at env step 192' in caplog.text
 
 
-def test_run_dir_without_a_config_continues_the_run_in_it(tmp_path: Path) -> None:
-    serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'run')
-    result = serial_pipeline(run_dir=tmp_path / 'run', max_env_step=320, trust=True)
-    assert (result.run_dir, result.env_step) == (tmp_path / 'run', 320)
-
-
-def test_run_dir_and_resume_together_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match='got both resume and run_dir'):
-        serial_pipeline(job_config(tmp_path), run_dir=tmp_path, resume=tmp_path)
-
-
-def test_restart_finds_the_folder_of_its_own_start(tmp_path: Path) -> None:
-    config = job_config(tmp_path)
-    ours, other = (serial_pipeline(config).run_dir for _ in range(2))
-    for folder, name in ((ours, 'mine'), (other, 'of another start')):
+def test_restart_finds_the_folder_of_its_own_start(tmp_path: Path, finished: Path) -> None:
+    other = shutil.copytree(finished, finished.with_name(f'{finished.name}_2'))
+    for folder, name in ((finished, 'mine'), (other, 'of another start')):
         (folder / FILE).write_text(name + '\n')
-    cfg = resolve_config(config)
+    cfg = resolve_config(job_config(tmp_path))
     folder, checkpoint = continued(Launch(ALONE, 'mine', 1), cfg, None)
-    assert folder is not None and folder.resolve() == ours.resolve()
+    assert folder is not None and folder.resolve() == finished.resolve()
     assert checkpoint is not None and checkpoint.meta['env_step'] == 256
     assert continued(Launch(ALONE, 'mine', 0), cfg, None) == (None, None)  # not a restart
     assert continued(Launch(ALONE, 'a third', 1), cfg, None) == (None, None)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.policy_envs import job_config
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import load_checkpoint
@@ -15,14 +14,15 @@ from zoo.run.checkpoint.file import CheckpointError
 from zoo.tools.cli.command import main
 
 
-def run_in(folder: Path) -> Path:
-    """A run that has ended."""
-    return serial_pipeline(job_config(folder, 'CartPole-v1', policy={'eval': {'n_episode': 1}})).run_dir
+def files(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    return {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.rglob('*') if file.is_file()}
 
 
 @pytest.mark.parametrize('name', ['checkpoints', 'tb', 'videos', 'wandb', 'trace.json', 'profile.txt', 'metrics.jsonl'])
-def test_run_folder_with_a_link_is_not_continued_and_nothing_is_changed_elsewhere(tmp_path: Path, name: str) -> None:
-    run, elsewhere = run_in(tmp_path), tmp_path / 'elsewhere' / name
+def test_run_folder_with_a_link_is_not_continued_and_nothing_is_changed_elsewhere(
+    tmp_path: Path, finished: Path, name: str
+) -> None:
+    run, elsewhere = finished, tmp_path / 'elsewhere' / name
     elsewhere.parent.mkdir()
     if (run / name).exists():
         (run / name).rename(elsewhere)
@@ -32,66 +32,61 @@ def test_run_folder_with_a_link_is_not_continued_and_nothing_is_changed_elsewher
         for victim in ('step_000000001.safetensors', 'other.tmp'):
             (elsewhere / victim).write_text('precious')
     (run / name).symlink_to(elsewhere)
-    before = {
-        file: (file.read_bytes(), file.stat().st_mtime_ns) for file in elsewhere.parent.rglob('*') if file.is_file()
-    }
+    before = files(elsewhere.parent)
     for place in ({'resume': run}, {'run_dir': run}):
         with pytest.raises(UserError, match=f"the run folder .* has '{name}', which is a link, a pipe or a device"):
             serial_pipeline(**place, max_env_step=320)
-    after = {
-        file: (file.read_bytes(), file.stat().st_mtime_ns) for file in elsewhere.parent.rglob('*') if file.is_file()
-    }
-    assert after == before
+    assert files(elsewhere.parent) == before
 
 
 @pytest.mark.parametrize('name', ['result.json', 'profile.txt', 'run.lock'])
-def test_run_folder_with_a_pipe_is_not_continued(tmp_path: Path, name: str) -> None:
-    run = run_in(tmp_path)
-    (run / name).unlink(missing_ok=True)
-    os.mkfifo(run / name)
+def test_run_folder_with_a_pipe_is_not_continued(finished: Path, name: str) -> None:
+    (finished / name).unlink(missing_ok=True)
+    os.mkfifo(finished / name)
     with pytest.raises(UserError, match=f"has '{name}', which is a link, a pipe or a device"):
-        serial_pipeline(resume=run, max_env_step=320)
+        serial_pipeline(resume=finished, max_env_step=320)
 
 
-@pytest.mark.parametrize('name', ['metrics.jsonl', 'result.json', 'run.lock'])
-@pytest.mark.parametrize('kind', ['pipe', 'zeros', 'a long line'])
+KINDS = ['pipe', 'zeros', 'a long line']
+
+
+@pytest.mark.parametrize('first', range(3))
 def test_commands_that_read_a_run_end_whatever_its_files_are(
-    tmp_path: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, finished: Path, first: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip('matplotlib')  # zoo report
-    run = run_in(tmp_path)
-    (run / name).unlink(missing_ok=True)
-    if kind == 'pipe':
-        os.mkfifo(run / name)
-    elif kind == 'zeros':
-        (run / name).symlink_to('/dev/zero')
-    else:
-        with open(run / name, 'wb') as file:
-            file.truncate(1 << 36)  # 64 GB of zeros, which take no room
+    for i, name in enumerate(['metrics.jsonl', 'result.json', 'run.lock']):  # in the three cases each is of each kind
+        (finished / name).unlink(missing_ok=True)
+        kind = KINDS[(first + i) % 3]
+        if kind == 'pipe':
+            os.mkfifo(finished / name)
+        elif kind == 'zeros':
+            (finished / name).symlink_to('/dev/zero')
+        else:
+            with open(finished / name, 'wb') as file:
+                file.truncate(1 << 36)  # 64 GB of zeros, which take no room
     assert main(['runs', str(tmp_path), '--json']) == 0
-    assert main(['report', str(run), '-o', str(tmp_path / 'report.html')]) == 0
-    assert run.name in capsys.readouterr().out
+    assert main(['report', str(finished), '-o', str(tmp_path / 'report.html')]) == 0
+    assert finished.name in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('where', ['checkpoints/step_000000001.safetensors', 'checkpoints/best.safetensors'])
-def test_checkpoint_of_a_run_that_is_a_link_is_not_read(tmp_path: Path, where: str) -> None:
-    run = run_in(tmp_path)
-    newest = max((run / 'checkpoints').glob('step_*'))
+def test_checkpoint_of_a_run_that_is_a_link_is_not_read(tmp_path: Path, finished: Path, where: str) -> None:
+    newest = max((finished / 'checkpoints').glob('step_*'))
     kept = newest.rename(tmp_path / 'kept.safetensors')
-    (run / where).unlink(missing_ok=True)
-    (run / where).symlink_to(kept)
+    (finished / where).unlink(missing_ok=True)
+    (finished / where).symlink_to(kept)
     assert load_checkpoint(kept).meta['env_step'] > 0  # the file itself is one
     with pytest.raises(CheckpointError, match='is a link; pass a run folder or a .safetensors file of it'):
-        load_checkpoint(run / where)
+        load_checkpoint(finished / where)
 
 
 @pytest.mark.parametrize('line', ['[' * 100_000, '{"env_step": 1' + '0' * 400 + '}', '{"env_step": null}', '[1]'])
-def test_resume_ends_the_log_at_a_line_that_is_none_of_it(tmp_path: Path, line: str) -> None:
-    run = run_in(tmp_path)
-    log = run / 'metrics.jsonl'
+def test_resume_ends_the_log_at_a_line_that_is_none_of_it(finished: Path, line: str) -> None:
+    log = finished / 'metrics.jsonl'
     whole = log.read_text()
     log.write_text(f'{whole}{line}\n{whole}')
-    serial_pipeline(resume=run, max_env_step=320, overrides=['logger.sinks=[csv]'])
+    serial_pipeline(resume=finished, max_env_step=320, overrides=['logger.sinks=[csv]'])
     after = log.read_text()
     assert after.startswith(whole) and line not in after
-    assert (run / 'progress.csv').read_text().count('\n') == after.count('\n') + 1
+    assert (finished / 'progress.csv').read_text().count('\n') == after.count('\n') + 1

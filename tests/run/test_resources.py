@@ -137,9 +137,10 @@ def test_network_of_more_than_memory_is_refused_before_it_is_built(change: str) 
 
 
 @pytest.mark.long
-def test_policy_is_built_without_loading_the_compiler() -> None:
+def test_run_is_built_without_importing_what_it_does_not_need() -> None:
     code = (
-        'import sys\nfrom zoo.run.config import resolve_config\nfrom zoo.run.job import SerialJob\n'
+        'import sys\nimport zoo.run.log.logger\nassert not {"tensorboardX", "rich"} & set(sys.modules)\n'
+        'from zoo.run.job import SerialJob\nfrom zoo.run.config import resolve_config\n'
         'cfg = resolve_config("cartpole_ppo", ["logger.tensorboard=false"])\n'
         'SerialJob(cfg).close()\nassert "torch._dynamo" not in sys.modules'
     )

@@ -2,18 +2,26 @@
 
 import json
 import os
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.policy_envs import job_config
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
 from zoo.run.observers.callbacks import CallbackError
 from zoo.run.result import ResultFile, command, commit
 
-SHORT = ['max_env_step=2_048', 'policy.eval.n_episode=1', 'logger.tensorboard=false', 'logger.console=off']
+
+@pytest.fixture
+def cfg(tmp_path: Path) -> Any:
+    """Of a run of two rounds."""
+    return resolve_config(job_config(tmp_path, max_env_step=128))
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -21,58 +29,18 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def test_run_that_ends_says_done_with_its_numbers(tmp_path: Path) -> None:
-    result = serial_pipeline('cartpole_ppo', overrides=SHORT, run_dir=tmp_path / 'a')
-    found = read(tmp_path / 'a')
+    result = serial_pipeline(job_config(tmp_path))
+    found = read(result.run_dir)
     assert found['state'] == 'done' and found['stop_reason'] == '' and 'error' not in found
     assert (found['env_step'], found['last_return']) == (result.env_step, result.last_return)
     assert set(found['versions']) >= {'zoo', 'python', 'torch'} and found['machine']['cpu']
     assert found['threads'].keys() == {'collect', 'learn', 'evaluate'} and min(found['threads'].values()) >= 1
     assert found['seconds'].keys() == {'env', 'act', 'sample', 'learn', 'evaluate', 'log'}
-    assert (
-        0 < found['seconds']['evaluate'] < sum(found['seconds'].values()) <= result.wall_s
-    )  # the only evaluation is the last
+    evaluate_s, all_s = found['seconds']['evaluate'], sum(found['seconds'].values())
+    assert 0 < evaluate_s < all_s <= result.wall_s  # the only evaluation is the last
 
 
-def test_run_says_running_until_it_ends_and_stopped_if_left(tmp_path: Path) -> None:
-    cfg = resolve_config('cartpole_ppo', [*SHORT, f'logger.root={tmp_path}'])
-    with SerialJob(cfg) as job:
-        assert read(job.run_dir)['state'] == 'running'
-        job.iteration()
-    assert read(job.run_dir)['state'] == 'stopped' and read(job.run_dir)['train_iter'] == job.train_iter
-
-
-def test_run_that_reached_its_length_says_done_however_it_is_left(tmp_path: Path) -> None:
-    cfg = resolve_config('cartpole_ppo', [*SHORT, f'logger.root={tmp_path}'])
-    with SerialJob(cfg) as job:
-        while not job.done:
-            job.iteration()
-    assert read(job.run_dir)['state'] == 'done' and read(job.run_dir)['train_iter'] == job.train_iter
-    by_hand = SerialJob(cfg)
-    while not by_hand.done:
-        by_hand.iteration()
-    by_hand.finish(evaluate=False)
-    by_hand.close()
-    found = read(by_hand.run_dir)
-    assert found['state'] == 'done' and found['env_step'] == by_hand.env_step and found['last_return'] is None
-
-
-def test_job_closed_by_hand_says_stopped_and_signalled_too(tmp_path: Path) -> None:
-    cfg = resolve_config('cartpole_ppo', [*SHORT, f'logger.root={tmp_path}'])
-    job = SerialJob(cfg)
-    job.iteration()
-    job.close()
-    job.close()
-    assert read(job.run_dir)['state'] == 'stopped' and read(job.run_dir)['env_step'] == job.env_step > 0
-    with SerialJob(cfg) as job:
-        job.stop_requested = lambda: True  # as the pipeline sets it
-        while not job.done:
-            job.iteration()
-        job.finish(evaluate=False)
-    assert read(job.run_dir)['state'] == 'stopped'
-
-
-def test_last_finish_counts(tmp_path: Path) -> None:
-    cfg = resolve_config('cartpole_ppo', [*SHORT, f'logger.root={tmp_path}'])
+def test_last_finish_counts(cfg: Any) -> None:
     with SerialJob(cfg) as job:
         job.iteration()
         job.finish()
@@ -87,40 +55,77 @@ def test_last_finish_counts(tmp_path: Path) -> None:
     assert read(job.run_dir) == second
 
 
-def test_run_that_fails_after_a_finish_says_failed(tmp_path: Path) -> None:
-    cfg = resolve_config('cartpole_ppo', [*SHORT, f'logger.root={tmp_path}'])
-    with pytest.raises(ZeroDivisionError), SerialJob(cfg) as job:
-        job.iteration()
-        job.finish()
-        job.iteration()
-        raise ZeroDivisionError('by hand')
-    assert read(job.run_dir)['state'] == 'failed' and read(job.run_dir)['env_step'] == job.env_step
+def test_run_that_cannot_begin_says_failed(cfg: Any, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        FailsAtStart(cfg)
+    found = read(next(tmp_path.glob('*/*')))
+    assert (found['state'], found['error']) == ('failed', 'ZeroDivisionError: at the start')
 
 
-def test_run_that_goes_on_after_a_finish_and_fails_at_once_says_failed(tmp_path: Path) -> None:
-    class Fails:
-        def on_rollout(self, job: Any, rollout: Any) -> None:
-            if job.train_iter:
-                raise ValueError('mine')
+def fails_later(job: Any, rollout: Any) -> None:
+    if job.train_iter:
+        raise ValueError('mine')
 
-    cfg = resolve_config('cartpole_ppo', [*SHORT, f'logger.root={tmp_path}'])
-    with pytest.raises(CallbackError, match='mine'), SerialJob(cfg, callbacks=[Fails()]) as job:
-        job.iteration()
+
+# what happens in the block of the job, and the state and the error afterwards; the length is 2 rounds
+ENDS: dict[str, tuple[Callable[[SerialJob], Any], str, str]] = {
+    'left after a round': (lambda job: job.iteration(), 'stopped', ''),
+    'left after its length': (lambda job: (job.iteration(), job.iteration()), 'done', ''),
+    'a signal': (lambda job: (setattr(job, 'stop_requested', lambda: True), job.finish(evaluate=False)), 'stopped', ''),
+    'Ctrl-C': (lambda job: raising(KeyboardInterrupt()), 'stopped', ''),
+    'an error': (lambda job: raising(ZeroDivisionError('by hand')), 'failed', 'ZeroDivisionError: by hand'),
+    'an error after a round beyond a finish': (
+        lambda job: (job.iteration(), job.finish(), job.iteration(), raising(ZeroDivisionError('late'))),
+        'failed',
+        'ZeroDivisionError: late',
+    ),
+    'an error in the round beyond a finish': (
+        lambda job: (job.iteration(), job.finish(evaluate=False), job.iteration()),
+        'failed',
+        'mine',
+    ),
+}
+
+
+def raising(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize('how', ENDS)
+def test_state_of_a_run_at_its_end(how: str, cfg: Any) -> None:
+    act, state, error = ENDS[how]
+    callbacks = [SimpleNamespace(on_rollout=fails_later)] if 'in the round' in how else []
+    with suppress(ZeroDivisionError, KeyboardInterrupt, CallbackError), SerialJob(cfg, callbacks=callbacks) as job:
+        assert read(job.run_dir)['state'] == 'running'
+        act(job)
+    found = read(job.run_dir)
+    assert found['state'] == state and found['train_iter'] == job.train_iter and found['env_step'] == job.env_step
+    assert error in found.get('error', '') and bool(error) == ('error' in found)
+
+
+def test_job_closed_by_hand_says_its_state_and_has_no_return(cfg: Any) -> None:
+    job = SerialJob(cfg)
+    job.iteration()
+    job.close()
+    job.close()
+    assert read(job.run_dir)['state'] == 'stopped' and read(job.run_dir)['env_step'] == job.env_step > 0
+    with closing(SerialJob(cfg)) as job:
+        while not job.done:
+            job.iteration()
         job.finish(evaluate=False)
-        job.iteration()
-    assert read(job.run_dir)['state'] == 'failed' and 'mine' in read(job.run_dir)['error']
+    assert read(job.run_dir)['state'] == 'done' and read(job.run_dir)['last_return'] is None
 
 
-@pytest.mark.slow
 def test_run_that_is_done_keeps_its_end_where_the_same_command_finds_nothing_to_do(tmp_path: Path) -> None:
-    serial_pipeline('cartpole_ppo', overrides=SHORT, run_dir=tmp_path / 'a')
-    files = [tmp_path / 'a' / name for name in ('result.json', 'config.yaml')]
+    config = job_config(tmp_path)
+    folder = serial_pipeline(config, run_dir=tmp_path / 'a').run_dir
+    files = [folder / name for name in ('result.json', 'config.yaml')]
     before = [file.read_text() for file in files]
-    again = serial_pipeline('cartpole_ppo', overrides=[*SHORT, 'checkpoint.keep_last=4'], run_dir=tmp_path / 'a')
-    assert again.env_step_per_s == 0 < read(tmp_path / 'a')['env_step_per_s']
+    again = serial_pipeline(config, overrides=['checkpoint.keep_last=4'], run_dir=folder)
+    assert again.env_step_per_s == 0 < read(folder)['env_step_per_s']
     assert [file.read_text() for file in files] == before
-    longer = serial_pipeline('cartpole_ppo', overrides=[*SHORT, 'max_env_step=4_096'], run_dir=tmp_path / 'a')
-    assert read(tmp_path / 'a')['env_step'] == longer.env_step > 2_048
+    longer = serial_pipeline(config, overrides=['max_env_step=512'], run_dir=folder)
+    assert read(folder)['env_step'] == longer.env_step == 512
 
 
 def test_times_of_processes_add_up_and_one_that_was_killed_is_counted(tmp_path: Path) -> None:
@@ -136,25 +141,6 @@ def test_times_of_processes_add_up_and_one_that_was_killed_is_counted(tmp_path: 
     file.end('done', {'seconds': {'env': 2.0, 'log': 0.5}, 'timed_s': 4.0})
     found = read(tmp_path)
     assert (found['seconds'], found['timed_s'], found['n_killed']) == ({'env': 3.0, 'learn': 3.0, 'log': 0.5}, 9.0, 1)
-
-
-def test_run_that_raises_says_failed_and_why(tmp_path: Path) -> None:
-    cfg = resolve_config('cartpole_ppo', [*SHORT, f'logger.root={tmp_path}'])
-    with pytest.raises(ZeroDivisionError), SerialJob(cfg) as job:
-        raise ZeroDivisionError('by hand')
-    found = read(job.run_dir)
-    assert found['state'] == 'failed' and found['error'] == 'ZeroDivisionError: by hand'
-
-
-def test_run_that_cannot_begin_says_failed_and_one_by_hand_stopped(tmp_path: Path) -> None:
-    cfg = resolve_config('cartpole_ppo', [*SHORT, f'logger.root={tmp_path}'])
-    with pytest.raises(ZeroDivisionError):
-        FailsAtStart(cfg)
-    folder = next(tmp_path.glob('*/*'))
-    assert read(folder)['state'] == 'failed' and read(folder)['error'] == 'ZeroDivisionError: at the start'
-    with pytest.raises(KeyboardInterrupt), SerialJob(cfg) as job:
-        raise KeyboardInterrupt
-    assert read(job.run_dir)['state'] == 'stopped' and 'error' not in read(job.run_dir)
 
 
 class FailsAtStart(SerialJob):

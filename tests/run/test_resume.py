@@ -32,28 +32,22 @@ def test_resume_says_which_values_differ_once(tmp_path: Path, caplog: pytest.Log
     )
 
 
-def test_resume_without_changes_lists_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first = serial_pipeline(job_config(tmp_path))
-    messages = resumed(caplog, first.run_dir)
-    assert messages == [
-        'nothing is left to train: the run has 256 env steps, a rollout 64, and max_env_step is 256; raise that'
+@pytest.mark.parametrize(
+    ('limit', 'changed'), [(256, []), (128, ['changed since it was saved: max_env_step 256 -> 128'])]
+)
+def test_resume_of_a_run_that_is_long_enough_says_that_nothing_is_left(
+    finished: Path, caplog: pytest.LogCaptureFixture, limit: int, changed: list[str]
+) -> None:
+    assert resumed(caplog, finished, max_env_step=limit) == [
+        *changed,
+        f'nothing is left to train: the run has 256 env steps, a rollout 64, and max_env_step is {limit}; raise that',
     ]
 
 
-def test_resume_to_fewer_env_steps_says_that_nothing_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first = serial_pipeline(job_config(tmp_path))
-    messages = resumed(caplog, first.run_dir, max_env_step=128)
-    assert messages == [
-        'changed since it was saved: max_env_step 256 -> 128',
-        'nothing is left to train: the run has 256 env steps, a rollout 64, and max_env_step is 128; raise that',
-    ]
-
-
-def test_resume_with_many_changes_cuts_the_list(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first = serial_pipeline(job_config(tmp_path))
+def test_resume_with_many_changes_cuts_the_list(finished: Path, caplog: pytest.LogCaptureFixture) -> None:
     keys = ['learning_rate', 'clip_ratio', 'value_weight', 'entropy_weight', 'grad_clip', 'adam_eps']
     learn = [f'policy.learn.{key}=0.123' for key in keys]
     learn += ['policy.collect.gae_lambda=0.9', 'policy.collect.discount_factor=0.9']
     others = ['policy.eval.n_episode=3', 'env.step_timeout=7', 'checkpoint.keep_last=7', 'checkpoint.freq=77']
-    (message,) = resumed(caplog, first.run_dir, *learn, *others, max_env_step=320)
+    (message,) = resumed(caplog, finished, *learn, *others, max_env_step=320)
     assert message.count(' -> ') == 10 and message.endswith(' and 3 more') and len(message) < 1000

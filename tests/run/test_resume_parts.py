@@ -31,9 +31,9 @@ def config(root: Path, kind: str = 'ppo', **learn: Any) -> dict[str, Any]:
     return cfg
 
 
-def resumed(run_dir: Path, **learn: Any) -> Any:
+def resumed(run_dir: Path, limit: int = 192, **learn: Any) -> Any:
     overrides = [f'policy.learn.{key}={value}' for key, value in learn.items()]
-    return serial_pipeline(resume=run_dir, overrides=overrides, max_env_step=192)
+    return serial_pipeline(resume=run_dir, overrides=overrides, max_env_step=limit)
 
 
 def in_yaml(value: Any) -> str:
@@ -43,12 +43,11 @@ def in_yaml(value: Any) -> str:
 
 
 @pytest.mark.parametrize('name', PARTS)
-def test_part_that_is_turned_on_begins_anew(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_part_that_is_turned_on_begins_anew(name: str, finished: Path, caplog: pytest.LogCaptureFixture) -> None:
     learn, piece = PARTS[name]
-    first = serial_pipeline(config(tmp_path))
     with caplog.at_level(logging.INFO):
-        again = resumed(first.run_dir, **{key: in_yaml(x) for key, x in learn.items()})
-    assert again.env_step == 192
+        again = resumed(finished, 320, **{key: in_yaml(x) for key, x in learn.items()})
+    assert again.env_step == 320
     (message,) = [x for x in caplog.messages if 'is not in the checkpoint: it begins anew' in x]
     assert piece in message
 
@@ -72,7 +71,7 @@ def test_other_rule_is_refused_by_its_key(was: str, now: str, tmp_path: Path) ->
         resumed(first.run_dir, optimizer=now)
 
 
-@pytest.mark.parametrize(('was', 'now'), [('adam', 'adamw'), ('adamw', 'adam')])
+@pytest.mark.parametrize(('was', 'now'), [('adam', 'adamw')])
 def test_rule_with_the_same_moments_takes_them_over(was: str, now: str, tmp_path: Path) -> None:
     first = serial_pipeline(config(tmp_path, optimizer=was))
     again = resumed(first.run_dir, optimizer=now)
@@ -90,11 +89,10 @@ def test_value_loss_with_another_network_is_refused_by_its_key(was: str, now: st
         resumed(first.run_dir, value_loss=now)
 
 
-def test_other_model_is_not_blamed_on_the_optimizer(tmp_path: Path) -> None:
-    first = serial_pipeline(config(tmp_path))
+def test_other_model_is_not_blamed_on_the_optimizer(finished: Path) -> None:
     overrides = ['policy.model.hidden_sizes=[9]', 'policy.learn.optimizer=adamw']
     with pytest.raises(CheckpointError, match='use the config that it was saved with'):
-        serial_pipeline(resume=first.run_dir, overrides=overrides)
+        serial_pipeline(resume=finished, overrides=overrides)
 
 
 def test_other_intrinsic_network_is_refused_by_its_key(tmp_path: Path) -> None:
@@ -139,8 +137,8 @@ def test_value_weight_of_a_new_run_stays(tmp_path: Path) -> None:
     assert load_checkpoint(run.run_dir).meta['config']['policy']['learn']['value_weight'] == 0.5
 
 
-def test_old_value_weight_of_ppo_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = old(serial_pipeline(config(tmp_path)).run_dir, monkeypatch, {}, value_weight=0.5)
+def test_old_value_weight_of_ppo_stays(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = old(finished, monkeypatch, {}, value_weight=0.5)
     assert load_checkpoint(path).meta['config']['policy']['learn']['value_weight'] == 0.5
 
 

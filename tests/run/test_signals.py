@@ -15,17 +15,13 @@ import gymnasium
 import pytest
 
 from tests.envs import LimitEnv, LimitVectorEnv
-from tests.forked import run_python
 from tests.policy_envs import job_config
-from tests.run.processes import run_zoo
-from zoo.config.yaml_io import save_yaml
+from tests.run.processes import config_file, run_zoo
 from zoo.env import EnvConfig, EnvError, check_env, make_vector_env
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import load_checkpoint
-from zoo.run.config import resolve_config
 from zoo.worker.env_watch import watch_calls
 
-ROOT = Path(__file__).parents[2]
 THIS = f'{__file__}:'
 
 
@@ -135,10 +131,10 @@ gymnasium.register('HangingVector-v0', entry_point=LimitEnv, vector_entry_point=
 
 
 class SlowEnv(LimitEnv):
-    """LimitEnv that takes 0.15 s for a reset, and for each tenth step."""
+    """LimitEnv that takes 0.1 s for a reset."""
 
     def reset(self, **kwargs: Any) -> Any:
-        time.sleep(0.15)
+        time.sleep(0.1)
         return super().reset(**kwargs)
 
 
@@ -181,10 +177,10 @@ def test_check_of_an_env_that_hangs_ends(tmp_path: Path) -> None:
         serial_pipeline(job_config(tmp_path, HangingEnv, env=env))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_many_slow_calls_are_no_hang(tmp_path: Path) -> None:
-    """8 resets of 0.15 s each in one reset of the vector, and again after each episode, with 1 s for a call."""
-    env = dict(step_timeout=1.0, vectorization='sync', collector_env_num=8, evaluator_env_num=1)
+    """8 resets of 0.1 s each in one reset of the vector, and again after each episode, with 0.5 s for a call."""
+    env = dict(step_timeout=0.5, vectorization='sync', collector_env_num=8, evaluator_env_num=1)
     assert serial_pipeline(job_config(tmp_path, SlowEnv, env=env, max_env_step=128)).env_step == 128
 
 
@@ -251,12 +247,11 @@ def test_watch_calls_leaves_ctrl_c_to_the_handler_of_the_caller() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize('how', ['python', 'c'])
 def test_zoo_check_env_of_an_env_that_hangs_exits_1(tmp_path: Path, how: str) -> None:
+    """A problem of the report; or, of a call that cannot be interrupted, the end of the process."""
     done = run_zoo('check-env', f'tests.run.test_signals:hangs_in_{how}', '--import', _impatient(tmp_path))
     assert done.returncode == 1, done.stderr
-    said = (
-        done.stdout + done.stderr
-    )  # a problem of the report; of a call that cannot be interrupted, the end of the process
-    assert f"hangs_in_{how}', index 0, in its check: no answer within 1 s, at {THIS}" in said
+    said = done.stdout + done.stderr
+    assert f"hangs_in_{how}', index 0, in its check: no answer within 0.5 s, at {THIS}" in said
     assert 'Traceback' not in said and said.count('no answer') == 1
     assert ('It cannot be interrupted' in said) == (how == 'c')
 
@@ -268,35 +263,36 @@ def test_ctrl_c_ends_zoo_check_env_at_once() -> None:
 
 @pytest.mark.long
 def test_zoo_eval_of_an_env_that_hangs_exits_1(tmp_path: Path) -> None:
-    env = dict(kwargs={'call': 'step', 'at': 3, 'index': 1}, step_timeout=1.0, vectorization='sync')
+    env = dict(kwargs={'call': 'step', 'at': 3, 'index': 1}, step_timeout=0.5, vectorization='sync')
     HangingEnv.n_made = 100  # so none hangs in the training
     result = serial_pipeline(job_config(tmp_path, hanging_env, env=env, max_env_step=64))
     done = run_zoo('eval', result.run_dir, '--import', 'tests.run.test_signals')
     assert done.returncode == 1, done.stderr
-    assert f"HangingEnv', index 1, step 3: no answer within 1 s, at {THIS}" in done.stderr
+    assert f"HangingEnv', index 1, step 3: no answer within 0.5 s, at {THIS}" in done.stderr
     assert 'Traceback' not in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def _impatient(folder: Path) -> Path:
-    """A module for `--import` that makes 1 s the default of env.step_timeout."""
+    """A module for `--import` that makes 0.5 s the default of env.step_timeout."""
     path = folder / 'impatient.py'
     path.write_text(
         'from zoo.env import EnvConfig\n'
-        "EnvConfig.model_fields['step_timeout'].default = 1.0\n"
+        "EnvConfig.model_fields['step_timeout'].default = 0.5\n"
         'EnvConfig.model_rebuild(force=True)\n'
     )
     return path
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('how', ['python', 'stubborn', 'c'])
+@pytest.mark.parametrize('how', ['stubborn', 'c'])
 def test_process_ends_with_1_and_its_state_saved(tmp_path: Path, how: str) -> None:
     """Even if the env takes no exception, or sleeps in C code that no signal reaches."""
-    env = dict(kwargs={'call': 'step', 'at': 40, 'how': how}, step_timeout=1.0, vectorization='sync')
-    cfg = job_config(tmp_path, 'tests.run.test_signals:hanging_env', env=env, checkpoint=dict(freq=10**6))
-    save_yaml(resolve_config(cfg), tmp_path / 'config.yaml')
-    done = run_python('-m', 'zoo', 'train', tmp_path / 'config.yaml', cwd=ROOT, PYTHONPATH=str(ROOT))
+    env = dict(kwargs={'call': 'step', 'at': 40, 'how': how}, step_timeout=0.5, vectorization='sync')
+    sections = dict(env=env, checkpoint=dict(freq=10**6))
+    done = run_zoo(
+        'train', config_file(tmp_path / 'a.yaml', tmp_path, 'tests.run.test_signals:hanging_env', **sections)
+    )
     assert done.returncode == 1, done.stderr
-    assert 'index 0, step 40: no answer within 1 s, at' in done.stderr and 'Traceback' not in done.stderr
+    assert 'index 0, step 40: no answer within 0.5 s, at' in done.stderr and 'Traceback' not in done.stderr
     (run_dir,) = (tmp_path / 'run').iterdir()
     assert load_checkpoint(run_dir).meta['env_step'] == 128  # 4 envs, two rollouts of 16 steps

@@ -19,6 +19,8 @@ import safetensors.torch
 import torch
 
 import zoo.run.checkpoint.file
+from tests.forked import run_python
+from tests.run.processes import ROOT, environment, small_disk, small_files
 from zoo.run.base_config import CheckpointConfig
 from zoo.run.checkpoint.file import DTYPES, CheckpointError, fit_state, load_checkpoint, save_checkpoint
 from zoo.run.checkpoint.manager import CheckpointManager, SaveError
@@ -48,16 +50,6 @@ def assert_equal(got: Any, want: Any) -> None:
         assert torch.equal(got.reshape(-1).view(torch.uint8), want.contiguous().reshape(-1).view(torch.uint8))
     else:
         assert got == want
-
-
-def run_script(script: str, *args: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, '-c', script, *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, 'PYTHONPATH': str(Path(zoo.__file__).parents[1])},
-    )
 
 
 # --- what is saved comes back ---
@@ -97,35 +89,6 @@ def test_round_trip_views_tied_and_strided_tensors_stored_in_full(tmp_path: Path
         assert torch.equal(got[name], tensor.detach()), name
     got['first'].zero_()
     assert torch.equal(got['tied'], weight.detach())  # nothing loaded shares memory
-
-
-def test_round_trip_module_and_adam_continues_bit_equal(tmp_path: Path) -> None:
-    def train(net: torch.nn.Module, optimizer: torch.optim.Optimizer, n: int) -> None:
-        for _ in range(n):
-            optimizer.zero_grad()
-            net(torch.ones(1, 3)).square().sum().backward()
-            optimizer.step()
-
-    torch.manual_seed(0)
-    net = torch.nn.Linear(3, 2)
-    adam = torch.optim.Adam(net.parameters(), lr=0.1)
-    train(net, adam, 3)
-    moments = {str(i): moment for i, moment in adam.state_dict()['state'].items()}
-    save_checkpoint(tmp_path / 'c', {'net': net.state_dict(), 'adam': moments}, {})
-    train(net, adam, 3)
-
-    state = load_checkpoint(tmp_path / 'c').state
-    other = torch.nn.Linear(3, 2)
-    other.load_state_dict(state['net'])
-    other_adam = torch.optim.Adam(other.parameters(), lr=0.1)
-    other_adam.load_state_dict(
-        {
-            'state': {int(i): moment for i, moment in state['adam'].items()},
-            'param_groups': other_adam.state_dict()['param_groups'],
-        }
-    )
-    train(other, other_adam, 3)
-    assert torch.equal(other.weight, net.weight) and torch.equal(other.bias, net.bias)
 
 
 def test_save_file_is_read_by_safetensors_itself(saved: Path) -> None:
@@ -420,10 +383,11 @@ manager.save(int(sys.argv[3]), {'a': torch.zeros(1000), 'b': second}, {})
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(('point', 'step'), [('data', 100), ('sync', 200), ('rename', 100)])
 def test_save_killed_at_a_point_leaves_older_checkpoint(tmp_path: Path, point: str, step: int) -> None:
-    result = run_script(KILLED_SAVE, tmp_path, point, step)
+    (tmp_path / 'killed.py').write_text(KILLED_SAVE)
+    result = run_python(tmp_path / 'killed.py', tmp_path, point, step, PYTHONPATH=str(ROOT))
     assert result.returncode == -signal.SIGKILL, result.stderr
     assert any(name.endswith('.tmp') for name in names(tmp_path))  # it was in the middle
     assert torch.equal(load_checkpoint(tmp_path).state['a'], torch.ones(1000))
@@ -435,78 +399,40 @@ ENDLESS_SAVES = """
 import sys, torch
 from zoo.run.checkpoint.file import save_checkpoint
 for n in range(1_000_000):
-    save_checkpoint(sys.argv[1], {'w': torch.full((4_000_000,), float(n))}, {'n': n})
+    save_checkpoint(sys.argv[1], {'w': torch.full((1_000_000,), float(n))}, {'n': n})
+    if n == 0:
+        print('begun', flush=True)
 """
 
 
 @pytest.mark.long
-def test_save_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / 'best.safetensors'
-    for delay in (0.0, 0.013, 0.031):
-        path.unlink(missing_ok=True)
-        child = subprocess.Popen(
-            [sys.executable, '-c', ENDLESS_SAVES, str(path)],
-            env={**os.environ, 'PYTHONPATH': str(Path(zoo.__file__).parents[1])},
-        )
-        while not path.exists():
-            assert child.poll() is None
-            time.sleep(0.001)
-        time.sleep(delay)
-        child.kill()
-        child.wait()
-        got = load_checkpoint(path)
-        assert torch.equal(got.state['w'], torch.full((4_000_000,), float(got.meta['n'])))
+def test_save_stopped_or_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    path, command = tmp_path / 'best.safetensors', [sys.executable, '-c', ENDLESS_SAVES]
+    with subprocess.Popen([*command, str(path)], env=environment(), stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdout.readline() == 'begun\n'
+        for delay in (0.0, 0.013, 0.031, 0.005, 0.017):
+            time.sleep(delay)
+            child.send_signal(signal.SIGSTOP if delay != 0.017 else signal.SIGKILL)
+            got = load_checkpoint(path)
+            assert torch.equal(got.state['w'], torch.full((1_000_000,), float(got.meta['n'])))
+            child.send_signal(signal.SIGCONT)
 
 
-FULL_DISK = """
-import logging, os, resource, sys, torch
-from zoo.run.base_config import CheckpointConfig
-from zoo.run.checkpoint.file import load_checkpoint
-from zoo.run.checkpoint.manager import CheckpointManager, SaveError
-if sys.argv[2] == 'limit':
-    resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
-manager = CheckpointManager(sys.argv[1], CheckpointConfig())
-assert manager.save(100, {'w': torch.ones(1000)}, {}) is not None
-before = sorted(os.listdir(sys.argv[1] + '/checkpoints'))
-for save in (manager.save, manager.save_best):
-    try:
-        save(200, {'w': torch.ones(100_000)}, {})
-    except SaveError as error:
-        print(error)
-assert sorted(os.listdir(sys.argv[1] + '/checkpoints')) == before, 'no litter'
-assert torch.equal(load_checkpoint(sys.argv[1]).state['w'], torch.ones(1000))
-assert manager.save(300, {'w': torch.ones(1000)}, {}) is not None
-"""
-
-
-def assert_full_disk_is_told_and_harms_nothing(run_dir: Path, how: str, reason: str) -> None:
-    result = run_script(FULL_DISK, run_dir, how)
-    assert (result.returncode, result.stderr) == (0, '')
-    folder = run_dir / 'checkpoints'
-    tail = f'could not be saved ({reason}); saved last was env step 100, in {folder / "step_000000100.safetensors"}'
-    assert result.stdout.splitlines() == [
-        f'checkpoint {folder / name}.safetensors {tail}' for name in ('step_000000200', 'best')
-    ]
-    assert torch.equal(load_checkpoint(folder / 'step_000000100.safetensors').state['w'], torch.ones(1000))
-
-
-@pytest.mark.long
-def test_save_over_file_size_limit_is_told_and_leaves_the_older_checkpoint(tmp_path: Path) -> None:
-    assert_full_disk_is_told_and_harms_nothing(tmp_path, 'limit', 'File too large')
-
-
-@pytest.mark.long
-def test_save_on_full_disk_is_told_and_leaves_the_older_checkpoint(tmp_path: Path) -> None:
-    try:
-        mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=96k', 'none', str(tmp_path)], capture_output=True)
-    except FileNotFoundError:
-        pytest.skip('there is no mount command')
-    if mounted.returncode:
-        pytest.skip('this user may not mount a small file system')
-    try:
-        assert_full_disk_is_told_and_harms_nothing(tmp_path, 'disk', 'No space left on device')
-    finally:
-        subprocess.run(['umount', str(tmp_path)], check=True)
+@pytest.mark.parametrize(('how', 'reason'), [('limit', 'File too large'), ('disk', 'No space left on device')])
+def test_save_without_room_is_told_and_leaves_the_older_checkpoint(tmp_path: Path, how: str, reason: str) -> None:
+    room = small_files(65_536) if how == 'limit' else small_disk(tmp_path / 'disk', '96k')
+    with room as disk:
+        run_dir = disk or tmp_path
+        manager, folder = CheckpointManager(run_dir, CheckpointConfig()), run_dir / 'checkpoints'
+        path = manager.save(100, {'w': torch.ones(1000)}, {})
+        for save, name in ((manager.save, 'step_000000200'), (manager.save_best, 'best')):
+            with pytest.raises(SaveError) as told:
+                save(200, {'w': torch.ones(100_000)}, {})
+            said = f'could not be saved ({reason}); saved last was env step 100, in {path}'
+            assert str(told.value) == f'checkpoint {folder / name}.safetensors {said}'
+        assert os.listdir(folder) == ['step_000000100.safetensors']  # no litter
+        assert torch.equal(load_checkpoint(run_dir).state['w'], torch.ones(1000))
+        assert manager.save(300, {'w': torch.ones(1000)}, {}) is not None
 
 
 def test_manager_save_folder_is_a_file_says_that_nothing_is_saved(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.envs import LimitEnv
 from tests.policy_envs import differing, job_config
-from tests.run.processes import config_file, ended, run_zoo, small_disk, start_zoo, wait_for
+from tests.run.processes import config_file, small_disk, small_files
 from zoo.env import EnvError
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import load_checkpoint
@@ -16,6 +19,7 @@ from zoo.run.checkpoint.manager import SaveError
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
 from zoo.run.result import TrainResult
+from zoo.tools.cli.command import main
 
 LIMIT = 16_000  # bytes of a file: config.yaml and the log have less, a checkpoint more
 LARGE = dict(model=dict(hidden_sizes=[64, 64]))
@@ -30,56 +34,65 @@ def temporary_files(run_dir: Path) -> list[Path]:
     return list(run_dir.rglob('*.tmp'))
 
 
-@pytest.mark.long
-def test_end_that_does_not_fit_on_the_disk_is_a_failed_run(tmp_path: Path) -> None:
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """The last line on stderr."""
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_end_that_does_not_fit_on_the_disk_is_a_failed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with small_disk(tmp_path / 'disk', '2m') as disk:
         policy = dict(model=dict(hidden_sizes=[512, 512]))  # 1 MB a network, with Adam's two means 3 MB each
-        config = config_file(tmp_path / 'config.yaml', disk, policy=policy)
-        result = run_zoo('train', config)
+        code = main(['train', str(config_file(tmp_path / 'config.yaml', disk, policy=policy))])
         run_dir = run_dir_in(disk)
-        assert (result.returncode, result.stdout) == (1, '')
-        assert result.stderr.splitlines()[-1] == (
+        assert (code, told(capsys)) == (
+            1,
             f'zoo: error: the end of the run, env step 256, is lost: checkpoint {run_dir}/checkpoints/step_000000256.'
-            'safetensors could not be saved (No space left on device); no other one is saved'
+            'safetensors could not be saved (No space left on device); no other one is saved',
         )
         assert not temporary_files(run_dir) and not list((run_dir / 'checkpoints').iterdir())
 
 
-@pytest.mark.long
-def test_end_over_the_file_size_limit_names_what_was_saved_last(tmp_path: Path) -> None:
+def test_end_over_the_file_size_limit_names_what_was_saved_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = serial_pipeline(job_config(tmp_path, max_env_step=128, policy=LARGE))
     saved = first.run_dir / 'checkpoints' / 'step_000000128.safetensors'
-    result = run_zoo(
-        'train', '--resume', first.run_dir, 'max_env_step=256', '--import', 'tests.envs', max_file_byte=LIMIT
-    )
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1] == (
+    with small_files(LIMIT):
+        assert main(['train', '--resume', str(first.run_dir), 'max_env_step=256']) == 1
+    assert told(capsys) == (
         f'zoo: error: the end of the run, env step 256, is lost: checkpoint {first.run_dir}/checkpoints/step_000000256.'
         f'safetensors could not be saved (File too large); saved last was env step 128, in {saved}'
     )
     assert load_checkpoint(first.run_dir).path == saved and not temporary_files(first.run_dir)
 
 
-@pytest.mark.long
-def test_stopped_run_that_cannot_save_exits_as_failed_not_as_stopped(tmp_path: Path) -> None:
-    policy = LARGE | dict(eval=dict(eval_freq=10**9))
-    config = config_file(tmp_path / 'config.yaml', tmp_path, max_env_step=10**9, policy=policy)
-    process = start_zoo('train', config, max_file_byte=LIMIT)
-    wait_for(lambda: [path for path in tmp_path.glob('run/*/metrics.jsonl') if path.stat().st_size], process)
-    process.send_signal(signal.SIGTERM)
-    code, stderr = ended(process)
-    assert code == 1
-    assert 'is lost: checkpoint' in stderr.splitlines()[-1] and 'continue with' not in stderr
+class StoppingEnv(LimitEnv):
+    """LimitEnv in whose third step somebody asks the process to end."""
+
+    n_step = 0
+
+    def step(self, action: Any) -> Any:
+        StoppingEnv.n_step += 1
+        if StoppingEnv.n_step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().step(action)
 
 
-@pytest.mark.long
-def test_env_error_and_failed_save_are_both_told(tmp_path: Path) -> None:
-    env = dict(kwargs={'at': 40})
-    config = config_file(tmp_path / 'config.yaml', tmp_path, 'tests.policy_envs:nan_env', env=env, policy=LARGE)
-    result = run_zoo('train', config, max_file_byte=LIMIT)
-    last = result.stderr.splitlines()[-1]
-    assert result.returncode == 1
-    assert 'could not be saved (File too large)' in last and 'it had failed: env ' in last and 'reward is nan' in last
+stopping_env = StoppingEnv
+
+
+def test_stopped_run_that_cannot_save_exits_as_failed_not_as_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    StoppingEnv.n_step = 0
+    env = dict(vectorization='sync')
+    words = config_file(
+        tmp_path / 'a.yaml', tmp_path, f'{__name__}:stopping_env', max_env_step=10**9, policy=LARGE, env=env
+    )
+    with small_files(LIMIT):
+        assert main(['train', str(words)]) == 1
+    last = told(capsys)
+    assert 'is lost: checkpoint' in last and 'continue with' not in last
 
 
 def test_save_that_fails_in_mid_run_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

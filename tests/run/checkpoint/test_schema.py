@@ -127,55 +127,40 @@ def test_commands_end_with_one_line_and_exit_2(
     assert os.listdir(tmp_path) == ['c']  # nothing was made
 
 
-@pytest.mark.parametrize('number', ['0', '-1', '1.0', 'two', '', '9' * 5_000])
-def test_format_number_that_is_none_is_said(tmp_path: Path, number: str) -> None:
-    header, tensors = parts_of((OLD / 'ppo_categorical.safetensors').read_bytes())
-    header['__metadata__']['zoo_format'] = number
-    (tmp_path / 'c').write_bytes(joined(header, tensors))
-    with pytest.raises(CheckpointError, match='but the formats are 1 to') as error:
-        load_checkpoint(tmp_path / 'c')
-    assert len(str(error.value)) < 600
-
-
-def test_metadata_of_a_text_that_is_no_object_is_said(tmp_path: Path) -> None:
-    for text in ('[]', '{', '[' * 50 + ']' * 50, '1' * 5_000, '"text"'):
-        header, tensors = parts_of((OLD / 'ppo_categorical.safetensors').read_bytes())
-        header['__metadata__']['meta'] = text
-        (tmp_path / 'c').write_bytes(joined(header, tensors))
-        with pytest.raises(CheckpointError, match='is malformed although its checksum is correct'):
-            load_checkpoint(tmp_path / 'c')
-
-
-def test_meta_of_many_levels_is_refused(tmp_path: Path) -> None:
-    header, tensors = parts_of((OLD / 'ppo_categorical.safetensors').read_bytes())
-    header['__metadata__']['meta'] = '{"a":' * 900 + '1' + '}' * 900
-    (tmp_path / 'c').write_bytes(joined(header, tensors))
-    with pytest.raises(CheckpointError, match='meta has more than 64 levels|recursion'):
-        load_checkpoint(tmp_path / 'c')
+WEIGHT = 'policy/model/actor_encoder.layers.0.weight'
+MALFORMED = 'is malformed although its checksum is correct'
 
 
 @pytest.mark.parametrize(
-    ('field', 'value', 'said'),
+    ('entry', 'field', 'value', 'said'),
     [
-        ('dtype', 'F128', 'dtype'),
-        ('dtype', None, 'dtype'),
-        ('shape', [2**50], 'shape.0'),
-        ('shape', [3], 'should have 12 bytes'),
-        ('shape', 'x', 'shape'),
-        ('data_offsets', [0], 'data_offsets'),
-        ('data_offsets', [8, 0], 'bytes'),
-        ('data_offsets', [1_000_000, 1_000_128], 'does not begin where the one before it ends'),
+        *(
+            ('__metadata__', 'zoo_format', number, 'but the formats are 1 to')
+            for number in ('0', '-1', '1.0', 'two', '', '9' * 5_000)
+        ),
+        *(
+            ('__metadata__', 'meta', text, MALFORMED)
+            for text in ('[]', '{', '[' * 50 + ']' * 50, '1' * 5_000, '"text"')
+        ),
+        ('__metadata__', 'meta', '{"a":' * 900 + '1' + '}' * 900, 'meta has more than 64 levels|recursion'),
+        (WEIGHT, 'dtype', 'F128', 'is malformed.*dtype'),
+        (WEIGHT, 'dtype', None, 'is malformed.*dtype'),
+        (WEIGHT, 'shape', [2**50], r'is malformed.*shape\.0'),
+        (WEIGHT, 'shape', [3], 'is malformed.*should have 12 bytes'),
+        (WEIGHT, 'shape', 'x', 'is malformed.*shape'),
+        (WEIGHT, 'data_offsets', [0], 'is malformed.*data_offsets'),
+        (WEIGHT, 'data_offsets', [8, 0], 'is malformed.*bytes'),
+        (WEIGHT, 'data_offsets', [1_000_000, 1_000_128], 'is malformed.*does not begin where the one before it ends'),
     ],
+    ids=lambda value: str(value)[:30],
 )
-def test_entry_of_a_tensor_that_does_not_fit_the_file_is_said(
-    tmp_path: Path, field: str, value: Any, said: str
-) -> None:
+def test_header_that_no_run_writes_is_said(tmp_path: Path, entry: str, field: str, value: Any, said: str) -> None:
     header, tensors = parts_of((OLD / 'ppo_categorical.safetensors').read_bytes())
-    header['policy/model/actor_encoder.layers.0.weight'][field] = value
+    header[entry][field] = value
     (tmp_path / 'c').write_bytes(joined(header, tensors))
-    with pytest.raises(CheckpointError, match='is malformed') as error:
+    with pytest.raises(CheckpointError, match=said) as error:
         load_checkpoint(tmp_path / 'c')
-    assert said in str(error.value)
+    assert len(str(error.value)) < 600
 
 
 def test_tensor_without_its_place_in_the_state_is_said(tmp_path: Path) -> None:

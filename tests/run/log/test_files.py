@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.log.test_logger import run_script
+from tests.run.processes import small_files
 from zoo.run.base_config import LoggerConfig
 from zoo.run.log.logger import Logger
 
@@ -42,17 +42,11 @@ def test_not_finite_is_nan_in_all_rows(tmp_path: Path) -> None:
     assert [(row['a'], row['b']) for row in table(tmp_path)] == [('nan', 'nan')] * 2
 
 
-def test_rows_are_on_disk_before_close(tmp_path: Path) -> None:
-    with Logger(tmp_path, CFG, 'exp', 100) as log:
-        log.write(8, {'a': 1})
-        log.write(16, {'a': 2})
-        assert [row['a'] for row in table(tmp_path)] == ['1', '2']
-
-
 def test_resume_cuts_what_was_logged_beyond(tmp_path: Path) -> None:
     with Logger(tmp_path, CFG, 'exp', 100) as log:
         for step in (8, 16, 24):
             log.write(step, {'run': 1})
+        assert len(table(tmp_path)) == 3  # on disk before the end
     with Logger(tmp_path, CFG, 'exp', 100, start_env_step=16) as log:
         log.write(20, {'run': 2})
     assert [(row['env_step'], row['run']) for row in table(tmp_path)] == [('8', '1'), ('16', '1'), ('20', '2')]
@@ -75,28 +69,18 @@ def test_a_removed_file_is_made_anew_whole(tmp_path: Path, caplog: pytest.LogCap
     assert 'progress.csv was removed or moved' in caplog.text
 
 
-FULL_DISK = """
-import resource, sys, time
-time.monotonic = lambda: 0.0  # rows of one length: a shorter one might find room after a longer one did not
-from zoo.run.log.logger import Logger, LoggerConfig
-hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-log = Logger(sys.argv[1], LoggerConfig(console='off', tensorboard=False, sinks=['csv']), 'exp', 10**6)
-resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, hard))
-for step in range(400):
-    log.write(step, {'a': float(step), **({'late': 1} if step > 390 else {})})
-resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-log.write(400, {'a': 400.0, 'late': 1})
-log.close()
-print('went on')
-"""
-
-
-@pytest.mark.long
-def test_full_disk_warns_once_and_leaves_a_whole_table(tmp_path: Path) -> None:
-    result = run_script(FULL_DISK, tmp_path)
-    assert (result.returncode, result.stdout) == (0, 'went on\n'), result.stderr
-    lines = sorted(result.stderr.splitlines())
-    assert [line.split(' (')[0] for line in lines] == [
+def test_full_disk_warns_once_and_leaves_a_whole_table(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # rows of one length: a shorter one might find room after a longer one did not
+    monkeypatch.setattr('time.monotonic', lambda: 0.0)
+    log = Logger(tmp_path, CFG, 'exp', 10**6)
+    with small_files(5_000):
+        for step in range(400):
+            log.write(step, {'a': float(step), **({'late': 1} if step > 390 else {})})
+    log.write(400, {'a': 400.0, 'late': 1})
+    log.close()
+    assert sorted(line.split(' (')[0] for line in caplog.messages) == [
         'metrics.jsonl cannot be written',
         'progress.csv cannot be written',
     ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import math
 import os
 import pty
 import struct
-import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import zoo.run.log.logger
+from tests.forked import run_python
+from tests.run.processes import ROOT
 from zoo.run.base_config import LoggerConfig
 from zoo.run.log.logger import Logger
 
@@ -55,16 +58,6 @@ def scalars(events: list[Event]) -> list[tuple[int, str, float]]:
     return [(event.step, value.tag, value.simple_value) for event in events for value in event.summary.value]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, 'PYTHONPATH': str(Path(zoo.__file__).parents[1]), 'TERM': 'xterm', 'COLUMNS': '160'}
-
-
-def run_script(script: str, *args: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, '-c', script, *map(str, args)], capture_output=True, text=True, timeout=120, env=environment()
-    )
-
-
 # --- metrics.jsonl and TensorBoard ---
 
 
@@ -78,13 +71,6 @@ def test_write_appends_one_row_a_call_and_returns_numbers(tmp_path: Path) -> Non
     assert (first['env_step'], first['learn/loss'], first['learn/train_iter'], first['x']) == (8, 0.5, 3, 0.1)
     assert (second['n'], second['flag']) == (16777217, 1)  # 2**24 + 1 is no float32
     assert 0 <= first['wall_s'] <= second['wall_s']
-
-
-def test_write_rows_are_on_disk_before_close(tmp_path: Path) -> None:
-    log = Logger(tmp_path, NO_TB, 'exp', 100)
-    log.write(8, {'a': 1})
-    assert [row['a'] for row in read_rows(tmp_path)] == [1]
-    log.close()
 
 
 def test_write_not_finite_is_null_in_json_and_itself_elsewhere(tmp_path: Path) -> None:
@@ -134,21 +120,15 @@ def test_tensorboard_file_reads_back(tmp_path: Path) -> None:
     events = read_events(file)
     assert events[0].file_version == 'brain.Event:2'
     assert scalars(events) == [(8, 'learn/loss', 0.5), (8, 'train_iter', 3.0), (16, 'learn/loss', 0.25)]
+    log.close()
+    assert read_events(file) == events  # closed twice, it has no more
 
 
-def test_tensorboard_off_makes_no_folder(tmp_path: Path) -> None:
-    with Logger(tmp_path, NO_TB, 'exp', 100) as log:
-        log.write(8, {'a': 1})
-    assert os.listdir(tmp_path) == ['metrics.jsonl']
-
-
-def test_close_twice_does_nothing(tmp_path: Path) -> None:
-    log = Logger(tmp_path, QUIET, 'exp', 100)
+def test_rows_are_on_disk_before_close_and_alone_without_tensorboard(tmp_path: Path) -> None:
+    log = Logger(tmp_path, NO_TB, 'exp', 100)
     log.write(8, {'a': 1})
+    assert [row['a'] for row in read_rows(tmp_path)] == [1] and os.listdir(tmp_path) == ['metrics.jsonl']
     log.close()
-    before = {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
-    log.close()
-    assert before and {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()} == before
 
 
 # --- resume ---
@@ -185,6 +165,7 @@ def test_resume_after_a_kill_drops_a_broken_row(tmp_path: Path, rest: str) -> No
 
 # --- a full disk ---
 
+
 FULL_DISK = """
 import resource, sys
 from zoo.run.log.logger import Logger, LoggerConfig
@@ -202,7 +183,8 @@ print('went on')
 
 @pytest.mark.long
 def test_full_disk_warns_once_goes_on_and_leaves_valid_rows(tmp_path: Path) -> None:
-    result = run_script(FULL_DISK, tmp_path)
+    (tmp_path / 'full.py').write_text(FULL_DISK)
+    result = run_python(tmp_path / 'full.py', tmp_path, PYTHONPATH=str(ROOT))
     assert (result.returncode, result.stdout) == (0, 'went on\n'), result.stderr
     assert sorted(result.stderr.splitlines()) == [
         'TensorBoard files cannot be written (File too large); training continues',
@@ -244,20 +226,6 @@ def test_console_without_terminal_writes_plain_lines_to_stderr(
     assert (out, err.splitlines()) == ('', lines)
 
 
-CONSOLE = f"""
-import logging, sys
-from zoo.run.log.logger import Logger, LoggerConfig
-cfg = LoggerConfig(tensorboard=False, console=sys.argv[2], console_freq=1e-9)
-with Logger(sys.argv[1], cfg, 'cartpole [v1]', 100_000) as log:
-    for call in {CALLS}:
-        log.progress(*call)
-        logging.getLogger('zoo').warning('take care')
-    print('printed')
-    log.write(99_000, {{'a': 1}})
-"""
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
     ('width', 'line'),
     [
@@ -266,59 +234,53 @@ with Logger(sys.argv[1], cfg, 'cartpole [v1]', 100_000) as log:
         (60, b'train 23.06  last -  12,000/100,000'),
     ],
 )
-def test_console_on_terminal_redraws_one_line_that_fits(width: int, line: bytes, tmp_path: Path) -> None:
+def test_console_on_terminal_redraws_one_line_that_fits(
+    width: int, line: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     master, slave = pty.openpty()
-    child = subprocess.Popen(
-        [sys.executable, '-c', CONSOLE, str(tmp_path), 'auto'],
-        stdout=subprocess.PIPE,
-        stderr=slave,
-        text=True,
-        env={**environment(), 'COLUMNS': str(width)},
-    )
-    os.close(slave)
-    shown = b''
-    try:
-        while chunk := os.read(master, 4096):
-            shown += chunk
-    except OSError:  # how Linux says that the other end was closed
-        pass
+    shown: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # how Linux says that the other end was closed
+            while chunk := os.read(master, 4096):
+                shown.append(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for name, value in (('TERM', 'xterm'), ('COLUMNS', str(width))):
+        monkeypatch.setenv(name, value)
+    with os.fdopen(slave, 'w') as terminal, monkeypatch.context() as patch:
+        patch.setattr(sys, 'stderr', terminal)
+        cfg = LoggerConfig(tensorboard=False, console='auto', console_freq=1e-9)
+        with Logger(tmp_path, cfg, 'cartpole [v1]', 100_000) as log:
+            handler = logging.StreamHandler()
+            for call in CALLS:
+                log.progress(*call)
+                handler.handle(logging.makeLogRecord({'msg': 'take care'}))
+            print('printed')
+    reader.join()
     os.close(master)
-    out, _ = child.communicate(timeout=60)
-    assert (child.returncode, out) == (0, 'printed\n'), shown.decode()
-    for text in (
-        b'cartpole [v1]',
-        line,
-        b'99%',
-    ):
-        assert text in shown
-    assert b'take care\r\n' in shown
-    assert b'\x1b[2K' in shown  # erases the line to draw it anew
-    assert shown.rfind(b'\x1b[?25h') > shown.rfind(b'\x1b[?25l')  # the cursor is visible
-    assert shown.endswith(b'\r\n') or shown.endswith(b'\x1b[?25h')
+    text = b''.join(shown)
+    assert capsys.readouterr().out == 'printed\n'
+    for part in (b'cartpole [v1]', line, b'99%', b'take care\r\n', b'\x1b[2K'):  # the last erases the line
+        assert part in text
+    assert text.rfind(b'\x1b[?25h') > text.rfind(b'\x1b[?25l')  # the cursor is visible
+    assert text.endswith((b'\r\n', b'\x1b[?25h'))
 
 
-@pytest.mark.long
-def test_console_reader_gone_goes_on(tmp_path: Path) -> None:
+def test_console_reader_gone_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    child = subprocess.run(
-        [sys.executable, '-c', CONSOLE, str(tmp_path), 'plain'],
-        stdout=subprocess.PIPE,
-        stderr=write_end,
-        timeout=60,
-        env=environment(),
-    )
-    os.close(write_end)
-    assert child.stdout == b'printed\n'
+    cfg = LoggerConfig(tensorboard=False, console='plain', console_freq=1e-9)
+    with os.fdopen(write_end, 'w') as closed, monkeypatch.context() as patch:
+        patch.setattr(sys, 'stderr', closed)
+        with Logger(tmp_path, cfg, 'exp', 100_000) as log:
+            for call in CALLS:
+                log.progress(*call)
+            log.write(99_000, {'a': 1})
+        with contextlib.suppress(BrokenPipeError):
+            closed.close()
     assert [row['env_step'] for row in read_rows(tmp_path)] == [99_000]
-
-
-@pytest.mark.long
-def test_import_leaves_tensorboard_and_rich_for_later() -> None:
-    result = run_script(
-        'import sys, zoo.run.log.logger; print([m for m in ("tensorboardX", "rich") if m in sys.modules])'
-    )
-    assert result.stdout == '[]\n', result.stderr
 
 
 @pytest.mark.parametrize('bad', [{'freq': 0}, {'console': 'loud'}, {'console_freq': 0.0}, {'root': ''}, {'tb': True}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,20 @@ pytest.importorskip('sqlalchemy')
 pytestmark = pytest.mark.filterwarnings('ignore')  # MLflow uses what SQLAlchemy deprecates
 
 
+@pytest.fixture(scope='module')
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with MLflow's tables, which take it seconds to make."""
+    path = tmp_path_factory.mktemp('mlflow') / 'mlflow.db'
+    tracking.MlflowClient(f'sqlite:///{path}').search_experiments()
+    return path
+
+
+@pytest.fixture
+def store(empty_store: Path, tmp_path: Path) -> Path:
+    shutil.copy(empty_store, tmp_path / 'mlflow.db')
+    return tmp_path
+
+
 def sink(folder: Path, **options: Any) -> dict[str, Any]:
     return {'type': 'mlflow', 'uri': f'sqlite:///{folder}/mlflow.db', **options}
 
@@ -29,15 +44,15 @@ def runs_of(folder: Path, experiment: str) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.long
-def test_run_and_its_resume_are_one_run_with_all_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # where MLflow keeps artifacts
-    sinks = [sink(tmp_path, tags={'who': 'me'})]
-    config = job_config(tmp_path, exp_name='tracked', seed=3, policy={'eval': {'eval_freq': 64}})
+def test_run_and_its_resume_are_one_run_with_all_metrics(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(store)  # where MLflow keeps artifacts
+    sinks = [sink(store, tags={'who': 'me'})]
+    config = job_config(store, exp_name='tracked', seed=3, policy={'eval': {'eval_freq': 64}})
     config['logger']['sinks'] = sinks
     first = serial_pipeline(config)
     second = serial_pipeline(resume=first.run_dir, max_env_step=512)
     assert second.run_dir == first.run_dir
-    client, (run,) = runs_of(tmp_path, 'tracked')
+    client, (run,) = runs_of(store, 'tracked')
     assert (run.info.run_name, run.info.status) == (first.run_dir.name, 'FINISHED')
     assert (run.data.params['seed'], run.data.params['policy.learn.batch_size']) == ('3', '32')
     assert run.data.tags['who'] == 'me'
@@ -58,19 +73,19 @@ def log_some(folder: Path, run_dir: Path, **options: Any) -> None:
 
 
 @pytest.mark.slow
-def test_names_and_numbers_that_mlflow_does_not_take(tmp_path: Path) -> None:
-    log_some(tmp_path, tmp_path / 'run', experiment='mine', name='called so')
-    _, (run,) = runs_of(tmp_path, 'mine')
+def test_names_and_numbers_that_mlflow_does_not_take(store: Path) -> None:
+    log_some(store, store / 'run', experiment='mine', name='called so')
+    _, (run,) = runs_of(store, 'mine')
     assert run.info.run_name == 'called so'
     assert run.data.metrics['learn/kl _nats_'] == 0.5 and math.isnan(run.data.metrics['bad'])
 
 
 @pytest.mark.slow
-def test_run_that_is_gone_is_begun_anew_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / 'run').mkdir()
-    (tmp_path / 'run' / 'mlflow_run.json').write_text('{"id": "0123456789abcdef0123456789abcdef"}')
-    log_some(tmp_path, tmp_path / 'run')
-    _, runs = runs_of(tmp_path, 'exp')
+def test_run_that_is_gone_is_begun_anew_with_a_warning(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (store / 'run').mkdir()
+    (store / 'run' / 'mlflow_run.json').write_text('{"id": "0123456789abcdef0123456789abcdef"}')
+    log_some(store, store / 'run')
+    _, runs = runs_of(store, 'exp')
     assert len(runs) == 1 and 'MLflow has no run 0123456789abcdef0123456789abcdef any more' in caplog.text
 
 

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from tests.policy_envs import job_config
-from tests.run.log.test_logger import environment
+from tests.run.processes import environment
 from zoo.pipeline import serial_pipeline
 from zoo.run.base_config import LoggerConfig
 from zoo.run.log.logger import Logger

@@ -262,7 +262,7 @@ def test_metrics_of_on_update_are_in_the_log(tmp_path: Path) -> None:
     assert line['learn/policy_loss_twice'] == pytest.approx(2 * line['learn/policy_loss'])
 
 
-@pytest.mark.parametrize('event', ['on_start', 'on_rollout', 'on_samples', 'on_gradient', 'on_update', 'on_checkpoint'])
+@pytest.mark.parametrize('event', ['on_start', 'on_samples', 'on_gradient', 'on_checkpoint'])
 def test_stop_ends_the_run_after_the_present_round(event: str, tmp_path: Path) -> None:
     first = SimpleNamespace(**{event: lambda job, *rest: job.stop()})
     result = serial_pipeline(job_config(tmp_path, checkpoint=dict(freq=64)), callbacks=[first])
@@ -485,11 +485,6 @@ def test_callback_in_a_file_is_named_by_its_path_and_stored_with_the_whole_one(
 def test_object_in_a_config_is_refused_since_no_checkpoint_holds_it() -> None:
     with pytest.raises(ConfigError, match='callbacks is'):
         resolve_config(job_config('runs', callbacks=[Notes()]))
-
-
-def test_callbacks_may_be_named_on_the_command_line(notes: list[tuple[str, Any]]) -> None:
-    cfg = resolve_config(job_config('runs'), [f'callbacks=[{HERE}:Notes]'])
-    assert cfg.callbacks == [f'{HERE}:Notes']
 
 
 @pytest.mark.parametrize('value', ['a:B', {'a': 1}, Notes])

@@ -1,4 +1,4 @@
-"""Stop rules in a run: made from its config, asked in turn, resumed with their state, refused where they make no sense."""
+"""Stop rules: each at its threshold, made from a config, asked in turn, resumed with their state, refused without sense."""
 
 from __future__ import annotations
 
@@ -239,3 +239,69 @@ def test_function_of_metrics_keeps_its_answer_over_a_resume(tmp_path: Path) -> N
     ended = run(tmp_path, [f'{HERE}:at_second'])
     again = serial_pipeline(resume=ended.run_dir, max_env_step=2048)
     assert again.env_step == ended.env_step == 2 * 64 and again.stop_reason == ended.stop_reason
+
+
+# --- each rule at its threshold and not before ---
+
+
+@pytest.mark.parametrize(
+    ('options', 'returns', 'stops_at'),
+    [
+        ({'n': 5}, [1, 3, 3, 3, 2, 3, 1], 7),  # 3, 3, 2, 3, 1: five without a new best
+        ({'n': 2}, [1, 1, 2, 2, 2], 5),  # a new best begins the count again
+        ({'n': 2, 'min_eval': 5}, [1, 1, 1, 1, 1], 5),
+        ({'n': 2, 'min_delta': 0.5}, [1, 1.5, 1.5], 3),
+        ({'n': 2}, [1, float('nan'), float('nan')], 3),  # NaN is no new best
+    ],
+)
+def test_patience_stops_at_the_last_evaluation_without_a_new_best(
+    options: dict[str, Any], returns: list[float], stops_at: int
+) -> None:
+    rules = StopRules([{'type': 'patience', **options}])
+    assert evaluated(rules, *returns) == [False] * (stops_at - 1) + [True]
+    if options == {'n': 5}:
+        assert rules.reason(JOB) == '5 evaluations in a row had no eval/return_mean above 3'
+
+
+@pytest.mark.parametrize(
+    ('rule', 'stops'),
+    [
+        ({'type': 'wall_time', 's': 10.0}, True),
+        ({'type': 'wall_time', 's': 10.1}, False),
+        ({'type': 'iterations', 'n': 4}, True),
+        ({'type': 'iterations', 'n': 5}, False),
+        ({'type': 'train_iter', 'n': 32}, True),
+        ({'type': 'train_iter', 'n': 33}, False),
+    ],
+)
+def test_counts_stop_at_their_number_and_not_before(rule: dict[str, Any], stops: bool) -> None:
+    assert (StopRules([rule]).reason(JOB) is not None) == stops
+
+
+def test_reason_of_wall_time_has_the_digits_that_it_is_about() -> None:
+    assert StopRules([{'type': 'wall_time', 's': 0.5}]).reason(JOB) == '10.00 of 0.50 seconds have passed'
+    assert StopRules([{'type': 'wall_time', 's': 10.0}]).reason(JOB) == '10 of 10 seconds have passed'
+
+
+@pytest.mark.parametrize(
+    ('bound', 'value', 'stops'),
+    [
+        ({'above': 0.1}, 0.11, True),
+        ({'above': 0.1}, 0.1, False),
+        ({'below': 0.1}, 0.09, True),
+        ({'below': 0.1}, 0.1, False),
+        ({'above': 0.1, 'below': 0.0}, float('nan'), False),
+    ],
+)
+def test_bound_stops_beyond_it_only(bound: dict[str, float], value: float, stops: bool) -> None:
+    rules = StopRules([{'type': 'bound', 'metric': 'learn/kl', **bound}])
+    assert rules.reason(JOB) is None
+    rules.see(JOB, {'learn/kl': value})
+    assert (rules.reason(JOB) is not None) == stops
+
+
+def test_bound_on_a_metric_that_no_line_has_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    rules = StopRules([{'type': 'bound', 'metric': 'learn/train_itre', 'above': 1}])
+    evaluated(rules, 1, 2, 3)
+    (record,) = caplog.records
+    assert "had the metric 'learn/train_itre' so far: did you mean learn/train_iter?" in record.getMessage()
