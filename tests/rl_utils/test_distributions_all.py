@@ -115,20 +115,14 @@ def test_noise_and_draws_have_shape_dtype_and_a_reproducible_stream(case, lead):
     first, second, other = (case.dist.noise(lead, generator(seed), CPU) for seed in (1, 1, 2))
     assert first.shape == (*lead, case.dist.n_noise) and first.dtype == torch.float32 and first.isfinite().all()
     assert torch.equal(first, second) and not torch.equal(first, other)
+    with torch.random.fork_rng(devices=[]):  # without a generator it follows torch's own
+        own = [torch.manual_seed(3) and case.dist.noise(lead, None, CPU) for _ in range(2)]
+        assert torch.equal(*own) and not torch.equal(own[0], first)
     param = case.param(*lead).float()
     for action in (case.dist.sample(param, first), case.dist.mode(param)):
         assert action.dtype == (torch.int64 if case.dist.is_index else torch.float32)
         case.dist.check_action(action, torch.Size(lead))  # raises if shape or dtype are not those of an action
         assert case.dist.log_prob(param, action).shape == lead
-
-
-@each_case
-def test_noise_without_a_generator_follows_torchs_own(case):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        first = case.dist.noise((4,), None, CPU)
-        torch.manual_seed(3)
-        assert torch.equal(case.dist.noise((4,), None, CPU), first)
 
 
 @pytest.mark.parametrize('name', sorted(set(CASES) - {'squashed_gaussian'}))  # whose mode is the median
@@ -169,26 +163,30 @@ def test_nothing_is_changed_in_place(case):
 # ---- masks
 
 
+SIZES = {'categorical': [4], 'multi_categorical': [3, 3, 5, 2], 'composite': [4, 2, 3], 'bernoulli': []}  # of choices
+
+
+def starts(case: Case) -> list[int]:
+    """Where in a mask each choice begins."""
+    sizes = SIZES[case.dist.name]
+    return [sum(sizes[:k]) for k in range(len(sizes))]
+
+
 def random_mask(case: Case, n: int) -> Tensor:
     """[n, n_mask]; of each choice at least one is left."""
     mask = torch.rand((n, case.dist.n_mask), generator=generator(7)) < 0.5
-    sizes = {'categorical': [4], 'multi_categorical': [3, 3, 5, 2], 'composite': [4, 2, 3], 'bernoulli': []}
-    start = 0
-    for size in sizes[case.dist.name]:
-        kept = torch.randint(start, start + size, (n, 1), generator=generator(start))
-        mask.scatter_(1, kept, True)
-        start += size
+    for start, size in zip(starts(case), SIZES[case.dist.name], strict=True):
+        mask.scatter_(1, torch.randint(start, start + size, (n, 1), generator=generator(start)), True)
     return mask
 
 
 def choices_taken(case: Case, action: Tensor) -> Tensor:
     """[n, n_mask], 1 for each choice that was taken; of bits, where it is 1."""
-    parts = case.parts(action)
+    parts = [x for x in case.parts(action) if case.dist.name != 'composite' or x.dim() == 1]  # not its numbers
     if case.dist.name == 'bernoulli':
         return parts[0].bool()
-    widths = {'categorical': [4], 'multi_categorical': [3, 3, 5, 2], 'composite': [4, None, 2, 3]}[case.dist.name]
-    chosen = [(x.long(), n) for x, n in zip(parts, widths, strict=True) if n is not None]
-    return torch.cat([torch.nn.functional.one_hot(x, n) for x, n in chosen], -1).bool()
+    one_hots = (torch.nn.functional.one_hot(x.long(), n) for x, n in zip(parts, SIZES[case.dist.name], strict=True))
+    return torch.cat(list(one_hots), -1).bool()
 
 
 @each_masked_case
@@ -230,8 +228,7 @@ def test_masks_do_as_probabilities_near_zero_in_the_limit(case):
 def test_where_one_choice_is_left_it_is_certain(case):
     mask = random_mask(case, 50)
     first = mask.new_zeros(mask.shape)
-    starts = {'categorical': [0], 'multi_categorical': [0, 3, 6, 11], 'composite': [0, 4, 6], 'bernoulli': []}
-    first[:, starts[case.dist.name]] = True
+    first[:, starts(case)] = True
     param = case.dist.masked(case.param(50).float(), first)
     action = case.dist.sample(param, case.dist.noise((50,), generator(0), CPU))
     if case.dist.name == 'composite':  # its numbers are free
@@ -292,12 +289,6 @@ def test_a_head_gives_parameters_of_its_features_and_starts_near_indifference(ca
 
 
 @each_case
-def test_a_distribution_survives_copy_and_pickle(case):
-    for other in (copy.deepcopy(case.dist), pickle.loads(pickle.dumps(case.dist))):
-        assert torch.equal(other.entropy(case.param(3)), case.dist.entropy(case.param(3)))
-
-
-@each_case
 def test_it_is_traced_with_its_gradients_on_tensors_without_data(case):
     """As the executor 'graph' does; constants that are tensors made elsewhere would be refused."""
     dist = case.dist
@@ -317,10 +308,12 @@ def test_it_is_traced_with_its_gradients_on_tensors_without_data(case):
 
 
 @each_case
-def test_make_dist_finds_it_by_name_and_names_what_fits(case):
-    dist = make_dist(case.space, case.dist.name, {'n_feature': N_FEATURE})
-    assert type(dist) is type(case.dist) and dist.n_param == case.dist.n_param
+def test_make_dist_finds_it_by_name_and_it_survives_copy_and_pickle(case):
     assert case.dist.name in fitting(case.space, {})
+    made = make_dist(case.space, case.dist.name, {'n_feature': N_FEATURE})
+    for other in (made, copy.deepcopy(case.dist), pickle.loads(pickle.dumps(case.dist))):
+        assert type(other) is type(case.dist) and other.n_param == case.dist.n_param
+        assert torch.equal(other.entropy(case.param(3)), case.dist.entropy(case.param(3)))
 
 
 # ---- learning
