@@ -167,3 +167,9 @@ def test_an_index_outside_its_part_is_refused():
     action[1, 0] = 4.0
     with pytest.raises(ValueError, match='action holds 0 to 4 but logit_new has 4 choices'):
         make().log_prob(param_of(make(), 2), action)
+
+
+def test_actions_of_choices_alone_are_real_numbers_too():
+    dist = make(Dict({'a': Discrete(4), 'b': Discrete(3)}))
+    with pytest.raises(ValueError, match='action has dtype torch.int64 but must be floating'):
+        dist.check_action(torch.zeros(2, 2, dtype=torch.int64), torch.Size((2,)))
