@@ -39,6 +39,7 @@ def optimizer_of(spec: Any, net: nn.Module, *args: Any) -> FlatOptimizer:
     [
         ('adam', AdamRule(eps=1e-4)),
         ({'type': 'adam', 'betas': [0.8, 0.9], 'eps': 1e-3}, AdamRule((0.8, 0.9), 1e-3)),
+        ('adamw', AdamRule(eps=1e-4, weight_decay=0.01)),
         ({'type': 'adamw', 'weight_decay': 0.1}, AdamRule((0.9, 0.999), 1e-4, 0.1)),
         ({'type': 'rmsprop', 'momentum': 0.5}, RMSpropRule(0.99, 1e-4, 0.5)),
         ({'type': 'sgd', 'momentum': 0.5, 'nesterov': True}, SGDRule(0.5, True)),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.rl_utils.test_losses import gradient, leaves, random_data
+from zoo.rl_utils import surrogates, value_losses
 from zoo.rl_utils.ppo import (
     MAX_LOG_RATIO,
     ppo_error,
@@ -255,6 +256,14 @@ def test_an_infinite_clip_ratio_leaves_ratio_and_value_unclipped(clip_ratio):
     torch.testing.assert_close(slope(loss.policy_loss, data), tensor(1.5, -1.5))
     value = ppo_value_data(tensor(4.0), tensor(0.0), tensor(1.0))
     assert ppo_value_error(value, clip_ratio).item() == 4.5  # 3^2 / 2
+
+
+def test_another_surrogate_and_value_loss_replace_the_clipped_ones():
+    # without a clip the surrogate is ratio * adv = 1.5, in place of 1.2; errors 3 and .5: huber 3 - .5 and .5 * .25
+    loss, _ = ppo_policy_error(ratio_data(tensor(1.5), tensor(1.0)), surrogate=surrogates.none)
+    assert loss.policy_loss.item() == pytest.approx(-1.5)
+    data = ppo_value_data(tensor(4.0, 1.5), tensor(0.0, 0.0), tensor(1.0, 1.0))
+    assert ppo_value_error(data, value_loss=value_losses.huber).item() == pytest.approx((2.5 + 0.125) / 2)
 
 
 # ---- forms of the arguments; the contract of both kinds of policies is in test_losses.py
