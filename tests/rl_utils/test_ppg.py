@@ -82,7 +82,7 @@ def test_a_cloning_step_raises_the_probability_of_what_the_old_policy_preferred(
 
 
 @pytest.mark.parametrize('continuous', [False, True])
-def test_equal_policies_have_no_cloning_loss_and_no_gradient_whatever_the_action(continuous):
+def test_equal_policies_have_no_cloning_loss_and_no_gradient_for_any_action(continuous):
     data = random_data(ppg_data, continuous, dtype=torch.float32)
     data = data._replace(logit_old=map_tensors(data, torch.clone).logit_new, action=torch.full((3, 1), 99))
     *parts, _ = leaves(data)
