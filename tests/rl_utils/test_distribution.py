@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.rl_utils.distribution_cases import CASES, CPU, action_of, draw, generator
+from tests.rl_utils.distribution_cases import CASES, CPU, generator
 from zoo.core.errors import UserError
-from zoo.core.registry import DISTRIBUTION_REGISTRY, UnknownNameError
+from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from zoo.rl_utils import Categorical, Gaussian, distribution_of, make_dist
 from zoo.rl_utils.distribution import from_logits
@@ -48,17 +48,41 @@ def test_split_of_what_the_losses_cannot_know_is_refused_without_dist(name):
         from_logits(parts)
 
 
+# ---- numbers by hand
+
+HALF, QUARTER, MASKED = log(0.5, 0.5), log(0.25, 0.75), torch.tensor([0.0, -torch.inf], dtype=torch.float64)
+NARROW, WIDE = normal([0.0], [1.0]), normal([1.0], [2.0])
+TWO = normal([0.0, 1.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    'dist, function, args, number',
+    [
+        (Categorical(2), 'log_prob', (QUARTER, torch.tensor(0)), -math.log(4)),
+        (Categorical(2), 'entropy', (QUARTER,), 0.562335),  # -(.25 ln .25 + .75 ln .75) = .346574 + .215762
+        # .5 ln 2 + .5 ln(2/3) = .5 ln(4/3); the other way .25 ln .5 + .75 ln 1.5
+        (Categorical(2), 'kl', (HALF, QUARTER), 0.5 * math.log(4 / 3)),
+        (Categorical(2), 'kl', (QUARTER, HALF), 0.130812),
+        # q = (1, e^-50000): .5 ln .5 + .5 (ln .5 + 50000), which is not cut off
+        (Categorical(2), 'kl', (0 * HALF, torch.tensor([0.0, -50_000.0], dtype=torch.float64)), 25_000 - math.log(2)),
+        # where the second cannot take what the first may; the other way 1 * (ln 1 - ln .5)
+        (Categorical(2), 'kl', (HALF, MASKED), math.inf),
+        (Categorical(2), 'kl', (MASKED, HALF), math.log(2)),
+        # z = (1, -1): -.5 - .5 - ln 1 - ln 2 - ln(2 pi) = -1 - .693147 - 1.837877
+        (Gaussian(2), 'log_prob', (TWO, torch.tensor([1.0, -1.0], dtype=torch.float64)), -3.531024),
+        (Gaussian(2), 'entropy', (TWO,), 3.531024),  # .5 ln(2 pi e) = 1.418939 each, and ln 2
+        # ln(2/1) + (1 + (0 - 1)^2) / (2 * 4) - 1/2; back: -ln 2 + (4 + 1) / 2 - 1/2
+        (Gaussian(1), 'kl', (NARROW, WIDE), 0.443147),
+        (Gaussian(1), 'kl', (WIDE, NARROW), 1.306853),
+        # dimensions are independent: two copies have twice the divergence
+        (Gaussian(2), 'kl', tuple(x.repeat_interleave(2) for x in (NARROW, WIDE)), 0.886294),
+    ],
+)
+def test_numbers_by_hand(dist, function, args, number):
+    assert getattr(dist, function)(*args).item() == pytest.approx(number, abs=1e-6)
+
+
 # ---- categorical
-
-
-def test_categorical_numbers_by_hand():
-    dist, logit = Categorical(2), log(0.25, 0.75)
-    assert dist.log_prob(logit, torch.tensor(0)).item() == pytest.approx(-math.log(4))
-    # -(.25 ln .25 + .75 ln .75) = .346574 + .215762
-    assert dist.entropy(logit).item() == pytest.approx(0.562335, abs=1e-6)
-    # KL((.5, .5) || (.25, .75)) = .5 ln 2 + .5 ln(2/3) = .5 ln(4/3); the other way .25 ln .5 + .75 ln 1.5 = .130812
-    assert dist.kl(log(0.5, 0.5), logit).item() == pytest.approx(0.5 * math.log(4 / 3))
-    assert dist.kl(logit, log(0.5, 0.5)).item() == pytest.approx(0.130812, abs=1e-6)
 
 
 def test_categorical_gradients_by_hand():
@@ -100,78 +124,7 @@ def test_categorical_rows_and_steps_are_drawn_independently():
     assert abs(int((action[1:, 0] == action[:-1, 0]).sum()) - n / 2) < bound
 
 
-@pytest.mark.parametrize('scale', [1.0, 64.0])  # 64: a loss that is scaled up, e.g. for half precision
-def test_categorical_masked_choice_counts_for_nothing(scale):
-    # with a choice at -inf every value and gradient is as without that choice, which itself has gradient 0
-    small, other, action = (2 * draw(6, 3)).requires_grad_(), draw(6, 3, seed=1), torch.arange(6) % 3
-    never = torch.full((6, 1), -torch.inf, dtype=torch.float64)
-    large = torch.cat((small.detach(), never), -1).requires_grad_()
-    masked_other = torch.cat((other, never), -1)
-    dist, dist_large = Categorical(3), Categorical(4)
-    for want, got in (
-        (dist.log_prob(small, action), dist_large.log_prob(large, action)),
-        (dist.entropy(small), dist_large.entropy(large)),
-        (dist.kl(small, other), dist_large.kl(large, masked_other)),
-        (dist.kl(other, small), dist_large.kl(masked_other, large)),
-    ):
-        torch.testing.assert_close(got, want)
-        (grad,), (want_grad,) = (
-            torch.autograd.grad(scale * x.sum(), leaf) for x, leaf in ((got, large), (want, small))
-        )
-        torch.testing.assert_close(grad, torch.nn.functional.pad(want_grad, (0, 1)))
-
-
-def test_categorical_kl_of_logits_far_apart_is_not_cut_off():
-    # q = (1, e^-50000): KL((.5, .5) || q) = .5 ln .5 + .5 (ln .5 + 50000) = 25000 - ln 2
-    p, q = torch.tensor([0.0, 0.0]), torch.tensor([0.0, -50_000.0])
-    assert Categorical(2).kl(p, q).item() == pytest.approx(25_000 - math.log(2))
-
-
-def test_categorical_kl_is_infinite_where_the_second_cannot_take_what_the_first_may():
-    possible, masked = log(0.5, 0.5), torch.tensor([0.0, -torch.inf], dtype=torch.float64)
-    assert Categorical(2).kl(possible, masked) == torch.inf
-    # the other way: 1 * (ln 1 - ln .5)
-    assert Categorical(2).kl(masked, possible).item() == pytest.approx(math.log(2))
-
-
-@pytest.mark.parametrize('dtype', [torch.uint8, torch.int32])
-def test_categorical_log_prob_takes_any_integer_dtype(dtype):
-    case = CASES['categorical']
-    logit, action = case.param(5), action_of(case, 5)
-    assert torch.equal(case.dist.log_prob(logit, action.to(dtype)), case.dist.log_prob(logit, action))
-
-
 # ---- Gaussian
-
-
-def test_gaussian_numbers_by_hand():
-    logit, action = normal([0.0, 1.0], [1.0, 2.0]), torch.tensor([1.0, -1.0], dtype=torch.float64)
-    # z = (1, -1): -.5 - .5 - ln 1 - ln 2 - ln(2 pi) = -1 - .693147 - 1.837877
-    assert Gaussian(2).log_prob(logit, action).item() == pytest.approx(-3.531024, abs=1e-6)
-    # .5 ln(2 pi e) = 1.418939 each, and ln 2
-    assert Gaussian(2).entropy(logit).item() == pytest.approx(3.531024, abs=1e-6)
-    # one dimension: ln(2/1) + (1 + (0 - 1)^2) / (2 * 4) - 1/2 = .443147; back: -ln 2 + (4 + 1) / 2 - 1/2 = 1.306853
-    p, q = normal([0.0], [1.0]), normal([1.0], [2.0])
-    assert Gaussian(1).kl(p, q).item() == pytest.approx(0.443147, abs=1e-6)
-    assert Gaussian(1).kl(q, p).item() == pytest.approx(1.306853, abs=1e-6)
-    # dimensions are independent: two copies have twice the divergence
-    twice = Gaussian(2).kl(normal([0.0, 0.0], [1.0, 1.0]), normal([1.0, 1.0], [2.0, 2.0]))
-    assert twice.item() == pytest.approx(0.886294, abs=1e-6)
-
-
-def test_gaussian_mode_is_the_mean():
-    logit = CASES['gaussian'].param(4)
-    assert torch.equal(Gaussian(3).mode(logit), logit[:, :3])
-
-
-def test_gaussian_samples_have_the_mean_and_deviation():
-    logit, n, dist = normal([0.5, -2.0], [0.1, 3.0]), 40_000, Gaussian(2)
-    action = dist.sample(logit, dist.noise((n,), generator(0), CPU))
-    assert action.shape == (n, 2)
-    z = (action - logit[:2]) / logit[2:]
-    assert z.mean(0).abs().max() < 5 / math.sqrt(n)  # deviation of a mean: 1 / sqrt(n)
-    assert (z.square().mean(0) - 1).abs().max() < 5 * math.sqrt(2 / n)  # of a mean square: sqrt(2 / n)
-    assert abs((z[:, 0] * z[:, 1]).mean()) < 5 / math.sqrt(n)
 
 
 @pytest.mark.parametrize('state_dependent_std', [False, True])
@@ -221,36 +174,43 @@ def box(*shape: int) -> Box:
     return Box(np.full(shape, -1.0), np.full(shape, 1.0))
 
 
-@pytest.mark.parametrize('name', ['auto', None])
 @pytest.mark.parametrize(
-    'space, kind, n_param, n_action', [(Discrete(5, 2), Categorical, 5, 0), (box(3), Gaussian, 6, 3)], ids=str
+    'space, kind, n_param, n_action',
+    [
+        (Discrete(5, 2), Categorical, 5, 0),
+        (box(3), Gaussian, 6, 3),
+        # a box that is no vector: its numbers in a row
+        (box(), Gaussian, 2, 1),
+        (box(2, 3), Gaussian, 12, 6),
+        (box(1, 2, 2), Gaussian, 8, 4),
+    ],
+    ids=str,
 )
-def test_make_dist_follows_the_space(space, kind, n_param, n_action, name):
-    dist = make_dist(space, kind.name if name is None else name)
-    assert (type(dist), dist.n_param, dist.n_action) == (kind, n_param, n_action)
+def test_make_dist_follows_the_space(space, kind, n_param, n_action):
+    for dist in (make_dist(space), make_dist(space, kind.name)):
+        assert (type(dist), dist.n_param, dist.n_action) == (kind, n_param, n_action)
     assert DISTRIBUTION_REGISTRY.get(dist.name) is kind
 
 
-def test_make_dist_of_a_name_that_does_not_fit_says_so():
-    wanted = "policy.model.distribution is 'gaussian', which cannot draw the actions Discrete.*; use 'auto', or one of "
-    with pytest.raises(UserError, match=wanted + 'categorical$'):
-        make_dist(Discrete(3), 'gaussian')
-    with pytest.raises(UserError, match="'categorical', which .* one of beta, gaussian, gsde, squashed_gaussian$"):
-        make_dist(box(3), 'categorical')
-    with pytest.raises(UnknownNameError, match="unknown distribution 'gausian': did you mean 'gaussian'"):
-        make_dist(Discrete(3), 'gausian')
+DOES_NOT_FIT = "policy.model.distribution is {!r}, which cannot draw the actions .*; use 'auto', or one of {}$"
 
 
-@pytest.mark.parametrize('shape, n_action', [((), 1), ((2, 3), 6), ((1, 2, 2), 4)])
-def test_make_dist_of_a_box_that_is_no_vector_draws_its_numbers_in_a_row(shape, n_action):
-    dist = make_dist(box(*shape))
-    assert (dist.n_action, dist.n_param) == (n_action, 2 * n_action)
-
-
-@pytest.mark.parametrize('space', [box(0), box(2, 0), MultiDiscrete((), (), (0,)), MultiBinary((0,))], ids=str)
-def test_make_dist_of_actions_without_a_number_is_refused(space):
-    with pytest.raises(UserError, match='which no default distribution can draw; use another action space'):
-        make_dist(space)
+@pytest.mark.parametrize(
+    'space, name, sentence',
+    [
+        (Discrete(3), 'gaussian', DOES_NOT_FIT.format('gaussian', 'categorical')),
+        (box(3), 'categorical', DOES_NOT_FIT.format('categorical', 'beta, gaussian, gsde, squashed_gaussian')),
+        (Discrete(3), 'gausian', "unknown distribution 'gausian': did you mean 'gaussian'"),
+        *(
+            (space, 'auto', 'which no default distribution can draw; use another action space')
+            for space in (box(0), box(2, 0), MultiDiscrete((), (), (0,)), MultiBinary((0,)))
+        ),
+    ],
+    ids=str,
+)
+def test_make_dist_of_what_does_not_fit_is_refused(space, name, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make_dist(space, name)
 
 
 def test_distribution_of_follows_the_form_of_the_logit():

@@ -8,8 +8,6 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -19,7 +17,6 @@ from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.rl_utils import FlatAdam, make_dist, ppo_policy_data, ppo_policy_error
 from zoo.rl_utils.distribution import fitting
 
-LEADS = [(), (5,), (3, 4), (2, 3, 2)]
 MASKED = [name for name, case in CASES.items() if case.dist.n_mask]
 each_masked_case = pytest.mark.parametrize('case', [CASES[name] for name in MASKED], ids=MASKED)
 
@@ -44,14 +41,6 @@ def functions_of(case: Case, p: Tensor, q: Tensor, action: Tensor) -> dict[str, 
 
 
 @each_case
-def test_values_of_1000_rows_equal_torch_distributions(case):
-    p, q, action = case.param(1000), case.param(1000, seed=1), action_of(case, 1000)
-    for name, (got, want) in functions_of(case, p, q, action).items():
-        assert got.dtype == torch.float64
-        assert (got - want).abs().max() < 1e-6, name
-
-
-@each_case
 def test_values_of_1000_rows_in_float32_equal_torch_distributions(case):
     # against float64: of numbers up to 100 (a divergence between far peaks) float32 keeps 7.6e-6
     p, q, action = (x.float() for x in (case.param(1000), case.param(1000, seed=1), action_of(case, 1000)))
@@ -66,8 +55,8 @@ def test_values_of_1000_rows_in_float32_equal_torch_distributions(case):
 
 
 @each_case
-@pytest.mark.parametrize('lead', LEADS, ids=str)
-def test_gradients_equal_those_of_torch_distributions(case, lead):
+@pytest.mark.parametrize('lead', [(), (200,), (2, 3, 2)], ids=str)
+def test_values_and_gradients_equal_those_of_torch_distributions(case, lead):
     p, q = case.param(*lead).requires_grad_(), case.param(*lead, seed=1).requires_grad_()
     for got, want in functions_of(case, p, q, action_of(case, *lead)).values():
         assert got.shape == lead
@@ -83,19 +72,6 @@ def test_gradients_equal_those_of_torch_distributions(case, lead):
 
 
 @each_case
-def test_gradients_equal_finite_differences(case):
-    action, other = action_of(case, 3), case.param(3, seed=1)
-    param = case.param(3).requires_grad_()
-    for function in (
-        lambda p: case.dist.log_prob(p, action),
-        case.dist.entropy,
-        lambda p: case.dist.kl(p, other),
-        lambda p: case.dist.kl(other, p),
-    ):
-        assert torch.autograd.gradcheck(function, (param,))
-
-
-@each_case
 def test_kl_is_zero_to_itself_and_positive_elsewhere(case):
     p, q = case.param(200), case.param(200, seed=1)
     assert case.dist.kl(p, p).abs().max() < 1e-12
@@ -103,17 +79,8 @@ def test_kl_is_zero_to_itself_and_positive_elsewhere(case):
 
 
 @each_case
-def test_entropy_is_the_mean_of_minus_the_log_prob_of_draws(case):
-    n = 100_000
-    param = case.param(seed=4).expand(n, -1)
-    found = -case.dist.log_prob(param, case.dist.sample(param, case.dist.noise((n,), generator(0), CPU)))
-    error = (found.mean() - case.dist.entropy(param[0])).abs()
-    assert error < 5 * found.std() / math.sqrt(n)
-
-
-@each_case
 def test_kl_is_the_mean_log_ratio_of_draws(case):
-    n = 100_000
+    n = 20_000
     p, q = case.param(seed=4).expand(n, -1), case.param(seed=5).expand(n, -1)
     action = case.dist.sample(p, case.dist.noise((n,), generator(0), CPU))
     found = case.dist.log_prob(p, action) - case.dist.log_prob(q, action)
@@ -131,9 +98,8 @@ def test_the_ratio_of_equal_parameters_is_exactly_1(case):
 
 
 @each_case
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
-def test_half_precision_parameters_are_computed_in_float32(case, dtype):
-    half, other, action = case.param(5).to(dtype), case.param(5, seed=1).to(dtype), action_of(case, 5)
+def test_half_precision_parameters_are_computed_in_float32(case):
+    half, other, action = case.param(5).bfloat16(), case.param(5, seed=1).bfloat16(), action_of(case, 5)
     action = action if case.dist.is_index else action.float()
     for function in (lambda x, _: case.dist.log_prob(x, action), lambda x, _: case.dist.entropy(x), case.dist.kl):
         got, want = function(half, other), function(half.float(), other.float())
@@ -144,11 +110,14 @@ def test_half_precision_parameters_are_computed_in_float32(case, dtype):
 
 
 @each_case
-@pytest.mark.parametrize('lead', [(3,), (6, 3), (2, 3, 4)], ids=str)
+@pytest.mark.parametrize('lead', [(3,), (2, 3, 4)], ids=str)
 def test_noise_and_draws_have_shape_dtype_and_a_reproducible_stream(case, lead):
     first, second, other = (case.dist.noise(lead, generator(seed), CPU) for seed in (1, 1, 2))
     assert first.shape == (*lead, case.dist.n_noise) and first.dtype == torch.float32 and first.isfinite().all()
     assert torch.equal(first, second) and not torch.equal(first, other)
+    with torch.random.fork_rng(devices=[]):  # without a generator it follows torch's own
+        own = [torch.manual_seed(3) and case.dist.noise(lead, None, CPU) for _ in range(2)]
+        assert torch.equal(*own) and not torch.equal(own[0], first)
     param = case.param(*lead).float()
     for action in (case.dist.sample(param, first), case.dist.mode(param)):
         assert action.dtype == (torch.int64 if case.dist.is_index else torch.float32)
@@ -156,21 +125,12 @@ def test_noise_and_draws_have_shape_dtype_and_a_reproducible_stream(case, lead):
         assert case.dist.log_prob(param, action).shape == lead
 
 
-@each_case
-def test_noise_without_a_generator_follows_torchs_own(case):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        first = case.dist.noise((4,), None, CPU)
-        torch.manual_seed(3)
-        assert torch.equal(case.dist.noise((4,), None, CPU), first)
-
-
 @pytest.mark.parametrize('name', sorted(set(CASES) - {'squashed_gaussian'}))  # whose mode is the median
 def test_the_mode_is_the_most_likely_action(name):
     case = CASES[name]
     param = case.param(50)
     best = case.dist.log_prob(param, case.dist.mode(param))
-    for seed in range(20):
+    for seed in range(5):
         noise = case.dist.noise((50,), generator(seed), CPU)
         assert (case.dist.log_prob(param, case.dist.sample(param, noise)) <= best + 1e-12).all()
 
@@ -203,35 +163,35 @@ def test_nothing_is_changed_in_place(case):
 # ---- masks
 
 
+SIZES = {'categorical': [4], 'multi_categorical': [3, 3, 5, 2], 'composite': [4, 2, 3], 'bernoulli': []}  # of choices
+
+
+def starts(case: Case) -> list[int]:
+    """Where in a mask each choice begins."""
+    sizes = SIZES[case.dist.name]
+    return [sum(sizes[:k]) for k in range(len(sizes))]
+
+
 def random_mask(case: Case, n: int) -> Tensor:
     """[n, n_mask]; of each choice at least one is left."""
     mask = torch.rand((n, case.dist.n_mask), generator=generator(7)) < 0.5
-    sizes = {'categorical': [4], 'multi_categorical': [3, 3, 5, 2], 'composite': [4, 2, 3], 'bernoulli': []}
-    start = 0
-    for size in sizes[case.dist.name]:
-        kept = torch.randint(start, start + size, (n, 1), generator=generator(start))
-        mask.scatter_(1, kept, True)
-        start += size
+    for start, size in zip(starts(case), SIZES[case.dist.name], strict=True):
+        mask.scatter_(1, torch.randint(start, start + size, (n, 1), generator=generator(start)), True)
     return mask
 
 
 def choices_taken(case: Case, action: Tensor) -> Tensor:
     """[n, n_mask], 1 for each choice that was taken; of bits, where it is 1."""
-    parts = case.parts(action)
+    parts = [x for x in case.parts(action) if case.dist.name != 'composite' or x.dim() == 1]  # not its numbers
     if case.dist.name == 'bernoulli':
         return parts[0].bool()
-    widths = {'categorical': [4], 'multi_categorical': [3, 3, 5, 2], 'composite': [4, None, 2, 3]}[case.dist.name]
-    chosen = [(x.long(), n) for x, n in zip(parts, widths, strict=True) if n is not None]
-    return torch.cat([torch.nn.functional.one_hot(x, n) for x, n in chosen], -1).bool()
-
-
-def is_masked(case: Case, param: Tensor) -> Tensor:
-    return param == -torch.inf
+    one_hots = (torch.nn.functional.one_hot(x.long(), n) for x, n in zip(parts, SIZES[case.dist.name], strict=True))
+    return torch.cat(list(one_hots), -1).bool()
 
 
 @each_masked_case
-def test_no_masked_choice_in_100k_draws(case):
-    n = 100_000
+def test_no_masked_choice_in_20k_draws(case):
+    n = 20_000
     mask = random_mask(case, n)
     param = case.dist.masked(case.param(n).float(), mask)
     for action in (case.dist.sample(param, case.dist.noise((n,), generator(0), CPU)), case.dist.mode(param)):
@@ -248,8 +208,8 @@ def test_with_masks_all_is_finite_and_masked_logits_have_no_gradient(case):
         for scale in (1.0, 64.0):  # 64: a loss that is scaled up, e.g. for half precision
             grads = torch.autograd.grad(scale * result.sum(), (p, q), allow_unused=True, retain_graph=True)
             for grad in (each for each in grads if each is not None):
-                assert grad.isfinite().all() and grad[~is_masked(case, p)].any()
-                assert (grad[is_masked(case, p)] == 0).all()
+                assert grad.isfinite().all() and grad[~(p == -torch.inf)].any()
+                assert (grad[(p == -torch.inf)] == 0).all()
 
 
 @each_masked_case
@@ -268,8 +228,7 @@ def test_masks_do_as_probabilities_near_zero_in_the_limit(case):
 def test_where_one_choice_is_left_it_is_certain(case):
     mask = random_mask(case, 50)
     first = mask.new_zeros(mask.shape)
-    starts = {'categorical': [0], 'multi_categorical': [0, 3, 6, 11], 'composite': [0, 4, 6], 'bernoulli': []}
-    first[:, starts[case.dist.name]] = True
+    first[:, starts(case)] = True
     param = case.dist.masked(case.param(50).float(), first)
     action = case.dist.sample(param, case.dist.noise((50,), generator(0), CPU))
     if case.dist.name == 'composite':  # its numbers are free
@@ -289,14 +248,13 @@ def test_a_distribution_without_choices_takes_no_mask(name):
 
 
 @each_case
-@settings(max_examples=15, deadline=None)
-@given(lead=st.lists(st.integers(0, 4), max_size=3).map(tuple))
+@pytest.mark.parametrize('lead', [(), (0, 3), (2, 3, 2)], ids=str)
 def test_leading_dimensions_are_free(case, lead):
     p, q = case.param(*lead).float(), case.param(*lead, seed=1).float()
     dist, noise = case.dist, case.dist.noise((*lead, 2), None, CPU)[..., 0, :]
     action = dist.sample(p, noise)
     rows = [dist.log_prob(p, action), dist.entropy(p), dist.kl(p, q)]
-    flat = [x.reshape(-1, x.shape[-1]) if x.shape[-1:] else x for x in (p, q)]
+    flat = [x.reshape(-1, x.shape[-1]) for x in (p, q)]
     actions = action.reshape(-1, dist.n_action) if dist.n_action else action.reshape(-1)
     same = [dist.log_prob(flat[0], actions), dist.entropy(flat[0]), dist.kl(*flat)]
     for x, y in zip(rows, same, strict=True):
@@ -331,12 +289,6 @@ def test_a_head_gives_parameters_of_its_features_and_starts_near_indifference(ca
 
 
 @each_case
-def test_a_distribution_survives_copy_and_pickle(case):
-    for other in (copy.deepcopy(case.dist), pickle.loads(pickle.dumps(case.dist))):
-        assert torch.equal(other.entropy(case.param(3)), case.dist.entropy(case.param(3)))
-
-
-@each_case
 def test_it_is_traced_with_its_gradients_on_tensors_without_data(case):
     """As the executor 'graph' does; constants that are tensors made elsewhere would be refused."""
     dist = case.dist
@@ -356,10 +308,12 @@ def test_it_is_traced_with_its_gradients_on_tensors_without_data(case):
 
 
 @each_case
-def test_make_dist_finds_it_by_name_and_names_what_fits(case):
-    dist = make_dist(case.space, case.dist.name, {'n_feature': N_FEATURE})
-    assert type(dist) is type(case.dist) and dist.n_param == case.dist.n_param
+def test_make_dist_finds_it_by_name_and_it_survives_copy_and_pickle(case):
     assert case.dist.name in fitting(case.space, {})
+    made = make_dist(case.space, case.dist.name, {'n_feature': N_FEATURE})
+    for other in (made, copy.deepcopy(case.dist), pickle.loads(pickle.dumps(case.dist))):
+        assert type(other) is type(case.dist) and other.n_param == case.dist.n_param
+        assert torch.equal(other.entropy(case.param(3)), case.dist.entropy(case.param(3)))
 
 
 # ---- learning
@@ -374,15 +328,14 @@ REWARDS = {
 
 
 @each_case
-@pytest.mark.parametrize('seed', [0, 1, 2])
-def test_it_learns_a_one_step_env_in_20k_steps(case, seed):
+def test_it_learns_a_one_step_env_in_20k_steps(case):
     # the best reward is 1, and that of the first policy far below
     dist, near = case.dist, torch.tensor([0.6, 1.0, 2.0])
     reward_of = REWARDS.get(dist.name, lambda a: 1 - (a - near).square().sum(-1) / 3)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         head = dist.make_head(N_FEATURE, {'log_std_init': -1.0})
-    optimizer, feature, stream = FlatAdam(head.named_parameters(), lr=0.03), torch.ones(256, N_FEATURE), generator(seed)
+    optimizer, feature, stream = FlatAdam(head.named_parameters(), lr=0.03), torch.ones(256, N_FEATURE), generator(0)
     first = reward_of(dist.env_action(dist.mode(head(feature))))
     for _ in range(78):  # * 256 = 19,968
         with torch.no_grad():

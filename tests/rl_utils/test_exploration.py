@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.components import make_part, summary_of
+from zoo.config.components import make_part
 from zoo.config.section import ConfigError
 from zoo.core.registry import EXPLORATION_REGISTRY
 from zoo.rl_utils.distribution import Bounds
@@ -45,27 +45,52 @@ def name_of(dist) -> str:
     return dist.name
 
 
-def test_sample_is_the_policy_itself():
-    logit = log(0.5, 0.5)
-    assert explore('sample', Categorical(2), logit) is logit
+def bit(p: float) -> float:
+    return math.log(p / (1 - p))
 
 
-def test_temperature_of_choices_by_hand():
-    # (.8, .2)^(1/2) = (.8944, .4472): two to one
-    found = explore('temperature', Categorical(2), log(0.8, 0.2), temperature=2.0)
-    torch.testing.assert_close(found.softmax(-1), torch.tensor([2 / 3, 1 / 3], dtype=torch.float64))
+UNIT, NEVER = Bounds((0.0,), (1.0,)), -math.inf
 
 
-def test_temperature_of_bits_by_hand():
-    # odds of 4 to 1 at temperature 2 are 2 to 1
-    found = explore('temperature', Bernoulli(1), torch.tensor([math.log(4.0)]), temperature=2.0)
-    assert found.sigmoid().item() == pytest.approx(2 / 3)
-
-
-def test_temperature_of_a_gaussian_widens_sigma_alone():
-    logit = torch.tensor([1.0, -2.0, 0.5, 3.0])
-    for dist in (Gaussian(2), SquashedGaussian(BOUNDS)):
-        assert explore('temperature', dist, logit, temperature=2.0).tolist() == [1.0, -2.0, 1.0, 6.0]
+@pytest.mark.parametrize(
+    'name, option, dist, logit, wanted',
+    [
+        # (.8, .2)^(1/2) = (.8944, .4472): two to one
+        ('temperature', 2.0, Categorical(2), log(0.8, 0.2), log(2 / 3, 1 / 3)),
+        # odds of 4 to 1 at temperature 2 are 2 to 1
+        ('temperature', 2.0, Bernoulli(1), [bit(0.8)], [bit(2 / 3)]),
+        # sigma alone
+        ('temperature', 2.0, Gaussian(2), [1.0, -2.0, 0.5, 3.0], [1.0, -2.0, 1.0, 6.0]),
+        ('temperature', 2.0, SquashedGaussian(BOUNDS), [1.0, -2.0, 0.5, 3.0], [1.0, -2.0, 1.0, 6.0]),
+        # x^2 (1 - x)^4 has the root x^1 (1 - x)^2
+        ('temperature', 2.0, Beta(UNIT), [3.0, 5.0], [2.0, 3.0]),
+        ('temperature', 2.0, MIXED, [1.0, -2.0, 0.5, 3.0, 2.0, 4.0, 6.0], [1.0, -2.0, 1.0, 6.0, 1.0, 2.0, 3.0]),
+        # .9 * (.5, .3, .2) + .1 / 3
+        ('epsilon', 0.1, Categorical(3), log(0.5, 0.3, 0.2), log(0.45 + 1 / 30, 0.27 + 1 / 30, 0.18 + 1 / 30)),
+        # .9 of the best, the first of two equal ones, and .1 / 4 of each
+        ('epsilon_greedy', 0.1, Categorical(4), [1.0, 5.0, 5.0, -3.0], log(0.025, 0.925, 0.025, 0.025)),
+        # evenly from what a mask allows
+        ('epsilon', 0.1, Categorical(4), [0.0, NEVER, 50.0, NEVER], log(0.05, 0.0, 0.95, 0.0)),
+        ('epsilon_greedy', 0.1, Categorical(4), [0.0, NEVER, 50.0, NEVER], log(0.05, 0.0, 0.95, 0.0)),
+        # .9 * .8 + .05 = .77; a bit that may not be 1 stays 0
+        ('epsilon', 0.1, Bernoulli(2), [bit(0.8), NEVER], [bit(0.77), NEVER]),
+        (
+            'epsilon_greedy',
+            0.1,
+            Bernoulli(3),
+            [2.0, -3.0, 0.0],
+            [bit(0.95), bit(0.05), bit(0.05)],
+        ),  # the mode at 0 is 0
+    ],
+    ids=lambda x: x if isinstance(x, str) else x.name if hasattr(x, 'name') else '',
+)
+def test_exploration_by_hand(name, option, dist, logit, wanted):
+    options = {'temperature' if name == 'temperature' else 'epsilon': option}
+    logit, wanted = (torch.as_tensor(x, dtype=torch.float64) for x in (logit, wanted))
+    found = explore(name, dist, logit, **options)
+    if isinstance(dist, Categorical):  # less a constant
+        found = found.log_softmax(-1)
+    torch.testing.assert_close(found, wanted)
 
 
 def test_temperature_of_gsde_widens_sigma_alone():
@@ -78,15 +103,10 @@ def test_temperature_of_gsde_widens_sigma_alone():
     torch.testing.assert_close(sigma_new, 3 * sigma)
 
 
-def test_temperature_of_beta_is_a_power_of_the_density():
-    # x^2 (1 - x)^4 has the root x^1 (1 - x)^2
-    dist = Beta(Bounds((0.0,), (1.0,)))
-    assert explore('temperature', dist, torch.tensor([3.0, 5.0]), temperature=2.0).tolist() == [2.0, 3.0]
-
-
 @pytest.mark.parametrize('dist', [*DISCRETE, *REAL, MIXED, BITS], ids=name_of)
-def test_temperature_1_is_the_policy(dist):
+def test_temperature_1_and_sample_are_the_policy(dist):
     logit = draws(dist)
+    assert explore('sample', dist, logit) is logit
     torch.testing.assert_close(explore('temperature', dist, logit), logit)
 
 
@@ -100,27 +120,6 @@ def test_temperature_orders_entropies(dist):
     assert (cold < dist.entropy(logit)).all() and (dist.entropy(logit) < warm).all()
 
 
-def test_epsilon_by_hand():
-    # .9 * (.5, .3, .2) + .1 / 3
-    found = explore('epsilon', Categorical(3), log(0.5, 0.3, 0.2), epsilon=0.1)
-    wanted = torch.tensor([0.45, 0.27, 0.18], dtype=torch.float64) + 0.1 / 3
-    torch.testing.assert_close(found.exp(), wanted)
-
-
-def test_epsilon_greedy_by_hand():
-    # .9 of the best, the first of two equal ones, and .1 / 4 of each
-    found = explore('epsilon_greedy', Categorical(4), torch.tensor([1.0, 5.0, 5.0, -3.0]), epsilon=0.1)
-    torch.testing.assert_close(found.exp(), torch.tensor([0.025, 0.925, 0.025, 0.025]))
-
-
-@pytest.mark.parametrize('name', ['epsilon', 'epsilon_greedy'])
-def test_epsilon_draws_evenly_from_what_a_mask_allows(name):
-    logit = torch.tensor([[0.0, -math.inf, 50.0, -math.inf]])
-    found = explore(name, Categorical(4), logit, epsilon=0.1)
-    torch.testing.assert_close(found.exp(), torch.tensor([[0.05, 0.0, 0.95, 0.0]]))
-    assert found[0, 1] == found[0, 3] == -math.inf
-
-
 @pytest.mark.parametrize('name', ['epsilon', 'epsilon_greedy'])
 def test_epsilon_of_several_choices_is_that_of_each(name):
     dist, logit = MultiCategorical((2, 3, 2)), draws(MultiCategorical((2, 3, 2)))
@@ -129,42 +128,16 @@ def test_epsilon_of_several_choices_is_that_of_each(name):
     assert torch.equal(found, torch.cat(each, -1))
 
 
-def test_epsilon_of_bits_by_hand():
-    # .9 * .8 + .05 = .77; a bit that may not be 1 stays 0
-    found = explore('epsilon', Bernoulli(2), torch.tensor([math.log(4.0), -math.inf]), epsilon=0.1)
-    assert found[0].sigmoid().item() == pytest.approx(0.77) and found[1] == -math.inf
-
-
-def test_epsilon_greedy_of_bits_by_hand():
-    found = explore('epsilon_greedy', Bernoulli(3), torch.tensor([2.0, -3.0, 0.0]), epsilon=0.1)
-    torch.testing.assert_close(found.sigmoid(), torch.tensor([0.95, 0.05, 0.05]))  # the mode at 0 is 0
-
-
+@pytest.mark.parametrize('name', ['epsilon', 'epsilon_greedy'])
 @pytest.mark.parametrize('dist', [*DISCRETE, BITS], ids=name_of)
-def test_epsilon_greedy_has_the_mode_of_the_policy(dist):
+def test_epsilon_keeps_the_mode_is_uniform_at_1_and_finite_for_huge_logits(name, dist):
     logit = draws(dist)
     assert torch.equal(dist.mode(explore('epsilon_greedy', dist, logit)), dist.mode(logit))
-
-
-@pytest.mark.parametrize('name', ['epsilon', 'epsilon_greedy'])
-@pytest.mark.parametrize('dist', [*DISCRETE, BITS], ids=name_of)
-def test_epsilon_of_huge_logits_stays_finite(name, dist):
-    action = dist.mode(-draws(dist))  # the least likely ones
-    logp = dist.log_prob(explore(name, dist, draws(dist) * 1e4, epsilon=0.1), action)
+    uniform = dist.entropy(torch.zeros(6, dist.n_param))
+    torch.testing.assert_close(dist.entropy(explore(name, dist, logit, epsilon=1.0)), uniform)
+    action = dist.mode(-logit)  # the least likely ones
+    logp = dist.log_prob(explore(name, dist, logit * 1e4, epsilon=0.1), action)
     assert logp.isfinite().all() and (logp < 0).all()
-
-
-@pytest.mark.parametrize('name', ['epsilon', 'epsilon_greedy'])
-def test_epsilon_1_is_uniform(name):
-    for dist in DISCRETE:
-        uniform = dist.entropy(torch.zeros(6, dist.n_param))
-        torch.testing.assert_close(dist.entropy(explore(name, dist, draws(dist), epsilon=1.0)), uniform)
-
-
-def test_a_composite_explores_in_each_part():
-    logit = torch.tensor([[1.0, -2.0, 0.5, 3.0, 2.0, 4.0, 6.0]])
-    found = explore('temperature', MIXED, logit, temperature=2.0)
-    assert found.tolist() == [[1.0, -2.0, 1.0, 6.0, 1.0, 2.0, 3.0]]
 
 
 @pytest.mark.parametrize('name', ['epsilon', 'epsilon_greedy'])
@@ -177,14 +150,8 @@ def test_epsilon_of_real_actions_is_refused(name, dist):
 
 
 @pytest.mark.parametrize('name', NAMES)
-@pytest.mark.parametrize('dist', [*DISCRETE, BITS], ids=name_of)
-def test_every_exploration_is_for_discrete_actions(name, dist):
-    assert exploration_problem(EXPLORATION_REGISTRY.get(name), dist) == ''
-
-
-@pytest.mark.parametrize('dist', [*REAL, MIXED], ids=name_of)
-def test_sample_and_temperature_are_for_all_built_in_distributions(dist):
-    for name in ('sample', 'temperature'):
+def test_every_exploration_is_for_discrete_actions_and_some_are_for_all(name):
+    for dist in [*DISCRETE, BITS, *([*REAL, MIXED] if name in ('sample', 'temperature') else [])]:
         assert exploration_problem(make_part(EXPLORATION_REGISTRY, name), dist) == ''
 
 
@@ -204,15 +171,10 @@ def test_options_out_of_range_are_refused(spec):
 
 
 @pytest.mark.parametrize('name', NAMES)
-@pytest.mark.parametrize('dist', [*DISCRETE, BITS], ids=name_of)
+@pytest.mark.parametrize('dist', [Bernoulli(3), BITS], ids=name_of)  # whose other parts are choices, one and several
 def test_can_be_traced_and_changes_no_input(name, dist):
     torch._dynamo.reset()
     part, logit = make_part(EXPLORATION_REGISTRY, name), draws(dist)
     before = logit.clone()
     traced = torch.compile(lambda x: part(dist, x), backend='eager', fullgraph=True, dynamic=False)
     assert torch.equal(traced(logit), part(dist, logit)) and torch.equal(logit, before)
-
-
-@pytest.mark.parametrize('name', NAMES)
-def test_has_a_summary(name):
-    assert summary_of(EXPLORATION_REGISTRY.get(name)).endswith('.')

@@ -1,6 +1,12 @@
-"""Generalised advantages, their normalisation and discounted sums, against numbers worked by hand and plain loops."""
+"""Generalised advantages, their normalisation and discounted sums, by hand and against plain loops.
+
+That rewards may be shared by agents and flags be numbers is part of the contract in test_estimators.py.
+"""
 
 from __future__ import annotations
+
+import re
+from typing import Any
 
 import pytest
 import torch
@@ -33,57 +39,39 @@ def random_data(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torc
     return gae_data(value, next_value, reward, traj_flag & (terminal > 0), traj_flag)
 
 
-def test_gae_six_steps_with_an_end_after_the_third():
-    # rewards 1, V 0 but 10 after the last step, gamma .9, lambda 1, the third step terminal.
-    # adv_2 = 1, adv_1 = 1 + .9 * 1 = 1.9, adv_0 = 1 + .9 * 1.9 = 2.71; adv_5 = 1 + .9 * 10 = 10, and so adv_4, adv_3
-    next_value, done = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 10.0]), torch.tensor([0, 0, 1, 0, 0, 0], dtype=torch.bool)
-    adv = gae(gae_data(torch.zeros(6), next_value, torch.ones(6), done), gamma=0.9, lambda_=1.0)
-    torch.testing.assert_close(adv, torch.tensor([2.71, 1.9, 1.0, 10.0, 10.0, 10.0]))
+TWO = dict(value=[2, 7], next_value=[8, 100], reward=[1, 1])  # gamma .5, lambda 1: delta_1 = 1 + .5 * 100 - 7 = 44
 
 
-def test_gae_by_hand_over_two_steps():
-    # gamma .5, lambda .5: delta_1 = 2 + .5 * 4 - 1 = 3; delta_0 = 1 + .5 * 1 - 3 = -1.5; adv_0 = -1.5 + .25 * 3 = -.75
-    adv = gae(gae_data(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 4.0]), torch.tensor([1.0, 2.0])), 0.5, 0.5)
-    assert adv.tolist() == [-0.75, 3.0]
+@pytest.mark.parametrize(
+    'rows, gamma, lambda_, adv',
+    [
+        # rewards 1, V 0 but 10 after the last step, the third step terminal. adv_2 = 1, adv_1 = 1 + .9 * 1 = 1.9,
+        # adv_0 = 1 + .9 * 1.9 = 2.71; adv_5 = 1 + .9 * 10 = 10, and so adv_4, adv_3
+        (
+            dict(value=[0] * 6, next_value=[0] * 5 + [10], reward=[1] * 6, done=[0, 0, 1, 0, 0, 0]),
+            0.9,
+            1.0,
+            [2.71, 1.9, 1.0, 10.0, 10.0, 10.0],
+        ),
+        # delta_1 = 2 + .5 * 4 - 1 = 3; delta_0 = 1 + .5 * 1 - 3 = -1.5; adv_0 = -1.5 + .25 * 3 = -.75
+        (dict(value=[3, 1], next_value=[1, 4], reward=[1, 2]), 0.5, 0.5, [-0.75, 3]),
+        # row 0 ends by a time limit in a state worth 8: delta_0 = 1 + .5 * 8 - 2 = 3, and nothing of row 1 reaches it
+        (dict(TWO, done=[0, 0], traj_flag=[1, 0]), 0.5, 1.0, [3, 44]),
+        # the same row, terminal: delta_0 = 1 - 2 = -1
+        (dict(TWO, done=[1, 0], traj_flag=[1, 0]), 0.5, 1.0, [-1, 44]),
+        # the two flags are independent: done masks the bootstrap only. adv_0 = (1 - 2) + .5 * 44
+        (dict(TWO, done=[1, 0], traj_flag=[0, 0]), 0.5, 1.0, [21, 44]),
+    ],
+    ids=['end after the third', 'two steps', 'truncated', 'terminated', 'done without an end'],
+)
+def test_gae_by_hand(rows, gamma, lambda_, adv):
+    data = gae_data(**{name: torch.tensor(x, dtype=torch.float64) for name, x in rows.items()})
+    torch.testing.assert_close(gae(data, gamma, lambda_), torch.tensor(adv, dtype=torch.float64))
 
 
-def test_gae_truncated_row_bootstraps_final_value():
-    # row 0 ends by a time limit in a state worth 8: delta_0 = 1 + .5 * 8 - 2 = 3, and nothing of row 1 reaches it
-    data = gae_data(
-        torch.tensor([2.0, 7.0]),
-        torch.tensor([8.0, 100.0]),
-        torch.tensor([1.0, 1.0]),
-        done=torch.tensor([False, False]),
-        traj_flag=torch.tensor([True, False]),
-    )
-    assert gae(data, 0.5, 1.0).tolist() == [3.0, 44.0]  # delta_1 = 1 + .5 * 100 - 7
-
-
-def test_gae_terminated_row_has_no_bootstrap():
-    # the same row, terminal: delta_0 = 1 - 2 = -1
-    end = torch.tensor([True, False])
-    data = gae_data(
-        torch.tensor([2.0, 7.0]), torch.tensor([8.0, 100.0]), torch.tensor([1.0, 1.0]), done=end, traj_flag=end
-    )
-    assert gae(data, 0.5, 1.0).tolist() == [-1.0, 44.0]
-
-
-def test_gae_done_without_trace_end_keeps_the_recursion():
-    # the two flags are independent: done masks the bootstrap only. adv_0 = (1 - 2) + .5 * 44
-    data = gae_data(
-        torch.tensor([2.0, 7.0]),
-        torch.tensor([8.0, 100.0]),
-        torch.tensor([1.0, 1.0]),
-        done=torch.tensor([True, False]),
-        traj_flag=torch.tensor([False, False]),
-    )
-    assert gae(data, 0.5, 1.0).tolist() == [21.0, 44.0]
-
-
-@pytest.mark.parametrize('n_step', [1, 2, 3, 4, 5, 127, 128])
-@pytest.mark.parametrize('trail', [(), (3,), (3, 2)])
-def test_gae_equals_the_loop(n_step, trail):
-    data = random_data((n_step, *trail), seed=n_step)
+@pytest.mark.parametrize('shape', [(1,), (2, 3), (127, 3, 2), (128,)], ids=str)
+def test_gae_equals_the_loop(shape):
+    data = random_data(shape)
     torch.testing.assert_close(gae(data, 0.99, 0.95), loop_gae(data, 0.99, 0.95), rtol=1e-12, atol=1e-12)
 
 
@@ -94,7 +82,7 @@ def test_gae_equals_the_loop(n_step, trail):
     gamma=st.floats(0, 1),
     lambda_=st.floats(0, 1),
 )
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 def test_gae_equals_the_loop_for_any_discount(n_step, n_env, seed, gamma, lambda_):
     data = random_data((n_step, n_env), seed)
     # float64; at gamma = lambda = 1 some 40 terms of unit size add up
@@ -107,117 +95,70 @@ def test_gae_in_float32_stays_close_to_the_float64_loop():
     torch.testing.assert_close(gae(data), loop_gae(data, 0.99, 0.95).float(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize('shape', [(5,), (5, 3), (5, 3, 2)])
-def test_gae_without_done_is_done_nowhere(shape):
-    value, next_value, reward, _, traj_flag = random_data(shape)
-    nowhere = torch.zeros(shape, dtype=torch.bool)
-    for flag in (None, traj_flag):
-        adv = gae(gae_data(value, next_value, reward, None, flag))
-        assert torch.equal(adv, gae(gae_data(value, next_value, reward, nowhere, nowhere if flag is None else flag)))
+def test_gae_without_done_is_done_nowhere_and_without_traj_flag_ends_where_done():
+    data = random_data((9, 3))
+    nowhere = torch.zeros(9, 3, dtype=torch.bool)
+    for given_, meant in (
+        (dict(done=None), dict(done=nowhere)),
+        (dict(done=None, traj_flag=None), dict(done=nowhere, traj_flag=nowhere)),
+        (dict(traj_flag=None), dict(traj_flag=data.done)),
+    ):
+        assert torch.equal(gae(data._replace(**given_)), gae(data._replace(**meant)))
 
 
-def test_gae_without_traj_flag_ends_where_done():
-    value, next_value, reward, done, _ = random_data((9, 3))
-    both = gae_data(value, next_value, reward, done, done)
-    assert torch.equal(gae(both._replace(traj_flag=None)), gae(both))
-
-
-def test_gae_agents_share_reward_and_ends():
-    value, next_value, *_ = random_data((6, 3, 2))
-    _, _, reward, done, traj_flag = random_data((6, 3), seed=1)
-    adv = gae(gae_data(value, next_value, reward, done, traj_flag))
-    for agent in range(2):
-        alone = gae_data(value[..., agent], next_value[..., agent], reward, done, traj_flag)
-        torch.testing.assert_close(adv[..., agent], loop_gae(alone, 0.99, 0.95), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize('flag_dtype', [torch.bool, torch.uint8, torch.int64, torch.float32])
-def test_gae_takes_flags_of_any_dtype(flag_dtype):
-    value, next_value, reward, done, traj_flag = random_data((7, 2))
-    got = gae(gae_data(value, next_value, reward, done.to(flag_dtype), traj_flag.to(flag_dtype)))
+@pytest.mark.parametrize('flag_dtype', [torch.uint8, torch.int64, torch.float32])
+@pytest.mark.parametrize('reward_dtype', [torch.float16, torch.float64])
+def test_gae_takes_flags_and_rewards_of_any_dtype_and_has_that_of_value(flag_dtype, reward_dtype):
+    value, next_value, reward, done, traj_flag = random_data((7, 2), dtype=torch.float32)
+    reward = reward.round()
+    got = gae(gae_data(value, next_value, reward.to(reward_dtype), done.to(flag_dtype), traj_flag.to(flag_dtype)))
+    assert got.dtype == torch.float32
     assert torch.equal(got, gae(gae_data(value, next_value, reward, done, traj_flag)))
 
 
 @pytest.mark.parametrize('n_step', [1, 2, 5])
 @pytest.mark.parametrize('flags', [True, False])
-def test_gae_leaves_its_inputs_and_returns_a_new_tensor(n_step, flags):
+def test_gae_leaves_its_inputs_and_returns_a_new_tensor_without_gradient(n_step, flags):
     data = random_data((n_step, 2))
-    data = data if flags else data._replace(done=None, traj_flag=None)
-    before = [None if x is None else x.clone() for x in data]
-    adv = gae(data)
-    adv.fill_(7)
+    data = data._replace(value=data.value.requires_grad_(), **({} if flags else dict(done=None, traj_flag=None)))
+    before = [None if x is None else x.detach().clone() for x in data]
+    for adv in (gae(data), *gae_return(data)):
+        assert not adv.requires_grad
+        adv.fill_(7)
     assert all(x is None or torch.equal(x, y) for x, y in zip(data, before, strict=True))
 
 
-def test_gae_has_no_gradient():
-    value = torch.ones(4, requires_grad=True)
-    assert not gae(gae_data(value, value, torch.ones(4))).requires_grad
-
-
-@pytest.mark.parametrize('reward_dtype', [torch.float32, torch.float64, torch.float16])
-def test_gae_has_the_dtype_of_value(reward_dtype):
-    value = torch.zeros(4, 2)
-    assert gae(gae_data(value, value, torch.ones(4, 2, dtype=reward_dtype))).dtype == torch.float32
-
-
-@pytest.mark.parametrize('shape', [(5,), (5, 1), (5, 1, 1)])
-def test_gae_of_one_env_is_the_same_in_every_shape(shape):
-    flat = random_data((5,))
-    data = gae_data(*(x.view(shape) for x in flat))
-    torch.testing.assert_close(gae(data).flatten(), gae(flat), rtol=1e-14, atol=1e-14)
-    shared = data._replace(**{name: getattr(data, name)[..., 0] for name in ('reward', 'done', 'traj_flag')})
-    if len(shape) == 3:
-        torch.testing.assert_close(gae(shared).flatten(), gae(flat), rtol=1e-14, atol=1e-14)
-
-
-def test_gae_does_not_mix_envs():
-    data = random_data((9, 5))
-    order = torch.tensor([3, 0, 4, 1, 2])
-    torch.testing.assert_close(gae(gae_data(*(x[:, order] for x in data))), gae(data)[:, order], rtol=0, atol=0)
-
-
-def test_gae_is_linear_in_reward_and_values():
-    value, next_value, reward, done, traj_flag = random_data((9, 2))
-    scaled = gae(gae_data(4 * value, 4 * next_value, 4 * reward, done, traj_flag))
-    assert torch.equal(scaled, 4 * gae(gae_data(value, next_value, reward, done, traj_flag)))  # powers of 2 are exact
-
-
-@pytest.mark.parametrize('wrong', [float('nan'), float('inf')])
-@pytest.mark.parametrize('row', [0, 3, 5])
 @pytest.mark.parametrize('name', gae_data._fields)
-def test_gae_of_a_number_that_is_not_finite_is_not_finite_in_that_row(name, row, wrong):
+def test_gae_of_a_number_that_is_not_finite_is_not_finite_in_that_row(name):
     # also where done masks the bootstrap and where the flag of the last row carries nothing: 0 * nan is nan
     value, next_value, reward, _, _ = random_data((6, 2))
     end = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-    data = gae_data(*(x.clone() for x in (value, next_value, reward, end, end)))
-    getattr(data, name)[row, 0] = wrong
-    adv = gae(data)
-    assert not adv[row, 0].isfinite()
-    assert adv[row + 1 :].isfinite().all() and adv[:, 1].isfinite().all()
+    for row in (0, 3, 5):
+        for wrong in (torch.nan, torch.inf):
+            data = gae_data(*(x.clone() for x in (value, next_value, reward, end, end)))
+            getattr(data, name)[row, 0] = wrong
+            adv = gae(data)
+            assert not adv[row, 0].isfinite(), (row, wrong)
+            assert adv[row + 1 :].isfinite().all() and adv[:, 1].isfinite().all()
 
 
 def test_gae_return_by_hand():
     # the two steps above: adv -.75 and 3, V 3 and 1; mean 1.125, both 1.875 away from it
     data = gae_data(torch.tensor([3.0, 1.0]), torch.tensor([1.0, 4.0]), torch.tensor([1.0, 2.0]))
-    result = gae_return(data, 0.5, 0.5)
-    assert result.adv.tolist() == [-0.75, 3.0] and result.return_.tolist() == [2.25, 4.0]
-    assert result.mean.item() == 1.125 and result.std.item() == 1.875
+    adv, return_, mean, std = gae_return(data, 0.5, 0.5)
+    assert (adv.tolist(), return_.tolist(), mean, std) == ([-0.75, 3.0], [2.25, 4.0], 1.125, 1.875)
 
 
-@pytest.mark.parametrize('shape', [(1,), (7,), (7, 3), (7, 3, 2)])
+@pytest.mark.parametrize('shape', [(1,), (7, 3), (7, 3, 2)])
 def test_gae_return_is_gae_with_returns_and_moments(shape):
     data = random_data(shape)
     if len(shape) == 3:  # agents share reward and ends
         data = data._replace(**{name: getattr(data, name)[..., 0] for name in ('reward', 'done', 'traj_flag')})
-    before = [x.clone() for x in data]
     adv, return_, mean, std = gae_return(data, 0.9, 0.8)
     assert torch.equal(adv, gae(data, 0.9, 0.8)) and torch.equal(return_, adv + data.value)
     assert mean.shape == std.shape == ()
     torch.testing.assert_close(mean, adv.sum() / adv.numel())
     torch.testing.assert_close(std, ((adv - adv.mean()) ** 2).mean().sqrt())
-    for x in (adv, return_):
-        x.fill_(7)
-    assert all(torch.equal(x, y) for x, y in zip(data, before, strict=True))
 
 
 def test_gae_return_of_a_mean_far_above_the_spread_keeps_the_digits_of_std():
@@ -227,98 +168,65 @@ def test_gae_return_of_a_mean_far_above_the_spread_keeps_the_digits_of_std():
     result = gae_return(gae_data(zero, zero, reward), gamma=0.0)
     torch.testing.assert_close(result.std.double(), reward.double().std(correction=0), rtol=1e-5, atol=0)
     torch.testing.assert_close(result.mean.double(), reward.double().mean(), rtol=1e-6, atol=0)
+    equal = torch.full((64, 8), 0.1)
+    assert gae_return(gae_data(torch.zeros_like(equal), equal, equal), gamma=0.0).std == 0
 
 
-def test_gae_return_of_equal_advantages_has_no_spread():
-    x = torch.full((64, 8), 0.1)
-    assert gae_return(gae_data(torch.zeros_like(x), x, x), gamma=0.0).std == 0
-
-
-def test_gae_return_has_no_gradient():
-    value = torch.ones(4, requires_grad=True)
-    assert not any(x.requires_grad for x in gae_return(gae_data(value, value, torch.ones(4))))
-
-
-@pytest.mark.parametrize('shape', [(0,), (0, 3), (4, 0)])
-def test_gae_refuses_empty_tensors(shape):
-    x = torch.empty(shape)
-    with pytest.raises(ValueError, match='value has shape .* and so no elements'):
-        gae(gae_data(x, x, x))
-
-
-def test_gae_refuses_values_without_time():
-    x = torch.zeros(())
-    with pytest.raises(ValueError, match=r'value has shape \(\).*give \[T\]'):
-        gae(gae_data(x, x, x))
-
-
-@pytest.mark.parametrize('name', ['value', 'next_value', 'reward'])
-@pytest.mark.parametrize('dtype', [torch.int64, torch.bool])
-def test_gae_refuses_a_dtype_that_is_not_floating(name, dtype):
-    data = random_data((4, 2))
-    with pytest.raises(ValueError, match=f'^{name} has dtype {dtype} but must be floating'):
-        gae(data._replace(**{name: getattr(data, name).to(dtype)}))
-
-
-def test_gae_return_refuses_what_gae_refuses():
-    x = torch.zeros(4)
-    with pytest.raises(ValueError, match=r'next_value has shape \(3,\) but value \(4,\)'):
-        gae_return(gae_data(x, x[:3], x))
-    with pytest.raises(ValueError, match='gamma is 1.5'):
-        gae_return(gae_data(x, x, x), gamma=1.5)
+def fault(
+    *sentence: str, shape: tuple[int, ...] = (4, 2), gamma: float = 0.99, lambda_: float = 0.95, **others: Any
+) -> Any:
+    """A row of the table below; others: of a tensor another shape, or its dtype."""
+    rows = {name: torch.zeros(shape) for name in gae_data._fields}
+    rows |= {name: torch.zeros(x) if isinstance(x, tuple) else rows[name].to(x) for name, x in others.items()}
+    return pytest.param(gae_data(**rows), gamma, lambda_, sentence, id=' '.join(sentence))
 
 
 @pytest.mark.parametrize(
-    'shapes, names',
+    'data, gamma, lambda_, sentence',
     [
-        (dict(next_value=(4, 3)), ('next_value', '(4, 3)', 'value', '(4, 2)')),
-        (dict(next_value=(4,)), ('next_value', '(4,)', 'value', '(4, 2)')),
-        (dict(reward=(3, 2)), ('reward', '(3, 2)', 'value', '(4, 2)')),
-        (dict(reward=(4,)), ('reward', '(4,)', 'value', '(4, 2)')),
-        (dict(reward=(4, 1)), ('reward', '(4, 1)', 'value', '(4, 2)')),
-        (dict(reward=(4, 2, 1)), ('reward', '(4, 2, 1)', 'value', '(4, 2)')),
-        (dict(done=(4,)), ('done', '(4,)', 'reward', '(4, 2)')),
-        (dict(done=(1, 2)), ('done', '(1, 2)', 'reward', '(4, 2)')),
-        (dict(traj_flag=(4, 1)), ('traj_flag', '(4, 1)', 'reward', '(4, 2)')),
+        fault('next_value', '(4, 3)', 'value', '(4, 2)', next_value=(4, 3)),
+        fault('next_value', '(4,)', 'value', '(4, 2)', next_value=(4,)),
+        fault('reward', '(3, 2)', 'value', '(4, 2)', reward=(3, 2)),
+        fault('reward', '(4,)', 'value', '(4, 2)', reward=(4,)),
+        fault('reward', '(4, 1)', 'value', '(4, 2)', reward=(4, 1)),
+        fault('reward', '(4, 2, 1)', 'value', '(4, 2)', reward=(4, 2, 1)),
+        fault('done', '(4,)', 'reward', '(4, 2)', done=(4,)),
+        fault('done', '(1, 2)', 'reward', '(4, 2)', done=(1, 2)),
+        fault('traj_flag', '(4, 1)', 'reward', '(4, 2)', traj_flag=(4, 1)),
+        # rewards would broadcast against the last two dimensions, not the first
+        fault('(2, 3)', '(2, 3, 2, 3)', shape=(2, 3), value=(2, 3, 2, 3), next_value=(2, 3, 2, 3)),
+        *(fault('value has shape', 'and so no elements', shape=shape) for shape in ((0,), (0, 3), (4, 0))),
+        fault('value has shape ()', 'give [T]', shape=()),
+        *(
+            fault(f'{name} has dtype {dtype} but must be floating', **{name: dtype})
+            for name in ('value', 'next_value', 'reward')
+            for dtype in (torch.int64, torch.bool)
+        ),
+        *(
+            fault(f'{gamma}', f'{lambda_}', gamma=gamma, lambda_=lambda_)
+            for gamma, lambda_ in (
+                (1.5, 0.9),
+                (-0.1, 0.9),
+                (0.9, 1.01),
+                (0.9, -1.0),
+                (torch.nan, 0.9),
+                (0.9, torch.nan),
+            )
+        ),
     ],
 )
-def test_gae_shape_errors_name_both(shapes, names):
-    want = dict.fromkeys(gae_data._fields, (4, 2)) | shapes
-    with pytest.raises(ValueError) as error:
-        gae(gae_data(**{name: torch.zeros(shape) for name, shape in want.items()}))
-    assert all(name in str(error.value) for name in names)
+def test_gae_refuses_and_names_both(data, gamma, lambda_, sentence):
+    for function in (gae, gae_return):
+        with pytest.raises(ValueError, match='.*'.join(map(re.escape, sentence))):
+            function(data, gamma, lambda_)
 
 
-def test_gae_refuses_values_with_two_more_dimensions_than_rewards():
-    # [2, 3] rewards would broadcast against the last two dimensions of [2, 3, 2, 3] values, not the first
-    value = torch.zeros(2, 3, 2, 3)
-    with pytest.raises(ValueError, match=r'\(2, 3\).*\(2, 3, 2, 3\)'):
-        gae(gae_data(value, value, torch.zeros(2, 3)))
+# ---- scans and sums
 
 
-@pytest.mark.parametrize(
-    'gamma, lambda_',
-    [
-        (1.5, 0.9),
-        (-0.1, 0.9),
-        (0.9, 1.01),
-        (0.9, -1.0),
-        (float('nan'), 0.9),
-        (0.9, float('nan')),
-    ],
-)
-def test_gae_refuses_factors_outside_0_to_1(gamma, lambda_):
-    x = torch.zeros(3)
-    with pytest.raises(ValueError) as error:
-        gae(gae_data(x, x, x), gamma, lambda_)
-    assert str(gamma) in str(error.value) and str(lambda_) in str(error.value)
-
-
-@pytest.mark.parametrize('n_row', [1, 2, 3, 4, 5, 8, 9, 127, 128])
+@pytest.mark.parametrize('n_row', [1, 2, 3, 5, 8, 127, 128])
 def test_linear_scan_equals_the_loop_and_leaves_its_inputs(n_row):
-    generator = torch.Generator().manual_seed(n_row)
-    x, decay = (torch.randn(n_row, 2, generator=generator, dtype=torch.float64) for _ in range(2))
-    decay = decay.clamp(-1, 1)
+    x, decay = draws(n_row, 2), draws(n_row, 2, seed=1).clamp(-1, 1)
     before = x.clone(), decay.clone()
     want, following = torch.zeros_like(x), torch.zeros(2, dtype=torch.float64)
     for t in reversed(range(n_row)):
@@ -335,7 +243,7 @@ def test_discounted_sum_by_hand():
     assert discounted_sum(reward, end, torch.tensor([4.0]), 0.5).flatten().tolist() == [5.0, 4.5, 3.0, 5.5]
 
 
-@pytest.mark.parametrize('n_step', [1, 2, 3, 4, 5, 127, 128])
+@pytest.mark.parametrize('n_step', [1, 2, 5, 128])
 def test_discounted_sum_equals_the_loop_and_leaves_its_inputs(n_step):
     data = random_data((n_step, 3), seed=n_step)
     reward, end, carry = data.reward, data.traj_flag, data.value[0].clone()
@@ -350,16 +258,6 @@ def test_discounted_sum_equals_the_loop_and_leaves_its_inputs(n_step):
     assert all(torch.equal(x, y) for x, y in zip((reward, end, carry), before, strict=True))
 
 
-def test_discounted_sum_of_two_halves_is_that_of_the_whole():
-    data = random_data((20, 3))
-    reward, end = data.reward, data.traj_flag
-    nothing = torch.zeros(3, dtype=torch.float64)
-    whole = discounted_sum(reward, end, nothing, 0.9)
-    first = discounted_sum(reward[:8], end[:8], nothing, 0.9)
-    second = discounted_sum(reward[8:], end[8:], 0.9 * first[-1] * (~end[7]), 0.9)
-    torch.testing.assert_close(torch.cat((first, second)), whole, rtol=1e-12, atol=1e-12)
-
-
 # ---- normalisation
 
 
@@ -370,23 +268,13 @@ def test_normalize_advantage_by_hand():
     assert adv.tolist() == [1.0, 2.0, 6.0]
 
 
-def test_normalize_advantage_has_mean_zero_and_deviation_one():
-    adv = normalize_advantage(5 + 3 * draws(1000))
-    assert abs(adv.mean()) < 1e-12 and adv.std(correction=0).item() == pytest.approx(1, abs=1e-6)
-
-
+@pytest.mark.parametrize('other', [1e6, torch.nan])
 @pytest.mark.parametrize('scale', [1.0, 1.5, 0.1])
-def test_normalize_advantage_leaves_rows_of_weight_zero_out(scale):
+def test_normalize_advantage_leaves_rows_of_weight_zero_out(scale, other):
     valid = torch.tensor([True, False, True, False, True])
-    adv = torch.tensor([1.0, 1e6, 2.0, -1e6, 6.0])
-    got = normalize_advantage(adv, scale * valid.float())
-    torch.testing.assert_close(got[valid], normalize_advantage(adv[valid]))
-    assert got.shape == (5,) and got.isfinite().all()
-
-
-def test_normalize_advantage_with_equal_weights_is_without():
-    adv = draws(9)
-    torch.testing.assert_close(normalize_advantage(adv, torch.full((9,), 0.3)), normalize_advantage(adv))
+    got = normalize_advantage(torch.tensor([1.0, other, 2.0, -other, 6.0]), scale * valid.float())
+    torch.testing.assert_close(got[valid], torch.tensor([-2.0, -1.0, 3.0]) / (14 / 3) ** 0.5)
+    assert got.shape == (5,) and (other != other or got.isfinite().all())
 
 
 @pytest.mark.parametrize('value', [0.0, 3.0, -1e6, 0.1])
@@ -396,13 +284,12 @@ def test_normalize_advantage_of_one_row_is_zero(value):
 
 
 @pytest.mark.parametrize('weighted', [False, True])
-@pytest.mark.parametrize('value', [0.1, -7.7, 1000.1])
-@pytest.mark.parametrize('n', [2, 3, 7, 256])
-def test_normalize_advantage_of_equal_rows_is_only_centred(value, n, weighted):
+def test_normalize_advantage_of_equal_rows_is_only_centred(weighted):
     # the mean of equal float32 numbers may be off by a rounding; divided by itself that would be an advantage of 1
-    adv = torch.full((n,), value)
-    got = normalize_advantage(adv, torch.ones(n) if weighted else None)
-    torch.testing.assert_close(got, torch.zeros(n), rtol=0, atol=1e-3)
+    for n in (2, 3, 7, 256):
+        for value in (0.1, -7.7, 1000.1):
+            got = normalize_advantage(torch.full((n,), value), torch.ones(n) if weighted else None)
+            torch.testing.assert_close(got, torch.zeros(n), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize('weighted', [False, True])
@@ -422,9 +309,3 @@ def test_normalize_advantage_keeps_a_small_spread_around_a_large_mean():
 
 def test_normalize_advantage_where_no_row_counts_is_finite():
     assert normalize_advantage(torch.tensor([1.0, 2.0]), torch.zeros(2)).isfinite().all()
-
-
-def test_normalize_advantage_takes_nothing_from_a_row_without_weight() -> None:
-    # of 1 and 3: mean 2, std 1
-    adv, weight = torch.tensor([1.0, torch.nan, 3.0]), torch.tensor([1.5, 0.0, 1.5])
-    assert normalize_advantage(adv, weight)[[0, 2]].tolist() == pytest.approx([-1.0, 1.0])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Independent, Laplace, kl_divergence
 
+from tests.rl_utils.test_losses import assert_equals_formulas, gradient, leaves, map_tensors, random_data, total
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, Space
@@ -22,12 +22,11 @@ from zoo.rl_utils import (
     kernels,
     make_dist,
     ppg_data,
-    ppg_joint_error,
     ppo_data,
-    ppo_error,
     ppo_policy_data,
     ppo_policy_error,
 )
+from zoo.rl_utils.distribution import from_logits
 
 SPACE = Box(np.full(2, -1.0), np.full(2, 1.0))
 
@@ -94,28 +93,15 @@ def registered(monkeypatch):
     DISTRIBUTION_REGISTRY.register('laplace')(LaplaceDist)
 
 
-def as_torch(logit: Mapping[str, Tensor]) -> Independent:
-    return Independent(Laplace(logit['loc'], logit['scale']), 1)
-
-
-def batch(n: int = 12) -> ppo_data:
-    """Random parameters as named parts, float64, the new ones leaves."""
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    new, old, pretrained = ({'loc': draw(n, 2), 'scale': (0.3 * draw(n, 2)).exp()} for _ in range(3))
-    for part in new.values():
-        part.requires_grad_()
-    action = old['loc'] + old['scale'] * draw(n, 2)
-    return ppo_data(
-        new, old, action, 0.3 * draw(n).requires_grad_(), draw(n), draw(n), draw(n), draw(n).abs(), pretrained
-    )
-
-
-def flat(logit: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat((logit['loc'], logit['scale']), -1)
+def batch(kind: Any = ppo_data) -> Any:
+    """Random parameters as named parts, float64."""
+    data = random_data(kind, continuous=True, n_last=2)
+    own = {
+        name: dict(zip(('loc', 'scale'), getattr(data, name).values(), strict=True))
+        for name in data._fields
+        if name.startswith('logit')
+    }
+    return data._replace(**own)
 
 
 def test_it_is_made_from_a_space_by_name_alone():
@@ -131,54 +117,21 @@ def test_it_serves_in_the_leaves_of_a_dict_that_it_fits():
     assert [type(part).__name__ for part in dist.parts] == ['Categorical', 'LaplaceDist']
 
 
-def test_it_is_found_from_its_named_parts():
+def test_losses_equal_the_formulas_over_torch_distributions():
     assert isinstance(distribution_of(batch().logit_new), LaplaceDist)
-
-
-def test_ppo_error_equals_the_formulas_over_torch_distributions():
-    data = batch()
-    new = as_torch(data.logit_new)
-    logp, logp_old = new.log_prob(data.action), as_torch(data.logit_old).log_prob(data.action)
-    ratio = (logp - logp_old).exp()
-    surrogate = torch.min(ratio * data.adv, ratio.clamp(0.8, 1.2) * data.adv)
-    surrogate = torch.where(data.adv < 0, torch.max(surrogate, 2.0 * data.adv), surrogate)
-    log_r = as_torch(data.logit_pretrained).log_prob(data.action) - logp
-    terms = (-surrogate, new.entropy(), log_r.exp() - 1 - log_r, logp_old - logp, ((ratio - 1).abs() > 0.2).double())
-    weight = data.weight
-    want = [(term * weight).mean() for term in terms[:3]] + [(term * weight).sum() / weight.sum() for term in terms[3:]]
-    loss, info = ppo_error(data, 0.2, dual_clip=2.0, kl_type='k3')
-    got = [loss.policy_loss, loss.entropy_loss, loss.kl_div, *info]
-    torch.testing.assert_close(got, want)
-    parts = list(data.logit_new.values())
-    for x, y in zip(got[:3], want[:3], strict=True):
-        grads = [
-            torch.autograd.grad(each, parts, retain_graph=True, allow_unused=True, materialize_grads=True)
-            for each in (x, y)
-        ]
-        torch.testing.assert_close(*grads)
-
-
-def test_ppg_joint_error_uses_its_divergence():
-    data = batch()
-    joint = ppg_data(data.logit_new, data.logit_old, None, data.value_new, data.value_old, data.return_, data.weight)
-    got = ppg_joint_error(joint).behavioral_cloning_loss
-    want = (kl_divergence(as_torch(data.logit_old), as_torch(data.logit_new)) * data.weight).mean()
-    parts = list(data.logit_new.values())
-    torch.testing.assert_close(got, want)
-    torch.testing.assert_close(torch.autograd.grad(got, parts), torch.autograd.grad(want, parts))
+    assert_equals_formulas(batch(), clip_ratio=0.2, use_value_clip=True, dual_clip=2.0, kl_type='k3')
+    assert_equals_formulas(batch(ppg_data), clip_ratio=0.2, use_value_clip=True)
 
 
 def test_flat_parameters_with_dist_give_the_same_as_named_parts():
     data = batch()
-    param = flat(data.logit_new).detach().requires_grad_()
-    flat_data = data._replace(
-        logit_new=param, logit_old=flat(data.logit_old), logit_pretrained=flat(data.logit_pretrained)
-    )
-    dist = make_dist(SPACE, 'laplace')
-    want, got = ppo_error(data, kl_type='k2'), ppo_error(flat_data, kl_type='k2', dist=dist)
-    torch.testing.assert_close((*got[0], *got[1]), (*want[0], *want[1]))
-    grads = torch.autograd.grad(sum(want[0]), list(data.logit_new.values()))
-    torch.testing.assert_close(torch.autograd.grad(sum(got[0]), param)[0], torch.cat(grads, -1))
+    *parts, _ = leaves(data)
+    logits = [name for name in data._fields if name.startswith('logit')]
+    dist, *flat = from_logits(*(getattr(data, name) for name in logits))
+    flat[0] = flat[0].detach().requires_grad_()
+    want, got = total(data), total(data._replace(**dict(zip(logits, flat, strict=True))), dist=dist)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(gradient(got, flat[:1])[0], torch.cat(gradient(want, parts), -1))
 
 
 def test_a_policy_with_it_learns():
@@ -206,11 +159,7 @@ def test_a_policy_with_it_learns():
 def test_kernels_leave_it_to_the_reference(monkeypatch):
     monkeypatch.setattr(kernels, 'MODE', 'interpret')
     monkeypatch.setattr(kernels, 'ENABLED', True)
-    data = batch()
-    data = data._replace(
-        **{name: {k: v.detach().float() for k, v in getattr(data, name).items()} for name in ('logit_new', 'logit_old')}
-    )
-    data = data._replace(logit_pretrained=None, action=data.action.float(), adv=data.adv.float(), weight=None)
+    data = map_tensors(batch(), lambda x: x.detach().float())
     policy = ppo_policy_data(data.logit_new, data.logit_old, data.action, data.adv)
     said = kernels.explain('ppo_policy_error', *policy[:4])
     assert said.startswith("reference: the distribution 'laplace'") and 'is not covered, only categorical' in said

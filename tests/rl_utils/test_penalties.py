@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.components import make_part, summary_of
+from zoo.config.components import make_part
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY
+from zoo.rl_utils import ActionDist
 from zoo.rl_utils.distributions.categorical import Categorical
 from zoo.rl_utils.distributions.gaussian import Gaussian
 
@@ -21,36 +22,34 @@ def tensor(*x: float) -> Tensor:
     return torch.tensor(x, dtype=torch.float64)
 
 
-def rows(name: str, new: Tensor, old: Tensor, dist=None) -> Tensor:
+def rows(name: str, new: Tensor, old: Tensor, dist: ActionDist) -> Tensor:
     """The penalty of rows whose logits are `new` and were `old`; values 3 and 1."""
     n = len(new)
     output = {'logit': new, 'value': torch.full((n,), 3.0, dtype=torch.float64)}
     minibatch = {'logit': old, 'value': torch.ones(n, dtype=torch.float64)}
-    return make_part(PENALTY_REGISTRY, name)(dist or Categorical(new.shape[-1]), output, minibatch)
+    return make_part(PENALTY_REGISTRY, name)(dist, output, minibatch)
 
 
 NEW, OLD = tensor(0.8, 0.2).log().unsqueeze(0), tensor(0.5, 0.5).log().unsqueeze(0)
+GAUSSIANS = tensor(1.0, 2.0).unsqueeze(0), tensor(0.0, 1.0).unsqueeze(0)  # mu 1, sigma 2 now; mu 0, sigma 1 before
 
 
-def test_kl_by_hand():
-    # KL(old || new) = .5 log(.5 / .8) + .5 log(.5 / .2) = .5 log(1.5625)
-    assert rows('kl', NEW, OLD).tolist() == pytest.approx([0.5 * math.log(1.5625)])
-
-
-def test_reverse_kl_by_hand():
-    # KL(new || old) = .8 log(1.6) + .2 log(.4)
-    assert rows('reverse_kl', NEW, OLD).tolist() == pytest.approx([0.8 * math.log(1.6) + 0.2 * math.log(0.4)])
-
-
-def test_kl_of_a_gaussian_by_hand():
-    # mu 0, sigma 1 before, mu 1, sigma 2 now: log 2 + (1 + 1) / 8 - 1 / 2; the reverse: -log 2 + (4 + 1) / 2 - 1 / 2
-    new, old = tensor(1.0, 2.0).unsqueeze(0), tensor(0.0, 1.0).unsqueeze(0)
-    assert rows('kl', new, old, Gaussian(1)).tolist() == pytest.approx([math.log(2) - 0.25])
-    assert rows('reverse_kl', new, old, Gaussian(1)).tolist() == pytest.approx([2 - math.log(2)])
-
-
-def test_value_drift_by_hand():
-    assert rows('value_drift', NEW, OLD).tolist() == [2.0]  # .5 * (3 - 1)^2
+@pytest.mark.parametrize(
+    'name, dist, logits, penalty',
+    [
+        # KL(old || new) = .5 log(.5 / .8) + .5 log(.5 / .2) = .5 log(1.5625)
+        ('kl', Categorical(2), (NEW, OLD), 0.5 * math.log(1.5625)),
+        # KL(new || old) = .8 log(1.6) + .2 log(.4)
+        ('reverse_kl', Categorical(2), (NEW, OLD), 0.8 * math.log(1.6) + 0.2 * math.log(0.4)),
+        # log 2 + (1 + 1) / 8 - 1 / 2; the reverse: -log 2 + (4 + 1) / 2 - 1 / 2
+        ('kl', Gaussian(1), GAUSSIANS, math.log(2) - 0.25),
+        ('reverse_kl', Gaussian(1), GAUSSIANS, 2 - math.log(2)),
+        ('value_drift', Categorical(2), (NEW, OLD), 2.0),  # .5 * (3 - 1)^2
+        *((name, Categorical(2), (OLD, OLD), 0.0) for name in ('kl', 'reverse_kl')),
+    ],
+)
+def test_penalties_by_hand(name, dist, logits, penalty):
+    assert rows(name, *logits, dist).tolist() == pytest.approx([penalty])
 
 
 def test_value_drift_without_a_value_is_refused():
@@ -62,8 +61,8 @@ def test_value_drift_without_a_value_is_refused():
 def test_choices_that_a_mask_forbids_add_nothing(name):
     never = torch.full((1, 1), -math.inf, dtype=torch.float64)
     new = torch.cat((NEW, never), -1).requires_grad_()
-    found = rows(name, new, torch.cat((OLD, never), -1))
-    torch.testing.assert_close(found, rows(name, NEW, OLD))
+    found = rows(name, new, torch.cat((OLD, never), -1), Categorical(3))
+    torch.testing.assert_close(found, rows(name, NEW, OLD, Categorical(2)))
     assert torch.autograd.grad(found.sum(), new)[0].isfinite().all()
 
 
@@ -83,15 +82,3 @@ def test_gradient_equals_finite_differences_and_stops_at_what_is_stored(name):
     assert all(
         x is None for x in torch.autograd.grad(penalty(new, value).sum(), list(stored.values()), allow_unused=True)
     )
-
-
-@pytest.mark.parametrize('name', ['kl', 'reverse_kl', 'value_drift'])
-def test_is_0_without_a_change(name):
-    logit, value = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.ones(4)
-    columns = {'logit': logit, 'value': value}
-    torch.testing.assert_close(make_part(PENALTY_REGISTRY, name)(Categorical(3), columns, columns), torch.zeros(4))
-
-
-@pytest.mark.parametrize('name', NAMES)
-def test_has_a_summary(name):
-    assert summary_of(PENALTY_REGISTRY.get(name)).endswith('.')

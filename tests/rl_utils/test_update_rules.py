@@ -36,29 +36,24 @@ CASES: dict[str, tuple[UpdateRule, Callable[[Any], torch.optim.Optimizer]]] = {
 }
 
 
-def train_torch(net: nn.Module, optimizer: torch.optim.Optimizer, steps: range, grad_clip: float | None) -> None:
-    for step in steps:
-        optimizer.zero_grad()
-        loss_of(net, step).backward()
-        if grad_clip is not None:
-            nn.utils.clip_grad_norm_(net.parameters(), grad_clip)
-        optimizer.step()
-
-
-@pytest.mark.parametrize('grad_clip', [None, 0.5])
 @pytest.mark.parametrize('name', CASES)
-def test_hundred_steps_equal_those_of_torch(name: str, grad_clip: float | None) -> None:
+def test_forty_steps_equal_those_of_torch(name: str) -> None:
     rule, reference = CASES[name]
     net, other = make_net(), make_net()
     optimizer = FlatOptimizer(net.named_parameters(), rule, LR)
-    train(net, optimizer, range(100), grad_clip)
-    train_torch(other, reference(other.parameters()), range(100), grad_clip)
+    train(net, optimizer, range(20))
+    train(net, optimizer, range(20, 40), 0.5)
+    torch_optimizer = reference(other.parameters())
+    for step in range(40):
+        torch_optimizer.zero_grad()
+        loss_of(other, step).backward()
+        nn.utils.clip_grad_norm_(other.parameters(), 0.5 if step >= 20 else float('inf'))
+        torch_optimizer.step()
     torch.testing.assert_close(parameters(net), parameters(other), rtol=0, atol=1e-6)
-    assert optimizer.step_count == 100
+    assert optimizer.step_count == 40
 
 
-@pytest.mark.parametrize('grad_clip', [None, 0.5])
-@pytest.mark.parametrize('options', [{}, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-8)])
+@pytest.mark.parametrize('grad_clip, options', [(None, {}), (0.5, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-8))])
 def test_adam_rule_equals_the_fused_step(grad_clip: float | None, options: dict[str, Any]) -> None:
     """In all its buffers, with a step in the middle that is not finite."""
     net, other = make_net(), make_net()

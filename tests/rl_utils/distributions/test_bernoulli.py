@@ -16,15 +16,17 @@ def log_odds(*p: float) -> torch.Tensor:
     return torch.tensor(p, dtype=torch.float64).logit()
 
 
-def test_numbers_by_hand():
-    dist, param = Bernoulli(2), log_odds(0.25, 0.5)
-    # ln .25 + ln .5 = -1.386294 - .693147
-    assert dist.log_prob(param, torch.tensor([1, 0])).item() == pytest.approx(-2.079442, abs=1e-6)
-    # .562335 (as of a categorical (.25, .75)) + ln 2
-    assert dist.entropy(param).item() == pytest.approx(0.562335 + 0.693147, abs=1e-6)
-    # KL(.5 || .25) = .5 ln(4/3), KL(.25 || .5) = .130812
-    assert Bernoulli(1).kl(log_odds(0.5), log_odds(0.25)).item() == pytest.approx(0.5 * math.log(4 / 3))
-    assert dist.kl(param, log_odds(0.5, 0.25)).item() == pytest.approx(0.130812 + 0.5 * math.log(4 / 3), abs=1e-6)
+@pytest.mark.parametrize(
+    'function, args, number',
+    [
+        ('log_prob', (log_odds(0.25, 0.5), torch.tensor([1, 0])), -2.079442),  # ln .25 + ln .5 = -1.386294 - .693147
+        ('entropy', (log_odds(0.25, 0.5),), 0.562335 + 0.693147),  # as of a categorical (.25, .75), and ln 2
+        # KL(.5 || .25) = .5 ln(4/3), KL(.25 || .5) = .130812
+        ('kl', (log_odds(0.25, 0.5), log_odds(0.5, 0.25)), 0.130812 + 0.5 * math.log(4 / 3)),
+    ],
+)
+def test_numbers_by_hand(function, args, number):
+    assert getattr(Bernoulli(2), function)(*args).item() == pytest.approx(number, abs=1e-6)
 
 
 def test_draws_have_the_probabilities():

@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.rl_utils.distribution_cases import BOX, CASES, CPU, HYBRID, N_FEATURE, draw, generator
+from tests.rl_utils.distribution_cases import BOX, CPU, N_FEATURE, draw, generator
 from zoo.core.action_map import ActionMap
 from zoo.core.errors import UserError
-from zoo.core.registry import UnknownNameError
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from zoo.rl_utils import Composite, make_dist
 
@@ -78,29 +75,24 @@ def test_a_name_that_fits_one_of_two_boxes_leaves_the_other_to_the_default():
     assert [part.name for part in make(space, 'beta').parts] == ['beta', 'gaussian']
 
 
-def test_a_name_that_fits_no_leaf_is_refused():
-    space = Dict({'a': Discrete(3), 'b': MultiBinary((2,))})
-    wanted = r"'beta', which can draw no part of the actions; use 'auto', or .*\(a: categorical, b: bernoulli\)"
-    with pytest.raises(UserError, match=wanted):
-        make_dist(space, 'beta')
-    with pytest.raises(UnknownNameError, match="unknown distribution 'betta': did you mean 'beta'"):
-        make_dist(space, 'betta')
+BITS = Dict({'a': Discrete(3), 'b': MultiBinary((2,))})
+TOO_MANY = "part 'b.c' of the actions has 16777216 choices, but .* fewer than 16777216 are"
 
 
 @pytest.mark.parametrize(
-    'leaf', [Discrete(2**24), MultiDiscrete((3, 2**24), (0, 0), (2,))], ids=['discrete', 'multi_discrete']
+    'space, name, sentence',
+    [
+        (BITS, 'beta', r"'beta', which can draw no part of the actions; use .*\(a: categorical, b: bernoulli\)"),
+        (BITS, 'betta', "unknown distribution 'betta': did you mean 'beta'"),
+        # as many choices as float32 has integers
+        (Dict({'a': BOX, 'b': Dict({'c': Discrete(2**24)})}), 'auto', TOO_MANY),
+        (Dict({'a': BOX, 'b': Dict({'c': MultiDiscrete((3, 2**24), (0, 0), (2,))})}), 'auto', TOO_MANY),
+        (Dict({}), 'auto', 'an empty Dict or Tuple; a policy needs something to choose'),
+    ],
 )
-def test_more_choices_than_float32_has_integers_are_refused(leaf):
-    space = Dict({'a': BOX, 'b': Dict({'c': leaf})})
-    with pytest.raises(
-        UserError, match="part 'b.c' of the actions has 16777216 choices, but .* fewer than 16777216 are"
-    ):
-        make_dist(space)
-
-
-def test_an_empty_dict_is_refused():
-    with pytest.raises(UserError, match='an empty Dict or Tuple; a policy needs something to choose'):
-        make_dist(Dict({}))
+def test_spaces_and_names_that_do_not_fit_are_refused(space, name, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make_dist(space, name)
 
 
 @pytest.mark.parametrize('name', ['auto', 'beta', 'squashed_gaussian', 'gsde'])
@@ -139,13 +131,9 @@ def test_masks_go_to_the_parts_that_take_them_in_their_order():
     found = dist.masked(p, mask)
     assert (found == -torch.inf).nonzero().tolist() == [[0, 1], [0, 11], [0, 15]]  # 4 + 6 + 1, 4 + 6 + 2 + 2 + 1
     assert torch.equal(found[1], p[1])
-
-
-def test_parts_without_masks_take_none():
-    dist = make(Dict({'a': BOX}))
-    assert dist.n_mask == 0
+    numbers = make(Dict({'a': BOX}))
     with pytest.raises(UserError, match='take no mask; set env.action_mask=off'):
-        dist.masked(torch.zeros(6), torch.ones(0, dtype=torch.bool))
+        numbers.masked(torch.zeros(6), torch.ones(numbers.n_mask, dtype=torch.bool))
 
 
 @pytest.mark.parametrize('name', ['auto', 'beta', 'squashed_gaussian'])
@@ -181,29 +169,7 @@ def test_an_index_outside_its_part_is_refused():
         make().log_prob(param_of(make(), 2), action)
 
 
-LEAVES = [Discrete(3), MultiDiscrete((2, 4), (0, 0), (2,)), MultiBinary((2, 1)), BOX, Box(np.array(0.0), np.array(2.0))]
-
-
-@pytest.mark.slow
-@settings(max_examples=30, deadline=None)
-@given(
-    leaves=st.lists(st.sampled_from(LEAVES), min_size=1, max_size=5),
-    n_inner=st.integers(0, 3),
-    name=st.sampled_from(['auto', 'composite']),
-)
-def test_any_nesting_gives_the_numbers_of_its_leaves(leaves, n_inner, name):
-    spaces: dict[str, object] = {str(k): leaf for k, leaf in enumerate(leaves[n_inner:])}
-    if leaves[:n_inner]:
-        spaces['inner'] = Dict({str(k): leaf for k, leaf in enumerate(leaves[:n_inner])}, is_tuple=True)
-    dist = make(Dict(spaces), name)
-    p, q = param_of(dist, 4, 2), param_of(dist, 4, 2, seed=1)
-    action = dist.sample(p, dist.noise((4, 2), generator(0), CPU))
-    dist.check_action(action, torch.Size((4, 2)))
-    for x in (dist.log_prob(p, action), dist.entropy(p), dist.kl(p, q)):
-        assert x.shape == (4, 2) and x.isfinite().all()
-    assert (dist.kl(p, q) > 0).all()
-    assert (dist.log_prob(p, action) <= dist.log_prob(p, dist.mode(p)) + 1e-5).all()
-
-
-def test_the_shared_case_is_what_it_says():
-    assert make_dist(HYBRID).n_param == CASES['composite'].dist.n_param == 15
+def test_actions_of_choices_alone_are_real_numbers_too():
+    dist = make(Dict({'a': Discrete(4), 'b': Discrete(3)}))
+    with pytest.raises(ValueError, match='action has dtype torch.int64 but must be floating'):
+        dist.check_action(torch.zeros(2, 2, dtype=torch.int64), torch.Size((2,)))

@@ -35,12 +35,12 @@ def param(mu: float, sigma: float) -> Tensor:
 
 def grid(mu: float, sigma: float) -> Tensor:
     """Of u, [n, 1]; 9 deviations wide: what lies outside has a probability below 1e-18."""
-    return torch.linspace(mu - 9 * sigma, mu + 9 * sigma, 200_001, dtype=torch.float64).unsqueeze(-1)
+    return torch.linspace(mu - 9 * sigma, mu + 9 * sigma, 50_001, dtype=torch.float64).unsqueeze(-1)
 
 
 @each_param
-@pytest.mark.parametrize('bounds', [(-1.0, 1.0), (2.0, 7.0)])
-def test_the_density_integrates_to_1_over_the_box(mu, sigma, bounds):
+def test_the_density_integrates_to_1_over_the_box(mu, sigma):
+    bounds = (-1.0, 1.0) if mu == 0 else (2.0, 7.0)
     dist, u = make(bounds), grid(mu, sigma)
     # tanh is 1 - 2 / (e^2u + 1): written so, the distance to a bound keeps its digits where tanh(u) is 1
     from_low, to_high = (bounds[1] - bounds[0]) / (1 + (-2 * u).exp()), (bounds[1] - bounds[0]) / (1 + (2 * u).exp())
@@ -51,28 +51,19 @@ def test_the_density_integrates_to_1_over_the_box(mu, sigma, bounds):
     torch.testing.assert_close(dist.env_action(u), bounds[0] + from_low)
 
 
-@each_param
-def test_entropy_equals_numerical_integration_for_any_sigma(mu, sigma):
-    # - integral of p log p over u, with p the density of the normal u and log p that of the env's action
-    dist, u = make((-2.0, 3.0)), grid(mu, sigma)
-    weight = Gaussian(1).log_prob(param(mu, sigma), u).exp() * (u[1, 0] - u[0, 0])
-    want = -(weight * dist.log_prob(param(mu, sigma), u)).sum()
-    assert abs(dist.entropy(param(mu, sigma)) - want) < 2e-7
-    assert abs(dist.entropy(param(mu, sigma).float()) - want) < 1e-5
-
-
-@pytest.mark.parametrize('sigma', [1e-4, 0.01, 0.1, 0.5, 1.0, 2.0, 7.4, 100.0])
+@pytest.mark.parametrize('sigma', [1e-4, 0.1, 1.0, 7.4, 100.0])
 def test_entropy_and_its_gradient_are_exact_to_6_digits_over_a_grid_of_means(sigma):
-    dist = make((-1.0, 1.0))
+    dist = make((-2.0, 3.0))
     mu = torch.cat((torch.linspace(-6, 6, 49, dtype=torch.float64), torch.tensor([-30.0, 30.0])))
     both = torch.stack((mu, torch.full_like(mu, sigma)), -1).requires_grad_()
-    z = torch.linspace(-9, 9, 40_001, dtype=torch.float64).unsqueeze(-1)
+    z = torch.linspace(-9, 9, 20_001, dtype=torch.float64).unsqueeze(-1)
     u = both[:, 0] + both[:, 1] * z  # [n, 51]
     weight = (-0.5 * z * z).exp() * (z[1] - z[0]) / math.sqrt(2 * math.pi)
     squash = (weight * 2 * (math.log(2) - u - torch.nn.functional.softplus(-2 * u))).sum(0)
-    want = squash + Gaussian(1).entropy(both)
+    want = squash + Gaussian(1).entropy(both) + math.log(2.5)  # half the width
     got = dist.entropy(both)
     assert (got - want).abs().max() < 2e-7
+    torch.testing.assert_close(dist.entropy(both.float()), want.float(), rtol=1e-6, atol=1e-5)
     grads = [torch.autograd.grad(x.sum(), both)[0] for x in (got, want)]
     assert (grads[0] - grads[1]).abs().max() < 5e-6
 
@@ -85,7 +76,7 @@ def test_entropy_is_that_of_a_normal_in_the_linear_part_of_tanh():
     )
 
 
-@each_param
+@pytest.mark.parametrize('mu, sigma', PARAMS[2:5])
 def test_draws_follow_the_density(mu, sigma):
     # Kolmogorov-Smirnov: of n draws the largest distance to the distribution function, times sqrt(n), exceeds 2.2 once
     # in 8,000 seeds

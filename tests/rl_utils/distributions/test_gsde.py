@@ -10,7 +10,7 @@ import torch
 from tests.rl_utils.distribution_cases import BOX, CPU, N_FEATURE, draw, generator
 from zoo.core.errors import UserError
 from zoo.core.spaces import Dict, Discrete
-from zoo.rl_utils import GSDE, Gaussian, make_dist
+from zoo.rl_utils import GSDE, make_dist
 
 
 def make(freq: int | None = None) -> GSDE:
@@ -30,15 +30,6 @@ def test_the_action_is_mu_and_a_linear_function_of_the_features():
     torch.testing.assert_close(got, head.mu(feature) + torch.einsum('ndl,nl->nd', weight, feature))
     sigma = (feature.square() @ (2 * head.log_std).exp() + 1e-6).sqrt()
     torch.testing.assert_close(dist.split(head(feature))['sigma'], sigma)
-
-
-def test_numbers_are_those_of_the_gaussian_of_its_mu_and_sigma():
-    dist, p, q, action = make(), draw(40, 18), draw(40, 18, seed=1), draw(40, 3, seed=2)
-    flat_p, flat_q = (torch.cat(list(dist.split(x).values()), -1) for x in (p, q))
-    assert torch.equal(dist.log_prob(p, action), Gaussian(3).log_prob(flat_p, action))
-    assert torch.equal(dist.entropy(p), Gaussian(3).entropy(flat_p))
-    assert torch.equal(dist.kl(p, q), Gaussian(3).kl(flat_p, flat_q))
-    assert torch.equal(dist.mode(p), p[:, :3])
 
 
 def test_draws_over_noise_have_the_mean_and_deviation():
@@ -63,13 +54,6 @@ def test_an_env_keeps_its_noise_for_so_many_steps(freq, draws):
 def test_rows_that_are_no_rollout_have_noise_of_their_own():
     assert len(torch.unique(make().noise((50,), generator(0), CPU))) == 50 * 15
     assert len(torch.unique(make().noise((2, 5, 5), generator(0), CPU))) == 50 * 15
-
-
-def test_the_same_state_has_the_same_action_while_the_noise_is_kept():
-    dist, p = make(), draw(18).float()
-    noise = dist.noise((10, 1), generator(0), CPU)
-    actions = dist.sample(p.expand(10, 1, -1), noise)
-    assert torch.equal(actions, actions[:1].expand(10, -1, -1))
 
 
 def test_features_get_a_gradient_through_mu_alone():

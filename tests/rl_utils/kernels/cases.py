@@ -2,72 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from zoo.rl_utils import gae_data, ppg_data, ppo_policy_data, ppo_value_data
+from zoo.rl_utils import ActionDist, gae_data, ppg_data, ppo_policy_data, ppo_value_data
 
 
-def policy_case(
-    *shape: int,
-    gaussian: bool = False,
-    weight: bool = False,
-    dtype: torch.dtype = torch.float32,
-    seed: int = 0,
-) -> ppo_policy_data:
-    """A batch [*shape[:-1]] over shape[-1] choices or dimensions; the ratios lie on both sides of the clip range."""
+def policy_case(dist: ActionDist, *lead: int, weight: bool = False, seed: int = 0, **options: Any) -> ppo_policy_data:
+    """A batch [*lead] of flat parameters; the ratios lie on both sides of the clip range. options: of `_params`."""
     generator = torch.Generator().manual_seed(seed)
-    new, old = _logits(shape, gaussian, dtype, generator)
-    if gaussian:
-        action = (old['mu'] + old['sigma'] * torch.randn(shape, generator=generator)).to(torch.float32)
-    else:
-        action = torch.randint(shape[-1], shape[:-1], generator=generator)
-    adv = torch.randn(shape[:-1], generator=generator)
-    return ppo_policy_data(new, old, action, adv, _weight(shape[:-1], generator) if weight else None)
-
-
-def joint_case(
-    *shape: int,
-    gaussian: bool = False,
-    weight: bool = False,
-    dtype: torch.dtype = torch.float32,
-    seed: int = 0,
-) -> ppg_data:
-    """As `policy_case`, with values."""
-    generator = torch.Generator().manual_seed(seed)
-    new, old = _logits(shape, gaussian, dtype, generator)
-    value_new, value_old, return_, weight_ = value_case(*shape[:-1], weight=weight, seed=seed)
-    return ppg_data(new, old, None, value_new, value_old, return_, weight_)
-
-
-def choices_case(
-    *lead: int,
-    nvec: tuple[int, ...],
-    masked: str = '',
-    weight: bool = False,
-    dtype: torch.dtype = torch.float32,
-    seed: int = 0,
-) -> ppo_policy_data:
-    """A batch [*lead] over several choices; masked: 'new', 'old' or 'both', whose logits are -inf at some options.
-
-    Every choice keeps the option that the action takes. Actions [*lead, K]; for a categorical take [..., 0].
-    """
-    generator = torch.Generator().manual_seed(seed)
-    new, old, action = _choices(lead, nvec, masked, dtype, generator)
+    new, old, action = _params(dist, lead, generator, **options)
     adv = torch.randn(lead, generator=generator)
     return ppo_policy_data(new, old, action, adv, _weight(lead, generator) if weight else None)
 
 
-def joint_choices_case(
-    *lead: int,
-    nvec: tuple[int, ...],
-    masked: str = '',
-    weight: bool = False,
-    dtype: torch.dtype = torch.float32,
-    seed: int = 0,
-) -> ppg_data:
-    """As `choices_case`, with values."""
-    new, old, _ = _choices(lead, nvec, masked, dtype, torch.Generator().manual_seed(seed))
+def joint_case(dist: ActionDist, *lead: int, weight: bool = False, seed: int = 0, **options: Any) -> ppg_data:
+    """As `policy_case`, with values."""
+    new, old, _ = _params(dist, lead, torch.Generator().manual_seed(seed), **options)
     return ppg_data(new, old, None, *value_case(*lead, weight=weight, seed=seed))
 
 
@@ -94,22 +47,25 @@ def gae_case(shape: tuple[int, ...], flags: str = 'both', kind: torch.dtype = to
     )
 
 
-def _logits(shape: tuple[int, ...], gaussian: bool, dtype: torch.dtype, generator: torch.Generator):
-    first, change = torch.randn((2, *shape), generator=generator)
-    if not gaussian:
-        return (first + 0.3 * change).to(dtype).requires_grad_(), first.to(dtype)
-    sigma, sigma_old = 0.5 + torch.rand((2, *shape), generator=generator)
-    return (
-        {'mu': (first + 0.1 * change).to(dtype).requires_grad_(), 'sigma': sigma.to(dtype).requires_grad_()},
-        {'mu': first.to(dtype), 'sigma': sigma_old.to(dtype)},
-    )
-
-
-def _choices(
-    lead: tuple[int, ...], nvec: tuple[int, ...], masked: str, dtype: torch.dtype, generator: torch.Generator
+def _params(
+    dist: ActionDist,
+    lead: tuple[int, ...],
+    generator: torch.Generator,
+    masked: str = '',
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """New and old logits [*lead, sum(nvec)] and actions [*lead, K]."""
-    first, change = torch.randn((2, *lead, sum(nvec)), generator=generator)
+    """New and old parameters [*lead, P] and actions.
+
+    masked: 'new', 'old' or 'both', whose logits are -inf at some options; every choice keeps the one that is taken.
+    """
+    if dist.name == 'gaussian':
+        first, change = torch.randn((2, *lead, dist.n_action), generator=generator)
+        sigma, sigma_old = 0.5 + torch.rand((2, *lead, dist.n_action), generator=generator)
+        action = first + sigma_old * torch.randn(first.shape, generator=generator)
+        new, old = torch.cat((first + 0.1 * change, sigma), -1), torch.cat((first, sigma_old), -1)
+        return new.to(dtype).requires_grad_(), old.to(dtype), action
+    nvec = getattr(dist, 'nvec', (dist.n_param,))
+    first, change = torch.randn((2, *lead, dist.n_param), generator=generator)
     action = torch.stack([torch.randint(n, lead, generator=generator) for n in nvec], -1)
     begin = torch.tensor((0, *nvec[:-1])).cumsum(0)
     forbidden = (torch.rand(first.shape, generator=generator) < 0.5).scatter(-1, action + begin, False)
@@ -118,7 +74,7 @@ def _choices(
         new = new.masked_fill(forbidden, -torch.inf)
     if masked in ('old', 'both'):
         old = old.masked_fill(forbidden, -torch.inf)
-    return new.to(dtype).requires_grad_(), old.to(dtype), action
+    return new.to(dtype).requires_grad_(), old.to(dtype), action if dist.n_action else action[..., 0]
 
 
 def _weight(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

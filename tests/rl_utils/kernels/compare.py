@@ -28,8 +28,6 @@ def moved(data: Any, dtype: torch.dtype | None = None) -> Any:
     """A copy on the device under test, leaves with gradient again; dtype: of what is floating."""
 
     def one(x: Any) -> Any:
-        if isinstance(x, dict):
-            return {key: one(value) for key, value in x.items()}
         if x is None:
             return None
         copy = x.detach().to(DEVICE, dtype if x.is_floating_point() else None, copy=True)
@@ -40,8 +38,7 @@ def moved(data: Any, dtype: torch.dtype | None = None) -> Any:
 
 def leaves(data: Any) -> list[Tensor]:
     """The tensors that want a gradient."""
-    flat = [y for x in data for y in (x.values() if isinstance(x, dict) else [x])]
-    return [x for x in flat if x is not None and x.requires_grad]
+    return [x for x in data if x is not None and x.requires_grad]
 
 
 def policy_results(data: ppo_policy_data, **options: Any) -> list[Tensor]:

@@ -21,16 +21,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tests.rl_utils.kernels.cases import (
-    choices_case,
-    gae_case,
-    joint_case,
-    joint_choices_case,
-    policy_case,
-    value_case,
-)
+from tests.rl_utils.kernels.cases import gae_case, joint_case, policy_case, value_case
 from zoo.rl_utils import (
     Categorical,
+    Gaussian,
     MultiCategorical,
     gae_return,
     kernels,
@@ -90,22 +84,19 @@ def main(capability: int) -> None:
         lambda *args, **constants: compile_launch(kernel, capability, args, constants)
     )
     # generations before 90 have as many registers: one size shows that the kernels compile for them
-    for size in ((64, 2), (64, 18), (4, 4096)) if capability >= 90 else ((64, 18),):
-        for gaussian in (False, True):
-            for dtype in (torch.float32, torch.bfloat16) if size == (64, 18) else (torch.float32,):
-                data = policy_case(*size, gaussian=gaussian, weight=True, dtype=dtype)
-                loss, _ = ppo_policy_error(data, dual_clip=3.0)
-                (loss.policy_loss + loss.entropy_loss).backward()
-                ppg_joint_error(joint_case(*size, gaussian=gaussian, weight=True, dtype=dtype))
+    sizes = ((64, 2), (64, 18), (4, 4096)) if capability >= 90 else ((64, 18),)
+    cases = [(kind(n), n_row, torch.float32) for n_row, n in sizes for kind in (Categorical, Gaussian)]
+    cases += [(Categorical(18), 64, torch.bfloat16), (Gaussian(18), 64, torch.bfloat16)]
     # two of two options, a game's, many of two, and one that is as large as a block's registers allow
-    for nvec in ((2, 2), (6, 4, 4, 4, 4, 7, 49), (2,) * 300, (4096, 3)) if capability >= 90 else ((3,) * 6,):
-        dist = MultiCategorical(nvec)
-        loss, _ = ppo_policy_error(choices_case(64, nvec=nvec, weight=True), dual_clip=3.0, dist=dist)
+    nvecs = ((2, 2), (6, 4, 4, 4, 4, 7, 49), (2,) * 300, (4096, 3)) if capability >= 90 else ((3,) * 6,)
+    for dist, n_row, dtype in (*cases, *((MultiCategorical(nvec), 64, torch.float32) for nvec in nvecs)):
+        data = policy_case(dist, n_row, weight=True, dtype=dtype)
+        loss, _ = ppo_policy_error(data, dual_clip=3.0, dist=dist)
         (loss.policy_loss + loss.entropy_loss).backward()
-        ppg_joint_error(joint_choices_case(64, nvec=nvec, weight=True), dist=dist)
+        ppg_joint_error(joint_case(dist, n_row, weight=True, dtype=dtype), dist=dist)
     ppo_value_error(value_case(64, weight=True))
-    data = choices_case(64, nvec=(18,), weight=True)
-    args, dist = (*data[:2], data.action[..., 0], *data[3:5]), Categorical(18)
+    dist = Categorical(18)
+    args = policy_case(dist, 64, weight=True)[:5]
     kernels.find('ppo_policy_error', *args, dist=dist, part=surrogates.spo)(dist, *args, 0.2, None, surrogates.spo)
     for shape in ((128, 8192), (2048, 64), (8192, 1), (8, 256)):
         gae_return(gae_case(shape))
