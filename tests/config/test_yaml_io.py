@@ -66,32 +66,11 @@ def test_load_yaml_with_some_aliases_copies_what_they_name(tmp_path):
 
 
 def test_load_yaml_reads_numbers_as_python_would(tmp_path):
+    texts = '1e-3 2.5E4 .5 1. 100_000 -7 0x10 +3e2 null ~ true off 1:30 2024-01-01 "1e-3" [1,2.0] 010 no'.split()
+    wanted = [0.001, 25000.0, 0.5, 1.0, 100000, -7, 16, 300.0, None, None, True, 'off', '1:30', '2024-01-01', '1e-3']
     path = tmp_path / 'a.yaml'
-    path.write_text(
-        'a: 1e-3\nb: 2.5E4\nc: .5\nd: 1.\ne: 100_000\nf: -7\ng: 0x10\nh: null\ni: ~\nj: true\nk: off\n'
-        'l: 1:30\nm: 2024-01-01\nn: "1e-3"\no: [1, 2.0]\np:\nq: 010\nr: +3e2\ns: no\n'
-    )
-    assert load_config(path)[0] == {
-        'a': 0.001,
-        'b': 25000.0,
-        'c': 0.5,
-        'd': 1.0,
-        'e': 100000,
-        'f': -7,
-        'g': 16,
-        'h': None,
-        'i': None,
-        'j': True,
-        'k': 'off',
-        'l': '1:30',
-        'm': '2024-01-01',
-        'n': '1e-3',
-        'o': [1, 2.0],
-        'p': None,
-        'q': '010',
-        'r': 300.0,
-        's': 'no',
-    }
+    path.write_text('p:\n' + ''.join(f'{i}a: {text}\n' for i, text in enumerate(texts)))
+    assert list(load_config(path)[0].values()) == [None, *wanted, [1, 2.0], '010', 'no']
 
 
 @pytest.mark.parametrize(
@@ -111,26 +90,7 @@ def test_load_yaml_that_is_no_config_says_why(tmp_path, text, said):
     assert refused(path).startswith(f'{path} ') and said in refused(path) and '\n' not in refused(path)
 
 
-TRICKY = [
-    'off',
-    'none',
-    'null',
-    '~',
-    '',
-    '1e-3',
-    '1_0',
-    '010',
-    '0x',
-    '.5',
-    '1:30',
-    '=',
-    '<<',
-    'true',
-    'No',
-    '#a',
-    '2024-01-01',
-    '\x85',
-]
+TRICKY = ['', *'off none null ~ 1e-3 1_0 010 0x .5 1:30 = << true No #a 2024-01-01'.split(), '\x85']
 LEAVES = (
     st.none()
     | st.booleans()
