@@ -29,6 +29,7 @@ from zoo.config.section import (
     differing_keys,
     fields_of,
     frozen,
+    has_key,
     is_class,
     plain,
     sections_of,
@@ -213,9 +214,11 @@ def test_fields_of_lists_sections_before_their_fields():
     assert paths[:4] == ['top.name', 'top.inner', 'top.inner.rate', 'top.inner.size'] and paths[-1] == 'top.high'
 
 
-def test_value_at_missing_path_is_none():
+def test_value_at_a_missing_path_is_none_and_no_key():
     assert value_at({'a': {'b': 3}}, 'a.b') == 3
     assert value_at({'a': {'b': 3}}, 'a.b.c') is None and value_at(None, 'a') is None
+    config = {'a': {'b': None}, 'c': 1}
+    assert [has_key(config, key) for key in ('a.b', 'c', 'b', 'a.c', 'a.b.c', 'c.c')] == [True, True, *[False] * 4]
 
 
 NESTED = {'a': {'b': [1, {'c': None}], 'd': 1e-5}, 'e': 'x'}
