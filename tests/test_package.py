@@ -284,6 +284,20 @@ def test_installed_wheel_benches_into_the_current_folder(built, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {'zoo_bench'}  # the run's folder is in it
 
 
+@pytest.mark.long
+def test_three_commands_of_readme_take_an_env_in_a_file_to_a_trained_and_evaluated_policy(built, tmp_path):
+    readme = (REPO / 'README.md').read_text()
+    block = readme[readme.index('<!-- newcomer -->') : readme.index('<!-- /newcomer -->')]
+    install, *commands = (line.partition('#')[0].split() for line in block.splitlines()[1:] if line.strip())
+    assert install == ['pip', 'install', '.']
+    assert [words[:2] for words in commands] == [['zoo', 'init'], ['zoo', 'train'], ['zoo', 'eval']]
+    where = ('-P', '-m') if sys.version_info >= (3, 11) else ('-m',)
+    _, said, result = (built.run(*where, *words, cwd=tmp_path) for words in commands)
+    assert re.search(r'evaluate it: zoo eval .*mine --import .*my_env.py', said)
+    returned = float(re.findall(r'return (-?[\d.]+) ', result)[0])
+    assert returned > 0.8 and 'is_success' in result  # the best is 0.96: 4.5 steps of -0.01, then 1
+
+
 def test_ranges_have_a_floor_and_hold_one_exact_public_version_that_constraints_pin(package):
     fixed = pins()
     for line in [*package['install_requires'], *sum(package['extras_require'].values(), [])]:
