@@ -18,45 +18,17 @@ from zoo.run.checkpoint.file import load_checkpoint
 
 EXAMPLES = Path(__file__).parents[1] / 'examples'
 QUIET = ['logger.console=off', 'logger.tensorboard=false']
-SHORT = {  # overrides that leave one rollout or a few, with every kind of update
-    'quick_start.py': ['max_env_step=512'],
-    'my_ppo.py': ['max_env_step=2_048'],
-    'my_env.py': ['max_env_step=2_048'],
-    'my_vector_env.py': ['max_env_step=2_048'],
-    'my_wrappers.py': ['max_env_step=2_048'],
-    'my_model.py': ['max_env_step=2_048'],
-    'my_masks.py': ['max_env_step=2_048'],
-    'memory.py': ['max_env_step=2_048'],
-    'my_memory.py': ['max_env_step=2_048'],
-    'my_gaussian.py': ['max_env_step=4_096'],
-    'device_env.py': ['max_env_step=4_096'],
-    'dqn.py': ['max_env_step=1_000'],
-    'my_surrogate.py': ['max_env_step=2_048'],
-    'my_advantage.py': ['max_env_step=2_048'],
-    'my_option.py': ['max_env_step=2_048'],
-    'policy_gradient.py': ['max_env_step=8_192'],
-    'random_policy.py': ['max_env_step=1_024'],
-    'own_updates.py': ['max_env_step=2_048'],
-    'own_stats.py': ['max_env_step=2_048'],
-    'my_evaluation.py': ['max_env_step=2_048'],
-    'own_gradients.py': ['max_env_step=2_048'],
-    'own_plan.py': ['max_env_step=4_096'],
-    'own_sink.py': ['max_env_step=4_096'],
-    'own_stop.py': ['max_env_step=4_096'],
-    'curriculum.py': ['max_env_step=2_048'],
-    'watch.py': ['max_env_step=2_048'],
+SHORT = {  # max_env_step that leaves one rollout or a few, with every kind of update
+    **dict.fromkeys('my_env my_vector_env my_wrappers my_model my_masks memory my_memory my_surrogate'.split(), 2_048),
+    **dict.fromkeys('my_advantage policy_gradient own_updates my_evaluation curriculum watch'.split(), 2_048),
+    **dict.fromkeys('my_gaussian device_env own_sink own_stop'.split(), 4_096),
+    'policy_gradient': 8_192,
+    'quick_start': 512,
 }
-SCRIPTS = [
-    'ask_policy.py',
-    'imitate.py',
-    'look_at_env.py',
-    'my_loss.py',
-    'own_weights.py',
-    'read_run.py',
-    'try_device_env.py',
-]  # they have no config
-WITH_FILE = ['run_onnx.py']  # it needs an exported policy: tests/tools/cli/test_export.py runs it
-ON_RAY = ['sweep_on_ray.py']  # it starts Ray on this machine
+OWN = 'my_ppo dqn my_option random_policy own_stats own_gradients own_plan'.split()  # trained by a test of their own
+SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights read_run try_device_env'.split()  # they have no config
+WITH_FILE = ['run_onnx']  # it needs an exported policy: tests/tools/cli/test_export.py runs it
+ON_RAY = ['sweep_on_ray']  # it starts Ray on this machine
 
 
 def run(*args: str, cwd: Path) -> str:
@@ -66,34 +38,35 @@ def run(*args: str, cwd: Path) -> str:
 
 
 def train(name: str, *args: str, cwd: Path) -> dict[str, Any]:
-    result = json.loads(run('-m', 'zoo', 'train', str(EXAMPLES / name), *QUIET, *args, '--json', cwd=cwd))
+    result = json.loads(run('-m', 'zoo', 'train', str(EXAMPLES / f'{name}.py'), *QUIET, *args, '--json', cwd=cwd))
     return {**result, 'run_dir': str(cwd / result['run_dir'])}
 
 
 def test_examples_are_all_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob('*.py')} == {*SHORT, *SCRIPTS, *WITH_FILE, *ON_RAY}
+    assert {path.stem for path in EXAMPLES.glob('*.py')} == {*SHORT, *OWN, *SCRIPTS, *WITH_FILE, *ON_RAY}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize('name', SHORT)
 def test_example_trains_by_its_file(name: str, tmp_path: Path) -> None:
-    result = train(name, *SHORT[name], 'policy.eval.n_episode=1', cwd=tmp_path)
+    result = train(name, f'max_env_step={SHORT[name]}', 'policy.eval.n_episode=1', cwd=tmp_path)
     assert result['train_iter'] > 0
     assert list(Path(result['run_dir']).glob('checkpoints/step_*.safetensors'))
 
 
-@pytest.mark.parametrize('name', SHORT)
+@pytest.mark.parametrize('name', [*SHORT, *OWN])
 def test_example_run_as_a_script_trains_its_config(name: str) -> None:
-    main = ast.parse((EXAMPLES / name).read_text()).body[-1]
+    main = ast.parse((EXAMPLES / f'{name}.py').read_text()).body[-1]
     assert isinstance(main, ast.If) and ast.unparse(main.test) == "__name__ == '__main__'"
     assert 'serial_pipeline(config)' in ast.unparse(main.body[0])
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('name', [*SCRIPTS, 'quick_start.py', 'random_policy.py', 'watch.py'])
+@pytest.mark.parametrize('name', [*SCRIPTS, 'quick_start', 'watch'])
 def test_example_runs_as_a_script(name: str, tmp_path: Path) -> None:
-    output = run(str(EXAMPLES / name), cwd=tmp_path)  # exits with 0: its own asserts hold
-    assert bool(output.strip()) == ('print(' in (EXAMPLES / name).read_text())
+    file = EXAMPLES / f'{name}.py'
+    output = run(str(file), cwd=tmp_path)  # exits with 0: its own asserts hold
+    assert bool(output.strip()) == ('print(' in file.read_text())
 
 
 @pytest.mark.long
@@ -107,33 +80,28 @@ def test_sweep_on_ray_does_its_trials(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_my_ppo_takes_its_own_key_from_the_command_line(tmp_path: Path) -> None:
-    result = train('my_ppo.py', 'policy.learn.end_penalty=2', 'max_env_step=1_024', cwd=tmp_path)
+    result = train('my_ppo', 'policy.learn.end_penalty=2', 'max_env_step=1_024', cwd=tmp_path)
     config = (Path(result['run_dir']) / 'config.yaml').read_text()
     assert 'type: my_ppo' in config and 'end_penalty: 2' in config
 
 
-def test_dqn_has_at_most_80_lines_of_code() -> None:
+def test_dqn_has_at_most_80_lines_of_code_and_imports_public_names_only() -> None:
     text = (EXAMPLES / 'dqn.py').read_text()
-    doc = ast.parse(text).body[0].end_lineno or 0
-    assert sum(bool(line.strip()) for line in text.splitlines()[doc:]) <= 80
-
-
-def test_dqn_imports_public_names_only() -> None:
-    modules = {
-        node.module for node in ast.walk(ast.parse((EXAMPLES / 'dqn.py').read_text())) if hasattr(node, 'module')
-    }
+    tree = ast.parse(text)
+    assert sum(bool(line.strip()) for line in text.splitlines()[tree.body[0].end_lineno or 0 :]) <= 80
+    modules = {node.module for node in ast.walk(tree) if hasattr(node, 'module')}
     assert modules <= {'pydantic', 'zoo', 'zoo.config.schedule', 'zoo.policy', 'zoo.rl_utils'}
 
 
 @pytest.mark.long
 def test_dqn_solves_cartpole_in_40_000_env_steps(tmp_path: Path) -> None:
-    result = train('dqn.py', 'seed=1', cwd=tmp_path)
+    result = train('dqn', 'seed=1', cwd=tmp_path)
     assert result['last_return'] >= 475 and result['env_step'] <= 40_000
 
 
 @pytest.mark.long
 def test_dqn_resumed_run_continues_target_network_and_exploration(tmp_path: Path) -> None:
-    first = train('dqn.py', 'max_env_step=1_000', 'policy.eval.stop_value=null', cwd=tmp_path)
+    first = train('dqn', 'max_env_step=1_000', 'policy.eval.stop_value=null', cwd=tmp_path)
     own = ['--import', str(EXAMPLES / 'dqn.py')]
     text = run('-m', 'zoo', 'train', '--resume', first['run_dir'], 'max_env_step=2_000', *own, '--json', cwd=tmp_path)
     second = json.loads(text)
@@ -149,12 +117,12 @@ def lines_of(result: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.long
 def test_random_policy_has_the_return_of_random_actions(tmp_path: Path) -> None:
     # an episode of CartPole lasts 22 steps on average (deviation 12): 200 of them 22 +- 0.9
-    assert train('random_policy.py', cwd=tmp_path)['last_return'] == pytest.approx(22, abs=5)
+    assert train('random_policy', cwd=tmp_path)['last_return'] == pytest.approx(22, abs=5)
 
 
 @pytest.mark.long
 def test_own_stats_are_in_the_log_and_stop_the_run(tmp_path: Path) -> None:
-    result = train('own_stats.py', cwd=tmp_path)
+    result = train('own_stats', cwd=tmp_path)
     rows = [line for line in lines_of(result) if 'learn/policy_loss' in line]
     assert all(row['learn/reward_min'] >= 0 and row['learn/reward_max'] == 1 for row in rows)
     assert all(row['learn/adv_abs_max'] > 0 and row['learn/episode_end'] >= 0 for row in rows)
@@ -163,7 +131,7 @@ def test_own_stats_are_in_the_log_and_stop_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_own_gradients_are_limited_and_learn(tmp_path: Path) -> None:
-    result = train('own_gradients.py', cwd=tmp_path)
+    result = train('own_gradients', cwd=tmp_path)
     shares = [line['learn/limited_share'] for line in lines_of(result) if 'learn/limited_share' in line]
     assert shares and all(0 < share < 10 for share in shares)  # 10 tensors a step
     assert result['best_return'] >= 195
@@ -171,26 +139,32 @@ def test_own_gradients_are_limited_and_learn(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_own_plan_collects_four_rollouts_for_each_round_of_updates(tmp_path: Path) -> None:
-    result = train('own_plan.py', 'max_env_step=2_048', 'logger.freq=1', cwd=tmp_path)
+    result = train('own_plan', 'max_env_step=2_048', 'logger.freq=1', cwd=tmp_path)
     # 2048 = 4 rollouts of 64 x 8, each in 512 / 256 minibatches x 4 epochs: one round of 32 steps
     assert result['train_iter'] == 32 and 1_792 < result['env_step'] <= 2_048
     assert [line['collect/iter'] for line in lines_of(result) if 'learn/train_iter' in line] == [4]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('name', ['own_stats.py', 'own_gradients.py', 'own_plan.py'])
+@pytest.mark.parametrize('name', ['own_stats', 'own_gradients', 'own_plan'])
 def test_run_of_own_code_is_resumed_with_consent_to_its_module(name: str, tmp_path: Path) -> None:
-    first = train(name, 'max_env_step=4_096', cwd=tmp_path)
-    more = ['--import', str(EXAMPLES / name), 'max_env_step=12_288', 'logger.console=off', '--json']
+    first = train(name, 'max_env_step=2_048', cwd=tmp_path)
+    more = ['--import', str(EXAMPLES / f'{name}.py'), 'max_env_step=4_096', 'logger.console=off', '--json']
     second = json.loads(run('-m', 'zoo', 'train', '--resume', first['run_dir'], *more, cwd=tmp_path))
     assert second['env_step'] > first['env_step']
 
 
 @pytest.mark.long
-def test_my_option_has_its_key_and_metric_and_its_state_is_resumed(tmp_path: Path) -> None:
+def test_my_option_refuses_another_rule_for_rewards_has_its_key_and_metric_and_its_state_is_resumed(
+    tmp_path: Path,
+) -> None:
+    words = ['-m', 'zoo', 'train', str(EXAMPLES / 'my_option.py'), *QUIET, 'policy.learn.reward_norm=true']
+    done = run_python(*words, cwd=tmp_path)
+    refusal = "option 'centering' and policy.learn.reward_norm both say how rewards count"
+    assert done.returncode != 0 and refusal in done.stderr
     own = ['--import', str(EXAMPLES / 'my_option.py'), '--json']
     short = ['policy.learn.options=[{type: centering, rate: 1.0}]', 'policy.collect.n_step=64', 'logger.freq=1']
-    first = train('my_option.py', *short, 'max_env_step=1_536', cwd=tmp_path)
+    first = train('my_option', *short, 'max_env_step=1_536', cwd=tmp_path)
     run('-m', 'zoo', 'train', '--resume', first['run_dir'], 'max_env_step=2_048', *own, cwd=tmp_path)
     means = [line['learn/reward_mean'] for line in lines_of(first) if 'learn/reward_mean' in line]
     path = Path(first['run_dir']) / 'checkpoints' / 'step_000002048.safetensors'
@@ -198,13 +172,6 @@ def test_my_option_has_its_key_and_metric_and_its_state_is_resumed(tmp_path: Pat
     # rollouts of 8 x 64 steps: 3, and one more; with a rate of 1 the mean is that of the newest one
     assert len(means) == state['n_rollout'] == 4 and means[-1] == pytest.approx(state['mean'].item())
     assert len(set(means)) == 4 and all(-16.3 < mean < 0 for mean in means)  # Pendulum's bounds of a reward
-
-
-def test_my_option_refuses_another_rule_for_rewards(tmp_path: Path) -> None:
-    words = ['-m', 'zoo', 'train', str(EXAMPLES / 'my_option.py'), *QUIET, 'policy.learn.reward_norm=true']
-    done = run_python(*words, cwd=tmp_path)
-    assert done.returncode != 0
-    assert "option 'centering' and policy.learn.reward_norm both say how rewards count" in done.stderr
 
 
 class RandomPolicy(Policy):
@@ -283,19 +250,24 @@ def test_policy_that_lacks_a_method_is_refused_by_its_name(method: str, named: s
     assert not list(tmp_path.iterdir())  # before anything is made
 
 
-def test_policy_whose_config_is_no_policy_section_is_refused_by_name(tmp_path: Path) -> None:
-    POLICY_REGISTRY.register('bare_test', force=True)(type('NoSection', (RandomPolicy,), {'config': dict}))
-    with pytest.raises(UserError, match="'bare_test'.*config"):
-        serial_pipeline(bare_config(tmp_path))
+class Unnamed(RandomPolicy):
+    config = PolicyConfig
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return ['loss']
 
 
-def test_policy_whose_metrics_are_not_those_it_names_is_refused_by_name(tmp_path: Path) -> None:
-    class Unnamed(RandomPolicy):
-        config = PolicyConfig
-
-        def _monitor_vars_learn(self) -> list[str]:
-            return ['loss']
-
-    POLICY_REGISTRY.register('bare_test', force=True)(Unnamed)
-    with pytest.raises(ValueError, match="'reward'.*_monitor_vars_learn names.*'loss'"):
-        serial_pipeline(bare_config(tmp_path, learn=dict(batch_size=64), collect=dict(n_step=16)))
+@pytest.mark.parametrize(
+    ('policy', 'error', 'named'),
+    [
+        (type('NoSection', (RandomPolicy,), {'config': dict}), UserError, "'bare_test'.*config"),
+        (Unnamed, ValueError, "'reward'.*_monitor_vars_learn names.*'loss'"),
+    ],
+)
+def test_policy_whose_config_or_metrics_are_not_those_of_a_policy_is_refused_by_name(
+    policy: type[Policy], error: type[Exception], named: str, tmp_path: Path
+) -> None:
+    POLICY_REGISTRY.register('bare_test', force=True)(policy)
+    sections = {} if policy is not Unnamed else dict(learn=dict(batch_size=64), collect=dict(n_step=16))
+    with pytest.raises(error, match=named):
+        serial_pipeline(bare_config(tmp_path, **sections))

@@ -26,8 +26,10 @@ sys.exit(3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('how', [['program.py'], ['-m', 'program']])
-@pytest.mark.parametrize('what', ['exit', 'raise', 'kill'])
+@pytest.mark.parametrize(
+    ('how', 'what'),
+    [(['program.py'], 'exit'), (['-m', 'program'], 'exit'), (['program.py'], 'raise'), (['program.py'], 'kill')],
+)
 def test_output_and_code_are_those_of_a_new_interpreter(how: list[str], what: str, tmp_path: Path) -> None:
     (tmp_path / 'program.py').write_text(PROGRAM)
     (tmp_path / 'beside.py').touch()

@@ -16,21 +16,21 @@ from typing import Any
 import pytest
 import torch
 
+from tests.envs import limit_env
 from tests.gpu import needs_gpu
 from tests.policy.variants.test_offpolicy import run_config
 from tests.policy_envs import differing, flat, job_config, rows
-from zoo.config.section import ConfigError
 from zoo.core.errors import RunError, UserError
 from zoo.env import EnvError, make_env
 from zoo.pipeline import serial_pipeline
 from zoo.rl_utils.optimizer import NonFiniteGradientError
-from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
+from zoo.run.checkpoint.file import Checkpoint, load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
 from zoo.run.policy_file import load_policy
+from zoo.run.result import TrainResult
 from zoo.worker.evaluator import evaluate
 
-ROOT = Path(__file__).parent.parent
 ALL_ON = dict(
     model=dict(obs_norm=True),
     learn=dict(
@@ -56,56 +56,88 @@ def continuous(root: Any, **sections: Any) -> dict[str, Any]:
     return job_config(root, 'Pendulum-v1', env=dict(max_episode_steps=20), **{'policy': ALL_ON, **sections})
 
 
+def keeping(root: Any, name: str, **learn: Any) -> dict[str, Any]:
+    """CartPole with 64 steps a rollout; PPG's phases are of 4 rollouts (ppg), or of 4 draws, two a rollout."""
+    if 'ppg' in name:
+        learn = {'aux_freq': 4, 'value_norm': True, 'aux_learning_rate': {'start': 2e-3, 'end': 0.0}, **learn}
+    learn = {'reward_norm': True, 'learning_rate': {'start': 3e-3, 'end': 0.0}, **learn}
+    return run_config(root, name, 'CartPole-v1', max_env_step=400, policy=dict(learn=learn))
+
+
+def column(run_dir: Path, name: str) -> list[Any]:
+    """A column of the log, without the lines that lack it."""
+    return [row[name] for row in rows(run_dir) if name in row]
+
+
+def checked_checkpoint(root: Path) -> Checkpoint:
+    """The last checkpoint of the one run below a folder, whose numbers are finite."""
+    (run_dir,) = (root / 'run').iterdir()
+    checkpoint = load_checkpoint(run_dir)
+    floats = [x for x in flat(checkpoint.state).values() if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    assert floats and all(torch.isfinite(x).all() for x in floats)
+    return checkpoint
+
+
+# --- seeds, resume ---
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize('config', [discrete, continuous])
-def test_two_runs_with_one_seed_are_equal_to_the_bit(tmp_path: Path, config: Callable[..., dict[str, Any]]) -> None:
-    a, b, other = (serial_pipeline(config(tmp_path / name), seed=seed) for name, seed in (('a', 7), ('b', 7), ('c', 8)))
+def test_runs_with_one_seed_are_equal_to_the_bit_whatever_the_global_random_stream(tmp_path: Path) -> None:
+    a = serial_pipeline(continuous(tmp_path / 'a'), seed=7)
+    torch.manual_seed(123)
+    torch.rand(7)
+    b, other = (serial_pipeline(continuous(tmp_path / name), seed=seed) for name, seed in (('b', 7), ('c', 8)))
     assert not differing(a.policy.state_dict(), b.policy.state_dict())
     assert rows(a.run_dir) == rows(b.run_dir) and len(rows(a.run_dir)) >= 4
     weights = {k: v for k, v in flat(a.policy.state_dict()['model']).items() if 'weight' in k}
     assert set(differing(weights, {k: other.policy.state_dict()['model'][k] for k in weights})) == set(weights)
 
 
-def test_use_of_global_random_streams_does_not_change_a_run(tmp_path: Path) -> None:
-    a = serial_pipeline(continuous(tmp_path / 'a'))
-    torch.manual_seed(123)
-    torch.rand(7)
-    b = serial_pipeline(continuous(tmp_path / 'b'))
-    assert not differing(a.policy.state_dict(), b.policy.state_dict())
-
-
-@pytest.mark.parametrize('config', [discrete, continuous])
-def test_resumed_run_equals_one_that_went_straight_on(tmp_path: Path, config: Callable[..., dict[str, Any]]) -> None:
-    cfg = config(tmp_path, max_env_step=400, policy=ALL_ON)
-    with SerialJob(resolve_config(cfg)) as job:
+@pytest.mark.parametrize('name', ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
+def test_resumed_run_equals_one_that_went_straight_on(tmp_path: Path, name: str) -> None:
+    """The checkpoint lies in the middle of a phase: 3 of 4 rollouts, or 2 of 4 draws, of it are over."""
+    cfg = resolve_config(continuous(tmp_path, max_env_step=400) if name == 'ppo' else keeping(tmp_path, name))
+    with SerialJob(cfg) as job:
         for i in range(6):
             if i == 3:
                 job.reset_env()  # a resume starts new episodes
             job.iteration()
-        straight, env_step, train_iter = job.policy.state_dict(), job.env_step, job.train_iter
-    with SerialJob(resolve_config(cfg)) as job:
+        straight, counts = job.state_dict(), (job.env_step, job.train_iter)
+    with SerialJob(cfg) as job:
         for _ in range(3):
             job.iteration()
         job.save()
         run_dir = job.run_dir
     checkpoint = load_checkpoint(run_dir)
+    assert bool(checkpoint.state['memory']) == ('ppg' in name) and bool(checkpoint.state['buffer']) == ('off' in name)
     with SerialJob(resolve_config(checkpoint.meta['config']), checkpoint=checkpoint) as job:
         assert job.run_dir == run_dir
         for _ in range(3):
             job.iteration()
-        assert (job.env_step, job.train_iter) == (env_step, train_iter)
-        assert not differing(job.policy.state_dict(), straight)
+        assert (job.env_step, job.train_iter) == counts
+        for key in ('policy', 'memory', 'buffer'):
+            assert not differing(job.state_dict()[key], straight[key])
+    if 'ppg' in name:  # there was a phase after the checkpoint, with what was kept before it
+        before, after = (x['policy']['learn']['optimizer']['aux_actor'] for x in (checkpoint.state, straight))
+        assert after['step_count'] > before['step_count']
 
 
-def test_resume_continues_counters_log_and_best(tmp_path: Path) -> None:
-    first = serial_pipeline(job_config(tmp_path, max_env_step=256, policy=dict(eval=dict(eval_freq=64))))
+def test_resume_continues_counters_log_best_and_rate(tmp_path: Path) -> None:
+    learn = dict(learning_rate={'start': 1e-3, 'end': 0.0})
+    cfg = job_config(tmp_path, max_env_step=256, policy=dict(learn=learn, eval=dict(eval_freq=64)))
+    first = serial_pipeline(cfg)
     second = serial_pipeline(resume=first.run_dir, max_env_step=512)
     assert second.run_dir == first.run_dir
     assert second.env_step == 512 and second.train_iter == 2 * first.train_iter
     assert second.wall_s > first.wall_s
-    steps = [row['env_step'] for row in rows(first.run_dir) if 'collect/iter' in row]
-    assert steps == list(range(64, 513, 64))
-    assert [row['collect/iter'] for row in rows(first.run_dir) if 'collect/iter' in row] == list(range(1, 9))
+    lines = [row for row in rows(first.run_dir) if 'collect/iter' in row]
+    assert [row['env_step'] for row in lines] == list(range(64, 513, 64))
+    assert [row['collect/iter'] for row in lines] == list(range(1, 9))
+    # 4 envs x 16 steps a rollout, episodes of 5: those under way are cut by the resume, so 4 x 12, and 4 x 12 again
+    assert [row['collect/episode'] for row in lines][3::4] == [48, 96]
+    # the length of the line was left to max_env_step: where that grows, the line must not have ended before
+    rates = column(first.run_dir, 'learn/learning_rate')
+    assert len(rates) == 8 and min(rates) > 0
     assert second.best_return == 5 and load_checkpoint(first.run_dir).meta['env_step'] == 512
 
 
@@ -120,66 +152,47 @@ def test_new_episodes_depend_on_the_seed_and_the_env_step(tmp_path: Path) -> Non
         a.iteration()
         later = first_obs(a)
         assert not torch.equal(later, start) and torch.equal(first_obs(a), later)
+        assert a.run_dir != b.run_dir  # two runs at once
 
 
-def test_resume_goes_on_counting_episodes(tmp_path: Path) -> None:
-    first = serial_pipeline(job_config(tmp_path, max_env_step=256))
-    serial_pipeline(resume=first.run_dir, max_env_step=512)
-    # 4 envs x 16 steps a rollout, episodes of 5: those under way are cut by the resume, so 4 x 12, and 4 x 12 again
-    assert [row['collect/episode'] for row in rows(first.run_dir) if 'collect/episode' in row][3::4] == [48, 96]
-
-
-def test_resume_to_more_env_steps_does_not_train_at_a_rate_of_zero(tmp_path: Path) -> None:
-    """The length of the line was left to max_env_step: where that grows, the line must not have ended before."""
-    line = {'start': 1e-3, 'end': 0.0}
-    first = serial_pipeline(job_config(tmp_path, max_env_step=256, policy=dict(learn=dict(learning_rate=line))))
-    serial_pipeline(resume=first.run_dir, max_env_step=512)
-    rates = [row['learn/learning_rate'] for row in rows(first.run_dir) if 'learn/learning_rate' in row]
-    assert len(rates) == 8 and min(rates) > 0
-
-
-def test_run_of_another_kind_of_device_is_resumed(tmp_path: Path) -> None:
-    """The states of a GPU's generators have 16 bytes: they go on in streams of their own, the same each time."""
+def test_file_of_a_run_on_a_gpu_is_resumed_in_a_new_folder_the_same_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The states of a GPU's generators have 16 bytes: they continue in streams of their own."""
+    monkeypatch.chdir(tmp_path)
     first = serial_pipeline(job_config(tmp_path), max_env_step=128)
     checkpoint = load_checkpoint(first.run_dir)
-    parts = [checkpoint.state['policy'][name] for name in ('learn', 'collect')]
-    for i, part in enumerate(parts):
-        part['generator'] = torch.full((16,), i, dtype=torch.uint8)
+    for i, name in enumerate(('learn', 'collect')):
+        checkpoint.state['policy'][name]['generator'] = torch.full((16,), i, dtype=torch.uint8)
     file = tmp_path / 'of_a_gpu.safetensors'
     save_checkpoint(file, checkpoint.state, checkpoint.meta)
     runs = [serial_pipeline(None, resume=file, max_env_step=256) for _ in range(2)]
-    assert [run.env_step for run in runs] == [256, 256]
+    assert [run.env_step for run in runs] == [256, 256] and first.run_dir not in {run.run_dir for run in runs}
     assert not differing(*(run.policy.state_dict() for run in runs))
 
 
-def test_resume_from_a_file_elsewhere_starts_a_new_folder(tmp_path: Path) -> None:
-    first = serial_pipeline(job_config(tmp_path))
-    moved = (first.run_dir / 'checkpoints' / 'step_000000256.safetensors').rename(tmp_path / 'mine.safetensors')
-    second = serial_pipeline(resume=moved, max_env_step=320)
-    assert second.run_dir != first.run_dir and second.env_step == 320
+# --- where a run stops ---
 
 
-def test_run_without_config_or_run_is_refused() -> None:
-    with pytest.raises(ValueError, match='neither a config nor a run'):
-        serial_pipeline()
-
-
-def test_stop_value_stops_the_run_at_the_evaluation_that_reaches_it(tmp_path: Path) -> None:
-    cfg = job_config(
-        tmp_path, max_env_step=10_000, policy=dict(eval=dict(eval_freq=128, stop_value=5.0))
-    )  # returns are 5
-    result = serial_pipeline(cfg)
-    assert result.env_step == 128 and result.last_return == 5
-
-
-def test_stop_value_above_all_returns_stops_nothing(tmp_path: Path) -> None:
-    cfg = job_config(tmp_path, policy=dict(eval=dict(eval_freq=64, stop_value=5.1)))
-    assert serial_pipeline(cfg).env_step == 256
-
-
-@pytest.mark.parametrize(('max_env_step', 'want'), [(256, 256), (255, 192), (257, 256), (64, 64)])
-def test_max_env_step_is_never_passed(tmp_path: Path, max_env_step: int, want: int) -> None:
-    assert serial_pipeline(job_config(tmp_path), max_env_step=max_env_step).env_step == want
+@pytest.mark.parametrize(
+    ('arguments', 'want'),
+    [
+        ({'max_env_step': 255}, (192, 12)),  # rollouts of 64 steps
+        ({'max_env_step': 257}, (256, 16)),
+        ({'max_env_step': 64}, (64, 4)),
+        (
+            {'max_train_iter': 5},
+            (128, 8),
+        ),  # 2 epochs of 2 minibatches a rollout: 4 updates, so 5 are reached by the second
+        ({'overrides': ['policy.eval.stop_value=5.0']}, (128, 8)),  # every return is 5
+        ({'overrides': ['policy.eval.stop_value=5.1']}, (256, 16)),
+    ],
+)
+def test_run_stops_between_rollouts_at_the_first_limit_and_never_passes_it(
+    tmp_path: Path, arguments: dict[str, Any], want: tuple[int, int]
+) -> None:
+    result = serial_pipeline(job_config(tmp_path, policy=dict(eval=dict(eval_freq=128))), **arguments)
+    assert (result.env_step, result.train_iter, result.last_return) == (*want, 5)
 
 
 def test_max_env_step_is_never_passed_where_reset_rows_do_not_count(tmp_path: Path) -> None:
@@ -188,76 +201,65 @@ def test_max_env_step_is_never_passed_where_reset_rows_do_not_count(tmp_path: Pa
     assert 256 - 64 < result.env_step <= 256
 
 
-def test_max_train_iter_stops_between_rollouts(tmp_path: Path) -> None:
-    # 2 epochs of 2 minibatches a rollout: 4 updates, so 5 are reached by the second
-    result = serial_pipeline(job_config(tmp_path), max_train_iter=5)
-    assert (result.train_iter, result.env_step) == (8, 128)
+# --- folder, log, config ---
 
 
-def test_run_folder_and_result(tmp_path: Path) -> None:
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], TrainResult]:
+    """A run, and the config that it was given."""
     cfg = job_config(
-        tmp_path, exp_name='trial', seed=3, logger=dict(tensorboard=True), checkpoint=dict(freq=64, keep_last=2)
+        tmp_path_factory.mktemp('trained'),
+        exp_name='trial',
+        seed=3,
+        logger=dict(tensorboard=True),
+        checkpoint=dict(freq=64, keep_last=2),
+        policy=dict(learn=dict(reward_norm=True), n_thread=2),
     )
-    result = serial_pipeline(cfg)
-    assert result.run_dir.parent == tmp_path / 'trial' and result.run_dir.name.endswith('_seed3')
-    assert sorted(p.name for p in result.run_dir.iterdir()) == [
-        'checkpoints',
-        'config.yaml',
-        'metrics.jsonl',
-        'result.json',
-        'tb',
-    ]
-    assert sorted(p.name for p in (result.run_dir / 'checkpoints').iterdir()) == [
-        'best.safetensors',
-        'step_000000192.safetensors',
-        'step_000000256.safetensors',
-    ]
+    before, n_thread = json.dumps(cfg), torch.get_num_threads()
+    result = serial_pipeline(cfg, max_env_step=256, overrides=['policy.learn.learning_rate={start: 1e-3, end: 0}'])
+    assert json.dumps(cfg) == before  # what is given is not changed
+    assert torch.get_num_threads() == n_thread  # threads are given back
+    return cfg, result
+
+
+def test_run_folder_and_result(trained: tuple[dict[str, Any], TrainResult]) -> None:
+    cfg, result = trained
+    assert result.run_dir.parent == Path(cfg['logger']['root']) / 'trial' and result.run_dir.name.endswith('_seed3')
+    names = ['checkpoints', 'config.yaml', 'metrics.jsonl', 'result.json', 'tb']
+    assert sorted(path.name for path in result.run_dir.iterdir()) == names
+    names = ['best.safetensors', 'step_000000192.safetensors', 'step_000000256.safetensors']
+    assert sorted(path.name for path in (result.run_dir / 'checkpoints').iterdir()) == names
     assert list((result.run_dir / 'tb').iterdir())
+    cfg['policy']['learn']['learning_rate'] = {'start': 1e-3, 'end': 0.0}  # an override wins
     assert resolve_config(str(result.run_dir / 'config.yaml')) == resolve_config(cfg)
     assert (result.env_step, result.train_iter, result.best_return, result.last_return) == (256, 16, 5, 5)
     assert result.wall_s > 0 and result.env_step_per_s > 0
+    assert result.policy.run.max_env_step == 256  # it is told how long the run is
 
 
-def test_two_runs_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
-    with SerialJob(resolve_config(job_config(tmp_path))) as a, SerialJob(resolve_config(job_config(tmp_path))) as b:
-        assert a.run_dir != b.run_dir
-
-
-def test_log_has_the_schedules_and_shares_of_time(tmp_path: Path) -> None:
-    cfg = job_config(tmp_path, policy=dict(learn=dict(learning_rate={'start': 1e-3, 'end': 0.0})))
-    result = serial_pipeline(cfg)
-    lines = [json.loads(line) for line in (result.run_dir / 'metrics.jsonl').read_text().splitlines()]
+def test_log_has_schedules_raw_returns_and_shares_of_time(trained: tuple[dict[str, Any], TrainResult]) -> None:
+    lines = [json.loads(line) for line in (trained[1].run_dir / 'metrics.jsonl').read_text().splitlines()]
     lines = [line for line in lines if 'learn/learning_rate' in line]
     # 4 rollouts of 64; the one that begins at the half of the run is learned from with half the rate
     assert [line['learn/learning_rate'] for line in lines] == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+    assert [line['collect/return_mean'] for line in lines] == [5.0] * 4  # in rewards as they came
     for line in lines:
-        shares = [v for k, v in line.items() if k.startswith('time/share_')]
-        assert sum(shares) == pytest.approx(1)
+        assert sum(v for k, v in line.items() if k.startswith('time/share_')) == pytest.approx(1)
     assert {f'time/share_{name}' for name in ('env', 'act', 'sample', 'learn', 'evaluate')} <= lines[-1].keys()
 
 
-def test_training_returns_are_logged_in_raw_rewards(tmp_path: Path) -> None:
-    result = serial_pipeline(job_config(tmp_path, policy=dict(learn=dict(reward_norm=True))))
-    assert [row['collect/return_mean'] for row in rows(result.run_dir) if 'collect/return_mean' in row] == [5.0] * 4
-
-
-@pytest.mark.parametrize('config', [discrete, continuous])
-def test_evaluation_does_not_change_training(tmp_path: Path, config: Callable[..., dict[str, Any]]) -> None:
-    often, never = config(tmp_path / 'a'), config(tmp_path / 'b')
+def test_evaluation_does_not_change_training(tmp_path: Path) -> None:
+    often, never = continuous(tmp_path / 'a'), continuous(tmp_path / 'b')
     often['policy'] = {**often['policy'], 'eval': dict(eval_freq=64, n_episode=3)}
     a, b = serial_pipeline(often), serial_pipeline(never)
-    assert len([r for r in rows(a.run_dir) if 'eval/return_mean' in r]) > len(
-        [r for r in rows(b.run_dir) if 'eval/return_mean' in r]
-    )
+    assert len(column(a.run_dir, 'eval/return_mean')) > len(column(b.run_dir, 'eval/return_mean'))
     assert not differing(a.policy.state_dict(), b.policy.state_dict())
 
 
 @pytest.mark.slow
 def test_best_checkpoint_is_the_policy_of_the_best_evaluation(tmp_path: Path) -> None:
-    cfg = discrete(
-        tmp_path, max_env_step=2048, policy=dict(learn=dict(learning_rate=0.03), eval=dict(eval_freq=128, n_episode=2))
-    )
-    result = serial_pipeline(cfg)
+    policy = dict(learn=dict(learning_rate=0.03), eval=dict(eval_freq=128, n_episode=2))
+    result = serial_pipeline(discrete(tmp_path, max_env_step=1024, policy=policy))
     returns = {row['env_step']: row['eval/return_mean'] for row in rows(result.run_dir) if 'eval/return_mean' in row}
     assert len(set(returns.values())) > 2
     best = load_checkpoint(result.run_dir / 'checkpoints' / 'best.safetensors')
@@ -268,22 +270,10 @@ def test_best_checkpoint_is_the_policy_of_the_best_evaluation(tmp_path: Path) ->
 
 
 def test_given_policy_is_trained_in_place_of_a_new_one(tmp_path: Path) -> None:
-    first = serial_pipeline(job_config(tmp_path))
+    first = serial_pipeline(job_config(tmp_path, max_env_step=64))
     before = first.policy.learn_mode.train_iter()
-    second = serial_pipeline(job_config(tmp_path), policy=first.policy)
+    second = serial_pipeline(job_config(tmp_path, max_env_step=64), policy=first.policy)
     assert second.policy is first.policy and first.policy.learn_mode.train_iter() == 2 * before
-
-
-def test_config_given_is_not_changed(tmp_path: Path) -> None:
-    cfg = job_config(tmp_path)
-    before = json.dumps(cfg)
-    serial_pipeline(cfg, seed=5, max_env_step=64, overrides=['policy.learn.learning_rate=1e-5'])
-    assert json.dumps(cfg) == before
-
-
-def test_overrides_win(tmp_path: Path) -> None:
-    result = serial_pipeline(job_config(tmp_path), overrides=['policy.learn.learning_rate=1e-5'])
-    assert rows(result.run_dir)[0]['learn/learning_rate'] == 1e-5
 
 
 def test_resolved_config_is_read_only_in_the_run(tmp_path: Path) -> None:
@@ -291,38 +281,23 @@ def test_resolved_config_is_read_only_in_the_run(tmp_path: Path) -> None:
         job.cfg.policy.learn.batch_size = 1
 
 
-def test_nan_reward_stops_the_run_and_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
-    cfg = job_config(tmp_path, 'tests.policy_envs:nan_env', env=dict(kwargs={'at': 40}), checkpoint=dict(freq=1))
-    with pytest.raises(EnvError, match=r'nan_env.*index \d.*step 40.*reward is nan'):
-        serial_pipeline(cfg)
-    (run_dir,) = (tmp_path / 'run').iterdir()
-    checkpoint = load_checkpoint(run_dir)  # rollouts of 16 steps: two were whole
-    assert checkpoint.meta['env_step'] == 128
-    assert all(
-        torch.isfinite(v).all()
-        for v in flat(checkpoint.state).values()
-        if isinstance(v, torch.Tensor) and v.is_floating_point()
-    )
+# --- faults ---
 
 
-def test_gradients_that_stay_non_finite_stop_the_run_and_leave_the_last_good_checkpoint(tmp_path: Path) -> None:
-    cfg = job_config(
-        tmp_path,
-        'tests.policy_envs:huge_env',
-        env=dict(kwargs={'at': 40}),
-        checkpoint=dict(freq=1),
-        policy=dict(learn=dict(nonfinite_limit=2)),
-    )
-    with pytest.raises(NonFiniteGradientError, match=r"gradient of \d+ steps in a row.*parameter '\w+.*learning_rate"):
-        serial_pipeline(cfg)
-    (run_dir,) = (tmp_path / 'run').iterdir()
-    checkpoint = load_checkpoint(run_dir)
-    assert checkpoint.meta['env_step'] == 128
-    assert all(
-        torch.isfinite(v).all()
-        for v in flat(checkpoint.state).values()
-        if isinstance(v, torch.Tensor) and v.is_floating_point()
-    )
+@pytest.mark.parametrize(
+    ('env', 'error', 'said'),
+    [
+        ('nan_env', EnvError, r'nan_env.*index \d.*step 40.*reward is nan'),
+        ('huge_env', NonFiniteGradientError, r"gradient of \d+ steps in a row.*parameter '\w+.*learning_rate"),
+    ],
+)
+def test_numbers_that_are_not_finite_stop_the_run_and_leave_the_last_good_checkpoint(
+    tmp_path: Path, env: str, error: type[Exception], said: str
+) -> None:
+    sections = dict(env=dict(kwargs={'at': 40}), policy=dict(learn=dict(nonfinite_limit=2)), checkpoint=dict(freq=1))
+    with pytest.raises(error, match=said):
+        serial_pipeline(job_config(tmp_path, f'tests.policy_envs:{env}', **sections))
+    assert checked_checkpoint(tmp_path).meta['env_step'] == 128  # rollouts of 16 steps: two were whole
 
 
 @pytest.mark.slow
@@ -348,15 +323,6 @@ def test_run_that_cannot_begin_gives_threads_and_processes_back(tmp_path: Path) 
             process.kill()
 
 
-def test_threads_are_given_back(tmp_path: Path) -> None:
-    torch.set_num_threads(2)
-    try:
-        serial_pipeline(job_config(tmp_path, max_env_step=64))
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(1)
-
-
 def test_a_save_that_fails_after_an_error_still_gives_threads_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,10 +338,6 @@ def test_a_save_that_fails_after_an_error_still_gives_threads_back(
     assert torch.get_num_threads() == before
 
 
-def test_policy_is_told_how_long_the_run_is(tmp_path: Path) -> None:
-    assert serial_pipeline(job_config(tmp_path), max_env_step=128).policy.run.max_env_step == 128
-
-
 @needs_gpu
 def test_tensor_envs_of_training_and_evaluation_lie_on_the_device_of_the_policy(tmp_path: Path) -> None:
     cfg = job_config(tmp_path, 'torch', env=dict(game='CartPole-v1'), policy=dict(device='cuda'))
@@ -385,17 +347,11 @@ def test_tensor_envs_of_training_and_evaluation_lie_on_the_device_of_the_policy(
         assert job.evaluate() is not None
 
 
-def test_callable_env_trains_and_its_name_is_kept(tmp_path: Path) -> None:
-    from tests.envs import limit_env
-
-    result = serial_pipeline(job_config(tmp_path, limit_env))
-    assert load_checkpoint(result.run_dir).meta['config']['env']['id'] == 'tests.envs:limit_env'
+# --- envs, models, and arguments ---
 
 
-def test_env_given_takes_the_place_of_that_of_the_config(tmp_path: Path) -> None:
-    from tests.envs import limit_env
-
-    config = job_config(tmp_path, limit_env)
+def test_env_given_takes_the_place_of_that_of_the_config_and_its_name_is_kept(tmp_path: Path) -> None:
+    config = job_config(tmp_path, limit_env, max_env_step=64)
     result = serial_pipeline({**config, 'env': {**config['env'], 'id': 'CartPole-v1'}}, env=limit_env)
     assert load_checkpoint(result.run_dir).meta['config']['env']['id'] == 'tests.envs:limit_env'
     result = serial_pipeline(config, env={'max_episode_steps': 3})
@@ -404,31 +360,99 @@ def test_env_given_takes_the_place_of_that_of_the_config(tmp_path: Path) -> None
 
 
 def test_env_without_a_config_is_trained_on_with_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.envs import limit_env
-
     monkeypatch.chdir(tmp_path)
     result = serial_pipeline(env=limit_env, max_env_step=1_024, overrides=['policy.type=ppg', 'logger.console=off'])
     config = load_checkpoint(result.run_dir).meta['config']
     assert config['policy']['type'] == 'ppg' and config['policy']['learn']['reward_norm']
     assert config['env']['id'] == 'tests.envs:limit_env'
-    with pytest.raises(ConfigError, match='has no id; give one'):
-        serial_pipeline(env={'window': 3})
+
+
+class OneLayer(torch.nn.Module):
+    """A model that is registered nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor, self.critic = torch.nn.Linear(4, 2), torch.nn.Linear(4, 1)
+
+    def compute_actor(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.actor(obs)
+
+    def compute_critic(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.critic(obs).squeeze(-1)
+
+    def compute_actor_critic(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
+
+
+def test_module_is_trained_saved_and_loaded(tmp_path: Path) -> None:
+    model = OneLayer()
+    before = model.actor.weight.detach().clone()
+    result = serial_pipeline(discrete(tmp_path), model=model)
+    assert result.policy._model is model and not torch.equal(model.actor.weight, before)
+    policy = load_policy(result.run_dir, model=OneLayer())
+    assert torch.equal(policy._model.actor.weight, model.actor.weight)
+    again = serial_pipeline(resume=result.run_dir, model=OneLayer(), max_env_step=2 * result.env_step)
+    assert again.train_iter > result.train_iter
+
+
+@pytest.fixture(scope='module')
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return serial_pipeline(job_config(tmp_path_factory.mktemp('run')), max_train_iter=1).run_dir
+
+
+CARTPOLE: Any = {'id': 'CartPole-v1'}
+
+
+@pytest.mark.parametrize(
+    ('call', 'said'),
+    [
+        (
+            dict(policy='ppo'),
+            "policy is 'ppo' but must be a policy made from a class of POLICY_REGISTRY; to choose one by",
+        ),
+        (dict(model='vac'), "model is 'vac' but must be a torch.nn.Module"),
+        (dict(overrides='seed=1'), "overrides is 'seed=1' but must be a list of 'key=value' texts"),
+        (dict(overrides=[1]), "overrides is [1] but must be a list of 'key=value' texts"),
+        (dict(resume=3), 'resume is 3 but must be the path of a run folder'),
+        (dict(seed='x'), "seed is 'x' (text) but must be an integer >= 0"),
+        (dict(max_env_step=1e6), 'max_env_step is 1000000.0 (number) but must be an integer >= 1; write 1000000.'),
+        (dict(config=3), 'a config is a dict, a path or a name, got int'),
+        (dict(config=None), 'neither a config nor a run'),
+        (dict(config=None, env={'window': 3}), 'has no id; give one'),
+        (
+            lambda run_dir: serial_pipeline(
+                {'env': CARTPOLE}, policy=load_policy(run_dir, fields='all'), model=OneLayer()
+            ),
+            'both a policy and a model',
+        ),
+        (lambda run_dir: serial_pipeline(resume=run_dir, run_dir=run_dir), 'got both resume and run_dir; '),
+        (lambda _: load_policy(3), 'path of a file or run folder, got 3'),  # type: ignore[arg-type]
+        (lambda run_dir: load_policy(run_dir, trust=3), 'trust is 3 but must be True or a list of modules'),  # type: ignore[arg-type]
+        (lambda _: evaluate('ppo', CARTPOLE), "policy is 'ppo' but must be a policy"),  # type: ignore[arg-type]
+        (lambda _: make_env('CartPole-v1'), "env is 'CartPole-v1' (text) but must be a section"),  # type: ignore[arg-type]
+        (lambda _: make_env({'id': 3}), 'env.id is 3 (integer) but must be text or a function'),
+    ],
+)
+def test_argument_of_another_type_is_refused_in_a_sentence(
+    call: dict[str, Any] | Callable[[Path], Any], said: str, run_dir: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError) as error:
+        call(run_dir) if callable(call) else serial_pipeline(**{'config': job_config(tmp_path), **call})
+    assert said in str(error.value) and '\n' not in str(error.value) and list(tmp_path.iterdir()) == []
+
+
+def test_default_dtype_other_than_float32_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(
+            UserError, match=r"^torch's default dtype is torch.float64 but policies compute in float32; "
+        ):
+            serial_pipeline(job_config(tmp_path))
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 # --- policies that keep samples between rollouts ---
-
-
-def keeping(root: Any, name: str, **learn: Any) -> dict[str, Any]:
-    """CartPole with 64 steps a rollout; PPG's phases are of 4 rollouts (ppg), or of 4 draws, two a rollout."""
-    if 'ppg' in name:
-        learn = {'aux_freq': 4, 'value_norm': True, 'aux_learning_rate': {'start': 2e-3, 'end': 0.0}, **learn}
-    return run_config(
-        root,
-        name,
-        'CartPole-v1',
-        max_env_step=400,
-        policy=dict(learn={'reward_norm': True, 'learning_rate': {'start': 3e-3, 'end': 0.0}, **learn}),
-    )
 
 
 def test_log_has_the_auxiliary_phase_though_it_is_written_between_two_lines(tmp_path: Path) -> None:
@@ -436,40 +460,9 @@ def test_log_has_the_auxiliary_phase_though_it_is_written_between_two_lines(tmp_
     # later, the auxiliary phase after the 4th
     cfg = keeping(tmp_path, 'ppg')
     result = serial_pipeline({**cfg, 'logger': {**cfg['logger'], 'freq': 320}})
-    lines = [json.loads(line) for line in (result.run_dir / 'metrics.jsonl').read_text().splitlines()]
-    learn = [line for line in lines if 'learn/policy_loss' in line]
+    learn = [row for row in rows(result.run_dir) if 'learn/policy_loss' in row]
     assert len(learn) == 1 and learn[0]['collect/iter'] > 4
     assert learn[0]['learn/auxiliary_loss'] > 0
-
-
-@pytest.mark.parametrize('name', ['ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
-def test_resumed_run_with_samples_kept_equals_one_that_went_straight_on(tmp_path: Path, name: str) -> None:
-    """The checkpoint lies in the middle of a phase: 3 of 4 rollouts, or 2 of 4 draws, of it are over."""
-    cfg = keeping(tmp_path, name)
-    with SerialJob(resolve_config(cfg)) as job:
-        for i in range(6):
-            if i == 3:
-                job.reset_env()  # a resume starts new episodes
-            job.iteration()
-        straight, train_iter = job.state_dict(), job.train_iter
-    with SerialJob(resolve_config(cfg)) as job:
-        for _ in range(3):
-            job.iteration()
-        job.save()
-        run_dir = job.run_dir
-    checkpoint = load_checkpoint(run_dir)
-    assert bool(checkpoint.state['memory']) == ('ppg' in name) and bool(checkpoint.state['buffer']) == ('off' in name)
-    with SerialJob(resolve_config(checkpoint.meta['config']), checkpoint=checkpoint) as job:
-        for _ in range(3):
-            job.iteration()
-        assert job.train_iter == train_iter
-        for key in ('policy', 'memory', 'buffer'):
-            assert not differing(job.state_dict()[key], straight[key])
-    if 'ppg' in name:  # there was a phase after the checkpoint, with what was kept before it
-        assert (
-            straight['policy']['learn']['optimizer']['aux_actor']['step_count']
-            > (checkpoint.state['policy']['learn']['optimizer']['aux_actor']['step_count'])
-        )
 
 
 @pytest.mark.parametrize('name', ['ppg', 'ppg_offpolicy'])
@@ -492,18 +485,13 @@ def test_checkpoint_without_the_auxiliary_memory_resumes_with_a_new_count(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'change',
-    [
-        'policy.collect.n_step=32',
-        'policy.collect.n_step=8',
-        'env.collector_env_num=2',
-        'policy.learn.aux_freq=2',
-        'policy.learn.aux_freq=8',
-    ],
+    ['policy.collect.n_step=8', 'env.collector_env_num=2', 'policy.learn.aux_freq=2', 'policy.learn.aux_freq=8'],
 )
 def test_resume_with_other_rollouts_or_phases_takes_the_memory_along(tmp_path: Path, change: str) -> None:
     first = serial_pipeline(keeping(tmp_path, 'ppg') | dict(max_env_step=192))
     sizes = ['policy.learn.batch_size=16', 'policy.learn.aux_batch_size=32']
-    second = serial_pipeline(resume=first.run_dir, max_env_step=1024, overrides=[change, *sizes])
+    more = 1024 if change.endswith('freq=8') else 640
+    second = serial_pipeline(resume=first.run_dir, max_env_step=more, overrides=[change, *sizes])
     phases = [row['collect/iter'] for row in rows(second.run_dir) if 'learn/aux_kl_after' in row]
     # 3 rollouts are kept: the phase comes with the fourth, also where it would have been due; or with the eighth
     assert phases[0] == (8 if change.endswith('freq=8') else 4)
@@ -575,82 +563,3 @@ def test_disk_that_is_full_at_a_resume_leaves_the_last_checkpoint_intact(tmp_pat
     (small_disk / 'other').unlink()
     second = serial_pipeline(resume=first.run_dir, max_env_step=512)
     assert second.env_step > 448 and any('learn/aux_kl_after' in row for row in rows(first.run_dir))
-
-
-class OneLayer(torch.nn.Module):
-    """A model that is registered nowhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.actor, self.critic = torch.nn.Linear(4, 2), torch.nn.Linear(4, 1)
-
-    def compute_actor(self, obs: torch.Tensor) -> torch.Tensor:
-        return self.actor(obs)
-
-    def compute_critic(self, obs: torch.Tensor) -> torch.Tensor:
-        return self.critic(obs).squeeze(-1)
-
-    def compute_actor_critic(self, obs: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {'logit': self.compute_actor(obs), 'value': self.compute_critic(obs)}
-
-
-def test_module_is_trained_saved_and_loaded(tmp_path: Path) -> None:
-    model = OneLayer()
-    before = model.actor.weight.detach().clone()
-    result = serial_pipeline(discrete(tmp_path), model=model)
-    assert result.policy._model is model and not torch.equal(model.actor.weight, before)
-    policy = load_policy(result.run_dir, model=OneLayer())
-    assert torch.equal(policy._model.actor.weight, model.actor.weight)
-    again = serial_pipeline(resume=result.run_dir, model=OneLayer(), max_env_step=2 * result.env_step)
-    assert again.train_iter > result.train_iter
-    with pytest.raises(UserError, match='both a policy and a model'):
-        serial_pipeline(discrete(tmp_path), model=model, policy=result.policy)
-
-
-@pytest.mark.parametrize(
-    ('arguments', 'said'),
-    [
-        (
-            {'policy': 'ppo'},
-            "policy is 'ppo' but must be a policy made from a class of POLICY_REGISTRY; to choose one by",
-        ),
-        ({'model': 'vac'}, "model is 'vac' but must be a torch.nn.Module"),
-        ({'overrides': 'seed=1'}, "overrides is 'seed=1' but must be a list of 'key=value' texts"),
-        ({'overrides': [1]}, "overrides is [1] but must be a list of 'key=value' texts"),
-        ({'resume': 3}, 'resume is 3 but must be the path of a run folder'),
-        ({'seed': 'x'}, "seed is 'x' (text) but must be an integer >= 0"),
-        ({'max_env_step': 1e6}, 'max_env_step is 1000000.0 (number) but must be an integer >= 1; write 1000000.'),
-        ({'config': 3}, 'a config is a dict, a path or a name, got int'),
-    ],
-)
-def test_argument_of_another_type_is_refused_in_a_sentence(
-    arguments: dict[str, Any], said: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError) as error:
-        serial_pipeline(**{'config': job_config(tmp_path), **arguments})
-    assert str(error.value).startswith(said) and list(tmp_path.iterdir()) == []
-
-
-def test_other_public_functions_refuse_other_types_in_a_sentence(tmp_path: Path) -> None:
-    run = serial_pipeline(job_config(tmp_path), max_train_iter=1).run_dir
-    for call, said in (
-        (lambda: load_policy(3), 'path of a file or run folder, got 3'),  # type: ignore[arg-type]
-        (lambda: load_policy(run, trust=3), 'trust is 3 but must be True or a list of modules'),  # type: ignore[arg-type]
-        (lambda: evaluate('ppo', {'id': 'CartPole-v1'}), "policy is 'ppo' but must be a policy"),  # type: ignore[arg-type]
-        (lambda: make_env('CartPole-v1'), "env is 'CartPole-v1' (text) but must be a section"),  # type: ignore[arg-type]
-        (lambda: make_env({'id': 3}), 'env.id is 3 (integer) but must be text or a function'),
-    ):
-        with pytest.raises(UserError) as error:
-            call()
-        assert said in str(error.value)
-
-
-def test_default_dtype_other_than_float32_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    torch.set_default_dtype(torch.float64)
-    try:
-        with pytest.raises(
-            UserError, match=r"^torch's default dtype is torch.float64 but policies compute in float32; "
-        ):
-            serial_pipeline(job_config(tmp_path))
-    finally:
-        torch.set_default_dtype(torch.float32)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from structure import traced_path
 from zoo.backend.choose import WORTH_STEPS
 
 ROOT = Path(__file__).parents[1]
@@ -78,48 +73,6 @@ def test_readme_tables_have_the_marks_that_show_where_measurements_go() -> None:
     for name in ('learning', 'speed'):
         table = README[README.index(f'<!-- {name} -->') : README.index(f'<!-- /{name} -->')]
         assert table.count('\n|') >= 4
-
-
-@pytest.mark.long
-def test_three_commands_take_an_env_in_a_file_to_a_trained_and_evaluated_policy(tmp_path: Path) -> None:
-    """As typed in README; zoo is really built and installed, into a folder of its own, beside the packages that it needs."""
-    block = README[README.index('<!-- newcomer -->') : README.index('<!-- /newcomer -->')]
-    install, *commands = (line.partition('#')[0].split() for line in block.splitlines()[1:] if line.strip())
-    assert install == ['pip', 'install', '.'] and [words[:2] for words in commands] == [
-        ['zoo', 'init'],
-        ['zoo', 'train'],
-        ['zoo', 'eval'],
-    ]
-    here, site = tmp_path / 'here', tmp_path / 'site'
-    here.mkdir()
-    words = ['--no-deps', '--no-build-isolation', '--target', str(site), str(_copy_of_sources(tmp_path))]
-    _run([sys.executable, '-m', *install[:2], '-q', '--disable-pip-version-check', *words], here)
-    env = {**os.environ, 'PYTHONPATH': str(site)}
-    zoo = [sys.executable, '-P', '-m'] if sys.version_info >= (3, 11) else [sys.executable, '-m']
-    _, said, result = (_run([*zoo, *words], here, env) for words in commands)
-    assert re.search(r'evaluate it: zoo eval .*mine --import .*my_env.py', said)
-    assert (site / 'zoo' / 'py.typed').exists()  # type checkers see the annotations of what is installed
-    returned = float(re.findall(r'return (-?[\d.]+) ', result)[0])
-    assert returned > 0.8 and 'is_success' in result  # the best is 0.96: 4.5 steps of -0.01, then 1
-
-
-def _copy_of_sources(tmp_path: Path) -> Path:
-    """The checkout without what was built or trained in it: building must not write into it."""
-    ignored = shutil.ignore_patterns('.*', 'runs', 'build', '*.egg-info', '__pycache__', '*.so', 'tests')
-    return shutil.copytree(ROOT, tmp_path / 'checkout', ignore=ignored)
-
-
-def _run(words: list[str], folder: Path, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_reading_path_is_the_traced_one() -> None:
-    page = (ROOT / 'CONTRIBUTING.md').read_text()
-    listed = re.findall(r'`(zoo/[^`]*)`', page[page.index('<!-- path -->') : page.index('<!-- /path -->')])
-    assert listed == list(traced_path('ppo'))
 
 
 def test_docs_index_lists_every_page() -> None:

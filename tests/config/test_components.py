@@ -100,10 +100,9 @@ def test_a_function_is_called_with_its_options():
     assert part('fish') == ('fish', 1, 2.0, ('mint',), 1.0)
     assert part('fish', 4)[1] == 4  # positional parameters are no options, with a default or without
     assert (part.kind, part.name, part.function) == ('sauce', 'hot', hot_sauce)
-
-
-def test_a_name_alone_has_the_defaults():
-    assert make_part(SAUCES, 'hot') == make_part(SAUCES, {'type': 'hot', 'chili': 0.5, 'herbs': ['mint'], 'salt': None})
+    defaults = {'type': 'hot', 'chili': 0.5, 'herbs': ['mint'], 'salt': None}
+    assert make_part(SAUCES, 'hot') == make_part(SAUCES, defaults)
+    assert make_part(SAUCES, {'type': 'wrapped', 'chili': 3.0})('fish')[2] == 3.0  # a decorated one
 
 
 def test_parts_are_values():
@@ -114,20 +113,13 @@ def test_parts_are_values():
         one.name = 'x'
 
 
-def test_a_class_is_made_of_its_options():
-    assert make_part(SAUCES, {'type': 'cold', 'ice': 5}) == ColdSauce(ice=5)
-
-
-def test_a_class_with_a_section_is_made_of_it_and_what_the_caller_gives():
-    sauce = make_part(SAUCES, {'type': 'stored', 'age': 7}, 'Ann')
-    assert (sauce.age, sauce.cook) == (7, 'Ann')
-
-
-def test_an_object_of_a_class_has_what_a_part_has():
+def test_an_object_is_made_of_its_options_and_has_what_a_part_has():
     one, same, other = (make_part(SAUCES, {'type': 'cold', 'ice': x}) for x in (5, 5, 6))
+    assert one == ColdSauce(ice=5)
     assert (one.kind, one.name, one.options) == ('sauce', 'cold', (('ice', 5), ('herbs', ())))
     assert one == same and hash(one) == hash(same) and one != other
-    stored = make_part(SAUCES, {'type': 'stored', 'age': 7})
+    stored = make_part(SAUCES, {'type': 'stored', 'age': 7}, 'Ann')  # of a section, and what the caller gives
+    assert (stored.age, stored.cook) == (7, 'Ann')
     assert (stored.kind, stored.name) == ('sauce', 'stored') and dict(stored.options)['age'] == 7 and hash(stored)
 
 
@@ -152,10 +144,6 @@ def test_an_object_that_cannot_be_a_part_is_refused(name, text):
         make_part(SAUCES, name)
 
 
-def test_a_decorated_function_keeps_its_options():
-    assert make_part(SAUCES, {'type': 'wrapped', 'chili': 3.0})('fish')[2] == 3.0
-
-
 def test_options_are_typed_fields():
     fields = options_of(hot_sauce).model_fields
     assert list(fields) == ['chili', 'herbs', 'salt'] and fields['chili'].description == 'in grams'
@@ -166,20 +154,14 @@ def test_summary_is_the_first_line():
     assert [summary_of(x) for x in (plain_sauce, ColdSauce, lambda: 0)] == ['Nothing but the dish.', 'Cold.', '']
 
 
-def test_a_name_stays_a_name_in_the_resolved_config():
+def test_a_name_stays_a_name_and_a_dict_is_completed_in_the_resolved_config_which_resolves_to_itself():
     assert validate(Dish, {'sauce': 'hot'}).sauce == 'hot'
-
-
-def test_a_dict_is_completed_in_the_resolved_config():
     dish = validate(Dish, {'sauce': {'type': 'hot', 'chili': 1}, 'other': {'type': 'cold'}})
     assert dish.sauce == {'type': 'hot', 'chili': 1.0, 'herbs': ['mint'], 'salt': None}
     assert dish.other == {'type': 'cold', 'ice': 2, 'herbs': []}
-
-
-def test_a_resolved_config_resolves_to_itself():
-    dish = validate(Dish, {'sauce': {'type': 'hot'}, 'other': 'plain'})
+    dish = validate(Dish, {'sauce': dish.sauce, 'other': 'plain'})
     again = validate(Dish, Config(dict(dish)).read_only())
-    assert again == dish and make_part(SAUCES, again.sauce) == make_part(SAUCES, 'hot')
+    assert again == dish and make_part(SAUCES, again.sauce) == make_part(SAUCES, {'type': 'hot', 'chili': 1})
 
 
 def test_common_options_are_checked_but_not_given_to_the_part():
@@ -216,6 +198,9 @@ def test_common_options_are_checked_but_not_given_to_the_part():
         ({'type': 'hot', 'chili': 'much'}, "dish.sauce.chili is 'much' (text) but must be a number > 0"),
         ({'type': 'cold', 'ice': 1.5}, 'dish.sauce.ice is 1.5'),
         ({'type': 'stored', 'age': -1}, 'dish.sauce.age is -1'),
+        (None, 'dish.sauce is '),
+        (3, 'dish.sauce is 3'),
+        (['hot'], "dish.sauce is ['hot']"),
     ],
 )
 def test_bad_parts_are_refused_at_their_place(spec, text):
@@ -223,33 +208,24 @@ def test_bad_parts_are_refused_at_their_place(spec, text):
         with pytest.raises(ConfigError) as error:
             check()
         assert text in str(error.value)
+    if not isinstance(spec, str | dict):
+        assert ' but must name a sauce, or be {type: its name, its options}' in str(error.value)
 
 
-@pytest.mark.parametrize('spec', [None, 3, ['hot']])
-def test_what_names_no_part_is_refused(spec):
-    with pytest.raises(
-        ConfigError, match='dish.sauce is .* but must name a sauce, or be {type: its name, its options}'
-    ):
-        checked_spec(SAUCES, spec, 'dish.sauce')
-    with pytest.raises(ConfigError, match='dish.sauce is'):
-        validate(Dish, {'sauce': spec}, 'dish')
-
-
-def test_an_option_without_default_or_type_is_refused():
+def test_an_option_without_default_or_type_or_that_is_called_type_is_refused():
     def no_default(x: int, *, chili: float) -> None: ...
 
     def no_type(x: int, *, chili=0.5) -> None: ...
 
-    for function, name in ((no_default, 'no_default'), (no_type, 'no_type')):
-        with pytest.raises(ConfigError, match=f"{name} has the option 'chili' without a default or without a type"):
-            options_of(function)
-
-
-def test_an_option_that_is_called_type_is_refused():
     def confusing(x: int, *, type: str = 'a') -> None: ...
 
-    with pytest.raises(ConfigError, match="confusing has an option 'type', the key that names a part"):
-        options_of(confusing)
+    for function, said in (
+        (no_default, "no_default has the option 'chili' without a default or without a type"),
+        (no_type, "no_type has the option 'chili' without a default or without a type"),
+        (confusing, "confusing has an option 'type', the key that names a part"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            options_of(function)
 
 
 @pytest.mark.parametrize('path', PARTS)

@@ -61,13 +61,10 @@ def test_key_of_another_library_gets_its_right_word(library: str, path: str, wan
         assert said.partition(': ')[2].startswith(ends)
 
 
-def test_there_are_all_kinds_of_rows_and_more_than_154() -> None:
-    assert len({(library, path) for library, path, _ in ROWS}) > 154
-
-
 def test_every_path_that_a_sentence_names_is_a_key() -> None:
     named = {path for entry in set(names().values()) for path in named_paths(entry.sentence())}
     assert len(named) > 60 and named <= PATHS
+    assert len({(library, path) for library, path, _ in ROWS}) > 154
 
 
 @pytest.mark.parametrize(
@@ -85,7 +82,7 @@ def test_forms_that_a_sentence_gives_are_taken(entry: Here) -> None:
 
 
 @pytest.mark.parametrize(
-    ('path', 'start'),
+    ('path', 'words'),
     [
         ('vf_coef', 'in zoo it is `policy.learn.value_weight`; twice as much as in stable-baselines3 and Tianshou, '),
         ('vf_loss_coeff', 'in zoo it is `policy.learn.value_weight`; twice as much as in RLlib, '),
@@ -94,28 +91,16 @@ def test_forms_that_a_sentence_gives_are_taken(entry: Here) -> None:
             'lr_schedule',
             'in zoo it is `policy.learn.learning_rate`, written {start: .., end: 0} or {start: .., kl_target',
         ),
+        ('lr_schedule', '{points: [[0, 1e-3], [100000, 1e-4]]}'),
         ('unroll_len', 'in zoo a rollout is not cut into chunks: '),
         ('policy.eval.patience', 'in zoo it is `stop`, written [{type: patience, n: 5}]'),
         ('max_wall_time', 'in zoo it is `stop`, written [{type: wall_time, s: 3600}]'),
         ('logger.csv', 'in zoo it is `logger.sinks`, written [csv]'),
         ('evaluation_config', 'in zoo evaluations are greedy by `policy.eval.deterministic=true`'),
         ('epsilon', 'in zoo it is `policy.learn.clip_ratio`; exploration by epsilon-greedy is `policy.collect.eps`'),
-        (
-            'learning_starts',
-            'zoo has no such key: it belongs to value-based types; leave it out; for those of `policy.type=dqn` '
-            'see zoo config cartpole_dqn',
-        ),
+        ('learning_starts', 'zoo has no such key: it belongs to value-based types; leave it out; for those of '),
+        ('learning_starts', '`policy.type=dqn` see zoo config cartpole_dqn'),
         ('num_learners', 'in zoo it is `cluster.learner_num`; under Ray; without it `torchrun '),
-    ],
-)
-def test_sentence_has_the_factor_and_the_form(path: str, start: str) -> None:
-    entry = look_up(path)
-    assert entry is not None and entry.sentence().startswith(start) and entry.sentence().endswith('.')
-
-
-@pytest.mark.parametrize(
-    ('path', 'words'),
-    [
         (
             'use_attention',
             'there is no attention; a memory is `policy.model.recurrent` with the cells lstm, gru and mingru',
@@ -124,47 +109,32 @@ def test_sentence_has_the_factor_and_the_form(path: str, start: str) -> None:
         ('save_model', '`zoo export` writes a policy for other programs'),
         ('population', '`zoo sweep` tries values of keys, `zoo compare` compares runs'),
         ('pop_size', '`zoo sweep` tries values of keys, `zoo compare` compares runs'),
-        ('lr_schedule', '{points: [[0, 1e-3], [100000, 1e-4]]}'),
         ('in_evaluation', '`policy.eval.env`'),
         ('env.max_num_envs', '`env.collector_env_num`'),
     ],
 )
-def test_hint_names_what_zoo_has_today(path: str, words: str) -> None:
-    assert words in message(path)
+def test_sentence_has_the_factor_the_form_and_what_zoo_has_today(path: str, words: str) -> None:
+    entry = look_up(path)
+    assert entry is not None and words in entry.sentence() and entry.sentence().endswith('.')
+    assert not words.startswith(('in zoo', 'zoo has')) or entry.sentence().startswith(words)
 
 
-def test_longest_end_of_a_path_counts() -> None:
-    assert look_up('policy.eval.evaluator.eval_freq') == look_up('evaluator.eval_freq') != look_up('eval.evaluator')
-    assert isinstance(look_up('policy.eval.evaluator.eval_freq'), Here)
-
-
-def test_key_inside_an_unknown_section_has_the_entry_of_the_section() -> None:
+def test_look_up_takes_the_longest_end_of_a_path_in_any_case_and_the_entry_of_an_unknown_section() -> None:
+    found = look_up('policy.eval.evaluator.eval_freq')
+    assert found == look_up('evaluator.eval_freq') != look_up('eval.evaluator') and isinstance(found, Here)
     assert look_up('policy.learn.learner.quux') == look_up('learn.learner')
     assert look_up('policy.learn.learner.quux', inside=False) is None
-
-
-def test_upper_case_is_the_same_and_a_stranger_is_none() -> None:
     assert look_up('CLIP_COEF') == look_up('clip_coef')
     assert look_up('quux') is None and look_up('policy.learn.quux') is None
-
-
-def test_context_needs_two_words() -> None:
     assert in_context('env.type') == look_up('env.type') and in_context('num_envs') is None
 
 
-def test_names_of_the_table_are_no_keys_of_ours() -> None:
+def test_table_has_all_three_kinds_each_name_once_in_lower_case_and_no_key_of_ours() -> None:
+    assert {type(entry) for entry in names().values()} == {Here, By, NotHere}
+    table = data_file('zoo.config', 'names.yaml').values()
+    words = [word for kind in table for x in kind for word in x['names'].split()]
+    assert len(words) == len(set(words)) and all(word == word.lower() for word in words)
     last = {path.rsplit('.')[-1] for path in PATHS}
     of_other_types = {'update_per_collect', 'tau'}  # keys of buffers, and of dqn, that mean something else elsewhere
     assert {name for name in names() if '.' not in name} & last <= of_other_types
     assert not set(names()) & PATHS
-
-
-def test_table_has_all_three_kinds() -> None:
-    assert {type(entry) for entry in names().values()} == {Here, By, NotHere}
-
-
-def test_no_name_is_twice_in_the_table_or_in_upper_case() -> None:
-    words = [
-        word for kind in data_file('zoo.config', 'names.yaml').values() for x in kind for word in x['names'].split()
-    ]
-    assert len(words) == len(set(words)) and all(word == word.lower() for word in words)

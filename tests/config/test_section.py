@@ -29,6 +29,7 @@ from zoo.config.section import (
     differing_keys,
     fields_of,
     frozen,
+    has_key,
     is_class,
     plain,
     sections_of,
@@ -67,6 +68,16 @@ class Outer(Section):
         if self.low > self.high:
             raise ValueError(f'low is {self.low} but high is {self.high}; swap them.')
         return self
+
+
+class Own(Section):
+    """A section with a value that it computes."""
+
+    e: int = 1
+
+    @functools.cached_property
+    def twice(self) -> int:
+        return 2 * self.e
 
 
 def problems(section: type[Section], data: Any, path: str = '', known: Any = ()) -> list[str]:
@@ -120,29 +131,45 @@ def test_validate_bad_value_says_got_wanted_do(key, value, wanted):
     assert problems(Outer, {'name': 'a', 'inner': {key: value}}, 'top') == [f'top.inner.{key} is {wanted}']
 
 
-def test_validate_long_value_is_shortened():
-    assert problems(Inner, {'size': 'x' * 1000})[0].startswith(f"size is '{'x' * 56}... (text) but must be")
-
-
-def test_validate_missing_key_says_what_to_give():
-    assert problems(Outer, {}) == ['name is missing: give text (what it is called).']
-
-
-def test_validate_section_that_is_no_dict_names_its_keys():
-    assert problems(Outer, {'name': 'a', 'inner': 3}) == [
-        'inner is 3 (integer) but must be a section with the keys rate, size, ratio, mode, flag, sizes, limit, free.'
-    ]
-    assert problems(Outer, 'ppo', 'policy') == [
-        "policy is 'ppo' (text) but must be a section with the keys name, inner, low, high."
-    ]
-
-
-def test_validate_own_check_of_a_field_speaks_for_itself():
-    assert problems(Inner, {'mode': 'batch'}, 'x') == ["x.mode is 'batch': batch comes later; use off."]
-
-
-def test_validate_own_check_of_a_section_speaks_for_itself():
-    assert problems(Outer, {'name': 'a', 'low': 5, 'high': 3}, 'x') == ['x: low is 5 but high is 3; swap them.']
+@pytest.mark.parametrize(
+    'section, data, path, problem',
+    [
+        (Outer, {}, '', 'name is missing: give text (what it is called).'),
+        (
+            Outer,
+            {'name': 'a', 'inner': 3},
+            '',
+            'inner is 3 (integer) but must be a section with the keys rate, size, ratio, mode, flag, sizes, limit, free.',
+        ),
+        (
+            Outer,
+            'ppo',
+            'policy',
+            "policy is 'ppo' (text) but must be a section with the keys name, inner, low, high.",
+        ),
+        # own checks speak for themselves
+        (Inner, {'mode': 'batch'}, 'x', "x.mode is 'batch': batch comes later; use off."),
+        (Outer, {'name': 'a', 'low': 5, 'high': 3}, 'x', 'x: low is 5 but high is 3; swap them.'),
+        (Inner, {'free': {3: 1}}, '', 'key 3 in free is not a string; write keys as text'),
+        *(
+            (
+                Outer,
+                {'name': 'a', **data},
+                '',
+                f'{key} is a reserved key: it would hide the method `{key.split(".")[-1]}` of the config; '
+                'rename it, and wrap a function that takes an argument of that name',
+            )
+            for data, key in (
+                ({'items': 1}, 'items'),
+                ({'inner': {'update': 1}}, 'inner.update'),
+                ({'inner': {'free': {'deep': {'pop': 1}}}}, 'inner.free.deep.pop'),
+                ({'inner': {'free': {'deep': [{'keys': 1}]}}}, 'inner.free.deep.keys'),
+            )
+        ),
+    ],
+)
+def test_validate_refuses_a_section_in_one_sentence(section, data, path, problem):
+    assert problems(section, data, path) == [problem]
 
 
 def test_validate_reports_all_problems_unknown_keys_first():
@@ -155,41 +182,17 @@ def test_validate_reports_all_problems_unknown_keys_first():
     ]
 
 
-@pytest.mark.parametrize(
-    'data, key',
-    [
-        ({'name': 'a', 'items': 1}, 'items'),
-        ({'name': 'a', 'inner': {'update': 1}}, 'inner.update'),
-        ({'name': 'a', 'inner': {'free': {'deep': {'pop': 1}}}}, 'inner.free.deep.pop'),
-        ({'name': 'a', 'inner': {'free': {'deep': [{'keys': 1}]}}}, 'inner.free.deep.keys'),
-    ],
-)
-def test_validate_reserved_key_anywhere_is_refused(data, key):
-    assert problems(Outer, data) == [
-        f'{key} is a reserved key: it would hide the method `{key.split(".")[-1]}` of the config; '
-        'rename it, and wrap a function that takes an argument of that name'
-    ]
-
-
 def test_every_method_of_a_config_is_a_reserved_key():
     methods = {name for name in dir(Config) if not name.startswith('_')}
     for name in methods:
         assert problems(Inner, {'free': {name: 1}})[0].startswith(f'free.{name} is a reserved key')
 
 
-def test_validate_key_that_is_no_text_is_refused():
-    assert problems(Inner, {'free': {3: 1}}) == ['key 3 in free is not a string; write keys as text']
-
-
-def test_validate_leaves_its_input_alone():
-    data = {'name': 'a', 'inner': {'rate': {'points': [[0, 1.0]]}, 'free': {'x': [1, {'y': 2}]}}}
+def test_validate_leaves_its_input_alone_and_its_result_as_it_is():
+    data = {'name': 'a', 'inner': {'rate': {'points': [[0, 1], [9, 0]]}, 'sizes': (1, 2), 'free': {'x': [1, {'y': 2}]}}}
     before = copy.deepcopy(data)
-    validate(Outer, data)
+    once = plain(validate(Outer, data))
     assert data == before
-
-
-def test_validate_of_what_validate_returns_is_the_same():
-    once = plain(validate(Outer, {'name': 'a', 'inner': {'rate': {'points': [[0, 1], [9, 0]]}, 'sizes': (1, 2)}}))
     assert plain(validate(Outer, once)) == once
 
 
@@ -201,12 +204,9 @@ def test_config_error_survives_pickling():
 def test_plain_converts_other_containers_and_numbers():
     value = plain({'a': EasyDict(b=(1, np.float64(0.5))), 'c': np.arange(2), 'd': np.bool_(True), 'e': torch.tensor(3)})
     assert value == {'a': {'b': [1, 0.5]}, 'c': [0, 1], 'd': True, 'e': 3}
+    assert plain({'id': problems})['id'] is problems
     leaves = (value['a'], value['a']['b'], value['a']['b'][1], value['c'][0], value['d'], value['e'])
     assert [type(leaf) for leaf in leaves] == [dict, list, float, int, bool, int]
-
-
-def test_plain_keeps_functions():
-    assert plain({'id': problems})['id'] is problems
 
 
 def test_fields_of_lists_sections_before_their_fields():
@@ -214,22 +214,20 @@ def test_fields_of_lists_sections_before_their_fields():
     assert paths[:4] == ['top.name', 'top.inner', 'top.inner.rate', 'top.inner.size'] and paths[-1] == 'top.high'
 
 
-def test_value_at_missing_path_is_none():
+def test_value_at_a_missing_path_is_none_and_no_key():
     assert value_at({'a': {'b': 3}}, 'a.b') == 3
     assert value_at({'a': {'b': 3}}, 'a.b.c') is None and value_at(None, 'a') is None
+    config = {'a': {'b': None}, 'c': 1}
+    assert [has_key(config, key) for key in ('a.b', 'c', 'b', 'a.c', 'a.b.c', 'c.c')] == [True, True, *[False] * 4]
 
 
 NESTED = {'a': {'b': [1, {'c': None}], 'd': 1e-5}, 'e': 'x'}
 
 
-def test_config_is_an_easydict_with_attributes_all_the_way_down():
+def test_config_is_an_easydict_whose_attributes_and_items_are_the_same_thing():
     config = Config(NESTED)
     assert isinstance(config, EasyDict) and config == NESTED
     assert config.a.b[1].c is None and config['a']['d'] == config.a.d == 1e-5
-
-
-def test_config_attribute_and_item_are_the_same_thing():
-    config = Config(NESTED)
     config.a.d = 2
     config['a']['new'] = {'x': 1}
     assert config['a']['d'] == 2 and config.a.new.x == 1
@@ -251,39 +249,37 @@ def test_config_to_dict_is_plain_and_apart():
     assert config == NESTED and json.loads(json.dumps(config)) == NESTED
 
 
-@pytest.mark.parametrize(
-    'change',
-    [
-        lambda c: setattr(c, 'e', 1),
-        lambda c: c.__setitem__('e', 1),
-        lambda c: c.update(e=1),
-        lambda c: c.pop('e'),
-        lambda c: c.popitem(),
-        lambda c: c.clear(),
-        lambda c: c.setdefault('z', 1),
-        lambda c: c.setdefault('e', 1),
-        lambda c: c.__delitem__('e'),
-        lambda c: delattr(c, 'e'),
-        lambda c: c.__ior__({'e': 1}),
-        lambda c: setattr(c.a, 'd', 1),
-        lambda c: c.a.b.append(1),
-        lambda c: c.a.b.__setitem__(0, 2),
-        lambda c: setattr(c.a.b[1], 'c', 1),
-        lambda c: c.a.b.sort(),
-        lambda c: c.a.b.__iadd__([1]),
-    ],
-)
-def test_config_frozen_refuses_every_change(change):
-    config = Config(NESTED).read_only()
-    with pytest.raises(TypeError, match='read-only once the run starts; pass overrides'):
-        change(config)
-    assert config == NESTED
+ALTER = [
+    lambda x: setattr(x, 'e', 1),
+    lambda x: delattr(x, 'e'),
+    lambda x: x.__setitem__('e', 1),
+    lambda x: x.__delitem__('e'),
+    lambda x: x.update(e=1),
+    lambda x: x.pop('e'),
+    lambda x: x.setdefault('z', 1),
+]
+ALTER_CONFIG = [
+    lambda c: c.popitem(),
+    lambda c: c.clear(),
+    lambda c: c.setdefault('e', 1),
+    lambda c: c.__ior__({'e': 1}),
+    lambda c: setattr(c.a, 'd', 1),
+    lambda c: c.a.b.append(1),
+    lambda c: c.a.b.__setitem__(0, 2),
+    lambda c: setattr(c.a.b[1], 'c', 1),
+    lambda c: c.a.b.sort(),
+    lambda c: c.a.b.__iadd__([1]),
+]
 
 
-def test_config_frozen_is_the_same_object():
-    config = Config(NESTED)
+def test_frozen_config_and_section_refuse_every_change():
+    config, section = Config(NESTED), frozen(Own, {})
     inner = config.a
     assert config.read_only() is config and config.a is inner
+    for frozen_one, change in [(config, each) for each in ALTER + ALTER_CONFIG] + [(section, each) for each in ALTER]:
+        with pytest.raises(TypeError, match='read-only once the run starts; pass overrides'):
+            change(frozen_one)
+    assert config == NESTED and section == {'e': 1}
 
 
 @pytest.mark.parametrize('copied', [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
@@ -333,6 +329,7 @@ def test_plain_of_what_is_shared_counts_each_place():
 @pytest.mark.parametrize(
     'data, said',
     [
+        ({'size': 'x' * 1000}, f"size is '{'x' * 56}... (text) but must be"),
         ({'a\n\x1b[31mb': 1}, r'unknown key a\n\x1b[31mb: '),
         ({'x' * 5_000: 1}, f'unknown key {"x" * 300}...'),
         ({'size': 10**5_000}, 'size is an integer too long to show (integer) but must be'),
@@ -349,52 +346,12 @@ class Sized(Section):
     size: int = Field(3, ge=1, le=9)
 
 
-class Own(Section):
-    """A section with a value that it computes."""
-
-    x: int = 1
-
-    @functools.cached_property
-    def twice(self) -> int:
-        return 2 * self.x
-
-
-def test_value_that_a_section_computes_is_no_key() -> None:
-    section = frozen(Own, {})
-    assert section.twice == 2 and plain(section) == {'x': 1} and pickle.loads(pickle.dumps(section)) == section
-
-
-def test_section_is_read_as_a_dict_of_its_keys() -> None:
-    section = frozen(Own, {'x': 3})
-    assert (list(section), len(section), list(section.values()), section | {'y': 2}) == (
-        ['x'],
-        1,
-        [3],
-        {'x': 3, 'y': 2},
-    )
-    assert (
-        section == {'x': 3}
-        and section['x'] == section.get('x') == 3
-        and section.get('z', 5) == 5
-        and 'z' not in section
-    )
-
-
-@pytest.mark.parametrize(
-    'change',
-    [
-        lambda s: setattr(s, 'x', 2),
-        lambda s: delattr(s, 'x'),
-        lambda s: s.__setitem__('x', 2),
-        lambda s: s.__delitem__('x'),
-        lambda s: s.update(x=2),
-        lambda s: s.pop('x'),
-        lambda s: s.setdefault('y', 2),
-    ],
-)
-def test_frozen_section_refuses_every_change(change: Any) -> None:
-    with pytest.raises(TypeError, match='the config is read-only once the run starts'):
-        change(frozen(Own, {}))
+def test_section_is_read_as_a_dict_of_its_keys_without_what_it_computes() -> None:
+    section = frozen(Own, {'e': 3})
+    assert section.twice == 6 and plain(section) == {'e': 3} and pickle.loads(pickle.dumps(section)) == section
+    assert (list(section), len(section), list(section.values())) == (['e'], 1, [3])
+    assert section == {'e': 3} and section | {'y': 2} == {'e': 3, 'y': 2}
+    assert section['e'] == section.get('e') == 3 and section.get('z', 5) == 5 and 'z' not in section
 
 
 class _Alias(types.GenericAlias):

@@ -1,4 +1,4 @@
-"""Observed behaviour: answers of a policy, content of a checkpoint, metrics and machine, for `record` and for the test.
+"""Observed behaviour: answers of a policy, content of a checkpoint, metrics and machine.
 
 Only public names of zoo, and the public format of its files, so that nothing here depends on where a module is.
 """

@@ -170,32 +170,6 @@ def _config(folder: Path, policy: str, *overrides: str) -> dict[str, Any]:
     return json.loads(command('config', str(file), *overrides, '--json'))
 
 
-def mentioned() -> dict[str, list[str]]:
-    """{module: names} that pages and examples import from a module of zoo, or write as zoo.module.name."""
-    found: dict[str, set[str]] = {}
-    for text in _texts():
-        for module, names in re.findall(r'^\s*from (zoo(?:\.\w+)*) import (\([^)]*\)|.*)', text, re.MULTILINE):
-            words = re.sub(r'#.*|[()]', '', names).split(',')
-            found.setdefault(module, set()).update(word.split()[0] for word in words if word.strip())
-        for path in re.findall(r'(?<![\w./])zoo(?:\.[A-Za-z]\w*)+', text):
-            module, name = _split(path)
-            if module is not None:
-                found.setdefault(module, set()).update([name] if name else [])
-    return {module: sorted(names) for module, names in sorted(found.items())}
-
-
-def _split(path: str) -> tuple[str | None, str]:
-    """'zoo.a.b.name' as its module and the name in it, where they are there."""
-    module, _, name = path.rpartition('.')
-    with contextlib.suppress(ImportError):
-        if not inspect.ismodule(getattr(importlib.import_module(module), name, inspect)):
-            return module, name  # also `zoo.sweep.sweep`, a function in a module of that name
-    with contextlib.suppress(ImportError):
-        importlib.import_module(path)
-        return path, ''
-    return None, ''
-
-
 def _texts() -> Iterator[str]:
     for name in PAGES:
         path = ROOT / name
@@ -262,18 +236,6 @@ def _parameters(item: Any) -> list[list[str]]:
         for each in parameters
     ]
     return [each for each in found if each[0] != 'self']
-
-
-def homes() -> dict[str, list[str]]:
-    """{module: names} of the reference pages, which show each name with the module that defines it."""
-    found: dict[str, set[str]] = {}
-    for package in OFFERS[:5]:
-        room = importlib.import_module(package)
-        for name in offered(package):
-            module = getattr(room, '_HOME', {}).get(name) or getattr(getattr(room, name), '__module__', '')
-            if module.startswith('zoo.') and hasattr(importlib.import_module(module), name):
-                found.setdefault(module, set()).add(name)
-    return {module: sorted(names) for module, names in sorted(found.items())}
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
 """Compatibility with commit 7e7fb52: its files load and continue as before, and all that users could name is still there.
 
-`record` wrote `files/` at that commit, and nothing writes them again. If a test fails here, zoo has broken a promise; or numbers
+`files/` was written at that commit, and nothing writes them again. If a test fails here, zoo has broken a promise; or numbers
 were to change, and the commit that changes them says so. Everything is reached by public names, by the command, or by the
 format of files; `surface` alone knows how to ask for all names.
 """
@@ -288,26 +288,12 @@ def test_train_command_continues_a_run_with_code_of_a_user(name: str, module: st
 
 
 @pytest.mark.long
-def test_public_names_are_there(now: dict[str, Any]) -> None:
+def test_public_and_registered_names_are_there(now: dict[str, Any]) -> None:
     assert not set(SURFACE['all']) - set(now['all'])
-    for package, names in SURFACE['offers'].items():
-        assert not set(names) - set(now['offers'][package]), package
-
-
-@pytest.mark.long
-def test_registered_names_and_kinds_of_lists_are_there(now: dict[str, Any]) -> None:
-    for registry, names in SURFACE['registries'].items():
-        assert not set(names) - set(now['registries'][registry]), registry
     assert not set(SURFACE['lists']) - set(now['lists'])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize('policy', POLICIES)
-def test_config_keys_have_their_defaults(policy: str, now: dict[str, Any]) -> None:
-    keys = _keys(now, policy)
-    for key, (default, _) in _keys(SURFACE, policy).items():
-        assert key in keys, f'{key} is gone'
-        assert keys[key][0] == default, key
+    for kind in ('offers', 'registries'):
+        for home, names in SURFACE[kind].items():
+            assert not set(names) - set(now[kind][home]), home
 
 
 TAKES_MORE = {'logger.console': "one of 'auto', 'live', 'plain', 'table', 'off'"}
@@ -316,11 +302,11 @@ TAKES_MORE = {'logger.console': "one of 'auto', 'live', 'plain', 'table', 'off'"
 
 @pytest.mark.long
 @pytest.mark.parametrize('policy', POLICIES)
-def test_config_keys_take_the_same_values(policy: str, now: dict[str, Any]) -> None:
+def test_config_keys_have_their_defaults_and_take_the_same_values(policy: str, now: dict[str, Any]) -> None:
     keys = _keys(now, policy)
-    assert {key: keys[key][1] for key in _keys(SURFACE, policy)} == {
-        key: TAKES_MORE.get(key, wanted) for key, (_, wanted) in _keys(SURFACE, policy).items()
-    }
+    for key, (default, wanted) in _keys(SURFACE, policy).items():
+        assert key in keys, f'{key} is gone'
+        assert keys[key] == [default, TAKES_MORE.get(key, wanted)], key
 
 
 def _keys(surface: dict[str, Any], policy: str) -> dict[str, Any]:
@@ -361,7 +347,6 @@ def test_calls_take_their_arguments(now: dict[str, Any]) -> None:
             new = now['signatures'][package][name]
             assert not set(old.get('members', ())) - set(new.get('members', ())), f'{package}.{name}'
             calls = {'': old.get('parameters', []), **old.get('methods', {})}
-            new_calls = {'': new.get('parameters', []), **new.get('methods', {})}
             if (package, name) in (('zoo.model', 'VAC'), ('zoo.model', 'PPG')):
                 calls.pop(
                     ''
@@ -380,25 +365,12 @@ def _check_parameters(new: list[list[str]], old: list[list[str]], at: str) -> No
         assert name in names or default or kind.startswith('VAR'), f'{at}: {name} is new and has no default'
 
 
-def _imports(table: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
-    return sorted(table.items())
+IMPORTS = [*SURFACE['mentioned'].items(), *SURFACE['homes'].items()]
+"""Modules with names that pages and examples import, and those that the reference shows as the homes of public names."""
 
 
-@pytest.mark.parametrize(
-    ('module', 'names'), _imports(SURFACE['mentioned']), ids=lambda x: x if isinstance(x, str) else ''
-)
-def test_module_of_pages_and_examples_is_imported(module: str, names: list[str]) -> None:
-    _check_import(module, names)
-
-
-@pytest.mark.parametrize(('module', 'names'), _imports(SURFACE['homes']), ids=lambda x: x if isinstance(x, str) else '')
-def test_module_of_reference_pages_is_imported(module: str, names: list[str]) -> None:
-    """The reference shows each public name with the module that defined it."""
-    _check_import(module, names)
-
-
-def _check_import(module: str, names: list[str]) -> None:
-    """A module that has moved may say so, by a DeprecationWarning; by no other warning."""
+@pytest.mark.parametrize(('module', 'names'), IMPORTS, ids=lambda x: x if isinstance(x, str) else '')
+def test_module_of_pages_is_imported_with_no_warning_but_that_it_has_moved(module: str, names: list[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', DeprecationWarning)
         found = importlib.import_module(module)
