@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 
 from zoo.config.components import Part, checked_spec, make_part, options_of, part_of, summary_of
-from zoo.config.section import Config, ConfigError, Section, validate
+from zoo.config.section import Config, ConfigError, Section, plain, validate
 from zoo.core.registry import PARTS, SURROGATE_REGISTRY, Registry
 
 if TYPE_CHECKING:
@@ -121,6 +121,13 @@ def test_an_object_is_made_of_its_options_and_has_what_a_part_has():
     stored = make_part(SAUCES, {'type': 'stored', 'age': 7}, 'Ann')  # of a section, and what the caller gives
     assert (stored.age, stored.cook) == (7, 'Ann')
     assert (stored.kind, stored.name) == ('sauce', 'stored') and dict(stored.options)['age'] == 7 and hash(stored)
+
+
+def test_a_completed_config_with_a_tuple_is_taken_again():
+    done = plain(validate(Dish, {'other': {'type': 'cold', 'herbs': ['dill']}}))
+    assert done['other'] == {'type': 'cold', 'ice': 2, 'herbs': ['dill']} and plain(validate(Dish, done)) == done
+    with pytest.raises(ConfigError, match=r'dish\.other\.herbs is 3 \(integer\) but must be a list of texts'):
+        validate(Dish, {'other': {'type': 'cold', 'herbs': 3}})
 
 
 def test_the_section_that_a_class_gets_can_be_pickled():

@@ -196,7 +196,7 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         return ' or '.join([w for w in words if w != 'null'] + [w for w in words if w == 'null'])
     if origin is Literal:
         return 'one of ' + ', '.join(map(repr, args)) if len(args) > 1 else repr(args[0])
-    if origin is list:
+    if origin is list or args[1:] == (Ellipsis,):
         return _list_of(args[0], metadata)
     return _noun(annotation, origin, args) + _range(metadata)
 

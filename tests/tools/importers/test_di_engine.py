@@ -43,6 +43,13 @@ def test_published_pair_resolves_to_the_policy_that_create_config_names(name):
     assert cfg.policy.collect.n_sample == main['policy']['collect']['n_sample']
 
 
+def test_value_norm_baseline_is_true():
+    baseline, popart = (changed(CARTPOLE_PPO, 'policy.learn.value_norm', kind) for kind in ('baseline', 'popart'))
+    assert resolve_config(baseline).policy.learn.value_norm is True
+    with pytest.raises(ConfigError, match=r"policy\.learn\.value_norm is 'popart'"):
+        resolve_config(popart)
+
+
 def test_cartpole_ppo_pair_has_di_engines_numbers():
     cfg = resolve_config(CARTPOLE_PPO)
     learn, model = cfg.policy.learn, cfg.policy.model

@@ -38,6 +38,7 @@ TABLES = data_file('zoo.tools.importers', 'di_engine.yaml')
 MAIN_ROWS = rows_of(
     TABLES['main_config'],
     stop_value=lambda value: None if (number := number_or_none(value)) is None or number >= 1e9 else number,
+    value_norm=lambda value: value == 'baseline' or value,
     folder_name=lambda name: str(name).strip('/').replace('/', '_'),
 )
 CREATE_ROWS = {key: row for key, row in MAIN_ROWS.items() if key.startswith('env')} | rows_of(TABLES['create_config'])
