@@ -52,9 +52,13 @@ def test_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         return None if name == 'ray' else importlib.util.find_spec(name)
 
     monkeypatch.setattr(section, 'find_spec', without_ray)
-    assert problem('cluster.runner_num=2', 'cluster.engine=ray').endswith(
-        "pip install '.[ray]' in the checkout of zoo."
-    )
+    for overrides, key in (
+        (['cluster.runner_num=2', 'cluster.engine=ray'], "cluster.engine is 'ray'"),
+        (['cluster.learner_num=2'], 'cluster.learner_num is 2'),
+    ):
+        said = problem(*overrides)
+        assert said.startswith(f'{key} but ray is not installed')
+        assert said.endswith("pip install '.[ray]' in the checkout of zoo.")
 
 
 def test_windows_has_no_engine_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from zoo.core.errors import RunError
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != 'linux', reason='it looks into /proc')]
 
-CLUSTER = {'start_timeout': 60.0, 'runner_timeout': 60.0, 'max_lag': 2}
+CLUSTER = {'start_timeout': PATIENCE, 'runner_timeout': PATIENCE, 'max_lag': 2}
 ROOT = Path(__file__).parents[2]
 
 
@@ -122,7 +122,7 @@ def test_larger_parcel_gets_larger_memory(engine: ProcessEngine) -> None:
 )
 def test_start_that_fails_says_which_runner_and_leaves_nothing(words: str, error: type[Exception], match: str) -> None:
     before = n_open()
-    engine = ProcessEngine({**CLUSTER, 'start_timeout': 2.0 if words == 'sleep' else 60.0}, 'run', Numbers)
+    engine = ProcessEngine({**CLUSTER, 'start_timeout': 2.0 if words == 'sleep' else PATIENCE}, 'run', Numbers)
     with pytest.raises(error, match=match):
         engine.start([Spec(0), Spec(1, words)])  # type: ignore[list-item]
     assert engine.pids() == {} and n_open() == before
