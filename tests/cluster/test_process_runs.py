@@ -194,7 +194,7 @@ def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(tmp_path: Path,
 
 def test_runner_that_hangs_is_replaced_and_the_run_ends(tmp_path: Path) -> None:
     kwargs = {'at': 20, 'marker': str(tmp_path / 'hung')}
-    result = serial_pipeline(config(tmp_path, env=dict(kwargs=kwargs), cluster=dict(runner_timeout=3)))
+    result = serial_pipeline(config(tmp_path, env=dict(kwargs=kwargs), cluster=dict(runner_timeout=4)))
     assert (tmp_path / 'hung').exists()
     assert result.env_step == 256
     assert logged(tmp_path)[-1]['cluster/restart'] >= 1  # on a busy machine others may take too long too
