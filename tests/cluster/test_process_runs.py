@@ -124,7 +124,7 @@ class Command:
     ('name', 'words'),
     [
         ('pendulum_ppo', ['max_env_step=4096', 'policy.learn.executor=eager']),
-        ('cartpole_ppg_offpolicy', ['max_env_step=3072', 'policy.learn.aux_freq=20']),
+        ('cartpole_ppg_offpolicy', ['max_env_step=4096', 'policy.learn.aux_freq=20']),
     ],
 )
 @pytest.mark.filterwarnings('ignore')
