@@ -36,7 +36,7 @@ class Numbers:
 
     def __init__(self, spec: Spec) -> None:
         self._spec, self._weights, self._version = spec, 0, -1
-        self._next = ''
+        self._next, self._n = '', 0
         self._child: Any = None
         self._do(spec.words)
 
@@ -47,6 +47,7 @@ class Numbers:
 
     def collect(self, order: Order) -> Parcel:
         self._do(self._next)
+        self._n += 1
         value = self._version + order.collect_iter / 1000
         blocks = {
             'obs': np.full(self._spec.n, value),
@@ -82,6 +83,8 @@ class Numbers:
             import torch
 
             return torch.get_num_threads()
+        if what == 'rollouts':
+            return self._n
         if what == 'lambda':
             return lambda: 0
         raise KeyError(what)

@@ -1,15 +1,17 @@
-"""The section cluster: each value that cannot be, or has no effect, is one sentence before anything is started."""
+"""Section cluster: what cannot be, or has no effect, is one sentence before anything is started; shares of ranks."""
 
 from __future__ import annotations
 
 import importlib.util
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from zoo.cluster import config as section
+from zoo.cluster.config import split_config, split_problems
 from zoo.config.section import ConfigError
-from zoo.run.config import resolve_config
+from zoo.run.config import frozen_config, resolve_config
 
 BASE = {'env': {'id': 'CartPole-v1', 'collector_env_num': 8}, 'policy': {'type': 'ppo'}}
 
@@ -50,9 +52,13 @@ def test_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         return None if name == 'ray' else importlib.util.find_spec(name)
 
     monkeypatch.setattr(section, 'find_spec', without_ray)
-    assert problem('cluster.runner_num=2', 'cluster.engine=ray').endswith(
-        "pip install '.[ray]' in the checkout of zoo."
-    )
+    for overrides, key in (
+        (['cluster.runner_num=2', 'cluster.engine=ray'], "cluster.engine is 'ray'"),
+        (['cluster.learner_num=2'], 'cluster.learner_num is 2'),
+    ):
+        said = problem(*overrides)
+        assert said.startswith(f'{key} but ray is not installed')
+        assert said.endswith("pip install '.[ray]' in the checkout of zoo.")
 
 
 def test_windows_has_no_engine_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,10 +67,91 @@ def test_windows_has_no_engine_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 'needs Linux or macOS' in next(section.cluster_problems(config))
 
 
-def test_defaults_are_one_process_and_auto_means_process() -> None:
-    cfg = resolve_config(BASE)
-    assert section.engine_of(cfg.cluster) is None and not list(section.cluster_problems(cfg))
-    assert section.engine_of(resolve_config(BASE, ['cluster.runner_num=2']).cluster) == 'process'
-    assert (
-        section.engine_of(resolve_config(BASE, ['cluster.runner_num=2', 'cluster.engine=inline']).cluster) == 'inline'
-    )
+@pytest.mark.parametrize(
+    ('overrides', 'engine'),
+    [
+        ([], None),
+        (['cluster.runner_num=2'], 'process'),
+        (['cluster.runner_num=2', 'cluster.engine=inline'], 'inline'),
+    ],
+)
+def test_engine_of_a_config_is_none_by_default_and_auto_means_process(overrides: list[str], engine: str | None) -> None:
+    cfg = resolve_config(BASE, overrides)
+    assert section.engine_of(cfg.cluster) == engine and not list(section.cluster_problems(cfg))
+
+
+# --- what each of several ranks has
+
+
+def frozen(name: str = 'cartpole_ppo', *overrides: str) -> Any:
+    return frozen_config(resolve_config(name, list(overrides)))
+
+
+def test_sizes_are_divided_and_the_rest_is_of_the_whole_run() -> None:
+    whole = frozen('cartpole_ppo', 'policy.eval.n_episode=5', 'env.evaluator_env_num=4')
+    first, second = (split_config(whole, 2, rank) for rank in (0, 1))
+    # 8 envs of 128 steps in minibatches of 256 -> 4 envs, 512 samples, 128; 5 episodes -> 3 and 2
+    assert (first.env.collector_env_num, first.policy.collect.n_sample, first.policy.learn.batch_size) == (4, 512, 128)
+    assert (first.policy.eval.n_episode, second.policy.eval.n_episode) == (3, 2)
+    assert first.env.evaluator_env_num == second.env.evaluator_env_num == 2
+    assert first.policy.collect.n_step == whole.policy.collect.n_step
+    assert first.max_env_step == whole.max_env_step
+    assert whole.env.collector_env_num == 8
+
+
+def test_auxiliary_and_critic_minibatches_and_buffers_are_divided() -> None:
+    ppg = frozen('cartpole_ppg', 'policy.learn.critic_batch_size=64', 'policy.learn.aux_batch_size=512')
+    part = split_config(ppg, 2, 0)
+    assert (part.policy.learn.critic_batch_size, part.policy.learn.aux_batch_size) == (32, 256)
+    assert part.policy.learn.aux_freq == ppg.policy.learn.aux_freq
+    whole = frozen('cartpole_ppg_offpolicy', 'buffer.policy.size=4096', 'buffer.value.size=8192')
+    part = split_config(whole, 2, 1)
+    assert (part.buffer.policy.size, part.buffer.value.size) == (2048, 4096)
+    for name in ('policy', 'value'):
+        assert part.buffer[name].n_sample * 2 == whole.buffer[name].n_sample
+
+
+def test_part_of_a_config_is_a_valid_config() -> None:
+    part = split_config(frozen('cartpole_ppg_offpolicy'), 2, 1)
+    again = resolve_config(part.to_dict())
+    assert again.policy.collect.n_sample == part.policy.collect.n_sample
+
+
+@pytest.mark.parametrize(
+    ('size', 'overrides', 'cluster', 'sentence'),
+    [
+        (2, [], {}, None),
+        (
+            3,
+            ['env.collector_env_num=9', 'policy.learn.batch_size=64'],
+            {},
+            'policy.learn.batch_size is 64 but there are 3 ranks: 64 % 3 = 1; use a multiple, e.g. 63 or 66.',
+        ),
+        (3, [], {}, 'env.collector_env_num is 8 but there are 3 ranks: 8 % 3 = 2; use a multiple, e.g. 6 or 9.'),
+        (16, [], {}, 'env.collector_env_num is 8 but there are 16 ranks: 8 % 16 = 8; use a multiple, e.g. 16.'),
+        (
+            2,
+            ['policy.eval.n_episode=1'],
+            {},
+            'policy.eval.n_episode is 1 but there are 2 ranks, which share the episodes; use 2 or more.',
+        ),
+        (
+            2,
+            [],
+            {'runner_num': 3},  # which alone would be refused
+            'cluster.runner_num is 3, for each of 2 ranks, but each of them has 4 envs: 4 % 3 = 1; use a divisor, e.g. 2 or 4.',
+        ),
+        (
+            2,
+            [],
+            {'learner_num': 3},
+            'cluster.learner_num is 3 but torchrun started 2 ranks, which are the learners; leave one of the two out.',
+        ),
+    ],
+)
+def test_uneven_split_is_refused_with_what_fits(
+    size: int, overrides: list[str], cluster: dict[str, int], sentence: str | None
+) -> None:
+    cfg = resolve_config('cartpole_ppo', overrides).to_dict()
+    cfg['cluster'] |= cluster
+    assert list(split_problems(cfg, size)) == ([sentence] if sentence else [])

@@ -1,73 +1,157 @@
-"""The engine of this process, and which engine a config names."""
+"""What every engine promises; the engine of this process; and which engine a config names."""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import subprocess
 import sys
-from typing import Any
+import time
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 import zoo.cluster.engine as engine_module
 from tests.cluster.runners import Numbers, Spec
-from zoo.cluster.engine import InlineEngine
-from zoo.cluster.messages import Lost, Order
-from zoo.cluster.remote_collector import make_engine
+from tests.processes import PATIENCE, left
+from zoo.cluster.engine import Engine, InlineEngine
+from zoo.cluster.messages import Lost, Order, Parcel
 
 
-@pytest.fixture(name='engine')
-def _engine(monkeypatch: pytest.MonkeyPatch) -> InlineEngine:
-    monkeypatch.setattr(engine_module, 'Runner', Numbers)
-    engine = InlineEngine('run')
-    specs: Any = [Spec(0), Spec(1)]
-    engine.start(specs)
-    return engine
+def order(group: int, collect_iter: int, version: int | None = 0) -> Order:
+    return Order('run', group, collect_iter, version, 0)
+
+
+def until(engine: Engine, n: int) -> list[Parcel | Lost]:
+    """The next n things, of parcels copies."""
+    found: list[Parcel | Lost] = []
+    deadline = time.monotonic() + PATIENCE
+    while len(found) < n and time.monotonic() < deadline:
+        found += [item.copied() if isinstance(item, Parcel) else item for item in engine.wait(1.0)]
+    assert len(found) == n, found
+    return found
+
+
+def shown(parcel: Any) -> tuple[int, int, float, int]:
+    """Group, version, last number of the block, byte of the weights."""
+    return parcel.group, parcel.version, parcel.blocks['obs'][-1], int(parcel.blocks['steps.reward'][1, 2])
 
 
 def weights(value: int) -> np.ndarray:
-    return np.full(16, value, np.uint8)
+    return np.full(9, value, np.uint8)
 
 
-def test_an_order_is_done_with_its_version_and_one_without_with_the_newest(engine: InlineEngine) -> None:
-    engine.publish(weights(5), 0)
-    engine.ask(Order('run', 0, 0, 0, 0))
-    engine.ask(Order('run', 1, 0, None, 0))
-    engine.publish(weights(6), 1)
-    (first,), (second,) = engine.wait(0.0), engine.wait(0.0)
-    assert (first.group, first.version, second.group, second.version) == (0, 0, 1, 1)  # type: ignore[union-attr]
-    assert first.blocks['steps.reward'][0, 0] == 5 and second.blocks['steps.reward'][0, 0] == 6  # type: ignore[union-attr]
-    assert engine.wait(0.0) == []
+class EngineContract:
+    """Each engine's tests inherit it. `engine` has two runners, `Numbers`, and weights of version 0, which are 100."""
+
+    def test_orders_are_done_with_the_weights_of_their_version_or_the_newest(self, engine: Engine) -> None:
+        engine.ask(order(0, 0, 0))
+        engine.publish(weights(101), 1)
+        engine.ask(order(0, 1, 1))
+        engine.ask(order(0, 2, 0))
+        engine.ask(order(1, 3, None))
+        parcels = sorted(map(shown, until(engine, 4)), key=lambda parcel: parcel[2] % 1)
+        # version + collect_iter / 1000, and the byte that was published with the version
+        assert parcels == [(0, 0, 0.0, 100), (0, 1, 1.001, 101), (0, 0, 0.002, 100), (1, 1, 1.003, 101)]
+        assert engine.wait(0.0) == []
+
+    def test_call_comes_after_the_orders_before_it_whose_parcels_are_kept(self, engine: Engine) -> None:
+        before = engine.call(1, 'give', 'rollouts')
+        for i in (4, 5):
+            engine.ask(order(1, i))
+        assert engine.call(1, 'give', 'rollouts') == before + 2
+        assert [shown(parcel) for parcel in until(engine, 2)] == [(1, 0, 0.004, 100), (1, 0, 0.005, 100)]
+
+    def test_call_raises_the_error_of_the_runner(self, engine: Engine) -> None:
+        with pytest.raises(KeyError, match='nothing'):
+            engine.call(1, 'give', 'nothing')
+        assert engine.call(1, 'give', 'threads') == 1
 
 
-def test_a_runner_that_is_ended_is_lost_with_its_orders(engine: InlineEngine) -> None:
-    engine.publish(weights(5), 0)
-    for group in (0, 1):
-        engine.ask(Order('run', group, 0, 0, 0))
-    engine.kill(0, 'a test')
-    assert engine.wait(0.0) == [Lost(0, 'a test')]
-    (parcel,) = engine.wait(0.0)
-    assert parcel.group == 1 and engine.wait(0.0) == [] and engine.pids().keys() == {0, 1}
+class OutsideContract(EngineContract):
+    """Of engines with runners in other processes. Attributes: killed: what is said of one that was killed."""
+
+    killed: ClassVar[str]
+
+    def test_errors_of_runners_have_their_place(self, engine: Engine) -> None:
+        with pytest.raises(KeyError) as caught:
+            engine.call(1, 'give', 'nothing')
+        notes = ''.join(caught.value.__notes__)
+        assert 'tests/cluster/runners.py' in notes and f'in a runner on {socket.gethostname()}' in notes
+
+    def test_error_of_a_rollout_is_raised_by_wait_after_earlier_parcels(self, engine: Engine) -> None:
+        engine.ask(order(0, 0))
+        engine.call(0, 'next', 'raise')
+        engine.ask(order(0, 1))
+        engine.call(0, 'next', '')
+        assert len(until(engine, 1)) == 1
+        with pytest.raises(OSError, match='the moon is full, in group 0') as caught:
+            until(engine, 1)
+        assert caught.value.errno == 28 and 'in a runner on' in caught.value.__notes__[0]
+
+    def test_killed_runner_is_lost_once_and_made_anew_while_others_collect(self, engine: Engine) -> None:
+        engine.call(1, 'next', 'sleep')
+        for i in (6, 7):  # for an hour
+            engine.ask(order(1, i))
+        pid = engine.pids()[1][1]
+        os.kill(pid, signal.SIGKILL)
+        assert until(engine, 1) == [Lost(1, self.killed.format(pid=pid, host=socket.gethostname()))]
+        assert not left([pid])
+        engine.ask(order(1, 8))  # of the new one, which is still starting
+        engine.ask(order(0, 9))
+        assert [shown(parcel) for parcel in until(engine, 2)] == [(0, 0, 0.009, 100), (1, 0, 0.008, 100)]
+        assert engine.pids()[1][1] != pid
+
+    def test_idle_runner_that_ended_is_lost(self, engine: Engine) -> None:
+        pid = engine.pids()[0][1]
+        os.kill(pid, signal.SIGKILL)
+        assert not left([pid])
+        engine.ask(order(0, 10))
+        (lost,) = until(engine, 1)  # no rollout of envs that nobody has reset
+        assert isinstance(lost, Lost) and lost.group == 0
+
+    @pytest.mark.parametrize('how', ['gil', 'stopped'])
+    def test_kill_ends_a_runner_that_hangs_and_forgets_its_orders(self, engine: Engine, how: str) -> None:
+        engine.call(1, 'next', 'gil' if how == 'gil' else '')
+        pid = engine.pids()[1][1]
+        if how == 'stopped':
+            os.kill(pid, signal.SIGSTOP)
+        for i in (11, 12):
+            engine.ask(order(1, i))
+        assert engine.wait(0.2) == []
+        engine.kill(1, 'it took too long')
+        engine.ask(order(1, 13))
+        lost, parcel = until(engine, 2)
+        assert lost == Lost(1, 'it took too long') and shown(parcel) == (1, 0, 0.013, 100)
+        assert not left([pid])
 
 
-def test_a_call_comes_after_the_orders_before_it_whose_parcels_are_kept(engine: InlineEngine) -> None:
-    engine.publish(weights(5), 0)
-    engine.ask(Order('run', 0, 0, 0, 0))
-    engine.call(0, 'close')
-    (parcel,) = engine.wait(0.0)
-    assert parcel.group == 0 and engine.wait(0.0) == []
+class TestInlineEngine(EngineContract):
+    @pytest.fixture
+    def engine(self, monkeypatch: pytest.MonkeyPatch) -> InlineEngine:
+        monkeypatch.setattr(engine_module, 'Runner', Numbers)
+        engine, specs = InlineEngine('run'), [Spec(0), Spec(1)]
+        engine.start(specs)  # type: ignore[arg-type]
+        engine.publish(weights(100), 0)
+        return engine
+
+    def test_runner_that_is_ended_is_lost_with_its_orders(self, engine: InlineEngine) -> None:
+        for group in (0, 1):
+            engine.ask(order(group, 0))
+        engine.kill(0, 'a test')
+        lost, parcel = until(engine, 2)
+        assert lost == Lost(0, 'a test') and shown(parcel)[0] == 1
+        assert engine.wait(0.0) == [] and engine.pids().keys() == {0, 1}
 
 
 @pytest.mark.long
 def test_the_engine_of_this_process_loads_no_other() -> None:
     words = (
         'import sys; from zoo.cluster.remote_collector import make_engine; '
-        "make_engine({'engine': 'inline', 'runner_num': 2}, 'run'); "
-        "print([m for m in ('ray', 'zoo.cluster.ray_engine', 'zoo.cluster.process_engine', 'optuna') if m in sys.modules])"
+        "print(type(make_engine({'engine': 'inline', 'runner_num': 2}, 'run')).__name__, "
+        "[m for m in ('ray', 'zoo.cluster.ray_engine', 'zoo.cluster.process_engine', 'optuna') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, '-c', words], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == '[]'
-
-
-def test_a_config_names_its_engine() -> None:
-    assert isinstance(make_engine({'engine': 'inline', 'runner_num': 2}, 'run'), InlineEngine)
+    assert done.stdout.strip() == 'InlineEngine []'

@@ -1,11 +1,16 @@
-"""What goes to runners and comes back: names of blocks, and the memory for those of all envs."""
+"""What goes to runners and comes back: names of blocks, memory for those of all envs, exceptions."""
 
 from __future__ import annotations
 
+import pickle
+import sys
+
 import numpy as np
+import pytest
 import torch
 
-from zoo.cluster.messages import Parcel, flat, tensor_like, tree_of
+from zoo.cluster.messages import Parcel, failure_of, flat, tensor_like, tree_of
+from zoo.core.errors import RunError, UserError
 
 
 def test_a_tree_is_the_same_after_it_was_flat() -> None:
@@ -34,3 +39,42 @@ def test_memory_for_all_envs_has_the_dtype_of_a_block_of_some() -> None:
 def test_the_size_of_a_parcel_is_that_of_its_blocks() -> None:
     blocks = {'obs': np.zeros((3, 2, 4), np.float32), 'steps.reward': np.zeros((2, 2), np.float32)}
     assert Parcel('run', 0, 0, 0, blocks, [], [], {}).n_byte == 96 + 16  # 24 and 4 numbers of 4 bytes
+
+
+# --- exceptions: the exception itself where it can be sent, else its words
+
+
+class TwoArguments(Exception):
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(f'{a} and {b}')
+
+
+class TwoArgumentsUserError(UserError):
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(f'{a} and {b}')
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def test_an_exception_arrives_with_the_place_of_its_env_and_its_traceback() -> None:
+    error = raised(KeyError('spam'))
+    error.env_place = "env 'x', index 2, step 7", 'my_env.py:3'  # type: ignore[attr-defined]
+    sent = pickle.loads(pickle.dumps(failure_of(error)._replace(host='node7')))
+    with pytest.raises(KeyError) as caught:
+        sent.raise_()
+    where = "env 'x', index 2, step 7, in a runner on node7"
+    assert caught.value.env_place == (where, 'my_env.py:3')  # type: ignore[attr-defined]
+    notes = ''.join(getattr(caught.value, '__notes__', []))
+    assert sys.version_info < (3, 11) or ('node7' in notes and 'in raised' in notes)
+
+
+@pytest.mark.parametrize(('error', 'kind'), [(TwoArguments(1, 2), RunError), (TwoArgumentsUserError(1, 2), UserError)])
+def test_an_exception_that_cannot_be_sent_arrives_as_words(error: Exception, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=f'a runner on node7 raised {type(error).__name__}: 1 and 2') as caught:
+        failure_of(raised(error))._replace(host='node7').raise_()
+    assert type(caught.value) is kind

@@ -8,24 +8,23 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.cluster.runners import Numbers, Spec, shared_names
+from tests.cluster.test_engine import OutsideContract, order, shown, until
 from tests.processes import PATIENCE, is_alive, left
-from zoo.cluster.messages import Lost, Order, Parcel, RunnerLostError
+from zoo.cluster.messages import Lost, Parcel, RunnerLostError
 from zoo.cluster.process_engine import ProcessEngine
 from zoo.core.errors import RunError
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != 'linux', reason='it looks into /proc')]
 
-CLUSTER = {'start_timeout': 60.0, 'runner_timeout': 60.0, 'max_lag': 2}
+CLUSTER = {'start_timeout': PATIENCE, 'runner_timeout': PATIENCE, 'max_lag': 2}
 ROOT = Path(__file__).parents[2]
 
 
@@ -39,28 +38,6 @@ def engine() -> Iterator[ProcessEngine]:
     engine.close()
 
 
-def order(group: int, collect_iter: int, version: int | None) -> Order:
-    return Order('run', group, collect_iter, version, 0)
-
-
-def until(engine: ProcessEngine, n: int) -> list[Parcel | Lost]:
-    """The next n things, of parcels copies."""
-    found: list[Parcel | Lost] = []
-    deadline = time.monotonic() + PATIENCE
-    while len(found) < n and time.monotonic() < deadline:
-        for item in engine.wait(PATIENCE):
-            if isinstance(item, Parcel):
-                item = item._replace(blocks={name: block.copy() for name, block in item.blocks.items()})
-            found.append(item)
-    assert len(found) == n, found
-    return found
-
-
-def shown(parcel: Any) -> tuple[int, int, float, int]:
-    """Group, version, first number of the block, byte of the weights."""
-    return parcel.group, parcel.version, parcel.blocks['obs'][-1], int(parcel.blocks['steps.reward'][1, 2])
-
-
 def n_open() -> int:
     """Open descriptors, without those of garbage."""
     with warnings.catch_warnings():
@@ -69,15 +46,8 @@ def n_open() -> int:
     return len(os.listdir('/proc/self/fd'))
 
 
-def test_orders_are_done_with_the_weights_of_their_version(engine: ProcessEngine) -> None:
-    engine.ask(order(0, 0, 0))
-    engine.publish(np.full(9, 101, np.uint8), 1)
-    engine.ask(order(0, 1, 1))
-    engine.ask(order(0, 2, 0))
-    engine.ask(order(1, 3, None))
-    parcels = sorted(map(shown, until(engine, 4)), key=lambda parcel: parcel[2] % 1)
-    # version + collect_iter / 1000, and the byte that was published with the version
-    assert parcels == [(0, 0, 0.0, 100), (0, 1, 1.001, 101), (0, 0, 0.002, 100), (1, 1, 1.003, 101)]
+class TestProcessEngine(OutsideContract):
+    killed = 'its process {pid} was ended by signal 9 (SIGKILL; by the system if memory ran out)'
 
 
 def test_parcel_stays_whole_until_the_next_wait(engine: ProcessEngine) -> None:
@@ -92,41 +62,11 @@ def test_parcel_stays_whole_until_the_next_wait(engine: ProcessEngine) -> None:
     assert engine.wait(0.0) == []
 
 
-def test_call_returns_raises_and_refuses_what_cannot_be_sent(engine: ProcessEngine) -> None:
+def test_runner_leaves_signals_to_the_parent_and_refuses_an_answer_that_cannot_be_sent(engine: ProcessEngine) -> None:
     assert engine.call(1, 'give', 'signals') == [signal.SIG_IGN] * 4
-    with pytest.raises(KeyError, match='nothing') as caught:
-        engine.call(1, 'give', 'nothing')
-    assert 'tests/cluster/runners.py' in ''.join(caught.value.__notes__)
     with pytest.raises(AttributeError, match="Can't pickle"):
         engine.call(1, 'give', 'lambda')
     assert engine.call(1, 'give', 'threads') == 1
-
-
-def test_killed_runner_is_lost_at_once_and_made_anew_while_others_collect(engine: ProcessEngine) -> None:
-    child = engine.call(1, 'give', 'child')  # hangs with the lock
-    engine.call(1, 'next', 'sleep')
-    engine.ask(order(1, 0, 0))
-    pid = engine.pids()[1][1]
-    os.kill(pid, signal.SIGKILL)
-    (lost,) = until(engine, 1)  # while its order sleeps for an hour
-    assert lost == Lost(1, f'its process {pid} was ended by signal 9 (SIGKILL; by the system if memory ran out)')
-    assert not left([pid, child])
-    engine.ask(order(1, 7, 0))  # of the new process, which is still starting
-    engine.ask(order(0, 6, 0))
-    assert [shown(parcel) for parcel in until(engine, 2)] == [(0, 0, 0.006, 100), (1, 0, 0.007, 100)]
-    assert engine.pids()[1][1] not in (pid, child)
-
-
-def test_kill_ends_a_runner_that_holds_the_lock_and_forgets_its_orders(engine: ProcessEngine) -> None:
-    engine.call(0, 'next', 'gil')
-    for i in range(3):
-        engine.ask(order(0, i, 0))
-    pid = engine.pids()[0][1]
-    engine.kill(0, 'it took too long')
-    engine.ask(order(0, 3, 0))
-    assert until(engine, 1) == [Lost(0, 'it took too long')]
-    assert shown(until(engine, 1)[0]) == (0, 0, 0.003, 100)
-    assert not left([pid])
 
 
 def test_call_of_a_runner_that_dies_raises_and_its_loss_is_given(engine: ProcessEngine) -> None:
@@ -163,17 +103,6 @@ def test_larger_parcel_gets_larger_memory(engine: ProcessEngine) -> None:
         )
 
 
-def test_error_of_a_rollout_is_raised_by_wait_after_earlier_parcels(engine: ProcessEngine) -> None:
-    engine.ask(order(0, 0, 0))
-    engine.call(0, 'next', 'raise')
-    engine.ask(order(0, 1, 0))
-    engine.call(0, 'next', '')
-    assert len(engine.wait(0.0)) == 1
-    with pytest.raises(OSError, match='the moon is full, in group 0') as caught:
-        engine.wait(PATIENCE)
-    assert caught.value.errno == 28 and 'in a runner on' in caught.value.__notes__[0]
-
-
 @pytest.mark.parametrize(
     ('words', 'error', 'match'),
     [
@@ -187,13 +116,13 @@ def test_error_of_a_rollout_is_raised_by_wait_after_earlier_parcels(engine: Proc
         (
             'sleep',
             RunError,
-            '^runner (0, )?1 of 2 has not started within 3 s; find out .* raise cluster.start_timeout.$',
+            '^runner (0, )?1 of 2 has not started within 2 s; find out .* raise cluster.start_timeout.$',
         ),
     ],
 )
 def test_start_that_fails_says_which_runner_and_leaves_nothing(words: str, error: type[Exception], match: str) -> None:
     before = n_open()
-    engine = ProcessEngine({**CLUSTER, 'start_timeout': 3.0 if words == 'sleep' else 60.0}, 'run', Numbers)
+    engine = ProcessEngine({**CLUSTER, 'start_timeout': 2.0 if words == 'sleep' else PATIENCE}, 'run', Numbers)
     with pytest.raises(error, match=match):
         engine.start([Spec(0), Spec(1, words)])  # type: ignore[list-item]
     assert engine.pids() == {} and n_open() == before

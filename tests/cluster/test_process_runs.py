@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -15,12 +14,11 @@ from typing import Any
 
 import gymnasium
 import pytest
-import torch
 
 from tests.cluster.runners import shared_names
 from tests.envs import LimitEnv
 from tests.forked import run_python
-from tests.policy_envs import job_config
+from tests.policy_envs import differing, job_config, rows
 from tests.processes import PATIENCE, descendants, group_of, is_alive, left, wait_until, words_of
 from zoo.config.yaml_io import save_yaml
 from zoo.core.errors import RunError
@@ -84,8 +82,7 @@ def config(root: Path, **sections: Any) -> dict[str, Any]:
 def logged(root: Path) -> list[dict[str, Any]]:
     """The rows of rollouts, without that of the last evaluation."""
     (path,) = root.glob('*/*/metrics.jsonl')
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [row for row in rows if 'cluster/restart' in row]
+    return [row for row in rows(path.parent) if 'cluster/restart' in row]
 
 
 def runners_of(pid: int) -> list[int]:
@@ -126,10 +123,7 @@ class Command:
 @pytest.mark.parametrize(
     ('name', 'words'),
     [
-        ('cartpole_ppo', ['max_env_step=2048']),
-        ('pendulum_ppo', ['max_env_step=4096']),
         ('pendulum_ppo', ['max_env_step=4096', 'policy.learn.executor=eager']),
-        ('cartpole_ppg', ['max_env_step=4096', 'policy.learn.aux_freq=2']),
         ('cartpole_ppg_offpolicy', ['max_env_step=4096', 'policy.learn.aux_freq=20']),
     ],
 )
@@ -139,8 +133,7 @@ def test_two_runners_end_with_the_bits_of_two_groups(tmp_path: Path, name: str, 
     for i, where in enumerate(('env.collector_group_num=2', 'cluster.runner_num=2')):
         root = [f'logger.root={tmp_path / str(i)}', 'logger.console=off', 'logger.tensorboard=false']
         ends.append(serial_pipeline(name, overrides=[*words, *SAME, *root, where]))
-    serial, remote = (end.policy.model.state_dict() for end in ends)
-    assert [key for key in serial if not torch.equal(serial[key], remote[key])] == []
+    assert not differing(*(end.policy.model.state_dict() for end in ends))
     assert (ends[0].env_step, ends[0].train_iter) == (ends[1].env_step, ends[1].train_iter)
 
 
@@ -167,7 +160,6 @@ class Env(LimitEnv):
 
 gymnasium.register('Mine-v0', lambda: Env())
 from tests.policy_envs import job_config
-from tests.processes import PATIENCE, descendants, group_of, is_alive, left, wait_until, words_of
 result = serial_pipeline(job_config(sys.argv[1], 'Mine-v0', cluster=dict(runner_num=2), policy=dict(type='mine')))
 print('env_step', result.env_step)
 """
@@ -209,21 +201,21 @@ def test_runner_that_hangs_is_replaced_and_the_run_ends(tmp_path: Path) -> None:
 
 
 def test_killed_runners_change_no_counter(tmp_path: Path) -> None:
-    run = Command(tmp_path, env=dict(kwargs={'pause': 0.004}), max_env_step=64 * 30)
+    run = Command(tmp_path, env=dict(kwargs={'pause': 0.004}), max_env_step=64 * 20)
     shared = shared_names()
     killed = []
-    for n in (1, 3, 5):
+    for i, n in enumerate((1, 3)):
         run.wait_for_rows(n)
         pids = wait_until(lambda: found if len(found := runners_of(run.process.pid)) == 2 else None, run.process)
-        killed.append(pids[n % 2])
+        killed.append(pids[i])
         os.kill(killed[-1], signal.SIGKILL)
         wait_until(lambda: not is_alive(killed[-1]))
     pids = wait_until(lambda: found if len(found := runners_of(run.process.pid)) == 2 else None, run.process)
     code, words = run.end()
-    rows = logged(tmp_path)
-    assert code == 0 and words.count('is lost (its process') == 3, words
-    assert [row['env_step'] for row in rows] == [64 * (i + 1) for i in range(30)]
-    assert rows[-1]['cluster/restart'] == 3
+    lines = logged(tmp_path)
+    assert code == 0 and words.count('is lost (its process') == 2, words
+    assert [row['env_step'] for row in lines] == [64 * (i + 1) for i in range(20)]
+    assert lines[-1]['cluster/restart'] == 2
     assert not any(map(is_alive, [*pids, *killed])) and shared_names() == shared
 
 

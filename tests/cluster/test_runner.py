@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,15 @@ def test_a_parcel_has_the_rows_of_its_envs_under_dotted_names(made: Any) -> None
     spec, _, layout = made
     with closing(Runner(spec)) as runner:
         runner.load(layout.pack(), 0)
+        start = perf_counter()
         parcel = runner.collect(ORDER)
+        took = perf_counter() - start
     shapes = {name: block.shape for name, block in parcel.blocks.items()}
     n_step, b = 16, 2
     assert shapes['obs'] == (n_step + 1, b, 4) and shapes['output.logit'] == (n_step, b, 2)
     assert {'steps.reward', 'steps.terminated', 'steps.truncated', 'output.action'} <= shapes.keys()
     assert parcel[:4] == ('run', 1, 0, 0) and parcel.time.keys() == {'load', 'env', 'act'}
+    assert 0 < parcel.time['env'] < parcel.time['env'] + parcel.time['act'] <= took  # parts of one time
     assert all(0 <= i < b for _, envs, _ in parcel.finals for i in envs)
 
 

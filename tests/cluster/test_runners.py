@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 import zoo.cluster.remote_collector as engine_module
+from tests.policy_envs import differing, rows
 from zoo import TrainResult, serial_pipeline
 from zoo.cluster.engine import InlineEngine
 from zoo.cluster.messages import Lost, Order, Parcel
@@ -20,43 +18,30 @@ from zoo.run.job import SerialJob
 
 BASE = ('policy.eval.n_episode=2', 'logger.freq=1', 'logger.console=off')
 RUNNERS = ('cluster.runner_num=2', 'cluster.engine=inline')
-NOT_EQUAL = ('time/', 'cluster/', 'collect/lag_', 'memory/')
+NOT_EQUAL = ('time', 'cluster/', 'collect/lag_', 'memory/')
 
 
 def train(folder: Path, config: Any, n_step: int, *overrides: str) -> tuple[TrainResult, list[dict[str, Any]]]:
     result = serial_pipeline(config, max_env_step=n_step, overrides=[f'logger.root={folder}', *BASE, *overrides])
-    rows = [json.loads(line) for line in (result.run_dir / 'metrics.jsonl').read_text().splitlines()]
-    return result, rows
+    return result, rows(result.run_dir)
 
 
-def assert_same_bits(a: TrainResult, b: TrainResult) -> None:
-    states = a.policy.state_dict(), b.policy.state_dict()
-    left, right = ([(path, x) for path, x in flat(state)] for state in states)
-    assert [path for path, _ in left] == [path for path, _ in right]
-    for (path, x), (_, y) in zip(left, right, strict=True):
-        same = np.array_equal(np.asarray(x), np.asarray(y), equal_nan=True) if isinstance(x, torch.Tensor) else x == y
-        assert same, path
+def assert_same(serial: tuple[TrainResult, Any], remote: tuple[TrainResult, Any]) -> None:
+    """The bits of two runs, and their logs but for what is of runners."""
+    assert not differing(serial[0].policy.state_dict(), remote[0].policy.state_dict())
+    assert comparable(serial[1]) == comparable(remote[1])
 
 
-def flat(tree: Any, path: str = '') -> list[tuple[str, Any]]:
-    if isinstance(tree, dict):
-        return [leaf for name, x in tree.items() for leaf in flat(x, f'{path}.{name}')]
-    return [(path, tree)]
-
-
-def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {key: x for key, x in row.items() if not key.startswith(NOT_EQUAL) and key not in ('time', 'wall_s')}
-        for row in rows
-    ]
+def comparable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: x for key, x in row.items() if not key.startswith(NOT_EQUAL)} for row in lines]
 
 
 CASES = {
-    'discrete actions, rows that only reset': ('cartpole_ppo', 4096, ()),
-    'continuous actions': ('pendulum_ppo', 8192, ()),
-    'normalised observations and rewards': ('acrobot_ppo', 8192, ('policy.model.obs_norm=true', 'policy.learn.reward_norm=true')),
-    'two auxiliary phases': ('cartpole_ppg', 7168, ('policy.learn.aux_freq=3',)),
-    'a buffer': ('cartpole_ppg_offpolicy', 4096, ()),
+    'discrete actions, rows that only reset': ('cartpole_ppo', 3072, ()),
+    'continuous actions': ('pendulum_ppo', 4096, ()),
+    'normalised observations and rewards': ('acrobot_ppo', 4096, ('policy.model.obs_norm=true', 'policy.learn.reward_norm=true')),
+    'two auxiliary phases': ('cartpole_ppg', 4096, ('policy.learn.aux_freq=2',)),
+    'a buffer': ('cartpole_ppg_offpolicy', 3072, ()),
     'exploration that follows env steps': ('cartpole_dqn', 2048, ()),
     'acting in PyTorch, with weights at any address': ('pendulum_ppo', 4096, ('policy.learn.executor=eager',)),
     'acting in PyTorch, on rows at any address': (
@@ -65,10 +50,10 @@ CASES = {
         ('policy.learn.executor=eager', 'policy.model.obs_norm=false', 'env.collector_env_num=4', 'policy.collect.n_step=32',
          'policy.learn.batch_size=32'),
     ),
-    'a recurrent state': ('remember_cue_ppo', 4096, ()),
+    'a recurrent state': ('remember_cue_ppo', 2048, ()),
     'masks, the own numbers of envs and columns of infos': (
         'taxi_ppo',
-        4096,
+        2048,
         ('env.info_columns=[prob]', 'logger.info_keys=[prob]', 'logger.info_step_keys=[prob]'),
     ),
 }  # fmt: skip
@@ -78,28 +63,18 @@ CASES = {
 @pytest.mark.parametrize('name', CASES)
 def test_two_runners_end_with_the_bits_of_two_groups(tmp_path: Path, name: str) -> None:
     config, n_step, overrides = CASES[name]
-    serial, serial_rows = train(tmp_path, config, n_step, *overrides, 'env.collector_group_num=2')
-    remote, remote_rows = train(tmp_path, config, n_step, *overrides, *RUNNERS)
-    assert_same_bits(serial, remote)
-    assert comparable(serial_rows) == comparable(remote_rows)
-    assert any('cluster/runner' in row for row in remote_rows)
-    assert not any('cluster/runner' in row for row in serial_rows)
-
-
-@pytest.mark.slow
-def test_runners_with_two_groups_each_are_as_four_groups(tmp_path: Path) -> None:
-    four = 'env.collector_group_num=4'
-    serial, serial_rows = train(tmp_path, 'cartpole_ppo', 3072, four, 'env.vectorization=sync')
-    remote, remote_rows = train(tmp_path, 'cartpole_ppo', 3072, four, 'env.vectorization=sync', *RUNNERS)
-    assert_same_bits(serial, remote)
-    assert comparable(serial_rows) == comparable(remote_rows)
+    serial = train(tmp_path, config, n_step, *overrides, 'env.collector_group_num=2')
+    remote = train(tmp_path, config, n_step, *overrides, *RUNNERS)
+    assert_same(serial, remote)
+    assert any('cluster/runner' in row for row in remote[1])
+    assert not any('cluster/runner' in row for row in serial[1])
 
 
 @pytest.mark.slow
 def test_a_run_that_is_one_rollout_behind_is_the_same_each_time(tmp_path: Path) -> None:
-    (one, rows), (two, _) = (train(tmp_path, 'cartpole_ppo', 6144, *RUNNERS, 'cluster.max_lag=1') for _ in range(2))
-    assert_same_bits(one, two)
-    lags = [row['collect/lag_max'] for row in rows if 'collect/lag_max' in row]
+    one, two = (train(tmp_path, 'cartpole_ppo', 4096, *RUNNERS, 'cluster.max_lag=1') for _ in range(2))
+    assert_same(one, two)
+    lags = [row['collect/lag_max'] for row in one[1] if 'collect/lag_max' in row]
     assert lags == [0, *[1] * (len(lags) - 1)] and len(lags) > 3  # the first weights are nobody's of before
 
 
@@ -134,12 +109,12 @@ class LosingEngine(InlineEngine):
 def test_a_lost_runner_changes_no_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_lag: int) -> None:
     monkeypatch.setattr(engine_module, 'InlineEngine', LosingEngine)
     extra = ('env.vectorization=sync', 'policy.learn.reward_norm=true', f'cluster.max_lag={max_lag}')
-    result, rows = train(tmp_path, 'cartpole_ppo', 6144, *RUNNERS, *extra)
-    assert result.env_step == 6144  # sync envs have no rows that only reset
-    assert rows[-2]['cluster/restart'] == 1 and rows[-2]['cluster/discarded_step'] > 0
-    steps = [row['env_step'] for row in rows if 'collect/iter' in row]
+    result, lines = train(tmp_path, 'cartpole_ppo', 5120, *RUNNERS, *extra)
+    assert result.env_step == 5120  # sync envs have no rows that only reset
+    assert lines[-2]['cluster/restart'] == 1 and lines[-2]['cluster/discarded_step'] > 0
+    steps = [row['env_step'] for row in lines if 'collect/iter' in row]
     assert steps == sorted(set(steps))
-    assert max(row.get('collect/episode_len_mean', 0) for row in rows) <= 500  # no episode was joined to another
+    assert max(row.get('collect/episode_len_mean', 0) for row in lines) <= 500  # no episode was joined to another
 
 
 @pytest.mark.slow
@@ -151,19 +126,30 @@ def test_the_unfinished_episodes_of_a_lost_runner_leave_the_statistics(
         'env': {'id': 'Pendulum-v1', 'collector_env_num': 4, 'max_episode_steps': 20, 'vectorization': 'sync'},
         'policy': {'type': 'ppo', 'collect': {'n_sample': 64}, 'learn': {'batch_size': 64, 'reward_norm': True}},
     }
-    _, rows = train(tmp_path, config, 512, *RUNNERS)  # 16 steps of each env: every loss is within an episode
-    last = [row for row in rows if 'collect/episode_len_mean' in row][-1]
+    _, lines = train(tmp_path, config, 512, *RUNNERS)  # 16 steps of each env: every loss is within an episode
+    last = [row for row in lines if 'collect/episode_len_mean' in row][-1]
     assert last['collect/episode_len_mean'] == 20.0 and last['cluster/restart'] == 1
 
 
+GROUPS = 'env.vectorization=sync', 'env.collector_group_num=4'
+STEERED = (
+    'env.vectorization=sync',
+    'env.schedule={gravity: {start: 9.8, end: 1.0, over: 2000}}',
+    'env.reset_options={low: -0.2, high: 0.2}',
+)
+
+
 @pytest.mark.slow
-def test_schedules_and_reset_options_reach_the_envs_of_runners(tmp_path: Path) -> None:
-    extra = ('env.vectorization=sync', 'env.schedule={gravity: {start: 9.8, end: 1.0, over: 3000}}')
-    extra += ('env.reset_options={low: -0.2, high: 0.2}',)
-    serial, serial_rows = train(tmp_path, 'cartpole_ppo', 3072, *extra, 'env.collector_group_num=2')
-    remote, remote_rows = train(tmp_path, 'cartpole_ppo', 3072, *extra, *RUNNERS)
-    assert_same_bits(serial, remote)
-    assert comparable(serial_rows) == comparable(remote_rows)
+@pytest.mark.parametrize(
+    ('of_both', 'of_serial'),
+    [(GROUPS, ()), (STEERED, ('env.collector_group_num=2',))],
+    ids=['two groups in each runner', 'schedules and reset options'],
+)
+def test_envs_of_runners_are_those_of_groups(
+    tmp_path: Path, of_both: tuple[str, ...], of_serial: tuple[str, ...]
+) -> None:
+    serial = train(tmp_path, 'cartpole_ppo', 2048, *of_both, *of_serial)
+    assert_same(serial, train(tmp_path, 'cartpole_ppo', 2048, *of_both, *RUNNERS))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -159,15 +160,35 @@ def test_every_rollout_is_used_once_and_none_is_too_old(max_lag: int, data: st.D
             assert is_fresh != goes_on  # an episode goes on from one rollout to the next, or is known to be lost
 
 
-def test_a_lost_runner_is_asked_again_with_a_seed_of_its_own_and_what_was_set(caplog: pytest.LogCaptureFixture) -> None:
-    engine = FaultyEngine(2)
-    orders = Orders(engine, RUN, 2, seed=5)  # type: ignore[arg-type]
+Make = Callable[..., tuple[FaultyEngine, Orders]]
+
+
+@pytest.fixture(name='make')
+def _make(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """An engine without chance, by the number of its runners, and orders whose time is that of the engine."""
+
+    def make(n_runner: int, **options: Any) -> tuple[FaultyEngine, Orders]:
+        engine = FaultyEngine(n_runner)
+        monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
+        engine.publish(None, 0)
+        return engine, Orders(engine, RUN, n_runner, **{'seed': 0, **options})  # type: ignore[arg-type]
+
+    return make
+
+
+def ignore(parcel: Parcel, is_fresh: bool) -> None:
+    """Uses nothing of a parcel."""
+
+
+def test_a_lost_runner_is_asked_again_with_a_seed_of_its_own_and_what_was_set(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, orders = make(2, seed=5)
     orders.commands['gravity'], orders.reset_options = EnvCommand('set', 'gravity', (9.0,)), {'low': 0.1}
-    engine.publish(None, 0)
     orders.ask(0, 0, 640, (1, 2))
     engine.lose(1, 'its process was ended by signal 9')
     with caplog.at_level(logging.WARNING):
-        orders.wait(0, lambda parcel, is_fresh: None)
+        orders.wait(0, ignore)
     again = engine.asked[-1]
     assert again.group == 1 and again.collect_iter == 0 and again.attempt == 1
     assert again.reset_seed == entropy_of(stream(5, 'collect', 640, 'again', 1))
@@ -177,69 +198,54 @@ def test_a_lost_runner_is_asked_again_with_a_seed_of_its_own_and_what_was_set(ca
     assert 'the run is not that of its seed' in caplog.text and orders.n_restart == 1
 
 
-def test_more_losses_than_the_limit_end_the_run_with_the_last_cause() -> None:
-    engine = FaultyEngine(2)
-    orders = Orders(engine, RUN, 2, 0, limit=1)  # type: ignore[arg-type]
-    engine.publish(None, 0)
+@pytest.mark.parametrize(
+    ('losses', 'limit', 'words'),
+    [
+        ([0, 0], 1, '2 runners were lost within an hour, .* signal 11, and cluster.restart_limit is 1'),
+        ([0, 1] * 3, 100, 'all 2 runners were lost 3 times .* signal 11'),
+    ],
+)
+def test_losses_beyond_a_limit_end_the_run_with_the_last_cause(
+    losses: list[int], limit: int, words: str, make: Make
+) -> None:
+    engine, orders = make(2, limit=limit)
     orders.ask(0, 0, 0, (1,))
-    engine.lose(0, 'one'), engine.lose(0, 'its process was ended by signal 11')
-    with pytest.raises(
-        RunError, match='2 runners were lost within an hour, .* signal 11, and cluster.restart_limit is 1'
-    ):
-        orders.wait(0, lambda parcel, is_fresh: None)
+    for i, group in enumerate(losses):
+        engine.lose(group, 'x' if i < len(losses) - 1 else 'its process was ended by signal 11')
+    with pytest.raises(RunError, match=words):
+        orders.wait(0, ignore)
 
 
-def test_runners_that_are_all_lost_again_and_again_end_the_run() -> None:
-    engine = FaultyEngine(2)
-    orders = Orders(engine, RUN, 2, 0, limit=100)  # type: ignore[arg-type]
-    engine.publish(None, 0)
-    orders.ask(0, 0, 0, (1,))
-    for _ in range(3):
-        engine.lose(0, 'x'), engine.lose(1, 'out of memory')
-    with pytest.raises(RunError, match='all 2 runners were lost 3 times .* out of memory'):
-        orders.wait(0, lambda parcel, is_fresh: None)
-
-
-def test_a_runner_that_hangs_is_ended_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = FaultyEngine(2)
-    monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
-    orders = Orders(engine, RUN, 2, 0, timeout=30.0)  # type: ignore[arg-type]
+def test_a_runner_that_hangs_is_ended_after_the_timeout(make: Make) -> None:
+    engine, orders = make(2, timeout=30.0)
     engine.is_hung[1] = True
-    engine.publish(None, 0)
     orders.ask(0, 0, 0, (1,))
     fresh: dict[int, bool] = {}
     orders.wait(0, lambda parcel, is_fresh: fresh.__setitem__(parcel.group, is_fresh))
     assert engine.now == 30.0 and engine.n_lost == 1 and fresh == {0: False, 1: True}
 
 
-def test_a_runner_that_is_made_anew_has_the_seconds_of_its_start_besides(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = FaultyEngine(2)
-    monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
-    orders = Orders(engine, RUN, 2, 0, timeout=30.0, start_s=120.0)  # type: ignore[arg-type]
-    engine.publish(None, 0)
+def test_a_runner_that_is_made_anew_has_the_seconds_of_its_start_besides(make: Make) -> None:
+    engine, orders = make(2, timeout=30.0, start_s=120.0)
     orders.ask(0, 0, 0, (1,))
     orders._take([Lost(1, 'x')])
     asked = orders._asked
     assert (orders._allowed(asked[0]), orders._allowed(asked[1])) == (30.0, 150.0)
-    orders.wait(0, lambda parcel, is_fresh: None)
+    orders.wait(0, ignore)
     assert orders._allowed(asked[1]) == 30.0  # it has given a rollout
 
 
-def test_each_runner_that_is_made_anew_has_another_seed() -> None:
-    engine = FaultyEngine(2)
-    orders = Orders(engine, RUN, 2, seed=5)  # type: ignore[arg-type]
-    engine.publish(None, 0)
+def test_each_runner_that_is_made_anew_has_another_seed(make: Make) -> None:
+    engine, orders = make(2, seed=5)
     orders.ask(0, 0, 640, (1, 2))
     engine.lose(0, 'x'), engine.lose(1, 'x'), engine.lose(1, 'x')
-    orders.wait(0, lambda parcel, is_fresh: None)
+    orders.wait(0, ignore)
     seeds = [order.reset_seed for order in engine.asked[2:]]
     assert seeds == [entropy_of(stream(5, 'collect', 640, 'again', n)) for n in (1, 2, 3)]
 
 
-def test_a_rollout_of_another_run_is_not_used() -> None:
-    engine = FaultyEngine(1)
-    orders = Orders(engine, RUN, 1, 0)  # type: ignore[arg-type]
-    engine.publish(None, 0)
+def test_a_rollout_of_another_run_is_not_used(make: Make) -> None:
+    engine, orders = make(1)
     orders.ask(0, 0, 0, (1,))
     engine.arrive(Parcel('another', 0, 0, 0, {'steps.reward': np.zeros((T, B))}, [], [], {}))
     used: list[str] = []
@@ -247,10 +253,8 @@ def test_a_rollout_of_another_run_is_not_used() -> None:
     assert used == [RUN] and orders.n_discarded == T * B
 
 
-def test_losses_are_forgotten_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = FaultyEngine(2)
-    monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
-    orders = Orders(engine, RUN, 2, 0, limit=2)  # type: ignore[arg-type]
+def test_losses_are_forgotten_after_an_hour(make: Make) -> None:
+    engine, orders = make(2, limit=2)
     for engine.now in (0.0, 1800.0, 3600.0, 5400.0):  # never more than two less than an hour apart
         orders._take([Lost(0, 'x')])
     engine.now = 5401.0
@@ -258,38 +262,31 @@ def test_losses_are_forgotten_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> 
         orders._take([Lost(0, 'x')])
 
 
-def test_a_rollout_of_one_runner_forgives_the_losses_of_all() -> None:
-    engine = FaultyEngine(2)
-    orders = Orders(engine, RUN, 2, 0, limit=100)  # type: ignore[arg-type]
-    engine.publish(None, 0)
+def test_a_rollout_of_one_runner_forgives_the_losses_of_all(make: Make) -> None:
+    engine, orders = make(2, limit=100)
     for i in range(4):
         orders.ask(i, i, 0, (1,))
         engine.publish(None, i)
         for group in (0, 1):  # twice in a row; three times without a rollout in between would end the run
             engine.lose(group, 'x'), engine.lose(group, 'x')
-        orders.wait(i, lambda parcel, is_fresh: None)
+        orders.wait(i, ignore)
     assert orders.n_restart == 16
 
 
-def test_time_counts_from_the_last_rollout_of_a_runner(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = FaultyEngine(1)
-    monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
-    orders = Orders(engine, RUN, 1, 0, max_lag=2, timeout=30.0)  # type: ignore[arg-type]
-    engine.publish(None, 0)
+def test_time_counts_from_the_last_rollout_of_a_runner(make: Make) -> None:
+    engine, orders = make(1, max_lag=2, timeout=30.0)
     for i in range(3):
         orders.ask(i, None, 0, (1,) if i == 0 else None)
     for i in range(3):  # each takes 20 of its 30 s, all together 60
         engine.now += 20.0
-        orders.wait(i, lambda parcel, is_fresh: None)
+        orders.wait(i, ignore)
         assert orders._patience() == (30.0 if i < 2 else orders_module.HOUR)
     assert engine.n_lost == 0
 
 
-def test_a_rollout_that_comes_early_is_kept_when_its_memory_is_used_again() -> None:
-    engine = FaultyEngine(1)
-    orders = Orders(engine, RUN, 1, 0, max_lag=1)  # type: ignore[arg-type]
+def test_a_rollout_that_comes_early_is_kept_when_its_memory_is_used_again(make: Make) -> None:
+    engine, orders = make(1, max_lag=1)
     memory = np.zeros((T, B), np.float32)  # of the engine
-    engine.publish(None, 0)
     for i in range(2):
         orders.ask(i, 0, 0, (1,) if i == 0 else None)
     engine.queues[0].clear()

@@ -22,14 +22,22 @@ MODES = {
 
 
 @pytest.mark.parametrize('mode', MODES)
-def test_rows_of_a_block_are_what_the_env_did(mode: str) -> None:
+def test_rows_of_a_block_are_what_the_env_did_and_what_step_returns(mode: str) -> None:
     """Its steps, 1 to 5, then the first of the next episode: at once, or (next_step) after a row that is a reset."""
-    env = make_vector_env(EnvConfig(**{'id': 'tests.envs:limit_env', **MODES[mode]}), 2)
-    block = env.block(7)
+    env, other = (make_vector_env(EnvConfig(**{'id': 'tests.envs:limit_env', **MODES[mode]}), 2) for _ in range(2))
+    block, action = env.block(7), torch.tensor([0, 1])
     block.obs[0].copy_(env.reset(0))
+    other.reset(0)
     for t in range(7):
-        env.send(torch.tensor([0, 0]))
+        env.send(action)
         env.receive(block, t)
+        for name, value in (step := other.step(action))._asdict().items():
+            if name not in ('info', 'final_obs', 'final_index'):
+                got = getattr(block.steps, name)
+                assert (got is None) == (value is None) and (value is None or torch.equal(got[t], value)), name
+        if step.final_obs is not None:
+            when, envs, obs = block.finals[-1]
+            assert (when, envs.tolist(), obs.tolist()) == (t, step.final_index.tolist(), step.final_obs.tolist())
     next_step = mode in ('next_step', 'batched')
     want = [0, 1, 2, 3, 4, 5, 0, 1] if next_step else [0, 1, 2, 3, 4, 0, 1, 2]
     assert block.obs[:, 0, 0].tolist() == block.obs[:, 1, 0].tolist() == want
@@ -43,7 +51,7 @@ def test_rows_of_a_block_are_what_the_env_did(mode: str) -> None:
     else:
         assert block.steps.is_reset is None
         assert obs.tolist() == [[5], [5]] and index.tolist() == [[4, 0], [4, 1]]
-    env.close()
+    env.close(), other.close()
 
 
 class InPlaceEnv(LimitEnv):
@@ -70,50 +78,24 @@ def test_final_observation_of_an_env_that_writes_in_place_is_the_true_one() -> N
 
 
 class ScalarFlagsEnv(LimitVectorEnv):
-    """All envs share one flag."""
+    """All envs share one flag; it writes into its actions."""
 
     def step(self, actions: Any) -> Any:
         obs, reward, terminated, truncated, info = super().step(actions)
+        actions[:] = 1
         return obs, reward, terminated[:1], truncated, info
 
 
-def test_flag_that_would_broadcast_is_refused() -> None:
+def test_flag_that_would_broadcast_is_refused_and_actions_sent_are_a_copy() -> None:
     gymnasium.register(
         'ScalarFlags-v0', entry_point='tests.envs:LimitEnv', vector_entry_point='tests.core.test_block:ScalarFlagsEnv'
     )
     env = make_vector_env(EnvConfig(id='ScalarFlags-v0', vectorization='batched'), 3)
     env.reset(0)
+    action = torch.tensor([0, 1, 0])
     with pytest.raises(EnvContractError, match=r'step returned terminated of shape \(1,\), wanted \(3,\)'):
-        env.step(torch.tensor([0, 0, 0]))
-
-
-def test_env_is_sent_actions_of_its_own() -> None:
-    env = make_vector_env(EnvConfig(id='tests.envs:Limit-v0', vectorization='batched'), 2)
-    action = torch.tensor([0, 1])
-    assert not np.shares_memory(env._to_env(action), action.numpy())
-
-
-@pytest.mark.parametrize('mode', MODES)
-def test_receive_writes_what_step_returns(mode: str) -> None:
-    def make() -> Any:
-        env = make_vector_env(EnvConfig(**{'id': 'tests.envs:limit_env', **MODES[mode]}), 2)
-        env.reset(0)
-        return env
-
-    one, other, actions = make(), make(), torch.tensor([[0, 1]] * 12)
-    block = other.block(12)
-    for t, action in enumerate(actions):
-        step = one.step(action)
-        other.send(action)
-        other.receive(block, t)
-        for name, value in step._asdict().items():
-            if name not in ('info', 'final_obs', 'final_index'):
-                got = getattr(block.steps, name)
-                assert (got is None) == (value is None) and (value is None or torch.equal(got[t], value)), name
-        if step.final_obs is not None:
-            when, envs, obs = block.finals[-1]
-            assert (when, envs.tolist(), obs.tolist()) == (t, step.final_index.tolist(), step.final_obs.tolist())
-    one.close(), other.close()
+        env.step(action)
+    assert action.tolist() == [0, 1, 0]
 
 
 def test_block_rows_are_views_and_obs_has_one_more() -> None:

@@ -1,10 +1,12 @@
-"""What errors are shown as."""
+"""What errors are shown as; packages of extras that are not there are named with their extra."""
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from zoo.core.errors import place_of, show_error
+from zoo.core.errors import UserError, missing_extra, need, place_of, show_error
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,26 @@ def test_place_of_an_error_is_its_last_line() -> None:
     with pytest.raises(ZeroDivisionError) as error:
         1 // 0  # noqa: B018
     assert place_of(error.value).startswith('test_errors.py:')
+
+
+def test_package_that_is_there_is_found_and_not_imported() -> None:
+    before = set(sys.modules)
+    need('wsgiref', 'plot', 'zoo plot')
+    need('json', 'plot', 'zoo plot')
+    assert 'wsgiref' not in set(sys.modules) - before
+
+
+@pytest.mark.parametrize('module', ['no_such_package', 'no_such_package.part', 'colorsys'])
+def test_package_that_is_not_there_is_named_with_its_extra(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, 'colorsys', None)  # an import of it raises ImportError
+    with pytest.raises(UserError) as caught:
+        need(module, 'plot', 'zoo plot')
+    words = f"zoo plot needs {module}, which is not installed; run: pip install '.[plot]' in the checkout of zoo"
+    assert str(caught.value) == words
+
+
+def test_missing_extra_says_what_to_install() -> None:
+    words = (
+        "env 'atari' needs the atari extra, which is not installed; run: pip install '.[atari]' in the checkout of zoo"
+    )
+    assert missing_extra("env 'atari'", 'atari') == words

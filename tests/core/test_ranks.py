@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 
+from tests.thread_ranks import on_ranks
 from zoo.core.ranks import ALONE, RunInfo, mean_over, merged_moments, weight_scale
 
 
@@ -49,3 +50,8 @@ def test_weight_scale_makes_the_mean_1_and_keeps_zeros() -> None:
     valid = torch.tensor([0.0, 1.0, 1.0, 0.0])
     assert (valid * weight_scale(valid, ALONE)).tolist() == [0, 2, 2, 0]
     assert weight_scale(torch.zeros(3), ALONE).item() == 3  # there is nothing to scale
+    # of two ranks 8 rows have the weights (0, 1, 1, 0) and (1, 1, 1, 1), which are 6 in all
+    both = [valid, torch.ones(4)]
+    assert [x.item() for x in on_ranks(lambda ranks: weight_scale(both[ranks.rank], ranks))] == pytest.approx(
+        [8 / 6] * 2
+    )

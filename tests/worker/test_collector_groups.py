@@ -30,12 +30,12 @@ from zoo.worker.collector import Collector, EnvGroup
 CARTPOLE = dict(id='CartPole-v1', collector_env_num=6)
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec('envpool') is None, reason='the extra envpool is missing')
 KINDS = [
-    pytest.param(dict(CARTPOLE, vectorization='sync', autoreset='same_step'), id='sync'),
-    pytest.param(dict(CARTPOLE, vectorization='sync', autoreset='next_step'), id='next_step'),
-    pytest.param(dict(CARTPOLE, vectorization='sync', autoreset='disabled'), id='disabled'),
-    pytest.param(dict(CARTPOLE, vectorization='async'), id='async'),
-    pytest.param(dict(id='Pendulum-v1', collector_env_num=6, max_episode_steps=20), id='box'),
-    pytest.param(dict(id='envpool', game='CartPole-v1', collector_env_num=6), id='envpool', marks=needs_envpool),
+    pytest.param(dict(CARTPOLE, vectorization='sync', autoreset='same_step'), 2, id='sync'),
+    pytest.param(dict(CARTPOLE, vectorization='sync', autoreset='next_step'), 3, id='next_step'),
+    pytest.param(dict(CARTPOLE, vectorization='sync', autoreset='disabled'), 2, id='disabled'),
+    pytest.param(dict(CARTPOLE, vectorization='async'), 2, id='async'),
+    pytest.param(dict(id='Pendulum-v1', collector_env_num=6, max_episode_steps=20), 3, id='box'),
+    pytest.param(dict(id='envpool', game='CartPole-v1', collector_env_num=6), 2, id='envpool', marks=needs_envpool),
 ]
 
 
@@ -65,9 +65,8 @@ def clone(rollout: Any) -> dict[str, Any]:
     return {**map_tensors(torch.clone, rollout.data), 'last_obs': rollout.last_obs.clone(), 'ends': dict(sorted(ends))}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize('n_group', [2, 3])
-@pytest.mark.parametrize('env', KINDS)
+@pytest.mark.slow
+@pytest.mark.parametrize(('env', 'n_group'), KINDS)
 def test_groups_collect_what_one_group_collects(env: dict[str, Any], n_group: int) -> None:
     (whole, one), (parts, several) = collect(1, env), collect(n_group, env)
     assert len(one.groups) == 1 and len(several.groups) == n_group
@@ -79,18 +78,25 @@ def test_groups_collect_what_one_group_collects(env: dict[str, Any], n_group: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('n_env, vectorization, n_group', [(4, 'async', 2), (3, 'async', 1), (4, 'sync', 1)])
-def test_env_processes_are_in_two_groups_if_nobody_says_how_many(n_env: int, vectorization: str, n_group: int) -> None:
-    groups = make_env_groups(EnvConfig(id='CartPole-v1', collector_env_num=n_env, vectorization=vectorization))
-    assert len(groups) == n_group
+@pytest.mark.parametrize(
+    ('n_env', 'vectorization', 'device', 'n_group'),
+    [
+        (4, 'async', 'cpu', 2),  # processes
+        (3, 'async', 'cpu', 1),
+        (4, 'sync', 'cpu', 1),
+        (4, 'sync', 'cuda', 2),  # envs on the host, for a policy on a GPU
+        (4, 'batched', 'cuda', 2),
+        (5, 'sync', 'cuda', 1),
+    ],
+)
+def test_envs_are_in_two_groups_where_one_can_step_while_the_other_acts_if_nobody_says_how_many(
+    n_env: int, vectorization: Any, device: str, n_group: int
+) -> None:
+    env = EnvConfig(id='CartPole-v1', collector_env_num=n_env, vectorization=vectorization)
+    groups = make_env_groups(env, device)
     for group in groups:
         group.close()
-
-
-@pytest.mark.parametrize('n_env, vectorization, n_group', [(4, 'sync', 2), (4, 'batched', 2), (5, 'sync', 1)])
-def test_policy_on_a_gpu_has_two_groups_of_envs_on_the_host(n_env: int, vectorization: str, n_group: int) -> None:
-    env = EnvConfig(id='CartPole-v1', collector_env_num=n_env, vectorization=vectorization)
-    assert len(make_env_groups(env, 'cuda')) == n_group
+    assert len(groups) == n_group
 
 
 def test_batched_envs_of_a_group_have_a_seed_of_their_own() -> None:
@@ -100,26 +106,23 @@ def test_batched_envs_of_a_group_have_a_seed_of_their_own() -> None:
     assert torch.equal(groups[1].reset(3), second)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('vectorization', ['sync', 'async'])
-def test_policy_acts_for_one_group_while_another_has_a_step_ahead(
-    vectorization: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def noted(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, name: Any, order: list[str]) -> None:
+    """Notes the calls of a method. Args: name: what is noted of one, from the method's arguments."""
+    inner = getattr(owner, method)
+
+    def call(self: Any, *args: Any) -> Any:
+        order.append(f'{method} {name(self, *args)}')
+        return inner(self, *args)
+
+    monkeypatch.setattr(owner, method, call)
+
+
+def test_policy_acts_for_one_group_while_another_has_a_step_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two halves of a group's step lies a whole turn of the other, so that one can hide the other."""
     order: list[str] = []
-
-    def noted(method: str) -> Any:
-        inner = getattr(EnvGroup, method)
-
-        def call(self: EnvGroup, t: int) -> None:
-            order.append(f'{method} {self.env.name[-4:-1]} {t}')
-            inner(self, t)
-
-        return call
-
     for method in ('act', 'step'):
-        monkeypatch.setattr(EnvGroup, method, noted(method))
-    collect(2, dict(CARTPOLE, vectorization=vectorization), n_rollout=1)
+        noted(monkeypatch, EnvGroup, method, lambda group, t: f'{group.env.name[-4:-1]} {t}', order)
+    collect(2, dict(CARTPOLE, vectorization='sync'), n_rollout=1)
     assert order[:6] == ['act 0:3 0', 'act 3:6 0', 'step 0:3 0', 'act 0:3 1', 'step 3:6 0', 'act 3:6 1']
     assert order[-2:] == ['step 0:3 15', 'step 3:6 15'] and len(order) == 64
 
@@ -129,18 +132,8 @@ def test_asynchronous_envs_have_their_actions_before_the_policy_acts_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order: list[str] = []
-
-    def noted(method: str) -> Any:
-        inner = getattr(VectorEnv, method)
-
-        def call(self: VectorEnv, *args: Any) -> Any:
-            order.append(f'{method} {self.name[-4:-1]}')
-            return inner(self, *args)
-
-        return call
-
     for method in ('send', 'receive'):
-        monkeypatch.setattr(VectorEnv, method, noted(method))
+        noted(monkeypatch, VectorEnv, method, lambda env, *args: env.name[-4:-1], order)
     found = {}
     for vectorization in ('async', 'sync'):
         collect(2, dict(CARTPOLE, vectorization=vectorization), n_rollout=1)
@@ -177,9 +170,10 @@ def test_actions_that_a_policy_overwrites_are_still_those_that_are_taken() -> No
 
 
 @pytest.mark.usefixtures('native')
-@pytest.mark.parametrize('n_group', [1, 2])
-@pytest.mark.parametrize('shared_encoder', [False, True])
-@pytest.mark.parametrize('env_id', ['CartPole-v1', 'Pendulum-v1'])
+@pytest.mark.parametrize(
+    ('env_id', 'shared_encoder', 'n_group'),
+    [('CartPole-v1', False, 1), ('CartPole-v1', True, 2), ('Pendulum-v1', True, 1), ('Pendulum-v1', False, 2)],
+)
 def test_native_executor_collects_what_the_eager_one_collects(
     env_id: str, shared_encoder: bool, n_group: int, caplog: pytest.LogCaptureFixture
 ) -> None:

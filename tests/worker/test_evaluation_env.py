@@ -10,14 +10,17 @@ import gymnasium
 import pytest
 
 from tests.envs import LimitEnv, limit_env
+from tests.policy_envs import differing as differing_state
 from tests.policy_envs import job_config, make_policy
 from tests.worker.info_envs import InfoEnv
+from tests.worker.test_evaluator import counting_env
 from zoo import ConfigError, evaluate, load_policy, serial_pipeline
 from zoo.core.errors import UserError
+from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import EnvConfig, make_vector_env
 from zoo.policy.base import Policy
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
-from zoo.run.config import resolve_config
+from zoo.run.config import resolve_config, resolve_policy
 from zoo.run.policy_file import env_config_of
 from zoo.worker.evaluation_env import differing, evaluation_env
 
@@ -78,13 +81,6 @@ def test_evaluate_takes_any_form_of_env(env: Any, policy: Policy) -> None:
     assert evaluate(policy, env, 5).returns == [5.0] * 5
 
 
-def test_evaluate_takes_the_id_of_an_env(policy: Policy) -> None:
-    vector = make_vector_env(EnvConfig(id='CartPole-v1'), 1)
-    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
-    by_id, by_dict = evaluate(policy, 'CartPole-v1', 4), evaluate(policy, {'id': 'CartPole-v1'}, 4)
-    assert by_id == by_dict and len(by_id.returns) == 4
-
-
 def test_an_env_that_was_given_stays_open(policy: Policy) -> None:
     class Closing(LimitEnv):
         n_close = 0
@@ -119,9 +115,6 @@ def test_an_env_of_other_spaces_is_refused(policy: Policy) -> None:
 @pytest.mark.parametrize('given', ['id', 'dict', 'env'])
 def test_actions_are_mapped_as_in_training(given: str) -> None:
     """Of policy and env in one, only the policy knows that its actions are rescaled: [-1, 1] to torques of +-2."""
-    from zoo.core.registry import POLICY_REGISTRY
-    from zoo.run.config import resolve_policy
-
     vector = make_vector_env(EnvConfig(id='Pendulum-v1'), 1)
     cfg = resolve_policy({'type': 'ppo', 'model': {'hidden_sizes': [8, 8]}, 'device': 'cpu'})
     make = POLICY_REGISTRY.get('ppo')
@@ -132,20 +125,26 @@ def test_actions_are_mapped_as_in_training(given: str) -> None:
     assert clip != rescale and (given == 'env' or rescale == wanted)
 
 
-def test_kwargs_of_the_same_env_are_merged_and_those_of_another_are_its_own() -> None:
-    env = dict(id='a:b', game=None, kwargs={'x': 1, 'y': 2}, window=3)
-    assert differing(env, {'kwargs': {'y': 5}}) == {**env, 'kwargs': {'x': 1, 'y': 5}}
-    assert differing(env, {'id': 'c:d'}) == {**env, 'id': 'c:d', 'kwargs': {}}
-    assert differing({**env, 'game': 'pong'}, {'id': 'c:d', 'kwargs': {'z': 1}})['kwargs'] == {'z': 1}
-    assert differing({**env, 'game': 'pong'}, {'id': 'c:d'})['game'] is None
+ENV = dict(id='a:b', game=None, kwargs={'x': 1, 'y': 2}, window=3, schedule={'wind': 1.0}, reset_options={'goal': 2.0})
+OTHER = {**ENV, 'id': 'c:d', 'kwargs': {}, 'schedule': {}, 'reset_options': {}}
+OWN = {'kwargs': {'z': 1}, 'schedule': {'ice': 1.0}, 'reset_options': 'mine:options'}
 
 
-def test_schedule_and_reset_options_of_another_env_begin_empty() -> None:
-    env = dict(id='a:b', game=None, kwargs={}, schedule={'wind': 1.0}, reset_options={'goal': 2.0})
-    assert differing(env, {'window': 3}) == {**env, 'window': 3}
-    assert differing(env, {'id': 'c:d'}) == {**env, 'id': 'c:d', 'schedule': {}, 'reset_options': {}}
-    own = {'schedule': {'ice': 1.0}, 'reset_options': 'mine:options'}
-    assert differing(env, {'id': 'c:d', **own}) == {**env, 'id': 'c:d', **own}
+@pytest.mark.parametrize(
+    ('env', 'given', 'want'),
+    [
+        # kwargs of the same env are merged; those of another, its schedule and reset options are its own or empty
+        (ENV, {'window': 4}, {**ENV, 'window': 4}),
+        (ENV, {'kwargs': {'y': 5}}, {**ENV, 'kwargs': {'x': 1, 'y': 5}}),
+        (ENV, {'id': 'c:d'}, OTHER),
+        (ENV, {'id': 'c:d', **OWN}, {**OTHER, **OWN}),
+        ({**ENV, 'game': 'pong'}, {'id': 'c:d'}, OTHER),
+    ],
+)
+def test_what_differs_is_merged_into_the_training_env(
+    env: dict[str, Any], given: dict[str, Any], want: dict[str, Any]
+) -> None:
+    assert differing(env, given) == want
 
 
 def test_a_run_evaluates_on_envs_of_their_own_and_on_sets(tmp_path: Path) -> None:
@@ -167,14 +166,16 @@ def limit_11() -> gymnasium.Env:
     return limit_env(11)
 
 
-def test_parameters_are_the_same_bits_whatever_is_evaluated(tmp_path: Path) -> None:
-    import torch
-
-    states = []
-    for name, options in (('a', {}), ('b', dict(env={'kwargs': {'limit': 7}}, sets={'x': {}}, deterministic=False))):
-        cfg = job_config(tmp_path / name, LIMIT, policy=dict(eval=dict(eval_freq=64, **options)))
-        states.append(serial_pipeline(cfg).policy._model.state_dict())
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+@pytest.mark.slow
+def test_parameters_are_the_same_bits_whatever_is_evaluated_and_drawn_actions_differ(tmp_path: Path) -> None:
+    """The reward is the action: 0 or 1 at all of 100 steps if it is greedy; near its start the policy chooses evenly."""
+    drawn = dict(env={'kwargs': {'limit': 90}}, sets={'x': {}}, deterministic=False)
+    greedy, other = (
+        serial_pipeline(job_config(tmp_path / str(i), counting_env, policy=dict(eval=dict(eval_freq=64, **options))))
+        for i, options in enumerate(({}, drawn))
+    )
+    assert not differing_state(greedy.policy.state_dict(), other.policy.state_dict())
+    assert greedy.last_return in (0, 100) and 20 < (other.last_return or 0) < 70
 
 
 @pytest.mark.slow

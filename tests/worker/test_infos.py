@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.envs import LimitEnv
-from tests.policy_envs import job_config, make_policy
+from tests.policy_envs import differing, job_config, make_policy, rows
 from tests.worker.info_envs import INFO
 from zoo import ConfigError, serial_pipeline
 from zoo.core.seeding import stream
@@ -61,25 +59,19 @@ def play(env: dict[str, Any], keys: InfoKeys = ALL_NUMBERS, n_episode: int = 4, 
     return found
 
 
-def rows(run_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run_dir / 'metrics.jsonl').read_text().splitlines()]
-
-
 @pytest.mark.parametrize('form', FORMS)
-def test_training_keeps_the_last_numbers_of_an_episode_and_the_means_of_its_steps(form: str) -> None:
-    found = collect(FORMS[form], InfoKeys('auto', ('speed',))).episodes.infos.values
+def test_training_and_evaluation_have_the_last_number_of_an_episode_and_the_mean_of_its_steps(form: str) -> None:
+    keys = InfoKeys('auto', ('speed',))
+    episodes = collect(FORMS[form], keys).episodes
+    found = episodes.infos.values
     assert set(found) == {'steps', 'speed', 'is_success'}
     assert set(found['steps']) == {5.0}  # never the 1000 of a reset
     assert set(found['speed']) == {6.0}  # (2 + 4 + 6 + 8 + 10) / 5
-    assert len(found['steps']) == collect(FORMS[form], InfoKeys()).episodes.n_episode >= 6
-
-
-@pytest.mark.parametrize('form', FORMS)
-def test_evaluation_has_the_same_numbers_one_for_each_episode(form: str) -> None:
-    found = play(FORMS[form], InfoKeys('auto', ('speed',)))
-    assert found.infos == {'steps': [5.0] * 4, 'speed': [6.0] * 4, 'is_success': found.infos['is_success']}
-    assert sorted(found.infos['is_success']) == [0, 0, 1, 1]  # every second episode of each of two envs
-    assert found.success_rate == 0.5
+    assert len(found['steps']) == episodes.n_episode >= 6
+    played = play(FORMS[form], keys)
+    assert played.infos == {'steps': [5.0] * 4, 'speed': [6.0] * 4, 'is_success': played.infos['is_success']}
+    assert sorted(played.infos['is_success']) == [0, 0, 1, 1]  # every second episode of each of two envs
+    assert played.success_rate == 0.5
 
 
 def test_numbers_are_of_the_env_alone_whatever_wrappers_add() -> None:
@@ -89,15 +81,10 @@ def test_numbers_are_of_the_env_alone_whatever_wrappers_add() -> None:
     assert collect(wrapped, InfoKeys(), 20).episodes.infos.values == {}
 
 
-def test_named_keys_alone_are_kept() -> None:
-    assert set(play(FORMS['sync same_step'], InfoKeys(('is_success',))).infos) == {'is_success'}
-    assert set(collect(FORMS['sync same_step'], InfoKeys(('steps',))).episodes.infos.values) == {'steps'}
-
-
-def test_without_keys_nothing_is_kept_or_asked_of_the_envs() -> None:
-    collector = collect(FORMS['sync same_step'], InfoKeys(()))
-    assert collector.episodes.infos.values == {} and collector.groups[0]._observers == []
-    assert play(FORMS['sync same_step'], InfoKeys(())).infos == {}
+@pytest.mark.parametrize('names', [('is_success',), ('steps',), ()])
+def test_named_keys_alone_are_kept(names: tuple[str, ...]) -> None:
+    assert set(play(FORMS['sync same_step'], InfoKeys(names)).infos) == set(names)
+    assert set(collect(FORMS['sync same_step'], InfoKeys(names)).episodes.infos.values) == set(names)
 
 
 def test_an_episode_that_is_cut_off_has_the_means_of_its_steps_and_no_last_number() -> None:
@@ -133,8 +120,9 @@ PLAIN = 'tests.worker.info_envs:plain_env'
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('vectorization', ['sync', 'async'])
-@pytest.mark.parametrize('autoreset', ['same_step', 'next_step', 'disabled'])
+@pytest.mark.parametrize(
+    ('vectorization', 'autoreset'), [('async', 'same_step'), ('sync', 'next_step'), ('sync', 'disabled')]
+)
 def test_a_name_is_a_warning_too_where_all_infos_are_empty(
     vectorization: str, autoreset: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,11 +131,8 @@ def test_a_name_is_a_warning_too_where_all_infos_are_empty(
     assert "logger.info_keys has 'score' but none of the first" in words and 'numbers there are: none' in words
 
 
-@pytest.mark.parametrize('vectorization', ['auto', 'batched'])
-def test_a_name_is_a_warning_of_a_run_on_cartpole(
-    tmp_path: Path, vectorization: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    cfg = job_config(tmp_path, 'CartPole-v1', max_env_step=1024, env={'vectorization': vectorization})
+def test_a_name_is_a_warning_of_a_run_on_batched_envs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cfg = job_config(tmp_path, 'CartPole-v1', max_env_step=1024, env={'vectorization': 'batched'})
     cfg['logger'] |= {'info_keys': ['score']}
     serial_pipeline(cfg)
     (words,) = [text for record in caplog.records if 'info_keys' in (text := record.getMessage())]
@@ -192,25 +177,23 @@ def test_auto_takes_no_more_keys_than_a_log_can_bear(caplog: pytest.LogCaptureFi
     assert f'more than {MOST_KEYS} numbers' in words and 'logger.info_keys' in words
 
 
-def test_a_run_logs_them_of_training_and_evaluation(tmp_path: Path) -> None:
-    cfg = job_config(tmp_path, INFO, policy=dict(eval=dict(eval_freq=64, n_episode=4)))
+def test_a_run_logs_them_of_training_and_evaluation_and_is_the_same_without(tmp_path: Path) -> None:
+    cfg, without = (
+        job_config(tmp_path / name, INFO, policy=dict(eval=dict(eval_freq=64, n_episode=4))) for name in 'ab'
+    )
     cfg['logger'] |= {'info_step_keys': ['speed']}
-    lines = rows(serial_pipeline(cfg).run_dir)
+    without['logger'] |= {'info_keys': []}
+    result = serial_pipeline(cfg)
+    lines = rows(result.run_dir)
     train = next(row for row in lines if 'collect/iter' in row)
     judged = next(row for row in lines if 'eval/return_mean' in row)
     for row, group in ((train, 'collect'), (judged, 'eval')):
         assert row[f'{group}/info/steps_mean'] == 5 and row[f'{group}/info/speed_mean'] == 6
         assert row[f'{group}/success_rate'] == row[f'{group}/info/is_success_mean'] is not None
     assert judged['eval/return_min'] == judged['eval/return_max'] == 5
-
-
-def test_parameters_are_the_same_bits_with_and_without_them(tmp_path: Path) -> None:
-    states = []
-    for name, keys, step_keys in (('a', 'auto', ['speed']), ('b', [], [])):
-        cfg = job_config(tmp_path / name, INFO)
-        cfg['logger'] |= {'info_keys': keys, 'info_step_keys': step_keys}
-        states.append(serial_pipeline(cfg).policy._model.state_dict())
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    other = serial_pipeline(without)
+    assert not differing(result.policy.state_dict(), other.policy.state_dict())
+    assert not any('info/' in name for row in rows(other.run_dir) for name in row)
 
 
 @pytest.mark.slow
@@ -222,8 +205,7 @@ def test_two_groups_of_envs_fill_one_tally() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('autoreset', ['same_step', 'next_step'])
-@pytest.mark.parametrize('vectorization', ['sync', 'async'])
+@pytest.mark.parametrize(('vectorization', 'autoreset'), [('sync', 'same_step'), ('async', 'next_step')])
 def test_episodes_that_broke_off_are_not_counted(vectorization: str, autoreset: str) -> None:
     env = dict(id=INFO, on_error='restart', vectorization=vectorization, autoreset=autoreset, kwargs={'fails': True})
     collector = collect(env, InfoKeys('auto', ('speed',)))
