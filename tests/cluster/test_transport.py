@@ -172,7 +172,7 @@ def test_close_closes_descriptors_that_were_not_taken(channels: tuple[Channel, C
 
 def test_end_that_stops_in_a_message_or_reads_nothing_counts_as_hung() -> None:
     ours, theirs = socket.socketpair()
-    channel = Channel(ours, patience=1.0)
+    channel = Channel(ours, patience=0.2)
     theirs.send(b'\0\0\0\x09half')  # a message of 9 bytes
     with pytest.raises(EOFError):
         channel.receive()
