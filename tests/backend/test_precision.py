@@ -9,14 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.backend.test_executors import Case, Problem
+from tests.backend.problems import Case, Problem
 from tests.gpu import needs_gpu
 from zoo.backend.executor import Eager, Pass
 from zoo.backend.precision import in_precision, precision_problem
 from zoo.policy.gradient_steps import PolicyNumbers
 from zoo.rl_utils import FlatAdam
-
-CPU = torch.device('cpu')
 
 
 class Net(nn.Module):

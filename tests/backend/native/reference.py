@@ -224,10 +224,7 @@ def value_error(step: StepSpec, value: Tensor, value_old: Tensor, return_: Tenso
 
 
 def loss(
-    net: Net,
-    step: StepSpec,
-    params: dict[str, Tensor],
-    batch: dict[str, Tensor],
+    net: Net, step: StepSpec, params: dict[str, Tensor], batch: dict[str, Tensor]
 ) -> tuple[Tensor, dict[str, Any]]:
     """What a step minimises, and its metrics."""
     case, b = net.case, {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
@@ -278,10 +275,7 @@ def loss(
 
 
 def gradients(
-    net: Net,
-    step: StepSpec,
-    params: dict[str, Tensor],
-    batch: dict[str, Tensor],
+    net: Net, step: StepSpec, params: dict[str, Tensor], batch: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """By parameter, 0 where the loss does not depend on one; and the metrics."""
     leaves = {name: p.detach().double().requires_grad_() for name, p in params.items()}
@@ -293,10 +287,7 @@ def gradients(
 
 
 def train(
-    net: Net,
-    step: StepSpec,
-    batch: dict[str, Tensor],
-    blocks: list[Tensor],
+    net: Net, step: StepSpec, batch: dict[str, Tensor], blocks: list[Tensor]
 ) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """Parameters after a step of Adam for each block of rows, and the metrics of the steps."""
     params = {name: p.detach().double() for name, p in net.params.items()}
