@@ -491,6 +491,10 @@ def configured(**options: Any) -> Callable[[Problem], None]:
     return with_optimizers(make)
 
 
+def as_it_is(problem: Problem) -> None:
+    pass
+
+
 def in_sequences(problem: Problem) -> None:
     problem.columns = {name: x.unflatten(0, (16, 4)) for name, x in problem.columns.items()}
     problem.order = torch.arange(16).unsqueeze(0)
@@ -505,11 +509,11 @@ SHORT = make_part(VALUE_LOSS_REGISTRY, {'type': 'huber', 'range': 2.0})
 OWN_CLIP = CLIP.__class__('surrogate', 'clip', lambda log_ratio, ratio, adv, clip_ratio: ratio * adv)
 PLAIN = PolicyNumbers()
 NOT_IN_C: dict[str, tuple[str, Any, Callable[[Problem], object]]] = {
-    'a surrogate': ('POLICY', PolicyNumbers(surrogate=DPO), id),
-    'a surrogate in place of one of zoo': ('PPO', PolicyNumbers(surrogate=OWN_CLIP), id),
-    'an option': ('VALUE', ValueNumbers(value_loss=SHORT), id),
-    'a penalty': ('PPO', PolicyNumbers(penalties=(REVERSE,), penalty_weights=(0.1,)), id),
-    'two penalties': ('PPO', PolicyNumbers(penalties=(KL, KL), penalty_weights=(0.1, 0.1)), id),
+    'a surrogate': ('POLICY', PolicyNumbers(surrogate=DPO), as_it_is),
+    'a surrogate in place of one of zoo': ('PPO', PolicyNumbers(surrogate=OWN_CLIP), as_it_is),
+    'an option': ('VALUE', ValueNumbers(value_loss=SHORT), as_it_is),
+    'a penalty': ('PPO', PolicyNumbers(penalties=(REVERSE,), penalty_weights=(0.1,)), as_it_is),
+    'two penalties': ('PPO', PolicyNumbers(penalties=(KL, KL), penalty_weights=(0.1, 0.1)), as_it_is),
     'a proximal policy': ('PPO', PolicyNumbers(proximal='recent'), with_proximal),
     'a step of a user': ('PPO', PLAIN, with_step(own_step)),
     'a wrapped step': ('PPO', PLAIN, with_step(wrapped)),

@@ -107,16 +107,6 @@ def test_steps_are_those_of_the_eager_executor(
     assert counts[0] == counts[1] == [0] * len(graph.optimizers)
 
 
-@pytest.mark.slow
-def test_eager_steps_may_come_before_and_after_compiled_ones(graphs: list[torch.fx.GraphModule]) -> None:
-    """All that a step leaves is in the optimiser's buffers."""
-    graph, eager = sides(Case('PPO', numbers=PolicyNumbers()))
-    compiled = graph.executor
-    for executor in (compiled, Eager(graph.model, graph.problem.dist), compiled):
-        graph.executor = executor
-        assert_equal_steps(graph, eager)
-
-
 TWO = (KL, KL)
 SEQUENCES: dict[str, tuple[list[PolicyNumbers], int]] = {
     'schedules are inputs': (

@@ -8,6 +8,7 @@ import pytest
 
 from tests.buffer.samples import push_numbered, replay, rows_of
 from zoo.buffer import MultiConfig, ReplayConfig, draw_problems, reuse_of
+from zoo.buffer.rollout import in_sequences, n_draw_of, n_rows_drawn
 from zoo.config.section import ConfigError, plain, validate
 from zoo.run.config import resolve_config
 
@@ -112,6 +113,9 @@ CONTRADICTIONS = """
     - buffer.policy.max_staleness is 3 but buffer.policy.size is 2048 and a rollout has 1024 samples: 4 x 1024 = 4096
       would have to be kept, so the limit excludes nothing; use buffer.policy.size 4096 or more, max_staleness 1 or
       less, or null for no limit.
+{critic_batch_size: 100, policy: {}, value: {}}
+    - buffer.value.n_sample is 1024 but policy.learn.critic_batch_size is 100: 1024 % 100 = 24 would be dropped; use a
+      multiple, e.g. 1000.
 {policy: {n_sample: 1000}, value: {max_use: 1, update_per_collect: 2}}
     - buffer.policy.n_sample is 1000 but policy.learn.batch_size is 256: 1000 % 256 = 232 would be dropped; use a
       multiple, e.g. 768.
@@ -125,10 +129,14 @@ def shown(x: Any) -> str:
 
 
 def problems(
-    n_rollout: int = 1024, batch_size: int | None = 256, max_env_step: int = 100_000, **fields: Any
+    n_rollout: int = 1024,
+    batch_size: int | None = 256,
+    max_env_step: int = 100_000,
+    critic_batch_size: int | None = None,
+    **fields: Any,
 ) -> list[str]:
     config = plain(validate(MultiConfig if 'policy' in fields else ReplayConfig, fields))
-    return list(draw_problems(config, n_rollout, batch_size, max_env_step))
+    return list(draw_problems(config, n_rollout, batch_size, max_env_step, critic_batch_size))
 
 
 @pytest.mark.parametrize(('section', 'sentences'), rows_of(REFUSED), ids=shown)
@@ -171,3 +179,14 @@ def test_reuse_of_draws_is_their_samples_over_those_of_a_rollout() -> None:
     parts = {'policy': draw, 'value': {'n_sample': 256, 'update_per_collect': 6}}
     assert reuse_of({'size': 4096, **parts}, 1024) == {'policy': 2.0, 'value': 1.5}
     assert reuse_of({'type': 'rollout'}, 1024) == {'policy': 1.0, 'value': 1.0}
+
+
+def test_sizes_in_sequences_are_steps_over_stride_and_draws_over_length() -> None:
+    config = validate(MultiConfig, dict(size=64, policy=dict(n_sample=16, size=32), value=dict(n_sample=9)))
+    found = in_sequences(config, 4, 2)  # of 4 steps, each from the middle of the one before
+    assert (found.size, found.policy.size, found.value.size) == (64 // 2, 32 // 2, None)
+    assert n_rows_drawn(plain(found)) == [16 // 4, 9 // 4]
+    assert in_sequences(config, 1, 1) is config
+    assert n_rows_drawn(plain(validate(ReplayConfig, {'n_sample': 7}))) == [7] and n_rows_drawn({}) == []
+    draws = {'policy': {'update_per_collect': 3}, 'update_per_collect': 5}
+    assert (n_draw_of(draws), n_draw_of({'update_per_collect': 5}), n_draw_of({})) == (3, 5, None)

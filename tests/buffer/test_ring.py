@@ -137,6 +137,26 @@ def test_ring_loaded_into_another_size_keeps_the_newest_that_fit(n: int, size: i
     assert by_age(two)[-k:] == by_age(one)[-k:]
 
 
+@pytest.mark.parametrize(
+    'changes',
+    [
+        {'n_push': -1},
+        {'n_push': 1.0},
+        {'cursor': -1},
+        {'cursor': 5},
+        {'size': 2},
+        {'push_number': torch.ones(2, dtype=torch.int64)},
+        {'data': {}},
+    ],
+    ids=str,
+)
+def test_state_that_no_ring_gave_is_refused(changes: dict[str, object]) -> None:
+    one = Ring(4)
+    push_numbered(one, [3])
+    with pytest.raises(ValueError, match='a ring of [23] rows has '):
+        Ring(4).load_state_dict({**one.state_dict(), **changes})
+
+
 def test_ring_loaded_shares_no_memory_with_the_state():
     one, two = Ring(3), Ring(3)
     push_numbered(one, [3])

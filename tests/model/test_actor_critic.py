@@ -18,6 +18,7 @@ from zoo.core.errors import UserError
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, Space
 from zoo.model import PPG, VAC, PPGConfig, RecurrentPPG, RecurrentVAC, VACConfig, make_policy_head
+from zoo.model.check import critic_names
 from zoo.model.layers import MLP, Layers, OneHot
 from zoo.rl_utils import Categorical, Gaussian
 from zoo.rl_utils.normalizer import RunningMeanStd
@@ -241,6 +242,7 @@ def test_losses_over_outputs_move_the_parts_of_the_arch_and_critic_parameters_ar
     assert all(p is by_name[each] for each, p in mine.items()) and mine.keys() == reached['critic.value']
     assert bool(mine.keys() & reached['actor.logit']) == model.joint == (arch == 'shared')
     assert set().union(*reached.values()) == by_name.keys()
+    assert critic_names(model, obs_space) == mine.keys() - reached['actor.logit']
     moved(model, found['actor.logit'])
     assert all(p.grad.any() for p in model.actor_encoder.parameters())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,21 @@ def good_aux(self, obs):
     return {**self.compute_actor_critic(obs), 'aux_value': obs.sum(-1)}
 
 
-def spoilt_aux(**spoilt):
+def aux(**spoilt):
     return lambda self, obs: good_aux(self, obs) | spoilt
+
+
+def stateful(call):
+    """A method of Recurrent of what it gives for (obs, state, first)."""
+    return lambda self, obs, state, first=None: call(obs, state, first)
+
+
+def without_first(self, obs, state):
+    return torch.zeros(len(obs), 2), state
+
+
+def zeros(*shape: int, dtype: Any = torch.float32) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
 
 
 def spoilt(base: type, method: str, gives: Any) -> Any:
@@ -67,119 +81,69 @@ def spoilt(base: type, method: str, gives: Any) -> Any:
     return type('Net', (base,), {method: call})()
 
 
-def masked_value(self, obs, state, first=None):
-    return (obs.sum(-1) if first is None else obs.sum(-1)[-1]), state
-
-
-PARTS = {'mu': torch.zeros(3, 2), 'sigma': torch.ones(3, 2)}
+PARTS = {'mu': zeros(3, 2), 'sigma': zeros(3, 2) + 1}
+LOG_STD = torch.tensor([0.0, -0.5]).expand(3, 2)
 TWO, ONE, TWO_REALS = Categorical(2), Gaussian(1), Gaussian(2)
-AC = 'compute_actor_critic'
-# distribution, class, method, what it gives, and what the sentence says
-BROKEN: list[tuple[Any, type, str, Any, list[str]]] = [
-    (TWO, Net, 'compute_critic', lambda self, obs: obs[..., :1], ['Net.compute_critic gave', '(3, 1)', '(3,)']),
-    (TWO, Net, 'compute_critic', None, ['Net.compute_critic gave a NoneType', '(3,)']),
-    (
-        TWO,
-        Net,
-        'compute_critic',
-        lambda self, obs: (obs.sum(-1), None),
-        ['gave a tuple of 2 but', 'has no initial_state'],
-    ),
-    (TWO, Net, 'compute_actor', lambda self, obs: obs[..., :1], ['Net.compute_actor gave', '(3, 1)', '(3, 2)']),
-    (TWO, Net, 'compute_actor', torch.zeros(3, 2, dtype=torch.int64), ['type int64', 'float tensor']),
-    (TWO, Net, AC, lambda self, obs: obs, ['compute_actor_critic gave a tensor', "{'logit': ..., 'value'"]),
-    (TWO_REALS, Net, 'compute_actor', torch.zeros(3, 2), ['shape (3, 2)', 'must give a float tensor of shape (3, 4)']),
-    (TWO_REALS, Net, 'compute_actor', PARTS, ["keys ['mu', 'sigma']", '(..., 4)', 'return torch.cat((mu, sigma), -1)']),
-    (
-        ONE,
-        Net,
-        'compute_actor',
-        torch.tensor([0.0, -0.5]).expand(3, 2),
-        ['compute_actor gave a sigma that is not above 0;', 'e.g. log_std.exp'],
-    ),
-    (
-        TWO,
-        Net,
-        'compute_aux',
-        spoilt_aux(aux_value=torch.zeros(3, 1)),
-        ["Net.compute_aux['aux_value'] gave", '(3, 1)', '(3,)'],
-    ),
-    (TWO, Net, 'compute_aux', spoilt_aux(value=None), ["Net.compute_aux['value'] gave a NoneType"]),
-    (
-        TWO,
-        Net,
-        'compute_aux',
-        spoilt_aux(logit=torch.zeros(3, 3)),
-        ["Net.compute_aux['logit'] gave", '(3, 3)', '(3, 2)'],
-    ),
-    (TWO, Net, 'compute_aux', Net.compute_actor_critic, ["keys ['logit', 'value']; return", "'aux_value': ..."]),
+AC, NO_STATE = 'compute_actor_critic', stateful(lambda x, s, f: {'logit': zeros(*x.shape[:-1], 2), 'value': x.sum(-1)})
+LAST_OF_ALL = stateful(lambda x, s, f: (x.sum(-1) if f is None else x.sum(-1)[-1], s))
+# distribution, class, method, what it gives, and what the sentence says, in parts
+BROKEN: list[tuple[Any, type, str, Any, str]] = [
+    (TWO, Net, 'compute_critic', lambda self, x: x[..., :1], 'Net.compute_critic gave .. (3, 1) .. (3,)'),
+    (TWO, Net, 'compute_critic', None, 'Net.compute_critic gave a NoneType .. (3,)'),
+    (TWO, Net, 'compute_critic', (zeros(3), None), 'Net.compute_critic gave a tuple of 2 but .. has no initial_state'),
+    (TWO, Net, 'compute_actor', lambda self, x: x[..., :1], 'Net.compute_actor gave .. (3, 1) .. (3, 2)'),
+    (TWO, Net, 'compute_actor', zeros(3, 2, dtype=torch.int64), 'type int64 .. float tensor'),
+    (TWO, Net, AC, lambda self, x: x, "compute_actor_critic gave a tensor .. {'logit': ..., 'value'"),
+    (TWO_REALS, Net, 'compute_actor', zeros(3, 2), 'shape (3, 2) .. must give a float tensor of shape (3, 4)'),
+    (TWO_REALS, Net, 'compute_actor', PARTS, "['mu', 'sigma'] .. (..., 4) .. return torch.cat((mu, sigma), -1)"),
+    (ONE, Net, 'compute_actor', LOG_STD, 'compute_actor gave a sigma that is not above 0; .. e.g. log_std.exp'),
+    (TWO, Net, 'compute_aux', aux(aux_value=zeros(3, 1)), "Net.compute_aux['aux_value'] gave .. (3, 1) .. (3,)"),
+    (TWO, Net, 'compute_aux', aux(value=None), "Net.compute_aux['value'] gave a NoneType"),
+    (TWO, Net, 'compute_aux', aux(logit=zeros(3, 3)), "Net.compute_aux['logit'] gave .. (3, 3) .. (3, 2)"),
+    (TWO, Net, 'compute_aux', Net.compute_actor_critic, "keys ['logit', 'value']; return .. 'aux_value': ..."),
     (
         TWO,
         Recurrent,
         'initial_state',
-        {'count': torch.zeros(2)},
-        ['Net.initial_state(3) gave a tensor of shape (2,)', "as 'count'", '[3, ..]'],
+        {'count': zeros(2)},
+        "Net.initial_state(3) gave .. (2,) .. as 'count' .. [3, ..]",
     ),
-    (TWO, Recurrent, 'initial_state', None, ['Net.initial_state(3) gave a NoneType', '[3, ..]']),
+    (TWO, Recurrent, 'initial_state', None, 'Net.initial_state(3) gave a NoneType .. [3, ..]'),
+    (TWO, Recurrent, 'compute_actor', zeros(3, 2), 'compute_actor(obs, state) gave a tensor .. return (logit, state)'),
     (
         TWO,
         Recurrent,
-        'compute_actor',
-        lambda self, obs, state, first=None: torch.zeros(*obs.shape[:-1], 2),
-        ['Net.compute_actor(obs, state) gave a tensor', 'return (logit, state)'],
+        'compute_critic',
+        stateful(lambda x, s, f: (x.sum(-1), s['count'])),
+        'Net.compute_critic(obs, state) gave a state of (3,) .. count (3,), twice (3, 2)',
     ),
     (
         TWO,
         Recurrent,
         'compute_critic',
-        lambda self, obs, state, first=None: (obs.sum(-1), state['count']),
-        ['Net.compute_critic(obs, state) gave a state of (3,)', 'count (3,), twice (3, 2)'],
+        stateful(lambda x, s, f: (x.sum(-1)[..., :2], s)),
+        'Net.compute_critic gave .. shape (2,) .. (3,)',
     ),
-    (
-        TWO,
-        Recurrent,
-        'compute_critic',
-        lambda self, obs, state, first=None: (obs.sum(-1)[..., :2], state),
-        ['Net.compute_critic gave', 'shape (2,)', '(3,)'],
-    ),
-    (
-        TWO,
-        Recurrent,
-        'compute_critic',
-        masked_value,
-        ['Net.compute_critic gave', 'shape (3,)', '4 x 3 observations, time first', '(4, 3)'],
-    ),
-    (
-        TWO,
-        Recurrent,
-        'compute_actor',
-        lambda self, obs, state: (torch.zeros(len(obs), 2), state),
-        ['Net.compute_actor(obs, state) cannot be called as compute_actor(obs, state, first)', 'first=None'],
-    ),
-    (
-        TWO,
-        Recurrent,
-        AC,
-        lambda self, obs, state, first=None: {'logit': torch.zeros(*obs.shape[:-1], 2), 'value': obs.sum(-1)},
-        ['Net.compute_actor_critic gave a dict', "'state': ..."],
-    ),
+    (TWO, Recurrent, 'compute_critic', LAST_OF_ALL, 'gave .. shape (3,) .. 4 x 3 observations, time first .. (4, 3)'),
+    (TWO, Recurrent, 'compute_actor', without_first, 'called as compute_actor(obs, state, first) .. first=None'),
+    (TWO, Recurrent, AC, NO_STATE, "Net.compute_actor_critic gave a dict .. 'state': ..."),
     (
         TWO,
         Recurrent,
         'compute_aux',
         Recurrent.compute_actor_critic,
-        ['compute_aux gave a dict', "'aux_value': ..., 'value': ..., 'state': ..."],
+        "compute_aux gave a dict .. 'aux_value': ..., 'value'",
     ),
 ]
 
 
 @pytest.mark.parametrize(('dist', 'base', 'method', 'gives', 'words'), BROKEN)
 def test_model_that_breaks_the_contract_is_named_with_got_and_wanted(
-    dist: Any, base: type, method: str, gives: Any, words: list[str]
+    dist: Any, base: type, method: str, gives: Any, words: str
 ) -> None:
     with pytest.raises(UserError) as error:
         probe(spoilt(base, method, gives), OBS, dist, CPU)
-    assert all(word in str(error.value) for word in words), str(error.value)
+    assert re.search('.*'.join(map(re.escape, words.split(' .. '))), str(error.value)), str(error.value)
 
 
 @pytest.mark.parametrize(
