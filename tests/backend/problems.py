@@ -27,18 +27,10 @@ KL = make_part(PENALTY_REGISTRY, 'kl')
 SURROGATES = [
     make_part(SURROGATE_REGISTRY, spec) for spec in ('clip', {'type': 'asymmetric_clip', 'high': 0.4}, 'none', 'spo')
 ]
-VALUE_LOSSES = [
-    make_part(VALUE_LOSS_REGISTRY, spec)
-    for spec in (
-        'mse',
-        'clip',
-        {'type': 'clip', 'range': 0.9},
-        {'type': 'error_clip', 'range': 1.5},
-        {'type': 'huber', 'delta': 0.7},
-    )
-]
+OPTIONS = ({'type': 'clip', 'range': 0.9}, {'type': 'error_clip', 'range': 1.5}, {'type': 'huber', 'delta': 0.7})
+VALUE_LOSSES = [make_part(VALUE_LOSS_REGISTRY, spec) for spec in ('mse', 'clip', *OPTIONS)]
 CLIP, _, UNCLIPPED, SPO = SURROGATES
-VALUE_CLIP, WIDE_VALUE_CLIP, ERROR_CLIP, HUBER = VALUE_LOSSES[1:]
+VALUE_CLIP, HUBER = VALUE_LOSSES[1], VALUE_LOSSES[4]
 STEPS: dict[str, Any] = {'PPO': ppo_step, 'POLICY': policy_step, 'VALUE': value_step, 'AUX': aux_step}
 DISTS = ['categorical', 'several choices', 'free std', 'state-dependent std']
 NVEC = {'categorical': (3,), 'several choices': (3, 1, 4)}

@@ -229,7 +229,7 @@ def test_program_writes_nothing_before_all_gradients_are_there(graphs: list[torc
 
 
 @pytest.mark.parametrize('change', ['in place', 'another tensor'])
-def test_buffers_of_the_model_are_read_anew_at_each_pass(change: str, graphs: list[torch.fx.GraphModule]) -> None:
+def test_buffers_of_the_model_are_read_again_at_each_pass(change: str, graphs: list[torch.fx.GraphModule]) -> None:
     """Statistics of observations, which a graph that had them built in would never see change."""
     graph, eager = sides(Case('PPO', input='normalised', numbers=PolicyNumbers()))
     for n in range(3):
@@ -254,34 +254,36 @@ def test_graph_is_of_the_reference_where_eager_steps_run_kernels(
     assert len(graphs) == 1
 
 
-@pytest.mark.parametrize(('at', 'accumulate'), [(0, 1), (1, 1), (3, 1), (3, 4)])
-def test_step_that_fails_is_taken_eagerly_and_none_is_lost(
-    at: int, accumulate: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """When it is compiled (at 0), or when it runs for the n-th time, as where memory runs out.
-
-    With accumulation the eager step adds to what the program has gathered.
-    """
-    n_call = 0
+def failing(at: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Programs fail when they are compiled (at 0), or run for the n-th time; returns a list with an entry for each call."""
+    calls: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
         if at == 0:
             raise NotImplementedError('no such operation\nand more')
 
         def run(*values: Tensor) -> Any:
-            nonlocal n_call
-            n_call += 1
-            if n_call == at:
+            calls.append(1)
+            if len(calls) == at:
                 raise MemoryError('out of memory\nwith details')
             return graph(*values)
 
         return run
 
     monkeypatch.setattr(module, 'inductor', backend)
+    return calls
+
+
+@pytest.mark.parametrize(('at', 'accumulate'), [(0, 1), (1, 1), (3, 1), (3, 4)])
+def test_step_that_fails_is_taken_eagerly_and_none_is_lost(
+    at: int, accumulate: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With accumulation the eager step adds to what the program has gathered."""
+    calls = failing(at, monkeypatch)
     graph, eager = sides_with('adam', n_step=4, accumulate=accumulate)
     for _ in range(2):
         assert_equal_steps(graph, eager)
-    assert n_call == at and not graph.executor.is_compiled  # type: ignore[attr-defined]
+    assert len(calls) == at and not graph.executor.is_compiled  # type: ignore[attr-defined]
     assert graph.optimizers[0].step_count == 8 / accumulate and graph.optimizers[0].count_skipped(99) == 0
     why = 'MemoryError: out of memory' if at else 'NotImplementedError: no such operation'
     assert messages(caplog) == [f'ppo_step could not be compiled and runs uncompiled from now on: {why}']
@@ -541,26 +543,14 @@ def test_compiled_acting_follows_a_model_whose_tensors_are_replaced(
 def test_compiled_acting_that_fails_halfway_goes_on_eagerly(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    n_call = 0
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        def run(*tensors: Tensor) -> Any:
-            nonlocal n_call
-            n_call += 1
-            if n_call == 3:
-                raise RuntimeError('out of luck')
-            return graph(*tensors)
-
-        return run
-
-    monkeypatch.setattr(module, 'inductor', backend)
+    calls = failing(3, monkeypatch)
     compiled, eager = acting_pair(Problem(Case('PPO')), torch.randn(N_STEP + 1, 6, 5))
     for _ in range(2):
         act(compiled), act(eager)
         torch.testing.assert_close(compiled.output, eager.output)
-    assert n_call == 3  # it is not tried again
+    assert len(calls) == 3  # it is not tried again
     assert messages(caplog) == [
-        'acting could not be compiled and runs uncompiled from now on: RuntimeError: out of luck'
+        'acting could not be compiled and runs uncompiled from now on: MemoryError: out of memory'
     ]
 
 
