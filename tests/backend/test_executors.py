@@ -369,7 +369,7 @@ def test_native_acts_as_eager_does(dist: str, stage: str, arch: str, n_group: in
 
 
 def test_forward_sees_rows_as_they_lie_in_new_memory() -> None:
-    """Since the bits of a product depend on the address: the envs of a runner lie elsewhere than in the run's own block."""
+    """Since the bits of a product depend on the address: envs of a runner lie elsewhere than in the run's own block."""
     obs = {'x': torch.rand(4, 6, 5)[:, 1:3], 'image': torch.ones(4, 6, 5, dtype=torch.uint8)[:, 1:3]}
     seen: list[dict[str, Tensor]] = []
 

@@ -255,7 +255,7 @@ def test_graph_is_of_the_reference_where_eager_steps_run_kernels(
 
 
 def failing(at: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Programs fail when they are compiled (at 0), or run for the n-th time; returns a list with an entry for each call."""
+    """Programs fail when they are compiled (at 0), or run for the n-th time; returns an entry for each call."""
     calls: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
@@ -597,7 +597,7 @@ def test_captured_updates_equal_eager_ones(kind: str, caplog: pytest.LogCaptureF
 
 @pytest.mark.slow
 def test_sequences_of_a_recurrent_model_are_the_eager_ones(graphs: list[torch.fx.GraphModule]) -> None:
-    """Dict observations with a mask, burn-in, and episodes that begin in mid-sequence; of other cells: test_recurrent."""
+    """Dict observations with a mask, burn-in, episodes that begin in mid-sequence; of other cells: test_recurrent."""
     space = Dict({'obs': Box(np.full(3, -1.0), np.ones(3)), 'action_mask': MultiBinary((2,))})
     cfg = resolve_policy(dict(type='ppo', model=dict(recurrent=dict(cell='lstm', hidden_size=8)))).model
     torch.manual_seed(0)

@@ -88,7 +88,7 @@ def train(problem: Problem, precision: Any, device: str = 'cpu', **options: Any)
 
 
 def test_updates_in_bfloat16_are_near_those_in_float32() -> None:
-    """The first step of a 16-16 network: its losses, and the direction of its gradient, agree within a percent or so."""
+    """The first step of a 16-16 network: its losses and the direction of its gradient agree within a percent or so."""
     problem = Problem(Case('PPO', numbers=PolicyNumbers(grad_clip=None)), n_step=1)
     problem.order = problem.order[:, : problem.case.batch_size]
     (low, low_metrics), (full, metrics) = train(problem, 'bf16'), train(problem, 'fp32')

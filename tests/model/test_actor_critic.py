@@ -47,7 +47,7 @@ def images(*shape: int) -> Box:
     return Box(np.zeros(shape), np.full(shape, 255.0), 'uint8')
 
 
-VECTOR, IMAGES, MASK = box(4), images(8, 9, 3), {ACTION_MASK: MultiBinary((3,))}
+THREE, VECTOR, IMAGES, MASK = Discrete(3), box(4), images(8, 9, 3), {ACTION_MASK: MultiBinary((3,))}
 MASKED = Dict({'obs': VECTOR, **MASK})
 MANY = Dict({'seen': VECTOR, 'index': Discrete(5), 'hidden': box(2)})
 MASKED_MANY = Dict({**MANY.spaces, **MASK})
@@ -65,7 +65,7 @@ SPACES: dict[str, tuple[Space, Space]] = {
 spaces = pytest.mark.parametrize('space', SPACES)
 
 
-def make(name: str = 'vac off', obs_space: Space = VECTOR, action_space: Space = Discrete(3), **fields: Any) -> Any:  # noqa: B008
+def make(name: str = 'vac off', obs_space: Space = VECTOR, action_space: Space = THREE, **fields: Any) -> Any:
     cls, config, _ = KINDS[name.split()[0]]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -350,7 +350,7 @@ def test_a_choice_that_is_never_allowed_gets_no_gradient() -> None:
 
 
 @duals
-def test_beside_a_mask_the_network_of_one_leaf_is_that_of_the_leaf_alone(name: str) -> None:
+def test_next_to_a_mask_the_network_of_one_leaf_is_that_of_the_leaf_alone(name: str) -> None:
     model, bare, obs = make(name, MASKED, obs_norm=True), make(name, VECTOR, obs_norm=True), observe(MASKED, 20)
     assert model.leaf == 'obs' and bare.leaf is None and not bare.is_masked
     assert type(model.input) is RunningMeanStd and type(model.actor_encoder) is type(model.critic_encoder) is MLP

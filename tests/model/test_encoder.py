@@ -1,4 +1,4 @@
-"""Which encoder observations get, what 'multi' and 'simba' compute, and what is said where the one asked for does not fit."""
+"""The encoder that observations get, what 'multi' and 'simba' compute, and encoders that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells of memory: sequences equal single steps, states begin anew, torch's own cells as a reference, how they start."""
+"""Cells of memory: sequences equal single steps, states begin again, torch's own cells as a reference, starts."""
 
 from __future__ import annotations
 
