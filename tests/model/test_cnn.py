@@ -98,7 +98,7 @@ CONVOLUTIONS = [  # height, width, channels, kernel, stride, padding
 ]
 
 
-@pytest.mark.parametrize('as_bytes, channels_last', [(True, False), (True, True), (False, True)])
+@pytest.mark.parametrize('as_bytes, channels_last', [(True, False), (True, True), (False, False), (False, True)])
 @pytest.mark.parametrize('height, width, n_channel, kernel, stride, padding', CONVOLUTIONS)
 def test_convolution_and_its_gradients_are_those_of_conv2d(
     height, width, n_channel, kernel, stride, padding, as_bytes, channels_last, monkeypatch
