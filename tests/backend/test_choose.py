@@ -1,33 +1,327 @@
-"""When a policy's updates and a tensor env's steps are compiled: by the gradient steps of the whole run."""
+"""The rule that chooses an executor: what C knows, when a run is worth compiling, and what is said of it."""
 
 from __future__ import annotations
 
+import copy
+import itertools
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+import zoo.backend.native.executor
+from tests.backend.problems import CPU, DISTS, INPUTS, KL, NVEC, OWN_CRITIC, Case, Problem
 from tests.policy_envs import TWO_ACTIONS, make_policy
-from zoo.backend.choose import WORTH_STEPS, Wish, choose_executor, env_compiler
+from zoo.backend.choose import WORTH_STEPS, Named, Wish, choose_executor, env_compiler
+from zoo.backend.native import bindings, build, unknown_parts
+from zoo.backend.native.bindings import Kind, Surrogate, ValueLoss
+from zoo.backend.native.network import knows_parts, step_spec
 from zoo.buffer import reuse_of
+from zoo.config.components import Part, make_part
+from zoo.config.section import validate
 from zoo.core.errors import UserError
-from zoo.core.spaces import Box
-from zoo.rl_utils import Categorical
+from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
+from zoo.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from zoo.model import VAC, VACConfig
+from zoo.policy.gradient_steps import PolicyNumbers
+from zoo.policy.ppg import AuxNumbers, ValueNumbers
+from zoo.rl_utils import Categorical, Gaussian, make_dist
 from zoo.run.config import resolve_config
 
-CPU, DIST = torch.device('cpu'), Categorical(2)
+pytestmark = pytest.mark.usefixtures('native')
 OBS = Box(np.full(3, -np.inf), np.full(3, np.inf))
+AUTO, NATIVE = Wish('auto', 'auto', None), Wish('native', 'auto', None)
+DIST = make_dist(TWO_ACTIONS)
 
 
-def test_reuse_of_draws_is_their_samples_over_those_of_a_rollout() -> None:
-    # 4 draws of 512 from rollouts of 1,024 are 2 uses; the value part has 6 of 256
-    draw = {'n_sample': 512, 'update_per_collect': 4}
-    assert reuse_of({'size': 4096, **draw}, 1024) == {'policy': 2.0, 'value': 2.0}
-    parts = {'policy': draw, 'value': {'n_sample': 256, 'update_per_collect': 6}}
-    assert reuse_of({'size': 4096, **parts}, 1024) == {'policy': 2.0, 'value': 1.5}
-    assert reuse_of({'type': 'rollout'}, 1024) == {'policy': 1.0, 'value': 1.0}
+# --- models that C knows
+
+
+def model_of(obs_space: Space = OBS, action_space: Space = TWO_ACTIONS, **fields: Any) -> Any:
+    return VAC(validate(VACConfig, {'hidden_sizes': [8, 8], **fields}), obs_space, action_space)
+
+
+class Mine(VAC):
+    """As a user's, that may compute anything."""
+
+
+class Other(nn.Linear):
+    """As a user's, that may compute anything."""
+
+
+class Choice(Categorical):
+    """With one choice that is never drawn."""
+
+    def sample(self, param: Tensor, noise: Tensor) -> Tensor:
+        return param[..., 1:].argmax(-1)
+
+
+REPLACED = 'a part of the model was replaced or has a hook, which the native executor does not run'
+INPUT = 'the native executor takes a vector or an index as input, not '
+VARIANTS = 'the native executor runs the models VAC and PPG of zoo, not '
+IMAGES = Box(np.zeros((8, 8, 3)), np.full((8, 8, 3), 255.0), 'uint8')
+TWO = Dict({'a': Discrete(2), 'b': Discrete(3)})
+
+
+def own_forward(x: Tensor) -> Tensor:
+    return x[..., 0]
+
+
+def edit(model: Any, path: str, value: Any) -> None:
+    """Replaces an attribute or a layer of a model."""
+    *owners, name = path.split('.')
+    for owner in owners:
+        model = getattr(model, owner)
+    if name.isdigit():
+        model[int(name)] = value
+    else:
+        setattr(model, name, value)
+
+
+# what is done to the model, and why C does not run it
+CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
+    'another encoder': (
+        lambda m: edit(m, 'actor_encoder', nn.Sequential(nn.Linear(3, 8))),
+        'the native executor has no Sequential as actor_encoder',
+    ),
+    'another head': (lambda m: edit(m, 'policy_head', Other(8, 2)), 'has no Other as policy_head'),
+    'a layer of a subclass': (lambda m: edit(m, 'actor_encoder.layers.0', Other(3, 8)), REPLACED),
+    'a layer without bias': (lambda m: edit(m, 'actor_encoder.layers.0', nn.Linear(3, 8, bias=False)), REPLACED),
+    'a forward hook': (lambda m: m.value_head.register_forward_hook(print), REPLACED),
+    'a hook before': (lambda m: m.register_forward_pre_hook(print), REPLACED),
+    'a backward hook': (lambda m: m.actor_encoder.register_full_backward_hook(print), REPLACED),
+    'a hook of a parameter': (lambda m: m.policy_head.weight.register_hook(abs), REPLACED),
+    'a method of its own': (lambda m: edit(m, 'compute_critic', own_forward), REPLACED),
+    'a forward of its own': (lambda m: edit(m, 'value_head.forward', own_forward), REPLACED),
+    'one layer in two parts': (
+        lambda m: edit(m, 'critic_encoder.layers.0', m.actor_encoder.layers[0]),
+        REPLACED,
+    ),
+    'two activations': (lambda m: edit(m, 'critic_encoder.activation', 'relu'), REPLACED),
+    'float64': (lambda m: m.double(), 'computes in float32 and a parameter of the model is of another type'),
+    'another distribution of the model': (lambda m: edit(m, 'dist', Choice(2)), REPLACED),
+    'a method of the distribution': (lambda m: edit(m, 'dist.masked', own_forward), REPLACED),
+    'a wider head': (lambda m: edit(m, 'policy_head', nn.Linear(8, 3)), REPLACED),
+    'one encoder for both': (lambda m: edit(m, 'critic_encoder', m.actor_encoder), REPLACED),
+    'a critic of distributions': (
+        lambda m: m.predict_distribution(3, lambda logits: logits[..., 0]),
+        'the native executor has no WideValueHead as value_head',
+    ),
+}
+# observations, fields of policy.model, and why
+FIELDS: dict[str, tuple[Space, dict[str, Any], str]] = {
+    'another activation': (OBS, dict(activation='gelu'), 'has the activations tanh and relu, not gelu'),
+    'layer norm': (OBS, dict(layer_norm=True), 'has no layer normalisation, as in actor_encoder'),
+    'layers of the actor': (OBS, dict(actor_head=[8]), 'has no hidden layers in policy_head'),
+    'layers of the critic': (OBS, dict(critic_head=[8]), 'has no hidden layers in value_head'),
+    'a memory': (OBS, dict(recurrent={'cell': 'gru'}), VARIANTS + 'RecurrentVAC'),
+    'simba': (OBS, dict(encoder='simba'), 'the native executor has no Simba as actor_encoder'),
+    'no network': (OBS, dict(encoder='flat'), 'the native executor has no Flat as actor_encoder'),
+    'nine layers': (OBS, dict(hidden_sizes=[4] * 9), 'takes up to 8 layers and actor_encoder has 9'),
+    'images': (IMAGES, dict(encoder='mlp'), INPUT + 'images'),
+    'several indices': (MultiDiscrete((2, 3), (0, 0), (2,)), {}, INPUT + 'several indices'),
+    'several entries': (TWO, {}, INPUT + 'several entries'),
+    'entries of actor and critic': (TWO, dict(actor_obs=['a'], critic_obs=['b']), INPUT + 'several entries'),
+}
+
+
+def refused_model(name: str) -> tuple[Any, Any, torch.device, str]:
+    """Model, distribution, device and why C does not run it."""
+    if name in CHANGES:
+        model, (change, why) = model_of(), CHANGES[name]
+        change(model)
+        return model, DIST, CPU, why
+    if name in FIELDS:
+        obs_space, fields, why = FIELDS[name]
+        return model_of(obs_space, **fields), DIST, CPU, why
+    if name == 'a subclass':
+        return Mine(validate(VACConfig, {'hidden_sizes': [8]}), OBS, TWO_ACTIONS), DIST, CPU, VARIANTS + 'Mine'
+    if name == 'a distribution of a subclass':
+        return model_of(), Choice(2), CPU, 'the native executor does not know the action distribution Choice'
+    model = model_of(action_space=Box(-np.ones(2), np.ones(2)))
+    model.policy_head = nn.Linear(8, 4)
+    return model, Gaussian(2), CPU, REPLACED
+
+
+MORE = ('a subclass', 'a distribution of a subclass', 'a gaussian whose head is one layer')
+
+
+@pytest.mark.parametrize('name', [*CHANGES, *FIELDS, *MORE])
+def test_model_that_may_compute_something_else_runs_eagerly_and_the_log_says_why(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, dist, device, why = refused_model(name)
+    with caplog.at_level('INFO'):
+        assert choose_executor(model, dist, device, AUTO).name == 'eager'
+    (record,) = caplog.records
+    assert record.getMessage().startswith('updates and acting run eagerly: ') and why in record.getMessage()
+    with pytest.raises(UserError, match="executor is 'native' but .*; use 'auto', 'eager' or 'graph'") as error:
+        choose_executor(model, dist, device, NATIVE)
+    assert why in str(error.value)
+
+
+@pytest.mark.slow
+def test_unmodified_models_run_natively(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level('INFO'):
+        for i, (dist, stage) in enumerate(itertools.product(DISTS, INPUTS)):
+            arch = list(OWN_CRITIC)[(i + i // 6) % 6]
+            problem = Problem(Case('PPO', dist, arch, (4,) * 8, input=stage, masked=dist in NVEC), n_step=1)
+            assert choose_executor(problem.model, problem.dist, CPU, (AUTO, NATIVE)[i % 2]).name == 'native'
+    found = {record.getMessage().split('(')[0] for record in caplog.records}
+    assert found == {"zoo's own updates and acting run in C "}
+
+
+def test_hook_on_all_modules_and_another_device_run_eagerly() -> None:
+    handle = nn.modules.module.register_module_forward_hook(lambda *args: None)
+    try:
+        assert choose_executor(model_of(), DIST, CPU, AUTO).name == 'eager'
+    finally:
+        handle.remove()
+    meta = torch.device('meta')
+    with pytest.raises(UserError, match="'native' but the native executor runs on a CPU and the policy is on meta"):
+        choose_executor(model_of().to(meta), DIST, meta, NATIVE)
+
+
+# --- parts of updates that C knows
+
+
+def surrogate(spec: Any) -> Any:
+    return make_part(SURROGATE_REGISTRY, spec)
+
+
+def value_loss(spec: Any) -> Any:
+    return make_part(VALUE_LOSS_REGISTRY, spec)
+
+
+def test_parts_that_c_has_are_known_and_kinds_that_no_step_has_are_nothing_to_it() -> None:
+    for name, loss in zip(
+        ('clip', 'asymmetric_clip', 'none', 'spo'), ('mse', 'clip', 'error_clip', 'huber'), strict=True
+    ):
+        known = [Named('optimizer', 'adam'), Named('proximal policy', 'behaviour'), Named('draw', 'prioritized')]
+        parts = [surrogate(name), value_loss(loss), KL, *known, Named('estimator', 'n_step')]
+        assert unknown_parts(parts) == ''
+
+
+@pytest.mark.parametrize(
+    ('part', 'said'),
+    [
+        (surrogate('dpo'), "the surrogate 'dpo'"),
+        (value_loss('two_hot'), "the value loss 'two_hot'"),
+        (value_loss({'type': 'huber', 'range': 3.0}), "the option 'range' of the value loss 'huber'"),
+        (make_part(PENALTY_REGISTRY, 'reverse_kl'), "the penalty 'reverse_kl'"),
+        (Named('optimizer', 'muon'), "the optimizer 'muon'"),
+        (Named('proximal policy', 'ewma'), "the proximal policy 'ewma'"),
+        (Named('option', 'policy.learn.accumulate'), 'policy.learn.accumulate'),
+        (Part('surrogate', 'clip', pytest.approx), f"the surrogate 'clip' of {pytest.approx.__module__}"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else '',
+)
+def test_first_part_that_c_does_not_have_is_named(part: Any, said: str) -> None:
+    assert unknown_parts([surrogate('clip'), part]) == f'the native executor does not know {said}'
+
+
+def test_two_penalties_are_more_than_c_takes() -> None:
+    assert unknown_parts([KL, KL]) == 'the native executor takes one penalty, not 2'
+
+
+def test_each_step_asks_only_for_the_parts_that_it_reads() -> None:
+    numbers = PolicyNumbers(value_loss=value_loss('two_hot'))
+    assert knows_parts(Kind.POLICY, numbers) and not knows_parts(Kind.PPO, numbers)
+    assert not knows_parts(Kind.VALUE, ValueNumbers(value_loss=value_loss('two_hot')))
+    assert knows_parts(Kind.AUX, AuxNumbers())
+    assert not knows_parts(Kind.PPO, PolicyNumbers(proximal='ewma'))
+    assert not knows_parts(Kind.AUX, AuxNumbers(precision='bf16'))
+
+
+def test_bounds_ranges_and_weights_of_a_step_are_those_of_the_options_or_the_clip_ratio() -> None:
+    asymmetric = surrogate({'type': 'asymmetric_clip', 'high': 0.4})
+    found = step_spec(Kind.PPO, True, PolicyNumbers(0.1, surrogate=asymmetric, value_loss=value_loss('clip')))
+    assert found[:2] == (Kind.PPO, True)
+    assert (found.surrogate, found.clip_low, found.clip_high) == (Surrogate.CLIP, 0.1, 0.4)
+    assert (found.value_loss, found.value_range) == (ValueLoss.CLIPPED_VALUE, 0.1)
+    for name, option, limit in (('clip', 'range', 0.7), ('error_clip', 'range', 4.0), ('huber', 'delta', 2.0)):
+        numbers = ValueNumbers(0.1, value_loss=value_loss({'type': name, option: limit}))
+        assert step_spec(Kind.VALUE, False, numbers).value_range == limit
+    assert step_spec(Kind.VALUE, False, numbers).value_loss == ValueLoss.HUBER
+    penalised = PolicyNumbers(entropy_weight=0.02, surrogate=surrogate('spo'), penalties=(KL,), penalty_weights=(0.3,))
+    found = step_spec(Kind.POLICY, False, penalised)
+    assert (found.surrogate, found.kl_penalty, found.entropy_weight) == (Surrogate.SPO, 0.3, 0.02)
+    assert step_spec(Kind.POLICY, False, PolicyNumbers()).kl_penalty is None
+    assert step_spec(Kind.AUX, False, AuxNumbers(2.5, None)).bc_weight == 2.5
+
+
+# --- the library
+
+
+def truncated(folder: Path) -> None:
+    """Opened, it ends the process with a bus error."""
+    whole = next(Path(bindings.__file__).parent.glob('_native*.so'))
+    (folder / '_native.so').write_bytes(whole.read_bytes()[:20_000])
+
+
+def foreign(folder: Path) -> None:
+    try:
+        build.build(folder, ('-UZOO_SOURCE', '-DZOO_SOURCE=5u'))
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    ('prepare', 'words'),
+    [
+        (lambda folder: None, 'is not built'),
+        (lambda folder: (folder / '_native.so').write_bytes(b'no library'), 'cannot be opened'),
+        (truncated, 'is incomplete (_native.so)'),
+        pytest.param(foreign, 'was compiled from other sources (_native.so)', marks=pytest.mark.long),
+    ],
+    ids=['missing', 'broken', 'truncated', 'foreign'],
+)
+def test_library_that_cannot_serve_is_one_sentence_of_the_log(
+    prepare: Callable[[Path], object], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    prepare(tmp_path)
+    monkeypatch.setattr(zoo.backend.native.executor, 'load', lambda: bindings.load(tmp_path))
+    with caplog.at_level('INFO'):
+        policy = make_policy(OBS, TWO_ACTIONS)
+    assert policy.executor_name.startswith('eager')
+    (record,) = [each for each in caplog.records if 'C' in each.getMessage() or 'eager' in each.getMessage()]
+    message = record.getMessage()
+    assert record.levelname == 'WARNING' and '\n' not in message
+    assert message.startswith('nothing runs in C, which would be several times as fast: ')
+    assert f'the native executor {words}' in message and "run 'python -m zoo.backend.native.build'" in message
+    with pytest.raises(UserError, match="policy.learn.executor is 'native' but the native executor ") as error:
+        make_policy(OBS, TWO_ACTIONS, learn=dict(executor='native'))
+    assert words in str(error.value)
+
+
+def test_copy_where_there_is_no_library_takes_another_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy(OBS, TWO_ACTIONS, learn=dict(executor='native'))
+    monkeypatch.setattr(zoo.backend.native.executor, 'load', lambda: bindings.load(tmp_path))
+    assert copy.deepcopy(policy).executor_name == 'eager'
+
+
+def test_policy_that_only_evaluates_needs_no_executor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(zoo.backend.native.executor, 'load', lambda: bindings.load(tmp_path))
+    monkeypatch.setenv('CXX', 'no-such-compiler')
+    for learn in (dict(executor='native'), dict(executor='graph'), dict(compile='on')):
+        policy = make_policy(OBS, TWO_ACTIONS, learn=learn, enable_field=['eval'])
+        assert policy.act(np.zeros(3, np.float32)) in (0, 1)
+    assert not caplog.records
+
+
+def test_unknown_level_is_a_sentence_that_names_the_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('ZOO_NATIVE_LEVEL', 'bogus')
+    with pytest.raises(UserError, match="ZOO_NATIVE_LEVEL is 'bogus'; use base, v3 or v4"):
+        bindings.load.__wrapped__()
+
+
+# --- when it is worth compiling
 
 
 @pytest.mark.parametrize('name, n_step', [('cartpole_ppo', 3906), ('cartpole_ppo_offpolicy', 3880)])
@@ -40,83 +334,64 @@ def test_estimate_of_gradient_steps_is_what_the_run_takes(name: str, n_step: int
     assert policy._steps_per_env_step() * cfg.max_env_step == pytest.approx(n_step, rel=0.02)
 
 
+PASSES = dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, batch_size=32)
+
+
 @pytest.mark.parametrize(
-    'policy, arch, learn, want',
+    'policy, model, learn, want',
     [
-        ('ppo', None, dict(epoch_per_collect=10, batch_size=64), 10 / 64),
-        ('ppg', 'dual', dict(batch_size=32, aux_batch_size=128), 2 / 32 + 6 / 128),
-        (
-            'ppg',
-            'shared',
-            dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, batch_size=32),
-            2 / 32 + 6 / 1024,
-        ),
+        ('ppo', {}, dict(epoch_per_collect=10, batch_size=64), 10 / 64),
+        ('ppg', dict(arch='dual'), dict(batch_size=32, aux_batch_size=128), 2 / 32 + 6 / 128),
+        ('ppg', dict(arch='shared'), PASSES, 2 / 32 + 6 / 1024),
     ],
 )
-def test_gradient_steps_of_a_run_follow_from_its_config(policy: str, arch: str | None, learn: Any, want: float) -> None:
+def test_gradient_steps_of_a_run_follow_from_its_config(policy: str, model: Any, learn: Any, want: float) -> None:
     """E.g. PPO with 10 epochs of minibatches of 64 takes 10 / 64 steps per env step."""
-    model = {} if arch is None else dict(arch=arch)
     found: Any = make_policy(OBS, TWO_ACTIONS, type=policy, learn=learn, model=model)
     assert found._steps_per_env_step() == pytest.approx(want)
 
 
+LINEAR, CONVOLUTION = nn.Linear(1, 1), nn.Sequential(nn.Conv2d(1, 1, 1))
+
+
 @pytest.mark.parametrize(
-    'wish, cxx, name',
+    'wish, model, cxx, name, is_env_compiled',
     [
-        (Wish('auto', 'auto', WORTH_STEPS), 'true', 'graph'),
-        (Wish('auto', 'auto', WORTH_STEPS - 1), 'true', 'eager'),
-        (Wish('auto', 'auto', None), 'true', 'eager'),
-        (Wish('auto', 'auto', 1e9), 'no-such-compiler', 'eager'),
-        (Wish('auto', 'off', 1e9), 'true', 'eager'),
-        (Wish('auto', 'on', 1.0), 'true', 'graph'),
-        (Wish('graph', 'auto', 1.0), 'true', 'graph'),
-        (Wish('eager', 'auto', 1e9), 'true', 'eager'),
+        (Wish('auto', 'auto', WORTH_STEPS), LINEAR, 'true', 'graph', True),
+        (Wish('auto', 'auto', WORTH_STEPS - 1), LINEAR, 'true', 'eager', False),
+        (Wish('auto', 'auto', None), LINEAR, 'true', 'eager', False),
+        (Wish('auto', 'auto', 1e9), LINEAR, 'no-such-compiler', 'eager', False),
+        (Wish('auto', 'off', 1e9), LINEAR, 'true', 'eager', False),
+        (Wish('auto', 'on', 1.0), LINEAR, 'true', 'graph', True),
+        (Wish('graph', 'auto', 1.0), LINEAR, 'true', 'graph', False),
+        (Wish('eager', 'auto', 1e9), LINEAR, 'true', 'eager', True),
+        (Wish('auto', 'auto', 1e9), CONVOLUTION, 'true', 'eager', True),
+        (Wish('graph', 'auto', 1e9), CONVOLUTION, 'true', 'graph', True),
+        (Wish('eager', 'auto', 1e9), model_of(), 'true', 'eager', True),  # not native
     ],
 )
-def test_long_runs_of_a_model_that_native_does_not_serve_are_compiled(
-    wish: Wish, cxx: str, name: str, monkeypatch: pytest.MonkeyPatch
+def test_long_runs_of_a_model_that_native_does_not_serve_are_compiled_and_steps_of_tensor_envs(
+    wish: Wish, model: Any, cxx: str, name: str, is_env_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv('CXX', cxx)
-    assert choose_executor(nn.Linear(1, 1), DIST, CPU, wish).name == name
+    assert choose_executor(model, Categorical(2), CPU, wish).name == name
+    assert (env_compiler(wish, CPU) is not None) == is_env_compiled
+
+
+NO_COMPILER = 'but there is no C\\+\\+ compiler'
 
 
 @pytest.mark.parametrize(
-    'wish, compiles',
+    'wish, words',
     [
-        (Wish('auto', 'auto', WORTH_STEPS), True),
-        (Wish('auto', 'auto', WORTH_STEPS - 1), False),
-        (Wish('auto', 'on', 1.0), True),
-        (Wish('auto', 'off', 1e9), False),
+        (Wish('graph', 'auto', 1e9), f"policy.learn.executor is 'graph' {NO_COMPILER}"),
+        (Wish('auto', 'on', 1e9), f"policy.learn.compile is 'on' {NO_COMPILER}"),
+        (Wish('graph', 'off', None), "executor is 'graph' but policy.learn.compile is 'off'; leave one"),
     ],
 )
-def test_steps_of_tensor_envs_are_compiled_in_long_runs(
-    wish: Wish, compiles: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv('CXX', 'true')
-    assert (env_compiler(wish, CPU) is not None) == compiles
-    monkeypatch.setenv('CXX', 'no-such-compiler')
-    assert env_compiler(wish, CPU) is None
-
-
-def test_convolutions_on_a_cpu_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('CXX', 'true')
-    model = nn.Sequential(nn.Conv2d(1, 1, 1))
-    assert choose_executor(model, DIST, CPU, Wish('auto', 'auto', 1e9)).name == 'eager'
-    assert choose_executor(model, DIST, CPU, Wish('graph', 'auto', 1e9)).name == 'graph'
-
-
-@pytest.mark.parametrize(
-    'wish, key',
-    [(Wish('graph', 'auto', 1e9), "executor is 'graph'"), (Wish('auto', 'on', 1e9), "compile is 'on'")],
-)
-def test_compilation_that_is_asked_for_without_a_compiler_is_an_error(
-    wish: Wish, key: str, monkeypatch: pytest.MonkeyPatch
+def test_compilation_that_is_asked_for_and_cannot_be_is_an_error(
+    wish: Wish, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv('CXX', 'no-such-compiler')
-    with pytest.raises(UserError, match=f'policy.learn.{key} but there is no C\\+\\+ compiler'):
+    with pytest.raises(UserError, match=words):
         choose_executor(nn.Linear(1, 1), DIST, CPU, wish)
-
-
-def test_graph_without_compiling_contradicts_itself() -> None:
-    with pytest.raises(UserError, match="executor is 'graph' but policy.learn.compile is 'off'; leave one"):
-        choose_executor(nn.Linear(1, 1), DIST, CPU, Wish('graph', 'off', None))

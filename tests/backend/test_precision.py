@@ -9,14 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.backend.test_executors import Case, Problem
+from tests.backend.problems import Case, Problem
 from tests.gpu import needs_gpu
 from zoo.backend.executor import Eager, Pass
 from zoo.backend.precision import in_precision, precision_problem
 from zoo.policy.gradient_steps import PolicyNumbers
 from zoo.rl_utils import FlatAdam
-
-CPU = torch.device('cpu')
 
 
 class Net(nn.Module):
@@ -90,7 +88,7 @@ def train(problem: Problem, precision: Any, device: str = 'cpu', **options: Any)
 
 
 def test_updates_in_bfloat16_are_near_those_in_float32() -> None:
-    """The first step of a 16-16 network: its losses, and the direction of its gradient, agree within a percent or so."""
+    """The first step of a 16-16 network: its losses and the direction of its gradient agree within a percent or so."""
     problem = Problem(Case('PPO', numbers=PolicyNumbers(grad_clip=None)), n_step=1)
     problem.order = problem.order[:, : problem.case.batch_size]
     (low, low_metrics), (full, metrics) = train(problem, 'bf16'), train(problem, 'fp32')

@@ -1,10 +1,11 @@
-"""Numbered samples for tests of buffers."""
+"""Numbered samples for tests of buffers, and tables of sections and what is said of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+import yaml
 
 from zoo.buffer import MultiBuffer, MultiConfig, ReplayBuffer, ReplayConfig
 from zoo.config.section import validate
@@ -47,3 +48,16 @@ def push_numbered(buffer: Any, sizes: list[int], first: int = 0) -> None:
     for n in sizes:
         buffer.push(numbered(first, n))
         first += n
+
+
+def rows_of(table: str) -> list[tuple[dict[str, Any], list[str]]]:
+    """Sections in YAML, one a line, with the sentences that each gets below it: begun by '- ', gone on by an indent."""
+    rows: list[tuple[dict[str, Any], list[str]]] = []
+    for line in filter(None, (line.strip() for line in table.splitlines())):
+        if line.startswith('{'):
+            rows.append((yaml.safe_load(line), []))
+        elif line.startswith('- '):
+            rows[-1][1].append(line[2:])
+        else:
+            rows[-1][1][-1] += ' ' + line
+    return rows

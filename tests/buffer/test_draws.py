@@ -1,183 +1,245 @@
-"""Draws: uniform, without repetition, never beyond a limit."""
+"""Draws of 'replay' and 'multi': uniform, without repetition, never beyond a limit; each part by itself."""
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.buffer.samples import is_whole, numbered, push_numbered, replay
+from tests.buffer.samples import is_whole, multi, numbered, push_numbered, replay, same
 from zoo.buffer.ring import distinct
 
 
-def chi_square(counts: torch.Tensor, expected: float, share: float = 0.0) -> float:
-    """Sum of squared deviations over the variance of a count, expected * (1 - share)."""
-    return float(((counts.double() - expected) ** 2).sum() / (expected * (1 - share)))
+def assert_uniform(counts: torch.Tensor, expected: float, share: float = 0.0) -> None:
+    """Chi-square, a count having the variance expected * (1 - share): mean k, deviation sqrt(2k); 4 deviations."""
+    k = len(counts) - 1
+    found = float(((counts.double() - expected) ** 2).sum() / (expected * (1 - share))) * k / len(counts)
+    assert abs(found - k) < 4 * (2 * k) ** 0.5
 
 
-# n_choice >= 8 n: independent draws; below: a permutation
+# n_choice >= 8 n: independent draws, of which for 16 and 2 a quarter of a thousandth fails; below: a permutation
 @pytest.mark.slow
-@pytest.mark.parametrize(('n_choice', 'n'), [(64, 8), (63, 8), (16, 16), (9, 1), (64, 4)])
-def test_distinct_prefers_no_number_and_repeats_none(n_choice: int, n: int) -> None:
-    generator, n_draw = torch.Generator().manual_seed(0), 4000
+@pytest.mark.parametrize(('n_choice', 'n'), [(64, 8), (63, 8), (9, 1), (16, 2), (15, 2)])
+def test_distinct_prefers_no_number_and_no_ordered_pair_and_repeats_none(n_choice: int, n: int) -> None:
+    generator, n_draw = torch.Generator().manual_seed(0), 2000
     draws = torch.stack([distinct(n_choice, n, generator) for _ in range(n_draw)])
     assert (draws.sort(1).values.diff(dim=1) > 0).all()
-    counts = torch.bincount(draws.flatten(), minlength=n_choice)
-    share = n / n_choice
-    if share == 1:
-        assert (counts == n_draw).all()
-    else:
-        # about chi-square with n_choice - 1 degrees of freedom: mean k, deviation sqrt(2k); 4 deviations, fixed seed
-        k = n_choice - 1
-        assert abs(chi_square(counts, n_draw * share, share) * k / n_choice - k) < 4 * (2 * k) ** 0.5
+    assert_uniform(torch.bincount(draws.flatten(), minlength=n_choice), n_draw * n / n_choice, n / n_choice)
+    if n == 2:
+        pairs = torch.tensor(list(Counter(map(tuple, draws.tolist())).values()))
+        assert len(pairs) == n_choice * (n_choice - 1)
+        assert_uniform(pairs, n_draw / len(pairs))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('n_choice', [16, 15])  # 16: by independent draws, of which 1 in 4096 fails to give two
-def test_distinct_makes_every_ordered_pair_equally_likely(n_choice: int) -> None:
-    generator, n_draw = torch.Generator().manual_seed(1), 12_000
-    pairs = Counter(tuple(distinct(n_choice, 2, generator).tolist()) for _ in range(n_draw))
-    n_pair = n_choice * (n_choice - 1)
-    assert len(pairs) == n_pair and all(a != b for a, b in pairs)
-    counts = torch.tensor(list(pairs.values()))
-    k = n_pair - 1  # as above: mean k, deviation sqrt(2k)
-    assert abs(chi_square(counts, n_draw / n_pair) - k) < 4 * (2 * k) ** 0.5
-
-
-def test_distinct_is_the_permutation_where_independent_draws_do_not_suffice(monkeypatch):
+def test_distinct_is_the_permutation_where_independent_draws_do_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, 'randint', lambda high, size, generator: torch.full(size, 3))
     assert len(set(distinct(100, 5, torch.Generator().manual_seed(0)).tolist())) == 5
 
 
-def test_distinct_covers_choices_beyond_those_of_32_bits():
+def test_distinct_covers_choices_beyond_those_of_32_bits() -> None:
     # 200 numbers below 10^10: all below 2^32 has the probability 0.43^200
     rows = distinct(10**10, 200, torch.Generator().manual_seed(0))
     assert len(rows.unique()) == 200 and rows.max() > 2**32
 
 
-def test_samples_are_drawn_equally_often_whatever_their_age():
-    buffer = replay(size=48, n_sample=12, update_per_collect=2000)
+def test_samples_are_drawn_equally_often_whatever_their_age() -> None:
+    buffer = replay(size=48, n_sample=12, update_per_collect=500)
     push_numbered(buffer, [30, 30])  # 12 .. 59 are kept, and lie around the end of the ring
     ids = torch.stack([batch['id'] for batch in buffer.batches()])
-    assert ids.shape == (2000, 12) and (ids.sort(1).values.diff(dim=1) > 0).all()
+    assert ids.shape == (500, 12)
     counts = torch.bincount(ids.flatten(), minlength=60)
     assert (counts[:12] == 0).all()
-    # expected 2000 * 12 / 48 = 500; chi-square with 47 degrees of freedom: 47 +- 4 sqrt(94)
-    assert abs(chi_square(counts[12:], 500, 0.25) * 47 / 48 - 47) < 4 * 94**0.5
+    assert_uniform(counts[12:], 500 * 12 / 48, 12 / 48)
 
 
-def test_no_draw_before_there_are_enough_samples():
-    buffer = replay(size=100, n_sample=10, update_per_collect=3)
-    n_draw = []
-    for first in range(0, 16, 4):
-        push_numbered(buffer, [4], first)
-        n_draw.append(len(list(buffer.batches())))
-    assert n_draw == [0, 0, 3, 3]  # with 4, 8, 12, 16 samples
-
-
-def test_max_use_one_hands_every_sample_out_exactly_once():
-    buffer = replay(size=64, n_sample=8, update_per_collect=4, max_use=1)
-    seen: Counter[int] = Counter()
-    for first in range(0, 320, 32):
-        push_numbered(buffer, [32], first)
+@pytest.mark.parametrize(
+    ('fields', 'sizes', 'n_draw'),
+    [
+        (dict(size=100, n_sample=10, update_per_collect=3), [4, 4, 4, 4], [0, 0, 3, 3]),  # with 4, 8, 12, 16 samples
+        (dict(size=64, n_sample=8, update_per_collect=4, max_use=1), [32, 32, 32], [4, 4, 4]),  # each sample once
+        # twice; 4 and 5 are used up, 6 .. 9 are new: no 6 to draw; then 6 .. 11, written over used ones, twice
+        (dict(size=6, n_sample=6, update_per_collect=9, max_use=2), [6, 4, 2], [2, 0, 2]),
+    ],
+)
+def test_rounds_have_as_many_draws_as_limits_and_samples_allow(
+    fields: dict[str, Any], sizes: list[int], n_draw: list[int]
+) -> None:
+    buffer, found, seen = replay(**fields), [], Counter()
+    for k, n in enumerate(sizes):
+        push_numbered(buffer, [n], sum(sizes[:k]))
         batches = list(buffer.batches())
-        assert len(batches) == 4
-        for batch in batches:
-            seen.update(batch['id'].tolist())
-    assert seen == Counter(range(320))
+        found.append(len(batches))
+        seen.update(i for batch in batches for i in batch['id'].tolist())
+    assert found == n_draw and max(seen.values()) <= fields.get('max_use', 9)
 
 
-def test_max_use_is_reached_and_never_passed():
-    buffer = replay(size=20, n_sample=5, update_per_collect=1000, max_use=3)
-    push_numbered(buffer, [20])
-    batches = list(buffer.batches())
-    seen = Counter(int(i) for batch in batches for i in batch['id'])
-    assert max(seen.values()) == 3
-    # it ends when fewer than 5 samples are left: at most 4 of the 20 have uses left, 3 each, so 60 - 12 were made
-    assert sum(n < 3 for n in [seen[i] for i in range(20)]) < 5 and 48 <= sum(seen.values()) <= 60
-    assert list(buffer.batches()) == []
-
-
-def test_a_row_written_anew_may_be_used_anew():
-    buffer = replay(size=6, n_sample=6, update_per_collect=9, max_use=2)
-    push_numbered(buffer, [6])
-    assert len(list(buffer.batches())) == 2
-    push_numbered(buffer, [4], first=6)  # 4 and 5 are used up, 6 .. 9 are new: no 6 to draw
-    assert list(buffer.batches()) == []
-    push_numbered(buffer, [2], first=10)
-    assert [sorted(batch['id'].tolist()) for batch in buffer.batches()] == 2 * [[6, 7, 8, 9, 10, 11]]
-
-
-@pytest.mark.parametrize('limit', [0, 1, 3])
+@pytest.mark.parametrize('limit', [0, 3])
 def test_samples_older_than_max_staleness_are_never_drawn_and_all_others_are(limit: int) -> None:
     buffer = replay(size=64, n_sample=4, update_per_collect=60, max_staleness=limit)
-    for k in range(8):
+    for k in range(6):
         push_numbered(buffer, [4], 4 * k)
         drawn = torch.cat([batch['id'] for batch in buffer.batches()])
         # push j brought 4j .. 4j + 3; 240 draws miss one of at most 16 samples with probability < 16 * (15/16)^240
         assert drawn.unique().tolist() == list(range(4 * max(k - limit, 0), 4 * k + 4))
 
 
-def test_batches_say_how_stale_their_samples_are():
-    buffer = replay(size=64, n_sample=12)
-    push_numbered(buffer, [4, 4, 4])
-    batch = next(buffer.batches())
-    assert batch['staleness'].dtype == torch.float32
-    assert torch.equal(batch['staleness'], 2 - batch['id'].div(4, rounding_mode='floor').float())
+def test_draws_depend_on_the_seed_and_the_part_alone() -> None:
+    draw = dict(n_sample=8, update_per_collect=5)
 
-
-def test_draws_depend_on_the_seed_alone():
-    def ids(seed: int) -> list[list[int]]:
-        buffer = replay(seed, size=64, n_sample=8, update_per_collect=5)
-        push_numbered(buffer, [40])
+    def ids(seed: int) -> list[Any]:
+        one, two = replay(seed, size=64, **draw), multi(seed, size=64, policy=draw, value=draw)
+        push_numbered(one, [40])
+        push_numbered(two, [40])
         torch.rand(3)  # another user of torch's own stream
-        return [batch['id'].tolist() for batch in buffer.batches()]
+        pairs = [[pair[part]['id'].tolist() for pair in two.batches()] for part in ('policy', 'value')]
+        return [*zip([batch['id'].tolist() for batch in one.batches()], *pairs, strict=True)]
 
-    assert ids(0) == ids(0) and all(a != b for a, b in zip(ids(0), ids(1), strict=True))
+    assert ids(0) == ids(0)
+    for a, b in zip(ids(0), ids(1), strict=True):
+        assert a[1] != a[2] and all(x != y for x, y in zip(a, b, strict=True))
+
+
+def test_samples_pushed_while_batches_are_read_are_drawn_from_at_once() -> None:
+    buffer = replay(size=4, n_sample=4, update_per_collect=2)
+    push_numbered(buffer, [4])
+    batches = buffer.batches()
+    first = next(batches)
+    buffer.push(numbered(4, 4))
+    assert sorted(next(batches)['id'].tolist()) == [4, 5, 6, 7]
+    assert sorted(first['id'].tolist()) == [0, 1, 2, 3]
+
+
+class Model:
+    """A list of samples that does what a part of a buffer should: what may be drawn, and how often."""
+
+    def __init__(self, size: int, n_sample: int, update_per_collect: int, max_use: Any, max_staleness: Any) -> None:
+        self.size, self.n_sample, self.n_draw = size, n_sample, update_per_collect
+        self.max_use, self.max_staleness = max_use, max_staleness
+        self.used: Counter[int] = Counter()
+
+    def expects(self, batch: Any, born: list[int], now: int) -> bool:
+        """Checks a batch, or that there is none, against what is eligible; returns whether there is one."""
+        kept = range(len(born))[-self.size :]
+        fresh = [i for i in kept if self.max_staleness is None or now - born[i] <= self.max_staleness]
+        eligible = {i for i in fresh if self.max_use is None or self.used[i] < self.max_use}
+        assert (batch is not None) == (len(eligible) >= self.n_sample)
+        if batch is None:
+            return False
+        drawn = batch['id'].tolist()
+        assert len(set(drawn)) == self.n_sample and set(drawn) <= eligible and is_whole(batch)
+        assert batch['staleness'].tolist() == [now - born[i] for i in drawn]
+        self.used.update(drawn)
+        return True
 
 
 limits = st.none() | st.integers(1, 3)
+draws = st.fixed_dictionaries(
+    {
+        'size': st.integers(1, 12),
+        'n_sample': st.integers(1, 6),
+        'update_per_collect': st.integers(1, 4),
+        'max_use': limits,
+        'max_staleness': limits,
+    }
+).map(lambda fields: {**fields, 'n_sample': min(fields['n_sample'], fields['size'])})
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
-@given(
-    size=st.integers(1, 12),
-    n_sample=st.integers(1, 6),
-    n_draw=st.integers(1, 4),
-    max_use=limits,
-    max_staleness=limits,
-    sizes=st.lists(st.integers(0, 15), max_size=8),
-)
-def test_draws_are_those_that_a_list_of_samples_allows(size, n_sample, n_draw, max_use, max_staleness, sizes):
-    n_sample = min(n_sample, size)
-    buffer = replay(
-        size=size, n_sample=n_sample, update_per_collect=n_draw, max_use=max_use, max_staleness=max_staleness
-    )
-    kept: list[int] = []
-    born: dict[int, int] = {}
-    used: Counter[int] = Counter()
+@settings(deadline=None, max_examples=30)
+@given(policy=draws, value=draws, size=st.integers(1, 12), sizes=st.lists(st.integers(0, 15), max_size=8))
+def test_draws_are_those_that_a_list_of_samples_allows(
+    policy: dict[str, Any], value: dict[str, Any], size: int, sizes: list[int]
+) -> None:
+    """Of each part by itself, of its own size, whatever the common one; and of 'replay' as of one part."""
+    models = {'policy': Model(**policy), 'value': Model(**value)}
+    two, one, model = multi(size=size, policy=policy, value=value), replay(**policy), Model(**policy)
+    born: list[int] = []
     for k, n in enumerate(sizes):
-        first = len(born)
-        buffer.push(numbered(first, n))
-        born |= dict.fromkeys(range(first, first + n), k)
-        kept = list(born)[-size:]
-        rounds = buffer.batches()
-        for _ in range(n_draw):
-            eligible = {
-                i
-                for i in kept
-                if (max_use is None or used[i] < max_use) and (max_staleness is None or k - born[i] <= max_staleness)
-            }
-            batch = next(rounds, None)
-            assert (batch is not None) == (len(eligible) >= n_sample)
-            if batch is None:
+        push_numbered(two, [n], len(born))
+        push_numbered(one, [n], len(born))
+        born += [k] * n
+        rounds, pairs = one.batches(), list(two.batches())
+        for _ in range(model.n_draw):
+            if not model.expects(next(rounds, None), born, k):
                 break
-            drawn = batch['id'].tolist()
-            assert len(set(drawn)) == n_sample and set(drawn) <= eligible and is_whole(batch)
-            assert batch['staleness'].tolist() == [k - born[i] for i in drawn]
-            used.update(drawn)
         assert next(rounds, None) is None
+        for part, each in models.items():
+            batches = [pair[part] for pair in pairs if part in pair]
+            assert [part in pair for pair in pairs] == sorted((part in pair for pair in pairs), reverse=True)
+            for batch in batches:
+                assert each.expects(batch, born, k)
+            assert len(batches) == each.n_draw or not each.expects(None, born, k)
+
+
+# --- two parts
+
+
+def test_multi_buffer_pairs_its_draws_and_goes_on_with_the_part_that_has_more() -> None:
+    policy, value = dict(n_sample=4, update_per_collect=2, max_staleness=0), dict(n_sample=6, update_per_collect=5)
+    buffer = multi(size=32, policy=policy, value=value)
+    push_numbered(buffer, [16, 16])
+    assert [list(batch) for batch in buffer.batches()] == 2 * [['policy', 'value']] + 3 * [['value']]
+
+
+def test_multi_buffer_part_draws_as_if_it_were_alone() -> None:
+    # what the policy draws changes neither which samples the value function may see nor which it is given
+    value = dict(n_sample=4, update_per_collect=3, max_use=2)
+    ids = []
+    for policy in (dict(n_sample=1), dict(n_sample=16, update_per_collect=9, max_use=1)):
+        buffer = multi(5, size=24, policy=policy, value=value)
+        ids.append([])
+        for k in range(4):
+            push_numbered(buffer, [10], 10 * k)
+            ids[-1] += [pair['value']['id'].tolist() for pair in buffer.batches() if 'value' in pair]
+    assert ids[0] == ids[1] and len(ids[0]) >= 8
+
+
+DRAW: dict[str, Any] = dict(n_sample=4, update_per_collect=20)
+SIZES: dict[str, Any] = dict(policy={**DRAW, 'size': 8}, value=DRAW)
+
+
+def drawn(buffer: Any) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {'policy': set(), 'value': set()}
+    for pair in buffer.batches():
+        for part, batch in pair.items():
+            found[part] |= set(batch['id'].tolist())
+    return found
+
+
+@pytest.mark.parametrize(
+    ('size', 'parts', 'n_push', 'n_newest'),
+    [
+        (16, SIZES, 4, (8, 16)),  # 4 of 4 fill the ring of 16, the others write over its start
+        (16, SIZES, 6, (8, 16)),
+        (8, dict(policy=DRAW, value={**DRAW, 'size': 12}), 5, (8, 12)),
+    ],
+)
+def test_multi_buffer_draws_each_part_from_all_the_newest_samples_of_its_own_size(
+    size: int, parts: dict[str, Any], n_push: int, n_newest: tuple[int, int]
+) -> None:
+    buffer = multi(size=size, **parts)
+    push_numbered(buffer, [4] * n_push)
+    newest = range(4 * n_push)
+    # 20 draws of 4: a given one of 16 samples is missed by all with probability (3/4)^20 = 0.3%; the seed is fixed
+    assert drawn(buffer) == {'policy': set(newest[-n_newest[0] :]), 'value': set(newest[-n_newest[1] :])}
+
+
+def test_multi_buffer_part_of_the_common_size_draws_as_without_sizes() -> None:
+    own = multi(size=16, policy=dict(n_sample=4, size=16), value=dict(n_sample=4))
+    common = multi(size=16, policy=dict(n_sample=4), value=dict(n_sample=4))
+    for buffer in (own, common):
+        push_numbered(buffer, [6] * 4)
+    assert same(next(own.batches())['policy'], next(common.batches())['policy'])
+
+
+@pytest.mark.parametrize('size', [16, 24, 12])
+def test_multi_buffer_keeps_sizes_apart_through_a_resume_also_with_another_common_size(size: int) -> None:
+    first, second = multi(size=16, **SIZES), multi(size=size, **SIZES)
+    push_numbered(first, [4] * 7)
+    second.load_state_dict(first.state_dict())
+    push_numbered(second, [4], first=28)
+    assert drawn(second) == {'policy': set(range(24, 32)), 'value': set(range(32 - min(size, 20), 32))}

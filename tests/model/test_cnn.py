@@ -17,7 +17,7 @@ from zoo.model import make_encoder, make_input
 from zoo.model.cnn import CNN, ImpalaCNN, NatureCNN
 from zoo.model.images import Pixels, convolve, has_bf16, image_shape
 
-LEADS = [(), (5,), (3, 4), (0,)]
+LEADS = [(), (3, 4), (0,)]
 CNNS = {'nature': NatureCNN, 'impala': ImpalaCNN}
 
 
@@ -74,41 +74,23 @@ def test_pixels_are_the_same_with_channels_first(shape, lead, dtype):
 
 
 @pytest.mark.parametrize('name', CNNS)
-def test_bytes_and_scaled_floats_give_the_same_features(name):
-    network, obs = cnn(images(40, 37, 4), name), pixels(5, 40, 37, 4)
-    scaled = Pixels(images(40, 37, 4, dtype='float32'))(obs / 255)
-    torch.testing.assert_close(network(Pixels(images(40, 37, 4))(obs)), network(scaled))
-
-
-@pytest.mark.parametrize('name', CNNS)
-def test_both_layouts_of_an_image_give_the_same_features(name):
-    obs = pixels(5, 40, 37, 4)
-    last, first = cnn(images(40, 37, 4), name), cnn(images(4, 40, 37), name)
+def test_features_of_bytes_are_those_of_scaled_floats_and_of_channels_first_row_by_row(name: str) -> None:
+    last, first, obs = cnn(images(40, 37, 4), name), cnn(images(4, 40, 37), name), pixels(3, 2, 40, 37, 4)
     assert all(torch.equal(x, first.state_dict()[key]) for key, x in last.state_dict().items())
-    torch.testing.assert_close(
-        last(Pixels(images(40, 37, 4))(obs)), first(Pixels(images(4, 40, 37))(obs.permute(0, 3, 1, 2).contiguous()))
-    )
-
-
-@pytest.mark.parametrize('name', CNNS)
-@pytest.mark.parametrize('shape', [(36, 40, 3), (2, 37, 45)])
-def test_leading_dimensions_are_kept_and_rows_independent(name, shape):
-    network, to_float, obs = cnn(images(*shape), name), Pixels(images(*shape)), pixels(3, 2, *shape)
-    whole = network(to_float(obs))
-    assert whole.shape == (3, 2, network.n_feature)
-    for t in range(3):
-        torch.testing.assert_close(network(to_float(obs[t])), whole[t])
-        torch.testing.assert_close(network(to_float(obs[t, 1])), whole[t, 1])
-    torch.testing.assert_close(network(to_float(obs[:, 1])), whole[:, 1])  # a view whose rows are not adjacent
-    assert network(to_float(obs[:0])).shape == (0, 2, network.n_feature)
+    to_float, scaled = Pixels(images(40, 37, 4)), Pixels(images(40, 37, 4, dtype='float32'))(obs / 255)
+    whole = last(to_float(obs))
+    assert whole.shape == (3, 2, last.n_feature) and last(to_float(obs[:0])).shape == (0, 2, last.n_feature)
+    torch.testing.assert_close(whole, last(scaled))
+    torch.testing.assert_close(whole, first(Pixels(images(4, 40, 37))(obs.movedim(-1, -3).contiguous())))
+    torch.testing.assert_close(last(to_float(obs[2, 1])), whole[2, 1])
+    torch.testing.assert_close(last(to_float(obs[:, 1])), whole[:, 1])  # a view whose rows are not adjacent
 
 
 CONVOLUTIONS = [  # height, width, channels, kernel, stride, padding
     (84, 84, 4, 8, 4, 0),
     (20, 20, 32, 4, 2, 0),
     (9, 9, 64, 3, 1, 0),
-    (64, 64, 3, 3, 1, 1),
-    (85, 86, 3, 8, 4, 0),
+    (16, 16, 3, 3, 1, 1),
     (41, 37, 1, 8, 4, 0),
     (21, 23, 5, 4, 2, 0),
     (8, 8, 4, 8, 4, 0),
@@ -116,8 +98,7 @@ CONVOLUTIONS = [  # height, width, channels, kernel, stride, padding
 ]
 
 
-@pytest.mark.parametrize('channels_last', [False, True])
-@pytest.mark.parametrize('as_bytes', [False, True])
+@pytest.mark.parametrize('as_bytes, channels_last', [(True, False), (True, True), (False, False), (False, True)])
 @pytest.mark.parametrize('height, width, n_channel, kernel, stride, padding', CONVOLUTIONS)
 def test_convolution_and_its_gradients_are_those_of_conv2d(
     height, width, n_channel, kernel, stride, padding, as_bytes, channels_last, monkeypatch
@@ -256,13 +237,6 @@ def test_images_too_small_are_refused_with_both_sizes(shape, name, words):
     with pytest.raises(UserError) as error:
         cnn(images(*shape), name)
     assert all(word in str(error.value) for word in words), str(error.value)
-
-
-@pytest.mark.parametrize('name', CNNS)
-def test_gradients_reach_every_parameter(name):
-    network = cnn(images(40, 40, 3), name)
-    network(Pixels(images(40, 40, 3))(pixels(4, 40, 40, 3))).square().sum().backward()
-    assert all(p.grad is not None and p.grad.any() for p in network.parameters())
 
 
 # ---- windows, scaling, sizes of one's own, pooling

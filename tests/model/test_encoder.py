@@ -1,12 +1,15 @@
-"""Which encoder observations get, and what is said where the one asked for does not fit."""
+"""The encoder that observations get, what 'multi' and 'simba' compute, and encoders that are refused."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from pydantic import Field
 from torch import nn
+from torch.nn import functional as F
 
 from zoo.config.section import ConfigError, Section, validate
 from zoo.core.errors import UserError
@@ -15,8 +18,8 @@ from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, emp
 from zoo.model import VAC, VACConfig, make_encoder, make_input
 from zoo.model.cnn import ImpalaCNN, NatureCNN
 from zoo.model.layers import MLP, Flat
+from zoo.model.multi import MultiEncoder
 from zoo.model.simba import Simba
-from zoo.rl_utils.normalizer import RunningMeanStd
 
 
 def box(*shape: int, dtype: str = 'float32') -> Box:
@@ -30,12 +33,9 @@ def box(*shape: int, dtype: str = 'float32') -> Box:
         (box(5), 'auto', MLP, 7),
         (box(5), 'mlp', MLP, 7),
         (Discrete(3), 'auto', MLP, 7),
-        (Discrete(3), 'mlp', MLP, 7),
         (box(84, 84, 4), 'auto', NatureCNN, 512),
-        (box(4, 84, 84), 'auto', NatureCNN, 512),
         (box(80, 210, 3), 'auto', NatureCNN, 512),
         (box(79, 210, 3), 'auto', ImpalaCNN, 256),
-        (box(64, 64, 3), 'auto', ImpalaCNN, 256),
         (box(3, 64, 64), 'auto', ImpalaCNN, 256),
         (box(64, 64, 3), 'nature', NatureCNN, 512),
         (box(84, 84, 4), 'impala', ImpalaCNN, 256),
@@ -56,83 +56,55 @@ def box(*shape: int, dtype: str = 'float32') -> Box:
         (box(7, 9, 3), 'flat', Flat, 189),
     ],
 )
-@pytest.mark.parametrize('lead', [(), (2,), (2, 3)])
-def test_encoder_follows_the_observations_or_the_name(space, encoder, kind, n_feature, lead):
+def test_encoder_follows_the_observations_or_the_name(space: Any, encoder: str, kind: type, n_feature: int) -> None:
     network, n = make_encoder(space, encoder, hidden_sizes=[9, 7])
     assert type(network) is kind and n == network.n_feature == n_feature
-    obs = empty_obs(space, lead)
-    assert network(make_input(space)(obs)).shape == (*lead, n_feature)
+    assert network(make_input(space)(empty_obs(space, (1, 2)))).shape == (1, 2, n_feature)
 
 
-@pytest.mark.parametrize('space, obs_norm, kind', [(box(5), False, nn.Identity), (box(5), True, RunningMeanStd)])
-def test_vectors_go_in_as_they_are_or_normalised(space, obs_norm, kind):
-    assert type(make_input(space, obs_norm)) is kind
+PATH = 'policy.model.encoder'
+TWO = Dict({'a': box(4), 'b': Discrete(3)})
+
+
+def of_entries(join: Any = 'mlp', **encoders: Any) -> dict[str, Any]:
+    return {'type': 'multi', 'encoders': encoders, 'join': join}
 
 
 @pytest.mark.parametrize(
     'space, encoder, words',
     [
-        (
-            box(4),
-            'nature',
-            ["encoder is 'nature', which takes images, but", 'vectors of 4 numbers', "of 'auto'", "'mlp'"],
-        ),
-        (
-            Discrete(6),
-            'impala',
-            ["policy.model.encoder is 'impala'", 'single indices below 6', "one of 'auto'", "'mlp'"],
-        ),
+        (box(4), 'nature', ["is 'nature', which takes images, but", 'vectors of 4 numbers', "of 'auto'", "'mlp'"]),
+        (Discrete(6), 'impala', [f"{PATH} is 'impala'", 'single indices below 6', "one of 'auto'", "'mlp'"]),
         (
             box(64, 64, 3),
             'simba',
-            ["is 'simba', which takes vectors", 'images of shape (64, 64, 3)', "'auto'", "'nature'"],
+            ["'simba', which takes vectors", 'images of shape (64, 64, 3)', "'auto'", "'nature'"],
         ),
-        (
-            box(4),
-            'multi',
-            ["encoder is 'multi', which takes a Dict, but", 'vectors of 4 numbers', "of 'auto'", "'mlp'"],
-        ),
+        (box(4), 'multi', ["is 'multi', which takes a Dict, but", 'vectors of 4 numbers', "of 'auto'", "'mlp'"]),
         (box(2, 3), 'cnn', ['observations are arrays of numbers of shape (2, 3)']),
         (box(), 'cnn', ['observations are single numbers']),
         (MultiBinary((3,)), 'cnn', ['observations are vectors of 3 bits']),
         (MultiDiscrete((2, 3), (0, 0), (2,)), 'cnn', ['observations are vectors of 2 indices']),
-        (
-            box(4),
-            {'type': 'multi', 'encoders': {'a': 'mlp'}},
-            ["names 'a' but the observations are vectors", 'no entries'],
-        ),
-        (
-            Dict({'a': box(4)}),
-            {'type': 'multi', 'join': 'nature'},
-            ["join is 'nature'", 'the joined features are vectors of 4'],
-        ),
-        (
-            Dict({'a': box(4), 'b': Discrete(3)}),
-            'nature',
-            ["policy.model.encoder is 'nature'", "'a': vectors of 4 numbers", "use 'auto'"],
-        ),
-        (
-            Dict({'a': box(4), 'b': Discrete(3)}),
-            {'type': 'multi', 'encoders': {'c': 'mlp'}},
-            ["policy.model.encoder.encoders names 'c'", "'a', 'b'"],
-        ),
-        (
-            Dict({'a': box(4), 'b': Discrete(3)}),
-            {'type': 'multi', 'encoders': {'a': 'impala'}},
-            ["policy.model.encoder.encoders.a is 'impala'", "the entry 'a' has vectors of 4 numbers"],
-        ),
+        (box(4), of_entries(a='mlp'), ["names 'a' but the observations are vectors", 'no entries']),
+        (Dict({'a': box(4)}), of_entries('nature'), ["join is 'nature'", 'the joined features are vectors of 4']),
+        (TWO, 'nature', [f"{PATH} is 'nature'", "'a': vectors of 4 numbers", "use 'auto'"]),
+        (TWO, of_entries(c='mlp'), [f"{PATH}.encoders names 'c'", "'a', 'b'"]),
+        (TWO, of_entries(a='impala'), [f"{PATH}.encoders.a is 'impala'", "the entry 'a' has vectors of 4 numbers"]),
+        (TWO, of_entries(b='nature'), [f"{PATH}.encoders.b is 'nature', which takes images, but the entry 'b' has"]),
     ],
 )
-def test_encoder_for_other_observations_is_refused(space, encoder, words):
+def test_encoder_for_other_observations_is_refused(space: Any, encoder: Any, words: list[str]) -> None:
     with pytest.raises(UserError) as error:
         make_encoder(space, encoder)
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-@pytest.mark.parametrize('dtype', ['uint8', 'float32'])
-def test_obs_norm_of_images_is_refused(dtype):
-    with pytest.raises(UserError, match=r'images of shape \(3, 64, 64\).*set policy.model.obs_norm=false'):
-        make_input(box(3, 64, 64, dtype=dtype), obs_norm=True)
+@pytest.mark.parametrize('space', [box(3, 64, 64, dtype='uint8'), box(3, 64, 64), box(2, 8, 9, 3)])
+def test_obs_norm_of_images_is_refused(space: Any) -> None:
+    with pytest.raises(
+        UserError, match=r'but the observations are images of shape \(.*set policy.model.obs_norm=false'
+    ):
+        make_input(space, obs_norm=True)
 
 
 def test_unknown_activation_is_refused():
@@ -193,3 +165,126 @@ def test_an_encoder_without_a_section_is_named_with_its_place(mine, monkeypatch)
     monkeypatch.setattr(Mine, 'config', None)
     with pytest.raises(ConfigError, match="encoder 'mine' of my_encoder:7 has no class attribute `config`"):
         make_encoder(box(5), 'mine')
+
+
+# --- 'multi'
+
+IMAGE = Box(np.zeros((8, 9, 3)), np.full((8, 9, 3), 255.0), 'uint8')
+VECTOR = Box(-np.ones(4), np.ones(4))
+SPACE = Dict({'image': IMAGE, 'vector': VECTOR, 'index': Discrete(5)})
+
+
+def multi(encoder: Any = 'auto', space: Dict = SPACE, **fields: Any) -> MultiEncoder:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make_encoder(space, encoder, **fields)[0]
+
+
+def observe(*lead: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        'image': torch.randint(256, (*lead, 8, 9, 3), dtype=torch.uint8, generator=generator),
+        'vector': torch.randn(*lead, 4, generator=generator),
+        'index': torch.randint(5, lead, generator=generator),
+    }
+
+
+def kinds(encoder: MultiEncoder) -> list[type]:
+    return [type(part) for part in encoder.parts.values()]
+
+
+def test_default_is_a_cnn_for_images_and_one_mlp_over_everything_together() -> None:
+    encoder = multi(hidden_sizes=[7, 6])
+    assert kinds(encoder) == [ImpalaCNN, Flat, Flat] and type(encoder.join) is MLP
+    assert [layer.weight.shape for layer in encoder.join.layers] == [(7, 256 + 4 + 5), (6, 7)]
+    assert encoder.n_feature == 6 and encoder.value_gain == 1.0
+    large = Dict({'image': Box(np.zeros((84, 84, 4)), np.full((84, 84, 4), 255.0), 'uint8'), 'x': VECTOR})
+    assert kinds(multi(space=large)) == [NatureCNN, Flat]
+
+
+@pytest.mark.parametrize('lead', [(), (3, 4)])
+def test_features_are_those_of_the_parts_side_by_side_and_joined(lead: tuple[int, ...]) -> None:
+    encoder, obs = multi(), observe(*lead)
+    x = make_input(SPACE)(obs)
+    cnn: Any = encoder.parts['0_image']
+    want = encoder.join(torch.cat((cnn(x['image']), obs['vector'], x['index']), -1))
+    torch.testing.assert_close(encoder(x), want)
+    assert want.shape == (*lead, 64)
+
+
+def test_vectors_and_indices_alone_are_treated_as_one_vector() -> None:
+    parts = {name: SPACE.spaces[name] for name in ('vector', 'index')}
+    encoder, obs = multi(space=Dict(parts)), observe(6)
+    flat = multi(space=Box(np.zeros(9), np.ones(9)))  # type: ignore[arg-type]
+    x = make_input(Dict(parts))({name: obs[name] for name in parts})
+    torch.testing.assert_close(encoder(x), flat(torch.cat((x['vector'], x['index']), -1)))
+
+
+def test_single_entries_get_the_encoders_they_are_given_and_the_smallest_gain() -> None:
+    image = {'type': 'cnn', 'channels': [4], 'kernels': [3], 'strides': [2], 'hidden_size': 10}
+    spec = of_entries(None, image=image, vector={'type': 'mlp', 'hidden_sizes': [11]}, index='simba')
+    encoder = multi(spec)
+    assert [part.n_feature for part in encoder.parts.values()] == [10, 11, 128] and encoder.join is None
+    assert encoder.n_feature == 10 + 11 + 128
+    assert encoder(make_input(SPACE)(observe(3))).shape == (3, 149)
+    assert multi(of_entries(None)).value_gain == 0.1  # of impala
+
+
+@pytest.mark.parametrize(
+    'encoder, first, join',
+    [
+        ('mlp', ImpalaCNN, MLP),
+        ({'type': 'simba', 'hidden_size': 32}, ImpalaCNN, Simba),
+        ('impala', ImpalaCNN, MLP),
+        ({'type': 'cnn', 'channels': [4], 'kernels': [3], 'strides': [1]}, None, MLP),
+    ],
+)
+def test_an_encoder_named_for_all_stands_before_the_images_or_joins_the_vectors(
+    encoder: Any, first: type | None, join: type
+) -> None:
+    network = multi(encoder)
+    assert kinds(network)[1:] == [Flat, Flat] and type(network.join) is join
+    image: Any = network.parts['0_image']
+    assert type(image) is first if first is not None else image.convs[0].weight.shape == (4, 3, 3, 3)
+
+
+def test_fields_of_the_model_reach_the_encoders_that_do_not_set_them() -> None:
+    spec = {**of_entries(vector={'type': 'mlp', 'hidden_sizes': [3]}), 'layer_norm': True}
+    encoder = multi(spec, hidden_sizes=[9], activation='elu')
+    vector: Any = encoder.parts['1_vector']
+    assert vector.activation == encoder.join.activation == 'elu' and vector.n_feature == 3
+    assert encoder.join.n_feature == 9 and encoder.join.norms is not None and vector.norms is not None
+
+
+def test_nested_entries_have_dotted_names() -> None:
+    space = Dict({'a': Dict({'image': IMAGE, 'x': VECTOR}), 'index': Discrete(5)})
+    encoder = multi(of_entries(**{'a.x': 'mlp'}), space)
+    assert kinds(encoder) == [ImpalaCNN, MLP, Flat]
+    assert encoder(make_input(space)(empty_obs(space, (2,)))).shape == (2, 64)
+
+
+# --- 'simba'
+
+
+def test_simba_is_its_layers_written_out() -> None:
+    torch.manual_seed(0)
+    network, n = make_encoder(box(5), {'type': 'simba', 'hidden_size': 6, 'n_block': 2})
+    w, x = network.state_dict(), torch.randn(7, 5)
+    y = x @ w['embed.weight'].T + w['embed.bias']
+    for k in range(2):
+        inner = F.layer_norm(y, (6,))  # its own factors start at 1 and 0
+        inner = (inner @ w[f'blocks.{k}.first.weight'].T).clamp(min=0) @ w[f'blocks.{k}.second.weight'].T
+        y = y + inner
+    torch.testing.assert_close(network(x), F.layer_norm(y, (6,)))
+    assert n == 6
+
+
+def test_simba_starts_orthogonal_and_with_the_deviation_of_he_in_its_blocks() -> None:
+    torch.manual_seed(0)
+    network: Any = make_encoder(box(5), {'type': 'simba', 'hidden_size': 128})[0]
+    torch.testing.assert_close(torch.linalg.svdvals(network.embed.weight.detach()), torch.ones(5))
+    block = network.blocks[0]
+    # sqrt(2 / inputs) over 128 * 512 numbers, so to within 1%
+    assert abs(block.first.weight.std().item() / (2 / 128) ** 0.5 - 1) < 0.01
+    assert abs(block.second.weight.std().item() / (2 / 512) ** 0.5 - 1) < 0.01
+    assert not any(p.any() for name, p in network.named_parameters() if name.endswith('bias'))

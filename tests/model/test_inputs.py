@@ -11,8 +11,9 @@ from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Spa
 from zoo.model import make_input
 from zoo.model.inputs import module_name, update_input
 from zoo.model.layers import input_width
+from zoo.rl_utils.normalizer import RunningMeanStd
 
-LEADS = [(), (5,), (3, 4)]
+LEADS = [(), (3, 4)]
 
 
 def box(*shape: int, dtype: str = 'float32') -> Box:
@@ -58,8 +59,8 @@ def test_boxes_that_are_no_images_become_vectors(space, lead):
     assert x.shape == (*lead, input_width(space)) and torch.equal(x.flatten(), obs.flatten())
 
 
-def test_vectors_pass_unchanged():
-    assert type(make_input(box(4))) is nn.Identity
+def test_vectors_pass_unchanged_or_normalised() -> None:
+    assert type(make_input(box(4))) is nn.Identity and type(make_input(box(4), obs_norm=True)) is RunningMeanStd
 
 
 NESTED = Dict(
@@ -122,12 +123,6 @@ def test_rows_without_weight_enter_no_statistic_of_a_dict():
         kept[name] = kept[name][weight > 0]
     update_input(other, kept)
     assert all(torch.equal(x, other.state_dict()[name]) for name, x in one.state_dict().items())
-
-
-@pytest.mark.parametrize('space', [box(2, 8, 9, 3), box(8, 9, 3, dtype='uint8')])
-def test_obs_norm_of_bare_images_and_windows_is_refused(space):
-    with pytest.raises(ValueError, match='policy.model.obs_norm is true but the observations are images'):
-        make_input(space, obs_norm=True)
 
 
 def test_names_of_leaves_that_a_module_cannot_have_are_kept_apart():

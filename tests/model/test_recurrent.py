@@ -1,14 +1,11 @@
-"""Cells of memory: sequences equal single steps, states begin anew, torch's own cells as a reference, how they start."""
+"""Cells of memory: sequences equal single steps, states begin again, torch's own cells as a reference, starts."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from zoo.config.section import ConfigError, validate
-from zoo.model.config import VACConfig
 from zoo.model.images import has_bf16
 from zoo.model.recurrent import CELLS, GRU, LSTM, MAX_LANES, PIECE, Cell, Core, Lanes, MinGRU, Resets
 
@@ -47,10 +44,11 @@ def resets(chance: float, n_row: int, n_column: int) -> Tensor:
 
 
 @cells
-@pytest.mark.parametrize('n_layer', [1, 2])
-@pytest.mark.parametrize('chance', [0.0, 0.1, 0.4, 1.0])
-@pytest.mark.parametrize('n_row', [1, 2, PIECE, 2 * PIECE + 3])
-def test_a_sequence_is_as_many_single_steps(cell, n_layer, chance, n_row):
+@pytest.mark.parametrize(
+    ('n_layer', 'chance', 'n_row'),
+    [(1, 1.0, 1), (2, 0.4, 2), (1, 0.0, PIECE), (2, 0.1, 2 * PIECE + 3), (1, 1.0, PIECE)],
+)
+def test_a_sequence_is_as_many_single_steps(cell: str, n_layer: int, chance: float, n_row: int) -> None:
     made, x, first = core(cell, n_layer), random(n_row, 3, N_IN), resets(chance, n_row, 3)
     state = random(3, made.n_state, seed=2)
     want, last = in_steps(made, x, state, first)
@@ -60,9 +58,8 @@ def test_a_sequence_is_as_many_single_steps(cell, n_layer, chance, n_row):
 
 
 @cells
-@pytest.mark.parametrize('n_layer', [1, 2])
-@pytest.mark.parametrize('chance', [0.0, 0.1, 0.4])
-def test_gradients_of_a_sequence_are_those_of_single_steps(cell, n_layer, chance):
+@pytest.mark.parametrize(('n_layer', 'chance'), [(1, 0.0), (2, 0.1), (1, 0.4)])
+def test_gradients_of_a_sequence_are_those_of_single_steps(cell: str, n_layer: int, chance: float) -> None:
     made, first = core(cell, n_layer), resets(chance, PIECE + 3, 3)
     x, state = random(PIECE + 3, 3, N_IN), random(3, made.n_state, seed=2)
     found = []
@@ -76,25 +73,18 @@ def test_gradients_of_a_sequence_are_those_of_single_steps(cell, n_layer, chance
 
 
 @cells
-def test_a_state_that_begins_anew_knows_nothing_of_what_was_before(cell):
+def test_a_state_that_begins_again_knows_nothing_of_what_was_before_nor_of_other_sequences(cell: str) -> None:
     made, x, first = core(cell), random(6, 2, N_IN), torch.zeros(6, 2, dtype=torch.bool)
     first[3, 0] = True
     feature, end = made(x, random(2, made.n_state, seed=2), first)
     alone, last = made(x[3:, :1], made.initial_state(1), torch.zeros(3, 1, dtype=torch.bool))
     torch.testing.assert_close(feature[3:, :1], alone, rtol=0, atol=1e-12)
     torch.testing.assert_close(end[:1], last, rtol=0, atol=1e-12)
+    alone, _ = made(x[:, 1:], random(2, made.n_state, seed=2)[1:], first[:, 1:])
+    torch.testing.assert_close(feature[:, 1:], alone, rtol=0, atol=1e-12)  # nor of the other sequences
     x[0] += 1
     changed, _ = made(x, random(2, made.n_state, seed=2), first)
     assert torch.equal(changed[3:, 0], feature[3:, 0]) and not torch.equal(changed[3:, 1], feature[3:, 1])
-
-
-@cells
-def test_no_gradient_crosses_the_beginning_of_an_episode(cell):
-    made, x = core(cell), random(6, 2, N_IN).requires_grad_()
-    first = torch.zeros(6, 2, dtype=torch.bool)
-    first[3, 0] = True
-    made(x, made.initial_state(2), first)[0][5].sum().backward()
-    assert not x.grad[:3, 0].any() and x.grad[3:, 0].all() and x.grad[:, 1].all()
 
 
 @pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 2e-6), (torch.float64, 1e-12)])
@@ -192,17 +182,15 @@ def test_the_initial_state_is_zeros_of_each_layer_and_the_type_of_the_parameters
     assert not state.any() and made(random(7, N_IN), state)[1].shape == state.shape
 
 
-@pytest.mark.parametrize(
-    'cell, n_parameter',
-    [
-        # inputs, state, biases of 4 gates of 64 over 32 inputs; of 3 gates, two biases; of 2 gates that read no state
-        ('lstm', 4 * 64 * (32 + 64 + 1)),
-        ('gru', 3 * 64 * (32 + 64 + 2)),
-        ('mingru', 2 * 64 * (32 + 1)),
-    ],
-)
-def test_parameters_are_those_of_the_gates(cell, n_parameter):
-    assert sum(p.numel() for p in Core(32, cell, 64).parameters()) == n_parameter
+# inputs, state, biases of 4 gates of 64 over 32 inputs; of 3 gates, two biases; of 2 gates that read no state
+SIZES = {'lstm': 4 * 64 * (32 + 64 + 1), 'gru': 3 * 64 * (32 + 64 + 2), 'mingru': 2 * 64 * (32 + 1)}
+
+
+@cells
+def test_parameters_are_those_of_the_gates_and_nothing_else_is_saved(cell: str) -> None:
+    made = Core(32, cell, 64)
+    assert sum(p.numel() for p in made.parameters()) == SIZES[cell]
+    assert made.state_dict().keys() == dict(made.named_parameters()).keys()
 
 
 @cells
@@ -222,22 +210,16 @@ def test_what_is_remembered_stays_for_a_while_at_the_start(cell):
             torch.testing.assert_close(values, torch.ones_like(values))
 
 
-def test_nothing_of_a_core_but_its_parameters_is_saved():
-    for cell in CELLS:
-        made = Core(N_IN, cell, N)
-        assert made.state_dict().keys() == dict(made.named_parameters()).keys()
-
-
 @pytest.mark.slow
 @cells
-def test_a_cue_is_remembered_for_twenty_steps(cell):
-    """Learnt from examples: the class shown in row 0 is asked for in row 21."""
+def test_a_cue_is_remembered_for_ten_steps(cell: str) -> None:
+    """Learnt from examples: the class shown in row 0 is asked for in row 11."""
     torch.manual_seed(0)
     made, head = Core(3, cell, 32), nn.Linear(32, 2)
-    optimizer = torch.optim.Adam([*made.parameters(), *head.parameters()], lr=3e-3)
-    first = torch.zeros(22, 32, dtype=torch.bool)
-    for _ in range(300):
-        cue, x = torch.randint(2, (32,)), torch.zeros(22, 32, 3)
+    optimizer = torch.optim.Adam([*made.parameters(), *head.parameters()], lr=1e-2)
+    first = torch.zeros(12, 32, dtype=torch.bool)
+    for _ in range(60):
+        cue, x = torch.randint(2, (32,)), torch.zeros(12, 32, 3)
         x[0, torch.arange(32), cue], x[-1, :, 2] = 1.0, 1.0
         logit = head(made(x, made.initial_state(32), first)[0][-1])
         optimizer.zero_grad()
@@ -246,38 +228,9 @@ def test_a_cue_is_remembered_for_twenty_steps(cell):
     assert (logit.argmax(-1) == cue).float().mean() > 0.95
 
 
-# ---- config
-
-
-@pytest.mark.parametrize(
-    'fields, words',
-    [
-        (dict(cell='rnn'), ['policy.model.recurrent.cell', "'lstm', 'gru', 'mingru'"]),
-        (dict(hidden_size=0), ['policy.model.recurrent.hidden_size', '>= 1']),
-        (dict(n_layers=2), ['policy.model.recurrent.n_layers', 'n_layer']),
-        (dict(critic=1), ['policy.model.recurrent.critic', 'true or false']),
-    ],
-)
-def test_config_names_the_key_that_is_wrong(fields, words):
-    with pytest.raises(ConfigError) as error:
-        validate(VACConfig, {'recurrent': fields}, 'policy.model')
-    assert all(word in str(error.value) for word in words), str(error.value)
-
-
-@pytest.mark.slow
-def test_rows_of_a_sequence_do_not_depend_on_the_other_sequences():
-    x, first = random(20, 5, N_IN), resets(0.2, 20, 5)
-    for cell in CELLS:
-        made = core(cell)
-        whole, _ = made(x, made.initial_state(5), first)
-        for b in range(5):
-            alone, _ = made(x[:, b : b + 1], made.initial_state(1), first[:, b : b + 1])
-            np.testing.assert_allclose(alone[:, 0].detach(), whole[:, b].detach(), rtol=0, atol=1e-12)
-
-
 @pytest.mark.skipif(not has_bf16('cpu', 'auto'), reason='bfloat16 is emulated, and oneDNN has no LSTM of it')
 @cells
-@pytest.mark.parametrize('share', [0.0, 0.1, 0.6])
+@pytest.mark.parametrize('share', [0.1, 0.6])
 def test_bf16_is_the_same_to_its_precision_and_has_a_gradient(cell, share):
     """Reference: float32; 0.6 resets are too many for lanes. bfloat16 has 8 bits, 16 rows of numbers below 1."""
     made = Core(N_IN, cell, 8, 2)

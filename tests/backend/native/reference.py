@@ -224,10 +224,7 @@ def value_error(step: StepSpec, value: Tensor, value_old: Tensor, return_: Tenso
 
 
 def loss(
-    net: Net,
-    step: StepSpec,
-    params: dict[str, Tensor],
-    batch: dict[str, Tensor],
+    net: Net, step: StepSpec, params: dict[str, Tensor], batch: dict[str, Tensor]
 ) -> tuple[Tensor, dict[str, Any]]:
     """What a step minimises, and its metrics."""
     case, b = net.case, {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
@@ -278,10 +275,7 @@ def loss(
 
 
 def gradients(
-    net: Net,
-    step: StepSpec,
-    params: dict[str, Tensor],
-    batch: dict[str, Tensor],
+    net: Net, step: StepSpec, params: dict[str, Tensor], batch: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """By parameter, 0 where the loss does not depend on one; and the metrics."""
     leaves = {name: p.detach().double().requires_grad_() for name, p in params.items()}
@@ -290,31 +284,3 @@ def gradients(
     return {
         name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(leaves.items(), found, strict=True)
     }, metrics
-
-
-def train(
-    net: Net,
-    step: StepSpec,
-    batch: dict[str, Tensor],
-    blocks: list[Tensor],
-) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Parameters after a step of Adam for each block of rows, and the metrics of the steps."""
-    params = {name: p.detach().double() for name, p in net.params.items()}
-    moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in params.items()}
-    all_metrics = []
-    for t, block in enumerate(blocks, 1):
-        grads, metrics = gradients(net, step, params, {name: x[block] for name, x in batch.items()})
-        norms = []
-        for group, state in zip(net.groups, net.states, strict=True):
-            lr, beta1, beta2, eps = state.rates
-            norms.append(math.sqrt(sum(float(grads[name].square().sum()) for name in group)))
-            scale = 1.0 if step.grad_clip is None else 1 / max(norms[-1] / step.grad_clip, 1.0)
-            for name in group:
-                m, v, g = *moments[name], grads[name] * scale
-                m.mul_(beta1).add_(g * (1 - beta1))
-                v.mul_(beta2).add_(g * g * (1 - beta2))
-                step_size = lr / (1 - beta1**t)
-                params[name] = params[name] - step_size * m / ((v / (1 - beta2**t)).sqrt() + eps)
-        metrics['GRAD_NORM'] = math.sqrt(sum(x * x for x in norms))
-        all_metrics.append(metrics)
-    return params, all_metrics

@@ -5,12 +5,12 @@ Usage: sweep.py FOLDER_OF_LIBRARY. `test_native_sanitizer.py` runs it with the s
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 
 import torch
 
+from tests.backend.native import reference
 from zoo.backend.native import bindings
 from zoo.backend.native.bindings import (
     ActingBlocks,
@@ -25,11 +25,6 @@ from zoo.backend.native.bindings import (
     ValueLoss,
 )
 
-spec = importlib.util.spec_from_file_location('native_reference', Path(__file__).with_name('reference.py'))
-assert spec is not None and spec.loader is not None
-reference = importlib.util.module_from_spec(spec)
-sys.modules['native_reference'] = reference
-spec.loader.exec_module(reference)
 Case = reference.Case
 
 CASES = [
