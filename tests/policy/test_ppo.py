@@ -81,7 +81,6 @@ VALUE_CLIP = Part('value loss', 'clip', value_losses.clip, (('range', None),))
         ({'value_clip': True}, {'value_loss': VALUE_CLIP}),
         ({'value_loss': 'clip', 'clip_ratio': 0.05}, {'value_loss': VALUE_CLIP, 'clip_ratio': 0.05}),
     ],
-    ids=str,
 )
 def test_update_is_the_gradient_step_with_the_numbers_of_the_config(learn: Any, numbers: Any) -> None:
     """SGD at rate 1 moves by the gradient; the samples are of another policy, so that clips bind."""

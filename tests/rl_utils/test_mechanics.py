@@ -261,7 +261,6 @@ def by_pickle(x: Any) -> Any:
         ('muon', ALL, by_pickle),
         *(('adam', {}, duplicate) for duplicate in (copy.deepcopy, by_pickle, by_torch_save)),
     ],
-    ids=str,
 )
 def test_copy_moves_the_copied_model_alone_and_as_the_original(spec: Any, options: Any, duplicate: Any) -> None:
     net = make_net()

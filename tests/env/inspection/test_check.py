@@ -385,7 +385,6 @@ SIMULATORS = {
         (dict(id=limit_env, kwargs={'limit': 1000}), 1000),  # its episodes end
         (dict(id=endless_vector), 999),
     ],
-    ids=str,
 )
 def test_check_env_finds_nothing_in_an_env_that_keeps_the_contract(fields: dict[str, Any], n_step: int) -> None:
     pytest.importorskip(SIMULATORS.get(str(fields['id']), 'gymnasium'), reason='an extra is not installed')

@@ -121,7 +121,7 @@ def test_joint_kernel_equals_float64_reference(dist, lead, options):
 
 
 @pytest.mark.parametrize(
-    'dist, dual_clip, weight', [(DISTS[0], None, False), (DISTS[1], 1.5, True), (DISTS[2], None, True)], ids=str
+    'dist, dual_clip, weight', [(DISTS[0], None, False), (DISTS[1], 1.5, True), (DISTS[2], None, True)]
 )
 def test_policy_kernel_of_spo_equals_float64_reference(dist, dual_clip, weight):
     """The kernel itself: the losses ask `find` for it."""
@@ -456,7 +456,6 @@ def test_gae_kernel_of_nan_gives_nan(field):
         # 3 is no option of the first choice, although the row has a fourth logit
         *((MultiCategorical((3, 4)), action) for action in ([-1, 0], [3, 0], [0, -1], [0, 4])),
     ],
-    ids=str,
 )
 def test_policy_kernel_of_an_action_outside_its_choice_gives_nan(dist, action):
     data = moved(policy_case(dist, 9))
