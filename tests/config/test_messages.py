@@ -84,7 +84,7 @@ PPO, PPG, OFFPOLICY = 'cartpole_ppo', 'cartpole_ppg', 'cartpole_ppg_offpolicy'
         (
             PPG,
             'policy.learn.epoch_per_collect=3',
-            "unknown key policy.learn.epoch_per_collect: only policy.type 'a2c', 'impala' or * others has it; "
+            "unknown key policy.learn.epoch_per_collect: only policy.type 'a2c', * or * others has it; "
             'did you mean policy.learn.actor_epoch_per_collect or policy.learn.critic_epoch_per_collect?',
         ),
         (

@@ -23,9 +23,8 @@ class Channel:
 
     def __init__(self, end: socket.socket, patience: float | None = None) -> None:
         if patience is not None:
-            seconds = struct.pack('@ll', int(patience), int(patience % 1 * 1e6))
             for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-                end.setsockopt(socket.SOL_SOCKET, option, seconds)
+                end.setsockopt(socket.SOL_SOCKET, option, struct.pack('@ll', int(patience), int(patience % 1 * 1e6)))
         self._socket, self._messages = end, Connection(os.dup(end.fileno()))
 
     def fileno(self) -> int:

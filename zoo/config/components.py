@@ -202,10 +202,8 @@ def options_of(item: Any) -> type[Section]:
         if option.name == 'type':
             raise ConfigError(f"{item.__name__} has an option 'type', the key that names a part; give it another name")
     # a config has lists alone, which a strict tuple refuses
-    fields: dict[str, Any] = {
-        name: (Annotated[hint, Strict(False)] if get_origin(hint) is tuple else hint, default)
-        for name, hint, default in ((option.name, hints[option.name], option.default) for option in options)
-    }
+    hints = {name: Annotated[x, Strict(False)] if get_origin(x) is tuple else x for name, x in hints.items()}
+    fields: dict[str, Any] = {option.name: (hints[option.name], option.default) for option in options}
     return made_by(options_of, (item,), create_model('Options', __base__=Section, **fields))
 
 

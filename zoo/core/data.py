@@ -183,8 +183,7 @@ class StepBlock:
 
     def columns(self) -> dict[str, Any]:
         """The fields of `steps` that are there, each a tensor [T, B, ...] or a nested dict of such."""
-        named = self.steps._asdict()
-        return {name: x for name, x in named.items() if x is not None and name != 'info'}
+        return {name: x for name, x in self.steps._asdict().items() if x is not None and name != 'info'}
 
     def restart(self) -> None:
         """The last observations become the first of the next rollout."""

@@ -229,8 +229,7 @@ def _policy_schema(data: Any) -> type[PolicyConfig]:
         return section  # a policy without a network
     if policy.default_model() is None and value_at(given, 'type') is None:
         raise ConfigError(f'policy {type_name!r} has no network of its own; leave policy.model out, or give its type.')
-    model = _named_section(MODEL_REGISTRY, given, policy.default_model())
-    return _with_model(section, model)
+    return _with_model(section, _named_section(MODEL_REGISTRY, given, policy.default_model()))
 
 
 @functools.cache

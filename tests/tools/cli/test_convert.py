@@ -53,7 +53,7 @@ create_config = dict(env=dict(type='cartpole'), policy=dict(type='ppo'))
     ('norm', 'other', 'said'),
     [
         (True, 'eps=3', '# policy.other.eps is 3, which has no counterpart here'),
-        ('baseline', '', "# policy.learn.value_norm is 'baseline' (text) but must be true or false"),
+        ('popart', '', "# policy.learn.value_norm is 'popart' (text) but must be true or false"),
     ],
 )
 def test_what_is_translated_is_written_and_the_rest_as_comments(

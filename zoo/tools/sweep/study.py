@@ -225,8 +225,7 @@ class Study:
                 self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL, skip_if_finished=True)
 
     def _open(self) -> Any:
-        journal = self._optuna.storages.journal
-        backend = journal.JournalFileBackend(str(self._plan.storage), lock_obj=self._lock(''))
+        backend = self._optuna.storages.journal.JournalFileBackend(str(self._plan.storage), lock_obj=self._lock(''))
         try:
             storage = self._optuna.storages.JournalStorage(backend)
         except (AssertionError, LookupError, TypeError, ValueError) as error:  # of a line whose values do not fit
