@@ -254,7 +254,7 @@ def test_source_distribution_has_all_files_and_its_tests_pass_with_the_installed
         'benchmarks/test_report.py',
         'tools/cli/test_listing.py',
         'config/test_section.py',
-        'backend/native/test_network.py',
+        'backend/test_choose.py',
     )
     said = built.run('-m', 'pytest', '-m', 'not slow', *(f'tests/{name}' for name in some), cwd=elsewhere)
     assert re.search(r'\d{2,} passed', said) and 'failed' not in said
