@@ -388,9 +388,9 @@ def test_module_is_trained_saved_and_loaded(tmp_path: Path) -> None:
     model = OneLayer()
     before = model.actor.weight.detach().clone()
     result = serial_pipeline(discrete(tmp_path), model=model)
-    assert result.policy._model is model and not torch.equal(model.actor.weight, before)
+    assert result.policy.model is model and not torch.equal(model.actor.weight, before)
     policy = load_policy(result.run_dir, model=OneLayer())
-    assert torch.equal(policy._model.actor.weight, model.actor.weight)
+    assert torch.equal(policy.model.actor.weight, model.actor.weight)
     again = serial_pipeline(resume=result.run_dir, model=OneLayer(), max_env_step=2 * result.env_step)
     assert again.train_iter > result.train_iter
 

@@ -93,7 +93,7 @@ def test_acting_again_in_the_same_rollout_is_other_noise_and_the_same_rollout_ag
 def test_acting_state_is_live_memory_without_the_critic() -> None:
     policy = make_policy(OBS, TWO_ACTIONS)
     state = policy.acting_state()
-    assert state.keys() < dict(policy._model.named_parameters()).keys()
+    assert state.keys() < dict(policy.model.named_parameters()).keys()
     assert not [name for name in state if name.startswith(('critic_', 'value_head'))]
     other = PPOPolicy(policy.cfg, OBS, TWO_ACTIONS, seed=policy.seed, enable_field=['collect'])
     with torch.no_grad():
@@ -107,4 +107,4 @@ def test_acting_state_is_live_memory_without_the_critic() -> None:
 def test_acting_state_has_the_critic_where_acting_may_read_it() -> None:
     cfg = make_policy(OBS, TWO_ACTIONS).cfg
     own = OwnForward(cfg, OBS, TWO_ACTIONS)
-    assert own.acting_state().keys() == dict(own._model.named_parameters()).keys()
+    assert own.acting_state().keys() == dict(own.model.named_parameters()).keys()

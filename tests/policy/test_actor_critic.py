@@ -181,7 +181,7 @@ def test_collect_only_policy_takes_the_state_of_a_full_one(learn: dict[str, Any]
 def test_greedy_evaluation_takes_the_mode() -> None:
     policy = make_policy(OBS, TWO_ACTIONS, enable_field=['eval'])
     with torch.no_grad():
-        policy._model.policy_head.bias.copy_(torch.tensor([0.0, 0.5]))
+        policy.model.policy_head.bias.copy_(torch.tensor([0.0, 0.5]))
     obs = torch.zeros(50, 1)
     assert policy.eval_mode.forward(obs, None)['action'].tolist() == [1] * 50  # drawing would give some 19 zeros
 
@@ -189,7 +189,7 @@ def test_greedy_evaluation_takes_the_mode() -> None:
 def test_collect_draws_actions_with_the_probability_of_the_logit() -> None:
     policy = make_policy(OBS, Discrete(2), collect=dict(n_step=50), enable_field=['collect'])
     with torch.no_grad():
-        policy._model.policy_head.bias.copy_(torch.tensor([0.0, 1.0986123]))  # odds 1 to 3
+        policy.model.policy_head.bias.copy_(torch.tensor([0.0, 1.0986123]))  # odds 1 to 3
     obs = torch.zeros(200, 1)
     actions = torch.stack([policy.collect_mode.forward(obs, None)['action'] for _ in range(50)]).double()
     # 10,000 draws of p = .75: deviation of the mean .0043
@@ -203,7 +203,7 @@ def test_values_found_in_pieces_equal_those_found_at_once(mode: str, monkeypatch
     learn = dict(value_norm=True, executor='eager')  # the others run no hooks
     policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=learn)
     rollout, found, sizes = collect(policy, MODES[mode]), [], []
-    policy._model.value_head.register_forward_hook(lambda module, args, value: sizes.append(len(value)))
+    policy.model.value_head.register_forward_hook(lambda module, args, value: sizes.append(len(value)))
     for cells in (1 << 24, 7):
         monkeypatch.setattr('zoo.policy.samples.PASS_CELLS', cells)
         found.append(policy.collect_mode.get_train_sample(rollout))
@@ -231,11 +231,11 @@ def test_values_found_while_acting_or_from_successors_equal_those_of_a_pass(mode
     policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=learn, model=model)
     policy.normalizers['value'].update(torch.tensor([47.0, 53.0]))
     rollout, n_row = collect(policy, MODES[mode]), []
-    handle = policy._model.value_head.register_forward_hook(lambda module, args, value: n_row.append(len(value)))
+    handle = policy.model.value_head.register_forward_hook(lambda module, args, value: n_row.append(len(value)))
     found = policy.collect_mode.get_train_sample(rollout)
     assert n_row == [2 + len(rollout.final_obs) + (n_trunk - 1) * 26]
     handle.remove()
-    value = policy.normalizers['value'].restore(policy._model.compute_critic(rollout.data['obs']))
+    value = policy.normalizers['value'].restore(policy.model.compute_critic(rollout.data['obs']))
     torch.testing.assert_close(found['value'], value.flatten())
     dense = Rollout(rollout.data, rollout.last_obs, rollout.final_obs[:0], rollout.final_index[:0], rollout.next_obs())
     again = policy.collect_mode.get_train_sample(dense)
@@ -256,7 +256,7 @@ def test_samples_of_all_policies_are_those_of_ppo(name: str, mode: str) -> None:
     """With one network between them: on policy or off, in phases or not, they act and judge alike."""
     samples = []
     for other in (name, 'ppo'):
-        model = make_policy(OBS, TWO_ACTIONS, type='ppg', seed=3)._model
+        model = make_policy(OBS, TWO_ACTIONS, type='ppg', seed=3).model
         sections = dict(learn=dict(reward_norm=True, value_norm=True), collect=dict(n_step=13))
         policy = make_policy(OBS, TWO_ACTIONS, type=other, network=model, enable_field=['collect'], **sections)
         samples.append(policy.collect_mode.get_train_sample(collect(policy, MODES[mode])))

@@ -69,9 +69,9 @@ def test_act_gives_actions_as_the_env_takes_them(space: Any, mode: Any, want: An
     cfg = resolve_policy(dict(model=dict(hidden_sizes=[8])))
     policy = PPOPolicy(cfg, OBS, space, enable_field=['eval'], action_mode=mode)
     with torch.no_grad():  # always the last choice, or 4
-        for p in policy._model.policy_head.parameters():
+        for p in policy.model.policy_head.parameters():
             p.zero_()
-        getattr(policy._model.policy_head, 'mu', policy._model.policy_head).bias[-1] = 4.0
+        getattr(policy.model.policy_head, 'mu', policy.model.policy_head).bias[-1] = 4.0
     obs = np.ones(2, np.float32)
     action = policy.act(obs) if wanted == 'single' else policy.act(np.stack([obs] * 3))
     np.testing.assert_array_equal(action, want if wanted == 'single' else [want] * 3)
@@ -82,8 +82,8 @@ def test_act_gives_actions_as_the_env_takes_them(space: Any, mode: Any, want: An
 def test_act_takes_discrete_observations() -> None:
     policy = make_policy(Discrete(4, start=1), TWO_ACTIONS, enable_field=['eval'])
     with torch.no_grad():
-        policy._model.policy_head.weight.normal_(generator=torch.Generator().manual_seed(0))
-    logit = policy._model.compute_actor(torch.arange(4))
+        policy.model.policy_head.weight.normal_(generator=torch.Generator().manual_seed(0))
+    logit = policy.model.compute_actor(torch.arange(4))
     assert [policy.act(obs) for obs in (1, 2, 3, 4)] == logit.argmax(-1).tolist()
     assert policy.act(np.array([1, 4])).tolist() == logit.argmax(-1)[[0, 3]].tolist()
 
@@ -117,7 +117,7 @@ def test_state_dict_of_a_trained_policy_is_no_view_of_the_next_one() -> None:
     with torch.no_grad():
         a.optimizers['all'].param.add_(1)
     assert torch.equal(b.optimizers['all'].param + 1, a.optimizers['all'].param)
-    assert torch.equal(a._model.policy_head.bias, torch.ones(2))  # the parameters are still views of the flat buffer
+    assert torch.equal(a.model.policy_head.bias, torch.ones(2))  # the parameters are still views of the flat buffer
 
 
 def test_streams_are_told_apart_by_name_number_and_seed() -> None:
@@ -141,7 +141,7 @@ def test_torch_generators_of_two_names_differ() -> None:
 def test_device_auto_is_where_the_network_is() -> None:
     policy = make_policy(OBS, TWO_ACTIONS, device='auto')
     assert policy.device.type == ('cuda' if torch.cuda.is_available() else 'cpu')
-    assert next(policy._model.parameters()).device.type == policy.device.type
+    assert next(policy.model.parameters()).device.type == policy.device.type
     assert make_policy(OBS, TWO_ACTIONS, device='cpu').device.type == 'cpu'
 
 

@@ -89,7 +89,7 @@ def test_run_with_a_given_model_asks_for_it_again(run_dir: Path, tmp_path: Path)
         serial_pipeline(resume=run_dir, max_env_step=128)
     with pytest.raises(CheckpointError, match=SENTENCE):
         serial_pipeline(config(tmp_path), max_env_step=128, resume=run_dir)
-    assert load_policy(run_dir, model=Line())._model.layer.weight.shape == (3, 1)
+    assert load_policy(run_dir, model=Line()).model.layer.weight.shape == (3, 1)
 
 
 def test_checkpoint_from_before_this_was_noted_loads_as_it_did(run_dir: Path, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_checkpoint_from_before_this_was_noted_loads_as_it_did(run_dir: Path, tm
     path = tmp_path / 'old.safetensors'
     save_checkpoint(path, checkpoint.state, checkpoint.meta)
     policy = load_policy(path, model=Line())
-    assert torch.equal(policy._model.layer.weight, load_policy(run_dir, model=Line())._model.layer.weight)
+    assert torch.equal(policy.model.layer.weight, load_policy(run_dir, model=Line()).model.layer.weight)
     with pytest.raises(CheckpointError, match='a model like that of the run where it was given one as model='):
         load_policy(path)
 

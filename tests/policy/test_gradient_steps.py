@@ -27,7 +27,7 @@ OBS = Box(torch.full((3,), -torch.inf).numpy(), torch.full((3,), torch.inf).nump
 def model_and_batch(space: Any, weighted: bool, **policy: Any) -> tuple[Any, dict[str, Tensor]]:
     """A network and samples of a policy that differs from it enough for ratios outside the clip range."""
     generator = torch.Generator().manual_seed(1)
-    model = make_policy(OBS, space, seed=3, **policy)._model
+    model = make_policy(OBS, space, seed=3, **policy).model
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)

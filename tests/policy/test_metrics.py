@@ -65,8 +65,8 @@ def batch_of(weighted: bool) -> dict[str, torch.Tensor]:
 def by_numpy(policy: Policy, batch: dict[str, torch.Tensor], value_loss: str) -> dict[str, float]:
     """The metrics of one step of PPO on the whole batch, in float64, from what the networks put out before it."""
     with torch.no_grad():
-        logit = policy._model.compute_actor(batch['obs']).double().numpy()
-        v = policy._model.compute_critic(batch['obs']).double().numpy()
+        logit = policy.model.compute_actor(batch['obs']).double().numpy()
+        v = policy.model.compute_critic(batch['obs']).double().numpy()
     x = {name: column.double().numpy() for name, column in batch.items()}
     w, a, old = x.get('weight', np.ones(N)), x['action'].astype(int), x['logit']
     logp, logp_old = (each - np.log(np.exp(each).sum(-1, keepdims=True)) for each in (logit, old))
@@ -177,7 +177,7 @@ def test_kl_and_ratio_max_leave_every_bit_of_the_parameters(executor: str) -> No
         policy.objective.fixed = policy.objective.fixed._replace(measure_kl=measures)
         metrics = policy.learn_mode.forward(batch_of(True))
         assert ('kl' in metrics) == ('ratio_max' in metrics) == measures
-        return [p.detach().clone() for p in policy._model.parameters()]
+        return [p.detach().clone() for p in policy.model.parameters()]
 
     assert all(torch.equal(a, b) for a, b in zip(parameters(True), parameters(False), strict=True))
 

@@ -27,9 +27,7 @@ def test_what_is_stored_is_the_policy_that_acted() -> None:
     policy = ppo(collect=dict(n_step=N_STEP, exploration={'type': 'temperature', 'temperature': 2.0}))
     obs = torch.randn(3, 2)
     with torch.no_grad():
-        torch.testing.assert_close(
-            policy.collect_mode.forward(obs, None)['logit'], policy._model.compute_actor(obs) / 2
-        )
+        torch.testing.assert_close(policy.collect_mode.forward(obs, None)['logit'], policy.model.compute_actor(obs) / 2)
 
 
 def test_a_penalty_of_weight_zero_may_be_infinite() -> None:
@@ -37,9 +35,9 @@ def test_a_penalty_of_weight_zero_may_be_infinite() -> None:
     samples = samples_of(policy)
     samples['logit'][0, 0] = -torch.inf
     samples['action'][0] = 1
-    policy._model.dist = policy.dist
+    policy.model.dist = policy.dist
     policy.learn_mode.forward(samples)
-    assert all(p.isfinite().all() for p in policy._model.parameters())
+    assert all(p.isfinite().all() for p in policy.model.parameters())
 
 
 @pytest.mark.slow
@@ -56,7 +54,7 @@ def test_a_classifying_critic_learns_the_returns(kind: str, loss: str) -> None:
     samples['return_'] = torch.full_like(samples['return_'], 3.0)
     for _ in range(60):
         policy.learn_mode.forward(clone(samples))
-    value = policy._model.compute_critic(samples['obs']).detach()
+    value = policy.model.compute_critic(samples['obs']).detach()
     assert value.shape == (N,) and (value - 3).abs().max() < 0.2
 
 
@@ -65,7 +63,7 @@ def test_a_classifying_critic_is_rebuilt_from_a_checkpoint(tmp_path: Any) -> Non
     run = serial_pipeline(cfg)
     obs = torch.zeros(4, *run.policy.obs_space.shape)
     loaded = load_policy(run.run_dir)
-    torch.testing.assert_close(loaded._model.compute_critic(obs), run.policy._model.compute_critic(obs))
+    torch.testing.assert_close(loaded.model.compute_critic(obs), run.policy.model.compute_critic(obs))
 
 
 @pytest.mark.parametrize('arch', ['dual', 'detach'])
@@ -77,7 +75,7 @@ def test_value_weight_zero_leaves_the_critic_of_ppg_still(arch: str) -> None:
         model=dict(arch=arch),
         learn=dict(value_weight=0.0, batch_size=N, aux_freq=1, aux_batch_size=N, aux_bc_weight=0.0, grad_clip=None),
     )
-    critic = {name for name, _ in policy._model.critic_parameters()}
+    critic = {name for name, _ in policy.model.critic_parameters()}
     before = parameters(policy)
     policy.learn_mode.forward(samples_of(policy))
     now = parameters(policy)

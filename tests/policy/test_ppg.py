@@ -84,12 +84,12 @@ def log_p(policy: Policy, model: Any, obs: Tensor) -> Any:
 def test_garbage_in_the_auxiliary_head_reaches_no_sample_and_no_policy_or_value_phase(arch: str) -> None:
     clean, garbage = ppg(arch=arch), ppg(arch=arch)
     with torch.no_grad():
-        for p in garbage._model.aux_head.parameters():
+        for p in garbage.model.aux_head.parameters():
             p.fill_(torch.nan)
     for want, got in zip(*(to_the_phase(policy, 2) for policy in (clean, garbage)), strict=True):
         assert {'adv', 'return_', 'value'} <= got.keys() and not differing(want, got)
     assert moved(parameters(clean), parameters(garbage)) == {'aux_head'}
-    assert all(p.isnan().all() for p in garbage._model.aux_head.parameters())
+    assert all(p.isnan().all() for p in garbage.model.aux_head.parameters())
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_auxiliary_phase_takes_each_row_kept_once_an_epoch(
             kept.append(clone(samples_of(policy, 3 * phase + i)))
             with phase_held_back(policy):
                 policy.learn_mode.forward(kept[-1])
-        model, stats = copy.deepcopy(policy._model), copy.deepcopy(policy.normalizers)
+        model, stats = copy.deepcopy(policy.model), copy.deepcopy(policy.normalizers)
         metrics = policy.learn_mode.learn_aux()
         want = in_order({key: torch.cat([x[key] for x in kept]) for key in ('obs', 'return_')})
         with torch.no_grad():
@@ -239,7 +239,7 @@ def test_auxiliary_phase_takes_each_row_kept_once_an_epoch(
             torch.testing.assert_close(got['return_'], want['return_'].float())
             torch.testing.assert_close(got['logit'], logit)
         assert not torch.equal(joined(seen[:8])['obs'], joined(seen[8:])['obs'])  # in another order
-        new = log_p(policy, policy._model, want['obs'])
+        new = log_p(policy, policy.model, want['obs'])
         kl = torch.distributions.kl_divergence(log_p(policy, model, want['obs']), new).mean()
         assert kl > 1e-6  # it moved, so that logits of later would have shown
         torch.testing.assert_close(metrics['aux_kl_after'], kl, rtol=1e-3, atol=1e-7)
@@ -324,7 +324,7 @@ def test_value_norm_learns_returns_far_from_zero_in_both_phases() -> None:
     assert 'auxiliary_loss' in policy.learn_mode.forward(samples)
     # with steps of .01 an output of 500 would take a head far more than 60 of them
     with torch.no_grad():
-        output = policy._model.compute_aux(samples['obs'])
+        output = policy.model.compute_aux(samples['obs'])
     for name in ('value', 'aux_value'):
         value = policy.normalizers['value'].restore(output[name])
         assert (value - samples['return_']).abs().mean().item() < 8, name
@@ -349,9 +349,9 @@ def test_shared_arch_takes_policy_and_value_loss_in_one_step() -> None:
     mine = ppg({**learn, 'actor_epoch_per_collect': 3, 'critic_epoch_per_collect': 3}, 'shared')
     sections = dict(model=dict(shared_encoder=True), collect=dict(n_step=N_STEP))
     ppo = make_policy(OBS, TWO_ACTIONS, learn={**learn, 'epoch_per_collect': 3}, **sections)
-    names, state = dict(ppo._model.named_parameters()), mine._model.state_dict()
+    names, state = dict(ppo.model.named_parameters()), mine.model.state_dict()
     trunk = {name for name in state if name in names or name.replace('critic_encoder', 'actor_encoder') in names}
-    ppo._model.load_state_dict({name: state[name] for name in trunk})
+    ppo.model.load_state_dict({name: state[name] for name in trunk})
     samples = samples_of(mine)
     a, b = mine.learn_mode.forward(samples), ppo.learn_mode.forward(samples)
     for name in names:

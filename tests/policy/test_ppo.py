@@ -59,7 +59,7 @@ def weightless(samples: dict[str, Any]) -> dict[str, Any]:
 
 
 def parameters(policy: Policy) -> dict[str, Tensor]:
-    return {name: p.detach().clone() for name, p in policy._model.named_parameters()}
+    return {name: p.detach().clone() for name, p in policy.model.named_parameters()}
 
 
 def trained(learn: dict[str, Any], samples: dict[str, Any], **kwargs: Any) -> dict[str, Tensor]:
@@ -113,7 +113,7 @@ def test_observation_statistics_move_after_the_update_by_the_valid_rows() -> Non
     batch = samples_of(policy)
     batch['weight'] = torch.cat((torch.zeros(N // 2), torch.full((N // 2,), 2.0)))
     policy.learn_mode.forward(batch)
-    torch.testing.assert_close(policy._model.input.mean, batch['obs'][N // 2 :].double().mean(0))
+    torch.testing.assert_close(policy.model.input.mean, batch['obs'][N // 2 :].double().mean(0))
 
 
 def test_adv_norm_off_takes_advantages_as_they_are() -> None:

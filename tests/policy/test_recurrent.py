@@ -142,15 +142,15 @@ def hidden(model: Elman, part: str, episode: list[float]) -> list[Tensor]:
 def test_acting_carries_the_state_and_begins_anew_with_each_episode(mode: str, n_group: int) -> None:
     """Over rollouts too, whether an episode ends in the middle or with the last row of one."""
     policy, collector = make(mode, 8, n_group, learn=dict(sequence=dict(len=8)))
-    after = {part: torch.stack(hidden(policy._model, part, list(range(20)))) for part in ('actor', 'critic')}
+    after = {part: torch.stack(hidden(policy.model, part, list(range(20)))) for part in ('actor', 'critic')}
     n_begin = 0
     for _ in range(6):
         data = collector.collect().data
         steps = data['obs'][..., 0].long()
         for part in ('actor', 'critic'):
             torch.testing.assert_close(data['state'][part], after[part][steps])
-        torch.testing.assert_close(data['logit'], after['actor'][steps].unsqueeze(-1) * policy._model.actor[2:])
-        torch.testing.assert_close(data['value'], after['critic'][steps] * policy._model.critic[2])
+        torch.testing.assert_close(data['logit'], after['actor'][steps].unsqueeze(-1) * policy.model.actor[2:])
+        torch.testing.assert_close(data['value'], after['critic'][steps] * policy.model.critic[2])
         n_begin += int((steps == 0).sum())
     assert n_begin > 25  # 48 steps of 4 envs with episodes of 3 to 7 rows
     close(collector)
@@ -178,7 +178,7 @@ def test_reset_of_the_envs_is_one_of_the_state() -> None:
 def test_session_keeps_the_state_and_act_does_not() -> None:
     policy, collector = make('same_step', 2, learn=dict(sequence=dict(len=2)))
     with torch.no_grad():
-        policy._model.actor.copy_(torch.tensor([1.0, 1.0, 1.0, 0.5]))  # logits h, h / 2: the sign of h decides
+        policy.model.actor.copy_(torch.tensor([1.0, 1.0, 1.0, 0.5]))  # logits h, h / 2: the sign of h decides
     session = policy.session()
     big, small = np.full(1, 3.0, np.float32), np.full(1, -0.1, np.float32)
     assert policy.act(big) == 0 and policy.act(small) == 1
@@ -249,7 +249,7 @@ def test_update_on_sequences_is_that_of_a_loop_over_time(mode: str, length: int)
     policy, collector = make(mode, n_step, learn=dict(**learn, sequence=dict(len=length)))
     collector.collect()  # the next one begins in the middle of episodes
     rollout = collector.collect()
-    before, model = states_of(rollout), policy._model
+    before, model = states_of(rollout), policy.model
     want = by_hand(model, rollout, before, length)
     data = rollout.data
     weight = torch.ones(n_step, 4, dtype=torch.float64)
@@ -313,7 +313,7 @@ def test_statistics_count_every_row_once_though_sequences_overlap(mode: str, ove
     valid = ~rollout.data['is_reset'] if 'is_reset' in rollout.data else torch.ones(24, 4, dtype=torch.bool)
     returns = by_hand(Elman(), rollout, states_of(rollout), 24)['return_']
     policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout))
-    for statistics, x in ((policy.normalizers['value'], returns), (policy._model.seen, rollout.data['obs'][..., 0])):
+    for statistics, x in ((policy.normalizers['value'], returns), (policy.model.seen, rollout.data['obs'][..., 0])):
         rows = x[valid].detach().double()
         assert statistics.count == valid.sum()
         torch.testing.assert_close(statistics.mean.squeeze(), rows.mean(), rtol=1e-5, atol=1e-5)
@@ -350,7 +350,7 @@ def test_ratio_is_one_before_the_first_step(mode: str, burn_in: int, overlap: st
     rollout = collector.collect()
     samples = policy.collect_mode.get_train_sample(rollout)
     assert samples['obs'].shape == (n_sequence * 4, 8 + burn_in, 1) and samples['adv'].shape == (n_sequence * 4, 8)
-    found = run_model(policy._model, 'compute_actor_critic', samples)
+    found = run_model(policy.model, 'compute_actor_critic', samples)
     rows = rows_of(samples)
     torch.testing.assert_close(found['logit'], rows['logit'], rtol=0, atol=1e-9)
     torch.testing.assert_close(found['value'], rows['value'], rtol=0, atol=1e-9)
@@ -362,9 +362,9 @@ def test_burn_in_brings_an_old_state_up_to_date() -> None:
     policy, collector = make('same_step', 24, learn=dict(sequence=dict(len=8, burn_in=3), batch_size=32))
     collector.collect()
     samples = policy.collect_mode.get_train_sample(collector.collect())
-    right = run_model(policy._model, 'compute_critic', samples)['value'].view(12, 8)
+    right = run_model(policy.model, 'compute_critic', samples)['value'].view(12, 8)
     samples['state']['critic'] += 0.1
-    wrong = run_model(policy._model, 'compute_critic', samples)['value'].view(12, 8)
+    wrong = run_model(policy.model, 'compute_critic', samples)['value'].view(12, 8)
     error = (wrong - right).abs()[:, 0]
     is_first = samples['is_first'][:, :4].any(1) | (samples['obs'][:, :4, 0] == 0).any(1)
     assert (error[~samples['is_burned'] & ~is_first] > 1e-4).all()
@@ -384,7 +384,7 @@ def test_burn_in_runs_no_other_network_than_the_sequence_does(
     run: list[str] = []
     cell = Elman.cell
     monkeypatch.setattr(Elman, 'cell', lambda self, part, x, h: run.append(part) or cell(self, part, x, h))
-    run_model(policy._model, method, samples)
+    run_model(policy.model, method, samples)
     assert set(run) == parts and len(run) == (3 + 8) * len(parts)
     close(collector)
 
@@ -411,7 +411,7 @@ def test_ppg_trains_its_three_phases_on_sequences() -> None:
     policy, collector = make('same_step', 24, cls=PPGPolicy, learn=dict(**learn, sequence=dict(len=8)))
     collector.collect()
     rollout = collector.collect()
-    want, model = by_hand(policy._model, rollout, states_of(rollout), 8), policy._model
+    want, model = by_hand(policy.model, rollout, states_of(rollout), 8), policy.model
     h = want['logit'][..., 0] / model.actor[2]
     aux_value = h * model.aux[0]
     flat = [x.flatten(0, 1) for x in (want['logit'], want['logit'].detach())]

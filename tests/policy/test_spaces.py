@@ -77,7 +77,7 @@ def test_ratio_is_one_before_the_first_step(
     assert policy.dist.name == ('composite' if action in ('dict', 'tuple') else distribution)
     samples = policy.collect_mode.get_train_sample(rollout)
     with torch.no_grad():
-        logit = run_model(policy._model, 'compute_actor_critic', samples)['logit']
+        logit = run_model(policy.model, 'compute_actor_critic', samples)['logit']
     rows = rows_of(samples)
     log_ratio = policy.dist.log_prob(logit, rows['action']) - policy.dist.log_prob(rows['logit'], rows['action'])
     assert log_ratio.isfinite().all() and log_ratio.shape == (64,)
@@ -151,8 +151,8 @@ def test_gradient_of_forbidden_choices_is_exactly_zero(action: str) -> None:
         output.retain_grad()
         raw.append(output)
 
-    handle = policy._model.policy_head.register_forward_hook(keep)
-    logit = policy._model.compute_actor(samples['obs'])
+    handle = policy.model.policy_head.register_forward_hook(keep)
+    logit = policy.model.compute_actor(samples['obs'])
     handle.remove()
     dist, old = policy.dist, samples['logit'].roll(0)
     log_ratio = dist.log_prob(logit, samples['action']) - dist.log_prob(old, samples['action'])
@@ -190,7 +190,7 @@ def test_multi_discrete_of_one_entry_trains_as_discrete() -> None:
             cfg = resolve_config(dict(exp_name='x', max_env_step=10_000, env=env, policy=policy_cfg))
             policy, rollout = rollout_of(cfg)
             policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout))
-            found.append([p.detach().clone() for p in policy._model.parameters()])
+            found.append([p.detach().clone() for p in policy.model.parameters()])
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 

@@ -168,7 +168,7 @@ def test_traced_steps_move_batch_statistics_as_eager_ones_do(graphs: list[torch.
         policy = policy_with(network('batch_norm'), executor=executor)
         for seed in range(2):
             policy.learn_mode.forward(samples_of(policy, seed))
-        states.append(dict(policy._model.state_dict()))
+        states.append(dict(policy.model.state_dict()))
     assert graphs  # else both are eager
     del states[0]['trunk.0.bias']  # before batch normalisation it has no gradient but rounding, which Adam enlarges
     for name, x in states[0].items():

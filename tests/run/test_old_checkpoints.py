@@ -35,8 +35,8 @@ def test_old_checkpoint_acts_as_it_did(name: str) -> None:
     np.testing.assert_allclose(policy.act(obs), want['action'], rtol=0, atol=1e-5)
     with torch.no_grad():
         logit, value = (
-            policy._model.compute_actor(torch.from_numpy(obs)),
-            policy._model.compute_critic(torch.from_numpy(obs)),
+            policy.model.compute_actor(torch.from_numpy(obs)),
+            policy.model.compute_critic(torch.from_numpy(obs)),
         )
     np.testing.assert_allclose(logit, want['logit'], rtol=0, atol=1e-5)
     np.testing.assert_allclose(value, want['value'], rtol=0, atol=1e-5)

@@ -266,7 +266,7 @@ def test_envs_on_the_host_have_two_groups_where_the_policy_acts_on_a_gpu(
         for _ in range(3):
             job.iteration()
         rollout = job.collector.collect()
-        want = job.policy._model.compute_actor(rollout.data['obs'].to('cuda'))
+        want = job.policy.model.compute_actor(rollout.data['obs'].to('cuda'))
         torch.testing.assert_close(rollout.data['logit'], want, rtol=1e-4, atol=1e-5)
         assert job.policy.executor_name.startswith(executor)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -128,9 +128,9 @@ def test_one_step_moves_the_policy_and_the_rate_follows_it() -> None:
     """A KL that is measured before each step would be 0 here, and the rate would rise for ever."""
     policy = ppo(dict(learning_rate={'start': 1e-2, 'kl_target': 1e-9}, batch_size=None, epoch_per_collect=1))
     samples = samples_of(policy)
-    before = policy._model.compute_actor(samples['obs']).detach()
+    before = policy.model.compute_actor(samples['obs']).detach()
     metrics = policy.learn_mode.forward(clone(samples))
-    after = policy._model.compute_actor(samples['obs']).detach()
+    after = policy.model.compute_actor(samples['obs']).detach()
     want = (before.softmax(-1) * (before.log_softmax(-1) - after.log_softmax(-1))).sum(-1).mean()
     torch.testing.assert_close(metrics['update_kl'], want)
     assert want > 1e-8 and policy.state_dict()['learn']['adaptive_rate']['learning_rate'] == pytest.approx(1e-2 / 1.5)

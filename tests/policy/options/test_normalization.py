@@ -125,5 +125,5 @@ def test_value_clip_with_value_norm_is_around_the_output_of_the_critic() -> None
     samples = samples_of(policy)
     samples['return_'] = 500 + 20 * samples['obs'][:, 0]
     policy.normalizers['value'].update(samples['return_'])  # as an update does before its first step
-    now = policy._model.compute_critic(samples['obs']).detach()
+    now = policy.model.compute_critic(samples['obs']).detach()
     torch.testing.assert_close(policy.samples.read_by_steps(samples)['value'], now, atol=1e-6, rtol=0)

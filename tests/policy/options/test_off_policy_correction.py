@@ -48,7 +48,7 @@ def plain(kind: str, learn: dict[str, Any], n_step: int = 3, **kwargs: Any) -> A
     learn = dict(batch_size=n_step, adv_norm='off', grad_clip=None, value_norm=False, executor='eager') | learn
     policy = make_policy(OBS, TWO_ACTIONS, type=kind, learn=learn, collect=collect, **kwargs)
     with torch.no_grad():
-        for name, p in policy._model.named_parameters():
+        for name, p in policy.model.named_parameters():
             if name.startswith(('policy_head', 'value_head')):
                 p.zero_()
             if name == 'value_head.layer.bias':
@@ -120,8 +120,8 @@ def test_impala_step_is_the_papers_policy_gradient() -> None:
     policy = plain('impala', learn)
     samples = policy.collect_mode.get_train_sample(steps([1.0, 2.0, 3.0], [0.25, 0.8, 0.9]))
     before = parameters(policy)
-    log_p = policy.dist.log_prob(policy._model.compute_actor(samples['obs']), samples['action'])
-    head = dict(policy._model.named_parameters())['policy_head.bias']
+    log_p = policy.dist.log_prob(policy.model.compute_actor(samples['obs']), samples['action'])
+    head = dict(policy.model.named_parameters())['policy_head.bias']
     (grad,) = torch.autograd.grad((torch.tensor([1.185764, 1.371528, 1.388889]) * log_p).mean(), [head])
     policy.learn_mode.forward(samples)
     torch.testing.assert_close(parameters(policy)['policy_head.bias'] - before['policy_head.bias'], grad)
@@ -135,7 +135,7 @@ def test_advantages_are_normalised_before_they_are_weighed() -> None:
     for reward in (3.0, -50.0):
         policy = plain('impala', learn)
         with torch.no_grad():
-            dict(policy._model.named_parameters())['policy_head.bias'].copy_(torch.tensor([-30.0, 0.0]))
+            dict(policy.model.named_parameters())['policy_head.bias'].copy_(torch.tensor([-30.0, 0.0]))
         rollout = steps([1.0, 2.0, reward], [0.5, 0.5, 0.5])
         before = parameters(policy)
         policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout))
@@ -257,12 +257,12 @@ def test_old_samples_have_the_ratio_of_the_present_policy() -> None:
     """Rollout of a first policy, learned by another one: the returns are those of a plain loop over V-trace's sums."""
     old, policy = ppo(), ppo(dict(correction='vtrace'), seed=1)
     with torch.no_grad():
-        policy._model.policy_head.weight.mul_(100)  # so that it is far from uniform
+        policy.model.policy_head.weight.mul_(100)  # so that it is far from uniform
     rollout = random_rollout(old)
     samples = policy.collect_mode.get_train_sample(rollout)
     data, obs = rollout.data, rollout.data['obs']
     with torch.no_grad():
-        now = policy.dist.log_prob(policy._model.compute_actor(obs.flatten(0, 1)), data['action'].flatten())
+        now = policy.dist.log_prob(policy.model.compute_actor(obs.flatten(0, 1)), data['action'].flatten())
         then = policy.dist.log_prob(data['logit'].flatten(0, 1), data['action'].flatten())
         rho = (now - then).exp().clamp(max=1).view(N_STEP, N_ENV)
         value = policy.compute_critic(obs.flatten(0, 1)).view(N_STEP, N_ENV)

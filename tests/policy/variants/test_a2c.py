@@ -25,11 +25,9 @@ def test_a2c_update_is_one_step_of_ppo_without_a_clip(space: Any) -> None:
     policy, by_hand = a2c(space), a2c(space)
     samples = samples_of(policy)
     metrics = policy.learn_mode.forward(samples)
-    optimizer = FlatAdam(by_hand._model.named_parameters(), lr=7e-4)
+    optimizer = FlatAdam(by_hand.model.named_parameters(), lr=7e-4)
     numbers = PolicyNumbers(clip_ratio=1e9, entropy_weight=0.01, grad_clip=0.5, value_weight=0.5)
-    wanted = ppo_step(
-        by_hand._model, by_hand.dist, [optimizer], samples, numbers
-    )  # surrogate 'clip', which never binds
+    wanted = ppo_step(by_hand.model, by_hand.dist, [optimizer], samples, numbers)  # surrogate 'clip', which never binds
     assert policy.learn_mode.train_iter() == 1  # by default: one pass, and all of the rollout is one minibatch
     for name, x in parameters(by_hand).items():
         torch.testing.assert_close(parameters(policy)[name], x, atol=1e-6, rtol=0)
@@ -41,9 +39,9 @@ def test_a2c_update_is_one_step_of_ppo_without_a_clip(space: Any) -> None:
 def test_a2c_descends_minus_the_mean_of_advantage_times_log_probability(space: Any) -> None:
     policy = a2c(space, optimizer='sgd', learning_rate=1.0, grad_clip=None, value_weight=0.0, entropy_weight=0.0)
     samples, before = samples_of(policy), parameters(policy)
-    logit = policy._model.compute_actor(samples['obs'])
+    logit = policy.model.compute_actor(samples['obs'])
     loss = -(samples['adv'] * policy.dist.log_prob(logit, samples['action'])).mean()
-    named = {name: p for name, p in policy._model.named_parameters() if p.requires_grad}
+    named = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
     grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     policy.learn_mode.forward(samples)
     after = parameters(policy)

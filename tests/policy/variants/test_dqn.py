@@ -92,7 +92,7 @@ def random_batch(n: int = 64, seed: int = 0) -> dict[str, Tensor]:
 
 def learned(policy: Policy, batch: dict[str, Tensor]) -> dict[str, Any]:
     policy.learn_mode.forward(dict(batch))
-    return dict(clone(dict(policy._model.state_dict())))
+    return dict(clone(dict(policy.model.state_dict())))
 
 
 @pytest.mark.parametrize(('double', 'wanted'), [(True, [5.0, 1.0, 31.0]), (False, [10.0, 1.0, 31.0])])
@@ -109,12 +109,12 @@ def test_targets_by_hand_of_a_step_a_terminal_state_and_a_time_limit(double: boo
 )
 def test_step_is_the_gradient_of_the_huber_loss_by_hand(delta: float | None, loss: float) -> None:
     policy = with_tables(optimizer='sgd', learning_rate=1.0, grad_clip=None, huber_delta=delta)
-    before = policy._model.table.detach().clone()
+    before = policy.model.table.detach().clone()
     metrics = policy.learn_mode.forward(dict(policy.collect_mode.get_train_sample(small_rollout())))
     # errors Q - target are -5, 1 and -31: with delta 1 the slopes are -1, 1 and -1, and the mean is over 3 rows
     wanted = torch.zeros(4, 2)
     wanted[0, 0], wanted[1, 1], wanted[0, 1] = (1 / 3, -1 / 3, 1 / 3) if delta else (5 / 3, -1 / 3, 31 / 3)
-    torch.testing.assert_close(policy._model.table.detach() - before, wanted)
+    torch.testing.assert_close(policy.model.table.detach() - before, wanted)
     assert metrics['loss'].item() == pytest.approx(loss)
     assert metrics['td_error'].item() == pytest.approx(37 / 3) and metrics['q'].item() == pytest.approx(2.0)
     assert all(x.dim() == 0 for x in metrics.values())
@@ -185,7 +185,7 @@ def test_masked_actions_are_never_chosen_nor_bootstrapped_from(double: bool) -> 
         space, Discrete(3), type='dqn', learn=dict(double=double, batch_size=None), collect=dict(eps=0.9)
     )
     with torch.no_grad():
-        policy._model.policy_head.bias[0] = 100.0  # the forbidden action looks best
+        policy.model.policy_head.bias[0] = 100.0  # the forbidden action looks best
         policy._target.model.policy_head.bias[0] = 100.0
     mask = torch.tensor([[False, True, True]]).expand(200, 3)
     obs = {'x': torch.zeros(200, 1), ACTION_MASK: mask}
@@ -256,8 +256,8 @@ def test_draw_is_learned_from_in_minibatches() -> None:
 
 def test_critic_is_neither_run_nor_moved() -> None:
     policy = dqn(optimizer={'type': 'adamw', 'weight_decay': 0.5}, batch_size=None)
-    before = clone(dict(policy._model.state_dict()))
-    policy._model.compute_critic = None
+    before = clone(dict(policy.model.state_dict()))
+    policy.model.compute_critic = None
     moved = {name.split('.')[0] for name in differing(before, learned(policy, random_batch()))}
     assert moved == {'actor_encoder', 'policy_head'}
 
@@ -299,7 +299,7 @@ def test_resumed_run_is_bit_equal_to_one_that_went_straight_on(tmp_path: Path) -
 def with_statistics() -> tuple[Policy, RunningMeanStd]:
     """A policy that normalises observations, and their statistics."""
     policy = make_policy(NUMBER, TWO_ACTIONS, type='dqn', model={'obs_norm': True}, collect={'n_step': 3})
-    (statistics,) = (each for each in policy._model.modules() if isinstance(each, RunningMeanStd))
+    (statistics,) = (each for each in policy.model.modules() if isinstance(each, RunningMeanStd))
     return policy, statistics
 
 

@@ -72,7 +72,7 @@ def test_ratio_is_to_the_policy_that_acted(name: str, space: Any) -> None:
     stale.push(first)
     batch = next(iter(stale.batches()))
     with torch.no_grad():
-        now = policy._model.compute_actor(batch['obs'])
+        now = policy.model.compute_actor(batch['obs'])
 
     def log_prob(logit: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
         if space is TWO_ACTIONS:

@@ -245,8 +245,8 @@ def test_torch_export_file_runs_without_zoo(tmp_path: Path) -> None:
 def own(change: Any) -> Any:
     """A ppo whose network is of one's own."""
     policy = make_policy('ppo')
-    policy._model.__class__ = type(
-        'Own', (type(policy._model),), {'compute_actor': change(type(policy._model).compute_actor)}
+    policy.model.__class__ = type(
+        'Own', (type(policy.model),), {'compute_actor': change(type(policy.model).compute_actor)}
     )
     return policy
 
