@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,12 +19,13 @@ import pytest
 
 from tests.cluster.ray_runs import REPO, driver, names, processes_of, same_state, wait_for
 from tests.cluster.runners import Numbers
+from tests.cluster.test_engine import OutsideContract, order, shown, until
 from tests.cluster.torchrun import TORCHRUN
 from tests.policy_envs import rows
 from tests.processes import PATIENCE, descendants, left, wait_until, words_of
 from zoo import load_policy, serial_pipeline
 from zoo.cluster.config import ClusterConfig
-from zoo.cluster.messages import Lost, Order, Parcel, RunnerLostError
+from zoo.cluster.messages import Lost, RunnerLostError
 from zoo.config.section import ConfigError
 from zoo.core.errors import RunError, UserError
 from zoo.env import EnvError
@@ -129,101 +129,14 @@ def test_local_cluster_listens_on_the_loopback_interface_and_its_token_is_privat
     assert (tmp_path / '.ray' / 'auth_token').stat().st_mode & 0o077 == 0
 
 
-def order(group: int, collect_iter: int, version: int | None = 0) -> Order:
-    return Order('run', group, collect_iter, version, 0)
-
-
-def until(engine: RayEngine, n: int) -> list[Parcel | Lost]:
-    """The next n things."""
-    found: list[Parcel | Lost] = []
-    deadline = time.monotonic() + PATIENCE
-    while len(found) < n and time.monotonic() < deadline:
-        found += engine.wait(1.0)
-    assert len(found) == n, found
-    return found
-
-
-def shown(parcel: Any) -> tuple[int, int, float, int]:
-    """Group, version, last number of the block, byte of the weights."""
-    return parcel.group, parcel.version, parcel.blocks['obs'][-1], int(parcel.blocks['steps.reward'][1, 2])
-
-
 def train(tmp_path: Path, name: str, *overrides: str) -> Any:
     """A short run."""
     always = ['policy.learn.compile=off', 'seed=3', f'logger.root={tmp_path}', 'policy.eval.n_episode=1']
     return serial_pipeline(name, overrides=[*SMALL_RUN, *always, *overrides])
 
 
-def test_orders_are_done_with_the_weights_of_their_version(engine: RayEngine) -> None:
-    engine.ask(order(0, 0, 0))
-    engine.publish(np.full(9, 101, np.uint8), 1)
-    engine.ask(order(0, 1, 1))
-    engine.ask(order(0, 2, 0))
-    engine.ask(order(1, 3, None))
-    parcels = sorted(map(shown, until(engine, 4)), key=lambda parcel: parcel[2] % 1)
-    # version + collect_iter / 1000, and the byte that was published with the version
-    assert parcels == [(0, 0, 0.0, 100), (0, 1, 1.001, 101), (0, 0, 0.002, 100), (1, 1, 1.003, 101)]
-    assert engine.wait(0.0) == []
-
-
-def test_call_comes_after_orders_and_raises_the_runners_own_error(engine: RayEngine) -> None:
-    engine.call(1, 'next', 'nap')
-    start = time.monotonic()
-    engine.ask(order(1, 4))
-    assert engine.call(1, 'give', 'threads') == 1
-    assert time.monotonic() - start > 0.4  # the order slept for 0.5 s
-    assert [shown(parcel)[2] for parcel in until(engine, 1)] == [0.004]
-    with pytest.raises(KeyError, match='nothing') as caught:
-        engine.call(1, 'give', 'nothing')
-    assert socket.gethostname() in ''.join(caught.value.__notes__)
-
-
-def test_error_in_a_rollout_is_raised_by_wait_as_it_is(engine: RayEngine) -> None:
-    engine.call(0, 'next', 'raise')
-    engine.ask(order(0, 5))
-    with pytest.raises(OSError, match='the moon is full, in group 0') as caught:
-        until(engine, 1)
-    assert caught.value.errno == 28
-    engine.call(0, 'next', '')
-
-
-def test_killed_runner_is_lost_and_made_anew_while_others_collect(engine: RayEngine) -> None:
-    engine.call(1, 'next', 'sleep')
-    engine.ask(order(1, 6))
-    engine.ask(order(1, 7))
-    pid = engine.pids()[1][1]
-    os.kill(pid, signal.SIGKILL)
-    (lost,) = until(engine, 1)  # one loss, though two orders were outstanding
-    words = f'its process {pid} on {socket.gethostname()} ended unexpectedly, e.g. by signal 9 or for lack of memory'
-    assert lost == Lost(1, words)
-    engine.ask(order(1, 8))  # of the new one, which is still starting
-    engine.ask(order(0, 9))
-    assert [shown(parcel) for parcel in until(engine, 2)] == [(0, 0, 0.009, 100), (1, 0, 0.008, 100)]
-    assert engine.pids()[1][1] != pid
-
-
-def test_idle_runner_that_ended_is_noticed_by_the_next_order(engine: RayEngine) -> None:
-    pid = engine.pids()[0][1]
-    os.kill(pid, signal.SIGKILL)
-    assert not left([pid])
-    engine.ask(order(0, 10))
-    (lost,) = until(engine, 1)  # no rollout of envs that nobody has reset
-    assert isinstance(lost, Lost) and lost.group == 0
-
-
-@pytest.mark.parametrize('how', ['gil', 'stopped'])
-def test_kill_ends_a_runner_that_hangs_and_forgets_its_orders(engine: RayEngine, how: str) -> None:
-    engine.call(1, 'next', 'gil' if how == 'gil' else '')
-    pid = engine.pids()[1][1]
-    if how == 'stopped':
-        os.kill(pid, signal.SIGSTOP)
-    engine.ask(order(1, 11))
-    assert engine.wait(0.3) == []
-    engine.kill(1, 'it took too long')
-    engine.ask(order(1, 12))
-    lost, parcel = until(engine, 2)
-    assert lost == Lost(1, 'it took too long') and shown(parcel) == (1, 0, 0.012, 100)
-    assert not left([pid])
+class TestRayEngine(OutsideContract):
+    killed = 'its process {pid} on {host} ended unexpectedly, e.g. by signal 9 or for lack of memory'
 
 
 def test_call_of_a_hanging_runner_ends_it(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,17 +225,22 @@ def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(session: str, t
         serial_pipeline('cartpole_ppo', overrides=[*SMALL_RUN, *hangs, *runners, *patience])
 
 
-def test_two_runners_end_with_the_parameters_of_a_serial_run(tmp_path: Path) -> None:
-    serial = train(tmp_path, 'acrobot_ppo', 'env.collector_group_num=2')
-    ran = train(tmp_path, 'acrobot_ppo', 'cluster.engine=ray', 'cluster.runner_num=2')
-    assert ran.env_step == serial.env_step > 300  # rows that only reset an env do not count
-    assert same_state(ran.policy, serial.policy)
-
-
-def test_lag_1_with_continuous_actions_is_the_same_on_every_engine(tmp_path: Path) -> None:
-    lag = 'cluster.runner_num=2', 'cluster.max_lag=1'
-    inline = train(tmp_path, 'pendulum_ppo', *lag, 'cluster.engine=inline')
-    assert same_state(train(tmp_path, 'pendulum_ppo', *lag, 'cluster.engine=ray').policy, inline.policy)
+@pytest.mark.parametrize(
+    ('name', 'of_both', 'other'),
+    [
+        ('acrobot_ppo', (), ('env.collector_group_num=2',)),
+        ('pendulum_ppo', ('cluster.max_lag=1',), ('cluster.engine=inline', 'cluster.runner_num=2')),
+    ],
+    ids=['a serial run', 'lag 1, continuous actions, another engine'],
+)
+def test_two_runners_end_with_the_parameters_of(
+    name: str, of_both: tuple[str, ...], other: tuple[str, ...], tmp_path: Path
+) -> None:
+    one, ran = (
+        train(tmp_path, name, *of_both, *each) for each in (other, ('cluster.engine=ray', 'cluster.runner_num=2'))
+    )
+    assert ran.env_step == one.env_step > 300  # rows that only reset an env do not count
+    assert same_state(ran.policy, one.policy)
 
 
 ONE = 'cluster.engine=ray', 'cluster.runner_num=1'
