@@ -5,7 +5,7 @@
     python benchmarks/mutants.py report              # share of mutants killed in each room, and the survivors
     python benchmarks/mutants.py errors              # the deliberate errors of errors.yaml, and the tests that name them
     options: [--seed 0] [--jobs 2] [--limit-s 60] [--only policy/samples rl_utils]
-    another room: --subjects env worker --tests tests/env --results build/env.json, for `map` and `run` alike
+    another room: MUTANTS_SUBJECTS='env worker' python benchmarks/mutants.py map --tests tests/env, then run --results FILE
 
 A mutant swaps a comparison, an operator, `and` with `or`, a condition with its opposite, changes a number by 1, or leaves a
 statement out; each place where one can be made has the same chance. Docstrings, messages, annotations and imports are not
@@ -200,20 +200,8 @@ def make_map(n_job: int, tests: Sequence[str]) -> None:
     MAP.parent.mkdir(exist_ok=True)
     for old in MAP.parent.glob('mutants_map.*.part'):
         old.unlink()
-    words = [
-        '-m',
-        'pytest',
-        '-q',
-        '-p',
-        'mutants_trace',
-        '-n',
-        str(n_job),
-        '--dist',
-        'worksteal',
-        '-m',
-        'not long',
-        *tests,
-    ]
+    options = f'-q -p mutants_trace -n {n_job} --dist worksteal'.split()
+    words = ['-m', 'pytest', *options, '-m', 'not long', *tests]
     subprocess.run([sys.executable, *words], cwd=REPO, env=_env(MUTANTS_MAP=str(MAP)), check=False)
     calls, seconds = defaultdict(list), {}
     for part in MAP.parent.glob('mutants_map.*.part'):
@@ -297,11 +285,11 @@ def test_one(module: str | None, place: int) -> int:
     return int(pytest.main(['-x', '-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', *tests]))
 
 
-def run(n: int, seed: int, n_job: int, limit_s: float, only: Sequence[str]) -> None:
+def run(n: int, seed: int, n_job: int, limit_s: float, only: Sequence[str], results: Path) -> None:
     """Tests mutants that are not in the results yet, and writes these after each."""
     if not MAP.exists():
         raise SystemExit(f'{MAP} is not there; make it first: python benchmarks/mutants.py map')
-    found, done = json.loads(MAP.read_text()), _results()
+    found, done = json.loads(MAP.read_text()), _verdicts(results)
     known = {_key(each) for each in done}
     todo = [each for each in draw(n, seed, only) if _key(each) not in known]
 
@@ -312,7 +300,7 @@ def run(n: int, seed: int, n_job: int, limit_s: float, only: Sequence[str]) -> N
         for tested in pool.map(one, todo):
             done.append(tested)
             lines = ',\n '.join(json.dumps(each) for each in sorted(done, key=_key))
-            RESULTS.write_text(f'[\n {lines}\n]\n')
+            results.write_text(f'[\n {lines}\n]\n')
             print(f'{len(done)} {tested["file"]}:{tested["line"]} {tested["verdict"]}', flush=True)
 
 
@@ -334,12 +322,11 @@ def run_errors(n_job: int, only: Sequence[str]) -> None:
     n_missed = 0
     with ThreadPoolExecutor(n_job) as pool:
         for error, found in zip(errors, pool.map(one, errors), strict=True):
-            is_named = bool(found) and bool(re.search(error['named'], found[0]))
+            is_named = any(re.search(error['named'], test) for test in found[:1])
             n_missed += not is_named
-            what = (
-                f'noticed by {found[0]}' if is_named else f'not named by {len(found)} tests' if found else 'not noticed'
+            print(
+                f'{error["what"]}: {len(found)} tests notice it, {found[0] if is_named else "none by name"}', flush=True
             )
-            print(f'{error["what"]}: {what}{f", {len(found)} in all" if len(found) > 1 else ""}', flush=True)
     print(f'{len(errors) - n_missed} of {len(errors)} noticed')
     sys.exit(n_missed > 0)
 
@@ -356,30 +343,29 @@ def test_error(what: str) -> int:
     return int(pytest.main([*words, *error['tests'].split()]))
 
 
-def _results() -> list[dict[str, Any]]:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+def _verdicts(results: Path) -> list[dict[str, Any]]:
+    return json.loads(results.read_text()) if results.exists() else []
 
 
 def _key(mutant: dict[str, Any]) -> tuple[str, int, str]:
     return mutant['file'], mutant['line'], f'{mutant["kind"]} {mutant["place"]}'
 
 
-def report() -> None:
+def report(results: Path) -> None:
     """Prints the share of mutants killed in each room, then the survivors."""
     rooms: dict[str, Counter[str]] = defaultdict(Counter)
-    for each in _results():
+    for each in _verdicts(results):
         name = next(name for name in SUBJECTS if each['file'].startswith(name))
         for key in (name, 'all'):
             rooms[key][each['verdict']] += 1
     for name, count in rooms.items():
         print(f'{name:<26} {count["killed"]:>4} of {count.total():>4} killed, {count["killed"] / count.total():.3f}')
-    for each in _results():
+    for each in _verdicts(results):
         if each['verdict'] != 'killed':
             print(f'{each["verdict"]}: zoo/{each["file"]}:{each["line"]} {each["kind"]}: {each["text"]}')
 
 
 def main() -> None:
-    global SUBJECTS, RESULTS  # noqa: PLW0603 - what the options say
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('command', choices=('map', 'run', 'report', 'errors', 'one', 'error'))
     parser.add_argument('--n', type=int, default=600, help='mutants')
@@ -391,14 +377,9 @@ def main() -> None:
     )
     parser.add_argument('--module', help=argparse.SUPPRESS)
     parser.add_argument('--place', type=int, help=argparse.SUPPRESS)
-    parser.add_argument('--subjects', nargs='+', help='files and folders below zoo/ that are mutated')
     parser.add_argument('--tests', nargs='+', default=[], help='that are traced; all')
-    parser.add_argument('--results', type=Path, help=f'file of the verdicts; {RESULTS.relative_to(REPO)}')
+    parser.add_argument('--results', type=Path, default=RESULTS, metavar='FILE', help='file of the verdicts')
     args = parser.parse_args()
-    if args.subjects:  # of the processes that are started, too
-        os.environ['MUTANTS_SUBJECTS'] = ' '.join(args.subjects)
-        SUBJECTS = tuple(args.subjects)
-    RESULTS = args.results or RESULTS
     if args.command == 'one':
         sys.exit(test_one(args.module, args.place))
     if args.command == 'error':
@@ -408,8 +389,8 @@ def main() -> None:
     if args.command == 'map':
         make_map(args.jobs, args.tests)
     elif args.command == 'run':
-        run(args.n, args.seed, args.jobs, args.limit_s, args.only)
-    report() if args.command != 'map' else None
+        run(args.n, args.seed, args.jobs, args.limit_s, args.only, args.results)
+    report(args.results) if args.command != 'map' else None
 
 
 if __name__ == '__main__':

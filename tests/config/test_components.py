@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 
 from zoo.config.components import Part, checked_spec, make_part, options_of, part_of, summary_of
-from zoo.config.section import Config, ConfigError, Section, plain, validate
+from zoo.config.section import Config, ConfigError, Section, validate
 from zoo.core.registry import PARTS, SURROGATE_REGISTRY, Registry
 
 if TYPE_CHECKING:
@@ -55,6 +55,17 @@ class ColdSauce:
 
     ice: Annotated[int, Field(ge=1)] = 2
     herbs: tuple[str, ...] = ()
+
+
+def sauce_of_tuples(
+    x: Any,
+    *,
+    herbs: tuple[str, ...] = (),
+    places: tuple[int, int] | None = None,
+    sizes: Annotated[tuple[int, ...], Field(min_length=1)] = (1,),
+) -> Any:
+    """Options that are lists in a config."""
+    return (x, herbs, places, sizes)
 
 
 class StoredConfig(Section):
@@ -124,8 +135,12 @@ def test_an_object_is_made_of_its_options_and_has_what_a_part_has():
 
 
 def test_a_completed_config_with_a_tuple_is_taken_again():
-    done = plain(validate(Dish, {'other': {'type': 'cold', 'herbs': ['dill']}}))
-    assert done['other'] == {'type': 'cold', 'ice': 2, 'herbs': ['dill']} and plain(validate(Dish, done)) == done
+    own: Registry[Any] = Registry('sauce', 'tests.own')
+    own.register('tuples')(sauce_of_tuples)
+    done = checked_spec(own, {'type': 'tuples', 'herbs': ['dill'], 'places': [1, 2]}, 'dish.sauce')
+    assert done == {'type': 'tuples', 'herbs': ['dill'], 'places': [1, 2], 'sizes': [1]}
+    assert checked_spec(own, done, 'dish.sauce') == done
+    assert make_part(own, done)('fish') == ('fish', ('dill',), (1, 2), (1,))
     with pytest.raises(ConfigError, match=r'dish\.other\.herbs is 3 \(integer\) but must be a list of texts'):
         validate(Dish, {'other': {'type': 'cold', 'herbs': 3}})
 

@@ -6,9 +6,9 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
 from zoo.config.messages import shown
 from zoo.config.section import ConfigError, Section, is_class, made_by, plain, validate
@@ -201,8 +201,9 @@ def options_of(item: Any) -> type[Section]:
             )
         if option.name == 'type':
             raise ConfigError(f"{item.__name__} has an option 'type', the key that names a part; give it another name")
-    # a config has lists alone, which a strict tuple refuses
-    hints = {name: Annotated[x, Strict(False)] if get_origin(x) is tuple else x for name, x in hints.items()}
+    as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)  # configs have lists
+    tuples = [name for name, x in hints.items() if any(get_origin(part) is tuple for part in (x, *get_args(x)))]
+    hints |= {name: Annotated[hints[name], as_tuple] for name in tuples}
     fields: dict[str, Any] = {option.name: (hints[option.name], option.default) for option in options}
     return made_by(options_of, (item,), create_model('Options', __base__=Section, **fields))
 

@@ -122,8 +122,7 @@ def cut(samples: Columns, state: State, is_first: Tensor, cfg: SequenceConfig) -
 
 def as_sequences(columns: dict[str, Any], rollout: Rollout, cfg: SequenceConfig) -> Sample:
     """Columns [T, B, ...] of a rollout with recurrent states as sequences. cfg: the resolved section."""
-    before = states_before(rollout.data['state'], rollout.state)
-    return cut(columns, before, rollout.data['is_first'], cfg)
+    return cut(columns, states_before(rollout.data['state'], rollout.state), rollout.data['is_first'], cfg)
 
 
 def _lead(columns: Columns) -> torch.Size:
