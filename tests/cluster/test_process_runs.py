@@ -247,7 +247,7 @@ def test_signal_to_the_process_group_saves_once_and_leaves_no_process(tmp_path: 
     (run_dir,) = (tmp_path / 'run').iterdir()
     (saved,) = (run_dir / 'checkpoints').glob('step_*.safetensors')
     assert load_checkpoint(run_dir).meta['env_step'] == logged(tmp_path)[-1]['env_step'] == int(saved.stem[5:])
-    assert len(group) >= 3 and not any(map(is_alive, group))
+    assert len(group) >= 3 and not left(group)
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
