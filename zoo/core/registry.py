@@ -204,6 +204,7 @@ POLICY_REGISTRY: Registry[Any] = Registry(
             'zoo.policy.variants.dqn': 'dqn',
             'zoo.policy.variants.offpolicy': 'ppg_offpolicy ppo_ewma_offpolicy ppo_offpolicy',
             'zoo.policy.variants.pg': 'pg',
+            'zoo.policy.variants.trpo': 'npg trpo',
             'zoo.policy.variants.published': 'dna ppg_ewma ppg_reloaded ppo_ewma spo',
         }
     ),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from zoo.policy.variants.dqn import DQNCollectConfig, DQNConfig, DQNLearnConfig, DQNPolicy
     from zoo.policy.variants.offpolicy import PPGOffPolicy, PPOOffPolicy
     from zoo.policy.variants.pg import PGCollectConfig, PGConfig, PGLearnConfig, PGPolicy
+    from zoo.policy.variants.trpo import TRPOConfig, TRPOLearnConfig, TRPOPolicy
 
 __all__ = [
     'A2CCollectConfig',
@@ -51,6 +52,9 @@ __all__ = [
     'PolicyConfig',
     'Schedule',
     'ScheduleOrZero',
+    'TRPOConfig',
+    'TRPOLearnConfig',
+    'TRPOPolicy',
     'UpdateOption',
     'schedule_value',
 ]
@@ -67,5 +71,6 @@ _HOME = {
     'zoo.policy.variants.dqn': 'DQNCollectConfig DQNConfig DQNLearnConfig DQNPolicy',
     'zoo.policy.variants.offpolicy': 'PPGOffPolicy PPOOffPolicy',
     'zoo.policy.variants.pg': 'PGCollectConfig PGConfig PGLearnConfig PGPolicy',
+    'zoo.policy.variants.trpo': 'TRPOConfig TRPOLearnConfig TRPOPolicy',
 }
 __getattr__, __dir__ = lazy_names(__name__, {name: module for module, names in _HOME.items() for name in names.split()})

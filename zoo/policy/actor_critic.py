@@ -250,13 +250,19 @@ class ActorCriticPolicy(NetworkPolicy):
         return batch
 
     def _train_policy(
-        self, batch: Columns, n_pass: int, step: Step, optimizers: Sequence[FlatOptimizer], value_weight: float
+        self,
+        batch: Columns,
+        n_pass: int,
+        step: Step,
+        optimizers: Sequence[FlatOptimizer],
+        value_weight: float,
+        batch_size: int | None,
     ) -> Metrics:
-        """Passes of a step on the policy; their metrics."""
+        """Passes of a step on the policy, in minibatches of batch_size samples (None: all of them); their metrics."""
         numbers = self.objective.fixed._replace(
             clip_ratio=self.rates.clip_range, entropy_weight=self.rates['entropy_weight'], value_weight=value_weight
         )
-        trained = self.passes.run(step, optimizers, numbers, n_pass, batch, self.cfg.learn.batch_size)
+        trained = self.passes.run(step, optimizers, numbers, n_pass, batch, batch_size)
         n_epoch = torch.tensor(trained.n_pass, dtype=torch.float64)
         metrics = {**trained.metrics, 'n_epoch': n_epoch, 'adv_abs_max': adv_abs_max(batch)}
         if hasattr(step, 'kind'):

@@ -82,7 +82,7 @@ class GradientStep(SplitStep):
     def __init__(
         self, take: Callable[..., Found], kind: str, prepare: Callable[[ActionDist, Columns], Columns] | None = None
     ) -> None:
-        super().__init__(take, prepare or checked, _summary)
+        super().__init__(take, prepare or checked, step_summary)
         update_wrapper(self, take)
         self.kind, self.kind_of = kind, self
 
@@ -110,7 +110,7 @@ def with_log_old(dist: ActionDist, columns: Columns) -> Columns:
 
 
 @torch.no_grad()
-def _summary(found: Found, dist: ActionDist, numbers: PolicyNumbers) -> Metrics:
+def step_summary(found: Found, dist: ActionDist, numbers: PolicyNumbers) -> Metrics:
     """Metrics of one minibatch, or of several at once.
 
     Where a step leaves 'rows' these are approx_kl, clipfrac, and what is asked for of entropy, kl, ratio_max. Rows have
@@ -150,7 +150,7 @@ def ppo_step(
     """
     proximal = _proximal_logit(model, optimizers, minibatch, numbers)
     output, minibatch = forward(model, 'compute_actor_critic', minibatch, numbers)
-    loss, metrics = _policy_loss(dist, output, minibatch, numbers, proximal)
+    loss, metrics = policy_terms(dist, output, minibatch, numbers, proximal)
     value_loss, of_value = value_loss_terms(output, minibatch, numbers.value_loss, numbers.clip_ratio)
     loss = added(loss, numbers.value_weight, value_loss)
     return {**metrics, **of_value, 'grad_norm': descend(optimizers, loss, numbers.grad_clip)}
@@ -167,7 +167,7 @@ def policy_step(
     """As `ppo_step`, of the policy alone: neither value nor return_ is read, nothing of the critic moves."""
     proximal = _proximal_logit(model, optimizers, minibatch, numbers)
     output, minibatch = forward(model, 'compute_actor', minibatch, numbers)
-    loss, metrics = _policy_loss(dist, output, minibatch, numbers, proximal)
+    loss, metrics = policy_terms(dist, output, minibatch, numbers, proximal)
     return {**metrics, 'grad_norm': descend(optimizers, loss, numbers.grad_clip)}
 
 
@@ -199,7 +199,7 @@ def _proximal_logit(
         return forward(model, 'compute_actor', minibatch, numbers)[0]['logit']
 
 
-def _policy_loss(
+def policy_terms(
     dist: ActionDist, output: dict[str, Tensor], minibatch: Minibatch, numbers: PolicyNumbers, proximal: Tensor | None
 ) -> tuple[Tensor, Found]:
     """The loss, the metrics policy_loss, penalty_<name>, and 'rows' or what a kernel finds of them."""

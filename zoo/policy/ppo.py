@@ -54,9 +54,9 @@ class PPOPolicy(ActorCriticPolicy):
         The lines before it in the paper, running the old policy and estimating advantages, are `Collector` and `Samples`;
         theta_old is column 'logit' of the batch, which acting wrote.
         """
-        batch = self._begin_update(batch)
+        batch, cfg = self._begin_update(batch), self.cfg.learn
         value_weight, optimizers = self._coefficients()['value_weight'], list(self.optimizers.values())
-        metrics = self._train_policy(batch, self.cfg.learn.epoch_per_collect, self.step, optimizers, value_weight)
+        metrics = self._train_policy(batch, cfg.epoch_per_collect, self.step, optimizers, value_weight, cfg.batch_size)
         metrics['explained_variance'] = explained_variance(batch)
         return metrics | self._end_update(batch)
 

@@ -332,7 +332,7 @@ def lagging(tmp_path: Any, max_lag: int, **policy: Any) -> dict[str, Any]:
                 'decoupled or vtrace, or max_lag 0 or 1.'
             ],
         ),
-        (2, dict(type='dqn'), ["policy 'dqn' has no key policy.learn.correction", 'impala, pg, ppg, ']),
+        (2, dict(type='dqn'), ["policy 'dqn' has no key policy.learn.correction", 'impala, npg, pg, ppg, ']),
         (4, dict(type='impala'), []),
         (4, dict(type='ppo_ewma'), []),  # an average as the proximal policy weighs old samples too
         (4, dict(type='ppo', learn=dict(correction='decoupled')), []),

@@ -1,0 +1,112 @@
+"""Natural gradient steps: their direction and length by hand and by a dense Fisher matrix, and the trust region."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch.func import functional_call, jacrev
+
+from tests.policy.test_ppo import N_STEP, OBS, parameters, samples_of
+from tests.policy.variants.test_pg import Coin, small_rollout
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
+from zoo.core.spaces import Space
+from zoo.policy.base import Policy
+from zoo.policy.variants.trpo import conjugate_gradient
+
+
+def trpo(
+    kind: str = 'trpo', network: Any = None, n_step: int = N_STEP, space: Space = TWO_ACTIONS, **learn: Any
+) -> Policy:
+    learn = {'batch_size': 8, 'epoch_per_collect': 2, 'adv_norm': 'off', **learn}
+    collect = dict(n_step=n_step, discount_factor=0.5)
+    return make_policy(OBS, space, type=kind, network=network, learn=learn, collect=collect)
+
+
+def actor_of(policy: Policy) -> dict[str, torch.Tensor]:
+    return {name: x.double() for name, x in parameters(policy).items() if 'critic' not in name and 'value' not in name}
+
+
+def test_conjugate_gradient_solves_a_system_by_hand() -> None:
+    matrix, b = torch.tensor([[4.0, 1.0], [1.0, 3.0]]), torch.tensor([1.0, 2.0])
+    torch.testing.assert_close(conjugate_gradient(lambda x: matrix @ x, b, 2), torch.tensor([1 / 11, 7 / 11]))
+    # one iteration goes along b by b'b / b'Ab = 5 / 20
+    torch.testing.assert_close(conjugate_gradient(lambda x: matrix @ x, b, 1), b / 4)
+
+
+@pytest.mark.parametrize('kind', ['trpo', 'npg'])
+@pytest.mark.parametrize('damping', [0.0, 0.1])
+def test_step_by_hand(kind: str, damping: float) -> None:
+    model = Coin()
+    policy = trpo(kind, model, n_step=4, damping=damping, max_kl=0.02)
+    metrics = policy.learn_mode.forward(policy.collect_mode.get_train_sample(small_rollout()))
+    # of two logits with p = 1/2 the Fisher matrix is (1, -1)'(1, -1) / 4, whose eigenvalue is 1/2 along the gradient (c, -c):
+    # x = c / (.5 + damping), and sqrt(2 max_kl / (.5 + damping) / 2 c^2) c = sqrt(max_kl / (.5 + damping)), whatever c is
+    length = (0.02 / (0.5 + damping)) ** 0.5
+    assert model.logit.abs().tolist() == pytest.approx([length, length])
+    p = 1 / (1 + torch.tensor(2 * length).exp())
+    assert metrics['kl'].item() == pytest.approx(-0.5 * (4 * p * (1 - p)).log().item(), rel=1e-4)
+    assert metrics['step_halved'] == 0 and model.value.item() != 0
+
+
+@pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['categorical', 'gaussian'])
+def test_step_is_that_of_a_dense_fisher_matrix(space: Space) -> None:
+    policy = trpo('npg', space=space, cg_iter=100, damping=0.1, max_kl=1e-3)
+    samples, before = samples_of(policy), actor_of(policy)
+    theta, model = torch.cat([x.reshape(-1) for x in before.values()]), copy.deepcopy(policy.model).double()
+    model.forward = model.compute_actor
+
+    def logits(flat: torch.Tensor) -> torch.Tensor:
+        pieces = flat.split([x.numel() for x in before.values()])
+        named = {name: piece.view(x.shape) for (name, x), piece in zip(before.items(), pieces, strict=True)}
+        return functional_call(model, named, (samples['obs'].double(),))
+
+    logit, jacobian = logits(theta), jacrev(logits)(theta)
+    if space is TWO_ACTIONS:
+        p = logit.softmax(-1)
+        of_logits = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+        of_action = torch.nn.functional.one_hot(samples['action'], 2) - p
+    else:  # a row of logits is mean and deviation
+        mean, std = logit.unbind(-1)
+        of_logits = torch.diag_embed(torch.stack([std**-2, 2 * std**-2], -1))
+        distance = samples['action'].squeeze(-1) - mean
+        of_action = torch.stack([distance / std**2, distance**2 / std**3 - 1 / std], -1)
+    weight = samples.get('weight', torch.ones(len(logit)))
+    fisher = torch.einsum('nap,nab,nbq,n->pq', jacobian, of_logits, jacobian, weight.double()) / len(logit)
+    fisher += 0.1 * torch.eye(len(theta))
+    ascent = torch.einsum('nap,na,n->p', jacobian, of_action, (samples['adv'] * weight).double()) / len(logit)
+    direction = torch.linalg.solve(fisher, ascent)
+    wanted = (2e-3 / (direction @ fisher @ direction)).sqrt() * direction
+    policy.learn_mode.forward(samples)
+    moved = torch.cat([(after - before[name]).reshape(-1) for name, after in actor_of(policy).items()])
+    assert (moved - wanted).norm() < 1e-5 * wanted.norm()
+
+
+@pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['categorical', 'gaussian'])
+def test_trust_region_holds_at_each_update_and_the_loss_falls(space: Space) -> None:
+    policy = trpo(space=space, max_kl=0.5)  # far enough for the quadratic model of KL to be wrong
+    halved = []
+    for seed in range(8):
+        metrics = policy.learn_mode.forward(samples_of(policy, seed))
+        halved.append(metrics['step_halved'].item())
+        assert metrics['kl'] <= 0.5 and metrics['skipped_step'] == 0
+        assert metrics.keys() == set(policy.learn_mode.monitor_vars())
+    assert max(halved) > 0
+
+
+def test_step_that_does_not_help_is_not_taken() -> None:
+    policy = trpo()
+    samples, before = samples_of(policy), parameters(policy)
+    metrics = policy.learn_mode.forward({**samples, 'adv': torch.zeros_like(samples['adv'])})
+    assert metrics['step_halved'] == 11 and metrics['kl'] == 0
+    assert {name.split('_')[0] for name in differing(before, parameters(policy))} == {'critic', 'value'}
+
+
+def test_gradient_that_is_not_finite_moves_no_actor_and_is_counted() -> None:
+    policy = trpo()
+    samples, before = samples_of(policy), parameters(policy)
+    metrics = policy.learn_mode.forward({**samples, 'adv': samples['adv'] * torch.inf})
+    assert metrics['skipped_step'] == 1
+    assert {name.split('_')[0] for name in differing(before, parameters(policy))} == {'critic', 'value'}

@@ -1,0 +1,171 @@
+"""Policies 'trpo' (Schulman et al. 2015, arXiv:1502.05477) and 'npg', the same without its line search (Kakade 2001; with a
+step of a given KL, Rajeswaran et al. 2017, arXiv:1703.02660): one step along the natural gradient for each rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from zoo.backend.executor import Found, SplitStep
+from zoo.config.components import name_of, part_of
+from zoo.config.schedule import RateSchedule
+from zoo.core.data import Columns, Metrics
+from zoo.core.ranks import mean_over_
+from zoo.core.registry import POLICY_REGISTRY, SURROGATE_REGISTRY
+from zoo.model.check import actor_parameters, critic_names
+from zoo.policy.actor_critic import ActorCriticPolicy
+from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
+from zoo.policy.gradient_steps import forward, policy_terms, step_summary, with_log_old
+from zoo.policy.metrics import explained_variance
+from zoo.policy.ppg import ValueNumbers, value_step
+from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.optimizer import FlatOptimizer
+from zoo.rl_utils.ppo import mean_of, valid
+
+
+class TRPOLearnConfig(ActorCriticLearnConfig):
+    """Section `policy.learn` of 'trpo'; learning_rate, grad_clip and optimizer are the critic's."""
+
+    batch_size: int = Field(
+        64, ge=1, description="samples per gradient step of the critic; the policy's step is on all of a rollout"
+    )
+    max_kl: float = Field(
+        0.01, gt=0, description='KL(old || new) of a step of the policy, at most (trpo) or about (npg)'
+    )
+    cg_iter: int = Field(10, ge=1, description='iterations of the conjugate gradient for the direction of the step')
+    damping: float = Field(0.1, ge=0, description='added to the diagonal of the Fisher matrix')
+    line_search: int = Field(
+        10, ge=0, description='how often a step that breaks max_kl or does not help is halved; 0: it is taken as it is'
+    )
+    epoch_per_collect: int = Field(10, ge=1, description='passes of the critic over each rollout')
+    surrogate: part_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
+        'none',
+        description='what is maximised of probability ratio and advantage, by name or as {type: name, its options}',
+    )
+    learning_rate: RateSchedule = Field(1e-3, description="the optimiser's step size, of the critic alone")
+    adv_norm: Literal['off', 'batch'] = Field('batch', description='normalise advantages over the rollout')
+    precision: Literal['fp32'] = Field('fp32', description='number format inside the networks during updates')
+    critic_learning_rate: None = Field(None, description='learning_rate is that of the critic')
+
+    @model_validator(mode='after')
+    def _steps_near_the_old_policy(self) -> TRPOLearnConfig:
+        if name_of(self.proximal) == 'ewma':
+            raise ValueError(
+                "proximal is 'ewma', an average over the steps of an optimiser, which moves the critic alone."
+            )
+        return self
+
+
+class TRPOConfig(ActorCriticPolicyConfig):
+    """Section `policy` of 'trpo'."""
+
+    type: str = Field('trpo', description='registered name of the policy')
+    learn: TRPOLearnConfig = TRPOLearnConfig()
+    collect: OnPolicyCollectConfig = OnPolicyCollectConfig()
+
+
+@POLICY_REGISTRY.register('trpo')
+class TRPOPolicy(ActorCriticPolicy):
+    """Trust region policy optimisation: a natural gradient step that is halved until KL(old || new) <= max_kl."""
+
+    cfg: TRPOConfig
+    config: ClassVar[type[PolicyConfig]] = TRPOConfig
+
+    def _forward_learn(self, batch: Columns) -> Metrics:
+        """One natural gradient step of the policy, then passes of the critic."""
+        batch, cfg = self._begin_update(batch), self.cfg.learn
+        step: Any = SplitStep(self.natural_step, with_log_old, step_summary)
+        metrics = self._train_policy(batch, 1, step, [self.optimizers['actor']], 0.0, None)
+        fixed = self.objective.fixed
+        numbers = ValueNumbers(self.rates.clip_range, fixed.grad_clip, fixed.value_loss, forward=fixed.forward)
+        critic, n_pass = [self.optimizers['critic']], cfg.epoch_per_collect
+        metrics |= self.passes.run(value_step, critic, numbers, n_pass, batch, cfg.batch_size).metrics
+        metrics['explained_variance'] = explained_variance(batch)
+        return metrics | self._end_update(batch)
+
+    def natural_step(
+        self, model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Any, numbers: Any
+    ) -> Found:
+        """theta += 2^-k sqrt(2 max_kl / x'Fx) x, with F x = -g: g the gradient of the loss, F the Hessian of KL(old || new).
+
+        k is the least number up to line_search for which KL <= max_kl and the loss falls; where none is, nothing moves.
+        Args: optimizers: of the actor, whose parameters move; its rule is not used.
+        Returns: the metrics of `policy_step`; kl, of the step taken, and step_halved, its k (line_search + 1: none taken).
+        """
+        cfg, optimizer = self.cfg.learn, optimizers[0]
+        parameters = [p for name, p in model.named_parameters() if name in optimizer.names]
+
+        def losses(old: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Found]:
+            output, rows = forward(model, 'compute_actor', minibatch, numbers)
+            loss, metrics = policy_terms(dist, output, rows, numbers, None)
+            logit, weight = output['logit'], rows.get('weight', None)
+            old = logit.detach() if old is None else old
+            return loss, mean_of(valid(dist.kl(old, logit), weight), weight), old, metrics
+
+        def over_ranks(x: Tensor) -> Tensor:
+            return mean_over_(x.detach().clone(), optimizer.ranks)
+
+        def flat_gradient(x: Tensor, **kwargs: Any) -> Tensor:
+            found = torch.autograd.grad(x, parameters, materialize_grads=True, **kwargs)
+            return torch.cat([grad.reshape(-1) for grad in found])
+
+        loss, kl, logit, at_first = losses()
+        gradient = over_ranks(flat_gradient(loss, retain_graph=True))
+        slope = flat_gradient(kl, create_graph=True)
+
+        def fisher(x: Tensor) -> Tensor:
+            return over_ranks(flat_gradient(slope @ x, retain_graph=True)) + cfg.damping * x
+
+        norm = torch.linalg.vector_norm(gradient)
+        optimizer.note_step(norm)
+        direction = conjugate_gradient(fisher, torch.where(norm.isfinite(), -gradient, 0.0), cfg.cg_iter)
+        size = (2 * cfg.max_kl / (direction @ fisher(direction)).clamp(min=1e-12)).sqrt()
+        theta, before = optimizer.param.clone(), over_ranks(loss)
+        for n_halved in range(cfg.line_search + 1):
+            with torch.no_grad():
+                optimizer.param.copy_(theta + size * 0.5**n_halved * direction)
+                loss, kl, _, metrics = losses(logit)
+            kl = over_ranks(kl)
+            if not cfg.line_search or (kl <= cfg.max_kl and over_ranks(loss) < before):
+                break
+        else:
+            n_halved, kl, metrics = cfg.line_search + 1, torch.zeros_like(kl), at_first
+            optimizer.param.copy_(theta)
+        return {**metrics, 'grad_norm': norm, 'kl': kl, 'step_halved': norm.new_tensor(float(n_halved))}
+
+    def _make_optimizers(self) -> dict[str, FlatOptimizer]:
+        critic = critic_names(self._model, self.obs_space)
+        return {
+            'actor': self._make_optimizer(actor_parameters(self._model, self.obs_space)),
+            'critic': self._make_optimizer([(name, p) for name, p in self._model.named_parameters() if name in critic]),
+        }
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return [*super()._monitor_vars_learn(), 'kl', 'step_halved', 'value_grad_norm']
+
+
+def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, n: int) -> Tensor:
+    """x [P] with A x = b after at most n iterations, A given by its products, symmetric and positive.
+
+    Source: Hestenes & Stiefel 1952, doi:10.6028/jres.049.044.
+    """
+    x, residual, direction = torch.zeros_like(b), b.clone(), b.clone()
+    square = first = residual @ residual
+    for _ in range(n):
+        if square <= 1e-12 * first:
+            break
+        image = product(direction)
+        length = square / (direction @ image)
+        x, residual = x + length * direction, residual - length * image
+        square, before = residual @ residual, square
+        direction = residual + square / before * direction
+    return x
+
+
+TRPOPolicy.with_updates(
+    'npg', {'learn': {'line_search': 0}}, __doc__='Natural policy gradient: trpo without line search.'
+)
