@@ -439,6 +439,7 @@ FAMILIES = {
     'a2c': (('a2c.py', 'a2c'), r"'a2c'"),
     'pg': (('pg.py',), r"'pg'"),
     'dqn': (('dqn.py',), '$^'),
+    'trpo, npg': (('trpo.py',), '$^'),
     'transitions, step, losses and slow network of dqn': (('q_learning.py', 'check_n_return'), '$^'),
 }
 """The same for other families of policies."""

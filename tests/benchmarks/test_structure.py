@@ -23,7 +23,7 @@ def test_rooms_import_downward_only_and_they_and_their_files_in_no_circle() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('room', 'most'), [('run', 68), ('policy', 72), ('env', 114)])
+@pytest.mark.parametrize(('room', 'most'), [('run', 68), ('policy', 75), ('env', 114)])
 def test_files_of_a_room_import_few_others(room: str, most: int) -> None:
     assert 10 < structure.n_inner_import(room) <= most
 
@@ -52,7 +52,7 @@ def test_training_loads_what_it_uses() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('part', 'most'),
-    [('library', structure.Size(40_540, 215, 24_745)), ('zoo/tools', structure.Size(9_777, 55, 6_200))],
+    [('library', structure.Size(40_649, 216, 24_858)), ('zoo/tools', structure.Size(9_777, 55, 6_200))],
 )
 def test_zoo_stays_small(part: str, most: structure.Size) -> None:
     size = structure.sizes()[part]
@@ -93,7 +93,7 @@ def test_a_variant_costs_at_most_62_lines_of_code() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('run', 'n_file', 'n_line', 'n_executed'),
-    [('ppo', 19, 4_121, 445), ('ppg', 26, 5_572, 664), ('dqn', 21, 4_438, 396), ('lstm', 22, 4_760, 551)],
+    [('ppo', 19, 4_117, 446), ('ppg', 26, 5_568, 665), ('dqn', 21, 4_438, 396), ('lstm', 22, 4_760, 551)],
 )
 def test_the_path_from_env_step_to_new_parameters_is_short(run: str, n_file: int, n_line: int, n_executed: int) -> None:
     before = sys._getframe().f_trace

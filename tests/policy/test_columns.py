@@ -42,7 +42,7 @@ class Marked:
 
     def _forward_learn(self: Any, batch: Any) -> Metrics:
         cfg, optimizers = self.cfg.learn, [self.optimizers['all']]
-        return self._train_policy(batch, cfg.epoch_per_collect, self.own_step, optimizers, cfg.value_weight, cfg.batch_size)
+        return self._train_policy(batch, cfg.epoch_per_collect, self.own_step, optimizers, cfg.batch_size)
 
     def own_step(self, model: Any, dist: Any, optimizers: Any, minibatch: dict[str, Tensor], numbers: Any) -> Metrics:
         self.seen.append(minibatch)

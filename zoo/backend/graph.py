@@ -29,13 +29,7 @@ from zoo.backend.executor import (
     minibatches,
     stacked,
 )
-from zoo.backend.trace import (
-    MAX_PROGRAMS,
-    CompiledFunction,
-    logger,
-    named_tensors,
-    replaced,
-)
+from zoo.backend.trace import MAX_PROGRAMS, CompiledFunction, logger, named_tensors, replaced
 from zoo.core.data import Metrics, Obs, State, keeps_state, leaves, map_tensors, send
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer

@@ -31,12 +31,7 @@ from zoo.policy.options.base import UpdateOption
 from zoo.policy.options.loss import Objective
 from zoo.policy.passes import Passes
 from zoo.policy.samples import Samples, in_pieces
-from zoo.policy.sequences import (
-    first_rows,
-    forward_sequences,
-    n_copy,
-    stride_of,
-)
+from zoo.policy.sequences import first_rows, forward_sequences, n_copy, stride_of
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 
@@ -250,17 +245,12 @@ class ActorCriticPolicy(NetworkPolicy):
         return batch
 
     def _train_policy(
-        self,
-        batch: Columns,
-        n_pass: int,
-        step: Step,
-        optimizers: Sequence[FlatOptimizer],
-        value_weight: float,
-        batch_size: int | None,
+        self, batch: Columns, n_pass: int, step: Step, optimizers: Sequence[FlatOptimizer], batch_size: int | None
     ) -> Metrics:
         """Passes of a step on the policy, in minibatches of batch_size samples (None: all of them); their metrics."""
+        rates, value_weight = self.rates, self._coefficients().get('value_weight', 0)
         numbers = self.objective.fixed._replace(
-            clip_ratio=self.rates.clip_range, entropy_weight=self.rates['entropy_weight'], value_weight=value_weight
+            clip_ratio=rates.clip_range, entropy_weight=rates['entropy_weight'], value_weight=value_weight
         )
         trained = self.passes.run(step, optimizers, numbers, n_pass, batch, batch_size)
         n_epoch = torch.tensor(trained.n_pass, dtype=torch.float64)

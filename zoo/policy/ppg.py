@@ -296,9 +296,8 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _policy_phase(self, batch: Columns) -> Metrics:
         """E_pi passes of the policy over a batch; a network that actor and critic share learns values in them, too."""
-        cfg, optimizers, value_weight = self.cfg.learn, [self.optimizers['actor']], self._coefficients()['value_weight']
-        n_pass = cfg.actor_epoch_per_collect
-        return self._train_policy(batch, n_pass, self._policy_step, optimizers, value_weight, cfg.batch_size)
+        n_pass, optimizers = self.cfg.learn.actor_epoch_per_collect, [self.optimizers['actor']]
+        return self._train_policy(batch, n_pass, self._policy_step, optimizers, self.cfg.learn.batch_size)
 
     def _value_phase(self, batch: Columns) -> Metrics:
         """E_V passes of the critic over a batch."""

@@ -55,8 +55,9 @@ class PPOPolicy(ActorCriticPolicy):
         theta_old is column 'logit' of the batch, which acting wrote.
         """
         batch, cfg = self._begin_update(batch), self.cfg.learn
-        value_weight, optimizers = self._coefficients()['value_weight'], list(self.optimizers.values())
-        metrics = self._train_policy(batch, cfg.epoch_per_collect, self.step, optimizers, value_weight, cfg.batch_size)
+        metrics = self._train_policy(
+            batch, cfg.epoch_per_collect, self.step, [*self.optimizers.values()], cfg.batch_size
+        )
         metrics['explained_variance'] = explained_variance(batch)
         return metrics | self._end_update(batch)
 

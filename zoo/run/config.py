@@ -28,14 +28,7 @@ from zoo.config.section import (
     value_at,
 )
 from zoo.config.source import load_config, parse_value, split_override
-from zoo.core.registry import (
-    BUFFER_REGISTRY,
-    MODEL_REGISTRY,
-    PARTS,
-    POLICY_REGISTRY,
-    Registry,
-    UnknownNameError,
-)
+from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY, Registry, UnknownNameError
 from zoo.env import EnvConfig
 from zoo.env.make import take_env_instances
 from zoo.policy.config import PolicyConfig

@@ -10,17 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from zoo.backend.native.bindings import (
-    MAX_LAYER,
-    Activation,
-    Dist,
-    Input,
-    Kind,
-    Model,
-    StepSpec,
-    Surrogate,
-    ValueLoss,
-)
+from zoo.backend.native.bindings import MAX_LAYER, Activation, Dist, Input, Kind, Model, StepSpec, Surrogate, ValueLoss
 from zoo.model.actor_critic import PPG, VAC, ActorCritic
 from zoo.model.images import Pixels
 from zoo.model.inputs import DictInput, NormedVector, OneHots, ToVector

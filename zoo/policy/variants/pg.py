@@ -98,7 +98,7 @@ class PGPolicy(ActorCriticPolicy):
 
     def _forward_learn(self, batch: Columns) -> Metrics:
         batch, optimizers = self._begin_update(batch), list(self.optimizers.values())
-        metrics = self._train_policy(batch, 1, type(self).step, optimizers, 0.0, self.cfg.learn.batch_size)
+        metrics = self._train_policy(batch, 1, type(self).step, optimizers, self.cfg.learn.batch_size)
         return metrics | self._end_update(batch)
 
     def _monitor_vars_learn(self) -> list[str]:

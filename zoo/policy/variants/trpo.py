@@ -79,7 +79,7 @@ class TRPOPolicy(ActorCriticPolicy):
         """One natural gradient step of the policy, then passes of the critic."""
         batch, cfg = self._begin_update(batch), self.cfg.learn
         step: Any = SplitStep(self.natural_step, with_log_old, step_summary)
-        metrics = self._train_policy(batch, 1, step, [self.optimizers['actor']], 0.0, None)
+        metrics = self._train_policy(batch, 1, step, [self.optimizers['actor']], batch_size=None)
         fixed = self.objective.fixed
         numbers = ValueNumbers(self.rates.clip_range, fixed.grad_clip, fixed.value_loss, forward=fixed.forward)
         critic, n_pass = [self.optimizers['critic']], cfg.epoch_per_collect

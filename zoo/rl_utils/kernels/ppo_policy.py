@@ -28,16 +28,7 @@ from zoo.rl_utils.kernels.device import (
     group_bounds,
     load_weight,
 )
-from zoo.rl_utils.kernels.launch import (
-    Tiling,
-    add_programs,
-    as_rows,
-    bounds,
-    counter,
-    custom_op,
-    flat,
-    scalars,
-)
+from zoo.rl_utils.kernels.launch import Tiling, add_programs, as_rows, bounds, counter, custom_op, flat, scalars
 
 _MAX_LOG_RATIO = tl.constexpr(88.0)  # these two as in zoo.rl_utils.ppo
 _MIN_WEIGHT = tl.constexpr(1e-30)

@@ -12,12 +12,7 @@ from zoo.run.checkpoint.file import (
     shown,
     steps_of,
 )
-from zoo.run.checkpoint.manager import (
-    CheckpointManager,
-    SaveError,
-    of_rank,
-    refuse_unsavable,
-)
+from zoo.run.checkpoint.manager import CheckpointManager, SaveError, of_rank, refuse_unsavable
 from zoo.run.checkpoint.schema import (
     BY_HAND,
     SavedRun,

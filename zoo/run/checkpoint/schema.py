@@ -9,15 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import (
-    AfterValidator,
-    AllowInfNan,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from zoo.config.section import join_path, plain
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
