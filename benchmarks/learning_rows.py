@@ -50,17 +50,11 @@ ROWS = {
     'cartpole_pg': Row(500, _CARTPOLE),
     'cartpole_dqn': Row(500),
     'acrobot_ppo': Row(-76, Anchor(-81.3, 'SLM-Lab PPO at 300k, n=4')),
-    'acrobot_ppo policy.learn.epoch_per_collect=10 max_env_step=300_000': Row(
-        -76, Anchor(-81.3, 'SLM-Lab PPO at 300k, n=4')
-    ),
     'acrobot_ppg': Row(-76, Anchor(-81.3, 'SLM-Lab PPO at 300k, n=4')),
     'pendulum_ppo': Row(-160, Anchor(-172, 'rl-zoo3 PPO at 100k, 1 run'), n_episode=500),
     'pendulum_bins_ppo': Row(-160, Anchor(-172, 'rl-zoo3 PPO at 100k, 1 run'), n_episode=500),
     'pendulum_ppg': Row(-160, Anchor(-172, 'rl-zoo3 PPO at 100k, 1 run'), n_episode=500),
     'mountaincar_continuous_ppo': Row(95, Anchor(92.5, 'rl-zoo3 TRPO at 50k, 1 run')),
-    'mountaincar_continuous_ppo policy.model.log_std_init=0.5 max_env_step=100_000': Row(
-        95, Anchor(92.5, 'rl-zoo3 TRPO at 50k, 1 run')
-    ),
     'taxi_ppo': Row(7.88, Anchor(7.93, 'the optimum, by value iteration')),
     'lunarlander_ppo': Row(275, _LUNARLANDER),
     'lunarlander_ppg': Row(275, _LUNARLANDER),

@@ -81,7 +81,12 @@ COMPARISONS: dict[str, Comparison] = {
             'ppg_reloaded': 'lunarlander_ppg_reloaded max_env_step=500000',
         }
     ),
-    'Acrobot, critic as classifier': Comparison({'ppo': 'acrobot_ppo', 'hl_gauss': 'acrobot_hl_gauss_ppo'}),
+    'Acrobot, critic as classifier': Comparison(
+        {
+            'ppo': 'acrobot_hl_gauss_ppo policy.learn.value_loss=mse exp_name=acrobot_ppo',
+            'hl_gauss': 'acrobot_hl_gauss_ppo',
+        }
+    ),
     'tiny bricks': Comparison(
         {
             'ppo': 'tiny_bricks_ppo max_env_step=500000',

@@ -1,4 +1,4 @@
-"""Acrobot-v1 with PPO whose critic is a classifier of returns (HL-Gauss); else as acrobot_ppo.
+"""Acrobot-v1 with PPO whose critic is a classifier of returns (HL-Gauss); else after rl-zoo3.
 
 Scaled by reward_norm the returns lie between -5 and 0. Bins that reach far beyond them cost learning: with -30 to 5 most
 seeds end at -500.

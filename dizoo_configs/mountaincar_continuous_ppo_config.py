@@ -2,20 +2,19 @@
 
 config = dict(
     exp_name='mountaincar_continuous_ppo',
-    max_env_step=300_000,
+    max_env_step=100_000,
     env=dict(id='MountainCarContinuous-v0', collector_env_num=16),
     policy=dict(
         type='ppo',
-        # std exp(1) = 2.7 on actions clipped to +-1 is almost bang-bang: small pushes never reach the flag, where the
-        # only reward is
-        model=dict(obs_norm=True, log_std_init=1.0),
+        # std exp(.5) = 1.6 on actions clipped to +-1: small pushes never reach the flag, where the only reward is
+        model=dict(obs_norm=True, log_std_init=0.5),
         learn=dict(
             epoch_per_collect=10,
             learning_rate=dict(start=3e-4, end=0.0),
             reward_norm=True,
         ),
         collect=dict(n_step=1024, discount_factor=0.999),
-        eval=dict(eval_freq=50_000),
+        eval=dict(eval_freq=20_000),
     ),
 )
 

@@ -74,6 +74,7 @@ CASES = {
     'ppg, two rollouts, both in its memory': Case({'type': 'ppg', 'learn': {**PHASES, 'aux_freq': 2}}, n_rollout=2),
     'lstm': Case(ppo(dict(sequence=dict(len=16)), model=LSTM)),
     'lstm, ppg': Case({'type': 'ppg', 'learn': {**PHASES, 'sequence': dict(len=16)}, 'model': LSTM}),
+    'natural gradient': Case({'type': 'trpo', 'learn': dict(epoch_per_collect=2, entropy_weight=0.01)}, n_rollout=2),
     'returns of whole episodes': Case({'type': 'a2c', 'learn': {}, 'collect': {'batch_mode': 'episode'}}),
 }
 

@@ -132,6 +132,13 @@ def made(kind: str, text: str) -> None:
         ('pg', 'learn: {value_loss: huber}', "value_loss is 'huber' but policy 'pg' trains no critic"),
         ('pg', 'learn: {critic_learning_rate: 1.0e-3}', 'critic_learning_rate is 0.001 but'),
         ('pg', 'learn: {baseline: critic}', 'baseline'),
+        (
+            'trpo',
+            'learn: {proximal: ewma}',
+            "proximal is 'ewma', an average over the steps of an optimiser, which moves the critic",
+        ),
+        ('npg', 'learn: {precision: bf16}', "precision is 'bf16' (text) but must be 'fp32'"),
+        ('trpo', 'learn: {critic_learning_rate: 1.0e-3}', 'critic_learning_rate'),
         ('pg', 'learn: {value_weight: 0.5}', 'value_weight'),
         ('pg', 'learn: {penalties: [value_drift]}', "penalties has 'value_drift' but policy 'pg' trains no critic"),
         ('pg', 'collect: {estimator: gae}', "baseline is 'none' but policy.collect.estimator is 'gae'"),
