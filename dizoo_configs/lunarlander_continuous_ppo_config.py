@@ -1,4 +1,5 @@
-"""LunarLanderContinuous-v3: the lander with two throttles; settings after rl-zoo3. Needs the box2d extra."""
+"""LunarLanderContinuous-v3: the lander with two throttles; settings after rl-zoo3, but for
+shorter rollouts and more passes. Needs the box2d extra."""
 
 config = dict(
     exp_name='lunarlander_continuous_ppo',
@@ -8,12 +9,13 @@ config = dict(
         type='ppo',
         model=dict(log_std_init=-0.5),
         learn=dict(
+            epoch_per_collect=10,
             batch_size=64,
             learning_rate=dict(start=3e-4, end=0.0),
             value_norm=True,
             entropy_weight=0.01,
         ),
-        collect=dict(n_step=1024, discount_factor=0.999, gae_lambda=0.98),
+        collect=dict(n_step=256, discount_factor=0.999, gae_lambda=0.98),
         eval=dict(eval_freq=100_000),
     ),
 )

@@ -40,6 +40,11 @@ TUNED = {  # bundled configs whose values are others now
         'policy.learn.epoch_per_collect': 10,
         'policy.learn.learning_rate': {'start': 0.001, 'end': 0.0, 'over': 300_000},
     },
+    'lunarlander_continuous_ppo': {
+        'policy.learn.epoch_per_collect': 10,
+        'policy.collect.n_step': 256,
+        'policy.collect.n_sample': 4096,
+    },
     'mountaincar_continuous_ppo': {
         'max_env_step': 100_000,
         'policy.model.log_std_init': 0.5,

@@ -137,7 +137,7 @@ def made(kind: str, text: str) -> None:
             'learn: {proximal: ewma}',
             "proximal is 'ewma', an average over the steps of an optimiser, which moves the critic",
         ),
-        ('npg', 'learn: {precision: bf16}', "precision is 'bf16' (text) but must be 'fp32'"),
+        ('npg', 'learn: {precision: bf16}', "precision is 'bf16' .text. but must be 'fp32'"),
         ('trpo', 'learn: {critic_learning_rate: 1.0e-3}', 'critic_learning_rate'),
         ('pg', 'learn: {value_weight: 0.5}', 'value_weight'),
         ('pg', 'learn: {penalties: [value_drift]}', "penalties has 'value_drift' but policy 'pg' trains no critic"),
