@@ -22,6 +22,7 @@ from zoo.cluster.runner import Runner, RunnerSpec
 from zoo.config.section import Keyed
 from zoo.core.errors import RunError, UserError, show_error
 from zoo.core.processes import given_up_at_its_end
+from zoo.worker.env_watch import left_behind
 
 
 class RunnerProcess:
@@ -55,6 +56,12 @@ class RunnerProcess:
             self.publish(version, weights)
             assert self._newest is not None
             version, weights = self._newest
+        if threading.current_thread() is threading.main_thread():
+            return self._collect(order, version, weights)
+        found = left_behind(lambda: self._collect(order, version, weights))
+        return failure_of(found) if isinstance(found, Exception) else found
+
+    def _collect(self, order: Order, version: int, weights: np.ndarray) -> Parcel | Failure:
         runner = self._runners[order.group]
         try:
             runner.load(weights, version)

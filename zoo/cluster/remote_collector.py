@@ -182,10 +182,7 @@ class RemoteCollector(Collector):
             **{f'time/runner_{name}_s': times[name] / n / len(self._envs) for name in ('env', 'act')},
         }
         if self._lags:
-            found |= {
-                'collect/lag_mean': sum(self._lags) / len(self._lags),
-                'collect/lag_max': max(self._lags),
-            }
+            found |= {'collect/lag_mean': sum(self._lags) / len(self._lags), 'collect/lag_max': max(self._lags)}
         self._begin_metrics()
         return found
 

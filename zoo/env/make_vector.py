@@ -131,10 +131,7 @@ def _make_single_envs(
 
 
 def make_env_groups(
-    cfg: EnvConfig | Mapping[str, Any],
-    device: str = 'cpu',
-    restarts: Restarts | None = None,
-    first: int | None = None,
+    cfg: EnvConfig | Mapping[str, Any], device: str = 'cpu', restarts: Restarts | None = None, first: int | None = None
 ) -> list[AnyVectorEnv]:
     """The training envs of a config, in groups of equal size: see env.collector_group_num.
 

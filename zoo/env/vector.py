@@ -94,11 +94,7 @@ def _row_rules(
         return [NextStep()]
     from zoo.env import rows  # few batched envs need them
 
-    resets: dict[str, type[RowRule]] = {
-        'next_step': NextStep,
-        'same_step': rows.SameStep,
-        'disabled': rows.Disabled,
-    }
+    resets: dict[str, type[RowRule]] = {'next_step': NextStep, 'same_step': rows.SameStep, 'disabled': rows.Disabled}
     optional: list[tuple[bool, Callable[[], RowRule]]] = [
         (has_raw, rows.RawRewards),
         (has_masks, lambda: rows.Masks(action_space, place, is_next)),

@@ -46,11 +46,7 @@ def memory_problem(cfg: ActorCriticPolicyConfig, has_state: bool, fields: Sequen
 
 
 def parts_problem(
-    cfg: ActorCriticPolicyConfig,
-    objective: Any,
-    given_model: str | None,
-    explore: Any,
-    dist: ActionDist,
+    cfg: ActorCriticPolicyConfig, objective: Any, given_model: str | None, explore: Any, dist: ActionDist
 ) -> str:
     """Of the parts that the config names. cfg: the resolved section `policy`; given_model: class of a model given."""
     learn, estimator = cfg.learn, name_of(cfg.collect.estimator)

@@ -80,11 +80,7 @@ def value_step(
 
 @partial(GradientStep, kind='AUX')
 def aux_step(
-    model: nn.Module,
-    dist: ActionDist,
-    optimizers: Sequence[FlatOptimizer],
-    minibatch: Minibatch,
-    numbers: AuxNumbers,
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: AuxNumbers
 ) -> Metrics:
     """One step of PPG's auxiliary phase.
 
@@ -114,11 +110,7 @@ def aux_step(
 
 
 def distill_step(
-    model: nn.Module,
-    dist: ActionDist,
-    optimizers: Sequence[FlatOptimizer],
-    minibatch: Minibatch,
-    numbers: AuxNumbers,
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: AuxNumbers
 ) -> Metrics:
     """One step of an auxiliary phase that leaves the critic alone: auxiliary_loss + bc_weight * behavioral_cloning_loss.
 

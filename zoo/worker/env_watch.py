@@ -6,6 +6,7 @@ import _thread
 import logging
 import math
 import os
+import queue
 import signal
 import sys
 import threading
@@ -24,6 +25,7 @@ GRACE_S = 10.0  # seconds for a call to end after it was interrupted
 SIGNAL = signal.SIGINT  # interrupts the main thread: the only one that interrupts everywhere
 DEBUGGERS = ('bdb', 'pdb', 'IPython.core.debugger')
 logger = logging.getLogger(__name__)
+_TOLD: dict[int, Callable[[EnvError], object]] = {}  # who waits for a thread and does without it, see `left_behind`
 _ENV = os.path.join(os.path.dirname(sys.modules['zoo.env'].__file__ or ''), '')
 
 
@@ -99,7 +101,9 @@ class EnvWatch:
             'mend the env there, or raise env.step_timeout.'
         )
         if self._watched != threading.main_thread().ident:
-            if call != self._told:
+            if (tell := _TOLD.get(self._watched)) is not None:
+                tell(EnvError(words))
+            elif call != self._told:
                 logger.warning('%s (It cannot be ended from here: the run is not in the main thread.)', words)
             self._told = call
             return
@@ -161,6 +165,24 @@ def watch_calls(timeout: float) -> Iterator[None]:
             yield
     finally:
         signal.signal(SIGNAL, previous)
+
+
+def left_behind(work: Callable[[], Any]) -> Any:
+    """What work gives, in a thread of its own: outside of the main thread nothing can interrupt an env that never returns.
+
+    Returns: an EnvError in place of such a call, whose thread is left behind. Args: work: raises nothing, and watches its calls.
+    """
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def run() -> None:
+        _TOLD[threading.get_ident()] = found.put
+        try:
+            found.put(work())
+        finally:
+            del _TOLD[threading.get_ident()]
+
+    threading.Thread(target=run, name='collect', daemon=True).start()
+    return found.get()
 
 
 def _is_in_env(stack: FrameType | None) -> bool:

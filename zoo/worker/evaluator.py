@@ -233,11 +233,7 @@ class _Tally:
     """Counts the episodes of each env. Attributes: n_left, plays, length: [B], episodes wanted still; whether to continue; steps."""
 
     def __init__(
-        self,
-        quota: np.ndarray,
-        limit: int | None,
-        reader: InfoReader,
-        callback: EpisodeCallback | None,
+        self, quota: np.ndarray, limit: int | None, reader: InfoReader, callback: EpisodeCallback | None
     ) -> None:
         self.n_left, self._limit = quota.copy(), limit
         self._reader, self._callback = reader, callback
