@@ -107,7 +107,7 @@ def test_site_builds_without_a_warning_and_has_every_key(tmp_path: Path) -> None
     api = (tmp_path / 'site' / 'reference' / 'api_zoo.html').read_text()
     assert 'serial_pipeline' in api and 'max_train_iter' in api
     gallery = (tmp_path / 'site' / 'reference' / 'bundled_configs.html').read_text()
-    assert gallery.count('class="card"') == len(bundled_configs())
+    assert gallery.count('class="card"') == gallery.count('src="../images/frames/') == len(bundled_configs())
     lander = (tmp_path / 'site' / 'configs' / 'lunarlander_ppg.html').read_text()
     assert '<polyline' in lander and 'zoo train lunarlander_ppg' in lander and 'Return 2' in lander
     assert 'unpkg.com' not in (tmp_path / 'site' / 'index.html').read_text()

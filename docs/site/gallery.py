@@ -24,6 +24,7 @@ N_POINT = 80
 
 sys.path.insert(0, str(RESULTS.parent))
 import learning  # noqa: E402
+from frames import frame_of  # noqa: E402
 
 
 class Entry(NamedTuple):
@@ -65,7 +66,7 @@ def records_of(name: str) -> list[dict[str, Any]]:
 
 def _gallery(entries: Sequence[Entry]) -> str:
     cards = [
-        f'<a class="card" href="../configs/{entry.name}.html">{curve(entry.records)}'
+        f'<a class="card" href="../configs/{entry.name}.html">{_frame(entry.config)}{curve(entry.records)}'
         f'<strong>{entry.name.replace("_", "_<wbr>")}</strong><span>{escape(_env(entry.config))}</span><span>{escape(_result(entry))}</span></a>'
         for entry in entries
     ]
@@ -76,13 +77,26 @@ def _gallery(entries: Sequence[Entry]) -> str:
     return '\n'.join(['# Bundled configs', '', about, '', '<div class="gallery">', *cards, '</div>', ''])
 
 
+def _frame(config: dict[str, Any]) -> str:
+    """The picture of the env; '' if there is none."""
+    path = frame_of(config['env'])
+    place = path.relative_to(ROOT / 'docs')
+    return f'<img src="../{place}" alt="{escape(_env(config))}" loading="lazy">' if path.exists() else ''
+
+
 def _page(entry: Entry) -> str:
     source = (ROOT / 'dizoo_configs' / f'{entry.name}_config.py').read_text()
     source = source.split('"""', 2)[2].split('\n\nif __name__')[0].strip()
     policy = entry.config['policy']['type']
     lines = [f'# {entry.name}', '', entry.about, '', f'    zoo train {entry.name}', '']
     lines += [f'Env {_env(entry.config)}; policy [{policy}](../policies/{policy}.md). {_result(entry)}.', '']
-    lines += [f'<div class="curve">{curve(entry.records)}</div>', ''] if entry.records else []
+    drawn = [
+        f'<div class="frame">{_frame(entry.config)}</div>',
+        '',
+        f'<div class="curve">{curve(entry.records)}</div>',
+        '',
+    ]
+    lines += drawn if entry.records else drawn[:2]
     return '\n'.join([*lines, '```python', source, '```', ''])
 
 
