@@ -1,6 +1,6 @@
 """Measures the shape of the code itself: rooms and their imports, the traced reading path, sizes, loads, names, variants.
 
-    python benchmarks/structure.py [rooms [--files] | path | size | loads | names | variants]        # all without a name
+    python benchmarks/structure.py [rooms [--files] | path | size | loads | names [--files] | variants]  # all without a name
 
 A room is a folder of zoo/ (with its subfolders), or a file directly in zoo/; `__main__.py`, which only calls the command,
 belongs to tools. An import may go within a room or to a room of a lower layer; annotations count (`if TYPE_CHECKING:` too).
@@ -405,7 +405,33 @@ def methods_of_ppo() -> set[str]:
     return {name for name in found if not name.startswith('__')}
 
 
-def report_names() -> None:
+def private_names() -> list[str]:
+    """Places in tests/ that use a private name of zoo/, other than methods of Policy, which classes may override."""
+    from zoo.policy.base import Policy
+
+    nodes = [x for path in modules().values() for x in nodes_of(path)]
+    stored = [x for x in nodes if isinstance(getattr(x, 'ctx', None), ast.Store)]
+    defined = [x.name for x in nodes if isinstance(x, ast.FunctionDef | ast.ClassDef)]
+    names = {*defined, *(getattr(x, 'attr', getattr(x, 'id', '')) for x in stored)} - {*vars(Policy), *dir(Size)}
+    return [
+        f'{path.relative_to(REPO)}:{node.lineno}: {name}'
+        for path in sorted((REPO / 'tests').rglob('*.py'))
+        for node in nodes_of(path)
+        for name in used_names(node)
+        if name in names and re.fullmatch('_[^_].*[^_]', name)
+    ]
+
+
+def used_names(node: ast.AST) -> list[str]:
+    """Names that a node imports, or has of another object than self: as an attribute, or in the text given to `setattr`."""
+    if isinstance(node, ast.Attribute):
+        return [] if getattr(node.value, 'id', '') in ('self', 'cls') else [node.attr]
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(('setattr', 'getattr')):
+        return [str(x.value).rpartition('.')[2] for x in node.args if isinstance(x, ast.Constant)]
+    return [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+
+
+def report_names(files: bool = False) -> None:
     print(f'methods of a PPO object: {len(methods_of_ppo())}')
     print(f'class names that exist twice: {len(repeated_classes())}')
     for name, where in repeated_classes().items():
@@ -415,6 +441,9 @@ def report_names() -> None:
     print(f'nested conditional expressions: {len(nested_conditionals())} {" ".join(nested_conditionals())}')
     n_cfg, n_any = n_written(r'\bcfg: Any\b'), n_written(r': Any\b')
     print(f"'cfg: Any': {n_cfg}, ': Any': {n_any}")
+    print(f'private names of zoo in tests/: {len(private_names())}')
+    for place in private_names() if files else ():
+        print(f'  {place}')
     print(f'modules with one importer, of the same room, under 100 lines: {len(slices())}')
     for name, importer in slices():
         print(f'  {name} <- {importer}')
@@ -545,10 +574,10 @@ def main() -> None:
         'variants': report_variants,
     }
     parser.add_argument('what', nargs='?', choices=list(reports), help='default: all')
-    parser.add_argument('--files', action='store_true', help='rooms: imports and circles among the files of each room')
+    parser.add_argument('--files', action='store_true', help='rooms: imports and circles of files; names: their places')
     args = parser.parse_args()
     for name in [args.what] if args.what else reports:
-        reports[name](args.files) if name == 'rooms' else reports[name]()
+        reports[name](args.files) if name in ('rooms', 'names') else reports[name]()
 
 
 if __name__ == '__main__':

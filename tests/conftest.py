@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from zoo.backend import trace
 from zoo.backend.native.bindings import Library, load
 from zoo.backend.native.build import build
+from zoo.core.registry import POLICY_REGISTRY
 
 torch.set_num_threads(1)
 # a busy machine is slow: that is no defect of a property
@@ -51,6 +52,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = {id(item) for each in cases.values() for item in (each[0], each[-1])}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
+
+
+@pytest.fixture
+def forgets_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of policies that a test registers are free again afterwards."""
+    for name in POLICY_REGISTRY.names():
+        POLICY_REGISTRY.get(name)  # a module that a test were the first to load would be forgotten with its names
+    monkeypatch.setattr(POLICY_REGISTRY, 'entries', dict(POLICY_REGISTRY.entries))
 
 
 @pytest.fixture

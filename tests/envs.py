@@ -77,7 +77,7 @@ class LimitVectorEnv(gymnasium.vector.VectorEnv):
         mask = (options or {}).get('reset_mask', np.ones(self.num_envs, dtype=bool))
         self._n_step[mask] = 0
         self._ended[mask] = False
-        return self._obs(), {}
+        return self.observed(), {}
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict]:
         assert self.action_space.contains(actions), f'{actions!r} is not in {self.action_space}'
@@ -88,14 +88,14 @@ class LimitVectorEnv(gymnasium.vector.VectorEnv):
         ended = self._ended = self._n_step == self.limit
         info: dict[str, Any] = {}
         if mode is AutoresetMode.SAME_STEP:
-            info = {'final_obs': self._obs()} if ended.any() else {}  # one array for all envs, as ale-py has it
+            info = {'final_obs': self.observed()} if ended.any() else {}  # one array for all envs, as ale-py has it
             self._n_step = np.where(ended, 0, self._n_step)
             self._ended = np.zeros_like(ended)
         none = np.zeros_like(ended)
         terminated, truncated = (ended, none) if self.end == 'terminated' else (none, ended.copy())
-        return self._obs(), np.where(was_ended, 0.0, 1.0), terminated.copy(), truncated, info
+        return self.observed(), np.where(was_ended, 0.0, 1.0), terminated.copy(), truncated, info
 
-    def _obs(self) -> np.ndarray:
+    def observed(self) -> np.ndarray:
         return self._n_step[:, None].astype(np.float32)
 
 

@@ -209,5 +209,5 @@ class Result(NamedTuple):
         found = {name: p.detach() for name, p in self.parameters.items()}
         for i, optimizer in enumerate(self.optimizers):
             found |= {f'{name} {i}': x for name, x in optimizer.state._asdict().items()}
-            found[f'norms {i}'] = torch.cat([norm.reshape(-1) for norm in optimizer._norms])
+            found[f'skipped {i}'] = torch.tensor(optimizer.count_skipped(99))
         return {**found, **self.metrics}

@@ -331,7 +331,7 @@ def test_estimate_of_gradient_steps_is_what_the_run_takes(name: str, n_step: int
     learn = {key: cfg.policy.learn[key] for key in ('batch_size', 'epoch_per_collect')}
     policy: Any = make_policy(OBS, TWO_ACTIONS, type=cfg.policy.type, learn=learn)
     policy.run = policy.run._replace(reuse=reuse_of(cfg.buffer, cfg.policy.collect.n_sample))
-    assert policy._steps_per_env_step() * cfg.max_env_step == pytest.approx(n_step, rel=0.02)
+    assert policy.steps_per_env_step() * cfg.max_env_step == pytest.approx(n_step, rel=0.02)
 
 
 PASSES = dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, batch_size=32)
@@ -348,7 +348,7 @@ PASSES = dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, batch_size=
 def test_gradient_steps_of_a_run_follow_from_its_config(policy: str, model: Any, learn: Any, want: float) -> None:
     """E.g. PPO with 10 epochs of minibatches of 64 takes 10 / 64 steps per env step."""
     found: Any = make_policy(OBS, TWO_ACTIONS, type=policy, learn=learn, model=model)
-    assert found._steps_per_env_step() == pytest.approx(want)
+    assert found.steps_per_env_step() == pytest.approx(want)
 
 
 LINEAR, CONVOLUTION = nn.Linear(1, 1), nn.Sequential(nn.Conv2d(1, 1, 1))

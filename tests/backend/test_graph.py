@@ -147,7 +147,7 @@ def sides_with(spec: Any, case: Case | None = None, n_step: int = 8, **options: 
     plain = problem.optimizers
 
     def optimizers(model: Any, kind: Any = FlatAdam) -> list[Any]:
-        found = [make_part(OPTIMIZER_REGISTRY, spec)(each._named) for each in plain(model, kind)]
+        found: list[Any] = plain(model, make_part(OPTIMIZER_REGISTRY, spec))
         for each in found:
             each.lr = 1e-3
             each.configure(**options)

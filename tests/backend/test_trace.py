@@ -48,16 +48,17 @@ def test_trace_of_a_function_that_draws_numbers_is_refused() -> None:
         trace(lambda x: [x + torch.rand_like(x)], [torch.ones(2)], constants=True)
 
 
-def test_kernels_are_disabled_while_tracing_and_enabled_after_an_error() -> None:
+def test_kernels_are_disabled_while_tracing_and_enabled_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, 'MODE', 'interpret')
     seen: list[bool] = []
 
     def look(x: Tensor) -> list[Tensor]:
-        seen.append(kernels._disabled)
+        seen.append(kernels.reach(x))
         raise ArithmeticError('no such area')
 
     with pytest.raises(ArithmeticError, match='no such area'):
         trace(look, [torch.ones(2)], constants=False)
-    assert seen == [True] and not kernels._disabled
+    assert seen == [False] and kernels.reach(torch.ones(2))
 
 
 def test_function_is_compiled_once_for_each_form_of_its_inputs(compiled: list[Sequence[Tensor]]) -> None:

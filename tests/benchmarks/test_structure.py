@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -112,6 +113,18 @@ def test_the_path_from_env_step_to_new_parameters_is_short(run: str, n_file: int
 def test_ranks_say_their_number_themselves() -> None:
     found = structure.n_written(r'\branks\.size\b', skip=('core/ranks.py', 'cluster/', 'run/build.py'))
     assert found == 0
+
+
+@pytest.mark.long
+def test_tests_use_few_private_names_of_zoo() -> None:
+    assert len(structure.private_names()) <= 14
+
+
+@pytest.mark.parametrize(
+    'use', ['engine._take(x)', "patch.setattr(engine, '_take', x)", 'from zoo.cluster import _take']
+)
+def test_private_name_is_found(use: str) -> None:
+    assert '_take' in [name for node in ast.walk(ast.parse(use)) for name in structure.used_names(node)]
 
 
 def test_a_ppo_object_has_few_methods() -> None:

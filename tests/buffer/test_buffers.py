@@ -14,7 +14,7 @@ from zoo.buffer import BufferConfig, MultiBuffer, MultiConfig, ReplayBuffer, Rep
 from zoo.config.section import validate
 from zoo.core.data import leaves
 from zoo.core.errors import UserError
-from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY
+from zoo.core.registry import BUFFER_REGISTRY
 from zoo.policy import PPOOffPolicy
 from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_config
@@ -165,11 +165,7 @@ def learn_and_rank(self: Any, batch: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_resumed_run_with_priorities_equals_one_that_was_not_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    POLICY_REGISTRY.names()
-    monkeypatch.setattr(POLICY_REGISTRY, '_items', dict(POLICY_REGISTRY._items))
+def test_resumed_run_with_priorities_equals_one_that_was_not_stopped(tmp_path: Path, forgets_policies: None) -> None:
     PPOOffPolicy.with_updates('ranking', _forward_learn=learn_and_rank, writes_priority=True)
     buffer = dict(type='replay', size=160, n_sample=64, update_per_collect=3, alpha=0.6, max_use=8, max_staleness=1)
     cfg = job_config(tmp_path, 'CartPole-v1', max_env_step=400, policy=dict(type='ranking'), buffer=buffer)

@@ -131,8 +131,8 @@ def test_what_cannot_be_sent_is_refused_if_the_run_uses_it(monkeypatch: pytest.M
         UserError, match=r'the config, or the policy cannot be sent to a runner \(TypeError: cannot pickle'
     ):
         packed(Cargo({'model': threading.Lock()}, {'id': 'CartPole-v1'}, None))
-    monkeypatch.setattr(MODEL_REGISTRY, '_items', {**MODEL_REGISTRY._items, 'locked': threading.Lock()})
-    monkeypatch.setattr(MODEL_REGISTRY, '_places', {**MODEL_REGISTRY._places, 'locked': 'my_script:3'})
+    monkeypatch.setattr(MODEL_REGISTRY, 'entries', {**MODEL_REGISTRY.entries, 'locked': threading.Lock()})
+    monkeypatch.setattr(MODEL_REGISTRY, 'places', {**MODEL_REGISTRY.places, 'locked': 'my_script:3'})
     data = packed(Cargo({'cfg': {'model': {'type': 'mlp'}}}, {'id': 'CartPole-v1'}, None))
     assert unpacked(data, 'here').env == {'id': 'CartPole-v1'}
     with pytest.raises(UserError, match="model 'locked', registered at my_script:3, cannot be sent to a runner"):

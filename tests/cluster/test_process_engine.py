@@ -87,7 +87,7 @@ def test_call_that_takes_too_long_ends_the_runner() -> None:
     engine.publish(np.zeros(1, np.uint8), 0)
     engine.call(0, 'next', 'sleep')
     engine.ask(order(0, 0, 0))
-    engine._call_s = 0.3
+    engine.call_s = 0.3
     with pytest.raises(RunnerLostError, match="it did not answer 'give' in time"):
         engine.call(0, 'give', 'threads')
     engine.close()

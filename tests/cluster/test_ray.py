@@ -141,7 +141,7 @@ class TestRayEngine(OutsideContract):
 
 def test_call_of_a_hanging_runner_ends_it(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.call(0, 'next', 'sleep')
-    monkeypatch.setitem(engine._cluster, 'runner_timeout', 2.0)
+    monkeypatch.setitem(engine.cluster, 'runner_timeout', 2.0)
     engine.ask(order(0, 13))
     with pytest.raises(RunnerLostError, match='did not answer give within 2 s'):
         engine.call(0, 'give', 'threads')
@@ -161,7 +161,7 @@ def test_orders_without_version_take_weights_that_came_while_they_waited(session
         assert shown(until(engine, 1)[0]) == (1, 0, 0.0, 100)  # not behind its waiting neighbour
         wait_until(lambda: (tmp_path / 'go.begun').exists())
         engine.publish(np.full(9, 107, np.uint8), 7)
-        actor = engine._actors[0].handle
+        actor = engine.actors[0].handle
         ray.get(actor.publish.options(concurrency_group='weights').remote(-1, None), timeout=PATIENCE)  # the 7 is there
         (tmp_path / 'go').touch()
         assert [shown(parcel) for parcel in until(engine, 2)] == [(0, 0, 0.0, 100), (0, 7, 7.001, 107)]

@@ -161,8 +161,7 @@ def test_envs_of_runners_are_read_and_set(tmp_path: Path) -> None:
         job.envs.set_attr('gravity', 5.0, of='training')
         job.iteration()
         assert job.envs.get_attr('gravity', of='training') == [5.0] * n_env
-        engine: InlineEngine = job.collector._engine  # type: ignore[attr-defined]
-        engine.kill(1, 'a test')
+        job.collector.engine.kill(1, 'a test')  # type: ignore[attr-defined]
         job.iteration()
         assert job.envs.get_attr('gravity', of='training') == [5.0] * n_env  # also in the new runner
         assert job.collector.metrics()['cluster/restart'] == 1

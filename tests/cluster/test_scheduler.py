@@ -120,14 +120,14 @@ def play(engine: FaultyEngine, orders: Orders, n_runner: int, max_lag: int, n_ro
             used.append((parcel.group, i, i - parcel.version, is_fresh, trace['token'], trace['length']))
 
         if max_lag > 1:
-            for j in range(asked_to + 1, i + max_lag + 1):
+            for j in range(asked_to + 1, min(i + max_lag + 1, n_rollout)):
                 ask(j, i)
         elif asked_to < i:
             ask(i, i)
         if max_lag > 1:
             engine.publish(None, i)
         orders.wait(i, use)
-        if max_lag == 1:
+        if max_lag == 1 and i < n_rollout - 1:
             ask(i + 1, i)
     return used
 
@@ -149,8 +149,7 @@ def test_every_rollout_is_used_once_and_none_is_too_old(max_lag: int, data: st.D
         used = play(engine, orders, n_runner, max_lag, n_rollout)
     assert sorted(key[:2] for key in used) == [(g, i) for g in range(n_runner) for i in range(n_rollout)]
     assert all(0 <= lag <= max_lag for _, _, lag, *_ in used)
-    n_ahead = sum(len(asked.ready) for asked in orders._asked.values())
-    assert orders.n_discarded == engine.n_arrived - T * B * (len(used) + n_ahead)
+    assert orders.is_idle and orders.n_discarded == engine.n_arrived - T * B * len(used)
     assert orders.n_restart <= engine.n_lost  # one that was lost at the end is not known yet
     for group in range(n_runner):
         own = sorted((i, is_fresh, token, length) for g, i, _, is_fresh, token, length in used if g == group)
@@ -227,12 +226,14 @@ def test_a_runner_that_hangs_is_ended_after_the_timeout(make: Make) -> None:
 
 def test_a_runner_that_is_made_anew_has_the_seconds_of_its_start_besides(make: Make) -> None:
     engine, orders = make(2, timeout=30.0, start_s=120.0)
-    orders.ask(0, 0, 0, (1,))
-    orders._take([Lost(1, 'x')])
-    asked = orders._asked
-    assert (orders._allowed(asked[0]), orders._allowed(asked[1])) == (30.0, 150.0)
-    orders.wait(0, ignore)
-    assert orders._allowed(asked[1]) == 30.0  # it has given a rollout
+    for i, now in enumerate((150.0, 180.0)):  # the second time it has given a rollout
+        orders.ask(i, i, 0, (1,))
+        engine.publish(None, i)
+        if i == 0:
+            engine.lose(1, 'x'), orders.settle()
+        engine.is_hung[1] = True
+        orders.wait(i, ignore)
+        assert engine.now == now
 
 
 def test_each_runner_that_is_made_anew_has_another_seed(make: Make) -> None:
@@ -256,10 +257,11 @@ def test_a_rollout_of_another_run_is_not_used(make: Make) -> None:
 def test_losses_are_forgotten_after_an_hour(make: Make) -> None:
     engine, orders = make(2, limit=2)
     for engine.now in (0.0, 1800.0, 3600.0, 5400.0):  # never more than two less than an hour apart
-        orders._take([Lost(0, 'x')])
+        engine.lose(0, 'x'), orders.settle()
     engine.now = 5401.0
+    engine.lose(0, 'x')
     with pytest.raises(RunError, match='3 runners were lost within an hour'):
-        orders._take([Lost(0, 'x')])
+        orders.settle()
 
 
 def test_a_rollout_of_one_runner_forgives_the_losses_of_all(make: Make) -> None:
@@ -277,11 +279,12 @@ def test_time_counts_from_the_last_rollout_of_a_runner(make: Make) -> None:
     engine, orders = make(1, max_lag=2, timeout=30.0)
     for i in range(3):
         orders.ask(i, None, 0, (1,) if i == 0 else None)
-    for i in range(3):  # each takes 20 of its 30 s, all together 60
+    for i in (0, 1):  # each takes 20 of its 30 s
         engine.now += 20.0
         orders.wait(i, ignore)
-        assert orders._patience() == (30.0 if i < 2 else orders_module.HOUR)
-    assert engine.n_lost == 0
+    engine.held.clear()  # the third does not come
+    orders.wait(2, ignore)
+    assert (engine.now, engine.n_lost) == (2 * 20.0 + 30.0, 1)
 
 
 def test_a_rollout_that_comes_early_is_kept_when_its_memory_is_used_again(make: Make) -> None:
@@ -294,7 +297,8 @@ def test_a_rollout_that_comes_early_is_kept_when_its_memory_is_used_again(make: 
 
     def arrive(i: int) -> None:
         memory[:] = i + 1
-        orders._take([Parcel(RUN, 0, i, 0, {'steps.reward': memory}, [], [], {})])
+        engine.arrive(Parcel(RUN, 0, i, 0, {'steps.reward': memory}, [], [], {}))
+        orders.settle()
 
     arrive(0), arrive(1)  # nobody waits for them yet
     memory[:] = 9

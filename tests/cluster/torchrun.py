@@ -21,8 +21,8 @@ class Started:
 
     def __init__(self, folder: Path, n_rank: int, *args: str, options: tuple[str, ...] = ()) -> None:
         folder.mkdir(exist_ok=True)
-        self.folder, self.root, self._log = folder, folder / 'runs', folder / 'output.txt'
-        with self._log.open('w') as out:
+        self.folder, self.root, self.log = folder, folder / 'runs', folder / 'output.txt'
+        with self.log.open('w') as out:
             self.process = subprocess.Popen(
                 _command(n_rank, self.root, *args, options=options),
                 stdout=out,
@@ -35,7 +35,7 @@ class Started:
     def of(cls, folder: Path) -> Started:
         """One that has ended, perhaps in another process."""
         found = cls.__new__(cls)
-        found.folder, found.root, found._log = folder, folder / 'runs', folder / 'output.txt'
+        found.folder, found.root, found.log = folder, folder / 'runs', folder / 'output.txt'
         return found
 
     @classmethod
@@ -44,12 +44,12 @@ class Started:
         found = cls.of(folder)
         folder.mkdir(exist_ok=True)
         done = run_python(*_command(n_rank, found.root, *args)[1:], timeout=PATIENCE, OMP_NUM_THREADS='1')
-        found._log.write_text(done.stdout + done.stderr)
+        found.log.write_text(done.stdout + done.stderr)
         return found, done.returncode
 
     @property
     def output(self) -> str:
-        return self._log.read_text()
+        return self.log.read_text()
 
     def ended(self) -> int:
         """The exit code; processes that do not end are killed, and the test fails."""

@@ -39,7 +39,7 @@ from zoo.core.errors import RunError, UserError
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.checkpoint.schema import saved_run
-from zoo.run.config import _job_schema, resolve_config
+from zoo.run.config import job_schema, resolve_config
 from zoo.run.job import SerialJob
 
 LIMIT_S = 60
@@ -157,7 +157,7 @@ def all_kinds() -> Iterator[tuple[str, str, str]]:
 def fields_in(policy: str, model: str, buffer: str) -> dict[str, FieldInfo]:
     """Every key of the schema, by its path."""
     named = {'policy': {'type': policy, 'model': {'type': model}}, 'buffer': {'type': buffer}}
-    return dict(fields_of(_job_schema(named)))
+    return dict(fields_of(job_schema(named)))
 
 
 @st.composite

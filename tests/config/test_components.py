@@ -262,6 +262,6 @@ def test_every_registered_part_has_options_and_a_summary(path):
 
 @pytest.mark.parametrize('wrong', [lambda a, b, c: a, lambda a, b, c, d, e: a], ids=['too few', 'too many'])
 def test_a_function_with_other_arguments_is_refused_by_name(wrong, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SURROGATE_REGISTRY._items, 'wrong', wrong)
+    monkeypatch.setitem(SURROGATE_REGISTRY.entries, 'wrong', wrong)
     with pytest.raises(ConfigError, match=r"surrogate 'wrong' .* is called with \(log_ratio, ratio, adv, clip_ratio\)"):
         make_part(SURROGATE_REGISTRY, 'wrong')

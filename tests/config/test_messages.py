@@ -12,7 +12,7 @@ from zoo.config.messages import around
 from zoo.config.problems import unknown_key
 from zoo.config.section import ConfigError, fields_of
 from zoo.core.registry import BUFFER_REGISTRY
-from zoo.run.config import _job_schema, explain_config, resolve_config
+from zoo.run.config import explain_config, job_schema, resolve_config
 
 
 class EvenConfig(BufferConfig):
@@ -21,7 +21,7 @@ class EvenConfig(BufferConfig):
     beat: int = 2
 
 
-KNOWN = [path for path, _ in fields_of(_job_schema({}))]
+KNOWN = [path for path, _ in fields_of(job_schema({}))]
 LEARN = [path.rsplit('.')[-1] for path in KNOWN if path.rpartition('.')[0] == 'policy.learn']
 ENV: dict[str, Any] = {'env': {'id': 'CartPole-v1'}}
 
@@ -185,9 +185,8 @@ def test_key_of_a_type_of_ones_own_is_told_too(monkeypatch: pytest.MonkeyPatch) 
     class Odd:
         """Without a class attribute `config`."""
 
-    BUFFER_REGISTRY.names()
-    monkeypatch.setitem(BUFFER_REGISTRY._items, 'odd', Odd)
-    monkeypatch.setitem(BUFFER_REGISTRY._items, 'even', type('Even', (), {'config': EvenConfig}))
+    monkeypatch.setitem(BUFFER_REGISTRY.entries, 'odd', Odd)
+    monkeypatch.setitem(BUFFER_REGISTRY.entries, 'even', type('Even', (), {'config': EvenConfig}))
     with pytest.raises(ConfigError) as error:
         resolve_config(PPO, ['buffer.beat=64'])
     assert error.value.problems == [f"unknown key buffer.beat: only buffer.type 'even' has it; {SET}"]

@@ -11,10 +11,10 @@ import pytest
 from tests.tools.importers.foreign_keys import ROWS
 from zoo.config.names import By, Here, NotHere, data_file, in_context, look_up, names
 from zoo.config.section import ConfigError, fields_of
-from zoo.run.config import _job_schema, resolve_config
+from zoo.run.config import job_schema, resolve_config
 
 TYPES = ('ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy', 'dqn')
-PATHS = {path for name in TYPES for path, _ in fields_of(_job_schema({'policy': {'type': name}}))}
+PATHS = {path for name in TYPES for path, _ in fields_of(job_schema({'policy': {'type': name}}))}
 
 
 def named_paths(text: str) -> Iterator[str]:
@@ -43,7 +43,7 @@ def test_key_of_another_library_gets_its_right_word(library: str, path: str, wan
     kind, _, word = wanted.rpartition(': ')
     policy_type = policy_type or ('ppg' if kind == 'ppg' else 'ppo')
     if word == 'key':
-        assert path in {p for p, _ in fields_of(_job_schema({'policy': {'type': policy_type}}))}
+        assert path in {p for p, _ in fields_of(job_schema({'policy': {'type': policy_type}}))}
         return
     said = message(path, policy_type)
     assert ': the keys of ' not in said

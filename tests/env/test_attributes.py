@@ -39,9 +39,9 @@ def test_a_dotted_name_is_an_attribute_of_an_attribute() -> None:
 
 
 def test_a_wrapper_that_has_the_name_itself_is_meant() -> None:
-    env = gymnasium.wrappers.TimeLimit(SteerEnv(), 10)
-    put(env, '_max_episode_steps', 4)
-    assert env._max_episode_steps == 4
+    env = gymnasium.wrappers.TransformReward(SteerEnv(), abs)
+    put(env, 'func', float)
+    assert env.func is float and not hasattr(env.unwrapped, 'func')
 
 
 def test_an_env_of_another_library_is_found_behind_its_adapter() -> None:

@@ -42,37 +42,37 @@ class RaisingEnv(LimitEnv):
     def __init__(self, call: str, error: Any = SimulatorError, n_step: int = 1) -> None:
         super().__init__(limit=100)
         self.call, self.error, self.n_left = call, error, n_step
-        self._raise('constructor')
+        self.fail_in('constructor')
 
-    def _raise(self, call: str) -> None:
+    def fail_in(self, call: str) -> None:
         if call == self.call:
             raise self.error('a joint\nis loose')
 
     def reset(self, **kwargs: Any) -> Any:
-        self._raise('reset')
+        self.fail_in('reset')
         return super().reset(**kwargs)
 
     def step(self, action: Any) -> Any:
         self.n_left -= 1
         if not self.n_left:
-            self._raise('step')
+            self.fail_in('step')
         return super().step(action)
 
 
 class RaisingVectorEnv(LimitSameStepVectorEnv):
-    _raise: Any = RaisingEnv._raise
+    fail_in: Any = RaisingEnv.fail_in
 
     def __init__(self, num_envs: int = 1, call: str = 'step', error: Any = SimulatorError) -> None:
         super().__init__(num_envs)
         self.call, self.error = call, error
-        self._raise('constructor')
+        self.fail_in('constructor')
 
     def reset(self, **kwargs: Any) -> Any:
-        self._raise('reset')
+        self.fail_in('reset')
         return super().reset(**kwargs)
 
     def step(self, actions: Any) -> Any:
-        self._raise('step')
+        self.fail_in('step')
         return super().step(actions)
 
 

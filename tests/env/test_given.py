@@ -102,7 +102,7 @@ def test_vector_that_steps_as_one_equals_single_envs_that_step_one_by_one() -> N
 
 def test_check_env_of_a_vector_of_ones_own_finds_what_no_seed_repeats() -> None:
     class Chance(LimitVectorEnv):
-        def _obs(self) -> np.ndarray:
+        def observed(self) -> np.ndarray:
             return np.random.default_rng().uniform(0, 9, (self.num_envs, 1)).astype(np.float32)
 
     assert check_env({'id': LimitVectorEnv}) == []
@@ -147,7 +147,7 @@ def test_seeds_are_one_or_a_list_as_the_reset_takes_them(make: Any, one: bool) -
     assert takes_one_seed(make(3)) is one
     env = make_vector_env({'id': make}, 3)
     env.reset(0)
-    seeds = env._env.seeds  # type: ignore[union-attr]
+    seeds = env.env.seeds  # type: ignore[union-attr]
     assert isinstance(seeds, int) if one else len(set(seeds)) == 3
 
 
@@ -158,7 +158,7 @@ def test_vector_env_that_exists_trains_itself_and_evaluates_on_a_copy() -> None:
     given = Seeded(4)
     result = train(dict(id=given))  # the numbers of envs follow from it
     assert result.last_return == 5
-    assert given._n_step.max() > 0 and given.seeds is not None  # it was stepped
+    assert given.step(np.zeros(4, int))[0].max() > 1 and given.seeds is not None  # it was stepped before
     config = (result.run_dir / 'config.yaml').read_text()
     assert 'collector_env_num: 4' in config and 'test_given:Seeded' in config
 
@@ -294,8 +294,8 @@ def test_max_horizon_cuts_episodes_and_refuses_longer_ones(caplog: pytest.LogCap
 
 def test_torch_tensors_of_a_vector_env_are_read() -> None:
     class Tensors(LimitVectorEnv):
-        def _obs(self) -> Any:
-            return torch.as_tensor(super()._obs())
+        def observed(self) -> Any:
+            return torch.as_tensor(super().observed())
 
         def step(self, actions: Any) -> Any:
             obs, *rest, info = super().step(actions)

@@ -35,7 +35,7 @@ def test_contains_is_that_of_gymnasium(space: MultiDiscrete) -> None:
 
 def test_batched_cartpole_has_it_and_refuses_what_it_refused() -> None:
     env = make_vector_env(EnvConfig(id='CartPole-v1', vectorization='batched'), 2)
-    batched: Any = env._env.unwrapped  # type: ignore[union-attr]
+    batched: Any = env.env.unwrapped  # type: ignore[union-attr]
     assert type(batched.action_space) is QuickMultiDiscrete
     assert batched.action_space == gymnasium.make_vec('CartPole-v1', 2).action_space
     env.reset(np.random.SeedSequence(0))

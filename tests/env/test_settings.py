@@ -88,7 +88,7 @@ def test_batched_envs_are_one_object_and_a_name_that_they_lack_is_refused() -> N
     with open_envs(id='CartPole-v1', vectorization='batched') as (_, (vector,)):
         envs = RunEnvs([vector], [])
         envs.set_attr('gravity', 5.0)
-        assert envs.get_attr('gravity') == [5.0] and vector._env.unwrapped.gravity == 5.0
+        assert envs.get_attr('gravity') == [5.0] and vector.env.unwrapped.gravity == 5.0
         with pytest.raises(UserError, match="did you mean 'gravity'"):
             envs.set_attr('gravitty', 5.0)
 

@@ -205,8 +205,8 @@ def test_wrapper_that_does_not_fit_the_env_is_refused(env: dict[str, Any], messa
 
 
 def test_batched_env_is_made_of_single_ones_where_there_are_wrappers() -> None:
-    assert make_vector_env({'id': 'CartPole-v1'}, 2)._env.__class__.__name__ == 'CartPoleVectorEnv'  # type: ignore[union-attr]
-    assert make_vector_env({'id': 'CartPole-v1', 'wrappers': [Add]}, 2)._env.num_envs == 2  # type: ignore[union-attr]
+    assert make_vector_env({'id': 'CartPole-v1'}, 2).env.__class__.__name__ == 'CartPoleVectorEnv'  # type: ignore[union-attr]
+    assert make_vector_env({'id': 'CartPole-v1', 'wrappers': [Add]}, 2).env.num_envs == 2  # type: ignore[union-attr]
 
 
 # --- saved runs
@@ -223,7 +223,7 @@ def test_wrappers_given_as_classes_are_in_the_config_by_name_and_continue(
     )
     result = serial_pipeline(config)
     assert result.last_return == 5 * 6
-    monkeypatch.setattr('zoo.run.checkpoint.consent._given', set())
+    monkeypatch.setattr('zoo.run.checkpoint.consent.given', set())
     with pytest.raises(
         CheckpointError, match=r"env\.wrappers\.type is '.*test_user_wrappers:Add'\), which is loaded only with"
     ):

@@ -153,7 +153,7 @@ def test_step_infos_of_different_shapes_are_accepted() -> None:
     kwargs = {'change': lambda *v: (*v[:4], {'lidar': np.zeros(2)})}
     env = make_vector_env(EnvConfig(id=LateEnv, kwargs=kwargs), 3)
     env.reset(0)
-    env._env.envs[2].unwrapped.change = lambda *v: (*v[:4], {'lidar': np.zeros(5)})  # type: ignore[attr-defined]
+    env.env.envs[2].unwrapped.change = lambda *v: (*v[:4], {'lidar': np.zeros(5)})  # type: ignore[attr-defined]
     assert env.step(torch.tensor([0, 1, 1])).reward.tolist() == [1.0, 1.0, 1.0]
 
 
@@ -312,8 +312,8 @@ def test_step_batched_flags_of_integers_are_taken(values: Any) -> None:
 def batched_step(terminated: Any) -> Any:
     env = make_vector_env(EnvConfig(id='tests.envs:Limit-v0', vectorization='batched'), 2)
     env.reset(0)
-    step = env._env.step
-    env._env.step = lambda actions: (*step(actions)[:2], terminated, *step(actions)[3:])  # type: ignore[method-assign]
+    step = env.env.step
+    env.env.step = lambda actions: (*step(actions)[:2], terminated, *step(actions)[3:])  # type: ignore[method-assign]
     return env.step(torch.tensor([0, 0]))
 
 

@@ -424,7 +424,7 @@ def test_step_batched_image_of_another_dtype_raises() -> None:
     """As bytes, a float image of 0 to 1 would be all black."""
     env = make(ImageEnv)
     env.reset(0)
-    inner: Any = env._env
+    inner: Any = env.env
     inner.step = lambda actions: (np.full((2, 4, 5, 3), 0.5, np.float32), np.zeros(2), *np.zeros((2, 2), bool), {})
     with pytest.raises(EnvContractError, match='step 1: the observations are of float32, wanted uint8 as in observa'):
         env.step(torch.tensor([0, 0]))
@@ -466,7 +466,7 @@ def test_reset_obs_that_is_not_finite_raises() -> None:
 def test_batched_env_with_obs_of_another_shape_is_named_without_an_index() -> None:
     env = make('tests.envs:Limit-v0', 2)
     env.reset(0)
-    env._env._obs = lambda: np.zeros((2, 3), np.float32)  # type: ignore[attr-defined]
+    env.env.observed = lambda: np.zeros((2, 3), np.float32)  # type: ignore[attr-defined]
     place, shape = (
         "env 'tests.envs:Limit-v0', step {}: {} returned ",
         r'observations of shape \(2, 3\), wanted \(2, 1\)',

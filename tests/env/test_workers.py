@@ -144,7 +144,7 @@ def test_close_ends_a_worker_in_the_middle_of_a_step() -> None:
     env = make()
     env.reset(0)
     workers = multiprocessing.active_children()
-    env._env.step_async(torch.tensor([3, 0, 0]).numpy())  # type: ignore[attr-defined]
+    env.env.step_async(torch.tensor([3, 0, 0]).numpy())  # type: ignore[attr-defined]
     env.close()
     assert len(workers) == 3 and not any(worker.is_alive() for worker in workers)
 
@@ -192,7 +192,7 @@ def test_worker_killed_before_either_half_of_a_step_is_named(half: str) -> None:
     env = make()
     env.reset(0)
     block = env.block(1)
-    victim: Any = env._env.processes[2]  # type: ignore[attr-defined]
+    victim: Any = env.env.processes[2]  # type: ignore[attr-defined]
     if half == 'receive':
         env.send(torch.tensor([0, 0, 3]))  # in which it still is
     os.kill(victim.pid, signal.SIGKILL)
@@ -255,19 +255,19 @@ class StopEnv(LimitEnv):
     def __init__(self, stop: Any, call: str) -> None:
         super().__init__()
         self.stop, self.call = stop, call
-        self._raise('constructor')
+        self.fail_in('constructor')
 
-    def _raise(self, call: str) -> None:
+    def fail_in(self, call: str) -> None:
         stop = self.stop
         if call == self.call and os.getpid() != self.parent:
             raise stop(3)
 
     def reset(self, **kwargs: Any) -> Any:
-        self._raise('reset')
+        self.fail_in('reset')
         return super().reset(**kwargs)
 
     def step(self, action: Any) -> Any:
-        self._raise('step')
+        self.fail_in('step')
         return super().step(action)
 
 
@@ -351,7 +351,7 @@ def run():
     env = make_vector_env(EnvConfig(**fields), int(sys.argv[3]))
     env.reset(0)
     env.send(torch.zeros(env.n_env, dtype=torch.int64))
-    print(*[process.pid for process in env._env.processes], flush=True)
+    print(*[process.pid for process in env.env.processes], flush=True)
     env.receive(env.block(1), 0)
 
 if __name__ == '__main__':

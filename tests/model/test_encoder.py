@@ -134,9 +134,8 @@ class Mine(nn.Module):
 
 @pytest.fixture
 def mine(monkeypatch):
-    ENCODER_REGISTRY.names()
-    monkeypatch.setitem(ENCODER_REGISTRY._items, 'mine', Mine)
-    monkeypatch.setitem(ENCODER_REGISTRY._places, 'mine', 'my_encoder:7')
+    monkeypatch.setitem(ENCODER_REGISTRY.entries, 'mine', Mine)
+    monkeypatch.setitem(ENCODER_REGISTRY.places, 'mine', 'my_encoder:7')
 
 
 @pytest.mark.parametrize('space', [box(5), Dict({'a': box(4), 'b': Discrete(3)})], ids=['vector', 'dict'])

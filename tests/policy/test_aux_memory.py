@@ -65,7 +65,8 @@ def test_rows_are_what_was_appended_in_order_and_nothing_else(where: MemoryLocat
     for i, batch in enumerate(parts):
         memory.append(batch)
         assert_holds(memory, joined(parts[: i + 1], *keys))
-    assert all(x.data_ptr() == memory._block[key].data_ptr() for key, x in memory.columns().items())  # views
+    first, again = memory.columns(), memory.columns()
+    assert all(x.data_ptr() == again[key].data_ptr() for key, x in first.items())  # views
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_block_has_the_bytes_of_the_observations_and_of_one_or_two_floats(
     memory = AuxMemory(5, where)
     memory.append(part(0, 6, weighted, dtype))
     # 5 batches of 6 rows, of 4 x 5 x 3 numbers each; room for all of them is taken with the first
-    assert sum(x.untyped_storage().nbytes() for x in memory._block.values()) == 5 * 6 * (obs_bytes + rest)
+    assert sum(x.untyped_storage().nbytes() for x in memory.columns().values()) == 5 * 6 * (obs_bytes + rest)
     assert all_rows(memory)['obs'].dtype == dtype
 
 
@@ -94,13 +95,13 @@ def test_append_copies_and_later_phases_use_the_same_block(where: MemoryLocation
     want = batch['obs'].clone()
     batch['obs'].zero_()  # the collector fills its block anew
     assert torch.equal(all_rows(memory)['obs'], want)
-    place = memory._block['obs'].data_ptr()
+    place = memory.columns()['obs'].data_ptr()
     for i in (1, 2, 3):
         memory.append(part(i))
+        assert memory.columns()['obs'].data_ptr() == place
         if i % 2:
             memory.clear()
             assert memory.n_row == 0 and memory.state_dict() == {}
-    assert memory._block['obs'].data_ptr() == place
 
 
 def test_more_batches_than_a_phase_has_are_refused() -> None:
@@ -123,7 +124,7 @@ def test_state_goes_through_a_checkpoint_and_is_filled_up_there(
     state = load_checkpoint(tmp_path / 'a.safetensors').state
     other = AuxMemory(4, PLACES[PLACES.index(where) - 1])  # it may lie elsewhere after a resume
     other.load_state_dict(state, 3, CPU)
-    n_byte = [sum(x.untyped_storage().nbytes() for x in m._block.values()) for m in (memory, other)]
+    n_byte = [sum(x.untyped_storage().nbytes() for x in m.columns().values()) for m in (memory, other)]
     assert n_byte[0] == n_byte[1]  # the room is that of a whole phase again, no more
     other.append(parts[3])
     keys = ('obs', 'return_', 'weight') if weighted else ('obs', 'return_')

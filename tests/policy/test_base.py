@@ -11,7 +11,6 @@ import torch
 
 from tests.gpu import needs_gpu
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
-from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.seeding import restore_generator, stream, torch_generator
 from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, make_vector_env
@@ -167,11 +166,8 @@ def test_state_of_another_device_begins_a_stream_that_depends_on_it_alone() -> N
     ('collect', 'n_step', 'n_sample'), [({}, 128, 1024), ({'n_sample': 64}, 8, 64), ({'n_step': 5}, 5, 40)]
 )
 def test_base_sections_have_the_length_of_a_rollout_and_a_batch_size(
-    collect: dict[str, int], n_step: int, n_sample: int, monkeypatch: pytest.MonkeyPatch
+    collect: dict[str, int], n_step: int, n_sample: int, forgets_policies: None
 ) -> None:
-    for name in POLICY_REGISTRY.names():
-        POLICY_REGISTRY.get(name)  # a module that this test were the first to load would be forgotten with its names
-    monkeypatch.setattr(POLICY_REGISTRY, '_items', dict(POLICY_REGISTRY._items))
     methods = dict.fromkeys(Policy.__abstractmethods__ - {'default_model'}, lambda self: None)
     Policy.with_updates('bare', {'learn': {'batch_size': None}}, default_model=lambda cls: None, **methods)
     policy = resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'bare', 'collect': collect}}).policy

@@ -11,6 +11,7 @@ import torch
 from torch.distributions import Categorical, Normal
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS
+from zoo.core.data import leaves
 from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary
@@ -123,14 +124,7 @@ def test_session_draws_and_keeps_the_state() -> None:
     for row in ROWS:  # the state depends on what was seen, not on what was drawn
         drawing.act(row, deterministic=False)
         greedy.act(row)
-    states = [
-        torch.cat(
-            [x.flatten() for x in each._state['actor'].values()]
-            if isinstance(each._state['actor'], dict)
-            else [each._state['actor'].flatten()]
-        )
-        for each in (drawing, greedy)
-    ]
+    states = [torch.cat([x.flatten() for _, x in leaves(each.state)]) for each in (drawing, greedy)]
     assert torch.equal(*states) and states[0].abs().sum() > 0
 
 

@@ -132,8 +132,8 @@ def test_class_with_options_trains_like_the_function(
 ) -> None:
     registry, (section, name) = PARTS[path], PLACES[path]
     assert name in registry
-    monkeypatch.setitem(registry._items, 'own', class_of(path, name))
-    monkeypatch.setitem(registry._places, 'own', 'tests')
+    monkeypatch.setitem(registry.entries, 'own', class_of(path, name))
+    monkeypatch.setitem(registry.places, 'own', 'tests')
     key = path.rpartition('.')[2]
     specs: list[dict[str, Any]] = [{'type': name}, {'type': 'own', 'unused': 0.25}]
     if key == 'plasticity':

@@ -165,7 +165,8 @@ def test_auxiliary_phase_comes_every_aux_freq_policy_phases(arch: str, per_rollo
         assert ('auxiliary_loss' in metrics) == is_due
         want += per_rollout + (2 * 96 // 24 if is_due else 0)  # epochs x kept rows / minibatch
         assert policy.learn_mode.train_iter() == want
-        assert policy.learn_mode.learn_aux() == {} and policy._memory.n_row == rollout % 3 * N
+        assert policy.learn_mode.learn_aux() == {}
+        assert len(policy.memory_state_dict().get('return_', ())) == rollout % 3 * N
         assert policy.learn_mode.train_iter() == want
 
 
@@ -174,20 +175,21 @@ def test_value_only_batches_are_no_policy_phases() -> None:
     samples = samples_of(policy)
     for _ in range(3):
         assert 'auxiliary_loss' not in policy.learn_mode.forward({'value': samples})
-        assert policy.learn_mode.learn_aux() == {} and policy._memory.n_since_phase == policy._memory.n_row == 0
+        assert policy.learn_mode.learn_aux() == policy.memory_state_dict() == {}
+        assert policy.state_dict()['learn']['policy_phase'] == 0
     assert 'auxiliary_loss' in policy.learn_mode.forward({'policy': samples})
 
 
 def seen_by_aux_steps(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
     """The minibatches of the auxiliary phase, each as it was before its step."""
     seen: list[dict[str, Tensor]] = []
-    step = policy._phase.step
+    step = policy.phase.step
 
     def watched(model: Any, dist: Any, optimizers: Any, minibatch: dict[str, Tensor], numbers: Any) -> Any:
         seen.append(clone(minibatch))
         return step(model, dist, optimizers, minibatch, numbers)  # of no kind that another executor knows: eager
 
-    monkeypatch.setattr(policy, '_phase', policy._phase._replace(step=watched))
+    monkeypatch.setattr(policy, 'phase', policy.phase._replace(step=watched))
     return seen
 
 

@@ -326,7 +326,7 @@ def test_statistics_count_every_row_once_though_sequences_overlap(mode: str, ove
 def test_length_of_a_run_in_gradient_steps_knows_the_overlap(overlap: str, n_step: int) -> None:
     policy, collector = make('same_step', 24, learn=dict(sequence=dict(len=8, overlap=overlap), batch_size=32))
     policy.learn_mode.forward(policy.collect_mode.get_train_sample(collector.collect()))
-    assert policy.learn_mode.train_iter() == n_step == pytest.approx(24 * 4 * policy._steps_per_env_step())
+    assert policy.learn_mode.train_iter() == n_step == pytest.approx(24 * 4 * policy.steps_per_env_step())
     close(collector)
 
 

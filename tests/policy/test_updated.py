@@ -24,13 +24,7 @@ from zoo.policy import Linear, Policy, PPGPolicy, PPOConfig, PPOLearnConfig, PPO
 from zoo.policy.gradient_steps import ppo_step
 from zoo.run.config import resolve_config, resolve_policy
 
-
-@pytest.fixture(autouse=True)
-def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names that a test registers are free again afterwards."""
-    for name in POLICY_REGISTRY.names():
-        POLICY_REGISTRY.get(name)  # a module that a test were the first to load would be forgotten with its names
-    monkeypatch.setattr(POLICY_REGISTRY, '_items', dict(POLICY_REGISTRY._items))
+pytestmark = pytest.mark.usefixtures('forgets_policies')
 
 
 def resolved(name: str, **policy: Any) -> Any:

@@ -85,7 +85,7 @@ def test_each_element_is_its_own_in_any_shape_and_no_input_changes(part, result,
 
 @each_part
 def test_clip_ratio_in_a_tensor_and_a_traced_graph_give_the_same_bits(part, result, zero):
-    torch._dynamo.reset()  # the function below is one and the same to it for all parts, and it keeps a few graphs of each
+    torch.compiler.reset()  # the function below is one and the same to it for all parts, and it keeps a few graphs of each
     change = torch.randn(zero.shape, generator=torch.Generator().manual_seed(0))
     traced = torch.compile(lambda x, c: result(part, x, c), backend='eager', fullgraph=True, dynamic=False)
     wanted = result(part, change, 0.25)

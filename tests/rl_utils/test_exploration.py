@@ -173,7 +173,7 @@ def test_options_out_of_range_are_refused(spec):
 @pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('dist', [Bernoulli(3), BITS], ids=name_of)  # whose other parts are choices, one and several
 def test_can_be_traced_and_changes_no_input(name, dist):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     part, logit = make_part(EXPLORATION_REGISTRY, name), draws(dist)
     before = logit.clone()
     traced = torch.compile(lambda x: part(dist, x), backend='eager', fullgraph=True, dynamic=False)

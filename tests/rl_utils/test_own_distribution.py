@@ -87,10 +87,7 @@ class LaplaceDist(ActionDist):
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     """Registers the class for one test."""
-    DISTRIBUTION_REGISTRY.names()  # which loads the registry, so that the copies below are complete
-    for name in ('_items', '_places'):
-        monkeypatch.setattr(DISTRIBUTION_REGISTRY, name, dict(getattr(DISTRIBUTION_REGISTRY, name)))
-    DISTRIBUTION_REGISTRY.register('laplace')(LaplaceDist)
+    monkeypatch.setitem(DISTRIBUTION_REGISTRY.entries, 'laplace', LaplaceDist)
 
 
 def batch(kind: Any = ppo_data) -> Any:

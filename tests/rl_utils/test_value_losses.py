@@ -149,7 +149,7 @@ def test_half_precision_logits_are_computed_in_float32_also_where_traced(name):
     assert loss.decode(logits).dtype == torch.float32
     wanted = loss(logits.float(), return_, None, CLIP)
     assert torch.equal(loss(logits, return_, None, CLIP), wanted)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     traced = torch.compile(lambda x, r: loss(x, r, None, CLIP), backend='eager', fullgraph=True, dynamic=False)
     assert torch.equal(traced(logits, return_), wanted)
 

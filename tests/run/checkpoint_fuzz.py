@@ -115,9 +115,9 @@ class Watch:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.found, self.on = os.path.realpath(folder), [], False
-        sys.addaudithook(self._see)
+        sys.addaudithook(self.see)
 
-    def _see(self, event: str, args: tuple[Any, ...]) -> None:
+    def see(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.on:
             return
         self.on = False  # what is done here is no event
@@ -348,7 +348,7 @@ def main(folder: Path, first: int, n: int) -> dict[str, Any]:
     sources = [(OLD / f'{name}.safetensors').read_bytes() for name in SOURCES]
     fuzz = Fuzz([(folder / name).read_bytes() for name in SOURCES] + sources, parts_of, joined)
     logging.disable(logging.CRITICAL)
-    signal.signal(signal.SIGALRM, _raise_too_long)
+    signal.signal(signal.SIGALRM, raise_too_long)
     n_byte = int(Path('/proc/self/statm').read_text().split()[0]) * os.sysconf('SC_PAGE_SIZE')
     resource.setrlimit(resource.RLIMIT_AS, (n_byte + LIMIT_BYTES, n_byte + LIMIT_BYTES))
     watch, ends, kinds, faults, start = Watch(folder), Counter(), Counter(), [], time.monotonic()
@@ -375,7 +375,7 @@ def main(folder: Path, first: int, n: int) -> dict[str, Any]:
     }
 
 
-def _raise_too_long(signum: int, frame: Any) -> None:
+def raise_too_long(signum: int, frame: Any) -> None:
     raise TooLong
 
 

@@ -161,8 +161,7 @@ def test_resolve_override_of_a_whole_section_may_change_its_type(monkeypatch):
     class Other:
         config = OtherConfig
 
-    BUFFER_REGISTRY.names()
-    monkeypatch.setitem(BUFFER_REGISTRY._items, 'other', Other)
+    monkeypatch.setitem(BUFFER_REGISTRY.entries, 'other', Other)
     assert resolve_config(CARTPOLE, ['buffer={type: other, size: 3}']).buffer == {'type': 'other', 'size': 3}
     assert resolve_config(CARTPOLE, ['buffer.type=other', 'buffer.size=1e2']).buffer == {'type': 'other', 'size': 100}
     assert resolve_config(CARTPOLE, buffer={'type': 'other'}).buffer == {'type': 'other', 'size': 9}
@@ -196,8 +195,7 @@ def test_resolve_own_policy_adds_its_fields_to_the_section(monkeypatch):
     class MyPolicy(PPOPolicy):
         config = MyConfig
 
-    POLICY_REGISTRY.names()
-    monkeypatch.setitem(POLICY_REGISTRY._items, 'mine', MyPolicy)
+    monkeypatch.setitem(POLICY_REGISTRY.entries, 'mine', MyPolicy)
     source = {**CARTPOLE, 'policy': {'type': 'mine', 'learn': {'batch_size': 64}}}
     config = resolve_config(source, ['policy.learn.temperature=2'])
     assert config.policy.type == 'mine' and config.policy.learn.temperature == 2.0
@@ -209,9 +207,8 @@ def test_resolve_own_policy_adds_its_fields_to_the_section(monkeypatch):
 
 
 def test_resolve_registered_class_without_config_says_what_is_missing(monkeypatch):
-    MODEL_REGISTRY.names()
-    monkeypatch.setitem(MODEL_REGISTRY._items, 'bare', torch.nn.Linear)
-    monkeypatch.setitem(MODEL_REGISTRY._places, 'bare', 'my_model:7')
+    monkeypatch.setitem(MODEL_REGISTRY.entries, 'bare', torch.nn.Linear)
+    monkeypatch.setitem(MODEL_REGISTRY.places, 'bare', 'my_model:7')
     assert refused({**CARTPOLE, 'policy': {'model': {'type': 'bare'}}}) == [
         "model 'bare' of my_model:7 has no class attribute `config`; "
         'give it the Section class that declares its fields.'

@@ -116,8 +116,7 @@ def test_contradictions_are_all_reported():
 
 
 def test_batch_size_is_free_where_the_buffer_is_no_rollout(monkeypatch):
-    BUFFER_REGISTRY.names()
-    monkeypatch.setitem(BUFFER_REGISTRY._items, 'other', BUFFER_REGISTRY.get('rollout'))
+    monkeypatch.setitem(BUFFER_REGISTRY.entries, 'other', BUFFER_REGISTRY.get('rollout'))
     source = rollout(batch_size=96, n_step=32)
     assert resolve_config({**source, 'buffer': {'type': 'other'}}).policy.learn.batch_size == 96
 
@@ -381,8 +380,7 @@ def test_what_a_policy_and_its_buffer_cannot_do_is_one_sentence(source, sentence
 
 
 def test_auxiliary_memory_of_a_buffer_of_ones_own_is_its_own_affair(monkeypatch):
-    BUFFER_REGISTRY.names()
-    monkeypatch.setitem(BUFFER_REGISTRY._items, 'other', BUFFER_REGISTRY.get('rollout'))
+    monkeypatch.setitem(BUFFER_REGISTRY.entries, 'other', BUFFER_REGISTRY.get('rollout'))
     source = ppg(learn={'aux_freq': 3, 'aux_batch_size': 100, 'batch_size': 50})
     assert resolve_config({**source, 'buffer': {'type': 'other'}}).policy.learn.aux_batch_size == 100
 

@@ -79,7 +79,7 @@ class NormlessConfig(Section):
 
 def test_a_model_without_normalised_observations_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     model = type('Normless', (), {'config': NormlessConfig})
-    monkeypatch.setitem(MODEL_REGISTRY._items, 'normless', model)
+    monkeypatch.setitem(MODEL_REGISTRY.entries, 'normless', model)
     policy = config_for_env('MountainCar-v0', overrides=['policy.model.type=normless'])['policy']
     assert policy == {'type': 'ppo', 'learn': {'reward_norm': True}}
     assert config_for_env('MountainCar-v0')['policy']['model'] == {'obs_norm': True}

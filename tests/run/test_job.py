@@ -143,7 +143,7 @@ def test_plan_and_its_options_are_checked_and_completed(given: Any, overrides: l
 def test_registered_thing_that_is_no_run_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PIPELINE_REGISTRY, '_items', dict(PIPELINE_REGISTRY._items))  # so that it is forgotten again
+    monkeypatch.setattr(PIPELINE_REGISTRY, 'entries', dict(PIPELINE_REGISTRY.entries))  # so that it is forgotten again
     PIPELINE_REGISTRY.register('function_test')(lambda *args: None)
     with pytest.raises(
         ConfigError, match="'function_test' of tests.run.test_job.* is no class derived from zoo.SerialJob"

@@ -226,10 +226,9 @@ class SetPPO(PPOPolicy):
 
 @pytest.fixture
 def own_policies(monkeypatch: pytest.MonkeyPatch) -> None:
-    POLICY_REGISTRY.names()
     for name, cls in (('torch_optim_ppo', TorchOptimPPO), ('set_ppo', SetPPO)):
-        monkeypatch.setitem(POLICY_REGISTRY._items, name, cls)
-        monkeypatch.setitem(POLICY_REGISTRY._places, name, __name__)
+        monkeypatch.setitem(POLICY_REGISTRY.entries, name, cls)
+        monkeypatch.setitem(POLICY_REGISTRY.places, name, __name__)
 
 
 @pytest.mark.usefixtures('own_policies')

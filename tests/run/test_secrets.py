@@ -15,7 +15,7 @@ from zoo.core.registry import SINK_REGISTRY
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint import consent
 from zoo.run.checkpoint.file import load_checkpoint
-from zoo.run.log import trackers
+from zoo.run.config import resolve_config
 from zoo.tools.cli.command import main
 
 URI = 'http://me:s3cret@localhost:1'
@@ -46,7 +46,7 @@ def test_password_is_used_and_is_in_no_file_of_the_run_and_in_no_page(
 ) -> None:
     pytest.importorskip('matplotlib')  # zoo report
     used.clear()
-    monkeypatch.setattr(consent, '_given', set())
+    monkeypatch.setattr(consent, 'given', set())
     monkeypatch.setattr(sys, 'argv', ['zoo', 'train', f'logger.sinks=[{{type: mine, uri: {URI}}}]'])
     config = job_config(tmp_path, 'CartPole-v1', policy={'eval': {'n_episode': 1}})
     config['logger']['sinks'] = [{'type': f'{__name__}:Remote', 'uri': URI}]
@@ -84,22 +84,21 @@ def test_password_of_an_env_continues_with_the_run_and_is_in_no_page_as_those_of
     assert 's3cret' not in (tmp_path / 'report.html').read_text()
 
 
-def test_tracker_of_a_run_that_continues_is_named_without_stars(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip('mlflow.tracking')
+def test_tracker_of_a_run_that_continues_is_named_without_stars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
-
-    class Gone(Exception): ...
 
     def client(tracking_uri: str) -> None:
         asked.append(tracking_uri)
-        raise Gone
+        raise ConnectionError
 
+    monkeypatch.setattr(pytest.importorskip('mlflow.tracking'), 'MlflowClient', client)
     for uri in (URI, 'http://***@localhost:1'):
-        sink = trackers.MlflowSink(SINK_REGISTRY.get('mlflow').config(uri=uri))
-        monkeypatch.setattr(sink, '_client_class', client)
-        with pytest.raises(Gone):
-            sink._begin()
-    assert asked == [URI, 'http://localhost:1']  # MLFLOW_TRACKING_USERNAME and _PASSWORD count then
+        sink = SINK_REGISTRY.get('mlflow')(SINK_REGISTRY.get('mlflow').config(uri=uri))
+        sink.open(resolve_config(job_config(tmp_path)), tmp_path), sink.close()
+    # begun at once and at the end; MLFLOW_TRACKING_USERNAME and _PASSWORD count then
+    assert asked == [URI, URI, 'http://localhost:1', 'http://localhost:1']
 
 
 def test_error_of_a_config_shows_no_password(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_raw_action_is_kept_and_a_clipped_copy_is_sent() -> None:
     collector = make_collector({**SAME_STEP, 'kwargs': {'action': 'box'}}, 40, model=dict(log_std_init=1.0))
     rollout = collector.collect()
     assert rollout.data['action'].abs().max() > 1.5  # the bounds are +-1
-    sent = np.concatenate([env.unwrapped.last_action for env in collector.groups[0].env._env.envs])
+    sent = np.concatenate([env.unwrapped.last_action for env in collector.groups[0].env.env.envs])
     np.testing.assert_array_equal(sent, rollout.data['action'][-1].flatten().clamp(-1, 1).numpy())
     mu, sigma = rollout.data['logit'].chunk(2, -1)
     z = (rollout.data['action'] - mu) / sigma
@@ -217,13 +217,13 @@ def test_model_whose_logit_is_a_view_of_a_parameter_collects() -> None:
 
 def test_second_reset_leaves_no_old_observations_in_what_a_policy_is_shown() -> None:
     collector, seen = make_collector(SAME_STEP, 3), []
-    mode = collector._mode
+    mode = collector.mode
 
     def process(obs: torch.Tensor, output: Any, timestep: Any) -> dict[str, Any]:
         seen.append((obs[:, 0, 0].tolist(), timestep.obs[:, 0, 0].tolist()))
         return mode.process_transition(obs, output, timestep)
 
-    collector._mode = mode._replace(process_transition=process)
+    collector.mode = mode._replace(process_transition=process)
     collector.collect()
     collector.collect()
     collector.reset(stream(1, 'test'))

@@ -161,10 +161,10 @@ def test_actions_that_a_policy_overwrites_are_still_those_that_are_taken() -> No
     policy = Reusing(cfg, groups[0].obs_space, groups[0].action_space, enable_field=['collect'])
     collector = Collector(groups, policy.collect_mode)
     collector.reset(stream(0, 'test'))
-    for env_ in (one for group in groups for one in group._env.envs):
-        env_.unwrapped.limit = 10**6 if env_ in groups[0]._env.envs else 2  # so that the groups see different things
+    for env_ in (one for group in groups for one in group.env.envs):
+        env_.unwrapped.limit = 10**6 if env_ in groups[0].env.envs else 2  # so that the groups see different things
     data = collector.collect().data
-    taken = [env_.unwrapped.last_action for group in groups for env_ in group._env.envs]
+    taken = [env_.unwrapped.last_action for group in groups for env_ in group.env.envs]
     assert not torch.equal(data['action'][-1, :2], data['action'][-1, 2:])
     assert data['action'][-1].clamp(-1, 1).tolist() == [action.tolist() for action in taken]
 
@@ -225,7 +225,7 @@ def test_worker_of_a_group_that_is_killed_is_named(tmp_path: Path) -> None:
     env = dict(collector_group_num=2, vectorization='async')
     with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', env=env))) as job:
         job.iteration()
-        os.kill(job._parts.envs[1]._env.processes[0].pid, signal.SIGKILL)
+        os.kill(job.parts.envs[1].env.processes[0].pid, signal.SIGKILL)
         with pytest.raises(EnvError, match=r"env 'CartPole-v1\[2:4\]', index 0: its worker process died"):
             job.iteration()
 
@@ -262,7 +262,7 @@ def test_envs_on_the_host_have_two_groups_where_the_policy_acts_on_a_gpu(
 ) -> None:
     policy = dict(device='cuda', learn=dict(executor=executor))
     with SerialJob(resolve_config(job_config(tmp_path, 'CartPole-v1', policy=policy))) as job:
-        assert len(job._parts.envs) == 2
+        assert len(job.parts.envs) == 2
         for _ in range(3):
             job.iteration()
         rollout = job.collector.collect()

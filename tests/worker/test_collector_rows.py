@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
 from zoo.cluster.runner import finals_of
 from zoo.core.seeding import stream
 from zoo.env import make_env_groups
 from zoo.policy.ppo import PPOPolicy
 from zoo.run.config import resolve_config
-from zoo.worker.collector import Collector
+from zoo.worker.collector import Collector, EpisodeTracker
 
 ENV = {'id': 'CartPole-v1', 'collector_env_num': 4, 'collector_group_num': 2, 'vectorization': 'sync'}
 
 
 @pytest.fixture(name='made')
-def _made() -> Iterator[tuple[Collector, list[Any], Any]]:
+def _made() -> Iterator[tuple[Collector, list[Any]]]:
     cfg = resolve_config(
         {'env': ENV, 'policy': {'type': 'ppo', 'collect': {'n_sample': 128}, 'learn': {'batch_size': 128}}}
     )
@@ -30,14 +30,15 @@ def _made() -> Iterator[tuple[Collector, list[Any], Any]]:
     mode = own._replace(
         begin=lambda *args: (told.append(args), own.begin(*args))[1],
         start=lambda obs, first=0: (told.append(first), own.start(obs, first))[1],
+        forget=told.append,
     )
-    yield Collector(envs, mode, first=8), told, mode
+    yield Collector(envs, mode, first=8), told
     for env in envs:
         env.close()
 
 
 def test_acting_is_told_the_first_env_of_each_group_and_which_rollout_begins(made: Any) -> None:
-    collector, told, _ = made
+    collector, told = made
     collector.reset(stream(0, 'collect', 0))
     collector.collect_iter, collector.env_step = 5, 640
     collector.steps()
@@ -45,7 +46,7 @@ def test_acting_is_told_the_first_env_of_each_group_and_which_rollout_begins(mad
 
 
 def test_finals_of_groups_are_counted_over_all_envs(made: Any) -> None:
-    collector, _, _ = made
+    collector, _ = made
     collector.reset(stream(0, 'collect', 0))
     collector.steps()
     steps = collector.block.steps
@@ -54,19 +55,19 @@ def test_finals_of_groups_are_counted_over_all_envs(made: Any) -> None:
     assert {b for _, b in ended} & {2, 3}  # also of the second group
 
 
-def test_envs_whose_episodes_were_lost_leave_the_statistics(made: Any) -> None:
-    collector, _, mode = made
-    forgotten: list[slice] = []
-    collector._mode = mode._replace(forget=forgotten.append)
+def test_envs_whose_episodes_were_lost_are_forgotten(made: Any) -> None:
+    collector, told = made
     collector.reset(stream(0, 'collect', 0))
-    collector.collect()
-    before, n_reset = collector.episodes._length.copy(), collector.episodes.n_reset
-    assert before[2:].all()
-    collector.episodes.drop(slice(2, 4))
-    assert collector.episodes._length.tolist() == [*before[:2], 0, 0]
-    assert collector.episodes._return[2:].tolist() == [0.0, 0.0] and collector.episodes.n_reset == n_reset + 2
-    inner = collector.steps
+    inner, episodes = collector.steps, collector.episodes
     collector.steps = lambda: inner()._replace(fresh=[slice(0, 2)])
     collector.collect()
-    assert forgotten == [slice(0, 2)]
-    assert np.all(collector.episodes._length <= 64)
+    assert told[-1] == slice(0, 2) and episodes.n_reset == 4 + 2 + episodes.n_episode
+
+
+def test_episodes_that_were_lost_leave_the_statistics() -> None:
+    episodes, end = EpisodeTracker(4), torch.zeros(3, 4, dtype=torch.bool)
+    episodes.record(torch.ones(3, 4), end, None)
+    episodes.drop(slice(2, 4))
+    end[1] = True
+    episodes.record(torch.ones(3, 4), end, None)
+    assert list(episodes.returns) == list(episodes.lengths) == [3 + 2, 3 + 2, 2, 2]

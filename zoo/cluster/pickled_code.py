@@ -142,8 +142,8 @@ def _entries(used: set[str], without: Collection[str] = ()) -> Iterator[tuple[st
     for where, registry in vars(registries).items():
         if not isinstance(registry, Registry) or where in without:
             continue
-        for name, item in registry._items.items():
-            place = registry._places[name]
+        for name, item in registry.entries.items():
+            place = registry.places[name]
             if place.startswith(('zoo.', 'zoo:')) or '(plugin of ' in place:
                 continue
             try:

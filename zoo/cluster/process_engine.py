@@ -153,7 +153,7 @@ class ProcessEngine(OutsideEngine):
             )
         super().__init__()
         self._start_s: float = cluster['start_timeout']
-        self._call_s: float = cluster['runner_timeout'] or math.inf
+        self.call_s: float = cluster['runner_timeout'] or math.inf
         self._n_slot, self._run_id, self._make = cluster['max_lag'] + 2, run_id, make
         self._blobs: dict[int, bytes] = {}  # what makes the runner of each group
         self._children: dict[int, _Child] = {}
@@ -197,7 +197,7 @@ class ProcessEngine(OutsideEngine):
         child = self._children[group]
         self._n_call += 1
         number = self._n_call
-        deadline = time.monotonic() + self._call_s * (1 + len(child.orders))
+        deadline = time.monotonic() + self.call_s * (1 + len(child.orders))
         self._send(child, ('call', number, method, args))
         while number not in self._results:
             if self._children[group] is not child:

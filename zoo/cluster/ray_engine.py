@@ -112,12 +112,12 @@ class RayEngine(OutsideEngine):
         self, cluster: Keyed, run_id: str, make: Callable[[Any], Any] = Runner, runners_per_process: int = 1
     ) -> None:
         super().__init__()
-        self._cluster, self._run_id, self._runner, self._per_process = cluster, run_id, make, runners_per_process
+        self.cluster, self._run_id, self._runner, self._per_process = cluster, run_id, make, runners_per_process
         self.pushes = cluster['max_lag'] > 1
         self._has_threads = self.pushes or runners_per_process > 1
         self._specs: dict[int, RunnerSpec] = {}
         self._cargo: Any = None
-        self._actors: dict[int, _Actor] = {}  # by group
+        self.actors: dict[int, _Actor] = {}  # by group
         self._weights: dict[int, Any] = {}  # references by version
         self._due: dict[Any, int] = {}  # group by the reference of what it is to give, a parcel or its place
         self._n_made = 0
@@ -127,12 +127,12 @@ class RayEngine(OutsideEngine):
         """Joins or starts Ray and makes the runners. Raises: see `Engine.start`; UserError if no cluster can be joined."""
         self._specs = {spec.group: spec for spec in specs}
         self._n_actor = n = -(-len(specs) // self._per_process)
-        self._need = {'CPU': n * self._cluster['runner_cpu'], 'GPU': n * self._cluster['runner_gpu']}
-        deadline = monotonic() + self._cluster['start_timeout']
+        self._need = {'CPU': n * self.cluster['runner_cpu'], 'GPU': n * self.cluster['runner_gpu']}
+        deadline = monotonic() + self.cluster['start_timeout']
         try:
             with given_up_at_its_end() as is_over:  # Ray makes a SystemError of what is raised during its calls
-                working_dir = self._cluster['working_dir']
-                self._owns_ray = ray_cluster.join(self._cluster['address'], self._need, working_dir)
+                working_dir = self.cluster['working_dir']
+                self._owns_ray = ray_cluster.join(self.cluster['address'], self._need, working_dir)
                 if lack := self._lack():
                     logger.warning('%s; waiting for more', lack)
                 self._cargo = ray.put(np.frombuffer(specs[0].cargo, dtype=np.uint8))
@@ -149,7 +149,7 @@ class RayEngine(OutsideEngine):
         ref = self._weights[version] = ray.put(weights)
         for old in sorted(self._weights)[:-N_VERSION]:
             del self._weights[old]  # Ray keeps what an outstanding call refers to
-        for actor in set(self._actors.values()) if self.pushes else ():
+        for actor in set(self.actors.values()) if self.pushes else ():
             actor.handle.publish.options(concurrency_group='weights').remote(version, ref)
 
     def ask(self, order: Order) -> None:
@@ -160,7 +160,7 @@ class RayEngine(OutsideEngine):
 
     def call(self, group: int, method: str, *args: Any) -> Any:
         """What a method of a runner returns. Raises: see `Engine.call`; a runner that does not answer is ended."""
-        limit = self._cluster['runner_timeout']
+        limit = self.cluster['runner_timeout']
         try:
             answer = self._got(self._method(group, 'call').remote(group, method, args), group, limit)
         except ray.exceptions.GetTimeoutError:
@@ -171,16 +171,16 @@ class RayEngine(OutsideEngine):
         return answer.raise_() if isinstance(answer, Failure) else answer[0]
 
     def pids(self) -> dict[int, tuple[str, int]]:
-        return {group: actor.place[:2] for group, actor in self._actors.items() if actor.place is not None}
+        return {group: actor.place[:2] for group, actor in self.actors.items() if actor.place is not None}
 
     def nodes(self) -> dict[int, str]:
         """Ray's id of the node of each runner that has answered."""
-        return {group: actor.place[2] for group, actor in self._actors.items() if actor.place is not None}
+        return {group: actor.place[2] for group, actor in self.actors.items() if actor.place is not None}
 
     def close(self) -> None:
         """Ends the actors, and Ray if it was started or joined here; returns when the processes of this machine are gone."""
-        actors = set(self._actors.values())
-        self._actors, self._due = {}, {}
+        actors = set(self.actors.values())
+        self.actors, self._due = {}, {}
         self._arrived.clear()
         if actors and ray.is_initialized():
             with suppress(ray.exceptions.RayError):
@@ -199,8 +199,8 @@ class RayEngine(OutsideEngine):
         """A new actor with these runners; they are not there yet."""
         self._n_made += 1
         options: dict[str, Any] = {
-            'num_cpus': self._cluster['runner_cpu'],
-            'num_gpus': self._cluster['runner_gpu'],
+            'num_cpus': self.cluster['runner_cpu'],
+            'num_gpus': self.cluster['runner_gpu'],
             'max_restarts': 0,
             'max_task_retries': 0,
             'scheduling_strategy': 'SPREAD',
@@ -210,14 +210,14 @@ class RayEngine(OutsideEngine):
         if self._has_threads:  # else all is done in the main thread, which some envs need
             remote = remote(concurrency_groups={'weights': 1, **{f'runner{i}': 1 for i in range(self._per_process)}})
         actor = _Actor(remote(RunnerProcess).options(**options).remote(self._runner), groups, set(groups))
-        self._actors |= dict.fromkeys(groups, actor)
+        self.actors |= dict.fromkeys(groups, actor)
         for group in groups:
             ref = self._method(group, 'make').remote(replace(self._specs[group], cargo=b''), self._cargo)
             self._due[ref] = group
 
     def _method(self, group: int, name: str) -> Any:
         """A method of a runner's actor, whose calls are done in the order in which they are made."""
-        actor = self._actors[group]
+        actor = self.actors[group]
         method = getattr(actor.handle, name)
         return method.options(concurrency_group=f'runner{actor.groups.index(group)}') if self._has_threads else method
 
@@ -226,11 +226,11 @@ class RayEngine(OutsideEngine):
         return ray_cluster.lack(f'{self._n_actor} {what}', self._n_actor, self._need)
 
     def _starting(self) -> list[int]:
-        return [group for group, actor in self._actors.items() if actor.starting]
+        return [group for group, actor in self.actors.items() if actor.starting]
 
     def _late(self, missing: list[int]) -> str:
         what = f'{len(missing)} of {len(self._specs)} runners'
-        return ray_cluster.late(what, self._cluster['start_timeout'], self._lack())
+        return ray_cluster.late(what, self.cluster['start_timeout'], self._lack())
 
     def _pump(self, timeout: float) -> None:
         if not self._due:
@@ -245,11 +245,11 @@ class RayEngine(OutsideEngine):
             if isinstance(answer, Parcel | Failure):
                 self._arrived.append(Arrived(answer))
             elif not isinstance(answer, Lost):
-                actor = self._actors[group]
+                actor = self.actors[group]
                 actor.starting.discard(group)
                 actor.place = answer
                 logger.debug('runner %d is process %d on %s', group, answer[1], answer[0])
-        for actor in set(self._actors.values()) if self._has_started else ():
+        for actor in set(self.actors.values()) if self._has_started else ():
             if actor.starting and monotonic() - actor.since > PATIENCE_S:
                 actor.since = monotonic()
                 logger.warning('runner %d is still not there: %s', actor.groups[0], ray_cluster.room())
@@ -272,13 +272,13 @@ class RayEngine(OutsideEngine):
         except ray.exceptions.GetTimeoutError:
             raise
         except ray.exceptions.RayError as error:
-            lost = Lost(group, ray_cluster.cause_of(error, self._actors[group].place))
+            lost = Lost(group, ray_cluster.cause_of(error, self.actors[group].place))
             self.kill(*lost)
             return lost
 
     def kill(self, group: int, cause: str) -> None:
         """Forgets what the runners of an actor were asked, ends it and makes another."""
-        actor = self._actors[group]
+        actor = self.actors[group]
         ray_cluster.end(actor.handle)
         if actor.place is not None:  # Ray asks a process to end itself, which one that hangs or is stopped does not
             ray_cluster.end_process(actor.place)

@@ -44,7 +44,7 @@ class RemoteEnvs:
     def __init__(
         self, engine: Engine, orders: Orders, group: int, n_env: int, name: str, spaces: tuple[Space, Space]
     ) -> None:
-        self._engine, self._orders, self._group = engine, orders, group
+        self.engine, self._orders, self._group = engine, orders, group
         self.n_env, self.name = n_env, name
         self.obs_space, self.action_space = spaces
 
@@ -68,7 +68,7 @@ class RemoteEnvs:
     def _call(self, method: str, *args: Any) -> Any:
         while True:  # ends by the limit on losses at the latest
             try:
-                return self._engine.call(self._group, method, *args)
+                return self.engine.call(self._group, method, *args)
             except RunnerLostError:
                 self._orders.settle()
 
@@ -103,7 +103,7 @@ class RemoteCollector(Collector):
     ) -> None:
         super().__init__(envs, mode)  # type: ignore[arg-type]  # which step elsewhere
         self._env_time = 0.0
-        self._envs, self._engine, self._orders, self._layout = envs, engine, orders, layout
+        self._envs, self.engine, self._orders, self._layout = envs, engine, orders, layout
         self._max_lag, self._restarts, self._columns, self._reader = max_lag, restarts, info_columns, reader
         self._whole: dict[str, Tensor] = {}  # memory for all envs, by the name of a parcel's block
         self._asked_to = -1  # the last rollout that was asked
@@ -174,7 +174,7 @@ class RemoteCollector(Collector):
         """What the log has of runners, times as means over the rollouts since the last call."""
         times, n = self._times, max(self._times['n'], 1.0)
         found: dict[str, float] = {
-            'cluster/runner': len(self._engine.pids()),
+            'cluster/runner': len(self.engine.pids()),
             'cluster/restart': self._orders.n_restart,
             'cluster/discarded_step': self._orders.n_discarded,
             'cluster/mb_per_s': times['n_byte'] / MEGABYTE / max(perf_counter() - self._since, 1e-9),
@@ -194,7 +194,7 @@ class RemoteCollector(Collector):
         """Asks for rollout i, with the weights as they are now, those of `version`, which are published once."""
         if version != self._version:
             before = perf_counter()
-            self._engine.publish(self._layout.pack(), version)
+            self.engine.publish(self._layout.pack(), version)
             self._version = version
             self._times['put'] += perf_counter() - before
             self._times['n_byte'] += self._layout.n_byte * len(self._envs)

@@ -45,18 +45,18 @@ class Registry(Generic[T]):
     raised.
 
     Args: modules: to be imported, or {name: the module that registers it}.
-    Attributes: takes_code: a config may name 'module:Class' in place of a registered name.
+    Attributes: takes_code: a config may name 'module:Class' in place of a registered name. entries, places: by name what is
+      registered so far, and its 'module:line'.
     """
 
     def __init__(
         self, kind: str, group: str, modules: Iterable[str] | Mapping[str, str] = (), takes_code: bool = False
     ) -> None:
-        self.kind, self.takes_code = kind, takes_code
-        self._group = group
+        self.kind, self.takes_code, self._group = kind, takes_code, group
         self._homes = dict(modules) if isinstance(modules, Mapping) else {}  # of names that are not registered yet
         self._modules = () if self._homes else tuple(modules)
-        self._items: dict[str, T] = {}
-        self._places: dict[str, str] = {}
+        self.entries: dict[str, T] = {}
+        self.places: dict[str, str] = {}
         self._loaded = False
 
     @overload
@@ -98,23 +98,23 @@ class Registry(Generic[T]):
         if not isinstance(name, str) or name not in self:
             raise UnknownNameError(unknown_name(self.kind, name, self.names()))
         self._import_home(name)
-        return self._items[name]
+        return self.entries[name]
 
     def names(self) -> list[str]:
         """All registered names, sorted."""
         self._load()
-        return sorted({*self._items, *self._homes})
+        return sorted({*self.entries, *self._homes})
 
     query = names
 
     def where(self, name: str) -> str:
         """'module:line' of the registration."""
         self.get(name)
-        return self._places[name]
+        return self.places[name]
 
     def __contains__(self, name: object) -> bool:
         self._load()
-        return name in self._items or name in self._homes
+        return name in self.entries or name in self._homes
 
     def _import_home(self, name: str) -> None:
         """Import the module that registers a built-in name; what fails is tried, and fails, again at the next read."""
@@ -124,13 +124,13 @@ class Registry(Generic[T]):
 
     def _add(self, name: str, item: Any, place: str, force: bool = False) -> None:
         self._import_home(name)
-        if name in self._items and not force:
+        if name in self.entries and not force:
             raise UserError(
-                f'{self.kind} {name!r} is registered at {self._places[name]} and again at {place}; '
+                f'{self.kind} {name!r} is registered at {self.places[name]} and again at {place}; '
                 'choose another name, or register(name, force=True) to replace the first.'
             )
-        self._items[name] = item
-        self._places[name] = place
+        self.entries[name] = item
+        self.places[name] = place
 
     def _load(self) -> None:
         """Import the built-in modules and the plugins, once; what fails is tried, and fails, again at the next read."""
@@ -156,7 +156,7 @@ class Registry(Generic[T]):
             words = 'the %s plugin %s = %s failed to import, its error follows; fix or uninstall package %s'
             logger.error(words, self.kind, point.name, point.value, package)
             raise
-        if point.attr and self._items.get(point.name) is not item:
+        if point.attr and self.entries.get(point.name) is not item:
             self._add(point.name, item, place)
 
 

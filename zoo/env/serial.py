@@ -221,26 +221,26 @@ class SerialVectorEnv(SyncVectorEnv):
 class SingleEnvs(VectorEnv):
     """Envs that zoo makes one by one and steps in turn or in processes: they take commands, and close in time."""
 
-    _env: Any
+    env: Any
     _options: dict[str, Any] | None = None
 
     def watch(self, keys: Sequence[str]) -> None:
         super().watch(keys)
-        self._env.want(self.watched, self._options, 'info entries')
+        self.env.want(self.watched, self._options, 'info entries')
 
     def command(self, command: EnvCommand) -> list[Any]:
-        found: list[Any] = self._env.command(command)
+        found: list[Any] = self.env.command(command)
         if command.kind == 'set':
-            self._env.commands[command.name] = command
+            self.env.commands[command.name] = command
         return found
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        check_takes_options(self._env.takes_options, options, self.name)
+        check_takes_options(self.env.takes_options, options, self.name)
         self._options = options
-        self._env.want(self.watched, options, 'reset options')
+        self.env.want(self.watched, options, 'reset options')
 
     def close(self) -> None:
-        self._env.close()
+        self.env.close()
 
 
 def _make(env_fn: Callable[[], gymnasium.Env], where: str) -> gymnasium.Env:

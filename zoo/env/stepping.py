@@ -123,7 +123,7 @@ class ArrayReader:
 class RowVectorEnv(AnyVectorEnv):
     """Steps envs and reads their rows with given readers and rules; `zoo.env.vector.VectorEnv` chooses them.
 
-    Attributes: reader: of the observations. sent: the actions of the last step, as the envs were given them.
+    Attributes: env: all envs in one. reader: of the observations. sent: the actions of the last step, as the envs got them.
       watches_calls: that a call does not return is for the watch on calls to see.
     """
 
@@ -154,7 +154,7 @@ class RowVectorEnv(AnyVectorEnv):
         self.obs_space, self.action_space = spaces
         self.autoreset = autoreset_of(env)
         self.reader, self._to_env, self._rules = reader, to_env, rules
-        self._env, self._one_seed, self._device, self._first = env, one_seed, device, first
+        self.env, self._one_seed, self._device, self._first = env, one_seed, device, first
         self._refuses_masks = refuses_masks
         self.steps_async: bool = vars(type(env)).get('steps_async', False)  # a subclass may have a step of its own
         self._called = place.of if self.watches_calls else None
@@ -176,7 +176,7 @@ class RowVectorEnv(AnyVectorEnv):
             if self._refuses_masks and ACTION_MASK in info:
                 raise lost_mask_error(self.name, 'reset')
         except (Exception, SystemExit) as error:
-            raise_if_contract(error, self._env, self.name, self._place.step)
+            raise_if_contract(error, self.env, self.name, self._place.step)
             raise
         self.reader.check(obs)
         for rule in self._rules:
@@ -188,7 +188,7 @@ class RowVectorEnv(AnyVectorEnv):
         self.sent = self._to_env(action)
         if self.steps_async:
             try:
-                self._env.step_async(self.sent)  # type: ignore[attr-defined]
+                self.env.step_async(self.sent)  # type: ignore[attr-defined]
             except (Exception, SystemExit) as error:
                 self._explain(error)
                 raise
@@ -201,7 +201,7 @@ class RowVectorEnv(AnyVectorEnv):
             raise
 
     def _receive(self, block: StepBlock, t: int) -> dict[str, Any]:
-        returned = self._call(self._env.step_wait) if self.steps_async else self._call(self._env.step, self.sent)  # type: ignore[attr-defined]
+        returned = self._call(self.env.step_wait) if self.steps_async else self._call(self.env.step, self.sent)  # type: ignore[attr-defined]
         raw, env_reward, terminated, truncated, info = returned
         row, obs, reward = block.rows[t], self.reader.read(raw), np.asarray(env_reward)
         self.reader.fit(obs, 'step')
@@ -226,7 +226,7 @@ class RowVectorEnv(AnyVectorEnv):
 
     def reset_envs(self, call: str, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """The first observations of new episodes, and the info. call: who wants them, for errors."""
-        raw, info = self._call(self._env.reset, **kwargs)
+        raw, info = self._call(self.env.reset, **kwargs)
         obs = self.reader.read(raw)
         self.reader.fit(obs, call)
         return obs, info
@@ -242,7 +242,7 @@ class RowVectorEnv(AnyVectorEnv):
 
     def _explain(self, error: BaseException) -> None:
         if n_action(self.sent) == self.n_env:  # else the caller is to blame
-            raise_if_contract(error, self._env, self.name, self._place.step)
+            raise_if_contract(error, self.env, self.name, self._place.step)
 
     def check(self) -> None:
         """Nothing to do: every step looks at its values."""
@@ -260,7 +260,7 @@ class RowVectorEnv(AnyVectorEnv):
     def command(self, command: EnvCommand) -> list[Any]:
         from zoo.env.attributes import apply
 
-        return [apply(self._env, command)]
+        return [apply(self.env, command)]
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
         raise UnsupportedEnvError(
@@ -269,7 +269,7 @@ class RowVectorEnv(AnyVectorEnv):
         )
 
     def close(self) -> None:
-        close_in_time({f'env {self.name!r}': self._env.close}, self._timeout)
+        close_in_time({f'env {self.name!r}': self.env.close}, self._timeout)
 
 
 def copied_index(action: Tensor) -> np.ndarray:

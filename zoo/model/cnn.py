@@ -56,7 +56,7 @@ class CNN(nn.Module, ABC):
                 f'{image.height}x{image.width} (shape {space.shape} read as {layout}); use '
                 f'{" or ".join(fitting)} or larger images'
             )
-        self._precision, self._activation = precision, 'relu'
+        self.precision, self._activation = precision, 'relu'
 
     @classmethod
     def fits(cls, space: Space) -> bool:
@@ -67,7 +67,7 @@ class CNN(nn.Module, ABC):
         """[N, C, H, W], numbers or bytes -> [N, C', H', W']."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._precision == 'fp32' or not has_bf16(x.device.type, self._precision):
+        if self.precision == 'fp32' or not has_bf16(x.device.type, self.precision):
             return self._features(x)
         with torch.autocast(x.device.type, torch.bfloat16):
             return self._features(x).to(torch.float32)
@@ -232,11 +232,11 @@ class ResidualBlock(nn.Module):
 
 def computes_in_bf16(model: nn.Module) -> bool:
     """Whether a model's encoders for images compute in bfloat16 on this processor."""
-    return any(m._precision != 'fp32' and has_bf16('cpu', m._precision) for m in model.modules() if isinstance(m, CNN))
+    return any(m.precision != 'fp32' and has_bf16('cpu', m.precision) for m in model.modules() if isinstance(m, CNN))
 
 
 def in_float32(model: nn.Module) -> None:
     """Makes all encoders for images in a model compute in float32, also where the processor has bfloat16."""
     for module in model.modules():
         if isinstance(module, CNN):
-            module._precision = 'fp32'
+            module.precision = 'fp32'

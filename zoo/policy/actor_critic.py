@@ -61,7 +61,7 @@ class ActorCriticPolicy(NetworkPolicy):
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         """Every optimiser by name, for checkpoints and for counting skipped steps."""
 
-    def _steps_per_env_step(self) -> float:
+    def steps_per_env_step(self) -> float:
         """Gradient steps per env step, where each rollout is one batch."""
         return self._overlap / self._batch_size
 
@@ -116,7 +116,7 @@ class ActorCriticPolicy(NetworkPolicy):
             raise UserError(problem)
         for option in self.options:
             option.attach(self)
-        wish = wish_for(self, self._explore.name, self._steps_per_env_step())
+        wish = wish_for(self, self._explore.name, self.steps_per_env_step())
         self._execution = Execution(self._model, self.dist, self.device, wish)
         self.compile_env = env_compiler(wish, self.device)
 

@@ -45,11 +45,11 @@ class Session:
 
     def __init__(self, policy: Judge) -> None:
         self._policy, self._mode = policy, policy.eval_mode
-        self._state: State = None
+        self.state: State = None
 
     def reset(self) -> None:
         """All episodes begin anew, with any number of envs."""
-        self._state = None
+        self.state = None
 
     def act(
         self, obs: Raw, begins: Raw = None, deterministic: bool = True, generator: torch.Generator | None = None
@@ -67,7 +67,7 @@ class Session:
         batch, is_single = read_obs(self._policy, obs)
         forward = self._mode.forward if deterministic else self._drawing(generator)
         output = forward(batch, self._before(len(first_leaf(batch)), begins))
-        self._state = output.get('state')
+        self.state = output.get('state')
         actions = self._policy.env_action(output['action'])
         return first_row(actions) if is_single else actions
 
@@ -85,17 +85,17 @@ class Session:
         return lambda obs, state: draw(obs, state, generator)
 
     def _before(self, n_env: int, begins: Raw) -> State:
-        if self._state is None or self._mode.initial_state is None:
+        if self.state is None or self._mode.initial_state is None:
             return None
-        if (n := len(first_leaf(self._state))) != n_env:
+        if (n := len(first_leaf(self.state))) != n_env:
             raise UserError(f'act got {n_env} observations but the session is of {n} envs; call reset() before')
         if begins is None:
-            return self._state
+            return self.state
         given = np.asarray(begins)
         if given.dtype != bool or given.shape not in ((), (n_env,)):
             raise UserError(f'begins is {begins!r} but must be one bool, or one for each of the {n_env} envs')
         rows = torch.as_tensor(given).expand(n_env)
-        return replace_rows(rows, self._mode.initial_state(n_env), self._state)
+        return replace_rows(rows, self._mode.initial_state(n_env), self.state)
 
 
 def read_obs(policy: Judge, obs: Raw) -> tuple[Obs, bool]:

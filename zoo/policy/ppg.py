@@ -325,7 +325,7 @@ class PPGPolicy(ActorCriticPolicy):
         logit_old = self._over_memory('compute_actor', 'logit')  # store pi_old for all states in B
         return_ = self._aux_target()
         columns = {**memory.columns(), 'return_': return_, 'logit': logit_old.view(*return_.shape, -1)}
-        names = ('aux_actor', 'aux_critic') if self._phase.moves_critic else ('aux_actor',)
+        names = ('aux_actor', 'aux_critic') if self.phase.moves_critic else ('aux_actor',)
         optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
         for optimizer in optimizers:
             optimizer.lr = self.rates['aux_learning_rate']
@@ -335,7 +335,7 @@ class PPGPolicy(ActorCriticPolicy):
         numbers = AuxNumbers(
             cfg.aux_bc_weight, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.precision, fixed.forward
         )
-        metrics = self.passes.steps(self._phase.step, optimizers, data, numbers)
+        metrics = self.passes.steps(self.phase.step, optimizers, data, numbers)
         for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
             optimizer.count_skipped(cfg.nonfinite_limit)
         kl_before, kl_after = metrics['behavioral_cloning_loss'][0], self._kl_to(columns['logit'])
@@ -391,11 +391,11 @@ class PPGPolicy(ActorCriticPolicy):
         cfg = self.cfg.learn
         self._memory = AuxMemory(cfg.aux_window or cfg.aux_freq, cfg.aux_memory, is_ring=cfg.aux_window is not None)
         self._ring = 0, 0  # of a checkpoint: batches kept, and the oldest
-        self._phase = make_part(PHASE_REGISTRY, cfg.phase)()
+        self.phase = make_part(PHASE_REGISTRY, cfg.phase)()
         self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE
         self._warn_if_short()
         super()._init_learn()
-        if self.executor_name.startswith('native') and self._phase.step is not aux_step:
+        if self.executor_name.startswith('native') and self.phase.step is not aux_step:
             logger.info('the auxiliary phase %r runs eagerly: C has only that of ppg', name_of(cfg.phase))
 
     def _warn_if_short(self) -> None:
@@ -435,7 +435,7 @@ class PPGPolicy(ActorCriticPolicy):
         optimizers = {name: self._make_optimizer(group) for name, group in groups.items() if group}
         return optimizers | {f'aux_{name}': optimizer.sibling() for name, optimizer in optimizers.items()}
 
-    def _steps_per_env_step(self) -> float:
+    def steps_per_env_step(self) -> float:
         cfg, reuse = self.cfg.learn, self.run.reuse
         n_critic = 0.0 if self._shares_network else reuse['value'] * cfg.critic_epoch_per_collect
         n_policy, n_aux = (reuse['policy'] * n for n in (cfg.actor_epoch_per_collect, cfg.aux_train_epoch))
@@ -480,7 +480,7 @@ class PPGPolicy(ActorCriticPolicy):
     def _aux_target(self) -> Tensor:
         """What the auxiliary phase fits values to, of all rows kept, in the unit of the critic's output."""
         return_: Tensor = self._memory.columns()['return_']
-        if self._phase.target == 'critic':
+        if self.phase.target == 'critic':
             return self._over_memory('compute_critic', 'value').view_as(return_)
         return self.samples.units.standardize(return_.to(self.device)).to(return_.device)
 

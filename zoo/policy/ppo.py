@@ -71,7 +71,7 @@ class PPOPolicy(ActorCriticPolicy):
             'critic': self._make_optimizer([(name, p) for name, p in named if name in critic]),
         }
 
-    def _steps_per_env_step(self) -> float:
+    def steps_per_env_step(self) -> float:
         n_pass = self.run.reuse['policy'] * self.cfg.learn.epoch_per_collect
         return self._overlap * n_pass / self._batch_size
 

@@ -70,7 +70,7 @@ def resolve_config(source: Any, overrides: Sequence[str] = (), **top_level: Any)
 
 def frozen_config(config: JobConfig | Mapping[str, Any]) -> JobConfig:
     """A resolved config as the typed section that a run reads; read-only. A section is returned as it is."""
-    return config if isinstance(config, JobConfig) else frozen(_job_schema(plain(config)), config)
+    return config if isinstance(config, JobConfig) else frozen(job_schema(plain(config)), config)
 
 
 def explain_config(source: Any, overrides: Sequence[str] = ()) -> list[ConfigRow]:
@@ -117,7 +117,7 @@ def defaults_for(policy: dict[str, Any]) -> dict[str, Any]:
     if policy.get('model'):
         named['model'] = {'type': policy['model']['type']}
     data = {'env': {'id': ''}, 'policy': named}
-    return plain(validate(_job_schema(data), data))
+    return plain(validate(job_schema(data), data))
 
 
 def without_defaults(policy: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
     for path, raw in texts:
         if path in ('policy.type', 'policy.model.type', 'buffer.type'):  # the fields depend on these
             _put(data, path, raw, {})
-    fields = dict(fields_of(_job_schema(data)))
+    fields = dict(fields_of(job_schema(data)))
     before = {path: value_at(data, path) for path, _ in texts}
     given = [(path, parse_value(raw, fields.get(path)), 'command line') for path, raw in texts]
     given += [(name, plain(value), 'argument') for name, value in top_level.items() if value is not None]
@@ -152,7 +152,7 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
         _put(data, path, value, fields)
         origins |= dict.fromkeys(_leaf_paths(value, path), origin)
     _drop_overridden_size(data, origins)
-    schema = _job_schema(data)  # an override may have replaced a section, and its type
+    schema = job_schema(data)  # an override may have replaced a section, and its type
     try:
         config = plain(validate(schema, data, known=[path for path, _ in fields_of(schema)]))
     except ConfigError as error:
@@ -186,7 +186,7 @@ def _check_storable(config: dict[str, Any]) -> None:
             )
 
 
-def _job_schema(data: dict[str, Any]) -> type[JobConfig]:
+def job_schema(data: dict[str, Any]) -> type[JobConfig]:
     """JobConfig with the sections of the policy, model and buffer that `data` names."""
     policy = _policy_schema(data.get('policy'))
     policy_class = POLICY_REGISTRY.get(policy.model_fields['type'].default)

@@ -64,7 +64,7 @@ class SerialJob(RunView):
         self._ranks = ranks
         with ExitStack() as undo:  # closes what was made if the rest fails
             self._run = run = RunBuilder(cfg, checkpoint, callbacks, on_evaluation, ranks, undo)
-            self._parts = parts = run.make(policy, model, run_dir)
+            self.parts = parts = run.make(policy, model, run_dir)
             self._progress, self._agreement = run.progress, run.agreement
             self.policy, self.buffer, self.collector = parts.policy, parts.buffer, parts.collector
             self.collect_mode, self.learn_mode = parts.collect_mode, parts.learn_mode
@@ -168,13 +168,13 @@ class SerialJob(RunView):
         with self.timer.part('evaluate'):
             self._tell('before_evaluation')
             stop = self.stop_requested if self.is_alone else lambda: False  # it would leave other ranks waiting
-            found = play_evaluations(self._parts, self.cfg.seed, self.env_step, stop, self._agreement.evaluation_key)
+            found = play_evaluations(self.parts, self.cfg.seed, self.env_step, stop, self._agreement.evaluation_key)
             return None if found is None else joined_evaluations(self._ranks.gather(found))
 
     def save(self) -> Path:
         """Writes a checkpoint of everything and returns its path. Raises: SaveError if it cannot be written."""
         self._progress.save_step = self.env_step
-        meta = meta_of(self.cfg, self._parts, self._progress)
+        meta = meta_of(self.cfg, self.parts, self._progress)
         path = self._run.manager.save(self.env_step, self.state_dict(), meta)
         if self.leads:
             self._tell('on_checkpoint', path)
@@ -228,7 +228,7 @@ class SerialJob(RunView):
         """Everything that a resume needs; the envs' own state is not part of it."""
         rules = self._run.stop_rules
         stop = {} if rules is None else rules.state_dict()
-        return state_of(self.cfg, self._parts, self._progress, self.wall_s, self.is_whole, stop)
+        return state_of(self.cfg, self.parts, self._progress, self.wall_s, self.is_whole, stop)
 
     def close(self) -> None:
         """Closes envs and logs, and restores torch's number of threads; nothing is saved."""
@@ -257,7 +257,7 @@ class SerialJob(RunView):
             handle(self, *args)
 
     def _save_best(self) -> Path:
-        meta = meta_of(self.cfg, self._parts, self._progress)
+        meta = meta_of(self.cfg, self.parts, self._progress)
         path = self._run.manager.save_best(self.env_step, self.state_dict(), meta)
         self._tell('on_checkpoint', path)
         return path

@@ -55,7 +55,7 @@ class Collector:
     def __init__(
         self, envs: Sequence[AnyVectorEnv], mode: CollectMode, infos: InfoKeys = NO_NUMBERS, first: int = 0
     ) -> None:
-        self._mode, self._n_step, self.n_env = mode, mode.n_step, sum(env.n_env for env in envs)
+        self.mode, self._n_step, self.n_env = mode, mode.n_step, sum(env.n_env for env in envs)
         self.env_step, self.collect_iter = 0, 0
         self.reset_iter: int | None = None  # rollouts at the last reset of all envs
         self.time = {'env': 0.0, 'act': 0.0}
@@ -65,7 +65,7 @@ class Collector:
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes in all envs."""
         self._reset_envs(seed)
-        self._mode.reset()
+        self.mode.reset()
         self.episodes.drop(slice(None))
         self.reset_iter = self.collect_iter
 
@@ -85,7 +85,7 @@ class Collector:
         groups, last = self.groups, self._n_step - 1
         self.block.restart()
         self._numbers.clear()
-        self._mode.begin(self.collect_iter, self.env_step)
+        self.mode.begin(self.collect_iter, self.env_step)
         for group in groups:
             group.begin()
         state = joined([group.acting.state for group in groups], 0)
@@ -117,7 +117,7 @@ class Collector:
         each, self._info_columns = row_observers(envs, infos, self._n_step, self._numbers)
         starts = np.cumsum([0, *(env.n_env for env in envs)]).tolist()
         return [
-            EnvGroup(env, self.block.part(start, start + env.n_env), self._mode, first + start, observers)
+            EnvGroup(env, self.block.part(start, start + env.n_env), self.mode, first + start, observers)
             for env, start, observers in zip(envs, starts, each, strict=False)
         ]
 
@@ -128,7 +128,7 @@ class Collector:
     def _rollout(self, found: Steps) -> Rollout:
         for envs in found.fresh:
             self.episodes.drop(envs)
-            self._mode.forget(envs)
+            self.mode.forget(envs)
         obs, steps, infos = self.block.obs, self.block.steps, found.infos
         end, is_reset = steps.terminated | steps.truncated, steps.is_reset
         is_broken = None if steps.begins is None or is_reset is None else is_reset & steps.truncated
@@ -147,7 +147,7 @@ class Collector:
 
             warn_of_missing(infos)
         steps = steps._replace(info=infos)
-        data: Any = self._mode.process_transition(map_tensors(lambda x: x[:-1], obs), found.output, steps)
+        data: Any = self.mode.process_transition(map_tensors(lambda x: x[:-1], obs), found.output, steps)
         if infos:
             data = {**data, **{f'info/{key}': x for key, x in infos.items()}}
         lead = (self._n_step, self.n_env)

@@ -83,9 +83,9 @@ ACTION = torch.zeros(2, dtype=torch.int64)
 
 def test_make_vector_env_tells_the_family_what_the_config_asks_for() -> None:
     env = make_vector_env(config(max_episode_steps=9, kwargs={'limit': 4}), 2, training=True)
-    inner: Any = env._env
+    inner: Any = env.env
     assert inner.request == ('raw_test/short', 'short', 2, True, 9, 'cpu', False) and inner.limit == 4
-    assert not make_vector_env(config(), 3)._env.request.training  # type: ignore[attr-defined]
+    assert not make_vector_env(config(), 3).env.request.training  # type: ignore[attr-defined]
 
 
 def test_step_training_keeps_the_games_own_rewards_and_ends_apart() -> None:
@@ -113,7 +113,7 @@ def test_step_evaluation_has_nothing_but_the_games_own() -> None:
 def test_reset_seeds_each_env_or_all_together(env_id: str, game: str | None, n_seed: int | None) -> None:
     env = make_vector_env(EnvConfig(id=env_id, game=game), 3)
     env.reset(0)
-    seed = env._env.seeds[-1]  # type: ignore[attr-defined]
+    seed = env.env.seeds[-1]  # type: ignore[attr-defined]
     assert isinstance(seed, int) if n_seed is None else len(set(seed)) == n_seed
 
 
@@ -259,8 +259,8 @@ class DrawVectorEnv(LimitSameStepVectorEnv):
         super().__init__(request.n_env, limit=1000)
         self.what, self.since = what, since
 
-    def _obs(self) -> np.ndarray:
-        obs = super()._obs()
+    def observed(self) -> np.ndarray:
+        obs = super().observed()
         if self.what == 'obs' and self._n_step[0] >= self.since:
             obs[1] += self.rng.random()
         return obs

@@ -333,7 +333,7 @@ class SeededEnv(LimitEnv):
 
 class MethodWrapper(gymnasium.Wrapper):
     def action_masks(self) -> np.ndarray:
-        return self.unwrapped._mask  # type: ignore[attr-defined]
+        return self.unwrapped.mask  # type: ignore[attr-defined]
 
 
 def masked_by_a_wrapper() -> gymnasium.Env:

@@ -15,12 +15,12 @@ def game(row: int, column: int, down: int, right: int, paddle: int = 4, **kwargs
     """A game with the ball and the paddle in given places."""
     env = TinyBricks(**kwargs)
     env.reset(seed=0)
-    env._draw_ball(0)
-    env._row, env._column, env._down, env._right = row, column, down, right
-    env._draw_ball(255)
-    env._pixels[-1, :, PADDLE] = 0
-    env._pixels[-1, paddle : paddle + 2, PADDLE] = 255
-    env._paddle = paddle
+    env.draw_ball(0)
+    env.row, env.column, env.down, env.right = row, column, down, right
+    env.draw_ball(255)
+    env.pixels[-1, :, PADDLE] = 0
+    env.pixels[-1, paddle : paddle + 2, PADDLE] = 255
+    env.paddle = paddle
     return env
 
 
@@ -72,7 +72,7 @@ def test_tiny_bricks_brick_breaks_for_a_reward_of_1_and_turns_the_ball_back() ->
 
 def test_tiny_bricks_ball_turns_at_the_top() -> None:
     env = game(1, 5, -1, 1)
-    env._pixels[:, :, BRICK] = 0
+    env.pixels[:, :, BRICK] = 0
     places = [cells(env.step(0)[0], BALL)[0] for _ in range(3)]
     assert places == [[0, 6], [1, 7], [2, 8]]
 
@@ -98,14 +98,14 @@ def test_tiny_bricks_paddle_moves_by_one_cell_before_the_ball_lands_and_stays_on
     assert cells(game(5, 4, 1, 1, paddle=8).step(2)[0], PADDLE) == [[9, 8], [9, 9]]
 
 
-def test_tiny_bricks_last_brick_brings_the_next_wall_and_that_of_the_last_wall_the_end() -> None:
-    env = game(4, 2, -1, 1)
-    for n_left, terminates in ((1, False), (0, True)):
-        env._draw_ball(0)
-        env._row, env._column, env._down, env._right, env._n_brick = 4, 2, -1, 1, 1
+@pytest.mark.parametrize('n_wall', [1, 2])
+def test_tiny_bricks_last_brick_brings_the_next_wall_and_that_of_the_last_wall_the_end(n_wall: int) -> None:
+    env = game(4, 2, -1, 1, n_wall=n_wall)
+    for n_left in range(n_wall)[::-1]:
+        env.draw_ball(0)
+        env.row, env.column, env.down, env.right, env.n_brick = 4, 2, -1, 1, 1
         obs, reward, terminated, *_ = env.step(0)
-        assert reward == 1 and terminated == terminates and env._n_left == n_left
-    assert TinyBricks(n_wall=1)._n_wall == 1
+        assert reward == 1 and terminated == (n_left == 0) and env.n_left == n_left
 
 
 def test_tiny_bricks_long_episode_is_truncated() -> None:
@@ -118,9 +118,9 @@ def test_tiny_bricks_shows_all_that_decides_what_comes_next() -> None:
     obs, _ = env.reset(seed=0)
     for _ in range(20_000):
         action = int(rng.integers(3))
-        key, n_left = (obs.tobytes(), action), env._n_left
+        key, n_left = (obs.tobytes(), action), env.n_left
         obs, reward, terminated, *_ = env.step(action)
-        if env._n_left == n_left:  # else a new ball was drawn
+        if env.n_left == n_left:  # else a new ball was drawn
             assert seen.setdefault(key, (obs.tobytes(), reward, terminated)) == (obs.tobytes(), reward, terminated)
         if terminated:
             obs, _ = env.reset()

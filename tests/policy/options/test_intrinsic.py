@@ -81,8 +81,9 @@ def test_rnd_update_moves_predictor_and_critic_but_never_the_target() -> None:
 def test_rnd_observations_are_normalised_by_what_was_reached_and_clipped_to_5() -> None:
     rnd = make_rnd()
     rnd.advantage(rollout_of(numbers(99.0, 1.0, 3.0)))  # reached: 1 and 3, mean 2, deviation 1
-    seen = rnd.networks._seen(torch.tensor([[2.0], [3.0], [0.5], [90.0], [-90.0]]))
-    assert seen.flatten().tolist() == pytest.approx([0.0, 1.0, -1.5, 5.0, -5.0])
+    error = rnd.networks.errors(torch.tensor([[-90.0], [-3.0], [-2.9], [6.9], [7.0], [90.0]])).tolist()
+    assert error[0] == pytest.approx(error[1]) != pytest.approx(error[2])  # 2 - 5 is -3
+    assert error[5] == pytest.approx(error[4]) != pytest.approx(error[3])  # 2 + 5 is 7
 
 
 def test_rnd_advantage_worked_by_hand_goes_on_beyond_ends_and_skips_reset_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def test_vtrace_by_hand(kind: str) -> None:
     assert metrics['policy_loss'].item() == pytest.approx(-sum(trace) / 3, rel=1e-5)
     assert metrics['value_loss'].item() == pytest.approx(0.5 * sum(x * x for x in trace) / 3, rel=1e-5)
     if kind == 'ppg':  # what the auxiliary phase learns
-        assert policy._memory.columns()['return_'].tolist() == pytest.approx([1 + x for x in trace], rel=1e-5)
+        assert policy.memory_state_dict()['return_'].tolist() == pytest.approx([1 + x for x in trace], rel=1e-5)
 
 
 def test_impala_step_is_the_papers_policy_gradient() -> None:

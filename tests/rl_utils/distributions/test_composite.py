@@ -116,10 +116,13 @@ def test_numbers_are_the_sums_of_the_parts(name):
     assert all(torch.equal(x, y) for x, y in zip(dist.split(p).values(), ps, strict=True))
 
 
+@pytest.mark.slow
 def test_indices_up_to_the_limit_survive_as_numbers():
     dist = make(Dict({'a': Discrete(2**24 - 1), 'b': BOX}))
-    action = torch.tensor([[2**24 - 2, 0, 0, 0]], dtype=torch.float32)
-    assert next(dist._actions(action)).tolist() == [2**24 - 2]
+    param = torch.zeros(1, 2**24 - 1 + 6)
+    param[0, 2**24 - 2], param[0, -3:] = 100.0, 1.0  # and deviations
+    action = dist.mode(param)
+    assert action[0, 0] == 2**24 - 2 and dist.log_prob(param, action) > -50  # that of any other index is 100 less
 
 
 def test_masks_go_to_the_parts_that_take_them_in_their_order():

@@ -22,7 +22,7 @@ from zoo.config.yaml_io import save_yaml
 from zoo.core.registry import BUFFER_REGISTRY, ENCODER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY
 from zoo.run.checkpoint import consent
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
-from zoo.run.config import _job_schema
+from zoo.run.config import job_schema
 from zoo.run.policy_file import env_config_of, policy_of
 from zoo.tools.cli.command import main
 from zoo.worker.evaluator import evaluate
@@ -42,7 +42,7 @@ class Reaching(Sink):
 
 @pytest.fixture(autouse=True)
 def _is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consent, '_given', set())
+    monkeypatch.setattr(consent, 'given', set())
 
 
 def resume(path: Path, *overrides: str, **more: Any) -> Any:
@@ -204,7 +204,7 @@ def every_field() -> Iterator[tuple[str, Any]]:
     """Key and type of every field that a config may have, options of components included."""
     for policy, model in itertools.product(POLICY_REGISTRY.names(), MODEL_REGISTRY.names()):
         for buffer in BUFFER_REGISTRY.names():
-            schema = _job_schema({'policy': {'type': policy, 'model': {'type': model}}, 'buffer': {'type': buffer}})
+            schema = job_schema({'policy': {'type': policy, 'model': {'type': model}}, 'buffer': {'type': buffer}})
             yield from ((key, field.annotation) for key, field in fields_of(schema) if not is_section(field))
     for where, registry in {**PARTS, 'policy.model.encoder': ENCODER_REGISTRY}.items():
         for name in registry.names():

@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder on the import path with a module that leaves a trace when it is imported."""
     (tmp_path / 'trap_of_test.py').write_text(TRAP)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(consent, '_given', set())
+    monkeypatch.setattr(consent, 'given', set())
     yield tmp_path
     sys.modules.pop('trap_of_test', None)
     sys.modules.pop('parts_of_test', None)
@@ -325,7 +325,7 @@ def test_code_in_a_file_is_named_by_its_path_and_needs_consent_from_any_folder(
     run_dir = serial_pipeline(config, overrides=[f'{key}=[{form.format(name)}]']).run_dir
     assert is_sprung(folder) and (folder / trace).exists()
     monkeypatch.chdir(tmp_path_factory.mktemp('other'))
-    monkeypatch.setattr(consent, '_given', set())  # as in another process
+    monkeypatch.setattr(consent, 'given', set())  # as in another process
     sys.modules.pop('parts_of_test')
     for left in ('sprung', trace):
         (folder / left).unlink()
@@ -338,7 +338,7 @@ def test_code_in_a_file_is_named_by_its_path_and_needs_consent_from_any_folder(
     assert serial_pipeline(resume=run_dir, max_env_step=320, trust=[str(file)]).env_step > 256
     assert (folder / trace).exists()
     (folder / 'sprung').unlink()
-    monkeypatch.setattr(consent, '_given', set())
+    monkeypatch.setattr(consent, 'given', set())
     sys.modules.pop('parts_of_test')
     serial_pipeline(resume=run_dir, max_env_step=384, overrides=[f'{key}=[]'])  # which replaces what needs consent
     assert not is_sprung(folder)
@@ -377,7 +377,7 @@ def test_run_of_this_process_is_resumed_without_consent_and_in_another_process_n
 ) -> None:
     first = serial_pipeline(job_config(folder))  # env.id is 'tests.envs:limit_env'
     assert serial_pipeline(resume=first.run_dir, max_env_step=320).env_step == 320
-    monkeypatch.setattr(consent, '_given', set())
+    monkeypatch.setattr(consent, 'given', set())
     with pytest.raises(CheckpointError, match="names code of module 'tests.envs'"):
         serial_pipeline(resume=first.run_dir, max_env_step=384)
     assert serial_pipeline(resume=first.run_dir, max_env_step=384, trust=['tests.envs']).env_step == 384

@@ -285,7 +285,7 @@ def test_code_that_a_checkpoint_names_for_its_options_needs_consent(
 ) -> None:
     env = dict(reset_options='tests.env.test_settings:goal_of')
     part, _, _ = train(tmp_path, env=env, max_env_step=128)
-    monkeypatch.setattr(consent, '_given', {STEER})
+    monkeypatch.setattr(consent, 'given', {STEER})
     with pytest.raises(CheckpointError, match=r'env.reset_options is .*goal_of'):
         serial_pipeline(resume=part.run_dir, max_env_step=256)
     again = serial_pipeline(resume=part.run_dir, max_env_step=256, trust=['tests.env.test_settings'])

@@ -31,7 +31,7 @@ def test_copy_shares_no_memory_and_computes_images_in_float32() -> None:
     mine, theirs = ({x.data_ptr() for x in each.model.parameters()} for each in (policy, twin))
     assert not mine & theirs
     encoders: Any = [[m for m in each.model.modules() if isinstance(m, CNN)] for each in (policy, twin)]
-    assert {m._precision for m in encoders[0]} == {'auto'} and {m._precision for m in encoders[1]} == {'fp32'}
+    assert {m.precision for m in encoders[0]} == {'auto'} and {m.precision for m in encoders[1]} == {'fp32'}
 
 
 def test_rows_do_not_depend_on_their_number() -> None:

@@ -19,7 +19,7 @@ from zoo.core.errors import UserError
 from zoo.run.config import resolve_config
 from zoo.run.signals import Interrupted
 from zoo.tools.imitation.demonstrations import Demonstrations, record_demonstrations, save_demonstrations
-from zoo.tools.imitation.pretrain import _split, _Student, pretrain
+from zoo.tools.imitation.pretrain import Student, pretrain, split
 
 SHORT = ['policy.eval.n_episode=1', 'logger.tensorboard=false', 'logger.console=off', 'policy.learn.value_norm=false']
 
@@ -34,12 +34,12 @@ def lean(n_episode: int, n_step: int, seed: int = 0) -> Demonstrations:
 
 def student(config: str, demos: Demonstrations, *words: str) -> Any:
     cfg = resolve_config(config, [*SHORT, *words])
-    return _Student(make_policy(config, [*SHORT, *words]), demos, cfg)
+    return Student(make_policy(config, [*SHORT, *words]), demos, cfg)
 
 
 def test_returns_are_discounted_rewards_to_the_end_of_each_episode() -> None:
     demos = lean(2, 3)._replace(reward=np.array([1.0, 2.0, 4.0, 8.0, 0.0, 2.0]))
-    found = student('cartpole_ppo', demos, 'policy.collect.discount_factor=0.5')._return
+    found = student('cartpole_ppo', demos, 'policy.collect.discount_factor=0.5').return_
     assert found.tolist() == [1 + 1 + 1, 2 + 2, 4, 8 + 0 + 0.5, 1, 2]  # 1 + .5 (2 + .5 * 4) = 3, ..
 
 
@@ -53,7 +53,7 @@ def test_loss_is_minus_log_p_and_agreement_that_of_greedy_actions() -> None:
     expected = [-math.log(0.75 if a == 1 else 0.25) for a in demos.action['']]
     np.testing.assert_allclose(loss.detach(), expected, rtol=1e-6)
     assert agrees.tolist() == [float(a == 1) for a in demos.action['']]
-    np.testing.assert_allclose(error.detach(), one._return.square(), rtol=1e-6)  # all values are 0
+    np.testing.assert_allclose(error.detach(), one.return_.square(), rtol=1e-6)  # all values are 0
 
 
 def test_statistics_that_the_config_asks_for_are_those_of_the_demonstrations() -> None:
@@ -64,7 +64,7 @@ def test_statistics_that_the_config_asks_for_are_those_of_the_demonstrations() -
     so_far = np.array([sum(0.9 ** (t - k) * k for k in range(t + 1)) for t in range(20)] * 3)  # R <- .9 R + t
     np.testing.assert_allclose(one.policy.normalizers['reward'].var, so_far.var(), rtol=1e-5)
     to_go = np.array([sum(0.9 ** (k - t) * k for k in range(t, 20)) for t in range(20)] * 3) / so_far.std()
-    np.testing.assert_allclose(one._return, to_go, rtol=1e-5)
+    np.testing.assert_allclose(one.return_, to_go, rtol=1e-5)
     np.testing.assert_allclose(one.policy.normalizers['value'].mean, to_go.mean(), rtol=1e-5)
 
 
@@ -220,11 +220,11 @@ def test_kinds_of_policies_come_nearer_to_what_was_shown(config: str, words: lis
     demos, _ = record_demonstrations(expert, dict(section), 3, deterministic=False)
     save_demonstrations(tmp_path / 'a.npz', demos)
     policy = make_policy(config, [*SHORT, *words])
-    before = _Student(policy, demos, resolve_config(config, words))
+    before = Student(policy, demos, resolve_config(config, words))
     with torch.no_grad():
         first = torch.cat([before.judge(batch)[0] for batch in before.batches(before.episodes, 256, None)]).mean()
     found = pretrain(config, str(tmp_path / 'a.npz'), overrides=[*SHORT, *words], epoch=3, run_dir=tmp_path / 'run')
-    after = _Student(found.policy, demos, resolve_config(config, words))
+    after = Student(found.policy, demos, resolve_config(config, words))
     with torch.no_grad():
         last = torch.cat([after.judge(batch)[0] for batch in after.batches(after.episodes, 256, None)]).mean()
     assert last < first
@@ -255,18 +255,18 @@ def test_steps_before_a_time_limit_teach_the_critic_less() -> None:
     """1 - gamma^k, k steps before the end that was cut off; 1 where the episode ended by itself."""
     demos = lean(2, 3)._replace(terminated=np.array([False, True]))
     one = student('cartpole_ppo', demos, 'policy.collect.discount_factor=0.5')
-    np.testing.assert_allclose(one._known, [1 - 0.125, 1 - 0.25, 1 - 0.5, 1, 1, 1])
+    np.testing.assert_allclose(one.known, [1 - 0.125, 1 - 0.25, 1 - 0.5, 1, 1, 1])
     with torch.no_grad():
         for p in one.policy.model.parameters():
             p.zero_()
-    np.testing.assert_allclose(one.judge(torch.arange(6))[1].detach(), one._return.square() * one._known, rtol=1e-6)
+    np.testing.assert_allclose(one.judge(torch.arange(6))[1].detach(), one.return_.square() * one.known, rtol=1e-6)
 
 
 def test_a_tenth_is_held_out_whole_episodes_where_there_are_several() -> None:
     episodes = [slice(10 * i, 10 * i + 10) for i in range(20)]
-    used, held = _split(episodes, np.random.default_rng(0))
+    used, held = split(episodes, np.random.default_rng(0))
     assert len(held) == 2 and sorted([*used, *held], key=lambda each: each.start) == episodes
-    assert _split(episodes[:1], np.random.default_rng(0)) == ([slice(0, 9)], [slice(9, 10)])
+    assert split(episodes[:1], np.random.default_rng(0)) == ([slice(0, 9)], [slice(9, 10)])
 
 
 def test_action_that_its_mask_forbids_is_refused() -> None:
@@ -279,7 +279,7 @@ def test_action_that_its_mask_forbids_is_refused() -> None:
     with pytest.raises(
         UserError, match=f'1 of {demos.n_step} demonstrated actions .* first that of step {step}: the action mask'
     ):
-        _Student(policy, demos, resolve_config({'env': env}))
+        Student(policy, demos, resolve_config({'env': env}))
 
 
 @pytest.mark.slow

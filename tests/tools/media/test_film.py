@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.envs import LimitEnv
 from zoo.core.errors import missing_extra
 from zoo.env import EnvConfig, MissingExtraError, UnsupportedEnvError
 from zoo.tools.media import film as film_module
@@ -20,9 +22,10 @@ RED[..., 0] = 255
 EXTRA = missing_extra("drawing env 'x'", 'video', 'pygame')
 
 
-def camera_of(answer: Any) -> Camera:
-    camera = Camera('x')
-    camera._render = lambda: answer
+def camera_of(render: Callable[[], Any]) -> Camera:
+    camera, env = Camera('x'), gymnasium.vector.VectorEnv()
+    env.render = render  # type: ignore[method-assign]
+    camera.attach(env)
     return camera
 
 
@@ -32,27 +35,18 @@ def camera_of(answer: Any) -> Camera:
     ids=['image', 'list', 'tuple', 'batch', 'alpha'],
 )
 def test_picture_of_one_env_in_any_usual_form(answer: Any) -> None:
-    assert np.array_equal(camera_of(answer).now(), RED)
+    assert np.array_equal(camera_of(lambda: answer).now(), RED)
 
 
 def test_grey_picture_becomes_three_equal_colours() -> None:
     grey = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    assert np.array_equal(camera_of(grey).now(), np.dstack([grey, grey, grey]))
+    assert np.array_equal(camera_of(lambda: grey).now(), np.dstack([grey, grey, grey]))
 
 
 @pytest.mark.parametrize('answer', [None, 'text', RED / 255, RED[..., :2], np.zeros((0, 3, 3), np.uint8), [RED, RED]])
 def test_other_answers_are_refused(answer: Any) -> None:
     with pytest.raises(UnsupportedEnvError, match=r"env 'x' shows no picture: its render\(\) returned"):
-        camera_of(answer).now()
-
-
-def failing(error: Exception) -> Camera:
-    def render() -> None:
-        raise error
-
-    camera = Camera('x')
-    camera._render = render
-    return camera
+        camera_of(lambda: answer).now()
 
 
 @pytest.mark.parametrize(
@@ -71,8 +65,11 @@ def failing(error: Exception) -> Camera:
 def test_what_drawing_lacks_is_named_and_errors_of_the_env_pass_through(
     error: Exception, kind: type[Exception], words: str
 ) -> None:
+    def render() -> None:
+        raise error
+
     with pytest.raises(kind) as caught:
-        failing(error).now()
+        camera_of(render).now()
     assert words in str(caught.value) and type(caught.value) is kind
 
 
@@ -99,15 +96,20 @@ def test_without_a_display_it_is_drawn_into_memory(monkeypatch: pytest.MonkeyPat
 
 
 def test_camera_of_mujoco_follows_unless_the_config_names_one() -> None:
-    class MujocoEnv:
+    made: list[Any] = []
+
+    class MujocoEnv(LimitEnv):
         metadata = {'render_modes': ['human', 'rgb_array']}  # noqa: RUF012
 
-        def __init__(self, **kwargs: Any) -> None: ...
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__()
+            made.append(kwargs)
 
     class Robot(MujocoEnv): ...
 
-    made = [film_module._drawing_kwargs(Robot, EnvConfig(id='x', kwargs=kw), 'x') for kw in ({}, {'camera_id': 0})]
-    assert made == [{'render_mode': 'rgb_array', 'camera_name': 'track'}, {'render_mode': 'rgb_array'}]
+    for kwargs in ({}, {'camera_id': 0}):
+        make_filmed_env(EnvConfig(id=Robot, kwargs=kwargs), Camera('x'))
+    assert made == [{'render_mode': 'rgb_array', 'camera_name': 'track'}, {'render_mode': 'rgb_array', 'camera_id': 0}]
 
 
 def test_function_that_takes_no_render_mode_gets_none() -> None:

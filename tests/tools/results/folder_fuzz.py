@@ -105,11 +105,11 @@ class FolderWatch(Watch):
         self._keep_waiting()
         return super().take()
 
-    def _see(self, event: str, args: tuple[Any, ...]) -> None:
+    def see(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.on:
             return
         if event in STARTS or event in checkpoint_fuzz.CHANGES:
-            super()._see(event, args)
+            super().see(event, args)
         elif event in ('open', 'os.listdir', 'os.scandir') and isinstance(args[0], str | bytes | os.PathLike):
             self.on = False
             try:
@@ -300,8 +300,8 @@ def main(folder: Path, first: int, n: int) -> dict[str, Any]:
     os.chdir(inside)
     Path('trap.py').write_text('import os\nopen("sprung", "w")\nmake = os.system\n')
     logging.disable(logging.CRITICAL)
-    signal.signal(signal.SIGALRM, checkpoint_fuzz._raise_too_long)
-    signal.signal(signal.SIGPROF, checkpoint_fuzz._raise_too_long)
+    signal.signal(signal.SIGALRM, checkpoint_fuzz.raise_too_long)
+    signal.signal(signal.SIGPROF, checkpoint_fuzz.raise_too_long)
     shutil.copytree(source, 'run')
     for name, command in commands('run', 'other').items():
         ends = Counter()

@@ -9,7 +9,7 @@ from tests.tools.sweep.tiny import LR, config
 from zoo.run.config import resolve_config
 from zoo.tools.sweep.plan import make_plan
 from zoo.tools.sweep.study import SweepResult, TrialRow
-from zoo.tools.sweep.sweep import _ranked, as_data, best_config, table
+from zoo.tools.sweep.sweep import as_data, best_config, ranked, table
 
 
 def run(best: float, solved: int | None, wall_s: float) -> dict[str, Any]:
@@ -22,8 +22,8 @@ def row(number: int, state: Any, value: float | None = None, runs: Any = ()) -> 
 
 def test_complete_trials_come_first_by_value_then_the_others_by_number() -> None:
     rows = [row(0, 'pruned'), row(1, 'complete', 5.0), row(2, 'lost'), row(3, 'complete', 9.0), row(4, 'pruned')]
-    assert [r.number for r in _ranked(rows, minimises=True)] == [1, 3, 0, 4, 2]
-    assert [r.number for r in _ranked(rows, minimises=False)] == [3, 1, 0, 4, 2]
+    assert [r.number for r in ranked(rows, minimises=True)] == [1, 3, 0, 4, 2]
+    assert [r.number for r in ranked(rows, minimises=False)] == [3, 1, 0, 4, 2]
 
 
 def test_cells_are_means_over_seeds_and_seconds_are_sums(tmp_path: Path) -> None:

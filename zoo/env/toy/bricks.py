@@ -42,73 +42,73 @@ class TinyBricks(gymnasium.Env):
         self.render_mode = render_mode
         self.observation_space = Box(0, ON, (SIZE, SIZE, 4), np.uint8)
         self.action_space = Discrete(3)
-        self._n_wall, self._max_step = n_wall, max_step
-        self._pixels = np.zeros((SIZE, SIZE, 4), np.uint8)
+        self.n_wall, self._max_step = n_wall, max_step
+        self.pixels = np.zeros((SIZE, SIZE, 4), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
-        self._pixels[:] = 0
-        self._t, self._n_left, self._paddle = 0, self._n_wall, SIZE // 2 - 1
-        self._pixels[-1, self._paddle : self._paddle + 2, PADDLE] = ON
+        self.pixels[:] = 0
+        self._t, self.n_left, self.paddle = 0, self.n_wall, SIZE // 2 - 1
+        self.pixels[-1, self.paddle : self.paddle + 2, PADDLE] = ON
         self._serve()
-        return self._pixels.copy(), {}
+        return self.pixels.copy(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         self._t += 1
         self._move_paddle(int(action))
-        self._draw_ball(0)
+        self.draw_ball(0)
         reward, is_over = self._move_ball()
-        if self._n_brick == 0:
-            self._n_left -= 1
-            is_over = self._n_left == 0
+        if self.n_brick == 0:
+            self.n_left -= 1
+            is_over = self.n_left == 0
             if not is_over:
                 self._serve()
-        self._draw_ball(ON)
-        return self._pixels.copy(), reward, is_over, self._t >= self._max_step, {}
+        self.draw_ball(ON)
+        return self.pixels.copy(), reward, is_over, self._t >= self._max_step, {}
 
     def render(self) -> np.ndarray:  # type: ignore[override]
         """The present state: [10, 10, 3] bytes, a pixel for each cell."""
         picture = np.zeros((SIZE, SIZE, 3), np.uint8)
         for channel, color in COLORS.items():
-            picture[self._pixels[:, :, channel] == ON] = color
+            picture[self.pixels[:, :, channel] == ON] = color
         return picture
 
     def _serve(self) -> None:
         """A new wall and a new ball, which falls from below it."""
-        self._pixels[1 : 1 + ROWS, :, BRICK] = ON
-        self._n_brick = ROWS * SIZE
-        self._row, self._column = ROWS + 1, int(self.np_random.integers(1, SIZE - 1))
-        self._down, self._right = 1, int(self.np_random.integers(2)) * 2 - 1
-        self._draw_ball(ON)
+        self.pixels[1 : 1 + ROWS, :, BRICK] = ON
+        self.n_brick = ROWS * SIZE
+        self.row, self.column = ROWS + 1, int(self.np_random.integers(1, SIZE - 1))
+        self.down, self.right = 1, int(self.np_random.integers(2)) * 2 - 1
+        self.draw_ball(ON)
 
     def _move_paddle(self, action: int) -> None:
-        place = min(max(self._paddle + (0, -1, 1)[action], 0), SIZE - 2)
-        if place != self._paddle:
-            self._pixels[-1, :, PADDLE] = 0
-            self._pixels[-1, place : place + 2, PADDLE] = ON
-            self._paddle = place
+        place = min(max(self.paddle + (0, -1, 1)[action], 0), SIZE - 2)
+        if place != self.paddle:
+            self.pixels[-1, :, PADDLE] = 0
+            self.pixels[-1, place : place + 2, PADDLE] = ON
+            self.paddle = place
 
     def _move_ball(self) -> tuple[float, bool]:
         """Reward, and whether the ball is missed. A ball that breaks a brick turns back in its cell."""
-        down = 1 if self._row == 0 else self._down
-        right = self._right if 0 <= self._column + self._right < SIZE else -self._right
-        row, column = self._row + down, self._column + right
-        if self._pixels[row, column, BRICK]:
-            self._pixels[row, column, BRICK] = 0
-            self._n_brick -= 1
-            self._down = -down
+        down = 1 if self.row == 0 else self.down
+        right = self.right if 0 <= self.column + self.right < SIZE else -self.right
+        row, column = self.row + down, self.column + right
+        if self.pixels[row, column, BRICK]:
+            self.pixels[row, column, BRICK] = 0
+            self.n_brick -= 1
+            self.down = -down
             return 1.0, False
-        self._down, self._right, self._column = down, right, column
+        self.down, self.right, self.column = down, right, column
         if row < SIZE - 1:
-            self._row = row
+            self.row = row
             return 0.0, False
-        half = column - self._paddle
+        half = column - self.paddle
         if half not in (0, 1):
-            self._row = row
+            self.row = row
             return 0.0, True
-        self._down, self._right = -1, 2 * half - 1  # the ball stays one row above the paddle
+        self.down, self.right = -1, 2 * half - 1  # the ball stays one row above the paddle
         return 0.0, False
 
-    def _draw_ball(self, value: int) -> None:
-        self._pixels[self._row, self._column, BALL] = value
-        self._pixels[self._row - self._down, self._column - self._right, TRAIL] = value
+    def draw_ball(self, value: int) -> None:
+        self.pixels[self.row, self.column, BALL] = value
+        self.pixels[self.row - self.down, self.column - self.right, TRAIL] = value

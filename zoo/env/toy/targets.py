@@ -274,10 +274,10 @@ class RandomMasks(gymnasium.Env):
         mask = MultiBinary(mask_size(self._plain))
         self.observation_space = Dict({'obs': nothing, ACTION_MASK: mask}) if source == 'obs' else nothing
         self._blank = np.ones(1, np.float32)
-        self._mask = np.ones(mask_size(self._plain), bool)
+        self.mask = np.ones(mask_size(self._plain), bool)
         self.n_illegal = 0
         if source == 'method':
-            self.action_masks = lambda: self._mask
+            self.action_masks = lambda: self.mask
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
         super().reset(seed=seed)
@@ -286,16 +286,16 @@ class RandomMasks(gymnasium.Env):
 
     def step(self, action: Action) -> tuple[Any, float, bool, bool, dict]:
         self.n_illegal += 1
-        self._target.check_legal(action, self._mask)
+        self._target.check_legal(action, self.mask)
         self.n_illegal -= 1
-        lowest = [int(self._mask[choice].argmax()) for choice in self._choices]
+        lowest = [int(self.mask[choice].argmax()) for choice in self._choices]
         reward = float(np.mean(np.asarray(action).ravel() == lowest))
         self._t += 1
         obs, info = self._shown()
         return obs, reward, self._t == self._n_step, False, info
 
     def _shown(self) -> tuple[Any, dict]:
-        self._mask = random_mask(self._plain, self.np_random)
+        self.mask = random_mask(self._plain, self.np_random)
         if self._source == 'obs':
-            return {'obs': self._blank, ACTION_MASK: self._mask.astype(np.int8)}, {}
-        return self._blank, {ACTION_MASK: self._mask} if self._source == 'info' else {}
+            return {'obs': self._blank, ACTION_MASK: self.mask.astype(np.int8)}, {}
+        return self._blank, {ACTION_MASK: self.mask} if self._source == 'info' else {}

@@ -211,18 +211,18 @@ class DQNPolicy(NetworkPolicy):
 
     def _init_learn(self) -> None:
         self._optimizer = self._make_optimizer(actor_parameters(self._model, self.obs_space))
-        self._target = TargetNetwork(self._model, self.cfg.learn.target_freq, self.cfg.learn.tau)
+        self.target = TargetNetwork(self._model, self.cfg.learn.target_freq, self.cfg.learn.tau)
 
     def _follow_model(self) -> None:
-        self._target.begin()
+        self.target.begin()
 
     def _forward_learn(self, batch: Any) -> Metrics:
         cfg, drawn, steps = self.cfg.learn, map_tensors(lambda x: x.to(self.device), batch), []
         self._optimizer.lr = schedule_value(cfg.learning_rate, self._env_step)
         for part in split_rows(drawn, cfg.batch_size or len(drawn['action'])):
-            with self._mode.steps(self.seed, self._target.n_step):
-                steps.append(q_step(self._model, self._target.model, self._optimizer, part, cfg))
-            self._target.follow()
+            with self._mode.steps(self.seed, self.target.n_step):
+                steps.append(q_step(self._model, self.target.model, self._optimizer, part, cfg))
+            self.target.follow()
         found, errors = zip(*steps, strict=True)
         batch['priority'] = torch.cat(errors)  # read by buffers that draw by it
         rates = {'learning_rate': self._optimizer.lr, 'eps': schedule_value(self.cfg.collect.eps, self._env_step)}
@@ -234,11 +234,11 @@ class DQNPolicy(NetworkPolicy):
         return ['loss', 'q', 'td_error', 'grad_norm', 'learning_rate', 'eps', 'skipped_step']
 
     def _get_train_iter(self) -> int:
-        return self._target.n_step
+        return self.target.n_step
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        return {'optimizer': self._optimizer.state_dict(), 'target': self._target.state_dict()}
+        return {'optimizer': self._optimizer.state_dict(), 'target': self.target.state_dict()}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state['optimizer'])
-        self._target.load_state_dict(state['target'])
+        self.target.load_state_dict(state['target'])

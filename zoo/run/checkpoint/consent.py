@@ -124,14 +124,14 @@ A key of the config that is neither here nor in CODE_PATH is content: it leads t
 OF_CLUSTER = 'cluster.engine', 'cluster.learner_num'  # these name no address, but ask for a cluster
 SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'
 """Modules whose code is there wherever zoo is."""
-_given: set[str | tuple[str, Any]] = set()
+given: set[str | tuple[str, Any]] = set()
 _imported: list[str] = []
 
 
 def give_names(config: dict[str, Any]) -> None:
     """Remembers the code and addresses of a config of the user's own: a checkpoint may name them too, in this process."""
-    _given.update(name for _, name in _names(storable(config)))
-    _given.update(_addresses(storable(config)))
+    given.update(name for _, name in _names(storable(config)))
+    given.update(_addresses(storable(config)))
 
 
 def give_imports(words: Sequence[str]) -> None:
@@ -150,7 +150,7 @@ def consent_words(config: Keyed | None = None) -> str:
     Args: config: that of the run, which is to continue, and reach its addresses; None: all configs of this process.
     """
     saved = None if config is None else storable(config)
-    names = _given if saved is None else {name for _, name in _names(saved)} & _given
+    names = given if saved is None else {name for _, name in _names(saved)} & given
     modules = {split_name(name)[0] for name in names if isinstance(name, str) and not WRAPPERS.fullmatch(name)}
     words = [f' --import {shlex.quote(module)}' for module in sorted(modules.union(_imported))]
     return ''.join([*words, ' --trust'] if any(_addresses(saved)) else words)
@@ -205,7 +205,7 @@ def check_names(
     modules = tuple(trust or ())
     for path, name in names:
         module = split_name(name)[0]
-        if name in _given:
+        if name in given:
             continue
         if module not in modules and not (is_in_file(name) and _is_of_file(modules, module)):
             raise CheckpointError(run.path, _needs_consent(path, name, module))
@@ -216,7 +216,7 @@ def check_names(
                 'if you trust the file, use --trust (in Python trust=True)',
             )
     for path, value in _addresses(_without_sinks(config, modules)):
-        if not f'{path}.'.startswith(unused) and path not in replaced and (path, value) not in _given:
+        if not f'{path}.'.startswith(unused) and path not in replaced and (path, value) not in given:
             raise CheckpointError(
                 run.path,
                 f'{"asks for a cluster" if path in OF_CLUSTER else "names an address"} ({path} is '

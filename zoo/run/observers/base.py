@@ -103,13 +103,13 @@ class RunView:
     stop_reason: str | None
     collector: Collector
     learn_mode: LearnMode
-    _parts: Parts
+    parts: Parts
     _progress: Progress
 
     @property
     def envs(self) -> RunEnvs:
         """The envs of training and evaluation, whose attributes may be read and set between rollouts."""
-        return RunEnvs(self._parts.envs, [each.env for each in self._parts.evaluators])
+        return RunEnvs(self.parts.envs, [each.env for each in self.parts.evaluators])
 
     @property
     def env_step(self) -> int:
@@ -145,7 +145,7 @@ class RunView:
     @property
     def steps_async(self) -> bool:
         """Whether the training envs step asynchronously, in processes or threads."""
-        return self._parts.envs[0].steps_async
+        return self.parts.envs[0].steps_async
 
     def stop(self, reason: str = '') -> None:
         """Ends the run after the present iteration, as policy.eval.stop_value does, and logs why; a resume continues it."""

@@ -88,7 +88,7 @@ def pretrain(
         raise UserError(f'{place} is the folder of a run; name another one')
     cfg = resolve_config(config, overrides)
     policy = policy_of_config(cfg)
-    student = _Student(policy, read_demonstrations(str(demos), policy), cfg)
+    student = Student(policy, read_demonstrations(str(demos), policy), cfg)
     folder: RunFolder | None = None
     with ExitStack() as undo:
         received = undo.enter_context(
@@ -126,7 +126,7 @@ def pretrain(
     raise Interrupted(128 + received[0])
 
 
-class _Student:
+class Student:
     """A policy and the demonstrations as it reads them: rows, or episodes for a policy with memory."""
 
     def __init__(self, policy: Policy, demos: Demonstrations, cfg: JobConfig) -> None:
@@ -145,7 +145,7 @@ class _Student:
         self._std = {
             name: p.detach().clone() for name, p in policy.model.named_parameters() if name.endswith('.log_std')
         }
-        self._return: Tensor | None = None
+        self.return_: Tensor | None = None
         self.return_var = 1.0  # of the returns; 1 where there are none, or all are alike
         self._fit_statistics(cfg)
         self._refuse_impossible()
@@ -160,11 +160,11 @@ class _Student:
         if 'reward' in normalizers:
             normalizers['reward'].update(_discounted(reward, self.episodes, gamma).to(self.policy.device))
             reward = normalizers['reward'].rescale(reward.to(self.policy.device)).cpu()
-        self._return = _discounted(reward, self.episodes, gamma, from_end=True).to(self.policy.device)
-        self.return_var = float(self._return.var(correction=0)) or 1.0
-        self._known = _known(self.episodes, self._demos.terminated, gamma).to(self.policy.device)
+        self.return_ = _discounted(reward, self.episodes, gamma, from_end=True).to(self.policy.device)
+        self.return_var = float(self.return_.var(correction=0)) or 1.0
+        self.known = _known(self.episodes, self._demos.terminated, gamma).to(self.policy.device)
         if 'value' in normalizers:
-            normalizers['value'].update(self._return)
+            normalizers['value'].update(self.return_)
 
     @torch.no_grad()
     def _refuse_impossible(self) -> None:
@@ -196,14 +196,14 @@ class _Student:
     def judge(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
         """-log p [n] of the expert's actions, the weighted squared error of values or 0, whether the greedy action agrees."""
         columns, (index, is_there) = self._columns(batch)
-        method = 'compute_actor' if self._return is None else 'compute_actor_critic'
+        method = 'compute_actor' if self.return_ is None else 'compute_actor_critic'
         output = run_model(self.policy.model, method, columns)
         logit, action = output['logit'][is_there], self._action[index]
         loss = -self.dist.log_prob(logit, action)
         error = torch.zeros_like(loss)
-        if self._return is not None:
+        if self.return_ is not None:
             value = self.policy.samples.units.restore(output['value'][is_there])
-            error = (value - self._return[index]).square() * self._known[index]
+            error = (value - self.return_[index]).square() * self.known[index]
         agrees = self.dist.mode(logit) == action
         return loss, error, (agrees if agrees.dim() == 1 else agrees.all(-1)).float()
 
@@ -237,14 +237,14 @@ class _Student:
 
 
 def _train(
-    student: _Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]
+    student: Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]
 ) -> tuple[int, float, float | None, bool]:
     """Epochs until the held-out loss stops falling, or `stops` says so, within one too; leaves the best parameters in the policy.
 
     Returns: epochs; loss and agreement of the best one; whether `stops` did not end it early.
     """
     order = np.random.default_rng(stream(student.policy.seed, 'pretrain'))
-    used, held = _split(student.episodes, order)
+    used, held = split(student.episodes, order)
     model = student.policy.model
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=rate)
     best, since, done, is_cut = (float('inf'), 0.0), 0, 0, False
@@ -275,7 +275,7 @@ def _train(
     return done, best[0], None if student.is_continuous else best[1], not is_cut
 
 
-def _split(episodes: Sequence[slice], order: np.random.Generator) -> tuple[list[slice], list[slice]]:
+def split(episodes: Sequence[slice], order: np.random.Generator) -> tuple[list[slice], list[slice]]:
     """Those to learn from, and those that only measure; of a single episode the last steps are these."""
     if len(episodes) > 1:
         shuffled = [episodes[i] for i in order.permutation(len(episodes))]
@@ -287,7 +287,7 @@ def _split(episodes: Sequence[slice], order: np.random.Generator) -> tuple[list[
 
 
 @torch.no_grad()
-def _measure(student: _Student, episodes: Sequence[slice], batch_size: int) -> tuple[float, float]:
+def _measure(student: Student, episodes: Sequence[slice], batch_size: int) -> tuple[float, float]:
     """Mean loss and agreement over steps."""
     parts = [student.judge(batch) for batch in student.batches(episodes, batch_size, None)]
     loss, agrees = (torch.cat([part[i] for part in parts]).double().mean() for i in (0, 2))

@@ -244,7 +244,7 @@ class _Runs:
 
 def result_of(plan: Plan, study: Study) -> SweepResult:
     """The sweep so far, with best.yaml written anew."""
-    rows = _ranked(study.rows(), plan.score.minimises)
+    rows = ranked(study.rows(), plan.score.minimises)
     best = rows[0] if rows and rows[0].state == 'complete' else None
     return SweepResult(plan, rows, best, best and _write_best(plan, best), study.n_left())
 
@@ -312,7 +312,7 @@ def _write_best(plan: Plan, best: TrialRow) -> Path:
     return path
 
 
-def _ranked(rows: list[TrialRow], minimises: bool) -> list[TrialRow]:
+def ranked(rows: list[TrialRow], minimises: bool) -> list[TrialRow]:
     """Complete trials by value, then the others, each kind by number."""
     kinds = ['complete', 'pruned', 'running', 'refused', 'failed', 'stopped', 'lost']
     return sorted(rows, key=lambda x: (kinds.index(x.state), (x.value or 0.0) * (-1) ** (not minimises), x.number))
