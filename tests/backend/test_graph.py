@@ -165,7 +165,6 @@ def sides_with(spec: Any, case: Case | None = None, n_step: int = 8, **options: 
         ('adamw', {}),
         ({'type': 'rmsprop', 'momentum': 0.5, 'eps': 0.1}, MECHANICS),
         ({'type': 'sgd', 'momentum': 0.9, 'nesterov': True}, {}),
-        ('muon', {}),
         ('muon', MECHANICS),
     ],
     ids=str,
