@@ -6,6 +6,7 @@ the tests of learning that take an argument `seed` with N seeds instead of one.
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -51,6 +52,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = {id(item) for each in cases.values() for item in (each[0], each[-1])}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # half a million objects that stay to the end: no search for garbage looks at them again
 
 
 @pytest.fixture
