@@ -298,6 +298,7 @@ def test_config_copies_are_equal_and_as_writable(copied, frozen):
         assert other.a.d == 7
 
 
+@pytest.mark.slow
 def test_config_module_does_not_import_torch():
     code = 'import sys, zoo.config.section, zoo.config.source, zoo.config.schedule; sys.exit("torch" in sys.modules)'
     assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0

@@ -120,6 +120,7 @@ def test_save_yaml_names_functions(tmp_path):
     assert (tmp_path / 'a.yaml').read_text() == f'env:\n  id: {__name__}:make_my_env\n'
 
 
+@pytest.mark.slow
 def test_function_of_the_running_script_gets_the_name_it_is_imported_by(tmp_path):
     script = tmp_path / 'my_script.py'
     script.write_text(

@@ -288,6 +288,7 @@ def test_a_head_gives_parameters_of_its_features_and_starts_near_indifference(ca
     assert all(p.grad is not None and p.grad.isfinite().all() for p in head.parameters())
 
 
+@pytest.mark.slow
 @each_case
 def test_it_is_traced_with_its_gradients_on_tensors_without_data(case):
     """As the executor 'graph' does; constants that are tensors made elsewhere would be refused."""
@@ -327,6 +328,7 @@ REWARDS = {
 }
 
 
+@pytest.mark.slow
 @each_case
 def test_it_learns_a_one_step_env_in_10k_steps(case):
     # the best reward is 1, and that of the first policy far below

@@ -311,6 +311,7 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
 
 
+@pytest.mark.slow
 @each_dist
 def test_kernels_of_strided_inputs_equal_those_of_copies(dist):
     def spread(x: Tensor | None, columns: bool) -> Tensor | None:
