@@ -527,6 +527,7 @@ def test_compiled_acting_equals_eager_acting(
     assert len(graphs) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('change', ['new buffer', 'new storage', 'another dtype'])
 def test_compiled_acting_follows_a_model_whose_tensors_are_replaced(
     change: str, graphs: list[torch.fx.GraphModule]

@@ -156,6 +156,7 @@ def test_step_life_count_that_falls_to_none_ends_nothing_before_the_game_does() 
     env.close()
 
 
+@pytest.mark.slow
 def test_make_vector_env_name_and_kwargs_reach_the_game() -> None:
     env = make('SpaceInvaders', 1)  # of several words
     assert env.action_space.n == 6

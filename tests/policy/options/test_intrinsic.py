@@ -197,6 +197,7 @@ def test_run_with_rnd_and_a_recurrent_model_logs_what_it_found_and_resumes(tmp_p
     assert before.keys() == after.keys() and n_new == again.env_step - first.env_step > 100
 
 
+@pytest.mark.slow
 def test_policy_with_rnd_learns_on_to_the_bit_after_a_file_and_after_one_without_its_sums(tmp_path: Path) -> None:
     policy = serial_pipeline(config(tmp_path)).policy
     path = policy.save(tmp_path / 'whole.safetensors')

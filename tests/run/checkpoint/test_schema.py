@@ -320,6 +320,7 @@ def test_state_that_the_run_cannot_take_is_one_sentence(
     assert capsys.readouterr().err.splitlines()[-1].startswith('zoo: error: ')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('key', 'value'), [('state.memory.obs', torch.zeros(32, 5)), ('state.memory.return_', torch.zeros(32, 1))]
 )
