@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -55,7 +57,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # half a million objects that stay to the end: no search for garbage looks at them again
+    gc.freeze()  # half a million objects that stay: no search for garbage, here or in a fork, looks at them again
+
+
+@pytest.fixture(scope='module', autouse=True)
+def imports_are_no_garbage() -> Iterator[None]:
+    n_module = len(sys.modules)
+    yield
+    if len(sys.modules) > n_module + 100:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
