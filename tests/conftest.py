@@ -56,7 +56,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if id(item) in kept]
 
 
+def pytest_collectstart() -> None:
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
+    gc.enable()
     gc.freeze()  # half a million objects that stay: no search for garbage, here or in a fork, looks at them again
 
 
