@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 
 def imported_modules(path: Path) -> Iterator[str]:
     """Dotted names of the modules that a file imports, in functions and for type checkers too."""
-    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -58,6 +58,7 @@ def room_of(module: str) -> str:
     return parts[1] if parts[0] == 'zoo' and len(parts) > 1 else ''
 
 
+@cache
 def room_imports() -> dict[tuple[str, str], list[str]]:
     """{(importing room, imported room): the imports, as 'file imports module'}, between different rooms of zoo/."""
     root, found = REPO / 'zoo', {}
@@ -384,7 +385,7 @@ def questions() -> list[str]:
 
 def riddles() -> list[str]:
     """Modules whose docstring begins with What, How, Which, When or Where, and does not say what the module is."""
-    texts = {name: ast.get_docstring(ast.parse(path.read_text(encoding='utf-8'))) for name, path in modules().items()}
+    texts = {name: ast.get_docstring(nodes_of(path)[0]) for name, path in modules().items()}
     return [name for name, text in texts.items() if re.match(r'(What|How|Which|When|Where)\b', text or '')]
 
 
@@ -477,7 +478,7 @@ VARIANT_ROOMS = ('policy', 'rl_utils', 'model')
 
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    """All nodes of a file's syntax tree."""
+    """All nodes of a file's syntax tree, the module itself first."""
     return list(ast.walk(ast.parse(path.read_text(encoding='utf-8'))))
 
 

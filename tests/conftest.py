@@ -6,7 +6,10 @@ the tests of learning that take an argument `seed` with N seeds instead of one.
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -52,6 +55,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = {id(item) for each in cases.values() for item in (each[0], each[-1])}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
+
+
+def pytest_collectstart() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()  # half a million objects that stay: no search for garbage, here or in a fork, looks at them again
+
+
+@pytest.fixture(scope='module', autouse=True)
+def imports_are_no_garbage() -> Iterator[None]:
+    n_module = len(sys.modules)
+    yield
+    if len(sys.modules) > n_module + 100:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture

@@ -401,7 +401,9 @@ def test_bundled_config_trains_one_rollout(path, tmp_path, monkeypatch):
 def shrink(config: dict) -> None:
     """Fewer envs, steps and samples, episodes of 50 steps; games are not checked, tests of their family are in tests/env."""
     policy, buffer, is_game = config['policy'], config.get('buffer', {}), config['env']['id'] in ('atari', 'procgen')
-    config['env'] |= {'collector_env_num': 2, 'evaluator_env_num': 1, 'check': not is_game}
+    config['env'] |= {'collector_env_num': 1 if is_game else 2, 'evaluator_env_num': 1, 'check': not is_game}
+    if config['env']['id'] == 'atari':
+        config['env'].setdefault('kwargs', {})['noop_max'] = 0  # which are played at each reset
     if config['env']['id'] != 'procgen':
         config['env']['max_episode_steps'] = 50
     n_step = 16 if is_game else 32

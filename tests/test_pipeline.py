@@ -155,6 +155,7 @@ def test_new_episodes_depend_on_the_seed_and_the_env_step(tmp_path: Path) -> Non
         assert a.run_dir != b.run_dir  # two runs at once
 
 
+@pytest.mark.slow
 def test_file_of_a_run_on_a_gpu_is_resumed_in_a_new_folder_the_same_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,6 +466,7 @@ def test_log_has_the_auxiliary_phase_though_it_is_written_between_two_lines(tmp_
     assert learn[0]['learn/auxiliary_loss'] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['ppg', 'ppg_offpolicy'])
 def test_checkpoint_without_the_auxiliary_memory_resumes_with_a_new_count(
     tmp_path: Path,
@@ -537,6 +539,7 @@ def test_disk_that_is_full_before_a_run_stops_it_with_a_clear_error(tmp_path: Pa
     assert not (run_dir / 'checkpoints').exists()  # nothing of a half-made update
 
 
+@pytest.mark.slow
 def test_disk_that_fills_up_during_a_run_does_not_disturb_it(tmp_path: Path, small_disk: Path) -> None:
     with SerialJob(resolve_config(on_disk(tmp_path / 'a'))) as job:
         job.iteration()

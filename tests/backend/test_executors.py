@@ -56,6 +56,7 @@ EXECUTORS: dict[str, Any] = {
     'graph': GraphExecutor,  # its programs as traced; 'compiled' through torch's inductor
     'compiled': GraphExecutor,
 }
+GRAPH = pytest.param('graph', marks=pytest.mark.slow)  # the first trace of a process loads a compiler: two seconds
 
 
 @pytest.fixture(autouse=True)
@@ -147,10 +148,11 @@ dists = pytest.mark.parametrize('dist', DISTS)
 @given(data=st.data())
 @sweep(5)
 def test_native_ends_where_eager_in_float64_does(kind: str, dist: str, data: Any) -> None:
-    problem = Problem(data.draw(cases(kind, dist)), n_step=30)
+    problem = Problem(data.draw(cases(kind, dist)), n_step=12)
     assert_same_end(problem.run(NativeExecutor), problem.run(Eager, torch.float64))
 
 
+@pytest.mark.slow
 def test_native_has_the_gradient_of_eager_with_every_part() -> None:
     """Of one step, some rows without weight; the moments of Adam after it say what the gradient was."""
     for i, (surrogate, value_loss) in enumerate(itertools.product(SURROGATES, VALUE_LOSSES)):
@@ -166,9 +168,8 @@ def test_native_has_the_gradient_of_eager_with_every_part() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('executor', ['native', 'graph'])
-def test_numbers_that_move_from_pass_to_pass_are_those_of_each_pass(executor: str) -> None:
-    """As schedules and adaptive penalties move them."""
+def test_native_numbers_that_move_from_pass_to_pass_are_those_of_each_pass() -> None:
+    """As schedules and adaptive penalties move them; of graphs: test_graph."""
     numbers = [
         PolicyNumbers(
             0.3 - 0.1 * i, 0.01 * i, 3.5 - i, 0.5 + i, False, 0.5 + i, SPO, VALUE_CLIP, (KL,), (0.1 * (1 + i),)
@@ -177,7 +178,7 @@ def test_numbers_that_move_from_pass_to_pass_are_those_of_each_pass(executor: st
     ]
     problem = Problem(Case('PPO', weighted=True, numbers=numbers), n_step=8)
     want = problem.run(Eager, torch.float64)
-    assert_same_end(problem.run(EXECUTORS[executor]), want)
+    assert_same_end(problem.run(NativeExecutor), want)
     still = Problem(Case('PPO', weighted=True, numbers=[numbers[0]] * 3), n_step=8).run(Eager, torch.float64)
     for name in ('policy_head.weight', 'value_head.layer.weight'):  # it matters that they move
         assert (still.parameters[name] - want.parameters[name]).norm() > 1e-3
@@ -234,7 +235,7 @@ def test_native_skips_what_eager_skips_at_nan_and_infinity(kind: str, dist: str,
             assert_near(found.metrics[name][taken], x[taken], name, 1e-3)
 
 
-@pytest.mark.parametrize('executor', ['eager', 'native', 'graph', pytest.param('compiled', marks=pytest.mark.long)])
+@pytest.mark.parametrize('executor', ['eager', 'native', GRAPH, pytest.param('compiled', marks=pytest.mark.long)])
 def test_step_that_is_not_finite_changes_nothing_and_its_norm_says_so(executor: str) -> None:
     """The second of four steps; the moments and the count of steps are those of the other three."""
     problem = Problem(Case('PPO', numbers=PolicyNumbers()), n_step=4)
@@ -251,7 +252,7 @@ def test_step_that_is_not_finite_changes_nothing_and_its_norm_says_so(executor: 
     torch.testing.assert_close(optimizer.exp_avg, want.optimizers[0].exp_avg, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize('executor', ['eager', 'native', 'graph'])
+@pytest.mark.parametrize('executor', ['eager', 'native', GRAPH])
 @pytest.mark.parametrize(('arch', 'value'), [('dual', torch.inf), ('shared', torch.nan)])
 def test_in_the_auxiliary_phase_each_network_skips_for_itself(executor: str, arch: str, value: float) -> None:
     """The critic's gradient breaks; where it has an optimiser of its own, the actor moves on."""
@@ -268,7 +269,7 @@ def test_in_the_auxiliary_phase_each_network_skips_for_itself(executor: str, arc
         assert is_still == (not moves or name.split('.')[0] in OWN_CRITIC['dual']), name
 
 
-@pytest.mark.parametrize('executor', ['eager', 'native', 'graph'])
+@pytest.mark.parametrize('executor', ['eager', 'native', GRAPH])
 @pytest.mark.parametrize(
     ('kind', 'numbers', 'metric'),
     [
@@ -290,6 +291,7 @@ def test_factor_of_exactly_zero_drops_an_infinite_term(executor: str, kind: str,
     assert found.metrics[metric].isinf().all()
 
 
+@pytest.mark.slow
 def test_metrics_of_many_minibatches_at_once_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit: rows of one block are summed in the order in which a single row is."""
     for weighted, entropy_weight in ((False, 0.0), (True, 0.01)):

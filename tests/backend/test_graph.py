@@ -165,7 +165,6 @@ def sides_with(spec: Any, case: Case | None = None, n_step: int = 8, **options: 
         ('adamw', {}),
         ({'type': 'rmsprop', 'momentum': 0.5, 'eps': 0.1}, MECHANICS),
         ({'type': 'sgd', 'momentum': 0.9, 'nesterov': True}, {}),
-        ('muon', {}),
         ('muon', MECHANICS),
     ],
     ids=str,
@@ -194,6 +193,7 @@ def test_compiled_steps_of_an_optimizer_equal_eager_ones(caplog: pytest.LogCaptu
     assert not messages(caplog)
 
 
+@pytest.mark.slow
 def test_overflow_of_the_loss_scale_leaves_parameters_bit_equal(graphs: list[torch.fx.GraphModule]) -> None:
     graph, eager = sides_with('adam', precision='fp16')
     for side in (graph, eager):
@@ -207,6 +207,7 @@ def test_overflow_of_the_loss_scale_leaves_parameters_bit_equal(graphs: list[tor
     assert graph.optimizers[0].count_skipped(9) == 1 and graph.optimizers[0].step_count == 0
 
 
+@pytest.mark.slow
 def test_program_writes_nothing_before_all_gradients_are_there(graphs: list[torch.fx.GraphModule]) -> None:
     """So that a step which fails on its way has changed nothing, with two optimisers too."""
     sides(Case('AUX', numbers=AuxNumbers()))[0].run()
@@ -228,6 +229,7 @@ def test_program_writes_nothing_before_all_gradients_are_there(graphs: list[torc
     assert all(set(norms) <= needs(write) for write in writes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('change', ['in place', 'another tensor'])
 def test_buffers_of_the_model_are_read_again_at_each_pass(change: str, graphs: list[torch.fx.GraphModule]) -> None:
     """Statistics of observations, which a graph that had them built in would never see change."""
@@ -242,6 +244,7 @@ def test_buffers_of_the_model_are_read_again_at_each_pass(change: str, graphs: l
     assert len(graphs) == 1
 
 
+@pytest.mark.slow
 def test_graph_is_of_the_reference_where_eager_steps_run_kernels(
     graphs: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +277,7 @@ def failing(at: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('at', 'accumulate'), [(0, 1), (1, 1), (3, 1), (3, 4)])
 def test_step_that_fails_is_taken_eagerly_and_none_is_lost(
     at: int, accumulate: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -340,6 +344,7 @@ def train(
     return executor, optimizer.param
 
 
+@pytest.mark.slow
 def test_parameters_in_two_places_are_one_and_columns_may_be_nested(
     graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -358,6 +363,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('why', ODD)
 def test_model_that_cannot_be_compiled_is_trained_eagerly(
     why: str, graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
@@ -428,6 +434,7 @@ def test_step_and_numbers_of_a_users_own_are_compiled(graphs: list[torch.fx.Grap
     assert len(graphs) == 2  # with and without `double`
 
 
+@pytest.mark.slow
 def test_step_that_moves_parameters_twice_runs_eagerly(
     graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -520,6 +527,7 @@ def test_compiled_acting_equals_eager_acting(
     assert len(graphs) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('change', ['new buffer', 'new storage', 'another dtype'])
 def test_compiled_acting_follows_a_model_whose_tensors_are_replaced(
     change: str, graphs: list[torch.fx.GraphModule]

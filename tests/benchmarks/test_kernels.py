@@ -100,6 +100,7 @@ def test_wall_seconds_continues_through_the_input_sets():
     assert measured == list(range(len(measured)))
 
 
+@pytest.mark.slow
 def test_main_quick_writes_both_tables_and_small_errors(tmp_path, monkeypatch):
     out, mode = tmp_path / 'kernels_cpu.md', kernels.MODE
     monkeypatch.setattr(benchmark, 'CPU_CASES', (*CPU_CASES, SMALL[2], SMALL[5]))

@@ -38,7 +38,8 @@ def test_mutants_of_a_function_are_these() -> None:
 
 
 def test_draw_is_the_same_for_a_seed_and_longer_ones_begin_with_it() -> None:
-    assert mutants.draw(5, 1, ['rl_utils']) == mutants.draw(9, 1, ['rl_utils'])[:5] != mutants.draw(5, 2, ['rl_utils'])
+    files = ['rl_utils/gae.py', 'rl_utils/ppg.py']
+    assert mutants.draw(5, 1, files) == mutants.draw(9, 1, files)[:5] != mutants.draw(5, 2, files)
 
 
 def test_tests_of_a_mutant_are_those_that_call_its_function_the_shortest_first() -> None:

@@ -121,6 +121,7 @@ def test_is_finished_by_minutes_or_when_no_whole_rollout_is_left(monkeypatch):
     assert pixels.is_finished('quick', at(128, 571.0))  # 95% of 600 s
 
 
+@pytest.mark.slow
 def test_record_random_on_cartpole_finds_the_known_mean_length():
     # a uniform policy falls after 22.2 steps on average, with a standard deviation of 12: 200 episodes give +- 0.85
     found = record_random({'id': 'CartPole-v1'}, 200)['return']

@@ -5,11 +5,19 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import structure
+
+
+@pytest.fixture(scope='module', autouse=True)
+def trees() -> Iterator[None]:
+    """The syntax trees of all files are half a million objects, which each fork of a later test would look at."""
+    yield
+    structure.nodes_of.cache_clear()
 
 
 def test_every_room_has_a_layer_and_there_are_at_most_16() -> None:

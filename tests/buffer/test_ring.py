@@ -38,6 +38,7 @@ def test_push_past_the_end_goes_on_at_the_start_and_one_that_ends_there_is_one_p
     assert ring.push(numbered(6, 4)) == [slice(1, 5)] and ring.state_dict()['cursor'] == 0
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(size=st.integers(1, 9), sizes=st.lists(st.integers(0, 20), max_size=12))
 def test_ring_holds_what_a_list_of_the_last_samples_holds(size: int, sizes: list[int]) -> None:

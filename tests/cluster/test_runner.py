@@ -100,6 +100,7 @@ def test_other_versions_or_weights_than_the_learners_are_refused(made: Any) -> N
         Runner(replace(spec, digest='0'))
 
 
+@pytest.mark.slow
 def test_torch_has_its_threads_again_after_a_rollout(made: Any) -> None:
     spec, _, layout = made
     before = torch.get_num_threads()

@@ -134,7 +134,7 @@ def play(engine: FaultyEngine, orders: Orders, n_runner: int, max_lag: int, n_ro
 
 @pytest.mark.slow
 @pytest.mark.parametrize('max_lag', [0, 1, 3])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_every_rollout_is_used_once_and_none_is_too_old(max_lag: int, data: st.DataObject) -> None:
     def choose(n: int) -> int:

@@ -10,6 +10,7 @@ from tests.config.config_fuzz import all_kinds, fields_in
 from tests.fuzz import run_fuzz
 
 
+@pytest.mark.slow
 def test_every_key_of_the_schema_is_changed() -> None:
     paths = {path for kinds in all_kinds() for path in fields_in(*kinds)}
     some = {'seed', 'env.window', 'policy.learn.aux_freq', 'policy.model.shared_encoder', 'buffer.value.max_use'}

@@ -37,8 +37,13 @@ def message(path: str, policy_type: str = 'ppo') -> str:
     return problem
 
 
-@pytest.mark.parametrize(('library', 'path', 'wanted'), ROWS, ids=[f'{row[0]}:{row[1]}' for row in ROWS])
-def test_key_of_another_library_gets_its_right_word(library: str, path: str, wanted: str) -> None:
+@pytest.mark.parametrize('library', sorted({row[0] for row in ROWS}))
+def test_key_of_another_library_gets_its_right_word(library: str) -> None:
+    for path, wanted in (row[1:] for row in ROWS if row[0] == library):
+        assert_right_word(path, wanted)
+
+
+def assert_right_word(path: str, wanted: str) -> None:
     policy_type, _, path = path.rpartition(': ')
     kind, _, word = wanted.rpartition(': ')
     policy_type = policy_type or ('ppg' if kind == 'ppg' else 'ppo')

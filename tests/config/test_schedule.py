@@ -53,6 +53,7 @@ def test_schedule_value_is_as_worked_by_hand(schedule, env_step, value):
     assert schedule_value(as_plain, env_step) == schedule_value(schedule, env_step)
 
 
+@pytest.mark.slow
 @given(start=st.floats(0, 10), end=st.floats(0, 10), over=st.integers(1, 10**9), env_step=st.integers(0, 10**10))
 def test_linear_is_points_with_two_points(start, end, over, env_step):
     two = Points(points=[(0, start), (over, end)])

@@ -298,6 +298,7 @@ def test_config_copies_are_equal_and_as_writable(copied, frozen):
         assert other.a.d == 7
 
 
+@pytest.mark.slow
 def test_config_module_does_not_import_torch():
     code = 'import sys, zoo.config.section, zoo.config.source, zoo.config.schedule; sys.exit("torch" in sys.modules)'
     assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
@@ -317,21 +318,12 @@ def test_plain_of_what_contains_itself_or_is_too_deep_says_so():
     assert plain(nested(101)) == nested(101)
 
 
-@pytest.mark.slow
-def test_plain_of_what_is_shared_counts_each_place():
-    shared: list = [1] * 9
-    for _ in range(9):
-        shared = [shared] * 9
-    with pytest.raises(ConfigError, match='has more than 100,000 dicts and lists'):
-        plain(shared)
-
-
 @pytest.mark.parametrize(
     'data, said',
     [
         ({'size': 'x' * 1000}, f"size is '{'x' * 56}... (text) but must be"),
         ({'a\n\x1b[31mb': 1}, r'unknown key a\n\x1b[31mb: '),
-        ({'x' * 5_000: 1}, f'unknown key {"x" * 300}...'),
+        ({'x' * 500: 1}, f'unknown key {"x" * 300}...'),
         ({'size': 10**5_000}, 'size is an integer too long to show (integer) but must be'),
         ({'size': [10**5_000]}, 'size is a list too long to show (list) but must be'),
     ],

@@ -141,6 +141,7 @@ def test_leading_shape_is_kept(lead, shape):
     assert ActionMap(Discrete(3, 1))(torch.zeros(lead, dtype=torch.int64)).shape == lead
 
 
+@pytest.mark.slow
 @given(low=st.floats(-1e6, 1e6, width=32), width=st.floats(2**-10, 1e6, width=32), action=st.floats(-3, 3, width=32))
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_rescale_is_the_straight_line_through_the_bounds(low, width, action):

@@ -172,6 +172,7 @@ def test_env_error_of_its_own_numpy_call_shows_the_line_of_the_env() -> None:
 # --- the command line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('how', 'call'), [('batched', 'constructor'), ('sync', 'reset'), ('async', 'step')])
 def test_train_says_one_sentence_and_exits_1(
     how: str, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -265,6 +265,7 @@ def test_env_kwargs_that_are_spaces_reach_the_env_as_they_are() -> None:
     assert given['space'] is space and given['plain'] == {'list': [1]}
 
 
+@pytest.mark.slow
 def test_warnings_of_mujoco_go_to_the_log_and_into_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -212,6 +212,7 @@ def test_batched_env_is_made_of_single_ones_where_there_are_wrappers() -> None:
 # --- saved runs
 
 
+@pytest.mark.slow
 def test_wrappers_given_as_classes_are_in_the_config_by_name_and_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -241,6 +241,7 @@ def balance(obs: torch.Tensor) -> torch.Tensor:
     return (obs @ torch.tensor([0.1, 0.3, 1.0, 1.0]) > 0).long()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('how', 'limit'), [('sync', None), ('batched', None), ('batched', 20)])
 def test_step_cartpole_is_truncated_at_its_limit(how: str, limit: int | None) -> None:
     env = make('CartPole-v1', 4, vectorization=how, max_episode_steps=limit)

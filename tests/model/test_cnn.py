@@ -282,6 +282,7 @@ def test_cnn_is_its_layers_written_out(activation):
     assert network.n_feature == 5
 
 
+@pytest.mark.slow
 def test_cnn_of_the_default_sizes_is_nature():
     one, other = cnn(images(84, 84, 4), 'cnn'), cnn(images(84, 84, 4), 'nature')
     assert all(torch.equal(x, other.state_dict()[key]) for key, x in one.state_dict().items())

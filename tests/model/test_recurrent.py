@@ -116,6 +116,7 @@ def test_lanes_are_the_parts_of_sequences_between_resets():
     assert (lanes.at.view(4, 2) - 8 * torch.arange(4).unsqueeze(1)).tolist() == [[0, 1], [0, 1], [2, 1], [3, 1]]
 
 
+@pytest.mark.slow
 @cells
 def test_a_traced_program_resets_where_it_is_told_to_and_not_where_the_example_did(cell):
     from torch.fx.experimental.proxy_tensor import make_fx

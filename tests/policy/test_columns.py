@@ -102,6 +102,7 @@ def test_added_columns_reach_the_step_with_their_rows(executor: str) -> None:
         policy.seen.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('executor', ['eager', 'native'])
 def test_added_columns_come_back_from_a_replay_buffer_with_their_rows(executor: str) -> None:
     policy, collector = job(MarkedOffPolicy, executor)

@@ -123,6 +123,7 @@ def test_modes_of_a_copy_act_for_the_copy(name: str, way: str) -> None:
         assert each.learn_mode.train_iter() == policy.learn_mode.train_iter() > 0
 
 
+@pytest.mark.slow
 def test_copy_of_a_copy_and_a_policy_of_one_mode() -> None:
     policy = make_policy(OBS, TWO_ACTIONS, enable_field=['collect'])
     obs = torch.zeros(4, 2)

@@ -106,6 +106,7 @@ def test_checkpoint_from_before_this_was_noted_loads_as_it_did(run_dir: Path, tm
 # --- fields of policy.model that another distribution reads
 
 
+@pytest.mark.slow
 def test_new_run_refuses_such_a_field_and_a_resumed_one_takes_it(tmp_path: Path) -> None:
     """An older version began runs with it, and these go on."""
     result = serial_pipeline(job_config(tmp_path, max_env_step=64))

@@ -24,8 +24,8 @@ CASES: dict[str, dict[str, Any]] = {
     'ppo_offpolicy': dict(policy=dict(type='ppo_offpolicy', learn=dict(batch_size=64)), buffer=dict(size=256, **DRAW)),
     'ppg_offpolicy': dict(policy=dict(type='ppg_offpolicy', learn=OFF), buffer=dict(size=256, policy=DRAW, value=DRAW)),
     'pg': dict(policy=dict(type='pg')),
-    'a2c': dict(policy=dict(type='a2c', collect=dict(n_step=5)), max_env_step=4000),
-    'impala': dict(policy=dict(type='impala', collect=dict(n_step=5)), max_env_step=4000),
+    'a2c': dict(policy=dict(type='a2c', collect=dict(n_step=5)), max_env_step=2400),
+    'impala': dict(policy=dict(type='impala', collect=dict(n_step=5)), max_env_step=2400),
     'dqn': dict(
         policy=dict(
             type='dqn',
@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
             collect=dict(n_step=16, eps=dict(start=1.0, end=0.1, over=2000)),
         ),
         buffer=dict(size=512, n_sample=64, update_per_collect=4, alpha=0.6),
-        max_env_step=3200,
+        max_env_step=2400,
     ),
 }
 
@@ -42,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
 def learned(folder: Path, env: str, case: str, learning_rate: float = 1e-2, **top: Any) -> float:
     """Mean return of 200 greedy episodes after `max_env_step` one-step episodes."""
     env_id, sections = f'tests.policy_envs:{env}_env', CASES[case]
-    cfg = job_config(folder, env_id, **{'max_env_step': 6400, **{k: v for k, v in sections.items() if k != 'policy'}})
+    cfg = job_config(folder, env_id, **{'max_env_step': 2560, **{k: v for k, v in sections.items() if k != 'policy'}})
     kind = sections['policy']
     model = dict(hidden_sizes=[16], **(dict(log_std_init=-1.0) if env == 'aim' else {}), **kind.get('model', {}))
     learn = dict(learning_rate=learning_rate, **kind.get('learn', {}))

@@ -97,7 +97,7 @@ def by_numpy(policy: Policy, batch: dict[str, torch.Tensor], value_loss: str) ->
 @pytest.mark.parametrize(
     ('executor', 'value_loss', 'weighted'),
     [
-        (executor, value_loss, (i + j) % 2 == 0)
+        pytest.param(executor, value_loss, (i + j) % 2 == 0, marks=[pytest.mark.slow] * (executor == 'graph'))
         for i, executor in enumerate(EXECUTORS)
         for j, value_loss in enumerate(('mse', 'clip', 'error_clip'))
     ],

@@ -53,6 +53,7 @@ def test_frozen_parameters_and_statistics_alone_keep_their_bits(kind: str, froze
     assert same == {name for name in before if name.split('.')[0] in frozen}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('native')
 def test_executors_agree_where_layers_are_frozen(graphs: list[torch.fx.GraphModule]) -> None:
     found = [trained('ppo', ['actor_encoder.*', 'value_head.*'], name)[1] for name in ('eager', 'native', 'graph')]

@@ -58,6 +58,7 @@ def test_a_classifying_critic_learns_the_returns(kind: str, loss: str) -> None:
     assert value.shape == (N,) and (value - 3).abs().max() < 0.2
 
 
+@pytest.mark.slow
 def test_a_classifying_critic_is_rebuilt_from_a_checkpoint(tmp_path: Any) -> None:
     cfg = job_config(tmp_path, policy=dict(learn=dict(value_loss={'type': 'hl_gauss', 'n_bin': 11})))
     run = serial_pipeline(cfg)
@@ -83,6 +84,7 @@ def test_value_weight_zero_leaves_the_critic_of_ppg_still(arch: str) -> None:
     assert any(not torch.equal(before[name], now[name]) for name in before.keys() - critic)
 
 
+@pytest.mark.slow
 def test_a_resume_as_a_variant_has_the_parts_of_the_variant(tmp_path: Any) -> None:
     run = serial_pipeline(job_config(tmp_path, max_env_step=64))
     assert run.policy.cfg.learn.surrogate == 'clip'

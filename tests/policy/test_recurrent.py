@@ -304,6 +304,7 @@ class Normed(Elman):
         self.seen.update(obs, weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('mode', 'overlap'), [('same_step', 'half'), ('next_step', 'maximum')])
 def test_statistics_count_every_row_once_though_sequences_overlap(mode: str, overlap: str) -> None:
     learn = dict(sequence=dict(len=8, overlap=overlap, burn_in=3), batch_size=32, value_norm=True)
@@ -322,6 +323,7 @@ def test_statistics_count_every_row_once_though_sequences_overlap(mode: str, ove
 
 
 # of 24 steps: none 3 sequences of 8, half 5, maximum 17; times 4 envs, and 4 passes in minibatches of 32 samples
+@pytest.mark.slow
 @pytest.mark.parametrize('overlap, n_step', [('none', 12), ('half', 20), ('maximum', 68)])
 def test_length_of_a_run_in_gradient_steps_knows_the_overlap(overlap: str, n_step: int) -> None:
     policy, collector = make('same_step', 24, learn=dict(sequence=dict(len=8, overlap=overlap), batch_size=32))

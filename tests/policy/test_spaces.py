@@ -164,6 +164,7 @@ def test_gradient_of_forbidden_choices_is_exactly_zero(action: str) -> None:
     assert (output.grad[~mask] == 0).all() and (output.grad[mask] != 0).any()
 
 
+@pytest.mark.slow
 def test_multi_discrete_of_one_entry_trains_as_discrete() -> None:
     """Bit-equal parameters after an update, in C and eagerly."""
     import gymnasium

@@ -31,6 +31,7 @@ def resolved(name: str, **policy: Any) -> Any:
     return resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': name, **policy}}).policy
 
 
+@pytest.mark.slow
 def test_methods_are_called_in_place_of_those_of_the_class(tmp_path: Path) -> None:
     n_call = 0
 

@@ -83,6 +83,7 @@ def test_each_element_is_its_own_in_any_shape_and_no_input_changes(part, result,
     assert all(torch.equal(x, y) for x, y in zip(inputs, before, strict=True))
 
 
+@pytest.mark.slow
 @each_part
 def test_clip_ratio_in_a_tensor_and_a_traced_graph_give_the_same_bits(part, result, zero):
     torch.compiler.reset()  # the function below is one and the same to it for all parts, and it keeps a few graphs of each

@@ -75,6 +75,7 @@ def test_gae_equals_the_loop(shape):
     torch.testing.assert_close(gae(data, 0.99, 0.95), loop_gae(data, 0.99, 0.95), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(
     n_step=st.integers(1, 40),
     n_env=st.integers(1, 4),

@@ -47,6 +47,7 @@ def test_rescale_keeps_the_sign_and_a_constant_becomes_zero():
     torch.testing.assert_close(stats.restore(stats.standardize(x)), x)
 
 
+@pytest.mark.slow
 @given(
     sizes=st.lists(st.integers(1, 7), min_size=1, max_size=6),
     seed=st.integers(0, 999),

@@ -93,6 +93,7 @@ def test_orthogonalized_moves_singular_values_alone(shape: tuple[int, ...]) -> N
     assert not orthogonalized(torch.zeros(shape)).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('scale, nesterov', [('rms', True), ('spectral', False)])
 def test_forty_steps_equal_torch_muon_and_torch_adam(
     scale: MuonScale, nesterov: bool, monkeypatch: pytest.MonkeyPatch

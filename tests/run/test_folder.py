@@ -34,6 +34,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob('*') if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['best.safetensors', 'step_000000128.safetensors'])
 def test_resume_from_an_older_checkpoint_leaves_its_run_as_it_was(tmp_path: Path, name: str) -> None:
     first = serial_pipeline(job_config(tmp_path, checkpoint=dict(freq=64, keep_last=9)))
@@ -57,6 +58,7 @@ def test_resume_with_another_env_of_the_same_spaces_says_so(finished: Path, capl
     assert 'was trained on env tests.envs:limit_env and continues with tests.envs:LimitEnv' in caplog.text
 
 
+@pytest.mark.slow
 def test_resume_of_a_solved_run_stays_stopped_and_says_how_to_go_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,6 +103,7 @@ def test_resume_that_would_be_named_otherwise_starts_a_folder(tmp_path: Path, fi
     assert _files(finished) == before
 
 
+@pytest.mark.slow
 def test_resume_of_a_killed_run_logs_no_evaluation_twice(tmp_path: Path) -> None:
     cfg = job_config(tmp_path, checkpoint=dict(freq=64, keep_last=9), policy=dict(eval=dict(eval_freq=64)))
     first = serial_pipeline(cfg)
@@ -134,6 +137,7 @@ def move(folder: Path) -> None:
     folder.rename(folder.with_name('elsewhere'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('remove', [shutil.rmtree, move])
 @pytest.mark.parametrize('level', [0, 1])
 def test_run_folder_removed_in_mid_run_is_begun_anew_with_one_warning(
@@ -209,6 +213,7 @@ def test_log_file_removed_in_mid_run_is_begun_anew_with_a_warning(
     assert b'learn/train_iter' in events.read_bytes()
 
 
+@pytest.mark.slow
 def test_resume_on_a_read_only_disk_is_refused_and_may_continue_elsewhere(tmp_path: Path) -> None:
     with small_disk(tmp_path / 'disk', '4m') as disk:
         first = serial_pipeline(job_config(disk))
@@ -287,6 +292,7 @@ def test_run_continues_in_the_folder_that_is_named_and_says_what_changed(
     assert [row['env_step'] for row in rows(place) if 'learn/train_iter' in row] == [64, 128, 192, 256]
 
 
+@pytest.mark.slow
 def test_run_in_a_named_folder_has_the_bits_of_one_that_is_resumed(tmp_path: Path) -> None:
     cfg = job_config(tmp_path, 'CartPole-v1')
     first = serial_pipeline(cfg, max_env_step=128)

@@ -34,6 +34,7 @@ def equal_names(one: Any, other: Any) -> set[str]:
     return {name for name in a if name in b and torch.equal(a[name], b[name])}
 
 
+@pytest.mark.slow
 def test_policy_begins_with_all_parameters_and_statistics_of_the_run(trained: Path) -> None:
     policy = make_policy('cartpole_ppo', ['policy.model.obs_norm=true', f'init_from={trained}', 'seed=9'])
     assert equal_names(policy, load_policy(trained)) == set(policy.model.state_dict())
@@ -41,6 +42,7 @@ def test_policy_begins_with_all_parameters_and_statistics_of_the_run(trained: Pa
     assert float(policy.model.input.count) > 3_000
 
 
+@pytest.mark.slow
 def test_run_begins_there_and_its_optimiser_anew(trained: Path, tmp_path: Path) -> None:
     words = [
         *SHORT,
@@ -92,6 +94,7 @@ def test_nothing_that_fits_and_no_such_run_are_refused(trained: Path, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_made_policy_is_that_of_the_run(tmp_path: Path) -> None:
     """A learning rate that moves nothing shows what a run begins with."""
     words = [*SHORT, ONE, 'policy.learn.learning_rate=1e-30', 'seed=3']

@@ -55,6 +55,7 @@ def numbers_of(result: Any) -> tuple[int, int]:
     return result.env_step, result.train_iter
 
 
+@pytest.mark.slow
 def test_serial_is_the_default_and_by_any_spelling_the_same_run(tmp_path: Path) -> None:
     runs = [
         serial_pipeline(job_config(tmp_path / str(i), **more))
@@ -112,6 +113,7 @@ def test_plan_is_kept_by_a_checkpoint(tmp_path: Path) -> None:
     assert numbers_of(serial_pipeline(resume=first.run_dir, max_env_step=320)) == (256, 16)  # 384 would pass 320
 
 
+@pytest.mark.slow
 def test_plan_works_with_a_buffer_that_keeps_samples(tmp_path: Path) -> None:
     cfg = run_config(tmp_path, 'ppo_offpolicy') | dict(pipeline='times_test')
     result = serial_pipeline(cfg)

@@ -24,6 +24,7 @@ def _steps(folder: Path) -> list[int]:
     return list(steps_of(folder / 'checkpoints'))
 
 
+@pytest.mark.slow
 def test_run_dir_whose_newest_checkpoint_is_damaged_continues_from_the_one_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -60,6 +60,7 @@ def test_old_replay_buffer_keeps_its_rows_with_flat_logits() -> None:
     assert (data['logit'][:, 1] > 0).all()
 
 
+@pytest.mark.slow
 def test_checkpoint_names_the_executor_and_a_resume_with_another_warns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

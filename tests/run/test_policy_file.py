@@ -64,6 +64,7 @@ def test_policy_trained_by_hand_learns_on_bit_equal(kind: str, tmp_path: Path) -
     assert equal(policy, loaded)
 
 
+@pytest.mark.slow
 def test_policy_of_a_run_is_trained_on_in_a_new_run(tmp_path: Path) -> None:
     config = job_config(tmp_path, seed=1)
     run = serial_pipeline(config)
@@ -81,6 +82,7 @@ def test_policy_without_all_its_modes_is_refused_with_the_way(tmp_path: Path) ->
         serial_pipeline(job_config(tmp_path), policy=load_policy(run.run_dir))
 
 
+@pytest.mark.slow
 def test_policy_of_a_run_has_all_that_is_needed_to_resume_after_save(tmp_path: Path) -> None:
     run = serial_pipeline(job_config(tmp_path, seed=1))
     path = run.policy.save(tmp_path / 'copy.safetensors')
@@ -231,6 +233,7 @@ def own_policies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(POLICY_REGISTRY.places, name, __name__)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('own_policies')
 def test_own_policy_with_an_optimiser_of_torch_saves_and_resumes_bit_equal(tmp_path: Path) -> None:
     config = job_config(tmp_path, policy=dict(type='torch_optim_ppo'), seed=2)

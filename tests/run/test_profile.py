@@ -75,6 +75,7 @@ def test_parts_of_an_iteration_add_up_and_are_told_alone(profile_dir: Path) -> N
     assert alone == pytest.approx(64 / seconds['learn'], rel=0.01)  # 64 env steps an iteration
 
 
+@pytest.mark.slow
 def test_evaluation_is_told_by_the_call_and_as_its_share_of_a_run(tmp_path: Path) -> None:
     cfg = cartpole(tmp_path, policy=dict(eval=dict(eval_freq=320)))
     run_dir = serial_pipeline(cfg, profile=3).run_dir
@@ -86,6 +87,7 @@ def test_evaluation_is_told_by_the_call_and_as_its_share_of_a_run(tmp_path: Path
     assert share == pytest.approx(100 * call_s / (call_s + 5 * iteration_s), abs=0.5)
 
 
+@pytest.mark.slow
 def test_iterations_that_are_timed_are_not_traced(tmp_path: Path) -> None:
     TRACED.clear()
     cfg = job_config(
@@ -118,6 +120,7 @@ def test_operators_are_the_ten_costliest_in_order(profile_dir: Path) -> None:
     assert not any(line[0].strip().startswith('zoo/') for line in lines)
 
 
+@pytest.mark.slow
 def test_profile_does_not_change_the_run(tmp_path: Path) -> None:
     a = serial_pipeline(cartpole(tmp_path / 'a'), profile=2)
     b = serial_pipeline(cartpole(tmp_path / 'b'))
@@ -125,6 +128,7 @@ def test_profile_does_not_change_the_run(tmp_path: Path) -> None:
     assert rows(a.run_dir) == rows(b.run_dir)
 
 
+@pytest.mark.slow
 def test_resumed_run_is_profiled_from_where_it_goes_on(tmp_path: Path) -> None:
     first = serial_pipeline(cartpole(tmp_path))
     second = serial_pipeline(resume=first.run_dir, max_env_step=1280, profile=2)
@@ -133,6 +137,7 @@ def test_resumed_run_is_profiled_from_where_it_goes_on(tmp_path: Path) -> None:
     assert text.startswith('profile of 2 iterations, env steps 768 to 896')  # from 640 on, 2 x 64 of them to warm up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('n_iter', 'timed', 'traced'), [(2, 0, 0), (4, 2, 0), (8, 4, 2)])
 def test_short_run_says_what_is_missing_and_tells_what_it_has(
     tmp_path: Path,

@@ -116,6 +116,7 @@ def test_job_closed_by_hand_says_its_state_and_has_no_return(cfg: Any) -> None:
     assert read(job.run_dir)['state'] == 'done' and read(job.run_dir)['last_return'] is None
 
 
+@pytest.mark.slow
 def test_run_that_is_done_keeps_its_end_where_the_same_command_finds_nothing_to_do(tmp_path: Path) -> None:
     config = job_config(tmp_path)
     folder = serial_pipeline(config, run_dir=tmp_path / 'a').run_dir

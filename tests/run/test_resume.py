@@ -21,6 +21,7 @@ def resumed(caplog: pytest.LogCaptureFixture, run_dir: Path, *overrides: str, **
     return caplog.messages[at + 1 :]
 
 
+@pytest.mark.slow
 def test_resume_says_which_values_differ_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     learn = dict(learning_rate={'start': 1e-3, 'end': 0.0})  # its length is that of the run
     first = serial_pipeline(job_config(tmp_path, policy=dict(learn=learn), env=dict(kwargs=dict(limit=5))))

@@ -52,6 +52,7 @@ def test_part_that_is_turned_on_begins_anew(name: str, finished: Path, caplog: p
     assert piece in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', PARTS)
 def test_part_that_is_turned_off_is_left_out(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     learn, piece = PARTS[name]
@@ -71,6 +72,7 @@ def test_other_rule_is_refused_by_its_key(was: str, now: str, tmp_path: Path) ->
         resumed(first.run_dir, optimizer=now)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('was', 'now'), [('adam', 'adamw')])
 def test_rule_with_the_same_moments_takes_them_over(was: str, now: str, tmp_path: Path) -> None:
     first = serial_pipeline(config(tmp_path, optimizer=was))
@@ -95,12 +97,14 @@ def test_other_model_is_not_blamed_on_the_optimizer(finished: Path) -> None:
         serial_pipeline(resume=finished, overrides=overrides)
 
 
+@pytest.mark.slow
 def test_other_intrinsic_network_is_refused_by_its_key(tmp_path: Path) -> None:
     first = serial_pipeline(config(tmp_path, intrinsic=RND))
     with pytest.raises(CheckpointError, match='policy.learn.intrinsic was .* now, which has other state'):
         resumed(first.run_dir, intrinsic='{type: rnd, hidden_sizes: [8], feature_size: 5}')
 
 
+@pytest.mark.slow
 def test_aux_window_made_smaller_keeps_the_newest(tmp_path: Path) -> None:
     first = serial_pipeline(config(tmp_path, 'ppg', aux_freq=1, aux_window=2, aux_batch_size=64))
     again = resumed(first.run_dir, aux_window=1)
@@ -142,6 +146,7 @@ def test_old_value_weight_of_ppo_stays(finished: Path, monkeypatch: pytest.Monke
     assert load_checkpoint(path).meta['config']['policy']['learn']['value_weight'] == 0.5
 
 
+@pytest.mark.slow
 def test_old_run_with_a_kl_weight_that_nothing_used_loads_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,14 +96,17 @@ def run(root: Path, **policy: Any) -> dict[str, set[int]]:
     return {phase: {n for name, n in SEEN if name == phase} for phase in ('collect', 'sample', 'learn', 'evaluate')}
 
 
+@pytest.mark.slow
 def test_multiply_adds_of_a_vector_policy_are_the_entries_of_its_actors_matrices() -> None:
     assert multiply_adds(make('vectors', 2)) == CARTPOLE
 
 
+@pytest.mark.slow
 def test_multiply_adds_of_a_convolution_count_every_place_of_a_filter() -> None:
     assert multiply_adds(make('frames')) == NATURE
 
 
+@pytest.mark.slow
 def test_threads_grow_with_the_rows_up_to_the_limit() -> None:
     two = -(-2 * PER_THREAD // CARTPOLE)  # the first number of rows with two threads' work
     policy = make('vectors', 2)
@@ -117,6 +120,7 @@ def test_a_user_who_allows_one_thread_gets_one() -> None:
     assert set(phase_threads(make('frames'), rows_of(64, 4096, 64), 1).values()) == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('obs', 'rows', 'want'),
     [
@@ -147,12 +151,14 @@ def test_small_networks_run_on_one_thread_in_all_phases(tmp_path: Path) -> None:
     assert {n for name, n in SEEN if name == 'step'} == {1}
 
 
+@pytest.mark.slow
 def test_phase_with_enough_work_alone_gets_two_threads(tmp_path: Path) -> None:
     # (4 x 512 + 512 x 512 + 512 x 2) x 64 rows = 17.0M multiply-adds; 4 envs or evaluation envs have 1.1M
     threads = run(tmp_path, model=dict(hidden_sizes=[512, 512]))
     assert threads == {'collect': {1}, 'sample': {2}, 'learn': {2}, 'evaluate': {1}}
 
 
+@pytest.mark.slow
 def test_number_that_is_given_holds_in_all_phases(tmp_path: Path) -> None:
     model = dict(hidden_sizes=[512, 512])  # by itself it would learn on two threads and act on one
     assert set.union(*run(tmp_path / '1', n_thread=1, model=model).values()) == {1}

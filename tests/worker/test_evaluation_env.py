@@ -112,6 +112,7 @@ def test_an_env_of_other_spaces_is_refused(policy: Policy) -> None:
         evaluate(policy, gymnasium.make('CartPole-v1'), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('given', ['id', 'dict', 'env'])
 def test_actions_are_mapped_as_in_training(given: str) -> None:
     """Of policy and env in one, only the policy knows that its actions are rescaled: [-1, 1] to torques of +-2."""
@@ -147,6 +148,7 @@ def test_what_differs_is_merged_into_the_training_env(
     assert differing(env, given) == want
 
 
+@pytest.mark.slow
 def test_a_run_evaluates_on_envs_of_their_own_and_on_sets(tmp_path: Path) -> None:
     """Episodes of 5 steps in training, of 7 in the main evaluation, of 9 and 11 in the sets."""
     differs = dict(env={'kwargs': {'limit': 7}}, sets={'long': {'kwargs': {'limit': 9}}, 'far-out': {'id': limit_11}})

@@ -136,6 +136,7 @@ class Blowup(TensorEnv):
         return state, torch.zeros(len(state)), (state > 9)[:, 0]
 
 
+@pytest.mark.slow
 def test_evaluation_whose_episodes_cannot_end_for_nan_raises() -> None:
     vector = TensorVectorEnv(Blowup(), EnvConfig(id='torch', game='test'), 'torch/test', 2)
     mode = policy_of(vector).eval_mode
@@ -208,6 +209,7 @@ def test_actions_that_are_drawn_have_their_probabilities(options: dict[str, Any]
     assert drawn.return_mean / 100 == pytest.approx(share, abs=0.02)
 
 
+@pytest.mark.slow
 def test_drawn_actions_depend_on_the_seed_alone() -> None:
     policy = biased_policy()
     torch.manual_seed(1)
@@ -266,6 +268,7 @@ def test_the_callback_gets_the_row_of_each_episode_when_it_ends() -> None:
     assert seen == found.rows()  # one episode in each of four envs, which end together
 
 
+@pytest.mark.slow
 def test_an_episode_that_lasts_very_long_is_told_before_it_ends(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_name_is_a_warning_too_where_all_infos_are_empty(
     assert "logger.info_keys has 'score' but none of the first" in words and 'numbers there are: none' in words
 
 
+@pytest.mark.slow
 def test_a_name_is_a_warning_of_a_run_on_batched_envs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cfg = job_config(tmp_path, 'CartPole-v1', max_env_step=1024, env={'vectorization': 'batched'})
     cfg['logger'] |= {'info_keys': ['score']}
@@ -139,6 +140,7 @@ def test_a_name_is_a_warning_of_a_run_on_batched_envs(tmp_path: Path, caplog: py
     assert "has 'score'" in words and 'numbers there are: none' in words
 
 
+@pytest.mark.slow
 def test_a_tensor_env_has_no_infos_to_read_in_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cfg = job_config(
         tmp_path, 'torch', env={'game': 'CartPole-v1'}, max_env_step=1024, policy={'eval': {'n_episode': 24}}

@@ -220,9 +220,7 @@ def _problems(draw: st.DrawFn) -> tuple[Any, StepSpec, int, dict[str, bool]]:
 
 @pytest.mark.slow
 @given(_problems(), st.sampled_from(LEVELS))
-@settings(
-    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_epoch_any_network_and_options_have_gradients_of_float64(
     lib: Library, problem: tuple[Any, StepSpec, int, dict[str, bool]], level: Level
 ) -> None:

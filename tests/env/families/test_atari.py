@@ -76,9 +76,9 @@ def test_step_training_is_the_raw_game_with_clipped_rewards_and_an_end_for_each_
     ],
 )
 def test_step_training_does_only_what_is_asked_for(kwargs: dict, ends: bool, clips: bool) -> None:
-    env = make('Qbert', 4, training=True, kwargs=kwargs)
-    env.reset(0)
-    steps = [env.step(action) for action in actions(6, 4, 100)]
+    env = make('Qbert', 2, training=True, kwargs=kwargs)
+    env.reset(2)
+    steps = [env.step(action) for action in actions(6, 2, 80)]
     lives = np.stack([step.info['lives'] for step in steps])
     over = torch.stack([step.terminated if step.raw_end is None else step.raw_end for step in steps]).numpy()
     lost = (np.diff(lives, axis=0) < 0) & ~over[1:]
@@ -126,7 +126,7 @@ def test_step_max_episode_steps_truncates_and_shows_the_true_final_obs() -> None
 def test_step_lives_and_games_that_end_together_have_their_own_final_obs() -> None:
     env = make('Breakout', 8, training=True)
     last, n_mixed = env.reset(0), 0
-    for action in actions(4, 8, 150):
+    for action in actions(4, 8, 125):
         step = env.step(action)
         if step.final_obs is not None:
             index = step.final_index
@@ -156,6 +156,7 @@ def test_step_life_count_that_falls_to_none_ends_nothing_before_the_game_does() 
     env.close()
 
 
+@pytest.mark.slow
 def test_make_vector_env_name_and_kwargs_reach_the_game() -> None:
     env = make('SpaceInvaders', 1)  # of several words
     assert env.action_space.n == 6

@@ -45,6 +45,7 @@ def test_make_vector_env_every_game_shows_bytes_and_takes_15_actions(game: str, 
     assert env.step(torch.tensor([14])).obs.dtype == torch.uint8
 
 
+@pytest.mark.slow
 def test_make_vector_env_hard_is_another_maze_than_easy() -> None:
     easy, hard = make('maze').reset(0), make('maze', kwargs={'difficulty': 'hard'}).reset(0)
     assert not torch.equal(easy, hard)

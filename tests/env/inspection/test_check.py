@@ -510,6 +510,7 @@ ENDLESS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('fields', 'n_step', 'said'),
     [

@@ -333,6 +333,7 @@ def test_advise_for_one_env_is_sync() -> None:
     assert advise(EnvConfig(id=limit_env, collector_env_num=1), 0.1, SPACES).vectorization == 'sync'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'spaces',
     [SPACES, (Dict(a=Discrete(3), b=Box(0, 255, (4, 4), np.uint8)), Tuple((Discrete(2), Box(-1.0, 1.0, (1,)))))],

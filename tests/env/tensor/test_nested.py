@@ -79,6 +79,7 @@ def test_receive_writes_the_leaves_into_the_rows_of_a_block() -> None:
     assert block.steps.next_obs['own']['count'].tolist() == [[1, 1], [2, 2], [3, 3], [1, 1]]
 
 
+@pytest.mark.slow
 def test_step_compiled_gives_the_same(graphs: list[torch.fx.GraphModule]) -> None:
     eager, compiled = vector(Counter()), vector(Counter())
     compiled.compile(compile_function)

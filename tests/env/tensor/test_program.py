@@ -17,6 +17,7 @@ from zoo.env.tensor.program import CompiledProgram, StepProgram
 GAMES = ['Acrobot-v1', 'CartPole-v1', 'MountainCar-v0', 'MountainCarContinuous-v0', 'Pendulum-v1']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('game', 'mode'), [(game, ('clip', 'rescale')[i % 2]) for i, game in enumerate(GAMES)])
 def test_compiled_steps_are_the_eager_ones_from_the_next_reset_on(
     game: str, mode: str, graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture

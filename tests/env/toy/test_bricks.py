@@ -113,6 +113,7 @@ def test_tiny_bricks_long_episode_is_truncated() -> None:
     assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
 
 
+@pytest.mark.slow
 def test_tiny_bricks_shows_all_that_decides_what_comes_next() -> None:
     env, seen, rng = TinyBricks(), {}, np.random.default_rng(0)
     obs, _ = env.reset(seed=0)

@@ -200,6 +200,7 @@ def run_config(root: Any, name: str, env_id: str = 'tests.envs:limit_env', **sec
     return cfg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['ppo_offpolicy', 'ppg_offpolicy'])
 def test_resume_with_a_column_more_drops_what_the_buffer_kept(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

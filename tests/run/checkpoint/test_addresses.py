@@ -90,6 +90,7 @@ def test_consent_to_the_code_of_a_sink_is_consent_to_what_it_reaches(
         resume(path, trust=['my_reaching_sinks'])
 
 
+@pytest.mark.slow
 def test_override_is_consent_to_an_address(tmp_path: Path) -> None:
     path = with_value(tmp_path / 'c', 'meta.config.logger.sinks', [{'type': 'mlflow', 'uri': 'http://127.0.0.1:9'}])
     assert resume(path, 'logger.sinks=[csv]').env_step > 152
@@ -132,6 +133,7 @@ def uri(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_tracker_that_a_file_names_gets_no_request_by_any_door(
     tmp_path: Path, uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,6 +226,7 @@ def classes_of(key: str, annotation: Any) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_key_of_the_config_is_content_code_or_address() -> None:
     fields = dict(every_field())
     assert len(fields) > 200 and {'logger.sinks.uri', 'policy.eval.sets', 'cluster.engine'} <= fields.keys()

@@ -372,6 +372,7 @@ def test_config_of_the_user_is_consent(folder: Path) -> None:
     assert serial_pipeline(config, resume=path, max_env_step=192, overrides=[f'logger.root={folder}']).env_step > 152
 
 
+@pytest.mark.slow
 def test_run_of_this_process_is_resumed_without_consent_and_in_another_process_not(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,6 +454,7 @@ def test_folder_elsewhere_that_a_file_names_is_not_written_to(
     assert result.run_dir.absolute().is_relative_to(folder / 'here' / 'runs' / 'old')
 
 
+@pytest.mark.slow
 def test_run_that_was_moved_goes_on_beside_its_old_folder(folder: Path) -> None:
     first = serial_pipeline(job_config(folder / 'first'))
     (folder / 'first').rename(folder / 'moved')

@@ -39,6 +39,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_end_that_does_not_fit_on_the_disk_is_a_failed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with small_disk(tmp_path / 'disk', '2m') as disk:
         policy = dict(model=dict(hidden_sizes=[512, 512]))  # 1 MB a network, with Adam's two means 3 MB each

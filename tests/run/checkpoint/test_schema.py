@@ -253,7 +253,7 @@ def test_model_larger_than_the_file_is_not_built(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ('key', 'space'),
     [
-        ('meta.obs_space', {'kind': 'box', 'shape': [2**25], 'dtype': 'float32', 'low': ['0.0'], 'high': ['1.0']}),
+        ('meta.obs_space', {'kind': 'box', 'shape': [2**22], 'dtype': 'float32', 'low': ['0.0'], 'high': ['1.0']}),
         ('meta.obs_space', {'kind': 'discrete', 'n': 2**31, 'start': 0}),
         ('meta.action_space', {'kind': 'discrete', 'n': 2**31, 'start': 0}),
         ('meta.action_space', {'kind': 'box', 'shape': [2**20], 'dtype': 'float32', 'low': ['0.0'], 'high': ['1.0']}),
@@ -320,6 +320,7 @@ def test_state_that_the_run_cannot_take_is_one_sentence(
     assert capsys.readouterr().err.splitlines()[-1].startswith('zoo: error: ')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('key', 'value'), [('state.memory.obs', torch.zeros(32, 5)), ('state.memory.return_', torch.zeros(32, 1))]
 )

@@ -71,6 +71,7 @@ def test_lines_have_the_statistics_of_returns_and_rewards_and_the_counts(tmp_pat
     assert 'collect/return_std' in lines[-1] and lines[-1]['env/reset'] > 8
 
 
+@pytest.mark.slow
 def test_seconds_of_the_parts_are_logged_and_are_no_more_than_those_of_the_run(tmp_path: Path) -> None:
     result = serial_pipeline(config(tmp_path, batch_size=32))
     lines = [line for line in lines_of(result.run_dir) if 'learn/sample' in line]
@@ -84,6 +85,7 @@ def test_seconds_of_the_parts_are_logged_and_are_no_more_than_those_of_the_run(t
     assert n_round == len(lines) and share == pytest.approx(total['time/learn_s'] / total['time/env_s'], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_counts_continue_after_a_resume(tmp_path: Path) -> None:
     first = serial_pipeline(config(tmp_path, batch_size=32))
     counter = load_checkpoint(first.run_dir).state['counter']

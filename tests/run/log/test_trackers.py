@@ -15,17 +15,27 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.base_config import LoggerConfig
 from zoo.run.log.logger import Logger
 
-tracking = pytest.importorskip('mlflow.tracking')
-pytest.importorskip('sqlalchemy')
 pytestmark = pytest.mark.filterwarnings('ignore')  # MLflow uses what SQLAlchemy deprecates
+
+
+def client_of(folder: Path) -> Any:
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(f'sqlite:///{folder}/mlflow.db')
+
+
+@pytest.fixture(scope='module', autouse=True)
+def mlflow() -> None:
+    for name in ('mlflow.tracking', 'sqlalchemy'):  # not before a test needs them: they take a second
+        pytest.importorskip(name)
 
 
 @pytest.fixture(scope='module')
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with MLflow's tables, which take it seconds to make."""
-    path = tmp_path_factory.mktemp('mlflow') / 'mlflow.db'
-    tracking.MlflowClient(f'sqlite:///{path}').search_experiments()
-    return path
+    folder = tmp_path_factory.mktemp('mlflow')
+    client_of(folder).search_experiments()
+    return folder / 'mlflow.db'
 
 
 @pytest.fixture
@@ -39,7 +49,7 @@ def sink(folder: Path, **options: Any) -> dict[str, Any]:
 
 
 def runs_of(folder: Path, experiment: str) -> tuple[Any, list[Any]]:
-    client = tracking.MlflowClient(f'sqlite:///{folder}/mlflow.db')
+    client = client_of(folder)
     return client, client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
 
 
@@ -89,6 +99,7 @@ def test_run_that_is_gone_is_begun_anew_with_a_warning(store: Path, caplog: pyte
     assert len(runs) == 1 and 'MLflow has no run 0123456789abcdef0123456789abcdef any more' in caplog.text
 
 
+@pytest.mark.slow
 def test_store_that_fails_warns_once_and_the_run_continues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / 'mlflow.db').write_text('no database at all, and longer than a header of one would be')
     log_some(tmp_path, tmp_path / 'run')

@@ -19,12 +19,12 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.base_config import LoggerConfig
 from zoo.run.log.logger import Logger
 
-wandb = pytest.importorskip('wandb')
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore')]  # MLflow uses what SQLAlchemy deprecates
 
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip('wandb')  # not before a test needs it: it takes half a second
     monkeypatch.setenv('WANDB_SILENT', 'true')
 
 
@@ -67,6 +67,8 @@ def test_trackers_leave_every_bit_of_the_parameters(tmp_path: Path, monkeypatch:
 
 
 def test_run_that_the_user_began_is_used_and_stays_open(tmp_path: Path) -> None:
+    import wandb
+
     with wandb.init(mode='offline', dir=str(tmp_path), project='mine') as run:
         cfg = LoggerConfig(console='off', tensorboard=False, sinks=[{'type': 'wandb', 'upload': False}])
         with Logger(tmp_path / 'run', cfg, 'exp', 100) as log:

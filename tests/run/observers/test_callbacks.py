@@ -90,6 +90,7 @@ def test_every_event_comes_in_its_order(tmp_path: Path, notes: list[tuple[str, A
     ]
 
 
+@pytest.mark.slow
 def test_resume_makes_the_callbacks_of_the_config_anew(tmp_path: Path, notes: list[tuple[str, Any]]) -> None:
     first = serial_pipeline(job_config(tmp_path, max_env_step=128, callbacks=[f'{HERE}:Notes']))
     notes.clear()
@@ -164,6 +165,7 @@ def test_on_gradient_sees_the_loss_that_is_logged(tmp_path: Path) -> None:
     assert len(seen) == 4 and sum(seen) / 4 == pytest.approx(want, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
 def test_on_gradient_is_called_for_every_step_of_other_policies(name: str, tmp_path: Path) -> None:
     n_call = 0
@@ -330,6 +332,7 @@ def test_callback_that_raises_is_named_with_its_event_and_the_run_is_saved(
     assert serial_pipeline(resume=run_dir, max_env_step=320).env_step == 320
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('at', [3, 7, 10])  # in the first round, the second, and in the auxiliary phase of that
 def test_run_whose_callback_raised_in_an_update_is_saved_and_resumed(at: int, tmp_path: Path) -> None:
     cfg = run_config(tmp_path, 'ppg')
@@ -466,6 +469,7 @@ def test_name_of_no_callback_is_refused_when_the_config_is_resolved(spec: Any, p
         assert error.value.problems == [problem]
 
 
+@pytest.mark.slow
 def test_callback_in_a_file_is_named_by_its_path_and_stored_with_the_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

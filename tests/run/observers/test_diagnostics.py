@@ -126,6 +126,7 @@ def config(tmp_path: Path, env: str = 'CartPole-v1', model: Any = None, **learn:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('learn', 'model', 'want'),
     [
@@ -169,6 +170,7 @@ def test_a_run_warns_of_returns_that_nothing_scales(tmp_path: Path, caplog: pyte
     assert not [record for record in caplog.records if 'nothing scales' in record.getMessage()]
 
 
+@pytest.mark.slow
 def test_a_run_warns_of_a_value_clip_that_is_small_for_its_returns(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -97,6 +97,7 @@ def test_what_the_envs_refuse_is_said_with_its_key(tmp_path: Path, key: str, sec
         train(tmp_path, env=env | (section if key == 'env' else {}), policy=dict(eval=options))
 
 
+@pytest.mark.slow
 def test_a_schedule_continues_at_a_resume(tmp_path: Path) -> None:
     cfg = dict(env=dict(schedule=WIND), max_env_step=512)
     whole, _, log = train(tmp_path / 'whole', **cfg)
@@ -128,6 +129,7 @@ def test_options_follow_the_run_and_are_there_at_its_first_reset(tmp_path: Path)
     assert goals == [[1.0], [1.0], [1.0, 2.0], [2.0]]  # an episode that runs keeps what it began with
 
 
+@pytest.mark.slow
 def test_envs_are_reset_every_so_many_rollouts(tmp_path: Path) -> None:
     """rl8's rule, a reset before each horizon: 16 steps of episodes of 5 are 3 returns an env, and one step is lost."""
     _, keeps, log = train(tmp_path, env=dict(reset_every=1))
@@ -139,6 +141,7 @@ def test_envs_are_reset_every_so_many_rollouts(tmp_path: Path) -> None:
     assert [rollout['obs'][0, 0, 0].item() for rollout in keeps.rollouts] == [0.0, 1.0, 0.0, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('env', [dict(reset_every=1), dict(reset_every=2), {}])
 def test_a_resume_counts_the_resets_of_the_envs_once(tmp_path: Path, env: dict[str, Any]) -> None:
     """A rollout of 16 steps of episodes of 5; the resume is a reset of its own where none is due."""
@@ -203,6 +206,7 @@ def test_a_rollout_without_a_whole_episode_is_refused(tmp_path: Path) -> None:
         train(tmp_path, env=dict(kwargs={'lengths': [50]}), policy=dict(collect=dict(batch_mode='episode')))
 
 
+@pytest.mark.slow
 def test_episodes_longer_than_a_rollout_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     policy = dict(collect=dict(batch_mode='episode', n_step=64))
     serial_pipeline(job_config(tmp_path, 'CartPole-v1', policy=policy))
@@ -212,6 +216,7 @@ def test_episodes_longer_than_a_rollout_are_warned_of(tmp_path: Path, caplog: py
     assert 'batch_mode' not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('name', 'executor'),
     [('ppo', 'auto'), ('ppo', 'eager'), ('ppg', 'auto'), ('ppg_offpolicy', 'auto'), ('a2c', 'eager')],
@@ -241,6 +246,7 @@ def test_a_policy_of_the_users_own_learns_from_an_info_column(tmp_path: Path) ->
     assert seen[0][:6, 0].tolist() == [2.0, 3, 4, 5, 6, 2]
 
 
+@pytest.mark.slow
 def test_temperature_is_that_of_the_exploration(tmp_path: Path) -> None:
     def policy(**collect: Any) -> dict[str, Any]:
         return dict(collect=dict(n_step=16, **collect))
@@ -254,6 +260,7 @@ def test_temperature_is_that_of_the_exploration(tmp_path: Path) -> None:
         train(tmp_path, policy=policy(temperature=3.0, exploration='epsilon'))
 
 
+@pytest.mark.slow
 def test_schedules_are_completed_and_the_run_of_a_longer_resume_stretches_them(tmp_path: Path) -> None:
     cfg = resolve_config(job_config(tmp_path, STEER, env=dict(schedule=WIND, reset_options={'goal': WIND['wind']})))
     assert cfg.env.schedule.wind.over == cfg.env.reset_options.goal.over == 256
@@ -273,6 +280,7 @@ def test_an_evaluation_without_a_run_has_the_last_values_of_schedules(tmp_path: 
     assert set(seen) == {2.0}
 
 
+@pytest.mark.slow
 def test_a_buffer_keeps_info_columns_over_a_resume(tmp_path: Path) -> None:
     cfg = dict(env=dict(info_columns=['step']), max_env_step=128)
     part, _, _ = train(tmp_path, 'ppo_offpolicy', **cfg)

@@ -136,6 +136,7 @@ def test_run_ends_by_rule_with_its_reason_in_log_and_result(tmp_path: Path, capl
     assert 'the run ends after this round: 3 rounds are done' in caplog.text
 
 
+@pytest.mark.slow
 def test_run_without_rules_has_no_reason_and_no_state(tmp_path: Path) -> None:
     result = run(tmp_path, [])
     assert (result.env_step, result.stop_reason) == (1024, '')
@@ -167,6 +168,7 @@ def test_rule_that_raises_ends_the_run_by_its_name_and_the_run_is_saved(tmp_path
     assert list(run_dir.glob('checkpoints/step_*.safetensors'))
 
 
+@pytest.mark.slow
 def test_rules_and_sinks_leave_every_bit_of_the_parameters(tmp_path: Path) -> None:
     def weights(name: str, **sections: Any) -> dict[str, Any]:
         config = job_config(tmp_path / name, policy={'eval': {'eval_freq': 64}}, **sections)
@@ -227,6 +229,7 @@ def test_state_of_an_older_version_without_metric_is_taken_where_it_is_clear_who
     assert (rules.reason(JOB) is not None) == is_taken
 
 
+@pytest.mark.slow
 def test_function_of_metrics_keeps_its_answer_over_a_resume(tmp_path: Path) -> None:
     first, second, old = (StopRules([f'{HERE}:high', f'{HERE}:late']) for _ in range(3))
     assert evaluated(first, 1, 2, 1) == [True] * 3  # 'late' has no state

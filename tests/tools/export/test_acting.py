@@ -15,6 +15,7 @@ from zoo.model.cnn import CNN
 from zoo.tools.export.acting import ActingModule, for_export
 
 
+@pytest.mark.slow
 def test_names_of_inputs_and_outputs_are_paths_and_never_the_same() -> None:
     space = Dict(
         {'action': Box(-1.0, 1.0, (2,)), 'camera': Dict({'left': Discrete(3)}), 'state.actor': Box(-1.0, 1.0, (1,))}
@@ -34,6 +35,7 @@ def test_copy_shares_no_memory_and_computes_images_in_float32() -> None:
     assert {m.precision for m in encoders[0]} == {'auto'} and {m.precision for m in encoders[1]} == {'fp32'}
 
 
+@pytest.mark.slow
 def test_rows_do_not_depend_on_their_number() -> None:
     acting = ActingModule(for_export(make_policy('ppo', 'dict', 'dict')), with_value=True)
     one, many = (acting(*acting.example(n)) for n in (1, 5))

@@ -37,6 +37,7 @@ def write(path: Path, **found: Any) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_recorded_episodes_are_those_of_evaluate(cartpole: Any, tmp_path: Path) -> None:
     demos, evaluation = record_demonstrations(cartpole, 'CartPole-v1', 5, seed=3)
     alone = evaluate(cartpole, {'id': 'CartPole-v1', 'evaluator_env_num': 1}, 5, seed=3)

@@ -42,6 +42,7 @@ def test_lines_are_the_average_and_dotted_where_runs_have_ended() -> None:
     assert rest.get_xydata().tolist() == [[21, 4], [30, 4], [40, 5]]
 
 
+@pytest.mark.slow
 def test_what_a_terminal_or_a_font_would_act_on_is_shown_as_it_is_written(recwarn: pytest.WarningsRecorder) -> None:
     runs = [made_run([10, 20], [1.0, 2.0])]
     drawn = figure({'one\x1b[2J': runs}, 'eval/return_mean', title='two\x07')
@@ -245,6 +246,7 @@ def test_path_without_a_format_or_folder_is_refused(name: str, said: str, tmp_pa
         check_path(tmp_path / 'b.svg')
 
 
+@pytest.mark.slow
 def test_full_disk_leaves_the_old_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / 'a.svg').write_text('old')
     monkeypatch.setattr('os.fsync', lambda _: (_ for _ in ()).throw(OSError(28, 'No space left on device')))
@@ -259,6 +261,7 @@ def test_figure_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPat
         figure({'made': TWO}, METRIC)
 
 
+@pytest.mark.slow
 def test_pyplot_is_not_needed_and_settings_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     import matplotlib
 
@@ -268,6 +271,7 @@ def test_pyplot_is_not_needed_and_settings_of_the_user_stay(monkeypatch: pytest.
     assert 'matplotlib.pyplot' not in sys.modules and dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_result_draws_its_curve_and_shows_it_in_a_notebook(tmp_path: Path) -> None:
     folder = write_run(tmp_path / 'run', made_run([0, 10], [1, 2]))
     result = TrainResult(make_policy('cartpole_ppo'), folder, 10, 1, 2.0, 2.0, 1.0, 10.0)

@@ -197,6 +197,7 @@ def test_page_of_one_run_says_what_how_good_and_how_long() -> None:
     assert 'zoo train made.yaml seed=3' in page.text
 
 
+@pytest.mark.slow
 def test_page_of_several_runs_has_average_and_interval_and_a_row_for_each() -> None:
     page = page_of([whole_run(seed=i, values=[0, 0, x]) for i, x in enumerate((1.0, 2.0, 3.0, 4.0, 9.0))])
     # interquartile mean of five: (0.75 * 2 + 3 + 0.75 * 4) / 2.5
@@ -207,6 +208,7 @@ def test_page_of_several_runs_has_average_and_interval_and_a_row_for_each() -> N
     assert 'zoo train made.yaml seed=0..4' in page.text
 
 
+@pytest.mark.slow
 def test_page_of_two_configs_compares_them() -> None:
     runs = [whole_run(0, 'first', (1, 2, 3)), whole_run(0, 'second', (1, 2, 8), 'policy.collect.gae_lambda=0.5')]
     page = page_of(runs)
@@ -230,6 +232,7 @@ def test_page_has_a_figure_for_each_env() -> None:
     assert 'CartPole-v1 and Acrobot-v1' in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('metric', 'state', 'said'),
     [
@@ -250,6 +253,7 @@ def test_metric_that_no_run_has_is_refused_with_the_close_one() -> None:
         report([whole_run()], 'eval/retrun_mean')
 
 
+@pytest.mark.slow
 def test_page_says_which_runs_failed_and_why() -> None:
     good, bad = whole_run(), whole_run(seed=1)
     bad = Run(bad.path, bad.config, bad.columns, {'stop_reason': 'the disk is full'}, 'failed')
@@ -257,6 +261,7 @@ def test_page_says_which_runs_failed_and_why() -> None:
     assert '1 of 2 runs failed.' in page.text and '1 of 2 runs failed: the disk is full.' in page.text
 
 
+@pytest.mark.slow
 def test_page_loads_nothing_and_has_no_script(tmp_path: Path) -> None:
     (tmp_path / 'a.gif').write_bytes(GIF)
     page = page_of([whole_run(), whole_run(1)], video=tmp_path / 'a.gif')
@@ -270,6 +275,7 @@ def test_page_loads_nothing_and_has_no_script(tmp_path: Path) -> None:
     assert str(policy).startswith("default-src 'none'")
 
 
+@pytest.mark.slow
 def test_ids_are_unique_and_all_references_lead_to_one_and_curves_have_the_colours_of_the_page() -> None:
     text = report([whole_run(0, 'a'), whole_run(0, 'b')])
     ids = [e['id'] for _, e in Page(text).elements if e.get('id')]
@@ -301,6 +307,7 @@ def test_names_with_tags_quotes_and_dollars_are_only_text(tmp_path: Path) -> Non
         assert not [name for name in attributes if name.startswith('on')]
 
 
+@pytest.mark.slow
 def test_config_in_the_page_is_the_whole_one_and_names_no_folder_for_runs() -> None:
     run = whole_run(2, 'a name with spaces', (1, 2, 3), 'logger.root=/home/me/runs', 'policy.learn.clip_ratio=0.3')
     page = page_of([run])
@@ -311,6 +318,7 @@ def test_config_in_the_page_is_the_whole_one_and_names_no_folder_for_runs() -> N
     assert again == run.config
 
 
+@pytest.mark.slow
 def test_configs_of_one_experiment_are_named_by_what_differs_and_saved_as_different_files() -> None:
     runs = [whole_run(0, 'same', (1, 2, i), f'policy.collect.gae_lambda=0.{i}') for i in (1, 2)]
     page = page_of(runs)
@@ -469,6 +477,7 @@ def test_newest_video_is_that_of_the_highest_env_step_and_whole(tmp_path: Path) 
     assert path is not None and path.name == 'step_000001000.mp4' and step_of(path) == 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('name', 'data', 'tag'), [('a.mp4', MP4, 'video'), ('a.GIF', GIF, 'img')])
 def test_read_video_is_shown_by_the_element_of_its_kind_with_its_bytes(
     tmp_path: Path, name: str, data: bytes, tag: str

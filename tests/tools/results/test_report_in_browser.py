@@ -13,8 +13,6 @@ from tests.real_runs import made_run, train_seeds, write_run
 from zoo.tools.cli.command import main
 
 pytestmark = pytest.mark.slow
-api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed; pip install playwright')
-pytest.importorskip('matplotlib')
 
 NAMES = ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable')
 VIEWS = [(400, 'light'), (1400, 'dark')]
@@ -35,6 +33,8 @@ def browser() -> Iterator[Any]:
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.skip(f'no browser: none of {", ".join(NAMES)} is installed; apt-get install chromium')
+    pytest.importorskip('matplotlib')
+    api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed; pip install playwright')
     with api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=path, args=['--no-sandbox'])
         yield started

@@ -108,6 +108,7 @@ def test_probability_of_improvement_counts_pairs_and_half_of_ties() -> None:
     assert probability_of_improvement([5], [1, 2]) == 1 and probability_of_improvement([0], [1, 2]) == 0
 
 
+@pytest.mark.slow
 def test_improvement_interval_draws_runs_of_both_sides() -> None:
     # a = (1, 3) against b = (2): a draw has 0, 1 or 2 runs of 3 with probabilities 1/4, 1/2, 1/4: from 0 to 1
     assert improvement_interval([1, 3], [2]) == (0, 1) == improvement_interval([2], [1, 3])

@@ -53,6 +53,7 @@ def test_without_a_space_the_default_ones_are_taken_that_the_policy_has(tmp_path
     assert LR in spaces and 'policy.learn.clip_ratio' in spaces and 'policy.collect.gae_lambda' in spaces
 
 
+@pytest.mark.slow
 def test_metric_follows_the_stop_value(tmp_path: Path) -> None:
     assert make_plan(config(tmp_path), []).score.metric == 'best'
     assert make_plan(config(tmp_path, stop_value=100.0), []).score == ('steps', 100.0, 512)

@@ -111,6 +111,7 @@ def test_every_bundled_policy_has_spaces_of_its_own() -> None:
     assert sorted(DEFAULT_SPACES) == sorted(BUNDLED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', bundled_configs())
 def test_every_bundled_config_takes_the_spaces_of_its_policy(name: str) -> None:
     """All of them, both ends of each, and all low or high ends at once."""
