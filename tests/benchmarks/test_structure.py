@@ -32,7 +32,7 @@ def test_rooms_import_downward_only_and_they_and_their_files_in_no_circle() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('room', 'most'), [('run', 68), ('policy', 75), ('env', 114)])
+@pytest.mark.parametrize(('room', 'most'), [('run', 68), ('policy', 76), ('env', 114)])
 def test_files_of_a_room_import_few_others(room: str, most: int) -> None:
     assert 10 < structure.n_inner_import(room) <= most
 
@@ -61,7 +61,7 @@ def test_training_loads_what_it_uses() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('part', 'most'),
-    [('library', structure.Size(40_652, 216, 24_878)), ('zoo/tools', structure.Size(9_777, 55, 6_200))],
+    [('library', structure.Size(40_707, 216, 24_916)), ('zoo/tools', structure.Size(9_777, 55, 6_200))],
 )
 def test_zoo_stays_small(part: str, most: structure.Size) -> None:
     size = structure.sizes()[part]

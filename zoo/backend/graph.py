@@ -53,8 +53,10 @@ class GraphExecutor(Eager):
         return not any(each.failed for each in self._functions)
 
     def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
-        # those of a user's own may override what a stand-in does
-        if not self.is_compiled or any(type(each) not in (FlatAdam, FlatOptimizer) for each in optimizers):
+        # those of a user's own may override what a stand-in does; a step says compiles = False where numbers decide its course
+        if not (self.is_compiled and getattr(step, 'compiles', True)) or any(
+            type(each) not in (FlatAdam, FlatOptimizer) for each in optimizers
+        ):
             return super().run(step, optimizers, data, numbers)
         key = step, *optimizers
         if key not in self._updates:

@@ -9,8 +9,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,7 +23,9 @@ from zoo.cluster.runner import Runner, RunnerSpec
 from zoo.config.section import Keyed
 from zoo.core.errors import RunError, UserError, show_error
 from zoo.core.processes import given_up_at_its_end
-from zoo.worker.env_watch import left_behind
+from zoo.worker.env_watch import OwnThread
+
+T = TypeVar('T')
 
 
 class RunnerProcess:
@@ -32,14 +35,14 @@ class RunnerProcess:
     """
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
-        self._make, self._runners = make, dict[int, Any]()
+        self._make, self._runners, self._threads = make, dict[int, Any](), dict[int, OwnThread]()
         self._newest: tuple[int, np.ndarray] | None = None
         self._lock = threading.Lock()
 
     def make(self, spec: RunnerSpec, cargo: np.ndarray) -> tuple[str, int, str] | Failure:
         """Makes a runner. Returns: its host, process and Ray's id of its node."""
         try:
-            self._runners[spec.group] = self._make(replace(spec, cargo=cargo.tobytes()))
+            self._runners[spec.group] = self._do(spec.group, self._make, replace(spec, cargo=cargo.tobytes()))
         except Exception as error:  # an env's own too
             return failure_of(error)
         return socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id()
@@ -56,28 +59,31 @@ class RunnerProcess:
             self.publish(version, weights)
             assert self._newest is not None
             version, weights = self._newest
-        if threading.current_thread() is threading.main_thread():
-            return self._collect(order, version, weights)
-        found = left_behind(lambda: self._collect(order, version, weights))
-        return failure_of(found) if isinstance(found, Exception) else found
-
-    def _collect(self, order: Order, version: int, weights: np.ndarray) -> Parcel | Failure:
         runner = self._runners[order.group]
         try:
-            runner.load(weights, version)
-            return runner.collect(order)
+            self._do(order.group, runner.load, weights, version)
+            return self._do(order.group, runner.collect, order)
         except Exception as error:
             return failure_of(error)
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> tuple[Any] | Failure:
         try:
-            return (getattr(self._runners[group], method)(*args),)
+            return (self._do(group, getattr(self._runners[group], method), *args),)
         except Exception as error:
             return failure_of(error)
 
     def close(self) -> None:
         while self._runners:
-            self._runners.popitem()[1].close()
+            group, runner = self._runners.popitem()
+            self._do(group, runner.close)
+
+    def _do(self, group: int, function: Callable[..., T], *args: Any) -> T:
+        """Calls a function of a runner, in the thread that made it; in an actor with threads that is one of its own."""
+        if threading.current_thread() is threading.main_thread():
+            return function(*args)
+        if group not in self._threads:
+            self._threads[group] = OwnThread()
+        return self._threads[group].do(partial(function, *args))
 
 
 N_VERSION = 3  # of weights that are kept: with a lag of 1 a lost order may be of the version before the last

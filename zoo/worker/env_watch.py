@@ -13,19 +13,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from traceback import walk_stack
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from zoo.env import EnvError
 from zoo.env.errors import CALLS, own_line
 
+T = TypeVar('T')
 POLL_S = 1.0  # seconds between two looks, at most
 GRACE_S = 10.0  # seconds for a call to end after it was interrupted
 SIGNAL = signal.SIGINT  # interrupts the main thread: the only one that interrupts everywhere
 DEBUGGERS = ('bdb', 'pdb', 'IPython.core.debugger')
 logger = logging.getLogger(__name__)
-_TOLD: dict[int, Callable[[EnvError], object]] = {}  # who waits for a thread and does without it, see `left_behind`
+_TOLD: dict[int, Callable[[EnvError], object]] = {}  # who waits for a thread and does without it, see `OwnThread`
 _ENV = os.path.join(os.path.dirname(sys.modules['zoo.env'].__file__ or ''), '')
 
 
@@ -167,22 +169,41 @@ def watch_calls(timeout: float) -> Iterator[None]:
         signal.signal(SIGNAL, previous)
 
 
-def left_behind(work: Callable[[], Any]) -> Any:
-    """What work gives, in a thread of its own: outside of the main thread nothing can interrupt an env that never returns.
+class OwnThread:
+    """A thread for all work on some envs, which is left behind where a call of theirs never returns.
 
-    Returns: an EnvError in place of such a call, whose thread is left behind. Args: work: raises nothing, and watches its calls.
+    For work outside of the main thread: nothing can interrupt it there.
     """
-    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def run() -> None:
-        _TOLD[threading.get_ident()] = found.put
-        try:
-            found.put(work())
-        finally:
-            del _TOLD[threading.get_ident()]
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name='envs', daemon=True).start()
 
-    threading.Thread(target=run, name='collect', daemon=True).start()
-    return found.get()
+    def do(self, work: Callable[[], T]) -> T:
+        """What work returns. Raises: what it raises; EnvError in place of a call that does not return, if work watches it."""
+        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._work.put((work, done))
+        found = done.get()
+        if isinstance(found, _Raised):
+            raise found.error
+        return found
+
+    def _run(self) -> None:
+        while True:
+            work, done = self._work.get()
+            _TOLD[threading.get_ident()] = partial(_give_up, done)
+            try:
+                done.put(work())
+            except BaseException as error:
+                _give_up(done, error)
+
+
+class _Raised(NamedTuple):
+    error: BaseException
+
+
+def _give_up(done: queue.SimpleQueue[Any], error: BaseException) -> None:
+    done.put(_Raised(error))
 
 
 def _is_in_env(stack: FrameType | None) -> bool:

@@ -14,6 +14,7 @@ from tests.policy.variants.test_pg import Coin, small_rollout
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
 from zoo.core.spaces import Space
 from zoo.policy.base import Policy
+from zoo.policy.hooks import listening
 from zoo.policy.variants.trpo import conjugate_gradient
 
 
@@ -47,7 +48,7 @@ def test_step_by_hand(kind: str, damping: float) -> None:
     length = (0.02 / (0.5 + damping)) ** 0.5
     assert model.logit.abs().tolist() == pytest.approx([length, length])
     p = 1 / (1 + torch.tensor(2 * length).exp())
-    assert metrics['kl'].item() == pytest.approx(-0.5 * (4 * p * (1 - p)).log().item(), rel=1e-4)
+    assert metrics['step_kl'].item() == pytest.approx(-0.5 * (4 * p * (1 - p)).log().item(), rel=1e-4)
     assert metrics['step_halved'] == 0 and model.value.item() != 0
 
 
@@ -91,7 +92,7 @@ def test_trust_region_holds_at_each_update_and_the_loss_falls(space: Space) -> N
     for seed in range(8):
         metrics = policy.learn_mode.forward(samples_of(policy, seed))
         halved.append(metrics['step_halved'].item())
-        assert metrics['kl'] <= 0.5 and metrics['skipped_step'] == 0
+        assert metrics['step_kl'] <= 0.5 and metrics['skipped_step'] == 0
         assert metrics.keys() == set(policy.learn_mode.monitor_vars())
     assert max(halved) > 0
 
@@ -100,7 +101,7 @@ def test_step_that_does_not_help_is_not_taken() -> None:
     policy = trpo()
     samples, before = samples_of(policy), parameters(policy)
     metrics = policy.learn_mode.forward({**samples, 'adv': torch.zeros_like(samples['adv'])})
-    assert metrics['step_halved'] == 11 and metrics['kl'] == 0
+    assert metrics['step_halved'] == 11 and metrics['step_kl'] == 0
     assert {name.split('_')[0] for name in differing(before, parameters(policy))} == {'critic', 'value'}
 
 
@@ -110,3 +111,49 @@ def test_gradient_that_is_not_finite_moves_no_actor_and_is_counted() -> None:
     metrics = policy.learn_mode.forward({**samples, 'adv': samples['adv'] * torch.inf})
     assert metrics['skipped_step'] == 1
     assert {name.split('_')[0] for name in differing(before, parameters(policy))} == {'critic', 'value'}
+
+
+@pytest.mark.parametrize('value_loss', ['clip', 'error_clip', 'huber', 'hl_gauss'])
+def test_critic_has_any_value_loss(value_loss: str) -> None:
+    policy = trpo(value_loss=value_loss)
+    metrics = policy.learn_mode.forward(samples_of(policy))
+    assert metrics.keys() == set(policy.learn_mode.monitor_vars()) and metrics['value_grad_norm'] > 0
+
+
+class DropoutCoin(Coin):
+    def compute_actor(self, obs: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(super().compute_actor(obs), 0.5, self.training)
+
+
+def test_step_is_that_of_the_policy_that_acts_without_dropout() -> None:
+    found = []
+    for network in (Coin(), DropoutCoin()):
+        policy = trpo(network=network, n_step=4)
+        policy.learn_mode.forward(policy.collect_mode.get_train_sample(small_rollout()))
+        found.append(network.logit.detach())
+    assert found[0].abs().sum() > 0
+    torch.testing.assert_close(*found)
+
+
+def test_callbacks_see_the_gradient_of_the_actor_and_may_change_it() -> None:
+    model, seen = Coin(), []
+
+    def turn(optimizers: Any, loss: torch.Tensor) -> None:
+        if optimizers[0].names == ['logit']:
+            seen.append(optimizers[0].grad.clone())
+            optimizers[0].grad.neg_()
+
+    policy = trpo('npg', model, n_step=4)
+    with listening(turn):
+        policy.learn_mode.forward(policy.collect_mode.get_train_sample(small_rollout()))
+    assert len(seen) == 1 and seen[0].norm() > 0
+    assert (model.logit.detach() @ seen[0]) > 0  # up the loss, since the sign was turned
+
+
+def test_learning_rate_is_the_critics() -> None:
+    found = []
+    for learn in ({'learning_rate': 1e-3}, {'learning_rate': 1e-2}):
+        policy = trpo(**learn)
+        policy.learn_mode.forward(samples_of(policy))
+        found.append(actor_of(policy))
+    assert not differing(*found)

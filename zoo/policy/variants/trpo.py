@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from zoo.backend.executor import Found, SplitStep
 from zoo.config.components import name_of, part_of
-from zoo.config.schedule import RateSchedule
+from zoo.config.schedule import Schedule
 from zoo.core.data import Columns, Metrics
 from zoo.core.ranks import mean_over_
 from zoo.core.registry import POLICY_REGISTRY, SURROGATE_REGISTRY
 from zoo.model.check import actor_parameters, critic_names
+from zoo.policy import hooks
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
 from zoo.policy.gradient_steps import forward, policy_terms, step_summary, with_log_old
@@ -28,16 +29,18 @@ from zoo.rl_utils.ppo import mean_of, valid
 
 
 class TRPOLearnConfig(ActorCriticLearnConfig):
-    """Section `policy.learn` of 'trpo'; learning_rate, grad_clip and optimizer are the critic's."""
+    """Section `policy.learn` of 'trpo'; learning_rate, optimizer, adam_eps, grad_clip and grad_clip_value are the critic's."""
 
     batch_size: int = Field(
         64, ge=1, description="samples per gradient step of the critic; the policy's step is on all of a rollout"
     )
     max_kl: float = Field(
-        0.01, gt=0, description='KL(old || new) of a step of the policy, at most (trpo) or about (npg)'
+        0.01, gt=0, description='KL(policy before the update || after) at most (trpo), or about (npg)'
     )
     cg_iter: int = Field(10, ge=1, description='iterations of the conjugate gradient for the direction of the step')
-    damping: float = Field(0.1, ge=0, description='added to the diagonal of the Fisher matrix')
+    damping: float = Field(
+        0.1, ge=0, description='added to the diagonal of the Fisher matrix; npg needs 1e-3 or more to keep near max_kl'
+    )
     line_search: int = Field(
         10, ge=0, description='how often a step that breaks max_kl or does not help is halved; 0: it is taken as it is'
     )
@@ -46,16 +49,19 @@ class TRPOLearnConfig(ActorCriticLearnConfig):
         'none',
         description='what is maximised of probability ratio and advantage, by name or as {type: name, its options}',
     )
-    learning_rate: RateSchedule = Field(1e-3, description="the optimiser's step size, of the critic alone")
+    learning_rate: Schedule = Field(1e-3, description="the optimiser's step size, of the critic alone")
     adv_norm: Literal['off', 'batch'] = Field('batch', description='normalise advantages over the rollout')
     precision: Literal['fp32'] = Field('fp32', description='number format inside the networks during updates')
+    accumulate: Literal[1] = Field(1, description='minibatches whose mean gradient makes one step of the critic')
     critic_learning_rate: None = Field(None, description='learning_rate is that of the critic')
+    target_kl: None = Field(None, description='max_kl bounds the step')
 
     @model_validator(mode='after')
     def _steps_near_the_old_policy(self) -> TRPOLearnConfig:
         if name_of(self.proximal) == 'ewma':
             raise ValueError(
-                "proximal is 'ewma', an average over the steps of an optimiser, which moves the critic alone."
+                "proximal is 'ewma', an average over the steps of an optimiser, which moves the critic alone; use 'behaviour' "
+                "or 'recent'."
             )
         return self
 
@@ -74,30 +80,32 @@ class TRPOPolicy(ActorCriticPolicy):
 
     cfg: TRPOConfig
     config: ClassVar[type[PolicyConfig]] = TRPOConfig
+    value_step: ClassVar[Any] = staticmethod(value_step)
+    """The gradient step of the critic, see zoo.policy.ppg; a subclass may have its own."""
 
     def _forward_learn(self, batch: Columns) -> Metrics:
         """One natural gradient step of the policy, then passes of the critic."""
         batch, cfg = self._begin_update(batch), self.cfg.learn
-        step: Any = SplitStep(self.natural_step, with_log_old, step_summary)
-        metrics = self._train_policy(batch, 1, step, [self.optimizers['actor']], batch_size=None)
+        metrics = self._train_policy(batch, 1, self._step, [self.optimizers['actor']], batch_size=None)
         fixed = self.objective.fixed
         numbers = ValueNumbers(self.rates.clip_range, fixed.grad_clip, fixed.value_loss, forward=fixed.forward)
         critic, n_pass = [self.optimizers['critic']], cfg.epoch_per_collect
-        metrics |= self.passes.run(value_step, critic, numbers, n_pass, batch, cfg.batch_size).metrics
+        metrics |= self.passes.run(self.value_step, critic, numbers, n_pass, batch, cfg.batch_size).metrics
         metrics['explained_variance'] = explained_variance(batch)
         return metrics | self._end_update(batch)
 
     def natural_step(
         self, model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Any, numbers: Any
     ) -> Found:
-        """theta += 2^-k sqrt(2 max_kl / x'Fx) x, with F x = -g: g the gradient of the loss, F the Hessian of KL(old || new).
+        """theta += 2^-k sqrt(2 max_kl / x'Fx) x, with F x = -g: g the gradient of the loss, F the damped Hessian of the KL.
 
-        k is the least number up to line_search for which KL <= max_kl and the loss falls; where none is, nothing moves.
+        k is the least number up to line_search for which KL <= max_kl and the loss falls; where none is, nothing moves. The
+        model is in eval mode, as where it acts: two losses of one theta are equal.
         Args: optimizers: of the actor, whose parameters move; its rule is not used.
-        Returns: the metrics of `policy_step`; kl, of the step taken, and step_halved, its k (line_search + 1: none taken).
+        Returns: the metrics of `policy_step`; step_kl, KL(before || after), and step_halved, k (line_search + 1: none taken).
         """
-        cfg, optimizer = self.cfg.learn, optimizers[0]
-        parameters = [p for name, p in model.named_parameters() if name in optimizer.names]
+        cfg, optimizer, names = self.cfg.learn, optimizers[0], {*optimizers[0].names}
+        parameters = [p for name, p in model.eval().named_parameters() if name in names]
 
         def losses(old: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Found]:
             output, rows = forward(model, 'compute_actor', minibatch, numbers)
@@ -113,21 +121,27 @@ class TRPOPolicy(ActorCriticPolicy):
             found = torch.autograd.grad(x, parameters, materialize_grads=True, **kwargs)
             return torch.cat([grad.reshape(-1) for grad in found])
 
-        loss, kl, logit, at_first = losses()
-        gradient = over_ranks(flat_gradient(loss, retain_graph=True))
+        with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no second derivative
+            loss, kl, logit, at_first = losses()
         slope = flat_gradient(kl, create_graph=True)
+        optimizer.zero_grad()
+        optimizer.grad.copy_(flat_gradient(loss, retain_graph=True))
+        hooks.gradient_ready(optimizers, loss)
+        optimizer.share_gradient()
 
         def fisher(x: Tensor) -> Tensor:
             return over_ranks(flat_gradient(slope @ x, retain_graph=True)) + cfg.damping * x
 
-        norm = torch.linalg.vector_norm(gradient)
-        optimizer.note_step(norm)
-        direction = conjugate_gradient(fisher, torch.where(norm.isfinite(), -gradient, 0.0), cfg.cg_iter)
-        size = (2 * cfg.max_kl / (direction @ fisher(direction)).clamp(min=1e-12)).sqrt()
-        theta, before = optimizer.param.clone(), over_ranks(loss)
+        norm = torch.linalg.vector_norm(optimizer.grad)
+        direction = conjugate_gradient(fisher, torch.where(norm.isfinite(), -optimizer.grad, 0.0), cfg.cg_iter)
+        length = direction @ fisher(direction)
+        step = torch.where(length > 0, (2 * cfg.max_kl / length).sqrt(), 0.0) * direction
+        optimizer.note_step(torch.where(step.isfinite().all(), norm, torch.nan))
+        optimizer.advance()
+        step, theta, before = step.nan_to_num(0.0, 0.0, 0.0), optimizer.param.clone(), over_ranks(loss)
         for n_halved in range(cfg.line_search + 1):
             with torch.no_grad():
-                optimizer.param.copy_(theta + size * 0.5**n_halved * direction)
+                optimizer.param.copy_(theta + 0.5**n_halved * step)
                 loss, kl, _, metrics = losses(logit)
             kl = over_ranks(kl)
             if not cfg.line_search or (kl <= cfg.max_kl and over_ranks(loss) < before):
@@ -135,7 +149,19 @@ class TRPOPolicy(ActorCriticPolicy):
         else:
             n_halved, kl, metrics = cfg.line_search + 1, torch.zeros_like(kl), at_first
             optimizer.param.copy_(theta)
-        return {**metrics, 'grad_norm': norm, 'kl': kl, 'step_halved': norm.new_tensor(float(n_halved))}
+        return {**metrics, 'grad_norm': norm, 'step_kl': kl, 'step_halved': norm.new_tensor(float(n_halved))}
+
+    def _init_learn(self) -> None:
+        self._step = SplitStep(self.natural_step, with_log_old, step_summary)
+        self._step.compiles = False  # type: ignore[attr-defined]  # see GraphExecutor.run
+        super()._init_learn()
+
+    @property
+    def _value_step(self) -> Any:
+        return self.value_step
+
+    def steps_per_env_step(self) -> float:
+        return self.run.reuse['policy'] * self.cfg.learn.epoch_per_collect * super().steps_per_env_step()
 
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         critic = critic_names(self._model, self.obs_space)
@@ -145,7 +171,7 @@ class TRPOPolicy(ActorCriticPolicy):
         }
 
     def _monitor_vars_learn(self) -> list[str]:
-        return [*super()._monitor_vars_learn(), 'kl', 'step_halved', 'value_grad_norm']
+        return [*super()._monitor_vars_learn(), 'step_kl', 'step_halved', 'value_grad_norm']
 
 
 def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, n: int) -> Tensor:
@@ -156,11 +182,11 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, n: int) -
     x, residual, direction = torch.zeros_like(b), b.clone(), b.clone()
     square = first = residual @ residual
     for _ in range(n):
-        if square <= 1e-12 * first:
-            break
         image = product(direction)
-        length = square / (direction @ image)
-        x, residual = x + length * direction, residual - length * image
+        curvature = direction @ image
+        if square <= 1e-12 * first or curvature <= 1e-6 * (direction @ direction):  # solved, or as good as flat
+            break
+        x, residual = x + square / curvature * direction, residual - square / curvature * image
         square, before = residual @ residual, square
         direction = residual + square / before * direction
     return x
