@@ -33,17 +33,18 @@ ANEW := $(shell [ ! -e $(VENV)/pyvenv.cfg ] || { $(RUNS); } 2>/dev/null || echo 
 train: $(CORE)
 	$(BIN)/zoo train $(CONFIG) $(ARGS)
 
-# One thread per worker: two workers with two threads each fight over the cores.
-SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# One thread per worker: two workers with two threads each fight over the cores. The long tests wait for processes a quarter
+# of their time, so there are three.
+SUITE = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal
 
 test: $(DEV)
-	$(SUITE) -m 'not long' $(PYTEST_ARGS)
+	$(SUITE) -n 2 -m 'not long' $(PYTEST_ARGS)
 
 test-fast: $(TEST)
-	$(SUITE) -m 'not long and not slow' --few $(PYTEST_ARGS)
+	$(SUITE) -n 2 -m 'not long and not slow' --few $(PYTEST_ARGS)
 
 test-long: $(DEV)
-	$(SUITE) -m long $(PYTEST_ARGS)
+	$(SUITE) -n 3 -m long $(PYTEST_ARGS)
 
 docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

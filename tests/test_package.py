@@ -315,7 +315,7 @@ def test_ranges_have_a_floor_and_hold_one_exact_public_version_that_constraints_
     'target, age, installs, command',
     [
         ('train', None, [], 'zoo train cartpole_ppo'),  # stamps are newer than setup.py
-        ('test', None, [], 'pytest -n 2'),
+        ('test', None, [], 'pytest --dist worksteal -n 2'),
         ('train', 0, ['torch', '-e .'], 'zoo train cartpole_ppo'),
     ],
 )
