@@ -74,6 +74,7 @@ COMPARISONS: dict[str, Comparison] = {
     'Hopper': robots('hopper_ppo'),
     'Walker2d': robots('walker2d_ppo'),
     'CartPole, old samples': stale('cartpole_ppo_offpolicy', 1024, 0.976),  # 10 draws of 4 minibatches
+    'CartPole, natural gradient': Comparison({'ppo': 'cartpole_ppo', 'trpo': 'cartpole_trpo', 'npg': 'cartpole_npg'}),
     'LunarLander, old samples': stale('lunarlander_ppo', 2048, 0.992, LANDER),  # 4 draws of 32 minibatches
     'LunarLander, sliding memory': Comparison(
         {

