@@ -150,13 +150,12 @@ def write_table() -> None:
     rows = [row for key, comparison in COMPARISONS.items() for row in table_rows(key, comparison)]
     records = [json.loads(path.read_text()) for path in sorted(RAW.glob('*.json'))]
     facts = {key: sorted({str(record[key]) for record in records}) for key in ('machine', 'date', 'commit')}
-    stale = [
-        f'{name} seed {record["seed"]}'
-        for comparison in COMPARISONS.values()
-        for name in comparison.rows.values()
+    stale = {
+        key
+        for key, comparison in COMPARISONS.items()
         for record in records
-        if record['config'] == name and not is_done(name, record['seed'], RAW)
-    ]
+        if record['config'] in comparison.rows.values() and not is_done(record['config'], record['seed'], RAW)
+    }
     text = [
         '# Variants beside plain PPO and PPG\n',
         'All rows of a comparison have the same env, env steps, seeds and settings, but for what the second column names; '
@@ -169,7 +168,7 @@ def write_table() -> None:
         *(f'- {key}: {"; ".join(values)}' for key, values in facts.items()),
         f'- versions: {"; ".join(sorted({versions_line(record["versions"]) for record in records}))}',
         '- command: `python benchmarks/variants.py`; raw numbers and curves: `variants_raw/`',
-        *([f'- measured with an older config: {", ".join(sorted(set(stale)))}'] if stale else []),
+        *([f'- measured with older configs: {"; ".join(sorted(stale))}'] if stale else []),
     ]
     (RESULTS / 'variants.md').write_text('\n'.join(text) + '\n', encoding='utf-8')
 
