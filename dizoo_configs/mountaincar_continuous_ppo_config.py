@@ -14,7 +14,6 @@ config = dict(
             reward_norm=True,
         ),
         collect=dict(n_step=1024, discount_factor=0.999),
-        eval=dict(eval_freq=20_000),
     ),
 )
 

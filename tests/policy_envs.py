@@ -52,7 +52,7 @@ def constant_env(limit: int = 5, end: End = 'truncated') -> gymnasium.Env:
 class ConstantVectorEnv(LimitVectorEnv):
     """ConstantEnv, B at once, with reset rows between the episodes."""
 
-    def _obs(self) -> np.ndarray:
+    def observed(self) -> np.ndarray:
         return np.ones((self.num_envs, 1), np.float32)
 
 
