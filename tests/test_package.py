@@ -422,7 +422,8 @@ def steps_per_rollout(config) -> int:
     if 'actor_epoch_per_collect' not in learn:
         parts = {'policy': 'epoch_per_collect'}  # pg and dqn have no such key: one pass
     draws = {part: config.buffer.get(part, config.buffer if 'n_sample' in config.buffer else rollout) for part in parts}
-    return sum(
+    of_policy = config.policy.type in ('trpo', 'npg')  # one step of its own, before those of the critic
+    return of_policy + sum(
         draw['n_sample']
         // (learn.batch_size or draw['n_sample'])
         * draw['update_per_collect']
