@@ -423,16 +423,20 @@ def steps_per_rollout(config) -> int:
         parts = {'policy': 'epoch_per_collect'}  # pg and dqn have no such key: one pass
     draws = {part: config.buffer.get(part, config.buffer if 'n_sample' in config.buffer else rollout) for part in parts}
     of_policy = config.policy.type in ('trpo', 'npg')  # one step of its own, before those of the critic
-    return of_policy + sum(
-        draw['n_sample']
-        // (learn.batch_size or draw['n_sample'])
-        * draw['update_per_collect']
-        * learn.get(parts[part], 1)
-        for part, draw in draws.items()
-    ) + (
-        learn.aux_train_epoch * config.policy.collect.n_sample // learn.aux_batch_size
-        if learn.get('aux_freq') == 1
-        else 0
+    return (
+        of_policy
+        + sum(
+            draw['n_sample']
+            // (learn.batch_size or draw['n_sample'])
+            * draw['update_per_collect']
+            * learn.get(parts[part], 1)
+            for part, draw in draws.items()
+        )
+        + (
+            learn.aux_train_epoch * config.policy.collect.n_sample // learn.aux_batch_size
+            if learn.get('aux_freq') == 1
+            else 0
+        )
     )
 
 
