@@ -16,8 +16,8 @@ from PIL import Image
 
 from zoo.config.source import bundled_configs, load_config
 from zoo.core.errors import RunError, UserError
-from zoo.core.spaces import Discrete
 from zoo.env.config import EnvConfig
+from zoo.env.inspection.family import random_actions
 from zoo.tools.media.film import Camera, make_filmed_env
 
 FRAMES = Path(__file__).resolve().parents[1] / 'images' / 'frames'
@@ -35,11 +35,9 @@ def picture(env: dict[str, Any]) -> np.ndarray:
     camera = Camera(env['id'])
     with closing(make_filmed_env(EnvConfig(**{**env, 'collector_env_num': 1}), camera)) as vector:
         vector.reset(np.random.SeedSequence(0))
-        space, rng = vector.action_space, np.random.default_rng(0)
+        rng = torch.Generator().manual_seed(0)
         for _ in range(N_STEP):
-            is_choice = isinstance(space, Discrete)
-            action = rng.integers(space.n, size=1) if is_choice else rng.uniform(-1, 1, (1, *space.shape)).astype('f4')
-            vector.step(torch.from_numpy(action))
+            vector.step(random_actions(vector.action_space, 1, rng))
         return camera.now()
 
 

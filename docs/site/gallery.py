@@ -90,13 +90,8 @@ def _page(entry: Entry) -> str:
     policy = entry.config['policy']['type']
     lines = [f'# {entry.name}', '', entry.about, '', f'    zoo train {entry.name}', '']
     lines += [f'Env {_env(entry.config)}; policy [{policy}](../policies/{policy}.md). {_result(entry)}.', '']
-    drawn = [
-        f'<div class="frame">{_frame(entry.config)}</div>',
-        '',
-        f'<div class="curve">{curve(entry.records)}</div>',
-        '',
-    ]
-    lines += drawn if entry.records else drawn[:2]
+    lines += [f'<div class="frame">{_frame(entry.config)}</div>', '']
+    lines += [f'<div class="curve">{curve(entry.records)}</div>', ''] if entry.records else []
     return '\n'.join([*lines, '```python', source, '```', ''])
 
 

@@ -68,6 +68,7 @@ class SplitStep:
         summarise: Callable[..., Metrics] = lambda found, dist, numbers: found,
     ) -> None:
         self.take, self.prepare, self.summarise = take, prepare, summarise
+        self.compiles = True  # False: numbers that it computes decide its course, so it always runs eagerly
 
     def __call__(
         self, model: nn.Module, dist: ActionDist, optimizers: Sequence[object], minibatch: Columns, numbers: Numbers

@@ -53,7 +53,7 @@ class GraphExecutor(Eager):
         return not any(each.failed for each in self._functions)
 
     def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
-        # those of a user's own may override what a stand-in does; a step says compiles = False where numbers decide its course
+        # those of a user's own may override what a stand-in does
         if not (self.is_compiled and getattr(step, 'compiles', True)) or any(
             type(each) not in (FlatAdam, FlatOptimizer) for each in optimizers
         ):

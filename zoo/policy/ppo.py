@@ -54,10 +54,8 @@ class PPOPolicy(ActorCriticPolicy):
         The lines before it in the paper, running the old policy and estimating advantages, are `Collector` and `Samples`;
         theta_old is column 'logit' of the batch, which acting wrote.
         """
-        batch, cfg = self._begin_update(batch), self.cfg.learn
-        metrics = self._train_policy(
-            batch, cfg.epoch_per_collect, self.step, [*self.optimizers.values()], cfg.batch_size
-        )
+        batch, cfg, optimizers = self._begin_update(batch), self.cfg.learn, list(self.optimizers.values())
+        metrics = self._train_policy(batch, cfg.epoch_per_collect, self.step, optimizers, cfg.batch_size)
         metrics['explained_variance'] = explained_variance(batch)
         return metrics | self._end_update(batch)
 

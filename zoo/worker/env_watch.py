@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from traceback import walk_stack
 from types import FrameType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from zoo.env import EnvError
 from zoo.env.errors import CALLS, own_line
@@ -103,11 +103,13 @@ class EnvWatch:
             'mend the env there, or raise env.step_timeout.'
         )
         if self._watched != threading.main_thread().ident:
+            if call == self._told:
+                return
+            self._told = call
             if (tell := _TOLD.get(self._watched)) is not None:
                 tell(EnvError(words))
-            elif call != self._told:
+            else:
                 logger.warning('%s (It cannot be ended from here: the run is not in the main thread.)', words)
-            self._told = call
             return
         self._interrupt(call, words)
         for _ in range(math.ceil(GRACE_S / self._poll)):
@@ -176,34 +178,24 @@ class OwnThread:
     """
 
     def __init__(self) -> None:
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
         threading.Thread(target=self._run, name='envs', daemon=True).start()
 
     def do(self, work: Callable[[], T]) -> T:
         """What work returns. Raises: what it raises; EnvError in place of a call that does not return, if work watches it."""
-        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        done: Future[T] = Future()
         self._work.put((work, done))
-        found = done.get()
-        if isinstance(found, _Raised):
-            raise found.error
-        return found
+        return done.result()
 
     def _run(self) -> None:
         while True:
             work, done = self._work.get()
-            _TOLD[threading.get_ident()] = partial(_give_up, done)
-            try:
-                done.put(work())
-            except BaseException as error:
-                _give_up(done, error)
-
-
-class _Raised(NamedTuple):
-    error: BaseException
-
-
-def _give_up(done: queue.SimpleQueue[Any], error: BaseException) -> None:
-    done.put(_Raised(error))
+            _TOLD[threading.get_ident()] = done.set_exception
+            with suppress(InvalidStateError):  # of work that has been given up and ends after all
+                try:
+                    done.set_result(work())
+                except BaseException as error:
+                    done.set_exception(error)
 
 
 def _is_in_env(stack: FrameType | None) -> bool:

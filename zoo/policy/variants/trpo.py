@@ -153,7 +153,7 @@ class TRPOPolicy(ActorCriticPolicy):
 
     def _init_learn(self) -> None:
         self._step = SplitStep(self.natural_step, with_log_old, step_summary)
-        self._step.compiles = False  # type: ignore[attr-defined]  # see GraphExecutor.run
+        self._step.compiles = False
         super()._init_learn()
 
     @property
@@ -184,7 +184,7 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, n: int) -
     for _ in range(n):
         image = product(direction)
         curvature = direction @ image
-        if square <= 1e-12 * first or curvature <= 1e-6 * (direction @ direction):  # solved, or as good as flat
+        if (square <= 1e-12 * first) | (curvature <= 1e-6 * (direction @ direction)):  # solved, or as good as flat
             break
         x, residual = x + square / curvature * direction, residual - square / curvature * image
         square, before = residual @ residual, square
