@@ -70,7 +70,6 @@ def surface() -> dict[str, Any]:
             'registries': registries,
             'config': config_keys(Path(folder), registries['POLICY_REGISTRY']),
             'sections': sections(Path(folder), registries['ENCODER_REGISTRY']),
-            'bundled': bundled(),
             'offers': {name: offered(name) for name in OFFERS},
             'signatures': {name: described(name) for name in OFFERS[:5]},
         }

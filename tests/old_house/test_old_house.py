@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from tests.forked import run_python
-from tests.old_house import behaviour
+from tests.old_house import behaviour, surface
 from tests.old_house.behaviour import FILES, USER
 from zoo import CheckpointError, load_policy, read_run, serial_pipeline
 
@@ -34,7 +34,7 @@ MACHINE, SURFACE, RUNS, SWEEP, SAVED, COMMANDS = (
 # to a tolerance. Another order of a sum changes some 1e-7 of it in each gradient step, of which a run has at most 40.
 IS_SAME_MACHINE = behaviour.machine() == MACHINE
 TOLERANCE = 1e-5
-TUNED = {  # bundled configs whose values are others now
+TUNED = {  # bundled configs whose values are others now; None: the default
     'acrobot_ppo': {
         'max_env_step': 300_000,
         'policy.learn.epoch_per_collect': 10,
@@ -49,7 +49,7 @@ TUNED = {  # bundled configs whose values are others now
         'max_env_step': 100_000,
         'policy.model.log_std_init': 0.5,
         'policy.learn.learning_rate': {'start': 0.0003, 'end': 0.0, 'over': 100_000},
-        'policy.eval.eval_freq': 20_000,
+        'policy.eval.eval_freq': None,
     },
 }
 IN_PROCESS = [name for name in RUNS if name != 'own_registered']  # which needs a name that other tests should not find
@@ -327,9 +327,9 @@ def test_config_keys_have_their_defaults_and_take_the_same_values(policy: str, n
         assert keys[key] == [default, TAKES_MORE.get(key, wanted)], key
 
 
-def _keys(surface: dict[str, Any], policy: str) -> dict[str, Any]:
+def _keys(found: dict[str, Any], policy: str) -> dict[str, Any]:
     """{key: [default, accepted values]}: those of ppo with the differences that are stored for a policy."""
-    config = surface['config']
+    config = found['config']
     return {key: row for key, row in {**config['ppo'], **config[policy]}.items() if row is not None}
 
 
@@ -342,10 +342,10 @@ def test_options_of_components_have_their_defaults(now: dict[str, Any]) -> None:
             assert {option: new.get(option) for option in old} == old, f'{key}: {name}'
 
 
-@pytest.mark.long
-def test_bundled_configs_say_the_same(now: dict[str, Any]) -> None:
+def test_bundled_configs_say_the_same() -> None:
+    now = surface.bundled()
     for name, values in SURFACE['bundled'].items():
-        new, values = now['bundled'][name], {**values, **TUNED.get(name, {})}
+        new, values = now[name], {**values, **TUNED.get(name, {})}
         assert {key: new.get(key) for key in values} == values, name
 
 
