@@ -23,6 +23,7 @@ from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, draw_device
 from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
+_OF_HEAD = ('log_std_init', 'log_std_min', 'log_std_max')
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -81,7 +82,7 @@ class Gaussian(ActionDist):
 
     name: ClassVar[str] = 'gaussian'
     is_default: ClassVar[bool] = True
-    reads = ('state_dependent_std', 'log_std_init', 'log_std_min', 'log_std_max', 'noise_color')
+    reads = (*_OF_HEAD, 'state_dependent_std', 'noise_color')
 
     def __init__(self, n_dim: int, noise_color: float = 0.0) -> None:
         super().__init__(2 * n_dim, n_dim)
@@ -103,7 +104,8 @@ class Gaussian(ActionDist):
         return cls(mu.shape[-1] if mu.dim() else 0), torch.cat((mu, sigma), -1) if mu.dim() else mu
 
     def make_head(self, n_feature: int, options: Mapping[str, Any]) -> nn.Module:
-        return GaussianHead(n_feature, self.n_action, **{key: options[key] for key in Gaussian.reads if key in options})
+        of_head = (*_OF_HEAD, 'state_dependent_std')
+        return GaussianHead(n_feature, self.n_action, **{key: options[key] for key in of_head if key in options})
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
         where = draw_device(generator, device)
@@ -262,9 +264,6 @@ class GSDEHead(GaussianHead):
         std = bounded_log_std(self.log_std, self.log_std_min, self.log_std_max).exp()
         basis = feature.detach().unsqueeze(-2) * std.t()  # [..., 1, L] * [D, L]
         return torch.cat((self.mu(feature), basis.flatten(-2)), -1)
-
-
-_OF_HEAD = ('log_std_init', 'log_std_min', 'log_std_max')
 
 
 @DISTRIBUTION_REGISTRY.register('gsde')
