@@ -288,7 +288,9 @@ INTRINSIC_REGISTRY: Registry[Any] = Registry(
     'intrinsic reward', 'zoo.intrinsic_rewards', ('zoo.policy.options.intrinsic',)
 )
 PLASTICITY_REGISTRY: Registry[Any] = Registry('plasticity', 'zoo.plasticity', ('zoo.policy.options.plasticity',))
-OPTION_REGISTRY: Registry[Any] = Registry('update option', 'zoo.update_options')
+OPTION_REGISTRY: Registry[Any] = Registry(
+    'update option', 'zoo.update_options', homes({'zoo.policy.options.passes': 'adam_rel'})
+)
 PIPELINE_REGISTRY: Registry[Any] = Registry('pipeline', 'zoo.pipelines', ('zoo.run.job',))
 SINK_REGISTRY: Registry[Any] = Registry(
     'sink',

@@ -15,7 +15,7 @@ from zoo.model.layers import Activation, Width
 Arch = Literal['dual', 'detach', 'shared']
 """'dual': the critic is a network of its own; 'detach': a head on the actor's, at which its gradient stops; 'shared':
 a head on it, whose gradient goes on."""
-OF_DISTRIBUTION = ('log_std_init', 'log_std_max', 'log_std_min', 'sde_sample_freq', 'state_dependent_std')
+OF_DISTRIBUTION = ('log_std_init', 'log_std_max', 'log_std_min', 'noise_color', 'sde_sample_freq', 'state_dependent_std')
 """Fields that some distributions of actions read, and others do not."""
 
 
@@ -76,6 +76,13 @@ class ActorCriticConfig(Section):
     log_std_init: float = Field(0.0, description='Gaussian: log standard deviation at the start, in action units')
     log_std_min: float = Field(-10.0, ge=-20, le=10, description='Gaussian: floor of the log standard deviation')
     log_std_max: float = Field(2.0, ge=-20, le=10, description='Gaussian: ceiling of the log standard deviation')
+    noise_color: float = Field(
+        0.0,
+        ge=0,
+        le=2,
+        description='Gaussian: noise of a rollout has power 1 / f^b at frequency f; 0: none depends on another, .5 to 1: '
+        'an env is pushed the same way for longer',
+    )
     sde_sample_freq: Annotated[int, Field(ge=1)] | None = Field(
         None, description='gsde: env steps that an exploration matrix is kept; null: a whole rollout'
     )

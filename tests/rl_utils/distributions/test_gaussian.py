@@ -1,4 +1,4 @@
-"""Distribution 'squashed_gaussian': its density over the box, its entropy, against numerical integration."""
+"""'squashed_gaussian': its density over the box, its entropy, against numerical integration. Noise of a color of 'gaussian'."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.rl_utils.distribution_cases import CPU, generator
+from tests.rl_utils.distribution_cases import BOX, CPU, generator
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete, Space
 from zoo.rl_utils import Gaussian, SquashedGaussian, make_dist
+from zoo.rl_utils.distributions.gaussian import colored
 
 PARAMS = [(0.0, 0.3), (0.0, 1.0), (1.5, 0.7), (-3.0, 2.0), (0.5, math.exp(2)), (4.0, 0.05)]
 each_param = pytest.mark.parametrize('mu, sigma', PARAMS)
@@ -130,3 +131,40 @@ def test_dimensions_have_their_own_bounds():
 def test_spaces_without_finite_bounds_are_refused(space: Space, name: str):
     with pytest.raises(UserError, match=f'distribution is {name!r}, which cannot draw the actions'):
         make_dist(space, name)
+
+
+# --- noise of a color
+
+
+def test_colored_noise_of_an_impulse_by_hand() -> None:
+    # T = 4, color 1: power 1, 1, 1/2, 1 at the frequencies 0 (as 1), 1, 2, 1, over their mean 7/8; amplitudes s = its roots.
+    # The impulse 1, 0, 0, 0 has the spectrum 1, 1, 1, 1, so x_t is the sum of s_k cos(2 pi k t / 4) / 4.
+    s, s2 = math.sqrt(8 / 7), math.sqrt(4 / 7)
+    hand = torch.tensor([3 * s + s2, s - s2, s2 - s, s - s2], dtype=torch.float64) / 4
+    impulse = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
+    torch.testing.assert_close(colored(impulse.view(4, 1, 1), 1.0).flatten(), hand)
+    assert hand.square().sum().item() == pytest.approx(1)  # white noise of variance 1 keeps it
+
+
+@pytest.mark.parametrize('n_step', [1, 2, 63, 64])
+@pytest.mark.parametrize('color', [0.5, 1.0, 2.0])
+def test_colored_noise_has_variance_1_and_its_power_at_each_frequency(color: float, n_step: int) -> None:
+    n = 20_000
+    white = torch.randn(n_step, n, 1, generator=generator(0), dtype=torch.float64)
+    noise = colored(white, color)
+    assert noise.mean().abs() < 6 / math.sqrt(n)  # of a color whose series is nearly one number
+    assert (noise.square().mean((1, 2)) - 1).abs().max() < 6 * math.sqrt(2 / n)
+    power = torch.fft.rfft(noise, dim=0).abs().square().mean((1, 2))
+    frequency = torch.arange(len(power), dtype=torch.float64).clamp(min=1)
+    ratio = power * frequency**color
+    assert (ratio / ratio.mean() - 1).abs().max() < 6 * math.sqrt(2 / n)
+    other = (noise[:, : n // 2] * noise[:, n // 2 :]).mean((1, 2))  # series do not depend on each other
+    assert other.abs().max() < 6 * math.sqrt(2 / n)
+
+
+@pytest.mark.parametrize('name', ['gaussian', 'squashed_gaussian'])
+def test_the_noise_of_a_rollout_is_colored_and_that_of_rows_is_not(name: str) -> None:
+    plain, dist = make_dist(BOX, name), make_dist(BOX, name, {'noise_color': 1.0})
+    rollout = plain.noise((8, 4), generator(0), CPU)
+    assert torch.equal(dist.noise((8, 4), generator(0), CPU), colored(rollout, 1.0))
+    assert torch.equal(dist.noise((8,), generator(0), CPU), plain.noise((8,), generator(0), CPU))

@@ -23,6 +23,7 @@ from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, draw_device
 from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
+_OF_HEAD = ('log_std_init', 'log_std_min', 'log_std_max')
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -76,18 +77,21 @@ class Gaussian(ActionDist):
     """Actions are raw numbers [..., D] f32, before any clipping to bounds; sigma > 0 is the standard deviation.
 
     A subclass that holds mu and sigma in another way overrides `mu_sigma`, `sample`, `split` and `problem_of`.
+    Args: noise_color: b of the noise of a rollout, see `colored`; each draw alone is normal whatever it is.
     """
 
     name: ClassVar[str] = 'gaussian'
     is_default: ClassVar[bool] = True
-    reads = ('state_dependent_std', 'log_std_init', 'log_std_min', 'log_std_max')
+    reads = (*_OF_HEAD, 'state_dependent_std', 'noise_color')
 
-    def __init__(self, n_dim: int) -> None:
+    def __init__(self, n_dim: int, noise_color: float = 0.0) -> None:
         super().__init__(2 * n_dim, n_dim)
+        self.noise_color = noise_color
 
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> Gaussian | None:
-        return cls(action_width(space)) if isinstance(space, Box) and action_width(space) else None
+        n_dim = action_width(space) if isinstance(space, Box) else 0
+        return cls(n_dim, options.get('noise_color', 0.0)) if n_dim else None
 
     @classmethod
     def of_parts(cls, logit: Logit) -> tuple[Gaussian, Tensor] | None:
@@ -100,11 +104,13 @@ class Gaussian(ActionDist):
         return cls(mu.shape[-1] if mu.dim() else 0), torch.cat((mu, sigma), -1) if mu.dim() else mu
 
     def make_head(self, n_feature: int, options: Mapping[str, Any]) -> nn.Module:
-        return GaussianHead(n_feature, self.n_action, **{key: options[key] for key in Gaussian.reads if key in options})
+        of_head = (*_OF_HEAD, 'state_dependent_std')
+        return GaussianHead(n_feature, self.n_action, **{key: options[key] for key in of_head if key in options})
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
         where = draw_device(generator, device)
-        return torch.empty((*lead, self.n_noise), device=where).normal_(generator=generator).to(device)
+        noise = torch.empty((*lead, self.n_noise), device=where).normal_(generator=generator).to(device)
+        return colored(noise, self.noise_color) if self.noise_color and len(lead) == 2 else noise
 
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
         mu, sigma = param.chunk(2, -1)
@@ -144,6 +150,21 @@ class Gaussian(ActionDist):
         )
 
 
+def colored(white: Tensor, color: float) -> Tensor:
+    """Normal noise [T, ...] whose power at frequency f is as f^-color, made of independent normal noise of that shape.
+
+    Each number has mean 0 and variance 1; numbers of one series are dependent, the series are not. color: 0: white, 1: pink,
+    2: red. The mean over T has the power of the lowest frequency.
+    Source: Timmer and Koenig 1995; for exploration Eberhard et al. 2023, for PPO Hollenstein et al. 2024, arXiv:2312.11091.
+    """
+    n_step = len(white)
+    index = torch.arange(n_step, device=white.device)
+    frequency = torch.minimum(index, n_step - index).clamp(min=1)  # of each term of a Fourier transform, in 1 / T
+    power = frequency.to(white.dtype) ** -color
+    scale = (power / power.mean()).sqrt()[: n_step // 2 + 1].view(-1, *(1 for _ in white.shape[1:]))
+    return torch.fft.irfft(torch.fft.rfft(white, dim=0) * scale, n=n_step, dim=0)
+
+
 NEAREST = 1e-4  # share of the width between an action that is given and a bound, where u would be infinite
 _MIXTURE = (
     (0.4273017449660798, 0.0278456055929928),
@@ -168,8 +189,8 @@ class SquashedGaussian(Gaussian):
     name: ClassVar[str] = 'squashed_gaussian'
     is_default: ClassVar[bool] = False
 
-    def __init__(self, bounds: Bounds) -> None:
-        super().__init__(bounds.n_dim)
+    def __init__(self, bounds: Bounds, noise_color: float = 0.0) -> None:
+        super().__init__(bounds.n_dim, noise_color)
         self.bounds = bounds
         # of the Jacobian: half the width, and the 4 of 1 - tanh(u)^2 = 4 / (2 cosh(u))^2
         self._log_scale = bounds.log_width + bounds.n_dim * math.log(4 / 2)
@@ -177,7 +198,7 @@ class SquashedGaussian(Gaussian):
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> SquashedGaussian | None:
         bounds = Bounds.of_space(space)
-        return None if bounds is None else cls(bounds)
+        return None if bounds is None else cls(bounds, options.get('noise_color', 0.0))
 
     def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
         """log N(u) - sum log(1 - tanh(u)^2) - sum log(half width), 1 - tanh(u)^2 = 4 exp(-2 (u + softplus(-2u)))."""
@@ -243,9 +264,6 @@ class GSDEHead(GaussianHead):
         std = bounded_log_std(self.log_std, self.log_std_min, self.log_std_max).exp()
         basis = feature.detach().unsqueeze(-2) * std.t()  # [..., 1, L] * [D, L]
         return torch.cat((self.mu(feature), basis.flatten(-2)), -1)
-
-
-_OF_HEAD = ('log_std_init', 'log_std_min', 'log_std_max')
 
 
 @DISTRIBUTION_REGISTRY.register('gsde')
