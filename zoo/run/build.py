@@ -246,8 +246,7 @@ class RunBuilder:
         self.report = Report(log, *own, look, self.agreement, self._schedules.metrics)
         last = None if checkpoint is None else (checkpoint.path, job.env_step)
         self.manager = CheckpointManager(job.run_dir, cfg.checkpoint, last, log.keep_files, self._ranks)
-        keeps_best = cfg.checkpoint.keep_best and leads
-        self._checkpoints = Checkpoints(cfg.checkpoint.freq, progress, save_best if keeps_best else None)
+        self._checkpoints = Checkpoints(save_best if cfg.checkpoint.keep_best and leads else None)
         self.observers = self._in_order()
 
     def begin(self, job: RunView) -> None:
@@ -268,26 +267,25 @@ class RunBuilder:
         if self._cfg.checkpoint.keep_best:  # of a new folder the resumed policy is the best, if it was evaluated
             self.progress.best_return = best_return_of(job.run_dir)
             if self.progress.best_return is None and self.progress.is_evaluated(job.env_step):
-                self._checkpoints.keep_best()
+                self._checkpoints.keep_best(self.progress)
 
     def _in_order(self) -> tuple[Observer, ...]:
         """All observers, in the order in which they are told of an event; what a run leaves off is not among them."""
-        cfg, parts, progress = self._cfg, self.parts, self.progress
-        stop_value, n_reset = cfg.policy.eval.stop_value, reset_every(cfg)
+        cfg, n_reset = self._cfg, reset_every(self._cfg)
         found: list[Observer | None] = [
             self.ending,
             self._counters,  # before anybody reads a counter
-            Threads(parts.n_thread),
+            Threads(self.parts.n_thread),
             self._schedules if self._schedules.changes else None,
-            None if n_reset is None else EnvResets(n_reset, parts.collector),  # with what schedules set
-            MetricNames(parts.learn_mode),
-            SampleCount(progress),
+            None if n_reset is None else EnvResets(n_reset),  # with what schedules set
+            MetricNames(),
+            SampleCount(),
             self._gradients,
-            Evaluations(cfg.policy.eval.eval_freq, progress),
+            Evaluations(),
             self.stop_rules,  # which may ask for the last evaluation
             self.report,
             self._checkpoints,  # of a round that may be the last one
-            None if stop_value is None else StopValue(stop_value, progress),
+            None if cfg.policy.eval.stop_value is None else StopValue(),
             ConsoleLine(self.report),  # with the best return
             self._callbacks if self._callbacks else None,
             None if self._on_evaluation is None else EvaluationListener(self._on_evaluation),

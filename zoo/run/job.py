@@ -65,7 +65,7 @@ class SerialJob(RunView):
         with ExitStack() as undo:  # closes what was made if the rest fails
             self._run = run = RunBuilder(cfg, checkpoint, callbacks, on_evaluation, ranks, undo)
             self.parts = parts = run.make(policy, model, run_dir)
-            self._progress, self._agreement = run.progress, run.agreement
+            self.progress, self._agreement = run.progress, run.agreement
             self.policy, self.buffer, self.collector = parts.policy, parts.buffer, parts.collector
             self.collect_mode, self.learn_mode = parts.collect_mode, parts.learn_mode
             # a buffer need not have these two
@@ -157,7 +157,7 @@ class SerialJob(RunView):
         evaluation = self.play_evaluation()
         if evaluation is None:
             return None
-        self._progress.eval_step, self._progress.last_return = self.env_step, evaluation.return_mean
+        self.progress.eval_step, self.progress.last_return = self.env_step, evaluation.return_mean
         with self.timer.part('log'):
             self._tell('on_evaluate', evaluation)
         self._tell('after_evaluation', evaluation)
@@ -173,8 +173,8 @@ class SerialJob(RunView):
 
     def save(self) -> Path:
         """Writes a checkpoint of everything and returns its path. Raises: SaveError if it cannot be written."""
-        self._progress.save_step = self.env_step
-        meta = meta_of(self.cfg, self.parts, self._progress)
+        self.progress.save_step = self.env_step
+        meta = meta_of(self.cfg, self.parts, self.progress)
         path = self._run.manager.save(self.env_step, self.state_dict(), meta)
         if self.leads:
             self._tell('on_checkpoint', path)
@@ -188,7 +188,7 @@ class SerialJob(RunView):
         """
         self.start()
         is_whole = evaluate
-        if evaluate and not self._progress.is_evaluated(self.env_step):
+        if evaluate and not self.progress.is_evaluated(self.env_step):
             is_whole = self.evaluate() is not None  # else a signal came meanwhile
         self._run.ending.save()
         self._tell_once('on_end', self.result())
@@ -197,14 +197,14 @@ class SerialJob(RunView):
     def result(self) -> TrainResult:
         """The run so far; its policy knows for how many env steps it was trained, and says so when it is saved."""
         self.policy.run = self.policy.run._replace(env_step=self.env_step)
-        has_reached = self._progress.reached(self.cfg.policy.eval.stop_value)
+        has_reached = self.progress.reached(self.cfg.policy.eval.stop_value)
         return TrainResult(
             self.policy,
             self.run_dir,
             self.env_step,
             self.train_iter,
-            self._progress.best_return,
-            self._progress.last_return,
+            self.progress.best_return,
+            self.progress.last_return,
             self.wall_s,
             self._run.report.env_step_per_s,
             self.stop_reason or ('policy.eval.stop_value is reached' if has_reached else ''),
@@ -228,7 +228,7 @@ class SerialJob(RunView):
         """Everything that a resume needs; the envs' own state is not part of it."""
         rules = self._run.stop_rules
         stop = {} if rules is None else rules.state_dict()
-        return state_of(self.cfg, self.parts, self._progress, self.wall_s, self.is_whole, stop)
+        return state_of(self.cfg, self.parts, self.progress, self.wall_s, self.is_whole, stop)
 
     def close(self) -> None:
         """Closes envs and logs, and restores torch's number of threads; nothing is saved."""
@@ -257,7 +257,7 @@ class SerialJob(RunView):
             handle(self, *args)
 
     def _save_best(self) -> Path:
-        meta = meta_of(self.cfg, self.parts, self._progress)
+        meta = meta_of(self.cfg, self.parts, self.progress)
         path = self._run.manager.save_best(self.env_step, self.state_dict(), meta)
         self._tell('on_checkpoint', path)
         return path

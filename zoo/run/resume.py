@@ -63,7 +63,7 @@ def state_of(
             'collect_iter': parts.collector.collect_iter,
             'episode': parts.collector.episodes.n_episode,
             'reset': parts.collector.episodes.n_reset,
-            'sample': progress.n_sample,
+            'sample': int(progress.n_sample),
             'eval_step': progress.eval_step,
             'best_return': progress.best_return,
             'last_return': progress.last_return,
@@ -205,28 +205,28 @@ def with_saved_start(cfg: JobConfig, checkpoint: Checkpoint) -> JobConfig:
 
 
 class Checkpoints(Observer):
-    """Saves a run every `freq` env steps, and its policy at each best evaluation.
+    """Saves a run every checkpoint.freq env steps, and its policy at each best evaluation.
 
     Args: save_best: writes that one; None: this process does not.
     """
 
-    def __init__(self, freq: int, progress: Progress, save_best: Callable[[], Path] | None) -> None:
-        self._freq, self._progress, self._save_best = freq, progress, save_best
+    def __init__(self, save_best: Callable[[], Path] | None) -> None:
+        self._save_best = save_best
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
         """Keeps the policy if it is the best so far."""
-        best, last = self._progress.best_return, self._progress.last_return
+        best, last = job.progress.best_return, job.progress.last_return
         if last is not None and (best is None or last > best):
-            self.keep_best()
+            self.keep_best(job.progress)
 
-    def keep_best(self) -> None:
+    def keep_best(self, progress: Progress) -> None:
         """The policy as it is now is the best; what cannot be written is a warning."""
-        self._progress.best_return = self._progress.last_return
+        progress.best_return = progress.last_return
         if self._save_best is not None:
             or_warn(self._save_best)
 
     def after_round(self, job: RunView) -> None:
-        if job.env_step - self._progress.save_step >= self._freq:
+        if job.env_step - job.progress.save_step >= job.cfg.checkpoint.freq:
             with job.timer.part('log'):
                 or_warn(job.save)
 

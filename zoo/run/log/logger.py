@@ -392,7 +392,7 @@ class Report(Observer):
         row = {f'learn/{name}': value for name, value in self._agreement.metrics(self._metrics).items()}
         row |= {
             'learn/train_iter': self._parts.learn_mode.train_iter(),
-            'learn/sample': self._progress.n_sample,
+            'learn/sample': int(self._progress.n_sample),
             'collect/iter': collector.collect_iter,
             'collect/episode': episodes.n_episode,
             'env/reset': episodes.n_reset,

@@ -60,24 +60,11 @@ class Progress:
     best_return: float | None = None
     last_return: float | None = None
     wall_before: float = 0.0  # seconds before the resume
-    _n_sample: int | Tensor = 0  # a tensor on the device of the batches, once they have had weights
+    n_sample: int | Tensor = 0
+    """Samples of all batches so far that have a weight above 0; passes over a batch do not count again, other draws do.
 
-    @property
-    def n_sample(self) -> int:
-        """Samples of all batches so far that have a weight above 0; passes over a batch do not count again, other draws do.
-
-        To read it waits for the device, where batches have weights.
-        """
-        self._n_sample = int(self._n_sample)
-        return self._n_sample
-
-    @n_sample.setter
-    def n_sample(self, n: int) -> None:
-        self._n_sample = n
-
-    def add_samples(self, n: int | Tensor) -> None:
-        """Counts samples that were learned from, without waiting for the device of a tensor."""
-        self._n_sample = self._n_sample + n
+    A tensor on the device of the batches, once they have had weights: `int` waits for that device.
+    """
 
     def is_evaluated(self, env_step: int) -> bool:
         """Whether the policy as it is at this env step was evaluated."""
@@ -104,7 +91,7 @@ class RunView:
     collector: Collector
     learn_mode: LearnMode
     parts: Parts
-    _progress: Progress
+    progress: Progress
 
     @property
     def envs(self) -> RunEnvs:
@@ -140,7 +127,7 @@ class RunView:
     @property
     def wall_s(self) -> float:
         """Seconds of training, those before a resume included."""
-        return self._progress.wall_before + self.timer.run_s
+        return self.progress.wall_before + self.timer.run_s
 
     @property
     def steps_async(self) -> bool:
