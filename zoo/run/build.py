@@ -9,14 +9,14 @@ from contextlib import ExitStack, closing, nullcontext
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import torch
 from torch import nn
 
 import zoo.env
-from zoo.buffer import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
+from zoo.buffer.rollout import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
 from zoo.config.messages import shown
 from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
@@ -41,10 +41,10 @@ from zoo.run.checkpoint import (
 )
 from zoo.run.config import frozen_config, resolve_config
 from zoo.run.data_parallel import Agreement, RankAgreement
-from zoo.run.folder import FollowedFolder, RunFolder, best_return_of, refuse_unwritable
+from zoo.run.folder import RunFolder, best_return_of, refuse_unwritable
 from zoo.run.log import make_sinks
-from zoo.run.log.logger import ConsoleLine, Logger, Report
-from zoo.run.observers.base import MAIN, Observer, Parts, Progress, RunView
+from zoo.run.log.logger import Logger, Report
+from zoo.run.observers.base import Observer, Parts, Progress, RunView
 from zoo.run.observers.callbacks import Callbacks, EvaluationListener, GradientEvents
 from zoo.run.observers.diagnostics import Advice, facts_of
 from zoo.run.observers.rounds import (
@@ -70,7 +70,7 @@ from zoo.run.resources import (
 from zoo.run.result import ResultFile
 from zoo.run.resume import Checkpoints, Ending, announce, restore, with_saved_start
 from zoo.worker.collector import Collector
-from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, naming_section, refuse_other_spaces
+from zoo.worker.evaluation_env import MAIN, evaluation_envs, naming_section, refuse_other_spaces
 from zoo.worker.evaluator import Evaluator, OnEvaluation
 from zoo.worker.infos import InfoKeys
 
@@ -112,10 +112,10 @@ def make_parts(
     groups = make_env_groups(cfg.env, device, restarts, first) if engine is None else []
     envs: list[Any] = [undo.enter_context(closing(env)) for env in groups]
     eval_envs = _make_evaluation_envs(cfg, undo, device, restarts)
-    kind = _kind_of(envs[0]) if envs else _kind_of_runners(cfg, eval_envs[MAIN])
-    if problem := memory_problem(cfg, kind.obs_space):
+    example = envs[0] if envs else _env_as_of_runners(cfg, eval_envs[MAIN])
+    if problem := memory_problem(cfg, example.obs_space):
         raise ConfigError(problem)
-    policy = _make_policy(cfg, policy, kind, model, eager_only, ranks)
+    policy = _make_policy(cfg, policy, example, model, eager_only, ranks)
     if policy.compile_env is not None:
         for env in envs:
             env.compile(policy.compile_env)
@@ -129,11 +129,11 @@ def make_parts(
         from zoo.cluster.remote_collector import start_runners
 
         with may_be_given_up() if ranks.size == 1 else nullcontext():  # other ranks would wait for this one
-            collector, envs = start_runners(engine, run_id, cfg, policy, kind, infos, restarts, ranks.rank)
-    main = evaluators.pop(MAIN)
+            facts = example.name, example.obs_space, example.action_space
+            collector, envs = start_runners(engine, run_id, cfg, policy, facts, infos, restarts, ranks.rank)
     threads = _choose_threads(cfg, policy, envs[0].n_env, n_thread)
     modes = policy.learn_mode, collect_mode
-    return Parts(envs, policy, buffer, collector, *modes, main, evaluators, threads, restarts, ranks.size)
+    return Parts(envs, policy, buffer, collector, *modes, evaluators, threads, restarts, ranks.size)
 
 
 def _make_buffer(cfg: JobConfig, policy: Policy, ranks: Ranks) -> Buffer:
@@ -171,7 +171,7 @@ class RunBuilder:
         self._cfg, self._checkpoint, self._ranks, self._undo = cfg, checkpoint, ranks, undo
         self._leads = leads = ranks.rank == 0
         self._callbacks = Callbacks([*cfg.callbacks, *callbacks])
-        self._gradients = GradientEvents(self._callbacks) if 'on_gradient' in self._callbacks else None
+        self._gradients = GradientEvents(self._callbacks) if self._callbacks.names('on_gradient') else None
         self.stop_rules: StopRules | None = None
         if cfg.stop:
             from zoo.run.observers.stop_rules import StopRules
@@ -184,8 +184,9 @@ class RunBuilder:
     def make(self, policy: Policy | None, model: nn.Module | None, run_dir: Path | None) -> Parts:
         """Makes the components, with the state of the checkpoint; see `SerialJob`."""
         cfg, checkpoint, ranks, undo = self._cfg, self._checkpoint, self._ranks, self._undo
-        folder = RunFolder(cfg, checkpoint, run_dir) if self._leads else FollowedFolder(ranks)
-        self._folder: RunFolder | FollowedFolder = undo.enter_context(closing(folder))
+        self._folder: RunFolder | None = None  # which rank 0 alone makes and writes to
+        if self._leads:
+            self._folder = undo.enter_context(closing(RunFolder(cfg, checkpoint, run_dir)))
         n_thread = torch.get_num_threads()
         undo.callback(use_threads, n_thread)
         use_threads(cfg.policy.n_thread or 1)
@@ -216,10 +217,10 @@ class RunBuilder:
         stop_value = cfg.policy.eval.stop_value
         if checkpoint is not None and progress.is_evaluated(job.env_step) and progress.reached(stop_value):
             job.stop_reason = ''
-        self._folder.begin(is_over=checkpoint is not None and job.done)
-        job.run_dir = self._folder.path
-        if leads:
-            self._ranks.share(job.run_dir)
+        folder = self._folder
+        if folder is not None:
+            folder.begin(is_over=checkpoint is not None and job.done)
+        job.run_dir = self._ranks.share(None if folder is None else folder.path)
         file = ResultFile(job.run_dir, self.parts.n_thread) if leads else None
         self.ending = Ending(job, file)
         if file is not None:
@@ -232,7 +233,7 @@ class RunBuilder:
                 cfg.exp_name,
                 cfg.max_env_step,
                 job.env_step,
-                restore=self._folder.restore,
+                restore=(lambda: False) if folder is None else folder.restore,
                 run_cfg=cfg,
                 sinks=self._sinks,
             )
@@ -242,8 +243,7 @@ class RunBuilder:
         if self.stop_rules is not None:
             log.listeners.append(partial(self.stop_rules.see, job))
         look = Advice(facts_of(cfg, self.parts.policy)).look if leads else lambda env_step, values: None
-        own = self.parts, progress, job.timer, cfg.logger.freq
-        self.report = Report(log, *own, look, self.agreement, self._schedules.metrics)
+        self.report = Report(log, job, look, self.agreement, self._schedules.metrics)
         last = None if checkpoint is None else (checkpoint.path, job.env_step)
         self.manager = CheckpointManager(job.run_dir, cfg.checkpoint, last, log.keep_files, self._ranks)
         self._checkpoints = Checkpoints(save_best if cfg.checkpoint.keep_best and leads else None)
@@ -286,44 +286,30 @@ class RunBuilder:
             self.report,
             self._checkpoints,  # of a round that may be the last one
             None if cfg.policy.eval.stop_value is None else StopValue(),
-            ConsoleLine(self.report),  # with the best return
-            self._callbacks if self._callbacks else None,
+            self._callbacks,
             None if self._on_evaluation is None else EvaluationListener(self._on_evaluation),
             self._videos,
         ]
         return tuple(observer for observer in found if observer is not None)
 
 
-class Kind(NamedTuple):
-    """What the training envs are."""
-
-    name: str
-    obs_space: Space
-    action_space: Space
-
-
-def _kind_of(env: AnyVectorEnv) -> Kind:
-    return Kind(env.name, env.obs_space, env.action_space)
-
-
-def _kind_of_runners(cfg: JobConfig, eval_env: AnyVectorEnv) -> Kind:
-    """What the training envs are that only runners have: as those of evaluation, or where these differ as one more."""
-    with ExitStack() as undo:
-        env = eval_env
-        if cfg.policy.eval.get('env'):
-            env = undo.enter_context(closing(make_vector_env(cfg.env, 1, training=True)))
-        if env.is_tensor_program:
-            raise UserError(
-                f'cluster.runner_num is {cfg.cluster.runner_num} but env {env.name!r} is a tensor program, which steps on the '
-                'device of the policy; use runner_num=0, or an env of another library'
-            )
-        return _kind_of(env)
+def _env_as_of_runners(cfg: JobConfig, env: AnyVectorEnv) -> AnyVectorEnv:
+    """An env like those of training, which only runners have: that of evaluation, or where it differs one more, closed."""
+    if cfg.policy.eval.get('env'):
+        env = make_vector_env(cfg.env, 1, training=True)
+        env.close()
+    if env.is_tensor_program:
+        raise UserError(
+            f'cluster.runner_num is {cfg.cluster.runner_num} but env {env.name!r} is a tensor program, which steps on the '
+            'device of the policy; use runner_num=0, or an env of another library'
+        )
+    return env
 
 
 def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts: Restarts) -> dict[str, AnyVectorEnv]:
     """The envs of all evaluations by name, the main one first, whose name is MAIN; those of their own are checked first."""
     n_episode = cfg.policy.eval.n_episode
-    sections = {MAIN: evaluation_env(cfg), **evaluation_sets(cfg)}
+    sections = evaluation_envs(cfg)
     checked = [validate(EnvConfig, cfg.env)]
     for section in sections.values():
         if section.check and section not in checked:
@@ -377,10 +363,10 @@ def must_be_eager(cfg: PolicyConfig, policy: Policy | None, callbacks: str) -> s
 
 
 def _make_policy(
-    cfg: JobConfig, policy: Policy | None, kind: Kind, model: nn.Module | None, eager_only: str, ranks: Ranks
+    cfg: JobConfig, policy: Policy | None, env: AnyVectorEnv, model: nn.Module | None, eager_only: str, ranks: Ranks
 ) -> Policy:
     """A new policy, or the one that was given. Raises: UserError if that is for other spaces, or not for several ranks."""
-    spaces = kind.obs_space, kind.action_space
+    spaces = env.obs_space, env.action_space
     if policy is not None and ranks.size > 1:
         raise UserError(
             f'a policy was given but {ranks.size} ranks train together, which makes each of them one with its share of the '

@@ -12,11 +12,11 @@ from torch import nn
 from zoo.config.components import section_of
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import PIPELINE_REGISTRY
-from zoo.core.timer import Clocks, Timer
+from zoo.core.timer import Timer
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
 from zoo.run.build import RunBuilder, complete_config
-from zoo.run.checkpoint import Checkpoint
+from zoo.run.checkpoint import Checkpoint, State
 from zoo.run.observers.base import RunView, handlers_of
 from zoo.run.observers.callbacks import CallbackError
 from zoo.run.observers.rounds import mean_metrics, play_evaluations, refuse_empty
@@ -71,7 +71,7 @@ class SerialJob(RunView):
             # a buffer need not have these two
             self._keep_samples: Callable[[], object] = getattr(self.buffer, 'keep', lambda: None)
             self._set_buffer_step: Callable[[int], object] = getattr(self.buffer, 'set_env_step', lambda env_step: None)
-            run.open(self, self._save_best)
+            run.open(self, lambda: self._write(run.manager.save_best))
             self._handlers = handlers_of(run.observers)
             run.begin(self)
             self._undo = undo.pop_all()
@@ -174,11 +174,7 @@ class SerialJob(RunView):
     def save(self) -> Path:
         """Writes a checkpoint of everything and returns its path. Raises: SaveError if it cannot be written."""
         self.progress.save_step = self.env_step
-        meta = meta_of(self.cfg, self.parts, self.progress)
-        path = self._run.manager.save(self.env_step, self.state_dict(), meta)
-        if self.leads:
-            self._tell('on_checkpoint', path)
-        return path
+        return self._write(self._run.manager.save)
 
     def finish(self, evaluate: bool = True) -> None:
         """Saves and tells the observers; evaluates the last policy before, unless that was just done.
@@ -220,15 +216,10 @@ class SerialJob(RunView):
         """Whether this process trains by itself; of several ranks none does anything that the others wait for."""
         return self._agreement.is_alone
 
-    def clocks(self) -> Clocks:
-        """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
-        return self._run.report.clocks()
-
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resume needs; the envs' own state is not part of it."""
         rules = self._run.stop_rules
-        stop = {} if rules is None else rules.state_dict()
-        return state_of(self.cfg, self.parts, self.progress, self.wall_s, self.is_whole, stop)
+        return state_of(self, self.is_whole, {} if rules is None else rules.state_dict())
 
     def close(self) -> None:
         """Closes envs and logs, and restores torch's number of threads; nothing is saved."""
@@ -256,8 +247,9 @@ class SerialJob(RunView):
         for handle in self._handlers.pop(event, ()):
             handle(self, *args)
 
-    def _save_best(self) -> Path:
-        meta = meta_of(self.cfg, self.parts, self.progress)
-        path = self._run.manager.save_best(self.env_step, self.state_dict(), meta)
-        self._tell('on_checkpoint', path)
+    def _write(self, save: Callable[[int, State, dict[str, Any]], Path]) -> Path:
+        """Writes a checkpoint by a method of the manager."""
+        path = save(self.env_step, self.state_dict(), meta_of(self))
+        if self.leads:
+            self._tell('on_checkpoint', path)
         return path

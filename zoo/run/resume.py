@@ -41,43 +41,37 @@ from zoo.worker.evaluator import Evaluation
 logger = logging.getLogger(__name__)
 
 
-def state_of(
-    cfg: JobConfig,
-    parts: Parts,
-    progress: Progress,
-    wall_s: float,
-    is_whole: bool = True,
-    stop: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+def state_of(job: RunView, is_whole: bool, stop: dict[str, Any]) -> dict[str, Any]:
     """Everything that a resume needs; the envs' own state is not part of it.
 
     Args: is_whole: no update was broken off; else what is kept for an auxiliary phase, maybe a half one, is left out;
       stop: state of the stop rules.
     """
+    policy, collector, progress = job.policy, job.collector, job.progress
     return {
-        'policy': parts.policy.state_dict(),
-        'memory': parts.policy.memory_state_dict() if cfg.checkpoint.aux_memory and is_whole else {},
-        'buffer': parts.buffer.state_dict(),
+        'policy': policy.state_dict(),
+        'memory': policy.memory_state_dict() if job.cfg.checkpoint.aux_memory and is_whole else {},
+        'buffer': job.parts.buffer.state_dict(),
         'counter': {
-            'env_step': parts.collector.env_step,
-            'collect_iter': parts.collector.collect_iter,
-            'episode': parts.collector.episodes.n_episode,
-            'reset': parts.collector.episodes.n_reset,
+            'env_step': collector.env_step,
+            'collect_iter': collector.collect_iter,
+            'episode': collector.episodes.n_episode,
+            'reset': collector.episodes.n_reset,
             'sample': int(progress.n_sample),
             'eval_step': progress.eval_step,
             'best_return': progress.best_return,
             'last_return': progress.last_return,
-            'wall_s': wall_s,
+            'wall_s': job.wall_s,
         },
         **({'stop': stop} if stop else {}),
     }
 
 
-def meta_of(cfg: JobConfig, parts: Parts, progress: Progress) -> dict[str, Any]:
+def meta_of(job: RunView) -> dict[str, Any]:
     """What describes a checkpoint of a run."""
-    env_step, train_iter = parts.collector.env_step, parts.learn_mode.train_iter()
-    more = {'rank_num': parts.n_rank} if parts.n_rank > 1 else {}
-    return saved_meta(parts.policy, storable(cfg), env_step, train_iter, progress.best_return, **more)
+    n_rank = job.parts.n_rank
+    more = {'rank_num': n_rank} if n_rank > 1 else {}
+    return saved_meta(job.policy, storable(job.cfg), job.env_step, job.train_iter, job.progress.best_return, **more)
 
 
 def restore(

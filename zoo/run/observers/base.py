@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from zoo.core.seeding import stream
+from zoo.core.timer import Clocks, Timer
 from zoo.env.settings import RunEnvs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from zoo.buffer import Batch, Buffer
+    from zoo.buffer.rollout import Batch, Buffer
     from zoo.core.data import Metrics, Rollout
-    from zoo.core.timer import Clocks, Timer
     from zoo.env import AnyVectorEnv
     from zoo.env.errors import Restarts
     from zoo.policy.base import Policy
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from zoo.worker.evaluator import Evaluation, Evaluator
 
 logger = logging.getLogger(__name__)
-MAIN = ''  # name of the main evaluation among those of policy.eval.sets
 
 
 class Parts(NamedTuple):
@@ -39,16 +39,10 @@ class Parts(NamedTuple):
     collector: Collector
     learn_mode: LearnMode
     collect_mode: CollectMode
-    evaluator: Evaluator
-    evaluation_sets: dict[str, Evaluator]  # of policy.eval.sets, by name
+    evaluators: dict[str, Evaluator]  # the main one, whose name is '', then those of policy.eval.sets
     n_thread: dict[Literal['collect', 'learn', 'evaluate'], int]  # torch threads of each phase
     restarts: Restarts  # of all envs
     n_rank: int = 1  # processes that train together
-
-    @property
-    def evaluators(self) -> list[Evaluator]:
-        """The main one first."""
-        return [self.evaluator, *self.evaluation_sets.values()]
 
 
 @dataclass
@@ -75,7 +69,7 @@ class Progress:
         return stop_value is not None and self.last_return is not None and self.last_return >= stop_value
 
 
-class RunView:
+class RunView(Protocol):
     """A run as its observers see it: components, counters, and what may be asked of it; `zoo.SerialJob` is one.
 
     Attributes: stop_requested: whether a signal asks it to stop; stop_reason: why it ends after the present round, maybe
@@ -96,7 +90,7 @@ class RunView:
     @property
     def envs(self) -> RunEnvs:
         """The envs of training and evaluation, whose attributes may be read and set between rollouts."""
-        return RunEnvs(self.parts.envs, [each.env for each in self.parts.evaluators])
+        return RunEnvs(self.parts.envs, [each.env for each in self.parts.evaluators.values()])
 
     @property
     def env_step(self) -> int:
@@ -129,11 +123,6 @@ class RunView:
         """Seconds of training, those before a resume included."""
         return self.progress.wall_before + self.timer.run_s
 
-    @property
-    def steps_async(self) -> bool:
-        """Whether the training envs step asynchronously, in processes or threads."""
-        return self.parts.envs[0].steps_async
-
     def stop(self, reason: str = '') -> None:
         """Ends the run after the present iteration, as policy.eval.stop_value does, and logs why; a resume continues it."""
         if self.stop_reason is None:
@@ -146,19 +135,19 @@ class RunView:
 
     def evaluate(self) -> Evaluation | None:
         """Evaluates the policy. Returns: None if a signal came before all episodes had ended."""
-        raise NotImplementedError
 
     def save(self) -> Path:
         """Writes a checkpoint of everything and returns its path. Raises: SaveError."""
-        raise NotImplementedError
 
     def result(self) -> TrainResult:
         """The run so far."""
-        raise NotImplementedError
 
     def clocks(self) -> Clocks:
-        """Seconds and calls of each part since the run began."""
-        raise NotImplementedError
+        """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
+        collector, timer = self.collector, self.timer
+        n_step = collector.collect_iter * self.parts.collect_mode.n_step * len(self.parts.envs)
+        calls = {**dict.fromkeys(collector.time, n_step), **timer.calls, 'learn': self.train_iter}
+        return Clocks(time.perf_counter(), self.env_step, {**collector.time, **timer.seconds}, calls)
 
 
 class Observer:

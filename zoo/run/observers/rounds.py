@@ -9,7 +9,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from zoo.buffer import Batch, Buffer
+from zoo.buffer.rollout import Batch, Buffer
 from zoo.config.section import validate
 from zoo.core.data import Metrics, first_leaf
 from zoo.core.errors import UserError
@@ -18,8 +18,8 @@ from zoo.env import EnvConfig
 from zoo.env.settings import EnvSettings
 from zoo.policy.metrics import summary
 from zoo.run.base_config import JobConfig
-from zoo.run.observers.base import MAIN, Observer, Parts, RunView
-from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, naming_section
+from zoo.run.observers.base import Observer, Parts, RunView
+from zoo.worker.evaluation_env import MAIN, evaluation_envs, naming_section
 from zoo.worker.evaluator import Evaluation
 
 logger = logging.getLogger(__name__)
@@ -51,10 +51,8 @@ class EnvSchedules(Observer):
     def __init__(self, cfg: JobConfig, parts: Parts) -> None:
         self._cfg, self._groups = cfg, parts.envs
         self._training = EnvSettings(validate(EnvConfig, cfg.env, 'env'))
-        sections = [(None, evaluation_env(cfg)), *evaluation_sets(cfg).items()]
         self._evaluation = [
-            (name, EnvSettings(section), evaluator.env)
-            for (name, section), evaluator in zip(sections, parts.evaluators, strict=True)
+            (name, EnvSettings(section), parts.evaluators[name].env) for name, section in evaluation_envs(cfg).items()
         ]
 
     @property
@@ -69,7 +67,7 @@ class EnvSchedules(Observer):
     def before_evaluation(self, job: RunView) -> None:
         for name, settings, env in self._evaluation:
             if settings.changes:
-                with naming_section(self._cfg, name):
+                with naming_section(self._cfg, name or None):
                     settings.apply([env], job.env_step)
 
     def metrics(self) -> dict[str, float]:
@@ -115,7 +113,7 @@ def play_evaluations(
     Returns: None if `stop` said so before all episodes had ended.
     """
     found: dict[str, Evaluation] = {}
-    for name, evaluator in {MAIN: parts.evaluator, **parts.evaluation_sets}.items():
+    for name, evaluator in parts.evaluators.items():
         words = *((name,) if name != MAIN else ()), *key
         part = evaluator.evaluate(stream(seed, 'evaluate', env_step, *words), stop)
         if part is None:
