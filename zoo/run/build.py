@@ -122,9 +122,9 @@ def make_parts(
     keys = cfg.logger.info_keys
     infos = InfoKeys(keys if keys == 'auto' else tuple(keys), tuple(cfg.logger.info_step_keys))
     evaluators = {name: _make_evaluator(cfg, policy, env, name, infos) for name, env in eval_envs.items()}
-    buffer, collect_mode = _make_buffer(cfg, policy, ranks), policy.collect_mode
+    buffer = _make_buffer(cfg, policy, ranks)
     if engine is None:
-        collector = Collector(envs, collect_mode, infos, first or 0)
+        collector = Collector(envs, policy.collect_mode, infos, first or 0)
     else:
         from zoo.cluster.remote_collector import start_runners
 
@@ -132,8 +132,7 @@ def make_parts(
             facts = example.name, example.obs_space, example.action_space
             collector, envs = start_runners(engine, run_id, cfg, policy, facts, infos, restarts, ranks.rank)
     threads = _choose_threads(cfg, policy, envs[0].n_env, n_thread)
-    modes = policy.learn_mode, collect_mode
-    return Parts(envs, policy, buffer, collector, *modes, evaluators, threads, restarts, ranks.size)
+    return Parts(envs, policy, buffer, collector, policy.learn_mode, evaluators, threads, restarts, ranks.size)
 
 
 def _make_buffer(cfg: JobConfig, policy: Policy, ranks: Ranks) -> Buffer:
@@ -171,7 +170,6 @@ class RunBuilder:
         self._cfg, self._checkpoint, self._ranks, self._undo = cfg, checkpoint, ranks, undo
         self._leads = leads = ranks.rank == 0
         self._callbacks = Callbacks([*cfg.callbacks, *callbacks])
-        self._gradients = GradientEvents(self._callbacks) if self._callbacks.names('on_gradient') else None
         self.stop_rules: StopRules | None = None
         if cfg.stop:
             from zoo.run.observers.stop_rules import StopRules
@@ -193,6 +191,7 @@ class RunBuilder:
         if cfg.keep_freed_memory:
             keep_freed_memory()
         readers = self._callbacks.names('on_gradient')
+        self._gradients = GradientEvents(self._callbacks) if readers else None
         parts = make_parts(cfg, policy, undo, n_thread, model, readers, ranks)
         if self._gradients is not None:
             forward = self._gradients.showing(parts.learn_mode.forward)

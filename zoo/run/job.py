@@ -67,7 +67,7 @@ class SerialJob(RunView):
             self.parts = parts = run.make(policy, model, run_dir)
             self.progress, self._agreement = run.progress, run.agreement
             self.policy, self.buffer, self.collector = parts.policy, parts.buffer, parts.collector
-            self.collect_mode, self.learn_mode = parts.collect_mode, parts.learn_mode
+            self.collect_mode, self.learn_mode = parts.collector.mode, parts.learn_mode
             # a buffer need not have these two
             self._keep_samples: Callable[[], object] = getattr(self.buffer, 'keep', lambda: None)
             self._set_buffer_step: Callable[[int], object] = getattr(self.buffer, 'set_env_step', lambda env_step: None)

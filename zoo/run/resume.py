@@ -109,9 +109,9 @@ def restore(
     parts.collector.env_step, parts.collector.collect_iter = counter.env_step, counter.collect_iter
     parts.collector.episodes.n_episode = counter.episode
     parts.collector.episodes.n_reset = counter.episode if counter.reset is None else counter.reset
-    progress = Progress(counter.eval_step, counter.env_step, counter.best_return, counter.last_return, counter.wall_s)
-    progress.n_sample = counter.env_step if counter.sample is None else counter.sample
-    return progress
+    n_sample = counter.env_step if counter.sample is None else counter.sample
+    best, last = counter.best_return, counter.last_return
+    return Progress(counter.eval_step, counter.env_step, best, last, counter.wall_s, n_sample)
 
 
 def changes(cfg: JobConfig, run: SavedRun) -> str:
@@ -244,7 +244,7 @@ class Ending(Observer):
             self._env_step = self._job.env_step
             has_trained = self._job.result().env_step_per_s > 0  # in this process: else the end that it had stays
             if has_trained or not self._file.keep():
-                self._file.end('done' if is_whole or self._is_over() else 'stopped', self._numbers())
+                self._file.end(self._numbers(), is_whole or self._is_over())
 
     def before_round(self, job: RunView) -> None:
         """The run continues, maybe after `finish`, so that its end is another one."""
@@ -266,10 +266,8 @@ class Ending(Observer):
             if self._file is not None and self._env_step != self._job.env_step:
                 self._env_step = self._job.env_step
                 is_signalled = isinstance(error, EnvError) and self._job.stop_requested()  # it ended env workers too
-                if error is None and self._is_over():
-                    self._file.end('done', self._numbers())
-                else:
-                    self._file.end_by(None if is_signalled else error, self._numbers())
+                is_done = error is None and self._is_over()
+                self._file.end(self._numbers(), is_done, None if is_signalled else error)
 
     def save(self, cause: BaseException | None = None) -> None:
         """Saves the end of the run. Raises: SaveError; unless the run ended by an error that is not zoo's own."""

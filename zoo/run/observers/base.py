@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zoo.env import AnyVectorEnv
     from zoo.env.errors import Restarts
     from zoo.policy.base import Policy
-    from zoo.policy.modes import CollectMode, LearnMode
+    from zoo.policy.modes import LearnMode
     from zoo.run.base_config import JobConfig
     from zoo.run.result import TrainResult
     from zoo.worker.collector import Collector
@@ -38,7 +38,6 @@ class Parts(NamedTuple):
     buffer: Buffer
     collector: Collector
     learn_mode: LearnMode
-    collect_mode: CollectMode
     evaluators: dict[str, Evaluator]  # the main one, whose name is '', then those of policy.eval.sets
     n_thread: dict[Literal['collect', 'learn', 'evaluate'], int]  # torch threads of each phase
     restarts: Restarts  # of all envs
@@ -145,7 +144,7 @@ class RunView(Protocol):
     def clocks(self) -> Clocks:
         """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
         collector, timer = self.collector, self.timer
-        n_step = collector.collect_iter * self.parts.collect_mode.n_step * len(self.parts.envs)
+        n_step = collector.collect_iter * collector.mode.n_step * len(self.parts.envs)
         calls = {**dict.fromkeys(collector.time, n_step), **timer.calls, 'learn': self.train_iter}
         return Clocks(time.perf_counter(), self.env_step, {**collector.time, **timer.seconds}, calls)
 
