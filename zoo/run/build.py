@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -443,7 +444,7 @@ def start_from(
 
     The file is read by rank 0 alone. Nothing that it names is imported. The log says what was taken and what did not fit.
     Args: path: a run folder (its newest checkpoint) or a file; only: patterns of names.
-    Raises: CheckpointError; UserError if nothing fits.
+    Raises: CheckpointError, also for numbers taken over that are not finite; UserError if nothing fits.
     """
     state: State = {}
     if ranks.rank == 0:
@@ -452,13 +453,13 @@ def start_from(
         saved = saved_run(load_checkpoint(path)).state.policy
         state = {part: saved[part] for part in ('model', 'normalizer') if part in saved}
     state = ranks.share(state)
-    for part in state.values():
-        check_finite(part, part, path)
+    before = copy.deepcopy({part: policy.state_dict()[part] for part in state})
     try:
         report = policy.load_state_dict(state, strict=False, only=only)
     except UserError as error:
         raise UserError(f'init_from {path}: {error}') from error
     assert report is not None, 'it is not strict'
+    check_finite(before, policy.state_dict(), path)
     if ranks.rank == 0:
         logger.info('begins with parameters of %s\n%s', path, report.text())
         left_out = [name for name in report.unused if any(fnmatchcase(name, each) for each in only)]
