@@ -318,7 +318,7 @@ def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts
     envs: dict[str, AnyVectorEnv] = {}
     for name, section in sections.items():
         n_env = min(section.evaluator_env_num, n_episode)
-        with naming_section(cfg, name or None):
+        with naming_section(cfg, name):
             env = make_vector_env(section, n_env, device=device, restarts=restarts)
         envs[name] = undo.enter_context(closing(env))
     return envs

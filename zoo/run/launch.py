@@ -138,7 +138,7 @@ def train_with_learners(
         'pipeline': pipeline,
         'config': config,
         'has_listener': on_evaluation is not None,
-        'imports': given_imports(),
+        'imports': tuple(given_imports),
         **options,
     }
     from zoo.cluster.ray_learners import run_ranks

@@ -90,14 +90,14 @@ def differing(env: Mapping[str, Any], differs: Mapping[str, Any]) -> dict[str, A
 
 
 @contextmanager
-def naming_section(cfg: Keyed, name: str | None = None) -> Iterator[None]:
+def naming_section(cfg: Keyed, name: str) -> Iterator[None]:
     """What evaluation envs refuse in this context is said with the section that has the key: that of a set, or of training."""
     try:
         yield
     except EnvSettingError as error:
         (main, sets), key = _of_eval(cfg), error.key.partition('.')[0]
         places = {'policy.eval.env': main}
-        if name is not None:
+        if name != MAIN:
             places = {f'policy.eval.sets.{name}': sets[name], **places}
         where = next((place for place, section in places.items() if key in section), 'env')
         raise EnvSettingError(error.key, error.said, where) from error.__cause__

@@ -67,7 +67,7 @@ class EnvSchedules(Observer):
     def before_evaluation(self, job: RunView) -> None:
         for name, settings, env in self._evaluation:
             if settings.changes:
-                with naming_section(self._cfg, name or None):
+                with naming_section(self._cfg, name):
                     settings.apply([env], job.env_step)
 
     def metrics(self) -> dict[str, float]:
