@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from zoo.core.data import Metrics
@@ -15,7 +16,7 @@ class Learner:
 
     def __init__(self, mode: LearnMode, buffer: Any) -> None:
         self.mode, self._buffer, self.progress = mode, buffer, Progress()
-        self._observers = MetricNames(mode), SampleCount(self.progress)
+        self._observers = MetricNames(), SampleCount()
 
     @property
     def train_iter(self) -> int:
@@ -23,7 +24,7 @@ class Learner:
 
     def train(self, env_step: int) -> Metrics:
         """One round of updates at this env step."""
-        job: Any = None
+        job: Any = SimpleNamespace(learn_mode=self.mode, progress=self.progress)
         refuse_empty(self._buffer)
         if hasattr(self._buffer, 'set_env_step'):
             self._buffer.set_env_step(env_step)

@@ -343,7 +343,7 @@ def test_a_save_that_fails_after_an_error_still_gives_threads_back(
 def test_tensor_envs_of_training_and_evaluation_lie_on_the_device_of_the_policy(tmp_path: Path) -> None:
     cfg = job_config(tmp_path, 'torch', env=dict(game='CartPole-v1'), policy=dict(device='cuda'))
     with SerialJob(resolve_config(cfg)) as job:
-        assert job.parts.envs[0].device.type == job.parts.evaluator.env.device.type == 'cuda'
+        assert job.parts.envs[0].device.type == job.parts.evaluators[''].env.device.type == 'cuda'
         job.iteration()
         assert job.evaluate() is not None
 

@@ -14,7 +14,7 @@ from tests.thread_ranks import on_ranks
 from zoo import load_policy, make_policy, read_run, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.run.build import start_from
-from zoo.run.checkpoint.file import CheckpointError
+from zoo.run.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
 
 SHORT = ['policy.eval.n_episode=1', 'logger.tensorboard=false', 'logger.console=off']
 ONE = 'max_env_step=1_024'
@@ -72,6 +72,17 @@ def test_other_spaces_take_what_fits_and_the_log_says_the_rest(trained: Path, ca
     assert 'actor_encoder.layers.1.weight' in same and 'actor_encoder.layers.0.weight' not in same
     assert 'actor_encoder.layers.0.weight: [64, 4] in the state, [64, 6] here' in caplog.text
     assert 'do not fit and begin anew' in caplog.text
+
+
+def test_numbers_that_are_not_finite_are_refused_where_they_are_asked_for(trained: Path, tmp_path: Path) -> None:
+    state, meta, _ = load_checkpoint(trained)
+    name = next(name for name in state['policy']['model'] if name.startswith('critic_'))
+    state['policy']['model'][name].view(-1)[0] = float('nan')
+    save_checkpoint(tmp_path / 'diverged.safetensors', state, meta)
+    words = ['policy.model.obs_norm=true', f'init_from={tmp_path}/diverged.safetensors']
+    with pytest.raises(CheckpointError, match=f'has numbers in model/{name} that are not finite: training had failed'):
+        make_policy('cartpole_ppo', words)
+    make_policy('cartpole_ppo', [*words, 'init_from_keys=[actor_*]'])
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from zoo.core.spaces import Box
 from zoo.env import EnvConfig, make_vector_env
 from zoo.policy import PPOPolicy
 from zoo.policy.base import Policy
-from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
+from zoo.run.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
 from zoo.run.config import resolve_policy
 from zoo.run.policy_file import env_config_of
 from zoo.worker.collector import Collector
@@ -65,6 +65,20 @@ def test_policy_trained_by_hand_learns_on_bit_equal(kind: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_moving_average_that_a_file_lacks_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    policy = by_hand('ppo', proximal='ewma')
+    learn(policy, 1)
+    state, meta, _ = load_checkpoint(policy.save(tmp_path / 'whole.safetensors'))
+    for name in ('average', 'average_weight'):
+        del state['policy']['learn']['optimizer']['all'][name]
+    save_checkpoint(tmp_path / 'older.safetensors', state, meta)
+    with caplog.at_level(logging.INFO, 'zoo'):
+        again = load_policy(tmp_path / 'older.safetensors', fields='all')
+    assert 'learn/optimizer/all/average is not in the checkpoint: it begins anew' in caplog.text
+    assert equal(again, policy)
+    learn(again, 1)
+
+
 def test_policy_of_a_run_is_trained_on_in_a_new_run(tmp_path: Path) -> None:
     config = job_config(tmp_path, seed=1)
     run = serial_pipeline(config)

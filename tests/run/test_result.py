@@ -133,13 +133,13 @@ def test_times_of_processes_add_up_and_one_that_was_killed_is_counted(tmp_path: 
     times = {'seconds': {'env': 1.0, 'learn': 3.0}, 'timed_s': 5.0}
     file = ResultFile(tmp_path)
     assert read(tmp_path)['timed_s'] == 0.0
-    file.end('stopped', times)
-    file.end('stopped', times)  # of several calls the last one counts
+    file.end(times)
+    file.end(times)  # of several calls the last one counts
     assert (read(tmp_path)['seconds'], read(tmp_path)['timed_s']) == ({'env': 1.0, 'learn': 3.0}, 5.0)
     ResultFile(tmp_path)  # of a process that was killed
     assert read(tmp_path)['state'] == 'running' and read(tmp_path)['seconds'] == {'env': 1.0, 'learn': 3.0}
     file = ResultFile(tmp_path)
-    file.end('done', {'seconds': {'env': 2.0, 'log': 0.5}, 'timed_s': 4.0})
+    file.end({'seconds': {'env': 2.0, 'log': 0.5}, 'timed_s': 4.0}, is_done=True)
     found = read(tmp_path)
     assert (found['seconds'], found['timed_s'], found['n_killed']) == ({'env': 3.0, 'learn': 3.0, 'log': 0.5}, 9.0, 1)
 
@@ -170,7 +170,7 @@ def test_command_is_what_was_typed(
 
 
 def test_file_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    ResultFile(tmp_path / 'not_there').end('done', {})
+    ResultFile(tmp_path / 'not_there').end({}, is_done=True)
     assert 'cannot be written' in caplog.text
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from zoo.buffer import BufferConfig
+from zoo.buffer.rollout import BufferConfig
 from zoo.cluster.config import ClusterConfig
 from zoo.config.components import part_of, parts_of
 from zoo.config.section import Section

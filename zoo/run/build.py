@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -9,14 +10,14 @@ from contextlib import ExitStack, closing, nullcontext
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import torch
 from torch import nn
 
 import zoo.env
-from zoo.buffer import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
+from zoo.buffer.rollout import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
 from zoo.config.messages import shown
 from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
@@ -41,10 +42,10 @@ from zoo.run.checkpoint import (
 )
 from zoo.run.config import frozen_config, resolve_config
 from zoo.run.data_parallel import Agreement, RankAgreement
-from zoo.run.folder import FollowedFolder, RunFolder, best_return_of, refuse_unwritable
+from zoo.run.folder import RunFolder, best_return_of, refuse_unwritable
 from zoo.run.log import make_sinks
-from zoo.run.log.logger import ConsoleLine, Logger, Report
-from zoo.run.observers.base import MAIN, Observer, Parts, Progress, RunView
+from zoo.run.log.logger import Logger, Report
+from zoo.run.observers.base import Observer, Parts, Progress, RunView
 from zoo.run.observers.callbacks import Callbacks, EvaluationListener, GradientEvents
 from zoo.run.observers.diagnostics import Advice, facts_of
 from zoo.run.observers.rounds import (
@@ -70,7 +71,7 @@ from zoo.run.resources import (
 from zoo.run.result import ResultFile
 from zoo.run.resume import Checkpoints, Ending, announce, restore, with_saved_start
 from zoo.worker.collector import Collector
-from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, naming_section, refuse_other_spaces
+from zoo.worker.evaluation_env import MAIN, evaluation_envs, naming_section, refuse_other_spaces
 from zoo.worker.evaluator import Evaluator, OnEvaluation
 from zoo.worker.infos import InfoKeys
 
@@ -112,28 +113,27 @@ def make_parts(
     groups = make_env_groups(cfg.env, device, restarts, first) if engine is None else []
     envs: list[Any] = [undo.enter_context(closing(env)) for env in groups]
     eval_envs = _make_evaluation_envs(cfg, undo, device, restarts)
-    kind = _kind_of(envs[0]) if envs else _kind_of_runners(cfg, eval_envs[MAIN])
-    if problem := memory_problem(cfg, kind.obs_space):
+    example = envs[0] if envs else _env_as_of_runners(cfg, eval_envs[MAIN])
+    if problem := memory_problem(cfg, example.obs_space):
         raise ConfigError(problem)
-    policy = _make_policy(cfg, policy, kind, model, eager_only, ranks)
+    policy = _make_policy(cfg, policy, example, model, eager_only, ranks)
     if policy.compile_env is not None:
         for env in envs:
             env.compile(policy.compile_env)
     keys = cfg.logger.info_keys
     infos = InfoKeys(keys if keys == 'auto' else tuple(keys), tuple(cfg.logger.info_step_keys))
     evaluators = {name: _make_evaluator(cfg, policy, env, name, infos) for name, env in eval_envs.items()}
-    buffer, collect_mode = _make_buffer(cfg, policy, ranks), policy.collect_mode
+    buffer = _make_buffer(cfg, policy, ranks)
     if engine is None:
-        collector = Collector(envs, collect_mode, infos, first or 0)
+        collector = Collector(envs, policy.collect_mode, infos, first or 0)
     else:
         from zoo.cluster.remote_collector import start_runners
 
         with may_be_given_up() if ranks.size == 1 else nullcontext():  # other ranks would wait for this one
-            collector, envs = start_runners(engine, run_id, cfg, policy, kind, infos, restarts, ranks.rank)
-    main = evaluators.pop(MAIN)
+            facts = example.name, example.obs_space, example.action_space
+            collector, envs = start_runners(engine, run_id, cfg, policy, facts, infos, restarts, ranks.rank)
     threads = _choose_threads(cfg, policy, envs[0].n_env, n_thread)
-    modes = policy.learn_mode, collect_mode
-    return Parts(envs, policy, buffer, collector, *modes, main, evaluators, threads, restarts, ranks.size)
+    return Parts(envs, policy, buffer, collector, policy.learn_mode, evaluators, threads, restarts, ranks.size)
 
 
 def _make_buffer(cfg: JobConfig, policy: Policy, ranks: Ranks) -> Buffer:
@@ -171,7 +171,6 @@ class RunBuilder:
         self._cfg, self._checkpoint, self._ranks, self._undo = cfg, checkpoint, ranks, undo
         self._leads = leads = ranks.rank == 0
         self._callbacks = Callbacks([*cfg.callbacks, *callbacks])
-        self._gradients = GradientEvents(self._callbacks) if 'on_gradient' in self._callbacks else None
         self.stop_rules: StopRules | None = None
         if cfg.stop:
             from zoo.run.observers.stop_rules import StopRules
@@ -184,14 +183,16 @@ class RunBuilder:
     def make(self, policy: Policy | None, model: nn.Module | None, run_dir: Path | None) -> Parts:
         """Makes the components, with the state of the checkpoint; see `SerialJob`."""
         cfg, checkpoint, ranks, undo = self._cfg, self._checkpoint, self._ranks, self._undo
-        folder = RunFolder(cfg, checkpoint, run_dir) if self._leads else FollowedFolder(ranks)
-        self._folder: RunFolder | FollowedFolder = undo.enter_context(closing(folder))
+        self._folder: RunFolder | None = None  # which rank 0 alone makes and writes to
+        if self._leads:
+            self._folder = undo.enter_context(closing(RunFolder(cfg, checkpoint, run_dir)))
         n_thread = torch.get_num_threads()
         undo.callback(use_threads, n_thread)
         use_threads(cfg.policy.n_thread or 1)
         if cfg.keep_freed_memory:
             keep_freed_memory()
         readers = self._callbacks.names('on_gradient')
+        self._gradients = GradientEvents(self._callbacks) if readers else None
         parts = make_parts(cfg, policy, undo, n_thread, model, readers, ranks)
         if self._gradients is not None:
             forward = self._gradients.showing(parts.learn_mode.forward)
@@ -216,10 +217,10 @@ class RunBuilder:
         stop_value = cfg.policy.eval.stop_value
         if checkpoint is not None and progress.is_evaluated(job.env_step) and progress.reached(stop_value):
             job.stop_reason = ''
-        self._folder.begin(is_over=checkpoint is not None and job.done)
-        job.run_dir = self._folder.path
-        if leads:
-            self._ranks.share(job.run_dir)
+        folder = self._folder
+        if folder is not None:
+            folder.begin(is_over=checkpoint is not None and job.done)
+        job.run_dir = self._ranks.share(None if folder is None else folder.path)
         file = ResultFile(job.run_dir, self.parts.n_thread) if leads else None
         self.ending = Ending(job, file)
         if file is not None:
@@ -232,7 +233,7 @@ class RunBuilder:
                 cfg.exp_name,
                 cfg.max_env_step,
                 job.env_step,
-                restore=self._folder.restore,
+                restore=(lambda: False) if folder is None else folder.restore,
                 run_cfg=cfg,
                 sinks=self._sinks,
             )
@@ -242,12 +243,10 @@ class RunBuilder:
         if self.stop_rules is not None:
             log.listeners.append(partial(self.stop_rules.see, job))
         look = Advice(facts_of(cfg, self.parts.policy)).look if leads else lambda env_step, values: None
-        own = self.parts, progress, job.timer, cfg.logger.freq
-        self.report = Report(log, *own, look, self.agreement, self._schedules.metrics)
+        self.report = Report(log, job, look, self.agreement, self._schedules.metrics)
         last = None if checkpoint is None else (checkpoint.path, job.env_step)
         self.manager = CheckpointManager(job.run_dir, cfg.checkpoint, last, log.keep_files, self._ranks)
-        keeps_best = cfg.checkpoint.keep_best and leads
-        self._checkpoints = Checkpoints(cfg.checkpoint.freq, progress, save_best if keeps_best else None)
+        self._checkpoints = Checkpoints(save_best if cfg.checkpoint.keep_best and leads else None)
         self.observers = self._in_order()
 
     def begin(self, job: RunView) -> None:
@@ -268,64 +267,49 @@ class RunBuilder:
         if self._cfg.checkpoint.keep_best:  # of a new folder the resumed policy is the best, if it was evaluated
             self.progress.best_return = best_return_of(job.run_dir)
             if self.progress.best_return is None and self.progress.is_evaluated(job.env_step):
-                self._checkpoints.keep_best()
+                self._checkpoints.keep_best(self.progress)
 
     def _in_order(self) -> tuple[Observer, ...]:
         """All observers, in the order in which they are told of an event; what a run leaves off is not among them."""
-        cfg, parts, progress = self._cfg, self.parts, self.progress
-        stop_value, n_reset = cfg.policy.eval.stop_value, reset_every(cfg)
+        cfg, n_reset = self._cfg, reset_every(self._cfg)
         found: list[Observer | None] = [
             self.ending,
             self._counters,  # before anybody reads a counter
-            Threads(parts.n_thread),
+            Threads(self.parts.n_thread),
             self._schedules if self._schedules.changes else None,
-            None if n_reset is None else EnvResets(n_reset, parts.collector),  # with what schedules set
-            MetricNames(parts.learn_mode),
-            SampleCount(progress),
+            None if n_reset is None else EnvResets(n_reset),  # with what schedules set
+            MetricNames(),
+            SampleCount(),
             self._gradients,
-            Evaluations(cfg.policy.eval.eval_freq, progress),
+            Evaluations(),
             self.stop_rules,  # which may ask for the last evaluation
             self.report,
             self._checkpoints,  # of a round that may be the last one
-            None if stop_value is None else StopValue(stop_value, progress),
-            ConsoleLine(self.report),  # with the best return
-            self._callbacks if self._callbacks else None,
+            None if cfg.policy.eval.stop_value is None else StopValue(),
+            self._callbacks,
             None if self._on_evaluation is None else EvaluationListener(self._on_evaluation),
             self._videos,
         ]
         return tuple(observer for observer in found if observer is not None)
 
 
-class Kind(NamedTuple):
-    """What the training envs are."""
-
-    name: str
-    obs_space: Space
-    action_space: Space
-
-
-def _kind_of(env: AnyVectorEnv) -> Kind:
-    return Kind(env.name, env.obs_space, env.action_space)
-
-
-def _kind_of_runners(cfg: JobConfig, eval_env: AnyVectorEnv) -> Kind:
-    """What the training envs are that only runners have: as those of evaluation, or where these differ as one more."""
-    with ExitStack() as undo:
-        env = eval_env
-        if cfg.policy.eval.get('env'):
-            env = undo.enter_context(closing(make_vector_env(cfg.env, 1, training=True)))
-        if env.is_tensor_program:
-            raise UserError(
-                f'cluster.runner_num is {cfg.cluster.runner_num} but env {env.name!r} is a tensor program, which steps on the '
-                'device of the policy; use runner_num=0, or an env of another library'
-            )
-        return _kind_of(env)
+def _env_as_of_runners(cfg: JobConfig, env: AnyVectorEnv) -> AnyVectorEnv:
+    """An env like those of training, which only runners have: that of evaluation, or where it differs one more, closed."""
+    if cfg.policy.eval.get('env'):
+        env = make_vector_env(cfg.env, 1, training=True)
+        env.close()
+    if env.is_tensor_program:
+        raise UserError(
+            f'cluster.runner_num is {cfg.cluster.runner_num} but env {env.name!r} is a tensor program, which steps on the '
+            'device of the policy; use runner_num=0, or an env of another library'
+        )
+    return env
 
 
 def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts: Restarts) -> dict[str, AnyVectorEnv]:
     """The envs of all evaluations by name, the main one first, whose name is MAIN; those of their own are checked first."""
     n_episode = cfg.policy.eval.n_episode
-    sections = {MAIN: evaluation_env(cfg), **evaluation_sets(cfg)}
+    sections = evaluation_envs(cfg)
     checked = [validate(EnvConfig, cfg.env)]
     for section in sections.values():
         if section.check and section not in checked:
@@ -334,7 +318,7 @@ def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts
     envs: dict[str, AnyVectorEnv] = {}
     for name, section in sections.items():
         n_env = min(section.evaluator_env_num, n_episode)
-        with naming_section(cfg, name or None):
+        with naming_section(cfg, name):
             env = make_vector_env(section, n_env, device=device, restarts=restarts)
         envs[name] = undo.enter_context(closing(env))
     return envs
@@ -379,10 +363,10 @@ def must_be_eager(cfg: PolicyConfig, policy: Policy | None, callbacks: str) -> s
 
 
 def _make_policy(
-    cfg: JobConfig, policy: Policy | None, kind: Kind, model: nn.Module | None, eager_only: str, ranks: Ranks
+    cfg: JobConfig, policy: Policy | None, env: AnyVectorEnv, model: nn.Module | None, eager_only: str, ranks: Ranks
 ) -> Policy:
     """A new policy, or the one that was given. Raises: UserError if that is for other spaces, or not for several ranks."""
-    spaces = kind.obs_space, kind.action_space
+    spaces = env.obs_space, env.action_space
     if policy is not None and ranks.size > 1:
         raise UserError(
             f'a policy was given but {ranks.size} ranks train together, which makes each of them one with its share of the '
@@ -460,7 +444,7 @@ def start_from(
 
     The file is read by rank 0 alone. Nothing that it names is imported. The log says what was taken and what did not fit.
     Args: path: a run folder (its newest checkpoint) or a file; only: patterns of names.
-    Raises: CheckpointError; UserError if nothing fits.
+    Raises: CheckpointError, also for numbers taken over that are not finite; UserError if nothing fits.
     """
     state: State = {}
     if ranks.rank == 0:
@@ -469,13 +453,13 @@ def start_from(
         saved = saved_run(load_checkpoint(path)).state.policy
         state = {part: saved[part] for part in ('model', 'normalizer') if part in saved}
     state = ranks.share(state)
-    for part in state.values():
-        check_finite(part, part, path)
+    before = copy.deepcopy({part: policy.state_dict()[part] for part in state})
     try:
         report = policy.load_state_dict(state, strict=False, only=only)
     except UserError as error:
         raise UserError(f'init_from {path}: {error}') from error
     assert report is not None, 'it is not strict'
+    check_finite(before, policy.state_dict(), path)
     if ranks.rank == 0:
         logger.info('begins with parameters of %s\n%s', path, report.text())
         left_out = [name for name in report.unused if any(fnmatchcase(name, each) for each in only)]

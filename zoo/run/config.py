@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import Field, create_model
@@ -22,6 +22,7 @@ from zoo.config.section import (
     is_class,
     is_section,
     join_path,
+    leaf_items,
     made_by,
     plain,
     validate,
@@ -50,12 +51,6 @@ class ConfigRow(NamedTuple):
     origin: str
 
 
-class _Resolved(NamedTuple):
-    config: dict[str, Any]
-    schema: type[Section]
-    origins: dict[str, str]  # dotted path -> origin of its value; other values are defaults
-
-
 def resolve_config(source: Any, overrides: Sequence[str] = (), **top_level: Any) -> Config:
     """The complete config of a run, checked, with all defaults. Pure and idempotent; builds no env and no network.
 
@@ -65,7 +60,7 @@ def resolve_config(source: Any, overrides: Sequence[str] = (), **top_level: Any)
       top_level: seed, max_env_step, exp_name; they win over both; None is ignored.
     Raises: ConfigError with a sentence for every problem.
     """
-    return Config(_resolve(source, overrides, top_level).config)
+    return Config(_resolve(source, overrides, top_level)[0])
 
 
 def frozen_config(config: JobConfig | Mapping[str, Any]) -> JobConfig:
@@ -133,13 +128,16 @@ def without_defaults(policy: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -> _Resolved:
+def _resolve(
+    source: Any, overrides: Sequence[str], top_level: dict[str, Any]
+) -> tuple[dict[str, Any], type[Section], dict[str, str]]:
+    """The config, its schema, and the origins of its values by dotted path; other values are defaults."""
     data, label = load_config(source)
     take_env_instances(data)
     _check_storable(data)
     if problems := bad_keys(data):
         raise ConfigError(problems)
-    origins = dict.fromkeys(_leaf_paths(data), label)
+    origins = {key: label for key, _ in leaf_items(data)}
     texts = [split_override(text) for text in overrides]
     for path, raw in texts:
         if path in ('policy.type', 'policy.model.type', 'buffer.type'):  # the fields depend on these
@@ -150,7 +148,7 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
     given += [(name, plain(value), 'argument') for name, value in top_level.items() if value is not None]
     for path, value, origin in given:
         _put(data, path, value, fields)
-        origins |= dict.fromkeys(_leaf_paths(value, path), origin)
+        origins |= {key: origin for key, _ in leaf_items(value, path)}
     _drop_overridden_size(data, origins)
     schema = job_schema(data)  # an override may have replaced a section, and its type
     try:
@@ -163,7 +161,7 @@ def _resolve(source: Any, overrides: Sequence[str], top_level: dict[str, Any]) -
     if problems := list(cross_check(config)):
         raise ConfigError(problems)
     fill_evaluation(config)
-    return _Resolved(config, schema, origins)
+    return config, schema, origins
 
 
 def _of_source(problem: str, before: dict[str, Any], label: str) -> str:
@@ -281,15 +279,6 @@ def _put(data: dict[str, Any], path: str, value: Any, fields: dict[str, FieldInf
             data[key] = {'type': name} if at in PARTS and isinstance(name, str) else {}
         data = data[key]
     data[last] = value
-
-
-def _leaf_paths(data: Any, path: str = '') -> Iterator[str]:
-    """Dotted paths of all values that are not dicts; of an empty dict too."""
-    if isinstance(data, dict) and data:
-        for key, value in data.items():
-            yield from _leaf_paths(value, join_path(path, key))
-    elif path:
-        yield path
 
 
 def _origin(path: str, origins: dict[str, str]) -> str:

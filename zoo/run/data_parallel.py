@@ -110,4 +110,5 @@ class RankAgreement(Agreement, Observer):
 
     def _counters(self) -> list[int]:
         collector = self._parts.collector
-        return [collector.env_step, collector.episodes.n_episode, collector.episodes.n_reset, self._progress.n_sample]
+        episodes, n_sample = collector.episodes, int(self._progress.n_sample)
+        return [collector.env_step, episodes.n_episode, episodes.n_reset, n_sample]

@@ -21,7 +21,6 @@ from zoo.config.section import differing_keys, has_key, value_at
 from zoo.config.yaml_io import config_of_yaml, save_yaml, storable, value_text
 from zoo.core.errors import UserError
 from zoo.core.files import is_in_place, open_without_link, refuse_links
-from zoo.core.ranks import Ranks
 from zoo.run.base_config import JobConfig, LoggerConfig
 from zoo.run.checkpoint import Checkpoint, CheckpointError, SavedRun, load_checkpoint, saved_run, steps_of
 from zoo.run.config import explain_config, resolve_config
@@ -255,24 +254,6 @@ class RunFolder:
 def _content(folder: Path) -> list[Path]:
     """What a run may write before its first checkpoint is whole: the files of a folder and those in its `checkpoints`."""
     return [*folder.glob('checkpoints/*'), *folder.glob('*')]
-
-
-class FollowedFolder:
-    """The folder of a run that rank 0 made and alone writes to."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks, self.path = ranks, Path()
-
-    def begin(self, is_over: bool = False) -> None:
-        """Waits until the folder is there."""
-        self.path = self._ranks.share(None)
-
-    def restore(self) -> bool:
-        """Nothing: that is up to the other rank."""
-        return False
-
-    def close(self) -> None:
-        """Nothing was opened."""
 
 
 def newest_in(folder: Path) -> Path | None:

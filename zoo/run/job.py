@@ -12,11 +12,11 @@ from torch import nn
 from zoo.config.components import section_of
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import PIPELINE_REGISTRY
-from zoo.core.timer import Clocks, Timer
+from zoo.core.timer import Timer
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
 from zoo.run.build import RunBuilder, complete_config
-from zoo.run.checkpoint import Checkpoint
+from zoo.run.checkpoint import Checkpoint, State
 from zoo.run.observers.base import RunView, handlers_of
 from zoo.run.observers.callbacks import CallbackError
 from zoo.run.observers.rounds import mean_metrics, play_evaluations, refuse_empty
@@ -65,13 +65,13 @@ class SerialJob(RunView):
         with ExitStack() as undo:  # closes what was made if the rest fails
             self._run = run = RunBuilder(cfg, checkpoint, callbacks, on_evaluation, ranks, undo)
             self.parts = parts = run.make(policy, model, run_dir)
-            self._progress, self._agreement = run.progress, run.agreement
+            self.progress, self._agreement = run.progress, run.agreement
             self.policy, self.buffer, self.collector = parts.policy, parts.buffer, parts.collector
-            self.collect_mode, self.learn_mode = parts.collect_mode, parts.learn_mode
+            self.collect_mode, self.learn_mode = parts.collector.mode, parts.learn_mode
             # a buffer need not have these two
             self._keep_samples: Callable[[], object] = getattr(self.buffer, 'keep', lambda: None)
             self._set_buffer_step: Callable[[int], object] = getattr(self.buffer, 'set_env_step', lambda env_step: None)
-            run.open(self, self._save_best)
+            run.open(self, lambda: self._write(run.manager.save_best))
             self._handlers = handlers_of(run.observers)
             run.begin(self)
             self._undo = undo.pop_all()
@@ -157,7 +157,7 @@ class SerialJob(RunView):
         evaluation = self.play_evaluation()
         if evaluation is None:
             return None
-        self._progress.eval_step, self._progress.last_return = self.env_step, evaluation.return_mean
+        self.progress.eval_step, self.progress.last_return = self.env_step, evaluation.return_mean
         with self.timer.part('log'):
             self._tell('on_evaluate', evaluation)
         self._tell('after_evaluation', evaluation)
@@ -173,12 +173,8 @@ class SerialJob(RunView):
 
     def save(self) -> Path:
         """Writes a checkpoint of everything and returns its path. Raises: SaveError if it cannot be written."""
-        self._progress.save_step = self.env_step
-        meta = meta_of(self.cfg, self.parts, self._progress)
-        path = self._run.manager.save(self.env_step, self.state_dict(), meta)
-        if self.leads:
-            self._tell('on_checkpoint', path)
-        return path
+        self.progress.save_step = self.env_step
+        return self._write(self._run.manager.save)
 
     def finish(self, evaluate: bool = True) -> None:
         """Saves and tells the observers; evaluates the last policy before, unless that was just done.
@@ -188,7 +184,7 @@ class SerialJob(RunView):
         """
         self.start()
         is_whole = evaluate
-        if evaluate and not self._progress.is_evaluated(self.env_step):
+        if evaluate and not self.progress.is_evaluated(self.env_step):
             is_whole = self.evaluate() is not None  # else a signal came meanwhile
         self._run.ending.save()
         self._tell_once('on_end', self.result())
@@ -197,14 +193,14 @@ class SerialJob(RunView):
     def result(self) -> TrainResult:
         """The run so far; its policy knows for how many env steps it was trained, and says so when it is saved."""
         self.policy.run = self.policy.run._replace(env_step=self.env_step)
-        has_reached = self._progress.reached(self.cfg.policy.eval.stop_value)
+        has_reached = self.progress.reached(self.cfg.policy.eval.stop_value)
         return TrainResult(
             self.policy,
             self.run_dir,
             self.env_step,
             self.train_iter,
-            self._progress.best_return,
-            self._progress.last_return,
+            self.progress.best_return,
+            self.progress.last_return,
             self.wall_s,
             self._run.report.env_step_per_s,
             self.stop_reason or ('policy.eval.stop_value is reached' if has_reached else ''),
@@ -220,15 +216,10 @@ class SerialJob(RunView):
         """Whether this process trains by itself; of several ranks none does anything that the others wait for."""
         return self._agreement.is_alone
 
-    def clocks(self) -> Clocks:
-        """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
-        return self._run.report.clocks()
-
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resume needs; the envs' own state is not part of it."""
         rules = self._run.stop_rules
-        stop = {} if rules is None else rules.state_dict()
-        return state_of(self.cfg, self.parts, self._progress, self.wall_s, self.is_whole, stop)
+        return state_of(self, self.is_whole, {} if rules is None else rules.state_dict())
 
     def close(self) -> None:
         """Closes envs and logs, and restores torch's number of threads; nothing is saved."""
@@ -256,8 +247,9 @@ class SerialJob(RunView):
         for handle in self._handlers.pop(event, ()):
             handle(self, *args)
 
-    def _save_best(self) -> Path:
-        meta = meta_of(self.cfg, self.parts, self._progress)
-        path = self._run.manager.save_best(self.env_step, self.state_dict(), meta)
-        self._tell('on_checkpoint', path)
+    def _write(self, save: Callable[[int, State, dict[str, Any]], Path]) -> Path:
+        """Writes a checkpoint by a method of the manager."""
+        path = save(self.env_step, self.state_dict(), meta_of(self))
+        if self.leads:
+            self._tell('on_checkpoint', path)
         return path

@@ -106,9 +106,9 @@ def _id_of(environ: Mapping[str, str]) -> str:
     return f'{name} {next(_runs)}' if name else ''
 
 
-def starts_learners(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> bool:
+def starts_learners(cfg: JobConfig) -> bool:
     """Whether this process is to start the learners, being none of them."""
-    return bool(cfg.cluster.learner_num > 1 and environ.get('WORLD_SIZE', '1') == '1')
+    return bool(cfg.cluster.learner_num > 1 and os.environ.get('WORLD_SIZE', '1') == '1')
 
 
 def train_with_learners(
@@ -138,7 +138,7 @@ def train_with_learners(
         'pipeline': pipeline,
         'config': config,
         'has_listener': on_evaluation is not None,
-        'imports': given_imports(),
+        'imports': tuple(given_imports),
         **options,
     }
     from zoo.cluster.ray_learners import run_ranks

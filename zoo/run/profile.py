@@ -112,7 +112,7 @@ def _times(job: SerialJob, readings: list[Clocks]) -> str:
         *_table(rows),
         _evaluation(job, readings[-1], iteration_s / total.env_step),
     ]
-    if job.steps_async:
+    if job.parts.envs[0].steps_async:
         text.append('env: the time spent waiting; these envs step asynchronously while the policy acts')
     if job.policy.device.type == 'cuda':
         text.append('work queued on the GPU is counted where the host next waits for it; the trace shows both')

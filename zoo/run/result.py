@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 NAME = 'result.json'
 PACKAGES = ('torch', 'numpy', 'gymnasium')
 NOTEBOOKS = ('ipykernel_launcher.py', 'colab_kernel_launcher.py')  # what a notebook's kernel is started by
-End = Literal['done', 'stopped', 'failed']
 logger = logging.getLogger(__name__)
 
 
@@ -109,32 +108,22 @@ class ResultFile:
         self._write(self._before)
         return True
 
-    def end(self, state: End, numbers: dict[str, Any], error: str = '') -> None:
+    def end(self, numbers: dict[str, Any], is_done: bool = False, error: BaseException | None = None) -> None:
         """Says how the run ended; of several calls the last one counts.
 
         Args: numbers: env_step, train_iter, last_return, best_return, wall_s, env_step_per_s, stop_reason, and of this process
-            seconds of each part and timed_s, which the file has with those before.
+            seconds of each part and timed_s, which the file has with those before; error: why it was left early. Ctrl-C and
+            the like are no failure of a run.
         """
-        self._write(
-            {
-                'state': state,
-                **numbers,
-                **self._times(numbers),
-                **({'error': without_passwords(error)} if error else {}),
-            }
-        )
+        end = {'state': 'done' if is_done else 'stopped', **numbers, **self._times(numbers)}
+        if isinstance(error, Exception):
+            end |= {'state': 'failed', 'error': without_passwords(show_error(error))}
+        self._write(end)
 
     def see_exit(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """For `ExitStack.push`: says how the run ended if an error leaves the stack, which is while the run is made."""
         if error is not None:
-            self.end_by(error, {})
-
-    def end_by(self, error: BaseException | None, numbers: dict[str, Any]) -> None:
-        """`end` of a run that was left early, by an error or without one. Ctrl-C and the like are no failure of a run."""
-        if isinstance(error, Exception):
-            self.end('failed', numbers, show_error(error))
-        else:
-            self.end('stopped', numbers)
+            self.end({}, error=error)
 
     def _times(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
         """`seconds` and `timed_s` of this process and those before it in this folder; {} if none of them is known."""

@@ -41,43 +41,37 @@ from zoo.worker.evaluator import Evaluation
 logger = logging.getLogger(__name__)
 
 
-def state_of(
-    cfg: JobConfig,
-    parts: Parts,
-    progress: Progress,
-    wall_s: float,
-    is_whole: bool = True,
-    stop: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+def state_of(job: RunView, is_whole: bool, stop: dict[str, Any]) -> dict[str, Any]:
     """Everything that a resume needs; the envs' own state is not part of it.
 
     Args: is_whole: no update was broken off; else what is kept for an auxiliary phase, maybe a half one, is left out;
       stop: state of the stop rules.
     """
+    policy, collector, progress = job.policy, job.collector, job.progress
     return {
-        'policy': parts.policy.state_dict(),
-        'memory': parts.policy.memory_state_dict() if cfg.checkpoint.aux_memory and is_whole else {},
-        'buffer': parts.buffer.state_dict(),
+        'policy': policy.state_dict(),
+        'memory': policy.memory_state_dict() if job.cfg.checkpoint.aux_memory and is_whole else {},
+        'buffer': job.parts.buffer.state_dict(),
         'counter': {
-            'env_step': parts.collector.env_step,
-            'collect_iter': parts.collector.collect_iter,
-            'episode': parts.collector.episodes.n_episode,
-            'reset': parts.collector.episodes.n_reset,
-            'sample': progress.n_sample,
+            'env_step': collector.env_step,
+            'collect_iter': collector.collect_iter,
+            'episode': collector.episodes.n_episode,
+            'reset': collector.episodes.n_reset,
+            'sample': int(progress.n_sample),
             'eval_step': progress.eval_step,
             'best_return': progress.best_return,
             'last_return': progress.last_return,
-            'wall_s': wall_s,
+            'wall_s': job.wall_s,
         },
         **({'stop': stop} if stop else {}),
     }
 
 
-def meta_of(cfg: JobConfig, parts: Parts, progress: Progress) -> dict[str, Any]:
+def meta_of(job: RunView) -> dict[str, Any]:
     """What describes a checkpoint of a run."""
-    env_step, train_iter = parts.collector.env_step, parts.learn_mode.train_iter()
-    more = {'rank_num': parts.n_rank} if parts.n_rank > 1 else {}
-    return saved_meta(parts.policy, storable(cfg), env_step, train_iter, progress.best_return, **more)
+    n_rank = job.parts.n_rank
+    more = {'rank_num': n_rank} if n_rank > 1 else {}
+    return saved_meta(job.policy, storable(job.cfg), job.env_step, job.train_iter, job.progress.best_return, **more)
 
 
 def restore(
@@ -115,9 +109,9 @@ def restore(
     parts.collector.env_step, parts.collector.collect_iter = counter.env_step, counter.collect_iter
     parts.collector.episodes.n_episode = counter.episode
     parts.collector.episodes.n_reset = counter.episode if counter.reset is None else counter.reset
-    progress = Progress(counter.eval_step, counter.env_step, counter.best_return, counter.last_return, counter.wall_s)
-    progress.n_sample = counter.env_step if counter.sample is None else counter.sample
-    return progress
+    n_sample = counter.env_step if counter.sample is None else counter.sample
+    best, last = counter.best_return, counter.last_return
+    return Progress(counter.eval_step, counter.env_step, best, last, counter.wall_s, n_sample)
 
 
 def changes(cfg: JobConfig, run: SavedRun) -> str:
@@ -205,28 +199,28 @@ def with_saved_start(cfg: JobConfig, checkpoint: Checkpoint) -> JobConfig:
 
 
 class Checkpoints(Observer):
-    """Saves a run every `freq` env steps, and its policy at each best evaluation.
+    """Saves a run every checkpoint.freq env steps, and its policy at each best evaluation.
 
     Args: save_best: writes that one; None: this process does not.
     """
 
-    def __init__(self, freq: int, progress: Progress, save_best: Callable[[], Path] | None) -> None:
-        self._freq, self._progress, self._save_best = freq, progress, save_best
+    def __init__(self, save_best: Callable[[], Path] | None) -> None:
+        self._save_best = save_best
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
         """Keeps the policy if it is the best so far."""
-        best, last = self._progress.best_return, self._progress.last_return
+        best, last = job.progress.best_return, job.progress.last_return
         if last is not None and (best is None or last > best):
-            self.keep_best()
+            self.keep_best(job.progress)
 
-    def keep_best(self) -> None:
+    def keep_best(self, progress: Progress) -> None:
         """The policy as it is now is the best; what cannot be written is a warning."""
-        self._progress.best_return = self._progress.last_return
+        progress.best_return = progress.last_return
         if self._save_best is not None:
             or_warn(self._save_best)
 
     def after_round(self, job: RunView) -> None:
-        if job.env_step - self._progress.save_step >= self._freq:
+        if job.env_step - job.progress.save_step >= job.cfg.checkpoint.freq:
             with job.timer.part('log'):
                 or_warn(job.save)
 
@@ -250,7 +244,7 @@ class Ending(Observer):
             self._env_step = self._job.env_step
             has_trained = self._job.result().env_step_per_s > 0  # in this process: else the end that it had stays
             if has_trained or not self._file.keep():
-                self._file.end('done' if is_whole or self._is_over() else 'stopped', self._numbers())
+                self._file.end(self._numbers(), is_whole or self._is_over())
 
     def before_round(self, job: RunView) -> None:
         """The run continues, maybe after `finish`, so that its end is another one."""
@@ -272,10 +266,8 @@ class Ending(Observer):
             if self._file is not None and self._env_step != self._job.env_step:
                 self._env_step = self._job.env_step
                 is_signalled = isinstance(error, EnvError) and self._job.stop_requested()  # it ended env workers too
-                if error is None and self._is_over():
-                    self._file.end('done', self._numbers())
-                else:
-                    self._file.end_by(None if is_signalled else error, self._numbers())
+                is_done = error is None and self._is_over()
+                self._file.end(self._numbers(), is_done, None if is_signalled else error)
 
     def save(self, cause: BaseException | None = None) -> None:
         """Saves the end of the run. Raises: SaveError; unless the run ended by an error that is not zoo's own."""

@@ -27,6 +27,7 @@ NOT_OF_EVALUATION = {
     **dict.fromkeys(('collector_env_num', 'collector_group_num'), 'is of the training envs alone'),
     'action_mode': 'is that of the policy, for all its envs',
 }
+MAIN = ''  # name of the main evaluation among those of policy.eval.sets
 SET_NAME = re.compile(r'[\w-]{1,50}')
 
 
@@ -59,9 +60,9 @@ def evaluation_env(cfg: Keyed, overrides: Sequence[str] = (), name: str | None =
     return validate(EnvConfig, env, 'env')
 
 
-def evaluation_sets(cfg: Keyed) -> dict[str, EnvConfig]:
-    """The envs of policy.eval.sets, by name, of a resolved config."""
-    return {name: evaluation_env(cfg, name=name) for name in _of_eval(cfg)[1]}
+def evaluation_envs(cfg: Keyed) -> dict[str, EnvConfig]:
+    """The envs of all evaluations of a resolved config: the main one, whose name is MAIN, then those of policy.eval.sets."""
+    return {name: evaluation_env(cfg, name=name or None) for name in (MAIN, *_of_eval(cfg)[1])}
 
 
 def _of_eval(cfg: Keyed) -> tuple[Any, Any]:
@@ -89,14 +90,14 @@ def differing(env: Mapping[str, Any], differs: Mapping[str, Any]) -> dict[str, A
 
 
 @contextmanager
-def naming_section(cfg: Keyed, name: str | None = None) -> Iterator[None]:
+def naming_section(cfg: Keyed, name: str) -> Iterator[None]:
     """What evaluation envs refuse in this context is said with the section that has the key: that of a set, or of training."""
     try:
         yield
     except EnvSettingError as error:
         (main, sets), key = _of_eval(cfg), error.key.partition('.')[0]
         places = {'policy.eval.env': main}
-        if name is not None:
+        if name != MAIN:
             places = {f'policy.eval.sets.{name}': sets[name], **places}
         where = next((place for place, section in places.items() if key in section), 'env')
         raise EnvSettingError(error.key, error.said, where) from error.__cause__

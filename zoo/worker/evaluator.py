@@ -239,7 +239,6 @@ class _Tally:
         self._reader, self._callback = reader, callback
         self._episodes: list[list[tuple[float, int, bool, Mapping[str, float]]]] = [[] for _ in quota]
         self._n_episode = 0
-        self.begin()
 
     def begin(self) -> None:
         """All envs were reset."""

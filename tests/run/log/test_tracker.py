@@ -10,7 +10,7 @@ import pytest
 from zoo.config.section import Config, ConfigError
 from zoo.run.base_config import LoggerConfig
 from zoo.run.log.sinks import make_sinks
-from zoo.run.log.trackers import Tracker, flat
+from zoo.run.log.trackers import Tracker
 
 
 @pytest.mark.parametrize(('name', 'module'), [('wandb', 'wandb'), ('mlflow', 'mlflow.tracking')])
@@ -34,7 +34,3 @@ def test_id_is_kept_in_the_run_folder_and_a_broken_one_is_not_used(tmp_path: Pat
     for text in ('{"id": "../../x"}', '{"id": 3}', 'nothing', '{}'):
         (tmp_path / 'own_run.json').write_text(text)
         assert tracker.remembered_id() is None
-
-
-def test_flat_has_every_value_as_text() -> None:
-    assert dict(flat({'a': {'b': 1, 'c': {}}, 'd': [1, 2]})) == {'a.b': '1', 'a.c': '{}', 'd': '[1, 2]'}

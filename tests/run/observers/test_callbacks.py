@@ -502,4 +502,4 @@ def test_event_that_is_not_overridden_is_not_called() -> None:
         def on_end(self, job: Any, result: Any) -> None: ...
 
     callbacks = Callbacks([Ends])
-    assert [event for event in EVENTS if event in callbacks] == ['on_end']
+    assert [event for event in EVENTS if callbacks.names(event)] == ['on_end']

@@ -12,7 +12,7 @@ import pytest
 
 from zoo import serial_pipeline
 from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from zoo.run.observers.diagnostics import CLIP_RATIO, LONG, RULES, SHORT, Advice, Facts, facts_of, max_entropy
+from zoo.run.observers.diagnostics import CLIP_RATIO, LONG, RULES, SHORT, Advice, Facts, facts_of, max_entropy, signs
 
 FACTS = Facts(100_000, 4, shares_trunk=True, value_range=5.0, scales_returns=False, max_entropy=2.0)
 VALUE = {'learn/value_weight': 0.5, 'learn/policy_loss': -0.25}
@@ -34,8 +34,8 @@ STEP = {'entropy_near_zero': 25_000, 'no_episode': 40_000}
 
 def said(name: str, facts: Facts, line: dict[str, float], env_step: int, n_line: int) -> list[str]:
     """What one rule says about a line that comes n_line times."""
-    found = [text for _ in range(n_line) if (text := RULES[name].find(facts, line, env_step))]
-    return found if len(found) == n_line else []
+    found = [dict(signs(facts, line, env_step)).get(name, '') for _ in range(n_line)]
+    return found if all(found) else []
 
 
 def test_every_rule_has_a_case() -> None:

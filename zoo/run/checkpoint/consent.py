@@ -125,7 +125,8 @@ OF_CLUSTER = 'cluster.engine', 'cluster.learner_num'  # these name no address, b
 SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'
 """Modules whose code is there wherever zoo is."""
 given: set[str | tuple[str, Any]] = set()
-_imported: list[str] = []
+given_imports: list[str] = []
+"""Modules and files that `give_imports` was given."""
 
 
 def give_names(config: dict[str, Any]) -> None:
@@ -136,12 +137,7 @@ def give_names(config: dict[str, Any]) -> None:
 
 def give_imports(words: Sequence[str]) -> None:
     """Remembers modules and files that the user had imported, which may register names that a config has."""
-    _imported.extend(os.path.abspath(word) if word.endswith('.py') else word for word in words)
-
-
-def given_imports() -> tuple[str, ...]:
-    """What `give_imports` was given."""
-    return tuple(_imported)
+    given_imports.extend(os.path.abspath(word) if word.endswith('.py') else word for word in words)
 
 
 def consent_words(config: Keyed | None = None) -> str:
@@ -152,7 +148,7 @@ def consent_words(config: Keyed | None = None) -> str:
     saved = None if config is None else storable(config)
     names = given if saved is None else {name for _, name in _names(saved)} & given
     modules = {split_name(name)[0] for name in names if isinstance(name, str) and not WRAPPERS.fullmatch(name)}
-    words = [f' --import {shlex.quote(module)}' for module in sorted(modules.union(_imported))]
+    words = [f' --import {shlex.quote(module)}' for module in sorted(modules.union(given_imports))]
     return ''.join([*words, ' --trust'] if any(_addresses(saved)) else words)
 
 

@@ -487,11 +487,12 @@ def fit_state(
 def check_finite(expected: State, got: State, path: str | os.PathLike[str]) -> None:
     """Checks that the tensors of a state that fits have finite numbers, where those that they replace have.
 
-    Raises: CheckpointError with the first tensor that has not.
+    Those that it lacks begin anew, see `fit_state`. Raises: CheckpointError with the first tensor that has not.
     """
-    have = dict(_leaves(got))
-    for name, value in _leaves(expected):
-        if isinstance(value, Tensor) and not have[name].isfinite().all() and value.isfinite().all():
+    expected = dict(_leaves(expected))
+    for name, found in _leaves(got):
+        value = expected.get(name)
+        if isinstance(value, Tensor) and not found.isfinite().all() and value.isfinite().all():
             raise CheckpointError(
                 path, f'has numbers in {name} that are not finite: training had failed; use an older checkpoint'
             )

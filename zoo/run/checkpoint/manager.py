@@ -28,7 +28,6 @@ def save_own(path: Path, rank: int, state: dict[str, Any], meta: dict[str, Any])
     """Writes what rank R > 0 has beside the main file; nothing where it has nothing. Raises: OSError."""
     own = {name: state[name] for name in OWN if state.get(name)}
     if own:
-        path.parent.mkdir(parents=True, exist_ok=True)
         save_checkpoint(rank_file(path, rank), own, meta)
 
 

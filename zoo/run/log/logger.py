@@ -23,19 +23,18 @@ from zoo.config.section import Config
 from zoo.config.yaml_io import function_name
 from zoo.core.data import Timestep
 from zoo.core.errors import place_of, show_error
-from zoo.core.timer import Clocks, Timer
 from zoo.run.base_config import JobConfig, LoggerConfig
 from zoo.run.data_parallel import Agreement
 from zoo.run.log.sinks import FileSink, JsonlSink, Sink, make_sinks
-from zoo.run.observers.base import Observer, Parts, Progress, RunView
+from zoo.run.observers.base import Observer, RunView
 from zoo.worker.evaluator import Evaluation
 
 
 class Console:
-    """Shows how far a run is, at most every `freq` seconds, and at the end; may raise OSError."""
+    """Shows how far a run is, at most every `freq` seconds, and at the end. Args: draw: shows a text; may raise OSError."""
 
-    def __init__(self, freq: float) -> None:
-        self._freq, self._next, self._pending = freq, -math.inf, ''
+    def __init__(self, freq: float, draw: Callable[[str], object]) -> None:
+        self._freq, self._draw, self._next, self._pending = freq, draw, -math.inf, ''
 
     def show(self, env_step: int, text: str) -> None:
         """Takes the newest text, which is drawn if it is time."""
@@ -53,27 +52,22 @@ class Console:
         if pending:
             self._draw(pending)
 
-    def _draw(self, text: str) -> None:
-        raise NotImplementedError
 
+def plain_console(exp_name: str, freq: float) -> Console:
+    """A console that prints lines on stderr."""
 
-class PlainConsole(Console):
-    """Prints lines on stderr."""
-
-    def __init__(self, exp_name: str, freq: float) -> None:
-        super().__init__(freq)
-        self._exp_name = exp_name
-
-    def _draw(self, text: str) -> None:
-        sys.stderr.write(f'{self._exp_name}  {text}\n')
+    def draw(text: str) -> None:
+        sys.stderr.write(f'{exp_name}  {text}\n')
         sys.stderr.flush()
+
+    return Console(freq, draw)
 
 
 class LiveConsole(Console):
     """Redraws one line on stderr; leaves stdout unchanged."""
 
     def __init__(self, exp_name: str, max_env_step: int, freq: float) -> None:
-        super().__init__(freq)
+        super().__init__(freq, lambda text: self._progress.refresh())
         from rich.console import Console as RichConsole
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
@@ -97,29 +91,20 @@ class LiveConsole(Console):
         self._progress.update(self._task, completed=env_step, text=text)
         super().show(env_step, text)
 
-    def _draw(self, text: str) -> None:
-        self._progress.refresh()
-
     def close(self) -> None:
         self._progress.stop()
 
 
-class NotebookConsole(Console):
-    """Redraws one line in the output of a notebook's cell, by IPython alone: no widgets."""
+def notebook_console(exp_name: str, freq: float) -> Console:
+    """A console that redraws one line in the output of a notebook's cell, by IPython alone: no widgets."""
+    from IPython.display import display
 
-    def __init__(self, exp_name: str, freq: float) -> None:
-        from IPython.display import display
+    def data(text: str) -> dict[str, str]:
+        return {'text/plain': f'{exp_name}  {text}'}
 
-        super().__init__(freq)
-        self._exp_name = exp_name
-        # each later text replaces this one, wherever the cell has been scrolled to
-        self._line = display(self._data(''), raw=True, display_id=True)
-
-    def _draw(self, text: str) -> None:
-        self._line.update(self._data(text), raw=True)
-
-    def _data(self, text: str) -> dict[str, str]:
-        return {'text/plain': f'{self._exp_name}  {text}'}
+    # each later text replaces this one, wherever the cell has been scrolled to
+    line = display(data(''), raw=True, display_id=True)
+    return Console(freq, lambda text: line.update(data(text), raw=True))
 
 
 def in_notebook() -> bool:
@@ -134,12 +119,12 @@ def make_console(
 ) -> Console | None:
     """The console of `logger.console`, with `freq` seconds between updates, None: 0.5 for live, 5 for plain."""
     if kind in ('auto', 'live') and in_notebook():
-        return NotebookConsole(exp_name, freq or 0.5)
+        return notebook_console(exp_name, freq or 0.5)
     if kind == 'auto':
         kind = 'live' if sys.stderr.isatty() else 'plain'
     if kind == 'live':
         return LiveConsole(exp_name, max_env_step, freq or 0.5)
-    return PlainConsole(exp_name, freq or 5.0) if kind == 'plain' else None
+    return plain_console(exp_name, freq or 5.0) if kind == 'plain' else None
 
 
 logger = logging.getLogger(__name__)
@@ -330,39 +315,28 @@ def _number(value: float | None) -> str:
 class Report(Observer):
     """Observer that writes the log of a run which begins, or continues, now.
 
-    Args: freq: env steps between lines of training metrics; look: called with the env step and numbers of each of them;
-      agreement: of the ranks, whose numbers are those of all; env_values: gives more numbers of the envs.
+    Args: look: called with the env step and numbers of each line of training metrics; agreement: of the ranks, whose numbers
+      are those of all; env_values: gives more numbers of the envs.
     """
 
     def __init__(
         self,
         logger: Logger,
-        parts: Parts,
-        progress: Progress,
-        timer: Timer,
-        freq: int,
+        job: RunView,
         look: Callable[[int, dict[str, float]], object],
         agreement: Agreement,
-        env_values: Callable[[], Mapping[str, float]] = dict,
+        env_values: Callable[[], Mapping[str, float]],
     ) -> None:
-        self._agreement, self._look, self._progress = agreement, look, progress
-        self._logger, self._parts, self._timer, self._freq = logger, parts, timer, freq
-        self._start_step = self._write_step = parts.collector.env_step
-        self._env_values = env_values
-        self._last = self.clocks(), parts.collector.collect_iter  # as the last line was written
+        self._logger, self._job, self._look = logger, job, look
+        self._agreement, self._env_values = agreement, env_values
+        self._start_step = self._write_step = job.env_step
+        self._last = job.clocks(), job.collector.collect_iter  # as the last line was written
         self._metrics: dict[str, Any] = {}  # the newest values since the last line of the log
 
     @property
     def env_step_per_s(self) -> float:
         """Env steps per second since this report began."""
-        return (self._parts.collector.env_step - self._start_step) / max(self._timer.run_s, 1e-9)
-
-    def clocks(self) -> Clocks:
-        """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
-        collector, timer, envs = self._parts.collector, self._timer, self._parts.envs
-        n_step = collector.collect_iter * self._parts.collect_mode.n_step * len(envs)
-        calls = {**dict.fromkeys(collector.time, n_step), **timer.calls, 'learn': self._parts.learn_mode.train_iter()}
-        return Clocks(time.perf_counter(), collector.env_step, {**collector.time, **timer.seconds}, calls)
+        return (self._job.env_step - self._start_step) / max(self._job.timer.run_s, 1e-9)
 
     def on_metrics(self, job: RunView, metrics: Mapping[str, Any]) -> None:
         """Takes the metrics of one iteration; writes a line if it is due.
@@ -370,36 +344,40 @@ class Report(Observer):
         Metrics of earlier iterations are kept until then: an auxiliary phase is not in every iteration.
         """
         self._metrics |= metrics
-        env_step = self._parts.collector.env_step
-        if env_step - self._write_step >= self._freq:
+        env_step = job.env_step
+        if env_step - self._write_step >= job.cfg.logger.freq:
             self._look(env_step, self._logger.write(env_step, self._row()))
             self._write_step, self._metrics = env_step, {}
+        self._show_progress()
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
         """Writes a line for an evaluation."""
         row = {f'eval/{name}': value for name, value in evaluation.metrics().items()}
-        self._logger.write(self._parts.collector.env_step, row)
+        self._logger.write(job.env_step, row)
 
-    def show_progress(self) -> None:
+    def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
+        self._show_progress()  # with the best return
+
+    def _show_progress(self) -> None:
         """Updates the console: the mean return of training episodes, the last evaluation and the best one."""
-        collector, known, returns = self._parts.collector, self._progress, self._parts.collector.episodes.returns
+        known, returns = self._job.progress, self._job.collector.episodes.returns
         train = sum(returns) / len(returns) if returns else None
-        self._logger.progress(collector.env_step, train, known.last_return, known.best_return, self.env_step_per_s)
+        self._logger.progress(self._job.env_step, train, known.last_return, known.best_return, self.env_step_per_s)
 
     def _row(self) -> dict[str, Any]:
-        collector, episodes = self._parts.collector, self._parts.collector.episodes
+        job, collector, episodes = self._job, self._job.collector, self._job.collector.episodes
         returns, lengths, infos = self._agreement.episodes()
         row = {f'learn/{name}': value for name, value in self._agreement.metrics(self._metrics).items()}
         row |= {
-            'learn/train_iter': self._parts.learn_mode.train_iter(),
-            'learn/sample': self._progress.n_sample,
+            'learn/train_iter': job.train_iter,
+            'learn/sample': int(job.progress.n_sample),
             'collect/iter': collector.collect_iter,
             'collect/episode': episodes.n_episode,
             'env/reset': episodes.n_reset,
         }
         row |= self._env_values()
-        if self._parts.restarts.count:
-            row['env/restart'] = self._parts.restarts.count
+        if job.parts.restarts.count:
+            row['env/restart'] = job.parts.restarts.count
         if returns:
             row |= {f'collect/return_{name}': value for name, value in _statistics(returns).items()}
             row['collect/episode_len_mean'] = sum(lengths) / len(lengths)
@@ -407,26 +385,13 @@ class Report(Observer):
         rewards = self._agreement.metrics(reward_metrics(collector.block.steps))
         row |= {f'collect/{name}': value for name, value in rewards.items()}
         row |= collector.metrics()  # of runners, where there are any
-        now, (before, n_before) = self.clocks(), self._last
+        now, (before, n_before) = job.clocks(), self._last
         total = max(sum(now.seconds.values()), 1e-9)
         row['time/env_step_per_s'] = self.env_step_per_s
         row |= {f'time/share_{name}': value / total for name, value in now.seconds.items()}
         n_round = max(collector.collect_iter - n_before, 1)  # since the last line
         self._last = now, collector.collect_iter
         return row | {f'time/{name}_s': x / n_round for name, x in now.since(before).seconds.items()}
-
-
-class ConsoleLine(Observer):
-    """Keeps the line on the console up to date."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def on_metrics(self, job: RunView, metrics: Mapping[str, Any]) -> None:
-        self._report.show_progress()
-
-    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
-        self._report.show_progress()
 
 
 def reward_metrics(steps: Timestep) -> dict[str, Tensor | float]:

@@ -11,17 +11,17 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
-from zoo.config.section import ConfigError, Section, join_path
+from zoo.config.section import ConfigError, Section, leaf_items
 from zoo.config.yaml_io import storable
 from zoo.core.errors import missing_extra
-from zoo.core.files import open_without_link, whole_file
+from zoo.core.files import read_small, whole_file
 from zoo.core.registry import SINK_REGISTRY
 from zoo.core.streams import HIDDEN, without_passwords
 from zoo.run.base_config import JobConfig
@@ -47,8 +47,7 @@ class Tracker(Sink):
     def remembered_id(self) -> str | None:
         """The id of the tracker's run that this run folder was tracked as so far; None for a new one."""
         with suppress(OSError, ValueError, LookupError, TypeError):
-            with open(self._file, 'rb', opener=open_without_link) as file:
-                found = json.loads(file.read(_MAX_ID_FILE))['id']
+            found = json.loads(read_small(self._file, _MAX_ID_FILE))['id']
             if _ID.fullmatch(found):
                 return str(found)
             logger.warning('%s has no id of a run; the tracker gets a new run', self._file)
@@ -71,16 +70,6 @@ def library(module: str, needs: str, extra: str) -> Any:
     if not hasattr(found, needs):  # a folder of that name, such as W&B's own output, is imported as an empty module
         raise ConfigError(f'{missing_extra(f"logger.sinks names {extra!r}, which", extra)}, or leave it out.')
     return found
-
-
-def flat(config: Any, path: str = '') -> Iterator[tuple[str, str]]:
-    """Every value of a config by its dotted path, as text."""
-    config = config if path else storable(config, hides=True)
-    for key, value in config.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, join_path(path, key))
-        else:
-            yield join_path(path, key), str(value)
 
 
 class WandbConfig(Section):
@@ -253,7 +242,8 @@ class MlflowSink(Tracker):
         found = client.get_experiment_by_name(name)
         experiment = client.create_experiment(name) if found is None else found.experiment_id
         run = client.create_run(experiment, run_name=self._cfg.name or self._run_dir.name, tags=dict(self._cfg.tags))
-        params = [self._entities.Param(_name(key), text[:N_TEXT]) for key, text in flat(self._run_cfg)]
+        values = leaf_items(storable(self._run_cfg, hides=True))
+        params = [self._entities.Param(_name(key), str(value)[:N_TEXT]) for key, value in values]
         for i in range(0, len(params), N_PARAM):
             client.log_batch(run.info.run_id, params=params[i : i + N_PARAM])
         return str(run.info.run_id)

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from zoo.core.seeding import stream
+from zoo.core.timer import Clocks, Timer
 from zoo.env.settings import RunEnvs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from zoo.buffer import Batch, Buffer
+    from zoo.buffer.rollout import Batch, Buffer
     from zoo.core.data import Metrics, Rollout
-    from zoo.core.timer import Clocks, Timer
     from zoo.env import AnyVectorEnv
     from zoo.env.errors import Restarts
     from zoo.policy.base import Policy
-    from zoo.policy.modes import CollectMode, LearnMode
+    from zoo.policy.modes import LearnMode
     from zoo.run.base_config import JobConfig
     from zoo.run.result import TrainResult
     from zoo.worker.collector import Collector
     from zoo.worker.evaluator import Evaluation, Evaluator
 
 logger = logging.getLogger(__name__)
-MAIN = ''  # name of the main evaluation among those of policy.eval.sets
 
 
 class Parts(NamedTuple):
@@ -38,17 +38,10 @@ class Parts(NamedTuple):
     buffer: Buffer
     collector: Collector
     learn_mode: LearnMode
-    collect_mode: CollectMode
-    evaluator: Evaluator
-    evaluation_sets: dict[str, Evaluator]  # of policy.eval.sets, by name
+    evaluators: dict[str, Evaluator]  # the main one, whose name is '', then those of policy.eval.sets
     n_thread: dict[Literal['collect', 'learn', 'evaluate'], int]  # torch threads of each phase
     restarts: Restarts  # of all envs
     n_rank: int = 1  # processes that train together
-
-    @property
-    def evaluators(self) -> list[Evaluator]:
-        """The main one first."""
-        return [self.evaluator, *self.evaluation_sets.values()]
 
 
 @dataclass
@@ -60,24 +53,11 @@ class Progress:
     best_return: float | None = None
     last_return: float | None = None
     wall_before: float = 0.0  # seconds before the resume
-    _n_sample: int | Tensor = 0  # a tensor on the device of the batches, once they have had weights
+    n_sample: int | Tensor = 0
+    """Samples of all batches so far that have a weight above 0; passes over a batch do not count again, other draws do.
 
-    @property
-    def n_sample(self) -> int:
-        """Samples of all batches so far that have a weight above 0; passes over a batch do not count again, other draws do.
-
-        To read it waits for the device, where batches have weights.
-        """
-        self._n_sample = int(self._n_sample)
-        return self._n_sample
-
-    @n_sample.setter
-    def n_sample(self, n: int) -> None:
-        self._n_sample = n
-
-    def add_samples(self, n: int | Tensor) -> None:
-        """Counts samples that were learned from, without waiting for the device of a tensor."""
-        self._n_sample = self._n_sample + n
+    A tensor on the device of the batches, once they have had weights: `int` waits for that device.
+    """
 
     def is_evaluated(self, env_step: int) -> bool:
         """Whether the policy as it is at this env step was evaluated."""
@@ -88,7 +68,7 @@ class Progress:
         return stop_value is not None and self.last_return is not None and self.last_return >= stop_value
 
 
-class RunView:
+class RunView(Protocol):
     """A run as its observers see it: components, counters, and what may be asked of it; `zoo.SerialJob` is one.
 
     Attributes: stop_requested: whether a signal asks it to stop; stop_reason: why it ends after the present round, maybe
@@ -104,12 +84,12 @@ class RunView:
     collector: Collector
     learn_mode: LearnMode
     parts: Parts
-    _progress: Progress
+    progress: Progress
 
     @property
     def envs(self) -> RunEnvs:
         """The envs of training and evaluation, whose attributes may be read and set between rollouts."""
-        return RunEnvs(self.parts.envs, [each.env for each in self.parts.evaluators])
+        return RunEnvs(self.parts.envs, [each.env for each in self.parts.evaluators.values()])
 
     @property
     def env_step(self) -> int:
@@ -140,12 +120,7 @@ class RunView:
     @property
     def wall_s(self) -> float:
         """Seconds of training, those before a resume included."""
-        return self._progress.wall_before + self.timer.run_s
-
-    @property
-    def steps_async(self) -> bool:
-        """Whether the training envs step asynchronously, in processes or threads."""
-        return self.parts.envs[0].steps_async
+        return self.progress.wall_before + self.timer.run_s
 
     def stop(self, reason: str = '') -> None:
         """Ends the run after the present iteration, as policy.eval.stop_value does, and logs why; a resume continues it."""
@@ -159,19 +134,19 @@ class RunView:
 
     def evaluate(self) -> Evaluation | None:
         """Evaluates the policy. Returns: None if a signal came before all episodes had ended."""
-        raise NotImplementedError
 
     def save(self) -> Path:
         """Writes a checkpoint of everything and returns its path. Raises: SaveError."""
-        raise NotImplementedError
 
     def result(self) -> TrainResult:
         """The run so far."""
-        raise NotImplementedError
 
     def clocks(self) -> Clocks:
-        """Seconds and calls of each part since the run began."""
-        raise NotImplementedError
+        """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
+        collector, timer = self.collector, self.timer
+        n_step = collector.collect_iter * collector.mode.n_step * len(self.parts.envs)
+        calls = {**dict.fromkeys(collector.time, n_step), **timer.calls, 'learn': self.train_iter}
+        return Clocks(time.perf_counter(), self.env_step, {**collector.time, **timer.seconds}, calls)
 
 
 class Observer:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from zoo.buffer import Batch
+from zoo.buffer.rollout import Batch
 from zoo.config.messages import shown
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code, shown_name
@@ -119,14 +119,8 @@ class Callbacks(Observer):
             for event, method in _methods_of(item).items():
                 self._methods[event].append((name, method))
 
-    def __bool__(self) -> bool:
-        return any(self._methods.values())
-
-    def __contains__(self, event: str) -> bool:
-        return bool(self._methods[event])
-
     def names(self, event: str) -> str:
-        """The callbacks that have this event, for messages."""
+        """The callbacks that have this event, for messages; '' if none has."""
         return ', '.join(name for name, _ in self._methods[event])
 
     def call(self, event: str, *args: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from zoo.core.spaces import Discrete, MultiBinary, MultiDiscrete, Space
@@ -42,31 +42,23 @@ class Facts(NamedTuple):
     horizon: float = math.inf
 
 
-class Rule(NamedTuple):
-    """A sign of trouble. find: (facts, line, env step) -> what to say, '' if all is well; n_line: lines in a row."""
-
-    find: Callable[[Facts, Mapping[str, float], int], str]
-    n_line: int = 1
-
-
 class Advice:
     """Looks at each line of training metrics and logs what its rules find, each rule once. Args: facts: see there."""
 
     def __init__(self, facts: Facts) -> None:
-        self._facts, self._counts = facts, dict.fromkeys(RULES, 0)
+        self._facts = facts
+        self._counts: dict[str, int] = {}  # by rule, the lines in a row that have its sign
+        self._said: set[str] = set()
 
     def look(self, env_step: int, line: Mapping[str, float]) -> list[str]:
         """Takes a line, metrics by name; logs what is new in it as warnings, and returns these texts."""
-        found = []
-        for name, rule in RULES.items():
-            if self._counts[name] >= rule.n_line:  # it was said
-                continue
-            text = rule.find(self._facts, line, env_step)
-            self._counts[name] = self._counts[name] + 1 if text else 0
-            if self._counts[name] == rule.n_line:
-                found.append(text)
-                logger.warning('%s', text)
-        return found
+        texts = dict(signs(self._facts, line, env_step))
+        self._counts = {name: self._counts.get(name, 0) + 1 for name in texts}
+        new = [name for name, n in RULES.items() if self._counts.get(name, 0) >= n and name not in self._said]
+        self._said.update(new)
+        for name in new:
+            logger.warning('%s', texts[name])
+        return [texts[name] for name in new]
 
 
 def facts_of(cfg: JobConfig, policy: Policy) -> Facts:
@@ -111,109 +103,93 @@ def _number(line: Mapping[str, float], name: str) -> float:
     return line.get(name, math.nan)
 
 
-def _kl_not_finite(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+RULES = {
+    'kl_not_finite': 1,
+    'kl_large': SHORT,
+    'value_dominates': SHORT,
+    'returns_beyond_clip': 1,
+    'entropy_near_zero': 1,
+    'returns_large': 1,
+    'critic_useless': LONG,
+    'returns_outside': SHORT,
+    'no_episode': 1,
+}
+"""Lines in a row that must have the sign of a rule, in the order in which the rules speak."""
+
+
+def signs(facts: Facts, line: Mapping[str, float], env_step: int) -> Iterator[tuple[str, str]]:
+    """Name of the rule, and what to say, of each sign of trouble in a line."""
+    yield from _policy_signs(facts, line, env_step)
+    yield from _critic_signs(facts, line, env_step)
+    if env_step >= EPISODE_STEPS * facts.n_env and line.get('collect/episode') == 0:
+        yield (
+            'no_episode',
+            f'no training episode has ended in {env_step} env steps of {facts.n_env} envs, so there are no returns to log. If '
+            'episodes never end, set env.max_episode_steps',
+        )
+
+
+def _policy_signs(facts: Facts, line: Mapping[str, float], env_step: int) -> Iterator[tuple[str, str]]:
     name = next((name for name in ('learn/kl', 'learn/approx_kl') if not math.isfinite(line.get(name, 0.0))), None)
-    if name is None:
-        return ''
-    return (
-        f'{name} is {line[name]} at env step {env_step}: the new policy has probability 0, or NaN, for actions that the old '
-        'one took. Lower policy.learn.learning_rate, or stop updates early with policy.learn.target_kl=0.02'
-    )
-
-
-def _kl_large(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+    if name is not None:
+        yield (
+            'kl_not_finite',
+            f'{name} is {line[name]} at env step {env_step}: the new policy has probability 0, or NaN, for actions that the '
+            'old one took. Lower policy.learn.learning_rate, or stop updates early with policy.learn.target_kl=0.02',
+        )
     kl = _number(line, 'learn/kl')
-    if not kl >= KL_LIMIT:
-        return ''
-    return (
-        f'learn/kl is {kl:.3g} at env step {env_step} (below 0.05 is usual): an update changes the policy so much that the '
-        'samples, drawn by the one before, say little about it. Lower policy.learn.learning_rate, take fewer passes over a '
-        'rollout, or set policy.learn.target_kl=0.02'
-    )
+    if kl >= KL_LIMIT:
+        yield (
+            'kl_large',
+            f'learn/kl is {kl:.3g} at env step {env_step} (below 0.05 is usual): an update changes the policy so much that '
+            'the samples, drawn by the one before, say little about it. Lower policy.learn.learning_rate, take fewer passes '
+            'over a rollout, or set policy.learn.target_kl=0.02',
+        )
+    entropy, most, length = _number(line, 'learn/entropy'), facts.max_entropy, facts.max_env_step
+    if most and entropy <= ENTROPY_SHARE * most and env_step <= EARLY * length:
+        yield (
+            'entropy_near_zero',
+            f'the entropy of the policy is {entropy:.2g} of at most {most:.3g} after {env_step} of {length} env steps: it '
+            'tries out nothing more. Raise policy.learn.entropy_weight, or lower policy.learn.learning_rate',
+        )
 
 
-def _value_dominates(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+def _critic_signs(facts: Facts, line: Mapping[str, float], env_step: int) -> Iterator[tuple[str, str]]:
     value = _number(line, 'learn/value_weight') * _number(line, 'learn/value_loss')
     policy = abs(_number(line, 'learn/policy_loss'))
-    if not (facts.shares_trunk and value >= VALUE_FLOOR and value >= VALUE_RATIO * policy):
-        return ''
-    return (
-        f'the value loss times its weight is {value:.3g} and the policy loss {policy:.3g} at env step {env_step}: the critic '
-        'decides what the trunk that both share learns. Set policy.learn.value_norm=true, lower policy.learn.value_weight, or '
-        'give the critic a network of its own'
-    )
-
-
-def _returns_beyond_clip(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
+    if facts.shares_trunk and value >= VALUE_FLOOR and value >= VALUE_RATIO * policy:
+        yield (
+            'value_dominates',
+            f'the value loss times its weight is {value:.3g} and the policy loss {policy:.3g} at env step {env_step}: the '
+            'critic decides what the trunk that both share learns. Set policy.learn.value_norm=true, lower '
+            'policy.learn.value_weight, or give the critic a network of its own',
+        )
     size, limit = abs(_number(line, 'collect/return_mean')), facts.value_range
-    if facts.scales_returns or limit is None or not size >= CLIP_RATIO * limit:
-        return ''
-    return (
-        f'returns are about {size:.4g} at env step {env_step}, but the value loss follows errors up to {limit:.3g} only: the '
-        'critic gets there slowly, or never. Set policy.learn.value_norm=true, raise the range of policy.learn.value_loss, '
-        'or use mse'
-    )
-
-
-def _entropy_near_zero(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
-    entropy, most, length = _number(line, 'learn/entropy'), facts.max_entropy, facts.max_env_step
-    if not most or not entropy <= ENTROPY_SHARE * most or env_step > EARLY * length:
-        return ''
-    return (
-        f'the entropy of the policy is {entropy:.2g} of at most {most:.3g} after {env_step} of {length} env steps: it tries '
-        'out nothing more. Raise policy.learn.entropy_weight, or lower policy.learn.learning_rate'
-    )
-
-
-def _returns_large(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
-    size = abs(_number(line, 'collect/return_mean'))
+    if not facts.scales_returns and limit is not None and size >= CLIP_RATIO * limit:
+        yield (
+            'returns_beyond_clip',
+            f'returns are about {size:.4g} at env step {env_step}, but the value loss follows errors up to {limit:.3g} only: '
+            'the critic gets there slowly, or never. Set policy.learn.value_norm=true, raise the range of '
+            'policy.learn.value_loss, or use mse',
+        )
     share = min(facts.horizon / line.get('collect/episode_len_mean', 1.0), 1.0)  # of an episode that counts
-    if facts.scales_returns or not (size > RETURN_LIMIT and size * share > DISCOUNTED_LIMIT):
-        return ''
-    return (
-        f'returns are about {size:.4g} at env step {env_step} and nothing scales them: a critic that starts near 0 takes long '
-        'to reach them. Set policy.learn.reward_norm=true or policy.learn.value_norm=true'
-    )
-
-
-def _critic_useless(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
-    if not _number(line, 'learn/explained_variance') <= 0:
-        return ''
-    return (
-        f'learn/explained_variance was 0 or less in {LONG} lines of the log, up to env step {env_step}: the critic predicts '
-        'returns no better than a constant. Set policy.learn.value_norm=true, raise policy.learn.learning_rate, or see '
-        'whether the observation tells what the returns depend on'
-    )
-
-
-def _returns_outside(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
-    share = _number(line, 'learn/return_outside')
-    if not share >= OUTSIDE_LIMIT:
-        return ''
-    return (
-        f'{share:.0%} of the returns at env step {env_step} are outside of the range of policy.learn.value_loss, which '
-        'counts them as its ends. Widen that range, or set policy.learn.value_norm=true'
-    )
-
-
-def _no_episode(facts: Facts, line: Mapping[str, float], env_step: int) -> str:
-    if env_step < EPISODE_STEPS * facts.n_env or line.get('collect/episode') != 0:
-        return ''
-    return (
-        f'no training episode has ended in {env_step} env steps of {facts.n_env} envs, so there are no returns to log. If '
-        'episodes never end, set env.max_episode_steps'
-    )
-
-
-RULES: dict[str, Rule] = {
-    'kl_not_finite': Rule(_kl_not_finite),
-    'kl_large': Rule(_kl_large, SHORT),
-    'value_dominates': Rule(_value_dominates, SHORT),
-    'returns_beyond_clip': Rule(_returns_beyond_clip),
-    'entropy_near_zero': Rule(_entropy_near_zero),
-    'returns_large': Rule(_returns_large),
-    'critic_useless': Rule(_critic_useless, LONG),
-    'returns_outside': Rule(_returns_outside, SHORT),
-    'no_episode': Rule(_no_episode),
-}
-"""By name, in the order in which they are looked at."""
+    if not facts.scales_returns and size > RETURN_LIMIT and size * share > DISCOUNTED_LIMIT:
+        yield (
+            'returns_large',
+            f'returns are about {size:.4g} at env step {env_step} and nothing scales them: a critic that starts near 0 takes '
+            'long to reach them. Set policy.learn.reward_norm=true or policy.learn.value_norm=true',
+        )
+    if _number(line, 'learn/explained_variance') <= 0:
+        yield (
+            'critic_useless',
+            f'learn/explained_variance was 0 or less in {LONG} lines of the log, up to env step {env_step}: the critic '
+            'predicts returns no better than a constant. Set policy.learn.value_norm=true, raise '
+            'policy.learn.learning_rate, or see whether the observation tells what the returns depend on',
+        )
+    outside = _number(line, 'learn/return_outside')
+    if outside >= OUTSIDE_LIMIT:
+        yield (
+            'returns_outside',
+            f'{outside:.0%} of the returns at env step {env_step} are outside of the range of policy.learn.value_loss, which '
+            'counts them as its ends. Widen that range, or set policy.learn.value_norm=true',
+        )

@@ -9,7 +9,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from zoo.buffer import Batch, Buffer
+from zoo.buffer.rollout import Batch, Buffer
 from zoo.config.section import validate
 from zoo.core.data import Metrics, first_leaf
 from zoo.core.errors import UserError
@@ -17,35 +17,28 @@ from zoo.core.seeding import stream
 from zoo.env import EnvConfig
 from zoo.env.settings import EnvSettings
 from zoo.policy.metrics import summary
-from zoo.policy.modes import LearnMode
 from zoo.run.base_config import JobConfig
-from zoo.run.observers.base import MAIN, Observer, Parts, Progress, RunView
-from zoo.worker.collector import Collector
-from zoo.worker.evaluation_env import evaluation_env, evaluation_sets, naming_section
+from zoo.run.observers.base import Observer, Parts, RunView
+from zoo.worker.evaluation_env import MAIN, evaluation_envs, naming_section
 from zoo.worker.evaluator import Evaluation
 
 logger = logging.getLogger(__name__)
 
 
 class Evaluations(Observer):
-    """Evaluates the policy every `freq` env steps."""
-
-    def __init__(self, freq: int, progress: Progress) -> None:
-        self._freq, self._progress = freq, progress
+    """Evaluates the policy every eval_freq env steps."""
 
     def after_round(self, job: RunView) -> None:
-        if job.env_step // self._freq > self._progress.eval_step // self._freq:
+        freq = job.cfg.policy.eval.eval_freq
+        if job.env_step // freq > job.progress.eval_step // freq:
             job.evaluate()
 
 
 class StopValue(Observer):
     """Ends the run, without words, when an evaluation reaches policy.eval.stop_value."""
 
-    def __init__(self, stop_value: float, progress: Progress) -> None:
-        self._stop_value, self._progress = stop_value, progress
-
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
-        if self._progress.reached(self._stop_value):
+        if job.progress.reached(job.cfg.policy.eval.stop_value):
             job.stop_reason = job.stop_reason or ''
 
 
@@ -58,10 +51,8 @@ class EnvSchedules(Observer):
     def __init__(self, cfg: JobConfig, parts: Parts) -> None:
         self._cfg, self._groups = cfg, parts.envs
         self._training = EnvSettings(validate(EnvConfig, cfg.env, 'env'))
-        sections = [(None, evaluation_env(cfg)), *evaluation_sets(cfg).items()]
         self._evaluation = [
-            (name, EnvSettings(section), evaluator.env)
-            for (name, section), evaluator in zip(sections, parts.evaluators, strict=True)
+            (name, EnvSettings(section), parts.evaluators[name].env) for name, section in evaluation_envs(cfg).items()
         ]
 
     @property
@@ -87,12 +78,12 @@ class EnvSchedules(Observer):
 class EnvResets(Observer):
     """Resets the training envs before every n-th rollout, unless that was just done: a resume continues it."""
 
-    def __init__(self, n: int, collector: Collector) -> None:
-        self._n, self._collector = n, collector
+    def __init__(self, n: int) -> None:
+        self._n = n
 
     def before_rollout(self, job: RunView) -> None:
-        n_rollout = self._collector.collect_iter
-        if n_rollout > 0 and n_rollout % self._n == 0 and self._collector.reset_iter != n_rollout:
+        n_rollout = job.collector.collect_iter
+        if n_rollout > 0 and n_rollout % self._n == 0 and job.collector.reset_iter != n_rollout:
             job.reset_env()
 
 
@@ -122,7 +113,7 @@ def play_evaluations(
     Returns: None if `stop` said so before all episodes had ended.
     """
     found: dict[str, Evaluation] = {}
-    for name, evaluator in {MAIN: parts.evaluator, **parts.evaluation_sets}.items():
+    for name, evaluator in parts.evaluators.items():
         words = *((name,) if name != MAIN else ()), *key
         part = evaluator.evaluate(stream(seed, 'evaluate', env_step, *words), stop)
         if part is None:
@@ -134,28 +125,26 @@ def play_evaluations(
 class SampleCount(Observer):
     """Counts the samples that were learned from."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
     def on_batch(self, job: RunView, batch: Batch, metrics: Metrics) -> None:
-        self._progress.add_samples(_n_sample(batch))
+        job.progress.n_sample += _n_sample(batch)
 
 
 class MetricNames(Observer):
     """Compares the metrics of the first batch for a whole update with those that the policy names. Raises: ValueError."""
 
-    def __init__(self, mode: LearnMode) -> None:
-        self._mode, self._is_checked = mode, False
+    def __init__(self) -> None:
+        self._is_checked = False
 
     def on_batch(self, job: RunView, batch: Batch, metrics: Metrics) -> None:
         """Looks at the first whole batch; one for a part of the update gives a part of the metrics."""
         if self._is_checked:
             return
-        parts = self._mode.get_batch_size()
+        mode = job.learn_mode
+        parts = mode.get_batch_size()
         if isinstance(parts, dict) and batch.keys() < parts.keys():
             return
-        wanted = set(self._mode.monitor_vars())
-        if not (metrics.keys() >= wanted if self._mode.has_aux else metrics.keys() == wanted):
+        wanted = set(mode.monitor_vars())
+        if not (metrics.keys() >= wanted if mode.has_aux else metrics.keys() == wanted):
             raise ValueError(
                 f'_forward_learn returned the metrics {sorted(metrics)} but _monitor_vars_learn names '
                 f'{sorted(wanted)}; make the two agree'

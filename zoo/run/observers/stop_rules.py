@@ -52,10 +52,14 @@ class WallTimeConfig(Section):
 
 
 class OptionRule(StopRule):
-    """A rule with a section of options."""
+    """A rule with a section of options.
+
+    Attributes: metric: the one of the log that it is on, '' for none; the state of another one is not this rule's.
+    """
 
     def __init__(self, cfg: Section) -> None:
         self._cfg: Any = cfg
+        self.metric: str = cfg.get('metric', '')
 
 
 @STOP_REGISTRY.register('wall_time')
@@ -101,14 +105,6 @@ class TrainIter(OptionRule):
         return f'{job.train_iter:,} optimiser steps are done' if job.train_iter >= self._cfg.n else None
 
 
-class MetricRule(OptionRule):
-    """A rule on one metric of the log. Attributes: metric: its name; the state of another one is not this rule's."""
-
-    def __init__(self, cfg: Section) -> None:
-        super().__init__(cfg)
-        self.metric: str = self._cfg.metric
-
-
 class PatienceConfig(Section):
     """Its options."""
 
@@ -119,7 +115,7 @@ class PatienceConfig(Section):
 
 
 @STOP_REGISTRY.register('patience')
-class Patience(MetricRule):
+class Patience(OptionRule):
     """Ends the run at the n-th evaluation in a row that brings no new best."""
 
     config = PatienceConfig
@@ -167,7 +163,7 @@ class BoundConfig(Section):
 
 
 @STOP_REGISTRY.register('bound')
-class Bound(MetricRule):
+class Bound(OptionRule):
     """Ends the run when a metric of the log is above or below a bound; NaN is neither."""
 
     config = BoundConfig
@@ -302,7 +298,8 @@ class StopRules(Observer):
 
 def _own(name: str, rule: object) -> dict[str, str]:
     """What tells a rule from others in a state: its name, and its metric if it has one."""
-    return {'rule': name, 'metric': rule.metric} if isinstance(rule, MetricRule) else {'rule': name}
+    metric = rule.metric if isinstance(rule, OptionRule) else ''
+    return {'rule': name, 'metric': metric} if metric else {'rule': name}
 
 
 def _make(spec: object) -> tuple[str, Any]:

@@ -110,10 +110,10 @@ def pretrain(
             (folder.path / 'checkpoints').mkdir(exist_ok=True)
             policy.save(folder.path / 'checkpoints' / 'step_0.safetensors')
         except BaseException as error:
-            file.end_by(error, {'env_step': 0})
+            file.end({'env_step': 0}, error=error)
             raise
         numbers = {'env_step': 0, 'pretrain_epoch': n_epoch, 'pretrain_loss': loss, 'agreement': agreement}
-        file.end('done' if is_whole else 'stopped', numbers)
+        file.end(numbers, is_whole)
     if not received:
         return Pretrained(policy, folder.path, n_epoch, loss, agreement)
     said = f'signal {received[0]} came after the last epoch: all is done and saved; train on from it'
