@@ -432,6 +432,7 @@ class Policy(ABC):
 
         return Session(self)
 
+    @torch.no_grad()
     def value(self, obs: Raw) -> Tensor:
         """The critic's value of raw observations, [B], or 0-dim for one; in the unit of returns, without gradient.
 
@@ -439,54 +440,47 @@ class Policy(ABC):
         and a model with a recurrent state is as at the start of an episode.
         Raises: UserError if the policy trains no critic.
         """
-        from zoo.policy.inference import read_obs
-
-        batch, is_single = read_obs(self, obs)
-        with torch.no_grad():
-            _, _, value = self._judge(batch, with_value=True)
+        _, value = self._judged(obs, with_value=True)
         if value is None:
             raise UserError(
                 f'policy {self.cfg.type!r} trains no critic, so it knows no values; use a policy with a critic, such as ppo'
             )
-        return value[0] if is_single else value
+        return value
 
+    @torch.no_grad()
     def distribution(self, obs: Raw) -> ActionDistribution:
         """The distribution of actions for raw observations: log_prob, entropy, sample, mode, kl; without gradient.
 
         Raises: UserError if the policy has none, as 'dqn'.
         """
-        from zoo.policy.inference import ActionDistribution, read_obs
+        return self._judged(obs, with_value=False)[0]
 
-        batch, is_single = read_obs(self, obs)
-        with torch.no_grad():
-            dist, logit, _ = self._judge(batch, with_value=False)
-        return ActionDistribution(dist, logit, is_single)
-
+    @torch.no_grad()
     def sample(self, obs: Raw, generator: torch.Generator | None = None) -> Sampled:
         """Drawn actions, their log-probabilities and the values of raw observations, without gradient.
 
         The actions are those that the log-probabilities belong to: `env_action` turns them into what an env takes.
         """
-        from zoo.policy.inference import Sampled, read_obs
+        from zoo.policy.inference import Sampled
 
-        batch, is_single = read_obs(self, obs)
-        with torch.no_grad():
-            dist, logit, value = self._judge(batch, with_value=True)
-            action = dist.sample(logit, dist.noise((len(logit),), generator, logit.device))
-            log_prob = dist.log_prob(logit, action)
-        if not is_single:
-            return Sampled(action, log_prob, value)
-        return Sampled(action[0], log_prob[0], None if value is None else value[0])
+        found, value = self._judged(obs, with_value=True)
+        action = found.sample(generator)
+        return Sampled(action, found.log_prob(action), value)
 
     def evaluate_actions(self, obs: Raw, action: Raw) -> Judged:
         """Log-probability, entropy and value for raw observations and actions as `sample` gives them, with gradient."""
-        from zoo.policy.inference import ActionDistribution, Judged, read_obs
+        from zoo.policy.inference import Judged
+
+        found, value = self._judged(obs, with_value=True)
+        return Judged(found.log_prob(action), found.entropy(), value)
+
+    def _judged(self, obs: Raw, with_value: bool) -> tuple[ActionDistribution, Tensor | None]:
+        """What `_judge` gives, for raw observations as `act` takes them."""
+        from zoo.policy.inference import ActionDistribution, read_obs
 
         batch, is_single = read_obs(self, obs)
-        dist, logit, value = self._judge(batch, with_value=True)
-        found = ActionDistribution(dist, logit, is_single)
-        value = value[0] if is_single and value is not None else value
-        return Judged(found.log_prob(action), found.entropy(), value)
+        dist, logit, value = self._judge(batch, with_value)
+        return ActionDistribution(dist, logit, is_single), value[0] if is_single and value is not None else value
 
     def env_action(self, action: Tensor) -> Any:
         """A batch of actions [B, ...] of this policy as arrays that the env takes: clipped or rescaled to its bounds."""
