@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -37,23 +37,6 @@ if TYPE_CHECKING:
     from zoo.policy.inference import ActionDistribution, Judged, Sampled, Session
 
 KINDS = staticmethod, classmethod, property
-
-
-def updated_class(base: type, name: str, config: Any, methods: Mapping[str, Any]) -> Any:
-    """A registered subclass, see `Policy.with_updates`; its module is that of the caller's caller."""
-    if not isinstance(name, str) or not name:
-        raise UserError(
-            f'with_updates got {shown(name)} as a name but must get a non-empty text, e.g. {base.__name__!r}'
-        )
-    body = {key: _like(base, key, value) for key, value in methods.items() if key != '__doc__'}
-    caller = sys._getframe(2)
-    module = caller.f_globals.get('__name__', '?')
-    body |= {'config': _section(base, name, config), '__module__': module, '__qualname__': name}
-    new = type(base)(
-        name, (base,), {'__reduce_ex__': _reduced, **body, '__doc__': methods.get('__doc__', base.__doc__)}
-    )
-    POLICY_REGISTRY._add(name, new, f'{module}:{caller.f_lineno}')
-    return new
 
 
 def _reduced(self: Any, protocol: Any) -> Any:
@@ -140,8 +123,8 @@ class Policy(ABC):
     """Steps in one entry of the samples, more than 1 for a model with a recurrent state; from the start of one to the next."""
     compile_env: Compile | None = None
     """What compiles the step of envs that are tensor programs, where this run is worth it."""
-    _collect_iter = 0
-    """Rollouts before the present one."""
+    _collect_step = 0
+    """Env steps of the run before the present rollout."""
     _first_env = 0
     """Of the group of envs that `_forward_collect` acts for, the index of the first over all envs of the run."""
 
@@ -199,7 +182,18 @@ class Policy(ABC):
         Raises: UserError for a name that this class does not have, since nothing would call it, and if `name` is taken;
           ConfigError for defaults that its section refuses.
         """
-        return updated_class(cls, name, config, methods)
+        if not isinstance(name, str) or not name:
+            raise UserError(
+                f'with_updates got {shown(name)} as a name but must get a non-empty text, e.g. {cls.__name__!r}'
+            )
+        body = {key: _like(cls, key, value) for key, value in methods.items() if key != '__doc__'}
+        caller = sys._getframe(1)
+        module = caller.f_globals.get('__name__', '?')
+        body |= {'config': _section(cls, name, config), '__module__': module, '__qualname__': name}
+        body['__doc__'] = methods.get('__doc__', cls.__doc__)
+        new: Any = type(cls)(name, (cls,), {'__reduce_ex__': _reduced, **body})
+        POLICY_REGISTRY._add(name, new, f'{module}:{caller.f_lineno}')
+        return new
 
     @classmethod
     @abstractmethod
@@ -315,12 +309,8 @@ class Policy(ABC):
 
     def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
         """A rollout begins. Args: rollouts before it; env steps before it, None: as many as was said last."""
-        self._collect_iter = collect_iter
         if env_step is not None:
-            self._set_collect_step(env_step)
-
-    def _set_collect_step(self, env_step: int) -> None:
-        """Tells the acting policy how far the run is, for exploration that follows the env steps."""
+            self._collect_step = env_step
 
     def _reset_collect(self) -> None:
         """The envs were reset between two rollouts: drop what belongs to their old episodes."""
