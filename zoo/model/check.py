@@ -224,8 +224,15 @@ def critic_names(model: nn.Module, obs_space: Space) -> set[str]:
 
 def actor_parameters(model: nn.Module, obs_space: Space) -> list[tuple[str, nn.Parameter]]:
     """All parameters by name but those of `critic_names`."""
-    critic = critic_names(model, obs_space)
-    return [(name, p) for name, p in model.named_parameters() if name not in critic]
+    return parameters_by_role(model, critic_names(model, obs_space))['actor']
+
+
+def parameters_by_role(model: nn.Module, critic: set[str]) -> dict[str, list[tuple[str, nn.Parameter]]]:
+    """All parameters by name: those that `critic` names, and as the actor's all others."""
+    found: dict[str, list[tuple[str, nn.Parameter]]] = {'actor': [], 'critic': []}
+    for name, p in model.named_parameters():
+        found['critic' if name in critic else 'actor'].append((name, p))
+    return found
 
 
 def reached(model: Any, obs_space: Space, method: str) -> set[str]:

@@ -62,8 +62,9 @@ class ActorCriticPolicy(NetworkPolicy):
         """Every optimiser by name, for checkpoints and for counting skipped steps."""
 
     def steps_per_env_step(self) -> float:
-        """Gradient steps per env step, where each rollout is one batch."""
-        return self._overlap / self._batch_size
+        """Gradient steps per env step, of passes over each batch in minibatches."""
+        n_pass = self.run.reuse['policy'] * self.cfg.learn.get('epoch_per_collect', 1)
+        return self._overlap * n_pass / self._batch_size
 
     @property
     def _batch_size(self) -> int:

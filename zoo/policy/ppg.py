@@ -18,6 +18,7 @@ from zoo.config.schedule import Schedule, schedule_value
 from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
+from zoo.model.check import parameters_by_role
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.aux_memory import AuxMemory, MemoryLocation
 from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
@@ -427,12 +428,8 @@ class PPGPolicy(ActorCriticPolicy):
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         """Parameters of actor and critic lie in buffers of their own, so that one's momentum never moves the other."""
         critic = set() if self._shares_network else {name for name, _ in self._model.critic_parameters()}
-        named = list(self._model.named_parameters())
-        groups = {
-            'actor': [(name, p) for name, p in named if name not in critic],
-            'critic': [(name, p) for name, p in named if name in critic],
-        }
-        optimizers = {name: self._make_optimizer(group) for name, group in groups.items() if group}
+        groups = parameters_by_role(self._model, critic)
+        optimizers = {role: self._make_optimizer(named) for role, named in groups.items() if named}
         return optimizers | {f'aux_{name}': optimizer.sibling() for name, optimizer in optimizers.items()}
 
     def steps_per_env_step(self) -> float:
