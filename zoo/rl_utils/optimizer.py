@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -103,30 +102,9 @@ class FlatOptimizer:
         self._begin_anew()
 
     @property
-    def grad_clip_value(self) -> float | None:
-        """Limit of each element of the gradient; None: off."""
-        return self.mechanics.grad_clip_value
-
-    @property
-    def accumulate(self) -> int:
-        """How many gradients make one step."""
-        return self.mechanics.accumulate
-
-    @property
-    def average_decay(self) -> float | None:
-        """Of the average of the parameters; None: none is kept."""
-        return self.mechanics.average_decay
-
-    @property
     def buffers(self) -> dict[str, Tensor]:
         """All tensors that a step reads and writes: param, grad, moments, step_count, and those of the mechanics."""
         return {'param': self.param, 'grad': self.grad, **self._kept}
-
-    @property
-    def state(self) -> Any:
-        """`buffers` as a named tuple."""
-        buffers = self.buffers
-        return namedtuple('FlatState', buffers)(**buffers)
 
     @property
     def step_count(self) -> Tensor:
