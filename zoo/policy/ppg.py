@@ -21,19 +21,24 @@ from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
 from zoo.model.check import parameters_by_role
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.aux_memory import AuxMemory, MemoryLocation
-from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
+from zoo.policy.config import (
+    ActorCriticLearnConfig,
+    ActorCriticPolicyConfig,
+    Count,
+    OnPolicyCollectConfig,
+    PolicyConfig,
+    Positive,
+)
 from zoo.policy.gradient_steps import (
     MSE,
     GradientStep,
     added,
     descend,
-    distribution_error,
     forward,
     forward_rows,
     n_output_of,
     policy_step,
     ppo_step,
-    squared_error,
     value_loss_terms,
 )
 from zoo.policy.metrics import explained_variance
@@ -96,15 +101,12 @@ def aux_step(
     Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
     """
     output, minibatch, joint = _aux_losses(model, dist, minibatch, numbers)
-    if 'value_logit' in output:
-        value_loss = distribution_error(numbers.value_loss, output['value_logit'], minibatch)
-    else:
-        value_loss = squared_error(output['value'], minibatch['return_'], minibatch.get('weight', None))
+    value_loss, of_value = value_loss_terms(output, minibatch, numbers.value_loss, clip_ratio=0.0)  # which is not read
     loss = joint.auxiliary_loss + value_loss * numbers.value_weight
     loss = added(loss, numbers.bc_weight, joint.behavioral_cloning_loss)
     return {
         'auxiliary_loss': joint.auxiliary_loss.detach(),
-        'aux_value_loss': value_loss.detach(),
+        'aux_value_loss': of_value['value_loss'],
         'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(),
         'aux_grad_norm': descend(optimizers, loss, numbers.grad_clip),
     }
@@ -201,13 +203,13 @@ class PPGLearnConfig(ActorCriticLearnConfig):
         None,
         description="factor of the critic's loss in all phases; null: 0.5 in the policy phase of arch 'shared', else 1",
     )
-    critic_batch_size: Annotated[int, Field(ge=1)] | None = Field(
+    critic_batch_size: Count | None = Field(
         None, description="samples per gradient step of the critic's passes; null: batch_size"
     )
     phase: part_of(PHASE_REGISTRY, 'policy.learn.phase') = Field(  # type: ignore[valid-type]
         'ppg', description='what the auxiliary phase learns, by name or as {type: name, its options}'
     )
-    aux_window: Annotated[int, Field(ge=1)] | None = Field(
+    aux_window: Count | None = Field(
         None,
         description='rollouts, or draws, that the memory of the auxiliary phase keeps, the newest ones; null: those since '
         'the last phase',
@@ -220,7 +222,7 @@ class PPGLearnConfig(ActorCriticLearnConfig):
     adv_norm: Literal['off', 'batch', 'minibatch'] = Field(
         'batch', description='normalise advantages over the rollout or each minibatch'
     )
-    grad_clip: Annotated[float, Field(gt=0)] | None = Field(
+    grad_clip: Positive | None = Field(
         0.5,
         description='limit of the gradient norm, of actor and critic apart (unless shared); null: off, as published, '
         'which at a learning rate of 1e-3 or more may lose what was learned',
