@@ -349,41 +349,36 @@ class PPGPolicy(ActorCriticPolicy):
     def default_model(cls) -> str:
         return 'ppg'
 
-    def _build(self) -> None:
-        super()._build()
-        cfg, name = self.cfg.learn, type(self._model).__name__
-        for method in ('compute_aux', 'critic_parameters'):
-            if not callable(getattr(self._model, method, None)):
-                raise UserError(
-                    f'model {name} has no {method}(), which policy {self.cfg.type!r} needs in addition to '
-                    "an actor-critic's methods; see zoo.model.actor_critic, or use policy.model.type 'ppg'"
-                )
-        if self._shares_network and cfg.critic_learning_rate is not None:
-            raise UserError(
-                f'policy.learn.critic_learning_rate is given but actor and critic of this {name} share all parameters; '
-                "leave it out, or use arch 'dual' or 'detach'"
-            )
-        if self._shares_network and cfg.actor_epoch_per_collect != cfg.critic_epoch_per_collect:
-            raise UserError(
-                f'policy.learn.actor_epoch_per_collect is {cfg.actor_epoch_per_collect} and '
-                f'critic_epoch_per_collect {cfg.critic_epoch_per_collect}, but actor and critic of this '
-                f"{name} share parameters and learn together; set both alike, or use arch 'dual' "
-                "or 'detach'"
-            )
-
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
         cfg = self.cfg
         if self.has_state and self.learns:
             yield sequence_problem(cfg.learn.sequence, cfg.collect.n_step, cfg.learn.aux_batch_size, 'aux_batch_size')
-        is_apart = self.given_model is None and cfg.model.get('arch') in (
-            'dual',
-            'detach',
-        )  # of a model given the first step finds out
+        # of a model given the first step finds out
+        is_apart = self.given_model is None and cfg.model.get('arch') in ('dual', 'detach')
         if is_apart and any(penalty.name == 'value_drift' for penalty in self.objective.penalties):
             yield (
                 f"policy.learn.penalties has 'value_drift' but policy.model.arch is {cfg.model['arch']!r}, which trains the "
                 "critic in steps of its own; leave the penalty out, or use arch 'shared'"
+            )
+        learn, name = cfg.learn, type(self._model).__name__
+        for method in ('compute_aux', 'critic_parameters'):
+            if not callable(getattr(self._model, method, None)):
+                yield (
+                    f'model {name} has no {method}(), which policy {cfg.type!r} needs in addition to '
+                    "an actor-critic's methods; see zoo.model.actor_critic, or use policy.model.type 'ppg'"
+                )
+        if self._shares_network and learn.critic_learning_rate is not None:
+            yield (
+                f'policy.learn.critic_learning_rate is given but actor and critic of this {name} share all parameters; '
+                "leave it out, or use arch 'dual' or 'detach'"
+            )
+        if self._shares_network and learn.actor_epoch_per_collect != learn.critic_epoch_per_collect:
+            yield (
+                f'policy.learn.actor_epoch_per_collect is {learn.actor_epoch_per_collect} and '
+                f'critic_epoch_per_collect {learn.critic_epoch_per_collect}, but actor and critic of this '
+                f"{name} share parameters and learn together; set both alike, or use arch 'dual' "
+                "or 'detach'"
             )
 
     @property
@@ -473,7 +468,7 @@ class PPGPolicy(ActorCriticPolicy):
     @torch.no_grad()
     def _over_memory(self, method: str, output: str) -> Tensor:
         """What a method of the model computes from all rows kept, [M, ...], where the memory lies."""
-        found = [self._forward(method, rows)[output] for _, rows in self._pieces()]
+        found = [x for *_, x in self._pieces(method, output)]
         return torch.cat(found).to(self._memory.device)
 
     def _aux_target(self) -> Tensor:
@@ -492,22 +487,18 @@ class PPGPolicy(ActorCriticPolicy):
     def _kl_to(self, logit_old: Tensor) -> Tensor:
         """mean(KL(old || now)) over all rows kept."""
         total = torch.zeros((), device=self.device)
-        for at, rows in self._pieces():
-            logit = self._forward('compute_actor', rows)['logit']
+        for at, rows, logit in self._pieces('compute_actor', 'logit'):
             kl = self.dist.kl(logit_old[at].to(self.device).view_as(logit), logit)
             total += (kl * rows['weight'].flatten() if 'weight' in rows else kl).sum()
         return total / self._memory.columns()['return_'].numel()
 
-    def _forward(self, method: str, rows: Columns) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = self.objective.fixed.forward(self._model, method, rows)[0]
-        return found
-
-    def _pieces(self) -> Iterator[tuple[slice, dict[str, Any]]]:
-        """All rows (or sequences) kept, in order, in pieces of about a minibatch."""
+    def _pieces(self, method: str, output: str) -> Iterator[tuple[slice, dict[str, Any], Tensor]]:
+        """All rows (or sequences) kept, in pieces of about a minibatch: where they are, and what a method computes of them."""
         columns = self._memory.columns()
         for start in range(0, self._memory.n_row, self._aux_rows):
             at = slice(start, start + self._aux_rows)
-            yield at, map_tensors(lambda x: x[at].to(self.device), columns)  # noqa: B023
+            rows = map_tensors(lambda x: x[at].to(self.device), columns)  # noqa: B023
+            yield at, rows, self.objective.fixed.forward(self._model, method, rows)[0][output]
 
     def _monitor_vars_learn(self) -> list[str]:
         return [
