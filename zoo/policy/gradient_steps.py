@@ -280,10 +280,10 @@ def value_loss_terms(
     output: dict[str, Tensor], minibatch: Minibatch, loss: Callable[..., Tensor], clip_ratio: Number
 ) -> tuple[Tensor, Metrics]:
     """The loss, and the metrics value_loss and, where it is one that clips, value_clipfrac."""
-    if 'value_logit' in output:
-        error = distribution_error(loss, output['value_logit'], minibatch)
-        return error, {'value_loss': error.detach()}
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
+    if 'value_logit' in output:  # of a critic that predicts a distribution of returns
+        error = mean_of(loss(output['value_logit'], return_, None, None), weight)
+        return error, {'value_loss': error.detach()}
     if loss == MSE:
         error = squared_error(output['value'], return_, weight)
         return error, {'value_loss': error.detach()}
@@ -311,12 +311,6 @@ def _value_clipfrac(data: ppo_value_data, loss: Part, clip_ratio: Number) -> Ten
     value = data.value_new
     distance = (value - data.value_old).abs() if loss.name == 'clip' else (value - data.return_).square()
     return weighted_mean((distance > limit).to(value.dtype), data.weight)
-
-
-def distribution_error(value_loss: Callable[..., Tensor], logit: Tensor, minibatch: Columns) -> Tensor:
-    """Of a critic that predicts a distribution of returns."""
-    error, weight = value_loss(logit, minibatch['return_'], None, None), minibatch.get('weight', None)
-    return (error if weight is None else error * weight).mean()
 
 
 def n_output_of(value_loss: Callable[..., Tensor]) -> int:

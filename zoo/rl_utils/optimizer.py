@@ -45,7 +45,7 @@ class FlatOptimizer:
     def __init__(
         self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: UpdateRule, lr: float = 1e-3
     ) -> None:
-        self.lr, self.rule, self.mechanics, self.is_plain = lr, rule, Mechanics(), True
+        self.lr, self.rule = lr, rule
         self.ranks: Ranks = ALONE
         self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
         if not self._named:
@@ -58,11 +58,12 @@ class FlatOptimizer:
         self.grad = torch.zeros_like(self.param)
         for (_, p), value in zip(self._named, self.cut(self.param).values(), strict=True):
             value.copy_(p.detach())
-        self._begin_anew()
+        self._begin_with(Mechanics())
         self._tie()
 
-    def _begin_anew(self) -> None:
+    def _begin_with(self, mechanics: Mechanics) -> None:
         """Moments and counters as before the first step."""
+        self.mechanics, self.is_plain = mechanics, mechanics == Mechanics()
         self._kept = {name: torch.zeros_like(self.param) for name in self.rule.moments}
         self._kept['step_count'] = torch.zeros((), device=self.param.device)  # steps taken, without the skipped ones
         self._kept |= first_values(self.mechanics, self.param)
@@ -96,10 +97,9 @@ class FlatOptimizer:
         Args: see `Mechanics`.
         Raises: ValueError if a number is out of range.
         """
-        self.mechanics = Mechanics(grad_clip_value, accumulate, average_decay, precision == 'fp16')
-        self.mechanics.check()
-        self.is_plain = self.mechanics == Mechanics()
-        self._begin_anew()
+        mechanics = Mechanics(grad_clip_value, accumulate, average_decay, precision == 'fp16')
+        mechanics.check()
+        self._begin_with(mechanics)
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -146,9 +146,7 @@ class FlatOptimizer:
         It keeps no average.
         """
         other = copy(self)
-        other.mechanics = self.mechanics._replace(average_decay=None)
-        other.is_plain = other.mechanics == Mechanics()
-        other._begin_anew()
+        other._begin_with(self.mechanics._replace(average_decay=None))
         return other
 
     def zero_grad(self) -> None:

@@ -23,19 +23,15 @@ _FLOOR = 1e-6
 """Of a priority, as a share of the largest one: every entry may come, and a batch without advantages is drawn evenly."""
 
 
-class WeighedDraw:
-    """Draws by a part of DRAW_REGISTRY, which is checked; its weights go into the column 'weight'."""
-
-    def __init__(self, draw: Callable[..., Drawn]) -> None:
-        self._draw = draw
-
-    def __call__(self, columns: Columns, n_pass: int, generator: torch.Generator) -> tuple[Tensor, Columns]:
-        found = self._draw(columns, n_pass, generator)
-        order, weight = check_drawn(found, n_pass, len(first_leaf(columns)))
-        if weight is None:
-            return order, columns
-        device = first_leaf(columns).device
-        return order, {**columns, 'weight': weighted(columns, send(weight, device))}
+def weighed(
+    draw: Callable[..., Drawn], columns: Columns, n_pass: int, generator: torch.Generator
+) -> tuple[Tensor, Columns]:
+    """The order that a part of DRAW_REGISTRY gives, which is checked, and the columns with its weights in 'weight'."""
+    order, weight = check_drawn(draw(columns, n_pass, generator), n_pass, len(first_leaf(columns)))
+    if weight is None:
+        return order, columns
+    device = first_leaf(columns).device
+    return order, {**columns, 'weight': weighted(columns, send(weight, device))}
 
 
 @DRAW_REGISTRY.register('in_order')
