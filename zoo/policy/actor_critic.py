@@ -210,7 +210,6 @@ class ActorCriticPolicy(NetworkPolicy):
         return optimizer
 
     def _set_env_step(self, env_step: int) -> None:
-        super()._set_env_step(env_step)
         self.rates.set_env_step(env_step)
         for option in self.options:
             option.set_env_step(env_step)

@@ -245,10 +245,10 @@ def _surrogate_of(
     """The surrogate that the config names, with its dual clip; weighed by p_near / p_old where the loss is near another policy."""
     if log_near is log_old and numbers.surrogate == CLIP and numbers.dual_clip is None:
         return clip
-    from zoo.rl_utils.surrogates import importance_of, with_options
+    from zoo.rl_utils.surrogates import gain_of, importance_of
 
     importance = None if log_near is log_old else importance_of(log_new, log_old, log_near, weight, numbers.rho_max)
-    return with_options(numbers.surrogate, numbers.dual_clip, importance)
+    return partial(gain_of, numbers.surrogate, numbers.dual_clip, importance)
 
 
 def _by_kernel(

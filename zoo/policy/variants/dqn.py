@@ -167,6 +167,8 @@ class DQNPolicy(NetworkPolicy):
     config: ClassVar[type[PolicyConfig]] = DQNConfig
     announces_gradients: ClassVar[bool] = True
     writes_priority: ClassVar[bool] = True
+    _env_step = 0
+    """Env steps of the run before the present update."""
 
     @classmethod
     def default_buffer(cls) -> str:
@@ -215,6 +217,9 @@ class DQNPolicy(NetworkPolicy):
 
     def _follow_model(self) -> None:
         self.target.begin()
+
+    def _set_env_step(self, env_step: int) -> None:
+        self._env_step = env_step
 
     def _forward_learn(self, batch: Any) -> Metrics:
         cfg, drawn, steps = self.cfg.learn, map_tensors(lambda x: x.to(self.device), batch), []
