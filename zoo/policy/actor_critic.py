@@ -222,7 +222,7 @@ class ActorCriticPolicy(NetworkPolicy):
     @property
     def _value_step(self) -> Step | None:
         """The gradient step on the critic."""
-        return self._policy_step
+        return getattr(self, 'value_step', self._policy_step)
 
     def _coefficients(self) -> dict[str, float]:
         """Constant weights of the losses, by the name of their metric."""

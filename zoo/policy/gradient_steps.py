@@ -64,10 +64,12 @@ class ForwardNumbers(Protocol):
     """Those numbers of any step that say how the model reads a minibatch."""
 
     @property
-    def precision(self) -> UpdatePrecision: ...
+    def precision(self) -> UpdatePrecision:
+        """The number format inside the networks."""
 
     @property
-    def forward(self) -> Callable[..., Any]: ...
+    def forward(self) -> Callable[..., Any]:
+        """`forward_rows`, or what reads sequences."""
 
 
 class GradientStep(SplitStep):

@@ -296,17 +296,16 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _value_phase(self, batch: Columns) -> Metrics:
         """E_V passes of the critic over a batch."""
-        cfg = self.cfg.learn
-        fit = {'explained_variance': explained_variance(batch)}
+        metrics = {'explained_variance': explained_variance(batch)}
         if self._shares_network:
-            return fit
-        fixed = self.objective.fixed
+            return metrics
+        cfg, fixed = self.cfg.learn, self.objective.fixed
         numbers = ValueNumbers(
             self.rates.clip_range, fixed.grad_clip, fixed.value_loss, self._value_weight, fixed.precision, fixed.forward
         )
         n_pass, size = cfg.critic_epoch_per_collect, cfg.critic_batch_size or cfg.batch_size
-        trained = self.passes.run(self.value_step, [self.optimizers['critic']], numbers, n_pass, batch, size)
-        return fit | trained.metrics
+        critic = [self.optimizers['critic']]
+        return metrics | self.passes.run(self.value_step, critic, numbers, n_pass, batch, size).metrics
 
     def learn_aux(self) -> Metrics:
         """The auxiliary phase, when it is due, after N_pi = aux_freq policy phases; else nothing.

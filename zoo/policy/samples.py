@@ -220,8 +220,7 @@ def given_reward(data: Transition, weight: Tensor | None) -> Tensor:
 
 def as_rows(columns: dict[str, Any], rollout: Rollout) -> Sample:
     """[T, B, ...] -> [N, ...], t-major."""
-    rows: Sample = map_tensors(lambda x: x.flatten(0, 1), columns)
-    return rows
+    return map_tensors(lambda x: x.flatten(0, 1), columns)
 
 
 def as_they_are(batch: Columns) -> tuple[Columns, Tensor | None]:

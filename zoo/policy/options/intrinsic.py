@@ -54,12 +54,10 @@ class IntrinsicReward(UpdateOption):
         return {'intrinsic_adv': self.part.advantage(rollout)}
 
     def advantage(self, columns: Mapping[str, Any]) -> Tensor:
-        total: Tensor = columns['adv'] + columns['intrinsic_adv']
-        return total
+        return columns['adv'] + columns['intrinsic_adv']
 
     def after_update(self, batch: Columns) -> Metrics:
-        found: Metrics = self.part.update()
-        return found
+        return self.part.update()
 
     def forget(self, envs: slice) -> None:
         if hasattr(self.part, 'forget'):  # one of your own need not have it

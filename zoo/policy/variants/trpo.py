@@ -156,10 +156,6 @@ class TRPOPolicy(ActorCriticPolicy):
         self._step.compiles = False
         super()._init_learn()
 
-    @property
-    def _value_step(self) -> Any:
-        return self.value_step
-
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         critic = critic_names(self._model, self.obs_space)
         return {role: self._make_optimizer(named) for role, named in parameters_by_role(self._model, critic).items()}
