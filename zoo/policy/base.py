@@ -191,7 +191,7 @@ class Policy(ABC):
         module = caller.f_globals.get('__name__', '?')
         body |= {'config': _section(cls, name, config), '__module__': module, '__qualname__': name}
         body['__doc__'] = methods.get('__doc__', cls.__doc__)
-        new: Any = type(cls)(name, (cls,), {'__reduce_ex__': _reduced, **body})
+        new: Any = type(cls)(name, (cls,), {'__reduce_ex__': _reduced, **body})  # type: ignore[misc]
         POLICY_REGISTRY._add(name, new, f'{module}:{caller.f_lineno}')
         return new
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import copy
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +15,6 @@ from zoo.rl_utils.check import Number
 from zoo.rl_utils.update_rules import MIN_SCALE, AdamRule, Mechanics, UpdateRule, first_values, limited, moved
 
 Own = TypeVar('Own', bound='FlatOptimizer')
-
-
-class AdamRates(NamedTuple):
-    """The numbers of an Adam step."""
-
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
 
 
 class NonFiniteGradientError(RunError):
@@ -285,9 +276,9 @@ class FlatAdam(FlatOptimizer):
         return self._kept['exp_avg_sq']
 
     @property
-    def rates(self) -> AdamRates:
-        """The numbers of the next step."""
-        return AdamRates(self.lr, *(self._fixed[name] for name in ('beta1', 'beta2', 'eps')))
+    def rates(self) -> tuple[float, ...]:
+        """The numbers of the next step: lr, beta1, beta2, eps."""
+        return self.lr, *(self._fixed[name] for name in ('beta1', 'beta2', 'eps'))
 
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:
