@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -166,7 +166,7 @@ class _Contract:
             self._check_state(method, found['state'])
 
     def _check_state(self, method: str, state: State) -> None:
-        got, wanted = dict(_forms(state)), dict(_forms(self._state))
+        got, wanted = _forms(state), _forms(self._state)
         if got != wanted:
             raise UserError(
                 f'{self._name}.{method}{self._given} gave a state of {_show_forms(got)} but initial_state one of '
@@ -194,9 +194,9 @@ class _Contract:
             )
 
 
-def _forms(state: State) -> Iterator[tuple[str, Any]]:
-    for path, x in leaves(state):
-        yield path, (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else type(x).__name__
+def _forms(state: State) -> dict[str, Any]:
+    """Shape and dtype of each tensor of a state, by path; of what is none its class."""
+    return {path: (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else type(x).__name__ for path, x in leaves(state)}
 
 
 def _show_forms(forms: dict[str, Any]) -> str:
