@@ -470,7 +470,7 @@ FAMILIES = {
     'pg': (('pg.py',), r"'pg'"),
     'dqn': (('dqn.py',), '$^'),
     'trpo, npg': (('trpo.py',), '$^'),
-    'transitions, step, losses and slow network of dqn': (('q_learning.py', 'check_n_return'), '$^'),
+    'losses of dqn': (('q_learning.py',), '$^'),
 }
 """The same for other families of policies."""
 VARIANT_ROOMS = ('policy', 'rl_utils', 'model')

@@ -32,7 +32,7 @@ class AuxMemory:
     """
 
     def __init__(self, n_part: int, where: MemoryLocation, is_ring: bool = False) -> None:
-        self._n_part, self._where, self._is_ring = n_part, where, is_ring
+        self._n_part, self._where, self.is_ring = n_part, where, is_ring
         self.oldest = 0  # of a full ring, the batch whose place the next one takes
         self._block: dict[str, Any] = {}
         self.n_row, self.n_filled = 0, 0  # rows (or sequences) kept, and batches
@@ -50,7 +50,7 @@ class AuxMemory:
         Rows of a checkpoint that have another form are dropped, with a warning.
         Raises: RunError if a disk has no room for the block, with the first batch; RuntimeError if all batches are in.
         """
-        if self.n_filled >= self._n_part and not self._is_ring:
+        if self.n_filled >= self._n_part and not self.is_ring:
             raise RuntimeError(
                 f'the auxiliary memory has its {self._n_part} batches already; call learn_aux() after '
                 'each learn_mode.forward(), it empties the memory when the phase is due'
@@ -80,12 +80,12 @@ class AuxMemory:
         else:
             self._take(part, 1, first_leaf(part).device)
         # what a ring has dropped counts, what a memory has dropped with another form of samples does not
-        self.n_since_phase = self.n_since_phase + 1 if self._is_ring else self.n_filled
+        self.n_since_phase = self.n_since_phase + 1 if self.is_ring else self.n_filled
 
     def end_phase(self) -> None:
         """An auxiliary phase is over: a ring keeps its rows."""
         self.n_since_phase = 0
-        if not self._is_ring:
+        if not self.is_ring:
             self.clear()
 
     def columns(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class AuxMemory:
         Args: oldest: of a ring, as it was.
         """
         self._begin_anew()
-        if state and self._is_ring and n_filled != self._n_part:
+        if state and self.is_ring and n_filled != self._n_part:
             state, n_filled, oldest = self._newest(state, n_filled, oldest)
         if state:
             self._take(state, n_filled, device)

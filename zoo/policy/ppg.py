@@ -512,8 +512,7 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _state_dict_learn(self) -> dict[str, Any]:
         memory = self._memory
-        is_ring = self.cfg.learn.aux_window is not None
-        kept = {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest} if is_ring else {}
+        kept = {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest} if memory.is_ring else {}
         return {**super()._state_dict_learn(), 'policy_phase': memory.n_since_phase, **kept}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
@@ -535,10 +534,9 @@ class PPGPolicy(ActorCriticPolicy):
             memory.n_since_phase = 0
         # aux_freq may be less than it was
         memory.n_since_phase = min(memory.n_since_phase, self.cfg.learn.aux_freq - 1)
-        is_ring = self.cfg.learn.aux_window is not None
-        n_filled, oldest = self._ring if is_ring else (0, 0)
+        n_filled, oldest = self._ring if memory.is_ring else (0, 0)
         # with an aux_freq of 1 each phase starts from an empty memory
-        if state and not is_ring and not memory.n_since_phase:
+        if state and not memory.is_ring and not memory.n_since_phase:
             logger.warning('policy.learn.aux_freq is 1: the auxiliary memory of the checkpoint is not used')
             state = {}
         memory.load_state_dict(state, n_filled or memory.n_since_phase, self.device, oldest)

@@ -76,15 +76,6 @@ def q_step(
     return {'loss': loss.detach(), 'q': q.detach().mean(), 'td_error': error.mean(), 'grad_norm': norm}, error
 
 
-def check_n_return(collect: Any) -> None:
-    """Raises: UserError for returns over more steps than a rollout has. collect: the resolved section `policy.collect`."""
-    if collect.n_step is not None and collect.n_return > collect.n_step:
-        raise UserError(
-            f'policy.collect.n_return is {collect.n_return} but a rollout has {collect.n_step} steps, after which no reward is '
-            f'known; use n_return {collect.n_step} or less, or policy.collect.n_step={collect.n_return} or more'
-        )
-
-
 OptimizerSpec = part_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer')
 
 
@@ -157,7 +148,12 @@ class DQNPolicy(NetworkPolicy):
         self.dist = Categorical(self.action_space.n)  # the logits are Q-values, whatever the model's own distribution
 
     def check_fields(self) -> None:
-        check_n_return(self.cfg.collect)
+        collect = self.cfg.collect
+        if collect.n_step is not None and collect.n_return > collect.n_step:
+            raise UserError(
+                f'policy.collect.n_return is {collect.n_return} but a rollout has {collect.n_step} steps, after which no reward '
+                f'is known; use n_return {collect.n_step} or less, or policy.collect.n_step={collect.n_return} or more'
+            )
 
     def _behaviour(self, logit: Tensor, env_step: int | None = None) -> Tensor:
         eps = schedule_value(self.cfg.collect.eps, self._collect_step if env_step is None else env_step)
