@@ -457,9 +457,9 @@ VARIANTS = {
         ('ewma', 'averaged', 'reset_average', 'average_decay', '_average_decay'),
         r'ewma|_average|average[d_]',
     ),
-    'ppg_reloaded': (('_overwrite', '_newest'), r'reloaded|is_ring|oldest|aux_window|aux_filled|_ring\b'),
+    'ppg_reloaded': (('_newest',), r'reloaded|is_ring|oldest|aux_window|aux_filled|_ring\b'),
     'hl_gauss': (
-        ('_Histogram', 'HLGauss', 'predict_distribution', 'WideValueHead', '_distribution_error', 'n_output_of'),
+        ('_Histogram', 'HLGauss', 'predict_distribution', 'WideValueHead', 'n_output_of'),
         r'hl_gauss|value_logit|predict_distribution|n_output|\bn_value\b|is_outside|return_outside|_decode\b',
     ),
     'rnd': (('intrinsic.py',), r"'rnd'"),
@@ -470,7 +470,7 @@ FAMILIES = {
     'pg': (('pg.py',), r"'pg'"),
     'dqn': (('dqn.py',), '$^'),
     'trpo, npg': (('trpo.py',), '$^'),
-    'transitions, step, losses and slow network of dqn': (('q_learning.py', 'check_n_return'), '$^'),
+    'losses of dqn': (('q_learning.py',), '$^'),
 }
 """The same for other families of policies."""
 VARIANT_ROOMS = ('policy', 'rl_utils', 'model')

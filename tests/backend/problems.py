@@ -208,6 +208,6 @@ class Result(NamedTuple):
         """Everything, detached, by name."""
         found = {name: p.detach() for name, p in self.parameters.items()}
         for i, optimizer in enumerate(self.optimizers):
-            found |= {f'{name} {i}': x for name, x in optimizer.state._asdict().items()}
+            found |= {f'{name} {i}': x for name, x in optimizer.buffers.items()}
             found[f'skipped {i}'] = torch.tensor(optimizer.count_skipped(99))
         return {**found, **self.metrics}

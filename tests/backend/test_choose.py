@@ -334,6 +334,15 @@ def test_estimate_of_gradient_steps_is_what_the_run_takes(name: str, n_step: int
     assert policy.steps_per_env_step() * cfg.max_env_step == pytest.approx(n_step, rel=0.02)
 
 
+@pytest.mark.parametrize('kind', ['pg', 'a2c', 'trpo'])
+def test_gradient_steps_count_every_draw_of_a_sample(kind: str) -> None:
+    """A buffer that yields each sample three times makes three times as many of them, whatever the policy."""
+    policy: Any = make_policy(OBS, TWO_ACTIONS, type=kind, learn=dict(batch_size=64))
+    once = policy.steps_per_env_step()
+    policy.run = policy.run._replace(reuse={'policy': 3.0, 'value': 1.0})
+    assert policy.steps_per_env_step() == pytest.approx(3 * once)
+
+
 PASSES = dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, batch_size=32)
 
 

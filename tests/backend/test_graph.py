@@ -63,7 +63,7 @@ class Side:
         state = [
             (f'{name} {i}', x.clone())
             for i, optimizer in enumerate(self.optimizers)
-            for name, x in optimizer.state._asdict().items()
+            for name, x in optimizer.buffers.items()
         ]
         return metrics | dict(state)
 

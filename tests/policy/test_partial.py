@@ -86,4 +86,4 @@ def test_target_network_of_dqn_is_what_was_loaded() -> None:
         p.data.add_(0.5)
     new.load_state_dict(old.state_dict(), strict=False)
     state = old.model.state_dict()
-    assert all(torch.equal(x, state[name]) for name, x in new.target.model.state_dict().items())
+    assert all(torch.equal(x, state[name]) for name, x in new.target_model.state_dict().items())

@@ -300,7 +300,7 @@ def test_sibling_shares_parameters_and_gradient_and_begins_anew(spec: Any) -> No
     kept = {name: x.clone() for name, x in first.buffers.items() if name not in ('param', 'grad')}
     second = first.sibling()
     assert second.param is first.param and second.grad is first.grad and second.rule == first.rule
-    assert second.step_count == 0 and second.accumulate == 2 and second.average_decay is None
+    assert second.step_count == 0 and second.mechanics.accumulate == 2 and second.mechanics.average_decay is None
     before = first.param.clone()
     for step in range(4, 6):
         descend(net, second, step)

@@ -170,7 +170,7 @@ class Eager:
 def begin_pass(optimizers: Sequence[FlatOptimizer], data: Pass) -> None:
     """Tells optimisers that accumulate gradients how many steps there will be."""
     for optimizer in optimizers:
-        if optimizer.accumulate > 1:
+        if optimizer.mechanics.accumulate > 1:
             optimizer.begin_pass(data.n_step)
 
 

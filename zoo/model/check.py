@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -166,7 +166,7 @@ class _Contract:
             self._check_state(method, found['state'])
 
     def _check_state(self, method: str, state: State) -> None:
-        got, wanted = dict(_forms(state)), dict(_forms(self._state))
+        got, wanted = _forms(state), _forms(self._state)
         if got != wanted:
             raise UserError(
                 f'{self._name}.{method}{self._given} gave a state of {_show_forms(got)} but initial_state one of '
@@ -194,9 +194,9 @@ class _Contract:
             )
 
 
-def _forms(state: State) -> Iterator[tuple[str, Any]]:
-    for path, x in leaves(state):
-        yield path, (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else type(x).__name__
+def _forms(state: State) -> dict[str, Any]:
+    """Shape and dtype of each tensor of a state, by path; of what is none its class."""
+    return {path: (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else type(x).__name__ for path, x in leaves(state)}
 
 
 def _show_forms(forms: dict[str, Any]) -> str:
@@ -224,8 +224,15 @@ def critic_names(model: nn.Module, obs_space: Space) -> set[str]:
 
 def actor_parameters(model: nn.Module, obs_space: Space) -> list[tuple[str, nn.Parameter]]:
     """All parameters by name but those of `critic_names`."""
-    critic = critic_names(model, obs_space)
-    return [(name, p) for name, p in model.named_parameters() if name not in critic]
+    return parameters_by_role(model, critic_names(model, obs_space))['actor']
+
+
+def parameters_by_role(model: nn.Module, critic: set[str]) -> dict[str, list[tuple[str, nn.Parameter]]]:
+    """All parameters by name: those that `critic` names, and as the actor's all others."""
+    found: dict[str, list[tuple[str, nn.Parameter]]] = {'actor': [], 'critic': []}
+    for name, p in model.named_parameters():
+        found['critic' if name in critic else 'actor'].append((name, p))
+    return found
 
 
 def reached(model: Any, obs_space: Space, method: str) -> set[str]:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import AfterValidator, Field, create_model
+from pydantic import AfterValidator
 
-from zoo.config.section import ConfigError, Section, is_class, plain, validate
+from zoo.config import components
+from zoo.config.section import ConfigError, Section, is_class, plain
 from zoo.core.errors import UserError
-from zoo.core.registry import ENCODER_REGISTRY, UnknownNameError, unknown_name
+from zoo.core.registry import ENCODER_REGISTRY, unknown_name
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.model.images import Precision, holds_images, image_shape
 from zoo.model.inputs import without_mask
@@ -53,22 +54,17 @@ def section_of(spec: object, path: str) -> Any:
     if not isinstance(spec, str | dict):
         raise ConfigError(f'{path} is {spec!r} but must be the name of an encoder, or {{type: its name, its fields}}.')
     name = spec if isinstance(spec, str) else spec.get('type')
-    try:
-        if not isinstance(name, str):
-            known = ', '.join(ENCODER_REGISTRY.names())
-            got = f'{path}.type is {name!r}' if 'type' in spec else f'{path} has no type'
-            raise ConfigError(f'{got} but must name an encoder; use one of {known}.')
-        section = getattr(ENCODER_REGISTRY.get(name), 'config', None)
-    except UnknownNameError as error:
-        raise ConfigError(unknown_name('encoder', name, ['auto', *ENCODER_REGISTRY.names()])) from error
-    if not is_class(section, Section):
+    if not isinstance(name, str):
+        got = f'{path}.type is {name!r}' if 'type' in spec else f'{path} has no type'
+        raise ConfigError(f'{got} but must name an encoder; use one of {", ".join(ENCODER_REGISTRY.names())}.')
+    if name not in ENCODER_REGISTRY:
+        raise ConfigError(unknown_name('encoder', name, ['auto', *ENCODER_REGISTRY.names()]))
+    if not is_class(getattr(ENCODER_REGISTRY.get(name), 'config', None), Section):
         raise ConfigError(
             f'encoder {name!r} of {ENCODER_REGISTRY.where(name)} has no class attribute `config`; '
             'give it the Section class that declares its fields.'
         )
-    named = (str, Field(name, description='registered name of the encoder'))
-    fields = {} if isinstance(spec, str) else spec
-    return validate(create_model(section.__name__, __base__=section, type=named), fields, path)
+    return components.section_of(ENCODER_REGISTRY, spec, path)
 
 
 def make_encoder(

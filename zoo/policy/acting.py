@@ -71,8 +71,6 @@ class NetworkPolicy(Policy):
     """What to say where all parameters of an optimiser are frozen."""
     _acts_with_value = False
     """Whether acting also gives the critic's value."""
-    _collect_step, _env_step = 0, 0
-    """Env steps of the run before the present rollout, and before the present update."""
 
     @classmethod
     def default_model(cls) -> str:
@@ -91,12 +89,6 @@ class NetworkPolicy(Policy):
     def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
         super()._begin_rollout(collect_iter, env_step)
         self._noise.begin(collect_iter)
-
-    def _set_collect_step(self, env_step: int) -> None:
-        self._collect_step = env_step
-
-    def _set_env_step(self, env_step: int) -> None:
-        self._env_step = env_step
 
     def _make_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> FlatOptimizer:
         """The optimiser that the config names, over named parameters. Raises: UserError if none of them is to be trained."""

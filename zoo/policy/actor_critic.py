@@ -35,11 +35,6 @@ from zoo.policy.sequences import first_rows, forward_sequences, n_copy, stride_o
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 
-NOTHING_LEFT = (
-    'policy.learn.freeze leaves nothing to train of the actor, or nothing of the critic, and each has gradient steps of its own '
-    'here; freeze fewer, or use policy.type=ppo with one learning rate, which trains both together'
-)
-
 
 class ActorCriticPolicy(NetworkPolicy):
     """Collects and evaluates with `compute_actor`, judges with `compute_critic`.
@@ -55,15 +50,19 @@ class ActorCriticPolicy(NetworkPolicy):
     announces_gradients: ClassVar[bool] = True
     has_critic = True
     """Whether it trains a critic."""
-    nothing_left: ClassVar[str] = NOTHING_LEFT
+    nothing_left: ClassVar[str] = (
+        'policy.learn.freeze leaves nothing to train of the actor, or nothing of the critic, and each has gradient steps of its '
+        'own here; freeze fewer, or use policy.type=ppo with one learning rate, which trains both together'
+    )
 
     @abstractmethod
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         """Every optimiser by name, for checkpoints and for counting skipped steps."""
 
     def steps_per_env_step(self) -> float:
-        """Gradient steps per env step, where each rollout is one batch."""
-        return self._overlap / self._batch_size
+        """Gradient steps per env step, of passes over each batch in minibatches."""
+        n_pass = self.run.reuse['policy'] * self.cfg.learn.get('epoch_per_collect', 1)
+        return self._overlap * n_pass / self._batch_size
 
     @property
     def _batch_size(self) -> int:
@@ -190,7 +189,7 @@ class ActorCriticPolicy(NetworkPolicy):
         self.optimizers = self._make_optimizers()
         steps_apart = 'critic' in self.optimizers or not self._coefficients().get('value_weight', 1)
         if cfg.get('freeze') and steps_apart and not reached(self._model, self.obs_space, 'compute_actor'):
-            raise UserError(NOTHING_LEFT)
+            raise UserError(self.nothing_left)
         # eager steps on a GPU have kernels without kl and ratio_max; steps that are not zoo's own report what they like
         is_cheap = self.device.type == 'cpu' or self._execution.executor.name != 'eager'
         measure_kl = is_cheap and hasattr(self._policy_step, 'kind')
@@ -211,7 +210,6 @@ class ActorCriticPolicy(NetworkPolicy):
         return optimizer
 
     def _set_env_step(self, env_step: int) -> None:
-        super()._set_env_step(env_step)
         self.rates.set_env_step(env_step)
         for option in self.options:
             option.set_env_step(env_step)
@@ -224,7 +222,7 @@ class ActorCriticPolicy(NetworkPolicy):
     @property
     def _value_step(self) -> Step | None:
         """The gradient step on the critic."""
-        return self._policy_step
+        return getattr(self, 'value_step', self._policy_step)
 
     def _coefficients(self) -> dict[str, float]:
         """Constant weights of the losses, by the name of their metric."""

@@ -32,7 +32,7 @@ class AuxMemory:
     """
 
     def __init__(self, n_part: int, where: MemoryLocation, is_ring: bool = False) -> None:
-        self._n_part, self._where, self._is_ring = n_part, where, is_ring
+        self._n_part, self._where, self.is_ring = n_part, where, is_ring
         self.oldest = 0  # of a full ring, the batch whose place the next one takes
         self._block: dict[str, Any] = {}
         self.n_row, self.n_filled = 0, 0  # rows (or sequences) kept, and batches
@@ -50,7 +50,7 @@ class AuxMemory:
         Rows of a checkpoint that have another form are dropped, with a warning.
         Raises: RunError if a disk has no room for the block, with the first batch; RuntimeError if all batches are in.
         """
-        if self.n_filled >= self._n_part and not self._is_ring:
+        if self.n_filled >= self._n_part and not self.is_ring:
             raise RuntimeError(
                 f'the auxiliary memory has its {self._n_part} batches already; call learn_aux() after '
                 'each learn_mode.forward(), it empties the memory when the phase is due'
@@ -63,20 +63,29 @@ class AuxMemory:
                 misfits,
                 self.n_filled,
             )
-            self._block = {}
-            self.clear()
+            self._begin_anew()
         self._is_loaded = False
-        if self.n_filled >= self._n_part:
-            self._overwrite(part)
+        n, is_full = len(part['return_']), self.n_filled >= self._n_part
+        if is_full and (n * self.n_filled != self.n_row or part.keys() - self._block.keys()):
+            self._begin_anew()  # a ring has batches of one size
+            is_full = False
+        if misfits := self._misfits(part):
+            raise UserError(
+                f'samples have other columns than the auxiliary memory ({misfits}); give samples of one form in '
+                '`_get_train_sample`'
+            )
+        if is_full:
+            self._write(part, self.oldest * n)
+            self.oldest = (self.oldest + 1) % self._n_part
         else:
             self._take(part, 1, first_leaf(part).device)
         # what a ring has dropped counts, what a memory has dropped with another form of samples does not
-        self.n_since_phase = self.n_since_phase + 1 if self._is_ring else self.n_filled
+        self.n_since_phase = self.n_since_phase + 1 if self.is_ring else self.n_filled
 
     def end_phase(self) -> None:
         """An auxiliary phase is over: a ring keeps its rows."""
         self.n_since_phase = 0
-        if not self._is_ring:
+        if not self.is_ring:
             self.clear()
 
     def columns(self) -> dict[str, Any]:
@@ -89,6 +98,11 @@ class AuxMemory:
         """Forgets all rows; the block stays."""
         self.n_row, self.n_filled, self.oldest = 0, 0, 0
 
+    def _begin_anew(self) -> None:
+        """Forgets all rows, and their form."""
+        self._block = {}
+        self.clear()
+
     def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device, oldest: int = 0) -> None:
         """Copies a `state_dict` in, to count as `n_filled` batches; an empty one leaves the memory empty.
 
@@ -96,9 +110,8 @@ class AuxMemory:
         empty, with a warning.
         Args: oldest: of a ring, as it was.
         """
-        self._block = {}
-        self.clear()
-        if state and self._is_ring and n_filled != self._n_part:
+        self._begin_anew()
+        if state and self.is_ring and n_filled != self._n_part:
             state, n_filled, oldest = self._newest(state, n_filled, oldest)
         if state:
             self._take(state, n_filled, device)
@@ -125,35 +138,13 @@ class AuxMemory:
 
     def _take(self, part: Columns, n_filled: int, device: torch.device) -> None:
         """Copies rows in that count as n_filled batches, with room for as many more as batches are to come."""
-        if misfits := self._misfits(part):
-            raise UserError(
-                f'samples have other columns than the auxiliary memory ({misfits}); give samples of one form in '
-                '`_get_train_sample`'
-            )
         n, n_left = len(part['return_']), self._n_part - self.n_filled - n_filled
         n_row = self.n_row + n + n_left * -(-n // max(n_filled, 1))
         if not self._block or n_row > len(self._block['return_']) or part.keys() - self._block.keys():
             self._make_room(part, n_row, device)
-        for key, block in self._block.items():
-            self._write(block, slice(self.n_row, self.n_row + n), part.get(key))
+        self._write(part, self.n_row)
         self.n_row += n
         self.n_filled += n_filled
-
-    def _overwrite(self, part: Columns) -> None:
-        """Puts a batch in the place of the oldest; one of another size begins a new memory."""
-        n = len(part['return_'])
-        if n * self.n_filled != self.n_row or part.keys() - self._block.keys():
-            self._block = {}
-            self.clear()
-            self._take(part, 1, first_leaf(part).device)
-            return
-        if misfits := self._misfits(part):
-            raise UserError(
-                f'samples have other columns than the auxiliary memory ({misfits}); give samples of one form'
-            )
-        for key, block in self._block.items():
-            self._write(block, slice(self.oldest * n, (self.oldest + 1) * n), part.get(key))
-        self.oldest = (self.oldest + 1) % self._n_part
 
     def _misfits(self, part: Columns) -> str:
         """The columns that have another form than the rows kept; '' if there are none."""
@@ -164,19 +155,20 @@ class AuxMemory:
     def _make_room(self, part: Columns, n_row: int, device: torch.device) -> None:
         """A block of n_row rows for what is kept and what is like `part`."""
         kept = self.columns()
-        self._block = {}
         like = {**kept, **part}
-        block = map_tensors(lambda x: self._allocate((n_row, *x.shape[1:]), x.dtype, device), like)
-        for key, x in block.items() if self.n_row else ():
-            self._write(x, slice(0, self.n_row), kept.get(key))
-        self._block = block
+        self._block = {}
+        self._block = map_tensors(lambda x: self._allocate((n_row, *x.shape[1:]), x.dtype, device), like)
+        if kept:
+            self._write(kept, 0)
 
-    @staticmethod
-    def _write(block: Any, at: slice, rows: Any) -> None:
-        if rows is None:  # only weights may be missing
-            block[at] = 1
-        else:
-            map_tensors(lambda to, x: to[at].copy_(x), block, rows)
+    def _write(self, rows: Columns, start: int) -> None:
+        """Copies rows into the block, from its row `start` on."""
+        at = slice(start, start + len(rows['return_']))
+        for key, block in self._block.items():
+            if key in rows:
+                map_tensors(lambda to, x: to[at].copy_(x), block, rows[key])
+            else:  # only weights may be missing
+                block[at] = 1
 
     def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         if self._where != 'disk':

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -37,23 +37,6 @@ if TYPE_CHECKING:
     from zoo.policy.inference import ActionDistribution, Judged, Sampled, Session
 
 KINDS = staticmethod, classmethod, property
-
-
-def updated_class(base: type, name: str, config: Any, methods: Mapping[str, Any]) -> Any:
-    """A registered subclass, see `Policy.with_updates`; its module is that of the caller's caller."""
-    if not isinstance(name, str) or not name:
-        raise UserError(
-            f'with_updates got {shown(name)} as a name but must get a non-empty text, e.g. {base.__name__!r}'
-        )
-    body = {key: _like(base, key, value) for key, value in methods.items() if key != '__doc__'}
-    caller = sys._getframe(2)
-    module = caller.f_globals.get('__name__', '?')
-    body |= {'config': _section(base, name, config), '__module__': module, '__qualname__': name}
-    new = type(base)(
-        name, (base,), {'__reduce_ex__': _reduced, **body, '__doc__': methods.get('__doc__', base.__doc__)}
-    )
-    POLICY_REGISTRY._add(name, new, f'{module}:{caller.f_lineno}')
-    return new
 
 
 def _reduced(self: Any, protocol: Any) -> Any:
@@ -140,8 +123,8 @@ class Policy(ABC):
     """Steps in one entry of the samples, more than 1 for a model with a recurrent state; from the start of one to the next."""
     compile_env: Compile | None = None
     """What compiles the step of envs that are tensor programs, where this run is worth it."""
-    _collect_iter = 0
-    """Rollouts before the present one."""
+    _collect_step = 0
+    """Env steps of the run before the present rollout."""
     _first_env = 0
     """Of the group of envs that `_forward_collect` acts for, the index of the first over all envs of the run."""
 
@@ -199,7 +182,18 @@ class Policy(ABC):
         Raises: UserError for a name that this class does not have, since nothing would call it, and if `name` is taken;
           ConfigError for defaults that its section refuses.
         """
-        return updated_class(cls, name, config, methods)
+        if not isinstance(name, str) or not name:
+            raise UserError(
+                f'with_updates got {shown(name)} as a name but must get a non-empty text, e.g. {cls.__name__!r}'
+            )
+        body = {key: _like(cls, key, value) for key, value in methods.items() if key != '__doc__'}
+        caller = sys._getframe(1)
+        module = caller.f_globals.get('__name__', '?')
+        body |= {'config': _section(cls, name, config), '__module__': module, '__qualname__': name}
+        body['__doc__'] = methods.get('__doc__', cls.__doc__)
+        new: Any = type(cls)(name, (cls,), {'__reduce_ex__': _reduced, **body})  # type: ignore[misc]
+        POLICY_REGISTRY._add(name, new, f'{module}:{caller.f_lineno}')
+        return new
 
     @classmethod
     @abstractmethod
@@ -315,12 +309,8 @@ class Policy(ABC):
 
     def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
         """A rollout begins. Args: rollouts before it; env steps before it, None: as many as was said last."""
-        self._collect_iter = collect_iter
         if env_step is not None:
-            self._set_collect_step(env_step)
-
-    def _set_collect_step(self, env_step: int) -> None:
-        """Tells the acting policy how far the run is, for exploration that follows the env steps."""
+            self._collect_step = env_step
 
     def _reset_collect(self) -> None:
         """The envs were reset between two rollouts: drop what belongs to their old episodes."""
@@ -432,6 +422,7 @@ class Policy(ABC):
 
         return Session(self)
 
+    @torch.no_grad()
     def value(self, obs: Raw) -> Tensor:
         """The critic's value of raw observations, [B], or 0-dim for one; in the unit of returns, without gradient.
 
@@ -439,54 +430,47 @@ class Policy(ABC):
         and a model with a recurrent state is as at the start of an episode.
         Raises: UserError if the policy trains no critic.
         """
-        from zoo.policy.inference import read_obs
-
-        batch, is_single = read_obs(self, obs)
-        with torch.no_grad():
-            _, _, value = self._judge(batch, with_value=True)
+        _, value = self._judged(obs, with_value=True)
         if value is None:
             raise UserError(
                 f'policy {self.cfg.type!r} trains no critic, so it knows no values; use a policy with a critic, such as ppo'
             )
-        return value[0] if is_single else value
+        return value
 
+    @torch.no_grad()
     def distribution(self, obs: Raw) -> ActionDistribution:
         """The distribution of actions for raw observations: log_prob, entropy, sample, mode, kl; without gradient.
 
         Raises: UserError if the policy has none, as 'dqn'.
         """
-        from zoo.policy.inference import ActionDistribution, read_obs
+        return self._judged(obs, with_value=False)[0]
 
-        batch, is_single = read_obs(self, obs)
-        with torch.no_grad():
-            dist, logit, _ = self._judge(batch, with_value=False)
-        return ActionDistribution(dist, logit, is_single)
-
+    @torch.no_grad()
     def sample(self, obs: Raw, generator: torch.Generator | None = None) -> Sampled:
         """Drawn actions, their log-probabilities and the values of raw observations, without gradient.
 
         The actions are those that the log-probabilities belong to: `env_action` turns them into what an env takes.
         """
-        from zoo.policy.inference import Sampled, read_obs
+        from zoo.policy.inference import Sampled
 
-        batch, is_single = read_obs(self, obs)
-        with torch.no_grad():
-            dist, logit, value = self._judge(batch, with_value=True)
-            action = dist.sample(logit, dist.noise((len(logit),), generator, logit.device))
-            log_prob = dist.log_prob(logit, action)
-        if not is_single:
-            return Sampled(action, log_prob, value)
-        return Sampled(action[0], log_prob[0], None if value is None else value[0])
+        found, value = self._judged(obs, with_value=True)
+        action = found.sample(generator)
+        return Sampled(action, found.log_prob(action), value)
 
     def evaluate_actions(self, obs: Raw, action: Raw) -> Judged:
         """Log-probability, entropy and value for raw observations and actions as `sample` gives them, with gradient."""
-        from zoo.policy.inference import ActionDistribution, Judged, read_obs
+        from zoo.policy.inference import Judged
+
+        found, value = self._judged(obs, with_value=True)
+        return Judged(found.log_prob(action), found.entropy(), value)
+
+    def _judged(self, obs: Raw, with_value: bool) -> tuple[ActionDistribution, Tensor | None]:
+        """What `_judge` gives, for raw observations as `act` takes them."""
+        from zoo.policy.inference import ActionDistribution, read_obs
 
         batch, is_single = read_obs(self, obs)
-        dist, logit, value = self._judge(batch, with_value=True)
-        found = ActionDistribution(dist, logit, is_single)
-        value = value[0] if is_single and value is not None else value
-        return Judged(found.log_prob(action), found.entropy(), value)
+        dist, logit, value = self._judge(batch, with_value)
+        return ActionDistribution(dist, logit, is_single), value[0] if is_single and value is not None else value
 
     def env_action(self, action: Tensor) -> Any:
         """A batch of actions [B, ...] of this policy as arrays that the env takes: clipped or rescaled to its bounds."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
@@ -31,13 +30,14 @@ from zoo.core.registry import (
 from zoo.policy.sequences import SequenceConfig
 
 Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
 DEVICE = r'^(auto|cpu|cuda(:\d+)?)$'
 
 
 class LearnConfig(Section):
     """Section `policy.learn`: how a policy is updated."""
 
-    batch_size: Annotated[int, Field(ge=1)] | None = Field(
+    batch_size: Count | None = Field(
         256,
         description='samples per gradient step (64 to 4096 is usual); smaller ones learn more from a sample; null: all '
         'samples of a rollout, or of a draw from a buffer, at once',
@@ -69,7 +69,7 @@ class EvalConfig(Section):
     stop_value: float | None = Field(
         None, description='mean return of an evaluation at which the run stops; null: never'
     )
-    max_episode_steps: Annotated[int, Field(ge=1)] | None = Field(
+    max_episode_steps: Count | None = Field(
         MAX_EPISODE_STEPS,
         description='env steps after which an evaluation cuts an episode off and counts it as it is; null: never',
     )
@@ -120,8 +120,6 @@ def device_of(name: str) -> torch.device:
     """The device that `policy.device` names."""
     if name == 'auto':
         return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
-    if not re.fullmatch(DEVICE, name):
-        raise UserError(f"policy.device is {name!r} but must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
     if name != 'cpu' and not torch.cuda.is_available():
         raise UserError(f"policy.device is {name!r} but there is no CUDA here; use 'auto' or 'cpu'")
     return torch.device(name)
@@ -131,7 +129,7 @@ class PenaltyConfig(Section):
     """What all entries of `policy.learn.penalties` have besides the options of their own."""
 
     weight: ScheduleOrZero = Field(1.0, description='factor of the penalty in the loss; with a target its first value')
-    target: Annotated[float, Field(gt=0)] | None = Field(
+    target: Positive | None = Field(
         None,
         description='after each update the weight is multiplied by 1.5 where the penalty is above 2 targets, and by 0.5 below '
         'half a target (RLlib: .01 for kl); null: the weight is as given',
@@ -153,8 +151,11 @@ class PenaltyConfig(Section):
         return self
 
 
-class PartsConfig(LearnConfig):
-    """The parts of an update that the config exchanges; `zoo list parts` shows all, docs/parts.md says how to add one."""
+class ActorCriticLearnConfig(LearnConfig):
+    """What the sections `policy.learn` of PPO and PPG have in common.
+
+    First the components of an update that the config exchanges: `zoo list parts` shows all, docs/parts.md says how to add one.
+    """
 
     surrogate: part_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
         'clip',
@@ -192,11 +193,6 @@ class PartsConfig(LearnConfig):
     options: parts_of(OPTION_REGISTRY, 'policy.learn.options') = Field(  # type: ignore[valid-type]
         [], description='further update options, your own, each a name or {type: name, its options}'
     )
-
-
-class ActorCriticLearnConfig(PartsConfig):
-    """What the sections `policy.learn` of PPO and PPG have in common."""
-
     learning_rate: RateSchedule = Field(2.5e-4, description="the optimiser's step size")
     critic_learning_rate: RateSchedule | None = Field(
         None,
@@ -234,16 +230,14 @@ class ActorCriticLearnConfig(PartsConfig):
     reward_norm_discount: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, description='discount of the sum that reward_norm divides by; null: policy.collect.discount_factor'
     )
-    target_kl: Annotated[float, Field(gt=0)] | None = Field(
+    target_kl: Positive | None = Field(
         None, description='stop the epochs once KL(old || new) exceeds 1.5 times this; null: off'
     )
     target_kl_at: Literal['epoch', 'minibatch'] = Field(
         'epoch', description='where target_kl is looked at: after each pass, or after each minibatch'
     )
-    grad_clip: Annotated[float, Field(gt=0)] | None = Field(
-        0.5, description='limit of the global gradient norm; null: off'
-    )
-    grad_clip_value: Annotated[float, Field(gt=0)] | None = Field(
+    grad_clip: Positive | None = Field(0.5, description='limit of the global gradient norm; null: off')
+    grad_clip_value: Positive | None = Field(
         None, description='limit of each element of the gradient, applied before grad_clip; null: off'
     )
     accumulate: int = Field(1, ge=1, description='minibatches whose mean gradient makes one optimiser step')
@@ -287,7 +281,7 @@ class OnPolicyCollectConfig(CollectConfig):
         description="what a rollout trains on: 'fragment', all its steps, episodes continue in the next one; 'episode', whole "
         'episodes alone: each rollout begins with a reset of all envs, and steps after the last end in an env have weight 0',
     )
-    temperature: Annotated[float, Field(gt=0)] = Field(
+    temperature: Positive = Field(
         1.0,
         description='the same as exploration {type: temperature, temperature: this}: above 1 actions are more random than the '
         "policy's, below 1 less",

@@ -64,10 +64,12 @@ class ForwardNumbers(Protocol):
     """Those numbers of any step that say how the model reads a minibatch."""
 
     @property
-    def precision(self) -> UpdatePrecision: ...
+    def precision(self) -> UpdatePrecision:
+        """The number format inside the networks."""
 
     @property
-    def forward(self) -> Callable[..., Any]: ...
+    def forward(self) -> Callable[..., Any]:
+        """`forward_rows`, or what reads sequences."""
 
 
 class GradientStep(SplitStep):
@@ -245,10 +247,10 @@ def _surrogate_of(
     """The surrogate that the config names, with its dual clip; weighed by p_near / p_old where the loss is near another policy."""
     if log_near is log_old and numbers.surrogate == CLIP and numbers.dual_clip is None:
         return clip
-    from zoo.rl_utils.surrogates import importance_of, with_options
+    from zoo.rl_utils.surrogates import gain_of, importance_of
 
     importance = None if log_near is log_old else importance_of(log_new, log_old, log_near, weight, numbers.rho_max)
-    return with_options(numbers.surrogate, numbers.dual_clip, importance)
+    return partial(gain_of, numbers.surrogate, numbers.dual_clip, importance)
 
 
 def _by_kernel(
@@ -280,10 +282,10 @@ def value_loss_terms(
     output: dict[str, Tensor], minibatch: Minibatch, loss: Callable[..., Tensor], clip_ratio: Number
 ) -> tuple[Tensor, Metrics]:
     """The loss, and the metrics value_loss and, where it is one that clips, value_clipfrac."""
-    if 'value_logit' in output:
-        error = distribution_error(loss, output['value_logit'], minibatch)
-        return error, {'value_loss': error.detach()}
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
+    if 'value_logit' in output:  # of a critic that predicts a distribution of returns
+        error = mean_of(loss(output['value_logit'], return_, None, None), weight)
+        return error, {'value_loss': error.detach()}
     if loss == MSE:
         error = squared_error(output['value'], return_, weight)
         return error, {'value_loss': error.detach()}
@@ -311,12 +313,6 @@ def _value_clipfrac(data: ppo_value_data, loss: Part, clip_ratio: Number) -> Ten
     value = data.value_new
     distance = (value - data.value_old).abs() if loss.name == 'clip' else (value - data.return_).square()
     return weighted_mean((distance > limit).to(value.dtype), data.weight)
-
-
-def distribution_error(value_loss: Callable[..., Tensor], logit: Tensor, minibatch: Columns) -> Tensor:
-    """Of a critic that predicts a distribution of returns."""
-    error, weight = value_loss(logit, minibatch['return_'], None, None), minibatch.get('weight', None)
-    return (error if weight is None else error * weight).mean()
 
 
 def n_output_of(value_loss: Callable[..., Tensor]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -125,9 +126,9 @@ def _draw_of(spec: str | Mapping[str, Any]) -> Callable[[Columns, int, torch.Gen
     """(columns, n_pass, generator) -> (order, columns with the weights of the draw)."""
     if name_of(spec) == 'shuffle':
         return _shuffled
-    from zoo.policy.options.draws import WeighedDraw
+    from zoo.policy.options.draws import checked_draw
 
-    return WeighedDraw(make_part(DRAW_REGISTRY, spec))
+    return partial(checked_draw, make_part(DRAW_REGISTRY, spec))
 
 
 def _shuffled(columns: Columns, n_pass: int, generator: torch.Generator) -> tuple[Tensor, Columns]:

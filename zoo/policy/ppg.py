@@ -18,21 +18,27 @@ from zoo.config.schedule import Schedule, schedule_value
 from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, map_tensors
 from zoo.core.errors import UserError
 from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
+from zoo.model.check import parameters_by_role
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.aux_memory import AuxMemory, MemoryLocation
-from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
+from zoo.policy.config import (
+    ActorCriticLearnConfig,
+    ActorCriticPolicyConfig,
+    Count,
+    OnPolicyCollectConfig,
+    PolicyConfig,
+    Positive,
+)
 from zoo.policy.gradient_steps import (
     MSE,
     GradientStep,
     added,
     descend,
-    distribution_error,
     forward,
     forward_rows,
     n_output_of,
     policy_step,
     ppo_step,
-    squared_error,
     value_loss_terms,
 )
 from zoo.policy.metrics import explained_variance
@@ -95,15 +101,12 @@ def aux_step(
     Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
     """
     output, minibatch, joint = _aux_losses(model, dist, minibatch, numbers)
-    if 'value_logit' in output:
-        value_loss = distribution_error(numbers.value_loss, output['value_logit'], minibatch)
-    else:
-        value_loss = squared_error(output['value'], minibatch['return_'], minibatch.get('weight', None))
+    value_loss, of_value = value_loss_terms(output, minibatch, numbers.value_loss, clip_ratio=0.0)  # which is not read
     loss = joint.auxiliary_loss + value_loss * numbers.value_weight
     loss = added(loss, numbers.bc_weight, joint.behavioral_cloning_loss)
     return {
         'auxiliary_loss': joint.auxiliary_loss.detach(),
-        'aux_value_loss': value_loss.detach(),
+        'aux_value_loss': of_value['value_loss'],
         'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(),
         'aux_grad_norm': descend(optimizers, loss, numbers.grad_clip),
     }
@@ -200,13 +203,13 @@ class PPGLearnConfig(ActorCriticLearnConfig):
         None,
         description="factor of the critic's loss in all phases; null: 0.5 in the policy phase of arch 'shared', else 1",
     )
-    critic_batch_size: Annotated[int, Field(ge=1)] | None = Field(
+    critic_batch_size: Count | None = Field(
         None, description="samples per gradient step of the critic's passes; null: batch_size"
     )
     phase: part_of(PHASE_REGISTRY, 'policy.learn.phase') = Field(  # type: ignore[valid-type]
         'ppg', description='what the auxiliary phase learns, by name or as {type: name, its options}'
     )
-    aux_window: Annotated[int, Field(ge=1)] | None = Field(
+    aux_window: Count | None = Field(
         None,
         description='rollouts, or draws, that the memory of the auxiliary phase keeps, the newest ones; null: those since '
         'the last phase',
@@ -219,7 +222,7 @@ class PPGLearnConfig(ActorCriticLearnConfig):
     adv_norm: Literal['off', 'batch', 'minibatch'] = Field(
         'batch', description='normalise advantages over the rollout or each minibatch'
     )
-    grad_clip: Annotated[float, Field(gt=0)] | None = Field(
+    grad_clip: Positive | None = Field(
         0.5,
         description='limit of the gradient norm, of actor and critic apart (unless shared); null: off, as published, '
         'which at a learning rate of 1e-3 or more may lose what was learned',
@@ -293,17 +296,16 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _value_phase(self, batch: Columns) -> Metrics:
         """E_V passes of the critic over a batch."""
-        cfg = self.cfg.learn
-        fit = {'explained_variance': explained_variance(batch)}
+        metrics = {'explained_variance': explained_variance(batch)}
         if self._shares_network:
-            return fit
-        fixed = self.objective.fixed
+            return metrics
+        cfg, fixed = self.cfg.learn, self.objective.fixed
         numbers = ValueNumbers(
             self.rates.clip_range, fixed.grad_clip, fixed.value_loss, self._value_weight, fixed.precision, fixed.forward
         )
         n_pass, size = cfg.critic_epoch_per_collect, cfg.critic_batch_size or cfg.batch_size
-        trained = self.passes.run(self.value_step, [self.optimizers['critic']], numbers, n_pass, batch, size)
-        return fit | trained.metrics
+        critic = [self.optimizers['critic']]
+        return metrics | self.passes.run(self.value_step, critic, numbers, n_pass, batch, size).metrics
 
     def learn_aux(self) -> Metrics:
         """The auxiliary phase, when it is due, after N_pi = aux_freq policy phases; else nothing.
@@ -346,41 +348,36 @@ class PPGPolicy(ActorCriticPolicy):
     def default_model(cls) -> str:
         return 'ppg'
 
-    def _build(self) -> None:
-        super()._build()
-        cfg, name = self.cfg.learn, type(self._model).__name__
-        for method in ('compute_aux', 'critic_parameters'):
-            if not callable(getattr(self._model, method, None)):
-                raise UserError(
-                    f'model {name} has no {method}(), which policy {self.cfg.type!r} needs in addition to '
-                    "an actor-critic's methods; see zoo.model.actor_critic, or use policy.model.type 'ppg'"
-                )
-        if self._shares_network and cfg.critic_learning_rate is not None:
-            raise UserError(
-                f'policy.learn.critic_learning_rate is given but actor and critic of this {name} share all parameters; '
-                "leave it out, or use arch 'dual' or 'detach'"
-            )
-        if self._shares_network and cfg.actor_epoch_per_collect != cfg.critic_epoch_per_collect:
-            raise UserError(
-                f'policy.learn.actor_epoch_per_collect is {cfg.actor_epoch_per_collect} and '
-                f'critic_epoch_per_collect {cfg.critic_epoch_per_collect}, but actor and critic of this '
-                f"{name} share parameters and learn together; set both alike, or use arch 'dual' "
-                "or 'detach'"
-            )
-
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
         cfg = self.cfg
         if self.has_state and self.learns:
             yield sequence_problem(cfg.learn.sequence, cfg.collect.n_step, cfg.learn.aux_batch_size, 'aux_batch_size')
-        is_apart = self.given_model is None and cfg.model.get('arch') in (
-            'dual',
-            'detach',
-        )  # of a model given the first step finds out
+        # of a model given the first step finds out
+        is_apart = self.given_model is None and cfg.model.get('arch') in ('dual', 'detach')
         if is_apart and any(penalty.name == 'value_drift' for penalty in self.objective.penalties):
             yield (
                 f"policy.learn.penalties has 'value_drift' but policy.model.arch is {cfg.model['arch']!r}, which trains the "
                 "critic in steps of its own; leave the penalty out, or use arch 'shared'"
+            )
+        learn, name = cfg.learn, type(self._model).__name__
+        for method in ('compute_aux', 'critic_parameters'):
+            if not callable(getattr(self._model, method, None)):
+                yield (
+                    f'model {name} has no {method}(), which policy {cfg.type!r} needs in addition to '
+                    "an actor-critic's methods; see zoo.model.actor_critic, or use policy.model.type 'ppg'"
+                )
+        if self._shares_network and learn.critic_learning_rate is not None:
+            yield (
+                f'policy.learn.critic_learning_rate is given but actor and critic of this {name} share all parameters; '
+                "leave it out, or use arch 'dual' or 'detach'"
+            )
+        if self._shares_network and learn.actor_epoch_per_collect != learn.critic_epoch_per_collect:
+            yield (
+                f'policy.learn.actor_epoch_per_collect is {learn.actor_epoch_per_collect} and '
+                f'critic_epoch_per_collect {learn.critic_epoch_per_collect}, but actor and critic of this '
+                f"{name} share parameters and learn together; set both alike, or use arch 'dual' "
+                "or 'detach'"
             )
 
     @property
@@ -427,12 +424,8 @@ class PPGPolicy(ActorCriticPolicy):
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         """Parameters of actor and critic lie in buffers of their own, so that one's momentum never moves the other."""
         critic = set() if self._shares_network else {name for name, _ in self._model.critic_parameters()}
-        named = list(self._model.named_parameters())
-        groups = {
-            'actor': [(name, p) for name, p in named if name not in critic],
-            'critic': [(name, p) for name, p in named if name in critic],
-        }
-        optimizers = {name: self._make_optimizer(group) for name, group in groups.items() if group}
+        groups = parameters_by_role(self._model, critic)
+        optimizers = {role: self._make_optimizer(named) for role, named in groups.items() if named}
         return optimizers | {f'aux_{name}': optimizer.sibling() for name, optimizer in optimizers.items()}
 
     def steps_per_env_step(self) -> float:
@@ -474,7 +467,7 @@ class PPGPolicy(ActorCriticPolicy):
     @torch.no_grad()
     def _over_memory(self, method: str, output: str) -> Tensor:
         """What a method of the model computes from all rows kept, [M, ...], where the memory lies."""
-        found = [self._forward(method, rows)[output] for _, rows in self._pieces()]
+        found = [x for *_, x in self._pieces(method, output)]
         return torch.cat(found).to(self._memory.device)
 
     def _aux_target(self) -> Tensor:
@@ -493,22 +486,18 @@ class PPGPolicy(ActorCriticPolicy):
     def _kl_to(self, logit_old: Tensor) -> Tensor:
         """mean(KL(old || now)) over all rows kept."""
         total = torch.zeros((), device=self.device)
-        for at, rows in self._pieces():
-            logit = self._forward('compute_actor', rows)['logit']
+        for at, rows, logit in self._pieces('compute_actor', 'logit'):
             kl = self.dist.kl(logit_old[at].to(self.device).view_as(logit), logit)
             total += (kl * rows['weight'].flatten() if 'weight' in rows else kl).sum()
         return total / self._memory.columns()['return_'].numel()
 
-    def _forward(self, method: str, rows: Columns) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = self.objective.fixed.forward(self._model, method, rows)[0]
-        return found
-
-    def _pieces(self) -> Iterator[tuple[slice, dict[str, Any]]]:
-        """All rows (or sequences) kept, in order, in pieces of about a minibatch."""
+    def _pieces(self, method: str, output: str) -> Iterator[tuple[slice, dict[str, Any], Tensor]]:
+        """All rows (or sequences) kept, in pieces of about a minibatch: where they are, and what a method computes of them."""
         columns = self._memory.columns()
         for start in range(0, self._memory.n_row, self._aux_rows):
             at = slice(start, start + self._aux_rows)
-            yield at, map_tensors(lambda x: x[at].to(self.device), columns)  # noqa: B023
+            rows = map_tensors(lambda x: x[at].to(self.device), columns)  # noqa: B023
+            yield at, rows, self.objective.fixed.forward(self._model, method, rows)[0][output]
 
     def _monitor_vars_learn(self) -> list[str]:
         return [
@@ -523,8 +512,7 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _state_dict_learn(self) -> dict[str, Any]:
         memory = self._memory
-        is_ring = self.cfg.learn.aux_window is not None
-        kept = {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest} if is_ring else {}
+        kept = {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest} if memory.is_ring else {}
         return {**super()._state_dict_learn(), 'policy_phase': memory.n_since_phase, **kept}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
@@ -546,10 +534,9 @@ class PPGPolicy(ActorCriticPolicy):
             memory.n_since_phase = 0
         # aux_freq may be less than it was
         memory.n_since_phase = min(memory.n_since_phase, self.cfg.learn.aux_freq - 1)
-        is_ring = self.cfg.learn.aux_window is not None
-        n_filled, oldest = self._ring if is_ring else (0, 0)
+        n_filled, oldest = self._ring if memory.is_ring else (0, 0)
         # with an aux_freq of 1 each phase starts from an empty memory
-        if state and not is_ring and not memory.n_since_phase:
+        if state and not memory.is_ring and not memory.n_since_phase:
             logger.warning('policy.learn.aux_freq is 1: the auxiliary memory of the checkpoint is not used')
             state = {}
         memory.load_state_dict(state, n_filled or memory.n_since_phase, self.device, oldest)

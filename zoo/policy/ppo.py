@@ -8,7 +8,7 @@ from pydantic import Field
 
 from zoo.core.data import Columns, Metrics
 from zoo.core.registry import POLICY_REGISTRY
-from zoo.model.check import critic_names
+from zoo.model.check import critic_names, parameters_by_role
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
 from zoo.policy.gradient_steps import ppo_step
@@ -60,18 +60,10 @@ class PPOPolicy(ActorCriticPolicy):
         return metrics | self._end_update(batch)
 
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
-        named = list(self._model.named_parameters())
         if self.cfg.learn.critic_learning_rate is None:
-            return {'all': self._make_optimizer(named)}
+            return {'all': self._make_optimizer(self._model.named_parameters())}
         critic = critic_names(self._model, self.obs_space)
-        return {
-            'actor': self._make_optimizer([(name, p) for name, p in named if name not in critic]),
-            'critic': self._make_optimizer([(name, p) for name, p in named if name in critic]),
-        }
-
-    def steps_per_env_step(self) -> float:
-        n_pass = self.run.reuse['policy'] * self.cfg.learn.epoch_per_collect
-        return self._overlap * n_pass / self._batch_size
+        return {role: self._make_optimizer(named) for role, named in parameters_by_role(self._model, critic).items()}
 
     def _coefficients(self) -> dict[str, float]:
         cfg = self.cfg.learn

@@ -156,9 +156,9 @@ class Samples:
         if isinstance(part, Part) and part.function is gae_estimate:
             self.estimator = partial(gae_estimate, **dict(part.options))
         else:
-            from zoo.rl_utils.estimators import CheckedEstimator
+            from zoo.rl_utils.estimators import checked
 
-            self.estimator = CheckedEstimator(part)
+            self.estimator = partial(checked, part)
 
     def cut_into(self, sequences: SequenceConfig) -> None:
         """Entries are sequences from now on. Args: sequences: the resolved section `policy.learn.sequence`."""
@@ -220,8 +220,7 @@ def given_reward(data: Transition, weight: Tensor | None) -> Tensor:
 
 def as_rows(columns: dict[str, Any], rollout: Rollout) -> Sample:
     """[T, B, ...] -> [N, ...], t-major."""
-    rows: Sample = map_tensors(lambda x: x.flatten(0, 1), columns)
-    return rows
+    return map_tensors(lambda x: x.flatten(0, 1), columns)
 
 
 def as_they_are(batch: Columns) -> tuple[Columns, Tensor | None]:

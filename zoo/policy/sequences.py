@@ -57,14 +57,6 @@ def n_copy(cfg: SequenceConfig, n_step: int) -> float:
     return ((n_step - cfg.len) // stride_of(cfg) + 1) * cfg.len / n_step
 
 
-def once(rows: Columns) -> Tensor | None:
-    """The weights [N] by which statistics count every row once, though sequences overlap; None: all alike."""
-    weight, is_repeat = rows.get('weight'), rows.get('is_repeat')
-    if is_repeat is None:
-        return weight
-    return (~is_repeat).to(torch.float32) if weight is None else weight.masked_fill(is_repeat, 0.0)
-
-
 def sequence_problem(cfg: SequenceConfig, n_step: int, batch_size: int, key: str = 'batch_size') -> str:
     """What is wrong with the lengths, as a sentence; empty if nothing."""
     if n_step % cfg.len:
@@ -89,14 +81,16 @@ def sequence_problem(cfg: SequenceConfig, n_step: int, batch_size: int, key: str
     return ''
 
 
-def cut(samples: Columns, state: State, is_first: Tensor, cfg: SequenceConfig) -> Sample:
-    """A rollout [T, B] as sequences, ordered by their start, then by env.
+def as_sequences(samples: dict[str, Any], rollout: Rollout, cfg: SequenceConfig) -> Sample:
+    """Columns [T, B, ...] of a rollout with recurrent states as sequences, ordered by their start, then by env.
 
-    Args: samples: columns [T, B, ...]; state: [T, B, ...], before each row; is_first: [T, B] bool; cfg: the
-      resolved section `policy.learn.sequence`.
+    Args: cfg: the resolved section `policy.learn.sequence`.
     """
-    n_step, device = len(is_first), is_first.device
-    start = torch.arange(0, n_step - cfg.len + 1, stride_of(cfg), device=device)
+    is_first, after = rollout.data['is_first'], rollout.data['state']
+    # the state before each row [T, B, ...]: that of before row 0, then those after each
+    state = map_tensors(lambda x, first: torch.cat((first.unsqueeze(0).to(x.device), x[:-1])), after, rollout.state)
+    device = is_first.device
+    start = torch.arange(0, len(is_first) - cfg.len + 1, stride_of(cfg), device=device)
     steps = torch.arange(-cfg.burn_in, cfg.len, device=device)
 
     def window(x: Tensor, offsets: Tensor) -> Tensor:  # [T, B, ...] -> [S, L, ...]
@@ -120,11 +114,6 @@ def cut(samples: Columns, state: State, is_first: Tensor, cfg: SequenceConfig) -
     return columns
 
 
-def as_sequences(columns: dict[str, Any], rollout: Rollout, cfg: SequenceConfig) -> Sample:
-    """Columns [T, B, ...] of a rollout with recurrent states as sequences. cfg: the resolved section."""
-    return cut(columns, states_before(rollout.data['state'], rollout.state), rollout.data['is_first'], cfg)
-
-
 def _lead(columns: Columns) -> torch.Size:
     """[N] of rows, [S, L] of sequences; a step reads advantages or returns, or both."""
     return columns['adv' if 'adv' in columns else 'return_'].shape
@@ -144,9 +133,12 @@ def rows_of(columns: C) -> C:
 
 
 def rows_once(batch: C) -> tuple[C, Tensor | None]:
-    """The rows of a batch of sequences, and the weights by which statistics count each once."""
+    """The rows of a batch of sequences, and the weights [N] by which statistics count each once; None: all alike."""
     rows = rows_of(batch)
-    return rows, once(rows)
+    weight, is_repeat = rows.get('weight'), rows.get('is_repeat')
+    if is_repeat is not None:
+        weight = (~is_repeat).to(torch.float32) if weight is None else weight.masked_fill(is_repeat, 0.0)
+    return rows, weight
 
 
 def forward_sequences(model: nn.Module, method: str, minibatch: C) -> tuple[dict[str, Tensor], C]:
@@ -184,11 +176,6 @@ def _burned(
     past = map_tensors(lambda x: x[:n_burn], obs)
     found = getattr(model, method)(past, state, is_first[:n_burn])
     return replace_rows(is_burned, found['state'] if isinstance(found, dict) else found[1], state)
-
-
-def states_before(after: State, initial: State) -> State:
-    """The state before each row [T, B, ...], from those after each and that before row 0."""
-    return map_tensors(lambda x, first: torch.cat((first.unsqueeze(0).to(x.device), x[:-1])), after, initial)
 
 
 def first_rows(timestep: Timestep) -> Tensor:

@@ -114,17 +114,12 @@ def vtrace(
     return adv.to(data.value.dtype), trace.to(data.value.dtype) + data.value
 
 
-class CheckedEstimator:
-    """An estimator, which may be somebody's own: a UserError says so if it gives no pair of tensors [T, B]."""
-
-    def __init__(self, estimator: Callable[..., tuple[Tensor, Tensor]]) -> None:
-        self._estimator = estimator
-
-    def __call__(self, data: gae_data, *args: Any) -> tuple[Tensor, Tensor]:
-        pair = check_pair('the estimator', self._estimator(data, *args), ' tensors, advantages and returns')
-        for name, x in zip(('advantages', 'returns'), pair, strict=True):
-            check_returned(f'the estimator, as {name},', x, data.value.shape, 'one number for each step of each env')
-        return pair
+def checked(estimator: Callable[..., Estimate], data: gae_data, *args: Any) -> Estimate:
+    """What an estimator gives, which may be somebody's own. Raises: UserError if that is no pair of tensors [T, B]."""
+    pair = check_pair('the estimator', estimator(data, *args), ' tensors, advantages and returns')
+    for name, x in zip(('advantages', 'returns'), pair, strict=True):
+        check_returned(f'the estimator, as {name},', x, data.value.shape, 'one number for each step of each env')
+    return pair
 
 
 def _one_step(data: gae_data, gamma: float) -> tuple[Tensor, Tensor, Tensor]:

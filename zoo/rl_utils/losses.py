@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
@@ -12,7 +13,7 @@ from zoo.rl_utils import kernels, value_losses
 from zoo.rl_utils.check import Number, check_clip_ratio, check_floating, check_shape, check_values
 from zoo.rl_utils.distribution import ActionDist, Logit, check_policies, from_logits
 from zoo.rl_utils.ppo import clip, clipfrac, mean_of, policy_loss, valid, value_loss_of, weighted_mean
-from zoo.rl_utils.surrogates import importance_of, with_options
+from zoo.rl_utils.surrogates import gain_of, importance_of
 
 KLType = Literal['k1', 'k2', 'k3']
 
@@ -174,7 +175,7 @@ def ppo_policy_error(
         if proximal is not None:
             log_near = dist.log_prob(proximal.detach(), action)
             importance = importance_of(log_new, log_old, log_near, weight, rho_max)
-        gain = with_options(surrogate, dual_clip, importance)
+        gain = partial(gain_of, surrogate, dual_clip, importance)
         loss, log_ratio = policy_loss(log_new, log_near, wide(adv.detach()), weight, clip_ratio, gain)
         high = dict(getattr(surrogate, 'options', ())).get('high', clip_ratio)  # of an asymmetric clip
         log_old_ratio = log_ratio if proximal is None else valid(log_new.detach() - log_old, weight)
@@ -220,7 +221,7 @@ def ppo_value_error(
         return kernel(*data, clip_ratio if use_value_clip else None)
     error = value_losses.clip if use_value_clip else value_losses.mse
     if value_loss is not None:
-        error = value_losses.checked(value_loss)
+        error = partial(value_losses.checked, value_loss)
     value, value_old, return_ = wide(data.value_new), data.value_old.detach(), wide(data.return_.detach())
     return value_loss_of(value, return_, _detach(data.weight), error, value_old, clip_ratio)
 

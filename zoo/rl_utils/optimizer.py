@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Iterable, Sequence
 from copy import copy
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +15,6 @@ from zoo.rl_utils.check import Number
 from zoo.rl_utils.update_rules import MIN_SCALE, AdamRule, Mechanics, UpdateRule, first_values, limited, moved
 
 Own = TypeVar('Own', bound='FlatOptimizer')
-
-
-class AdamRates(NamedTuple):
-    """The numbers of an Adam step."""
-
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
 
 
 class NonFiniteGradientError(RunError):
@@ -46,7 +36,7 @@ class FlatOptimizer:
     def __init__(
         self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: UpdateRule, lr: float = 1e-3
     ) -> None:
-        self.lr, self.rule, self.mechanics, self.is_plain = lr, rule, Mechanics(), True
+        self.lr, self.rule = lr, rule
         self.ranks: Ranks = ALONE
         self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
         if not self._named:
@@ -59,11 +49,12 @@ class FlatOptimizer:
         self.grad = torch.zeros_like(self.param)
         for (_, p), value in zip(self._named, self.cut(self.param).values(), strict=True):
             value.copy_(p.detach())
-        self._begin_anew()
+        self._begin_with(Mechanics())
         self._tie()
 
-    def _begin_anew(self) -> None:
+    def _begin_with(self, mechanics: Mechanics) -> None:
         """Moments and counters as before the first step."""
+        self.mechanics, self.is_plain = mechanics, mechanics == Mechanics()
         self._kept = {name: torch.zeros_like(self.param) for name in self.rule.moments}
         self._kept['step_count'] = torch.zeros((), device=self.param.device)  # steps taken, without the skipped ones
         self._kept |= first_values(self.mechanics, self.param)
@@ -97,36 +88,14 @@ class FlatOptimizer:
         Args: see `Mechanics`.
         Raises: ValueError if a number is out of range.
         """
-        self.mechanics = Mechanics(grad_clip_value, accumulate, average_decay, precision == 'fp16')
-        self.mechanics.check()
-        self.is_plain = self.mechanics == Mechanics()
-        self._begin_anew()
-
-    @property
-    def grad_clip_value(self) -> float | None:
-        """Limit of each element of the gradient; None: off."""
-        return self.mechanics.grad_clip_value
-
-    @property
-    def accumulate(self) -> int:
-        """How many gradients make one step."""
-        return self.mechanics.accumulate
-
-    @property
-    def average_decay(self) -> float | None:
-        """Of the average of the parameters; None: none is kept."""
-        return self.mechanics.average_decay
+        mechanics = Mechanics(grad_clip_value, accumulate, average_decay, precision == 'fp16')
+        mechanics.check()
+        self._begin_with(mechanics)
 
     @property
     def buffers(self) -> dict[str, Tensor]:
         """All tensors that a step reads and writes: param, grad, moments, step_count, and those of the mechanics."""
         return {'param': self.param, 'grad': self.grad, **self._kept}
-
-    @property
-    def state(self) -> Any:
-        """`buffers` as a named tuple."""
-        buffers = self.buffers
-        return namedtuple('FlatState', buffers)(**buffers)
 
     @property
     def step_count(self) -> Tensor:
@@ -168,9 +137,7 @@ class FlatOptimizer:
         It keeps no average.
         """
         other = copy(self)
-        other.mechanics = self.mechanics._replace(average_decay=None)
-        other.is_plain = other.mechanics == Mechanics()
-        other._begin_anew()
+        other._begin_with(self.mechanics._replace(average_decay=None))
         return other
 
     def zero_grad(self) -> None:
@@ -309,9 +276,9 @@ class FlatAdam(FlatOptimizer):
         return self._kept['exp_avg_sq']
 
     @property
-    def rates(self) -> AdamRates:
-        """The numbers of the next step."""
-        return AdamRates(self.lr, *(self._fixed[name] for name in ('beta1', 'beta2', 'eps')))
+    def rates(self) -> tuple[float, ...]:
+        """The numbers of the next step: lr, beta1, beta2, eps."""
+        return self.lr, *(self._fixed[name] for name in ('beta1', 'beta2', 'eps'))
 
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:

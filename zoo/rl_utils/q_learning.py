@@ -22,8 +22,10 @@ def q_target(reward: Tensor, discount: Tensor, value: Tensor, choice: Tensor) ->
     check_shape('discount', discount, 'reward', reward.shape)
     check_shape('choice', choice, 'value', value.shape)
     if value.shape[:-1] != reward.shape or not value.dim():
-        shapes = f'value has shape {tuple(value.shape)} but reward {tuple(reward.shape)}'
-        raise ValueError(f'{shapes}; give value as {(*reward.shape, "A")}')
+        raise ValueError(
+            f'value has shape {tuple(value.shape)} but reward {tuple(reward.shape)}; give value as '
+            f'{(*reward.shape, "A")}'
+        )
     rest = value.gather(-1, choice.argmax(-1, keepdim=True)).squeeze(-1)
     return reward + torch.where(discount > 0, discount * rest, 0.0)  # a terminal state may allow no action
 

@@ -157,21 +157,23 @@ def awr(
     return weight * log_ratio
 
 
-def with_options(
-    surrogate: Callable[..., Tensor], dual_clip: Number | None = None, importance: Tensor | None = None
-) -> Callable[..., Tensor]:
-    """A surrogate, which may be somebody's own, whose gains are looked at, weighed, and bounded from below.
+def gain_of(
+    surrogate: Callable[..., Tensor],
+    dual_clip: Number | None,
+    importance: Tensor | None,
+    log_ratio: Tensor,
+    ratio: Tensor,
+    adv: Tensor,
+    clip_ratio: Number,
+) -> Tensor:
+    """The gain of a surrogate, which may be somebody's own, looked at, weighed, and bounded from below.
 
-    gain = surrogate(..) * importance;   gain = max(gain, dual_clip * adv) where adv < 0
+    gain = surrogate(log_ratio, ratio, adv, clip_ratio) * importance;   gain = max(gain, dual_clip * adv) where adv < 0
     """
-
-    def gain_of(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
-        gain = surrogate(log_ratio, ratio, adv, clip_ratio)
-        check_returned('the surrogate', gain, adv.shape, EACH_SAMPLE, log_ratio)
-        gain = gain if importance is None else gain * importance
-        return gain if dual_clip is None else torch.where(adv < 0, torch.max(gain, dual_clip * adv), gain)
-
-    return gain_of
+    gain = surrogate(log_ratio, ratio, adv, clip_ratio)
+    check_returned('the surrogate', gain, adv.shape, EACH_SAMPLE, log_ratio)
+    gain = gain if importance is None else gain * importance
+    return gain if dual_clip is None else torch.where(adv < 0, torch.max(gain, dual_clip * adv), gain)
 
 
 @torch.no_grad()

@@ -26,15 +26,13 @@ from zoo.rl_utils.ppo import mse as mse
 Range = Annotated[float, Field(gt=0)]
 
 
-def checked(value_loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A value loss, which may be somebody's own, whose errors are looked at."""
-
-    def error_of(value: Tensor, return_: Tensor, value_old: Tensor | None, clip_ratio: Number) -> Tensor:
-        error = value_loss(value, return_, value_old, clip_ratio)
-        check_returned('the value loss', error, value.shape, EACH_SAMPLE, value)
-        return error
-
-    return error_of
+def checked(
+    value_loss: Callable[..., Tensor], value: Tensor, return_: Tensor, value_old: Tensor | None, clip_ratio: Number
+) -> Tensor:
+    """The errors of a value loss, which may be somebody's own."""
+    error = value_loss(value, return_, value_old, clip_ratio)
+    check_returned('the value loss', error, value.shape, EACH_SAMPLE, value)
+    return error
 
 
 @VALUE_LOSS_REGISTRY.register('huber')

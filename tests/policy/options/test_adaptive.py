@@ -12,13 +12,21 @@ from tests.policy.test_ppo import N_STEP, OBS, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, differing, make_policy
 from zoo.core.ranks import ALONE
 from zoo.policy.gradient_steps import MSE
-from zoo.policy.options.adaptive import TargetWeights
+from zoo.policy.options.adaptive import KLFollower
 from zoo.policy.options.loss import Objective, Penalties
 from zoo.run.config import resolve_policy
 
 
 def objective(kind: str = 'ppo', **learn: Any) -> Objective:
     return Objective(resolve_policy({'type': kind, 'learn': learn}).learn)
+
+
+def follower(found: Objective, ranks: Any = ALONE) -> KLFollower:
+    """Of the weights alone: no rate is adaptive."""
+    option = KLFollower()
+    rates, run = SimpleNamespace(names=()), SimpleNamespace(ranks=ranks)
+    option.attach(SimpleNamespace(objective=found, rates=rates, run=run))  # type: ignore[arg-type]
+    return option
 
 
 def test_the_kl_loss_of_ppg_is_a_surrogate_and_a_penalty() -> None:
@@ -46,18 +54,18 @@ def test_value_clip_is_the_value_loss_clip() -> None:
 )
 def test_the_weight_follows_its_target_within_its_limits_as_published(numbers: Any, steps: Any) -> None:
     found = objective(penalties=[{'type': 'kl', 'target': 0.01, **numbers}])
-    moving = TargetWeights(found)
+    moving = follower(found)
     for kl, weight in steps:
-        moving.adapt({'penalty_kl': torch.tensor(kl)}, ALONE)
+        moving.adapt_weights({'penalty_kl': torch.tensor(kl)})
         assert found.weights[0] == pytest.approx(weight)
 
 
 def test_a_resume_with_other_numbers_takes_them() -> None:
     def adapted(**numbers: float) -> list[float]:
-        first = TargetWeights(objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01}]))
-        first.adapt({'penalty_kl': torch.tensor(1.0)}, ALONE)
+        first = follower(objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01}]))
+        first.adapt_weights({'penalty_kl': torch.tensor(1.0)})
         other = objective(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 0.01, **numbers}])
-        TargetWeights(other).load_state_dict(first.state_dict())
+        follower(other).load_state_dict(first.state_dict())
         return other.weights
 
     assert adapted() == [pytest.approx(0.3)]
@@ -71,7 +79,7 @@ def test_a_weight_without_target_follows_its_schedule() -> None:
     penalties.attach(SimpleNamespace(objective=found))
     for env_step, weight in ((0, 1.0), (25, 0.75), (100, 0.0)):
         penalties.set_env_step(env_step)
-        TargetWeights(found).adapt({'penalty_kl': torch.tensor(1.0)}, ALONE)  # moves nothing without a target
+        follower(found).adapt_weights({'penalty_kl': torch.tensor(1.0)})  # moves nothing without a target
         assert found.weights == [weight]
 
 
@@ -91,7 +99,7 @@ def test_weight_with_a_target_follows_the_mean_over_all_ranks() -> None:
     weights = []
     for ranks in (ALONE, TwoRanks()):
         part = objective(penalties=penalties)
-        TargetWeights(part).adapt({'penalty_reverse_kl': own}, ranks)
+        follower(part, ranks).adapt_weights({'penalty_reverse_kl': own})
         weights += part.weights
     assert weights == [0.5, 1.0] and own == torch.tensor(0.05)
 

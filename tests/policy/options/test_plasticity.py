@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from zoo.config.components import make_part, options_of, summary_of
 from zoo.core.errors import UserError
 from zoo.core.registry import PLASTICITY_REGISTRY
-from zoo.policy.options.plasticity import Regrowth, plasticity_problem
+from zoo.policy.options.plasticity import Plasticity
 from zoo.rl_utils.optimizer import FlatAdam
 
 NAMES = PLASTICITY_REGISTRY.names()
@@ -71,13 +72,14 @@ def test_reset_last_of_a_name_that_no_parameter_has_is_refused():
 
 
 def test_a_model_without_the_layers_to_be_reset_is_found_before_the_run():
-    def problem(spec):
-        return plasticity_problem(make_part(PLASTICITY_REGISTRY, spec), network()[0])
+    def problems(spec):
+        model = nn.ModuleDict({'policy_head': nn.Linear(3, 2)})
+        return ''.join(Plasticity().problems(owner(model, spec)))
 
-    assert problem({'type': 'reset_last', 'layers': ['vhead']}).startswith(
+    assert problems({'type': 'reset_last', 'layers': ['vhead']}).startswith(
         "plasticity 'reset_last': no parameter has one"
     )
-    assert problem('reset_last') == problem('l2_init') == plasticity_problem(None, []) == ''
+    assert problems('reset_last') == problems('l2_init') == ''
 
 
 @pytest.mark.parametrize('name', NAMES)
@@ -118,32 +120,39 @@ def make_model() -> nn.Linear:
     return model
 
 
-def make_regrowth(model: nn.Module, seed: int = 0, **spec: Any) -> Regrowth:
-    return Regrowth(make_part(PLASTICITY_REGISTRY, spec), model, seed)
+def owner(model: nn.Module, spec: Any) -> Any:
+    learn = SimpleNamespace(plasticity=spec)
+    return SimpleNamespace(cfg=SimpleNamespace(learn=learn), model=model, seed=0, options=())
 
 
-def test_regrowth_acts_at_every_third_update_and_not_between() -> None:
+def attached(model: nn.Module, **spec: Any) -> Plasticity:
+    option = Plasticity()
+    option.attach(owner(model, spec))
+    return option
+
+
+def test_plasticity_acts_at_every_third_update_and_not_between() -> None:
     model = make_model()
-    regrowth = make_regrowth(model, type='shrink_perturb', every=3, shrink=0.5, perturb=0.0)
+    option = attached(model, type='shrink_perturb', every=3, shrink=0.5, perturb=0.0)
     seen = []
     for _ in range(7):
-        regrowth.after_update()
+        option.after_update({})
         seen.append(model.weight[0, 0].item())
     assert seen == [3.0, 3.0, 1.5, 1.5, 1.5, 0.75, 0.75]
 
 
-def test_regrowth_l2_init_goes_part_of_the_way_back_to_the_values_at_construction() -> None:
+def test_plasticity_l2_init_goes_part_of_the_way_back_to_the_values_at_construction() -> None:
     model = make_model()
-    regrowth = make_regrowth(model, type='l2_init', strength=0.25)
+    option = attached(model, type='l2_init', strength=0.25)
     with torch.no_grad():
         model.bias.fill_(9.0)
-    regrowth.after_update()
+    option.after_update({})
     assert model.bias.item() == 8.0  # 9 + .25 (5 - 9)
     assert model.weight.tolist() == [[3.0, 4.0]]
 
 
-def test_regrowth_changes_parameters_in_the_flat_buffer_of_an_optimizer() -> None:
+def test_plasticity_changes_parameters_in_the_flat_buffer_of_an_optimizer() -> None:
     model = make_model()
     optimizer = FlatAdam(model.named_parameters())
-    make_regrowth(model, type='shrink_perturb', every=1, shrink=0.5, perturb=0.0).after_update()
+    attached(model, type='shrink_perturb', every=1, shrink=0.5, perturb=0.0).after_update({})
     assert optimizer.param.tolist() == [1.5, 2.0, 5.0]

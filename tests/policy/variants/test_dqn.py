@@ -55,7 +55,7 @@ def dqn(network: nn.Module | None = None, collect: dict[str, Any] | None = None,
 def with_tables(**learn: Any) -> Policy:
     """A policy of `TABLE` whose target network is `OLD_TABLE`."""
     policy = dqn(Table(), **learn)
-    policy.target.model.table.copy_(torch.tensor(OLD_TABLE))
+    policy.target_model.table.copy_(torch.tensor(OLD_TABLE))
     return policy
 
 
@@ -186,7 +186,7 @@ def test_masked_actions_are_never_chosen_nor_bootstrapped_from(double: bool) -> 
     )
     with torch.no_grad():
         policy.model.policy_head.bias[0] = 100.0  # the forbidden action looks best
-        policy.target.model.policy_head.bias[0] = 100.0
+        policy.target_model.policy_head.bias[0] = 100.0
     mask = torch.tensor([[False, True, True]]).expand(200, 3)
     obs = {'x': torch.zeros(200, 1), ACTION_MASK: mask}
     acted = policy.collect_mode.forward(obs, None)['action']
@@ -228,19 +228,19 @@ def test_eps_falls_with_the_env_steps_before_a_rollout() -> None:
 
 def test_target_network_is_copied_every_so_many_steps() -> None:
     policy = dqn(target_freq=3, batch_size=None, learning_rate=0.1)
-    start = clone(dict(policy.target.model.state_dict()))
+    start = clone(dict(policy.target_model.state_dict()))
     for n in range(1, 7):
         now = learned(policy, random_batch(seed=n))
-        target = dict(policy.target.model.state_dict())
+        target = dict(policy.target_model.state_dict())
         assert bool(differing(now, target)) == (n % 3 != 0)
         assert bool(differing(start, target)) == (n >= 3)
 
 
 def test_tau_moves_the_target_network_by_a_share_of_the_way() -> None:
     policy = dqn(target_freq=1, tau=0.25, batch_size=None, learning_rate=0.1)
-    before = clone(dict(policy.target.model.state_dict()))
+    before = clone(dict(policy.target_model.state_dict()))
     now = learned(policy, random_batch())
-    for name, x in policy.target.model.state_dict().items():
+    for name, x in policy.target_model.state_dict().items():
         torch.testing.assert_close(x, before[name] + 0.25 * (now[name] - before[name]))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zoo.config.schedule import adaptive_rate, schedule_value
 from zoo.core.data import Columns, Metrics
-from zoo.core.ranks import Ranks, mean_of_rows, mean_over
+from zoo.core.ranks import mean_of_rows, mean_over
 from zoo.policy.options.base import Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
 
@@ -19,7 +19,10 @@ GROWS, SHRINKS, BAND = 1.5, 0.5, 2.0
 
 
 class KLFollower(UpdateOption):
-    """Measures KL(before || after) of an update; rates and weights that follow it count from the next update on."""
+    """Measures KL(before || after) of an update; rates and weights that follow it count from the next update on.
+
+    A weight is that of a penalty with a target.
+    """
 
     names = ('update_kl',)
 
@@ -28,7 +31,10 @@ class KLFollower(UpdateOption):
         rules = {name: adaptive_rate(policy.cfg.learn[name]) for name in policy.rates.names}
         self._rules = {name: rule for name, rule in rules.items() if rule is not None}
         self._rates = {name: rule.start for name, rule in self._rules.items()}
-        self._weights = TargetWeights(policy.objective)
+        penalties = zip(policy.objective.penalties, policy.objective.common, strict=True)
+        self._moving = [
+            (i, penalty.name, common) for i, (penalty, common) in enumerate(penalties) if common.target is not None
+        ]
         self._before: Tensor | None = None
 
     def set_env_step(self, env_step: int) -> None:
@@ -44,8 +50,19 @@ class KLFollower(UpdateOption):
     def after_passes(self, batch: Columns, trained: Any) -> Metrics:
         kl = self._kl_of_update(batch)
         self._rates = {name: rule.next(self._rates[name], float(kl)) for name, rule in self._rules.items()}
-        self._weights.adapt({**trained.last(), 'penalty_kl': kl}, self._policy.run.ranks)
+        self.adapt_weights({**trained.last(), 'penalty_kl': kl})
         return {'update_kl': kl}
+
+    def adapt_weights(self, last: Mapping[str, Tensor]) -> None:
+        """Weights with a target follow the penalties of the last pass of an update, on all ranks. Waits for the device."""
+        objective = self._policy.objective
+        for i, name, common in self._moving:
+            found, weight = float(mean_over(last[f'penalty_{name}'], self._policy.run.ranks)), objective.weights[i]
+            if found > BAND * common.target:
+                weight *= GROWS
+            elif found < common.target / BAND:
+                weight *= SHRINKS
+            objective.set_weight(i, min(max(weight, common.min_weight), common.max_weight))
 
     @torch.no_grad()
     def _kl_of_update(self, batch: Columns) -> Tensor:
@@ -57,48 +74,22 @@ class KLFollower(UpdateOption):
         return mean_of_rows(weighted_mean, policy.dist.kl(before, now), weight, policy.run.ranks)
 
     def state_dict(self) -> dict[str, Any]:
-        start = {f'{name}_start': rule.start for name, rule in self._rules.items()}
-        state = {'penalty_weight': self._weights.state_dict(), 'adaptive_rate': self._rates | start}
+        """The rates and the weights by name, and where they began."""
+        rates = self._rates | {f'{name}_start': rule.start for name, rule in self._rules.items()}
+        weights: dict[str, float] = {}
+        for i, name, common in self._moving:
+            start = schedule_value(common.weight, 0)
+            weights |= {name: self._policy.objective.weights[i], f'{name}_start': start}
+        state = {'penalty_weight': weights, 'adaptive_rate': rates}
         return {name: x for name, x in state.items() if x}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._weights.load_state_dict(state.get('penalty_weight', {}))
-        rates = state.get('adaptive_rate', {})
-        for name, rule in self._rules.items():  # what it lacks, or now begins elsewhere, stays
+        """Copies a `state_dict` in, within the limits of the config; what it lacks, or now begins elsewhere, stays."""
+        rates, weights = state.get('adaptive_rate', {}), state.get('penalty_weight', {})
+        for name, rule in self._rules.items():
             if rates.get(f'{name}_start') == rule.start:
                 self._rates[name] = min(max(rates[name], rule.min), rule.max)
-
-
-class TargetWeights:
-    """Weights of penalties with a target. Args: objective: see `zoo.policy.options.loss.Objective`, whose weights move."""
-
-    def __init__(self, objective: Any) -> None:
-        self._objective = objective
-        self._moving = [
-            (i, penalty.name, common)
-            for i, (penalty, common) in enumerate(zip(objective.penalties, objective.common, strict=True))
-            if common.target is not None
-        ]
-
-    def adapt(self, last: Mapping[str, Tensor], ranks: Ranks) -> None:
-        """They follow the penalties of the last pass of an update, on all ranks. Waits for the device."""
         for i, name, common in self._moving:
-            found, weight = float(mean_over(last[f'penalty_{name}'], ranks)), self._objective.weights[i]
-            if found > BAND * common.target:
-                weight *= GROWS
-            elif found < common.target / BAND:
-                weight *= SHRINKS
-            self._objective.set_weight(i, min(max(weight, common.min_weight), common.max_weight))
-
-    def state_dict(self) -> dict[str, float]:
-        """The weights by penalty, and where they began."""
-        state: dict[str, float] = {}
-        for i, name, common in self._moving:
-            state |= {name: self._objective.weights[i], f'{name}_start': schedule_value(common.weight, 0)}
-        return state
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Copies a `state_dict` in, within the limits of the config; what it lacks, or now begins elsewhere, stays."""
-        for i, name, common in self._moving:
-            if state.get(f'{name}_start') == schedule_value(common.weight, 0):
-                self._objective.set_weight(i, min(max(state[name], common.min_weight), common.max_weight))
+            if weights.get(f'{name}_start') == schedule_value(common.weight, 0):
+                weight = min(max(weights[name], common.min_weight), common.max_weight)
+                self._policy.objective.set_weight(i, weight)

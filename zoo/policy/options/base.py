@@ -40,10 +40,9 @@ def kept_output(estimated: Estimated) -> dict[str, Tensor]:
 class Owner(Protocol):
     """The policy as its options see it.
 
-    samples: `zoo.policy.samples.Samples`; objective: see zoo.policy.options.loss; rates: see zoo.config.schedule; passes:
-      `zoo.policy.passes.Passes`; optimizers: by name, there once the learn mode is; normalizers: modules with running
-      statistics, by name, which go into checkpoints; has_state: the model has a recurrent state; learns, explores: it has
-      the learn mode; that or the collect mode.
+    samples: `zoo.policy.samples.Samples`; rates: see zoo.config.schedule; passes: `zoo.policy.passes.Passes`; optimizers: by
+      name, there once the learn mode is; normalizers: modules with running statistics, by name, which go into checkpoints;
+      has_state: the model has a recurrent state; learns, explores: it has the learn mode; that or the collect mode.
     """
 
     run: RunInfo
@@ -63,13 +62,16 @@ class Owner(Protocol):
     explores: bool
 
     @property
-    def cfg(self) -> Any: ...
+    def cfg(self) -> Any:
+        """The resolved section `policy`."""
 
     @property
-    def objective(self) -> Any: ...
+    def objective(self) -> Any:
+        """The losses, a `zoo.policy.options.loss.Objective`."""
 
     @property
-    def model(self) -> Any: ...
+    def model(self) -> Any:
+        """The network."""
 
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         """Outputs of the critic [N], without gradient."""
@@ -118,8 +120,7 @@ class UpdateOption:
 
     def advantage(self, columns: Mapping[str, Any]) -> Tensor:
         """The advantages, from columns that have 'adv' and what `add_columns` gave; after each estimate."""
-        adv: Tensor = columns['adv']
-        return adv
+        return columns['adv']
 
     def begin_update(self) -> None:
         """An update begins."""

@@ -23,19 +23,26 @@ _FLOOR = 1e-6
 """Of a priority, as a share of the largest one: every entry may come, and a batch without advantages is drawn evenly."""
 
 
-class WeighedDraw:
-    """Draws by a part of DRAW_REGISTRY, which is checked; its weights go into the column 'weight'."""
+def checked_draw(
+    draw: Callable[..., Drawn], columns: Columns, n_pass: int, generator: torch.Generator
+) -> tuple[Tensor, Columns]:
+    """The order that a part of DRAW_REGISTRY gives, and the columns with its weights in 'weight'.
 
-    def __init__(self, draw: Callable[..., Drawn]) -> None:
-        self._draw = draw
-
-    def __call__(self, columns: Columns, n_pass: int, generator: torch.Generator) -> tuple[Tensor, Columns]:
-        found = self._draw(columns, n_pass, generator)
-        order, weight = check_drawn(found, n_pass, len(first_leaf(columns)))
-        if weight is None:
-            return order, columns
-        device = first_leaf(columns).device
-        return order, {**columns, 'weight': weighted(columns, send(weight, device))}
+    That indices are below the number of entries is not looked at.
+    Raises: UserError if it gives no order and weights; it may be somebody's own.
+    """
+    n = len(first_leaf(columns))
+    order, weight = check_pair('the draw', draw(columns, n_pass, generator), ': the order, and weights or None')
+    is_index = isinstance(order, Tensor) and order.dtype in (torch.int64, torch.int32) and order.dim() == 2
+    if not is_index or len(order) != n_pass or not order.shape[1]:
+        got = f'{order.dtype} {tuple(order.shape)}' if isinstance(order, Tensor) else type(order).__name__
+        raise UserError(
+            f'the draw returned {got} as the order but must return indices, torch.int64 of shape ({n_pass}, {n})'
+        )
+    if weight is None:
+        return order, columns
+    check_returned('the draw, as weights,', weight, (n,), 'one number for each entry, or None')
+    return order, {**columns, 'weight': weighted(columns, send(weight, first_leaf(columns).device))}
 
 
 @DRAW_REGISTRY.register('in_order')
@@ -87,20 +94,6 @@ def prioritized(
     weight = torch.where(priority > 0, (n * p).pow(-beta), 0.0)
     scale = (p * weight * mean_weight).sum()
     return order, torch.where(scale > 0, weight / scale, 0.0).float()
-
-
-def check_drawn(drawn: object, n_pass: int, n: int) -> Drawn:
-    """A draw, which may be somebody's own, gave an order and weights; that indices are below n is not looked at. Raises: UserError."""
-    order, weight = check_pair('the draw', drawn, ': the order, and weights or None')
-    is_index = isinstance(order, Tensor) and order.dtype in (torch.int64, torch.int32) and order.dim() == 2
-    if not is_index or len(order) != n_pass or not order.shape[1]:
-        got = f'{order.dtype} {tuple(order.shape)}' if isinstance(order, Tensor) else type(order).__name__
-        raise UserError(
-            f'the draw returned {got} as the order but must return indices, torch.int64 of shape ({n_pass}, {n})'
-        )
-    if weight is not None:
-        check_returned('the draw, as weights,', weight, (n,), 'one number for each entry, or None')
-    return order, weight
 
 
 def weighted(columns: Columns, weight: Tensor) -> Tensor:

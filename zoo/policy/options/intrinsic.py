@@ -9,7 +9,7 @@ It reads whole rollouts, so the policy may have a recurrent state and its sample
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
@@ -32,6 +32,7 @@ from zoo.rl_utils.gae import discounted_sum, gae_data, gae_return
 from zoo.rl_utils.init import orthogonal
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatAdam
+from zoo.rl_utils.ppo import weighted_mean
 
 OBS_CLIP = 5.0  # of normalised observations, as published
 NONFINITE_LIMIT = 10  # gradient steps in a row that may be skipped
@@ -53,12 +54,10 @@ class IntrinsicReward(UpdateOption):
         return {'intrinsic_adv': self.part.advantage(rollout)}
 
     def advantage(self, columns: Mapping[str, Any]) -> Tensor:
-        total: Tensor = columns['adv'] + columns['intrinsic_adv']
-        return total
+        return columns['adv'] + columns['intrinsic_adv']
 
     def after_update(self, batch: Columns) -> Metrics:
-        found: Metrics = self.part.update()
-        return found
+        return self.part.update()
 
     def forget(self, envs: slice) -> None:
         if hasattr(self.part, 'forget'):  # one of your own need not have it
@@ -173,10 +172,11 @@ class RND:
         is_reset = rollout.data.get('is_reset', torch.zeros_like(rollout.data['done']))
         weight = (~is_reset).to(torch.float32)
         obs, next_obs = (map_tensors(lambda x: x.flatten(0, 1), x) for x in (rollout.data['obs'], rollout.next_obs()))
-        for rows, valid in zip(self._split(next_obs), weight.flatten().split(cfg.batch_size), strict=True):
+        pieces = list(split_rows(next_obs, cfg.batch_size))
+        for rows, valid in zip(pieces, weight.flatten().split(cfg.batch_size), strict=True):
             networks.update_statistics(rows, valid)
-        error = torch.cat([networks.errors(rows) for rows in self._split(next_obs)]).view_as(weight) * weight
-        value = torch.cat([networks.value(rows) for rows in self._split(obs)]).view_as(weight)
+        error = torch.cat([networks.errors(rows) for rows in pieces]).view_as(weight) * weight
+        value = torch.cat([networks.value(rows) for rows in split_rows(obs, cfg.batch_size)]).view_as(weight)
         reward = self._scaled(error, weight)
         after = networks.value(rollout.last_obs).unsqueeze(0)
         next_value = torch.cat((value[1:], after))  # of the next row, which may be of another episode
@@ -218,9 +218,6 @@ class RND:
         self._carry = torch.tensor(carry, dtype=torch.float32, device=self._carry.device)
         self._waiting = None
 
-    def _split(self, obs: Obs) -> Iterator[Obs]:
-        return split_rows(obs, self._cfg.batch_size)
-
     def _scaled(self, error: Tensor, weight: Tensor) -> Tensor:
         """Errors [T, B] over the running deviation of their discounted sums, which go on beyond the ends of episodes."""
         carry = self._carry if self._carry.shape == error.shape[1:] else torch.zeros_like(error[0])
@@ -233,9 +230,9 @@ class RND:
         """A gradient step on some of the rows; the mean losses [2] of predictor and critic."""
         n_predict = math.ceil(self._cfg.predictor_share * len(index))  # the rows are in random order
         next_obs, obs = _at(rows.next_obs, index[:n_predict]), _at(rows.obs, index)
-        predictor_loss = _mean(self.networks.errors(next_obs), rows.weight[index[:n_predict]])
+        predictor_loss = weighted_mean(self.networks.errors(next_obs), rows.weight[index[:n_predict]])
         value_error = self.networks.value(obs) - rows.return_[index]
-        value_loss = _mean(0.5 * value_error.square(), rows.weight[index])
+        value_loss = weighted_mean(0.5 * value_error.square(), rows.weight[index])
         self._optimizer.zero_grad()
         (predictor_loss + value_loss).backward()
         self._optimizer.step()
@@ -285,8 +282,3 @@ def _linear(n_in: int, n_out: int) -> nn.Linear:
 
 def _at(obs: Obs, index: Tensor) -> Obs:
     return map_tensors(lambda x: x[index], obs)
-
-
-def _mean(x: Tensor, weight: Tensor) -> Tensor:
-    """Mean of x [N] by weights [N] of 0 or 1; 0 without any."""
-    return (x * weight).sum() / weight.sum().clamp(min=1)

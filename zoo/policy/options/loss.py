@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from zoo.config.components import make_part, name_of
+from zoo.config.components import make_part, name_of, section_of
 from zoo.config.schedule import schedule_value
 from zoo.core.data import Columns, Metrics
 from zoo.core.errors import UserError
@@ -34,8 +34,7 @@ class Objective:
         self.surrogate_said = "policy_loss 'kl'" if is_kl else f'surrogate {self.surrogate.name!r}'
         self.value_loss = make_part(VALUE_LOSS_REGISTRY, _value_loss_spec(cfg))
         self.penalties = tuple(make_part(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)
-        given = [{} if isinstance(spec, str) else spec for spec in penalties]
-        self.common = [PenaltyConfig(**{k: each[k] for k in PenaltyConfig.model_fields if k in each}) for each in given]
+        self.common = [section_of(PENALTY_REGISTRY, spec, 'penalty', common=PenaltyConfig) for spec in penalties]
         if len(names := [penalty.name for penalty in self.penalties]) != len(set(names)):
             raise UserError(
                 f'policy.learn.penalties has {", ".join(names)} but each may be there once; drop the others'

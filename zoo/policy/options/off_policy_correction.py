@@ -115,35 +115,6 @@ def correction_of(learn: Keyed) -> Correction:
     return make_part(CORRECTION_REGISTRY, learn['correction'])()
 
 
-def proximal_of(learn: Keyed) -> Any:
-    """The proximal policy of a resolved section `policy.learn`. Raises: UserError if two are named."""
-    meant = correction_of(learn).proximal
-    if meant is None:
-        return learn['proximal']
-    if learn['proximal'] not in PLAIN_PROXIMAL:
-        name = name_of(learn['proximal'])
-        raise UserError(
-            f'policy.learn.correction is {name_of(learn["correction"])!r}, which is proximal {meant["type"]!r} with a bound, but '
-            f'proximal is {name!r}, which weighs old samples too; drop one of the two (the bound of the other is '
-            f'proximal: {{type: {name}, rho_max: {meant["rho_max"]:g}}})'
-        )
-    return meant
-
-
-def estimator_of(cfg: Keyed) -> Any:
-    """The estimator of a resolved section `policy`. Raises: UserError if two are named."""
-    learn = cfg['learn']
-    meant, given = correction_of(learn).estimator, cfg['collect']['estimator']
-    if meant is None:
-        return given
-    if given not in PLAIN_ESTIMATOR:
-        raise UserError(
-            f'policy.learn.correction is {name_of(learn.correction)!r}, which is estimator {meant["type"]!r} with the '
-            f'ratios of each rollout, but policy.collect.estimator is {given!r}; drop one of the two'
-        )
-    return meant
-
-
 STAYS_NEAR_NOTHING = ('none', 'a2c', 'awr', 'cispo')
 """Surrogates whose gradient stops nowhere, however far the policy moves."""
 
@@ -167,8 +138,16 @@ class ProximalPolicy(UpdateOption):
             )
 
     def attach(self, policy: Owner) -> None:
-        self._policy = policy
-        part = make_part(PROXIMAL_REGISTRY, proximal_of(policy.cfg.learn))
+        self._policy, learn = policy, policy.cfg.learn
+        meant = correction_of(learn).proximal
+        if meant is not None and learn.proximal not in PLAIN_PROXIMAL:
+            name = name_of(learn.proximal)
+            raise UserError(
+                f'policy.learn.correction is {name_of(learn.correction)!r}, which is proximal {meant["type"]!r} with a bound, but '
+                f'proximal is {name!r}, which weighs old samples too; drop one of the two (the bound of the other is '
+                f'proximal: {{type: {name}, rho_max: {meant["rho_max"]:g}}})'
+            )
+        part = make_part(PROXIMAL_REGISTRY, learn.proximal if meant is None else meant)
         self.parts = [Named('proximal policy', part.name)]
         policy.objective.fixed = policy.objective.fixed._replace(
             proximal=part.name, rho_max=dict(part.options).get('rho_max')
@@ -217,8 +196,15 @@ class ValueTrace(UpdateOption):
             yield f"{start} but baseline is 'none': no critic enters the advantages; use correction 'none'"
 
     def attach(self, policy: Owner) -> None:
-        self._policy = policy
-        policy.samples.estimate_by(estimator_of(policy.cfg))
+        self._policy, learn, given = policy, policy.cfg.learn, policy.cfg.collect.estimator
+        meant = correction_of(learn).estimator
+        assert meant is not None, 'the option is chosen by it'
+        if given not in PLAIN_ESTIMATOR:
+            raise UserError(
+                f'policy.learn.correction is {name_of(learn.correction)!r}, which is estimator {meant["type"]!r} with the '
+                f'ratios of each rollout, but policy.collect.estimator is {given!r}; drop one of the two'
+            )
+        policy.samples.estimate_by(meant)
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
         from zoo.policy.options.passes import transition_columns

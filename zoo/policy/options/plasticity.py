@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from zoo.config.components import make_part
 from zoo.core.data import Columns, Metrics
@@ -18,71 +18,46 @@ from zoo.policy.options.base import Owner, UpdateOption
 
 
 class Plasticity(UpdateOption):
-    """Changes the parameters after updates."""
+    """Calls a part of PLASTICITY_REGISTRY after every `every`-th update, `every` an option of the part (1 without).
+
+    Parameters change in place, so that flat buffers of which they are views stay valid; the moments of an optimiser stay as
+    they are. The initial values are those as the policy was made, or was given other ones. They go into checkpoints: a model
+    given from outside, or one that began from another run, has values that no seed brings back.
+    """
 
     def problems(self, policy: Owner) -> Iterator[str]:
         part = make_part(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
-        yield plasticity_problem(part, [name for name, p in policy.model.named_parameters() if p.requires_grad])
+        if isinstance(part, Part) and part.function is reset_last:
+            names = [name for name, p in policy.model.named_parameters() if p.requires_grad]
+            yield _unmatched(dict(part.options)['layers'], names)
 
     def attach(self, policy: Owner) -> None:
-        part = make_part(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
-        self._policy, self.regrowth = policy, Regrowth(part, policy.model, policy.seed)
+        self._policy, self._part = policy, make_part(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
+        self._every = dict(self._part.options).get('every', 1)
+        self._named = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
+        self._generator, self._n_update = torch_generator(policy.seed, 'plasticity'), 0
+        self.model_replaced()
 
     def after_update(self, batch: Columns) -> Metrics:
-        if self.regrowth.after_update():
+        self._n_update += 1
+        if self._n_update % self._every == 0:
+            generator = reseed(self._generator, self._policy.seed, 'plasticity', self._n_update)
+            self._part({name: p.detach() for name, p in self._named.items()}, self._initial, generator)
             for option in self._policy.options:
                 option.policy_moved()
         return {}
 
     def model_replaced(self) -> None:
-        self.regrowth.begin()
+        self._initial = {name: p.detach().clone() for name, p in self._named.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {'plasticity': self.regrowth.state_dict()}
+        return {'plasticity': {'n_update': self._n_update, 'initial': dict(self._initial)}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if 'plasticity' in state:
-            self.regrowth.load_state_dict(state['plasticity'])
-
-
-class Regrowth:
-    """Calls a part of PLASTICITY_REGISTRY on a model after every `every`-th update, `every` an option of the part (1 without).
-
-    Parameters change in place, so that flat buffers of which they are views stay valid; the moments of an optimiser stay as
-    they are. The initial values are those at construction, or at `begin`. They go into checkpoints: a model given from outside, or one
-    that began from another run, has values that no seed brings back.
-    Args: part: as `make_part` gives it; seed: the run's; what the part draws is a function of it and of the count of updates.
-    """
-
-    def __init__(self, part: Part, model: nn.Module, seed: int) -> None:
-        self._part, self._every = part, dict(part.options).get('every', 1)
-        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.begin()
-        self._seed, self._generator = seed, torch_generator(seed, 'plasticity')
-        self.n_update = 0
-
-    def begin(self) -> None:
-        """The parameters as they are now are the initial ones."""
-        self._initial = {name: p.detach().clone() for name, p in self._named.items()}
-
-    def after_update(self) -> bool:
-        """Counts an update, and calls the part where it is its turn; returns whether it did."""
-        self.n_update += 1
-        acts = self.n_update % self._every == 0
-        if acts:
-            generator = reseed(self._generator, self._seed, 'plasticity', self.n_update)
-            self._part({name: p.detach() for name, p in self._named.items()}, self._initial, generator)
-        return acts
-
-    def state_dict(self) -> dict[str, Any]:
-        """The count of updates and the initial parameters."""
-        return {'n_update': self.n_update, 'initial': dict(self._initial)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copies a `state_dict` in."""
-        self.n_update = state['n_update']
-        for name, x in self._initial.items():
-            x.copy_(state['initial'][name])
+            self._n_update = state['plasticity']['n_update']
+            for name, x in self._initial.items():
+                x.copy_(state['plasticity']['initial'][name])
 
 
 Named = dict[str, Tensor]
@@ -158,18 +133,8 @@ def reset_last(
             named[name].copy_(initial[name])
 
 
-def plasticity_problem(part: Part | None, names: Iterable[str]) -> str:
-    """Why a part cannot act on a model, as a sentence; empty if it can, or if that is not known.
-
-    Args: part: as `make_part` gives it, or None; names: of the model's parameters.
-    """
-    if not isinstance(part, Part) or part.function is not reset_last:
-        return ''
-    return _unmatched(dict(part.options)['layers'], names)
-
-
-def _unmatched(layers: Iterable[str], names: Iterable[str]) -> str:
-    names = list(names)
+def _unmatched(layers: Iterable[str], names: Collection[str]) -> str:
+    """A sentence if none of the names of parameters has one of the texts in it; else ''."""
     if any(text in name for name in names for text in layers):
         return ''
     return (

@@ -3,7 +3,7 @@ on samples that may be of older policies (Espeholt et al. 2018, arXiv:1802.01561
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ from zoo.policy.ppo import PPOCollectConfig, PPOConfig, PPOLearnConfig, PPOPolic
 class A2CLearnConfig(PPOLearnConfig):
     """Section `policy.learn` of 'a2c'; the paper moves the parameters by optimizer 'rmsprop'."""
 
-    batch_size: Annotated[int, Field(ge=1)] | None = Field(
+    batch_size: Count | None = Field(
         None, description='samples per gradient step; null: all of a rollout, or of a draw'
     )
     epoch_per_collect: int = Field(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from zoo.config.components import part_of
 from zoo.config.schedule import Linear, Probability, Schedule, schedule_value
@@ -76,47 +76,6 @@ def q_step(
     return {'loss': loss.detach(), 'q': q.detach().mean(), 'td_error': error.mean(), 'grad_norm': norm}, error
 
 
-def check_n_return(collect: Any) -> None:
-    """Raises: UserError for returns over more steps than a rollout has. collect: the resolved section `policy.collect`."""
-    if collect.n_step is not None and collect.n_return > collect.n_step:
-        raise UserError(
-            f'policy.collect.n_return is {collect.n_return} but a rollout has {collect.n_step} steps, after which no reward is '
-            f'known; use n_return {collect.n_step} or less, or policy.collect.n_step={collect.n_return} or more'
-        )
-
-
-class TargetNetwork:
-    """A copy of a network that follows it slowly.
-
-    Args: freq: gradient steps between its moves; tau: share of the way to the network of each move, 1: all of it.
-    Attributes: model: the copy; n_step: gradient steps so far.
-    """
-
-    def __init__(self, model: nn.Module, freq: int, tau: float) -> None:
-        self.model: Any = copy.deepcopy(model).requires_grad_(False)
-        self._source, self._freq, self._tau, self.n_step = model, freq, tau, 0
-
-    def begin(self) -> None:
-        """Makes the copy equal to the network."""
-        self.model.load_state_dict(self._source.state_dict())
-
-    def follow(self) -> None:
-        """Called after each gradient step."""
-        self.n_step += 1
-        if self.n_step % self._freq == 0:
-            for slow, fast in zip(self.model.state_dict().values(), self._source.state_dict().values(), strict=True):
-                slow.copy_(slow.lerp(fast, self._tau) if slow.is_floating_point() else fast)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its parameters and buffers, and how many steps there were."""
-        return {'model': dict(self.model.state_dict()), 'n_step': self.n_step}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copies a `state_dict` in."""
-        self.model.load_state_dict(state['model'])
-        self.n_step = state['n_step']
-
-
 OptimizerSpec = part_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer')
 
 
@@ -158,7 +117,7 @@ class DQNConfig(PolicyConfig):
 
 @POLICY_REGISTRY.register('dqn')
 class DQNPolicy(NetworkPolicy):
-    """Deep Q-learning, epsilon-greedy.
+    """Deep Q-learning, epsilon-greedy; `target_model` is a copy of the network that follows it slowly.
 
     It leaves |target - Q| in the column 'priority' of each batch, for buffers that draw by it.
     """
@@ -167,6 +126,8 @@ class DQNPolicy(NetworkPolicy):
     config: ClassVar[type[PolicyConfig]] = DQNConfig
     announces_gradients: ClassVar[bool] = True
     writes_priority: ClassVar[bool] = True
+    _env_step = 0
+    """Env steps of the run before the present update."""
 
     @classmethod
     def default_buffer(cls) -> str:
@@ -187,7 +148,12 @@ class DQNPolicy(NetworkPolicy):
         self.dist = Categorical(self.action_space.n)  # the logits are Q-values, whatever the model's own distribution
 
     def check_fields(self) -> None:
-        check_n_return(self.cfg.collect)
+        collect = self.cfg.collect
+        if collect.n_step is not None and collect.n_return > collect.n_step:
+            raise UserError(
+                f'policy.collect.n_return is {collect.n_return} but a rollout has {collect.n_step} steps, after which no reward '
+                f'is known; use n_return {collect.n_step} or less, or policy.collect.n_step={collect.n_return} or more'
+            )
 
     def _behaviour(self, logit: Tensor, env_step: int | None = None) -> Tensor:
         eps = schedule_value(self.cfg.collect.eps, self._collect_step if env_step is None else env_step)
@@ -211,18 +177,24 @@ class DQNPolicy(NetworkPolicy):
 
     def _init_learn(self) -> None:
         self._optimizer = self._make_optimizer(actor_parameters(self._model, self.obs_space))
-        self.target = TargetNetwork(self._model, self.cfg.learn.target_freq, self.cfg.learn.tau)
+        self.target_model: Any = copy.deepcopy(self._model).requires_grad_(False)
+        self._n_step = 0  # gradient steps so far
 
     def _follow_model(self) -> None:
-        self.target.begin()
+        self.target_model.load_state_dict(self._model.state_dict())
+
+    def _set_env_step(self, env_step: int) -> None:
+        self._env_step = env_step
 
     def _forward_learn(self, batch: Any) -> Metrics:
         cfg, drawn, steps = self.cfg.learn, map_tensors(lambda x: x.to(self.device), batch), []
         self._optimizer.lr = schedule_value(cfg.learning_rate, self._env_step)
         for part in split_rows(drawn, cfg.batch_size or len(drawn['action'])):
-            with self._mode.steps(self.seed, self.target.n_step):
-                steps.append(q_step(self._model, self.target.model, self._optimizer, part, cfg))
-            self.target.follow()
+            with self._mode.steps(self.seed, self._n_step):
+                steps.append(q_step(self._model, self.target_model, self._optimizer, part, cfg))
+            self._n_step += 1
+            if self._n_step % cfg.target_freq == 0:
+                self._move_target()
         found, errors = zip(*steps, strict=True)
         batch['priority'] = torch.cat(errors)  # read by buffers that draw by it
         rates = {'learning_rate': self._optimizer.lr, 'eps': schedule_value(self.cfg.collect.eps, self._env_step)}
@@ -230,15 +202,22 @@ class DQNPolicy(NetworkPolicy):
         means = {name: torch.stack([step[name] for step in found]).mean() for name in found[0]}
         return means | {name: torch.tensor(x, dtype=torch.float64) for name, x in rates.items()}
 
+    def _move_target(self) -> None:
+        """Moves the target network the share tau of the way to the network."""
+        for slow, fast in zip(self.target_model.state_dict().values(), self._model.state_dict().values(), strict=True):
+            slow.copy_(slow.lerp(fast, self.cfg.learn.tau) if slow.is_floating_point() else fast)
+
     def _monitor_vars_learn(self) -> list[str]:
         return ['loss', 'q', 'td_error', 'grad_norm', 'learning_rate', 'eps', 'skipped_step']
 
     def _get_train_iter(self) -> int:
-        return self.target.n_step
+        return self._n_step
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        return {'optimizer': self._optimizer.state_dict(), 'target': self.target.state_dict()}
+        target = {'model': dict(self.target_model.state_dict()), 'n_step': self._n_step}
+        return {'optimizer': self._optimizer.state_dict(), 'target': target}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state['optimizer'])
-        self.target.load_state_dict(state['target'])
+        self.target_model.load_state_dict(state['target']['model'])
+        self._n_step = state['target']['n_step']

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -32,7 +32,7 @@ OF_CRITIC = ('critic_learning_rate', 'value_clip', 'value_loss', 'value_norm')
 class PGLearnConfig(ActorCriticLearnConfig):
     """Section `policy.learn` of 'pg'."""
 
-    batch_size: Annotated[int, Field(ge=1)] | None = Field(
+    batch_size: Count | None = Field(
         None, description='samples per gradient step; null: all of a rollout, or of a draw'
     )
     surrogate: part_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]

@@ -16,7 +16,7 @@ from zoo.config.schedule import Schedule
 from zoo.core.data import Columns, Metrics
 from zoo.core.ranks import mean_over_
 from zoo.core.registry import POLICY_REGISTRY, SURROGATE_REGISTRY
-from zoo.model.check import actor_parameters, critic_names
+from zoo.model.check import critic_names, parameters_by_role
 from zoo.policy import hooks
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
@@ -156,19 +156,9 @@ class TRPOPolicy(ActorCriticPolicy):
         self._step.compiles = False
         super()._init_learn()
 
-    @property
-    def _value_step(self) -> Any:
-        return self.value_step
-
-    def steps_per_env_step(self) -> float:
-        return self.run.reuse['policy'] * self.cfg.learn.epoch_per_collect * super().steps_per_env_step()
-
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         critic = critic_names(self._model, self.obs_space)
-        return {
-            'actor': self._make_optimizer(actor_parameters(self._model, self.obs_space)),
-            'critic': self._make_optimizer([(name, p) for name, p in self._model.named_parameters() if name in critic]),
-        }
+        return {role: self._make_optimizer(named) for role, named in parameters_by_role(self._model, critic).items()}
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), 'step_kl', 'step_halved', 'value_grad_norm']
