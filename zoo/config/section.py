@@ -179,7 +179,7 @@ def _freeze(section: Section) -> None:
         if isinstance(value, Section):
             _freeze(value)
         else:
-            vars(section)[key] = _frozen(_wrapped(value))
+            vars(section)[key] = _frozen(value)
 
 
 def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str | None = None) -> type[S]:
@@ -213,31 +213,16 @@ def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str |
 _with_defaults: dict[tuple[type[Section], str, str | None], Any] = {}
 
 
-def _writes(method: Callable[..., Any]) -> Any:
-    """A method of Config that a frozen one refuses."""
-
-    @functools.wraps(method)
-    def unless_frozen(self: Config, *args: Any, **kwargs: Any) -> Any:
-        return (_read_only if self._is_frozen else method)(self, *args, **kwargs)
-
-    return unless_frozen
-
-
 class Config(EasyDict):
     """A nested dict whose keys are attributes too. Unlike in a plain EasyDict, keys live in the dict alone."""
-
-    _is_frozen = False
 
     def __init__(self, data: dict[str, Any] | None = None, **kwargs: Any) -> None:
         dict.__init__(self)
         self.update(data, **kwargs)
 
     def read_only(self) -> Config:
-        """Make this config and all below it read-only; returns itself."""
-        for key, value in self.items():
-            dict.__setitem__(self, key, _frozen(value))
-        object.__setattr__(self, '_is_frozen', True)
-        return self
+        """A copy that refuses every change, as all below it does."""
+        return _FrozenConfig(self)
 
     def to_dict(self) -> dict[str, Any]:
         """A copy in plain dicts and lists."""
@@ -248,20 +233,17 @@ class Config(EasyDict):
             return self[name]
         raise AttributeError(f'the config has no key {name!r} here; the keys are {", ".join(map(str, self))}')
 
-    @_writes
     def __setitem__(self, key: str, value: Any) -> None:
         dict.__setitem__(self, key, _wrapped(value))
 
     __setattr__ = __setitem__
-    __delitem__ = __delattr__ = _writes(dict.__delitem__)
-    pop, popitem, clear = _writes(dict.pop), _writes(dict.popitem), _writes(dict.clear)
+    __delattr__ = dict.__delitem__
+    pop = dict.pop
 
-    @_writes
     def update(self, data: Any = None, **kwargs: Any) -> None:
         for key, value in {**dict(data or {}), **kwargs}.items():
             self[key] = value
 
-    @_writes
     def setdefault(self, key: str, default: Any = None) -> Any:
         if key not in self:
             self[key] = default
@@ -272,11 +254,15 @@ class Config(EasyDict):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.to_dict(), self._is_frozen)
+        return type(self), (self.to_dict(),)
 
 
-def _restored(data: dict[str, Any], is_frozen: bool) -> Config:
-    return Config(data).read_only() if is_frozen else Config(data)
+class _FrozenConfig(Config):
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        dict.__init__(self, {key: _frozen(value) for key, value in data.items()})
+
+    __setitem__ = __setattr__ = __delitem__ = __delattr__ = __ior__ = _read_only  # type: ignore[assignment]
+    update = pop = popitem = setdefault = clear = _read_only  # type: ignore[assignment]
 
 
 class _FrozenList(list):
@@ -294,9 +280,9 @@ def _wrapped(value: Any) -> Any:
 
 
 def _frozen(value: Any) -> Any:
-    if isinstance(value, Config):
-        return value.read_only()
-    return _FrozenList(map(_frozen, value)) if isinstance(value, list) else value
+    if isinstance(value, dict):
+        return _FrozenConfig(value)
+    return _FrozenList(map(_frozen, value)) if type(value) in (list, tuple) else value
 
 
 def plain(value: Any) -> Any:
