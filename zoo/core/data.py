@@ -109,11 +109,11 @@ class Timestep(NamedTuple):
     begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: where `begins_of` says
 
 
-def begins_of(steps: Timestep) -> Tensor:
-    """[B] or [T, B] bool: an episode begins with the obs that the step returned."""
+def begins_of(steps: Timestep, t: Any = ...) -> Tensor:
+    """[B] or [T, B] bool: an episode begins with the obs that the step returned. Args: t: of T steps that one alone."""
     if steps.begins is not None:
-        return steps.begins
-    return steps.terminated | steps.truncated if steps.is_reset is None else steps.is_reset
+        return steps.begins[t]
+    return steps.terminated[t] | steps.truncated[t] if steps.is_reset is None else steps.is_reset[t]
 
 
 BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs', 'begins']
