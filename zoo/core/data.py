@@ -193,9 +193,14 @@ class StepBlock:
         for _, block in [(0, self), *self._parts]:
             block.finals.clear()
 
+    def all_finals(self) -> list[tuple[int, np.ndarray, Any]]:
+        """`finals` of this block and of its parts, whose envs are counted as here."""
+        blocks = [(0, self), *self._parts]
+        return [(t, first + envs, obs) for first, block in blocks for t, envs, obs in block.finals]
+
     def final(self) -> tuple[Obs, Tensor]:
-        """`finals` as tensors: observations [K, *O] and [K, 2] int64, (t, b)."""
-        finals = [(t, first + envs, obs) for first, block in [(0, self), *self._parts] for t, envs, obs in block.finals]
+        """`all_finals` as tensors: observations [K, *O] and [K, 2] int64, (t, b)."""
+        finals = self.all_finals()
         if not finals:
             device = first_leaf(self.obs).device
             return map_tensors(lambda x: x[-1, :0], self.obs), torch.empty((0, 2), dtype=torch.int64, device=device)
