@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import copyreg
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional, TypeGuard, TypeVar, get_args, get_origin
@@ -42,7 +41,7 @@ class _SectionType(ModelMetaclass):
     """The type of all section classes, by which `pickle` finds how they are pickled."""
 
 
-class Section(BaseModel, metaclass=_SectionType):
+class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ignore[misc]
     """One section of the config: typed, ranged fields, each with a one-line description; unknown keys are refused.
 
     A section of a run is read as a dict, too: `cfg.learn['batch_size']`, `cfg.learn.get('my_key', 0)`, `{**cfg.learn}`.
@@ -66,21 +65,8 @@ class Section(BaseModel, metaclass=_SectionType):
     def __contains__(self, key: object) -> bool:
         return key in type(self).model_fields
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key; the default where the section has no such key."""
-        return getattr(self, key) if key in self else default
-
-    def keys(self) -> Iterable[str]:
-        """The keys, in order."""
-        return type(self).model_fields.keys()
-
-    def values(self) -> Iterable[Any]:
-        """The values, in order."""
-        return [getattr(self, key) for key in self.keys()]
-
-    def items(self) -> Iterable[tuple[str, Any]]:
-        """Keys and values, in order."""
-        return list(zip(self.keys(), self.values(), strict=True))
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
+        return iter(type(self).model_fields)
 
     def __len__(self) -> int:
         return len(type(self).model_fields)
@@ -100,7 +86,8 @@ class Section(BaseModel, metaclass=_SectionType):
                 yield name, value
 
     def __eq__(self, other: object) -> bool:
-        return plain(self) == plain(other) if isinstance(other, Mapping) else super().__eq__(other)
+        is_plain = isinstance(other, Mapping) and not isinstance(other, Section)
+        return plain(self) == plain(other) if is_plain else super().__eq__(other)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return _restored_section, (type(self), dict(self.items()), self.model_fields_set)
@@ -112,18 +99,10 @@ class Section(BaseModel, metaclass=_SectionType):
                 return super().__getattr__(name)
             raise AttributeError(f'the config has no key {name!r} here; the keys are {", ".join(self.keys())}')
 
-        def __iter__(self) -> Iterator[str]:
-            return iter(self.keys())
-
         def copy(self) -> dict[str, Any]:
             return dict(self.items())
 
-        def __setattr__(self, name: str, value: Any) -> None:
-            if not isinstance(getattr(type(self), name, None), functools.cached_property):
-                _read_only()
-            vars(self)[name] = value
-
-        __setitem__ = __delattr__ = __delitem__ = __ior__ = _read_only
+        __setattr__ = __setitem__ = __delattr__ = __delitem__ = __ior__ = _read_only
         update = pop = popitem = setdefault = clear = _read_only
 
 
@@ -145,7 +124,7 @@ MAX_DEPTH, MAX_PARTS = 100, 100_000
 """Levels of a config, and its dicts and lists: a bundled one has 4 and some 20; an array in env.kwargs has many."""
 
 
-Keyed = Mapping[str, Any] | Section
+Keyed = Mapping[str, Any]
 """A config or a section of one: a dict, as people and checkpoints write it, or the typed one that a run reads."""
 
 
@@ -182,13 +161,13 @@ def _freeze(section: Section) -> None:
             vars(section)[key] = _frozen(value)
 
 
-def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str | None = None) -> type[S]:
+def with_defaults(section_cls: type[S], defaults: Mapping[str, Any]) -> type[S]:
     """A section like another one, with other defaults.
 
-    Args: defaults: by field, a dict for a field that is a section; name: of the class; None: the same.
+    Args: defaults: by field, a dict for a field that is a section.
     Raises: ConfigError for a field that the section lacks, or a value that it does not take.
     """
-    known = section_cls, repr(plain(defaults)), name
+    known = section_cls, repr(plain(defaults))
     if known in _with_defaults:  # a class that a pickle brings is the one that is here
         return _with_defaults[known]
     fields: dict[str, Any] = {}
@@ -204,13 +183,13 @@ def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str |
             value = annotation()
         field.default = value
         fields[key] = (annotation, field)
-    found = create_model(name or section_cls.__name__, __base__=section_cls, **fields)
+    found = create_model(section_cls.__name__, __base__=section_cls, **fields)
     validate(found, {key: value for key, value in defaults.items() if not isinstance(value, Mapping)})
-    _with_defaults[known] = made_by(with_defaults, (section_cls, dict(defaults), name), found)
+    _with_defaults[known] = made_by(with_defaults, (section_cls, dict(defaults)), found)
     return found
 
 
-_with_defaults: dict[tuple[type[Section], str, str | None], Any] = {}
+_with_defaults: dict[tuple[type[Section], str], Any] = {}
 
 
 class Config(EasyDict):
@@ -237,7 +216,7 @@ class Config(EasyDict):
         dict.__setitem__(self, key, _wrapped(value))
 
     __setattr__ = __setitem__
-    __delattr__ = dict.__delitem__
+    __delattr__ = dict.__delitem__  # type: ignore[assignment]
     pop = dict.pop
 
     def update(self, data: Any = None, **kwargs: Any) -> None:
