@@ -89,9 +89,6 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
         is_plain = isinstance(other, Mapping) and not isinstance(other, Section)
         return plain(self) == plain(other) if is_plain else super().__eq__(other)
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _restored_section, (type(self), dict(self.items()), self.model_fields_set)
-
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -140,10 +137,6 @@ def call_that_made(item: object) -> tuple[Callable[..., Any], tuple[Any, ...]] |
 
 
 copyreg.pickle(_SectionType, lambda section_cls: call_that_made(section_cls) or section_cls.__qualname__)  # type: ignore[arg-type]
-
-
-def _restored_section(section_cls: type[Section], values: dict[str, Any], given: set[str]) -> Section:
-    return section_cls.model_construct(given, **values)
 
 
 def frozen(section_cls: type[S], data: Any) -> S:
