@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.cluster.messages import Parcel, failure_of, flat, tree_of
+from zoo.cluster.messages import Parcel, failure_of, flat, nested
 from zoo.core.errors import RunError, UserError
 
 
@@ -17,10 +17,10 @@ def test_a_tree_is_the_same_after_it_was_flat() -> None:
     tree = {'action': torch.tensor([1, 2]), 'state': {'h': torch.zeros(2, 3), 'deep': {'c': torch.ones(2)}}}
     blocks = flat({'output': tree})
     assert list(blocks) == ['output.action', 'output.state.h', 'output.state.deep.c']
-    found = tree_of(blocks, 'output')
+    found = nested(blocks)['output']
     assert found.keys() == tree.keys() and found['state']['deep']['c'] is blocks['output.state.deep.c']
     assert flat({'state': torch.ones(2)}).keys() == {'state'}
-    assert tree_of({'state': 1}, 'state') == 1 and tree_of(blocks, 'state') is None
+    assert nested({'state': 1, 'obs.a': 2}) == {'state': 1, 'obs': {'a': 2}}
 
 
 def test_blocks_of_tensors_on_the_cpu_are_views() -> None:

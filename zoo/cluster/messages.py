@@ -69,19 +69,16 @@ def flat(tree: Any) -> dict[str, np.ndarray]:
     return {path: x.detach().numpy(force=True) for path, x in leaves(tree)}
 
 
-def tree_of(blocks: Mapping[str, Any], name: str) -> Any:
-    """The (nested) dict of what stands under a dotted name, the inverse of `flat`; None if there is nothing."""
-    if name in blocks:
-        return blocks[name]
+def nested(blocks: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested dict of what stands under dotted names, the inverse of `flat`."""
     found: dict[str, Any] = {}
     for path, x in blocks.items():
-        if path.startswith(f'{name}.'):
-            *folders, leaf = path[len(name) + 1 :].split('.')
-            place = found
-            for folder in folders:
-                place = place.setdefault(folder, {})
-            place[leaf] = x
-    return found or None
+        *folders, leaf = path.split('.')
+        place = found
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[leaf] = x
+    return found
 
 
 class Failure(NamedTuple):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from zoo.backend.executor import Compile
 from zoo.cluster.config import ClusterConfig, RunConfig, engine_of
 from zoo.cluster.engine import Engine, InlineEngine
-from zoo.cluster.messages import Parcel, RunnerLostError, tree_of
+from zoo.cluster.messages import Parcel, RunnerLostError, nested
 from zoo.cluster.pickled_code import Cargo, packed, versions
 from zoo.cluster.runner import RunnerSpec
 from zoo.cluster.scheduler import Orders, entropy_of
@@ -165,10 +165,10 @@ class RemoteCollector(Collector):
         self._env_time += perf_counter() - start
         groups = [(env.n_env, infos[group]) for group, env in enumerate(self._envs)]
         joined = joined_infos(groups, self._columns, self._n_step, self._envs[0].name)
-        output, state = tree_of(self._whole, 'output'), tree_of(self._whole, 'state')
+        whole = nested(self._whole)
         # in the order of one process: by t, then by env
         episodes = sorted((each for parcel in parcels for each in parcel.episodes), key=lambda episode: episode[0])
-        return Steps(output, state, joined, episodes, fresh)
+        return Steps(whole['output'], whole.get('state'), joined, episodes, fresh)
 
     def metrics(self) -> dict[str, float]:
         """What the log has of runners, times as means over the rollouts since the last call."""

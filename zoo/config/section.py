@@ -72,7 +72,7 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
         return len(type(self).model_fields)
 
     def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
-        return {**dict(self.items()), **other}
+        return {**self, **other}
 
     def to_dict(self) -> dict[str, Any]:
         """A copy in plain dicts and lists."""
@@ -97,7 +97,7 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
             raise AttributeError(f'the config has no key {name!r} here; the keys are {", ".join(self.keys())}')
 
         def copy(self) -> dict[str, Any]:
-            return dict(self.items())
+            return dict(self)
 
         __setattr__ = __setitem__ = __delattr__ = __delitem__ = __ior__ = _read_only
         update = pop = popitem = setdefault = clear = _read_only
@@ -268,7 +268,7 @@ def plain(value: Any) -> Any:
 def _plain(value: Any, depth: int, n_part: Iterator[int]) -> Any:
     """n_part: counts the dicts and lists; one that is in several places is copied, and counted, for each."""
     if isinstance(value, Section):
-        value = dict(value.items())
+        value = dict(value)
     if isinstance(value, (dict, list, tuple)):
         if depth > MAX_DEPTH:
             raise ConfigError(
