@@ -55,13 +55,13 @@ def test_training_loads_what_it_uses() -> None:
     assert {name for name in names if is_tool(name)} <= command | {'zoo.tools.cli.choice', 'zoo.tools.cli.output'}
     lines = sum(structure.n_line(str(structure.modules()[name])) for name in names)
     assert 50 < len(names) <= 138
-    assert 5_000 < lines <= 25_248
+    assert 5_000 < lines <= 25_249
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('part', 'most'),
-    [('library', structure.Size(40_562, 216, 24_831)), ('zoo/tools', structure.Size(9_777, 55, 6_200))],
+    [('library', structure.Size(40_563, 216, 24_832)), ('zoo/tools', structure.Size(9_777, 55, 6_200))],
 )
 def test_zoo_stays_small(part: str, most: structure.Size) -> None:
     size = structure.sizes()[part]
@@ -102,7 +102,7 @@ def test_a_variant_costs_at_most_62_lines_of_code() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('run', 'n_file', 'n_line', 'n_executed'),
-    [('ppo', 19, 4_113, 445), ('ppg', 26, 5_557, 665), ('dqn', 21, 4_435, 396), ('lstm', 22, 4_744, 547)],
+    [('ppo', 19, 4_114, 445), ('ppg', 26, 5_558, 665), ('dqn', 21, 4_436, 396), ('lstm', 22, 4_745, 547)],
 )
 def test_the_path_from_env_step_to_new_parameters_is_short(run: str, n_file: int, n_line: int, n_executed: int) -> None:
     before = sys._getframe().f_trace

@@ -231,7 +231,8 @@ class Rollout:
         if first_leaf(self.last_obs).device == device:
             return self
         trees = self.data, self.last_obs, self.final_obs, self.final_index, self.successor, self.state
-        return Rollout(*(tree if tree is None else to_device(tree, device) for tree in trees))
+        there: list[Any] = [tree if tree is None else to_device(tree, device) for tree in trees]
+        return Rollout(*there)
 
     def next_obs(self) -> Obs:
         """[T, B, *O]: the true successor of every row."""
