@@ -53,7 +53,7 @@ class Watched(RayEngine):
 
     def ask(self, order: Order) -> None:
         super().ask(order)
-        self.n_out = len(self._asked)
+        self.n_out = len(self._due)
         self.most_out = max(self.most_out, self.n_out)
 
     def wait(self, timeout: float) -> list[Parcel | Lost]:
@@ -64,8 +64,9 @@ class Watched(RayEngine):
             else:
                 self.keys[item.group, item.collect_iter, item.attempt] += 1
                 self.n_byte = item.n_byte
-        if not self.moves or self.nodes() != self.moves[-1]:
-            self.moves.append(self.nodes())
+        nodes = {group: actor.place[2] for group, actor in self.actors.items() if actor.place is not None}
+        if not self.moves or nodes != self.moves[-1]:
+            self.moves.append(nodes)
         return found
 
 

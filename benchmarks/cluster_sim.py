@@ -151,7 +151,7 @@ def measure_here(work: Work) -> dict[str, Any]:
         layout = WeightLayout(job.policy.acting_state())
         start = time.perf_counter()
         for _ in range(100):
-            weights = layout.pack(None)
+            weights = layout.pack()
         put_s = (time.perf_counter() - start) / 100
         per_step = (learn / (job.train_iter - n_before)) if job.train_iter > n_before else 0.0
         n_obs = int(np.prod(job.policy.obs_space.shape))

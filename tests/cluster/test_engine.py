@@ -132,7 +132,7 @@ class TestInlineEngine(EngineContract):
     @pytest.fixture
     def engine(self, monkeypatch: pytest.MonkeyPatch) -> InlineEngine:
         monkeypatch.setattr(engine_module, 'Runner', Numbers)
-        engine, specs = InlineEngine('run'), [Spec(0), Spec(1)]
+        engine, specs = InlineEngine(), [Spec(0), Spec(1)]
         engine.start(specs)  # type: ignore[arg-type]
         engine.publish(weights(100), 0)
         return engine

@@ -53,7 +53,7 @@ def test_a_parcel_has_the_rows_of_its_envs_under_dotted_names(made: Any) -> None
     n_step, b = 16, 2
     assert shapes['obs'] == (n_step + 1, b, 4) and shapes['output.logit'] == (n_step, b, 2)
     assert {'steps.reward', 'steps.terminated', 'steps.truncated', 'output.action'} <= shapes.keys()
-    assert parcel[:4] == ('run', 1, 0, 0) and parcel.time.keys() == {'load', 'env', 'act'}
+    assert parcel[:4] == ('run', 1, 0, 0) and parcel.time.keys() == {'env', 'act'}
     assert 0 < parcel.time['env'] < parcel.time['env'] + parcel.time['act'] <= took  # parts of one time
     assert all(0 <= i < b for _, envs, _ in parcel.finals for i in envs)
 

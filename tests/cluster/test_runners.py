@@ -88,8 +88,8 @@ def test_a_resumed_run_continues_with_runners(tmp_path: Path) -> None:
 class LosingEngine(InlineEngine):
     """Loses runner 1 after its third order came, and repeats its parcels."""
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id)
+    def __init__(self) -> None:
+        super().__init__()
         self.n_order, self.sent = 0, []  # type: ignore[var-annotated]
 
     def ask(self, order: Order) -> None:

@@ -38,13 +38,12 @@ def test_the_vector_is_aligned_and_as_long_as_it_says() -> None:
     assert layout.pack()[58:].tolist() == [0] * 6 + [1] * 3 + [0] * 5  # after half: flag at 64
 
 
-def test_pack_reads_live_memory_and_writes_where_it_is_told() -> None:
-    here, out = tensors(1.0), np.zeros(72, np.uint8)
+def test_pack_reads_live_memory() -> None:
+    here, there = tensors(1.0), tensors(1.0)
     layout = WeightLayout(here)
     here['weight'].fill_(7.0)
-    assert layout.pack(out) is out
-    layout.unpack(out)
-    assert here['weight'][0, 0] == 7.0
+    WeightLayout(there).unpack(layout.pack())
+    assert there['weight'][0, 0] == 7.0
 
 
 def test_the_order_of_names_has_no_meaning_and_shapes_and_dtypes_have() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tools.importers.foreign_keys import ROWS
-from zoo.config.names import By, Here, NotHere, data_file, in_context, look_up, names
+from zoo.config.names import Here, Other, data_file, in_context, look_up, names
 from zoo.config.section import ConfigError, fields_of
 from zoo.run.config import job_schema, resolve_config
 
@@ -135,7 +135,9 @@ def test_look_up_takes_the_longest_end_of_a_path_in_any_case_and_the_entry_of_an
 
 
 def test_table_has_all_three_kinds_each_name_once_in_lower_case_and_no_key_of_ours() -> None:
-    assert {type(entry) for entry in names().values()} == {Here, By, NotHere}
+    assert {type(entry) for entry in names().values()} == {Here, Other}
+    others = {entry.sentence() for entry in names().values() if isinstance(entry, Other)}
+    assert {words.partition(' ')[0] for words in others} == {'in', 'zoo'}
     table = data_file('zoo.config', 'names.yaml').values()
     words = [word for kind in table for x in kind for word in x['names'].split()]
     assert len(words) == len(set(words)) and all(word == word.lower() for word in words)

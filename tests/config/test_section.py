@@ -273,9 +273,7 @@ ALTER_CONFIG = [
 
 
 def test_frozen_config_and_section_refuse_every_change():
-    config, section = Config(NESTED), frozen(Own, {})
-    inner = config.a
-    assert config.read_only() is config and config.a is inner
+    config, section = Config(NESTED).read_only(), frozen(Own, {})
     for frozen_one, change in [(config, each) for each in ALTER + ALTER_CONFIG] + [(section, each) for each in ALTER]:
         with pytest.raises(TypeError, match='read-only once the run starts; pass overrides'):
             change(frozen_one)
@@ -285,9 +283,7 @@ def test_frozen_config_and_section_refuse_every_change():
 @pytest.mark.parametrize('copied', [copy.copy, copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
 @pytest.mark.parametrize('frozen', [False, True])
 def test_config_copies_are_equal_and_as_writable(copied, frozen):
-    config = Config(NESTED)
-    if frozen:
-        config.read_only()
+    config = Config(NESTED).read_only() if frozen else Config(NESTED)
     other = copied(config)
     assert other == config and other is not config
     if frozen:

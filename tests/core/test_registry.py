@@ -98,7 +98,7 @@ def homes(tmp_path, monkeypatch) -> Registry:
         )
         monkeypatch.delitem(sys.modules, f'zoo_home_{name}', raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    registry: Registry = Registry('thing', 'zoo_test.none', {'a': 'zoo_home_a', 'b': 'zoo_home_b'})
+    registry: Registry = Registry('thing', 'zoo_test.none', {'zoo_home_a': 'a', 'zoo_home_b': 'b'})
     monkeypatch.setattr('zoo.core.registry.HOME_REGISTRY', registry, raising=False)
     return registry
 

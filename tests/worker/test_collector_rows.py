@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from zoo.cluster.runner import finals_of
 from zoo.core.seeding import stream
 from zoo.env import make_env_groups
 from zoo.policy.ppo import PPOPolicy
@@ -51,7 +50,7 @@ def test_finals_of_groups_are_counted_over_all_envs(made: Any) -> None:
     collector.steps()
     steps = collector.block.steps
     ended = (steps.terminated | steps.truncated).nonzero().tolist()
-    assert ended and sorted([t, b] for t, envs, _ in finals_of(collector) for b in envs.tolist()) == ended
+    assert ended and sorted([t, b] for t, envs, _ in collector.block.all_finals() for b in envs.tolist()) == ended
     assert {b for _, b in ended} & {2, 3}  # also of the second group
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from zoo.backend.executor import Acting
-from zoo.core.data import State, Timestep
+from zoo.core.data import State, Timestep, begins_of
 
 
 class EpisodicActing:
@@ -33,22 +33,15 @@ class EpisodicActing:
         """Called before each rollout; row 0 follows the last row of the rollout before."""
         self._acting.begin()
         if not self._is_new:
-            self._acting.restart(self._begins(-1))
+            self._acting.restart(begins_of(self._steps, -1))
         self._is_new = False
 
     def step(self, t: int) -> Tensor:
         if t:
-            self._acting.restart(self._begins(t - 1))
+            self._acting.restart(begins_of(self._steps, t - 1))
         return self._acting.step(t)
 
     def restart_all(self) -> None:
         """All envs were reset."""
         self._acting.restart(torch.ones(self._steps.reward.shape[1], dtype=torch.bool))
         self._is_new = True
-
-    def _begins(self, t: int) -> Tensor:
-        """[B] bool: an episode begins with the row after t."""
-        steps = self._steps
-        if steps.begins is not None:
-            return steps.begins[t]
-        return steps.terminated[t] | steps.truncated[t] if steps.is_reset is None else steps.is_reset[t]

@@ -235,7 +235,5 @@ def _sizes(config: Keyed) -> Iterator[tuple[str, int]]:
 
 
 def _put(config: dict[str, Any], path: str, value: int) -> None:
-    *parents, key = path.split('.')
-    for parent in parents:
-        config = config[parent]
-    config[key] = value
+    section, _, key = path.rpartition('.')
+    value_at(config, section)[key] = value

@@ -126,10 +126,6 @@ class OutsideEngine(Engine, ABC):
         """Takes what processes say, waiting for the first of it."""
 
     @abstractmethod
-    def kill(self, group: int, cause: str) -> None:
-        """Ends a process, or what is left of it, puts the Lost of its runners into the queue, and makes another."""
-
-    @abstractmethod
     def _starting(self) -> list[int]:
         """The runners that are not made yet."""
 
@@ -139,10 +135,9 @@ class OutsideEngine(Engine, ABC):
 
 
 class InlineEngine(Engine):
-    """Runners in this process, one after the other: for tests and debugging. Args: run_id: of the parcels."""
+    """Runners in this process, one after the other: for tests and debugging."""
 
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
+    def __init__(self) -> None:
         self._runners: dict[int, Runner] = {}
         self._specs: list[RunnerSpec] = []
         self._weights: dict[int, np.ndarray] = {}  # by version

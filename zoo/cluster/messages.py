@@ -5,12 +5,10 @@ from __future__ import annotations
 import pickle
 import socket
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from zoo.core.data import leaves
 from zoo.core.errors import RunError, UserError, show_error
@@ -46,7 +44,7 @@ class Parcel(NamedTuple):
     blocks: dict[str, np.ndarray]
     finals: list[tuple[int, np.ndarray, Any]]  # (t, which of the b envs, their true last observations), see `StepBlock`
     episodes: list[tuple[int, dict[str, float]]]  # (t, the env's own numbers), in the order in which they came
-    time: dict[str, float]  # seconds: load, env, act
+    time: dict[str, float]  # seconds: env, act
     attempt: int = 0  # of the order
     n_restart: int = 0  # envs that this runner made anew so far (env.on_error)
 
@@ -66,31 +64,21 @@ class Lost(NamedTuple):
     cause: str  # a clause: 'its process was ended by signal 9 (SIGKILL)'
 
 
-def flat(tree: Any, name: str) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of a tree of tensors, each with its dotted path after the name; of tensors on the CPU they are views."""
-    for path, x in leaves(tree):
-        yield f'{name}.{path}' if path else name, x.detach().numpy(force=True)
+def flat(tree: Any) -> dict[str, np.ndarray]:
+    """The arrays of a tree of tensors by dotted path; of tensors on the CPU they are views."""
+    return {path: x.detach().numpy(force=True) for path, x in leaves(tree)}
 
 
-def tree_of(blocks: Mapping[str, Any], name: str) -> Any:
-    """The (nested) dict of what stands under a dotted name, the inverse of `flat`; None if there is nothing."""
-    if name in blocks:
-        return blocks[name]
+def nested(blocks: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested dict of what stands under dotted names, the inverse of `flat`."""
     found: dict[str, Any] = {}
     for path, x in blocks.items():
-        if path.startswith(f'{name}.'):
-            *folders, leaf = path[len(name) + 1 :].split('.')
-            place = found
-            for folder in folders:
-                place = place.setdefault(folder, {})
-            place[leaf] = x
-    return found or None
-
-
-def tensor_like(block: np.ndarray, n_env: int, dim: int) -> Tensor:
-    """Memory for a block of all n_env envs; dim: which of its dimensions counts envs."""
-    shape = *block.shape[:dim], n_env, *block.shape[dim + 1 :]
-    return torch.empty(shape, dtype=torch.from_numpy(block[:0].copy()).dtype)
+        *folders, leaf = path.split('.')
+        place = found
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[leaf] = x
+    return found
 
 
 class Failure(NamedTuple):

@@ -69,7 +69,9 @@ def join(address: str | None, need: Mapping[str, float], working_dir: str | None
             )
         options['runtime_env'] = {'working_dir': working_dir}
     if address == 'local':
-        options |= {'num_cpus': _local_cpus(need['CPU']), 'include_dashboard': False}
+        if need['CPU'] > n_core():
+            logger.warning('the run asks for %g CPUs and this machine has %d: they share them', need['CPU'], n_core())
+        options |= {'num_cpus': max(n_core(), ceil(need['CPU'])), 'include_dashboard': False}
     else:
         _refuse_unreachable(address)
     try:
@@ -170,12 +172,6 @@ def cause_of(error: RayError, place: Place | None) -> str:
     if isinstance(error, ray.exceptions.RayActorError):
         return f'{process} ended unexpectedly, e.g. by signal 9 or for lack of memory'
     return f'what {process} had sent was lost ({show_error(error, 200)})'
-
-
-def _local_cpus(wanted: float) -> int:
-    if wanted > n_core():
-        logger.warning('the run asks for %g CPUs and this machine has %d: they share them', wanted, n_core())
-    return max(n_core(), ceil(wanted))
 
 
 def _refuse_unreachable(address: str) -> None:

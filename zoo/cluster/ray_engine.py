@@ -179,10 +179,6 @@ class RayEngine(OutsideEngine):
     def pids(self) -> dict[int, tuple[str, int]]:
         return {group: actor.place[:2] for group, actor in self.actors.items() if actor.place is not None}
 
-    def nodes(self) -> dict[int, str]:
-        """Ray's id of the node of each runner that has answered."""
-        return {group: actor.place[2] for group, actor in self.actors.items() if actor.place is not None}
-
     def close(self) -> None:
         """Ends the actors, and Ray if it was started or joined here; returns when the processes of this machine are gone."""
         actors = set(self.actors.values())

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from zoo.backend.executor import Compile
 from zoo.cluster.config import ClusterConfig, RunConfig, engine_of
 from zoo.cluster.engine import Engine, InlineEngine
-from zoo.cluster.messages import Parcel, RunnerLostError, tensor_like, tree_of
+from zoo.cluster.messages import Parcel, RunnerLostError, nested
 from zoo.cluster.pickled_code import Cargo, packed, versions
 from zoo.cluster.runner import RunnerSpec
 from zoo.cluster.scheduler import Orders, entropy_of
@@ -165,10 +165,10 @@ class RemoteCollector(Collector):
         self._env_time += perf_counter() - start
         groups = [(env.n_env, infos[group]) for group, env in enumerate(self._envs)]
         joined = joined_infos(groups, self._columns, self._n_step, self._envs[0].name)
-        output, state = tree_of(self._whole, 'output'), tree_of(self._whole, 'state')
+        whole = nested(self._whole)
         # in the order of one process: by t, then by env
         episodes = sorted((each for parcel in parcels for each in parcel.episodes), key=lambda episode: episode[0])
-        return Steps(output, state, joined, episodes, fresh)
+        return Steps(whole['output'], whole.get('state'), joined, episodes, fresh)
 
     def metrics(self) -> dict[str, float]:
         """What the log has of runners, times as means over the rollouts since the last call."""
@@ -209,9 +209,8 @@ class RemoteCollector(Collector):
         """Copies the blocks of a runner to where its envs are; returns those of infos, which need not be there always."""
         if not self._whole:
             self.block = self._new_block(parcel)
-            self._whole |= {f'obs.{path}' if path else 'obs': x for path, x in leaves(self.block.obs)}
             columns = {name: x for name, x in self.block.columns().items() if name != 'obs'}
-            self._whole |= {f'steps.{path}': x for path, x in leaves(columns)}
+            self._whole |= leaves({'obs': self.block.obs, 'steps': columns})
         infos = {}
         for name, rows in parcel.blocks.items():
             if name.startswith('info.'):
@@ -219,7 +218,8 @@ class RemoteCollector(Collector):
                 continue
             is_state = name.partition('.')[0] == 'state'
             if name not in self._whole:
-                self._whole[name] = tensor_like(rows, self.n_env, 0 if is_state else 1)
+                shape = (self.n_env, *rows.shape[1:]) if is_state else (len(rows), self.n_env, *rows.shape[2:])
+                self._whole[name] = torch.empty(shape, dtype=torch.from_numpy(rows[:0].copy()).dtype)
             whole = self._whole[name].numpy()
             whole[envs if is_state else (slice(None), envs)] = rows
         return infos
@@ -333,4 +333,4 @@ def make_engine(cluster: Keyed, run_id: str) -> Engine:
         from zoo.cluster.ray_engine import RayEngine
 
         return RayEngine(cluster, run_id)
-    return InlineEngine(run_id)
+    return InlineEngine()

@@ -81,15 +81,13 @@ class Runner:
             self._layout = WeightLayout(self._policy.acting_state())
             self._collector = Collector(self._envs, self._policy.collect_mode, cargo.infos, spec.first)
             self._undo = undo.pop_all()
-        self._version, self._load_s, self._has_reset = -1, 0.0, False
+        self._version, self._has_reset = -1, False
 
     def load(self, weights: np.ndarray, version: int) -> None:
         """Acts with these weights [n_byte] u8 from now on; they are copied."""
-        start = perf_counter()
         if version != self._version:
             self._layout.unpack(weights)
             self._version = version
-        self._load_s = perf_counter() - start
 
     def collect(self, order: Order) -> Parcel:
         """The rollout that is asked for. Its blocks are this runner's memory, valid until the next call.
@@ -105,7 +103,7 @@ class Runner:
             self._collector.collect_iter, self._collector.env_step = order.collect_iter, order.env_step
             steps = self._collector.steps()
             env_s = self._collector.env_time - before
-            time = {'load': self._load_s, 'env': env_s, 'act': perf_counter() - start - env_s}
+            time = {'env': env_s, 'act': perf_counter() - start - env_s}
             return self._parcel(order, steps, time)
 
     def command(self, command: EnvCommand) -> list[Any]:
@@ -132,21 +130,11 @@ class Runner:
     def _parcel(self, order: Order, steps: Steps, time: dict[str, float]) -> Parcel:
         block = self._collector.block
         columns = {name: tree for name, tree in block.columns().items() if name != 'obs'}
-        blocks = {**dict(flat(block.obs, 'obs')), **dict(flat(columns, 'steps')), **dict(flat(steps.output, 'output'))}
-        blocks |= {} if steps.state is None else dict(flat(steps.state, 'state'))
-        blocks |= {f'info.{key}': x.numpy() for key, x in steps.infos.items()}
+        trees = {'obs': block.obs, 'steps': columns, 'output': steps.output, 'state': steps.state, 'info': steps.infos}
+        blocks = flat({name: tree for name, tree in trees.items() if tree is not None})
         key = order.run_id, order.group, order.collect_iter, self._version
         counts = order.attempt, self._restarts.count
-        return Parcel(*key, blocks, finals_of(self._collector), list(steps.episodes), time, *counts)
-
-
-def finals_of(collector: Collector) -> list[tuple[int, np.ndarray, Any]]:
-    """`StepBlock.finals` of all groups, with the indices of the envs among all of them."""
-    found, start = [], 0
-    for group in collector.groups:
-        found += [(t, envs + start, obs) for t, envs, obs in group.block.finals]
-        start += group.env.n_env
-    return found
+        return Parcel(*key, blocks, block.all_finals(), list(steps.episodes), time, *counts)
 
 
 @contextmanager

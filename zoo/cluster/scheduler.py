@@ -58,7 +58,8 @@ class Orders:
         start_s: float = 0.0,
     ) -> None:
         self._engine, self._run_id, self._seed = engine, run_id, seed
-        self._max_lag, self._timeout, self._limit, self._start_s = max_lag, timeout, limit, start_s
+        self._max_lag, self._limit, self._start_s = max_lag, limit, start_s
+        self._timeout = math.inf if timeout is None else timeout
         self._asked = {group: _Asked() for group in range(n_runner)}
         self._losses: list[float] = []
         self.n_restart = self.n_discarded = 0
@@ -87,7 +88,7 @@ class Orders:
         Raises: RunError after too many losses; what the engine raises.
         """
         missing, self._waiting = set(self._asked), collect_iter
-        self._take(self._engine.wait(0.0))
+        self.settle()
         while True:
             for group in sorted(missing):
                 parcel = self._asked[group].ready.pop(collect_iter, None)
@@ -115,9 +116,9 @@ class Orders:
         return bool(found)
 
     def _arrived(self, parcel: Parcel) -> None:
-        asked = self._asked.get(parcel.group)
-        is_mine = parcel.run_id == self._run_id and asked is not None and parcel.attempt == asked.attempt
-        if not is_mine or asked is None or parcel.collect_iter not in asked.outstanding:
+        asked = self._asked[parcel.group]
+        is_mine = parcel.run_id == self._run_id and parcel.attempt == asked.attempt
+        if not is_mine or parcel.collect_iter not in asked.outstanding:
             self._discard(parcel)
             return
         if not parcel.blocks:
@@ -201,14 +202,12 @@ class Orders:
 
     def _patience(self) -> float:
         """Seconds until a runner has been silent for too long."""
-        if self._timeout is None:
-            return HOUR
         ends = (asked.since + self._allowed(asked) for asked in self._asked.values() if asked.outstanding)
         return min(max(min(ends, default=math.inf) - monotonic(), 0.0), HOUR)
 
     def _allowed(self, asked: _Asked) -> float:
         """Seconds that a runner may be silent; one that is made anew has those of its start besides."""
-        return math.inf if self._timeout is None else self._timeout + (self._start_s if asked.starts else 0.0)
+        return self._timeout + (self._start_s if asked.starts else 0.0)
 
     def _end_hanging(self) -> None:
         now = monotonic()

@@ -61,7 +61,7 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
             f'rank {rank} did not meet the other {n - 1} at {where} within {timeout:g} s ({_first(error)}); '
             'see whether all of them were started'
         ) from error
-    return TorchRanks(timeout, device)
+    return TorchRanks(timeout)
 
 
 def _fresh(store: torch.distributed.Store, rank: int, size: int, timeout: float) -> torch.distributed.PrefixStore:
@@ -95,12 +95,12 @@ def _fresh(store: torch.distributed.Store, rank: int, size: int, timeout: float)
 class TorchRanks:
     """The ranks of the default process group, which `join` makes.
 
-    Args: timeout: of that group, s; device: of the tensors that `merge` sends.
+    Args: timeout: of that group, s.
     """
 
-    def __init__(self, timeout: float = TIMEOUT, device: str = 'cpu') -> None:
+    def __init__(self, timeout: float) -> None:
         self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        self._timeout, self._device = timeout, device
+        self._timeout = timeout
 
     def sum_(self, x: Tensor) -> Tensor:
         """As `Ranks.sum_`: gloo and NCCL reduce each element in one place and send the result to all."""

@@ -63,9 +63,9 @@ class WeightLayout:
         self.digest = hashlib.sha256('\n'.join(words).encode()).hexdigest()[:16]
 
     @torch.no_grad()
-    def pack(self, out: np.ndarray | None = None) -> np.ndarray:
-        """The tensors' present values, [n_byte] u8, in `out` or new memory."""
-        out = np.zeros(self.n_byte, dtype=np.uint8) if out is None else out
+    def pack(self) -> np.ndarray:
+        """The tensors' present values, [n_byte] u8, in new memory."""
+        out = np.zeros(self.n_byte, dtype=np.uint8)
         for name, view in self._split(torch.from_numpy(out)):
             view.copy_(self._tensors[name])
         return out

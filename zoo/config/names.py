@@ -29,28 +29,17 @@ class Here(NamedTuple):
         return f'in zoo it is `{self.path}`{written}{f"; {self.note}" if self.note else ""}.'
 
 
-class By(NamedTuple):
-    """Something that is done in another way, by keys or commands that mean more or less than that one."""
+class Other(NamedTuple):
+    """Something that no key of zoo means: what does it in another way, or why there is none and what to do instead."""
 
-    what: str
-
-    def sentence(self) -> str:
-        """The end of a message: 'in zoo ...'."""
-        return f'in zoo {self.what}.'
-
-
-class NotHere(NamedTuple):
-    """Something that zoo does not have: why, and what to do instead."""
-
-    why: str
-    instead: str
+    words: str
 
     def sentence(self) -> str:
-        """The end of a message: 'zoo has no such key: ...'."""
-        return f'zoo has no such key: {self.why}; {self.instead}.'
+        """The end of a message: 'in zoo ...', or 'zoo has no such key: ...'."""
+        return f'{self.words}.'
 
 
-Entry = Here | By | NotHere
+Entry = Here | Other
 
 
 def look_up(path: str, inside: bool = True) -> Entry | None:
@@ -84,8 +73,8 @@ def names() -> dict[str, Entry]:
     entries: list[tuple[Entry, str]] = [
         (Here(x['key'], tuple(x.get('forms', ())), x.get('note', '')), x['names']) for x in data['here']
     ]
-    entries += [(By(x['what']), x['names']) for x in data['by']]
-    entries += [(NotHere(x['why'], x['instead']), x['names']) for x in data['not_here']]
+    entries += [(Other(f'in zoo {x["what"]}'), x['names']) for x in data['by']]
+    entries += [(Other(f'zoo has no such key: {x["why"]}; {x["instead"]}'), x['names']) for x in data['not_here']]
     return {name: entry for entry, words in entries for name in words.split()}
 
 

@@ -108,10 +108,15 @@ class KLAdaptive(Section):
 
 
 class SignedLinear(Linear):
-    """A straight line between numbers of any sign."""
+    """A straight line between numbers of any sign. One of unknown length has its end from env step 1 on."""
 
     start: float = Field(description='value at env step 0')
     end: float = Field(description='value at env step `over` and later')
+
+    def value(self, env_step: int) -> float:
+        if self.over is None:
+            return self.end if env_step else self.start
+        return super().value(env_step)
 
 
 class SignedPoints(Points):
@@ -142,10 +147,9 @@ def is_signed_schedule(value: Any) -> bool:
     return {'start', 'end'} <= keys <= {'start', 'end', 'over'} or 'points' in keys <= {'points', 'kind'}
 
 
-def signed_section(value: Any) -> SignedLinear | SignedPoints:
-    """The section of a schedule with numbers of any sign, in its plain form, or the bare list of points."""
-    is_line = isinstance(value, dict) and 'start' in value
-    return (SignedLinear if is_line else SignedPoints).model_validate(value)
+def signed_section(value: Any) -> Any:
+    """The section of a schedule with numbers of any sign, from its plain form; a number as it is."""
+    return _section(value, SignedLinear, SignedPoints)
 
 
 def schedule_problem(name: str, value: Any) -> str:
@@ -155,28 +159,14 @@ def schedule_problem(name: str, value: Any) -> str:
     wanted = 'a number, {start, end, over}, or {points: [[env_step, value], ...], kind}'
     if isinstance(value, bool) or not isinstance(value, int | float | dict | list):
         return f'{name!r} is {shown(value)} but must be {wanted}.'
-    if isinstance(value, dict | list):
-        if isinstance(value, dict) and not is_signed_schedule(value):
-            return f'{name!r} has the keys {", ".join(map(str, value)) or "none"} but must be {wanted}.'
-        try:
-            signed_section(value)
-        except ValueError as error:
-            why = getattr(error, 'errors', list)() or [{'msg': str(error)}]
-            return f'{name!r} is {shown(value)}: {why[0]["msg"].removeprefix("Value error, ")}; it must be {wanted}.'
+    if isinstance(value, dict) and not is_signed_schedule(value):
+        return f'{name!r} has the keys {", ".join(map(str, value)) or "none"} but must be {wanted}.'
+    try:
+        signed_section(value)
+    except ValueError as error:
+        why = getattr(error, 'errors', list)() or [{'msg': str(error)}]
+        return f'{name!r} is {shown(value)}: {why[0]["msg"].removeprefix("Value error, ")}; it must be {wanted}.'
     return ''
-
-
-def signed_value(schedule: Any, env_step: int) -> float:
-    """Value at an env step of a number, or of a schedule with numbers of any sign.
-
-    A line of unknown length has its start at env step 0 and its end later.
-    """
-    if not isinstance(schedule, dict | list | SignedLinear | SignedPoints):
-        return float(schedule)
-    section = schedule if isinstance(schedule, SignedLinear | SignedPoints) else signed_section(schedule)
-    if isinstance(section, SignedLinear) and section.over is None:
-        return section.end if env_step else section.start
-    return section.value(env_step)
 
 
 def greatest(schedule: float | Linear | Points) -> float:
@@ -202,15 +192,13 @@ def adaptive_rate(schedule: Any) -> KLAdaptive | None:
     return schedule if isinstance(schedule, KLAdaptive) else None
 
 
-def _section(schedule: Any) -> Any:
+def _section(schedule: Any, linear: type[Linear] = Linear, points: type[Points] = Points) -> Any:
     """The section that a dict or a list is the plain form of; anything else as it is."""
-    if isinstance(schedule, list):
-        return Points.model_validate(list(schedule))
+    if isinstance(schedule, list) or (isinstance(schedule, dict) and 'points' in schedule):
+        return points.model_validate(schedule)
     if not isinstance(schedule, dict):
         return schedule
-    if 'points' in schedule:
-        return Points.model_validate(dict(schedule))
-    return (KLAdaptive if 'kl_target' in schedule else Linear).model_validate(dict(schedule))
+    return (KLAdaptive if 'kl_target' in schedule else linear).model_validate(schedule)
 
 
 class Rates(dict[str, float]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import copyreg
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional, TypeGuard, TypeVar, get_args, get_origin
@@ -42,7 +41,7 @@ class _SectionType(ModelMetaclass):
     """The type of all section classes, by which `pickle` finds how they are pickled."""
 
 
-class Section(BaseModel, metaclass=_SectionType):
+class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ignore[misc]
     """One section of the config: typed, ranged fields, each with a one-line description; unknown keys are refused.
 
     A section of a run is read as a dict, too: `cfg.learn['batch_size']`, `cfg.learn.get('my_key', 0)`, `{**cfg.learn}`.
@@ -66,27 +65,14 @@ class Section(BaseModel, metaclass=_SectionType):
     def __contains__(self, key: object) -> bool:
         return key in type(self).model_fields
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key; the default where the section has no such key."""
-        return getattr(self, key) if key in self else default
-
-    def keys(self) -> Iterable[str]:
-        """The keys, in order."""
-        return type(self).model_fields.keys()
-
-    def values(self) -> Iterable[Any]:
-        """The values, in order."""
-        return [getattr(self, key) for key in self.keys()]
-
-    def items(self) -> Iterable[tuple[str, Any]]:
-        """Keys and values, in order."""
-        return list(zip(self.keys(), self.values(), strict=True))
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
+        return iter(type(self).model_fields)
 
     def __len__(self) -> int:
         return len(type(self).model_fields)
 
     def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
-        return {**dict(self.items()), **other}
+        return {**self, **other}
 
     def to_dict(self) -> dict[str, Any]:
         """A copy in plain dicts and lists."""
@@ -100,10 +86,8 @@ class Section(BaseModel, metaclass=_SectionType):
                 yield name, value
 
     def __eq__(self, other: object) -> bool:
-        return plain(self) == plain(other) if isinstance(other, Mapping) else super().__eq__(other)
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _restored_section, (type(self), dict(self.items()), self.model_fields_set)
+        is_plain = isinstance(other, Mapping) and not isinstance(other, Section)
+        return plain(self) == plain(other) if is_plain else super().__eq__(other)
 
     if not TYPE_CHECKING:
 
@@ -112,18 +96,10 @@ class Section(BaseModel, metaclass=_SectionType):
                 return super().__getattr__(name)
             raise AttributeError(f'the config has no key {name!r} here; the keys are {", ".join(self.keys())}')
 
-        def __iter__(self) -> Iterator[str]:
-            return iter(self.keys())
-
         def copy(self) -> dict[str, Any]:
-            return dict(self.items())
+            return dict(self)
 
-        def __setattr__(self, name: str, value: Any) -> None:
-            if not isinstance(getattr(type(self), name, None), functools.cached_property):
-                _read_only()
-            vars(self)[name] = value
-
-        __setitem__ = __delattr__ = __delitem__ = __ior__ = _read_only
+        __setattr__ = __setitem__ = __delattr__ = __delitem__ = __ior__ = _read_only
         update = pop = popitem = setdefault = clear = _read_only
 
 
@@ -145,7 +121,7 @@ MAX_DEPTH, MAX_PARTS = 100, 100_000
 """Levels of a config, and its dicts and lists: a bundled one has 4 and some 20; an array in env.kwargs has many."""
 
 
-Keyed = Mapping[str, Any] | Section
+Keyed = Mapping[str, Any]
 """A config or a section of one: a dict, as people and checkpoints write it, or the typed one that a run reads."""
 
 
@@ -163,10 +139,6 @@ def call_that_made(item: object) -> tuple[Callable[..., Any], tuple[Any, ...]] |
 copyreg.pickle(_SectionType, lambda section_cls: call_that_made(section_cls) or section_cls.__qualname__)  # type: ignore[arg-type]
 
 
-def _restored_section(section_cls: type[Section], values: dict[str, Any], given: set[str]) -> Section:
-    return section_cls.model_construct(given, **values)
-
-
 def frozen(section_cls: type[S], data: Any) -> S:
     """The section that checked data describes, read-only with all that it holds; dicts in it have attributes, as in `Config`."""
     section = validate(section_cls, data)
@@ -179,16 +151,16 @@ def _freeze(section: Section) -> None:
         if isinstance(value, Section):
             _freeze(value)
         else:
-            vars(section)[key] = _frozen(_wrapped(value))
+            vars(section)[key] = _frozen(value)
 
 
-def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str | None = None) -> type[S]:
+def with_defaults(section_cls: type[S], defaults: Mapping[str, Any]) -> type[S]:
     """A section like another one, with other defaults.
 
-    Args: defaults: by field, a dict for a field that is a section; name: of the class; None: the same.
+    Args: defaults: by field, a dict for a field that is a section.
     Raises: ConfigError for a field that the section lacks, or a value that it does not take.
     """
-    known = section_cls, repr(plain(defaults)), name
+    known = section_cls, repr(plain(defaults))
     if known in _with_defaults:  # a class that a pickle brings is the one that is here
         return _with_defaults[known]
     fields: dict[str, Any] = {}
@@ -204,40 +176,25 @@ def with_defaults(section_cls: type[S], defaults: Mapping[str, Any], name: str |
             value = annotation()
         field.default = value
         fields[key] = (annotation, field)
-    found = create_model(name or section_cls.__name__, __base__=section_cls, **fields)
+    found = create_model(section_cls.__name__, __base__=section_cls, **fields)
     validate(found, {key: value for key, value in defaults.items() if not isinstance(value, Mapping)})
-    _with_defaults[known] = made_by(with_defaults, (section_cls, dict(defaults), name), found)
+    _with_defaults[known] = made_by(with_defaults, (section_cls, dict(defaults)), found)
     return found
 
 
-_with_defaults: dict[tuple[type[Section], str, str | None], Any] = {}
-
-
-def _writes(method: Callable[..., Any]) -> Any:
-    """A method of Config that a frozen one refuses."""
-
-    @functools.wraps(method)
-    def unless_frozen(self: Config, *args: Any, **kwargs: Any) -> Any:
-        return (_read_only if self._is_frozen else method)(self, *args, **kwargs)
-
-    return unless_frozen
+_with_defaults: dict[tuple[type[Section], str], Any] = {}
 
 
 class Config(EasyDict):
     """A nested dict whose keys are attributes too. Unlike in a plain EasyDict, keys live in the dict alone."""
-
-    _is_frozen = False
 
     def __init__(self, data: dict[str, Any] | None = None, **kwargs: Any) -> None:
         dict.__init__(self)
         self.update(data, **kwargs)
 
     def read_only(self) -> Config:
-        """Make this config and all below it read-only; returns itself."""
-        for key, value in self.items():
-            dict.__setitem__(self, key, _frozen(value))
-        object.__setattr__(self, '_is_frozen', True)
-        return self
+        """A copy that refuses every change, as all below it does."""
+        return _FrozenConfig(self)
 
     def to_dict(self) -> dict[str, Any]:
         """A copy in plain dicts and lists."""
@@ -248,20 +205,17 @@ class Config(EasyDict):
             return self[name]
         raise AttributeError(f'the config has no key {name!r} here; the keys are {", ".join(map(str, self))}')
 
-    @_writes
     def __setitem__(self, key: str, value: Any) -> None:
         dict.__setitem__(self, key, _wrapped(value))
 
     __setattr__ = __setitem__
-    __delitem__ = __delattr__ = _writes(dict.__delitem__)
-    pop, popitem, clear = _writes(dict.pop), _writes(dict.popitem), _writes(dict.clear)
+    __delattr__ = dict.__delitem__  # type: ignore[assignment]
+    pop = dict.pop
 
-    @_writes
     def update(self, data: Any = None, **kwargs: Any) -> None:
         for key, value in {**dict(data or {}), **kwargs}.items():
             self[key] = value
 
-    @_writes
     def setdefault(self, key: str, default: Any = None) -> Any:
         if key not in self:
             self[key] = default
@@ -272,11 +226,15 @@ class Config(EasyDict):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.to_dict(), self._is_frozen)
+        return type(self), (self.to_dict(),)
 
 
-def _restored(data: dict[str, Any], is_frozen: bool) -> Config:
-    return Config(data).read_only() if is_frozen else Config(data)
+class _FrozenConfig(Config):
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        dict.__init__(self, {key: _frozen(value) for key, value in data.items()})
+
+    __setitem__ = __setattr__ = __delitem__ = __delattr__ = __ior__ = _read_only  # type: ignore[assignment]
+    update = pop = popitem = setdefault = clear = _read_only  # type: ignore[assignment]
 
 
 class _FrozenList(list):
@@ -294,9 +252,9 @@ def _wrapped(value: Any) -> Any:
 
 
 def _frozen(value: Any) -> Any:
-    if isinstance(value, Config):
-        return value.read_only()
-    return _FrozenList(map(_frozen, value)) if isinstance(value, list) else value
+    if isinstance(value, dict):
+        return _FrozenConfig(value)
+    return _FrozenList(map(_frozen, value)) if type(value) in (list, tuple) else value
 
 
 def plain(value: Any) -> Any:
@@ -310,7 +268,7 @@ def plain(value: Any) -> Any:
 def _plain(value: Any, depth: int, n_part: Iterator[int]) -> Any:
     """n_part: counts the dicts and lists; one that is in several places is copied, and counted, for each."""
     if isinstance(value, Section):
-        value = dict(value.items())
+        value = dict(value)
     if isinstance(value, (dict, list, tuple)):
         if depth > MAX_DEPTH:
             raise ConfigError(

@@ -36,7 +36,9 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
       file it names the line, and the error itself is its cause.
     """
     if isinstance(source, dict):
-        return _translated(plain(source)), 'config'
+        config = plain(source)
+        is_foreign = not _is_own(config) and tool('is_main_config')(config)
+        return tool('config_of_pair')(config) if is_foreign else config, 'config'
     if isinstance(source, (tuple, list)):
         return tool('config_of_pair')(*tool('check_pair')(source)), 'main_config and create_config'
     if not isinstance(source, (str, os.PathLike)):
@@ -67,8 +69,8 @@ def _of_file(path: Path, label: str) -> dict[str, Any]:
         config = _from_module(config_module(whole), label) if path.suffix == '.py' else config_of_yaml(whole)
     except ConfigError as error:
         problem = error
-    if config is not None and isinstance(config.get('env'), dict) and 'id' in config['env']:
-        return config  # zoo's own, as most are; the translators need not be loaded
+    if config is not None and _is_own(config):
+        return config
     if hint := tool('how_to_convert')(whole, label):
         raise ConfigError(hint) from problem
     if problem is not None:
@@ -96,10 +98,9 @@ def _existing(path: Path, what: str = 'config file') -> Path:
     raise ConfigError(f'there is no {what} {str(path)!r}; check the path.')
 
 
-def _translated(config: dict[str, Any]) -> dict[str, Any]:
-    """The config of zoo for a main_config of DI-engine; any other dict as it is."""
-    is_own = isinstance(config.get('env'), dict) and 'id' in config['env']  # as most; translators are then not loaded
-    return tool('config_of_pair')(config) if not is_own and tool('is_main_config')(config) else config
+def _is_own(config: dict[str, Any]) -> bool:
+    """Whether a config is zoo's own, as most are, so that the translators need not be loaded."""
+    return isinstance(config.get('env'), dict) and 'id' in config['env']
 
 
 def config_module(path: Path) -> ModuleType:

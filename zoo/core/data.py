@@ -40,7 +40,6 @@ State = Tree
 Obs = Tree
 """Observations: a tensor [..., *O], or for Dict and Tuple spaces a nested dict of such."""
 
-
 PASS_CELLS = 1 << 24  # numbers in the observations of one pass of the critic over a rollout: 64 MB of float32
 
 
@@ -68,9 +67,8 @@ class Sample(TypedDict, total=False):
     value: Tensor  # [N], in return units
     adv: Tensor  # [N]
     return_: Tensor  # [N], in return units
-    weight: (
-        Tensor  # [N], mean 1, only where rows differ: losses are mean(x * weight), statistics of rows with weight > 0
-    )
+    # mean 1, only where rows differ: losses are mean(x * weight), statistics of rows with weight > 0
+    weight: Tensor  # [N]
     state: State  # [S, ...], before the first row of each sequence; only for models with a state
     is_first: Tensor  # [S, L] bool, beside `state`
 
@@ -109,11 +107,11 @@ class Timestep(NamedTuple):
     begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: where `begins_of` says
 
 
-def begins_of(steps: Timestep) -> Tensor:
-    """[B] or [T, B] bool: an episode begins with the obs that the step returned."""
+def begins_of(steps: Timestep, t: Any = ...) -> Tensor:
+    """[B] or [T, B] bool: an episode begins with the obs that the step returned. Args: t: of T steps that one alone."""
     if steps.begins is not None:
-        return steps.begins
-    return steps.terminated | steps.truncated if steps.is_reset is None else steps.is_reset
+        return steps.begins[t]
+    return steps.terminated[t] | steps.truncated[t] if steps.is_reset is None else steps.is_reset[t]
 
 
 BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs', 'begins']
@@ -193,12 +191,15 @@ class StepBlock:
         for _, block in [(0, self), *self._parts]:
             block.finals.clear()
 
+    def all_finals(self) -> list[tuple[int, np.ndarray, Any]]:
+        """`finals` of this block and of its parts, whose envs are counted as here."""
+        return [(t, first + envs, obs) for first, block in [(0, self), *self._parts] for t, envs, obs in block.finals]
+
     def final(self) -> tuple[Obs, Tensor]:
-        """`finals` as tensors: observations [K, *O] and [K, 2] int64, (t, b)."""
-        finals = [(t, first + envs, obs) for first, block in [(0, self), *self._parts] for t, envs, obs in block.finals]
+        """`all_finals` as tensors: observations [K, *O] and [K, 2] int64, (t, b)."""
+        finals = self.all_finals()
         if not finals:
-            device = first_leaf(self.obs).device
-            return map_tensors(lambda x: x[-1, :0], self.obs), torch.empty((0, 2), dtype=torch.int64, device=device)
+            return map_tensors(lambda x: x[-1, :0], self.obs), first_leaf(self.obs).new_empty((0, 2), dtype=torch.int64)
         index = [np.stack((np.full_like(envs, t), envs), 1) for t, envs, _ in finals]
         obs = map_tensors(lambda *parts: torch.from_numpy(np.concatenate(parts)), *(obs for *_, obs in finals))
         return obs, torch.from_numpy(np.concatenate(index))
@@ -229,12 +230,9 @@ class Rollout:
         """The same rollout on a device; pinned memory is still being read when this returns, see `send`."""
         if first_leaf(self.last_obs).device == device:
             return self
-
-        def sent(tree: Tree | None) -> Tree:
-            return None if tree is None else map_tensors(lambda x: send(x, device), tree)
-
         trees = self.data, self.last_obs, self.final_obs, self.final_index, self.successor, self.state
-        return Rollout(*map(sent, trees))
+        there: list[Any] = [tree if tree is None else to_device(tree, device) for tree in trees]
+        return Rollout(*there)
 
     def next_obs(self) -> Obs:
         """[T, B, *O]: the true successor of every row."""

@@ -52,7 +52,11 @@ def need(module: str, extra: str, what: str) -> None:
 
     Args: module: 'matplotlib'; extra: of setup.py, 'plot'; what: that needs it, 'zoo plot'.
     """
-    if not _is_there(module):
+    try:
+        is_there = importlib.util.find_spec(module) is not None
+    except ImportError:  # of the package that it is a part of
+        is_there = False
+    if not is_there:
         raise UserError(missing_extra(what, extra, module))
 
 
@@ -68,11 +72,3 @@ def missing_extra(what: str, extra: str, module: str | None = None) -> str:
 def install_extra(extra: str) -> str:
     """The command that installs an extra: zoo is on no package index, so that its name there may be anybody's."""
     return f"pip install '.[{extra}]' in the checkout of zoo"
-
-
-def _is_there(module: str) -> bool:
-    """Whether a module can be imported, without importing it; of one in a package the package is imported."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ImportError:  # of the package that it is a part of
-        return False

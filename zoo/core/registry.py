@@ -39,12 +39,12 @@ class UnknownNameError(UserError):
 class Registry(Generic[T]):
     """A dict from names to classes or functions that fills itself when it is first read.
 
-    Built-in entries register when `modules` are imported: all of them at the first read, or, where `modules` says which one
-    registers which name, each when its name is asked for. Entries of other packages register when the entry points of
+    Built-in entries register when `modules` are imported: all of them at the first read, or, where `modules` says which names
+    each one registers, each when such a name is asked for. Entries of other packages register when the entry points of
     `group` are loaded. Construction is `REGISTRY.get(name)(...)`, or `build`: what a constructor raises arrives as it was
     raised.
 
-    Args: modules: to be imported, or {name: the module that registers it}.
+    Args: modules: to be imported, or {module: the names that it registers, with spaces between them}.
     Attributes: takes_code: a config may name 'module:Class' in place of a registered name. entries, places: by name what is
       registered so far, and its 'module:line'.
     """
@@ -53,8 +53,9 @@ class Registry(Generic[T]):
         self, kind: str, group: str, modules: Iterable[str] | Mapping[str, str] = (), takes_code: bool = False
     ) -> None:
         self.kind, self.takes_code, self._group = kind, takes_code, group
-        self._homes = dict(modules) if isinstance(modules, Mapping) else {}  # of names that are not registered yet
-        self._modules = () if self._homes else tuple(modules)
+        homes = modules if isinstance(modules, Mapping) else {}
+        self._homes = {name: module for module, names in homes.items() for name in names.split()}  # not registered yet
+        self._modules = () if homes else tuple(modules)
         self.entries: dict[str, T] = {}
         self.places: dict[str, str] = {}
         self._loaded = False
@@ -188,94 +189,79 @@ def tool(name: str) -> Any:
     return getattr(importlib.import_module('zoo.tools'), name)
 
 
-def homes(modules: Mapping[str, str]) -> dict[str, str]:
-    """{name: the module that registers it}, from {module: its names, with spaces between them}."""
-    return {name: module for module, names in modules.items() for name in names.split()}
-
-
 POLICY_REGISTRY: Registry[Any] = Registry(
     'policy',
     'zoo.policies',
-    homes(
-        {
-            'zoo.policy.ppg': 'ppg',
-            'zoo.policy.ppo': 'ppo',
-            'zoo.policy.variants.a2c': 'a2c impala',
-            'zoo.policy.variants.dqn': 'dqn',
-            'zoo.policy.variants.offpolicy': 'ppg_offpolicy ppo_ewma_offpolicy ppo_offpolicy',
-            'zoo.policy.variants.pg': 'pg',
-            'zoo.policy.variants.trpo': 'npg trpo',
-            'zoo.policy.variants.published': 'dna ppg_ewma ppg_reloaded ppo_ewma spo',
-        }
-    ),
+    {
+        'zoo.policy.ppg': 'ppg',
+        'zoo.policy.ppo': 'ppo',
+        'zoo.policy.variants.a2c': 'a2c impala',
+        'zoo.policy.variants.dqn': 'dqn',
+        'zoo.policy.variants.offpolicy': 'ppg_offpolicy ppo_ewma_offpolicy ppo_offpolicy',
+        'zoo.policy.variants.pg': 'pg',
+        'zoo.policy.variants.trpo': 'npg trpo',
+        'zoo.policy.variants.published': 'dna ppg_ewma ppg_reloaded ppo_ewma spo',
+    },
 )
-MODEL_REGISTRY: Registry[Any] = Registry('model', 'zoo.models', homes({'zoo.model.actor_critic': 'ppg vac'}))
+MODEL_REGISTRY: Registry[Any] = Registry('model', 'zoo.models', {'zoo.model.actor_critic': 'ppg vac'})
 ENCODER_REGISTRY: Registry[Any] = Registry(
     'encoder',
     'zoo.encoders',
-    homes(
-        {
-            'zoo.model.cnn': 'cnn impala nature',
-            'zoo.model.layers': 'flat mlp',
-            'zoo.model.multi': 'multi',
-            'zoo.model.simba': 'simba',
-        }
-    ),
+    {
+        'zoo.model.cnn': 'cnn impala nature',
+        'zoo.model.layers': 'flat mlp',
+        'zoo.model.multi': 'multi',
+        'zoo.model.simba': 'simba',
+    },
 )
 ENV_REGISTRY: Registry[Any] = Registry(
     'env',
     'zoo.envs',
-    homes(
-        {
-            'zoo.env.families.atari': 'atari',
-            'zoo.env.families.envpool': 'envpool',
-            'zoo.env.families.minigrid_memory': 'minigrid_memory_s7',
-            'zoo.env.families.procgen': 'procgen',
-            'zoo.env.tensor.vector': 'torch',
-            'zoo.env.toy.bricks': 'tiny_bricks',
-            'zoo.env.toy.memory': 'cartpole_no_velocity remember_cue',
-            'zoo.env.toy.targets': 'any_space one_step random_masks',
-        }
-    ),
+    {
+        'zoo.env.families.atari': 'atari',
+        'zoo.env.families.envpool': 'envpool',
+        'zoo.env.families.minigrid_memory': 'minigrid_memory_s7',
+        'zoo.env.families.procgen': 'procgen',
+        'zoo.env.tensor.vector': 'torch',
+        'zoo.env.toy.bricks': 'tiny_bricks',
+        'zoo.env.toy.memory': 'cartpole_no_velocity remember_cue',
+        'zoo.env.toy.targets': 'any_space one_step random_masks',
+    },
 )
 BUFFER_REGISTRY: Registry[Any] = Registry(
-    'buffer', 'zoo.buffers', homes({'zoo.buffer.replay': 'multi replay', 'zoo.buffer.rollout': 'rollout'})
+    'buffer', 'zoo.buffers', {'zoo.buffer.replay': 'multi replay', 'zoo.buffer.rollout': 'rollout'}
 )
 DISTRIBUTION_REGISTRY: Registry[Any] = Registry(
     'distribution',
     'zoo.distributions',
-    homes(
-        {
-            'zoo.rl_utils.distributions.bernoulli': 'bernoulli',
-            'zoo.rl_utils.distributions.beta': 'beta',
-            'zoo.rl_utils.distributions.categorical': 'categorical multi_categorical',
-            'zoo.rl_utils.distributions.composite': 'composite',
-            'zoo.rl_utils.distributions.gaussian': 'gaussian gsde squashed_gaussian',
-        }
-    ),
+    {
+        'zoo.rl_utils.distributions.bernoulli': 'bernoulli',
+        'zoo.rl_utils.distributions.beta': 'beta',
+        'zoo.rl_utils.distributions.categorical': 'categorical multi_categorical',
+        'zoo.rl_utils.distributions.composite': 'composite',
+        'zoo.rl_utils.distributions.gaussian': 'gaussian gsde squashed_gaussian',
+    },
 )
 SURROGATE_REGISTRY: Registry[Any] = Registry(
     'surrogate',
     'zoo.surrogates',
-    homes(
-        {'zoo.rl_utils.ppo': 'clip', 'zoo.rl_utils.surrogates': 'a2c asymmetric_clip awr cispo dpo none rollback spo'}
-    ),
+    {'zoo.rl_utils.ppo': 'clip', 'zoo.rl_utils.surrogates': 'a2c asymmetric_clip awr cispo dpo none rollback spo'},
 )
 VALUE_LOSS_REGISTRY: Registry[Any] = Registry(
     'value loss',
     'zoo.value_losses',
-    homes({'zoo.rl_utils.ppo': 'mse', 'zoo.rl_utils.value_losses': 'clip error_clip hl_gauss huber two_hot'}),
+    {'zoo.rl_utils.ppo': 'mse', 'zoo.rl_utils.value_losses': 'clip error_clip hl_gauss huber two_hot'},
 )
 PENALTY_REGISTRY: Registry[Any] = Registry('penalty', 'zoo.penalties', ('zoo.rl_utils.penalties',))
 ESTIMATOR_REGISTRY: Registry[Any] = Registry(
     'estimator',
     'zoo.estimators',
-    homes({'zoo.rl_utils.estimators': 'n_step returns vtrace', 'zoo.rl_utils.gae': 'gae'}),
+    {'zoo.rl_utils.estimators': 'n_step returns vtrace', 'zoo.rl_utils.gae': 'gae'},
 )
 OPTIMIZER_REGISTRY: Registry[Any] = Registry('optimizer', 'zoo.optimizers', ('zoo.rl_utils.optimizers',))
 EXPLORATION_REGISTRY: Registry[Any] = Registry('exploration', 'zoo.explorations', ('zoo.rl_utils.exploration',))
 DRAW_REGISTRY: Registry[Any] = Registry(
-    'draw', 'zoo.draws', homes({'zoo.policy.options.draws': 'in_order prioritized', 'zoo.policy.passes': 'shuffle'})
+    'draw', 'zoo.draws', {'zoo.policy.options.draws': 'in_order prioritized', 'zoo.policy.passes': 'shuffle'}
 )
 PROXIMAL_REGISTRY: Registry[Any] = Registry(
     'proximal policy', 'zoo.proximal_policies', ('zoo.policy.options.off_policy_correction',)
@@ -289,19 +275,17 @@ INTRINSIC_REGISTRY: Registry[Any] = Registry(
 )
 PLASTICITY_REGISTRY: Registry[Any] = Registry('plasticity', 'zoo.plasticity', ('zoo.policy.options.plasticity',))
 OPTION_REGISTRY: Registry[Any] = Registry(
-    'update option', 'zoo.update_options', homes({'zoo.policy.options.passes': 'adam_rel'})
+    'update option', 'zoo.update_options', {'zoo.policy.options.passes': 'adam_rel'}
 )
 PIPELINE_REGISTRY: Registry[Any] = Registry('pipeline', 'zoo.pipelines', ('zoo.run.job',))
 SINK_REGISTRY: Registry[Any] = Registry(
     'sink',
     'zoo.sinks',
-    homes(
-        {
-            'zoo.run.log.sinks': 'csv jsonl table',
-            'zoo.run.log.tensorboard': 'tensorboard',
-            'zoo.run.log.trackers': 'mlflow wandb',
-        }
-    ),
+    {
+        'zoo.run.log.sinks': 'csv jsonl table',
+        'zoo.run.log.tensorboard': 'tensorboard',
+        'zoo.run.log.trackers': 'mlflow wandb',
+    },
     takes_code=True,
 )
 STOP_REGISTRY: Registry[Any] = Registry(

@@ -188,13 +188,13 @@ def n_lead(space: Space, obs: Raw) -> int:
     return obs.ndim - len(space.shape)
 
 
-def obs_to_tensor(space: Space, obs: Raw, device: torch.device | str = 'cpu', optional: tuple[str, ...] = ()) -> Any:
+def obs_to_tensor(space: Space, obs: Raw, optional: tuple[str, ...] = ()) -> Any:
     """Raw observations of an env, one or a batch -> what a model takes: [..., *O] of dtype `obs_dtype`, in each leaf.
 
     Args: optional: names of entries of a Dict that may be missing; then they are not in the result.
     Raises: UserError if they are not of the space: names, shape, type, range, or not finite.
     """
-    found = _to_tensor(space, obs, device, optional, '')
+    found = _to_tensor(space, obs, optional, '')
     if isinstance(space, Dict):
         n_dim = {path: len(leaf.shape) for path, leaf in leaf_spaces(space)}
         leads = {path: x.ndim - n_dim[path] for path, x in leaves(found)}
@@ -206,7 +206,7 @@ def obs_to_tensor(space: Space, obs: Raw, device: torch.device | str = 'cpu', op
     return found
 
 
-def _to_tensor(space: Space, obs: Raw, device: torch.device | str, optional: tuple[str, ...], path: str) -> Any:
+def _to_tensor(space: Space, obs: Raw, optional: tuple[str, ...], path: str) -> Any:
     if isinstance(space, Dict):
         given = dict(zip(space.spaces, obs, strict=False)) if space.is_tuple and isinstance(obs, tuple) else obs
         required = [name for name in space.spaces if name not in optional]
@@ -219,11 +219,11 @@ def _to_tensor(space: Space, obs: Raw, device: torch.device | str, optional: tup
                 'env gave'
             )
         return {
-            name: _to_tensor(each, given[name], device, (), f'{path}.{name}' if path else name)
+            name: _to_tensor(each, given[name], (), f'{path}.{name}' if path else name)
             for name, each in space.spaces.items()
             if name in given
         }
-    return torch.as_tensor(leaf_to_array(space, obs, of_entry(path)), device=device)
+    return torch.as_tensor(leaf_to_array(space, obs, of_entry(path)))
 
 
 def leaf_to_array(space: Leaf, obs: Raw, of: str = '') -> np.ndarray:

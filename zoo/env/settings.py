@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from zoo.config.messages import shown
-from zoo.config.schedule import is_signed_schedule, signed_section, signed_value
+from zoo.config.schedule import is_signed_schedule, schedule_value, signed_section
 from zoo.config.user_code import load_code
 from zoo.core.errors import UserError, place_of, show_error
 from zoo.env.config import EnvConfig
@@ -25,10 +25,7 @@ class EnvSettings:
     """
 
     def __init__(self, cfg: EnvConfig) -> None:
-        self._schedules = {
-            name: signed_section(value) if isinstance(value, dict | list) else float(value)
-            for name, value in cfg.schedule.items()
-        }
+        self._schedules = {name: signed_section(value) for name, value in cfg.schedule.items()}
         self._rule = _rule(cfg.reset_options)
         self._options: dict[str, Any] | None = None
         self._kinds: dict[str, type] = {}
@@ -48,7 +45,7 @@ class EnvSettings:
             with _naming(f'schedule.{name}'):
                 if name not in self._kinds:
                     self._kinds[name] = _kind_of(envs[0], name)
-                value = signed_value(schedule, env_step)
+                value = schedule_value(schedule, env_step)
                 value = value if self._kinds[name] is float else self._kinds[name](round(value))
                 if self.values.get(name) != value:
                     for env in envs:
@@ -121,7 +118,8 @@ def _rule(options: dict[str, Any] | str | Callable[..., Any]) -> Callable[[int],
         if not options:
             return None
         return lambda env_step: {
-            key: signed_value(value, env_step) if is_signed_schedule(value) else value for key, value in options.items()
+            key: schedule_value(signed_section(value), env_step) if is_signed_schedule(value) else value
+            for key, value in options.items()
         }
     function = load_code(options, 'env.reset_options') if isinstance(options, str) else options
 
