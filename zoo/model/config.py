@@ -15,7 +15,14 @@ from zoo.model.layers import Activation, Width
 Arch = Literal['dual', 'detach', 'shared']
 """'dual': the critic is a network of its own; 'detach': a head on the actor's, at which its gradient stops; 'shared':
 a head on it, whose gradient goes on."""
-OF_DISTRIBUTION = ('log_std_init', 'log_std_max', 'log_std_min', 'noise_color', 'sde_sample_freq', 'state_dependent_std')
+OF_DISTRIBUTION = (
+    'log_std_init',
+    'log_std_max',
+    'log_std_min',
+    'noise_color',
+    'sde_sample_freq',
+    'state_dependent_std',
+)
 """Fields that some distributions of actions read, and others do not."""
 
 
