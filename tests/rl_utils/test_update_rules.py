@@ -60,14 +60,15 @@ def test_adam_rule_equals_the_fused_step(grad_clip: float | None, options: dict[
     fused = FlatAdam(net.named_parameters(), **options)
     written_out = FlatOptimizer(other.named_parameters(), fused.rule, fused.lr)
     for step in range(12):
-        before = [x.clone() for x in written_out.state]
+        before = [x.clone() for x in written_out.buffers.values()]
         for each, optimizer in ((net, fused), (other, written_out)):
             optimizer.zero_grad()
             loss_of(each, step, 10.0).backward()
             if step == 5:
                 optimizer.grad[7] = float('nan')
             optimizer.step(grad_clip)
-        for name, x, y, old in zip(fused.buffers, fused.state, written_out.state, before, strict=True):
+        states = fused.buffers.items(), written_out.buffers.values()
+        for (name, x), y, old in zip(*states, before, strict=True):
             torch.testing.assert_close(x, y, equal_nan=True, **CLOSE)
             assert step != 5 or name == 'grad' or torch.equal(y, old)
     assert written_out.step_count == fused.step_count == 11

@@ -82,7 +82,7 @@ class Gaussian(ActionDist):
 
     name: ClassVar[str] = 'gaussian'
     is_default: ClassVar[bool] = True
-    reads = (*_OF_HEAD, 'state_dependent_std', 'noise_color')
+    reads: tuple[str, ...] | None = (*_OF_HEAD, 'state_dependent_std', 'noise_color')
 
     def __init__(self, n_dim: int, noise_color: float = 0.0) -> None:
         super().__init__(2 * n_dim, n_dim)
