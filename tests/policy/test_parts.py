@@ -183,8 +183,10 @@ def test_a_surrogate_without_a_gradient_is_refused() -> None:
         (lambda data: (data.value, None), 'as returns, returned NoneType but must return one number for each step'),
     ],
 )
-def test_an_estimator_that_gives_no_pair_of_numbers_for_each_step_is_refused(wrong: Any, said: str) -> None:
-    ESTIMATOR_REGISTRY.register('wrong_of_test', force=True)(lambda data, gamma, lambda_: wrong(data))
+def test_an_estimator_that_gives_no_pair_of_numbers_for_each_step_is_refused(
+    wrong: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ESTIMATOR_REGISTRY.entries, 'wrong_of_test', lambda data, gamma, lambda_: wrong(data))
     policy = ppo(collect=dict(n_step=N_STEP, estimator='wrong_of_test'))
     with pytest.raises(UserError, match=f'the estimator.* {said}'):
         samples_of(policy)
@@ -201,11 +203,13 @@ def test_an_estimator_that_gives_no_pair_of_numbers_for_each_step_is_refused(wro
         (lambda order: (order, torch.ones(2)), r'as weights, returned a tensor of shape \(2,\)'),
     ],
 )
-def test_a_draw_that_gives_no_order_of_the_entries_is_refused(wrong: Any, said: str) -> None:
+def test_a_draw_that_gives_no_order_of_the_entries_is_refused(
+    wrong: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def draw(columns: Any, n_pass: int, generator: Any) -> Any:
         return wrong(shuffle(columns, n_pass, generator)[0])
 
-    DRAW_REGISTRY.register('wrong_of_test', force=True)(draw)
+    monkeypatch.setitem(DRAW_REGISTRY.entries, 'wrong_of_test', draw)
     policy = ppo(dict(draw='wrong_of_test'))
     with pytest.raises(UserError, match=f'the draw.* {said}'):
         policy.learn_mode.forward(samples_of(policy))
