@@ -205,6 +205,11 @@ def test_bad_arguments_are_told(arguments: dict[str, Any], said: str) -> None:
         by_hand().save(**arguments)
 
 
+def test_unknown_device_of_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="policy.device is 'tpu' but must be 'auto', 'cpu', 'cuda' or 'cuda:N'"):
+        load_policy(by_hand().save(tmp_path / 'policy'), device='tpu')
+
+
 # --- own policies ---
 
 

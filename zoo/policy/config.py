@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
@@ -120,6 +121,8 @@ def device_of(name: str) -> torch.device:
     """The device that `policy.device` names."""
     if name == 'auto':
         return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+    if not re.fullmatch(DEVICE, name):  # given to `load_policy`: a config has been looked at
+        raise UserError(f"policy.device is {name!r} but must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
     if name != 'cpu' and not torch.cuda.is_available():
         raise UserError(f"policy.device is {name!r} but there is no CUDA here; use 'auto' or 'cpu'")
     return torch.device(name)
