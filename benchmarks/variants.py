@@ -68,13 +68,6 @@ def stale(name: str, n_sample: int, decay: float, *more: str) -> Comparison:
     return Comparison(rows)
 
 
-def adam_rel(name: str) -> Comparison:
-    """Adam with its steps counted anew in each update, at the rate of the config and at twice that."""
-    rows = {'ppo': name, 'adam_rel': f'{name} policy.learn.options=["adam_rel"]'}
-    double = 'policy.learn.learning_rate.start=2e-3'
-    return Comparison(rows | {f'{label}, twice the learning rate': f'{row} {double}' for label, row in rows.items()})
-
-
 FLAG = 'mountaincar_continuous_ppo policy.model.log_std_init=0.0'  # a deviation of 1: on some seeds the flag is never found
 LANDER = 'policy.type=ppo_offpolicy policy.collect.n_step=128 buffer.n_sample=2048 buffer.update_per_collect=4 max_env_step=300000'
 
@@ -104,8 +97,6 @@ COMPARISONS: dict[str, Comparison] = {
         },
         n_seed=10,
     ),
-    'Acrobot, Adam-Rel': adam_rel('acrobot_ppo'),
-    'Pendulum, Adam-Rel': adam_rel('pendulum_ppo'),
     'tiny bricks': Comparison(
         {
             'ppo': 'tiny_bricks_ppo max_env_step=500000',

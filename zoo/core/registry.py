@@ -274,9 +274,7 @@ INTRINSIC_REGISTRY: Registry[Any] = Registry(
     'intrinsic reward', 'zoo.intrinsic_rewards', ('zoo.policy.options.intrinsic',)
 )
 PLASTICITY_REGISTRY: Registry[Any] = Registry('plasticity', 'zoo.plasticity', ('zoo.policy.options.plasticity',))
-OPTION_REGISTRY: Registry[Any] = Registry(
-    'update option', 'zoo.update_options', {'zoo.policy.options.passes': 'adam_rel'}
-)
+OPTION_REGISTRY: Registry[Any] = Registry('update option', 'zoo.update_options')
 PIPELINE_REGISTRY: Registry[Any] = Registry('pipeline', 'zoo.pipelines', ('zoo.run.job',))
 SINK_REGISTRY: Registry[Any] = Registry(
     'sink',

@@ -1,4 +1,4 @@
-"""What comes between the passes over a batch and around a step: a stop at target_kl, advantages anew, Adam's count anew."""
+"""What comes between the passes over a batch: a stop at target_kl, advantages of the critic as it is now."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import torch
 
 from tests.policy.test_ppo import N, parameters, ppo, random_rollout, samples_of
 from tests.policy_envs import differing
-from zoo.core.errors import UserError
 from zoo.policy.options.passes import recomputed
 
 
@@ -58,22 +57,3 @@ def test_recomputed_advantages_keep_the_intrinsic_ones() -> None:
     again = recomputed(policy, samples)
     torch.testing.assert_close(again['adv'], samples['adv'])  # nothing was learned in between
     torch.testing.assert_close(again['adv'] - extra + again['value'], again['return_'])
-
-
-def test_adam_rel_counts_its_steps_anew_in_each_update() -> None:
-    """A first step is m / (1 - .9) over the root of v / (1 - .999), however many steps were taken before."""
-    policy = ppo(dict(options=['adam_rel']))
-    samples, (optimizer,) = samples_of(policy), policy.optimizers.values()
-    for _ in range(3):
-        before = optimizer.param.clone()
-        policy.learn_mode.forward(samples)
-        assert optimizer.step_count.item() == 1
-    m, v = optimizer.buffers['exp_avg'], optimizer.buffers['exp_avg_sq']
-    hand = before - 1e-2 * (m / 0.1) / ((v / 0.001).sqrt() + 1e-5)
-    torch.testing.assert_close(optimizer.param, hand)
-
-
-@pytest.mark.parametrize('optimizer', ['rmsprop', 'sgd'])
-def test_adam_rel_is_refused_where_steps_are_not_counted(optimizer: str) -> None:
-    with pytest.raises(UserError, match=f"options has 'adam_rel' but optimizer is '{optimizer}'"):
-        ppo(dict(options=['adam_rel'], optimizer=optimizer))

@@ -1,7 +1,7 @@
 """Options of the passes over a batch.
 
 'target_kl' stops them, 'recompute_adv' renews advantages between them; 'accumulate', 'grad_clip_value' and 'precision' are
-around the rule of the optimiser; 'adam_rel' begins its count of steps anew.
+around the rule of the optimiser.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from torch import Tensor
 from zoo.backend.choose import Named
 from zoo.backend.executor import Numbers, Pass, Step
 from zoo.backend.precision import precision_problem
-from zoo.config.components import name_of
 from zoo.core.data import Columns, Metrics, Rollout
 from zoo.core.ranks import mean_over
-from zoo.core.registry import OPTION_REGISTRY
 from zoo.policy.metrics import summaries
 from zoo.policy.options.base import Estimated, Owner, UpdateOption
 from zoo.policy.passes import Passes, Trained
@@ -157,27 +155,3 @@ class OptimizerMechanics(UpdateOption):
 
     def mechanics(self) -> Mapping[str, Any]:
         return self._settings
-
-
-@OPTION_REGISTRY.register('adam_rel')
-class RelativeAdam(UpdateOption):
-    """Adam counts its steps anew in every update; its moments stay, so the first steps on new data are smaller.
-
-    Adam divides the moments by 1 - beta^t. With t the steps of this update, and moments that are as large as ever, the step
-    is lr * (sqrt(1 - beta2^t) / (1 - beta1^t)) * m / sqrt(v): .32 of the usual length at t = 1, for betas .9 and .999.
-    Source: Ellis et al. 2024, arXiv:2412.17113.
-    """
-
-    def problems(self, policy: Owner) -> Iterator[str]:
-        if (name := name_of(policy.cfg.learn.optimizer)) in ('rmsprop', 'sgd'):
-            yield (
-                f"policy.learn.options has 'adam_rel' but optimizer is {name!r}, whose steps do not depend on how many there "
-                "were; use 'adam', or leave 'adam_rel' out"
-            )
-
-    def begin_update(self) -> None:
-        for optimizer in self._optimizers.values():
-            optimizer.step_count.zero_()
-
-    def attach_learn(self, policy: Owner) -> None:
-        self._optimizers = policy.optimizers
