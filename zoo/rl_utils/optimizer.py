@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterable, Sequence
 from copy import copy
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,15 @@ from zoo.rl_utils.check import Number
 from zoo.rl_utils.update_rules import MIN_SCALE, AdamRule, Mechanics, UpdateRule, first_values, limited, moved
 
 Own = TypeVar('Own', bound='FlatOptimizer')
+
+
+class AdamRates(NamedTuple):
+    """The numbers of an Adam step."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
 
 
 class NonFiniteGradientError(RunError):
@@ -93,9 +103,30 @@ class FlatOptimizer:
         self._begin_with(mechanics)
 
     @property
+    def grad_clip_value(self) -> float | None:
+        """Limit of each element of the gradient; None: off."""
+        return self.mechanics.grad_clip_value
+
+    @property
+    def accumulate(self) -> int:
+        """How many gradients make one step."""
+        return self.mechanics.accumulate
+
+    @property
+    def average_decay(self) -> float | None:
+        """Of the average of the parameters; None: none is kept."""
+        return self.mechanics.average_decay
+
+    @property
     def buffers(self) -> dict[str, Tensor]:
         """All tensors that a step reads and writes: param, grad, moments, step_count, and those of the mechanics."""
         return {'param': self.param, 'grad': self.grad, **self._kept}
+
+    @property
+    def state(self) -> Any:
+        """`buffers` as a named tuple."""
+        buffers = self.buffers
+        return namedtuple('FlatState', buffers)(**buffers)
 
     @property
     def step_count(self) -> Tensor:
@@ -276,9 +307,9 @@ class FlatAdam(FlatOptimizer):
         return self._kept['exp_avg_sq']
 
     @property
-    def rates(self) -> tuple[float, ...]:
-        """The numbers of the next step: lr, beta1, beta2, eps."""
-        return self.lr, *(self._fixed[name] for name in ('beta1', 'beta2', 'eps'))
+    def rates(self) -> AdamRates:
+        """The numbers of the next step."""
+        return AdamRates(self.lr, *(self._fixed[name] for name in ('beta1', 'beta2', 'eps')))
 
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:

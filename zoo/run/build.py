@@ -44,7 +44,7 @@ from zoo.run.config import frozen_config, resolve_config
 from zoo.run.data_parallel import Agreement, RankAgreement
 from zoo.run.folder import RunFolder, best_return_of, refuse_unwritable
 from zoo.run.log import make_sinks
-from zoo.run.log.logger import Logger, Report
+from zoo.run.log.logger import ConsoleLine, Logger, Report
 from zoo.run.observers.base import Observer, Parts, Progress, RunView
 from zoo.run.observers.callbacks import Callbacks, EvaluationListener, GradientEvents
 from zoo.run.observers.diagnostics import Advice, facts_of
@@ -286,6 +286,7 @@ class RunBuilder:
             self.report,
             self._checkpoints,  # of a round that may be the last one
             None if cfg.policy.eval.stop_value is None else StopValue(),
+            ConsoleLine(self.report),  # with the best return
             self._callbacks,
             None if self._on_evaluation is None else EvaluationListener(self._on_evaluation),
             self._videos,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from tests.rl_utils.distribution_cases import BOX, CPU, generator
 from zoo.core.errors import UserError
+from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Discrete, Space
 from zoo.rl_utils import Gaussian, SquashedGaussian, make_dist
 from zoo.rl_utils.distributions.gaussian import colored
@@ -168,3 +170,16 @@ def test_the_noise_of_a_rollout_is_colored_and_that_of_rows_is_not(name: str) ->
     rollout = plain.noise((8, 4), generator(0), CPU)
     assert torch.equal(dist.noise((8, 4), generator(0), CPU), colored(rollout, 1.0))
     assert torch.equal(dist.noise((8,), generator(0), CPU), plain.noise((8,), generator(0), CPU))
+
+
+@pytest.mark.parametrize('base', [Gaussian, SquashedGaussian])
+def test_an_own_subclass_needs_to_know_nothing_of_colors(base: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(base):
+        name = 'own_of_test'
+
+        def __init__(self, size: Any) -> None:
+            super().__init__(size)
+
+    monkeypatch.setitem(DISTRIBUTION_REGISTRY.entries, 'own_of_test', Own)
+    dist = make_dist(BOX, 'own_of_test')
+    assert torch.equal(dist.noise((8, 4), generator(0), CPU), make_dist(BOX).noise((8, 4), generator(0), CPU))

@@ -77,21 +77,24 @@ class Gaussian(ActionDist):
     """Actions are raw numbers [..., D] f32, before any clipping to bounds; sigma > 0 is the standard deviation.
 
     A subclass that holds mu and sigma in another way overrides `mu_sigma`, `sample`, `split` and `problem_of`.
-    Args: noise_color: b of the noise of a rollout, see `colored`; each draw alone is normal whatever it is.
+    Attributes: noise_color: b of the noise of a rollout, see `colored`; each draw alone is normal whatever it is.
     """
 
     name: ClassVar[str] = 'gaussian'
     is_default: ClassVar[bool] = True
     reads: tuple[str, ...] | None = (*_OF_HEAD, 'state_dependent_std', 'noise_color')
+    noise_color = 0.0
 
-    def __init__(self, n_dim: int, noise_color: float = 0.0) -> None:
+    def __init__(self, n_dim: int) -> None:
         super().__init__(2 * n_dim, n_dim)
-        self.noise_color = noise_color
 
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> Gaussian | None:
-        n_dim = action_width(space) if isinstance(space, Box) else 0
-        return cls(n_dim, options.get('noise_color', 0.0)) if n_dim else None
+        if not isinstance(space, Box) or not action_width(space):
+            return None
+        dist = cls(action_width(space))
+        dist.noise_color = options.get('noise_color', 0.0)
+        return dist
 
     @classmethod
     def of_parts(cls, logit: Logit) -> tuple[Gaussian, Tensor] | None:
@@ -189,8 +192,8 @@ class SquashedGaussian(Gaussian):
     name: ClassVar[str] = 'squashed_gaussian'
     is_default: ClassVar[bool] = False
 
-    def __init__(self, bounds: Bounds, noise_color: float = 0.0) -> None:
-        super().__init__(bounds.n_dim, noise_color)
+    def __init__(self, bounds: Bounds) -> None:
+        super().__init__(bounds.n_dim)
         self.bounds = bounds
         # of the Jacobian: half the width, and the 4 of 1 - tanh(u)^2 = 4 / (2 cosh(u))^2
         self._log_scale = bounds.log_width + bounds.n_dim * math.log(4 / 2)
@@ -198,7 +201,11 @@ class SquashedGaussian(Gaussian):
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> SquashedGaussian | None:
         bounds = Bounds.of_space(space)
-        return None if bounds is None else cls(bounds, options.get('noise_color', 0.0))
+        if bounds is None:
+            return None
+        dist = cls(bounds)
+        dist.noise_color = options.get('noise_color', 0.0)
+        return dist
 
     def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
         """log N(u) - sum log(1 - tanh(u)^2) - sum log(half width), 1 - tanh(u)^2 = 4 exp(-2 (u + softplus(-2u)))."""

@@ -348,17 +348,13 @@ class Report(Observer):
         if env_step - self._write_step >= job.cfg.logger.freq:
             self._look(env_step, self._logger.write(env_step, self._row()))
             self._write_step, self._metrics = env_step, {}
-        self._show_progress()
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
         """Writes a line for an evaluation."""
         row = {f'eval/{name}': value for name, value in evaluation.metrics().items()}
         self._logger.write(job.env_step, row)
 
-    def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
-        self._show_progress()  # with the best return
-
-    def _show_progress(self) -> None:
+    def show_progress(self) -> None:
         """Updates the console: the mean return of training episodes, the last evaluation and the best one."""
         known, returns = self._job.progress, self._job.collector.episodes.returns
         train = sum(returns) / len(returns) if returns else None
@@ -392,6 +388,19 @@ class Report(Observer):
         n_round = max(collector.collect_iter - n_before, 1)  # since the last line
         self._last = now, collector.collect_iter
         return row | {f'time/{name}_s': x / n_round for name, x in now.since(before).seconds.items()}
+
+
+class ConsoleLine(Observer):
+    """Keeps the line on the console up to date."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def on_metrics(self, job: RunView, metrics: Mapping[str, Any]) -> None:
+        self._report.show_progress()
+
+    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
+        self._report.show_progress()
 
 
 def reward_metrics(steps: Timestep) -> dict[str, Tensor | float]:

@@ -57,9 +57,11 @@ class OptionRule(StopRule):
     Attributes: metric: the one of the log that it is on, '' for none; the state of another one is not this rule's.
     """
 
+    metric: str = ''
+
     def __init__(self, cfg: Section) -> None:
         self._cfg: Any = cfg
-        self.metric: str = cfg.get('metric', '')
+        self.metric = cfg.get('metric', '')
 
 
 @STOP_REGISTRY.register('wall_time')
