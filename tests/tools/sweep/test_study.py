@@ -111,6 +111,15 @@ def test_other_sweep_in_the_storage_is_refused(
     assert 'holds another sweep' in str(caught.value) and said in str(caught.value), str(caught.value)
 
 
+def test_key_that_an_older_sweep_lacks_is_as_its_default(tmp_path: Path) -> None:
+    older = plan(tmp_path)
+    older.identity['config']['policy']['collect'].pop('gae_lambda')
+    Study(older)
+    assert Study(plan(tmp_path)).n_left() == older.n_trial
+    with pytest.raises(UserError, match='it has policy.collect.gae_lambda=nothing, and this one 0.8'):
+        Study(plan(tmp_path, SPACE, 'policy.collect.gae_lambda=0.8'))
+
+
 def test_more_trials_and_another_sampler_continue_the_same_sweep(tmp_path: Path) -> None:
     study = Study(plan(tmp_path, n=1))
     study.end(study.next_trial(), TrialOutcome('complete', 1.0))

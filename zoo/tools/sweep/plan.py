@@ -15,7 +15,7 @@ from zoo.config.section import Config, ConfigError
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
 from zoo.run.base_config import JobConfig
-from zoo.run.config import resolve_config
+from zoo.run.config import explain_config, resolve_config
 from zoo.run.config_check import without_derived_values
 from zoo.tools.sweep.spaces import Space, default_spaces, split_spaces
 
@@ -102,7 +102,11 @@ FIXED = ('seed', 'exp_name', 'logger', 'checkpoint', 'max_env_step', 'policy.eva
 
 
 class Plan(NamedTuple):
-    """A checked sweep. identity: what must be equal in all processes that share a storage."""
+    """A checked sweep.
+
+    identity: what must be equal in all processes that share a storage; defaulted: keys of its config that nobody set, which an
+      older sweep, of a zoo that did not have them, may lack.
+    """
 
     source: Any
     overrides: tuple[str, ...]
@@ -118,6 +122,7 @@ class Plan(NamedTuple):
     pruner: Pruner | None
     eval_freq: int
     identity: dict[str, Any]
+    defaulted: frozenset[str]
 
     def resolve(self, values: dict[str, str]) -> Config:
         """The config of a trial. Raises: ConfigError if these values do not go together."""
@@ -192,6 +197,7 @@ def make_plan(
         pruner=pruner,
         eval_freq=cfg.policy.eval.eval_freq,
         identity={'config': config, 'spaces': texts_of, 'metric': chosen, 'seeds': seeds},
+        defaulted=frozenset(row.key for row in explain_config(source, fixed) if row.origin == 'default'),
     )
 
 

@@ -242,7 +242,7 @@ class Study:
         wanted = json.loads(json.dumps(self._plan.identity))  # as the journal gives it back
         if kept is None:
             study.set_user_attr('sweep', wanted)
-        elif differences := list(_differences(kept, wanted)):
+        elif differences := list(_differences(kept, wanted, self._plan.defaulted)):
             raise UserError(
                 f'the storage {self._plan.storage} holds another sweep: {"; ".join(differences[:3])}; use the same words to '
                 'continue that one, or choose another --name or --storage'
@@ -346,12 +346,13 @@ def _check_journal(path: Path) -> None:
                 raise UserError(f'the storage {path} {what} choose another file with --storage') from error
 
 
-def _differences(kept: Any, wanted: Any, path: str = '') -> Iterator[str]:
-    """Sentences about what two identities do not share."""
+def _differences(kept: Any, wanted: Any, defaulted: frozenset[str], path: str = '') -> Iterator[str]:
+    """Sentences about what two identities do not share. Args: defaulted: see `Plan`."""
     if isinstance(kept, dict) and isinstance(wanted, dict):
         for key in {**kept, **wanted}:
             where = key if not path or path in ('config', 'spaces') else f'{path}.{key}'
-            yield from _differences(kept.get(key), wanted.get(key), where)
+            if key in kept or where not in defaulted:
+                yield from _differences(kept.get(key), wanted.get(key), defaulted, where)
     elif kept != wanted and not (kept is None and wanted in ([], {})):  # a key that older sweeps did not have
         there, here = ('nothing' if x is None else x for x in (kept, wanted))
         yield f'it has {path}={there}, and this one {here}'
