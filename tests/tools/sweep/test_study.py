@@ -97,6 +97,11 @@ def test_sampled_values_depend_on_the_seed_alone(tmp_path: Path) -> None:
     ('texts', 'rules', 'said'),
     [
         ([f'{LR}=log(1e-4,1e-3)'], {}, f'{LR}=log(0.0001,0.01), and this one log(0.0001,0.001)'),
+        (
+            [SPACE, 'policy.collect.gae_lambda=uniform(.8,1)'],
+            {},
+            'policy.collect.gae_lambda=nothing, and this one uniform',
+        ),
         ([SPACE, 'max_env_step=1024'], {}, 'max_env_step=512, and this one 1024'),
         ([SPACE], {'metric': 'last'}, 'metric=best'),
         ([SPACE], {'seeds': 2}, 'seeds=1'),

@@ -351,7 +351,7 @@ def _differences(kept: Any, wanted: Any, defaulted: frozenset[str], path: str = 
     if isinstance(kept, dict) and isinstance(wanted, dict):
         for key in {**kept, **wanted}:
             where = key if not path or path in ('config', 'spaces') else f'{path}.{key}'
-            if key in kept or where not in defaulted:
+            if key in kept or path == 'spaces' or where not in defaulted:
                 yield from _differences(kept.get(key), wanted.get(key), defaulted, where)
     elif kept != wanted and not (kept is None and wanted in ([], {})):  # a key that older sweeps did not have
         there, here = ('nothing' if x is None else x for x in (kept, wanted))
