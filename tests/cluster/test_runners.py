@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
 import zoo.cluster.remote_collector as engine_module
@@ -68,6 +70,39 @@ def test_two_runners_end_with_the_bits_of_two_groups(tmp_path: Path, name: str) 
     assert_same(serial, remote)
     assert any('cluster/runner' in row for row in remote[1])
     assert not any('cluster/runner' in row for row in serial[1])
+
+
+class Dotted(gymnasium.Env[Any, Any]):
+    """Observations with the names 'a' and 'a.b'; an episode has 6 steps."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Dict(
+        {'a': gymnasium.spaces.Box(-1, 1, (2,)), 'a.b': gymnasium.spaces.Box(-1, 1, (3,))}
+    )
+    t = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self._obs(), float(action), self.t == 6, False, {}
+
+    def _obs(self) -> dict[str, Any]:
+        return {
+            name: self.np_random.uniform(-1, 1, n_number).astype(np.float32)
+            for name, n_number in (('a', 2), ('a.b', 3))
+        }
+
+
+def test_names_of_observations_may_have_dots(tmp_path: Path) -> None:
+    config = {
+        'env': {'id': 'tests.cluster.test_runners:Dotted', 'collector_env_num': 2},
+        'policy': {'collect': {'n_step': 32}, 'learn': {'batch_size': 64}},
+    }
+    assert_same(train(tmp_path, config, 64, 'env.collector_group_num=2'), train(tmp_path, config, 64, *RUNNERS))
 
 
 @pytest.mark.slow

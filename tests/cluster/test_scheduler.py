@@ -245,10 +245,11 @@ def test_each_runner_that_is_made_anew_has_another_seed(make: Make) -> None:
     assert seeds == [entropy_of(stream(5, 'collect', 640, 'again', n)) for n in (1, 2, 3)]
 
 
-def test_a_rollout_of_another_run_is_not_used(make: Make) -> None:
+@pytest.mark.parametrize('group', [0, 7])  # 7: it had more runners than this one
+def test_a_rollout_of_another_run_is_not_used(make: Make, group: int) -> None:
     engine, orders = make(1)
     orders.ask(0, 0, 0, (1,))
-    engine.arrive(Parcel('another', 0, 0, 0, {'steps.reward': np.zeros((T, B))}, [], [], {}))
+    engine.arrive(Parcel('another', group, 0, 0, {'steps.reward': np.zeros((T, B))}, [], [], {}))
     used: list[str] = []
     orders.wait(0, lambda parcel, is_fresh: used.append(parcel.run_id))
     assert used == [RUN] and orders.n_discarded == T * B

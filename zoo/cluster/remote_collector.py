@@ -165,7 +165,7 @@ class RemoteCollector(Collector):
         self._env_time += perf_counter() - start
         groups = [(env.n_env, infos[group]) for group, env in enumerate(self._envs)]
         joined = joined_infos(groups, self._columns, self._n_step, self._envs[0].name)
-        whole = nested(self._whole)
+        whole = nested({name: x for name, x in self._whole.items() if name.partition('.')[0] in ('output', 'state')})
         # in the order of one process: by t, then by env
         episodes = sorted((each for parcel in parcels for each in parcel.episodes), key=lambda episode: episode[0])
         return Steps(whole['output'], whole.get('state'), joined, episodes, fresh)

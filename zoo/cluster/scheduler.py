@@ -116,9 +116,8 @@ class Orders:
         return bool(found)
 
     def _arrived(self, parcel: Parcel) -> None:
-        asked = self._asked[parcel.group]
-        is_mine = parcel.run_id == self._run_id and parcel.attempt == asked.attempt
-        if not is_mine or parcel.collect_iter not in asked.outstanding:
+        asked = self._asked.get(parcel.group) if parcel.run_id == self._run_id else None  # else of another run
+        if asked is None or parcel.attempt != asked.attempt or parcel.collect_iter not in asked.outstanding:
             self._discard(parcel)
             return
         if not parcel.blocks:
