@@ -454,7 +454,8 @@ def start_from(
         saved = saved_run(load_checkpoint(path)).state.policy
         state = {part: saved[part] for part in ('model', 'normalizer') if part in saved}
     state = ranks.share(state)
-    before = copy.deepcopy({part: policy.state_dict()[part] for part in state})
+    now = policy.state_dict()
+    before = copy.deepcopy({part: now[part] for part in state})
     try:
         report = policy.load_state_dict(state, strict=False, only=only)
     except UserError as error:

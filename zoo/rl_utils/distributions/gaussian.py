@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 _OF_HEAD = ('log_std_init', 'log_std_min', 'log_std_max')
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+Own = TypeVar('Own', bound='Gaussian')
 
 
 class GaussianHead(nn.Module):
@@ -90,11 +91,7 @@ class Gaussian(ActionDist):
 
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> Gaussian | None:
-        if not isinstance(space, Box) or not action_width(space):
-            return None
-        dist = cls(action_width(space))
-        dist.noise_color = options.get('noise_color', 0.0)
-        return dist
+        return cls(action_width(space)).with_color(options) if isinstance(space, Box) and action_width(space) else None
 
     @classmethod
     def of_parts(cls, logit: Logit) -> tuple[Gaussian, Tensor] | None:
@@ -105,6 +102,11 @@ class Gaussian(ActionDist):
         if mu.shape != sigma.shape:
             raise ValueError(f"'sigma' has shape {tuple(sigma.shape)} but 'mu' {tuple(mu.shape)}; they must be equal")
         return cls(mu.shape[-1] if mu.dim() else 0), torch.cat((mu, sigma), -1) if mu.dim() else mu
+
+    def with_color(self: Own, options: Mapping[str, Any]) -> Own:
+        """This distribution with the color of its noise from `options`."""
+        self.noise_color = options.get('noise_color', 0.0)
+        return self
 
     def make_head(self, n_feature: int, options: Mapping[str, Any]) -> nn.Module:
         of_head = (*_OF_HEAD, 'state_dependent_std')
@@ -201,11 +203,7 @@ class SquashedGaussian(Gaussian):
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> SquashedGaussian | None:
         bounds = Bounds.of_space(space)
-        if bounds is None:
-            return None
-        dist = cls(bounds)
-        dist.noise_color = options.get('noise_color', 0.0)
-        return dist
+        return None if bounds is None else cls(bounds).with_color(options)
 
     def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
         """log N(u) - sum log(1 - tanh(u)^2) - sum log(half width), 1 - tanh(u)^2 = 4 exp(-2 (u + softplus(-2u)))."""
