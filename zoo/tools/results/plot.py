@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -73,15 +74,8 @@ def figure(
         env; '' for none.
     Raises: UserError if matplotlib is not installed.
     """
-    need('matplotlib', 'plot', 'drawing curves')
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     paper, colors = PAPER[theme], COLORS[theme]
-    with rc_context({'font.family': 'DejaVu Sans', 'font.size': 9.5, 'text.color': paper['ink']}):
-        drawn = Figure(figsize=size, dpi=100, layout='constrained', facecolor=paper['paper'])
-        FigureCanvasAgg(drawn)  # no window, and none of pyplot's state
+    with styled_figure(size, theme) as drawn:
         axes = drawn.add_subplot()
         curves = [band(runs, metric, x, stat) for runs in groups.values()]
         unit, unit_words = _unit(x, curves)
@@ -96,6 +90,21 @@ def figure(
         head = f'{words} on {", ".join(envs)}' if title is None else title
         _write_around(drawn, axes, head, _caption(stat, curves), lines)
     return drawn
+
+
+@contextmanager
+def styled_figure(size: tuple[float, float], theme: Theme = 'light') -> Iterator[Figure]:
+    """An empty figure to draw in, in inches of 100 pixels. Raises: UserError if matplotlib is not installed."""
+    need('matplotlib', 'plot', 'drawing curves')
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    paper = PAPER[theme]
+    with rc_context({'font.family': 'DejaVu Sans', 'font.size': 9.5, 'text.color': paper['ink']}):
+        drawn = Figure(figsize=size, dpi=100, layout='constrained', facecolor=paper['paper'])
+        FigureCanvasAgg(drawn)  # no window, and none of pyplot's state
+        yield drawn
 
 
 def plot_run(folder: Path, metric: str | None = None, path: str | Path | None = None) -> Figure:
@@ -190,8 +199,8 @@ def _marked(steps: np.ndarray, shift: float) -> np.ndarray:
     return np.diff(np.floor((steps - steps[:1]) / (width or 1) + shift), prepend=-1) > 0
 
 
-def _frame(axes: Axes, paper: Mapping[str, str], x_words: str, y_words: str) -> None:
-    """Axes with their words, and lines to read values by."""
+def style_axes(axes: Axes, paper: Mapping[str, str]) -> None:
+    """Axes with short numbers, and lines to read values by."""
     axes.set_facecolor('none')
     axes.grid(True, color=paper['rule'], linewidth=0.7)
     axes.set_axisbelow(True)
@@ -201,6 +210,11 @@ def _frame(axes: Axes, paper: Mapping[str, str], x_words: str, y_words: str) -> 
     axes.tick_params(colors=paper['ink'], length=0)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(partial(_tick, axis))
+
+
+def _frame(axes: Axes, paper: Mapping[str, str], x_words: str, y_words: str) -> None:
+    """Axes with their words."""
+    style_axes(axes, paper)
     axes.set_xlim(left=0)
     axes.set_xlabel(x_words, color=paper['ink'])
     axes.set_ylabel(visible(y_words), color=paper['ink'], parse_math=False)

@@ -72,7 +72,8 @@ class Run:
 
     @property
     def exp_name(self) -> str:
-        return str(self.config.get('exp_name', self.path.name))
+        """Of the config, without the end '_seed_3' that names its seed: of a sweep the name of the trial."""
+        return str(self.config.get('exp_name', self.path.name)).removesuffix(f'_seed_{self.seed}')
 
     label = exp_name
 

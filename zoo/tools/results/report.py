@@ -20,6 +20,7 @@ from zoo.config.section import differing_keys
 from zoo.core.errors import UserError
 from zoo.core.version import VERSION
 from zoo.run.result import is_time
+from zoo.tools.results.importance import mattered
 from zoo.tools.results.plot import check_output, short, write_output
 from zoo.tools.results.read import Run, groups, resolve_metric
 from zoo.tools.results.report_figures import (
@@ -78,6 +79,7 @@ def report(
     settings, differing = changed_settings(configs), differing_keys(configs)
     between = [s for s in settings if any(key == s.key or key.startswith(f'{s.key}.') for key in differing)]
     names = list(dict.fromkeys(run.exp_name for run in runs))
+    numbers = numbers_of(grouped, metric, stat)
     about = f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
     return _template().render(
         title=about if title is None else title,
@@ -88,7 +90,13 @@ def report(
         runs=runs,
         metric=metric,
         states=list(_state_sentences(runs, with_reasons=False)),
-        groups=numbers_of(grouped, metric, stat),
+        groups=numbers,
+        mattered=mattered(
+            configs,
+            [group.last for group in numbers],
+            [setting.key for setting in between],
+            'return at the end' if metric in RETURNS else f'{metric} at the end',
+        ),
         curves=[] if metric is None else list(_curves(grouped, metric, x, stat)),
         videos=videos,
         reasons=_state_sentences(runs, with_reasons=True),

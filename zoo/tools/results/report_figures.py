@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -157,12 +157,12 @@ def _draw(
     drawn.set_size_inches(*size)
     if y_words is not None:
         drawn.axes[0].set_ylabel(y_words)
-    return _inline(svg_text(drawn, salt=name), colors, name, words), labels, caption
+    return inline(drawn, colors, name, words), labels, caption
 
 
-def _inline(svg: str, colors: Sequence[int], name: str, words: str) -> Markup:
-    """An SVG as a part of a page: with colours of the page, ids of its own, and words."""
-    svg = re.sub(r'<metadata>.*?</metadata>', '', svg, flags=re.DOTALL)
+def inline(drawn: Any, colors: Sequence[int], name: str, words: str) -> Markup:
+    """A figure as a part of a page: with colours of the page, ids of its own, and words. Args: as of `_draw`."""
+    svg = re.sub(r'<metadata>.*?</metadata>', '', svg_text(drawn, salt=name), flags=re.DOTALL)
     svg = re.sub(r'(\bid="|="#|url\(#)', rf'\g<1>{name}-', svg)  # ids, and what refers to them
     for i, color in enumerate(COLORS['light'][: len(colors)]):
         svg = svg.replace(color, f'var(--line-{colors[i] % N_COLOR})')
