@@ -14,7 +14,9 @@ from tests.policy_envs import make_policy
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig, UnsupportedEnvError, make_vector_env
 from zoo.policy.base import Policy
-from zoo.tools.media.recording import Recording, check_drawable, record
+from zoo.tools.media import recording as recording_module
+from zoo.tools.media.recording import Recording, action_text, check_drawable, record
+from zoo.tools.media.video import with_line
 from zoo.worker.evaluator import evaluate
 
 LINE = 'tests.film_envs:LineEnv'
@@ -73,6 +75,42 @@ def test_last_picture_is_left_out_where_a_vector_resets_in_the_same_step() -> No
     recording, pictures = film(env, policy_of(env), 2)
     assert len(pictures) == sum(recording.evaluation.lengths)
     assert [begins for _, begins in map(position, pictures)].count(True) == 2
+
+
+@pytest.mark.parametrize(
+    ('action', 'text'),
+    [
+        (np.array([3]), '3'),
+        (np.array([[0.314, -0.5]], np.float32), '[ 0.31 -0.5 ]'),
+        ((np.array([1]), {'hand': np.array([[0, 2]])}), '1, hand [0 2]'),
+    ],
+    ids=['choice', 'numbers', 'parts'],
+)
+def test_action_of_one_env_is_shown_in_few_characters(action: Any, text: str) -> None:
+    assert action_text(action) == text
+
+
+def test_overlay_is_a_line_below_the_picture_about_the_step_that_led_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip('pygame')
+    texts: list[str] = []
+
+    def taken(image: np.ndarray, text: str) -> np.ndarray:
+        texts.append(text)
+        return with_line(image, text)
+
+    monkeypatch.setattr(recording_module, 'with_line', taken)
+    env = dict(id=LINE)
+    recording, pictures = film(env, policy_of(env), 2, overlay=True)
+    _, plain = film(env, policy_of(env), 2)
+    height, width, _ = np.shape(plain[0])
+    times = -(-320 // max(height, width))
+    for picture, small in zip(pictures, plain, strict=True):
+        assert np.array_equal(picture[: height * times : times, ::times], small)
+        assert picture.shape[0] > height * times and len(np.unique(picture[height * times :])) > 2  # letters
+    lengths, returns = recording.evaluation.lengths, recording.evaluation.returns
+    assert texts[0] == texts[lengths[0] + 1] == 'step 0   return 0.00'
+    assert texts[lengths[0]].startswith(f'step {lengths[0]}   return {returns[0]:.2f}   action ')
+    assert texts[-1].startswith(f'step {lengths[1]}   return {returns[1]:.2f}   action ')
 
 
 def test_episodes_that_are_cut_off_begin_anew_with_their_first_picture() -> None:

@@ -48,6 +48,9 @@ def _episodes(n_episode: int) -> tuple[Argument, ...]:
         argument('--stochastic', **_STOCHASTIC, help='sample actions as in training'),
         argument('--set', dest='set_name', metavar='NAME', help='on the env of policy.eval.sets that has this name'),
         argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps'),
+        argument(
+            '--overlay', action='store_true', help='below each picture its step, the return so far and the action'
+        ),
     )
 
 
@@ -205,6 +208,7 @@ def run_play(args: argparse.Namespace) -> int:
                 args.episodes,
                 args.seed,
                 on_frame=window.show,
+                overlay=args.overlay,
                 deterministic=args.deterministic,
                 max_step=args.max_step,
                 stop=lambda: bool(received) or window.is_closed,
@@ -234,6 +238,7 @@ def run_video(args: argparse.Namespace) -> int:
             args.episodes,
             args.seed,
             fps=args.fps,
+            overlay=args.overlay,
             deterministic=args.deterministic,
             max_step=args.max_step,
             stop=lambda: bool(received),

@@ -22,7 +22,7 @@ from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
 from zoo.run.observers.base import Observer, RunView
 from zoo.tools.media.film import DO, Camera, make_filmed_env
-from zoo.tools.media.video import VideoFile
+from zoo.tools.media.video import VideoFile, with_line
 from zoo.worker.evaluation_env import config_of, evaluation_env, refuse_other_spaces
 from zoo.worker.evaluator import EpisodeCallback, Evaluation, Evaluator, check_arguments
 
@@ -46,6 +46,7 @@ def record(
     seed: int | np.random.SeedSequence = 0,
     *,
     on_frame: OnFrame,
+    overlay: bool = False,
     deterministic: bool | None = None,
     max_step: int | None = None,
     env_step: int | None = None,
@@ -61,6 +62,7 @@ def record(
         has pictures (atari, procgen, most of envpool).
       seed: as of `evaluate`, or the sequence that is made of it.
       on_frame: called with each picture, [H, W, 3] of bytes, and the frames per second that the env says (else 30).
+      overlay: below each picture a line with the step, the return so far and the last action; needs the extra video.
       env_step: of the run, which env.schedule follows; None: its end.
       stop: asked before each step.   deterministic, max_step, callback: as of `evaluate`.
     Returns: None if `stop` said so before all episodes had ended.
@@ -73,7 +75,7 @@ def record(
     limit = policy.cfg.eval.max_episode_steps if max_step is None else max_step
     with _stage(policy, env, env_step) as (vector, camera):
         fps = camera.fps or FPS
-        filmed: Any = _Filmed(vector, camera, lambda image: on_frame(image, fps))
+        filmed: Any = _Filmed(vector, camera, lambda image: on_frame(image, fps), overlay)
         evaluator = Evaluator(filmed, policy.eval_mode, n_episode, limit, deterministic=deterministic, quiet=True)
         evaluation = evaluator.evaluate(sequence, stop, callback)
         return None if evaluation is None else Recording(evaluation, filmed.n_frame, fps)
@@ -134,8 +136,8 @@ def _stage(policy: Policy | None, env: Any, env_step: int | None) -> Iterator[tu
 class _Filmed:
     """One env whose every state is shown once: the first of an episode before its first step, the others when reached."""
 
-    def __init__(self, env: AnyVectorEnv, camera: Camera, show: Callable[[np.ndarray], object]) -> None:
-        self._env, self._camera, self._show = env, camera, show
+    def __init__(self, env: AnyVectorEnv, camera: Camera, show: Callable[[np.ndarray], object], overlay: bool) -> None:
+        self._env, self._camera, self._show, self._overlay = env, camera, show, overlay
         self._resets_alone = env.autoreset == 'next_step'
         self.n_frame = 0
 
@@ -148,20 +150,35 @@ class _Filmed:
 
     def step(self, action: Any) -> Timestep:
         if self._begins:
+            self._n_step, self._return = 0, 0.0
             self._take(self._camera.now())
         timestep = self._env.step(action)
         if self._is_over:  # a step that is only a reset
             self._begins, self._is_over = True, False
             return timestep
-        self._take(self._camera.reached())
+        self._n_step, self._return = self._n_step + 1, self._return + float(timestep.reward[0])
+        self._take(self._camera.reached(), action)
         ended = bool((timestep.terminated | timestep.truncated).any())
         self._begins, self._is_over = ended and not self._resets_alone, ended and self._resets_alone
         return timestep
 
-    def _take(self, image: np.ndarray | None) -> None:
-        if image is not None:
-            self.n_frame += 1
-            self._show(image)
+    def _take(self, image: np.ndarray | None, action: Any = None) -> None:
+        if image is None:
+            return
+        self.n_frame += 1
+        if self._overlay:
+            did = '' if action is None else f'   action {action_text(action)}'
+            image = with_line(image, f'step {self._n_step}   return {self._return:.2f}{did}')
+        self._show(image)
+
+
+def action_text(action: Any) -> str:
+    """What the one env of a vector is told to do, to read: '1', '[0.31 -0.5]', 'a 1, b [0 1]'."""
+    if isinstance(action, dict):
+        return ', '.join(f'{name} {action_text(part)}' for name, part in action.items())
+    if isinstance(action, tuple):
+        return ', '.join(map(action_text, action))
+    return np.array2string(np.asarray(action)[0], precision=2, suppress_small=True, threshold=6, max_line_width=1000)
 
 
 FOLDER = 'videos'  # in the run folder

@@ -18,6 +18,7 @@ from zoo.core.errors import RunError, UserError, need
 from zoo.tools.media.film import has_display
 
 MIN_SIZE = 320  # pixels of the longer side; smaller pictures are enlarged by a whole number
+MIN_TEXT, INK = 14, (22, 24, 28)  # pixels of the letters of a line below a picture; the colour behind them
 MAX_FPS = {'.mp4': 240, '.gif': 50}  # programs that show GIFs slow faster ones down
 # a palette per picture
 GIF_COLORS = 'split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none'
@@ -173,11 +174,32 @@ def _ffmpeg() -> list[str]:
     return [imageio_ffmpeg.get_ffmpeg_exe(), '-loglevel', 'error', '-nostdin']
 
 
+def with_line(image: np.ndarray, text: str) -> np.ndarray:
+    """The picture, enlarged if it is tiny, above a line of text that is cut where it ends. Raises: MissingExtraError."""
+    need('pygame', 'video', 'text in pictures')
+    os.environ.setdefault('PYGAME_HIDE_SUPPORT_PROMPT', '1')
+    import pygame
+
+    pygame.font.init()
+    image = _enlarged(image)
+    width = image.shape[1]
+    size = max(MIN_TEXT, width // 30)
+    strip = pygame.Surface((width, 2 * size))
+    strip.fill(INK)
+    strip.blit(
+        pygame.font.Font(None, size + size // 3).render(text, True, (255, 255, 255), INK), (size // 2, size // 2)
+    )
+    return np.concatenate((image, pygame.surfarray.array3d(strip).swapaxes(0, 1)))
+
+
+def _enlarged(image: np.ndarray) -> np.ndarray:
+    times = max(1, math.ceil(MIN_SIZE / max(image.shape[:2])))
+    return image.repeat(times, axis=0).repeat(times, axis=1) if times > 1 else image
+
+
 def _fitted(image: np.ndarray) -> np.ndarray:
     """A picture as a video takes it: not tiny, both sides even."""
-    times = max(1, math.ceil(MIN_SIZE / max(image.shape[:2])))
-    if times > 1:
-        image = image.repeat(times, axis=0).repeat(times, axis=1)
+    image = _enlarged(image)
     height, width, _ = image.shape
     if height % 2 or width % 2:
         image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode='edge')
