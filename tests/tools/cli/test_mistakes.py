@@ -138,7 +138,7 @@ SWEEP = [
     ('cartpole_ppo --n 0', 'n is 0'),
     ('cartpole_ppo --n x', "--n is 'x'"),
     ('cartpole_ppo --jobs 0', 'jobs is 0'),
-    ('cartpole_ppo --trials 3', 'zoo sweep does not take'),
+    ('cartpole_ppo --trails 3', 'did you mean --trials'),
     ('cartpole_ppo --metric mean', 'steps, best, last, auc'),
     ('cartpol_ppo', "did you mean 'cartpole_ppo'"),
     ('CartPole-v1', 'zoo sweep --env CartPole-v1'),

@@ -206,7 +206,7 @@ def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, un
         return f'{said}; zoo {args.command} --help shows what it takes'
     bare = {option.lstrip('-'): option for option in options}
     near = [bare[each] for each in closest(name.lstrip('-'), bare)]
-    if args.command in ('train', 'sweep') and (not near or len(name) <= 6) and (meaning := _meaning_of(name, value)):
+    if args.command in ('train', 'sweep') and (meaning := _meaning_of(name, value)):
         return f'{said}; {meaning}'
     if near:
         return f'{said}; did you mean {" or ".join(near)}?'

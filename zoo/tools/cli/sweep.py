@@ -11,7 +11,9 @@ from zoo.tools.cli.output import argument, columns, show
 ARGUMENTS = {
     'sweep': (
         *CHOICE,
-        argument('--n', metavar='N', help='trials in all, those before it was continued included (20; grid: all)'),
+        argument(
+            '--n', '--trials', metavar='N', help='trials in all, those before it was continued included (20; grid: all)'
+        ),
         argument(
             '--seeds', default='1', metavar='N', help='runs of each trial, with seeds from that of the config (1)'
         ),
