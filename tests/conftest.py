@@ -21,6 +21,7 @@ from zoo.backend.native.build import build
 from zoo.core.registry import POLICY_REGISTRY
 
 torch.set_num_threads(1)
+os.environ['XDG_STATE_HOME'] = os.devnull  # no run of a test is remembered, here or in the user's own folder
 # a busy machine is slow: that is no defect of a property
 settings.register_profile('zoo', deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile('zoo')

@@ -77,7 +77,7 @@ def test_tutorial_word_by_word_in_an_empty_folder(tmp_path: Path) -> None:
     """Files are written as the page says, commands run in order; zoo is the one that runs the tests."""
     text = (DOCS / 'tutorial.md').read_text()
     step = re.compile(r'Save this as\s`([\w.]+)`:\n\n```python\n(.*?)```|```sh\n(.*?)```', re.DOTALL)
-    environ = {'PYTHONPATH': str(ROOT), 'SDL_VIDEODRIVER': 'dummy'}
+    environ = {'PYTHONPATH': str(ROOT), 'SDL_VIDEODRIVER': 'dummy', 'XDG_STATE_HOME': str(tmp_path / 'state')}
     for name, code, commands in step.findall(text):
         if name:
             (tmp_path / name).write_text(code)

@@ -199,7 +199,7 @@ class Built(NamedTuple):
 
     def run(self, *words: str, cwd: Path) -> str:
         """Runs Python with the installed wheel; -> stdout."""
-        env = {**os.environ, 'PYTHONPATH': str(self.site)}
+        env = {**os.environ, 'PYTHONPATH': str(self.site), 'XDG_STATE_HOME': str(cwd / 'state')}
         done = subprocess.run(
             [sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
         )

@@ -98,7 +98,11 @@ def test_override_is_consent_to_an_address(tmp_path: Path) -> None:
     assert resume(path, 'cluster.working_dir=null').env_step > 152
 
 
-def test_words_to_continue_a_run_have_the_consent_that_it_needs(tmp_path: Path) -> None:
+def test_words_to_continue_a_run_have_the_consent_that_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consent, 'given', set())
+    monkeypatch.setattr(consent, 'given_imports', [])
     config = job_config(tmp_path, 'CartPole-v1')
     consent.give_names(config)
     assert consent.consent_words(config) == ''

@@ -1,0 +1,111 @@
+"""A file with which the user trained needs no consent again, as long as it is the same; nothing else follows from that."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.forked import run_python
+from zoo.core.errors import UserError
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint import consent
+from zoo.run.checkpoint.file import load_checkpoint
+from zoo.run.policy_file import env_config_of
+
+ENV = """
+import gymnasium
+
+class Coin(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (1,)), gymnasium.spaces.Discrete(2)
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.low, {}
+    def step(self, action):
+        return self.observation_space.high, float(action), True, False, {}
+
+class Other(Coin): pass
+"""
+FEW = [
+    'max_env_step=256',
+    'policy.collect.n_step=32',
+    'policy.learn.batch_size=128',
+    'logger.console=off',
+    'policy.learn.executor=eager',
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run on an env in a file of the current folder, as another process sees it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'state'))
+    monkeypatch.setattr(consent, 'given', set())
+    Path('my_coin.py').write_text(ENV)
+    folder = serial_pipeline(env='my_coin.py:Coin', overrides=FEW).run_dir
+    consent.given.clear()
+    yield folder
+
+
+def _env_of(run: Path, name: str | None = None) -> str:
+    checkpoint = load_checkpoint(run)
+    if name is not None:
+        checkpoint.meta['config']['env']['id'] = name
+    return env_config_of(checkpoint).id
+
+
+def test_file_with_which_the_user_trained_needs_no_consent(run: Path) -> None:
+    assert _env_of(run).endswith('my_coin.py:Coin') and _env_of(run, 'my_coin.py:Coin')
+    assert serial_pipeline(resume=run, overrides=['max_env_step=512']).env_step == 512
+
+
+def test_command_needs_no_import(run: Path) -> None:
+    done = run_python('-m', 'zoo', 'eval', run, '--episodes', 2, XDG_STATE_HOME=os.environ['XDG_STATE_HOME'])
+    assert done.returncode == 0 and 'over 2 episodes' in done.stdout, done.stderr
+
+
+def test_file_that_was_changed_needs_consent_again(run: Path) -> None:
+    Path('my_coin.py').write_text(f'{ENV}\n')
+    with pytest.raises(UserError, match=r'only with your consent.*--import'):
+        _env_of(run)
+    Path('my_coin.py').write_text(ENV)
+    assert _env_of(run)
+
+
+def test_other_class_of_the_file_needs_consent(run: Path) -> None:
+    with pytest.raises(UserError, match='only with your consent'):
+        _env_of(run, 'my_coin.py:Other')
+
+
+def test_file_of_another_folder_needs_consent(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / 'elsewhere').mkdir()
+    monkeypatch.chdir(tmp_path / 'elsewhere')
+    with pytest.raises(UserError, match='only with your consent'):
+        _env_of(run)
+    Path('my_coin.py').write_text(ENV)  # the same content, but nobody trained with this file
+    with pytest.raises(UserError, match='only with your consent'):
+        _env_of(run, 'my_coin.py:Coin')
+
+
+def test_what_is_kept_is_no_part_of_a_run_and_damage_means_consent(run: Path, tmp_path: Path) -> None:
+    kept = tmp_path / 'state' / 'zoo' / 'trained_with.json'
+    assert list(json.loads(kept.read_bytes())) == [f'{tmp_path / "my_coin.py"}:Coin']
+    assert not [path for path in run.rglob('*') if path.name == kept.name]
+    for damaged in (b'', b'[1, 2]', b'{"a": ', b'{"my_coin.py:Coin": null}', b'\xff'):
+        kept.write_bytes(damaged)
+        with pytest.raises(UserError, match='only with your consent'):
+            _env_of(run)
+
+
+def test_state_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('XDG_STATE_HOME', os.devnull)
+    monkeypatch.setattr(consent, 'given', set())
+    Path('my_coin.py').write_text(ENV)
+    folder = serial_pipeline(env='my_coin.py:Coin', overrides=FEW).run_dir
+    consent.given.clear()
+    with pytest.raises(UserError, match='only with your consent'):
+        _env_of(folder)
