@@ -72,10 +72,12 @@ class Run:
 
     @property
     def exp_name(self) -> str:
-        """Of the config, without the end '_seed_3' that names its seed: of a sweep the name of the trial."""
-        return str(self.config.get('exp_name', self.path.name)).removesuffix(f'_seed_{self.seed}')
+        return str(self.config.get('exp_name', self.path.name))
 
-    label = exp_name
+    @property
+    def label(self) -> str:
+        """The name that runs of other seeds share: exp_name, without '_seed_3' at its end, as a sweep writes it."""
+        return self.exp_name.removesuffix(f'_seed_{self.seed}')
 
     @property
     def policy_type(self) -> str:
@@ -203,10 +205,10 @@ def groups(runs: Sequence[Run], by: Sequence[str] = ()) -> dict[str, list[Run]]:
         flats[identity] = flat
         found[identity].append(run)
         for key, text in flat.items():
-            values[run.exp_name, key].add(text)
+            values[run.label, key].add(text)
     labels: defaultdict[str, list[str]] = defaultdict(list)  # identities by label
     for identity, members in found.items():
-        name = members[0].exp_name
+        name = members[0].label
         keys = [key for key in flats[identity] if len(values[name, key]) > 1]
         labels[_label(name, flats[identity], list(dict.fromkeys([*by, *keys])))].append(identity)
     return {
@@ -230,7 +232,7 @@ def samples(runs: Sequence[Run]) -> list[Run]:
 
 
 def _identity(run: Run) -> str:
-    return json.dumps([run.exp_name, _flat(run)], sort_keys=True)
+    return json.dumps([run.label, _flat(run)], sort_keys=True)
 
 
 def _told_apart(label: str, flats: dict[str, dict[str, str]]) -> dict[str, list[str]]:

@@ -78,7 +78,7 @@ def report(
     needs, configs = needs_of(runs), [group[0].config for group in grouped.values()]
     settings, differing = changed_settings(configs), differing_keys(configs)
     between = [s for s in settings if any(key == s.key or key.startswith(f'{s.key}.') for key in differing)]
-    names = list(dict.fromkeys(run.exp_name for run in runs))
+    names = list(dict.fromkeys(run.label for run in runs))
     numbers = numbers_of(grouped, metric, stat)
     about = f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
     return _template().render(
@@ -175,7 +175,7 @@ def _facts(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 def _short_labels(grouped: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
     """Labels without the name of the experiment where all have the same: 'learning_rate=0.001'."""
-    names = {run.exp_name for runs in grouped.values() for run in runs}
+    names = {run.label for runs in grouped.values() for run in runs}
     if len(grouped) == 1 or len(names) > 1:
         return dict(grouped)
     return {label.removeprefix(f'{next(iter(names))} '): runs for label, runs in grouped.items()}
