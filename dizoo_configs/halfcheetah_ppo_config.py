@@ -3,7 +3,7 @@
 config = dict(
     exp_name='halfcheetah_ppo',
     max_env_step=1_000_000,
-    env=dict(id='HalfCheetah-v5'),
+    env=dict(id='HalfCheetah-v5', collector_env_num=64),
     policy=dict(
         type='ppo',
         model=dict(obs_norm=True, log_std_init=-0.5),
@@ -16,7 +16,7 @@ config = dict(
             reward_norm=True,
             recompute_adv=True,
         ),
-        collect=dict(n_step=256),
+        collect=dict(n_step=32),
         eval=dict(eval_freq=100_000),
     ),
 )

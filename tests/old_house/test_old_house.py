@@ -40,6 +40,7 @@ TUNED = {  # bundled configs whose values are others now; None: the default
         'policy.learn.epoch_per_collect': 10,
         'policy.learn.learning_rate': {'start': 0.001, 'end': 0.0, 'over': 300_000},
     },
+    'halfcheetah_ppo': {'env.collector_env_num': 64, 'policy.collect.n_step': 32},
     'lunarlander_continuous_ppo': {
         'policy.learn.epoch_per_collect': 10,
         'policy.collect.n_step': 256,
