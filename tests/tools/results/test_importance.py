@@ -75,4 +75,7 @@ def test_report_of_a_sweep_says_what_mattered_and_joins_the_seeds_of_a_trial() -
     section = page[page.index('What mattered') : page.index('id="runs"')]
     assert f'each of {LEAST} configs' in section and '<code>policy.learn.clip_ratio</code> 1.00' in section
     assert '<b>' not in section
+    assert words.index(f'trial_{LEAST - 1:03d}') < words.index('trial_000')  # the best one is first
     assert 'What mattered' not in report(runs[: 2 * LEAST - 2])
+    runs[0].config['env']['id'] = 'Other-v0'  # returns of two envs are no two results
+    assert 'What mattered' not in report(runs)

@@ -20,7 +20,7 @@ from zoo.config.section import differing_keys
 from zoo.core.errors import UserError
 from zoo.core.version import VERSION
 from zoo.run.result import is_time
-from zoo.tools.results.importance import mattered
+from zoo.tools.results.importance import LEAST, mattered
 from zoo.tools.results.plot import check_output, short, write_output
 from zoo.tools.results.read import Run, groups, resolve_metric
 from zoo.tools.results.report_figures import (
@@ -64,22 +64,27 @@ def report(
 ) -> str:
     """The page about some runs.
 
-    Runs that differ only in their seed are one group; each env has a figure with the curves of its groups.
+    Runs that differ only in their seed are one group; each env has a figure with the curves of its groups. Many groups on one
+    env, as of a sweep, are shown with the best return first, and with what mattered.
     Args:
       metric: whose curves and last values are shown; None: the return of evaluations, or else of training.
       title: heading of the page; video: a film to show, instead of the newest ones in the folders of the runs.
     Raises: UserError if matplotlib is not installed, no run has the metric, or the video cannot be shown.
     """
-    grouped = _short_labels(groups(runs))
-    runs = [run for group in grouped.values() for run in group]
-    videos = [(video.name, read_video(video))] if video is not None else _found_videos(grouped)
     if metric is not None or any(name in run.columns for run in runs for name in RETURNS):
         metric = resolve_metric(runs, metric)
+    grouped = _short_labels(groups(runs))
+    numbers = numbers_of(grouped, metric, stat)
+    are_tried = len(grouped) >= LEAST and len(_envs(grouped)) == 1
+    if are_tried and metric in RETURNS:  # the best first
+        numbers.sort(key=lambda group: math.inf if group.last is None else -group.last)
+        grouped = {group.label: grouped[group.label] for group in numbers}
+    runs = [run for group in grouped.values() for run in group]
+    videos = [(video.name, read_video(video))] if video is not None else _found_videos(grouped)
     needs, configs = needs_of(runs), [group[0].config for group in grouped.values()]
     settings, differing = changed_settings(configs), differing_keys(configs)
     between = [s for s in settings if any(key == s.key or key.startswith(f'{s.key}.') for key in differing)]
     names = list(dict.fromkeys(run.label for run in runs))
-    numbers = numbers_of(grouped, metric, stat)
     about = f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
     return _template().render(
         title=about if title is None else title,
@@ -96,7 +101,9 @@ def report(
             [group.last for group in numbers],
             [setting.key for setting in between],
             'return at the end' if metric in RETURNS else f'{metric} at the end',
-        ),
+        )
+        if are_tried
+        else None,
         curves=[] if metric is None else list(_curves(grouped, metric, x, stat)),
         videos=videos,
         reasons=_state_sentences(runs, with_reasons=True),
