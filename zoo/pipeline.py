@@ -118,7 +118,7 @@ def serial_pipeline(
     cfg = frozen_config(resolve_config(source, overrides, seed=seed, max_env_step=max_env_step))
     if folder is not None and config is not None and STARTED_BY not in os.environ:  # which a process sets that looked
         refuse_other_config(cfg, config, overrides, folder)
-    give_names(storable(cfg))
+    give_names(storable(cfg), remembers_env=run is None)
     if run is not None and policy is None and model is None:
         from zoo.run.policy_file import build_policy
 

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -157,13 +158,20 @@ def files_run() -> dict[str, Path]:
     return {names[str(path)]: path for path in _ran if str(path) in names}
 
 
+class _OfText(SourceFileLoader):
+    """Compiles the text of a file anew: bytecode that lies beside it may be other code than who trusts the file has read."""
+
+    def get_code(self, fullname: str) -> Any:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _module_of_file(path: Path) -> ModuleType:
     """The file as a module in sys.modules, so that its functions can be named 'module:function'."""
     stamp = path.stat().st_mtime_ns
     name = path.stem if _is_free(path.stem, path) else str(path.with_suffix('')).strip(os.sep).replace(os.sep, '_')
     if name in sys.modules and _ran.setdefault(path, stamp) == stamp:
         return sys.modules[name]  # a second run of the file would register what it registers twice
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_OfText(name, str(path)))
     assert spec is not None and spec.loader is not None, 'the suffix is .py'
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import logging
 import math
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ import gymnasium
 
 from zoo.config.section import ConfigError, Keyed, value_at
 from zoo.config.source import split_override
-from zoo.config.user_code import absolute_name, is_in_file, load_home, members, names_code, shown_name, split_name
+from zoo.config.user_code import is_in_file, load_home, members, names_code, split_name
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
-from zoo.core.files import whole_file
+from zoo.core.files import read_small, whole_file
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.streams import without_passwords
 from zoo.run.checkpoint.file import CheckpointError, malformed, shown
@@ -31,7 +30,6 @@ from zoo.run.checkpoint.schema import SavedRun, leaf_values
 from zoo.run.resources import SAMPLE_KEYS, machine_memory, sample_bytes
 from zoo.worker.evaluation_env import SET_NAME
 
-logger = logging.getLogger(__name__)
 MOST = {
     'collector_env_num': 1 << 16,
     'evaluator_env_num': 1 << 16,
@@ -130,22 +128,22 @@ A key of the config that is neither here nor in CODE_PATH is content: it leads t
 OF_CLUSTER = 'cluster.engine', 'cluster.learner_num'  # these name no address, but ask for a cluster
 SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'
 """Modules whose code is there wherever zoo is."""
-MOST_NAMES = 1000  # that are remembered
+MOST_REMEMBERED = 1000
 given: set[str | tuple[str, Any]] = set()
 given_imports: list[str] = []
 """Modules and files that `give_imports` was given."""
 
 
-def give_names(config: dict[str, Any]) -> None:
+def give_names(config: dict[str, Any], remembers_env: bool = False) -> None:
     """Remembers the code and addresses of a config of the user's own: a checkpoint may name them too, in this process.
 
-    Code in files it remembers for later processes, too.
+    Args: remembers_env: for later processes, too, if its env is in a file.
     """
-    names = [name for _, name in _names(storable(config))]
-    given.update(names)
-    if in_files := [name for name in names if is_in_file(name)]:
-        _remember(in_files)
+    given.update(name for _, name in _names(storable(config)))
     given.update(_addresses(storable(config)))
+    name = value_at(config, 'env.id')
+    if remembers_env and isinstance(name, str) and is_in_file(name):
+        _remember(name)
 
 
 def give_imports(words: Sequence[str]) -> None:
@@ -153,49 +151,47 @@ def give_imports(words: Sequence[str]) -> None:
     given_imports.extend(os.path.abspath(word) if word.endswith('.py') else word for word in words)
 
 
-def _remember(names: Iterable[str]) -> None:
-    """Remembers names 'path/file.py:name' with the content of their files; where nothing can be kept, nothing."""
-    found = {absolute_name(name): content for name in names if (content := _content(name)) is not None}
-    kept = _kept()
-    if not found or found.items() <= kept.items():
+def _remember(name: str) -> None:
+    """Remembers an env in a file, with the content of that file; it does nothing if the memory cannot be written."""
+    memory, kept, entry = _memory(), _remembered(), _hash_of(name)
+    if memory is None or entry is None or kept.get(name) == entry:
         return
-    newest = [*(item for item in kept.items() if item[0] not in found), *found.items()][-MOST_NAMES:]
+    kept = dict([*((known, x) for known, x in kept.items() if known != name), (name, entry)][-MOST_REMEMBERED:])
     with suppress(OSError):
-        _memory().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with whole_file(_memory()) as file:
-            file.write(json.dumps(dict(newest), indent=1).encode())
+        memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with whole_file(memory) as file:
+            file.write(json.dumps(kept, indent=1).encode())
 
 
 def _is_remembered(name: str) -> bool:
-    """Whether this user trained with this very name of a file, which is in the current folder or below it and has not changed."""
-    known = _kept().get(absolute_name(name))
-    if known is None or not _file_of(name).is_relative_to(os.path.realpath('.')) or known != _content(name):
-        return False
-    logger.info('%s is the code with which you trained: it needs no consent', shown_name(name))
-    return True
+    """Whether the user trained on this env, in a file of the current folder or below it that has not changed since."""
+    home = Path(split_name(name)[0])
+    return (
+        home.is_relative_to(Path.cwd()) and '..' not in home.parts and _remembered().get(name) == (_hash_of(name) or '')
+    )
 
 
-def _memory() -> Path:
-    """The user's own file of names with the hash of their file's content then; no run or checkpoint has a part in it."""
-    return Path(os.environ.get('XDG_STATE_HOME') or os.path.expanduser('~/.local/state'), 'zoo', 'trained_with.json')
+def _memory() -> Path | None:
+    """The file in the user's own state folder; None where there is no such folder."""
+    path = Path(os.environ.get('XDG_STATE_HOME') or os.path.expanduser('~/.local/state'), 'zoo', 'trained_on.json')
+    return path if path.is_absolute() else None
 
 
-def _kept() -> dict[str, str]:
-    """What the memory has, oldest first; nothing where it cannot be read."""
-    with suppress(OSError, ValueError, TypeError):
-        return {str(name): str(content) for name, content in dict(json.loads(_memory().read_bytes())).items()}
+def _remembered() -> dict[str, str]:
+    """Hashes of files by the names of the envs in them; empty where the memory cannot be read, or is none."""
+    memory = _memory()
+    with suppress(OSError, ValueError, RecursionError):
+        found = {} if memory is None else json.loads(read_small(memory))
+        if isinstance(found, dict) and all(isinstance(entry, str) for entry in found.values()):
+            return found
     return {}
 
 
-def _content(name: str) -> str | None:
-    """The hash of the file's content; None if it cannot be read."""
-    with suppress(OSError):
-        return hashlib.sha256(_file_of(name).read_bytes()).hexdigest()
+def _hash_of(name: str) -> str | None:
+    """Of the text of the file in a name; None if it is no regular file, or cannot be read."""
+    with suppress(OSError, ValueError):
+        return hashlib.sha256(read_small(Path(split_name(name)[0]))).hexdigest()
     return None
-
-
-def _file_of(name: str) -> Path:
-    return Path(os.path.realpath(split_name(absolute_name(name))[0]))
 
 
 def consent_words(config: Keyed | None = None) -> str:
@@ -233,8 +229,8 @@ def check_names(
 
     Args: trust: True: no consent is needed, and what these sections name is imported at once, since it may register other
         names of the config; without: keys of these sections that are not used, with all below them.
-    Neither needs consent if an override replaces it, or if a config of the user's own had it in this process; nor does code in
-    a file of the current folder with which this user has trained.
+    Neither needs consent if an override replaces it, or if a config of the user's own had it in this process. An env in a file
+    of the current folder needs none if the user has trained on it and the file has not changed.
     Raises: CheckpointError for the first one without consent; it says what to type.
     """
     if isinstance(trust, str):
@@ -260,7 +256,7 @@ def check_names(
     modules = tuple(trust or ())
     for path, name in names:
         module = split_name(name)[0]
-        if name in given or is_in_file(name) and _is_remembered(name):
+        if name in given or path == 'env.id' and is_in_file(name) and _is_remembered(name):
             continue
         if module not in modules and not (is_in_file(name) and _is_of_file(modules, module)):
             raise CheckpointError(run.path, _needs_consent(path, name, module))
