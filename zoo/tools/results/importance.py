@@ -1,10 +1,9 @@
-"""Pictures of what mattered among many configs, as of a sweep: how much of the result each setting alone explains."""
+"""Plots of how much each setting explains of the results of many configs, as of a sweep."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from textwrap import wrap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,140 +12,173 @@ from markupsafe import Markup
 from zoo.config.section import value_at
 from zoo.config.yaml_io import value_text
 from zoo.core.streams import visible
+from zoo.tools.nested import short_keys
 from zoo.tools.results.plot import COLORS, PAPER, short, style_axes, styled_figure
 from zoo.tools.results.report_figures import NARROW, SMALL, WIDE, inline
 
-LEAST = 8  # configs with a result; fewer tell no setting from luck
-MOST = 8  # settings that are drawn, those that explain most
-LOG_FROM = 20.0  # positive numbers whose largest is so many times the smallest are drawn and fitted by their logarithm
-N_NARROW = 3  # settings that a narrow screen has room for at once
-MOST_LETTERS = 12  # of a word at an axis
+LEAST = 8  # configs with a result; of fewer no setting can be told from luck
+N_SLICE, N_WIDE, N_NARROW = 8, 8, 3  # settings that are drawn, and side by side on wide and narrow screens
+LOG_FROM = 20.0  # positive numbers whose largest is so many times the smallest are placed by their logarithm
+LARGEST = 1e15  # numbers beyond it are placed as choices are
 BEST = 0.25  # share of the configs whose lines stand out
+N_TICK, N_LETTER = 5, 13  # texts below an axis, and letters of one
 
 
-class Tried(NamedTuple):
-    """A setting that differs between configs.
+class SettingShare(NamedTuple):
+    """A setting that differs between configs, and how much it explains.
 
-    at: its place on an axis in each config [n], NaN where a config has no such key; ticks: places on the axis with their
-    texts; is_log: the axis is that of the logarithm; share: of the order of the results, that it alone explains, 0 to 1.
+    Attributes: name: the end of its key, which no other setting has. at: the place of its value on an axis in each config [n].
+      ticks: places and texts below the axis, in order. share: of the variance of the ranks of the results, 0 to 1, that the
+      setting explains by itself; NaN where each config has another choice.
     """
 
     key: str
+    name: str
     at: np.ndarray
     ticks: list[tuple[float, str]]
-    is_log: bool
     share: float
 
 
-class Mattered(NamedTuple):
-    """The pictures of a report: the settings with their share and slice, the first ones explain most; all of them at once."""
+class Importance(NamedTuple):
+    """What a report shows: key, share and plot of each setting, those that explain most first; then parallel coordinates."""
 
     n_config: int
-    slices: list[tuple[str, float, Markup]]
+    n_setting: int
+    slices: list[tuple[str, float | None, Markup]]
     wide: Markup
     narrow: Markup
 
 
-def mattered(
-    configs: Sequence[Mapping[str, Any]], results: Sequence[float | None], keys: Sequence[str], words: str
-) -> Mattered | None:
-    """The pictures of what mattered; None for fewer than LEAST configs with a result, or without a setting that differs.
+def importance_of(
+    configs: Sequence[Mapping[str, Any]],
+    results: Sequence[float | None],
+    keys: Sequence[str],
+    words: str,
+    marks_best: bool = True,
+) -> Importance | None:
+    """What mattered; None for fewer than LEAST configs with a result, or where all results or all settings are equal.
 
-    Args: results: of each config, None where it has none; keys: the settings that differ; words: what the result is.
+    Args: results: of each config, None where it has none; keys: dotted, of settings that differ; words: what a result is;
+      marks_best: a higher result is a better one.
     """
-    known = [i for i, result in enumerate(results) if result is not None and math.isfinite(result)]
+    known = [i for i, x in enumerate(results) if x is not None and abs(x) < LARGEST]
     result = np.array([results[i] for i in known], dtype=np.float64)
     if len(known) < LEAST or not np.ptp(result):
         return None
-    found = [tried(key, [value_at(configs[i], key) for i in known], result) for key in keys]
-    found = sorted((each for each in found if each.share >= 0), key=lambda each: -each.share)[:MOST]
+    shares = (
+        setting_share(key, name, [value_at(configs[i], key) for i in known], result)
+        for key, name in zip(keys, short_keys(keys), strict=True)
+    )
+    found = sorted((x for x in shares if x is not None), key=lambda x: -np.nan_to_num(x.share, nan=-1))
     if not found:
         return None
-    slices = [(each.key, each.share, _slice(each, result, words, f'slice-{i}')) for i, each in enumerate(found)]
-    wide = _lines(found, result, words, WIDE, 'tried-wide')
-    narrow = _lines(found[:N_NARROW], result, words, NARROW, 'tried-narrow')
-    return Mattered(len(known), slices, wide, narrow)
+    slices = [
+        (x.key, None if math.isnan(x.share) else x.share, _slice(x, result, words, marks_best, f'slice-{i}'))
+        for i, x in enumerate(found[:N_SLICE])
+    ]
+    wide = _parallel(found[:N_WIDE], result, words, marks_best, WIDE, 'tried-wide')
+    narrow = _parallel(found[:N_NARROW], result, words, marks_best, NARROW, 'tried-narrow')
+    return Importance(len(known), len(found), slices, wide, narrow)
 
 
-def tried(key: str, values: Sequence[Any], result: np.ndarray) -> Tried:
-    """A setting with its share. Args: values [n]: as the configs have them, None where one has no such key."""
-    is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    if not is_number:
-        texts = ['none' if value is None else value_text(value) for value in values]
-        names = sorted(set(texts))
-        at = np.array([names.index(text) for text in texts], dtype=np.float64)
-        return Tried(key, at, list(enumerate(map(visible, names))), False, explained(at, result, is_choice=True))
-    at = np.array(values, dtype=np.float64)
-    is_log = at.min() > 0 and at.max() >= LOG_FROM * at.min()
-    at = np.log10(at) if is_log else at
-    ends = [float(at.min()), float(at.max())]
-    ticks = [(end, short(10**end if is_log else end, 3)) for end in ends]
-    return Tried(key, at, ticks, is_log, explained(at, result))
+def setting_share(key: str, name: str, values: Sequence[Any], result: np.ndarray) -> SettingShare | None:
+    """A setting with its share; None if it has a single value. Args: values [n]: None where a config has no such key."""
+    if not all(map(_is_number, values)):
+        texts = [value_text(value) for value in values]
+        ordered = sorted(
+            zip(values, texts, strict=True), key=lambda x: (_is_number(x[0]), x[0] if _is_number(x[0]) else 0, x[1])
+        )
+        choices = list(dict.fromkeys(text for _, text in ordered))
+        at = np.array([choices.index(text) for text in texts], dtype=np.float64)
+        some = sorted({round(i) for i in np.linspace(0, len(choices) - 1, N_TICK)})
+        ticks = [(float(i), _shortened(choices[i])) for i in some]
+        share = rank_share(at, result, is_choice=True)
+    else:
+        at = np.array(values, dtype=np.float64)
+        is_log = at.min() > 0 and at.max() >= LOG_FROM * at.min()
+        at = np.log10(at) if is_log else at
+        places = np.linspace(at.min(), at.max(), 3).tolist()
+        ticks = [(place, short(10**place if is_log else place, 3)) for place in places]
+        share = rank_share(at, result)
+    return SettingShare(key, name, at, ticks, share) if np.ptp(at) else None
 
 
-def explained(at: np.ndarray, result: np.ndarray, *, is_choice: bool = False) -> float:
-    """How much of the order of results one setting alone explains: 0 is nothing (or no more than luck), 1 is all; -1: no value.
+def rank_share(at: np.ndarray, result: np.ndarray, *, is_choice: bool = False) -> float:
+    """The share of the variance of the results' ranks that one setting explains: 0 is no more than luck, 1 is all.
 
-    It is R^2 of the ranks of the results, adjusted for the numbers that are fitted (Ezekiel 1930): a parabola through the
-    places of numbers, or the mean of each choice. Settings that matter only together with another one show little.
+    It is R^2, adjusted for the numbers that are fitted (Ezekiel 1930): those of a parabola through the places of numbers, or the
+    mean of each choice. Settings that matter only together with another one get little.
     Args: at [n]: places of its values; result [n].
+    Returns: NaN if as many numbers would be fitted as there are results.
     """
     values = np.unique(at)
-    if len(values) < 2:
-        return -1.0
-    x = (at - at.mean()) / np.ptp(at)
+    x = (at - at.mean()) / (np.ptp(at) or 1)
     design = (at[:, None] == values).astype(float) if is_choice else np.vander(x, min(len(values), 3))
     n, n_fitted = design.shape
     if n <= n_fitted:
-        return 0.0
+        return math.nan
     ordered = np.sort(result)
     rank = (np.searchsorted(ordered, result, 'left') + np.searchsorted(ordered, result, 'right') - 1) / 2
     left = rank - design @ np.linalg.lstsq(design, rank, rcond=None)[0]
     return max(0.0, 1.0 - float(left @ left) / (n - n_fitted) / float(rank.var(ddof=1)))
 
 
-def _slice(setting: Tried, result: np.ndarray, words: str, name: str) -> Markup:
-    """The results over the values of one setting, the best one marked."""
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def _shortened(text: str) -> str:
+    text = visible(text)
+    return text if len(text) <= N_LETTER else f'{text[: N_LETTER - 1]}…'
+
+
+def _slice(setting: SettingShare, result: np.ndarray, words: str, marks_best: bool, name: str) -> Markup:
+    """The results over the values of one setting."""
+    blue, orange, *_ = COLORS['light']
     with styled_figure(SMALL) as drawn:
         axes = drawn.add_subplot()
         style_axes(axes, PAPER['light'])
-        axes.plot(setting.at, result, 'o', color=COLORS['light'][0], markersize=5, markeredgewidth=0, alpha=0.6)
-        best = int(result.argmax())
-        axes.plot(setting.at[best], result[best], 'o', color=COLORS['light'][1], markersize=8, markeredgewidth=0)
+        axes.plot(setting.at, result, 'o', color=blue, markersize=5, markeredgewidth=0, alpha=0.6)
+        if marks_best:
+            best = int(result.argmax())
+            axes.plot(setting.at[best], result[best], 'o', color=orange, markersize=8, markeredgewidth=0)
         axes.margins(x=0.08)
-        axes.set_xticks(*map(list, zip(*_readable(setting), strict=True)))
+        places, texts = zip(*setting.ticks, strict=True)
+        is_long = sum(map(len, texts)) > 2 * N_LETTER
+        axes.set_xticks(
+            places, texts, parse_math=False, rotation=20 if is_long else 0, ha='right' if is_long else 'center'
+        )
     return inline(drawn, [0, 1], name, f'{words} over {setting.key}')
 
 
-def _lines(found: Sequence[Tried], result: np.ndarray, words: str, size: tuple[float, float], name: str) -> Markup:
-    """Parallel coordinates: an axis for each setting, the last one for the result, and a line for each config."""
-    result_axis = Tried(
-        words, result, [(float(end), short(float(end), 3)) for end in (result.min(), result.max())], False, 1
-    )
-    columns = [*found, result_axis]
-    places = np.stack([(each.at - each.at.min()) / np.ptp(each.at) for each in columns])
-    stands_out = result >= np.quantile(result, 1 - BEST)
-    paper, color = PAPER['light'], COLORS['light'][0]
+def _parallel(
+    found: Sequence[SettingShare],
+    result: np.ndarray,
+    words: str,
+    marks_best: bool,
+    size: tuple[float, float],
+    name: str,
+) -> Markup:
+    """Parallel coordinates: an axis for each setting, a last one for the result, and a line for each config."""
+    ends = [(float(end), short(float(end), 3)) for end in (result.min(), result.max())]
+    columns = [*found, SettingShare('', words, result, ends, 1.0)]
+    places = np.stack([(x.at - x.at.min()) / np.ptp(x.at) for x in columns])
+    stands_out = result >= np.quantile(result, 1 - BEST) if marks_best else np.ones(len(result), bool)
+    paper, blue = PAPER['light'], COLORS['light'][0]
     with styled_figure(size) as drawn:
         drawn.set_layout_engine('none')
         axes = drawn.add_axes((0.1, 0.07, 0.8, 0.68))
         axes.set_axis_off()
-        for i, each in enumerate(columns):
+        for i, x in enumerate(columns):
             axes.plot([i, i], [0, 1], color=paper['rule'], linewidth=1.4, zorder=0)
-            for (_, text), y, place in ((each.ticks[0], -0.03, 'top'), (each.ticks[-1], 1.03, 'bottom')):
-                axes.text(i, y, text[:MOST_LETTERS], ha='center', va=place, fontsize=8, parse_math=False)
-            head = '\n'.join(wrap(visible(each.key.rpartition('.')[2]).replace('_', ' '), MOST_LETTERS))
-            axes.text(i, 1.12, head, ha='center', va='bottom', fontsize=8.5, parse_math=False)
+            head = visible(x.name).replace('.', '.\n').replace('_', '_\n').replace(' ', '\n')
+            for text, y, place in (
+                (x.ticks[0][1], -0.03, 'top'),
+                (x.ticks[-1][1], 1.03, 'bottom'),
+                (head, 1.12, 'bottom'),
+            ):
+                axes.text(i, y, text, ha='center', va=place, fontsize=8, parse_math=False)
         for i in np.argsort(result):
-            line_color, width, alpha = (color, 1.8, 0.9) if stands_out[i] else (paper['ink'], 0.9, 0.25)
-            axes.plot(places[:, i], color=line_color, linewidth=width, alpha=alpha)
+            color, width, alpha = (blue, 1.8, 0.9) if stands_out[i] else (paper['ink'], 0.9, 0.25)
+            axes.plot(places[:, i], color=color, linewidth=width, alpha=alpha)
     return inline(drawn, [0], name, f'the values of {len(found)} settings and the {words} of {len(result)} configs')
-
-
-def _readable(setting: Tried) -> list[tuple[float, str]]:
-    """The ends of an axis, and of numbers the middle."""
-    if len(setting.ticks) != 2 or setting.ticks[0][0] == setting.ticks[1][0]:
-        return setting.ticks
-    (low, _), (high, _) = setting.ticks
-    middle = (low + high) / 2
-    return [setting.ticks[0], (middle, short(10**middle if setting.is_log else middle, 3)), setting.ticks[1]]

@@ -20,7 +20,7 @@ from zoo.config.section import differing_keys
 from zoo.core.errors import UserError
 from zoo.core.version import VERSION
 from zoo.run.result import is_time
-from zoo.tools.results.importance import LEAST, mattered
+from zoo.tools.results.importance import LEAST, importance_of
 from zoo.tools.results.plot import check_output, short, write_output
 from zoo.tools.results.read import Run, groups, resolve_metric
 from zoo.tools.results.report_figures import (
@@ -35,7 +35,15 @@ from zoo.tools.results.report_figures import (
     read_video,
     step_of,
 )
-from zoo.tools.results.settings import changed_settings, commands, env_name, has_defaults, needs_of, started_by
+from zoo.tools.results.settings import (
+    changed_settings,
+    commands,
+    env_name,
+    has_defaults,
+    needs_of,
+    portable_config,
+    started_by,
+)
 from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Stat, center, curve_points, interval
 
 logger = logging.getLogger(__name__)
@@ -85,6 +93,12 @@ def report(
     settings, differing = changed_settings(configs), differing_keys(configs)
     between = [s for s in settings if any(key == s.key or key.startswith(f'{s.key}.') for key in differing)]
     names = list(dict.fromkeys(run.label for run in runs))
+    importance = None
+    if are_tried:
+        words = 'return at the end' if metric in RETURNS else f'{metric} at the end'
+        plain = [portable_config(config, needs.names) for config in configs]
+        tried = [key for key in differing if any(key == s.key or key.startswith(f'{s.key}.') for s in between)]
+        importance = importance_of(plain, [group.last for group in numbers], tried, words, metric in RETURNS)
     about = f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
     return _template().render(
         title=about if title is None else title,
@@ -96,14 +110,8 @@ def report(
         metric=metric,
         states=list(_state_sentences(runs, with_reasons=False)),
         groups=numbers,
-        mattered=mattered(
-            configs,
-            [group.last for group in numbers],
-            [setting.key for setting in between],
-            'return at the end' if metric in RETURNS else f'{metric} at the end',
-        )
-        if are_tried
-        else None,
+        importance=importance,
+        n_early=sum(_ended_early(group, runs) for group in grouped.values()),
         curves=[] if metric is None else list(_curves(grouped, metric, x, stat)),
         videos=videos,
         reasons=_state_sentences(runs, with_reasons=True),
@@ -116,6 +124,12 @@ def report(
         configs=commands(grouped, needs),
         stat_words=WORDS[stat],
     )
+
+
+def _ended_early(group: Sequence[Run], runs: Sequence[Run]) -> bool:
+    """Whether a run of a group was ended long before others, as a sweep does, and not because it was good enough."""
+    longest = max(run.env_step for run in runs)
+    return any(run.env_step < NEARLY_ALL * longest and not run.is_solved for run in group)
 
 
 def write_report(path: Path, page: str) -> None:
@@ -222,7 +236,8 @@ PARTS = {
 }
 """Parts of a run by the name in `time/share_<part>`, and what they do."""
 NEARLY_ALL = 0.95
-"""Share of the time of a run that must be known to count as all: a checkpoint is older than the end of its process."""
+"""Share of the time of a run that must be known to count as all (a checkpoint is older than the end of its process), and of the
+env steps of other runs, below which one ended early."""
 
 
 class RunNumbers(NamedTuple):
