@@ -82,12 +82,20 @@ def test_last_picture_is_left_out_where_a_vector_resets_in_the_same_step() -> No
     [
         (np.array([3]), '3'),
         (np.array([[0.314, -0.5]], np.float32), '[ 0.31 -0.5 ]'),
+        (np.ones((1, 2, 2)), '[[1. 1.] [1. 1.]]'),
         ((np.array([1]), {'hand': np.array([[0, 2]])}), '1, hand [0 2]'),
     ],
-    ids=['choice', 'numbers', 'parts'],
+    ids=['choice', 'numbers', 'matrix', 'parts'],
 )
 def test_action_of_one_env_is_shown_in_few_characters(action: Any, text: str) -> None:
     assert action_text(action) == text
+
+
+@pytest.mark.parametrize('shape', [(400, 20, 3), (1, 1, 3), (84, 84, 3)], ids=str)
+def test_line_below_a_picture_of_any_shape_can_be_read(shape: tuple[int, int, int]) -> None:
+    pytest.importorskip('pygame')
+    found = with_line(np.full(shape, 9, np.uint8), 'a\0\ud800b')
+    assert found.shape[1] >= 320 and len(np.unique(found[-20:])) > 2
 
 
 def test_overlay_is_a_line_below_the_picture_about_the_step_that_led_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def _episodes(n_episode: int) -> tuple[Argument, ...]:
         argument('--set', dest='set_name', metavar='NAME', help='on the env of policy.eval.sets that has this name'),
         argument('--max-step', type=int, metavar='N', help='cut episodes off after N env steps'),
         argument(
-            '--overlay', action='store_true', help='below each picture its step, the return so far and the action'
+            '--overlay', action='store_true', help='write the step, the return so far and the action below each picture'
         ),
     )
 

@@ -223,4 +223,4 @@ def _meaning_of(option: str, value: str) -> str:
     found = look_up(name) or next(own, None)
     if isinstance(found, Here) and not found.forms and not found.note:
         return f'settings are written KEY=VALUE: {found.path}={value or "..."}'
-    return found.sentence().rstrip('.') if found else ''
+    return found.sentence().rstrip('.').removeprefix('in zoo ') if found else ''

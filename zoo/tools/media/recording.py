@@ -178,7 +178,8 @@ def action_text(action: Any) -> str:
         return ', '.join(f'{name} {action_text(part)}' for name, part in action.items())
     if isinstance(action, tuple):
         return ', '.join(map(action_text, action))
-    return np.array2string(np.asarray(action)[0], precision=2, suppress_small=True, threshold=6, max_line_width=1000)
+    text = np.array2string(np.asarray(action)[0], precision=2, suppress_small=True, threshold=6, max_line_width=1000)
+    return ' '.join(text.split())
 
 
 FOLDER = 'videos'  # in the run folder

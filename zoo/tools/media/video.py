@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from zoo.core.errors import RunError, UserError, need
+from zoo.core.streams import visible
 from zoo.tools.media.film import has_display
 
 MIN_SIZE = 320  # pixels of the longer side; smaller pictures are enlarged by a whole number
-MIN_TEXT, INK = 14, (22, 24, 28)  # pixels of the letters of a line below a picture; the colour behind them
+MIN_TEXT = 14  # pixels of the letters of a line below a picture
+STRIP = 22, 24, 28  # the colour behind them
 MAX_FPS = {'.mp4': 240, '.gif': 50}  # programs that show GIFs slow faster ones down
 # a palette per picture
 GIF_COLORS = 'split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none'
@@ -175,20 +177,19 @@ def _ffmpeg() -> list[str]:
 
 
 def with_line(image: np.ndarray, text: str) -> np.ndarray:
-    """The picture, enlarged if it is tiny, above a line of text that is cut where it ends. Raises: MissingExtraError."""
-    need('pygame', 'video', 'text in pictures')
+    """The picture with a line of text below it: a tiny picture is enlarged, a long text cut off. Raises: MissingExtraError."""
+    need('pygame', 'video', 'text below pictures')
     os.environ.setdefault('PYGAME_HIDE_SUPPORT_PROMPT', '1')
     import pygame
 
     pygame.font.init()
     image = _enlarged(image)
-    width = image.shape[1]
-    size = max(MIN_TEXT, width // 30)
-    strip = pygame.Surface((width, 2 * size))
-    strip.fill(INK)
-    strip.blit(
-        pygame.font.Font(None, size + size // 3).render(text, True, (255, 255, 255), INK), (size // 2, size // 2)
-    )
+    image = np.pad(image, ((0, 0), (0, max(0, MIN_SIZE - image.shape[1])), (0, 0)))
+    size = max(MIN_TEXT, image.shape[1] // 30)
+    strip = pygame.Surface((image.shape[1], 2 * size))
+    strip.fill(STRIP)
+    letters = pygame.font.Font(None, size + size // 3).render(visible(text), True, (255, 255, 255), STRIP)
+    strip.blit(letters, (size // 2, size // 2))
     return np.concatenate((image, pygame.surfarray.array3d(strip).swapaxes(0, 1)))
 
 
