@@ -74,6 +74,13 @@ LANDER = 'policy.type=ppo_offpolicy policy.collect.n_step=128 buffer.n_sample=20
 COMPARISONS: dict[str, Comparison] = {
     'Hopper': robots('hopper_ppo'),
     'Walker2d': robots('walker2d_ppo'),
+    'HalfCheetah, number of envs': Comparison(
+        {
+            '8 envs of 256 steps': 'halfcheetah_ppo env.collector_env_num=8 policy.collect.n_step=256',
+            '64 envs of 32 steps': 'halfcheetah_ppo',
+        },
+        n_seed=10,
+    ),
     'CartPole, old samples': stale('cartpole_ppo_offpolicy', 1024, 0.976),  # 10 draws of 4 minibatches
     'CartPole, natural gradient': Comparison({'ppo': 'cartpole_ppo', 'trpo': 'cartpole_trpo', 'npg': 'cartpole_npg'}),
     'LunarLander, old samples': stale('lunarlander_ppo', 2048, 0.992, LANDER),  # 4 draws of 32 minibatches
