@@ -16,7 +16,7 @@ config = dict(
             reward_norm=True,
             recompute_adv=True,
         ),
-        collect=dict(n_step=32),
+        collect=dict(n_step=32),  # x 64 envs: rollouts of 2,048 samples
         eval=dict(eval_freq=100_000),
     ),
 )

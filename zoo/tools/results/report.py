@@ -129,7 +129,7 @@ def report(
 def _ended_early(group: Sequence[Run], runs: Sequence[Run]) -> bool:
     """Whether a run of a group was ended long before others, as a sweep does, and not because it was good enough."""
     longest = max(run.env_step for run in runs)
-    return any(run.env_step < NEARLY_ALL * longest and not run.is_solved for run in group)
+    return any(run.env_step < EARLY * longest and not run.is_solved for run in group)
 
 
 def write_report(path: Path, page: str) -> None:
@@ -236,8 +236,9 @@ PARTS = {
 }
 """Parts of a run by the name in `time/share_<part>`, and what they do."""
 NEARLY_ALL = 0.95
-"""Share of the time of a run that must be known to count as all (a checkpoint is older than the end of its process), and of the
-env steps of other runs, below which one ended early."""
+"""Share of the time of a run that must be known to count as all: a checkpoint is older than the end of its process."""
+EARLY = 0.8
+"""Share of the env steps of the longest run below which another one ended early."""
 
 
 class RunNumbers(NamedTuple):
