@@ -1,7 +1,8 @@
 """What holds for all tests: one torch thread, since the networks are small; kernels without a GPU are interpreted.
 
-`--few` runs only the first and the last case of each parametrised test, as `make test-fast` does; `--seeds N` runs
-the tests of learning that take an argument `seed` with N seeds instead of one.
+`--few` runs only the first and the last case of each parametrised test, as `make test-fast` does. Of a test that is marked slow
+the cases between are marked long: `make test` leaves them to `make test-long`. `--seeds N` runs the tests of learning that take
+an argument `seed` with N seeds instead of one.
 """
 
 from __future__ import annotations
@@ -45,17 +46,26 @@ def _is_skipped(item: pytest.Item) -> bool:
     return any(mark.args and mark.args[0] is True for mark in item.iter_markers('skipif'))
 
 
-@pytest.hookimpl(trylast=True)  # after marks have left out cases
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption('--few'):
-        return
+def _first_and_last(items: list[pytest.Item]) -> set[int]:
+    """The ids of the first and the last case of each test; those that are skipped count only where there is no other."""
     cases: dict[str, list[pytest.Item]] = {}
-    for item in sorted(items, key=_is_skipped):  # those that are skipped count only where there is no other
+    for item in sorted(items, key=_is_skipped):
         if not _is_skipped(item) or item.nodeid.split('[')[0] not in cases:
             cases.setdefault(item.nodeid.split('[')[0], []).append(item)
-    kept = {id(item) for each in cases.values() for item in (each[0], each[-1])}
-    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
-    items[:] = [item for item in items if id(item) in kept]
+    return {id(item) for each in cases.values() for item in (each[0], each[-1])}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    ends = _first_and_last(items)
+    for item in items:
+        if id(item) not in ends and any(mark.name == 'slow' and not mark.kwargs for mark in item.own_markers):
+            item.add_marker('long')
+    yield  # marks leave out cases
+    if config.getoption('--few'):
+        kept = _first_and_last(items)
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+        items[:] = [item for item in items if id(item) in kept]
 
 
 def pytest_collectstart() -> None:

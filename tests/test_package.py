@@ -96,6 +96,7 @@ def core_names(package: dict) -> set[str]:
     return {canonicalize_name(Requirement(line).name) for line in package['install_requires']}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_third_party_imports_are_the_core_dependencies(package):
     core, found = core_names(package), set()
@@ -126,6 +127,7 @@ def test_extras_install_the_packages_of_their_modules_and_are_no_dependencies_of
     assert 'docs' in package['extras_require']
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_help_and_a_run_of_one_process_load_no_module_of_an_extra_and_make_no_process_group(tmp_path: Path) -> None:
     names = [*EXTRA_OF_MODULE, 'pandas', 'mkdocs', 'imageio', 'IPython', 'wandb', 'mlflow']
@@ -142,7 +144,7 @@ def test_help_and_a_run_of_one_process_load_no_module_of_an_extra_and_make_no_pr
     assert done.stdout.splitlines()[-1] == '[[], [], False]'
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize(
     'name', ['zoo', 'zoo.buffer', 'zoo.env', 'zoo.model', 'zoo.policy', 'zoo.rl_utils', 'zoo.run.log', 'zoo.tools']
 )

@@ -129,6 +129,7 @@ def test_every_home_of_a_built_in_name_registers_it():
         assert all(callable(registry.get(name)) or registry.get(name).make for name in registry.names())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_name_that_zoo_registers_is_known_before_its_module_is_imported():
     """A component without its line in zoo/core/registry.py works only where something else happens to import it."""

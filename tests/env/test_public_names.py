@@ -36,6 +36,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
         zoo.env.make_envs  # noqa: B018
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_checked_cartpole_loads_no_env_that_is_not_chosen() -> None:
     code = (

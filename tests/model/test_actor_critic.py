@@ -476,7 +476,7 @@ IMPALA = 448 + 4 * 2320 + 4640 + 4 * 9248 + 5 * 9248 + 524544
 REALS = dict(action_space=box(2))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize(
     ('name', 'fields', 'want'),
     [

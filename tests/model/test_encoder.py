@@ -26,7 +26,7 @@ def box(*shape: int, dtype: str = 'float32') -> Box:
     return Box(np.zeros(shape), np.ones(shape), dtype)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize(
     'space, encoder, kind, n_feature',
     [

@@ -144,7 +144,7 @@ def assert_same_checkpoint(got: Path, want: Path) -> None:
 # --- runs
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize('name', IN_PROCESS)
 def test_loaded_policy_answers_as_before(name: str) -> None:
     want = RUNS[name]

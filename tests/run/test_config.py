@@ -94,7 +94,7 @@ def test_resolve_defaults_are_those_of_the_registered_classes():
     assert config.policy.model.hidden_sizes == MODEL_REGISTRY.get('vac').config.model_fields['hidden_sizes'].default
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize('name', sorted(bundled_configs()))
 def test_resolve_bundled_config_is_idempotent_and_survives_yaml(name, tmp_path):
     config = resolve_config(name)

@@ -41,6 +41,7 @@ def remote_env(url: str, sinks: list[str]) -> gymnasium.Env:
     return gymnasium.make('CartPole-v1')
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_password_is_used_and_is_in_no_file_of_the_run_and_in_no_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -63,6 +64,7 @@ def test_password_is_used_and_is_in_no_file_of_the_run_and_in_no_page(
     assert 's3cret' not in said.out + said.err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_password_of_an_env_continues_with_the_run_and_is_in_no_page_as_those_of_an_older_run(tmp_path: Path) -> None:
     """An env that got stars for its password would fail, or read something else, long after the first run."""

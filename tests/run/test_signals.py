@@ -177,6 +177,7 @@ def test_check_of_an_env_that_hangs_ends(tmp_path: Path) -> None:
         serial_pipeline(job_config(tmp_path, HangingEnv, env=env))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_many_slow_calls_are_no_hang(tmp_path: Path) -> None:
     """8 resets of 0.1 s each in one reset of the vector, and again after each episode, with 0.5 s for a call."""

@@ -270,6 +270,7 @@ def test_reset_row_that_fails_first_in_a_rollout_leaves_the_episode_before(how: 
     collector.groups[0].env.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_worker_that_dies_in_a_reset_takes_the_step_before_with_it(file: str) -> None:
     """In mode same_step the reset is part of the step that ended the episode, and nobody knows what that returned."""
@@ -287,6 +288,7 @@ class OneEpisodeEnv(FailingEnv):
         return super().reset(**kwargs)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(('how', 'mode'), EACH_ONCE)
 def test_evaluation_counts_episodes_whose_next_reset_fails(how: str, mode: str, file: str) -> None:
@@ -297,6 +299,7 @@ def test_evaluation_counts_episodes_whose_next_reset_fails(how: str, mode: str, 
     env.close()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_step_and_reset_that_fail_at_once_break_only_the_episode_of_the_step(how: str, file: str, caplog: Any) -> None:

@@ -137,7 +137,7 @@ def _assert_close(found: Tensor, wanted: Tensor, tolerance: float, name: str) ->
     assert float(error) <= tolerance, f'{name}: {float(error):.2e}'
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize(('name', 'case', 'step', 'n', 'how'), CASES, ids=name_of)
 def test_epoch_one_step_has_gradients_and_metrics_of_float64(
     leveled: Library, name: str, case: Any, step: StepSpec, n: int, how: dict[str, bool]

@@ -234,6 +234,7 @@ def test_check_env_finds_nothing_in_any_family(env_id: str, game: str) -> None:
     assert check_env(EnvConfig(id=env_id, game=game), n_step=30) == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(('env_id', 'game'), [('atari', 'Breakout'), *TASKS, ('procgen', 'starpilot')])
 def test_seed_gives_env_i_the_same_episodes_in_a_larger_vector(env_id: str, game: str) -> None:

@@ -33,7 +33,7 @@ def make(game: str, n_env: int = 2, training: bool = False, **fields: Any) -> Ve
     return make_vector_env(EnvConfig(id='procgen', game=game, **fields), n_env, training=training)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize(
     ('game', 'difficulty'), [(game, ('easy', 'hard')[i % 2]) for i, game in enumerate(sorted(PROCGEN_GAMES))]
 )

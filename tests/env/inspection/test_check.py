@@ -510,7 +510,7 @@ ENDLESS = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize(
     ('fields', 'n_step', 'said'),
     [

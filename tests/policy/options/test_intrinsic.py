@@ -52,6 +52,7 @@ def with_known_networks(rnd: RND, monkeypatch: pytest.MonkeyPatch, value: float 
     monkeypatch.setattr(rnd.networks, 'value', lambda obs: torch.full((len(obs),), value))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_rnd_state_seen_often_earns_less_than_before_and_less_than_a_new_one() -> None:
     space = Box(np.full(4, -1.0), np.ones(4))

@@ -82,6 +82,7 @@ def log_some(folder: Path, run_dir: Path, **options: Any) -> None:
         log.write(8, {'learn/kl [nats]': 0.5, 'bad': math.nan})
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_names_and_numbers_that_mlflow_does_not_take(store: Path) -> None:
     log_some(store, store / 'run', experiment='mine', name='called so')

@@ -66,6 +66,7 @@ def test_trackers_leave_every_bit_of_the_parameters(tmp_path: Path, monkeypatch:
     assert plain.keys() == tracked.keys() and all(torch.equal(plain[key], tracked[key]) for key in plain)
 
 
+@pytest.mark.long
 def test_run_that_the_user_began_is_used_and_stays_open(tmp_path: Path) -> None:
     import wandb
 

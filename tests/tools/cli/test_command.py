@@ -98,6 +98,7 @@ print(spins, loaded, more)
 """
 
 
+@pytest.mark.long
 def test_help_and_lists_load_no_torch_and_threads_that_wait_leave_their_core() -> None:
     """Unless the user says otherwise; and libraries of the extras are loaded by their commands alone."""
     done = subprocess.run([sys.executable, '-c', LIGHT], capture_output=True, text=True, timeout=240)
@@ -245,6 +246,7 @@ for words in {commands}:
 """
 
 
+@pytest.mark.long
 def test_current_folder_is_on_the_import_path_only_where_the_user_names_code(tmp_path: Path) -> None:
     commands = {
         'eval nowhere': False,

@@ -154,6 +154,7 @@ def test_play_without_a_display_is_refused(
     assert '--fps is 0 but' in capsys.readouterr().err
 
 
+@pytest.mark.long
 @needs_video
 @pytest.mark.parametrize(
     ('name', 'options'),

@@ -137,6 +137,7 @@ def test_torch_export_and_json(cartpole: Path, capsys: pytest.CaptureFixture[str
     assert 'license: Apache-2.0' in card and 'CartPole-v1' in card and "torch.export.load('policy.pt2')" in card
 
 
+@pytest.mark.long
 def test_code_of_the_card_runs(cartpole: Path) -> None:
     assert main(['export', str(cartpole), '-o', 'policy.onnx']) == 0
     code = Path('policy.onnx.md').read_text().split('```python\n')[1].split('```')[0]

@@ -25,6 +25,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / 'demos.npz'
 
 
+@pytest.mark.long
 def test_what_eval_writes_are_the_steps_of_its_episodes(demos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(demos.parent / 'expert')
     assert main(['eval', run, '-o', 'again.npz', '--episodes', '3', '--json', '-q']) == 0

@@ -70,6 +70,7 @@ def iqm(values: np.ndarray) -> np.ndarray:
     return np.sort(np.repeat(values, 4, axis=-1), axis=-1)[..., n : 3 * n].mean(axis=-1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize('stat', ['iqm', 'mean', 'median'])
 def test_curve_of_five_seeds_is_that_of_numpy(trained: Path, stat: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +121,7 @@ def test_trained_runs_of_two_configs_are_compared_by_their_logs(runs: Path, caps
     assert [line.split()[:3] for line in table[3:5]] == [['A', 'cartpole_ppo', '5'], ['B', 'slow', '3']]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_pictures_and_report_of_trained_runs_are_a_file_each(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip('matplotlib')

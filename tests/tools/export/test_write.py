@@ -111,6 +111,7 @@ def test_every_policy_and_kind_of_space_acts_as_the_env_has_it(
     check_acts_as(policy, tmp_path / 'p.onnx', drawn)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('distribution', ['squashed_gaussian', 'beta', 'gsde'])
 def test_bounded_distributions_give_their_mode_as_the_env_takes_it(distribution: str, tmp_path: Path) -> None:
     policy = make_policy('ppo', 'box', 'box_2d', distribution=distribution)
@@ -145,6 +146,7 @@ def test_normaliser_network_and_rescaling_equal_numpy(tmp_path: Path) -> None:
     assert 0 < (np.abs(mu) > 1).mean() < 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('action', ['discrete', 'multi_discrete', 'tuple'])
 def test_forbidden_actions_are_never_given(action: str, tmp_path: Path) -> None:
     n = {'discrete': 4, 'multi_discrete': 5, 'tuple': 9}[action]  # of tuple 2 + 2 + 3 choices and 2 bits

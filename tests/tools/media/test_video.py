@@ -100,6 +100,7 @@ def test_ffmpeg_that_fails_is_told_with_its_words(tmp_path: Path, monkeypatch: p
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.long
 def test_preview_is_a_small_gif_of_the_first_seconds(tmp_path: Path) -> None:
     """300 pictures at 10 per second are 30 s, of which 15 s are shown: 150 pictures, 256 pixels wide."""
     path = tmp_path / 'long.mp4'
