@@ -208,6 +208,7 @@ def test_bounded_distributions_act_within_the_bounds_and_refuse_rescaling(distri
         rollout_of(cfg)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_critic_alone_sees_an_entry_that_acting_may_miss(tmp_path: Path) -> None:
     result = serial_pipeline(

@@ -495,6 +495,7 @@ def test_kernels_compile_without_graph_breaks(backend):
         torch.testing.assert_close(x, y)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')
 def test_find_is_traced_again_for_choices_of_other_sizes():

@@ -91,6 +91,7 @@ def test_names_and_numbers_that_mlflow_does_not_take(store: Path) -> None:
     assert run.data.metrics['learn/kl _nats_'] == 0.5 and math.isnan(run.data.metrics['bad'])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_run_that_is_gone_is_begun_anew_with_a_warning(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     (store / 'run').mkdir()

@@ -39,6 +39,7 @@ def test_what_eval_writes_are_the_steps_of_its_episodes(demos: Path, capsys: pyt
     assert 'demonstrations are whole episodes; set env.max_episode_steps=N' in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_command_that_it_prints_trains_on(demos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ['pretrain', 'cartpole_ppo', 'policy.model.obs_norm=true', '--demos', str(demos), '--epochs', '2', '-q']
     assert main([*words, '--run-dir', 'my start']) == 0

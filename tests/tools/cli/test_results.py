@@ -89,6 +89,7 @@ def test_curve_of_five_seeds_is_that_of_numpy(trained: Path, stat: str, capsys: 
         assert np.max(np.abs(np.array(curve[name]) - expected)) <= 1e-9, name
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_run_that_ended_early_is_not_continued(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = sorted(runs.glob('cartpole_ppo/*/metrics.jsonl'))[2]

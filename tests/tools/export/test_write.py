@@ -119,6 +119,7 @@ def test_bounded_distributions_give_their_mode_as_the_env_takes_it(distribution:
     check_acts_as(policy, tmp_path / 'p.onnx', batch(OBS_SPACES['box']()))
 
 
+@pytest.mark.long
 def test_beta_whose_parameters_are_1_gives_the_middle_and_no_nan(tmp_path: Path) -> None:
     policy = make_policy('ppo', 'box', Box(-2.0, 6.0, (1,)), distribution='beta')
     with torch.no_grad():

@@ -232,6 +232,7 @@ def test_known_envs_give_their_real_pictures_and_the_returns_of_evaluate(name: s
     assert n_change > len(pictures) / 4
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_procgen_shows_what_the_policy_sees() -> None:
     pytest.importorskip('envpool')

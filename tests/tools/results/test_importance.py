@@ -74,6 +74,7 @@ def test_settings_are_sorted_by_their_share_and_few_configs_say_nothing() -> Non
     assert importance_of(_configs(LEAST), range(LEAST), keys[2:], 'return') is None
 
 
+@pytest.mark.slow
 def test_report_of_a_sweep_says_what_mattered_and_joins_the_seeds_of_a_trial() -> None:
     runs = []
     for i in range(LEAST):
@@ -92,8 +93,7 @@ def test_report_of_a_sweep_says_what_mattered_and_joins_the_seeds_of_a_trial() -
     section = page[page.index('What mattered') : page.index('id="runs"')]
     assert f'of {LEAST} configs' in section and '<code>policy.learn.clip_ratio</code> 1.00' in section
     assert '<b>' not in section and '/home/me' not in section and 'ended early' not in section
-    page = report(runs, metric='eval/return_mean')
-    assert 'best quarter' in page
+    assert 'best quarter' in section
     assert words.index(f'trial_{LEAST - 1:03d}') < words.index('trial_000')  # the best one is first
     assert 'What mattered' not in report(runs[: 2 * LEAST - 2])
     runs[0].config['env']['id'] = 'Other-v0'  # returns of two envs are no two results

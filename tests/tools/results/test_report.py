@@ -336,6 +336,7 @@ def test_command_that_started_a_run_is_shown_as_the_shell_reads_it() -> None:
     assert 'spawn' not in page_of([run]).text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_page_says_what_else_is_needed_to_repeat_a_run() -> None:
     alone = whole_run()
@@ -356,6 +357,7 @@ def test_page_says_what_else_is_needed_to_repeat_a_run() -> None:
     assert 'what the Python program gave besides the config' in page_of([alone]).text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_shares_of_time_of_a_resumed_run_are_of_all_of_it_or_the_page_says_that_they_are_not(tmp_path: Path) -> None:
     config, first, note = 'cartpole_ppo', tmp_path / 'first', 'The shares are of a part of the time'
@@ -403,6 +405,7 @@ def installed(folder: Path, module: str, name: str, version: str, url: str = '')
         (info / 'direct_url.json').write_text(json.dumps({'url': url, 'dir_info': {'editable': True}}))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_installed_packages_are_to_be_installed_and_modules_of_ones_own_to_lie_beside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
