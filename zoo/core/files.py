@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from zoo.core.errors import UserError
 
@@ -54,6 +54,23 @@ def read_small(path: Path, most: int = 1 << 24) -> bytes:
     if len(content) > most:
         raise OSError(errno.EFBIG, f'it has more than {most:,} bytes', str(path))
     return content
+
+
+def user_file(kind: Literal['cache', 'state'], name: str) -> Path:
+    """A file of zoo in the user's own folder of this kind, by XDG's rules. Raises: OSError if its path is not absolute."""
+    usual = {'cache': '~/.cache', 'state': '~/.local/state'}[kind]
+    path = Path(os.environ.get(f'XDG_{kind.upper()}_HOME') or os.path.expanduser(usual), 'zoo', name)
+    if path.is_absolute():
+        return path
+    raise OSError(errno.EINVAL, "in the current folder, which may be a stranger's", str(path))
+
+
+def keep_user_file(kind: Literal['cache', 'state'], name: str, data: bytes) -> None:
+    """Writes a `user_file`, whole or not at all; it does nothing where that is not possible."""
+    with suppress(OSError):
+        (path := user_file(kind, name)).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with whole_file(path) as file:
+            file.write(data)
 
 
 def refuse_links(folder: Path) -> None:

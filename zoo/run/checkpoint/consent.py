@@ -22,7 +22,7 @@ from zoo.config.source import split_override
 from zoo.config.user_code import is_in_file, load_home, members, names_code, split_name
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
-from zoo.core.files import read_small, whole_file
+from zoo.core.files import current_folder, keep_user_file, read_small, user_file
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.streams import without_passwords
 from zoo.run.checkpoint.file import CheckpointError, malformed, shown
@@ -128,7 +128,7 @@ A key of the config that is neither here nor in CODE_PATH is content: it leads t
 OF_CLUSTER = 'cluster.engine', 'cluster.learner_num'  # these name no address, but ask for a cluster
 SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'
 """Modules whose code is there wherever zoo is."""
-MOST_REMEMBERED = 1000
+MEMORY = 'trained_on.json'
 given: set[str | tuple[str, Any]] = set()
 given_imports: list[str] = []
 """Modules and files that `give_imports` was given."""
@@ -141,8 +141,7 @@ def give_names(config: dict[str, Any], remembers_env: bool = False) -> None:
     """
     given.update(name for _, name in _names(storable(config)))
     given.update(_addresses(storable(config)))
-    name = value_at(config, 'env.id')
-    if remembers_env and isinstance(name, str) and is_in_file(name):
+    if remembers_env and is_in_file(name := str(value_at(config, 'env.id'))):
         _remember(name)
 
 
@@ -153,37 +152,21 @@ def give_imports(words: Sequence[str]) -> None:
 
 def _remember(name: str) -> None:
     """Remembers an env in a file, with the content of that file; it does nothing if the memory cannot be written."""
-    memory, kept, entry = _memory(), _remembered(), _hash_of(name)
-    if memory is None or entry is None or kept.get(name) == entry:
-        return
-    kept = dict([*((known, x) for known, x in kept.items() if known != name), (name, entry)][-MOST_REMEMBERED:])
-    with suppress(OSError):
-        memory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with whole_file(memory) as file:
-            file.write(json.dumps(kept, indent=1).encode())
+    kept, entry = _remembered(), _hash_of(name)
+    if entry is not None and kept.get(name) != entry:
+        keep_user_file('state', MEMORY, json.dumps(kept | {name: entry}, indent=1).encode())
 
 
 def _is_remembered(name: str) -> bool:
     """Whether the user trained on this env, in a file of the current folder or below it that has not changed since."""
-    home = Path(split_name(name)[0])
-    return (
-        home.is_relative_to(Path.cwd()) and '..' not in home.parts and _remembered().get(name) == (_hash_of(name) or '')
-    )
+    known = _remembered().get(name)
+    return known is not None and Path(name).is_relative_to(current_folder()) and known == _hash_of(name)
 
 
-def _memory() -> Path | None:
-    """The file in the user's own state folder; None where there is no such folder."""
-    path = Path(os.environ.get('XDG_STATE_HOME') or os.path.expanduser('~/.local/state'), 'zoo', 'trained_on.json')
-    return path if path.is_absolute() else None
-
-
-def _remembered() -> dict[str, str]:
-    """Hashes of files by the names of the envs in them; empty where the memory cannot be read, or is none."""
-    memory = _memory()
-    with suppress(OSError, ValueError, RecursionError):
-        found = {} if memory is None else json.loads(read_small(memory))
-        if isinstance(found, dict) and all(isinstance(entry, str) for entry in found.values()):
-            return found
+def _remembered() -> dict[str, Any]:
+    """Hashes of files by the names of the envs in them; empty where the memory cannot be read."""
+    with suppress(OSError, TypeError, ValueError, RecursionError):
+        return dict(json.loads(read_small(user_file('state', MEMORY))))
     return {}
 
 

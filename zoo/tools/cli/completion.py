@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import sysconfig
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zoo.core.files import whole_file
+from zoo.core.files import keep_user_file, user_file
 from zoo.core.streams import write_line
 from zoo.tools.cli.choice import keys_of
 from zoo.tools.cli.output import argument
 
+KEPT = 'completions.json'
 SHELLS = {
     'bash': 'add to ~/.bashrc: eval "$(zoo completion bash)"',
     'zsh': 'add to ~/.zshrc: eval "$(zoo completion zsh)"',
@@ -89,15 +89,11 @@ def _kept(name: str, words: Callable[[], list[str]]) -> list[str]:
     configs, installed = zoo.parent / 'dizoo_configs', Path(sysconfig.get_path('purelib'))  # packages register envs
     sources = [*zoo.rglob('*.py'), configs, configs / f'{name}_config.py', installed, Path(key)]
     stamp = [str(zoo), max(path.stat().st_mtime_ns for path in sources if path.exists())]
-    cache = Path(os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache'), 'zoo', 'completions.json')
     kept: dict[str, Any] = {}
     with suppress(OSError, ValueError, TypeError, LookupError):
-        kept = dict(json.loads(cache.read_bytes()))
+        kept = dict(json.loads(user_file('cache', KEPT).read_bytes()))
         if kept[key]['stamp'] == stamp:
             return kept[key]['words']
     kept[key] = {'stamp': stamp, 'words': words()}
-    with suppress(OSError):
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(cache) as out:
-            out.write(json.dumps(kept).encode())
+    keep_user_file('cache', KEPT, json.dumps(kept).encode())
     return kept[key]['words']

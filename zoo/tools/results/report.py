@@ -91,14 +91,14 @@ def report(
     videos = [(video.name, read_video(video))] if video is not None else _found_videos(grouped)
     needs, configs = needs_of(runs), [group[0].config for group in grouped.values()]
     settings, differing = changed_settings(configs), differing_keys(configs)
-    between = [s for s in settings if any(key == s.key or key.startswith(f'{s.key}.') for key in differing)]
+    leaves = {setting: [key for key in differing if f'{key}.'.startswith(f'{setting.key}.')] for setting in settings}
+    between = [setting for setting in settings if leaves[setting]]
     names = list(dict.fromkeys(run.label for run in runs))
     importance = None
     if are_tried:
+        plain, last = [portable_config(config, needs.names) for config in configs], [group.last for group in numbers]
         words = 'return at the end' if metric in RETURNS else f'{metric} at the end'
-        plain = [portable_config(config, needs.names) for config in configs]
-        tried = [key for key in differing if any(key == s.key or key.startswith(f'{s.key}.') for s in between)]
-        importance = importance_of(plain, [group.last for group in numbers], tried, words, metric in RETURNS)
+        importance = importance_of(plain, last, sum(leaves.values(), []), words, metric in RETURNS)
     about = f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
     return _template().render(
         title=about if title is None else title,
