@@ -6,7 +6,8 @@
 A run is one process with one thread: it trains the whole budget (no early stop); then the last policy, not the best, plays
 100 episodes (MuJoCo: 20, Pendulum: 500) greedily and as many with drawn actions. All seeds of an env play the same episodes,
 from starts that no training env ever saw. The raw numbers stay in results/learning_raw/; a run that is there is not repeated, so
-a table that was interrupted goes on. All rows of a table are of one commit: what that changes is the code, not pages or results.
+a table that was interrupted goes on. All rows of a table are of one commit of what trains (CODE); each row is of the config that is
+bundled now, and is trained again, alone, where that has changed.
 --tune trains a config and overrides of one's choice on seeds 100, 101, ..., which no row of the table has, and writes
 results/learning_tuning.md, with every setting that was ever tried. --quick trains one seed for a tenth of the env steps.
 """
@@ -14,6 +15,7 @@ results/learning_tuning.md, with every setting that was ever tried. --quick trai
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import logging
 import math
@@ -52,7 +54,8 @@ from report import (
 RAW = RESULTS / 'learning_raw'
 TUNING = RESULTS / 'learning_tuning_raw'
 EVAL_SEED = 1_000_000  # root of the final evaluation's seed streams; those of training are far below
-CODE = ('zoo', 'dizoo_configs', 'setup.py', 'constraints.txt', 'benchmarks/learning.py', 'benchmarks/learning_rows.py')
+CODE = ('zoo', ':!zoo/tools', 'setup.py', 'constraints.txt', 'benchmarks/learning.py')
+"""Paths, as git has them, of what trains and judges."""
 COLUMNS = (
     'config',
     'env',
@@ -141,7 +144,10 @@ def row_of(name: str) -> Row:
 
 def raw_path(name: str, seed: int, folder: Path = RAW) -> Path:
     """The file of a run's record; `folder` has those of one benchmark."""
-    return folder / f'{re.sub(r"[^a-zA-Z0-9_.=-]+", "-", name.replace(" ", "__"))}_seed{seed}.json'
+    words = re.sub(r'[^a-zA-Z0-9_.=-]+', '-', name.replace(' ', '__'))
+    if len(words) > 200:  # a file's name has at most 255 bytes
+        words = f'{words[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}'
+    return folder / f'{words}_seed{seed}.json'
 
 
 def is_done(name: str, seed: int, folder: Path = RAW, scale: float = 1.0, commit: str | None = None) -> bool:
@@ -152,7 +158,7 @@ def is_done(name: str, seed: int, folder: Path = RAW, scale: float = 1.0, commit
     from zoo.run.config import resolve_config
 
     record = json.loads(path.read_text())
-    if commit is not None and record['commit'] != commit:
+    if len(record['returns']) != row_of(name).n_episode or commit not in {None, record['commit']}:
         return False
     resolved = record['resolved']
     learn = resolved['policy']['learn']

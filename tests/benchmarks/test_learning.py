@@ -102,9 +102,18 @@ def test_is_done_knows_the_record_of_this_config_and_scale_only(tmp_path: Path):
     assert path.name == 'cartpole_ppo__policy.learn.precision=bf16_seed3.json'
     assert not is_done(name, 3, tmp_path)
     resolved = resolve_config(bench_config(name, 0.1), seed=3).to_dict()
-    path.write_text(json.dumps({'resolved': resolved, 'commit': 'abc'}))
+    found = {'resolved': resolved, 'commit': 'abc', 'returns': [0.0] * 100}
+    path.write_text(json.dumps(found))
     assert is_done(name, 3, tmp_path, scale=0.1) and not is_done(name, 3, tmp_path)
     assert is_done(name, 3, tmp_path, 0.1, 'abc') and not is_done(name, 3, tmp_path, 0.1, 'def')
-    resolved['policy']['learn']['batch_size'] *= 2
-    path.write_text(json.dumps({'resolved': resolved}))
+    path.write_text(json.dumps({**found, 'returns': [0.0] * 20}))  # the row asks for 100 episodes
     assert not is_done(name, 3, tmp_path, scale=0.1)
+    resolved['policy']['learn']['batch_size'] *= 2
+    path.write_text(json.dumps(found))
+    assert not is_done(name, 3, tmp_path, scale=0.1)
+
+
+def test_raw_path_of_many_overrides_is_a_name_that_a_folder_can_hold(tmp_path: Path):
+    names = [f'cartpole_ppo {"policy.learn.reward_norm=true " * 20}seed={seed}' for seed in range(2)]
+    paths = [raw_path(name, 3, tmp_path) for name in names]
+    assert len({*paths}) == 2 and all(len(path.name) < 255 and path.name.endswith('_seed3.json') for path in paths)
