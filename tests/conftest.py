@@ -1,8 +1,8 @@
 """What holds for all tests: one torch thread, since the networks are small; kernels without a GPU are interpreted.
 
 `--few` runs only the first and the last case of each parametrised test, as `make test-fast` does. Of a test that is marked slow
-the cases between are marked long: `make test` leaves them to `make test-long`. `--seeds N` runs the tests of learning that take
-an argument `seed` with N seeds instead of one.
+the cases between are marked soak: `make test` and CI leave them to `make test-long`, which runs what is marked long or soak.
+`--seeds N` runs the tests of learning that take an argument `seed` with N seeds instead of one.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ends = _first_and_last(items)
     for item in items:
         if id(item) not in ends and any(mark.name == 'slow' and not mark.kwargs for mark in item.own_markers):
+            item.add_marker('soak')
+        if item.get_closest_marker('soak'):
             item.add_marker('long')
     yield  # marks leave out cases
     if config.getoption('--few'):

@@ -72,7 +72,7 @@ def test_policy_page_names_keys_of_the_policy_and_has_its_curve(name: str) -> No
     assert any(f'zoo train {config}' in text for config in bundled_configs())
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_tutorial_word_by_word_in_an_empty_folder(tmp_path: Path) -> None:
     """Files are written as the page says, commands run in order; zoo is the one that runs the tests."""
     text = (DOCS / 'tutorial.md').read_text()

@@ -46,7 +46,7 @@ def test_examples_are_all_run_here() -> None:
     assert {path.stem for path in EXAMPLES.glob('*.py')} == {*SHORT, *OWN, *SCRIPTS, *WITH_FILE, *ON_RAY}
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('name', SHORT)
 def test_example_trains_by_its_file(name: str, tmp_path: Path) -> None:
     result = train(name, f'max_env_step={SHORT[name]}', 'policy.eval.n_episode=1', cwd=tmp_path)
@@ -61,7 +61,7 @@ def test_example_run_as_a_script_trains_its_config(name: str) -> None:
     assert 'serial_pipeline(config)' in ast.unparse(main.body[0])
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('name', [*SCRIPTS, 'quick_start', 'watch'])
 def test_example_runs_as_a_script(name: str, tmp_path: Path) -> None:
     file = EXAMPLES / f'{name}.py'
@@ -69,7 +69,7 @@ def test_example_runs_as_a_script(name: str, tmp_path: Path) -> None:
     assert bool(output.strip()) == ('print(' in file.read_text())
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_sweep_on_ray_does_its_trials(tmp_path: Path) -> None:
     pytest.importorskip('ray')
     pytest.importorskip('optuna')
@@ -93,7 +93,7 @@ def test_dqn_has_at_most_80_lines_of_code_and_imports_public_names_only() -> Non
     assert modules <= {'pydantic', 'zoo', 'zoo.config.schedule', 'zoo.policy', 'zoo.rl_utils'}
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_dqn_solves_cartpole_in_40_000_env_steps(tmp_path: Path) -> None:
     result = train('dqn', 'seed=1', cwd=tmp_path)
     assert result['last_return'] >= 475 and result['env_step'] <= 40_000
@@ -145,7 +145,7 @@ def test_own_plan_collects_four_rollouts_for_each_round_of_updates(tmp_path: Pat
     assert [line['collect/iter'] for line in lines_of(result) if 'learn/train_iter' in line] == [4]
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('name', ['own_stats', 'own_gradients', 'own_plan'])
 def test_run_of_own_code_is_resumed_with_consent_to_its_module(name: str, tmp_path: Path) -> None:
     first = train(name, 'max_env_step=2_048', cwd=tmp_path)

@@ -179,7 +179,7 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='it forks')
 def test_every_module_can_be_the_first_that_is_imported():
     names = ['.'.join(path.relative_to(REPO).with_suffix('').parts) for path in sorted((REPO / 'zoo').rglob('*.py'))]
@@ -233,7 +233,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(checkout, files, sources, here / 'site')
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_source_distribution_has_all_files_and_its_tests_pass_with_the_installed_wheel(built, tmp_path):
     folders = ('zoo', 'dizoo_configs', 'tests', 'docs', 'examples', 'benchmarks')
     wanted = {

@@ -90,7 +90,7 @@ def test_kills_lose_nothing(tmp_path: Path) -> None:
     assert all(run['env_step'] >= 8 * faults.ROLLOUT for run in record['runs'])
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @linux
 def test_night_ends_where_it_should(tmp_path: Path) -> None:
     record = command(tmp_path, 'night', '--minutes', '0.15', '--every', '3')

@@ -79,7 +79,7 @@ def test_table_with_a_seed_of_tuning_is_refused(tmp_path: Path):
         write_table(tmp_path, 'x')
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_tuning_keeps_every_setting_that_was_tried(tmp_path: Path):
     words = ['--scale', '0.02', '--seeds', '1', '-o', str(tmp_path), '--tune']
     assert main([*words, 'cartpole_ppo policy.learn.value_norm=true']) == main([*words, 'cartpole_ppo']) == 0

@@ -51,7 +51,7 @@ def test_tests_of_a_mutant_are_those_that_call_its_function_the_shortest_first()
     assert mutants.tests_of({'file': 'a.py', 'function': ''}, found, 4) == ['quick', 'other']
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_verdict_of_gae_without_its_discount_is_killed_and_without_a_test_of_it_survived() -> None:
     drawn = mutants.draw(10_000, 0, ['rl_utils/gae.py'])
     mutant = next(each for each in drawn if each['kind'] == 'operator' and each['text'].startswith('gamma * lambda_'))

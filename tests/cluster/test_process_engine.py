@@ -120,6 +120,7 @@ def test_larger_parcel_gets_larger_memory(engine: ProcessEngine) -> None:
         ),
     ],
 )
+@pytest.mark.soak
 def test_start_that_fails_says_which_runner_and_leaves_nothing(words: str, error: type[Exception], match: str) -> None:
     before = n_open()
     engine = ProcessEngine({**CLUSTER, 'start_timeout': 2.0 if words == 'sleep' else PATIENCE}, 'run', Numbers)
@@ -197,6 +198,7 @@ thread.join()
     ('end', 'hangs_in', 'thread'),
     [('killed', 'gil', 'main'), ('killed', 'sleep', 'other'), ('ends', 'gil', 'main'), ('ends', 'sleep', 'other')],
 )
+@pytest.mark.soak
 def test_runners_end_with_their_driver(end: str, hangs_in: str, thread: str) -> None:
     shared = shared_names()
     arguments = [sys.executable, '-c', DRIVER, end, hangs_in, thread]

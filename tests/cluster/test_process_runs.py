@@ -128,6 +128,7 @@ class Command:
     ],
 )
 @pytest.mark.filterwarnings('ignore')
+@pytest.mark.soak
 def test_two_runners_end_with_the_bits_of_two_groups(tmp_path: Path, name: str, words: list[str]) -> None:
     ends = []
     for i, where in enumerate(('env.collector_group_num=2', 'cluster.runner_num=2')):
@@ -165,6 +166,7 @@ print('env_step', result.env_step)
 """
 
 
+@pytest.mark.soak
 def test_env_and_policy_of_a_script_without_a_main_guard(tmp_path: Path) -> None:
     (tmp_path / 'script.py').write_text(SCRIPT)
     done = run_python(tmp_path / 'script.py', tmp_path, PYTHONPATH=str(ROOT))
@@ -174,6 +176,7 @@ def test_env_and_policy_of_a_script_without_a_main_guard(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize('vectorization', ['sync', 'async'])
+@pytest.mark.soak
 def test_error_of_an_env_ends_the_run_with_its_own_words(tmp_path: Path, vectorization: str) -> None:
     run = Command(tmp_path, env=dict(kwargs={'at': 20}, vectorization=vectorization))
     code, words = run.end()
@@ -185,6 +188,7 @@ def test_error_of_an_env_ends_the_run_with_its_own_words(tmp_path: Path, vectori
 
 
 @pytest.mark.parametrize('engine', ['process', 'inline'])
+@pytest.mark.soak
 def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(tmp_path: Path, engine: str) -> None:
     env = dict(kwargs={'at': 20, 'marker': str(tmp_path / 'hung')}, step_timeout=2, vectorization='sync')
     words = r"env '.*faulty_env.*', index \d .*, step \d+: no answer within 2 s, at .*test_process_runs.py:\d+"
@@ -192,6 +196,7 @@ def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(tmp_path: Path,
         serial_pipeline(config(tmp_path, env=env, cluster=dict(engine=engine, runner_timeout=PATIENCE)))
 
 
+@pytest.mark.soak
 def test_runner_that_hangs_is_replaced_and_the_run_ends(tmp_path: Path) -> None:
     kwargs = {'at': 20, 'marker': str(tmp_path / 'hung')}
     result = serial_pipeline(config(tmp_path, env=dict(kwargs=kwargs), cluster=dict(runner_timeout=4)))
@@ -238,6 +243,7 @@ def test_killed_driver_leaves_no_process_and_no_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.soak
 def test_signal_to_the_process_group_saves_once_and_leaves_no_process(tmp_path: Path, number: int, code: int) -> None:
     run = Command(tmp_path, env=dict(kwargs={'pause': 0.002}), max_env_step=10**6, checkpoint=dict(freq=10**6))
     run.wait_for_rows(2)
@@ -251,6 +257,7 @@ def test_signal_to_the_process_group_saves_once_and_leaves_no_process(tmp_path: 
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.soak
 def test_signal_while_runners_start_ends_the_run_at_once_and_leaves_nothing(tmp_path: Path, number: int) -> None:
     kwargs = {'starts': False, 'marker': str(tmp_path / 'starting')}
     run = Command(tmp_path, env=dict(kwargs=kwargs), cluster=dict(start_timeout=3600))

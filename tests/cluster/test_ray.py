@@ -116,6 +116,7 @@ ray_cluster.leave()
 """
 
 
+@pytest.mark.soak
 def test_local_cluster_listens_on_the_loopback_interface_and_its_token_is_private(tmp_path: Path) -> None:
     (tmp_path / 'sockets.py').write_text(SOCKETS)
     (tmp_path / '.ray').mkdir()
@@ -219,6 +220,7 @@ def test_address_without_a_cluster_is_one_sentence(address: str, words: str, mon
 @pytest.mark.parametrize(
     'lag', [(), ('cluster.max_lag=2', 'policy.learn.correction=decoupled')], ids=['lag 0', 'lag 2']
 )
+@pytest.mark.soak
 def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(
     lag: tuple[str, ...], session: str, tmp_path: Path
 ) -> None:
@@ -253,6 +255,7 @@ ONE = 'cluster.engine=ray', 'cluster.runner_num=1'
 TWO = 'cluster.learner_num=2'
 
 
+@pytest.mark.soak
 def test_signals_to_a_run_leave_no_process(session: str, tmp_path: Path) -> None:
     """SIGTERM and SIGINT go to the process group, as a scheduler and a terminal send them; SIGKILL to the run alone.
 
@@ -348,6 +351,7 @@ def newest(root: Path) -> int:
     return max(step for folder in root.glob('*/*/checkpoints') for step in steps_of(folder))
 
 
+@pytest.mark.soak
 def test_two_learners_with_runners_end_with_the_parameters_of_two_ranks_under_torchrun(
     trained: Trained, tmp_path: Path
 ) -> None:
@@ -409,6 +413,7 @@ def test_learners_that_find_no_room_are_named(tmp_path: Path) -> None:
         serial_pipeline('cartpole_ppo', overrides=[*SMALL[:2], *five, f'logger.root={tmp_path}'])
 
 
+@pytest.mark.soak
 def test_lost_rank_is_replaced_and_ctrl_c_leaves_no_process(session: str, tmp_path: Path) -> None:
     folder = tmp_path / 'told'
     run = driver(folder, TWO, 'checkpoint.freq=1024', 'checkpoint.keep_last=2', session)

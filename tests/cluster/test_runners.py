@@ -61,7 +61,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('name', CASES)
 def test_two_runners_end_with_the_bits_of_two_groups(tmp_path: Path, name: str) -> None:
     config, n_step, overrides = CASES[name]

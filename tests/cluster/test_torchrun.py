@@ -122,6 +122,7 @@ def test_one_rank_is_a_run_of_one_process_bit_for_bit(tmp_path: Path) -> None:
     assert _without_times(started.run()) == _without_times(run)
 
 
+@pytest.mark.soak
 def test_killed_rank_resumes_from_the_newest_checkpoint_in_its_own_folder(tmp_path: Path) -> None:
     ends = ('max_env_step=12000', *ENDLESS[1:])
     started = Started(tmp_path, 2, 'cartpole_ppo', *SMALL[:3], *ends, options=('--max-restarts=1',))
@@ -134,6 +135,7 @@ def test_killed_rank_resumes_from_the_newest_checkpoint_in_its_own_folder(tmp_pa
     assert started.output.count('run folder: ') == 1
 
 
+@pytest.mark.soak
 def test_ranks_end_with_the_agent_that_is_killed(tmp_path: Path) -> None:
     started = Started(tmp_path, 2, 'cartpole_ppo', *ENDLESS)
     started.wait_for_checkpoints(1)
@@ -148,6 +150,7 @@ def test_ranks_end_with_the_agent_that_is_killed(tmp_path: Path) -> None:
         started.process.wait()
 
 
+@pytest.mark.soak
 def test_signals_to_the_group_save_once_and_leave_no_process(tmp_path: Path) -> None:
     numbers = signal.SIGINT, signal.SIGTERM
     runs = [Started(tmp_path / number.name, 2, 'cartpole_ppo', *ENDLESS) for number in numbers]
@@ -190,6 +193,7 @@ def seen(folder: Path) -> Seen:
     return [torch.load(folder / f'seen_{rank}.pt', weights_only=False) for rank in (0, 1)]
 
 
+@pytest.mark.soak
 def test_ranks_are_equal_to_the_bit_after_every_round_of_every_run(seen: Seen) -> None:
     first, second = seen
     ended = [name for name in first if 'error' not in first[name]]

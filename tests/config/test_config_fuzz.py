@@ -17,7 +17,7 @@ def test_every_key_of_the_schema_is_changed() -> None:
     assert some <= paths and len(paths) > 100
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_no_config_ends_in_anything_but_a_sentence_or_a_run(tmp_path: Path) -> None:
     ends = run_fuzz('tests.config.config_fuzz', tmp_path, n=200, timeout=600)['ends']
     assert ends['trained'] > 20 and ends['refused'] > 20

@@ -99,7 +99,7 @@ def test_one_that_hangs_does_not_keep_the_others_from_closing(caplog: pytest.Log
     assert closed == ['b'] and [r.getMessage()[:2] for r in caplog.records] == ['a:']
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_process_ends_though_an_env_hangs_in_close(tmp_path: Path) -> None:
     env = dict(kwargs={'how': 'hang'}, step_timeout=0.2, vectorization='sync')
     cfg = job_config(tmp_path, 'tests.env.test_closing:closing_env', env=env, max_env_step=64)

@@ -365,7 +365,7 @@ if __name__ == '__main__':
 """
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ('method', 'place', 'hang'),
     [

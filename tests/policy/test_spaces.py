@@ -123,7 +123,7 @@ def test_masked_policies_learn_what_is_legal(name: str, action: str, source: str
         policy.act({**obs, 'action_mask': np.zeros_like(obs['action_mask'])})
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize(('action', 'executor'), [('discrete', 'eager'), ('multi_discrete', 'auto')])
 def test_no_illegal_action_in_50k_env_steps(action: str, executor: str, tmp_path: Path) -> None:
     """Sampled ones while it trains, and greedy ones of the evaluations; the env raises on the first."""
@@ -254,7 +254,7 @@ def test_observations_of_a_rollout_are_trees() -> None:
     assert first_leaf(samples['obs']).shape == (24, 2) and samples['obs']['2'].shape == (24, 2, 2)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize(
     'action, distribution',
     [

@@ -49,7 +49,7 @@ def faults(mode: str) -> tuple[str, int, int, bool]:
     return told, int(n), int(n_large), is_taken == '1'
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_steps_ask_the_system_for_nothing_once_freed_memory_is_kept():
     pages = 2 * (40 << 20) // 4096  # 20,480 if nothing is kept
     assert faults('leave')[1] > pages / 600  # a page may be one of 2 MB, which is 512 small ones

@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz import run_fuzz
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_changed_checkpoints_end_in_a_sentence_and_start_import_and_overwrite_nothing(tmp_path: Path) -> None:
     """Each file goes through load_policy, eval and resume; see `tests.run.checkpoint_fuzz` for what is watched.
 

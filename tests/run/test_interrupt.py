@@ -235,7 +235,7 @@ def test_closed_terminal_saves_the_run(tmp_path: Path) -> None:
     assert saved_in(tmp_path) >= 64
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.skipif(missing_compiler(torch.device('cpu')) != '', reason='nothing can be compiled here')
 @pytest.mark.parametrize('to_group', [False, True])
 def test_signal_during_compilation_gives_it_up_and_saves(tmp_path: Path, to_group: bool) -> None:
@@ -260,7 +260,7 @@ runpy.run_module('zoo', run_name='__main__')
 """
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('seconds', [0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
 def test_interrupt_at_any_moment_of_the_start_ends_it(tmp_path: Path, seconds: float) -> None:
     process = subprocess.Popen(

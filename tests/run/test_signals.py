@@ -245,7 +245,7 @@ def test_watch_calls_leaves_ctrl_c_to_the_handler_of_the_caller() -> None:
     assert got == [signal.SIGINT]
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('how', ['python', 'c'])
 def test_zoo_check_env_of_an_env_that_hangs_exits_1(tmp_path: Path, how: str) -> None:
     """A problem of the report; or, of a call that cannot be interrupted, the end of the process."""
@@ -284,7 +284,7 @@ def _impatient(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('how', ['stubborn', 'c'])
 def test_process_ends_with_1_and_its_state_saved(tmp_path: Path, how: str) -> None:
     """Even if the env takes no exception, or sleeps in C code that no signal reaches."""

@@ -25,7 +25,7 @@ def _runtime() -> str:
     return path
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_sweep_is_clean_under_sanitizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = _runtime()
     monkeypatch.setenv('CC', 'gcc')

@@ -14,7 +14,7 @@ pytest.importorskip('triton', reason='triton is not installed')
 REPO = Path(__file__).parents[3]
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('capability', [80, 90])
 def test_kernels_compile_and_keep_their_rows_in_registers(capability):
     environment = {key: value for key, value in os.environ.items() if key != 'TRITON_INTERPRET'}

@@ -466,7 +466,7 @@ def test_policy_kernel_of_an_action_outside_its_choice_gives_nan(dist, action):
 # ---- compilers
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')  # torch's own tracer and compiler use what torch deprecates
 @pytest.mark.parametrize('backend', ['aot_eager', pytest.param('inductor', marks=pytest.mark.slow)])
 def test_kernels_compile_without_graph_breaks(backend):

@@ -53,7 +53,7 @@ def runs_of(folder: Path, experiment: str) -> tuple[Any, list[Any]]:
     return client, client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_run_and_its_resume_are_one_run_with_all_metrics(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(store)  # where MLflow keeps artifacts
     sinks = [sink(store, tags={'who': 'me'})]

@@ -90,7 +90,7 @@ run.finish()
 """
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_sync_tensorboard_of_wandb_has_what_zoo_logs(tmp_path: Path) -> None:
     pytest.importorskip('tensorboard')  # which W&B asks for
     done = subprocess.run(

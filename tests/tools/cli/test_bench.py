@@ -47,7 +47,7 @@ def test_kernels_writes_its_table_with_the_command_that_was_typed(
     assert {record['op'] for record in raw['records']} == {'gae'} and raw['machine'] and raw['commit']
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_learning_trains_and_a_second_time_finds_the_results(
     in_tmp: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -63,7 +63,7 @@ def test_learning_trains_and_a_second_time_finds_the_results(
     assert f'| {number_text(raw["return_mean"])} |' in (in_tmp / 'out' / 'learning.md').read_text()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_speed_without_other_libraries_measures_zoo_and_says_once_what_is_left_out(
     in_tmp: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -79,7 +79,7 @@ def test_speed_without_other_libraries_measures_zoo_and_says_once_what_is_left_o
     assert all(1_024 <= run['env_step'] < 3 * 1_024 and run['env_step_all'] >= 3 * 1_024 for run in found['runs'])
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_cluster_measures_a_runner_beside_one_process(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = next(work for work in cluster.WORKS if work.name == 'overhead')
     kept = [variant for variant in work.variants if variant.label in (cluster.SERIAL, 'zoo, 1 runner, process')]

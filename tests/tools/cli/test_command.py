@@ -130,7 +130,7 @@ config = dict(exp_name='mine', env=dict(id='cart_of_mine'), policy=dict(type='of
 """
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_own_policy_and_env_are_evaluated_and_resumed_with_import(tmp_path: Path) -> None:
     (tmp_path / 'own.py').write_text(OWN)
     assert run_in('train', 'own.py', *QUICK, cwd=tmp_path).returncode == 0
@@ -153,7 +153,7 @@ def soft_of_mine(log_ratio, ratio, adv, clip_ratio):
 """
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_own_part_that_is_not_imported_is_named_with_the_way(tmp_path: Path) -> None:
     (tmp_path / 'part.py').write_text(PART)
     words = ['policy.learn.surrogate=soft_of_mine', '--run-dir', 'run']
@@ -287,7 +287,7 @@ def test_no_arguments_print_the_help_and_exit_2(tmp_path: Path) -> None:
     assert done.stderr.startswith('usage: zoo ') and 'check-env' in done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.skipif(not Path('/dev/full').exists(), reason='no full device')
 @pytest.mark.parametrize(
     'command',

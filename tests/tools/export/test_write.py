@@ -99,7 +99,7 @@ def test_encoders_of_zoo_give_the_same_actions(encoder: str, tmp_path: Path) -> 
     assert 0 < policy.export(tmp_path / 'p.onnx').comparison.error < 1e-5
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('name, obs, action', KINDS)
 def test_every_policy_and_kind_of_space_acts_as_the_env_has_it(
     name: str, obs: str, action: str, tmp_path: Path
@@ -166,7 +166,7 @@ def test_forbidden_actions_are_never_given(action: str, tmp_path: Path) -> None:
         assert np.array_equal(load_onnx(tmp_path / 'p.onnx')(mask, place)[0], mask.argmax(1))
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('cell', ['lstm', 'gru', 'mingru'])
 def test_memory_is_carried_through_episodes_by_state_in_and_out(cell: str, tmp_path: Path) -> None:
     policy = make_policy('ppo', 'box', 'box', recurrent={'cell': cell, 'hidden_size': 8, 'n_layer': 2})
@@ -213,7 +213,7 @@ def test_entries_that_only_the_critic_sees_are_inputs_with_its_value_alone(tmp_p
     assert [port.name for port in policy.export(tmp_path / 'p.onnx', value=True).inputs] == ['camera', 'secret']
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_file_says_what_it_is_and_names_no_folder(tmp_path: Path) -> None:
     policy = make_policy('ppo', 'dict', 'dict')
     for name, each in FORMATS.items():

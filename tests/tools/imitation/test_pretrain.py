@@ -85,7 +85,7 @@ def test_policy_with_memory_reads_whole_episodes_from_their_start() -> None:
     np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_policy_imitates_and_leaves_a_run_that_others_read(tmp_path: Path) -> None:
     save_demonstrations(tmp_path / 'a.npz', lean(20, 100))
     found = pretrain('cartpole_ppo', str(tmp_path / 'a.npz'), overrides=SHORT, run_dir=tmp_path / 'run')
@@ -172,7 +172,7 @@ pretrain('cartpole_ppo', 'a.npz', overrides=sys.argv[3:], epoch=50, run_dir=sys.
 """
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize(
     'moment, place',
     [

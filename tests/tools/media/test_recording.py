@@ -208,7 +208,7 @@ FAMILIES = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('name', FAMILIES)
 def test_known_envs_give_their_real_pictures_and_the_returns_of_evaluate(name: str) -> None:
     env, module, shape, fps = FAMILIES[name]

@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz import run_fuzz
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_changed_run_folders_end_in_a_sentence_and_lead_nowhere_else(tmp_path: Path) -> None:
     """Each goes through runs, plot, report, compare, eval and a resume; see `folder_fuzz` for what is watched.
 

@@ -66,7 +66,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('name', ['one', 'three', 'two configs', 'nasty'])
 @pytest.mark.parametrize(('width', 'scheme'), VIEWS)
 def test_page_opens_without_an_error_and_everything_fits(

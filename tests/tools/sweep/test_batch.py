@@ -151,7 +151,7 @@ def parameters(run: Path) -> dict[str, Any]:
     return load_policy(run).state_dict()['model']
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_runs_end_as_single_runs_do_and_continue_in_their_folder(tmp_path: Path) -> None:
     members, fixed = grid_of([*SHORT, 'seed=0..1'])
     ended: list[int] = []
@@ -168,7 +168,7 @@ def test_runs_end_as_single_runs_do_and_continue_in_their_folder(tmp_path: Path)
     assert all(read_run(tmp_path / 'runs' / f'seed{k}').env_step > 3_000 for k in range(2))
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_run_that_fails_ends_no_other_and_the_command_with_1(tmp_path: Path) -> None:
     (tmp_path / 'broken.py').write_text(BROKEN)
     done = zoo('train', 'broken.py:Broken', 'env.kwargs.at=0,50', *SHORT, '--json', cwd=tmp_path)
@@ -182,7 +182,7 @@ def test_run_that_fails_ends_no_other_and_the_command_with_1(tmp_path: Path) -> 
     assert sorted(run['state'] for run in json.loads(listed.stdout)['runs']) == ['done', 'failed']
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_signal_lets_all_runs_save_and_leaves_no_process(tmp_path: Path) -> None:
     words = ['cartpole_ppo', '--seeds', '3', '--jobs', '2', 'max_env_step=100_000_000', 'policy.eval.stop_value=null']
     with open(tmp_path / 'log', 'wb') as log:
@@ -210,7 +210,7 @@ def _is_of(process: Path, folder: Path) -> bool:
         return False
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_each_run_keeps_the_command_that_repeats_it_and_a_folder_of_another_config_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,7 +236,7 @@ def test_each_run_keeps_the_command_that_repeats_it_and_a_folder_of_another_conf
     assert all((one[name] == same[name]).all() for name in one)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_killed_run_has_its_folder_in_the_outcome(tmp_path: Path) -> None:
     (tmp_path / 'dies.py').write_text(BROKEN.replace("raise RuntimeError('a wire is loose')", 'os._exit(9)'))
     text = (tmp_path / 'dies.py').read_text()

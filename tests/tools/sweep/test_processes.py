@@ -32,7 +32,7 @@ def work(task: str, received: list[int]) -> dict[str, Any]:
     return {'threads': torch.get_num_threads(), 'received': received, 'group': os.getpgrp() == os.getpid()}
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_values_errors_and_deaths_reach_the_first_process() -> None:
     team = Team(work, [])
     with team.follow_signals():

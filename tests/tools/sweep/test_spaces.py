@@ -130,7 +130,7 @@ def test_every_policy_can_be_made_at_the_ends_of_its_spaces(name: str) -> None:
         assert made.act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('name', sorted(DEFAULT_SPACES))
 def test_every_key_of_a_default_space_changes_what_is_trained(name: str, tmp_path: Path) -> None:
     """A key without an effect would waste a dimension of the sweep: an end of its space trains another policy."""

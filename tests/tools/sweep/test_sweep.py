@@ -72,7 +72,7 @@ def test_combination_that_the_config_refuses_is_a_trial_with_its_reason(tmp_path
     assert 'policy.learn.batch_size is 256' in result.rows[-1].reason
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_trial_worse_than_the_others_is_pruned(tmp_path: Path) -> None:
     # a learning rate of 1 leaves a policy that always does the same; the points come in order
     rates = ','.join(['3e-3', '3.1e-3', '3.2e-3', '3.3e-3', '3.4e-3', '1.0'])
@@ -145,7 +145,7 @@ def test_killed_sweep_continues_with_the_same_command(tmp_path: Path) -> None:
     assert pids[0] == pids[1] == killed.pid and pids[2] == pids[3] != killed.pid  # trial 0 was not done again
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_two_commands_at_once_share_the_trials(tmp_path: Path) -> None:
     words = [SPACE, '--n', '6', '--no-prune', '--json']
     hold(tmp_path, 0)  # until each has one
@@ -159,7 +159,7 @@ def test_two_commands_at_once_share_the_trials(tmp_path: Path) -> None:
     assert [len(list(path.iterdir())) for path in (tmp_path / 'tiny_sweep').glob('trial_*')] == [1] * 6
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_command_that_is_done_first_says_that_another_one_still_works(tmp_path: Path) -> None:
     words = [SPACE, '--n', '1', '--no-prune']
     hold(tmp_path, 0)
@@ -173,7 +173,7 @@ def test_command_that_is_done_first_says_that_another_one_still_works(tmp_path: 
     assert first.returncode == 0 and 'still works' not in out and 'train the best: ' in out, err
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_process_that_is_killed_is_replaced_and_its_trial_tried_again(tmp_path: Path) -> None:
     hold(tmp_path, 0)
     process = start([SPACE, '--n', '4', '--jobs', '2', '--no-prune', '--json'], tmp_path)
@@ -185,7 +185,7 @@ def test_process_that_is_killed_is_replaced_and_its_trial_tried_again(tmp_path: 
     assert states.count('complete') == 4 and states.count('lost') == 1
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize(('number', 'jobs'), [(signal.SIGINT, '1'), (signal.SIGTERM, '2')])
 def test_signal_ends_all_processes_and_the_same_command_continues(number: int, jobs: str, tmp_path: Path) -> None:
     words = [SPACE, '--n', '4', '--jobs', jobs, '--no-prune', '--json']
@@ -203,7 +203,7 @@ def test_signal_ends_all_processes_and_the_same_command_continues(number: int, j
     assert states.count('complete') == 4 and 'stopped' in states and 'lost' not in states
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_processes_end_with_the_command_that_is_killed(tmp_path: Path) -> None:
     hold(tmp_path, 0)
     process = start([SPACE, '--n', '9', '--jobs', '2', '--json'], tmp_path)
