@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import logging
 import os
+import shlex
 import types
 from collections.abc import Mapping
 from contextlib import suppress
@@ -55,10 +56,10 @@ def how_to_convert(path: Path, shown: str) -> str:
     Args: shown: the path as the user wrote it.
     """
     with suppress(ConfigError):
-        what, option = _library(path)
+        (what, option), file = _library(path), shlex.quote(shown)
         if what:
             return (
-                f'{shown} is {what}, not a config of zoo: translate it with zoo convert {shown}{option} -o config.yaml, '
+                f'{shown} is {what}, not a config of zoo: translate it with zoo convert {file}{option} -o config.yaml, '
                 'then zoo train config.yaml.'
             )
     return ''
@@ -78,7 +79,7 @@ def _library(path: Path) -> tuple[str, str]:
     for is_of, what in ((is_rllib, 'a file of RLlib'), (is_sb3, "a file of rl-zoo3's settings")):
         found = sorted(filter(lambda name: is_of(blocks[name]), blocks), key=lambda name: '-v' not in name)
         if found:  # an id first: the block `atari` is for many games
-            return what, f' --name {found[0]}' if len(blocks) > 1 else ''
+            return what, f' --name {shlex.quote(found[0])}' if len(blocks) > 1 else ''
     return '', ''
 
 
@@ -209,7 +210,7 @@ def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversi
 def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversion, str]:
     data = read_yaml(path)
     if source is None and is_zoo(data):
-        raise ConfigError(f'{path} is already a config of zoo; train it with zoo train {path}.')
+        raise ConfigError(f'{path} is already a config of zoo; train it with zoo train {shlex.quote(str(path))}.')
     is_nested = all(isinstance(value, Mapping) for value in data.values())
     blocks = {str(key): value for key, value in data.items()} if is_nested else {name or path.stem: data}
     if is_nested and name is None and len(blocks) > 1:
