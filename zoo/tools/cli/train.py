@@ -133,7 +133,6 @@ def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Memb
     from zoo.tools.results.table import as_data, rows_of
     from zoo.tools.sweep.batch import train_many
 
-    imports = [word for name in args.imports for word in ('--import', name)]
     outcomes = train_many(
         config,
         members,
@@ -142,7 +141,7 @@ def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Memb
         run_dir=args.run_dir,
         trust=args.trust or args.imports,
         imports=args.imports,
-        command=['zoo', 'train', *words_of(args), *imports, *(['--trust'] if args.trust else []), *overrides],
+        command=['zoo', 'train', *words_of(args), *(['--trust'] if args.trust else []), *overrides],
         on_end=lambda outcome, n_ended: logger.info('%d of %d: %s', n_ended, len(members), _outcome_words(outcome)),
     )
     folders = [outcome.run_dir for outcome in outcomes if outcome.state == 'done' and outcome.run_dir is not None]

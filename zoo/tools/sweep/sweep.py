@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -286,9 +287,10 @@ def as_data(result: SweepResult) -> dict[str, Any]:
     }
 
 
-def train_command(result: SweepResult) -> str | None:
-    """The command that trains the best config; None if no trial is complete."""
-    return None if result.best_file is None else f'zoo train {from_here(result.best_file)}'
+def train_command(result: SweepResult, more: Sequence[str] = ()) -> str | None:
+    """The command that trains the best config, with more words; None if no trial is complete."""
+    found = result.best_file
+    return None if found is None else shlex.join(['zoo', 'train', str(from_here(found)), *more])
 
 
 def best_config(plan: Plan, best: TrialRow) -> dict[str, Any]:
