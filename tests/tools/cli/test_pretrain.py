@@ -57,7 +57,7 @@ def test_commands_that_it_prints_import_what_it_was_given_to_import(
 ) -> None:
     """Else the env that a file registers is not known to them."""
     (in_tmp / 'my poles.py').write_text(
-        "import gymnasium\nfrom zoo.core.registry import ENV_REGISTRY\n"
+        'import gymnasium\nfrom zoo.core.registry import ENV_REGISTRY\n'
         "ENV_REGISTRY.register('my_pole')(lambda: gymnasium.make('CartPole-v1'))\n"
     )
     monkeypatch.setattr(consent, 'given_imports', [])

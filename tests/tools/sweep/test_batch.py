@@ -213,9 +213,7 @@ def _is_of(process: Path, folder: Path) -> bool:
         return False
 
 
-def test_command_of_each_run_imports_the_file_that_was_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_of_each_run_imports_the_file_that_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name of its module is found only where the file lies."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'sub').mkdir()
