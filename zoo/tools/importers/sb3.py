@@ -76,9 +76,8 @@ ROWS = rows_of(_TABLES['keys'], schedule=schedule, wrappers=_wrappers, normalize
 KWARGS_ROWS = rows_of(
     _TABLES['policy_kwargs'],
     widths=_widths,
-    optimizer=lambda name: {'type': one_of(_OPTIMIZERS)(name)},
-    adamw=lambda weight_decay: {'type': 'adamw', 'weight_decay': as_number(weight_decay)},
-    adam=lambda betas: {'type': 'adam', 'betas': list(betas)},
+    optimizer=one_of(_OPTIMIZERS),
+    betas=lambda value: [as_number(x) for x in (value if isinstance(value, list | tuple) else [value])],
 )
 
 
@@ -100,6 +99,7 @@ def from_sb3(block: Mapping[str, Any], env: str | None = None) -> Conversion:
         _put_batch(draft)
         _put_env_parts(draft)
         _put_policy(draft)
+        _put_optimizer(draft)
     return draft.finish('settings of stable-baselines3, as in rl-zoo3')
 
 
@@ -175,6 +175,17 @@ def _put_policy(draft: Draft) -> None:
             draft.put('policy.model.shared_encoder', True, 'policy=CnnPolicy')
     if (widths := given.get('policy_kwargs.net_arch')) is not None:  # else two layers of 64, as here; none on images
         _put_layers(draft, widths, of_images)
+
+
+def _put_optimizer(draft: Draft) -> None:
+    """The class and its options as one part; weights that Adam of torch decays are those of adamw here."""
+    start = 'policy_kwargs.optimizer_'
+    if found := {key: x for key, x in draft.given.items() if key.startswith(start)}:
+        given = {key.rpartition('.')[2]: x for key, x in found.items() if x}  # without a weight_decay of 0
+        kind, old = given.pop('optimizer_class', 'adam'), ', '.join(f'{key}={x}' for key, x in found.items())
+        is_adamw, note = kind == 'adam' and 'weight_decay' in given, 'decays apart from the gradient'
+        value = {'type': 'adamw' if is_adamw else kind, **given}
+        draft.put('policy.learn.optimizer', value, old, note if is_adamw else '')
 
 
 def _put_layers(draft: Draft, widths: tuple[list[int], list[int], list[int]], of_images: bool) -> None:
