@@ -18,7 +18,7 @@ from zoo.tools.importers.conversion import (
     rows_of,
     translate,
 )
-from zoo.tools.importers.files import arguments_of_parser, fields_of_class, literals, words_of
+from zoo.tools.importers.files import COMPUTED, arguments_of_parser, fields_of_class, is_computed, literals, words_of
 
 WHO = 'CleanRL'
 _TABLES = data_file('zoo.tools.importers', 'cleanrl.yaml')
@@ -44,6 +44,7 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
     Raises: ConfigError with a sentence for every argument that has no counterpart.
     """
     arguments = _arguments(tree)
+    is_named = arguments.get('exp_name', '') is not COMPUTED
     if not is_script(tree):
         raise ConfigError(
             'the file has no Args class or parser with num_minibatches and clip_coef, which the scripts of CleanRL for '
@@ -52,9 +53,13 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
     draft = Draft()
     is_ppg = 'e_auxiliary' in arguments
     draft.put('policy.type', 'ppg' if is_ppg else 'ppo', 'the script')
-    translate(draft, ROWS, arguments, WHO)
-    _tell_computed(draft, tree, stem)
-    defaults(draft, ROWS, _TABLES['defaults'], arguments, WHO)
+    translate(draft, ROWS, {name: x for name, x in arguments.items() if is_named or name != 'exp_name'}, WHO)
+    if not is_named and stem:
+        draft.put('exp_name', stem, 'exp_name', 'the name of the script')
+    elif not is_named:
+        draft.drop('exp_name', 'a run is named by exp_name')
+    given = {name: x for name, x in arguments.items() if not is_computed(x)}
+    defaults(draft, ROWS, _TABLES['defaults'], given, WHO)
     name = draft.given.get('env_id', draft.given.get('gym_id'))
     put_env(draft, name, f'env_id={name}', 'the env is not named: give env_id a default in the script.')
     if not draft.unreadable:
@@ -64,22 +69,7 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
 
 
 def _arguments(tree: ast.Module) -> dict[str, Any]:
-    return literals(fields_of_class(tree, 'Args').items()) or literals(arguments_of_parser(tree).items())
-
-
-def _tell_computed(draft: Draft, tree: ast.Module, stem: str) -> None:
-    """Arguments whose defaults the script works out when it runs; its name among them is that of its file."""
-    fields, arguments = fields_of_class(tree, 'Args'), arguments_of_parser(tree)
-    for name in [x for x in fields if x not in literals(fields.items())] or [
-        x for x in arguments if x not in literals(arguments.items())
-    ]:
-        row = ROWS.get(name)
-        if name == 'exp_name' and stem:
-            draft.put('exp_name', stem, 'exp_name', 'the name of the script')
-        elif name == 'exp_name' or (row is not None and row.kind == 'out'):
-            draft.drop(name, row.note if row is not None and row.note else 'a run is named by exp_name')
-        else:
-            draft.refuse(f'{name} is worked out when the script runs; give it a plain value in the script.')
+    return literals((fields_of_class(tree, 'Args') or arguments_of_parser(tree)).items())
 
 
 def _put_update(draft: Draft, is_ppg: bool) -> None:

@@ -13,6 +13,7 @@ from zoo.config.messages import shown
 from zoo.config.names import look_up
 from zoo.config.section import ConfigError, join_path, value_at
 from zoo.env.ids import game_of, versions_of
+from zoo.tools.importers.files import COMPUTED, is_computed
 from zoo.tools.nested import put_at
 
 
@@ -102,7 +103,7 @@ class KeyRow(NamedTuple):
 
     def apply(self, draft: Draft, path: str, value: Any, origin: str = '') -> None:
         """Puts, drops or refuses one key. Args: path: its path there; origin: said of a value that is a default."""
-        old = f'{path}={_short(value)}{origin}'
+        old = path if value is COMPUTED else f'{path}={_short(value)}{origin}'
         try:
             new = self.read(value)
         except ValueError as error:
@@ -154,6 +155,8 @@ def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any],
         has_inner = isinstance(value, Mapping) and any(name.startswith(f'{where}.') for name in rows)
         if where not in rows and has_inner:
             translate(draft, rows, value, who, where)
+        elif is_computed(value) and not (where in rows and rows[where].kind == 'out'):
+            draft.refuse(f'{where} is worked out when the script runs; give it a plain value in the script.')
         elif row := rows.get(where) or (path and rows.get(f'{path}.*')):
             row.apply(draft, where, value)
         elif found := look_up(where, inside=False):
