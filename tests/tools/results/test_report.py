@@ -187,6 +187,11 @@ def page_of(runs: list[Run], metric: str | None = None, **options: Any) -> Page:
     return Page(report(runs, metric, **options))
 
 
+def test_return_of_drawn_actions_is_not_that_of_the_greedy_policy() -> None:
+    page = page_of([whole_run(0, 'made', (1.0, 3.0, 2.0), 'policy.eval.deterministic=false')])
+    assert 'The mean return in an evaluation is 2 at the end.' in page.text
+
+
 def test_page_of_one_run_says_what_how_good_and_how_long() -> None:
     page = page_of([whole_run(seed=3)])
     assert 'made on CartPole-v1' in page.text and 'in one run with seed 3, for 4,000 env steps' in page.text

@@ -16,7 +16,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from zoo.config.section import differing_keys
+from zoo.config.section import differing_keys, value_at
 from zoo.core.errors import UserError
 from zoo.core.version import VERSION
 from zoo.run.result import is_time
@@ -99,6 +99,7 @@ def report(
         plain, last = [portable_config(config, needs.names) for config in configs], [group.last for group in numbers]
         words = 'return at the end' if metric in RETURNS else f'{metric} at the end'
         importance = importance_of(plain, last, sum(leaves.values(), []), words, metric in RETURNS)
+    is_drawn = any(value_at(config, 'policy.eval.deterministic') is False for config in configs)
     about = f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
     return _template().render(
         title=about if title is None else title,
@@ -108,6 +109,7 @@ def report(
         envs=_envs(grouped),
         runs=runs,
         metric=metric,
+        returns=RETURNS | ({'eval/return_mean': 'mean return in an evaluation'} if is_drawn else {}),
         states=list(_state_sentences(runs, with_reasons=False)),
         groups=numbers,
         importance=importance,
@@ -150,7 +152,7 @@ def _template() -> jinja2.Template:
     environment.filters |= dict(duration=duration, number=number, seeds=seeds, spread=spread, steps=steps)
     environment.filters |= dict(all=_and, time_shares=time_shares)
     environment.tests['timed'] = has_all_times
-    environment.globals |= dict(duration=duration, steps=steps, whole='{:,.0f}'.format, returns=RETURNS)
+    environment.globals |= dict(duration=duration, steps=steps, whole='{:,.0f}'.format)
     environment.globals |= dict(n_color=N_COLOR, parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION)
     return environment.from_string(files('zoo.tools.results').joinpath('report.html').read_text(encoding='utf-8'))
 
