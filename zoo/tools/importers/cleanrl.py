@@ -23,14 +23,6 @@ from zoo.tools.importers.files import COMPUTED, arguments_of_parser, fields_of_c
 WHO = 'CleanRL'
 _TABLES = data_file('zoo.tools.importers', 'cleanrl.yaml')
 ROWS = rows_of(_TABLES['keys'])
-IN_CODE: tuple[tuple[str, str, Any, str], ...] = (
-    ('NormalizeObservation', 'policy.model.obs_norm', True, 'the wrapper NormalizeObservation'),
-    ('NormalizeReward', 'policy.learn.reward_norm', True, 'the wrapper NormalizeReward'),
-    ('LSTM', 'policy.model.recurrent', {'cell': 'lstm', 'hidden_size': 128}, 'the LSTM'),
-    ('ConvSequence', 'policy.model.encoder', 'impala', 'the network'),
-    ('Conv2d', 'policy.model.encoder', 'nature', 'the network'),
-)
-"""A word that a script may have, the key and the value that it stands for, unless one before set the key, and its name."""
 
 
 def is_script(tree: ast.Module) -> bool:
@@ -44,7 +36,6 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
     Raises: ConfigError with a sentence for every argument that has no counterpart.
     """
     arguments = _arguments(tree)
-    is_named = arguments.get('exp_name', '') is not COMPUTED
     if not is_script(tree):
         raise ConfigError(
             'the file has no Args class or parser with num_minibatches and clip_coef, which the scripts of CleanRL for '
@@ -53,11 +44,10 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
     draft = Draft()
     is_ppg = 'e_auxiliary' in arguments
     draft.put('policy.type', 'ppg' if is_ppg else 'ppo', 'the script')
-    translate(draft, ROWS, {name: x for name, x in arguments.items() if is_named or name != 'exp_name'}, WHO)
-    if not is_named and stem:
+    if stem and arguments.get('exp_name') is COMPUTED:
         draft.put('exp_name', stem, 'exp_name', 'the name of the script')
-    elif not is_named:
-        draft.drop('exp_name', 'a run is named by exp_name')
+        del arguments['exp_name']
+    translate(draft, ROWS, arguments, WHO)
     given = {name: x for name, x in arguments.items() if not is_computed(x)}
     defaults(draft, ROWS, _TABLES['defaults'], given, WHO)
     name = draft.given.get('env_id', draft.given.get('gym_id'))
@@ -98,7 +88,7 @@ def _put_update(draft: Draft, is_ppg: bool) -> None:
 
 def _put_code(draft: Draft, words: set[str], is_ppg: bool) -> None:
     """What the script does without an argument: its wrappers, its network, its optimiser."""
-    for word, path, value, old in IN_CODE:
+    for word, path, value, old in _TABLES['in_code']:
         if word in words and draft.at(path) is None:
             draft.put(path, value, old)
     if is_ppg:

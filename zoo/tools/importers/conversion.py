@@ -11,7 +11,7 @@ import gymnasium
 
 from zoo.config.messages import shown
 from zoo.config.names import look_up
-from zoo.config.section import ConfigError, join_path, value_at
+from zoo.config.section import ConfigError, has_key, join_path, value_at
 from zoo.env.ids import game_of, versions_of
 from zoo.tools.importers.files import COMPUTED, is_computed
 from zoo.tools.nested import put_at
@@ -170,14 +170,8 @@ def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any],
 def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any], given: Any, who: str) -> None:
     """Applies the library's own defaults, by dotted path, to the keys that nested `given` leaves out."""
     for path, value in values.items():
-        inner: Any = given
-        for key in path.split('.'):
-            inner = inner.get(key, _MISSING) if isinstance(inner, Mapping) else _MISSING
-        if inner is _MISSING and (rows[path].kind != 'to' or draft.at(rows[path].here) is None):
+        if not has_key(given, path) and (rows[path].kind != 'to' or draft.at(rows[path].here) is None):
             rows[path].apply(draft, path, value, f" ({who}'s default)")
-
-
-_MISSING = object()
 
 
 def nearest_divisor(n: int, wanted: int) -> int:

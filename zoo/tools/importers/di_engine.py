@@ -28,11 +28,6 @@ from zoo.tools.importers.conversion import (
 
 WHO = 'DI-engine'
 POLICIES = ('ppo', 'ppo_offpolicy', 'ppg', 'ppg_offpolicy')
-_MARKS = (
-    'env.n_evaluator_episode env.stop_value env.manager env.env_id env.act_scale policy.cuda policy.on_policy '
-    'policy.recompute_adv policy.model.obs_shape policy.model.action_shape policy.model.encoder_hidden_size_list '
-    'policy.collect.unroll_len policy.collect.collector policy.learn.learner policy.eval.evaluator policy.other'
-).split()
 
 TABLES = data_file('zoo.tools.importers', 'di_engine.yaml')
 MAIN_ROWS = rows_of(
@@ -49,7 +44,7 @@ def is_main_config(data: Any) -> bool:
     """Whether a dict is DI-engine's main_config: it has keys that only those have, and no `env.id`."""
     if not isinstance(data, Mapping) or value_at(data, 'env.id') is not None:
         return False
-    return sum(value_at(data, mark) is not None for mark in _MARKS) >= 2
+    return sum(value_at(data, mark) is not None for mark in TABLES['marks']) >= 2
 
 
 def from_pair(main: Mapping[str, Any], create: Mapping[str, Any] | None = None) -> Conversion:

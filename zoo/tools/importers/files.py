@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ def literals(values: Iterable[tuple[str, ast.expr]]) -> dict[str, Any]:
     return found
 
 
-def keywords_of_calls(tree: ast.Module, methods: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+def keywords_of_calls(tree: ast.Module, methods: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """The `literals` of keyword arguments of the calls of these methods; their positional ones by the names given."""
     found: list[tuple[str, ast.expr]] = []
     for node in ast.walk(tree):

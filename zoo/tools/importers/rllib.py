@@ -161,14 +161,6 @@ def _put_network(draft: Draft) -> None:
         )
 
 
-_NO_POSITIONAL = (
-    'training rollouts env_runners resources evaluation debugging reporting learners experimental api_stack exploration '
-    'rl_module multi_agent offline_data'
-)
-_CALLS = {'environment': ('env',), 'framework': ('framework',)} | dict.fromkeys(_NO_POSITIONAL.split(), ())
-"""Methods of a PPOConfig, with the names of their positional arguments."""
-
-
 def is_chain(tree: ast.Module) -> bool:
     """Whether a file builds a PPOConfig, or an old-style dict for RLlib's PPO."""
     return bool({'PPOConfig', 'PPOTrainer'} & words_of(tree))
@@ -180,7 +172,7 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
     COMPUTED is in place of what is no literal. The criteria `stop` of RunConfig(stop=...) or tune.run(stop=...) are among
     them; None if they are no literals.
     """
-    found = keywords_of_calls(tree, _CALLS)
+    found = keywords_of_calls(tree, _TABLES['calls'])
     if 'model_config' in found:
         model, own = found.pop('model_config'), keywords_of_calls(tree, {'DefaultModelConfig': ()})
         found['model'] = {'vf_share_layers': True, **own} if own else model
