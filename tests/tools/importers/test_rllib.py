@@ -153,7 +153,6 @@ def test_stop_that_the_code_works_out_is_named(stop):
         ('.training(lr=tune.grid_search([1e-3, 1e-4]))', 'lr'),
         ('.training(train_batch_size=2 * args.n)', 'train_batch_size'),
         ('.training(model={"fcnet_hiddens": [8] * n, "use_lstm": True})', 'model.fcnet_hiddens'),
-        ('.training(**found)', '**found'),
         ('.environment(env_config={"map": load("a")})', 'env_config'),
         ('.rl_module(model_config=make(2))', 'model'),
     ],
@@ -164,6 +163,19 @@ def test_setting_that_the_code_works_out_is_asked_for(call, name):
     with pytest.raises(ConfigError) as caught:
         from_rllib(settings_of(ast.parse(code)))
     assert caught.value.problems == [f'{name} is worked out when the script runs; give it a plain value in the script.']
+
+
+@pytest.mark.parametrize(
+    ('call', 'said'),
+    [
+        ('.training(**found)', '**found is .*no key of RLlib that this translation knows'),
+        ('.multi_agent(policies=make(3))', 'policies is .*one policy acts for one agent'),
+    ],
+)
+def test_setting_without_counterpart_that_the_code_works_out_is_refused_with_the_way(call, said):
+    code = f"config = PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=2){call}"
+    with pytest.raises(ConfigError, match=said.replace('**', r'\*\*')):
+        from_rllib(settings_of(ast.parse(code)))
 
 
 def test_entries_of_a_dict_are_read_beside_one_that_the_code_works_out():

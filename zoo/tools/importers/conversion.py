@@ -152,10 +152,10 @@ def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any],
     """
     for key, value in data.items():
         where = join_path(path, str(key))
-        has_inner = isinstance(value, Mapping) and any(name.startswith(f'{where}.') for name in rows)
-        if where not in rows and has_inner:
+        has_inner = any(name.startswith(f'{where}.') for name in rows)
+        if where not in rows and has_inner and isinstance(value, Mapping):
             translate(draft, rows, value, who, where)
-        elif is_computed(value) and not (where in rows and rows[where].kind == 'out'):
+        elif is_computed(value) and (has_inner or (where in rows and rows[where].kind != 'out')):
             draft.refuse(f'{where} is worked out when the script runs; give it a plain value in the script.')
         elif row := rows.get(where) or (path and rows.get(f'{path}.*')):
             row.apply(draft, where, value)

@@ -18,7 +18,7 @@ class Name(str):
     """A name in code that stands for itself, such as nn.ReLU: its last word."""
 
 
-COMPUTED = object()
+COMPUTED = Name('worked out when the script runs')
 """In place of a value that code works out when it runs."""
 
 
