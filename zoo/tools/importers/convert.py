@@ -18,7 +18,8 @@ from zoo.core.registry import unknown_name
 from zoo.tools.importers.cleanrl import from_cleanrl, is_script
 from zoo.tools.importers.conversion import Conversion
 from zoo.tools.importers.di_engine import from_pair, is_main_config
-from zoo.tools.importers.files import read_code, read_yaml
+from zoo.tools.importers.files import assigned, read_code, read_yaml
+from zoo.tools.importers.rllib import TABLES as RLLIB_TABLES
 from zoo.tools.importers.rllib import from_rllib, is_chain, settings_of
 from zoo.tools.importers.sb3 import ROWS as SB3_KEYS
 from zoo.tools.importers.sb3 import from_sb3
@@ -27,10 +28,7 @@ from zoo.tools.importers.sb3 import from_sb3
 def is_rllib(block: Any) -> bool:
     """Whether a mapping has settings of RLlib's PPO."""
     keys = set(block) if isinstance(block, Mapping) else set()
-    return {'run', 'config'} <= keys or bool(
-        keys
-        & {'train_batch_size', 'num_workers', 'num_rollout_workers', 'num_env_runners', 'vf_loss_coeff', 'num_sgd_iter'}
-    )
+    return {'run', 'config'} <= keys or bool(keys.intersection(RLLIB_TABLES['marks']))
 
 
 def is_sb3(block: Any) -> bool:
@@ -42,12 +40,6 @@ def is_zoo(data: Any) -> bool:
     """Whether a mapping is a config of zoo: it has a section env with the key id, or a section policy."""
     env, policy = (data.get(name) if isinstance(data, Mapping) else None for name in ('env', 'policy'))
     return (isinstance(env, Mapping) and 'id' in env) or (isinstance(policy, Mapping) and env is None)
-
-
-def defines(tree: ast.Module, name: str) -> bool:
-    """Whether code gives a value to the variable `name`, at its top level."""
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
 
 
 def how_to_convert(path: Path, shown: str) -> str:
@@ -152,7 +144,7 @@ def check_pair(source: Any) -> tuple[Any, Any]:
 OTHERS = frozenset('a2c ars cem cmaes crossq ddpg dqn her iqn ppo_lstm qrdqn reinforce sac td3 teleop tqc trpo'.split())
 """Names of rl-zoo3's files for other algorithms than PPO, whose keys are partly the same."""
 SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
-OF_CODE = {'cleanrl': is_script, 'rllib': is_chain, 'di-engine': lambda tree: defines(tree, 'main_config')}
+OF_CODE = {'cleanrl': is_script, 'rllib': is_chain, 'di-engine': lambda tree: bool(assigned(tree, 'main_config'))}
 OF_SETTINGS = {'rllib': is_rllib, 'sb3': is_sb3}
 OF_OBJECT = {'di-engine': is_main_config, **OF_SETTINGS}
 """By the source: whether a tree of code, a block of YAML, a dict looks like it; the first one counts."""
@@ -239,8 +231,8 @@ def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversi
 
 
 def _of_object(data: Any, source: str | None, name: str | None) -> tuple[Conversion, str]:
-    if isinstance(data, (tuple, list)) and len(data) == 2:
-        return from_pair(*data), 'its two dicts'
+    if isinstance(data, (tuple, list)):
+        return from_pair(*check_pair(data)), 'its two dicts'
     if hasattr(data, 'to_dict') and not isinstance(data, Mapping):
         return from_rllib(data), 'its to_dict'
     if not isinstance(data, Mapping):

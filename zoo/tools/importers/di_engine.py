@@ -54,9 +54,6 @@ def from_pair(main: Mapping[str, Any], create: Mapping[str, Any] | None = None) 
     Args: create: DI-engine's create_config; None: main_config names the policy and the env itself.
     Raises: ConfigError with a sentence for every key that has no counterpart.
     """
-    if not isinstance(main, Mapping) or not isinstance(create, Mapping | None):
-        got = f'({type(main).__name__}, {type(create).__name__})'
-        raise ConfigError(f'a pair of configs is (main_config, create_config), two dicts, got {got}; pass those.')
     if value_at(main, 'env.id') is not None:
         return _of_zoo(main, create or {})
     draft = Draft()
@@ -190,16 +187,12 @@ def put_rollout(draft: Draft, kind: str) -> None:
         for name in ('policy.learn.update_per_collect', 'policy.other.replay_buffer'):
             if name in given:
                 draft.drop(f'{name}={shown(given[name], 40)}', why)
-    freqs = {
-        'policy.eval.evaluator.eval_freq': 'policy.eval.eval_freq',
-        'policy.eval.eval_freq': 'policy.eval.eval_freq',
-        'policy.learn.learner.hook.save_ckpt_after_iter': 'checkpoint.freq',
-        'policy.learn.learner.hook.log_show_after_iter': 'logger.freq',
-    }
-    for old, new in freqs.items():
+    for old in TABLES['frequencies']:
         if given.get(old):
             n_step = max(1, round(given[old] * n_sample / n_update))
-            draft.put(new, n_step, f'{old}={given[old]}', f'env steps: {n_update} iterations a rollout there')
+            draft.put(
+                MAIN_ROWS[old].here, n_step, f'{old}={given[old]}', f'env steps: {n_update} iterations a rollout there'
+            )
 
 
 def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:

@@ -142,6 +142,12 @@ def keywords_of_calls(tree: ast.Module, methods: Mapping[str, Sequence[str]]) ->
     return literals(found)
 
 
+def assigned(tree: ast.Module, name: str) -> list[ast.expr]:
+    """What a variable is set to."""
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
+    return [node.value for node in nodes if any(getattr(target, 'id', '') == name for target in node.targets)]
+
+
 def words_of(tree: ast.Module) -> set[str]:
     """All names and attributes that the code uses."""
     return {getattr(node, 'id', getattr(node, 'attr', '')) for node in ast.walk(tree)}

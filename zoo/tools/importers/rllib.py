@@ -23,7 +23,7 @@ from zoo.tools.importers.conversion import (
     rows_of,
     translate,
 )
-from zoo.tools.importers.files import COMPUTED, Name, keywords_of_calls, literal, setting, words_of
+from zoo.tools.importers.files import COMPUTED, Name, assigned, keywords_of_calls, literal, setting, words_of
 from zoo.tools.nested import put_at
 
 WHO = 'RLlib'
@@ -38,9 +38,9 @@ def schedule(value: Any) -> Any:
     return as_number(value)
 
 
-_TABLES = data_file('zoo.tools.importers', 'rllib.yaml')
+TABLES = data_file('zoo.tools.importers', 'rllib.yaml')
 ROWS = rows_of(
-    _TABLES['keys'],
+    TABLES['keys'],
     schedule=lambda value: None if value is None else schedule(value),
     env_kwargs=lambda value: {'kwargs': mapping(value)},
     wall_time=lambda s: [{'type': 'wall_time', 's': as_number(s)}],
@@ -75,7 +75,7 @@ def from_rllib(settings: Any) -> Conversion:
     translate(draft, ROWS, data, WHO)
     draft.given.setdefault('vf_clip_param', 10.0)
     given = {'lambda': data['lambda_'], **data} if 'lambda_' in data else data
-    defaults(draft, ROWS, _TABLES['defaults'], given, WHO)
+    defaults(draft, ROWS, TABLES['defaults'], given, WHO)
     name = draft.given.get('env')
     none = f"env is {shown(name)}; give the id of an env, or the 'module:function' that makes one."
     put_env(draft, name, f'env={name}', none)
@@ -172,11 +172,11 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
     COMPUTED is in place of what is no literal. The criteria `stop` of RunConfig(stop=...) or tune.run(stop=...) are among
     them; None if they are no literals.
     """
-    found = keywords_of_calls(tree, _TABLES['calls'])
+    found = keywords_of_calls(tree, TABLES['calls'])
     if 'model_config' in found:
         model, own = found.pop('model_config'), keywords_of_calls(tree, {'DefaultModelConfig': ()})
         found['model'] = {'vf_share_layers': True, **own} if own else model
-    for value in map(setting, _assigned(tree, 'config')):
+    for value in map(setting, assigned(tree, 'config')):
         found = {**value, **found} if isinstance(value, dict) else found
     for node in ast.walk(tree):
         match node:
@@ -199,16 +199,9 @@ def _path_in_config(node: ast.expr) -> str | None:
     return None
 
 
-def _assigned(tree: ast.Module, name: str) -> list[ast.expr]:
-    """The dicts and calls that a variable is set to."""
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
-    values = [node.value for node in nodes if any(getattr(target, 'id', '') == name for target in node.targets)]
-    return [value for value in values if isinstance(value, ast.Dict | ast.Call)]
-
-
 def _criteria(tree: ast.Module, node: ast.expr) -> dict[str, Any] | None:
     if isinstance(node, ast.Name):
-        node = next(iter(_assigned(tree, node.id)), node)
+        node = next(iter(assigned(tree, node.id)), node)
     if isinstance(node, ast.Dict):
         with suppress(ValueError):
             return {_key(key): literal(value) for key, value in zip(node.keys, node.values, strict=True) if key}
