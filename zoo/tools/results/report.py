@@ -150,7 +150,7 @@ def _template() -> jinja2.Template:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= dict(duration=duration, number=number, seeds=seeds, spread=spread, steps=steps)
-    environment.filters |= dict(all=_and, time_shares=time_shares)
+    environment.filters |= dict(all=_and, median=np.median, time_shares=time_shares)
     environment.tests['timed'] = has_all_times
     environment.globals |= dict(duration=duration, steps=steps, whole='{:,.0f}'.format)
     environment.globals |= dict(n_color=N_COLOR, parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION)
