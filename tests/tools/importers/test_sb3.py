@@ -161,3 +161,11 @@ def test_betas_that_are_no_pair_are_said():
     block = {'n_steps': 64, 'policy_kwargs': 'dict(optimizer_kwargs=dict(betas=beta))'}
     with pytest.raises(ConfigError, match='betas is .*which cannot be read: it must be a number'):
         convert(block, 'sb3', 'CartPole-v1')
+
+
+def test_value_clip_of_sb3_is_said_to_be_another_one():
+    """Of R = 0, V_old = 0, V = 1 and a range of .2 SB3 has the error .2^2, which has no gradient; zoo 1^2, which has one."""
+    found = convert({'n_steps': 64, 'n_timesteps': 1e5, 'clip_range_vf': 0.2}, 'sb3', 'CartPole-v1')
+    [(_, said)] = [each for each in found.became if each[0].startswith('clip_range_vf')]
+    assert said.endswith('(the larger of clipped and plain error, there the clipped one alone)')
+    assert found.config['policy']['learn']['value_loss'] == {'type': 'clip', 'range': 0.2}

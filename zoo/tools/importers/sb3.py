@@ -150,7 +150,8 @@ def _put_env_parts(draft: Draft) -> None:
 def _put_policy(draft: Draft) -> None:
     given = draft.given
     if (limit := given.get('clip_range_vf')) is not None:
-        draft.put('policy.learn.value_loss', {'type': 'clip', 'range': limit}, f'clip_range_vf={limit}')
+        value = {'type': 'clip', 'range': limit}
+        draft.put('policy.learn.value_loss', value, f'clip_range_vf={limit}', ROWS['clip_range_vf'].note)
     if (kl := given.get('target_kl')) is not None:
         draft.put('policy.learn.target_kl', kl, f'target_kl={kl}', 'both stop above 1.5 times it')
         draft.put('policy.learn.target_kl_at', 'minibatch', f'target_kl={kl}')
