@@ -85,16 +85,9 @@ def run_train(args: argparse.Namespace) -> int:
         f'{early}'
         f'run folder: {result.run_dir}\nevaluate it: zoo eval {shlex.quote(str(result.run_dir))}{consent_words()}'
     )
-    data = {
-        'run_dir': str(result.run_dir),
-        'env_step': result.env_step,
-        'train_iter': result.train_iter,
-        'best_return': result.best_return,
-        'last_return': result.last_return,
-        'wall_s': round(result.wall_s, 3),
-        'env_step_per_s': round(result.env_step_per_s, 1),
-        'stop_reason': result.stop_reason,
-    }
+    names = ('env_step', 'train_iter', 'best_return', 'last_return', 'stop_reason')
+    data = {'run_dir': str(result.run_dir), **{name: getattr(result, name) for name in names}}
+    data |= {'wall_s': round(result.wall_s, 3), 'env_step_per_s': round(result.env_step_per_s, 1)}
     show(args, data, text)
     return 0
 
