@@ -15,10 +15,19 @@ from zoo.tools.importers.conversion import (
     linear,
     nearest_divisor,
     put_env,
+    put_frame_stack,
     rows_of,
     translate,
 )
-from zoo.tools.importers.files import COMPUTED, arguments_of_parser, fields_of_class, is_computed, literals, words_of
+from zoo.tools.importers.files import (
+    COMPUTED,
+    arguments_of_parser,
+    fields_of_class,
+    is_computed,
+    keywords_of_calls,
+    literals,
+    words_of,
+)
 
 WHO = 'CleanRL'
 _TABLES = data_file('zoo.tools.importers', 'cleanrl.yaml')
@@ -54,7 +63,7 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
     put_env(draft, name, f'env_id={name}', 'the env is not named: give env_id a default in the script.')
     if not draft.unreadable:
         _put_update(draft, is_ppg)
-        _put_code(draft, words_of(tree), is_ppg)
+        _put_code(draft, tree, is_ppg)
     return draft.finish('a script of CleanRL')
 
 
@@ -86,11 +95,20 @@ def _put_update(draft: Draft, is_ppg: bool) -> None:
         draft.drop(f'track={given["track"]}', 'a run is tracked by those that logger.sinks names, none by default')
 
 
-def _put_code(draft: Draft, words: set[str], is_ppg: bool) -> None:
+def _put_code(draft: Draft, tree: ast.Module, is_ppg: bool) -> None:
     """What the script does without an argument: its wrappers, its network, its optimiser."""
+    words, found = words_of(tree), keywords_of_calls(tree, _TABLES['calls'])
     for word, path, value, old in _TABLES['in_code']:
         if word in words and draft.at(path) is None:
             draft.put(path, value, old)
+    if isinstance(eps := found.get('eps'), float):
+        draft.put('policy.learn.adam_eps', eps, f'Adam(eps={eps})')
+    if isinstance(n := found.get('num_stack'), int):
+        put_frame_stack(draft, n, f'FrameStack(env, {n})')
+    if draft.at('policy.learn.reward_norm') and 'gamma' not in found:
+        draft.put('policy.learn.reward_norm_discount', 0.99, 'NormalizeReward without gamma', 'its default')
+    if draft.at('policy.model.recurrent'):
+        draft.put('policy.learn.sequence', {'len': draft.at('policy.collect.n_step')}, 'the LSTM', 'whole rollouts')
     if is_ppg:
         draft.put('policy.model.arch', 'detach', 'the network', 'one trunk; the value head does not train it')
         draft.put('policy.learn.value_norm', False, 'the returns as they are')
