@@ -22,6 +22,7 @@ from zoo.tools.importers.files import assigned, read_code, read_yaml
 from zoo.tools.importers.rllib import TABLES as RLLIB_TABLES
 from zoo.tools.importers.rllib import from_rllib, is_chain, settings_of
 from zoo.tools.importers.sb3 import ROWS as SB3_KEYS
+from zoo.tools.importers.sb3 import TABLES as SB3_TABLES
 from zoo.tools.importers.sb3 import from_sb3
 
 
@@ -141,8 +142,6 @@ def check_pair(source: Any) -> tuple[Any, Any]:
     )
 
 
-OTHERS = frozenset('a2c ars cem cmaes crossq ddpg dqn her iqn ppo_lstm qrdqn reinforce sac td3 teleop tqc trpo'.split())
-"""Names of rl-zoo3's files for other algorithms than PPO, whose keys are partly the same."""
 SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
 OF_CODE = {'cleanrl': is_script, 'rllib': is_chain, 'di-engine': lambda tree: bool(assigned(tree, 'main_config'))}
 OF_SETTINGS = {'rllib': is_rllib, 'sb3': is_sb3}
@@ -216,7 +215,7 @@ def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversi
         case 'rllib':
             return from_rllib(block), 'its keys run and config, or train_batch_size'
         case 'sb3':
-            if path.stem in OTHERS:
+            if path.stem in SB3_TABLES['others']:
                 raise ConfigError(
                     f"{path} is named as rl-zoo3's settings of {path.stem}; only those of PPO are translated."
                 )

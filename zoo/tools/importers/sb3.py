@@ -27,8 +27,6 @@ from zoo.tools.importers.conversion import (
 from zoo.tools.importers.files import literal_text
 
 WHO = 'stable-baselines3'
-_OPTIMIZERS = {'adam': 'adam', 'adamw': 'adamw', 'rmsprop': 'rmsprop', 'rmsproptflike': 'rmsprop', 'sgd': 'sgd'}
-_RENAMED = {'GrayScaleObservation': 'GrayscaleObservation', 'FrameStack': 'FrameStackObservation'}
 
 
 def schedule(value: Any) -> Any:
@@ -71,12 +69,12 @@ def _widths(value: Any) -> tuple[list[int], list[int], list[int]] | None:
     return shared, sizes(own.get('pi', [])), sizes(own.get('vf', []))
 
 
-_TABLES = data_file('zoo.tools.importers', 'sb3.yaml')
-ROWS = rows_of(_TABLES['keys'], schedule=schedule, wrappers=_wrappers, normalize=_normalize)
+TABLES = data_file('zoo.tools.importers', 'sb3.yaml')
+ROWS = rows_of(TABLES['keys'], schedule=schedule, wrappers=_wrappers, normalize=_normalize)
 KWARGS_ROWS = rows_of(
-    _TABLES['policy_kwargs'],
+    TABLES['policy_kwargs'],
     widths=_widths,
-    optimizer=one_of(_OPTIMIZERS),
+    optimizer=one_of(TABLES['optimizers']),
     betas=lambda value: [as_number(x) for x in (value if isinstance(value, list | tuple) else [value])],
 )
 
@@ -94,7 +92,7 @@ def from_sb3(block: Mapping[str, Any], env: str | None = None) -> Conversion:
     draft.put('policy.type', 'ppo', 'PPO')
     translate(draft, ROWS, block, WHO)
     translate(draft, KWARGS_ROWS, {'policy_kwargs': kwargs}, WHO)
-    defaults(draft, ROWS, _TABLES['defaults'], block, WHO)
+    defaults(draft, ROWS, TABLES['defaults'], block, WHO)
     if not draft.unreadable:
         _put_batch(draft)
         _put_env_parts(draft)
@@ -131,18 +129,13 @@ def _put_env_parts(draft: Draft) -> None:
             continue
         *parts, last = name.split('.')
         home = 'gymnasium.wrappers' if parts[0] in ('gym', 'gymnasium') else '.'.join(parts)
-        place = f'{home}:{_RENAMED.get(last, last)}'
+        place = f'{home}:{TABLES["wrappers"].get(last, last)}'
         found.append({'type': place, **options} if options else place)
     if found:
         draft.put('env.wrappers', found, 'env_wrapper', 'their packages must be installed')
-    paths = {
-        'norm_obs': 'policy.model.obs_norm',
-        'norm_reward': 'policy.learn.reward_norm',
-        'gamma': 'policy.learn.reward_norm_discount',
-    }
     for key, value in (given.get('normalize') or {}).items():
-        if key in paths:
-            draft.put(paths[key], value if key == 'gamma' else bool(value), f'normalize: {key}={value}')
+        if key in TABLES['normalize']:
+            draft.put(TABLES['normalize'][key], value if key == 'gamma' else bool(value), f'normalize: {key}={value}')
         else:
             draft.drop(f'normalize: {key}={shown(value)}', 'observations and rewards are clipped to +-10')
 
@@ -162,8 +155,6 @@ def _put_policy(draft: Draft) -> None:
             draft.put('policy.model.sde_sample_freq', int(freq), f'sde_sample_freq={freq:g}')
     elif freq is not None:
         draft.drop(f'sde_sample_freq={freq:g}', 'read only with use_sde')
-    if given.get('policy_kwargs.ortho_init') is False:
-        draft.drop('policy_kwargs.ortho_init=False', 'weights start orthogonal, in all networks of zoo')
     of_images = given.get('policy') == 'CnnPolicy'
     if given.get('policy') not in (None, 'MlpPolicy', 'CnnPolicy', 'MultiInputPolicy'):
         draft.refuse(

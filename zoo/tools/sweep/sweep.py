@@ -83,7 +83,9 @@ def sweep(
             say_if_too_many(min(jobs, study.n_left()))
             run_workers(plan, study, min(jobs, study.n_left()), received, imports)
     study.mark_lost()
-    result = result_of(plan, study)
+    rows = ranked(study.rows(), plan.score.minimises)
+    best = rows[0] if rows and rows[0].state == 'complete' else None
+    result = SweepResult(plan, rows, best, best and _write_best(plan, best), study.n_left())
     if received:
         said = 'the sweep was stopped with %d of %d trials done; the same command continues it (storage: %s)'
         logger.warning(said, plan.n_trial - result.n_left, plan.n_trial, plan.storage)
@@ -241,13 +243,6 @@ class _Runs:
         for step in range(self._reported + 1, last + 1):
             self._trial.report(value, step)
         self._reported = last
-
-
-def result_of(plan: Plan, study: Study) -> SweepResult:
-    """The sweep so far, with best.yaml written anew."""
-    rows = ranked(study.rows(), plan.score.minimises)
-    best = rows[0] if rows and rows[0].state == 'complete' else None
-    return SweepResult(plan, rows, best, best and _write_best(plan, best), study.n_left())
 
 
 def table(result: SweepResult) -> list[tuple[str, ...]]:
