@@ -73,7 +73,7 @@ def setting(node: ast.expr) -> Any:
     with suppress(ValueError, TypeError, ZeroDivisionError):
         match node:
             case ast.Call(func=ast.Name(id='dict'), args=[]):
-                pairs = [(word.arg, word.value) for word in node.keywords]
+                pairs: list[tuple[Any, ast.expr]] = [(word.arg, word.value) for word in node.keywords]
             case ast.Dict():
                 pairs = [(key and literal(key), value) for key, value in zip(node.keys, node.values, strict=True)]
             case _:
