@@ -39,7 +39,7 @@ EXTRAS = {
     ],
     'ray': ['ray>=2.60'],  # runners on many machines; older ones have token authentication off
     'sweep': ['optuna>=4.0'],  # zoo sweep: samplers, pruning, a journal that several machines share
-    'plot': ['matplotlib>=3.8'],  # zoo plot, zoo compare and the curves of zoo report
+    'plot': ['matplotlib>=3.8'],  # zoo plot, zoo report and the curve of a result
     'video': ['imageio-ffmpeg>=0.5', 'pygame-ce>=2.5'],  # zoo video and zoo play: an ffmpeg of its own; a window
     'export': [
         'onnx>=1.17',  # zoo export: the ONNX format

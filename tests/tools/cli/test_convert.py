@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,10 @@ def test_force_writes_over_a_file(in_tmp: Path, capsys: pytest.CaptureFixture[st
     assert Path('mine.yaml').read_text() == 'mine' and '--force' in capsys.readouterr().err
     assert main(['convert', 'ding.py', '-o', 'mine.yaml', '--force']) == 0
     assert 'CartPole-v1' in Path('mine.yaml').read_text()
+
+
+def test_json_beside_a_file_leaves_the_file_too(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '-o', 'my config.yaml']) == 0
+    assert shlex.split(capsys.readouterr().out) == ['train', 'it:', 'zoo', 'train', 'my config.yaml']
+    assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '-o', 'b.yaml', '--json']) == 0
+    assert json.loads(capsys.readouterr().out)['config'] == yaml.safe_load(Path('b.yaml').read_text())

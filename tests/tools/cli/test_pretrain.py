@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.real_runs import SHORT
+from zoo.run.checkpoint import consent
 from zoo.tools.cli.command import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('in_tmp')]
@@ -49,6 +50,23 @@ def test_command_that_it_prints_trains_on(demos: Path, capsys: pytest.CaptureFix
     assert more[:3] == ['train', 'cartpole_ppo', 'policy.model.obs_norm=true'] and 'my start' in more[-1]
     assert main([*more, *SHORT, *QUIET, '--run-dir', 'after']) == 0
     assert 'env steps in' in (said := capsys.readouterr()).out and 'do not fit' not in said.err
+
+
+def test_commands_that_it_prints_import_what_it_was_given_to_import(
+    demos: Path, in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the env that a file registers is not known to them."""
+    (in_tmp / 'my poles.py').write_text(
+        'import gymnasium\nfrom zoo.core.registry import ENV_REGISTRY\n'
+        "ENV_REGISTRY.register('my_pole')(lambda: gymnasium.make('CartPole-v1'))\n"
+    )
+    monkeypatch.setattr(consent, 'given_imports', [])
+    words = ['--env', 'my_pole', '--import', 'my poles.py', '--demos', str(demos), '--epochs', '1', '-q']
+    assert main(['pretrain', *words]) == 0
+    *_, evaluate, train = capsys.readouterr().out.splitlines()
+    given = [shlex.split(line.partition('zoo ')[2]) for line in (evaluate, train)]
+    files = [Path(words[words.index('--import') + 1]).resolve() for words in given]
+    assert files == [(in_tmp / 'my poles.py').resolve()] * 2
 
 
 def test_numbers_as_json(demos: Path, capsys: pytest.CaptureFixture[str]) -> None:

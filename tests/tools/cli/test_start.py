@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,12 @@ def test_the_next_commands_that_it_prints_work(
         done = run_in(*words[1:], *(QUICK if words[1] == 'train' else []), cwd=in_tmp)
         assert done.returncode == 0, done.stderr
         assert 'Warning' not in done.stderr and 'warning' not in done.stderr
+
+
+@pytest.mark.parametrize('name', ['my env.py', 'my_env (1).py', "env's.py"])
+def test_file_in_the_next_commands_is_quoted_for_a_shell(
+    name: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(['init', name]) == 0
+    *_, line = capsys.readouterr().out.splitlines()
+    assert shlex.split(line.partition(': ')[2]) == ['zoo', 'train', f'{name}:MyEnv']

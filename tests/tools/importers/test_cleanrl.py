@@ -89,3 +89,30 @@ def test_default_that_the_script_works_out_is_asked_for(ppo_script):
     ppo_script.write_text(ppo_script.read_text().replace('gamma: float = 0.99', 'gamma: float = 1 - 1 / horizon'))
     with pytest.raises(ConfigError, match='^gamma is worked out when the script runs; give it a plain value'):
         convert(ppo_script)
+
+
+def test_numbers_in_the_code_are_those_of_the_config(ppg_script):
+    """As in ppg_procgen.py: Adam's epsilon is not that of ppo's scripts, and the wrapper has its own gamma of .99."""
+    code = 'envs = gym.wrappers.NormalizeReward(envs)\noptimizer = optim.Adam(p, lr=args.learning_rate, eps=1e-8)\n'
+    ppg_script.write_text(ppg_script.read_text() + code)
+    config = convert(ppg_script).config
+    learn = config['policy']['learn']
+    assert config['policy']['collect']['discount_factor'] == 0.999
+    assert (learn['adam_eps'], learn['reward_norm'], learn['reward_norm_discount']) == (1e-8, True, 0.99)
+    resolve_config(config)
+    ppg_script.write_text(ppg_script.read_text().replace('NormalizeReward(envs)', 'NormalizeReward(envs, args.gamma)'))
+    assert 'reward_norm_discount' not in convert(ppg_script).config['policy']['learn']  # the discount of the policy
+
+
+def test_lstm_of_atari_sees_one_frame_and_whole_rollouts(ppo_script):
+    """As in ppo_atari_lstm.py, where env.id=atari alone would stack four frames."""
+    code = (
+        ppo_script.read_text()
+        .replace("'HalfCheetah-v4'", "'BreakoutNoFrameskip-v4'")
+        .replace('"HalfCheetah-v4"', "'BreakoutNoFrameskip-v4'")
+    )
+    code += 'env = gym.wrappers.FrameStack(env, 1)\nnn.Conv2d(1, 32, 8)\nself.lstm = nn.LSTM(512, 128)\n'
+    ppo_script.write_text(code.replace('num_minibatches: int = 32', 'num_minibatches: int = 1'))
+    config = convert(ppo_script).config
+    assert config['env']['kwargs'] == {'frame_stack': 1} and config['env']['game'] == 'Breakout'
+    assert config['policy']['learn']['sequence'] == {'len': 2048}  # num_steps of this script

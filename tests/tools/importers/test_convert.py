@@ -109,6 +109,15 @@ def test_file_of_another_library_given_as_a_config_of_zoo_is_told_to_be_converte
     assert str(caught.value).startswith(wanted) == bool(what)
 
 
+def test_command_that_converts_a_file_is_quoted_for_a_shell(tmp_path):
+    path = tmp_path / 'my ppo.yml'
+    path.write_text('my block: {n_steps: 8, n_envs: 2}\nother: {n_steps: 8, n_envs: 2}\n')
+    assert "zoo convert 'my ppo.yml' --name 'my block' -o config.yaml" in how_to_convert(path, 'my ppo.yml')
+    path.write_text(ZOO)
+    with pytest.raises(ConfigError, match=f"train it with zoo train '{path}'"):
+        convert(path)
+
+
 @pytest.mark.parametrize('text', ['env: {id: CartPole-v1}\nn_steps: 1\nn_envs: 2', 'policy: {}\nseed: 1', 'seed: 1'])
 def test_config_of_zoo_is_of_no_other_library(text, tmp_path):
     (tmp_path / 'config.yaml').write_text(text)

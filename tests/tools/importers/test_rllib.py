@@ -145,3 +145,103 @@ def test_stop_that_the_code_works_out_is_named(stop):
     conversion = from_rllib(settings_of(ast.parse(CODE.format(stop=stop))))
     assert ('stop', 'it cannot be read without running the code; set max_env_step') in conversion.left_out
     assert 'max_env_step' not in conversion.config
+
+
+@pytest.mark.parametrize(
+    ('call', 'name'),
+    [
+        ('.training(lr=tune.grid_search([1e-3, 1e-4]))', 'lr'),
+        ('.training(train_batch_size=2 * args.n)', 'train_batch_size'),
+        ('.training(model={"fcnet_hiddens": [8] * n, "use_lstm": True})', 'model.fcnet_hiddens'),
+        ('.environment(env_config={"map": load("a")})', 'env_config'),
+        ('.rl_module(model_config=make(2))', 'model'),
+    ],
+)
+def test_setting_that_the_code_works_out_is_asked_for(call, name):
+    """Before, RLlib's default took its place."""
+    code = f"config = PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=2){call}"
+    with pytest.raises(ConfigError) as caught:
+        from_rllib(settings_of(ast.parse(code)))
+    assert caught.value.problems == [f'{name} is worked out when the script runs; give it a plain value in the script.']
+
+
+@pytest.mark.parametrize(
+    ('call', 'said'),
+    [
+        ('.training(**found)', '**found is .*no key of RLlib that this translation knows'),
+        ('.multi_agent(policies=make(3))', 'policies is .*one policy acts for one agent'),
+    ],
+)
+def test_setting_without_counterpart_that_the_code_works_out_is_refused_with_the_way(call, said):
+    code = f"config = PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=2){call}"
+    with pytest.raises(ConfigError, match=said.replace('**', r'\*\*')):
+        from_rllib(settings_of(ast.parse(code)))
+
+
+def test_entries_of_a_dict_are_read_beside_one_that_the_code_works_out():
+    code = """
+config = {'env': 'CartPole-v1', 'num_workers': 1, 'lr': 1e-3, 'log_level': level(), 'num_gpus': int(os.environ['N'])}
+PPOTrainer(config=config)
+"""
+    with pytest.raises(ConfigError) as caught:
+        from_rllib(settings_of(ast.parse(code)))
+    assert caught.value.problems == [
+        'num_gpus is worked out when the script runs; give it a plain value in the script.'
+    ]
+    assert caught.value.conversion.config['policy']['learn']['learning_rate'] == 1e-3
+
+
+def test_what_is_set_in_the_config_later_holds():
+    code = """
+config = dict(env='CartPole-v1', num_workers=1, lr=1e-4, model={'fcnet_activation': 'relu'})
+config['lr'] = 1e-3
+config['model']['fcnet_hiddens'] = [8]
+config.gamma = 0.9
+config.update({'clip_param': 0.1})
+other['lr'] = 1
+PPOTrainer(config=config)
+"""
+    policy = from_rllib(settings_of(ast.parse(code))).config['policy']
+    assert policy['learn']['learning_rate'] == 1e-3 and policy['learn']['clip_ratio'] == 0.1
+    assert policy['model'] == {'hidden_sizes': [8], 'activation': 'relu'}
+    assert policy['collect']['discount_factor'] == 0.9
+
+
+def test_network_of_the_new_api_is_read_with_its_own_defaults():
+    """Of DefaultModelConfig vf_share_layers is true, of PPO's own model false."""
+    code = """
+config = (PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=1)
+    .rl_module(model_config={model}))
+"""
+    own = code.format(model="DefaultModelConfig(fcnet_hiddens=[32], fcnet_activation='relu', head_fcnet_hiddens=[16])")
+    config = from_rllib(settings_of(ast.parse(own))).config
+    assert config['policy']['model'] == {
+        'shared_encoder': True,
+        'hidden_sizes': [32],
+        'activation': 'relu',
+        'actor_head': [16],
+        'critic_head': [16],
+    }
+    resolve_config(config)
+    plain = from_rllib(settings_of(ast.parse(code.format(model="{'fcnet_hiddens': [32]}")))).config
+    assert plain['policy']['model'] == {'hidden_sizes': [32], 'activation': 'tanh'}
+
+
+def test_several_agents_are_refused():
+    code = "PPOConfig().environment('CartPole-v1').multi_agent(policies={'a', 'b'})"
+    with pytest.raises(ConfigError, match='policies is .*one policy acts for one agent'):
+        from_rllib(settings_of(ast.parse(code)))
+
+
+@pytest.mark.parametrize('home', ['model', '_model_config'])
+def test_network_of_an_object_is_read(home):
+    """An object has all keys, with RLlib's defaults; those of a network that are not set are left alone."""
+
+    class PPOConfig:
+        def to_dict(self):
+            model = {'fcnet_hiddens': [64], 'use_lstm': False, 'free_log_std': False, 'conv_filters': None, 'dim': 84}
+            return {'env': 'CartPole-v1', 'num_env_runners': 1, 'model': {}, home: model}
+
+    config = convert(PPOConfig()).config
+    assert config['policy']['model'] == {'hidden_sizes': [64], 'activation': 'tanh'}
+    resolve_config(config)

@@ -127,3 +127,45 @@ def test_target_kl_is_looked_at_after_each_minibatch_as_there():
     learn = from_sb3({'target_kl': 0.03, 'clip_range_vf': 0.3}, 'CartPole-v1').config['policy']['learn']
     assert (learn['target_kl'], learn['target_kl_at']) == (0.03, 'minibatch')
     assert learn['value_loss'] == {'type': 'clip', 'range': 0.3}
+
+
+@pytest.mark.parametrize(
+    ('kwargs', 'wanted'),
+    [
+        ('optimizer_kwargs=dict(weight_decay=1e-4)', {'type': 'adamw', 'weight_decay': 1e-4}),
+        (
+            'optimizer_kwargs=dict(weight_decay=1e-4, betas=(.8, .99))',
+            {'type': 'adamw', 'weight_decay': 1e-4, 'betas': [0.8, 0.99]},
+        ),
+        (
+            'optimizer_class=th.optim.AdamW, optimizer_kwargs=dict(betas=[.8, .99])',
+            {'type': 'adamw', 'betas': [0.8, 0.99]},
+        ),
+        (
+            'optimizer_class=th.optim.RMSprop, optimizer_kwargs=dict(weight_decay=.1)',
+            {'type': 'rmsprop', 'weight_decay': 0.1},
+        ),
+        ('optimizer_class=th.optim.SGD, optimizer_kwargs=dict(weight_decay=0)', {'type': 'sgd'}),
+        ('optimizer_kwargs=dict(weight_decay=0)', {'type': 'adam'}),
+    ],
+)
+def test_class_and_options_of_the_optimizer_are_one_part(kwargs, wanted):
+    """One after the other, the last one took the place of those before."""
+    block = {'n_steps': 64, 'n_timesteps': 1e5, 'policy_kwargs': f'dict({kwargs})'}
+    found = convert(block, 'sb3', 'CartPole-v1').config
+    assert found['policy']['learn']['optimizer'] == wanted
+    resolve_config(found)
+
+
+def test_betas_that_are_no_pair_are_said():
+    block = {'n_steps': 64, 'policy_kwargs': 'dict(optimizer_kwargs=dict(betas=beta))'}
+    with pytest.raises(ConfigError, match='betas is .*which cannot be read: it must be a number'):
+        convert(block, 'sb3', 'CartPole-v1')
+
+
+def test_value_clip_of_sb3_is_said_to_be_another_one():
+    """Of R = 0, V_old = 0, V = 1 and a range of .2 SB3 has the error .2^2, which has no gradient; zoo 1^2, which has one."""
+    found = convert({'n_steps': 64, 'n_timesteps': 1e5, 'clip_range_vf': 0.2}, 'sb3', 'CartPole-v1')
+    [(_, said)] = [each for each in found.became if each[0].startswith('clip_range_vf')]
+    assert said.endswith('(the larger of clipped and plain error, there the clipped one alone)')
+    assert found.config['policy']['learn']['value_loss'] == {'type': 'clip', 'range': 0.2}

@@ -68,6 +68,14 @@ def test_interval_of_given_returns_is_the_bootstrap_over_them(checkpoint: Checkp
 
 
 @pytest.mark.slow
+def test_episodes_of_drawn_actions_are_not_called_greedy(checkpoint: Checkpoint) -> None:
+    config = checkpoint.meta['config']
+    drawn = {**config['policy'], 'eval': {**config['policy']['eval'], 'deterministic': False}}
+    text = card(checkpoint._replace(meta={**checkpoint.meta, 'config': {**config, 'policy': drawn}}))
+    assert 'over 2 episodes with drawn actions of an evaluation during training' in text
+
+
+@pytest.mark.slow
 def test_card_of_the_best_checkpoint_says_that_its_return_is_too_high(run_dir: Path) -> None:
     assert 'a little too high' in card(load_checkpoint(run_dir / 'checkpoints' / 'best.safetensors'))
 

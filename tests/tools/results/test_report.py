@@ -187,6 +187,20 @@ def page_of(runs: list[Run], metric: str | None = None, **options: Any) -> Page:
     return Page(report(runs, metric, **options))
 
 
+def test_time_and_speed_of_two_runs_are_their_medians() -> None:
+    runs = [whole_run(seed=0), whole_run(seed=1)]
+    for run, wall_s in zip(runs, (1000.0, 4000.0), strict=True):  # 4,000 env steps each: 4/s and 1/s
+        run.columns['wall_s'] = run.columns['wall_s'] * wall_s / 4000
+    text = page_of(runs).text.replace('\u00a0', ' ')
+    assert re.search(r'Time\s*41 min 40 s\s*of a run, median', text)  # 2,500 s
+    assert re.search(r'Speed\s*2\s*env steps per second', text)  # 2.5, which rounds to the even 2
+
+
+def test_return_of_drawn_actions_is_not_that_of_the_greedy_policy() -> None:
+    page = page_of([whole_run(0, 'made', (1.0, 3.0, 2.0), 'policy.eval.deterministic=false')])
+    assert 'The mean return in an evaluation is 2 at the end.' in page.text
+
+
 def test_page_of_one_run_says_what_how_good_and_how_long() -> None:
     page = page_of([whole_run(seed=3)])
     assert 'made on CartPole-v1' in page.text and 'in one run with seed 3, for 4,000 env steps' in page.text

@@ -15,6 +15,9 @@ from tests.processes import left
 from zoo import load_policy, read_run, serial_pipeline
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
+from zoo.run.checkpoint import consent
+from zoo.tools.cli.command import main
+from zoo.tools.sweep import batch
 from zoo.tools.sweep.batch import grid_of, train_many
 
 
@@ -208,6 +211,23 @@ def _is_of(process: Path, folder: Path) -> bool:
         return Path(os.readlink(process / 'cwd')) == folder
     except OSError:
         return False
+
+
+def test_command_of_each_run_imports_the_file_that_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of its module is found only where the file lies."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'sub').mkdir()
+    (tmp_path / 'sub' / 'parts_of_mine.py').write_text('')
+    given: dict[str, Any] = {}
+
+    def train_many(*args: Any, **options: Any) -> list[Any]:
+        given.update(options)
+        return []
+
+    monkeypatch.setattr(consent, 'given_imports', [])
+    monkeypatch.setattr(batch, 'train_many', train_many)
+    assert main(['train', 'cartpole_ppo', '--seeds', '2', '--import', 'sub/parts_of_mine.py']) == 0
+    assert given['command'] == ['zoo', 'train', 'cartpole_ppo', '--import', 'sub/parts_of_mine.py']
 
 
 @pytest.mark.soak

@@ -9,7 +9,7 @@ from tests.tools.sweep.tiny import LR, config
 from zoo.run.config import resolve_config
 from zoo.tools.sweep.plan import make_plan
 from zoo.tools.sweep.study import SweepResult, TrialRow
-from zoo.tools.sweep.sweep import as_data, best_config, ranked, table
+from zoo.tools.sweep.sweep import as_data, best_config, ranked, table, train_command
 
 
 def run(best: float, solved: int | None, wall_s: float) -> dict[str, Any]:
@@ -47,6 +47,13 @@ def test_best_config_lists_differences_and_resolves_to_the_same(tmp_path: Path) 
     assert found['policy']['model'] == {'hidden_sizes': [32, 32]} and found['seed'] == 4
     assert found['policy']['collect'] == {'n_sample': 256} and 'buffer' not in found
     assert resolve_config(found) == plan.resolve(values)
+
+
+def test_command_that_trains_the_best_is_quoted_for_a_shell_and_has_what_is_to_be_imported(tmp_path: Path) -> None:
+    result = SweepResult(make_plan(config(tmp_path), []), [], None, Path.cwd() / 'a sweep' / 'best.yaml', 0)
+    assert train_command(result) == "zoo train 'a sweep/best.yaml'"
+    words = train_command(result, ['--import', 'my policy.py'])
+    assert words == "zoo train 'a sweep/best.yaml' --import 'my policy.py'"
 
 
 def test_without_a_complete_trial_there_is_no_command(tmp_path: Path) -> None:

@@ -99,9 +99,9 @@ def _sort(args: argparse.Namespace) -> None:
 
 
 def words_of(args: argparse.Namespace) -> list[str]:
-    """The words that name the same config or env again, after `chosen`."""
+    """The words that name the same config or env again, after `chosen`, and what is imported for it."""
     words = [args.config] if args.config is not None else ['--env', args.env]
-    return words if args.policy is None else [*words, '--policy', args.policy]
+    return [*words, *(['--policy', args.policy] if args.policy is not None else []), *args.import_words]
 
 
 def _take_policy(args: argparse.Namespace) -> None:

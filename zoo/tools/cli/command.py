@@ -91,11 +91,12 @@ def _run(args: argparse.Namespace) -> int:
     folder = current_folder()
     if _names_code(args) and folder not in sys.path:
         sys.path.append(folder)  # 'module:function' finds the user's modules, as under `python -m zoo`
-    if args.imports:
+    words, args.import_words = args.imports, [word for name in args.imports for word in ('--import', name)]
+    if words:
         from zoo.config.source import import_module_or_file
 
-        words, args.imports = args.imports, [import_module_or_file(name).__name__ for name in args.imports]
-        if args.command == 'train':
+        args.imports = [import_module_or_file(name).__name__ for name in words]
+        if args.command in ('train', 'pretrain'):
             from zoo.run.checkpoint.consent import give_imports
 
             give_imports(words)

@@ -149,13 +149,9 @@ def checkpoint_path(args: argparse.Namespace) -> Path:
 
 
 def _summary(evaluation: Evaluation) -> dict[str, Any]:
-    return {
-        'return_mean': evaluation.return_mean,
-        'return_std': evaluation.return_std,
-        'return_min': evaluation.return_min,
+    names = ('return_mean', 'return_std', 'return_min', 'return_max', 'length_mean')
+    return {name: getattr(evaluation, name) for name in names} | {
         'return_median': evaluation.return_quantile(0.5),
-        'return_max': evaluation.return_max,
-        'length_mean': evaluation.length_mean,
         'episodes': len(evaluation.returns),
         'episodes_cut': evaluation.n_cut,
         'infos': {key: evaluation.info_mean(key) for key in evaluation.infos},
@@ -269,13 +265,8 @@ def load_player(args: argparse.Namespace) -> tuple[Policy, EnvConfig, int]:
 
 def _numbers(evaluation: Evaluation, env_step: int) -> dict[str, Any]:
     """What --json prints of the episodes."""
-    return {
-        'returns': evaluation.returns,
-        'lengths': evaluation.lengths,
-        'return_mean': evaluation.return_mean,
-        'episodes_cut': evaluation.n_cut,
-        'env_step': env_step,
-    }
+    found = {name: getattr(evaluation, name) for name in ('returns', 'lengths', 'return_mean')}
+    return found | {'episodes_cut': evaluation.n_cut, 'env_step': env_step}
 
 
 def _episode_line(row: dict[str, Any]) -> str:

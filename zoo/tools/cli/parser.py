@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -189,7 +190,7 @@ def _check_command(words: Sequence[str]) -> None:
     from zoo.config.source import bundled_configs
 
     if word in bundled_configs() or word.endswith(('.yaml', '.yml', '.py')) or ':' in word:
-        raise UserError(f'there is no command {word!r}; to train it: zoo train {word}')
+        raise UserError(f'there is no command {word!r}; to train it: zoo train {shlex.quote(word)}')
     raise UserError(f'there is no command {word!r}; the commands are {", ".join(COMMANDS)}; zoo help says what they do')
 
 

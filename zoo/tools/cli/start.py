@@ -73,8 +73,7 @@ def run_init(args: argparse.Namespace) -> None:
         raise UserError(
             f'{args.file} cannot be written ({error.strerror}); name a file in a folder that exists'
         ) from error
-    shown = f"'{path}'" if ' ' in str(path) else str(path)  # quoted for a shell
-    write_line(f'{args.file}: {_article(kind)} to start from\n{NEXT[kind].format(file=shown)}')
+    write_line(f'{args.file}: {_article(kind)} to start from\n{NEXT[kind].format(file=quote(str(path)))}')
 
 
 def _kind_of(path: Path) -> str:
@@ -125,9 +124,9 @@ def run_convert(args: argparse.Namespace) -> int:
         say(conversion.text())
     for problem in problems:
         say(f'zoo: error: {problem}')
-    if output is not None and not args.json:
+    if output is not None:
         write_output(output, text.encode())
-        text = f'train it: zoo train {args.output}'
+        text = f'train it: zoo train {quote(args.output)}'
         text = f'{args.output} is to be completed: its last lines say what is missing' if problems else text
     data = {'config': conversion.config, 'became': conversion.became, 'left_out': conversion.left_out}
     show(args, data | ({'problems': problems} if problems else {}), text.rstrip())

@@ -92,9 +92,9 @@ def run_sweep(args: argparse.Namespace) -> None:
     if (n := result.n_left - n_running) > 0:
         lines.append(f'{n} of {n_trial} trials are not done; the same command continues the sweep')
     lines.append(f'folder: {result.plan.folder}')
-    if (command := train_command(result)) is not None:
+    if (command := train_command(result, args.import_words)) is not None:
         lines.append(f'train the best: {command}')
-    show(args, as_data(result), '\n'.join(lines))
+    show(args, as_data(result) | {'train': command}, '\n'.join(lines))
 
 
 def _integer(name: str, text: str) -> int:

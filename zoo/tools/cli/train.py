@@ -85,16 +85,9 @@ def run_train(args: argparse.Namespace) -> int:
         f'{early}'
         f'run folder: {result.run_dir}\nevaluate it: zoo eval {shlex.quote(str(result.run_dir))}{consent_words()}'
     )
-    data = {
-        'run_dir': str(result.run_dir),
-        'env_step': result.env_step,
-        'train_iter': result.train_iter,
-        'best_return': result.best_return,
-        'last_return': result.last_return,
-        'wall_s': round(result.wall_s, 3),
-        'env_step_per_s': round(result.env_step_per_s, 1),
-        'stop_reason': result.stop_reason,
-    }
+    names = ('env_step', 'train_iter', 'best_return', 'last_return', 'stop_reason')
+    data = {'run_dir': str(result.run_dir), **{name: getattr(result, name) for name in names}}
+    data |= {'wall_s': round(result.wall_s, 3), 'env_step_per_s': round(result.env_step_per_s, 1)}
     show(args, data, text)
     return 0
 
@@ -133,7 +126,6 @@ def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Memb
     from zoo.tools.results.table import as_data, rows_of
     from zoo.tools.sweep.batch import train_many
 
-    imports = [word for name in args.imports for word in ('--import', name)]
     outcomes = train_many(
         config,
         members,
@@ -142,7 +134,7 @@ def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Memb
         run_dir=args.run_dir,
         trust=args.trust or args.imports,
         imports=args.imports,
-        command=['zoo', 'train', *words_of(args), *imports, *(['--trust'] if args.trust else []), *overrides],
+        command=['zoo', 'train', *words_of(args), *(['--trust'] if args.trust else []), *overrides],
         on_end=lambda outcome, n_ended: logger.info('%d of %d: %s', n_ended, len(members), _outcome_words(outcome)),
     )
     folders = [outcome.run_dir for outcome in outcomes if outcome.state == 'done' and outcome.run_dir is not None]

@@ -15,22 +15,23 @@ from zoo.tools.importers.conversion import (
     linear,
     nearest_divisor,
     put_env,
+    put_frame_stack,
     rows_of,
     translate,
 )
-from zoo.tools.importers.files import arguments_of_parser, fields_of_class, literals, words_of
+from zoo.tools.importers.files import (
+    COMPUTED,
+    arguments_of_parser,
+    fields_of_class,
+    is_computed,
+    keywords_of_calls,
+    literals,
+    words_of,
+)
 
 WHO = 'CleanRL'
 _TABLES = data_file('zoo.tools.importers', 'cleanrl.yaml')
 ROWS = rows_of(_TABLES['keys'])
-IN_CODE: tuple[tuple[str, str, Any, str], ...] = (
-    ('NormalizeObservation', 'policy.model.obs_norm', True, 'the wrapper NormalizeObservation'),
-    ('NormalizeReward', 'policy.learn.reward_norm', True, 'the wrapper NormalizeReward'),
-    ('LSTM', 'policy.model.recurrent', {'cell': 'lstm', 'hidden_size': 128}, 'the LSTM'),
-    ('ConvSequence', 'policy.model.encoder', 'impala', 'the network'),
-    ('Conv2d', 'policy.model.encoder', 'nature', 'the network'),
-)
-"""A word that a script may have, the key and the value that it stands for, unless one before set the key, and its name."""
 
 
 def is_script(tree: ast.Module) -> bool:
@@ -52,34 +53,22 @@ def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
     draft = Draft()
     is_ppg = 'e_auxiliary' in arguments
     draft.put('policy.type', 'ppg' if is_ppg else 'ppo', 'the script')
+    if stem and arguments.get('exp_name') is COMPUTED:
+        draft.put('exp_name', stem, 'exp_name', 'the name of the script')
+        del arguments['exp_name']
     translate(draft, ROWS, arguments, WHO)
-    _tell_computed(draft, tree, stem)
-    defaults(draft, ROWS, _TABLES['defaults'], arguments, WHO)
+    given = {name: x for name, x in arguments.items() if not is_computed(x)}
+    defaults(draft, ROWS, _TABLES['defaults'], given, WHO)
     name = draft.given.get('env_id', draft.given.get('gym_id'))
     put_env(draft, name, f'env_id={name}', 'the env is not named: give env_id a default in the script.')
     if not draft.unreadable:
         _put_update(draft, is_ppg)
-        _put_code(draft, words_of(tree), is_ppg)
+        _put_code(draft, tree, is_ppg)
     return draft.finish('a script of CleanRL')
 
 
 def _arguments(tree: ast.Module) -> dict[str, Any]:
-    return literals(fields_of_class(tree, 'Args').items()) or literals(arguments_of_parser(tree).items())
-
-
-def _tell_computed(draft: Draft, tree: ast.Module, stem: str) -> None:
-    """Arguments whose defaults the script works out when it runs; its name among them is that of its file."""
-    fields, arguments = fields_of_class(tree, 'Args'), arguments_of_parser(tree)
-    for name in [x for x in fields if x not in literals(fields.items())] or [
-        x for x in arguments if x not in literals(arguments.items())
-    ]:
-        row = ROWS.get(name)
-        if name == 'exp_name' and stem:
-            draft.put('exp_name', stem, 'exp_name', 'the name of the script')
-        elif name == 'exp_name' or (row is not None and row.kind == 'out'):
-            draft.drop(name, row.note if row is not None and row.note else 'a run is named by exp_name')
-        else:
-            draft.refuse(f'{name} is worked out when the script runs; give it a plain value in the script.')
+    return literals((fields_of_class(tree, 'Args') or arguments_of_parser(tree)).items())
 
 
 def _put_update(draft: Draft, is_ppg: bool) -> None:
@@ -106,11 +95,20 @@ def _put_update(draft: Draft, is_ppg: bool) -> None:
         draft.drop(f'track={given["track"]}', 'a run is tracked by those that logger.sinks names, none by default')
 
 
-def _put_code(draft: Draft, words: set[str], is_ppg: bool) -> None:
+def _put_code(draft: Draft, tree: ast.Module, is_ppg: bool) -> None:
     """What the script does without an argument: its wrappers, its network, its optimiser."""
-    for word, path, value, old in IN_CODE:
+    words, found = words_of(tree), keywords_of_calls(tree, _TABLES['calls'])
+    for word, path, value, old in _TABLES['in_code']:
         if word in words and draft.at(path) is None:
             draft.put(path, value, old)
+    if isinstance(eps := found.get('eps'), float):
+        draft.put('policy.learn.adam_eps', eps, f'Adam(eps={eps})')
+    if isinstance(n := found.get('num_stack'), int):
+        put_frame_stack(draft, n, f'FrameStack(env, {n})')
+    if draft.at('policy.learn.reward_norm') and 'gamma' not in found:
+        draft.put('policy.learn.reward_norm_discount', 0.99, 'NormalizeReward without gamma', 'its default')
+    if draft.at('policy.model.recurrent'):
+        draft.put('policy.learn.sequence', {'len': draft.at('policy.collect.n_step')}, 'the LSTM', 'whole rollouts')
     if is_ppg:
         draft.put('policy.model.arch', 'detach', 'the network', 'one trunk; the value head does not train it')
         draft.put('policy.learn.value_norm', False, 'the returns as they are')

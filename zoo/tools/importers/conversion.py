@@ -11,8 +11,9 @@ import gymnasium
 
 from zoo.config.messages import shown
 from zoo.config.names import look_up
-from zoo.config.section import ConfigError, join_path, value_at
+from zoo.config.section import ConfigError, has_key, join_path, value_at
 from zoo.env.ids import game_of, versions_of
+from zoo.tools.importers.files import COMPUTED, is_computed
 from zoo.tools.nested import put_at
 
 
@@ -102,7 +103,7 @@ class KeyRow(NamedTuple):
 
     def apply(self, draft: Draft, path: str, value: Any, origin: str = '') -> None:
         """Puts, drops or refuses one key. Args: path: its path there; origin: said of a value that is a default."""
-        old = f'{path}={_short(value)}{origin}'
+        old = path if value is COMPUTED else f'{path}={_short(value)}{origin}'
         try:
             new = self.read(value)
         except ValueError as error:
@@ -151,9 +152,11 @@ def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any],
     """
     for key, value in data.items():
         where = join_path(path, str(key))
-        has_inner = isinstance(value, Mapping) and any(name.startswith(f'{where}.') for name in rows)
-        if where not in rows and has_inner:
+        has_inner = any(name.startswith(f'{where}.') for name in rows)
+        if where not in rows and has_inner and isinstance(value, Mapping):
             translate(draft, rows, value, who, where)
+        elif is_computed(value) and (has_inner or (where in rows and rows[where].kind != 'out')):
+            draft.refuse(f'{where} is worked out when the script runs; give it a plain value in the script.')
         elif row := rows.get(where) or (path and rows.get(f'{path}.*')):
             row.apply(draft, where, value)
         elif found := look_up(where, inside=False):
@@ -167,14 +170,8 @@ def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any],
 def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any], given: Any, who: str) -> None:
     """Applies the library's own defaults, by dotted path, to the keys that nested `given` leaves out."""
     for path, value in values.items():
-        inner: Any = given
-        for key in path.split('.'):
-            inner = inner.get(key, _MISSING) if isinstance(inner, Mapping) else _MISSING
-        if inner is _MISSING and (rows[path].kind != 'to' or draft.at(rows[path].here) is None):
+        if not has_key(given, path) and (rows[path].kind != 'to' or draft.at(rows[path].here) is None):
             rows[path].apply(draft, path, value, f" ({who}'s default)")
-
-
-_MISSING = object()
 
 
 def nearest_divisor(n: int, wanted: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import logging
 import os
+import shlex
 import types
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,19 +18,18 @@ from zoo.core.registry import unknown_name
 from zoo.tools.importers.cleanrl import from_cleanrl, is_script
 from zoo.tools.importers.conversion import Conversion
 from zoo.tools.importers.di_engine import from_pair, is_main_config
-from zoo.tools.importers.files import read_code, read_yaml
+from zoo.tools.importers.files import assigned, read_code, read_yaml
+from zoo.tools.importers.rllib import TABLES as RLLIB_TABLES
 from zoo.tools.importers.rllib import from_rllib, is_chain, settings_of
 from zoo.tools.importers.sb3 import ROWS as SB3_KEYS
+from zoo.tools.importers.sb3 import TABLES as SB3_TABLES
 from zoo.tools.importers.sb3 import from_sb3
 
 
 def is_rllib(block: Any) -> bool:
     """Whether a mapping has settings of RLlib's PPO."""
     keys = set(block) if isinstance(block, Mapping) else set()
-    return {'run', 'config'} <= keys or bool(
-        keys
-        & {'train_batch_size', 'num_workers', 'num_rollout_workers', 'num_env_runners', 'vf_loss_coeff', 'num_sgd_iter'}
-    )
+    return {'run', 'config'} <= keys or bool(keys.intersection(RLLIB_TABLES['marks']))
 
 
 def is_sb3(block: Any) -> bool:
@@ -43,22 +43,16 @@ def is_zoo(data: Any) -> bool:
     return (isinstance(env, Mapping) and 'id' in env) or (isinstance(policy, Mapping) and env is None)
 
 
-def defines(tree: ast.Module, name: str) -> bool:
-    """Whether code gives a value to the variable `name`, at its top level."""
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
-
-
 def how_to_convert(path: Path, shown: str) -> str:
     """A sentence about a file of another library that has to be translated first; '' for any other file.
 
     Args: shown: the path as the user wrote it.
     """
     with suppress(ConfigError):
-        what, option = _library(path)
+        (what, option), file = _library(path), shlex.quote(shown)
         if what:
             return (
-                f'{shown} is {what}, not a config of zoo: translate it with zoo convert {shown}{option} -o config.yaml, '
+                f'{shown} is {what}, not a config of zoo: translate it with zoo convert {file}{option} -o config.yaml, '
                 'then zoo train config.yaml.'
             )
     return ''
@@ -78,7 +72,7 @@ def _library(path: Path) -> tuple[str, str]:
     for is_of, what in ((is_rllib, 'a file of RLlib'), (is_sb3, "a file of rl-zoo3's settings")):
         found = sorted(filter(lambda name: is_of(blocks[name]), blocks), key=lambda name: '-v' not in name)
         if found:  # an id first: the block `atari` is for many games
-            return what, f' --name {found[0]}' if len(blocks) > 1 else ''
+            return what, f' --name {shlex.quote(found[0])}' if len(blocks) > 1 else ''
     return '', ''
 
 
@@ -148,10 +142,8 @@ def check_pair(source: Any) -> tuple[Any, Any]:
     )
 
 
-OTHERS = frozenset('a2c ars cem cmaes crossq ddpg dqn her iqn ppo_lstm qrdqn reinforce sac td3 teleop tqc trpo'.split())
-"""Names of rl-zoo3's files for other algorithms than PPO, whose keys are partly the same."""
 SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
-OF_CODE = {'cleanrl': is_script, 'rllib': is_chain, 'di-engine': lambda tree: defines(tree, 'main_config')}
+OF_CODE = {'cleanrl': is_script, 'rllib': is_chain, 'di-engine': lambda tree: bool(assigned(tree, 'main_config'))}
 OF_SETTINGS = {'rllib': is_rllib, 'sb3': is_sb3}
 OF_OBJECT = {'di-engine': is_main_config, **OF_SETTINGS}
 """By the source: whether a tree of code, a block of YAML, a dict looks like it; the first one counts."""
@@ -209,7 +201,7 @@ def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversi
 def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversion, str]:
     data = read_yaml(path)
     if source is None and is_zoo(data):
-        raise ConfigError(f'{path} is already a config of zoo; train it with zoo train {path}.')
+        raise ConfigError(f'{path} is already a config of zoo; train it with zoo train {shlex.quote(str(path))}.')
     is_nested = all(isinstance(value, Mapping) for value in data.values())
     blocks = {str(key): value for key, value in data.items()} if is_nested else {name or path.stem: data}
     if is_nested and name is None and len(blocks) > 1:
@@ -223,7 +215,7 @@ def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversi
         case 'rllib':
             return from_rllib(block), 'its keys run and config, or train_batch_size'
         case 'sb3':
-            if path.stem in OTHERS:
+            if path.stem in SB3_TABLES['others']:
                 raise ConfigError(
                     f"{path} is named as rl-zoo3's settings of {path.stem}; only those of PPO are translated."
                 )
@@ -238,8 +230,8 @@ def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversi
 
 
 def _of_object(data: Any, source: str | None, name: str | None) -> tuple[Conversion, str]:
-    if isinstance(data, (tuple, list)) and len(data) == 2:
-        return from_pair(*data), 'its two dicts'
+    if isinstance(data, (tuple, list)):
+        return from_pair(*check_pair(data)), 'its two dicts'
     if hasattr(data, 'to_dict') and not isinstance(data, Mapping):
         return from_rllib(data), 'its to_dict'
     if not isinstance(data, Mapping):

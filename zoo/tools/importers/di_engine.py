@@ -28,11 +28,6 @@ from zoo.tools.importers.conversion import (
 
 WHO = 'DI-engine'
 POLICIES = ('ppo', 'ppo_offpolicy', 'ppg', 'ppg_offpolicy')
-_MARKS = (
-    'env.n_evaluator_episode env.stop_value env.manager env.env_id env.act_scale policy.cuda policy.on_policy '
-    'policy.recompute_adv policy.model.obs_shape policy.model.action_shape policy.model.encoder_hidden_size_list '
-    'policy.collect.unroll_len policy.collect.collector policy.learn.learner policy.eval.evaluator policy.other'
-).split()
 
 TABLES = data_file('zoo.tools.importers', 'di_engine.yaml')
 MAIN_ROWS = rows_of(
@@ -49,7 +44,7 @@ def is_main_config(data: Any) -> bool:
     """Whether a dict is DI-engine's main_config: it has keys that only those have, and no `env.id`."""
     if not isinstance(data, Mapping) or value_at(data, 'env.id') is not None:
         return False
-    return sum(value_at(data, mark) is not None for mark in _MARKS) >= 2
+    return sum(value_at(data, mark) is not None for mark in TABLES['marks']) >= 2
 
 
 def from_pair(main: Mapping[str, Any], create: Mapping[str, Any] | None = None) -> Conversion:
@@ -59,9 +54,6 @@ def from_pair(main: Mapping[str, Any], create: Mapping[str, Any] | None = None) 
     Args: create: DI-engine's create_config; None: main_config names the policy and the env itself.
     Raises: ConfigError with a sentence for every key that has no counterpart.
     """
-    if not isinstance(main, Mapping) or not isinstance(create, Mapping | None):
-        got = f'({type(main).__name__}, {type(create).__name__})'
-        raise ConfigError(f'a pair of configs is (main_config, create_config), two dicts, got {got}; pass those.')
     if value_at(main, 'env.id') is not None:
         return _of_zoo(main, create or {})
     draft = Draft()
@@ -195,16 +187,12 @@ def put_rollout(draft: Draft, kind: str) -> None:
         for name in ('policy.learn.update_per_collect', 'policy.other.replay_buffer'):
             if name in given:
                 draft.drop(f'{name}={shown(given[name], 40)}', why)
-    freqs = {
-        'policy.eval.evaluator.eval_freq': 'policy.eval.eval_freq',
-        'policy.eval.eval_freq': 'policy.eval.eval_freq',
-        'policy.learn.learner.hook.save_ckpt_after_iter': 'checkpoint.freq',
-        'policy.learn.learner.hook.log_show_after_iter': 'logger.freq',
-    }
-    for old, new in freqs.items():
+    for old in TABLES['frequencies']:
         if given.get(old):
             n_step = max(1, round(given[old] * n_sample / n_update))
-            draft.put(new, n_step, f'{old}={given[old]}', f'env steps: {n_update} iterations a rollout there')
+            draft.put(
+                MAIN_ROWS[old].here, n_step, f'{old}={given[old]}', f'env steps: {n_update} iterations a rollout there'
+            )
 
 
 def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:

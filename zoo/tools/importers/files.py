@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,10 @@ from zoo.config.section import ConfigError
 
 class Name(str):
     """A name in code that stands for itself, such as nn.ReLU: its last word."""
+
+
+COMPUTED = Name('worked out when the script runs')
+"""In place of a value that code works out when it runs."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -64,6 +68,25 @@ def literal(node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
+def setting(node: ast.expr) -> Any:
+    """As `literal`, with COMPUTED for what that does not read, as a value in a dict too."""
+    with suppress(ValueError, TypeError, ZeroDivisionError):
+        match node:
+            case ast.Call(func=ast.Name(id='dict'), args=[]):
+                pairs: list[tuple[Any, ast.expr]] = [(word.arg, word.value) for word in node.keywords]
+            case ast.Dict():
+                pairs = [(key and literal(key), value) for key, value in zip(node.keys, node.values, strict=True)]
+            case _:
+                return literal(node)
+        return {key or f'**{ast.unparse(value)}': setting(value) if key else COMPUTED for key, value in pairs}
+    return COMPUTED
+
+
+def is_computed(value: Any) -> bool:
+    """Whether a setting is COMPUTED, or a part of it."""
+    return value is COMPUTED or (isinstance(value, dict) and any(map(is_computed, value.values())))
+
+
 def literal_text(text: str) -> Any:
     """The value of the text of an expression, such as "dict(net_arch=[64, 64])". Raises: ValueError."""
     try:
@@ -96,23 +119,33 @@ def arguments_of_parser(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def literals(values: Iterable[tuple[str, ast.expr]]) -> dict[str, Any]:
-    """The first value of each name that is a literal; what is worked out when the code runs is left out."""
+    """The first `setting` of each name that is not COMPUTED, or that."""
     found: dict[str, Any] = {}
     for name, value in values:
-        with suppress(ValueError, TypeError, ZeroDivisionError):
-            found.setdefault(name, literal(value))
+        if found.get(name, COMPUTED) is COMPUTED:
+            found[name] = setting(value)
     return found
 
 
-def keywords_of_calls(tree: ast.Module, methods: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    """The literal keyword arguments of the calls of these methods; their positional ones by the names given."""
+def keywords_of_calls(tree: ast.Module, methods: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The `literals` of keyword arguments of the calls of these methods; their positional ones by the names given."""
     found: list[tuple[str, ast.expr]] = []
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in methods:
                 found += zip(methods[name], node.args, strict=False)
-                found += [(word.arg, word.value) for word in node.keywords if word.arg]
+                named = [
+                    (word.arg or f'**{ast.unparse(word.value)}', word.value if word.arg else node)
+                    for word in node.keywords
+                ]
+                found += named
     return literals(found)
+
+
+def assigned(tree: ast.Module, name: str) -> list[ast.expr]:
+    """What a variable is set to."""
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
+    return [node.value for node in nodes if any(getattr(target, 'id', '') == name for target in node.targets)]
 
 
 def words_of(tree: ast.Module) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo.config.messages import shown
 from zoo.config.names import data_file
-from zoo.config.section import ConfigError
+from zoo.config.section import ConfigError, join_path
 from zoo.tools.importers.conversion import (
     Conversion,
     Draft,
@@ -23,7 +23,8 @@ from zoo.tools.importers.conversion import (
     rows_of,
     translate,
 )
-from zoo.tools.importers.files import Name, keywords_of_calls, literal, words_of
+from zoo.tools.importers.files import COMPUTED, Name, assigned, keywords_of_calls, literal, setting, words_of
+from zoo.tools.nested import put_at
 
 WHO = 'RLlib'
 
@@ -37,9 +38,9 @@ def schedule(value: Any) -> Any:
     return as_number(value)
 
 
-_TABLES = data_file('zoo.tools.importers', 'rllib.yaml')
+TABLES = data_file('zoo.tools.importers', 'rllib.yaml')
 ROWS = rows_of(
-    _TABLES['keys'],
+    TABLES['keys'],
     schedule=lambda value: None if value is None else schedule(value),
     env_kwargs=lambda value: {'kwargs': mapping(value)},
     wall_time=lambda s: [{'type': 'wall_time', 's': as_number(s)}],
@@ -54,7 +55,11 @@ def from_rllib(settings: Any) -> Conversion:
     draft = Draft()
     if hasattr(settings, 'to_dict') and not isinstance(settings, Mapping):
         known = ROWS.keys() - {'explore', 'framework'}
-        settings = {key: value for key, value in settings.to_dict().items() if key in known and value is not None}
+        found = settings.to_dict()
+        models = (found.get(name) or {} for name in ('model', '_model_config'))  # the second is of `rl_module`
+        model = {key: x for each in models for key, x in getattr(each, '__dict__', each).items()}
+        settings = {key: value for key, value in found.items() if key in known and value is not None}
+        settings['model'] = {key: x for key, x in model.items() if f'model.{key}' in known and x}  # others are defaults
         draft.drop('other keys of the PPOConfig', 'only those that this translation knows were looked at')
     data = dict(settings)
     if isinstance(data.get('config'), Mapping):
@@ -70,7 +75,7 @@ def from_rllib(settings: Any) -> Conversion:
     translate(draft, ROWS, data, WHO)
     draft.given.setdefault('vf_clip_param', 10.0)
     given = {'lambda': data['lambda_'], **data} if 'lambda_' in data else data
-    defaults(draft, ROWS, _TABLES['defaults'], given, WHO)
+    defaults(draft, ROWS, TABLES['defaults'], given, WHO)
     name = draft.given.get('env')
     none = f"env is {shown(name)}; give the id of an env, or the 'module:function' that makes one."
     put_env(draft, name, f'env={name}', none)
@@ -137,7 +142,7 @@ def _put_network(draft: Draft) -> None:
         draft.put('policy.model.obs_norm', True, 'observation_filter=MeanStdFilter')
     elif given.get('observation_filter') not in (None, 'NoFilter'):
         draft.refuse(f"observation_filter is {shown(given['observation_filter'])}; use 'MeanStdFilter' or 'NoFilter'.")
-    if sizes := list(given.get('model.post_fcnet_hiddens') or ()):
+    if sizes := list(given.get('model.post_fcnet_hiddens') or given.get('model.head_fcnet_hiddens') or ()):
         for name in ('actor_head', 'critic_head'):
             draft.put(f'policy.model.{name}', [*sizes], f'model.post_fcnet_hiddens={sizes}')
     if given.get('model.use_lstm'):
@@ -156,43 +161,47 @@ def _put_network(draft: Draft) -> None:
         )
 
 
-_NO_POSITIONAL = (
-    'training rollouts env_runners resources evaluation debugging reporting learners experimental api_stack exploration'
-)
-_CALLS = {'environment': ('env',), 'framework': ('framework',)} | dict.fromkeys(_NO_POSITIONAL.split(), ())
-"""Methods of a PPOConfig, with the names of their positional arguments."""
-
-
 def is_chain(tree: ast.Module) -> bool:
     """Whether a file builds a PPOConfig, or an old-style dict for RLlib's PPO."""
     return bool({'PPOConfig', 'PPOTrainer'} & words_of(tree))
 
 
 def settings_of(tree: ast.Module) -> dict[str, Any]:
-    """The literal settings of a file: the arguments of the PPOConfig's methods, or its dict `config`.
+    """The settings of a file: the arguments of the PPOConfig's methods, or its dict `config`, and what is set in these.
 
-    The criteria `stop` of RunConfig(stop=...) or tune.run(stop=...) are among them; None if they are no literals.
+    COMPUTED is in place of what is no literal. The criteria `stop` of RunConfig(stop=...) or tune.run(stop=...) are among
+    them; None if they are no literals.
     """
-    found = keywords_of_calls(tree, _CALLS)
-    for node in _assigned(tree, 'config'):
-        with suppress(ValueError):
-            value = literal(node)
-            found = {**value, **found} if isinstance(value, dict) else found
+    found = keywords_of_calls(tree, TABLES['calls'])
+    if 'model_config' in found:
+        model, own = found.pop('model_config'), keywords_of_calls(tree, {'DefaultModelConfig': ()})
+        found['model'] = {'vf_share_layers': True, **own} if own else model
+    for value in map(setting, assigned(tree, 'config')):
+        found = {**value, **found} if isinstance(value, dict) else found
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Subscript() | ast.Attribute() as target]) if path := _path_in_config(target):
+                with suppress(TypeError, AttributeError):  # it is in what is COMPUTED
+                    put_at(found, path, setting(node.value))
+            case ast.Call(func=ast.Attribute(ast.Name('config'), 'update' | 'update_from_dict'), args=[given]):
+                found |= value if isinstance(value := setting(given), dict) else {'config': COMPUTED}
     for word in (node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == 'stop'):
         found.setdefault('stop', _criteria(tree, word.value))
     return found
 
 
-def _assigned(tree: ast.Module, name: str) -> list[ast.expr]:
-    """The dicts and calls that a variable is set to."""
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
-    values = [node.value for node in nodes if any(getattr(target, 'id', '') == name for target in node.targets)]
-    return [value for value in values if isinstance(value, ast.Dict | ast.Call)]
+def _path_in_config(node: ast.expr) -> str | None:
+    """'model.use_lstm' of config['model']['use_lstm'] and config.model['use_lstm']; None of another place."""
+    match node:
+        case ast.Subscript(inner, ast.Constant(str(key))) | ast.Attribute(inner, key):
+            before = '' if isinstance(inner, ast.Name) and inner.id == 'config' else _path_in_config(inner)
+            return None if before is None else join_path(before, key)
+    return None
 
 
 def _criteria(tree: ast.Module, node: ast.expr) -> dict[str, Any] | None:
     if isinstance(node, ast.Name):
-        node = next(iter(_assigned(tree, node.id)), node)
+        node = next(iter(assigned(tree, node.id)), node)
     if isinstance(node, ast.Dict):
         with suppress(ValueError):
             return {_key(key): literal(value) for key, value in zip(node.keys, node.values, strict=True) if key}

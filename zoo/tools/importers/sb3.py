@@ -27,8 +27,6 @@ from zoo.tools.importers.conversion import (
 from zoo.tools.importers.files import literal_text
 
 WHO = 'stable-baselines3'
-_OPTIMIZERS = {'adam': 'adam', 'adamw': 'adamw', 'rmsprop': 'rmsprop', 'rmsproptflike': 'rmsprop', 'sgd': 'sgd'}
-_RENAMED = {'GrayScaleObservation': 'GrayscaleObservation', 'FrameStack': 'FrameStackObservation'}
 
 
 def schedule(value: Any) -> Any:
@@ -71,14 +69,13 @@ def _widths(value: Any) -> tuple[list[int], list[int], list[int]] | None:
     return shared, sizes(own.get('pi', [])), sizes(own.get('vf', []))
 
 
-_TABLES = data_file('zoo.tools.importers', 'sb3.yaml')
-ROWS = rows_of(_TABLES['keys'], schedule=schedule, wrappers=_wrappers, normalize=_normalize)
+TABLES = data_file('zoo.tools.importers', 'sb3.yaml')
+ROWS = rows_of(TABLES['keys'], schedule=schedule, wrappers=_wrappers, normalize=_normalize)
 KWARGS_ROWS = rows_of(
-    _TABLES['policy_kwargs'],
+    TABLES['policy_kwargs'],
     widths=_widths,
-    optimizer=lambda name: {'type': one_of(_OPTIMIZERS)(name)},
-    adamw=lambda weight_decay: {'type': 'adamw', 'weight_decay': as_number(weight_decay)},
-    adam=lambda betas: {'type': 'adam', 'betas': list(betas)},
+    optimizer=one_of(TABLES['optimizers']),
+    betas=lambda value: [as_number(x) for x in (value if isinstance(value, list | tuple) else [value])],
 )
 
 
@@ -95,11 +92,12 @@ def from_sb3(block: Mapping[str, Any], env: str | None = None) -> Conversion:
     draft.put('policy.type', 'ppo', 'PPO')
     translate(draft, ROWS, block, WHO)
     translate(draft, KWARGS_ROWS, {'policy_kwargs': kwargs}, WHO)
-    defaults(draft, ROWS, _TABLES['defaults'], block, WHO)
+    defaults(draft, ROWS, TABLES['defaults'], block, WHO)
     if not draft.unreadable:
         _put_batch(draft)
         _put_env_parts(draft)
         _put_policy(draft)
+        _put_optimizer(draft)
     return draft.finish('settings of stable-baselines3, as in rl-zoo3')
 
 
@@ -131,18 +129,13 @@ def _put_env_parts(draft: Draft) -> None:
             continue
         *parts, last = name.split('.')
         home = 'gymnasium.wrappers' if parts[0] in ('gym', 'gymnasium') else '.'.join(parts)
-        place = f'{home}:{_RENAMED.get(last, last)}'
+        place = f'{home}:{TABLES["wrappers"].get(last, last)}'
         found.append({'type': place, **options} if options else place)
     if found:
         draft.put('env.wrappers', found, 'env_wrapper', 'their packages must be installed')
-    paths = {
-        'norm_obs': 'policy.model.obs_norm',
-        'norm_reward': 'policy.learn.reward_norm',
-        'gamma': 'policy.learn.reward_norm_discount',
-    }
     for key, value in (given.get('normalize') or {}).items():
-        if key in paths:
-            draft.put(paths[key], value if key == 'gamma' else bool(value), f'normalize: {key}={value}')
+        if key in TABLES['normalize']:
+            draft.put(TABLES['normalize'][key], value if key == 'gamma' else bool(value), f'normalize: {key}={value}')
         else:
             draft.drop(f'normalize: {key}={shown(value)}', 'observations and rewards are clipped to +-10')
 
@@ -150,7 +143,8 @@ def _put_env_parts(draft: Draft) -> None:
 def _put_policy(draft: Draft) -> None:
     given = draft.given
     if (limit := given.get('clip_range_vf')) is not None:
-        draft.put('policy.learn.value_loss', {'type': 'clip', 'range': limit}, f'clip_range_vf={limit}')
+        value = {'type': 'clip', 'range': limit}
+        draft.put('policy.learn.value_loss', value, f'clip_range_vf={limit}', ROWS['clip_range_vf'].note)
     if (kl := given.get('target_kl')) is not None:
         draft.put('policy.learn.target_kl', kl, f'target_kl={kl}', 'both stop above 1.5 times it')
         draft.put('policy.learn.target_kl_at', 'minibatch', f'target_kl={kl}')
@@ -161,8 +155,6 @@ def _put_policy(draft: Draft) -> None:
             draft.put('policy.model.sde_sample_freq', int(freq), f'sde_sample_freq={freq:g}')
     elif freq is not None:
         draft.drop(f'sde_sample_freq={freq:g}', 'read only with use_sde')
-    if given.get('policy_kwargs.ortho_init') is False:
-        draft.drop('policy_kwargs.ortho_init=False', 'weights start orthogonal, in all networks of zoo')
     of_images = given.get('policy') == 'CnnPolicy'
     if given.get('policy') not in (None, 'MlpPolicy', 'CnnPolicy', 'MultiInputPolicy'):
         draft.refuse(
@@ -175,6 +167,17 @@ def _put_policy(draft: Draft) -> None:
             draft.put('policy.model.shared_encoder', True, 'policy=CnnPolicy')
     if (widths := given.get('policy_kwargs.net_arch')) is not None:  # else two layers of 64, as here; none on images
         _put_layers(draft, widths, of_images)
+
+
+def _put_optimizer(draft: Draft) -> None:
+    """The class and its options as one part; weights that Adam of torch decays are those of adamw here."""
+    start = 'policy_kwargs.optimizer_'
+    if found := {key: x for key, x in draft.given.items() if key.startswith(start)}:
+        given = {key.rpartition('.')[2]: x for key, x in found.items() if x}  # without a weight_decay of 0
+        kind, old = given.pop('optimizer_class', 'adam'), ', '.join(f'{key}={x}' for key, x in found.items())
+        is_adamw, note = kind == 'adam' and 'weight_decay' in given, 'decays apart from the gradient'
+        value = {'type': 'adamw' if is_adamw else kind, **given}
+        draft.put('policy.learn.optimizer', value, old, note if is_adamw else '')
 
 
 def _put_layers(draft: Draft, widths: tuple[list[int], list[int], list[int]], of_images: bool) -> None:

@@ -104,7 +104,9 @@ def _score(saved: SavedRun, run: Run | None, returns: Sequence[float]) -> tuple[
     n = value_at(saved.config, 'policy.eval.n_episode')
     half = 1.96 * std / math.sqrt(n - 1) if isinstance(n, int) and n > 1 else math.nan  # std is over n, not n - 1
     chosen = ', the best one of the run, which is why it is a little too high' if saved.path.stem == 'best' else ''
-    episodes = f'{n} greedy episodes of an evaluation during training{chosen}'
+    is_drawn = value_at(saved.config, 'policy.eval.deterministic') is False
+    kind = 'episodes with drawn actions' if is_drawn else 'greedy episodes'
+    episodes = f'{n} {kind} of an evaluation during training{chosen}'
     return _with_ends(mean, mean - half, mean + half), episodes
 
 

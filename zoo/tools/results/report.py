@@ -16,7 +16,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from zoo.config.section import differing_keys
+from zoo.config.section import differing_keys, value_at
 from zoo.core.errors import UserError
 from zoo.core.version import VERSION
 from zoo.run.result import is_time
@@ -38,8 +38,8 @@ from zoo.tools.results.report_figures import (
 from zoo.tools.results.settings import (
     changed_settings,
     commands,
+    defaults_of,
     env_name,
-    has_defaults,
     needs_of,
     portable_config,
     started_by,
@@ -99,6 +99,12 @@ def report(
         plain, last = [portable_config(config, needs.names) for config in configs], [group.last for group in numbers]
         words = 'return at the end' if metric in RETURNS else f'{metric} at the end'
         importance = importance_of(plain, last, sum(leaves.values(), []), words, metric in RETURNS)
+    least = EARLY * max((run.env_step for run in runs), default=0)
+
+    def is_early(run: Run) -> bool:  # ended long before others, as by a sweep, and not because it was good enough
+        return run.env_step < least and not run.is_solved
+
+    is_drawn = any(value_at(config, 'policy.eval.deterministic') is False for config in configs)
     about = f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
     return _template().render(
         title=about if title is None else title,
@@ -108,14 +114,15 @@ def report(
         envs=_envs(grouped),
         runs=runs,
         metric=metric,
+        returns=RETURNS | ({'eval/return_mean': 'mean return in an evaluation'} if is_drawn else {}),
         states=list(_state_sentences(runs, with_reasons=False)),
         groups=numbers,
         importance=importance,
-        n_early=sum(_ended_early(group, runs) for group in grouped.values()),
+        n_early=sum(any(map(is_early, group)) for group in grouped.values()),
         curves=[] if metric is None else list(_curves(grouped, metric, x, stat)),
         videos=videos,
         reasons=_state_sentences(runs, with_reasons=True),
-        unknown=list(dict.fromkeys(config['policy']['type'] for config in configs if not has_defaults(config))),
+        unknown=list(dict.fromkeys(config['policy']['type'] for config in configs if not defaults_of(config))),
         between=between,
         alike=[setting for setting in settings if setting not in between],
         facts=_facts(runs),
@@ -124,12 +131,6 @@ def report(
         configs=commands(grouped, needs),
         stat_words=WORDS[stat],
     )
-
-
-def _ended_early(group: Sequence[Run], runs: Sequence[Run]) -> bool:
-    """Whether a run of a group was ended long before others, as a sweep does, and not because it was good enough."""
-    longest = max(run.env_step for run in runs)
-    return any(run.env_step < EARLY * longest and not run.is_solved for run in group)
 
 
 def write_report(path: Path, page: str) -> None:
@@ -148,9 +149,9 @@ def _template() -> jinja2.Template:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= dict(duration=duration, number=number, seeds=seeds, spread=spread, steps=steps)
-    environment.filters |= dict(all=_and, time_shares=time_shares)
+    environment.filters |= dict(all=_and, median=np.median, time_shares=time_shares)
     environment.tests['timed'] = has_all_times
-    environment.globals |= dict(duration=duration, steps=steps, whole='{:,.0f}'.format, returns=RETURNS)
+    environment.globals |= dict(duration=duration, steps=steps, whole='{:,.0f}'.format)
     environment.globals |= dict(n_color=N_COLOR, parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION)
     return environment.from_string(files('zoo.tools.results').joinpath('report.html').read_text(encoding='utf-8'))
 

@@ -54,7 +54,7 @@ def changed_settings(configs: Sequence[Mapping[str, Any]]) -> list[Setting]:
     """
     files = short_names(dict.fromkeys(file for config in configs for file in _files(config)))
     plain = [portable_config(config, files) for config in configs]
-    defaults = [_defaults(config) for config in plain]
+    defaults = [defaults_of(config) for config in plain]
     keys = [
         key
         for key in dict.fromkeys(key for known in defaults for key in known)
@@ -68,11 +68,6 @@ def changed_settings(configs: Sequence[Mapping[str, Any]]) -> list[Setting]:
     names = [key for key in NAMES if len({str(value_at(config, key)) for config in plain}) > 1]
     keys = [key for key in keys if key not in ELSEWHERE and not key.startswith(NO_EFFECT)]
     return [_setting(key, plain, defaults) for key in (*names, *keys)]
-
-
-def has_defaults(config: Mapping[str, Any]) -> bool:
-    """Whether the defaults of its policy are known: it is registered in this process."""
-    return bool(_defaults(config))
 
 
 def portable_config(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -123,7 +118,7 @@ def _setting(key: str, configs: Sequence[Mapping[str, Any]], defaults: Sequence[
     return Setting(key, values, default, next((d[key][1] for d in defaults if key in d), ''))
 
 
-def _defaults(config: Mapping[str, Any]) -> Defaults:
+def defaults_of(config: Mapping[str, Any]) -> Defaults:
     """Default and meaning of each key of a policy with this type and model; {} if they are not registered here."""
     model = value_at(config, 'policy.model.type')
     named = {'type': config['policy']['type'], **({'model': {'type': model}} if model is not None else {})}

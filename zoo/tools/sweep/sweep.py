@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,9 @@ def sweep(
             say_if_too_many(min(jobs, study.n_left()))
             run_workers(plan, study, min(jobs, study.n_left()), received, imports)
     study.mark_lost()
-    result = result_of(plan, study)
+    rows = ranked(study.rows(), plan.score.minimises)
+    best = rows[0] if rows and rows[0].state == 'complete' else None
+    result = SweepResult(plan, rows, best, best and _write_best(plan, best), study.n_left())
     if received:
         said = 'the sweep was stopped with %d of %d trials done; the same command continues it (storage: %s)'
         logger.warning(said, plan.n_trial - result.n_left, plan.n_trial, plan.storage)
@@ -242,13 +245,6 @@ class _Runs:
         self._reported = last
 
 
-def result_of(plan: Plan, study: Study) -> SweepResult:
-    """The sweep so far, with best.yaml written anew."""
-    rows = ranked(study.rows(), plan.score.minimises)
-    best = rows[0] if rows and rows[0].state == 'complete' else None
-    return SweepResult(plan, rows, best, best and _write_best(plan, best), study.n_left())
-
-
 def table(result: SweepResult) -> list[tuple[str, ...]]:
     """The trials as texts, the best ones first, below a row of headings."""
     score, keys = result.plan.score, list(result.plan.spaces)
@@ -286,9 +282,10 @@ def as_data(result: SweepResult) -> dict[str, Any]:
     }
 
 
-def train_command(result: SweepResult) -> str | None:
-    """The command that trains the best config; None if no trial is complete."""
-    return None if result.best_file is None else f'zoo train {from_here(result.best_file)}'
+def train_command(result: SweepResult, more: Sequence[str] = ()) -> str | None:
+    """The command that trains the best config, with more words; None if no trial is complete."""
+    found = result.best_file
+    return None if found is None else shlex.join(['zoo', 'train', str(from_here(found)), *more])
 
 
 def best_config(plan: Plan, best: TrialRow) -> dict[str, Any]:
