@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -186,6 +187,39 @@ def test_options_may_be_a_function_of_the_env_step_or_its_name() -> None:
             pass
 
 
+GOAL = np.zeros(2)
+
+
+def array_goal_of(env_step: int) -> dict[str, Any]:
+    GOAL[:] = env_step
+    return {'goal': GOAL}
+
+
+class FirstGoalEnv(SteerEnv):
+    """Takes its option out of the dict, and the first number out of its array."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        goal = (options or {}).pop('goal', [-1.0])
+        return super().reset(seed=seed, options={'goal': goal[0]})
+
+
+@pytest.mark.parametrize('how', HOW)
+def test_options_may_be_arrays_that_their_function_writes_into(how: str) -> None:
+    with open_envs(id=FirstGoalEnv, vectorization=how, reset_options=array_goal_of) as (cfg, (vector,)):
+        settings = EnvSettings(cfg)
+        for env_step in (10, 20):
+            settings.apply([vector], env_step)
+            assert goals(vector.reset(0)) == [env_step] * 2
+
+
+@pytest.mark.parametrize('how', HOW)
+def test_an_env_that_takes_an_option_out_of_its_dict_takes_it_from_no_other_reset(how: str) -> None:
+    env: Any = dict(id=FirstGoalEnv, kwargs={'lengths': [2]}, reset_options={'goal': [3.0]}, vectorization=how)
+    with open_envs(**env) as (_, (vector,)):
+        assert goals(vector.reset(0)) == [3.0, 3.0]
+        assert goals(steps(vector, 2).obs) == [3.0, 3.0]
+
+
 @pytest.mark.slow
 def test_options_that_no_reset_would_read_are_refused() -> None:
     for how in HOW:
@@ -194,6 +228,11 @@ def test_options_that_no_reset_would_read_are_refused() -> None:
                 pass
     with pytest.raises(UnsupportedEnvError, match='^env.reset_options is set but .*steps all its envs at once'):
         with open_envs(id='tests.steer_envs:Steer-v0', vectorization='batched', reset_options={'goal': 1.0}):
+            pass
+    with pytest.raises(
+        UnsupportedEnvError, match="^env.reset_options: set of 'reset options' has a value that cannot be sent"
+    ):
+        with open_envs(vectorization='async', reset_options=lambda env_step: {'goal': lambda: 0.0}):
             pass
     with open_envs(id='CartPole-v1', reset_options={'low': -0.2, 'high': -0.1}) as (_, (vector,)):  # auto: not batched
         obs = vector.reset(0)

@@ -20,6 +20,7 @@ from gymnasium.vector.utils import concatenate, iterate
 from zoo.core.action_map import Actions
 from zoo.env.adapter import check_takes_options, takes_options
 from zoo.env.attributes import EnvCommand, apply
+from zoo.env.config import own_copy
 from zoo.env.errors import (
     BROKEN,
     CALLS,
@@ -174,7 +175,7 @@ class SerialVectorEnv(SyncVectorEnv):
         calls = CALLS[get_ident()]
         self.failed_index = calls.index = i
         calls.count += 1
-        kwargs |= self._reset_kwargs
+        kwargs |= own_copy(self._reset_kwargs)
         self._seen[i], _ = checked_call('reset', self.single_observation_space, self.envs[i].reset, **kwargs)
         self.failed_index = None
 

@@ -27,7 +27,6 @@ class EnvSettings:
     def __init__(self, cfg: EnvConfig) -> None:
         self._schedules = {name: signed_section(value) for name, value in cfg.schedule.items()}
         self._rule = _rule(cfg.reset_options)
-        self._options: dict[str, Any] | None = None
         self._kinds: dict[str, type] = {}
         self.values: dict[str, float] = {}
 
@@ -37,7 +36,7 @@ class EnvSettings:
         return bool(self._schedules) or self._rule is not None
 
     def apply(self, envs: Sequence[AnyVectorEnv], env_step: int) -> None:
-        """Gives the envs the values of an env step, those that differ from the last ones.
+        """Gives the envs the values of an env step; of attributes, those that differ from the last ones.
 
         Raises: EnvSettingError if the envs do not have such an attribute, or it is no number, or they take no reset options.
         """
@@ -54,10 +53,8 @@ class EnvSettings:
         if self._rule is not None:
             with _naming('reset_options'):
                 options = self._rule(env_step)
-                if options != self._options:
-                    for env in envs:
-                        env.set_reset_options(options)
-                    self._options = options
+                for env in envs:  # each time: whether a user's values have changed, only their own code can tell
+                    env.set_reset_options(options)
 
 
 class RunEnvs:

@@ -38,6 +38,7 @@ from zoo.core.errors import show_error
 from zoo.core.processes import die_with_parent, leave_signals_to_parent
 from zoo.env.adapter import takes_options
 from zoo.env.attributes import EnvCommand, apply, outcome, result, sendable
+from zoo.env.config import own_copy
 from zoo.env.errors import (
     BROKEN,
     CONSTRUCTION,
@@ -218,6 +219,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
     def want(self, watched: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
         """Entries of the infos that every step gives, and the options of all resets, from now on. what: is new."""
+        sendable(EnvCommand('set', what, (options,)))
         self._wanted = watched, options
         self._ask_all(('want', self._wanted), f'the choice of {what}')
 
@@ -481,7 +483,7 @@ class _Worker:
 
     def reset(self, **kwargs: Any) -> None:
         if self.options is not None:
-            kwargs['options'] = self.options
+            kwargs['options'] = own_copy(self.options)
         obs, _ = checked_call('reset', self._place.spaces[0], self.env.reset, **kwargs)
         self._write(obs)
         self._ended = False
