@@ -94,6 +94,7 @@ class WorkerPlace(NamedTuple):
 StepInfo = tuple[dict[str, Any], dict[str, Any] | None]
 """What of an env's info is sent with a step: the entries that are watched, and at an episode's end its numbers."""
 Step = tuple[Any, bool, bool, Any, StepInfo | None]
+NO_STEP: Step = 0.0, False, False, None, None
 
 
 class Raised(NamedTuple):
@@ -161,6 +162,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._observations = read_from_shared_memory(self.single_observation_space, self._memory, self.num_envs)
         self._seeds: list[int | None] = [None] * self.num_envs
         self._step_count, self._is_stepping = 0, False
+        self._lost: list[int] = []  # made anew since the last step, which the next one says
         self._wanted: Wanted = (), None
         self.commands: dict[str, EnvCommand] = {}
         self.processes: list[Any] = [None] * self.num_envs
@@ -182,6 +184,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._seeds = self._seeds if seed is None else seeds
         indices = np.flatnonzero(options['reset_mask']).tolist() if options else range(self.num_envs)
         self._ask({i: ('reset', seeds[i]) for i in indices}, f'the reset after step {self._step_count}')
+        self._lost = [i for i in self._lost if i not in indices]
         self._step_count = self._step_count if options else 0
         return self._observations, {}
 
@@ -193,13 +196,17 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         """Begins a step."""
         self._step_count += 1
         for i, action in enumerate(iterate(self.action_space, actions)):
-            self._send(i, ('step', action), f'step {self._step_count}')
+            if i not in self._lost:  # its action is for an episode that is no more
+                self._send(i, ('step', action), f'step {self._step_count}')
         self._is_stepping = True
 
     def step_wait(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Ends the step that was begun."""
-        self._is_stepping = False
-        results, broken = self._answers(range(self.num_envs), f'step {self._step_count}')
+        lost, self._is_stepping, self._lost = self._lost, False, []
+        results, broken = self._answers([i for i in range(self.num_envs) if i not in lost], f'step {self._step_count}')
+        for i in lost:
+            results.insert(i, NO_STEP)
+        broken += lost
         rewards, terminated, truncated, finals, own_infos = zip(*results, strict=True)
         infos: dict[str, Any] = {}
         if broken:
@@ -262,16 +269,23 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         if not self.closed and hasattr(self, 'processes'):
             self.close(terminate=True)
 
-    def _ask(self, commands: Mapping[int, tuple[str, Any]], when: str) -> list[Any]:
-        """The answers of workers to commands that are no steps, by the indices of their envs."""
+    def _ask(self, commands: Mapping[int, tuple[str, Any]], when: str) -> tuple[list[Any], list[int]]:
+        """The answers of workers to commands that are no steps, by the indices of their envs; which were made anew."""
         if self._is_stepping:  # a step was begun and not ended
             self.step_wait()
         for i, command in commands.items():
             self._send(i, command, when)
-        return self._answers(commands, when)[0]
+        return self._answers(commands, when)
 
     def _ask_all(self, command: tuple[str, Any], when: str) -> list[Any]:
-        return self._ask(dict.fromkeys(range(self.num_envs), command), when)
+        found, broken = self._ask(dict.fromkeys(range(self.num_envs), command), when)
+        while broken:  # the new env is asked too
+            self._lost = sorted({*self._lost, *broken})
+            answers, again = self._ask(dict.fromkeys(broken, command), when)
+            for i, answer in zip(broken, answers, strict=True):
+                found[i] = answer
+            broken = again
+        return found
 
     def _start(self, i: int) -> None:
         """Start the process of env i."""
@@ -303,7 +317,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         for i in indices:
             is_good, result = _receive(self._pipes[i], patience)
             if not is_good:
-                faults[i], result = result, _complete(result) or (0.0, False, False, None, None)
+                faults[i], result = result, _complete(result) or NO_STEP
             results.append(result)
         if faults:
             if self._restarts is None:
@@ -493,7 +507,7 @@ class _Worker:
         mode = self._place.mode
         if self._ended and mode == AutoresetMode.NEXT_STEP:
             self.reset()
-            return 0.0, False, False, None, None
+            return NO_STEP
         result = checked_call('step', self._place.spaces[0], self.env.step, action)
         obs, reward, terminated, truncated, info = result
         terminated, truncated = as_flag('terminated', terminated), as_flag('truncated', truncated)
