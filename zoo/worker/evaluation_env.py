@@ -49,6 +49,7 @@ def evaluation_env(cfg: Keyed, overrides: Sequence[str] = (), name: str | None =
             )
         env = differing(env, plain(sets[name]))
     fields = dict(fields_of(EnvConfig))
+    given: dict[str, Any] = {}
     for text in overrides:
         path, raw = split_override(text)
         group, _, key = path.partition('.')
@@ -56,7 +57,11 @@ def evaluation_env(cfg: Keyed, overrides: Sequence[str] = (), name: str | None =
             raise ConfigError(
                 f'{text!r} does not set a key of the env; write it as env.KEY=value, e.g. env.kwargs.x=1.'
             )
-        env = differing(env, _nested(key.split('.'), parse_value(raw, fields.get(key))))
+        given[key] = parse_value(raw, fields.get(key))
+    env = differing(env, {key: given.pop(key) for key in ('id', 'game') if key in given})
+    for key, value in given.items():
+        first, *inner = key.split('.')
+        env = differing(env, {first: _put(env.get(first), inner, value)})
     return validate(EnvConfig, env, 'env')
 
 
@@ -218,8 +223,12 @@ def _lend(env: object) -> Callable[[], gymnasium.Env]:
     return make
 
 
-def _nested(keys: Sequence[str], value: object) -> dict[str, Any]:
-    return {keys[0]: value if len(keys) == 1 else _nested(keys[1:], value)}
+def _put(old: object, keys: Sequence[str], value: object) -> object:
+    """The value itself, or the old dict with the value at the path of the keys."""
+    if not keys:
+        return value
+    held = old if isinstance(old, Mapping) else {}
+    return {**held, keys[0]: _put(held.get(keys[0]), keys[1:], value)}
 
 
 def _form(space: Space) -> str:
