@@ -13,7 +13,7 @@ import torch
 from tests.steer_envs import NoOptionsEnv, SteerEnv
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
-from zoo.env import EnvConfig, make_vector_env
+from zoo.env import EnvConfig, check_env, make_vector_env
 from zoo.env.config import env_config
 from zoo.env.errors import UnsupportedEnvError
 from zoo.env.settings import AT_END, EnvSettings, RunEnvs
@@ -218,6 +218,27 @@ def test_an_env_that_takes_an_option_out_of_its_dict_takes_it_from_no_other_rese
     with open_envs(**env) as (_, (vector,)):
         assert goals(vector.reset(0)) == [3.0, 3.0]
         assert goals(steps(vector, 2).obs) == [3.0, 3.0]
+
+
+class GoalEnv(SteerEnv):
+    """No reset without an option, which it takes out of the dict; its mask is in its infos."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        assert options is not None
+        obs, info = super().reset(seed=seed, options={'goal': options.pop('goal')})
+        return obs, {**info, 'action_mask': np.array([1, 0])}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        *found, info = super().step(action)
+        return *found, {**info, 'action_mask': np.array([1, 0])}  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize('how', HOW)
+def test_options_reach_the_resets_before_a_run_that_look_for_masks_and_check_the_env(how: str) -> None:
+    env: Any = dict(id=GoalEnv, kwargs={'lengths': [2]}, reset_options={'goal': LINE}, vectorization=how)
+    with open_envs(**env) as (cfg, (vector,)):
+        assert vector.reset(0)['action_mask'].tolist() == [[True, False]] * 2
+        assert check_env(cfg) == []
 
 
 @pytest.mark.slow

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
+import gymnasium
+
 from zoo.config.messages import shown
 from zoo.config.schedule import is_signed_schedule, schedule_value, signed_section
 from zoo.config.user_code import load_code
 from zoo.core.errors import UserError, place_of, show_error
-from zoo.env.config import EnvConfig
+from zoo.env.adapter import takes_options
+from zoo.env.config import EnvConfig, own_copy
 from zoo.env.errors import EnvError, EnvSettingError
 from zoo.env.interface import AnyVectorEnv
 
@@ -55,6 +58,12 @@ class EnvSettings:
                 options = self._rule(env_step)
                 for env in envs:  # each time: whether a user's values have changed, only their own code can tell
                     env.set_reset_options(options)
+
+
+def reset_kwargs(cfg: EnvConfig, env: gymnasium.Env) -> dict[str, Any]:
+    """The argument `options` of a run's first reset, for a look at an env before it; {} if there is none."""
+    rule = _rule(cfg.reset_options)
+    return {} if rule is None or not takes_options(env) else {'options': own_copy(rule(0))}
 
 
 class RunEnvs:
