@@ -285,6 +285,16 @@ def restart_seed(seed: int | None, count: int) -> int | None:
     return None if seed is None else int(np.random.SeedSequence((seed, count)).generate_state(1)[0]) >> 1
 
 
+def check_spaces(env: gymnasium.Env, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> None:
+    """Raises: BrokenContractError if an env's (observations, actions) are not the spaces of the first env."""
+    for what, wanted in zip(('observation_space', 'action_space'), spaces, strict=True):
+        space = getattr(env, what)
+        if space != wanted:
+            raise BrokenContractError(
+                f'its {what} is {space}', f'that of the first env, {wanted}', 'make all envs alike'
+            )
+
+
 # What numpy and gymnasium raise for a wrong value.
 RAW_ERRORS = (
     *(BrokenContractError, ArithmeticError, AssertionError, AttributeError),

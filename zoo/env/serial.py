@@ -29,11 +29,14 @@ from zoo.env.errors import (
     FLAGS,
     RAW_ERRORS,
     RESET,
+    BrokenContractError,
+    Place,
     Restarts,
     Seeds,
     as_flag,
     check_obs,
     check_result,
+    check_spaces,
     checked_call,
     close_in_time,
     env_call,
@@ -68,11 +71,22 @@ class SerialVectorEnv(SyncVectorEnv):
         restarts: Restarts | None = None,
         timeout: float = 60.0,
     ) -> None:
-        env_fns = [partial(_make, env_fn, made_at(name, i)) for i, env_fn in enumerate(env_fns)]
-        super().__init__(env_fns, copy=False, autoreset_mode=autoreset_mode)
-        self.closed = False
-        self.metadata = {**self.metadata, 'autoreset_mode': autoreset_mode}
         self._name, self._restarts, self._timeout = name, restarts, timeout
+        made = self.envs = []  # so that those are closed that were made before one that cannot be
+        try:
+            for i, env_fn in enumerate(env_fns):
+                with locate(made_at(name, i)):
+                    made.append(env_fn())
+                check_spaces(made[i], (made[0].observation_space, made[0].action_space))
+            give = [partial(made.__getitem__, i) for i in range(len(made))]
+            super().__init__(give, copy=False, autoreset_mode=autoreset_mode)
+        except BaseException as error:
+            self.close_extras()
+            if isinstance(error, BrokenContractError):
+                raise Place(name).error(len(made) - 1, *error.args) from error
+            raise
+        self.closed, self.env_fns = False, env_fns
+        self.metadata = {**self.metadata, 'autoreset_mode': autoreset_mode}
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP
         self._has_nested_actions = _is_nested(self.single_action_space)
@@ -189,7 +203,8 @@ class SerialVectorEnv(SyncVectorEnv):
                 close_in_time({where: self.envs[i].close}, self._timeout)
             try:
                 when = CONSTRUCTION
-                self.envs[i] = self.env_fns[i]()  # type: ignore[index]
+                with locate(made_at(self._name, i)):
+                    self.envs[i] = self.env_fns[i]()  # type: ignore[index]
                 for command in self.commands.values():
                     apply(self.envs[i], command)
                 when = RESET
@@ -242,11 +257,6 @@ class SingleEnvs(VectorEnv):
 
     def close(self) -> None:
         self.env.close()
-
-
-def _make(env_fn: Callable[[], gymnasium.Env], where: str) -> gymnasium.Env:
-    with locate(where):
-        return env_fn()
 
 
 def _castable_dtypes(space: gymnasium.Space) -> frozenset[np.dtype]:

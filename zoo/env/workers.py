@@ -52,6 +52,7 @@ from zoo.env.errors import (
     WorkerTraceback,
     add_place,
     as_flag,
+    check_spaces,
     checked_call,
     close_in_time,
     locate,
@@ -437,7 +438,7 @@ def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Conn
     env = worker = None
     try:
         env = make()
-        _check_spaces(env, place.spaces)
+        check_spaces(env, place.spaces)
         for command in place.commands:
             apply(env, command)
         worker = _Worker(env, place)
@@ -529,15 +530,6 @@ class _Worker:
 
     def _write(self, obs: Any) -> None:
         write_to_shared_memory(self._place.spaces[0], self._place.env_index, obs, self._place.memory)
-
-
-def _check_spaces(env: gymnasium.Env, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> None:
-    for what, wanted in zip(('observation_space', 'action_space'), spaces, strict=True):
-        space = getattr(env, what)
-        if space != wanted:
-            raise BrokenContractError(
-                f'its {what} is {space}', f'that of the first env, {wanted}', 'make all envs alike'
-            )
 
 
 def _die_with_parent(is_main_thread: bool) -> None:
