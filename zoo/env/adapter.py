@@ -12,7 +12,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from zoo.core.action_map import Action
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, n_values
-from zoo.env.errors import EnvContractError, UnsupportedEnvError, as_flag
+from zoo.env.errors import BrokenContractError, EnvContractError, UnsupportedEnvError, as_flag
 
 ROLES = ('observation', 'action')
 SUPPORTED = 'Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these'
@@ -273,4 +273,10 @@ def _cast(space: gymnasium.Space, obs: object) -> object:
         return tuple(_cast(part, x) for part, x in zip(space.spaces, obs, strict=False))
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         return obs
-    return np.array(obs, dtype=space.dtype)
+    given, dtype = np.asarray(obs), np.dtype(space.dtype)
+    cast = given.astype(dtype)
+    if dtype.kind != 'f' and not np.can_cast(given.dtype, dtype) and not np.array_equal(cast, given):
+        at = np.argwhere(cast != given)[0]
+        got, wanted = f'the observation has {given[tuple(at)]} ({given.dtype})', f'{dtype} as in observation_space'
+        raise BrokenContractError(got, wanted, 'scale it to what the space says, or correct the space')
+    return cast
