@@ -504,6 +504,12 @@ def n_action(sent: Actions) -> int:
     return len(sent)
 
 
+def check_n_action(sent: Actions, n_env: int) -> None:
+    """Raises: ValueError if a batch of actions is of another number of envs, of which some would wait for theirs."""
+    if (n := n_action(sent)) != n_env:
+        raise ValueError(f'step got {n} actions for {n_env} envs')
+
+
 def _is_finite(action: Action | None) -> bool:
     if isinstance(action, dict | tuple):
         return all(map(_is_finite, action.values() if isinstance(action, dict) else action))

@@ -34,6 +34,7 @@ from zoo.env.errors import (
     Restarts,
     Seeds,
     as_flag,
+    check_n_action,
     check_obs,
     check_result,
     check_spaces,
@@ -42,7 +43,6 @@ from zoo.env.errors import (
     env_call,
     locate,
     made_at,
-    n_action,
     raise_if_broken,
     restart_seed,
     seeds_of,
@@ -131,8 +131,7 @@ class SerialVectorEnv(SyncVectorEnv):
         return self._gathered(), {}
 
     def step(self, actions: Actions) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        if n_action(actions) != self.num_envs:
-            raise ValueError(f'step got {n_action(actions)} actions for {self.num_envs} envs')
+        check_n_action(actions, self.num_envs)
         each = list(iterate(self.action_space, actions)) if self._has_nested_actions else actions
         self._step_count += 1
         infos: dict[str, Any] = {}

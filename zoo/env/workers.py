@@ -52,6 +52,7 @@ from zoo.env.errors import (
     WorkerTraceback,
     add_place,
     as_flag,
+    check_n_action,
     check_spaces,
     checked_call,
     close_in_time,
@@ -195,6 +196,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
     def step_async(self, actions: Actions) -> None:
         """Begins a step."""
+        check_n_action(actions, self.num_envs)
         self._step_count += 1
         for i, action in enumerate(iterate(self.action_space, actions)):
             if i not in self._lost:  # its action is for an episode that is no more
