@@ -181,7 +181,7 @@ class RowVectorEnv(AnyVectorEnv):
         self.reader.check(obs)
         for rule in self._rules:
             rule.on_reset(obs)
-        return map_tensors(torch.from_numpy, obs)
+        return map_tensors(torch.tensor, obs)  # a copy: the envs may write into theirs with the next step
 
     def send(self, action: Tensor) -> None:
         self._place.step += 1
