@@ -183,15 +183,6 @@ def takes_options(env: gymnasium.Env) -> bool:
     return inner.takes_options if isinstance(inner, OldGymEnv) else takes_keyword(inner.reset, 'options')
 
 
-def check_takes_options(is_taken: bool, options: dict[str, Any] | None, name: str) -> None:
-    """Raises: UnsupportedEnvError if there are reset options and the env's reset does not take any."""
-    if options is not None and not is_taken:
-        raise UnsupportedEnvError(
-            f'env.reset_options is set but the reset of {name!r} has no argument options; give it one, or leave '
-            'env.reset_options out.'
-        )
-
-
 def takes_keyword(function: Callable[..., object], keyword: str) -> bool:
     """Whether `function` can be called with this keyword argument."""
     parameters = inspect.signature(function).parameters.values()

@@ -516,13 +516,6 @@ def _is_finite(action: Action | None) -> bool:
     return bool(np.isfinite(np.asarray(action)).all())
 
 
-def wrong_shape_error(place: Place, lead: tuple[int, ...], returned: Mapping[str, Any]) -> EnvContractError:
-    """The error for the first of the arrays that `step` returned which is not [B]."""
-    what = next(what for what, values in returned.items() if np.shape(values) != lead)
-    got = f'step returned {what} of shape {np.shape(returned[what])}'
-    return place.error(None, got, str(lead), f'return one {"float" if what == "rewards" else "bool"} for each env')
-
-
 def lost_mask_error(name: str, call: str) -> UnsupportedEnvError:
     """The error for masks that env.action_mask=auto should find, but which are in the info of a whole vector."""
     return UnsupportedEnvError(

@@ -144,10 +144,8 @@ class EnvMaker:
             return 'off'
         if mask_method(env) is not None:
             return 'method'
-        if self._timeout is None:
-            is_in_info = has_mask_in_info(env, self._cfg)
-        else:
-            is_in_info = has_mask_in_worker(self._cfg, name, self._timeout)
+        cfg, timeout = self._cfg, self._timeout
+        is_in_info = has_mask_in_info(env, cfg) if timeout is None else has_mask_in_worker(cfg, name, timeout)
         return 'info' if is_in_info else 'off'
 
 

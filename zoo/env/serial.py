@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
 from zoo.core.action_map import Actions
-from zoo.env.adapter import check_takes_options, takes_options
+from zoo.env.adapter import takes_options
 from zoo.env.attributes import EnvCommand, apply
 from zoo.env.config import own_copy
 from zoo.env.errors import (
@@ -33,6 +33,7 @@ from zoo.env.errors import (
     Place,
     Restarts,
     Seeds,
+    UnsupportedEnvError,
     as_flag,
     check_n_action,
     check_obs,
@@ -89,21 +90,20 @@ class SerialVectorEnv(SyncVectorEnv):
         self.metadata = {**self.metadata, 'autoreset_mode': autoreset_mode}
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP
-        self._has_nested_actions = _is_nested(self.single_action_space)
-        self._copy = deepcopy if _is_nested(self.single_observation_space) else copy
+        nested = gymnasium.spaces.Dict | gymnasium.spaces.Tuple
+        self._has_nested_actions = isinstance(self.single_action_space, nested)
+        self._copy = deepcopy if isinstance(self.single_observation_space, nested) else copy
         self._seen: list[Any] = [None] * self.num_envs  # the observations
-        self._castable = _castable_dtypes(self.single_observation_space)
+        # of which number types observations may be copied into those of a Box; none for other spaces
+        space: Any = self.single_observation_space
+        dtypes = map(np.dtype, '?bBhHiIlLqQefd') if type(space) is gymnasium.spaces.Box else ()
+        self._castable = {dtype for dtype in dtypes if np.can_cast(dtype, space.dtype, 'same_kind')}
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._seeds: list[int | None] = [None] * self.num_envs
-        self._step_count = 0
+        self._step_count, self.takes_options = 0, takes_options(self.envs[0])
         self._watched: tuple[str, ...] = ()
         self._reset_kwargs: dict[str, Any] = {}  # options
         self.commands: dict[str, EnvCommand] = {}
-
-    @property
-    def takes_options(self) -> bool:
-        """Whether their resets read options."""
-        return takes_options(self.envs[0])
 
     def want(self, watched: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
         """Entries of the infos that every step gives, and the options of all resets, from now on. what: is new."""
@@ -250,20 +250,13 @@ class SingleEnvs(VectorEnv):
         return found
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        check_takes_options(self.env.takes_options, options, self.name)
+        if options is not None and not self.env.takes_options:
+            raise UnsupportedEnvError(
+                f'env.reset_options is set but the reset of {self.name!r} has no argument options; give it one, or leave '
+                'env.reset_options out.'
+            )
         self._options = options
         self.env.want(self.watched, options, 'reset options')
 
     def close(self) -> None:
         self.env.close()
-
-
-def _castable_dtypes(space: gymnasium.Space) -> frozenset[np.dtype]:
-    """Of which number types observations may be copied into those of a Box; none for other spaces."""
-    if type(space) is not gymnasium.spaces.Box:
-        return frozenset()
-    return frozenset(dtype for dtype in map(np.dtype, '?bBhHiIlLqQefd') if np.can_cast(dtype, space.dtype, 'same_kind'))
-
-
-def _is_nested(space: gymnasium.Space) -> bool:
-    return isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)

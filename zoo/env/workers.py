@@ -281,14 +281,12 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return self._answers(commands, when)
 
     def _ask_all(self, command: tuple[str, Any], when: str) -> list[Any]:
-        found, broken = self._ask(dict.fromkeys(range(self.num_envs), command), when)
-        while broken:  # the new env is asked too
-            self._lost = sorted({*self._lost, *broken})
-            answers, again = self._ask(dict.fromkeys(broken, command), when)
-            for i, answer in zip(broken, answers, strict=True):
-                found[i] = answer
-            broken = again
-        return found
+        found, asked = dict[int, Any](), [*range(self.num_envs)]
+        while asked:  # again those that were made anew
+            answers, broken = self._ask(dict.fromkeys(asked, command), when)
+            found |= zip(asked, answers, strict=True)
+            self._lost, asked = sorted({*self._lost, *broken}), broken
+        return [found[i] for i in range(self.num_envs)]
 
     def _start(self, i: int) -> None:
         """Start the process of env i."""
@@ -446,7 +444,12 @@ def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Conn
         worker = _Worker(env, place)
         _answer(worker, pipe)
     except BaseException as error:  # even SystemExit: the parent says what became of the env
-        _send_error(error, pipe, worker.complete if worker else None)
+        pickled = None
+        with suppress(Exception):  # it may refuse to be pickled
+            pickled = pickle.dumps(error) if isinstance(error, Exception) else None
+        words = show_error(error), traceback.format_exc(), raised_at(error)
+        with suppress(OSError):
+            pipe.send((False, Raised(pickled, *words, worker.complete if worker else None)))
         with suppress(BaseException):
             if env is not None:
                 env.close()
@@ -471,15 +474,6 @@ def _answer(worker: _Worker, pipe: Connection) -> None:
             worker.env.close()
             return
         result = answers[command](data)
-
-
-def _send_error(error: BaseException, pipe: Connection, step: Step | None) -> None:
-    pickled = None
-    if isinstance(error, Exception):
-        with suppress(Exception):  # it may refuse to be pickled
-            pickled = pickle.dumps(error)
-    with suppress(OSError):
-        pipe.send((False, Raised(pickled, show_error(error), traceback.format_exc(), raised_at(error), step)))
 
 
 class _Worker:

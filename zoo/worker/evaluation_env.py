@@ -125,15 +125,11 @@ def evaluation_problems(config: Mapping[str, Any]) -> Iterator[str]:
 def fill_evaluation(config: dict[str, Any]) -> None:
     """Gives the values of policy.eval.env and policy.eval.sets the form that section env gives them: paths are whole."""
     main, sets = _of_eval(config)
-    _fill(config['env'], main)
-    for differs in sets.values():
-        _fill(differing(config['env'], main), differs)
-
-
-def _fill(env: Mapping[str, Any], differs: dict[str, Any]) -> None:
-    if differs:
-        section = EnvConfig.model_validate(differing(env, differs))
-        differs.update({key: plain(getattr(section, key)) for key in differs if key != 'kwargs'})
+    merged = differing(config['env'], main)
+    for env, differs in ((config['env'], main), *((merged, differs) for differs in sets.values())):
+        if differs:
+            section = EnvConfig.model_validate(differing(env, differs))
+            differs.update({key: plain(getattr(section, key)) for key in differs if key != 'kwargs'})
 
 
 def _problems(env: Mapping[str, Any], differs: Mapping[str, Any], path: str) -> Iterator[str]:

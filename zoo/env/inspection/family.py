@@ -225,7 +225,7 @@ class Recorder:
         terminated: Flags,
         truncated: Flags,
         info: object,
-        is_reset: np.ndarray | None = None,
+        is_reset: ArrayLike | None = None,
     ) -> None:
         """seconds: of the call; obs: the leaves by their paths; info: as the env, or the vector of envs, returned it;
         is_reset: [B] bool, rows that are no step of an episode."""
@@ -236,7 +236,7 @@ class Recorder:
         earned = np.nan_to_num(earned.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
         fails = np.atleast_1d(terminated)
         ends = fails | np.atleast_1d(truncated)
-        self.n_env, is_step = len(ends), np.ones_like(ends) if is_reset is None else ~is_reset
+        self.n_env, is_step = len(ends), np.ones_like(ends) if is_reset is None else ~np.asarray(is_reset)
         self.reward.add(earned[is_step])
         self._return, self._length = self._return + earned, self._length + is_step
         index = np.flatnonzero(ends)
@@ -369,8 +369,7 @@ def _vector_rollout(env: AnyVectorEnv, n_step: int, watch: Recorder) -> Iterator
         step = env.step(action)
         seconds, obs, seen = time.perf_counter() - start, step.obs, _arrays(step.obs)
         reward, terminated, truncated = (x.numpy().copy() for x in (step.reward, step.terminated, step.truncated))
-        is_reset = None if step.is_reset is None else step.is_reset.numpy()
-        watch.stepped(seconds, seen, reward, terminated, truncated, step.info, is_reset)
+        watch.stepped(seconds, seen, reward, terminated, truncated, step.info, step.is_reset)
         values = {'the rewards': reward, 'terminated': terminated, 'truncated': truncated}
         yield {'the observations': seen, **{key: {'': x} for key, x in values.items()}}
         if watch.is_over():
