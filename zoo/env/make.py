@@ -411,10 +411,9 @@ def _raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
         raise MissingExtraError(missing_extra(f'env {spec.id!r}', extra)) from error
     from zoo.env.ids import versions_of
 
-    versions = versions_of(spec.id)
-    if versions and versions[-1].id != spec.id:
-        do = f'use {versions[-1].id!r}'
-        raise UnknownEnvError(f'env {spec.id!r} is too old for this gymnasium ({error}); {do}.') from error
+    found = versions_of(spec.id)
+    if found and (new := found[-1].id) != spec.id:
+        raise UnknownEnvError(f'env {spec.id!r} is too old for this gymnasium ({error}); use {new!r}.') from error
 
 
 def _limit(env: gymnasium.Env, max_episode_steps: int, replace: bool) -> gymnasium.Env:
