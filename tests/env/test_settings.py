@@ -212,6 +212,20 @@ def test_options_may_be_arrays_that_their_function_writes_into(how: str) -> None
             assert goals(vector.reset(0)) == [env_step] * 2
 
 
+def test_options_that_stay_the_same_are_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner on another machine would be waited for."""
+    with open_envs(id=FirstGoalEnv, reset_options=lambda env_step: {'goal': np.full(2, env_step // 10)}) as (
+        cfg,
+        (vector,),
+    ):
+        sent: list[Any] = []
+        monkeypatch.setattr(vector, 'set_reset_options', sent.append)
+        settings = EnvSettings(cfg)
+        for env_step in (10, 11, 12, 20):
+            settings.apply([vector], env_step)
+    assert [options['goal'].tolist() for options in sent] == [[1, 1], [2, 2]]
+
+
 @pytest.mark.parametrize('how', HOW)
 def test_an_env_that_takes_an_option_out_of_its_dict_takes_it_from_no_other_reset(how: str) -> None:
     env: Any = dict(id=FirstGoalEnv, kwargs={'lengths': [2]}, reset_options={'goal': [3.0]}, vectorization=how)

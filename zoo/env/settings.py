@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import gymnasium
@@ -30,6 +31,7 @@ class EnvSettings:
     def __init__(self, cfg: EnvConfig) -> None:
         self._schedules = {name: signed_section(value) for name, value in cfg.schedule.items()}
         self._rule = _rule(cfg.reset_options)
+        self._sent = b''  # the options that the envs have, pickled
         self._kinds: dict[str, type] = {}
         self.values: dict[str, float] = {}
 
@@ -39,7 +41,7 @@ class EnvSettings:
         return bool(self._schedules) or self._rule is not None
 
     def apply(self, envs: Sequence[AnyVectorEnv], env_step: int) -> None:
-        """Gives the envs the values of an env step; of attributes, those that differ from the last ones.
+        """Gives the envs the values of an env step, those that differ from the last ones.
 
         Raises: EnvSettingError if the envs do not have such an attribute, or it is no number, or they take no reset options.
         """
@@ -55,9 +57,13 @@ class EnvSettings:
                     self.values[name] = value
         if self._rule is not None:
             with _naming('reset_options'):
-                options = self._rule(env_step)
-                for env in envs:  # each time: whether a user's values have changed, only their own code can tell
-                    env.set_reset_options(options)
+                options, now = self._rule(env_step), b''
+                with suppress(Exception):  # arrays have no plain ==, and code may write into those that it gave before
+                    now = pickle.dumps(options)
+                if not now or now != self._sent:
+                    for env in envs:
+                        env.set_reset_options(options)
+                    self._sent = now
 
 
 def reset_kwargs(cfg: EnvConfig, env: gymnasium.Env) -> dict[str, Any]:
@@ -92,11 +98,8 @@ class RunEnvs:
         return self._each(of, 'call', method, args, kwargs)
 
     def _each(self, of: Which, *command: Any) -> list[Any]:
-        named = {
-            'both': [*self._training, *self._evaluation],
-            'training': self._training,
-            'evaluation': self._evaluation,
-        }
+        training, evaluation = self._training, self._evaluation
+        named = {'both': [*training, *evaluation], 'training': training, 'evaluation': evaluation}
         if of not in named:
             raise UserError(f'of is {shown(of)} but must be {", ".join(map(repr, named))}')
         return [value for env in named[of] for value in _command(env, *command)]
