@@ -72,8 +72,8 @@ def own_vector(source: EnvSpec | Callable[..., Any]) -> OwnVector | None:
     if isinstance(source, EnvSpec):
         if source.entry_point is not None or source.vector_entry_point is None:
             return None
-        limit = {} if source.max_episode_steps is None else {'max_episode_steps': source.max_episode_steps}
-        make = partial(gymnasium.make_vec, source, vectorization_mode='vector_entry_point', **limit)  # type: ignore[arg-type]
+        limit: dict[str, Any] = {} if (n := source.max_episode_steps) is None else {'max_episode_steps': n}
+        make = partial(gymnasium.make_vec, source, vectorization_mode='vector_entry_point', **limit)
         return OwnVector(_maker(make), maker=creator_of(source.vector_entry_point))
     if isinstance(source, GivenVectorEnv):
         return OwnVector(source, is_given=True)
