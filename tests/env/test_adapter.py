@@ -229,6 +229,27 @@ def test_old_env_keeps_the_contract_once_adapted(kind: Any) -> None:
     assert check_env(EnvConfig(id=kind)) == []
 
 
+@pytest.mark.parametrize(
+    ('space', 'value', 'words'),
+    [
+        (spaces.Box(0, 255, (4, 4, 1), np.uint8), np.full((4, 4, 1), 0.5), r'has 0\.5 \(float64\), wanted uint8'),
+        (spaces.Box(0, 255, (4, 4, 1), np.uint8), np.full((4, 4, 1), 300), r'has 300 \(int64\), wanted uint8'),
+        (spaces.Box(-9, 9, (2,), np.int8), np.array([1.0, np.nan]), r'has nan \(float64\), wanted int8'),
+        (spaces.MultiDiscrete([3, 3]), np.array([0.0, 1.9]), r'has 1\.9 \(float64\), wanted int64'),
+    ],
+)
+@pytest.mark.filterwarnings('ignore:invalid value encountered in cast')
+def test_old_env_whose_numbers_the_space_cannot_hold_is_refused(space: Any, value: np.ndarray, words: str) -> None:
+    class Lossy(OldEnv):
+        observation_space = space
+
+        def reset(self) -> Any:
+            return value
+
+    with pytest.raises(EnvContractError, match=f'index 0, step 0: the observation {words} as in observation_space'):
+        make_vector_env(EnvConfig(id=Lossy), 1).reset(0)
+
+
 def test_old_env_of_pairs_returns_a_pair_as_its_observation() -> None:
     """(obs, info) of gym 0.26, or an observation of two parts whose second is a Dict?"""
 

@@ -6,17 +6,19 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Text
 
 from tests.envs import LimitEnv, LimitVectorEnv
 from tests.forked import run_python
 from tests.policy_envs import job_config
 from zoo.config.yaml_io import save_yaml
 from zoo.env import EnvConfig, check_env, make_vector_env
-from zoo.env.errors import close_in_time
+from zoo.env.errors import EnvContractError, UnsupportedEnvError, close_in_time
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import resolve_config
 
@@ -89,6 +91,63 @@ def test_batched_env_closes_in_time(how: str, caplog: pytest.LogCaptureFixture) 
 def test_check_ends_though_its_env_does_not_close(how: str, caplog: pytest.LogCaptureFixture) -> None:
     check_env(EnvConfig(id=Closing, kwargs={'how': how}, step_timeout=0.2))
     assert WORDS[how] in caplog.text
+
+
+class CountedEnv(LimitEnv):
+    """The third of these in a process raises, or has another space."""
+
+    made: ClassVar[list[CountedEnv]] = []
+    closed: ClassVar[list[int]] = []
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.made.append(self)
+        self._index = len(self.made) - 1
+        if self._index == 2 and fault == 'raise':
+            raise OSError('no port is free')
+        if self._index == 2:
+            self.observation_space = Box(0.0, 1.0, (2,), np.float32)
+
+    def close(self) -> None:
+        self.closed.append(self._index)
+
+
+@pytest.mark.parametrize(
+    ('fault', 'error', 'words', 'closed'),
+    [
+        ('raise', OSError, 'no port is free', [0, 1]),
+        (
+            'space',
+            EnvContractError,
+            r'CountedEnv., index 2, .*space is Box\(0.0, 1.0, .* make all envs alike',
+            [0, 1, 2],
+        ),
+    ],
+)
+def test_envs_made_before_one_that_cannot_be_are_closed(
+    fault: str, error: type[Exception], words: str, closed: list[int]
+) -> None:
+    CountedEnv.made.clear()
+    CountedEnv.closed.clear()
+    with pytest.raises(error, match=words):
+        make_vector_env(EnvConfig(id=CountedEnv, kwargs={'fault': fault}, action_mask='off'), 4)
+    assert CountedEnv.closed == closed
+
+
+def test_a_vector_that_zoo_cannot_take_is_closed() -> None:
+    closed = []
+
+    class TextVector(LimitVectorEnv):
+        def __init__(self, num_envs: int) -> None:
+            super().__init__(num_envs)
+            self.single_observation_space = Text(3)  # type: ignore[assignment]
+
+        def close_extras(self, **kwargs: Any) -> None:
+            closed.append(self)
+
+    with pytest.raises(UnsupportedEnvError, match='Text'):
+        make_vector_env(EnvConfig(id=TextVector), 2)
+    assert len(closed) == 1
 
 
 @pytest.mark.slow

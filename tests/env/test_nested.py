@@ -289,7 +289,9 @@ def test_step_nested_action_that_is_not_finite_is_the_policys_fault() -> None:
 
 
 def test_step_nested_actions_for_another_number_of_envs_are_the_callers_fault() -> None:
-    env = make(EchoEnv)
-    env.reset(0)
-    with pytest.raises(ValueError, match='step got 3 actions for 2 envs'):
-        env.step(torch.zeros(3, 7))
+    for how in ('sync', 'async'):  # processes would be waited for until env.step_timeout
+        env = make(EchoEnv, vectorization=how)
+        env.reset(0)
+        with pytest.raises(ValueError, match='step got 3 actions for 2 envs'):
+            env.step(torch.zeros(3, 7))
+        env.close()

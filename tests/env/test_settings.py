@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.steer_envs import NoOptionsEnv, SteerEnv
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
-from zoo.env import EnvConfig, make_vector_env
+from zoo.env import EnvConfig, check_env, make_vector_env
 from zoo.env.config import env_config
 from zoo.env.errors import UnsupportedEnvError
 from zoo.env.settings import AT_END, EnvSettings, RunEnvs
@@ -186,6 +187,74 @@ def test_options_may_be_a_function_of_the_env_step_or_its_name() -> None:
             pass
 
 
+GOAL = np.zeros(2)
+
+
+def array_goal_of(env_step: int) -> dict[str, Any]:
+    GOAL[:] = env_step
+    return {'goal': GOAL}
+
+
+class FirstGoalEnv(SteerEnv):
+    """Takes its option out of the dict, and the first number out of its array."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        goal = (options or {}).pop('goal', [-1.0])
+        return super().reset(seed=seed, options={'goal': goal[0]})
+
+
+@pytest.mark.parametrize('how', HOW)
+def test_options_may_be_arrays_that_their_function_writes_into(how: str) -> None:
+    with open_envs(id=FirstGoalEnv, vectorization=how, reset_options=array_goal_of) as (cfg, (vector,)):
+        settings = EnvSettings(cfg)
+        for env_step in (10, 20):
+            settings.apply([vector], env_step)
+            assert goals(vector.reset(0)) == [env_step] * 2
+
+
+def test_options_that_stay_the_same_are_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner on another machine would be waited for."""
+    with open_envs(id=FirstGoalEnv, reset_options=lambda env_step: {'goal': np.full(2, env_step // 10)}) as (
+        cfg,
+        (vector,),
+    ):
+        sent: list[Any] = []
+        monkeypatch.setattr(vector, 'set_reset_options', sent.append)
+        settings = EnvSettings(cfg)
+        for env_step in (10, 11, 12, 20):
+            settings.apply([vector], env_step)
+    assert [options['goal'].tolist() for options in sent] == [[1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize('how', HOW)
+def test_an_env_that_takes_an_option_out_of_its_dict_takes_it_from_no_other_reset(how: str) -> None:
+    env: Any = dict(id=FirstGoalEnv, kwargs={'lengths': [2]}, reset_options={'goal': [3.0]}, vectorization=how)
+    with open_envs(**env) as (_, (vector,)):
+        assert goals(vector.reset(0)) == [3.0, 3.0]
+        assert goals(steps(vector, 2).obs) == [3.0, 3.0]
+
+
+class GoalEnv(SteerEnv):
+    """No reset without an option, which it takes out of the dict; its mask is in its infos."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+        assert options is not None
+        obs, info = super().reset(seed=seed, options={'goal': options.pop('goal')})
+        return obs, {**info, 'action_mask': np.array([1, 0])}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        *found, info = super().step(action)
+        return *found, {**info, 'action_mask': np.array([1, 0])}  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize('how', HOW)
+def test_options_reach_the_resets_before_a_run_that_look_for_masks_and_check_the_env(how: str) -> None:
+    env: Any = dict(id=GoalEnv, kwargs={'lengths': [2]}, reset_options={'goal': LINE}, vectorization=how)
+    with open_envs(**env) as (cfg, (vector,)):
+        assert vector.reset(0)['action_mask'].tolist() == [[True, False]] * 2
+        assert check_env(cfg) == []
+
+
 @pytest.mark.slow
 def test_options_that_no_reset_would_read_are_refused() -> None:
     for how in HOW:
@@ -194,6 +263,11 @@ def test_options_that_no_reset_would_read_are_refused() -> None:
                 pass
     with pytest.raises(UnsupportedEnvError, match='^env.reset_options is set but .*steps all its envs at once'):
         with open_envs(id='tests.steer_envs:Steer-v0', vectorization='batched', reset_options={'goal': 1.0}):
+            pass
+    with pytest.raises(
+        UnsupportedEnvError, match="^env.reset_options: set of 'reset options' has a value that cannot be sent"
+    ):
+        with open_envs(vectorization='async', reset_options=lambda env_step: {'goal': lambda: 0.0}):
             pass
     with open_envs(id='CartPole-v1', reset_options={'low': -0.2, 'high': -0.1}) as (_, (vector,)):  # auto: not batched
         obs = vector.reset(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import gymnasium
@@ -260,6 +261,17 @@ def test_step_max_episode_steps_overrides_that_of_a_callable(make_one: Any) -> N
     env = make(make_one, max_episode_steps=4)
     env.reset(0)
     assert [bool(env.step(torch.tensor([0, 0])).truncated.all()) for _ in range(8)] == [False, False, False, True] * 2
+
+
+# --- memory
+
+
+@pytest.mark.parametrize('how', ['sync', 'async', 'batched'])
+def test_what_reset_and_step_returned_is_not_written_over_by_the_next_step(how: str) -> None:
+    env = make('CartPole-v1', vectorization=how)
+    seen = [env.reset(0), *(env.step(torch.zeros(2, dtype=torch.int64)).obs for _ in range(2))]
+    env.close()
+    assert not any(torch.equal(a, b) for a, b in combinations(seen, 2))
 
 
 # --- seeds

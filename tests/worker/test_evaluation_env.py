@@ -149,6 +149,28 @@ def test_what_differs_is_merged_into_the_training_env(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ('overrides', 'want'),
+    [
+        (
+            ['env.reset_options.low=-1', 'env.reset_options.high=1'],
+            {'reset_options': {'low': -1, 'high': 1, 'goal': 2}},
+        ),
+        (['env.schedule.wind.end=3'], {'schedule': {'wind': {'start': 0, 'end': 3, 'over': 9}, 'ice': 1}}),
+        (['env.kwargs.size.x=5'], {'kwargs': {'size': {'x': 5, 'y': 2}, 'n': 3}}),
+        (['env.reset_options={low: -1}'], {'reset_options': {'low': -1}}),
+        # an order of overrides does not matter: the key of another env is not lost with those of this one
+        (['env.kwargs.n=4', 'env.id=c:d'], {'id': 'c:d', 'kwargs': {'n': 4}, 'schedule': {}, 'reset_options': {}}),
+        (['env.game=Pong', 'env.id=atari'], {'id': 'atari', 'game': 'Pong', 'kwargs': {}}),
+    ],
+)
+def test_an_override_sets_its_own_key_alone(overrides: list[str], want: dict[str, Any]) -> None:
+    schedule = {'wind': {'start': 0, 'end': 1, 'over': 9}, 'ice': 1}
+    env = dict(id='a:b', kwargs={'size': {'x': 1, 'y': 2}, 'n': 3}, schedule=schedule, reset_options={'goal': 2})
+    found = evaluation_env({'env': env}, overrides)
+    assert {key: getattr(found, key) for key in want} == want
+
+
 def test_a_run_evaluates_on_envs_of_their_own_and_on_sets(tmp_path: Path) -> None:
     """Episodes of 5 steps in training, of 7 in the main evaluation, of 9 and 11 in the sets."""
     differs = dict(env={'kwargs': {'limit': 7}}, sets={'long': {'kwargs': {'limit': 9}}, 'far-out': {'id': limit_11}})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -13,12 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.envs import LimitEnv
+from tests.envs import LimitEnv, LimitSameStepVectorEnv
 from tests.policy_envs import HandModel, make_policy
 from zoo.core.errors import UserError
 from zoo.core.seeding import stream
 from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, EnvContractError, TensorEnv, TensorVectorEnv, VectorEnv, make_vector_env
+from zoo.env.errors import RAW, RAW_END, RAW_REWARD
 from zoo.policy.base import Policy
 from zoo.policy.ppo import PPOPolicy
 from zoo.worker.evaluator import Evaluation, Evaluator, evaluate
@@ -348,3 +349,22 @@ def test_metrics_have_the_names_of_the_log() -> None:
 
 def test_an_evaluation_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(FOUR)) == FOUR
+
+
+class RawVectorEnv(LimitSameStepVectorEnv):
+    """Games of 5 steps that pay 5 each; what it returns for learning is 1, and an end after every step."""
+
+    metadata: ClassVar[dict[str, Any]] = {**LimitSameStepVectorEnv.metadata, RAW: True}
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(actions)
+        over, always = terminated | truncated, np.ones(self.num_envs, dtype=bool)
+        info = {**info, RAW_REWARD: 5 * reward, RAW_END: over, 'final_obs': info.get('final_obs', obs)}
+        return obs, reward, terminated | always, truncated, info
+
+
+def test_returns_and_lengths_are_those_of_the_game_where_others_are_learned_from() -> None:
+    vector = make_vector_env(EnvConfig(id=RawVectorEnv), 2)
+    policy = make_policy(vector.obs_space, vector.action_space, enable_field=['eval'])
+    found = Evaluator(vector, policy.eval_mode, 4).evaluate(stream(0, 'test'))
+    assert found is not None and found.returns == [25.0] * 4 and found.lengths == [5] * 4

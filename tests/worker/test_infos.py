@@ -100,6 +100,13 @@ def test_episodes_without_a_number_have_nan() -> None:
     assert found.info_mean('a') == 3 and found.info_mean('b') is None
 
 
+def test_the_mean_over_steps_leaves_out_those_with_nan() -> None:
+    reader, found = InfoReader(InfoKeys((), ('speed',)), 2, 'same_step'), {}
+    for t, values in enumerate(([2.0, math.nan], [math.nan, math.nan], [4.0, math.nan])):
+        found = reader.read({'speed': np.array(values)}, np.full(2, t == 2))
+    assert found == {0: {'speed': 3.0}, 1: {}}  # (2 + 4) / 2, and an env that never had one
+
+
 def test_a_tally_has_the_last_100_numbers_and_leaves_nan_out() -> None:
     tally = InfoTally()
     tally.add([{'a': float(i)} for i in range(150)])

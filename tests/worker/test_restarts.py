@@ -27,6 +27,7 @@ from zoo import serial_pipeline
 from zoo.core.data import leaves
 from zoo.core.seeding import stream
 from zoo.env import EnvConfig, EnvError, UnsupportedEnvError, make_vector_env
+from zoo.env.attributes import EnvCommand
 from zoo.env.errors import Restarts
 from zoo.rl_utils.gae import gae, gae_data
 from zoo.run.config import resolve_config
@@ -277,6 +278,22 @@ def test_worker_that_dies_in_a_reset_takes_the_step_before_with_it(file: str) ->
     collector = make_collector(file, 'async', 'same_step', n_step=-1, n_reset=2, fault='kill')
     assert rows(collector.collect().data['is_reset']) == [0, 1, 2, 3, 4]
     collector.groups[0].env.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('command', [EnvCommand('set', 'limit', (7,)), EnvCommand('get', 'limit')])
+def test_worker_that_dies_between_rollouts_is_made_anew_by_a_command(command: EnvCommand, file: str) -> None:
+    collector = make_collector(file, 'async', 'same_step', n_env=2, n_step=-1)
+    collector.collect()  # it ends two steps into the third episode
+    vector: Any = collector.groups[0].env
+    vector.env.processes[1].kill()
+    assert vector.command(command) == [5 if command.kind == 'get' else None] * 2
+    data = collector.collect().data
+    assert rows(data['is_reset'], 1) == rows(data['traj_flag'], 1)[:1] == [0]
+    limit = vector.command(EnvCommand('get', 'limit'))[0]
+    assert data['obs'][:, 0, 0].tolist() == [*range(2, limit), *(list(range(limit)) * 2)][:12]
+    assert data['obs'][:, 1, 0].tolist() == [2, *(list(range(limit)) * 3)][:12]
+    vector.close()
 
 
 class OneEpisodeEnv(FailingEnv):

@@ -12,7 +12,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from zoo.core.action_map import Action
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, n_values
-from zoo.env.errors import EnvContractError, UnsupportedEnvError, as_flag
+from zoo.env.errors import BrokenContractError, EnvContractError, UnsupportedEnvError, as_flag
 
 ROLES = ('observation', 'action')
 SUPPORTED = 'Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these'
@@ -183,15 +183,6 @@ def takes_options(env: gymnasium.Env) -> bool:
     return inner.takes_options if isinstance(inner, OldGymEnv) else takes_keyword(inner.reset, 'options')
 
 
-def check_takes_options(is_taken: bool, options: dict[str, Any] | None, name: str) -> None:
-    """Raises: UnsupportedEnvError if there are reset options and the env's reset does not take any."""
-    if options is not None and not is_taken:
-        raise UnsupportedEnvError(
-            f'env.reset_options is set but the reset of {name!r} has no argument options; give it one, or leave '
-            'env.reset_options out.'
-        )
-
-
 def takes_keyword(function: Callable[..., object], keyword: str) -> bool:
     """Whether `function` can be called with this keyword argument."""
     parameters = inspect.signature(function).parameters.values()
@@ -273,4 +264,10 @@ def _cast(space: gymnasium.Space, obs: object) -> object:
         return tuple(_cast(part, x) for part, x in zip(space.spaces, obs, strict=False))
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         return obs
-    return np.array(obs, dtype=space.dtype)
+    given, dtype = np.asarray(obs), np.dtype(space.dtype)
+    cast = given.astype(dtype)
+    if dtype.kind != 'f' and not np.can_cast(given.dtype, dtype) and not np.array_equal(cast, given):
+        at = np.argwhere(cast != given)[0]
+        got, wanted = f'the observation has {given[tuple(at)]} ({given.dtype})', f'{dtype} as in observation_space'
+        raise BrokenContractError(got, wanted, 'scale it to what the space says, or correct the space')
+    return cast

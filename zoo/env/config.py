@@ -171,7 +171,7 @@ def wrapper_fields(cfg: EnvConfig) -> list[str]:
 
 
 def own_copy(value: Any) -> Any:
-    """A copy of kwargs in plain dicts, lists and tuples, which one env may change; other values are shared."""
+    """A copy of kwargs or options in plain dicts, lists and tuples, for one env to change; other values are shared."""
     if isinstance(value, dict):  # not any Mapping: gymnasium's Dict space is one
         return {key: own_copy(item) for key, item in value.items()}
     if isinstance(value, list) or type(value) is tuple:

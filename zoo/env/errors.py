@@ -285,6 +285,16 @@ def restart_seed(seed: int | None, count: int) -> int | None:
     return None if seed is None else int(np.random.SeedSequence((seed, count)).generate_state(1)[0]) >> 1
 
 
+def check_spaces(env: gymnasium.Env, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> None:
+    """Raises: BrokenContractError if an env's (observations, actions) are not the spaces of the first env."""
+    for what, wanted in zip(('observation_space', 'action_space'), spaces, strict=True):
+        space = getattr(env, what)
+        if space != wanted:
+            raise BrokenContractError(
+                f'its {what} is {space}', f'that of the first env, {wanted}', 'make all envs alike'
+            )
+
+
 # What numpy and gymnasium raise for a wrong value.
 RAW_ERRORS = (
     *(BrokenContractError, ArithmeticError, AssertionError, AttributeError),
@@ -494,17 +504,16 @@ def n_action(sent: Actions) -> int:
     return len(sent)
 
 
+def check_n_action(sent: Actions, n_env: int) -> None:
+    """Raises: ValueError if a batch of actions is of another number of envs, of which some would wait for theirs."""
+    if (n := n_action(sent)) != n_env:
+        raise ValueError(f'step got {n} actions for {n_env} envs')
+
+
 def _is_finite(action: Action | None) -> bool:
     if isinstance(action, dict | tuple):
         return all(map(_is_finite, action.values() if isinstance(action, dict) else action))
     return bool(np.isfinite(np.asarray(action)).all())
-
-
-def wrong_shape_error(place: Place, lead: tuple[int, ...], returned: Mapping[str, Any]) -> EnvContractError:
-    """The error for the first of the arrays that `step` returned which is not [B]."""
-    what = next(what for what, values in returned.items() if np.shape(values) != lead)
-    got = f'step returned {what} of shape {np.shape(returned[what])}'
-    return place.error(None, got, str(lead), f'return one {"float" if what == "rewards" else "bool"} for each env')
 
 
 def lost_mask_error(name: str, call: str) -> UnsupportedEnvError:

@@ -70,7 +70,11 @@ def own_vector(source: EnvSpec | Callable[..., Any]) -> OwnVector | None:
     A callable makes vectors if it is a class of VectorEnv, says so in its return annotation, or has an argument num_envs.
     """
     if isinstance(source, EnvSpec):
-        return _of_spec(source) if source.entry_point is None and source.vector_entry_point is not None else None
+        if source.entry_point is not None or source.vector_entry_point is None:
+            return None
+        limit: dict[str, Any] = {} if (n := source.max_episode_steps) is None else {'max_episode_steps': n}
+        make = partial(gymnasium.make_vec, source, vectorization_mode='vector_entry_point', **limit)
+        return OwnVector(_maker(make), maker=creator_of(source.vector_entry_point))
     if isinstance(source, GivenVectorEnv):
         return OwnVector(source, is_given=True)
     return OwnVector(_maker(source), maker=source) if _makes_vectors(source) else None
@@ -164,10 +168,3 @@ def _maker(source: Callable[..., Any]) -> Callable[..., VectorEnv]:
         return env
 
     return make
-
-
-def _of_spec(spec: EnvSpec) -> OwnVector:
-    """A gymnasium id that is registered with a vector_entry_point alone."""
-    limit: dict[str, Any] = {} if spec.max_episode_steps is None else {'max_episode_steps': spec.max_episode_steps}
-    make = partial(gymnasium.make_vec, spec, vectorization_mode='vector_entry_point', **limit)
-    return OwnVector(_maker(make), maker=creator_of(spec.vector_entry_point))

@@ -19,21 +19,16 @@ if TYPE_CHECKING:
     from zoo.env.attributes import EnvCommand
 
 Autoreset = Literal['same_step', 'next_step', 'disabled']
-AUTORESET_NAMES: dict[object, Autoreset] = {
-    AutoresetMode.SAME_STEP: 'same_step',
-    AutoresetMode.NEXT_STEP: 'next_step',
-    AutoresetMode.DISABLED: 'disabled',
-}
 
 
 def autoreset_name(mode: object) -> Autoreset:
     """The config's name of gymnasium's autoreset mode. Raises: EnvError."""
-    if mode not in AUTORESET_NAMES:
+    if not isinstance(mode, AutoresetMode):
         raise EnvError(
             f"metadata['autoreset_mode'] of the vector env is {mode!r}; "
             'set it to one of gymnasium.vector.AutoresetMode.'
         )
-    return AUTORESET_NAMES[mode]
+    return mode.name.lower()  # type: ignore[return-value]
 
 
 def autoreset_of(env: VectorEnv) -> Autoreset:

@@ -33,20 +33,21 @@ from zoo.env.errors import (
 from zoo.env.families.family import EnvFamily, no_games
 
 Source = EnvSpec | EnvFamily | Callable[..., Any]
-MakeEnv = Callable[[], gymnasium.Env]
 
 
-def has_mask_in_info(env: gymnasium.Env) -> bool:
+def has_mask_in_info(env: gymnasium.Env, cfg: EnvConfig) -> bool:
     """Whether the info of a reset has an action mask."""
+    from zoo.env.settings import reset_kwargs  # few envs need it
+
     try:
         with env_call(f'env {type(env.unwrapped).__name__!r}, in a reset to look for action masks'):
-            _, info = env.reset(seed=0)
+            _, info = env.reset(seed=0, **reset_kwargs(cfg, env))
         return ACTION_MASK in info
     except Exception:  # the next reset raises it again, and then the message has index and step
         return False
 
 
-def has_mask_in_worker(make: MakeEnv, name: str, timeout: float) -> bool:
+def has_mask_in_worker(cfg: EnvConfig, name: str, timeout: float) -> bool:
     """The same of an env that is made in a process of its own, since its reset may hang or end the process.
 
     timeout: seconds that the reset may take.
@@ -55,7 +56,7 @@ def has_mask_in_worker(make: MakeEnv, name: str, timeout: float) -> bool:
 
     try:
         with contextlib.closing(
-            WorkerVectorEnv([lambda: _MaskProbe(make)], gymnasium.vector.AutoresetMode.SAME_STEP, timeout, name)
+            WorkerVectorEnv([lambda: _MaskProbe(cfg)], gymnasium.vector.AutoresetMode.SAME_STEP, timeout, name)
         ) as env:
             obs, _ = env.reset(seed=[0])
             return bool(obs[0])
@@ -68,13 +69,13 @@ class _MaskProbe(gymnasium.Env):
 
     observation_space = action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, make: MakeEnv) -> None:
-        self._make = make
+    def __init__(self, cfg: EnvConfig) -> None:
+        self._cfg = cfg
         self._env: gymnasium.Env | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        self._env = self._make()
-        return int(has_mask_in_info(self._env)), {}
+        self._env = _make_bare_env(self._cfg)
+        return int(has_mask_in_info(self._env, self._cfg)), {}
 
     def close(self) -> None:
         if self._env is not None:
@@ -143,10 +144,8 @@ class EnvMaker:
             return 'off'
         if mask_method(env) is not None:
             return 'method'
-        if self._timeout is None:
-            is_in_info = has_mask_in_info(env)
-        else:
-            is_in_info = has_mask_in_worker(partial(_make_bare_env, self._cfg), name, self._timeout)
+        cfg, timeout = self._cfg, self._timeout
+        is_in_info = has_mask_in_info(env, cfg) if timeout is None else has_mask_in_worker(cfg, name, timeout)
         return 'info' if is_in_info else 'off'
 
 
@@ -412,10 +411,9 @@ def _raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
         raise MissingExtraError(missing_extra(f'env {spec.id!r}', extra)) from error
     from zoo.env.ids import versions_of
 
-    versions = versions_of(spec.id)
-    if versions and versions[-1].id != spec.id:
-        do = f'use {versions[-1].id!r}'
-        raise UnknownEnvError(f'env {spec.id!r} is too old for this gymnasium ({error}); {do}.') from error
+    found = versions_of(spec.id)
+    if found and (new := found[-1].id) != spec.id:
+        raise UnknownEnvError(f'env {spec.id!r} is too old for this gymnasium ({error}); use {new!r}.') from error
 
 
 def _limit(env: gymnasium.Env, max_episode_steps: int, replace: bool) -> gymnasium.Env:

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from zoo.env.adapter import creator_of
 from zoo.env.config import EnvConfig, env_config, own_copy, wrapper_fields
-from zoo.env.errors import EnvContractError, Restarts, UnsupportedEnvError, locate, made_at
+from zoo.env.errors import EnvContractError, Restarts, UnsupportedEnvError, close_in_time, locate, made_at
 from zoo.env.families.family import EnvFamily, EnvRequest, OwnVector
 from zoo.env.interface import AnyVectorEnv, autoreset_name
 from zoo.env.make import EnvMaker, Source, env_name, explaining, find_env
@@ -75,22 +75,19 @@ def make_vector_env(
     else:
         n_all = n_env if first is None else cfg.collector_env_num
         env, kind = _make_single_envs(cfg, how, n_env, n_all, training, name, restarts)
-    if camera is not None:
-        with ExitStack() as undo:
-            undo.callback(getattr(env, 'close', lambda: None))
-            env = camera.attach(env)
-            undo.pop_all()
     vector: AnyVectorEnv
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        reader = torch.device(device) if device.startswith('cuda') else None
-        vector = kind(env, cfg, name, one_seed, reader, first or 0)
-    else:
-        from zoo.env.tensor.vector import TensorVectorEnv
-
-        vector = TensorVectorEnv(env, cfg, name, n_env, device, first or 0)
     is_copy = isinstance(source, OwnVector) and source.is_given and not training
     with ExitStack() as undo:
-        undo.callback(vector.close)
+        undo.callback(lambda: close_in_time({f'env {name!r}': getattr(env, 'close', lambda: None)}, cfg.step_timeout))
+        if camera is not None:
+            env = camera.attach(env)
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            reader = torch.device(device) if device.startswith('cuda') else None
+            vector = kind(env, cfg, name, one_seed, reader, first or 0)
+        else:
+            from zoo.env.tensor.vector import TensorVectorEnv
+
+            vector = TensorVectorEnv(env, cfg, name, n_env, device, first or 0)
         _check_made(vector, cfg, vector.n_env if is_copy else n_env, isinstance(source, EnvFamily))
         if cfg.schedule or cfg.reset_options:
             from zoo.env.settings import EnvSettings

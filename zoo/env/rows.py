@@ -143,13 +143,10 @@ def obs_reader(
             else:
                 parts[name] = obs_reader(each, n_env, place, path=inner)
         return DictReader(parts, space.is_tuple, path, place)
-    kinds: dict[type, type[ArrayReader]] = {
-        Discrete: IndexReader,
-        MultiDiscrete: IndexReader,
-        MultiBinary: BinaryReader,
-    }
+    if isinstance(space, Discrete | MultiDiscrete):
+        return IndexReader(space, n_env, path, place)
     of_box = ByteReader if obs_dtype(space) == torch.uint8 else ArrayReader
-    return kinds.get(type(space), of_box)(space, n_env, path, place)
+    return (BinaryReader if isinstance(space, MultiBinary) else of_box)(space, n_env, path, place)
 
 
 def ended_envs(block: StepBlock, t: int) -> np.ndarray:

@@ -18,8 +18,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
 from zoo.core.action_map import Actions
-from zoo.env.adapter import check_takes_options, takes_options
+from zoo.env.adapter import takes_options
 from zoo.env.attributes import EnvCommand, apply
+from zoo.env.config import own_copy
 from zoo.env.errors import (
     BROKEN,
     CALLS,
@@ -28,17 +29,21 @@ from zoo.env.errors import (
     FLAGS,
     RAW_ERRORS,
     RESET,
+    BrokenContractError,
+    Place,
     Restarts,
     Seeds,
+    UnsupportedEnvError,
     as_flag,
+    check_n_action,
     check_obs,
     check_result,
+    check_spaces,
     checked_call,
     close_in_time,
     env_call,
     locate,
     made_at,
-    n_action,
     raise_if_broken,
     restart_seed,
     seeds_of,
@@ -67,28 +72,38 @@ class SerialVectorEnv(SyncVectorEnv):
         restarts: Restarts | None = None,
         timeout: float = 60.0,
     ) -> None:
-        env_fns = [partial(_make, env_fn, made_at(name, i)) for i, env_fn in enumerate(env_fns)]
-        super().__init__(env_fns, copy=False, autoreset_mode=autoreset_mode)
-        self.closed = False
-        self.metadata = {**self.metadata, 'autoreset_mode': autoreset_mode}
         self._name, self._restarts, self._timeout = name, restarts, timeout
+        made = self.envs = []  # so that those are closed that were made before one that cannot be
+        try:
+            for i, env_fn in enumerate(env_fns):
+                with locate(made_at(name, i)):
+                    made.append(env_fn())
+                check_spaces(made[i], (made[0].observation_space, made[0].action_space))
+            give = [partial(made.__getitem__, i) for i in range(len(made))]
+            super().__init__(give, copy=False, autoreset_mode=autoreset_mode)
+        except BaseException as error:
+            self.close_extras()
+            if isinstance(error, BrokenContractError):
+                raise Place(name).error(len(made) - 1, *error.args) from error
+            raise
+        self.closed, self.env_fns = False, env_fns
+        self.metadata = {**self.metadata, 'autoreset_mode': autoreset_mode}
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._next_step = autoreset_mode == AutoresetMode.NEXT_STEP
-        self._has_nested_actions = _is_nested(self.single_action_space)
-        self._copy = deepcopy if _is_nested(self.single_observation_space) else copy
+        nested = gymnasium.spaces.Dict | gymnasium.spaces.Tuple
+        self._has_nested_actions = isinstance(self.single_action_space, nested)
+        self._copy = deepcopy if isinstance(self.single_observation_space, nested) else copy
         self._seen: list[Any] = [None] * self.num_envs  # the observations
-        self._castable = _castable_dtypes(self.single_observation_space)
+        # of which number types observations may be copied into those of a Box; none for other spaces
+        space: Any = self.single_observation_space
+        dtypes = map(np.dtype, '?bBhHiIlLqQefd') if type(space) is gymnasium.spaces.Box else ()
+        self._castable = {dtype for dtype in dtypes if np.can_cast(dtype, space.dtype, 'same_kind')}
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._seeds: list[int | None] = [None] * self.num_envs
-        self._step_count = 0
+        self._step_count, self.takes_options = 0, takes_options(self.envs[0])
         self._watched: tuple[str, ...] = ()
         self._reset_kwargs: dict[str, Any] = {}  # options
         self.commands: dict[str, EnvCommand] = {}
-
-    @property
-    def takes_options(self) -> bool:
-        """Whether their resets read options."""
-        return takes_options(self.envs[0])
 
     def want(self, watched: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
         """Entries of the infos that every step gives, and the options of all resets, from now on. what: is new."""
@@ -116,8 +131,7 @@ class SerialVectorEnv(SyncVectorEnv):
         return self._gathered(), {}
 
     def step(self, actions: Actions) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        if n_action(actions) != self.num_envs:
-            raise ValueError(f'step got {n_action(actions)} actions for {self.num_envs} envs')
+        check_n_action(actions, self.num_envs)
         each = list(iterate(self.action_space, actions)) if self._has_nested_actions else actions
         self._step_count += 1
         infos: dict[str, Any] = {}
@@ -174,7 +188,7 @@ class SerialVectorEnv(SyncVectorEnv):
         calls = CALLS[get_ident()]
         self.failed_index = calls.index = i
         calls.count += 1
-        kwargs |= self._reset_kwargs
+        kwargs |= own_copy(self._reset_kwargs)
         self._seen[i], _ = checked_call('reset', self.single_observation_space, self.envs[i].reset, **kwargs)
         self.failed_index = None
 
@@ -188,7 +202,8 @@ class SerialVectorEnv(SyncVectorEnv):
                 close_in_time({where: self.envs[i].close}, self._timeout)
             try:
                 when = CONSTRUCTION
-                self.envs[i] = self.env_fns[i]()  # type: ignore[index]
+                with locate(made_at(self._name, i)):
+                    self.envs[i] = self.env_fns[i]()  # type: ignore[index]
                 for command in self.commands.values():
                     apply(self.envs[i], command)
                 when = RESET
@@ -235,25 +250,13 @@ class SingleEnvs(VectorEnv):
         return found
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        check_takes_options(self.env.takes_options, options, self.name)
+        if options is not None and not self.env.takes_options:
+            raise UnsupportedEnvError(
+                f'env.reset_options is set but the reset of {self.name!r} has no argument options; give it one, or leave '
+                'env.reset_options out.'
+            )
         self._options = options
         self.env.want(self.watched, options, 'reset options')
 
     def close(self) -> None:
         self.env.close()
-
-
-def _make(env_fn: Callable[[], gymnasium.Env], where: str) -> gymnasium.Env:
-    with locate(where):
-        return env_fn()
-
-
-def _castable_dtypes(space: gymnasium.Space) -> frozenset[np.dtype]:
-    """Of which number types observations may be copied into those of a Box; none for other spaces."""
-    if type(space) is not gymnasium.spaces.Box:
-        return frozenset()
-    return frozenset(dtype for dtype in map(np.dtype, '?bBhHiIlLqQefd') if np.can_cast(dtype, space.dtype, 'same_kind'))
-
-
-def _is_nested(space: gymnasium.Space) -> bool:
-    return isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)

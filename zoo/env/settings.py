@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
+
+import gymnasium
 
 from zoo.config.messages import shown
 from zoo.config.schedule import is_signed_schedule, schedule_value, signed_section
 from zoo.config.user_code import load_code
 from zoo.core.errors import UserError, place_of, show_error
-from zoo.env.config import EnvConfig
+from zoo.env.adapter import takes_options
+from zoo.env.config import EnvConfig, own_copy
 from zoo.env.errors import EnvError, EnvSettingError
 from zoo.env.interface import AnyVectorEnv
 
@@ -27,7 +31,7 @@ class EnvSettings:
     def __init__(self, cfg: EnvConfig) -> None:
         self._schedules = {name: signed_section(value) for name, value in cfg.schedule.items()}
         self._rule = _rule(cfg.reset_options)
-        self._options: dict[str, Any] | None = None
+        self._sent = b''  # the options that the envs have, pickled
         self._kinds: dict[str, type] = {}
         self.values: dict[str, float] = {}
 
@@ -53,11 +57,19 @@ class EnvSettings:
                     self.values[name] = value
         if self._rule is not None:
             with _naming('reset_options'):
-                options = self._rule(env_step)
-                if options != self._options:
+                options, now = self._rule(env_step), b''
+                with suppress(Exception):  # arrays have no plain ==, and code may write into those that it gave before
+                    now = pickle.dumps(options)
+                if not now or now != self._sent:
                     for env in envs:
                         env.set_reset_options(options)
-                    self._options = options
+                    self._sent = now
+
+
+def reset_kwargs(cfg: EnvConfig, env: gymnasium.Env) -> dict[str, Any]:
+    """The argument `options` of a run's first reset, for a look at an env before it; {} if there is none."""
+    rule = _rule(cfg.reset_options)
+    return {} if rule is None or not takes_options(env) else {'options': own_copy(rule(0))}
 
 
 class RunEnvs:
@@ -86,11 +98,8 @@ class RunEnvs:
         return self._each(of, 'call', method, args, kwargs)
 
     def _each(self, of: Which, *command: Any) -> list[Any]:
-        named = {
-            'both': [*self._training, *self._evaluation],
-            'training': self._training,
-            'evaluation': self._evaluation,
-        }
+        training, evaluation = self._training, self._evaluation
+        named = {'both': [*training, *evaluation], 'training': training, 'evaluation': evaluation}
         if of not in named:
             raise UserError(f'of is {shown(of)} but must be {", ".join(map(repr, named))}')
         return [value for env in named[of] for value in _command(env, *command)]

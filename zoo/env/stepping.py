@@ -27,7 +27,6 @@ from zoo.env.errors import (
     n_action,
     not_finite_error,
     raise_if_contract,
-    wrong_shape_error,
 )
 from zoo.env.interface import AnyVectorEnv, autoreset_of
 
@@ -181,7 +180,7 @@ class RowVectorEnv(AnyVectorEnv):
         self.reader.check(obs)
         for rule in self._rules:
             rule.on_reset(obs)
-        return map_tensors(torch.from_numpy, obs)
+        return map_tensors(torch.tensor, obs)  # a copy: the envs may write into theirs with the next step
 
     def send(self, action: Tensor) -> None:
         self._place.step += 1
@@ -206,8 +205,10 @@ class RowVectorEnv(AnyVectorEnv):
         row, obs, reward = block.rows[t], self.reader.read(raw), np.asarray(env_reward)
         self.reader.fit(obs, 'step')
         if not reward.shape == np.shape(terminated) == np.shape(truncated) == row.reward.shape:
-            given = {'rewards': reward, 'terminated': terminated, 'truncated': truncated}
-            raise wrong_shape_error(self._place, row.reward.shape, given)
+            given = {'rewards': np.shape(reward), 'terminated': np.shape(terminated), 'truncated': np.shape(truncated)}
+            what, shape = next(pair for pair in given.items() if pair[1] != row.reward.shape)
+            do = f'return one {"float" if what == "rewards" else "bool"} for each env'
+            raise self._place.error(None, f'step returned {what} of shape {shape}', str(row.reward.shape), do)
         if getattr(terminated, 'dtype', None) is not BOOL or getattr(truncated, 'dtype', None) is not BOOL:
             terminated = flag_array(self._place, 'terminated', terminated)
             truncated = flag_array(self._place, 'truncated', truncated)
@@ -243,9 +244,6 @@ class RowVectorEnv(AnyVectorEnv):
     def _explain(self, error: BaseException) -> None:
         if n_action(self.sent) == self.n_env:  # else the caller is to blame
             raise_if_contract(error, self.env, self.name, self._place.step)
-
-    def check(self) -> None:
-        """Nothing to do: every step looks at its values."""
 
     def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
         def like(leaf: Leaf) -> Tensor:

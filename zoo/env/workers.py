@@ -38,6 +38,7 @@ from zoo.core.errors import show_error
 from zoo.core.processes import die_with_parent, leave_signals_to_parent
 from zoo.env.adapter import takes_options
 from zoo.env.attributes import EnvCommand, apply, outcome, result, sendable
+from zoo.env.config import own_copy
 from zoo.env.errors import (
     BROKEN,
     CONSTRUCTION,
@@ -51,6 +52,8 @@ from zoo.env.errors import (
     WorkerTraceback,
     add_place,
     as_flag,
+    check_n_action,
+    check_spaces,
     checked_call,
     close_in_time,
     locate,
@@ -93,6 +96,7 @@ class WorkerPlace(NamedTuple):
 StepInfo = tuple[dict[str, Any], dict[str, Any] | None]
 """What of an env's info is sent with a step: the entries that are watched, and at an episode's end its numbers."""
 Step = tuple[Any, bool, bool, Any, StepInfo | None]
+NO_STEP: Step = 0.0, False, False, None, None
 
 
 class Raised(NamedTuple):
@@ -160,6 +164,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._observations = read_from_shared_memory(self.single_observation_space, self._memory, self.num_envs)
         self._seeds: list[int | None] = [None] * self.num_envs
         self._step_count, self._is_stepping = 0, False
+        self._lost: list[int] = []  # made anew since the last step, which the next one says
         self._wanted: Wanted = (), None
         self.commands: dict[str, EnvCommand] = {}
         self.processes: list[Any] = [None] * self.num_envs
@@ -181,6 +186,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._seeds = self._seeds if seed is None else seeds
         indices = np.flatnonzero(options['reset_mask']).tolist() if options else range(self.num_envs)
         self._ask({i: ('reset', seeds[i]) for i in indices}, f'the reset after step {self._step_count}')
+        self._lost = [i for i in self._lost if i not in indices]
         self._step_count = self._step_count if options else 0
         return self._observations, {}
 
@@ -190,15 +196,20 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
     def step_async(self, actions: Actions) -> None:
         """Begins a step."""
+        check_n_action(actions, self.num_envs)
         self._step_count += 1
         for i, action in enumerate(iterate(self.action_space, actions)):
-            self._send(i, ('step', action), f'step {self._step_count}')
+            if i not in self._lost:  # its action is for an episode that is no more
+                self._send(i, ('step', action), f'step {self._step_count}')
         self._is_stepping = True
 
     def step_wait(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Ends the step that was begun."""
-        self._is_stepping = False
-        results, broken = self._answers(range(self.num_envs), f'step {self._step_count}')
+        lost, self._is_stepping, self._lost = self._lost, False, []
+        results, broken = self._answers([i for i in range(self.num_envs) if i not in lost], f'step {self._step_count}')
+        for i in lost:
+            results.insert(i, NO_STEP)
+        broken += lost
         rewards, terminated, truncated, finals, own_infos = zip(*results, strict=True)
         infos: dict[str, Any] = {}
         if broken:
@@ -218,6 +229,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
     def want(self, watched: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
         """Entries of the infos that every step gives, and the options of all resets, from now on. what: is new."""
+        sendable(EnvCommand('set', what, (options,)))
         self._wanted = watched, options
         self._ask_all(('want', self._wanted), f'the choice of {what}')
 
@@ -260,16 +272,21 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         if not self.closed and hasattr(self, 'processes'):
             self.close(terminate=True)
 
-    def _ask(self, commands: Mapping[int, tuple[str, Any]], when: str) -> list[Any]:
-        """The answers of workers to commands that are no steps, by the indices of their envs."""
+    def _ask(self, commands: Mapping[int, tuple[str, Any]], when: str) -> tuple[list[Any], list[int]]:
+        """The answers of workers to commands that are no steps, by the indices of their envs; which were made anew."""
         if self._is_stepping:  # a step was begun and not ended
             self.step_wait()
         for i, command in commands.items():
             self._send(i, command, when)
-        return self._answers(commands, when)[0]
+        return self._answers(commands, when)
 
     def _ask_all(self, command: tuple[str, Any], when: str) -> list[Any]:
-        return self._ask(dict.fromkeys(range(self.num_envs), command), when)
+        found, asked = dict[int, Any](), [*range(self.num_envs)]
+        while asked:  # again those that were made anew
+            answers, broken = self._ask(dict.fromkeys(asked, command), when)
+            found |= zip(asked, answers, strict=True)
+            self._lost, asked = sorted({*self._lost, *broken}), broken
+        return [found[i] for i in range(self.num_envs)]
 
     def _start(self, i: int) -> None:
         """Start the process of env i."""
@@ -301,7 +318,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         for i in indices:
             is_good, result = _receive(self._pipes[i], patience)
             if not is_good:
-                faults[i], result = result, _complete(result) or (0.0, False, False, None, None)
+                faults[i], result = result, _complete(result) or NO_STEP
             results.append(result)
         if faults:
             if self._restarts is None:
@@ -421,13 +438,18 @@ def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Conn
     env = worker = None
     try:
         env = make()
-        _check_spaces(env, place.spaces)
+        check_spaces(env, place.spaces)
         for command in place.commands:
             apply(env, command)
         worker = _Worker(env, place)
         _answer(worker, pipe)
     except BaseException as error:  # even SystemExit: the parent says what became of the env
-        _send_error(error, pipe, worker.complete if worker else None)
+        pickled = None
+        with suppress(Exception):  # it may refuse to be pickled
+            pickled = pickle.dumps(error) if isinstance(error, Exception) else None
+        words = show_error(error), traceback.format_exc(), raised_at(error)
+        with suppress(OSError):
+            pipe.send((False, Raised(pickled, *words, worker.complete if worker else None)))
         with suppress(BaseException):
             if env is not None:
                 env.close()
@@ -454,15 +476,6 @@ def _answer(worker: _Worker, pipe: Connection) -> None:
         result = answers[command](data)
 
 
-def _send_error(error: BaseException, pipe: Connection, step: Step | None) -> None:
-    pickled = None
-    if isinstance(error, Exception):
-        with suppress(Exception):  # it may refuse to be pickled
-            pickled = pickle.dumps(error)
-    with suppress(OSError):
-        pipe.send((False, Raised(pickled, show_error(error), traceback.format_exc(), raised_at(error), step)))
-
-
 class _Worker:
     """An env whose results are looked at here; of its infos only what is wanted is sent.
 
@@ -481,7 +494,7 @@ class _Worker:
 
     def reset(self, **kwargs: Any) -> None:
         if self.options is not None:
-            kwargs['options'] = self.options
+            kwargs['options'] = own_copy(self.options)
         obs, _ = checked_call('reset', self._place.spaces[0], self.env.reset, **kwargs)
         self._write(obs)
         self._ended = False
@@ -491,7 +504,7 @@ class _Worker:
         mode = self._place.mode
         if self._ended and mode == AutoresetMode.NEXT_STEP:
             self.reset()
-            return 0.0, False, False, None, None
+            return NO_STEP
         result = checked_call('step', self._place.spaces[0], self.env.step, action)
         obs, reward, terminated, truncated, info = result
         terminated, truncated = as_flag('terminated', terminated), as_flag('truncated', truncated)
@@ -513,15 +526,6 @@ class _Worker:
 
     def _write(self, obs: Any) -> None:
         write_to_shared_memory(self._place.spaces[0], self._place.env_index, obs, self._place.memory)
-
-
-def _check_spaces(env: gymnasium.Env, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> None:
-    for what, wanted in zip(('observation_space', 'action_space'), spaces, strict=True):
-        space = getattr(env, what)
-        if space != wanted:
-            raise BrokenContractError(
-                f'its {what} is {space}', f'that of the first env, {wanted}', 'make all envs alike'
-            )
 
 
 def _die_with_parent(is_main_thread: bool) -> None:

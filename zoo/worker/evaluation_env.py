@@ -49,6 +49,7 @@ def evaluation_env(cfg: Keyed, overrides: Sequence[str] = (), name: str | None =
             )
         env = differing(env, plain(sets[name]))
     fields = dict(fields_of(EnvConfig))
+    given: dict[str, Any] = {}
     for text in overrides:
         path, raw = split_override(text)
         group, _, key = path.partition('.')
@@ -56,7 +57,11 @@ def evaluation_env(cfg: Keyed, overrides: Sequence[str] = (), name: str | None =
             raise ConfigError(
                 f'{text!r} does not set a key of the env; write it as env.KEY=value, e.g. env.kwargs.x=1.'
             )
-        env = differing(env, _nested(key.split('.'), parse_value(raw, fields.get(key))))
+        given[key] = parse_value(raw, fields.get(key))
+    env = differing(env, {key: given.pop(key) for key in ('id', 'game') if key in given})
+    for key, value in given.items():
+        first, *inner = key.split('.')
+        env = differing(env, {first: _put(env.get(first), inner, value)})
     return validate(EnvConfig, env, 'env')
 
 
@@ -120,15 +125,11 @@ def evaluation_problems(config: Mapping[str, Any]) -> Iterator[str]:
 def fill_evaluation(config: dict[str, Any]) -> None:
     """Gives the values of policy.eval.env and policy.eval.sets the form that section env gives them: paths are whole."""
     main, sets = _of_eval(config)
-    _fill(config['env'], main)
-    for differs in sets.values():
-        _fill(differing(config['env'], main), differs)
-
-
-def _fill(env: Mapping[str, Any], differs: dict[str, Any]) -> None:
-    if differs:
-        section = EnvConfig.model_validate(differing(env, differs))
-        differs.update({key: plain(getattr(section, key)) for key in differs if key != 'kwargs'})
+    merged = differing(config['env'], main)
+    for env, differs in ((config['env'], main), *((merged, differs) for differs in sets.values())):
+        if differs:
+            section = EnvConfig.model_validate(differing(env, differs))
+            differs.update({key: plain(getattr(section, key)) for key in differs if key != 'kwargs'})
 
 
 def _problems(env: Mapping[str, Any], differs: Mapping[str, Any], path: str) -> Iterator[str]:
@@ -218,8 +219,12 @@ def _lend(env: object) -> Callable[[], gymnasium.Env]:
     return make
 
 
-def _nested(keys: Sequence[str], value: object) -> dict[str, Any]:
-    return {keys[0]: value if len(keys) == 1 else _nested(keys[1:], value)}
+def _put(old: object, keys: Sequence[str], value: object) -> object:
+    """The value itself, or the old dict with the value at the path of the keys."""
+    if not keys:
+        return value
+    held = old if isinstance(old, Mapping) else {}
+    return {**held, keys[0]: _put(held.get(keys[0]), keys[1:], value)}
 
 
 def _form(space: Space) -> str:

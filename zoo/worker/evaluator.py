@@ -248,8 +248,9 @@ class _Tally:
 
     def record(self, timestep: Timestep) -> None:
         is_reset = None if timestep.is_reset is None else timestep.is_reset.cpu().numpy()
-        ended = (timestep.terminated | timestep.truncated).cpu().numpy()
-        self._total += timestep.reward.cpu().numpy()
+        reward, end = timestep.raw_reward, timestep.raw_end  # of the game, where others are learned from
+        ended = (timestep.terminated | timestep.truncated if end is None else end).cpu().numpy()
+        self._total += (timestep.reward if reward is None else reward).cpu().numpy()
         self.length += 1 if is_reset is None else ~is_reset
         numbers = self._reader.read(timestep.info or {}, ended, is_reset)
         for b in ended.nonzero()[0].tolist():

@@ -96,7 +96,7 @@ class InfoReader:
             if found is None or found[0].ndim != 1:
                 continue
             values, given = found
-            rows = given if is_reset is None else given & ~is_reset
+            rows = given & ~np.isnan(values) & (is_reset is None or ~is_reset)
             self._sums[key][rows] += values[rows]
             self._counts[key][rows] += 1
 

@@ -285,6 +285,12 @@ def test_inspect_env_own_vector_has_the_facts_of_its_envs() -> None:
     assert facts['vectorization'] == 'batched' and facts['envs'] == 2 and facts['kind'].startswith('a vector of envs')
 
 
+def test_inspect_env_does_not_count_rows_that_only_reset_an_env() -> None:
+    facts = report_of(own_vector, n_step=24).facts
+    assert facts['episodes']['length_mean'] == facts['episodes']['length_max'] == 5
+    assert facts['reward'] == {'min': 1.0, 'max': 1.0, 'mean': 1.0, 'std': 0.0}  # that of such a row is 0
+
+
 def test_inspect_env_family_has_a_report() -> None:
     report = report_of('torch', game='Pendulum-v1', n_step=200)
     assert report.problems == [] and report.facts['episodes']['count'] == 2 and report.facts['repeats'] is True

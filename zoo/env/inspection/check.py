@@ -34,7 +34,7 @@ from zoo.core.spaces import (
     mask_space,
 )
 from zoo.env.adapter import env_spaces, mask_method, takes_keyword
-from zoo.env.config import EnvConfig, env_config
+from zoo.env.config import EnvConfig, env_config, own_copy
 from zoo.env.errors import (
     CALLS,
     RESET_DO,
@@ -69,6 +69,7 @@ from zoo.env.inspection.family import (
 )
 from zoo.env.make import env_name, find_env, make_env
 from zoo.env.make_vector import make_vector_env
+from zoo.env.settings import reset_kwargs
 from zoo.env.vector import seen_space
 
 logger = logging.getLogger(__name__)
@@ -238,7 +239,7 @@ class EnvCheck:
         self._has_limit = step_limit(env) is not None
         self._statistics = running_statistics(env)
         self._actions: list[Action] = []
-        self._to_env = ActionMap(self._action_space)
+        self._to_env, self._reset_kwargs = ActionMap(self._action_space), reset_kwargs(cfg, env)
         self._rng = torch.Generator().manual_seed(SEED)
 
     def run(self, n_step: int) -> list[Finding]:
@@ -306,7 +307,7 @@ class EnvCheck:
             got = f'reset has no argument {" or ".join(missing)}'
             is_tolerated = 'seed' not in missing and env is self._env  # wrappers pass both on
             self._unusable((got, 'reset(*, seed=None, options=None)', RESET_DO), is_tolerated)
-        obs, info = self._unpacked('reset', env.reset(seed=SEED))
+        obs, info = self._unpacked('reset', env.reset(seed=SEED, **own_copy(self._reset_kwargs)))
         mask = None
         if self._choices is not None:
             mask = next((x[ACTION_MASK] for x in (obs, info) if isinstance(x, Mapping) and ACTION_MASK in x), None)
@@ -323,7 +324,7 @@ class EnvCheck:
     def _reset(self, seed: int | None, watch: Recorder | None = None) -> dict[str, np.ndarray]:
         """The leaves of a first observation by their paths."""
         start = time.perf_counter()
-        result = self._env.reset(seed=seed)
+        result = self._env.reset(seed=seed, **own_copy(self._reset_kwargs))
         seconds = time.perf_counter() - start
         obs, info = self._unpacked('reset', result)
         self._check_info(info, 'reset')

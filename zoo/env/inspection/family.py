@@ -225,18 +225,20 @@ class Recorder:
         terminated: Flags,
         truncated: Flags,
         info: object,
+        is_reset: ArrayLike | None = None,
     ) -> None:
-        """seconds: of the call; obs: the leaves by their paths; info: as the env, or the vector of envs, returned it."""
+        """seconds: of the call; obs: the leaves by their paths; info: as the env, or the vector of envs, returned it;
+        is_reset: [B] bool, rows that are no step of an episode."""
         self.n_step += 1
         self.step_s += seconds
         self._add_obs(obs)
         earned = np.atleast_1d(np.asarray(reward)) if np.asarray(reward).dtype.kind in 'biuf' else np.zeros(1)
         earned = np.nan_to_num(earned.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-        self.reward.add(earned)
         fails = np.atleast_1d(terminated)
         ends = fails | np.atleast_1d(truncated)
-        self.n_env = len(ends)
-        self._return, self._length = self._return + earned, self._length + np.ones(self.n_env, dtype=int)
+        self.n_env, is_step = len(ends), np.ones_like(ends) if is_reset is None else ~np.asarray(is_reset)
+        self.reward.add(earned[is_step])
+        self._return, self._length = self._return + earned, self._length + is_step
         index = np.flatnonzero(ends)
         if len(index):
             self.returns += self._return[index].tolist()
@@ -367,7 +369,7 @@ def _vector_rollout(env: AnyVectorEnv, n_step: int, watch: Recorder) -> Iterator
         step = env.step(action)
         seconds, obs, seen = time.perf_counter() - start, step.obs, _arrays(step.obs)
         reward, terminated, truncated = (x.numpy().copy() for x in (step.reward, step.terminated, step.truncated))
-        watch.stepped(seconds, seen, reward, terminated, truncated, step.info)
+        watch.stepped(seconds, seen, reward, terminated, truncated, step.info, step.is_reset)
         values = {'the rewards': reward, 'terminated': terminated, 'truncated': truncated}
         yield {'the observations': seen, **{key: {'': x} for key, x in values.items()}}
         if watch.is_over():

@@ -288,7 +288,12 @@ def inspect_env(
     """
     if n_step < 1:
         raise UserError(f'inspect_env got n_step={n_step}, wanted 1 or more; leave it out for 1000 steps.')
-    cfg = _config_of(cfg)
+    if isinstance(cfg, gymnasium.Env | gymnasium.vector.VectorEnv):
+        raise UserError(
+            f'inspect_env got an env, {type(cfg).__name__}, but makes envs itself, some in other processes; give its class or '
+            'a function that makes it'
+        )
+    cfg = env_config({'id': cfg} if isinstance(cfg, str) or callable(cfg) else cfg)
     inspection = _Inspection(cfg, n_step, limit_s)
     try:
         (inspection.family if is_vector(cfg) else inspection.single)()
@@ -297,16 +302,6 @@ def inspect_env(
     except (Exception, SystemExit) as error:
         inspection.add_problem(_sentence(error))
     return inspection.report()
-
-
-def _config_of(env: EnvConfig | Mapping[str, Any] | str | Callable[..., Any]) -> EnvConfig:
-    """The section of an env that was given as one, as an id, or as what makes it. Raises: UserError for an env itself."""
-    if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
-        raise UserError(
-            f'inspect_env got an env, {type(env).__name__}, but makes envs itself, some in other processes; give its class or '
-            'a function that makes it'
-        )
-    return env_config({'id': env} if isinstance(env, str) or callable(env) else env)
 
 
 class _Inspection:

@@ -52,20 +52,10 @@ class RememberCue(gymnasium.Env):
         return picture
 
 
-class WithoutVelocity(gymnasium.ObservationWrapper):
-    """CartPole's position and angle, without their speeds."""
-
-    def __init__(self, env: gymnasium.Env) -> None:
-        super().__init__(env)
-        full = env.observation_space
-        assert isinstance(full, Box)
-        self.observation_space = Box(full.low[::2], full.high[::2], dtype=np.float32)
-
-    def observation(self, observation: np.ndarray) -> np.ndarray:
-        return observation[::2].copy()
-
-
 @ENV_REGISTRY.register('cartpole_no_velocity')
 def cartpole_no_velocity(render_mode: str | None = None) -> gymnasium.Env:
     """CartPole-v1, 500 steps at most, that shows position and angle but not their speeds."""
-    return WithoutVelocity(gymnasium.make('CartPole-v1', render_mode=render_mode, disable_env_checker=True))
+    env = gymnasium.make('CartPole-v1', render_mode=render_mode, disable_env_checker=True)
+    full: Any = env.observation_space
+    space = Box(full.low[::2], full.high[::2], dtype=np.float32)
+    return gymnasium.wrappers.TransformObservation(env, lambda obs: obs[::2].copy(), space)
