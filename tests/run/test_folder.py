@@ -251,6 +251,19 @@ def test_folder_that_may_not_be_written_refuses_a_run_and_a_resume(tmp_path: Pat
         folder.chmod(0o755)  # so that it can be removed
 
 
+def test_folder_that_may_not_be_looked_into_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    closed = tmp_path / 'closed'
+    closed.mkdir(mode=0o600)
+    with without_override():
+        for folder in (closed, closed / 'mine'):
+            with pytest.raises(UserError, match=rf'^the run folder {folder} cannot be written \(Permission denied\)'):
+                serial_pipeline(job_config(tmp_path), run_dir=folder)
+        with pytest.raises(UserError, match=f'^the run folder {closed}/mine has no checkpoint to continue from'):
+            serial_pipeline(run_dir=closed / 'mine')
+        with pytest.raises(CheckpointError, match='is a folder without checkpoints'):
+            serial_pipeline(resume=closed)
+
+
 def test_disk_that_is_full_refuses_a_run_and_leaves_one_that_is_resumed_as_it_was(tmp_path: Path) -> None:
     with small_disk(tmp_path / 'disk', '256k') as disk:
         first = serial_pipeline(job_config(disk))

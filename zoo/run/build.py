@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from fnmatch import fnmatchcase
@@ -22,6 +21,7 @@ from zoo.config.messages import shown
 from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
+from zoo.core.files import is_missing
 from zoo.core.processes import may_be_given_up
 from zoo.core.ranks import ALONE, Ranks, RunInfo
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, tool
@@ -438,9 +438,7 @@ def policy_of_config(cfg: JobConfig, model: nn.Module | None = None) -> Policy:
 logger = logging.getLogger(__name__)
 
 
-def start_from(
-    policy: Policy, path: str | os.PathLike[str], only: Sequence[str] = ('*',), ranks: Ranks = ALONE
-) -> None:
+def start_from(policy: Policy, path: str | Path, only: Sequence[str] = ('*',), ranks: Ranks = ALONE) -> None:
     """Copies parameters and running statistics of a checkpoint into a new policy, by name, where their shapes agree.
 
     The file is read by rank 0 alone. Nothing that it names is imported. The log says what was taken and what did not fit.
@@ -449,7 +447,7 @@ def start_from(
     """
     state: State = {}
     if ranks.rank == 0:
-        if not Path(path).exists():
+        if is_missing(path):
             raise UserError(f'init_from is {shown(str(path))}, which does not exist; name a run folder or a checkpoint')
         saved = saved_run(load_checkpoint(path)).state.policy
         state = {part: saved[part] for part in ('model', 'normalizer') if part in saved}

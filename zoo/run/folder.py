@@ -174,7 +174,7 @@ class RunFolder:
         self._was_there: set[Path] = set()  # what `discard` leaves alone
         if path is not None:
             self._path = path.absolute()
-            self._was_there = {self._path, *_content(self._path)} if path.exists() else set()
+            self._was_there = {self._path, *_content(self._path)} if os.path.isdir(path) else set()
             with refuse_unwritable(path, 'name another folder'):
                 path.mkdir(parents=True, exist_ok=True)
                 self._lock = RunLock(self._path)

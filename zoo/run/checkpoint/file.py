@@ -569,7 +569,7 @@ def _with_flat_logits(value: object) -> Any:
 
 def _load_newest(folder: Path) -> Checkpoint:
     inner = folder / 'checkpoints'
-    inner = inner if inner.is_dir() else folder
+    inner = inner if os.path.isdir(inner) else folder
     files = [*reversed(steps_of(inner).values()), *inner.glob('best.safetensors')]
     if not files:
         files = [*folder.glob('*/checkpoints/*.safetensors'), *folder.glob('*/*/checkpoints/*.safetensors')]
@@ -593,9 +593,10 @@ def _load_newest(folder: Path) -> Checkpoint:
 
 def steps_of(folder: Path) -> dict[int, Path]:
     """The checkpoints of a folder by env step, in rising order. Raises: UserError for a link to a folder."""
-    if folder.name == 'checkpoints' and folder.is_symlink():
+    if folder.name == 'checkpoints' and os.path.islink(folder):
         refuse_links(folder.parent)
-    found = ((re.fullmatch(r'step_(\d+)\.safetensors', file.name), file) for file in folder.glob('step_*'))
+    files = folder.glob('step_*') if os.path.isdir(folder) else ()
+    found = ((re.fullmatch(r'step_(\d+)\.safetensors', file.name), file) for file in files)
     return dict(sorted((int(match[1]), file) for match, file in found if match))
 
 
