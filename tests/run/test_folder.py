@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.envs import limit_env
 from tests.policy_envs import differing, job_config, rows
 from tests.run.processes import (
     config_file,
@@ -410,3 +412,31 @@ def test_command_that_was_killed_continues_and_ends_when_started_again(
     steps = [row['env_step'] for row in rows(tmp_path / 'mine') if 'learn/train_iter' in row]
     assert steps == list(range(64, 1025, 64))
     assert main(command) == 0 and 'nothing is left to train' in caplog.text
+
+
+def test_root_is_that_of_the_folder_in_which_the_command_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An env may change the current folder when it is made; what the config names is not looked for there."""
+    (tmp_path / 'here').mkdir()
+    (tmp_path / 'of_env').mkdir()
+    monkeypatch.chdir(tmp_path / 'here')
+    first = serial_pipeline(job_config('runs'))
+
+    def make() -> Any:
+        os.chdir(tmp_path / 'of_env')
+        return limit_env()
+
+    second = serial_pipeline(job_config('runs', make, init_from=os.path.relpath(first.run_dir)))
+    assert second.run_dir.parent == first.run_dir.parent == tmp_path / 'here' / 'runs' / 'run'
+    assert not list((tmp_path / 'of_env').iterdir())
+
+
+def test_root_below_the_home_folder_may_be_written_with_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('HOME', str(tmp_path / 'home'))
+    monkeypatch.chdir(tmp_path)
+    run_dir = serial_pipeline(job_config('~/runs')).run_dir
+    assert run_dir.parent == tmp_path / 'home' / 'runs' / 'run' and not Path('~').exists()
+    assert serial_pipeline(resume=run_dir, max_env_step=320).run_dir == run_dir

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -50,6 +51,11 @@ class LoggerConfig(Section):
     console_freq: float | None = Field(
         None, gt=0, description='seconds between updates of the console; null: 0.5 for live, 5 for plain'
     )
+
+    @field_validator('root')
+    @classmethod
+    def _of_home(cls, root: str) -> str:
+        return os.path.expanduser(root)  # a shell leaves the ~ of logger.root=~/runs alone
 
 
 class CheckpointConfig(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from fnmatch import fnmatchcase
@@ -192,6 +193,7 @@ class RunBuilder:
         if cfg.keep_freed_memory:
             keep_freed_memory()
         readers = self._callbacks.names('on_gradient')
+        init_from = cfg.init_from and os.path.abspath(cfg.init_from)  # envs may change the current folder
         self._gradients = GradientEvents(self._callbacks) if readers else None
         parts = make_parts(cfg, policy, undo, n_thread, model, readers, ranks)
         if self._gradients is not None:
@@ -205,8 +207,8 @@ class RunBuilder:
             self.progress = Progress()
             parts.policy.check_fields()
             refuse_unsavable(parts.policy)
-            if cfg.init_from is not None and policy is None:
-                start_from(parts.policy, cfg.init_from, cfg.init_from_keys, ranks)
+            if init_from is not None and policy is None:
+                start_from(parts.policy, init_from, cfg.init_from_keys, ranks)
         self._counters = RankAgreement(ranks, parts, self.progress) if ranks.size > 1 else None
         self.agreement = self._counters or Agreement(parts)
         return parts
@@ -427,11 +429,12 @@ def make_policy(
 
 def policy_of_config(cfg: JobConfig, model: nn.Module | None = None) -> Policy:
     """The same of a resolved config."""
+    init_from = cfg.init_from and os.path.abspath(cfg.init_from)
     with closing(make_vector_env(cfg.env, 1)) as env:
         spaces = env.obs_space, env.action_space
     policy = _new_policy(cfg, spaces, model)
-    if cfg.init_from is not None:
-        start_from(policy, cfg.init_from, cfg.init_from_keys)
+    if init_from is not None:
+        start_from(policy, init_from, cfg.init_from_keys)
     return policy
 
 

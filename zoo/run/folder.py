@@ -168,7 +168,7 @@ class RunFolder:
     """
 
     def __init__(self, cfg: JobConfig, checkpoint: Checkpoint | None, path: Path | None = None) -> None:
-        self._cfg = cfg
+        self._cfg, self._root = cfg, Path(cfg.logger.root).absolute()  # an env may change the current folder
         self._path: Path | None = None
         self._lock: RunLock | None = None
         self._was_there: set[Path] = set()  # what `discard` leaves alone
@@ -204,7 +204,7 @@ class RunFolder:
         Args: is_over: nothing is left to train; config.yaml then stays that of the training.
         """
         if self._path is None:
-            self._path = _new_run_dir(self._cfg)
+            self._path = _new_run_dir(self._cfg, self._root)
         with refuse_unwritable(self._path):
             self._lock = self._lock or RunLock(self._path)
             for file in self._path.glob('config.yaml.*.tmp'):  # of a process that was killed while it wrote
@@ -286,7 +286,7 @@ def root_of(run: SavedRun) -> str:
     Any other is replaced: by the one that the checkpoint lies in as <root>/<exp_name>/<run>/checkpoints/<file>, or else
     by the default. So a file chooses no place to write to.
     """
-    root, parents = Path(run.config['logger']['root']), run.path.parents
+    root, parents = Path(os.path.expanduser(run.config['logger']['root'])), run.path.parents
     if not root.anchor and '..' not in root.parts:
         return str(root)
     is_in_run = len(parents) > 3 and (parents[0].name, parents[2].name) == ('checkpoints', run.config['exp_name'])
@@ -307,14 +307,14 @@ def _unwritable(folder: Path, error: OSError, remedy: str = ELSEWHERE) -> UserEr
     )
 
 
-def _new_run_dir(cfg: JobConfig) -> Path:
-    """Makes <logger.root>/<exp_name>/<time>_seed<k>, with a number appended if it exists."""
-    base = Path(cfg.logger.root) / cfg.exp_name / f'{datetime.now():%Y%m%d-%H%M%S}_seed{cfg.seed}'
+def _new_run_dir(cfg: JobConfig, root: Path) -> Path:
+    """Makes <root>/<exp_name>/<time>_seed<k>, with a number appended if it exists."""
+    base = root / cfg.exp_name / f'{datetime.now():%Y%m%d-%H%M%S}_seed{cfg.seed}'
     for n in range(1, 1000):
         path = base if n == 1 else base.with_name(f'{base.name}_{n}')
         try:
             path.mkdir(parents=True)
-            return path.absolute()  # an env may change the current folder
+            return path
         except FileExistsError:
             if not base.parent.is_dir():
                 break
