@@ -156,7 +156,7 @@ def _resolve(
     except ConfigError as error:
         raise ConfigError([_of_source(problem, before, label) for problem in error.problems]) from None
     _check_storable(config)
-    fill_schedules(config, schema)
+    fill_schedules(config)
     origins |= dict.fromkeys(fill_rollout(config, value_at(data, 'policy.collect') or {}), 'derived')
     if problems := list(cross_check(config)):
         raise ConfigError(problems)
