@@ -259,6 +259,10 @@ class RunBuilder:
         job.reset_env()
         if self._counters is not None:
             self._counters.count()
+        is_best = self._checkpoint is not None and self._cfg.checkpoint.keep_best and self.progress.best_return is None
+        if is_best and self.progress.is_evaluated(job.env_step):  # the resumed policy, of a new folder
+            job.start()  # before callbacks are told of its checkpoint
+            self._checkpoints.keep_best(self.progress)
 
     def _resume(self, job: RunView, checkpoint: Checkpoint) -> None:
         rule = self.stop_rules.reason(job) if self.stop_rules is not None else None
@@ -266,10 +270,8 @@ class RunBuilder:
         job.stop_reason = rule or job.stop_reason
         if self._videos is not None:
             self._videos.continue_at(job)
-        if self._cfg.checkpoint.keep_best:  # of a new folder the resumed policy is the best, if it was evaluated
+        if self._cfg.checkpoint.keep_best:
             self.progress.best_return = best_return_of(job.run_dir)
-            if self.progress.best_return is None and self.progress.is_evaluated(job.env_step):
-                self._checkpoints.keep_best(self.progress)
 
     def _in_order(self) -> tuple[Observer, ...]:
         """All observers, in the order in which they are told of an event; what a run leaves off is not among them."""

@@ -90,6 +90,22 @@ def test_every_event_comes_in_its_order(tmp_path: Path, notes: list[tuple[str, A
     ]
 
 
+def test_run_that_continues_in_a_new_folder_begins_before_its_first_checkpoint(tmp_path: Path) -> None:
+    """Of a new folder the resumed policy is the best one, and is saved at once."""
+    first = serial_pipeline(job_config(tmp_path))
+    told: list[Any] = []
+
+    class Told:
+        def on_start(self, job: Any) -> None:
+            told.append('start')
+
+        def on_checkpoint(self, job: Any, path: Path) -> None:
+            told.append(path.name)
+
+    serial_pipeline(resume=first.run_dir, overrides=['exp_name=other'], callbacks=[Told])
+    assert told == ['start', 'best.safetensors', 'step_000000256.safetensors']
+
+
 @pytest.mark.slow
 def test_resume_makes_the_callbacks_of_the_config_anew(tmp_path: Path, notes: list[tuple[str, Any]]) -> None:
     first = serial_pipeline(job_config(tmp_path, max_env_step=128, callbacks=[f'{HERE}:Notes']))
