@@ -66,7 +66,7 @@ def serial_pipeline(
       config: a dict, an EasyDict, a path to a .py or .yaml file, a bundled config's name, or DI-engine's pair
         (main_config, create_config); None only with resume or env.
       seed, max_env_step: replace those of the config.
-      max_train_iter: also stop after this many optimiser steps (checked between rollouts).
+      max_train_iter: also stop after this many optimiser steps, all that the policy has taken (checked between rollouts).
       policy: a policy with all its modes, to train instead of a new one.
       resume: a run folder or checkpoint file to continue from; without a config, its own is used. The learner's state
         is restored; envs start new episodes, from seeds that depend on the seed and the env step.
@@ -148,6 +148,9 @@ def _run(
                 watch.save = job.save if job.is_alone else None  # the other ranks would not come to it
                 note(launch, job.run_dir)
                 job.start()
+                if job.leads and job.train_iter >= max_train_iter:
+                    words = 'nothing is left to train: the policy has taken %d optimiser steps and max_train_iter is %d; raise that'
+                    logger.warning(words, job.train_iter, max_train_iter)
                 while not job.agrees_to_stop(received) and job.train_iter < max_train_iter:
                     next(iterations)
                 iterations.close()  # ends a profile
