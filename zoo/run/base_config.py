@@ -61,9 +61,7 @@ class LoggerConfig(Section):
 class CheckpointConfig(Section):
     """When checkpoints are written and which are kept."""
 
-    freq: int = Field(
-        50_000, gt=0, description='env steps between checkpoints, and one at the end; less often if saving takes long'
-    )
+    freq: int = Field(50_000, gt=0, description='env steps between checkpoints, and one at the end')
     keep_last: int = Field(3, ge=1, description='number of newest checkpoints to keep')
     keep_best: bool = Field(True, description='also keep the checkpoint with the best evaluation')
     aux_memory: bool = Field(

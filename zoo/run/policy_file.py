@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -85,7 +85,9 @@ def _config_of(policy: Policy, env: object) -> dict[str, Any]:
     """The config of the policy's run, or of a policy made by hand one of defaults; with its own section `policy`."""
     section = storable(plain(policy.cfg))
     config = defaults_for(section) if policy.run.config is None else policy.run.config
-    given = {'id': env} if isinstance(env, str) else storable(env or {})
+    given = storable(env if isinstance(env, Mapping) else {} if env is None else {'id': env})
+    if not isinstance(given.get('id', ''), str):
+        raise UserError(f'env is {shown(repr(env))} but must name an env, or be the section env as a dict')
     env_section = {**config['env'], 'action_mode': policy._action_map.mode, **given}
     return {**config, 'policy': section, 'env': env_section, 'seed': policy.seed}
 
