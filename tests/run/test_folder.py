@@ -27,7 +27,7 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
 from zoo.run.checkpoint.manager import SaveError
 from zoo.run.config import resolve_config
-from zoo.run.folder import NAME
+from zoo.run.folder import NAME, newest_in
 from zoo.run.job import SerialJob
 from zoo.tools.cli.command import main
 
@@ -389,6 +389,29 @@ def test_named_folder_in_use_is_refused(tmp_path: Path) -> None:
             serial_pipeline(job_config(tmp_path), run_dir=tmp_path / 'mine')
         assert _files(tmp_path / 'mine') == before
         job.iteration()
+
+
+def test_last_checkpoint_of_a_process_that_is_about_to_end_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is given another machine: the new process looks for the newest checkpoint while the old one still saves."""
+    mine = tmp_path / 'mine'
+    with SerialJob(resolve_config(job_config(tmp_path)), run_dir=mine) as job:
+        job.iteration()
+        job.save()
+        job.iteration()
+
+        def found(folder: Path) -> Any:
+            checkpoint = load_checkpoint(folder)
+            job.finish()
+            job.close()
+            return checkpoint
+
+        monkeypatch.setattr('zoo.run.launch.load_checkpoint', found)
+        with pytest.raises(UserError, match=r'mine is in use by process \d+ on host'):
+            serial_pipeline(job_config(tmp_path), run_dir=mine)
+        job.finish()
+    assert newest_in(mine) == mine / 'checkpoints' / 'step_000000128.safetensors'
 
 
 @pytest.mark.long

@@ -271,13 +271,16 @@ def refuse_unwritable(folder: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
 
 
 def refuse_no_run_folder(folder: Path, has_config: bool) -> None:
-    """Raises: UserError for a folder that a run cannot begin or continue in: without anything to begin with, or inside a run."""
+    """Raises: UserError for a folder that a run cannot begin or continue in: with nothing to begin with, inside a run, in use."""
     if steps_of(folder):
         raise UserError(f'{folder} is the folder of the checkpoints of a run; name the run, {folder.absolute().parent}')
     if not has_config and newest_in(folder) is None:
         raise UserError(
             f'the run folder {folder} has no checkpoint to continue from; give a config to begin a run in it'
         )
+    if is_locked(folder):  # its process may save once more after the newest checkpoint was looked for
+        with refuse_unwritable(folder, 'name another folder'):
+            RunLock(folder).close()
 
 
 def root_of(run: SavedRun) -> str:
