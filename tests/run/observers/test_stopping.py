@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -337,3 +338,24 @@ def test_bound_on_a_metric_that_no_line_has_warns_once(caplog: pytest.LogCapture
     evaluated(rules, 1, 2, 3)
     (record,) = caplog.records
     assert "had the metric 'learn/train_itre' so far: did you mean learn/train_iter?" in record.getMessage()
+
+
+class _Counts(StopRule):
+    """Counts lines with numpy, as rules do that take a mean or a largest value."""
+
+    def __init__(self) -> None:
+        self.n = np.int64(0)
+
+    def see(self, job: Any, metrics: Any) -> None:
+        self.n += 1
+
+    def reason(self, job: Any) -> str | None:
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {'n': self.n}
+
+
+def test_rule_may_keep_numbers_of_numpy(tmp_path: Path) -> None:
+    result = serial_pipeline(job_config(tmp_path, stop=[_Counts]))
+    assert load_checkpoint(result.run_dir).state['stop']['0']['n'] == 5  # 4 rollouts and the last evaluation

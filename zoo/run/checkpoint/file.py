@@ -16,6 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 from torch import Tensor
@@ -282,7 +283,7 @@ _NUMBER = re.compile(rf'#(-?\d{{1,{MAX_DIGITS}}})')
 
 
 def to_tree(value: object) -> Any:
-    """A state as a file holds it; what it cannot hold is left as it is.
+    """A state as a file holds it, numbers of numpy as Python's; what it cannot hold is left as it is.
 
     Raises: TypeError for an integer of more than MAX_DIGITS digits as a key.
     """
@@ -291,7 +292,7 @@ def to_tree(value: object) -> Any:
     if isinstance(value, list | tuple):
         items = [to_tree(item) for item in value]
         return {f'#[{i}]': item for i, item in enumerate(items)} if any(map(_has_tensor, items)) else items
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def from_tree(value: object) -> Any:
