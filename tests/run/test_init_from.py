@@ -189,5 +189,5 @@ def test_runner_of_another_process_acts_with_what_the_run_begins_with(trained: P
 
 def test_run_that_may_not_be_looked_into_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / 'closed').mkdir(mode=0o600)
-    with without_override(), pytest.raises(CheckpointError, match='cannot be read: Permission denied'):
+    with without_override(), pytest.raises(UserError, match='which does not exist; name a run folder'):
         make_policy('cartpole_ppo', [f'init_from={tmp_path}/closed/run'])

@@ -12,7 +12,6 @@ from typing import Any
 
 from zoo.config.section import ConfigError
 from zoo.config.source import import_module_or_file
-from zoo.core.files import is_missing
 from zoo.core.registry import closest
 
 MODULE_NAME = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*')
@@ -64,7 +63,7 @@ def load_home(name: str, path: str) -> ModuleType:
     home, _ = split_name(name)
     if is_in_file(name):
         file = Path(home).expanduser()
-        if is_missing(file) or os.path.isdir(file):
+        if not os.path.isfile(file):
             begin = f'; zoo init {shlex.quote(home)} writes one to start from' if path.startswith('env ') else ''
             raise ConfigError(
                 f'{path} names the file {str(file.absolute())!r}, which is not there; check the path, or where the file '

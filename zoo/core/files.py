@@ -56,17 +56,6 @@ def read_small(path: Path, most: int = 1 << 24) -> bytes:
     return content
 
 
-def is_missing(path: str | Path) -> bool:
-    """Whether nothing is there; not where this user may not look, so that the reason is said when it is opened."""
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL
-        return True
-    except OSError:
-        pass
-    return False
-
-
 def user_file(kind: Literal['cache', 'state'], name: str) -> Path:
     """A file of zoo in the user's own folder of this kind, by XDG's rules. Raises: OSError if its path is not absolute."""
     usual = {'cache': '~/.cache', 'state': '~/.local/state'}[kind]

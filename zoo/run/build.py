@@ -22,7 +22,6 @@ from zoo.config.messages import shown
 from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
-from zoo.core.files import is_missing
 from zoo.core.processes import may_be_given_up
 from zoo.core.ranks import ALONE, Ranks, RunInfo
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, tool
@@ -124,7 +123,10 @@ def make_parts(
     keys = cfg.logger.info_keys
     infos = InfoKeys(keys if keys == 'auto' else tuple(keys), tuple(cfg.logger.info_step_keys))
     evaluators = {name: _make_evaluator(cfg, policy, env, name, infos) for name, env in eval_envs.items()}
-    buffer = _make_buffer(cfg, policy, ranks)
+    section = in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride)
+    buffer: Buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(section, seed=cfg.seed)
+    if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else they may draw unequally often, and wait for ever
+        buffer.set_ranks(ranks)
     if engine is None:
         collector = Collector(envs, policy.collect_mode, infos, first or 0)
     else:
@@ -135,14 +137,6 @@ def make_parts(
             collector, envs = start_runners(engine, run_id, cfg, policy, facts, infos, restarts, ranks.rank)
     threads = _choose_threads(cfg, policy, envs[0].n_env, n_thread)
     return Parts(envs, policy, buffer, collector, policy.learn_mode, evaluators, threads, restarts, ranks.size)
-
-
-def _make_buffer(cfg: JobConfig, policy: Policy, ranks: Ranks) -> Buffer:
-    section = in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride)
-    buffer: Buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(section, seed=cfg.seed)
-    if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else they may draw unequally often, and wait for ever
-        buffer.set_ranks(ranks)
-    return buffer
 
 
 def complete_config(cfg: JobConfig | Mapping[str, Any] | str | Path, checkpoint: Checkpoint | None) -> JobConfig:
@@ -452,7 +446,7 @@ def start_from(policy: Policy, path: str | Path, only: Sequence[str] = ('*',), r
     """
     state: State = {}
     if ranks.rank == 0:
-        if is_missing(path):
+        if not os.path.exists(path):
             raise UserError(f'init_from is {shown(str(path))}, which does not exist; name a run folder or a checkpoint')
         saved = saved_run(load_checkpoint(path)).state.policy
         state = {part: saved[part] for part in ('model', 'normalizer') if part in saved}

@@ -42,10 +42,8 @@ def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from below(config.get(section), section)
     penalties, sets = value_at(config, 'policy.learn.penalties'), value_at(config, 'policy.eval.sets')
     found = [value_at(penalty, 'weight') for penalty in penalties] if isinstance(penalties, list) else []
-    envs = [
-        *(value_at(config, path) for path in ('env', 'policy.eval.env')),
-        *(sets if isinstance(sets, dict) else {}).values(),
-    ]
+    envs = [value_at(config, 'env'), value_at(config, 'policy.eval.env')]
+    envs += sets.values() if isinstance(sets, dict) else ()
     for values in (value_at(env, name) for env in envs for name in ('schedule', 'reset_options')):
         found += values.values() if isinstance(values, dict) else ()
     yield from (value for value in found if is_signed_schedule(value) and 'start' in value)
