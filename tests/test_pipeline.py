@@ -566,3 +566,13 @@ def test_disk_that_is_full_at_a_resume_leaves_the_last_checkpoint_intact(tmp_pat
     (small_disk / 'other').unlink()
     second = serial_pipeline(resume=first.run_dir, max_env_step=512)
     assert second.env_step > 448 and any('learn/aux_kl_after' in row for row in rows(first.run_dir))
+
+
+def test_policy_that_has_taken_all_its_steps_is_not_trained_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """16 steps: 4 rollouts of 64 samples, 2 passes over 2 minibatches of each."""
+    policy = serial_pipeline(job_config(tmp_path)).policy
+    assert serial_pipeline(job_config(tmp_path), policy=policy, max_train_iter=16).env_step == 0
+    said = 'nothing is left to train: the policy has taken 16 optimiser steps and max_train_iter is 16; raise that'
+    assert said in caplog.messages

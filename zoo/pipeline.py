@@ -66,7 +66,7 @@ def serial_pipeline(
       config: a dict, an EasyDict, a path to a .py or .yaml file, a bundled config's name, or DI-engine's pair
         (main_config, create_config); None only with resume or env.
       seed, max_env_step: replace those of the config.
-      max_train_iter: also stop after this many optimiser steps (checked between rollouts).
+      max_train_iter: also stop after this many optimiser steps, all that the policy has taken (checked between rollouts).
       policy: a policy with all its modes, to train instead of a new one.
       resume: a run folder or checkpoint file to continue from; without a config, its own is used. The learner's state
         is restored; envs start new episodes, from seeds that depend on the seed and the env step.
@@ -148,6 +148,9 @@ def _run(
                 watch.save = job.save if job.is_alone else None  # the other ranks would not come to it
                 note(launch, job.run_dir)
                 job.start()
+                if job.leads and job.train_iter >= max_train_iter:
+                    words = 'nothing is left to train: the policy has taken %d optimiser steps and max_train_iter is %d'
+                    logger.warning(f'{words}; raise that', job.train_iter, max_train_iter)
                 while not job.agrees_to_stop(received) and job.train_iter < max_train_iter:
                     next(iterations)
                 iterations.close()  # ends a profile
@@ -159,31 +162,22 @@ def _run(
         except GivenUp:  # while the run was being made
             pass
         except Exception as error:
-            if not received or not _may_be_of_signal(error, cfg):
+            is_own = isinstance(error, SaveError | NonFiniteGradientError | CallbackError | UserError)
+            # a signal to the whole process group ends env workers too, and what carries runners
+            is_of_others = isinstance(error, EnvError) or (cfg.cluster.runner_num > 0 and not is_own)
+            if not received or not is_of_others:
                 if launch.ranks.rank == 0:
                     _say_what_is_saved(run_dir, cfg)
                 raise
         launch.ranks.gather(None)  # torchrun ends all ranks as soon as one has ended by a signal: rank 0 may be saving
         if received:
-            if launch.ranks.rank == 0:
-                _say_stopped(received[0], run_dir, cfg)
+            if launch.ranks.rank == 0 and run_dir is None:
+                logger.warning('stopped by signal %d before the run began; nothing was saved', received[0])
+            elif launch.ranks.rank == 0:
+                words = f'{quote(str(run_dir))}{consent_words(cfg)}'
+                logger.warning('stopped by signal %d; continue with: zoo train --resume %s', received[0], words)
             raise Interrupted(128 + received[0])
         return result
-
-
-def _may_be_of_signal(error: Exception, cfg: JobConfig) -> bool:
-    """Whether a signal to the whole process group explains an error: it also ends env workers, and what carries runners."""
-    is_own = isinstance(error, SaveError | NonFiniteGradientError | CallbackError | UserError)
-    return isinstance(error, EnvError) or (cfg.cluster.runner_num > 0 and not is_own)
-
-
-def _say_stopped(number: int, run_dir: Path | None, cfg: JobConfig) -> None:
-    """Logs how to continue a run that a signal stopped."""
-    if run_dir is None:
-        logger.warning('stopped by signal %d before the run began; nothing was saved', number)
-    else:
-        words = f'{quote(str(run_dir))}{consent_words(cfg)}'
-        logger.warning('stopped by signal %d; continue with: zoo train --resume %s', number, words)
 
 
 def _say_what_is_left(job: SerialJob) -> None:

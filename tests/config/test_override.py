@@ -106,5 +106,12 @@ def test_parse_value_that_contains_itself_says_so(raw):
         parse_value(raw, Typed.model_fields['free'])
 
 
+@pytest.mark.parametrize('raw', ['/data/run #2', '&a b', 'a\nb', '|', '# a'])
+def test_parse_value_of_plain_text_is_all_of_it(raw):
+    assert parse_value(raw, Typed.model_fields['text']) == parse_value(raw, Typed.model_fields['maybe']) == raw
+    assert parse_value(raw) == raw
+    assert parse_value(f"'{raw}'", Typed.model_fields['text']) == raw.replace('\n', ' ')
+
+
 def test_parse_value_without_a_field_reads_yaml():
     assert [parse_value(raw) for raw in ('none', '1e-3', '3', 'abc', '[1, a]')] == [None, 1e-3, 3, 'abc', [1, 'a']]

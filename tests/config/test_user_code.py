@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.run.processes import without_override
 from zoo.config.section import ConfigError
 from zoo.config.user_code import (
     absolute_name,
@@ -111,3 +112,12 @@ def test_with_absolute_names_changes_names_of_files_only(folder: Path) -> None:
         'more': [f'{folder}/f.py:g', 3, 'text', None],
         'module': 'a.b:c',
     }
+
+
+def test_file_in_a_folder_that_may_not_be_looked_into_is_refused_in_a_sentence(folder: Path) -> None:
+    (folder / 'closed').mkdir(mode=0o600)
+    with (
+        without_override(),
+        pytest.raises(ConfigError, match="my.py', which is not there; check the path"),
+    ):
+        load_code('closed/my.py:Env', 'key')

@@ -7,8 +7,10 @@ import logging
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -215,3 +217,21 @@ def test_plugin_that_fails_is_named_and_its_error_passes_through_each_time(tmp_p
     assert caplog.messages[0] == (
         'the thing plugin theirs = zoo_plugin failed to import, its error follows; fix or uninstall package zoo-plugin'
     )
+
+
+def test_thread_that_reads_while_another_one_loads_waits_for_it(tmp_path, monkeypatch):
+    (tmp_path / 'zoo_slow_of_test.py').write_text(
+        'import time\nfrom tests.core.test_registry import SLOW\ntime.sleep(0.2)\nSLOW.register("slow", module=dict)\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    first_reads = Barrier(3)
+
+    def read() -> bool:
+        first_reads.wait()
+        return 'slow' in SLOW and SLOW.get('slow') is dict
+
+    with ThreadPoolExecutor(3) as threads:
+        assert [each.result() for each in [threads.submit(read) for _ in range(3)]] == [True] * 3
+
+
+SLOW: Registry = Registry('policy', 'zoo_test.none', ('zoo_slow_of_test',))

@@ -23,7 +23,7 @@ from zoo.run.config import resolve_config
 
 ROOT = Path(__file__).parents[2]
 
-CAP_DAC_OVERRIDE = 1
+CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
 PATIENCE = 300.0  # seconds, on a busy machine
 
 
@@ -111,12 +111,12 @@ def _as_from_a_shell() -> None:
 
 @contextlib.contextmanager
 def without_override() -> Iterator[None]:
-    """Within this context root, too, may write only where the mode of a folder says so. Linux."""
+    """Within this context root, too, may write and look only where the mode of a folder says so. Linux."""
     libc = ctypes.CDLL(None)
     header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()  # capget(2): effective is the first
     libc.capget(header, sets)
     before = sets[0]
-    sets[0] &= ~(1 << CAP_DAC_OVERRIDE)
+    sets[0] &= ~(1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH)
     assert libc.capset(header, sets) == 0
     try:
         yield

@@ -10,6 +10,7 @@ import torch
 from zoo.config.section import ConfigError
 from zoo.core.registry import BUFFER_REGISTRY
 from zoo.run.config import explain_config, resolve_config
+from zoo.run.config_check import without_derived_values
 
 
 def job(n_env: int = 8, **sections: Any) -> dict[str, Any]:
@@ -390,3 +391,19 @@ def test_auxiliary_memory_of_a_buffer_of_ones_own_is_its_own_affair(monkeypatch)
 )
 def test_policies_bring_their_buffer(name, kind):
     assert resolve_config(job(policy={'type': name})).buffer.type == kind
+
+
+def test_keywords_of_the_form_of_a_schedule_stay_as_they_are_when_a_run_continues():
+    """A schedule as long as the run gets the length of the longer run; what the user's own code is given does not."""
+    line = {'start': 0.5, 'end': 0.0, 'over': 4096}
+    own = {'kwargs': {'line': line}, 'schedule': {'wind': line}, 'reset_options': {'goal': line, 'map': {'line': line}}}
+    penalty = {'type': 'kl', 'weight': line}
+    learn = {'learning_rate': line, 'penalties': [penalty], 'surrogate': {'type': 'clip'}}
+    config = resolve_config(
+        {'max_env_step': 4096, 'env': {'id': 'CartPole-v1', **own}, 'policy': {'type': 'ppo', 'learn': learn}}
+    ).to_dict()
+    longer = resolve_config(without_derived_values(config), max_env_step=8192)
+    assert config['env']['kwargs'] == longer.env.kwargs == {'line': line}
+    assert config['env']['reset_options']['map'] == longer.env.reset_options['map'] == {'line': line}
+    lines = longer.policy.learn.learning_rate, longer.policy.learn.penalties[0].weight, longer.env.schedule.wind
+    assert [each['over'] for each in (*lines, longer.env.reset_options.goal)] == [8192] * 4

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.envs import limit_env
 from tests.policy_envs import differing, job_config, rows
 from tests.run.processes import (
     config_file,
@@ -25,7 +27,7 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
 from zoo.run.checkpoint.manager import SaveError
 from zoo.run.config import resolve_config
-from zoo.run.folder import NAME
+from zoo.run.folder import NAME, newest_in
 from zoo.run.job import SerialJob
 from zoo.tools.cli.command import main
 
@@ -251,6 +253,19 @@ def test_folder_that_may_not_be_written_refuses_a_run_and_a_resume(tmp_path: Pat
         folder.chmod(0o755)  # so that it can be removed
 
 
+def test_folder_that_may_not_be_looked_into_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    closed = tmp_path / 'closed'
+    closed.mkdir(mode=0o600)
+    with without_override():
+        for folder in (closed, closed / 'mine'):
+            with pytest.raises(UserError, match=rf'^the run folder {folder} cannot be written \(Permission denied\)'):
+                serial_pipeline(job_config(tmp_path), run_dir=folder)
+        with pytest.raises(UserError, match=f'^the run folder {closed}/mine has no checkpoint to continue from'):
+            serial_pipeline(run_dir=closed / 'mine')
+        with pytest.raises(CheckpointError, match='is a folder without checkpoints'):
+            serial_pipeline(resume=closed)
+
+
 def test_disk_that_is_full_refuses_a_run_and_leaves_one_that_is_resumed_as_it_was(tmp_path: Path) -> None:
     with small_disk(tmp_path / 'disk', '256k') as disk:
         first = serial_pipeline(job_config(disk))
@@ -376,6 +391,29 @@ def test_named_folder_in_use_is_refused(tmp_path: Path) -> None:
         job.iteration()
 
 
+def test_last_checkpoint_of_a_process_that_is_about_to_end_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is given another machine: the new process looks for the newest checkpoint while the old one still saves."""
+    mine = tmp_path / 'mine'
+    with SerialJob(resolve_config(job_config(tmp_path)), run_dir=mine) as job:
+        job.iteration()
+        job.save()
+        job.iteration()
+
+        def found(folder: Path) -> Any:
+            checkpoint = load_checkpoint(folder)
+            job.finish()
+            job.close()
+            return checkpoint
+
+        monkeypatch.setattr('zoo.run.launch.load_checkpoint', found)
+        with pytest.raises(UserError, match=r'mine is in use by process \d+ on host'):
+            serial_pipeline(job_config(tmp_path), run_dir=mine)
+        job.finish()
+    assert newest_in(mine) == mine / 'checkpoints' / 'step_000000128.safetensors'
+
+
 @pytest.mark.long
 def test_command_that_was_killed_continues_and_ends_when_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -397,3 +435,31 @@ def test_command_that_was_killed_continues_and_ends_when_started_again(
     steps = [row['env_step'] for row in rows(tmp_path / 'mine') if 'learn/train_iter' in row]
     assert steps == list(range(64, 1025, 64))
     assert main(command) == 0 and 'nothing is left to train' in caplog.text
+
+
+def test_root_is_that_of_the_folder_in_which_the_command_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An env may change the current folder when it is made; what the config names is not looked for there."""
+    (tmp_path / 'here').mkdir()
+    (tmp_path / 'of_env').mkdir()
+    monkeypatch.chdir(tmp_path / 'here')
+    first = serial_pipeline(job_config('runs'))
+
+    def make() -> Any:
+        os.chdir(tmp_path / 'of_env')
+        return limit_env()
+
+    second = serial_pipeline(job_config('runs', make, init_from=os.path.relpath(first.run_dir)))
+    assert second.run_dir.parent == first.run_dir.parent == tmp_path / 'here' / 'runs' / 'run'
+    assert not list((tmp_path / 'of_env').iterdir())
+
+
+def test_root_below_the_home_folder_may_be_written_with_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('HOME', str(tmp_path / 'home'))
+    monkeypatch.chdir(tmp_path)
+    run_dir = serial_pipeline(job_config('~/runs')).run_dir
+    assert run_dir.parent == tmp_path / 'home' / 'runs' / 'run' and not Path('~').exists()
+    assert serial_pipeline(resume=run_dir, max_env_step=320).run_dir == run_dir

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.run.processes import without_override
 from tests.thread_ranks import on_ranks
 from zoo import load_policy, make_policy, read_run, serial_pipeline
 from zoo.core.errors import UserError
@@ -184,3 +185,9 @@ def test_runner_of_another_process_acts_with_what_the_run_begins_with(trained: P
         for n in (0, 1)
     )
     assert equal_names(alone, apart) == set(alone.model.state_dict())
+
+
+def test_run_that_may_not_be_looked_into_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / 'closed').mkdir(mode=0o600)
+    with without_override(), pytest.raises(UserError, match='which does not exist; name a run folder'):
+        make_policy('cartpole_ppo', [f'init_from={tmp_path}/closed/run'])

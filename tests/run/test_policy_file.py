@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.envs import limit_env
 from tests.policy_envs import TWO_ACTIONS, job_config, make_policy
 from zoo import load_policy, serial_pipeline
 from zoo.core.errors import UserError
@@ -182,6 +183,8 @@ def test_file_of_a_policy_by_hand_knows_the_env_that_it_was_told(tmp_path: Path)
     with pytest.raises(CheckpointError, match='saved by hand, without an env; give env.id=..., or name it when saving'):
         env_config_of(load_checkpoint(nameless))
     assert env_config_of(load_checkpoint(nameless), overrides=['env.id=CartPole-v1']).id == 'CartPole-v1'
+    of_function = policy.save(tmp_path / 'c.safetensors', env=limit_env)
+    assert env_config_of(load_checkpoint(of_function), trust=True).id == 'tests.envs:limit_env'
 
 
 def test_action_mode_is_kept(tmp_path: Path) -> None:
@@ -196,6 +199,7 @@ def test_action_mode_is_kept(tmp_path: Path) -> None:
     ('arguments', 'said'),
     [
         (dict(path=3), '^a policy is saved to the path of a file, got 3; '),
+        (dict(path='a', env=5), '^env is 5 but must name an env, or be the section env as a dict'),
         (dict(path='a', env_step=-1), '^env_step is -1 but must be the number of env steps so far'),
         (dict(path='a', form='onnxx'), "^unknown form of a saved policy 'onnxx': registered: checkpoint"),
     ],

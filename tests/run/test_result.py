@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.policy_envs import job_config
+from tests.run.processes import without_override
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
@@ -188,3 +189,10 @@ def test_commit_is_that_of_the_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     assert commit() == '9abc'
     os.chdir('/')
     assert commit() is None
+
+
+def test_commit_below_a_checkout_of_somebody_else_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / '.git').mkdir(mode=0o600)
+    monkeypatch.chdir(tmp_path)
+    with without_override():
+        assert commit() is None

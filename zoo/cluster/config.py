@@ -105,7 +105,12 @@ def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
         if cluster['engine'] != 'auto' or cluster['max_lag']:
             return
     elif n_env % (n_runner * n_learner):
-        yield _uneven(n_runner, n_learner, n_env)
+        n_all = n_runner * n_learner
+        each = '' if n_learner == 1 else f' for each of {n_learner} learners'
+        yield (
+            f'cluster.runner_num is {n_runner}{each} but env.collector_env_num is {n_env}: {n_env} % {n_all} = {n_env % n_all}; '
+            f'use a divisor, e.g. {around(n_env // n_learner or 1, n_runner)}.'
+        )
     n_group = config['env'].get('collector_group_num')
     if n_runner and n_group is not None and n_group % n_runner:
         yield (
@@ -137,15 +142,6 @@ def lag_problems(config: Mapping[str, Any]) -> Iterator[str]:
         yield f'env.reset_every is {config["env"]["reset_every"]} but {why}; use cluster.max_lag=0, or leave it out.'
     if config['policy']['collect'].get('batch_mode') == 'episode':
         yield f"policy.collect.batch_mode is 'episode' but {why}; use cluster.max_lag=0, or batch_mode=fragment."
-
-
-def _uneven(n_runner: int, n_learner: int, n_env: int) -> str:
-    n_all = n_runner * n_learner
-    each = '' if n_learner == 1 else f' for each of {n_learner} learners'
-    return (
-        f'cluster.runner_num is {n_runner}{each} but env.collector_env_num is {n_env}: {n_env} % {n_all} = {n_env % n_all}; '
-        f'use a divisor, e.g. {around(n_env // n_learner or 1, n_runner)}.'
-    )
 
 
 SIZES = (

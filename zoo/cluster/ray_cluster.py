@@ -88,7 +88,10 @@ def join(address: str | None, need: Mapping[str, float], working_dir: str | None
         )
         raise UserError(f'{where}: {show_error(error, 500)}') from error
     if address == 'local':
-        _start_reaper()
+        agents = [pid for child in _children(os.getpid()) for pid in _children(child)]  # those of the raylet
+        if agents:
+            command = [sys.executable, '-I', '-S', '-c', REAPER, *map(str, agents)]
+            _reapers.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
     return True
 
 
@@ -243,13 +246,6 @@ def _alone() -> Iterator[None]:
         constants.ENABLE_RAY_CLUSTER = before
         with suppress(OSError):
             (folder / 'auth_token').chmod(0o600)
-
-
-def _start_reaper() -> None:
-    agents = [pid for child in _children(os.getpid()) for pid in _children(child)]  # those of the raylet
-    if agents:
-        command = [sys.executable, '-I', '-S', '-c', REAPER, *map(str, agents)]
-        _reapers.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
 
 
 def _children(pid: int) -> list[int]:

@@ -207,8 +207,13 @@ class RemoteCollector(Collector):
 
     def _place(self, parcel: Parcel, envs: slice) -> dict[str, np.ndarray]:
         """Copies the blocks of a runner to where its envs are; returns those of infos, which need not be there always."""
+
+        def like(leaf: Leaf) -> Tensor:
+            return torch.empty((self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
+
         if not self._whole:
-            self.block = self._new_block(parcel)
+            also = [name for name in FIELDS if f'steps.{name}' in parcel.blocks]
+            self.block = StepBlock(self._n_step, map_spaces(like, self._envs[0].obs_space), also, reader=self._reader)
             columns = {name: x for name, x in self.block.columns().items() if name != 'obs'}
             self._whole |= leaves({'obs': self.block.obs, 'steps': columns})
         infos = {}
@@ -223,13 +228,6 @@ class RemoteCollector(Collector):
             whole = self._whole[name].numpy()
             whole[envs if is_state else (slice(None), envs)] = rows
         return infos
-
-    def _new_block(self, parcel: Parcel) -> StepBlock:
-        def like(leaf: Leaf) -> Tensor:
-            return torch.empty((self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
-
-        also = [name for name in FIELDS if f'steps.{name}' in parcel.blocks]
-        return StepBlock(self._n_step, map_spaces(like, self._envs[0].obs_space), also, reader=self._reader)
 
     def _note(self, parcel: Parcel, collect_iter: int) -> None:
         self._lags.append(collect_iter - parcel.version)

@@ -21,7 +21,7 @@ from zoo.core.errors import UserError
 from zoo.env import make_env_groups
 from zoo.env.attributes import EnvCommand
 from zoo.env.errors import Restarts
-from zoo.worker.collector import Collector, Steps
+from zoo.worker.collector import Collector
 from zoo.worker.env_watch import watch_calls
 
 
@@ -104,7 +104,13 @@ class Runner:
             steps = self._collector.steps()
             env_s = self._collector.env_time - before
             time = {'env': env_s, 'act': perf_counter() - start - env_s}
-            return self._parcel(order, steps, time)
+        block = self._collector.block
+        columns = {name: tree for name, tree in block.columns().items() if name != 'obs'}
+        trees = {'obs': block.obs, 'steps': columns, 'output': steps.output, 'state': steps.state, 'info': steps.infos}
+        blocks = flat({name: tree for name, tree in trees.items() if tree is not None})
+        key = order.run_id, order.group, order.collect_iter, self._version
+        counts = order.attempt, self._restarts.count
+        return Parcel(*key, blocks, block.all_finals(), list(steps.episodes), time, *counts)
 
     def command(self, command: EnvCommand) -> list[Any]:
         """What each env gives for a command, see `VectorEnv.command`."""
@@ -126,15 +132,6 @@ class Runner:
         if order.reset_seed is not None:
             self._collector.reset(np.random.SeedSequence(list(order.reset_seed)))
             self._has_reset = True
-
-    def _parcel(self, order: Order, steps: Steps, time: dict[str, float]) -> Parcel:
-        block = self._collector.block
-        columns = {name: tree for name, tree in block.columns().items() if name != 'obs'}
-        trees = {'obs': block.obs, 'steps': columns, 'output': steps.output, 'state': steps.state, 'info': steps.infos}
-        blocks = flat({name: tree for name, tree in trees.items() if tree is not None})
-        key = order.run_id, order.group, order.collect_iter, self._version
-        counts = order.attempt, self._restarts.count
-        return Parcel(*key, blocks, block.all_finals(), list(steps.episodes), time, *counts)
 
 
 @contextmanager

@@ -100,7 +100,9 @@ class Orders:
             if not missing:
                 self._waiting = None
                 return
-            if not self._take(self._engine.wait(self._patience())):
+            ends = (asked.since + self._allowed(asked) for asked in self._asked.values() if asked.outstanding)
+            patience = min(max(min(ends, default=math.inf) - monotonic(), 0.0), HOUR)
+            if not self._take(self._engine.wait(patience)):
                 self._end_hanging()
 
     def settle(self) -> None:
@@ -198,11 +200,6 @@ class Orders:
     def _discard(self, parcel: Parcel) -> None:
         reward = parcel.blocks.get('steps.reward')
         self.n_discarded += 0 if reward is None else reward.size
-
-    def _patience(self) -> float:
-        """Seconds until a runner has been silent for too long."""
-        ends = (asked.since + self._allowed(asked) for asked in self._asked.values() if asked.outstanding)
-        return min(max(min(ends, default=math.inf) - monotonic(), 0.0), HOUR)
 
     def _allowed(self, asked: _Asked) -> float:
         """Seconds that a runner may be silent; one that is made anew has those of its start besides."""

@@ -78,7 +78,11 @@ class WeightLayout:
                 f'weights of {flat.nbytes} bytes were sent but this policy acts with {self.n_byte}; build both from one config'
             )
         if not flat.flags.writeable:  # torch warns of such; nothing is written into it here
-            flat = flat.copy() if flat.nbytes < 1 << 16 else _writable_view(flat)
+            there = {**flat.__array_interface__, 'data': (flat.__array_interface__['data'][0], False)}
+            view = type(
+                'Memory', (), {'__array_interface__': there, 'base': flat}
+            )()  # of the same memory, without that mark
+            flat = flat.copy() if flat.nbytes < 1 << 16 else np.asarray(view)
         for name, view in self._split(torch.from_numpy(flat)):
             self._tensors[name].copy_(view)
 
@@ -87,9 +91,3 @@ class WeightLayout:
             (name, flat[start:stop].view(x.dtype).view(x.shape))
             for (name, x), (start, stop) in zip(self._tensors.items(), self._places.values(), strict=True)
         ]
-
-
-def _writable_view(flat: np.ndarray) -> np.ndarray:
-    """The same memory without the mark that it may not be written."""
-    interface = {**flat.__array_interface__, 'data': (flat.__array_interface__['data'][0], False)}
-    return np.asarray(type('Memory', (), {'__array_interface__': interface, 'base': flat})())

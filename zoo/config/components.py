@@ -82,8 +82,15 @@ def _with_name(spec: Any) -> Any:
     if not callable(given):
         return with_absolute_names(spec)
     first = name = function_name(given)
+    if getattr(given, '__hash__', None) is None:
+        raise ConfigError(
+            f'{shown(given)} is of {first}, whose objects have no hash; write `@dataclass(eq=False)`, or give it `__hash__`.'
+        )
+    shares_name = '<' in name or not (
+        isinstance(given, type) or inspect.isroutine(given)
+    )  # lambdas, objects of a class
     n = 1
-    while '<' in name and _given.get(name, given) is not given:  # lambdas, which share a name
+    while shares_name and _given.get(name, given) is not given:
         n += 1
         name = f'{first}{n}'
     _given[name] = given

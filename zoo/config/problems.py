@@ -29,7 +29,12 @@ def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable
     if '.' in key and key in known:
         nested = functools.reduce(lambda inner, part: f'{{{part!r}: {inner}}}', reversed(key.split('.')), '..')
         return f'unknown key {path!r}: dotted names are for overrides only; write a nested dict: {nested}.'
-    if owners := _parts_with(section, key) if section in PARTS else _types_with(section, key):
+    if section in PARTS:
+        names = [repr(name) for name in PARTS[section].names() if key in _options(PARTS[section].get(name))]
+        owners = f'{PARTS[section].kind} {_some(names)}' if names else ''
+    else:
+        owners = _types_with(section, key)
+    if owners:
         do = f'did you mean {" or ".join(close)}?' if close else 'set that type, or leave the key out.'
         return f'unknown key {path}: only {owners} has it; {do}'
     if section in PARTS:  # its options have names of their own, which other keys have too
@@ -75,13 +80,6 @@ def _types_with(section: str, key: str) -> str:
     return ''
 
 
-def _parts_with(path: str, key: str) -> str:
-    """The parts that a config may choose at this path and that have this option, e.g. "surrogate 'rollback'"; '' if none."""
-    registry = PARTS[path]
-    names = [repr(name) for name in registry.names() if key in _options(registry.get(name))]
-    return f'{registry.kind} {_some(names)}' if names else ''
-
-
 def _options(part: Any) -> Iterable[str]:
     """The names of the options of a registered part, as `zoo.config.components.options_of` has them."""
     if hasattr(part, 'config'):
@@ -121,7 +119,11 @@ def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str
         re.fullmatch(r'lin_([\d.e-]+)', value) if isinstance(value, str) and 'start' in str(must) else None
     )  # of rl-zoo3
     form = f'write {{start: {line[1]}, end: 0}}' if line else _as_list(path, value, wanted)
-    do = f'write {int(value)}' if whole else form or _advice(wanted)
+    if wanted.default is PydanticUndefined or isinstance(wanted.default, BaseModel):
+        advice = f'it is the {wanted.description}' if wanted.description else 'change it'
+    else:
+        advice = f'leave it out for {"null" if wanted.default is None else repr(wanted.default)}, the default'
+    do = f'write {int(value)}' if whole else form or advice
     return f'{path} is {got} but must be {must}; {do}.'
 
 
@@ -169,13 +171,6 @@ def _flow(value: Any) -> str:
 def missing_value(path: str, field: FieldInfo) -> str:
     """The message for a missing key without a default."""
     return f'{path} is missing: give {describe(field.annotation, field.metadata)} ({field.description or "required"}).'
-
-
-def _advice(field: FieldInfo) -> str:
-    default = field.default
-    if default is PydanticUndefined or isinstance(default, BaseModel):
-        return f'it is the {field.description}' if field.description else 'change it'
-    return f'leave it out for {"null" if default is None else repr(default)}, the default'
 
 
 def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:

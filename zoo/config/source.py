@@ -241,6 +241,8 @@ def _readings(raw: str) -> Iterator[Any]:
         value = plain(parse_yaml(raw))
     except yaml.YAMLError:
         value = raw
+    if isinstance(value, str) and raw[0] not in '\'"!':  # no comment, anchor or line of YAML's is meant in plain text
+        value = raw
     if value is not None:
         yield value
     if isinstance(value, float) and value.is_integer():

@@ -63,7 +63,7 @@ def load_home(name: str, path: str) -> ModuleType:
     home, _ = split_name(name)
     if is_in_file(name):
         file = Path(home).expanduser()
-        if not file.is_file():
+        if not os.path.isfile(file):
             begin = f'; zoo init {shlex.quote(home)} writes one to start from' if path.startswith('env ') else ''
             raise ConfigError(
                 f'{path} names the file {str(file.absolute())!r}, which is not there; check the path, or where the file '

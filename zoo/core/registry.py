@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from threading import get_ident
 from typing import Any, Generic, TypeVar, overload
 
 from zoo.core.errors import UserError
@@ -58,7 +59,7 @@ class Registry(Generic[T]):
         self._modules = () if homes else tuple(modules)
         self.entries: dict[str, T] = {}
         self.places: dict[str, str] = {}
-        self._loaded = False
+        self._loaded, self._loading = False, set[int]()  # the latter: threads that load it
 
     @overload
     def register(self, name: str, force: bool = False) -> Callable[[Item], Item]: ...
@@ -119,8 +120,8 @@ class Registry(Generic[T]):
 
     def _import_home(self, name: str) -> None:
         """Import the module that registers a built-in name; what fails is tried, and fails, again at the next read."""
-        if name in self._homes:
-            importlib.import_module(self._homes[name])  # returns at once where the module is being imported
+        if (home := self._homes.get(name)) is not None:
+            importlib.import_module(home)  # returns at once where this thread is importing the module
             self._homes.pop(name, None)
 
     def _add(self, name: str, item: Any, place: str, force: bool = False) -> None:
@@ -135,17 +136,19 @@ class Registry(Generic[T]):
 
     def _load(self) -> None:
         """Import the built-in modules and the plugins, once; what fails is tried, and fails, again at the next read."""
-        if self._loaded:
+        if (
+            self._loaded or get_ident() in self._loading
+        ):  # a module read here may ask this registry while it is imported
             return
-        self._loaded = True  # set first: a module read here may ask this registry while it is imported
+        self._loading.add(get_ident())
         try:
             for module in self._modules:
                 importlib.import_module(module)
             for point in sorted(metadata.entry_points(group=self._group), key=lambda p: (p.name, p.value)):
                 self._load_plugin(point)
-        except BaseException:
-            self._loaded = False
-            raise
+            self._loaded = True  # until now other threads load it too, and wait for the imports
+        finally:
+            self._loading.discard(get_ident())
 
     def _load_plugin(self, point: metadata.EntryPoint) -> None:
         """Load a module that registers as it is imported, or an object to be registered under the point's name."""

@@ -330,7 +330,7 @@ def descend(optimizers: Sequence[FlatOptimizer], loss: Tensor, grad_clip: float 
     for optimizer in optimizers:
         optimizer.zero_grad()
     backward(loss, optimizers)
-    if hooks.listener is not None:
+    if hooks.here.listener is not None:
         hooks.gradient_ready(optimizers, loss)
     norms = [optimizer.step(grad_clip) for optimizer in optimizers]
     return norms[0] if len(norms) == 1 else torch.stack(norms).norm()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import local
 from typing import Any
 
 from torch import Tensor
@@ -19,13 +20,20 @@ from zoo.rl_utils.optimizer import FlatOptimizer
 Listener = Callable[[Sequence[Any], Tensor], None]
 """(optimisers, loss) -> nothing; may change the gradients of the optimisers in place."""
 
-listener: Listener | None = None
+
+class _Here(local):
+    """Of each thread, since several runs of a process may take their steps at once. listener: None: nobody."""
+
+    listener: Listener | None = None
+
+
+here = _Here()
 
 
 def gradient_ready(optimizers: Sequence[Any], loss: Tensor) -> None:
     """Says that the gradient of `loss` (0-dim) is in the flat buffers `grad` of the optimisers, which step next."""
     own = [optimizer for optimizer in optimizers if isinstance(optimizer, FlatOptimizer)]
-    if listener is None or not all(optimizer.upcoming[1] for optimizer in own):
+    if here.listener is None or not all(optimizer.upcoming[1] for optimizer in own):
         return  # an optimiser that waits for more gradients does not step next
     divided = []
     for optimizer in own:
@@ -35,7 +43,7 @@ def gradient_ready(optimizers: Sequence[Any], loss: Tensor) -> None:
             optimizer.grad.div_(divisor)
             divided.append((optimizer.grad, divisor))
     try:
-        listener(optimizers, loss.detach())
+        here.listener(optimizers, loss.detach())
     finally:
         for grad, divisor in divided:  # the optimiser's own step divides
             grad.mul_(divisor)
@@ -44,9 +52,8 @@ def gradient_ready(optimizers: Sequence[Any], loss: Tensor) -> None:
 @contextmanager
 def listening(new: Listener | None) -> Iterator[None]:
     """Within this context every gradient is shown to a listener; None: to nobody."""
-    global listener
-    before, listener = listener, new
+    before, here.listener = here.listener, new
     try:
         yield
     finally:
-        listener = before
+        here.listener = before

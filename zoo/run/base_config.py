@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -51,13 +52,16 @@ class LoggerConfig(Section):
         None, gt=0, description='seconds between updates of the console; null: 0.5 for live, 5 for plain'
     )
 
+    @field_validator('root')
+    @classmethod
+    def _of_home(cls, root: str) -> str:
+        return os.path.expanduser(root)  # a shell leaves the ~ of logger.root=~/runs alone
+
 
 class CheckpointConfig(Section):
     """When checkpoints are written and which are kept."""
 
-    freq: int = Field(
-        50_000, gt=0, description='env steps between checkpoints, and one at the end; less often if saving takes long'
-    )
+    freq: int = Field(50_000, gt=0, description='env steps between checkpoints, and one at the end')
     keep_last: int = Field(3, ge=1, description='number of newest checkpoints to keep')
     keep_best: bool = Field(True, description='also keep the checkpoint with the best evaluation')
     aux_memory: bool = Field(

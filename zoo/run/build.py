@@ -123,7 +123,10 @@ def make_parts(
     keys = cfg.logger.info_keys
     infos = InfoKeys(keys if keys == 'auto' else tuple(keys), tuple(cfg.logger.info_step_keys))
     evaluators = {name: _make_evaluator(cfg, policy, env, name, infos) for name, env in eval_envs.items()}
-    buffer = _make_buffer(cfg, policy, ranks)
+    section = in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride)
+    buffer: Buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(section, seed=cfg.seed)
+    if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else they may draw unequally often, and wait for ever
+        buffer.set_ranks(ranks)
     if engine is None:
         collector = Collector(envs, policy.collect_mode, infos, first or 0)
     else:
@@ -134,14 +137,6 @@ def make_parts(
             collector, envs = start_runners(engine, run_id, cfg, policy, facts, infos, restarts, ranks.rank)
     threads = _choose_threads(cfg, policy, envs[0].n_env, n_thread)
     return Parts(envs, policy, buffer, collector, policy.learn_mode, evaluators, threads, restarts, ranks.size)
-
-
-def _make_buffer(cfg: JobConfig, policy: Policy, ranks: Ranks) -> Buffer:
-    section = in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride)
-    buffer: Buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(section, seed=cfg.seed)
-    if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else they may draw unequally often, and wait for ever
-        buffer.set_ranks(ranks)
-    return buffer
 
 
 def complete_config(cfg: JobConfig | Mapping[str, Any] | str | Path, checkpoint: Checkpoint | None) -> JobConfig:
@@ -192,6 +187,7 @@ class RunBuilder:
         if cfg.keep_freed_memory:
             keep_freed_memory()
         readers = self._callbacks.names('on_gradient')
+        init_from = cfg.init_from and os.path.abspath(cfg.init_from)  # envs may change the current folder
         self._gradients = GradientEvents(self._callbacks) if readers else None
         parts = make_parts(cfg, policy, undo, n_thread, model, readers, ranks)
         if self._gradients is not None:
@@ -205,8 +201,8 @@ class RunBuilder:
             self.progress = Progress()
             parts.policy.check_fields()
             refuse_unsavable(parts.policy)
-            if cfg.init_from is not None and policy is None:
-                start_from(parts.policy, cfg.init_from, cfg.init_from_keys, ranks)
+            if init_from is not None and policy is None:
+                start_from(parts.policy, init_from, cfg.init_from_keys, ranks)
         self._counters = RankAgreement(ranks, parts, self.progress) if ranks.size > 1 else None
         self.agreement = self._counters or Agreement(parts)
         return parts
@@ -257,6 +253,10 @@ class RunBuilder:
         job.reset_env()
         if self._counters is not None:
             self._counters.count()
+        is_best = self._checkpoint is not None and self._cfg.checkpoint.keep_best and self.progress.best_return is None
+        if is_best and self.progress.is_evaluated(job.env_step):  # the resumed policy, of a new folder
+            job.start()  # before callbacks are told of its checkpoint
+            self._checkpoints.keep_best(self.progress)
 
     def _resume(self, job: RunView, checkpoint: Checkpoint) -> None:
         rule = self.stop_rules.reason(job) if self.stop_rules is not None else None
@@ -264,10 +264,8 @@ class RunBuilder:
         job.stop_reason = rule or job.stop_reason
         if self._videos is not None:
             self._videos.continue_at(job)
-        if self._cfg.checkpoint.keep_best:  # of a new folder the resumed policy is the best, if it was evaluated
+        if self._cfg.checkpoint.keep_best:
             self.progress.best_return = best_return_of(job.run_dir)
-            if self.progress.best_return is None and self.progress.is_evaluated(job.env_step):
-                self._checkpoints.keep_best(self.progress)
 
     def _in_order(self) -> tuple[Observer, ...]:
         """All observers, in the order in which they are told of an event; what a run leaves off is not among them."""
@@ -427,20 +425,19 @@ def make_policy(
 
 def policy_of_config(cfg: JobConfig, model: nn.Module | None = None) -> Policy:
     """The same of a resolved config."""
+    init_from = cfg.init_from and os.path.abspath(cfg.init_from)
     with closing(make_vector_env(cfg.env, 1)) as env:
         spaces = env.obs_space, env.action_space
     policy = _new_policy(cfg, spaces, model)
-    if cfg.init_from is not None:
-        start_from(policy, cfg.init_from, cfg.init_from_keys)
+    if init_from is not None:
+        start_from(policy, init_from, cfg.init_from_keys)
     return policy
 
 
 logger = logging.getLogger(__name__)
 
 
-def start_from(
-    policy: Policy, path: str | os.PathLike[str], only: Sequence[str] = ('*',), ranks: Ranks = ALONE
-) -> None:
+def start_from(policy: Policy, path: str | Path, only: Sequence[str] = ('*',), ranks: Ranks = ALONE) -> None:
     """Copies parameters and running statistics of a checkpoint into a new policy, by name, where their shapes agree.
 
     The file is read by rank 0 alone. Nothing that it names is imported. The log says what was taken and what did not fit.
@@ -449,7 +446,7 @@ def start_from(
     """
     state: State = {}
     if ranks.rank == 0:
-        if not Path(path).exists():
+        if not os.path.exists(path):
             raise UserError(f'init_from is {shown(str(path))}, which does not exist; name a run folder or a checkpoint')
         saved = saved_run(load_checkpoint(path)).state.policy
         state = {part: saved[part] for part in ('model', 'normalizer') if part in saved}

@@ -149,14 +149,17 @@ def _resolve(
     for path, value, origin in given:
         _put(data, path, value, fields)
         origins |= {key: origin for key, _ in leaf_items(value, path)}
-    _drop_overridden_size(data, origins)
+    late = {path for path in (N_STEP, N_SAMPLE) if origins.get(path) in ('command line', 'argument')}
+    for path in {N_STEP, N_SAMPLE} - late if late else ():  # of the source, where an override gives the other one
+        data['policy']['collect'].pop(path.rsplit('.')[-1], None)
+        origins.pop(path, None)
     schema = job_schema(data)  # an override may have replaced a section, and its type
     try:
         config = plain(validate(schema, data, known=[path for path, _ in fields_of(schema)]))
     except ConfigError as error:
         raise ConfigError([_of_source(problem, before, label) for problem in error.problems]) from None
     _check_storable(config)
-    fill_schedules(config, schema)
+    fill_schedules(config)
     origins |= dict.fromkeys(fill_rollout(config, value_at(data, 'policy.collect') or {}), 'derived')
     if problems := list(cross_check(config)):
         raise ConfigError(problems)
@@ -251,14 +254,6 @@ def _with_type(section: type[Section], name: str, kind: str) -> type[Section]:
     return made_by(
         _with_type, (section, name, kind), create_model(section.__name__, __base__=section, type=(str, named))
     )
-
-
-def _drop_overridden_size(data: dict[str, Any], origins: dict[str, str]) -> None:
-    """Removes n_step or n_sample of the source if an override gives the other one."""
-    late = {path for path in (N_STEP, N_SAMPLE) if origins.get(path) in ('command line', 'argument')}
-    for path in {N_STEP, N_SAMPLE} - late if late else ():
-        data['policy']['collect'].pop(path.rsplit('.')[-1], None)
-        origins.pop(path, None)
 
 
 def _put(data: dict[str, Any], path: str, value: Any, fields: dict[str, FieldInfo]) -> None:

@@ -9,9 +9,9 @@ import torch
 
 from zoo.cluster.config import cluster_problems, lag_problems
 from zoo.config.messages import around
-from zoo.config.schedule import Linear, is_signed_schedule
-from zoo.config.section import Config, ConfigError, Section, fields_of, sections_of, value_at
-from zoo.core.registry import POLICY_REGISTRY
+from zoo.config.schedule import is_signed_schedule
+from zoo.config.section import Config, ConfigError, join_path, plain, value_at
+from zoo.core.registry import PARTS, POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source
 from zoo.policy.options.off_policy_correction import correction_problems
@@ -23,24 +23,30 @@ from zoo.worker.evaluation_env import evaluation_problems
 N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
 
 
-def fill_schedules(config: dict[str, Any], schema: type[Section]) -> None:
+def fill_schedules(config: dict[str, Any]) -> None:
     """Gives linear schedules without a length the length of the run."""
-    lines = [value_at(config, path) for path, field in fields_of(schema) if Linear in sections_of(field.annotation)]
-    penalties = value_at(config, 'policy.learn.penalties') or []
-    lines += [penalty.get('weight') for penalty in penalties if isinstance(penalty, dict)]
-    for line in lines:
-        if isinstance(line, dict) and line.get('over', 0) is None:
+    for line in _lines(config):
+        if line.get('over') is None:
             line['over'] = config['max_env_step']
-    of_eval = value_at(config, 'policy.eval') or {}
-    for env in (config['env'], of_eval.get('env') or {}, *(of_eval.get('sets') or {}).values()):
-        _fill_env_schedules(env, config['max_env_step'])
 
 
-def _fill_env_schedules(env: dict[str, Any], length: int) -> None:
-    for values in (env.get('schedule'), env.get('reset_options')):
-        for value in values.values() if isinstance(values, dict) else ():
-            if is_signed_schedule(value) and 'start' in value and value.get('over') is None:
-                value['over'] = length
+def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All linear schedules of a resolved config; what has their form in options of the user's own code is none."""
+
+    def below(values: Any, path: str) -> Iterator[dict[str, Any]]:
+        for key, value in values.items() if isinstance(values, dict) and path not in (*PARTS, 'policy.eval') else ():
+            is_line = isinstance(value, dict) and value.keys() == {'start', 'end', 'over'}
+            yield from [value] if is_line else below(value, join_path(path, key))
+
+    for section in ('policy', 'buffer'):
+        yield from below(config.get(section), section)
+    penalties, sets = value_at(config, 'policy.learn.penalties'), value_at(config, 'policy.eval.sets')
+    found = [value_at(penalty, 'weight') for penalty in penalties] if isinstance(penalties, list) else []
+    envs = [value_at(config, 'env'), value_at(config, 'policy.eval.env')]
+    envs += sets.values() if isinstance(sets, dict) else ()
+    for values in (value_at(env, name) for env in envs for name in ('schedule', 'reset_options')):
+        found += values.values() if isinstance(values, dict) else ()
+    yield from (value for value in found if is_signed_schedule(value) and 'start' in value)
 
 
 def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
@@ -48,16 +54,10 @@ def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
 
     They are derived again if a resume changes the keys that they depend on: max_env_step, the number of envs.
     """
-
-    def walk(value: Any) -> Any:
-        if isinstance(value, list):
-            return [walk(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        is_line = {'start', 'end', 'over'} == set(value) and value['over'] == config.get('max_env_step')
-        return {key: None if is_line and key == 'over' else walk(item) for key, item in value.items()}
-
-    data = walk(config)
+    data = plain(config)
+    for line in _lines(data):
+        if line.get('over') == data.get('max_env_step'):
+            line['over'] = None
     collect = data['policy'].get('collect') or {}
     if collect.get('n_step') is not None:
         collect.pop('n_sample', None)

@@ -168,13 +168,13 @@ class RunFolder:
     """
 
     def __init__(self, cfg: JobConfig, checkpoint: Checkpoint | None, path: Path | None = None) -> None:
-        self._cfg = cfg
+        self._cfg, self._root = cfg, Path(cfg.logger.root).absolute()  # an env may change the current folder
         self._path: Path | None = None
         self._lock: RunLock | None = None
         self._was_there: set[Path] = set()  # what `discard` leaves alone
         if path is not None:
             self._path = path.absolute()
-            self._was_there = {self._path, *_content(self._path)} if path.exists() else set()
+            self._was_there = {self._path, *_content(self._path)} if os.path.isdir(path) else set()
             with refuse_unwritable(path, 'name another folder'):
                 path.mkdir(parents=True, exist_ok=True)
                 self._lock = RunLock(self._path)
@@ -204,7 +204,7 @@ class RunFolder:
         Args: is_over: nothing is left to train; config.yaml then stays that of the training.
         """
         if self._path is None:
-            self._path = _new_run_dir(self._cfg)
+            self._path = _new_run_dir(self._cfg, self._root)
         with refuse_unwritable(self._path):
             self._lock = self._lock or RunLock(self._path)
             for file in self._path.glob('config.yaml.*.tmp'):  # of a process that was killed while it wrote
@@ -271,13 +271,16 @@ def refuse_unwritable(folder: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
 
 
 def refuse_no_run_folder(folder: Path, has_config: bool) -> None:
-    """Raises: UserError for a folder that a run cannot begin or continue in: without anything to begin with, or inside a run."""
+    """Raises: UserError for a folder that a run cannot begin or continue in: with nothing to begin with, inside a run, in use."""
     if steps_of(folder):
         raise UserError(f'{folder} is the folder of the checkpoints of a run; name the run, {folder.absolute().parent}')
     if not has_config and newest_in(folder) is None:
         raise UserError(
             f'the run folder {folder} has no checkpoint to continue from; give a config to begin a run in it'
         )
+    if is_locked(folder):  # its process may save once more after the newest checkpoint was looked for
+        with refuse_unwritable(folder, 'name another folder'):
+            RunLock(folder).close()
 
 
 def root_of(run: SavedRun) -> str:
@@ -286,7 +289,7 @@ def root_of(run: SavedRun) -> str:
     Any other is replaced: by the one that the checkpoint lies in as <root>/<exp_name>/<run>/checkpoints/<file>, or else
     by the default. So a file chooses no place to write to.
     """
-    root, parents = Path(run.config['logger']['root']), run.path.parents
+    root, parents = Path(os.path.expanduser(run.config['logger']['root'])), run.path.parents
     if not root.anchor and '..' not in root.parts:
         return str(root)
     is_in_run = len(parents) > 3 and (parents[0].name, parents[2].name) == ('checkpoints', run.config['exp_name'])
@@ -307,14 +310,14 @@ def _unwritable(folder: Path, error: OSError, remedy: str = ELSEWHERE) -> UserEr
     )
 
 
-def _new_run_dir(cfg: JobConfig) -> Path:
-    """Makes <logger.root>/<exp_name>/<time>_seed<k>, with a number appended if it exists."""
-    base = Path(cfg.logger.root) / cfg.exp_name / f'{datetime.now():%Y%m%d-%H%M%S}_seed{cfg.seed}'
+def _new_run_dir(cfg: JobConfig, root: Path) -> Path:
+    """Makes <root>/<exp_name>/<time>_seed<k>, with a number appended if it exists."""
+    base = root / cfg.exp_name / f'{datetime.now():%Y%m%d-%H%M%S}_seed{cfg.seed}'
     for n in range(1, 1000):
         path = base if n == 1 else base.with_name(f'{base.name}_{n}')
         try:
             path.mkdir(parents=True)
-            return path.absolute()  # an env may change the current folder
+            return path
         except FileExistsError:
             if not base.parent.is_dir():
                 break

@@ -48,7 +48,12 @@ def launched(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> Iterato
     """
     words = environ.get('WORLD_SIZE', '1')
     size = int(words) if words.isdecimal() else 0  # `join` says what is wrong with it
-    launch_id, n_restart = _id_of(environ), int(environ.get('TORCHELASTIC_RESTART_COUNT', '0') or 0)
+    name, n_restart = environ.get('TORCHELASTIC_RUN_ID', ''), int(environ.get('TORCHELASTIC_RESTART_COUNT', '0') or 0)
+    # all starts without a rendezvous have the id 'none': the agent, whose children the ranks are, tells them apart
+    name = f'{name}-{environ.get("MASTER_PORT", "")}-{os.getppid()}' if name == 'none' else name
+    launch_id = (
+        f'{name} {next(_runs)}' if name else ''
+    )  # the same for the n-th run after all restarts, and for no other
     if size == 1:
         yield Launch(ALONE, launch_id, n_restart)
         return
@@ -96,14 +101,6 @@ def note(launch: Launch, run_dir: Path) -> None:
     if launch.id and launch.ranks.rank == 0:
         with refuse_unwritable(run_dir):
             (run_dir / FILE).write_text(launch.id + '\n', encoding='utf-8')
-
-
-def _id_of(environ: Mapping[str, str]) -> str:
-    """What is the same for the n-th run after all restarts of one start of torchrun, and for no other run; '' without it."""
-    name = environ.get('TORCHELASTIC_RUN_ID', '')
-    # all starts without a rendezvous have the id 'none': the agent, whose children the ranks are, tells them apart
-    name = f'{name}-{environ.get("MASTER_PORT", "")}-{os.getppid()}' if name == 'none' else name
-    return f'{name} {next(_runs)}' if name else ''
 
 
 def starts_learners(cfg: JobConfig) -> bool:

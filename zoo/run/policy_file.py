@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -85,7 +85,9 @@ def _config_of(policy: Policy, env: object) -> dict[str, Any]:
     """The config of the policy's run, or of a policy made by hand one of defaults; with its own section `policy`."""
     section = storable(plain(policy.cfg))
     config = defaults_for(section) if policy.run.config is None else policy.run.config
-    given = {'id': env} if isinstance(env, str) else storable(env or {})
+    given = {} if env is None else storable(env if isinstance(env, Mapping) else {'id': env})
+    if not isinstance(given.get('id', ''), str):
+        raise UserError(f'env is {shown(repr(env))} but must name an env, or be the section env as a dict')
     env_section = {**config['env'], 'action_mode': policy._action_map.mode, **given}
     return {**config, 'policy': section, 'env': env_section, 'seed': policy.seed}
 
@@ -182,9 +184,13 @@ def build_policy(
     n_byte = _n_byte(run.state.policy)
     make = POLICY_REGISTRY.get(cfg.type)
     mode = run.config['env'].get('action_mode', 'clip')
+    info = RunInfo(config=None if run.by_hand else run.config, env_step=run.env_step if is_whole else 0)
+    if 'learn' in fields and not run.by_hand:  # on which the executor of its updates depends
+        buffer, n_sample = run.config['buffer'], run.config['policy']['collect'].get('n_sample') or 1
+        reuse, n_draw = reuse_of(buffer, n_sample), n_draw_of(buffer)
+        info = info._replace(max_env_step=run.config['max_env_step'], reuse=reuse, n_draw=n_draw)
     try:
         with AllocationLimit(BUILD_FACTOR * n_byte + BUILD_SLACK):
-            info = _run_info(run, fields)._replace(env_step=run.env_step if is_whole else 0)
             options = {'seed': run.config['seed'], 'action_mode': mode, 'run': info, 'model': model}
             policy = make(cfg, run.obs_space, run.action_space, enable_field=fields, **options)
     except AllocationError as error:
@@ -204,15 +210,6 @@ def build_policy(
     fit_state(expected, got, run.path, causes_of_misfits(run, plain(cfg)))
     check_finite(expected, got, run.path)
     return policy
-
-
-def _run_info(run: SavedRun, fields: Sequence[Mode]) -> RunInfo:
-    """What the policy knew of its run, on which the executor of its updates depends."""
-    config = None if run.by_hand else run.config
-    if run.by_hand or 'learn' not in fields:
-        return RunInfo(config=config)
-    buffer, n_sample = run.config['buffer'], run.config['policy']['collect'].get('n_sample') or 1
-    return RunInfo(run.config['max_env_step'], reuse_of(buffer, n_sample), n_draw_of(buffer), config=config)
 
 
 def env_config_of(

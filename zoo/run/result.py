@@ -203,10 +203,9 @@ def command() -> list[str]:
 def commit() -> str | None:
     """The git commit of the current folder; None if it is in no checkout. Files that differ from it are not looked for."""
     heads = (folder / '.git' / 'HEAD' for folder in (Path.cwd() / '.git').parents)
-    head = next(filter(Path.is_file, heads), None)
-    if head is None:
-        return None
     try:
+        if (head := next(filter(Path.is_file, heads), None)) is None:
+            return None
         text = head.read_text().strip()
         if not text.startswith('ref: '):
             return text

@@ -439,7 +439,7 @@ def test_samples_that_no_memory_holds_are_refused(folder: Path, monkeypatch: pyt
 # --- folders that a file names ---
 
 
-@pytest.mark.parametrize('root', ['/', '/etc', '..', 'a/../../b', '~/../..', '/tmp/elsewhere'])
+@pytest.mark.parametrize('root', ['/', '/etc', '..', 'a/../../b', '~/../..', '~/x', '/tmp/elsewhere'])
 def test_folder_elsewhere_that_a_file_names_is_not_written_to(
     folder: Path, monkeypatch: pytest.MonkeyPatch, root: str
 ) -> None:

@@ -147,6 +147,7 @@ def test_pipe_in_place_of_file_or_memory_is_not_waited_for(run: Path, tmp_path: 
         os.mkfifo(path)
         with pytest.raises(UserError, match='only with your consent'):
             _env_of(run)
+        path.unlink()  # hypothesis opens the files of all modules
 
 
 @pytest.mark.parametrize('state', ['state', '~'])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -48,3 +49,10 @@ def test_tuple_comes_back_as_a_list() -> None:
 @pytest.mark.parametrize(('value', 'found'), [({0: 1}, True), ({}, False), ({'0': 1}, False), ({0: 1, 'a': 2}, False)])
 def test_numbered_is_a_dict_with_integers_alone(value: dict[Any, Any], found: bool) -> None:
     assert is_numbered(value) is found
+
+
+def test_numbers_of_numpy_are_those_of_python() -> None:
+    state = {'a': np.int64(3), 'b': [np.float32(0.5), np.bool_(True)], 'c': {'d': np.str_('x')}}
+    tensors, values = split(to_tree(state))
+    assert not tensors and values == {'a': 3, 'b': [0.5, True], 'c': {'d': 'x'}}
+    assert [type(x) for x in (values['a'], *values['b'], values['c']['d'])] == [int, float, bool, str]

@@ -14,6 +14,7 @@ from zoo.config.section import Config
 from zoo.pipeline import serial_pipeline
 from zoo.run.base_config import LoggerConfig
 from zoo.run.log.logger import Logger
+from zoo.run.log.trackers import MlflowConfig, MlflowSink, _name
 
 pytestmark = pytest.mark.filterwarnings('ignore')  # MLflow uses what SQLAlchemy deprecates
 
@@ -108,3 +109,43 @@ def test_store_that_fails_warns_once_and_the_run_continues(tmp_path: Path, caplo
     warnings = [record.getMessage() for record in caplog.records if record.name.startswith('zoo.')]
     assert len(warnings) == 1 and warnings[0].startswith('MLflow cannot be written (')
     assert (tmp_path / 'run' / 'metrics.jsonl').read_text().count('\n') == 1
+
+
+class _Refused(Exception):
+    error_code = 'INVALID_PARAMETER_VALUE'
+
+
+def test_line_that_mlflow_refuses_does_not_hold_up_those_after_it() -> None:
+    taken: list[str] = []
+
+    class Client:
+        def log_batch(self, run_id: str, metrics: list[str]) -> None:
+            if metrics == ['bad']:
+                raise _Refused('no such name')
+            taken.extend(metrics)
+
+        def set_terminated(self, run_id: str, status: str) -> None:
+            taken.append(status)
+
+    tracker = MlflowSink(MlflowConfig(upload=False))
+    tracker._client, tracker._waiting = Client(), [['first'], ['bad'], ['last']]
+    tracker._finish()
+    assert taken == ['first', 'last', 'FINISHED']
+
+
+@pytest.mark.parametrize(
+    ('name', 'taken'),
+    [
+        ('learn/a//b', 'learn/a/b'),
+        ('learn/../b', 'b'),
+        ('../a', 'a'),
+        ('/a/', 'a'),
+        ('..', '_'),
+        ('learn/kl', 'learn/kl'),
+    ],
+)
+def test_name_is_one_that_mlflow_takes(name: str, taken: str) -> None:
+    from mlflow.utils.validation import _validate_metric_name
+
+    _validate_metric_name(_name(name))
+    assert _name(name) == taken

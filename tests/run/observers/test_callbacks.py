@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier, get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,6 +90,41 @@ def test_every_event_comes_in_its_order(tmp_path: Path, notes: list[tuple[str, A
         ('on_checkpoint', 'step_000000128.safetensors'),  # of the end
         ('on_end', 128),
     ]
+
+
+def test_gradients_of_two_runs_in_two_threads_are_shown_to_their_own_callbacks(tmp_path: Path) -> None:
+    """The runs take turns, one update each, so that either is in the middle of its steps when the other begins its own."""
+    turn = Barrier(2, timeout=60)
+
+    def train(seed: int) -> set[int]:
+        seen: set[int] = set()
+
+        def on_gradient(job: Any, optimizers: Any, loss: Any) -> None:
+            seen.add(job.cfg.seed)
+            seen.add(get_ident())
+            turn.wait()
+
+        serial_pipeline(job_config(tmp_path, seed=seed), callbacks=[on_gradient])
+        return seen - {get_ident()}
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(train, [1, 2])) == [{1}, {2}]
+
+
+def test_run_that_continues_in_a_new_folder_begins_before_its_first_checkpoint(tmp_path: Path) -> None:
+    """Of a new folder the resumed policy is the best one, and is saved at once."""
+    first = serial_pipeline(job_config(tmp_path))
+    told: list[Any] = []
+
+    class Told:
+        def on_start(self, job: Any) -> None:
+            told.append('start')
+
+        def on_checkpoint(self, job: Any, path: Path) -> None:
+            told.append(path.name)
+
+    serial_pipeline(resume=first.run_dir, overrides=['exp_name=other'], callbacks=[Told])
+    assert told == ['start', 'best.safetensors', 'step_000000256.safetensors']
 
 
 @pytest.mark.slow

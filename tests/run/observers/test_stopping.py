@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,6 +95,33 @@ class Third(StopRule):
 )
 def test_own_function_or_class_is_asked(rule: Any, answers: list[bool]) -> None:
     assert evaluated(StopRules([rule]), 1, 2) == answers
+
+
+def _after(n: int, job: Any) -> bool:
+    return bool(job.n_iteration >= n)
+
+
+class _After:
+    def __init__(self, n: int) -> None:
+        self._n = n
+
+    def __call__(self, job: Any) -> bool:
+        return _after(self._n, job)
+
+
+@pytest.mark.parametrize('make', [_After, lambda n: partial(_after, n)], ids=['objects', 'partials'])
+def test_two_objects_of_a_class_are_two_rules(make: Any, tmp_path: Path) -> None:
+    result = serial_pipeline(job_config(tmp_path, stop=[make(2), make(3)]))
+    assert result.env_step == 2 * 64 and result.stop_reason.endswith('says so')
+
+
+def test_object_without_a_hash_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    @dataclass
+    class Rule(_After):
+        n: int
+
+    with pytest.raises(ConfigError, match=r'Rule, whose objects have no hash; write `@dataclass\(eq=False\)`'):
+        serial_pipeline(job_config(tmp_path, stop=[Rule(2)]))
 
 
 def test_two_lambdas_are_two_rules(tmp_path: Path) -> None:
@@ -308,3 +338,24 @@ def test_bound_on_a_metric_that_no_line_has_warns_once(caplog: pytest.LogCapture
     evaluated(rules, 1, 2, 3)
     (record,) = caplog.records
     assert "had the metric 'learn/train_itre' so far: did you mean learn/train_iter?" in record.getMessage()
+
+
+class _Counts(StopRule):
+    """Counts lines with numpy, as rules do that take a mean or a largest value."""
+
+    def __init__(self) -> None:
+        self.n = np.int64(0)
+
+    def see(self, job: Any, metrics: Any) -> None:
+        self.n += 1
+
+    def reason(self, job: Any) -> str | None:
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {'n': self.n}
+
+
+def test_rule_may_keep_numbers_of_numpy(tmp_path: Path) -> None:
+    result = serial_pipeline(job_config(tmp_path, stop=[_Counts]))
+    assert load_checkpoint(result.run_dir).state['stop']['0']['n'] == 5  # 4 rollouts and the last evaluation

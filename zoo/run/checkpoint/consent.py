@@ -142,25 +142,14 @@ def give_names(config: dict[str, Any], remembers_env: bool = False) -> None:
     given.update(name for _, name in _names(storable(config)))
     given.update(_addresses(storable(config)))
     if remembers_env and is_in_file(name := str(value_at(config, 'env.id'))):
-        _remember(name)
+        kept, entry = _remembered(), _hash_of(name)
+        if entry is not None and kept.get(name) != entry:
+            keep_user_file('state', MEMORY, json.dumps(kept | {name: entry}, indent=1).encode())
 
 
 def give_imports(words: Sequence[str]) -> None:
     """Remembers modules and files that the user had imported, which may register names that a config has."""
     given_imports.extend(os.path.abspath(word) if word.endswith('.py') else word for word in words)
-
-
-def _remember(name: str) -> None:
-    """Remembers an env in a file, with the content of that file; it does nothing if the memory cannot be written."""
-    kept, entry = _remembered(), _hash_of(name)
-    if entry is not None and kept.get(name) != entry:
-        keep_user_file('state', MEMORY, json.dumps(kept | {name: entry}, indent=1).encode())
-
-
-def _is_remembered(name: str) -> bool:
-    """Whether the user trained on this env, in a file of the current folder or below it that has not changed since."""
-    known = _remembered().get(name)
-    return known is not None and Path(name).is_relative_to(current_folder()) and known == _hash_of(name)
 
 
 def _remembered() -> dict[str, Any]:
@@ -239,8 +228,11 @@ def check_names(
     modules = tuple(trust or ())
     for path, name in names:
         module = split_name(name)[0]
-        if name in given or path == 'env.id' and is_in_file(name) and _is_remembered(name):
+        if name in given:
             continue
+        if path == 'env.id' and is_in_file(name) and (known := _remembered().get(name)) is not None:
+            if Path(name).is_relative_to(current_folder()) and known == _hash_of(name):
+                continue  # the user has trained on it, and it has not changed since
         if module not in modules and not (is_in_file(name) and _is_of_file(modules, module)):
             raise CheckpointError(run.path, _needs_consent(path, name, module))
         if CODE_PATH.fullmatch(path) and (home := _home_elsewhere(name)):

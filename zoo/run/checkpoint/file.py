@@ -16,6 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 from torch import Tensor
@@ -282,7 +283,7 @@ _NUMBER = re.compile(rf'#(-?\d{{1,{MAX_DIGITS}}})')
 
 
 def to_tree(value: object) -> Any:
-    """A state as a file holds it; what it cannot hold is left as it is.
+    """A state as a file holds it, numbers of numpy as Python's; what it cannot hold is left as it is.
 
     Raises: TypeError for an integer of more than MAX_DIGITS digits as a key.
     """
@@ -291,7 +292,7 @@ def to_tree(value: object) -> Any:
     if isinstance(value, list | tuple):
         items = [to_tree(item) for item in value]
         return {f'#[{i}]': item for i, item in enumerate(items)} if any(map(_has_tensor, items)) else items
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def from_tree(value: object) -> Any:
@@ -569,7 +570,7 @@ def _with_flat_logits(value: object) -> Any:
 
 def _load_newest(folder: Path) -> Checkpoint:
     inner = folder / 'checkpoints'
-    inner = inner if inner.is_dir() else folder
+    inner = inner if os.path.isdir(inner) else folder
     files = [*reversed(steps_of(inner).values()), *inner.glob('best.safetensors')]
     if not files:
         files = [*folder.glob('*/checkpoints/*.safetensors'), *folder.glob('*/*/checkpoints/*.safetensors')]
@@ -593,9 +594,10 @@ def _load_newest(folder: Path) -> Checkpoint:
 
 def steps_of(folder: Path) -> dict[int, Path]:
     """The checkpoints of a folder by env step, in rising order. Raises: UserError for a link to a folder."""
-    if folder.name == 'checkpoints' and folder.is_symlink():
+    if folder.name == 'checkpoints' and os.path.islink(folder):
         refuse_links(folder.parent)
-    found = ((re.fullmatch(r'step_(\d+)\.safetensors', file.name), file) for file in folder.glob('step_*'))
+    files = folder.glob('step_*') if os.path.isdir(folder) else ()
+    found = ((re.fullmatch(r'step_(\d+)\.safetensors', file.name), file) for file in files)
     return dict(sorted((int(match[1]), file) for match, file in found if match))
 
 

@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import os
+import posixpath
 import queue
 import re
 import secrets
@@ -251,17 +252,25 @@ class MlflowSink(Tracker):
     def _flush(self) -> None:
         if self._client is None:
             self._begin()
+        refused: Exception | None = None
         while self._waiting:
-            self._client.log_batch(self._run_id, metrics=self._waiting[0])
+            try:
+                self._client.log_batch(self._run_id, metrics=self._waiting[0])
+            except Exception as error:
+                if getattr(error, 'error_code', None) != 'INVALID_PARAMETER_VALUE':
+                    raise
+                refused = error  # such a line is refused for ever: those after it are not to wait for it
             self._waiting = self._waiting[1:]
+        if refused is not None:
+            raise refused
 
     def _finish(self) -> None:
-        self._flush()
+        self._try(self._flush)
         if self._cfg.upload and self._best.exists():
             self._client.log_artifact(self._run_id, str(self._best), artifact_path='checkpoints')
         self._client.set_terminated(self._run_id, status='FAILED' if self.has_failed else 'FINISHED')
 
 
 def _name(name: str) -> str:
-    """A name as MLflow takes it."""
-    return re.sub(r'[^\w\-. /]', '_', name)[:250]
+    """A name as MLflow takes it: also as the path of a file below a folder."""
+    return posixpath.normpath(re.sub(r'[^\w\-. /]', '_', name)[:250]).lstrip('./') or '_'

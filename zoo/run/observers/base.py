@@ -132,6 +132,9 @@ class RunView(Protocol):
         """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
         self.collector.reset(stream(self.cfg.seed, 'collect', self.env_step))
 
+    def start(self) -> None:
+        """Tells the observers, once, that the run begins."""
+
     def evaluate(self) -> Evaluation | None:
         """Evaluates the policy. Returns: None if a signal came before all episodes had ended."""
 
