@@ -181,6 +181,8 @@ class LSTM(GatedCell):
     def _in_lanes(self, x: Tensor, state: Tensor, lanes: Lanes) -> tuple[Tensor, Tensor]:
         """By torch's own LSTM, which cannot reset but takes a third of the time of a loop in Python."""
         n_row, n_column = x.shape[:2]
+        if torch.is_autocast_enabled('cpu'):  # a float32 x would ask oneDNN for bfloat16, which some processors lack
+            x = x.to(torch.get_autocast_dtype('cpu'))
         weight: Tensor = self.weight_x
         n_lane = lanes.n_lane
         if n_lane > n_column:
