@@ -186,6 +186,11 @@ def made(kind: str, text: str) -> None:
             '{model: {recurrent: {}}, learn: {sequence: {len: 8}, batch_size: 32, aux_batch_size: 100}}',
             'aux_batch_size is 100 but .*len is 8.* e.g. 96',
         ),
+        (
+            'ppg',
+            '{model: {recurrent: {}}, learn: {sequence: {len: 8}, batch_size: 32, critic_batch_size: 20}}',
+            'critic_batch_size is 20 but .*len is 8.* e.g. 16',
+        ),
         # DQN
         ('dqn', 'space: box', "'dqn' is for Discrete actions, and those of the env are of a Box; use"),
         ('dqn', 'model: {recurrent: {cell: gru}}', 'is for a model without a memory, got Recurrent.*; use'),
