@@ -144,6 +144,7 @@ def made(kind: str, text: str) -> None:
         ('trpo', 'learn: {learning_rate: {start: 1.0e-3, kl_target: 0.01}}', 'kl_target'),
         ('pg', 'learn: {value_weight: 0.5}', 'value_weight'),
         ('pg', 'learn: {penalties: [value_drift]}', "penalties has 'value_drift' but policy 'pg' trains no critic"),
+        ('trpo', 'learn: {penalties: [value_drift]}', "'value_drift' but the critic has steps of its own"),
         ('pg', 'collect: {estimator: gae}', "baseline is 'none' but policy.collect.estimator is 'gae'"),
         # phases of PPG
         ('ppg', 'model: {type: vac}', r"model VAC has no compute_aux\(\), which policy 'ppg' needs.*type 'ppg'"),
