@@ -127,6 +127,5 @@ class ReturnRange(UpdateOption):
 
     def after_update(self, batch: Columns) -> Metrics:
         rows, weight = self._policy.samples.rows_once(batch)
-        return_ = self._policy.samples.units.standardize(rows['return_'])
-        outside = self._policy.objective.value_loss.is_outside(return_).float()
-        return {'return_outside': weighted_mean(outside, weight)}
+        outside = self._policy.objective.value_loss.is_outside(self._policy.samples.units.standardize(rows['return_']))
+        return {'return_outside': weighted_mean(outside.float(), weight)}
