@@ -144,6 +144,7 @@ def made(kind: str, text: str) -> None:
         ('trpo', 'learn: {learning_rate: {start: 1.0e-3, kl_target: 0.01}}', 'kl_target'),
         ('pg', 'learn: {value_weight: 0.5}', 'value_weight'),
         ('pg', 'learn: {penalties: [value_drift]}', "penalties has 'value_drift' but policy 'pg' trains no critic"),
+        ('trpo', 'learn: {penalties: [value_drift]}', "'value_drift' but the critic has steps of its own"),
         ('pg', 'collect: {estimator: gae}', "baseline is 'none' but policy.collect.estimator is 'gae'"),
         # phases of PPG
         ('ppg', 'model: {type: vac}', r"model VAC has no compute_aux\(\), which policy 'ppg' needs.*type 'ppg'"),
@@ -185,6 +186,11 @@ def made(kind: str, text: str) -> None:
             'ppg',
             '{model: {recurrent: {}}, learn: {sequence: {len: 8}, batch_size: 32, aux_batch_size: 100}}',
             'aux_batch_size is 100 but .*len is 8.* e.g. 96',
+        ),
+        (
+            'ppg',
+            '{model: {recurrent: {}}, learn: {sequence: {len: 8}, batch_size: 32, critic_batch_size: 20}}',
+            'critic_batch_size is 20 but .*len is 8.* e.g. 16',
         ),
         # DQN
         ('dqn', 'space: box', "'dqn' is for Discrete actions, and those of the env are of a Box; use"),
@@ -312,6 +318,12 @@ def unread(kind: str, text: str, n_draw: int | None = None) -> str:
         ('ppo', 'learn: {target_kl: 0.01, epoch_per_collect: 1, batch_size: 32}', 'nothing could stop early'),
         (
             'ppo',
+            'learn: {target_kl: 0.01, epoch_per_collect: 1, batch_size: 16}',
+            "one pass, after which it is looked at: nothing could stop early; leave target_kl out, or use target_kl_at 'minibatch'",
+        ),
+        ('ppg', 'learn: {target_kl: 0.01, batch_size: 16}', 'one pass, after which'),
+        (
+            'ppo',
             'learn: {batch_size: 16, epoch_per_collect: 2, accumulate: 5}',
             'is due when the passes end, after minibatch 4; use',
         ),
@@ -337,7 +349,7 @@ def test_options_that_nothing_reads_are_named(kind: str, text: str, words: str) 
         ('a2c', 'learn: {clip_ratio: 0.1, surrogate: cispo}', None),
         ('ppo', 'learn: {adam_eps: 1.0e-8, optimizer: {type: adamw, betas: [0.9, 0.99]}}', None),
         ('a2c', 'learn: {target_kl: 0.01, epoch_per_collect: 2}', None),
-        ('ppo', 'learn: {target_kl: 0.01, epoch_per_collect: 1, batch_size: 16}', None),
+        ('ppo', 'learn: {target_kl: 0.01, target_kl_at: minibatch, epoch_per_collect: 1, batch_size: 16}', None),
         ('ppo', 'learn: {batch_size: 16, epoch_per_collect: 2, accumulate: 4}', None),
         ('ppo_offpolicy', 'learn: {batch_size: 32, accumulate: 9}', 4),  # the size of a draw is the buffer's
         ('ppg', 'learn: {batch_size: 32, accumulate: 9}', None),  # the auxiliary phase has more minibatches

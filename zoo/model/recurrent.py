@@ -180,9 +180,10 @@ class LSTM(GatedCell):
 
     def _in_lanes(self, x: Tensor, state: Tensor, lanes: Lanes) -> tuple[Tensor, Tensor]:
         """By torch's own LSTM, which cannot reset but takes a third of the time of a loop in Python."""
-        n_row, n_column = x.shape[:2]
+        n_row, n_column, n_lane = *x.shape[:2], lanes.n_lane
+        # under autocast a float32 x would ask oneDNN for bfloat16, which some processors lack
+        x = x.to(torch.get_autocast_dtype('cpu')) if torch.is_autocast_enabled('cpu') else x
         weight: Tensor = self.weight_x
-        n_lane = lanes.n_lane
         if n_lane > n_column:
             x = torch.cat((x.index_select(1, lanes.column), lanes.shut.to(x.dtype)), -1)
             weight = torch.cat((weight, self.shut), -1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -58,18 +58,6 @@ class PolicyNumbers(NamedTuple):
     precision: UpdatePrecision = 'fp32'
     rho_max: Number | None = None
     forward: Callable[..., Any] = forward_rows
-
-
-class ForwardNumbers(Protocol):
-    """Those numbers of any step that say how the model reads a minibatch."""
-
-    @property
-    def precision(self) -> UpdatePrecision:
-        """The number format inside the networks."""
-
-    @property
-    def forward(self) -> Callable[..., Any]:
-        """`forward_rows`, or what reads sequences."""
 
 
 class GradientStep(SplitStep):
@@ -181,10 +169,8 @@ def squared_error(value: Tensor, return_: Tensor, weight: Tensor | None) -> Tens
     return value_loss_of(value, return_, weight)
 
 
-def forward(
-    model: nn.Module, method: str, minibatch: Columns, numbers: ForwardNumbers
-) -> tuple[dict[str, Tensor], Any]:
-    """What a method of the model computes from a minibatch, in the precision of the numbers; and the rows of it."""
+def forward(model: nn.Module, method: str, minibatch: Columns, numbers: Any) -> tuple[dict[str, Tensor], Any]:
+    """What a method of the model computes from a minibatch; and the rows of it. numbers: with `precision` and `forward`."""
     model = model if numbers.precision == 'fp32' else in_precision(model, numbers.precision)
     return numbers.forward(model, method, minibatch)
 

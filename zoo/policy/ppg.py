@@ -351,8 +351,9 @@ class PPGPolicy(ActorCriticPolicy):
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
         cfg = self.cfg
-        if self.has_state and self.learns:
-            yield sequence_problem(cfg.learn.sequence, cfg.collect.n_step, cfg.learn.aux_batch_size, 'aux_batch_size')
+        for key in ('critic_batch_size', 'aux_batch_size') if self.has_state and self.learns else ():
+            n = cfg.learn[key] or self._batch_size
+            yield sequence_problem(cfg.learn.sequence, cfg.collect.n_step, n, key)
         # of a model given the first step finds out
         is_apart = self.given_model is None and cfg.model.get('arch') in ('dual', 'detach')
         if is_apart and any(penalty.name == 'value_drift' for penalty in self.objective.penalties):

@@ -166,6 +166,8 @@ def test_weights_of_draws_scale_the_loss() -> None:
     batch = dict(policy.collect_mode.get_train_sample(small_rollout()))
     weighted = policy.learn_mode.forward({**batch, 'weight': torch.tensor([0.5, 1.0, 0.0])})
     assert weighted['loss'].item() == pytest.approx((0.5 * 4.5 + 0.5) / 3)
+    # Q-values 1 and 3, errors 5 and 1; the row of weight 0 is in no mean
+    assert (weighted['q'].item(), weighted['td_error'].item()) == pytest.approx((2.0, 3.0))
     assert plain.learn_mode.forward(batch)['loss'].item() == pytest.approx((4.5 + 0.5 + 30.5) / 3)
 
 

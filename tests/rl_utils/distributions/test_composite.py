@@ -152,6 +152,9 @@ def test_env_actions_of_bounded_parts_are_in_the_units_of_the_env(name):
         assert torch.equal(found, action)
     else:
         assert (found[:, 1:4] >= low).all() and (found[:, 1:4] <= high).all()
+    # and back: squashed numbers near a bound to the nearest one that is kept, so they are compared as the env has them
+    torch.testing.assert_close(dist.env_action(dist.from_env_action(found)), found, rtol=0, atol=1e-3)
+    torch.testing.assert_close(dist.from_env_action(found)[:, [0, 4, 5, 6, 7]], action[:, [0, 4, 5, 6, 7]])
     env = ActionMap(ALL)(found)  # and what it gives is an action of the space
     assert env['move'].min() >= 2 and env['move'].max() <= 5 and env['aim'][1].shape == (50, 2)
     assert env['tools'].min(0).tolist()[1] >= 5 and env['scalar'].shape == (50,)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
 from zoo import serial_pipeline
 from zoo.run.checkpoint.file import load_checkpoint
 
@@ -103,6 +104,7 @@ RUNS: dict[str, dict[str, Any]] = {
     'ppo_offpolicy': dict(type='ppo_offpolicy', batch_size=32),
     'ppg_offpolicy': dict(type='ppg_offpolicy', batch_size=32, aux_freq=2, aux_batch_size=32),
     'dqn': dict(type='dqn', batch_size=32),
+    'trpo': dict(type='trpo', batch_size=32),
     'runners': dict(batch_size=32),
 }
 RUNNERS = dict(cluster=dict(engine='inline', runner_num=2))
@@ -122,6 +124,12 @@ def page_names() -> set[str]:
     tables = PAGE.read_text().split('## Warnings')[0]
     cells = re.findall(r'^\| (`.*?) \|', tables, re.M)
     return {name for cell in cells for name in re.findall('`([^`]+)`', cell)}
+
+
+@pytest.mark.parametrize('kind', sorted({run.get('type', 'ppo') for run in RUNS.values()}))
+def test_the_page_has_the_metrics_that_a_policy_names(kind: str) -> None:
+    policy = make_policy(ONE_NUMBER, TWO_ACTIONS, type=kind)
+    assert {f'learn/{name}' for name in policy.learn_mode.monitor_vars()} <= page_names()
 
 
 @pytest.mark.long

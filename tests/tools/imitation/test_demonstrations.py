@@ -110,6 +110,16 @@ def test_any_space_is_written_and_read_back(obs: str, action: str, tmp_path: Pat
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.parametrize('distribution', ['beta', 'squashed_gaussian'])
+def test_numbers_in_a_dict_of_actions_become_those_of_a_bounded_distribution(distribution: str, tmp_path: Path) -> None:
+    env = {'id': 'any_space', 'kwargs': {'obs': 'box', 'action': 'dict'}}
+    policy = make_policy({'env': env, 'policy': {'model': {'distribution': distribution}}})
+    demos, _ = record_demonstrations(policy, env, 2, deterministic=False)
+    replayed = list(_rows(policy.env_action(demos.policy_action(policy))))
+    for one, other in zip(replayed, demos.action.values(), strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-3)  # squashed ones stay off the bounds
+
+
 def _rows(action: Any) -> Any:
     if isinstance(action, dict):
         action = tuple(action.values())

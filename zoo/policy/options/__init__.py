@@ -11,6 +11,8 @@ from zoo.config.schedule import adaptive_rate
 from zoo.core.registry import CORRECTION_REGISTRY, OPTION_REGISTRY
 from zoo.policy.options.base import Owner, UpdateOption
 
+PLAIN = {'accumulate': 1, 'grad_clip_value': None, 'precision': 'fp32'}
+"""What a plain optimiser has, by the key of `policy.learn`."""
 _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('whole_episodes', 'IgnoreDone', lambda policy: policy.cfg.learn.ignore_done),
     ('whole_episodes', 'NoBaseline', lambda policy: policy.cfg.learn.baseline == 'none'),
@@ -23,7 +25,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('off_policy_correction', 'AveragedPolicy', lambda policy: _proximal(policy) == 'ewma'),
     ('passes', 'EarlyStop', lambda policy: policy.cfg.learn.target_kl is not None),
     ('passes', 'RecomputedAdvantages', lambda policy: policy.cfg.learn.get('recompute_adv', False)),
-    ('passes', 'OptimizerMechanics', lambda policy: _has_mechanics(policy)),
+    ('passes', 'OptimizerMechanics', lambda policy: any(policy.cfg.learn[key] != x for key, x in PLAIN.items())),
     ('loss', 'Penalties', lambda policy: bool(policy.objective.penalties)),
     ('loss', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
     ('adaptive', 'KLFollower', lambda policy: policy.learns and _follows_kl(policy)),
@@ -44,11 +46,6 @@ def options_of(policy: Owner) -> tuple[UpdateOption, ...]:
         if is_chosen(policy)
     ]
     return (*found, *(make_part(OPTION_REGISTRY, spec) for spec in policy.cfg.learn.options))
-
-
-def _has_mechanics(policy: Owner) -> bool:
-    learn = policy.cfg.learn
-    return learn.accumulate != 1 or learn.grad_clip_value is not None or learn.precision != 'fp32'
 
 
 def _correction(policy: Owner) -> Any:

@@ -47,8 +47,13 @@ class KLFollower(UpdateOption):
         self._before = self._policy.logit_of(batch)
         return batch
 
+    @torch.no_grad()
     def after_passes(self, batch: Columns, trained: Any) -> Metrics:
-        kl = self._kl_of_update(batch)
+        policy, weight, before = self._policy, batch.get('weight'), self._before
+        assert before is not None
+        before, now = (x.flatten(0, x.dim() - 2) for x in (before, policy.logit_of(batch)))
+        weight = None if weight is None else weight.flatten()
+        kl = mean_of_rows(weighted_mean, policy.dist.kl(before, now), weight, policy.run.ranks)
         self._rates = {name: rule.next(self._rates[name], float(kl)) for name, rule in self._rules.items()}
         self.adapt_weights({**trained.last(), 'penalty_kl': kl})
         return {'update_kl': kl}
@@ -63,15 +68,6 @@ class KLFollower(UpdateOption):
             elif found < common.target / BAND:
                 weight *= SHRINKS
             objective.set_weight(i, min(max(weight, common.min_weight), common.max_weight))
-
-    @torch.no_grad()
-    def _kl_of_update(self, batch: Columns) -> Tensor:
-        """The mean KL(before || now) over the batches of all ranks."""
-        assert self._before is not None
-        policy, weight = self._policy, batch.get('weight')
-        before, now = (x.flatten(0, x.dim() - 2) for x in (self._before, policy.logit_of(batch)))
-        weight = None if weight is None else weight.flatten()
-        return mean_of_rows(weighted_mean, policy.dist.kl(before, now), weight, policy.run.ranks)
 
     def state_dict(self) -> dict[str, Any]:
         """The rates and the weights by name, and where they began."""

@@ -14,6 +14,7 @@ from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_R
 from zoo.policy.config import ActorCriticLearnConfig, PenaltyConfig
 from zoo.policy.gradient_steps import MSE, PolicyNumbers, n_output_of
 from zoo.policy.options.base import Owner, UpdateOption
+from zoo.rl_utils.ppo import weighted_mean
 
 KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
 """Value losses and penalties that do not read the stored value; of one's own it is not known."""
@@ -125,5 +126,6 @@ class ReturnRange(UpdateOption):
         self._policy = policy
 
     def after_update(self, batch: Columns) -> Metrics:
-        return_ = self._policy.samples.read_by_steps(batch)['return_']
-        return {'return_outside': self._policy.objective.value_loss.is_outside(return_).float().mean()}
+        rows, weight = self._policy.samples.rows_once(batch)
+        outside = self._policy.objective.value_loss.is_outside(self._policy.samples.units.standardize(rows['return_']))
+        return {'return_outside': weighted_mean(outside.float(), weight)}

@@ -224,18 +224,14 @@ def correction_problems(config: dict[str, Any]) -> Iterator[str]:
         return
     age = f'samples may then be up to {max_lag} updates old'
     if 'correction' not in (learn or {}):
-        fitting = ', '.join(name for name in POLICY_REGISTRY.names() if _has_correction(name))
+        sections = {name: POLICY_REGISTRY.get(name).config.model_fields['learn'] for name in POLICY_REGISTRY.names()}
+        has_key = (name for name, x in sections.items() if 'correction' in getattr(x.annotation, 'model_fields', {}))
         yield (
             f'cluster.max_lag is {max_lag} but policy {kind!r} has no key policy.learn.correction: {age}; use max_lag 0 or 1, '
-            f'or a policy that has it: {fitting}.'
+            f'or a policy that has it: {", ".join(has_key)}.'
         )
     elif name_of(learn['correction']) == 'none' and learn['proximal'] in PLAIN_PROXIMAL:
         yield (
             f"cluster.max_lag is {max_lag} but policy.learn.correction is 'none': {age}; use decoupled or vtrace, or max_lag "
             '0 or 1.'
         )
-
-
-def _has_correction(name: str) -> bool:
-    learn = POLICY_REGISTRY.get(name).config.model_fields['learn'].annotation
-    return 'correction' in getattr(learn, 'model_fields', {})

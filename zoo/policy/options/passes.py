@@ -19,6 +19,7 @@ from zoo.backend.precision import precision_problem
 from zoo.core.data import Columns, Metrics, Rollout
 from zoo.core.ranks import mean_over
 from zoo.policy.metrics import summaries
+from zoo.policy.options import PLAIN
 from zoo.policy.options.base import Estimated, Owner, UpdateOption
 from zoo.policy.passes import Passes, Trained
 from zoo.rl_utils.optimizer import FlatOptimizer
@@ -135,10 +136,6 @@ def recomputed(policy: Owner, batch: Columns) -> dict[str, Any]:
     for option in samples.options:
         columns['adv'] = option.advantage({**batch, **columns})
     return {**batch, **columns}
-
-
-PLAIN = {'accumulate': 1, 'grad_clip_value': None, 'precision': 'fp32'}
-"""What a plain optimiser has, by the key of `policy.learn`."""
 
 
 class OptimizerMechanics(UpdateOption):

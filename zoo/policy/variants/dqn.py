@@ -28,6 +28,7 @@ from zoo.rl_utils.estimators import n_step
 from zoo.rl_utils.exploration import epsilon_greedy
 from zoo.rl_utils.gae import gae_data
 from zoo.rl_utils.optimizer import FlatOptimizer
+from zoo.rl_utils.ppo import weighted_mean
 from zoo.rl_utils.q_learning import q_error, q_target
 
 
@@ -72,8 +73,10 @@ def q_step(
     optimizer.zero_grad()
     loss.backward()
     gradient_ready([optimizer], loss)
-    norm, error = optimizer.step(cfg.grad_clip), (q.detach() - target).abs()
-    return {'loss': loss.detach(), 'q': q.detach().mean(), 'td_error': error.mean(), 'grad_norm': norm}, error
+    norm, q, error = optimizer.step(cfg.grad_clip), q.detach(), (q.detach() - target).abs()
+    share = None if weight is None else (weight > 0).to(q.dtype)  # of a row that only reset an env q is no Q-value
+    means = {'q': weighted_mean(q, share), 'td_error': weighted_mean(error, share)}
+    return {'loss': loss.detach(), **means, 'grad_norm': norm}, error
 
 
 OptimizerSpec = part_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer')

@@ -63,6 +63,10 @@ class TRPOLearnConfig(ActorCriticLearnConfig):
                 "proximal is 'ewma', an average over the steps of an optimiser, which moves the critic alone; use 'behaviour' "
                 "or 'recent'."
             )
+        if 'value_drift' in map(name_of, self.penalties):
+            raise ValueError(
+                "penalties has 'value_drift' but the critic has steps of its own here; leave it out, or use policy 'ppo'."
+            )
         return self
 
 

@@ -114,7 +114,11 @@ class Composite(ActionDist):
 
     def env_action(self, action: Tensor) -> Tensor:
         actions = zip(self.parts, action.split(self._n_action, -1), strict=True)
-        return torch.cat([part.env_action(each) if part.is_bounded else each for part, each in actions], -1)
+        return torch.cat([part.env_action(each) for part, each in actions], -1)
+
+    def from_env_action(self, action: Tensor) -> Tensor:
+        actions = zip(self.parts, action.split(self._n_action, -1), strict=True)
+        return torch.cat([part.from_env_action(each) for part, each in actions], -1)
 
     def split(self, param: Tensor) -> Logit:
         """The parameters of each part, under the dotted path of its leaf."""

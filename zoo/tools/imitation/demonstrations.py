@@ -57,8 +57,9 @@ class Demonstrations(NamedTuple):
         parts = [_policy_part(leaf, self.action[path], mode) for path, leaf in leaf_spaces(space)]
         change = policy._env_action()
         if isinstance(space, Dict):
-            return torch.cat([part.reshape(len(part), -1).to(torch.float32) for part in parts], -1)
-        action = parts[0] if isinstance(space, Discrete) else parts[0].reshape(len(parts[0]), -1)
+            action = torch.cat([part.reshape(len(part), -1).to(torch.float32) for part in parts], -1)
+        else:
+            action = parts[0] if isinstance(space, Discrete) else parts[0].reshape(len(parts[0]), -1)
         dist = getattr(policy, 'dist', None)
         return action if change is None or dist is None else dist.from_env_action(action)
 
