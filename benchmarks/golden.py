@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from golden_configs import CASES, Case
+from golden_configs import CASES, CHANGED, Case
 from golden_runs import LIMIT_S, fingerprint
 
 from report import HERE, REPO, RESULTS, last_words, machine, one_thread_env, versions
@@ -133,15 +133,15 @@ def build_native(checkout: Path) -> None:
 # -- comparison ------------------------------------------------------------------------------------------------------------
 
 
-def differences(before: Any, after: Any) -> list[str]:
-    """In what two fingerprints of a case differ, a line for each group; of a run that failed, its error."""
+def differences(before: Any, after: Any, but: Sequence[str] = ()) -> list[str]:
+    """In what two fingerprints of a case differ, a line for each group; of a run that failed, its error. but: names left out."""
     errors = [f'{side}: {x}' for side, x in (('before', before), ('after', after)) if isinstance(x, str)]
     if errors:
         return errors
     lines = []
     for group in dict.fromkeys([*before, *after]):
         was, now = before.get(group, {}), after.get(group, {})
-        names = [name for name in dict.fromkeys([*was, *now]) if was.get(name) != now.get(name)]
+        names = [name for name in dict.fromkeys([*was, *now]) if name not in but and was.get(name) != now.get(name)]
         if names:
             shown = ', '.join(change(name, was.get(name), now.get(name)) for name in names[:N_SHOWN])
             more = f' and {len(names) - N_SHOWN} more' if len(names) > N_SHOWN else ''
@@ -173,11 +173,12 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float)
         if sentence := refused(was, found):
             print(f'{name}\n    not run here, both before and after: {sentence}')
             n_refused += 1
-        elif lines := differences(was, found):
+        elif lines := differences(was, found, CHANGED.get(name, ())):
             print(f'{name}\n    ' + '\n    '.join(lines))
         else:
             n_equal += 1
     note = f', {n_refused} refused on this machine' if n_refused else ''
+    note += ''.join(f', {name} but for {" and ".join(CHANGED[name])}' for name in CHANGED if name in after)
     print(f'{n_equal} of {len(after)} configs equal{note} ({seconds:.0f} s)')
     return int(n_equal + n_refused < len(after))
 

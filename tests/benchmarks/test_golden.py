@@ -42,6 +42,7 @@ def test_differences_names_what_changed_with_the_last_value_of_a_metric():
     after = merged(before, {'parameters': {'a.bias': '#9'}, 'metrics': {'learn/kl': '#9 0.26'}})
     assert differences(before, before) == []
     assert differences(before, after) == ['parameters, 1 of 2: a.bias', 'metrics, 1 of 2: learn/kl 0.25 -> 0.26']
+    assert differences(before, after, ['learn/kl']) == ['parameters, 1 of 2: a.bias']
 
 
 def test_differences_names_what_is_new_or_gone():
