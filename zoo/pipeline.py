@@ -16,11 +16,10 @@ from torch import nn
 
 from zoo.cluster.config import STARTED_BY
 from zoo.config.components import section_of
-from zoo.config.messages import shown
 from zoo.config.section import ConfigError
 from zoo.config.source import load_config, split_override
 from zoo.config.yaml_io import storable
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, shown
 from zoo.core.files import current_folder
 from zoo.core.processes import GivenUp
 from zoo.core.registry import PIPELINE_REGISTRY

@@ -33,9 +33,8 @@ import yaml
 from hypothesis import strategies as st
 from pydantic.fields import FieldInfo
 
-from zoo.config.messages import shown
 from zoo.config.section import Section, fields_of, is_section, sections_of
-from zoo.core.errors import RunError, UserError
+from zoo.core.errors import RunError, UserError, shown
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.checkpoint.schema import saved_run

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from zoo.core.errors import UserError, missing_extra, need, place_of, show_error
+from zoo.core.errors import UserError, around, missing_extra, need, place_of, show_error
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,11 @@ def test_missing_extra_says_what_to_install() -> None:
         "env 'atari' needs the atari extra, which is not installed; run: pip install '.[atari]' in the checkout of zoo"
     )
     assert missing_extra("env 'atari'", 'atari') == words
+
+
+@pytest.mark.parametrize(
+    ('n', 'wanted', 'text'),
+    [(8, 3, '2 or 4'), (8, 100, '8'), (7, 2, '1 or 7'), (12, 4, '4'), (1, 1, '1'), (256, 100, '64 or 128')],
+)
+def test_nearest_divisors_on_both_sides(n: int, wanted: int, text: str) -> None:
+    assert around(n, wanted) == text

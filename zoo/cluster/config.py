@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from pydantic import Field
 
-from zoo.config.messages import around
 from zoo.config.section import Keyed, S, Section, frozen, value_at
-from zoo.core.errors import install_extra
+from zoo.core.errors import around, install_extra
 from zoo.env.config import EnvConfig
 from zoo.policy.config import PolicyConfig
 

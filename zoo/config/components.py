@@ -10,10 +10,10 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
-from zoo.config.messages import shown
 from zoo.config.section import ConfigError, Section, is_class, made_by, plain, validate
 from zoo.config.user_code import load_code, names_code, shown_name, with_absolute_names
 from zoo.config.yaml_io import function_name
+from zoo.core.errors import shown
 from zoo.core.registry import Part as Part
 from zoo.core.registry import Registry, UnknownNameError
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from zoo.config.messages import shown
 from zoo.config.section import Keyed, Section
+from zoo.core.errors import shown
 
 MIN_CLIP = 1e-6
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from easydict import EasyDict
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from zoo.config.messages import printable, shown
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, shown
 from zoo.core.registry import closest
+from zoo.core.streams import printable
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass

@@ -17,11 +17,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from zoo.config.messages import printable, shown
 from zoo.config.section import ConfigError, is_class, plain
 from zoo.config.yaml_io import config_of_yaml, parse_yaml
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, shown
 from zoo.core.registry import closest, tool
+from zoo.core.streams import printable
 
 BUNDLED_PACKAGE = 'dizoo_configs'
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from zoo.config.messages import shown
 from zoo.config.section import MAX_DEPTH, ConfigError, Keyed, Section, plain
+from zoo.core.errors import shown
 from zoo.core.files import read_small, whole_file
 from zoo.core.streams import without_passwords
 

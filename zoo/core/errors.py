@@ -1,9 +1,9 @@
-"""The two kinds of error a user can meet, and packages that are missing: the command line turns the first kind into
-exit code 2 and the second into 1."""
+"""The two kinds of error a user can meet, which the command line turns into exit codes 2 and 1; words of their messages."""
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import reprlib
 import traceback
 from pathlib import Path
@@ -32,6 +32,24 @@ def show_error(error: BaseException, n_max: int | None = None) -> str:
 def brief(value: object) -> str:
     """A value in one short line, for a sentence about it."""
     return ' '.join(reprlib.repr(value).split())
+
+
+def shown(value: object, n: int = 60) -> str:
+    """The start of a value's repr."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        text = 'an integer too long to show' if isinstance(value, int) else f'a {type(value).__name__} too long to show'
+    return text if len(text) <= n else f'{text[: n - 3]}...'
+
+
+def around(n: int, wanted: int) -> str:
+    """'64 or 128': the nearest divisors of n on both sides of a number; one of them where it is the only one."""
+    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
+    divisors = {*small, *(n // d for d in small)}
+    below = max(d for d in divisors if d <= wanted)
+    above = min((d for d in divisors if d >= wanted), default=None)
+    return f'{below}' if above in (None, below) else f'{below} or {above}'
 
 
 def of_entry(path: str) -> str:

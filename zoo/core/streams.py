@@ -25,6 +25,11 @@ def visible(text: str, kept: str = '\n\t\u00a0\u3000') -> str:
     return text if text.isprintable() else ''.join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
 
 
+def printable(text: str) -> str:
+    """The text in one line for a terminal: control characters are escaped, words of over 300 characters are cut."""
+    return re.sub(r'(\S{300})\S+', r'\1...', visible(text, kept=''))
+
+
 class LogFormat(logging.Formatter):
     """Lines of the log: 'zoo: message', visible; on a terminal warnings are yellow and errors red."""
 

@@ -9,10 +9,9 @@ from typing import Any, Literal
 
 import gymnasium
 
-from zoo.config.messages import shown
 from zoo.config.schedule import is_signed_schedule, schedule_value, signed_section
 from zoo.config.user_code import load_code
-from zoo.core.errors import UserError, place_of, show_error
+from zoo.core.errors import UserError, place_of, show_error, shown
 from zoo.env.adapter import takes_options
 from zoo.env.config import EnvConfig, own_copy
 from zoo.env.errors import EnvError, EnvSettingError

@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from zoo.config.messages import shown
 from zoo.config.section import Section
 from zoo.core.data import Obs
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, shown
 from zoo.core.lazy import lazy_names
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Space

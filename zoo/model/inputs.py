@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from zoo.config.messages import shown
 from zoo.core.data import Obs
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, shown
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiDiscrete, Space, mask_space
 from zoo.model.images import Pixels, holds_images
 from zoo.model.layers import OneHot, input_width

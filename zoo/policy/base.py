@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, Compile, ForwardActing
-from zoo.config.messages import shown
 from zoo.config.section import Section, fields_of, plain, validate, with_defaults
 from zoo.core.action_map import ActionMap
 from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, keeps_state
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, shown
 from zoo.core.ranks import RunInfo
 from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY, SAVE_REGISTRY, did_you_mean, tool
 from zoo.core.seeding import stream

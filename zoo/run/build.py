@@ -18,10 +18,9 @@ from torch import nn
 
 import zoo.env
 from zoo.buffer.rollout import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
-from zoo.config.messages import shown
 from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, shown
 from zoo.core.processes import may_be_given_up
 from zoo.core.ranks import ALONE, Ranks, RunInfo
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, tool

@@ -11,7 +11,6 @@ from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
 from zoo.cluster.config import ClusterConfig
-from zoo.config.messages import shown
 from zoo.config.section import (
     Config,
     ConfigError,
@@ -29,6 +28,7 @@ from zoo.config.section import (
     value_at,
 )
 from zoo.config.source import load_config, parse_value, split_override
+from zoo.core.errors import shown
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY, Registry, UnknownNameError
 from zoo.env import EnvConfig
 from zoo.env.make import take_env_instances

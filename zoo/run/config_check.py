@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from zoo.cluster.config import cluster_problems, lag_problems
-from zoo.config.messages import around
 from zoo.config.schedule import is_signed_schedule
 from zoo.config.section import Config, ConfigError, join_path, plain, value_at
+from zoo.core.errors import around
 from zoo.core.registry import PARTS, POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source

@@ -16,11 +16,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from zoo.config.messages import printable
 from zoo.config.section import differing_keys, has_key, value_at
 from zoo.config.yaml_io import config_of_yaml, save_yaml, storable, value_text
 from zoo.core.errors import UserError
 from zoo.core.files import is_in_place, open_without_link, refuse_links
+from zoo.core.streams import printable
 from zoo.run.base_config import JobConfig, LoggerConfig
 from zoo.run.checkpoint import Checkpoint, CheckpointError, SavedRun, load_checkpoint, saved_run, steps_of
 from zoo.run.config import explain_config, resolve_config

@@ -9,10 +9,9 @@ from typing import Any
 
 import gymnasium
 
-from zoo.config.messages import shown
 from zoo.config.section import ConfigError, Keyed, fields_of, join_path, plain, section_problems, validate
 from zoo.config.source import parse_value, split_override
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, shown
 from zoo.core.spaces import Space, leaf_spaces
 from zoo.env import AnyVectorEnv, EnvConfig, UnknownEnvError, make_vector_env
 from zoo.env.adapter import OldGymEnv

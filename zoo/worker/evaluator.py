@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from zoo.config.messages import shown
 from zoo.core.data import Timestep, begins_of, replace_rows
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, shown
 from zoo.core.seeding import child_of, stream
 from zoo.env import AnyVectorEnv
 from zoo.policy.base import Policy

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from zoo.config.messages import shown
 from zoo.core.data import StepRow
+from zoo.core.errors import shown
 from zoo.core.registry import closest
 from zoo.env import AnyVectorEnv
 from zoo.env.errors import BROKEN

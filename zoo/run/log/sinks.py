@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from zoo.config.components import part_object, section_of
-from zoo.config.messages import shown
 from zoo.config.section import ConfigError
+from zoo.core.errors import shown
 from zoo.core.files import is_in_place, open_without_link, whole_file
 from zoo.core.registry import SINK_REGISTRY
 from zoo.core.streams import visible

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from zoo.buffer.rollout import Batch
-from zoo.config.messages import shown
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code, shown_name
 from zoo.config.yaml_io import function_name
 from zoo.core.data import Metrics, Rollout
-from zoo.core.errors import RunError, UserError, place_of, show_error
+from zoo.core.errors import RunError, UserError, place_of, show_error, shown
 from zoo.core.registry import did_you_mean
 from zoo.policy.hooks import listening
 from zoo.run.observers.base import Observer, RunView

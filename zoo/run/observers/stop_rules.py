@@ -12,10 +12,9 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from zoo.config.components import part_object, section_of
-from zoo.config.messages import shown
 from zoo.config.section import ConfigError, Section
 from zoo.config.user_code import shown_name
-from zoo.core.errors import RunError, place_of, show_error
+from zoo.core.errors import RunError, place_of, show_error, shown
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import STOP_REGISTRY, did_you_mean
 from zoo.run.observers.base import Observer, RunView

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from zoo.config.messages import shown
 from zoo.config.names import data_file
 from zoo.config.section import ConfigError, value_at
+from zoo.core.errors import shown
 from zoo.tools.importers.conversion import (
     Conversion,
     Draft,

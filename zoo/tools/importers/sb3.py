@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from zoo.config.messages import shown
 from zoo.config.names import data_file
+from zoo.core.errors import shown
 from zoo.tools.importers.conversion import (
     Conversion,
     Draft,

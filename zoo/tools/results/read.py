@@ -14,10 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zoo.config.messages import shown
 from zoo.config.section import bad_keys, has_key, leaf_items, value_at
 from zoo.config.yaml_io import config_of_yaml, storable
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, shown
 from zoo.core.files import open_without_link, read_small
 from zoo.core.registry import did_you_mean
 from zoo.core.streams import without_passwords

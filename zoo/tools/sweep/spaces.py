@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from zoo.config.messages import shown
 from zoo.config.names import data_file
 from zoo.config.section import ConfigError, value_at
 from zoo.config.source import split_override
+from zoo.core.errors import shown
 from zoo.core.registry import POLICY_REGISTRY, closest
 from zoo.run.base_config import JobConfig
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from zoo.buffer import BufferConfig
-from zoo.config.messages import around
 from zoo.config.problems import unknown_key
 from zoo.config.section import ConfigError, fields_of
 from zoo.core.registry import BUFFER_REGISTRY
@@ -214,11 +213,3 @@ def test_all_problems_stand_in_a_line_each() -> None:
     lines = str(error.value).split('\n')
     assert len(lines) == 4 and lines == error.value.problems
     assert sorted(line.split(' ')[0] for line in lines) == ['seed', 'unknown', 'unknown', 'unknown']
-
-
-@pytest.mark.parametrize(
-    ('n', 'wanted', 'text'),
-    [(8, 3, '2 or 4'), (8, 100, '8'), (7, 2, '1 or 7'), (12, 4, '4'), (1, 1, '1'), (256, 100, '64 or 128')],
-)
-def test_nearest_divisors_on_both_sides(n: int, wanted: int, text: str) -> None:
-    assert around(n, wanted) == text
