@@ -13,7 +13,9 @@ import pytest
 from zoo.backend.native import build
 
 
-@pytest.mark.parametrize('compiler, said', [('no-such-compiler', "no C compiler 'no-such-compiler'"), ('false', 'failed')])
+@pytest.mark.parametrize(
+    'compiler, said', [('no-such-compiler', "no C compiler 'no-such-compiler'"), ('false', 'failed')]
+)
 def test_rebuilding_that_fails_is_a_sentence_and_leaves_the_library_that_was_there(
     tmp_path: Path, compiler: str, said: str
 ) -> None:
