@@ -74,8 +74,10 @@ def build(folder: Path = FOLDER, extra: tuple[str, ...] = ()) -> Path:
     compiler = shlex.split(os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc')
     sources = [str(FOLDER / name) for name in SOURCES]
     partial = target.with_name(f'{target.name}.{os.getpid()}')  # a process that has the old file open keeps it
-    command = [*compiler, *FLAGS, *POSIX, f'-DZOO_SOURCE={source_hash()}u', '-fPIC', '-shared', *extra, *sources]
-    command += ['-o', str(partial), '-lm']
+    command = [
+        *(*compiler, *FLAGS, *POSIX, f'-DZOO_SOURCE={source_hash()}u', '-fPIC', '-shared', *extra),
+        *(*sources, '-o', str(partial), '-lm'),
+    ]
     try:
         result = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:
@@ -91,6 +93,7 @@ if __name__ == '__main__':
         built = build()
     except RuntimeError as error:
         sys.exit(f'{error}')
+    # only now: where compiling fails, the library that is there stays
     for old in FOLDER.glob('_native*'):
         if old != built and old.suffix in ('.so', '.pyd', '.dylib', '.dll'):
             old.unlink()
