@@ -61,6 +61,7 @@ class FaultyRun:
         self.mark, self._n_start, self._is_resume = uuid.uuid4().hex, 0, False
         self.process: subprocess.Popen[bytes] | None = None
         self.floor = 0  # env step of the newest checkpoint that was seen
+        self._left: set[str] = set()  # files of saves that processes before the newest one did not finish
         self.orphan_s = 0.0  # the longest that children outlived their run
 
     @property
@@ -83,6 +84,7 @@ class FaultyRun:
     def start(self, *overrides: str) -> None:
         """A new process: it resumes the newest run folder, or starts if there is no checkpoint yet."""
         self._n_start += 1
+        self._left = self._unfinished()
         folder = self.run_dir
         self._is_resume = folder is not None
         words = [self._config, f'logger.root={self.root / "runs"}', *self._overrides]
@@ -198,9 +200,13 @@ class FaultyRun:
         return max(checkpoints(folder)) >= max((row['env_step'] for row in rows), default=0)
 
     def is_saving(self) -> bool:
-        """Whether a checkpoint is being written at this moment, or was when the process was killed."""
+        """Whether the newest process is writing a checkpoint at this moment, or was when it was killed."""
+        return bool(self._unfinished() - self._left)  # a file that a killed process left stays until the next save
+
+    def _unfinished(self) -> set[str]:
         folder = self.run_dir
-        return folder is not None and any(name.endswith('.tmp') for name in os.listdir(folder / 'checkpoints'))
+        names = [] if folder is None else os.listdir(folder / 'checkpoints')
+        return {name for name in names if name.endswith('.tmp')}
 
     def tail(self) -> str:
         """The last that the newest process said."""

@@ -166,7 +166,7 @@ def kills_text(record: dict[str, Any]) -> str:
         'Runs of CartPole that save after every rollout, killed with `kill -9` and resumed each time until the last '
         'resume may end. Lost: a resume that starts before a checkpoint that was complete when the kill came. Out of '
         'order: lines of `metrics.jsonl` that are cut off, or whose env step is not above that of the line before of '
-        'the same kind. "Hit a save": a temporary file was there after the kill.\n\n'
+        'the same kind. "Hit a save": the killed process left a temporary file.\n\n'
         + table(columns, [*rows, [*sums, max(row[10] for row in rows), '']])
     )
 

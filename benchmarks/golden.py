@@ -123,8 +123,10 @@ def environment(checkout: Path) -> dict[str, str]:
 
 
 def build_native(checkout: Path) -> None:
-    """Compiles the native executor of a checkout where it has none."""
-    if any((checkout / 'zoo').rglob('_native*.so')):
+    """Compiles the native executor of a checkout where it has none, or one that is older than its sources: zoo would not use it."""
+    files = list((checkout / 'zoo').rglob('*.*'))
+    built = [file.stat().st_mtime for file in files if file.match('_native*.so')]
+    if built and max(built) >= max(file.stat().st_mtime for file in files if file.suffix in ('.c', '.h', '.inc')):
         return
     words = [sys.executable, '-m', 'zoo.backend.native.build']
     subprocess.run(words, cwd=checkout, env=environment(checkout), check=True, stdout=subprocess.DEVNULL)

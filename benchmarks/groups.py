@@ -3,7 +3,8 @@
     python benchmarks/groups.py [--device cpu] [--rollouts 20] [--threads 1] [--only NAME ...]
 
 Seconds of collecting a rollout with the envs in one group and in two (env.collector_group_num), both runs in one
-process, in turn. Untrained policies, eager: two tanh layers of 64 by the bundled default, Nature for images.
+process, in turn. Untrained policies: two tanh layers of 64 by the bundled default, Nature for images. They act by the
+executor that serves, as in training, uncompiled; the table names it.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ WORKS = (
 )
 
 
-def make_collector(work: Work, n_group: int, device: str, undo: ExitStack) -> Collector:
-    """The envs in so many groups, a new policy, and what collects with both."""
+def make_collector(work: Work, n_group: int, device: str, undo: ExitStack) -> tuple[Collector, str]:
+    """What collects with the envs in so many groups and a new policy, and the name of the executor that acts."""
     cfg = resolve_config(
         {
             'env': {**work.env, 'collector_group_num': n_group},
@@ -67,21 +68,21 @@ def make_collector(work: Work, n_group: int, device: str, undo: ExitStack) -> Co
     policy = POLICY_REGISTRY.get('ppo')(cfg.policy, envs[0].obs_space, envs[0].action_space, enable_field=['collect'])
     collector = Collector(envs, policy.collect_mode)
     collector.reset(stream(0, 'benchmark'))
-    return collector
+    return collector, policy.executor_name
 
 
-def seconds(work: Work, device: str, n_rollout: int) -> dict[int, list[float]]:
-    """Of every rollout after the first two, by the number of groups."""
+def seconds(work: Work, device: str, n_rollout: int) -> tuple[dict[int, list[float]], str]:
+    """Of every rollout after the first two, by the number of groups; and the name of the executor that acts."""
     found: dict[int, list[float]] = {1: [], 2: []}
     with ExitStack() as undo:
         collectors = {n_group: make_collector(work, n_group, device, undo) for n_group in found}
         for i in range(n_rollout + 2):
-            for n_group, collector in collectors.items():
+            for n_group, (collector, _) in collectors.items():
                 start = time.perf_counter()
                 collector.collect()
                 if i > 1:
                     found[n_group].append(time.perf_counter() - start)
-    return found
+    return found, collectors[1][1]
 
 
 def report(data: Mapping[str, Any]) -> str:
@@ -89,12 +90,13 @@ def report(data: Mapping[str, Any]) -> str:
     lines = []
     for name, runs in data['seconds'].items():
         one, two = (statistics.median(runs[n]) for n in ('1', '2'))
-        lines.append([name, f'{one * 1e3:.1f}', f'{two * 1e3:.1f}', f'{one / two:.2f}'])
+        executor = data.get('executors', {}).get(name, 'not recorded')
+        lines.append([name, f'{one * 1e3:.1f}', f'{two * 1e3:.1f}', f'{one / two:.2f}', executor])
     text = [
         '# One group of envs, and two that take turns\n',
         f'Collecting one rollout, medians of {data["rollouts"]}; the policy acts on {data["device"]} '
-        f'(threads: {data["threads"]}), eager; both in one process, in turn.\n',
-        table(['envs', 'one group, ms', 'two groups, ms', 'one / two'], lines),
+        f'(threads: {data["threads"]}); both in one process, in turn.\n',
+        table(['envs', 'one group, ms', 'two groups, ms', 'one / two', 'executor'], lines),
         f'- machine: {data["machine"]}',
         f'- versions: {versions_line(data["versions"])}',
         f'- date: {data["date"]}, commit {data["commit"]}',
@@ -112,11 +114,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--results', type=Path, default=RESULTS, help='folder of the two files')
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
-    found = {}
+    found, executors = {}, {}
     torch.set_num_threads(args.threads)
     for work in WORKS:
         if not args.only or any(part in work.name for part in args.only):
-            by_group = seconds(work, args.device, args.rollouts)
+            by_group, executors[work.name] = seconds(work, args.device, args.rollouts)
             found[work.name] = {str(n): values for n, values in by_group.items()}
             log.info('%s: %s', work.name, {n: round(statistics.median(x), 4) for n, x in by_group.items()})
     kind = args.device.partition(':')[0]
@@ -129,6 +131,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         'command': ' '.join(['python benchmarks/groups.py', *(sys.argv[1:] if argv is None else argv)]),
         'rollouts': args.rollouts,
         'threads': args.threads,
+        'executors': executors,
         'seconds': found,
     }
     write_json(args.results / f'groups_{kind}.json', data)

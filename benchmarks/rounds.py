@@ -27,6 +27,7 @@ from speed_works import WORKS, Driver, Setting, Work, arguments
 from report import git_commit, last_words, machine, one_thread_env, results_folder, today, versions, write_json
 
 HERE = Path(__file__).resolve().parent
+END_S = 60.0  # in which a trainer has to end
 log = logging.getLogger('rounds')
 
 
@@ -57,8 +58,11 @@ class Trainer:
 
     def close(self) -> None:
         """Ends the process."""
-        self.process.kill()
-        self.process.communicate()
+        try:
+            self.process.communicate(timeout=END_S)  # told of no more rounds it ends, and removes its run folder
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
 
 
 def pairs_of(before: Trainer, now: Trainer, n_round: int) -> list[tuple[float, float]]:
@@ -90,9 +94,9 @@ def summary(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
 
 def compare(work: Work, setting: Setting, checkout: Path, n_round: int) -> dict[str, Any]:
     """One work with one setting of zoo, trained by both checkouts."""
-    trainers = [Trainer(where, work, setting, n_round) for where in (checkout, HERE.parent)]
+    trainers = [Trainer(where, work, setting, n_round + 1) for where in (checkout, HERE.parent)]
     try:
-        pairs = pairs_of(*trainers, n_round)
+        pairs = pairs_of(*trainers, n_round + 1)[1:]  # in the first round of one the other may still warm up
     finally:
         for trainer in trainers:
             trainer.close()

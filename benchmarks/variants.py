@@ -4,7 +4,8 @@
 
 All rows of a comparison have the same env, env steps, seeds and settings, but for what the row names; nothing was tuned
 for either side. Each run is that of benchmarks/learning.py: one process, one thread, the whole budget, then greedy
-episodes of the last policy. Raw numbers stay in results/variants_raw/; a run with the same config is not repeated.
+episodes of the last policy, as many as that asks for. Raw numbers stay in results/variants_raw/; a run with the same config and
+as many episodes is not repeated.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import argparse
 import json
 import logging
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from learning import is_done, raw_path, run_child
+from learning import is_done, run_child
 
 from report import REPO, RESULTS, table, versions_line
 
@@ -34,6 +36,9 @@ COLUMNS = (
     'wall time of a run',
 )
 KL_RATE = 'policy.learn.learning_rate={"start":3.0e-4,"kl_target":0.008}'
+
+
+Record = dict[str, Any]  # of a run, as learning.py writes it
 
 
 class Comparison(NamedTuple):
@@ -124,20 +129,18 @@ COMPARISONS: dict[str, Comparison] = {
 }
 
 
-def records_of(comparison: Comparison) -> dict[str, list[dict[str, Any]]]:
+def records_of(comparison: Comparison, records: Sequence[Record]) -> dict[str, list[Record]]:
     """The records that are there, by the label of the row, in the order of seeds."""
-    found = {}
-    for label, name in comparison.rows.items():
-        paths = [raw_path(name, seed, RAW) for seed in range(100)]
-        found[label] = [json.loads(path.read_text()) for path in paths if path.exists()]
+    ordered = sorted(records, key=lambda record: record['seed'])
+    found = {label: [r for r in ordered if r['config'] == name] for label, name in comparison.rows.items()}
     return {label: runs for label, runs in found.items() if runs}
 
 
-def table_rows(key: str, comparison: Comparison) -> list[list[str]]:
+def table_rows(key: str, comparison: Comparison, records: Sequence[Record]) -> list[list[str]]:
     """One row of the table for each row of a comparison that has records."""
     from zoo.tools.results.statistics import interval, iqm, probability_of_improvement
 
-    found = records_of(comparison)
+    found = records_of(comparison, records)
     first = next(iter(comparison.rows))
     plain = [run['return_mean'] for run in found.get(first, [])]
     rows = []
@@ -163,8 +166,9 @@ def table_rows(key: str, comparison: Comparison) -> list[list[str]]:
 
 def write_table() -> None:
     """Rebuilds variants.md from the raw files."""
-    rows = [row for key, comparison in COMPARISONS.items() for row in table_rows(key, comparison)]
     records = [json.loads(path.read_text()) for path in sorted(RAW.glob('*.json'))]
+    rows = [row for key, comparison in COMPARISONS.items() for row in table_rows(key, comparison, records)]
+    episodes = ' or '.join(map(str, sorted({len(record['returns']) for record in records})))
     facts = {key: sorted({str(record[key]) for record in records}) for key in ('machine', 'date', 'commit')}
     stale = {
         key
@@ -177,14 +181,14 @@ def write_table() -> None:
         'All rows of a comparison have the same env, env steps, seeds and settings, but for what the second column names; '
         'nothing was tuned for either side; only the bins of hl_gauss were chosen to fit its returns. '
         'A run has one process and one thread; after the last env step its policy acts '
-        'greedily for 20 episodes on seeds that training never saw. The interval is a bootstrap over seeds, rough with so '
+        f'greedily for {episodes} episodes on seeds that training never saw. The interval is a bootstrap over seeds, rough with so '
         'few; a chance of .5 is a tie, and with 5 seeds each one below .1 or above .9 is unlikely to be luck. Wall times are '
         'those of a shared machine, where some runs were paused.\n',
         table(COLUMNS, rows),
         *(f'- {key}: {"; ".join(values)}' for key, values in facts.items()),
         f'- versions: {"; ".join(sorted({versions_line(record["versions"]) for record in records}))}',
         '- command: `python benchmarks/variants.py`; raw numbers and curves: `variants_raw/`',
-        *([f'- measured with older configs: {"; ".join(sorted(stale))}'] if stale else []),
+        *([f'- measured with older configs, or fewer episodes: {"; ".join(sorted(stale))}'] if stale else []),
     ]
     (RESULTS / 'variants.md').write_text('\n'.join(text) + '\n', encoding='utf-8')
 

@@ -68,8 +68,8 @@ def train(job: SerialJob, clock: Clock) -> dict[str, Any]:
     clock.mark(job.env_step, job.train_iter)
     start, iterations = job.clocks(), []
     while job.env_step < args.total_steps and not 0 < args.seconds < clock.seconds:
-        if IN_TURNS:
-            sys.stdin.readline()
+        if IN_TURNS and not sys.stdin.readline():
+            break  # no more rounds are wanted
         before = time.perf_counter()
         job.iteration()
         iterations.append(time.perf_counter() - before)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import zoo.backend.native.executor
 from tests.backend.problems import CPU, DISTS, INPUTS, KL, NVEC, OWN_CRITIC, Case, Problem
 from tests.policy_envs import TWO_ACTIONS, make_policy
+from zoo.backend import trace
 from zoo.backend.choose import WORTH_STEPS, Named, Wish, choose_executor, env_compiler
 from zoo.backend.native import bindings, build, unknown_parts
 from zoo.backend.native.bindings import Kind, Surrogate, ValueLoss
@@ -404,3 +405,28 @@ def test_compilation_that_is_asked_for_and_cannot_be_is_an_error(
     monkeypatch.setenv('CXX', 'no-such-compiler')
     with pytest.raises(UserError, match=words):
         choose_executor(nn.Linear(1, 1), DIST, CPU, wish)
+
+
+def test_compiling_what_c_leaves_is_an_error_too_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('CXX', 'no-such-compiler')
+    wish = Wish('auto', 'on', 1e9, parts=[Named('optimizer', 'rmsprop')])  # C has the model, and not this optimizer
+    with pytest.raises(UserError, match=f"policy.learn.compile is 'on' {NO_COMPILER}"):
+        choose_executor(model_of(), DIST, CPU, wish)
+    hooked = wish._replace(eager_only='a hook reads gradients')  # nothing would be compiled
+    assert choose_executor(model_of(), DIST, CPU, hooked).name == 'native'
+
+
+@pytest.mark.slow
+def test_env_step_that_is_to_be_compiled_and_cannot_be_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError('there is no compiler')
+
+    monkeypatch.setenv('CXX', 'no-such-compiler')
+    monkeypatch.setattr(trace, 'inductor', fail)
+    compiler = env_compiler(Wish('auto', 'on', 1.0), CPU)
+    assert compiler is not None
+    (found,) = compiler(lambda x: [x + 1], 'the step of the env')(torch.ones(2))
+    assert found.tolist() == [2, 2]
+    assert 'the step of the env could not be compiled and runs uncompiled from now on' in caplog.text

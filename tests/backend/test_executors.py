@@ -396,6 +396,7 @@ def test_native_values_are_those_of_the_critic_also_where_parameters_were_moved_
             found = executor.compute_critic(obs)
             torch.testing.assert_close(found, problem.model.compute_critic(obs), rtol=1e-5, atol=1e-6)
             assert not found.requires_grad
+            assert executor.compute_critic(map_tensors(lambda x: x[:0], obs)).shape == (0,)  # as the eager one
 
 
 # --- minibatches

@@ -55,6 +55,23 @@ def test_children_that_outlive_a_killed_run_are_found_and_ended(
     assert not left([orphan])  # a killed process may be seen running for a moment
 
 
+def test_file_of_a_save_that_an_earlier_process_did_not_finish_is_no_save_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fault_runs.subprocess, 'Popen', lambda *_, **__: None)
+    run, folder = FaultyRun(tmp_path, 'cartpole_ppo', []), tmp_path / 'runs' / 'cartpole' / 'first' / 'checkpoints'
+    folder.mkdir(parents=True)
+    (folder / 'step_000001024.safetensors').touch()
+    run.start()
+    assert not run.is_saving()
+    (folder / 'step_000002048.safetensors.11.tmp').touch()
+    assert run.is_saving()
+    run.start()  # after a kill in that save
+    assert not run.is_saving()
+    (folder / 'step_000002048.safetensors.12.tmp').touch()
+    assert run.is_saving()
+
+
 @pytest.mark.long
 def test_full_disk_lets_a_process_write_nothing_and_gives_the_room_back(tmp_path: Path) -> None:
     disk = FullDisk(tmp_path / 'disk', n_mb=1)

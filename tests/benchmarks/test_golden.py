@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import golden
 import pytest
 from golden import compare, differences
 from golden_configs import CASES, Case, merged
@@ -63,6 +65,25 @@ def test_a_config_that_both_sides_refuse_in_one_sentence_is_counted_and_is_no_di
     assert compare({'y': before}, {'y': same}, 1.0) == 1
     crash = 'TypeError: oh (a.py:1)'
     assert compare({'y': crash}, {'y': crash}, 1.0) == 1
+
+
+def test_native_executor_is_compiled_where_it_is_missing_or_older_than_its_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    builds: list[Path] = []
+    monkeypatch.setattr(golden.subprocess, 'run', lambda *_, cwd, **__: builds.append(cwd))
+    folder = tmp_path / 'zoo' / 'native'
+    folder.mkdir(parents=True)
+    library, source = folder / '_native.abi3.so', folder / 'native.c'
+    source.touch()
+    golden.build_native(tmp_path)  # none is there
+    library.touch()
+    os.utime(source, (1, 1))
+    golden.build_native(tmp_path)  # it is newer
+    assert len(builds) == 1
+    os.utime(library, (0, 0))
+    golden.build_native(tmp_path)
+    assert builds == [tmp_path] * 2
 
 
 def test_metrics_are_compared_but_for_times():

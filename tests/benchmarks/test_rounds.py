@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 import rounds
+from speed_works import WORKS
 
 
 class Watched:
@@ -34,3 +37,35 @@ def test_summary_is_the_median_ratio_of_pairs_with_its_interval():
 
 def test_a_slow_pair_moves_no_ratio():
     assert rounds.summary([(1.0, 1.0)] * 9 + [(50.0, 1.0)])['ratio'] == 1.0
+
+
+def test_round_in_which_the_other_may_still_warm_up_is_not_counted(monkeypatch: pytest.MonkeyPatch):
+    class Busy:
+        """A trainer whose first round is slow."""
+
+        def __init__(self, checkout: Path, *_: Any) -> None:
+            self.seconds = iter([9.0] + [2.0 if checkout.name == 'before' else 1.0] * 3)
+
+        def round_s(self) -> float:
+            return next(self.seconds)
+
+        def close(self) -> None:
+            """Nothing to end."""
+
+    monkeypatch.setattr(rounds, 'Trainer', Busy)
+    found = rounds.compare(WORKS[0], WORKS[0].eager[0], Path('before'), 3)
+    assert (found['rounds'], found['low'], found['ratio'], found['high']) == (3, 2.0, 2.0, 2.0)
+    assert (found['before_ms'], found['now_ms']) == (2000, 1000)
+
+
+@pytest.mark.slow
+def test_trainer_that_is_closed_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv('TMPDIR', str(tmp_path))
+    work = WORKS[0]._replace(num_envs=1, rollout=32, minibatch=32, epochs=1, warmup=1)
+    trainer = rounds.Trainer(rounds.HERE.parent, work, work.eager[1], 5)
+    try:
+        assert trainer.round_s() > 0
+        assert list(tmp_path.iterdir())
+    finally:
+        trainer.close()  # after one of the five rounds
+    assert not list(tmp_path.iterdir()) and trainer.process.returncode == 0

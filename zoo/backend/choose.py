@@ -53,7 +53,7 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wi
     wants_c = wish.executor in ('auto', 'native')
     why_not_c = native.obstacle(model, dist, device) if wants_c else 'another executor is named'
     why_not_steps = wish.eager_only or native.unknown_parts(wish.parts)
-    if problem := _problem(why_not_c or (why_not_steps if wish.executor == 'native' else ''), device, wish):
+    if problem := _problem(why_not_c or why_not_steps, device, wish):
         raise UserError(problem)
     if not why_not_c and why_not_steps:
         is_compiled = not _why_not_compiled(model, device, wish)
@@ -85,25 +85,26 @@ def executor_label(executor: Eager) -> str:
 
 
 def env_compiler(wish: Wish, device: torch.device) -> Compile | None:
-    """What compiles the step of envs that are tensor programs; None where the run is too short for it."""
-    if wish.compile == 'off' or (wish.compile == 'auto' and not _is_long(wish)):
+    """What compiles the step of envs that are tensor programs; None: none does. Where it is asked for, failing is a warning."""
+    if wish.compile == 'off' or (wish.compile == 'auto' and (not _is_long(wish) or _missing_compiler(device))):
         return None
     from zoo.backend.trace import compile_function
 
-    return None if _missing_compiler(device) else compile_function
+    return compile_function
 
 
-def _problem(why_not_c: str, device: torch.device, wish: Wish) -> str:
+def _problem(why_not_all_c: str, device: torch.device, wish: Wish) -> str:
     """Why the executor that is named cannot serve, and which can, in a sentence; empty if it can, or none is named."""
-    if wish.executor == 'native' and why_not_c:
-        return f"policy.learn.executor is 'native' but {why_not_c}; use 'auto', 'eager' or 'graph'"
+    if wish.executor == 'native' and why_not_all_c:
+        return f"policy.learn.executor is 'native' but {why_not_all_c}; use 'auto', 'eager' or 'graph'"
     if wish.executor == 'graph' and wish.eager_only:
         return f"policy.learn.executor is 'graph' but {wish.eager_only}; use 'auto' or 'eager'"
     if wish.executor == 'graph' and wish.compile == 'off':
         return "policy.learn.executor is 'graph' but policy.learn.compile is 'off'; leave one of the two out"
     if wish.executor == 'graph' and (missing := _missing_compiler(device)):
         return f"policy.learn.executor is 'graph' but {missing}; use 'auto' or 'eager'"
-    if wish.executor == 'auto' and wish.compile == 'on' and why_not_c and (missing := _missing_compiler(device)):
+    is_compiled = wish.executor == 'auto' and wish.compile == 'on' and why_not_all_c and not wish.eager_only
+    if is_compiled and (missing := _missing_compiler(device)):
         return f"policy.learn.compile is 'on' but {missing}; use 'auto' or 'off'"
     return ''
 

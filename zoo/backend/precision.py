@@ -52,8 +52,6 @@ class _LowPrecision:
 
 def _in_float32(output: Any) -> Any:
     """Outputs of a model, tensors in tuples and dicts, those of floats as float32; None stays."""
-    if output is None:
-        return None
     if isinstance(output, tuple):
         return tuple(map(_in_float32, output))
-    return map_tensors(lambda x: x.float() if x.is_floating_point() else x, output)
+    return map_tensors(lambda x: x.float() if x is not None and x.is_floating_point() else x, output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -260,6 +261,20 @@ def test_epoch_row_without_weight_may_overflow(leveled: Library) -> None:
     batch['logit'][7] = torch.tensor([1e3, 1e3, 1e-3, 1e-3])  # log-ratio of about 5e11
     metrics = _run(leveled, net, StepSpec(Kind.PPO, measure_kl=True), batch, torch.arange(40), 40)
     assert metrics[0, Column.GRAD_NORM].isfinite() and metrics[0, Column.KL].isfinite()
+
+
+@pytest.mark.parametrize('bad', [math.nan, math.inf])
+def test_epoch_normalised_takes_nothing_from_the_advantage_of_a_row_without_weight(
+    leveled: Library, bad: float
+) -> None:
+    case, found = Case(), []
+    for adv in (1.0, bad):
+        net, batch = Net(case), rows(case, 40)
+        batch['weight'], batch['adv'][7] = torch.ones(40), adv
+        batch['weight'][7] = 0
+        metrics = _run(leveled, net, StepSpec(Kind.PPO, True), batch, torch.arange(40), 40)
+        found.append([metrics[0, Column.POLICY_LOSS], metrics[0, Column.GRAD_NORM], *net.params.values()])
+    assert all(map(torch.equal, *found))
 
 
 @pytest.mark.parametrize(('kind', 'n'), [(Kind.PPO, 100), (Kind.PPO, 3000), (Kind.VALUE, 1000), (Kind.AUX, 1000)])

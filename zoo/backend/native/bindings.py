@@ -436,9 +436,7 @@ class Library:
 
     def act(self, workspace: Workspace, t: int) -> None:
         """Acts on obs[t] of the rollout given to `act_begin`. t is not checked."""
-        error = self.dll.zoo_act(workspace.handle, t)
-        if error:
-            _check(error)
+        _check(self.dll.zoo_act(workspace.handle, t))
 
 
 def _declare(dll: ctypes.CDLL) -> None:

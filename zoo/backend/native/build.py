@@ -75,17 +75,8 @@ def build(folder: Path = FOLDER, extra: tuple[str, ...] = ()) -> Path:
     sources = [str(FOLDER / name) for name in SOURCES]
     partial = target.with_name(f'{target.name}.{os.getpid()}')  # a process that has the old file open keeps it
     command = [
-        *compiler,
-        *FLAGS,
-        *POSIX,
-        f'-DZOO_SOURCE={source_hash()}u',
-        '-fPIC',
-        '-shared',
-        *extra,
-        *sources,
-        '-o',
-        str(partial),
-        '-lm',
+        *(*compiler, *FLAGS, *POSIX, f'-DZOO_SOURCE={source_hash()}u', '-fPIC', '-shared', *extra),
+        *(*sources, '-o', str(partial), '-lm'),
     ]
     try:
         result = subprocess.run(command, capture_output=True, text=True)
@@ -98,7 +89,12 @@ def build(folder: Path = FOLDER, extra: tuple[str, ...] = ()) -> Path:
 
 
 if __name__ == '__main__':
+    try:
+        built = build()
+    except RuntimeError as error:
+        sys.exit(f'{error}')
+    # only now: where compiling fails, the library that is there stays
     for old in FOLDER.glob('_native*'):
-        if old.suffix in ('.so', '.pyd', '.dylib', '.dll'):
+        if old != built and old.suffix in ('.so', '.pyd', '.dylib', '.dll'):
             old.unlink()
-    sys.stdout.write(f'{build()}\n')
+    sys.stdout.write(f'{built}\n')

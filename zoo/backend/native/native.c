@@ -190,26 +190,27 @@ static int32_t check_rows(const zoo_model *model, const zoo_step *step, const zo
     return ZOO_OK;
 }
 
-/* (adv - mean) / (std + 1e-8) over the rows with a weight; std without correction, equal rows exactly 0. */
+static int has_weight(const zoo_batch *b, int64_t row) { return !b->weight || b->weight[row] > 0.0f; }
+
+/* (adv - mean) / (std + 1e-8) over the rows with a weight; std without correction, equal rows exactly 0. Of the others,
+ * whose adv may be NaN, 0. */
 static void normalize_adv(const zoo_batch *b, const int64_t *index, int64_t n, float *out) {
     int64_t first = 0, count = 0;
     double sum = 0.0, square = 0.0;
-    if (b->weight)
-        while (first < n && !(b->weight[index[first]] > 0.0f)) first++;
+    while (first < n && !has_weight(b, index[first])) first++;
     const float base = b->adv[index[first < n ? first : 0]]; /* makes equal rows exactly 0 */
     for (int64_t i = 0; i < n; i++) {
+        if (!has_weight(b, index[i])) continue;
         out[i] = b->adv[index[i]] - base;
-        if (b->weight && !(b->weight[index[i]] > 0.0f)) continue;
         sum += (double)out[i];
         count++;
     }
     const double mean = sum / (double)(count ? count : 1);
-    for (int64_t i = 0; i < n; i++) {
-        if (b->weight && !(b->weight[index[i]] > 0.0f)) continue;
-        square += ((double)out[i] - mean) * ((double)out[i] - mean);
-    }
+    for (int64_t i = 0; i < n; i++)
+        if (has_weight(b, index[i])) square += ((double)out[i] - mean) * ((double)out[i] - mean);
     const double std = sqrt(square / (double)(count ? count : 1));
-    for (int64_t i = 0; i < n; i++) out[i] = (float)(((double)out[i] - mean) / (std + 1e-8));
+    for (int64_t i = 0; i < n; i++)
+        out[i] = has_weight(b, index[i]) ? (float)(((double)out[i] - mean) / (std + 1e-8)) : 0.0f;
 }
 
 typedef struct {
@@ -358,6 +359,7 @@ static void forward_task(void *context, int64_t i, int thread) {
 
 int32_t zoo_forward(zoo_workspace *w, const zoo_model *model, int64_t n_row, const void *obs, const uint8_t *mask,
                     float *logit, float *value, float *aux_value, int32_t n_thread) {
+    if (!n_row) return ZOO_OK; /* outputs of no rows have no address */
     const int64_t n_block = (n_row + BLOCK - 1) / BLOCK;
     const int which = (logit ? ZOO_OUT_LOGIT : 0) | (value ? ZOO_OUT_VALUE : 0) | (aux_value ? ZOO_OUT_AUX : 0);
     scratch scratches[ZOO_MAX_THREAD];
