@@ -265,6 +265,15 @@ def plain(value: Any) -> Any:
     return _plain(value, 0, itertools.count(1))
 
 
+def own_copy(value: Any) -> Any:
+    """A copy of kwargs or options in plain dicts, lists and tuples, for one env to change; other values are shared."""
+    if isinstance(value, dict):  # not any Mapping: gymnasium's Dict space is one
+        return {key: own_copy(item) for key, item in value.items()}
+    if isinstance(value, list) or type(value) is tuple:
+        return (list if isinstance(value, list) else tuple)(map(own_copy, value))
+    return value
+
+
 def _plain(value: Any, depth: int, n_part: Iterator[int]) -> Any:
     """n_part: counts the dicts and lists; one that is in several places is copied, and counted, for each."""
     if isinstance(value, Section):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from zoo.config.schedule import schedule_problem
-from zoo.config.section import ConfigError, Section, section_problems
+from zoo.config.section import ConfigError, Section, own_copy, section_problems
 from zoo.config.user_code import absolute_name, names_code, with_absolute_names
 
 MaskSource = Literal['auto', 'off', 'obs', 'info', 'method']
@@ -168,12 +168,3 @@ def wrapper_fields(cfg: EnvConfig) -> list[str]:
         'wrappers': bool(cfg.wrappers),
     }
     return [f'env.{name}' for name, is_set in fields.items() if is_set]
-
-
-def own_copy(value: Any) -> Any:
-    """A copy of kwargs or options in plain dicts, lists and tuples, for one env to change; other values are shared."""
-    if isinstance(value, dict):  # not any Mapping: gymnasium's Dict space is one
-        return {key: own_copy(item) for key, item in value.items()}
-    if isinstance(value, list) or type(value) is tuple:
-        return (list if isinstance(value, list) else tuple)(map(own_copy, value))
-    return value

@@ -14,13 +14,13 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from zoo.config.section import ConfigError
+from zoo.config.section import ConfigError, own_copy
 from zoo.config.user_code import is_in_file, lacks, load_home, member, shown_name, split_name
 from zoo.core.errors import missing_extra
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.spaces import ACTION_MASK, mask_size
 from zoo.env.adapter import OldGymEnv, check_limits, check_methods, creator_of, env_spaces, limit_of, mask_method
-from zoo.env.config import EnvConfig, MaskSource, env_config, own_copy, wrapper_fields
+from zoo.env.config import EnvConfig, MaskSource, env_config, wrapper_fields
 from zoo.env.errors import (
     EnvKwargsError,
     MissingExtraError,

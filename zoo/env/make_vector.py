@@ -11,8 +11,9 @@ import gymnasium
 import torch
 from gymnasium.envs.registration import EnvSpec
 
+from zoo.config.section import own_copy
 from zoo.env.adapter import creator_of
-from zoo.env.config import EnvConfig, env_config, own_copy, wrapper_fields
+from zoo.env.config import EnvConfig, env_config, wrapper_fields
 from zoo.env.errors import EnvContractError, Restarts, UnsupportedEnvError, close_in_time, locate, made_at
 from zoo.env.families.family import EnvFamily, EnvRequest, OwnVector
 from zoo.env.interface import AnyVectorEnv, autoreset_name

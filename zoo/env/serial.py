@@ -17,10 +17,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
+from zoo.config.section import own_copy
 from zoo.core.action_map import Actions
 from zoo.env.adapter import takes_options
 from zoo.env.attributes import EnvCommand, apply
-from zoo.env.config import own_copy
 from zoo.env.errors import (
     BROKEN,
     CALLS,

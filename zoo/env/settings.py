@@ -10,10 +10,11 @@ from typing import Any, Literal
 import gymnasium
 
 from zoo.config.schedule import is_signed_schedule, schedule_value, signed_section
+from zoo.config.section import own_copy
 from zoo.config.user_code import load_code
 from zoo.core.errors import UserError, place_of, show_error, shown
 from zoo.env.adapter import takes_options
-from zoo.env.config import EnvConfig, own_copy
+from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, EnvSettingError
 from zoo.env.interface import AnyVectorEnv
 

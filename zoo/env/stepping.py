@@ -245,6 +245,9 @@ class RowVectorEnv(AnyVectorEnv):
         if n_action(self.sent) == self.n_env:  # else the caller is to blame
             raise_if_contract(error, self.env, self.name, self._place.step)
 
+    def check(self) -> None:
+        """Nothing to do: every step looks at its values."""
+
     def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
         def like(leaf: Leaf) -> Tensor:
             return torch.empty((n_env or self.n_env, *leaf.shape), dtype=obs_dtype(leaf))

@@ -33,12 +33,12 @@ from gymnasium.vector.utils import (
     write_to_shared_memory,
 )
 
+from zoo.config.section import own_copy
 from zoo.core.action_map import Action, Actions
 from zoo.core.errors import show_error
 from zoo.core.processes import die_with_parent, leave_signals_to_parent
 from zoo.env.adapter import takes_options
 from zoo.env.attributes import EnvCommand, apply, outcome, result, sendable
-from zoo.env.config import own_copy
 from zoo.env.errors import (
     BROKEN,
     CONSTRUCTION,

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from zoo.config.section import own_copy
 from zoo.core.action_map import Action, ActionMap
 from zoo.core.errors import UserError, of_entry
 from zoo.core.spaces import (
@@ -34,7 +35,7 @@ from zoo.core.spaces import (
     mask_space,
 )
 from zoo.env.adapter import env_spaces, mask_method, takes_keyword
-from zoo.env.config import EnvConfig, env_config, own_copy
+from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import (
     CALLS,
     RESET_DO,
