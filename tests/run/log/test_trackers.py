@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from zoo.config.section import Config
 from zoo.pipeline import serial_pipeline
 from zoo.run.base_config import LoggerConfig
 from zoo.run.log.logger import Logger
-from zoo.run.log.trackers import MlflowConfig, MlflowSink, _name
 
 pytestmark = pytest.mark.filterwarnings('ignore')  # MLflow uses what SQLAlchemy deprecates
 
@@ -76,10 +76,14 @@ def test_run_and_its_resume_are_one_run_with_all_metrics(store: Path, monkeypatc
     assert best.path == 'checkpoints/best.safetensors'
 
 
-def log_some(folder: Path, run_dir: Path, **options: Any) -> None:
+def logger_of(folder: Path, run_dir: Path, **options: Any) -> Logger:
     cfg = LoggerConfig(console='off', tensorboard=False, sinks=[sink(folder, upload=False, **options)])
     run_dir.mkdir(exist_ok=True)
-    with Logger(run_dir, cfg, 'exp', 100, run_cfg=Config({'exp_name': 'exp', 'seed': 1})) as log:
+    return Logger(run_dir, cfg, 'exp', 100, run_cfg=Config({'exp_name': 'exp', 'seed': 1}))
+
+
+def log_some(folder: Path, run_dir: Path, **options: Any) -> None:
+    with logger_of(folder, run_dir, **options) as log:
         log.write(8, {'learn/kl [nats]': 0.5, 'bad': math.nan})
 
 
@@ -111,41 +115,33 @@ def test_store_that_fails_warns_once_and_the_run_continues(tmp_path: Path, caplo
     assert (tmp_path / 'run' / 'metrics.jsonl').read_text().count('\n') == 1
 
 
-class _Refused(Exception):
-    error_code = 'INVALID_PARAMETER_VALUE'
+@pytest.mark.slow
+def test_line_that_mlflow_refuses_does_not_hold_up_those_after_it(
+    store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with logger_of(store, store / 'run') as log:
+        for step in (1, 2, 3):
+            with monkeypatch.context() as patch:
+                if step == 2:
+                    patch.setattr(time, 'time', lambda: -1.0)  # before 1970, which MLflow refuses
+                log.write(step, {'a': 1.0})
+    client, (run,) = runs_of(store, 'exp')
+    steps = [metric.step for metric in client.get_metric_history(run.info.run_id, 'a')]
+    assert (steps, run.info.status) == ([1, 3], 'FINISHED')
+    assert caplog.text.count('MLflow cannot be written (') == 1
 
 
-def test_line_that_mlflow_refuses_does_not_hold_up_those_after_it() -> None:
-    taken: list[str] = []
-
-    class Client:
-        def log_batch(self, run_id: str, metrics: list[str]) -> None:
-            if metrics == ['bad']:
-                raise _Refused('no such name')
-            taken.extend(metrics)
-
-        def set_terminated(self, run_id: str, status: str) -> None:
-            taken.append(status)
-
-    tracker = MlflowSink(MlflowConfig(upload=False))
-    tracker._client, tracker._waiting = Client(), [['first'], ['bad'], ['last']]
-    tracker._finish()
-    assert taken == ['first', 'last', 'FINISHED']
-
-
-@pytest.mark.parametrize(
-    ('name', 'taken'),
-    [
-        ('learn/a//b', 'learn/a/b'),
-        ('learn/../b', 'b'),
-        ('../a', 'a'),
-        ('/a/', 'a'),
-        ('..', '_'),
-        ('learn/kl', 'learn/kl'),
-    ],
-)
-def test_name_is_one_that_mlflow_takes(name: str, taken: str) -> None:
-    from mlflow.utils.validation import _validate_metric_name
-
-    _validate_metric_name(_name(name))
-    assert _name(name) == taken
+@pytest.mark.slow
+def test_names_that_are_no_path_below_a_folder_are_made_such(store: Path) -> None:
+    names = {
+        'learn/a//b': 'learn/a/b',
+        'learn/../c': 'c',
+        '../d': 'd',
+        '/e/': 'e',
+        '..': '_',
+        'learn/kl': 'learn/kl',
+    }
+    with logger_of(store, store / 'run') as log:
+        log.write(1, dict.fromkeys(names, 1.0))
+    _, (run,) = runs_of(store, 'exp')
+    assert {*run.data.metrics} == {'wall_s', *names.values()}
