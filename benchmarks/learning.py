@@ -151,14 +151,14 @@ def raw_path(name: str, seed: int, folder: Path = RAW) -> Path:
 
 
 def is_done(name: str, seed: int, folder: Path = RAW, scale: float = 1.0, commit: str | None = None) -> bool:
-    """Whether there is a record of a run with this very config; commit: and of this code."""
+    """Whether there is a record of a run with this very config; commit: and of this code, with as many episodes as its row has."""
     path = raw_path(name, seed, folder)
     if not path.exists():
         return False
     from zoo.run.config import resolve_config
 
     record = json.loads(path.read_text())
-    if len(record['returns']) != row_of(name).n_episode or commit not in {None, record['commit']}:
+    if commit is not None and (commit, row_of(name).n_episode) != (record['commit'], len(record['returns'])):
         return False
     resolved = record['resolved']
     learn = resolved['policy']['learn']

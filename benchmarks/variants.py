@@ -188,7 +188,7 @@ def write_table() -> None:
         *(f'- {key}: {"; ".join(values)}' for key, values in facts.items()),
         f'- versions: {"; ".join(sorted({versions_line(record["versions"]) for record in records}))}',
         '- command: `python benchmarks/variants.py`; raw numbers and curves: `variants_raw/`',
-        *([f'- measured with older configs, or fewer episodes: {"; ".join(sorted(stale))}'] if stale else []),
+        *([f'- measured with older configs: {"; ".join(sorted(stale))}'] if stale else []),
     ]
     (RESULTS / 'variants.md').write_text('\n'.join(text) + '\n', encoding='utf-8')
 

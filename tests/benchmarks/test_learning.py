@@ -107,7 +107,7 @@ def test_is_done_knows_the_record_of_this_config_and_scale_only(tmp_path: Path):
     assert is_done(name, 3, tmp_path, scale=0.1) and not is_done(name, 3, tmp_path)
     assert is_done(name, 3, tmp_path, 0.1, 'abc') and not is_done(name, 3, tmp_path, 0.1, 'def')
     path.write_text(json.dumps({**found, 'returns': [0.0] * 20}))  # the row asks for 100 episodes
-    assert not is_done(name, 3, tmp_path, scale=0.1)
+    assert not is_done(name, 3, tmp_path, 0.1, 'abc')
     resolved['policy']['learn']['batch_size'] *= 2
     path.write_text(json.dumps(found))
     assert not is_done(name, 3, tmp_path, scale=0.1)

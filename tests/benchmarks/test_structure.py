@@ -32,7 +32,7 @@ def test_rooms_import_downward_only_and_they_and_their_files_in_no_circle() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('room', 'most'), [('run', 68), ('policy', 76), ('env', 117)])
+@pytest.mark.parametrize(('room', 'most'), [('run', 68), ('policy', 76), ('env', 115)])
 def test_files_of_a_room_import_few_others(room: str, most: int) -> None:
     assert 10 < structure.n_inner_import(room) <= most
 
@@ -55,13 +55,13 @@ def test_training_loads_what_it_uses() -> None:
     assert {name for name in names if is_tool(name)} <= command | {'zoo.tools.cli.choice', 'zoo.tools.cli.output'}
     lines = sum(structure.n_line(str(structure.modules()[name])) for name in names)
     assert 50 < len(names) <= 137
-    assert 5_000 < lines <= 25_089
+    assert 5_000 < lines <= 25_095
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('part', 'most'),
-    [('library', structure.Size(40_263, 215, 24_660)), ('zoo/tools', structure.Size(10_059, 56, 6_398))],
+    [('library', structure.Size(40_269, 215, 24_658)), ('zoo/tools', structure.Size(10_059, 56, 6_398))],
 )
 def test_zoo_stays_small(part: str, most: structure.Size) -> None:
     size = structure.sizes()[part]

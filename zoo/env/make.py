@@ -19,7 +19,16 @@ from zoo.config.user_code import is_in_file, lacks, load_home, member, shown_nam
 from zoo.core.errors import missing_extra
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.spaces import ACTION_MASK, mask_size
-from zoo.env.adapter import OldGymEnv, check_limits, check_methods, creator_of, env_spaces, limit_of, mask_method
+from zoo.env.adapter import (
+    OldGymEnv,
+    check_limits,
+    check_methods,
+    creator_of,
+    env_spaces,
+    limit_of,
+    mask_method,
+    takes_options,
+)
 from zoo.env.config import EnvConfig, MaskSource, env_config, wrapper_fields
 from zoo.env.errors import (
     EnvKwargsError,
@@ -35,10 +44,18 @@ from zoo.env.families.family import EnvFamily, no_games
 Source = EnvSpec | EnvFamily | Callable[..., Any]
 
 
+def reset_kwargs(cfg: EnvConfig, env: gymnasium.Env) -> dict[str, Any]:
+    """The argument `options` of a run's first reset, for a look at an env before it; {} if there is none."""
+    if not cfg.reset_options or not takes_options(env):
+        return {}
+    from zoo.env.settings import options_rule  # few envs need it
+
+    rule = options_rule(cfg.reset_options)
+    return {} if rule is None else {'options': own_copy(rule(0))}
+
+
 def has_mask_in_info(env: gymnasium.Env, cfg: EnvConfig) -> bool:
     """Whether the info of a reset has an action mask."""
-    from zoo.env.settings import reset_kwargs  # few envs need it
-
     try:
         with env_call(f'env {type(env.unwrapped).__name__!r}, in a reset to look for action masks'):
             _, info = env.reset(seed=0, **reset_kwargs(cfg, env))

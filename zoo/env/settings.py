@@ -7,13 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
-import gymnasium
-
 from zoo.config.schedule import is_signed_schedule, schedule_value, signed_section
-from zoo.config.section import own_copy
 from zoo.config.user_code import load_code
 from zoo.core.errors import UserError, place_of, show_error, shown
-from zoo.env.adapter import takes_options
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, EnvSettingError
 from zoo.env.interface import AnyVectorEnv
@@ -30,7 +26,7 @@ class EnvSettings:
 
     def __init__(self, cfg: EnvConfig) -> None:
         self._schedules = {name: signed_section(value) for name, value in cfg.schedule.items()}
-        self._rule = _rule(cfg.reset_options)
+        self._rule = options_rule(cfg.reset_options)
         self._sent = b''  # the options that the envs have, pickled
         self._kinds: dict[str, type] = {}
         self.values: dict[str, float] = {}
@@ -64,12 +60,6 @@ class EnvSettings:
                     for env in envs:
                         env.set_reset_options(options)
                     self._sent = now
-
-
-def reset_kwargs(cfg: EnvConfig, env: gymnasium.Env) -> dict[str, Any]:
-    """The argument `options` of a run's first reset, for a look at an env before it; {} if there is none."""
-    rule = _rule(cfg.reset_options)
-    return {} if rule is None or not takes_options(env) else {'options': own_copy(rule(0))}
 
 
 class RunEnvs:
@@ -121,7 +111,7 @@ def _naming(key: str) -> Iterator[None]:
         raise EnvSettingError(key, said[len(path) :] if said.startswith(path) else f': {said}') from error
 
 
-def _rule(options: dict[str, Any] | str | Callable[..., Any]) -> Callable[[int], dict[str, Any]] | None:
+def options_rule(options: dict[str, Any] | str | Callable[..., Any]) -> Callable[[int], dict[str, Any]] | None:
     """env.reset_options as a function of the env step; None if there are none."""
     if isinstance(options, Mapping):
         if not options:

@@ -68,9 +68,8 @@ from zoo.env.inspection.family import (
     running_statistics,
     step_limit,
 )
-from zoo.env.make import env_name, find_env, make_env
+from zoo.env.make import env_name, find_env, make_env, reset_kwargs
 from zoo.env.make_vector import make_vector_env
-from zoo.env.settings import reset_kwargs
 from zoo.env.vector import seen_space
 
 logger = logging.getLogger(__name__)
