@@ -99,7 +99,7 @@ def test_dqn_solves_cartpole_in_40_000_env_steps(tmp_path: Path) -> None:
     assert result['last_return'] >= 475 and result['env_step'] <= 40_000
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_dqn_resumed_run_continues_target_network_and_exploration(tmp_path: Path) -> None:
     first = train('dqn', 'max_env_step=1_000', 'policy.eval.stop_value=null', cwd=tmp_path)
     own = ['--import', str(EXAMPLES / 'dqn.py')]

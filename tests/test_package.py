@@ -274,7 +274,7 @@ def test_built_files_pass_the_checks_of_the_package_index_and_install_all_files(
     assert sources - installed == set()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_installed_wheel_benches_into_the_current_folder(built, tmp_path):
     where = ('-P', '-m') if sys.version_info >= (3, 11) else ('-m',)
     words = ('bench', 'learning', '--only', 'cartpole_ppo', '--repeats', '1', '--scale', '0.02')

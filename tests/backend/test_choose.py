@@ -281,6 +281,7 @@ def foreign(folder: Path) -> None:
     ],
     ids=['missing', 'broken', 'truncated', 'foreign'],
 )
+@pytest.mark.soak
 def test_library_that_cannot_serve_is_one_sentence_of_the_log(
     prepare: Callable[[Path], object], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:

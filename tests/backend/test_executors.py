@@ -188,7 +188,7 @@ OF_CHOICES = PolicyNumbers(0.2, 0.01, 3.0, 0.5, True, 0.5, CLIP, VALUE_CLIP, (KL
 OF_REALS = PolicyNumbers(surrogate=UNCLIPPED, value_loss=HUBER, penalties=(KL,), penalty_weights=(0.7,))
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize(
     'case',
     [

@@ -114,7 +114,7 @@ def test_night_ends_where_it_should(tmp_path: Path) -> None:
     assert record['records'] and record['straight']['env_step'] == record['max_env_step']
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @linux
 def test_changed_checkpoints_do_no_harm_and_sections_stand_side_by_side(tmp_path: Path) -> None:
     (tmp_path / 'faults.json').write_text('{}')

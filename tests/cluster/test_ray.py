@@ -369,6 +369,7 @@ def test_two_learners_with_runners_end_with_the_parameters_of_two_ranks_under_to
     assert (result.env_step, result.train_iter) == (rows(folder)[-1]['env_step'], 4 * 10 * 4)  # rollouts, passes, steps
 
 
+@pytest.mark.soak
 def test_callbacks_are_called_in_each_learner_and_on_evaluation_in_the_caller(trained: Trained) -> None:
     noted = {path.name: int(path.read_text()) for path in trained.result.run_dir.glob('rank_*')}
     assert noted.keys() == {'rank_0_of_2', 'rank_1_of_2'}
@@ -390,6 +391,7 @@ def test_policy_is_refused(trained: Trained) -> None:
         serial_pipeline('cartpole_ppo', overrides=[TWO], policy=trained.result.policy)
 
 
+@pytest.mark.soak
 def test_error_of_an_env_is_raised_as_it_is(tmp_path: Path) -> None:
     steer = 'env.id=tests.steer_envs:SteerEnv', 'env.kwargs={fail_at: 3}'
     with pytest.raises(RuntimeError, match='it fell over') as caught:

@@ -176,7 +176,7 @@ def test_other_ranks_get_the_parameters_from_the_first_which_alone_reads_the_fil
         assert equal_names(policy, load_policy(trained)) == set(policy.model.state_dict())
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_runner_of_another_process_acts_with_what_the_run_begins_with(trained: Path, tmp_path: Path) -> None:
     """Bit for bit the run of one process, so its first rollout is acted on with these parameters too."""
     words = [*SHORT, 'max_env_step=2_048', 'policy.model.obs_norm=true', f'init_from={trained}', 'seed=9']

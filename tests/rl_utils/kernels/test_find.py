@@ -200,6 +200,7 @@ print(kernels.MODE, kernels.ENABLED, *(y.tolist() for y in f(*torch.ones(3, 2)))
     ],
     ids=['imports', 'without triton', 'compiled'],
 )
+@pytest.mark.soak
 def test_process_of_its_own_reads_the_mode_and_loads_what_it_needs(code, mode, shown):
     if mode == 'interpret':
         pytest.importorskip('triton', reason='triton is not installed')

@@ -132,7 +132,7 @@ def test_the_page_has_the_metrics_that_a_policy_names(kind: str) -> None:
     assert {f'learn/{name}' for name in policy.learn_mode.monitor_vars()} <= page_names()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_the_page_has_every_metric_that_runs_log_and_no_other(tmp_path: Path) -> None:
     logged: set[str] = set()
     for name, learn in RUNS.items():

@@ -154,7 +154,7 @@ def test_play_without_a_display_is_refused(
     assert '--fps is 0 but' in capsys.readouterr().err
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @needs_video
 @pytest.mark.parametrize(
     ('name', 'options'),
@@ -215,7 +215,7 @@ def test_own_env_of_a_file_needs_consent_like_zoo_eval(in_tmp: Path, capsys: pyt
 
 
 @needs_video
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize(('number', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupt_of_a_video_leaves_nothing(number: int, code: int, run_dir: Path, in_tmp: Path) -> None:
     words = ['video', str(run_dir), '-o', 'x.mp4', '--episodes', '100000']

@@ -85,7 +85,7 @@ def mean_return(run: Path, env: gymnasium.Env) -> float:
     return float(np.mean(returns))
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_exported_policy_earns_without_zoo_what_it_earns_with_it(
     cartpole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,7 +97,7 @@ def test_exported_policy_earns_without_zoo_what_it_earns_with_it(
     assert returns_by_example('policy.onnx', 'CartPole-v1') == pytest.approx(wanted, abs=0.05)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_memory_is_carried_by_the_example(memory: Path) -> None:
     assert main(['export', str(memory), '--value']) == 0
     about = onnxruntime.InferenceSession('policy.onnx').get_modelmeta().custom_metadata_map

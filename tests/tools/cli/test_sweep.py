@@ -36,7 +36,7 @@ def test_table_ends_with_the_command_that_trains_the_best(in_tmp: Path, capsys: 
     assert data['train'] == ' '.join(['zoo', *command]) and data['n_left'] == 0
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_env_of_a_file_is_swept_in_two_processes(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip('optuna')
     (in_tmp / 'my_pole.py').write_text('import gymnasium\ndef make():\n    return gymnasium.make("CartPole-v1")\n')

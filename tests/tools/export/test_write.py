@@ -67,7 +67,7 @@ def check_acts_as(policy: Any, path: Path, obs: Any, tolerance: float = 1e-5) ->
             assert np.array_equal(x, y) if x.dtype.kind != 'f' else np.abs(x - y).max() <= tolerance
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('name', ['ppo', 'ppg', 'dqn'])
 def test_choices_over_images_are_the_same(name: str, tmp_path: Path) -> None:
     policy = make_policy(name, IMAGE, encoder=SMALL)
@@ -91,7 +91,7 @@ def test_numbers_are_within_1e_5(name: str, tmp_path: Path) -> None:
     assert policy.act(obs).std() > 0.5  # of bounds that are some 2 apart
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.parametrize('encoder', ['impala', 'nature', 'simba'])
 def test_encoders_of_zoo_give_the_same_actions(encoder: str, tmp_path: Path) -> None:
     space = Box(0, 255, (4, 36, 36), np.uint8) if encoder != 'simba' else Box(-1.0, 1.0, (3,))

@@ -98,7 +98,7 @@ def test_page_opens_without_an_error_and_everything_fits(
     context.close()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_film_is_shown_and_the_config_opens(browser: Any, pages: dict[str, Path]) -> None:
     page = browser.new_page(viewport={'width': 400, 'height': 800})
     page.goto(pages['two configs'].as_uri())
@@ -111,7 +111,7 @@ def test_film_is_shown_and_the_config_opens(browser: Any, pages: dict[str, Path]
     page.close()
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_curves_change_colour_with_the_page(browser: Any, pages: dict[str, Path]) -> None:
     from zoo.tools.results.plot import COLORS
 
