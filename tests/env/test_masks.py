@@ -49,6 +49,11 @@ def make(env_id: Any, n_env: int = 2, **fields: Any) -> VectorEnv:
         (plain.Dict(HYBRID.spaces, True), (np.array([1, 0, 1]), None, np.array([0, 1])), [1, 0, 1, 0, 1]),
         (plain.Dict(HYBRID.spaces, True), [[1, 0, 1], None, np.array([0, 1])], [1, 0, 1, 0, 1]),
         (HYBRID, [1, 0, 1, 0, 1], [1, 0, 1, 0, 1]),
+        (
+            plain.Dict({**HYBRID.spaces, 'kind': plain.Discrete(2)}),
+            [[1, 0], [1, 1]],
+            [1, 0, 1, 1],
+        ),  # of those with choices
     ],
 )
 def test_flat_mask_lays_the_parts_side_by_side(space: Any, mask: Any, want: list) -> None:

@@ -318,12 +318,6 @@ def unread(kind: str, text: str, n_draw: int | None = None) -> str:
         ('ppo', 'learn: {target_kl: 0.01, epoch_per_collect: 1, batch_size: 32}', 'nothing could stop early'),
         (
             'ppo',
-            'learn: {target_kl: 0.01, epoch_per_collect: 1, batch_size: 16}',
-            "one pass, after which it is looked at: nothing could stop early; leave target_kl out, or use target_kl_at 'minibatch'",
-        ),
-        ('ppg', 'learn: {target_kl: 0.01, batch_size: 16}', 'one pass, after which'),
-        (
-            'ppo',
             'learn: {batch_size: 16, epoch_per_collect: 2, accumulate: 5}',
             'is due when the passes end, after minibatch 4; use',
         ),
@@ -349,7 +343,7 @@ def test_options_that_nothing_reads_are_named(kind: str, text: str, words: str) 
         ('a2c', 'learn: {clip_ratio: 0.1, surrogate: cispo}', None),
         ('ppo', 'learn: {adam_eps: 1.0e-8, optimizer: {type: adamw, betas: [0.9, 0.99]}}', None),
         ('a2c', 'learn: {target_kl: 0.01, epoch_per_collect: 2}', None),
-        ('ppo', 'learn: {target_kl: 0.01, target_kl_at: minibatch, epoch_per_collect: 1, batch_size: 16}', None),
+        ('ppo', 'learn: {target_kl: 0.01, epoch_per_collect: 1, batch_size: 16}', None),
         ('ppo', 'learn: {batch_size: 16, epoch_per_collect: 2, accumulate: 4}', None),
         ('ppo_offpolicy', 'learn: {batch_size: 32, accumulate: 9}', 4),  # the size of a draw is the buffer's
         ('ppg', 'learn: {batch_size: 32, accumulate: 9}', None),  # the auxiliary phase has more minibatches

@@ -82,7 +82,7 @@ def _with_name(spec: Any) -> Any:
     if not callable(given):
         return with_absolute_names(spec)
     first = name = function_name(given)
-    if getattr(given, '__hash__', None) is None:
+    if not isinstance(given, type) and getattr(given, '__hash__', None) is None:
         raise ConfigError(
             f'{shown(given)} is of {first}, whose objects have no hash; write `@dataclass(eq=False)`, or give it `__hash__`.'
         )

@@ -85,7 +85,8 @@ def flat_mask(space: Space, mask: object) -> np.ndarray:
 
     Raises: BrokenContractError if it is not made of zeros and ones, or has another number of them.
     """
-    if isinstance(mask, list) and any(isinstance(x, tuple | list | np.ndarray) for x in mask):
+    is_of_parts = not isinstance(space, Dict) or (isinstance(mask, list) and len(mask) == len(space.spaces))
+    if isinstance(mask, list) and is_of_parts and any(isinstance(x, tuple | list | np.ndarray) for x in mask):
         mask = tuple(mask)
     if isinstance(space, Dict) and isinstance(mask, Mapping | tuple):
         given = dict(zip(space.spaces, mask, strict=False)) if isinstance(mask, tuple) else mask

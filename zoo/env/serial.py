@@ -100,10 +100,14 @@ class SerialVectorEnv(SyncVectorEnv):
         self._castable = {dtype for dtype in dtypes if np.can_cast(dtype, space.dtype, 'same_kind')}
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._seeds: list[int | None] = [None] * self.num_envs
-        self._step_count, self.takes_options = 0, takes_options(self.envs[0])
+        self._step_count = 0
         self._watched: tuple[str, ...] = ()
         self._reset_kwargs: dict[str, Any] = {}  # options
         self.commands: dict[str, EnvCommand] = {}
+
+    @property
+    def takes_options(self) -> bool:
+        return takes_options(self.envs[0])
 
     def want(self, watched: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
         """Entries of the infos that every step gives, and the options of all resets, from now on. what: is new."""

@@ -143,15 +143,10 @@ def _pass_problem(cfg: ActorCriticPolicyConfig, n_draw: int | None, has_state: b
     n_minibatch = 1 if learn.batch_size is None else None  # None: not known
     if learn.batch_size is not None and n_draw is None and not has_state and n_sample is not None:
         n_minibatch = max(n_sample // learn.batch_size, 1)
-    if learn.target_kl is not None and n_pass == 1 and (n_minibatch == 1 or learn.target_kl_at == 'epoch'):
-        one, more = (
-            ('step (one pass of one minibatch)', 'a smaller batch_size')
-            if n_minibatch == 1
-            else ('pass, after which it is looked at', "target_kl_at 'minibatch'")
-        )
+    if learn.target_kl is not None and n_pass == n_minibatch == 1:
         return (
-            f'policy.learn.target_kl is {learn.target_kl:g} but an update is one {one}: nothing '
-            f'could stop early; leave target_kl out, or use {more} or more passes'
+            f'policy.learn.target_kl is {learn.target_kl:g} but an update is one step (one pass of one minibatch): nothing '
+            'could stop early; leave target_kl out, or use a smaller batch_size or more passes'
         )
     if n_minibatch is None or 'aux_freq' in learn:  # the minibatches of an auxiliary phase accumulate too
         return ''

@@ -122,6 +122,8 @@ def test_object_without_a_hash_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r'Rule, whose objects have no hash; write `@dataclass\(eq=False\)`'):
         serial_pipeline(job_config(tmp_path, stop=[Rule(2)]))
+    job = resolve_config(job_config(tmp_path, stop=[Rule]))  # the class itself has one
+    assert job.stop[0].endswith('Rule')
 
 
 def test_two_lambdas_are_two_rules(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ class Recorder:
         fails = np.atleast_1d(terminated)
         ends = fails | np.atleast_1d(truncated)
         self.n_env, is_step = len(ends), np.ones_like(ends) if is_reset is None else ~np.asarray(is_reset)
-        self.reward.add(earned[is_step])
+        self.reward.add(earned if is_reset is None else earned[is_step])
         self._return, self._length = self._return + earned, self._length + is_step
         index = np.flatnonzero(ends)
         if len(index):

@@ -266,6 +266,8 @@ class MlflowSink(Tracker):
 
     def _finish(self) -> None:
         self._try(self._flush)
+        if self._waiting or self._client is None:  # not even now: the run is not called finished
+            return
         if self._cfg.upload and self._best.exists():
             self._client.log_artifact(self._run_id, str(self._best), artifact_path='checkpoints')
         self._client.set_terminated(self._run_id, status='FAILED' if self.has_failed else 'FINISHED')
