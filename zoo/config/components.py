@@ -86,9 +86,8 @@ def _with_name(spec: Any) -> Any:
         raise ConfigError(
             f'{shown(given)} is of {first}, whose objects have no hash; write `@dataclass(eq=False)`, or give it `__hash__`.'
         )
-    shares_name = '<' in name or not (
-        isinstance(given, type) or inspect.isroutine(given)
-    )  # lambdas, objects of a class
+    # lambdas, and objects of a class
+    shares_name = '<' in name or not (isinstance(given, type) or inspect.isroutine(given))
     n = 1
     while shares_name and _given.get(name, given) is not given:
         n += 1

@@ -136,9 +136,7 @@ class Registry(Generic[T]):
 
     def _load(self) -> None:
         """Import the built-in modules and the plugins, once; what fails is tried, and fails, again at the next read."""
-        if (
-            self._loaded or get_ident() in self._loading
-        ):  # a module read here may ask this registry while it is imported
+        if self._loaded or get_ident() in self._loading:  # a module that is read here may ask this registry
             return
         self._loading.add(get_ident())
         try:

@@ -50,8 +50,7 @@ def reset_kwargs(cfg: EnvConfig, env: gymnasium.Env) -> dict[str, Any]:
         return {}
     from zoo.env.settings import options_rule  # few envs need it
 
-    rule = options_rule(cfg.reset_options)
-    return {} if rule is None else {'options': own_copy(rule(0))}
+    return {'options': own_copy(options_rule(cfg.reset_options)(0))}
 
 
 def has_mask_in_info(env: gymnasium.Env, cfg: EnvConfig) -> bool:

@@ -85,9 +85,9 @@ def flat_mask(space: Space, mask: object) -> np.ndarray:
 
     Raises: BrokenContractError if it is not made of zeros and ones, or has another number of them.
     """
-    is_of_parts = not isinstance(space, Dict) or (isinstance(mask, list) and len(mask) == len(space.spaces))
-    if isinstance(mask, list) and is_of_parts and any(isinstance(x, tuple | list | np.ndarray) for x in mask):
-        mask = tuple(mask)
+    # a list of another length for a Dict is of the entries that have choices, one after another
+    if isinstance(mask, list) and (not isinstance(space, Dict) or len(mask) == len(space.spaces)):
+        mask = tuple(mask) if any(isinstance(x, tuple | list | np.ndarray) for x in mask) else mask
     if isinstance(space, Dict) and isinstance(mask, Mapping | tuple):
         given = dict(zip(space.spaces, mask, strict=False)) if isinstance(mask, tuple) else mask
         parts = [(key, part) for key, part in space.spaces.items() if mask_size(part)]

@@ -107,6 +107,7 @@ class SerialVectorEnv(SyncVectorEnv):
 
     @property
     def takes_options(self) -> bool:
+        """Whether their resets read options."""
         return takes_options(self.envs[0])
 
     def want(self, watched: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:

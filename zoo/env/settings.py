@@ -26,7 +26,7 @@ class EnvSettings:
 
     def __init__(self, cfg: EnvConfig) -> None:
         self._schedules = {name: signed_section(value) for name, value in cfg.schedule.items()}
-        self._rule = options_rule(cfg.reset_options)
+        self._rule = options_rule(cfg.reset_options) if cfg.reset_options else None
         self._sent = b''  # the options that the envs have, pickled
         self._kinds: dict[str, type] = {}
         self.values: dict[str, float] = {}
@@ -111,11 +111,9 @@ def _naming(key: str) -> Iterator[None]:
         raise EnvSettingError(key, said[len(path) :] if said.startswith(path) else f': {said}') from error
 
 
-def options_rule(options: dict[str, Any] | str | Callable[..., Any]) -> Callable[[int], dict[str, Any]] | None:
-    """env.reset_options as a function of the env step; None if there are none."""
+def options_rule(options: dict[str, Any] | str | Callable[..., Any]) -> Callable[[int], dict[str, Any]]:
+    """env.reset_options as a function of the env step."""
     if isinstance(options, Mapping):
-        if not options:
-            return None
         return lambda env_step: {
             key: schedule_value(signed_section(value), env_step) if is_signed_schedule(value) else value
             for key, value in options.items()

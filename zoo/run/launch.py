@@ -51,9 +51,8 @@ def launched(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> Iterato
     name, n_restart = environ.get('TORCHELASTIC_RUN_ID', ''), int(environ.get('TORCHELASTIC_RESTART_COUNT', '0') or 0)
     # all starts without a rendezvous have the id 'none': the agent, whose children the ranks are, tells them apart
     name = f'{name}-{environ.get("MASTER_PORT", "")}-{os.getppid()}' if name == 'none' else name
-    launch_id = (
-        f'{name} {next(_runs)}' if name else ''
-    )  # the same for the n-th run after all restarts, and for no other
+    # the same for the n-th run after all restarts, and for no other
+    launch_id = f'{name} {next(_runs)}' if name else ''
     if size == 1:
         yield Launch(ALONE, launch_id, n_restart)
         return
