@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.gpu import needs_gpu
+from tests.gpu import needs_gpu, with_gpu_too
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
 from zoo.core.seeding import restore_generator, stream, torch_generator
 from zoo.core.spaces import Box, Discrete
@@ -137,6 +137,7 @@ def test_torch_generators_of_two_names_differ() -> None:
     assert torch.equal(a, again) and not torch.equal(a, b)
 
 
+@with_gpu_too
 def test_device_auto_is_where_the_network_is() -> None:
     policy = make_policy(OBS, TWO_ACTIONS, device='auto')
     assert policy.device.type == ('cuda' if torch.cuda.is_available() else 'cpu')

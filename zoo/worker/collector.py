@@ -19,6 +19,7 @@ from zoo.policy.modes import CollectMode
 from zoo.worker.infos import NO_NUMBERS, InfoKeys, InfoTally, row_observers
 
 if TYPE_CHECKING:
+    from zoo.backend.graph import CapturedRollout
     from zoo.backend.recurrent import EpisodicActing
     from zoo.core.transfer import Fetch
 
@@ -82,24 +83,30 @@ class Collector:
     @torch.no_grad()
     def steps(self) -> Steps:
         """Fills the block with n_step steps of every env."""
-        groups, last = self.groups, self._n_step - 1
+        groups = self.groups
         self.block.restart()
         self._numbers.clear()
         self.mode.begin(self.collect_iter, self.env_step)
         for group in groups:
             group.begin()
         state = joined([group.acting.state for group in groups], 0)
-        for group in groups:
-            group.act(0)
-        for t in range(self._n_step):
-            for group in groups:
-                group.step(t)
-                if t < last:
-                    group.act(t + 1)
+        if groups[0].captured is not None:
+            groups[0].captured()
+        else:
+            self._take_turns()
         for group in groups:
             group.env.check()
         output = joined([group.acting.output for group in groups], 1)
         return Steps(output, state, self._info_columns(), self._numbers)
+
+    def _take_turns(self) -> None:
+        for group in self.groups:
+            group.act(0)
+        for t in range(self._n_step):
+            for group in self.groups:
+                group.step(t)
+                if t < self._n_step - 1:
+                    group.act(t + 1)
 
     @property
     def env_time(self) -> float:
@@ -193,6 +200,11 @@ class EnvGroup:
             self.acting = EpisodicActing(acting, block.steps)
             self._restarts.append(self.acting.restart_all)
         self._on_device = first_leaf(block.obs).device.type == 'cuda'
+        self.captured: CapturedRollout | None = None
+        if self._on_device and env.is_tensor_program and not observers:
+            from zoo.backend.graph import captured_rollout
+
+            self.captured = captured_rollout(acting, env, len(block.rows), self._take)
         self.env_time = 0.0
         self._fetch: Fetch | None = None
         self._action: Any = None
@@ -231,6 +243,10 @@ class EnvGroup:
         self.env_time += perf_counter() - start
         for observer in self._observers if info else self._every:
             observer.see(t, info or {}, self.block.rows[t])
+
+    def _take(self, t: int) -> None:
+        self.act(t)
+        self.step(t)
 
     def _send(self) -> None:
         action = self._action if isinstance(self._action, Tensor) else self._action()
