@@ -7,7 +7,7 @@ import torch
 
 from tests.gpu import needs_gpu, no_waiting
 from zoo.core.data import send
-from zoo.core.transfer import Fetch
+from zoo.worker.gpu import Fetch
 
 CPU = torch.device('cpu')
 

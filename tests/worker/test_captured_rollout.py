@@ -14,15 +14,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.gpu import needs_gpu, no_waiting
 from tests.policy_envs import job_config
-from zoo.backend import graph as module
-from zoo.backend.graph import CapturedRollout, GraphActing, captured_rollout
+from zoo.backend.graph import GraphActing
 from zoo.core.data import map_tensors
 from zoo.core.seeding import stream
 from zoo.env import EnvConfig, make_vector_env
 from zoo.policy.ppo import PPOPolicy
 from zoo.run.config import resolve_config, resolve_policy
 from zoo.run.job import SerialJob
+from zoo.worker import gpu as module
 from zoo.worker.collector import Collector
+from zoo.worker.gpu import CapturedRollout
 
 T, B = 6, 5
 
@@ -67,7 +68,7 @@ def collector_of(game: str, captured: bool) -> tuple[Collector, PPOPolicy]:
         False,
     )
     if captured:
-        group.captured = captured_rollout(group.acting, env, T, group._take)
+        collector.take_steps = CapturedRollout(collector)
     collector.reset(stream(0, 'test'))
     return collector, policy
 
@@ -82,9 +83,9 @@ def rollouts(collector: Collector, policy: PPOPolicy, n: int = 4) -> list[Any]:
                     p.add_(0.05)
         if i == 3:
             collector.reset(stream(1, 'test'))
-        group = collector.groups[0]
-        if group.captured is None:
-            group.env.follow(group.env.draw(T))  # as a captured rollout draws
+        if collector.take_steps == collector.in_turns:
+            env = collector.groups[0].env
+            env.follow(env.draw(T))  # as a captured rollout draws
         found.append(map_tensors(torch.clone, dict(collector.collect().data)))
     return found
 
@@ -99,9 +100,8 @@ def test_rollout_as_one_graph_is_that_of_single_steps(
         assert got.keys() == wanted.keys()
         for name, x in wanted.items():
             torch.testing.assert_close(got[name], x, rtol=0, atol=0, msg=name)
-    captured = one[0].groups[0].captured
-    assert isinstance(captured, CapturedRollout) and not captured.failed
-    assert captured._call.n_call == 4  # type: ignore[union-attr]
+    captured = one[0].take_steps
+    assert isinstance(captured, CapturedRollout) and captured._call.n_call == 4
 
 
 def test_rollout_that_cannot_be_captured_is_taken_step_by_step(
@@ -124,12 +124,14 @@ def test_rollout_that_cannot_be_captured_is_taken_step_by_step(
     ]
 
 
-def test_rollouts_that_are_too_large_and_eager_ones_are_not_captured() -> None:
-    collector, _ = collector_of('CartPole-v1', False)
-    group = collector.groups[0]
-    assert captured_rollout(group.acting, group.env, 10_000, group._take) is None
-    assert captured_rollout(object(), group.env, T, group._take) is None  # type: ignore[arg-type]
-    assert group.captured is None  # of envs on a CPU
+def test_rollout_that_is_too_large_or_eager_is_taken_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector, _ = collector_of('CartPole-v1', True)
+    monkeypatch.setattr(module, 'CapturedCall', None)
+    collector.take_steps._is_small = False
+    assert collector.collect().data['obs'].shape == (T, B, 4) and collector.groups[0].acting.captures
+    eager, policy = collector_of('CartPole-v1', True)
+    eager.groups[0].acting = policy.collect_mode.start(eager.block.obs, 0)
+    assert eager.collect().data['obs'].shape == (T, B, 4)
 
 
 @needs_gpu
@@ -148,8 +150,8 @@ def test_rollouts_on_a_gpu_are_one_launch_each_and_what_single_steps_give(
             block.restart()
             with wait, torch.no_grad():
                 group.begin()
-                group.captured()
-        assert not group.captured.failed and group.captured._call._graph is not None
+                job.collector.take_steps()
+        assert job.collector.take_steps._call._graph is not None
         steps, obs, output = block.steps, block.obs, group.acting.output
         assert game == 'CartPole-v1' or not torch.equal(steps.reward, before)
         with torch.no_grad():

@@ -9,7 +9,7 @@ number of it (a float attribute, say) is fixed from then on; one that moves has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,13 +29,11 @@ from zoo.backend.executor import (
     minibatches,
     stacked,
 )
-from zoo.backend.trace import MAX_PROGRAMS, CapturedCall, CompiledFunction, logger, named_tensors, replaced
+from zoo.backend.trace import MAX_PROGRAMS, CompiledFunction, logger, named_tensors, replaced
 from zoo.core.data import Metrics, Obs, State, keeps_state, leaves, map_tensors, send
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
 from zoo.rl_utils.update_rules import limited, moved
-
-MAX_STEPS, MAX_ROWS = 256, 1 << 22  # of a rollout that is captured: of its graph, and of new episodes drawn for it
 
 
 class GraphExecutor(Eager):
@@ -292,53 +290,3 @@ class GraphActing(ForwardActing):
             found['logit'] = self._explore(self._dist, found['logit'])
         found['action'] = self._dist.sample(found['logit'], noise)
         return [found[name] for name in self._names]
-
-
-class CapturedRollout:
-    """The steps of a rollout of tensor envs on a GPU as one CUDA graph: one launch, not some 20 for every step.
-
-    Random numbers are drawn before it. Where it cannot be captured, the steps are taken one by one, after one warning.
-    Args: acting: of a policy in the envs; env: a TensorVectorEnv; n_step: T; take: takes step t of policy and envs.
-    """
-
-    def __init__(self, acting: GraphActing, env: Any, n_step: int, take: Callable[[int], None]) -> None:
-        self._acting, self._env, self._n_step, self._take = acting, env, n_step, take
-        self._places: list[Tensor] = []  # where the graph reads and leaves the state of the envs
-        self._call: CapturedCall | None = None
-        self.failed = acting.captures = False
-
-    def __call__(self) -> None:
-        """Called when acting has begun."""
-        env, acting = self._env, self._acting
-        self._places = self._places or [x.clone() for x in env.carried]
-        env.settle(self._places)
-        fixed = [*acting.tensors, *self._places]
-        self._call = self._call or CapturedCall(self._steps, len(fixed))
-        inputs = [*fixed, acting.noise, *env.draw(self._n_step)]
-        if not self.failed:
-            try:
-                self._call(inputs)
-                return
-            except Exception as error:  # of an env: it comes again below
-                self.failed = True
-                why = ': '.join([type(error).__name__, *str(error).strip().splitlines()[:1]])
-                logger.warning('a rollout could not be captured; its steps are taken one by one: %s', why)
-                env.settle(self._places)
-        self._steps(inputs)
-
-    def _steps(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """All steps, on tensors as in `__call__`; what they give is in the blocks of acting and envs."""
-        noise, *drawn = inputs[len(self._acting.tensors) + len(self._places) :]
-        self._acting.follow(noise)
-        self._env.follow(drawn)
-        for t in range(self._n_step):
-            self._take(t)
-        self._env.settle(self._places)
-        return []
-
-
-def captured_rollout(acting: Acting, env: Any, n_step: int, take: Callable[[int], None]) -> CapturedRollout | None:
-    """None: its steps are taken one by one, since acting is not compiled or the graph would be too large."""
-    if not isinstance(acting, GraphActing) or n_step > MAX_STEPS or n_step * env.n_env > MAX_ROWS:
-        return None
-    return CapturedRollout(acting, env, n_step, take)

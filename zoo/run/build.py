@@ -128,6 +128,10 @@ def make_parts(
         buffer.set_ranks(ranks)
     if engine is None:
         collector = Collector(envs, policy.collect_mode, infos, first or 0)
+        if envs[0].is_tensor_program and device != 'cpu':
+            from zoo.worker.gpu import CapturedRollout
+
+            collector.take_steps = CapturedRollout(collector)
     else:
         from zoo.cluster.remote_collector import start_runners
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,9 +19,7 @@ from zoo.policy.modes import CollectMode
 from zoo.worker.infos import NO_NUMBERS, InfoKeys, InfoTally, row_observers
 
 if TYPE_CHECKING:
-    from zoo.backend.graph import CapturedRollout
     from zoo.backend.recurrent import EpisodicActing
-    from zoo.core.transfer import Fetch
 
 
 class Steps(NamedTuple):
@@ -50,7 +48,7 @@ class Collector:
         GPU, or while envs step asynchronously) as another steps.
       infos: which of the envs' own numbers are kept of each episode, in `episodes.infos`.
       first: index of the first env over all envs of the run.
-    Attributes: block: the last rollout's rows.
+    Attributes: block: the last rollout's rows; take_steps: takes the steps of a rollout, as `in_turns` does.
     """
 
     def __init__(
@@ -62,6 +60,7 @@ class Collector:
         self.time = {'env': 0.0, 'act': 0.0}
         self.episodes = EpisodeTracker(self.n_env)
         self.groups = self._make_groups(envs, infos, first)
+        self.take_steps: Callable[[], None] = self.in_turns
 
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes in all envs."""
@@ -83,30 +82,16 @@ class Collector:
     @torch.no_grad()
     def steps(self) -> Steps:
         """Fills the block with n_step steps of every env."""
-        groups = self.groups
         self.block.restart()
         self._numbers.clear()
         self.mode.begin(self.collect_iter, self.env_step)
-        for group in groups:
-            group.begin()
-        state = joined([group.acting.state for group in groups], 0)
-        if groups[0].captured is not None:
-            groups[0].captured()
-        else:
-            self._take_turns()
-        for group in groups:
-            group.env.check()
-        output = joined([group.acting.output for group in groups], 1)
-        return Steps(output, state, self._info_columns(), self._numbers)
-
-    def _take_turns(self) -> None:
         for group in self.groups:
-            group.act(0)
-        for t in range(self._n_step):
-            for group in self.groups:
-                group.step(t)
-                if t < self._n_step - 1:
-                    group.act(t + 1)
+            group.begin()
+        state = joined([group.acting.state for group in self.groups], 0)
+        self.take_steps()
+        for group in self.groups:
+            group.env.check()
+        return Steps(joined([group.acting.output for group in self.groups], 1), state, self._info_columns(), self._numbers)
 
     @property
     def env_time(self) -> float:
@@ -116,6 +101,15 @@ class Collector:
     def metrics(self) -> dict[str, float]:
         """Numbers of its own for the log, by whole names, of the rollouts since the last call; here none."""
         return {}
+
+    def in_turns(self) -> None:
+        """Takes all steps of a rollout; when one group has acted, another takes its step."""
+        for t in range(self._n_step + 1):
+            for group in self.groups:
+                if t > 0:
+                    group.step(t - 1)
+                if t < self._n_step:
+                    group.act(t)
 
     def _make_groups(self, envs: Sequence[AnyVectorEnv], infos: InfoKeys, first: int) -> list[EnvGroup]:
         """The envs, each vector of them with its part of the block."""
@@ -200,13 +194,8 @@ class EnvGroup:
             self.acting = EpisodicActing(acting, block.steps)
             self._restarts.append(self.acting.restart_all)
         self._on_device = first_leaf(block.obs).device.type == 'cuda'
-        self.captured: CapturedRollout | None = None
-        if self._on_device and env.is_tensor_program and not observers:
-            from zoo.backend.graph import captured_rollout
-
-            self.captured = captured_rollout(acting, env, len(block.rows), self._take)
         self.env_time = 0.0
-        self._fetch: Fetch | None = None
+        self._fetch: Any = None
         self._action: Any = None
 
     def reset(self, seed: np.random.SeedSequence) -> None:
@@ -227,7 +216,7 @@ class EnvGroup:
         if self._env_action is not None:
             self._action = self._env_action(self._action)
         if not self._on_device and self._action.is_cuda:
-            from zoo.core.transfer import Fetch
+            from zoo.worker.gpu import Fetch
 
             self._fetch = self._fetch or Fetch()
             self._action = self._fetch.start(self._action)
@@ -243,10 +232,6 @@ class EnvGroup:
         self.env_time += perf_counter() - start
         for observer in self._observers if info else self._every:
             observer.see(t, info or {}, self.block.rows[t])
-
-    def _take(self, t: int) -> None:
-        self.act(t)
-        self.step(t)
 
     def _send(self) -> None:
         action = self._action if isinstance(self._action, Tensor) else self._action()
