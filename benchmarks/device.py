@@ -171,12 +171,15 @@ def report(data: Mapping[str, Any]) -> str:
                 [str(i), ', '.join(f'{name} at {at:.2f}' for name, at in found) or 'none']
                 for i, found in enumerate(data['waits'])
             ],
-        ),
+        )
+        if data['waits']
+        else 'Not traced.\n',
         f'- machine: {data["machine"]}',
         f'- versions: {versions_line(data["versions"])}',
         f'- date: {data["date"]}, commit {data["commit"]}',
         f'- command: `{data["command"]}`',
     ]
+    text += [f'- note: {data["note"]}'] if 'note' in data else []
     text += [
         f'- failed: {r["what"]}, {r["num_envs"]}: {r["failed"].splitlines()[-1]}'
         for r in data['records']

@@ -91,7 +91,8 @@ class Collector:
         self.take_steps()
         for group in self.groups:
             group.env.check()
-        return Steps(joined([group.acting.output for group in self.groups], 1), state, self._info_columns(), self._numbers)
+        output = joined([group.acting.output for group in self.groups], 1)
+        return Steps(output, state, self._info_columns(), self._numbers)
 
     @property
     def env_time(self) -> float:
