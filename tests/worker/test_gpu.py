@@ -1,4 +1,4 @@
-"""A rollout as one graph is that of single steps: here a recorded graph of operations is played, on a GPU a CUDA graph."""
+"""A rollout as one graph is that of single steps: without a GPU a recorded graph of operations is played, on one a CUDA graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zoo.run.config import resolve_config, resolve_policy
 from zoo.run.job import SerialJob
 from zoo.worker import gpu as module
 from zoo.worker.collector import Collector
-from zoo.worker.gpu import CapturedRollout
+from zoo.worker.gpu import CapturedRollout, Fetch
 
 T, B = 6, 5
 
@@ -165,3 +165,12 @@ def test_rollouts_on_a_gpu_are_one_launch_each_and_what_single_steps_give(
                 state, *_ = group.env.program.env.step(obs[t], output['action'][t], obs[t])
                 torch.testing.assert_close(state, steps.next_obs[t], rtol=1e-4, atol=1e-5)
     assert not [record for record in caplog.records if record.levelname == 'WARNING']
+
+
+@needs_gpu
+def test_fetch_brings_one_after_another_though_the_device_is_busy_with_what_came_later() -> None:
+    fetch, busy = Fetch(), torch.rand(4096, 4096, device='cuda')
+    for k in range(3):
+        result = fetch.start(torch.full((4,), k, device='cuda'))
+        busy = busy @ busy
+        assert result().tolist() == [k] * 4 and not result().is_cuda
