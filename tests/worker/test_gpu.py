@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +108,18 @@ def test_rollout_as_one_graph_is_that_of_single_steps(
 def test_rollout_that_cannot_be_captured_is_taken_step_by_step(
     monkeypatch: pytest.MonkeyPatch, graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def capture_fails(self: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
-        self.n_call += 1
-        if self.n_call == 2:
-            raise RuntimeError('operation not permitted when stream is capturing\nand more')
-        return self._run(inputs)
-
-    monkeypatch.setattr(Recorded, '__call__', capture_fails)
-    monkeypatch.setattr(module, 'CapturedCall', Recorded)
+    """It fails in the fourth step of the second call."""
+    monkeypatch.setattr(module, 'CapturedCall', lambda run, n_fixed: run)
     one, many = collector_of('CartPole-v1', True), collector_of('CartPole-v1', False)
+    group, n_step = one[0].groups[0], count(1)
+    step = group.step
+
+    def failing(t: int) -> None:
+        if next(n_step) == T + 4:
+            raise RuntimeError('operation not permitted when stream is capturing\nand more')
+        step(t)
+
+    group.step = failing
     for got, wanted in zip(rollouts(*one), rollouts(*many), strict=True):
         assert all(torch.equal(got[name], x) for name, x in wanted.items())
     assert [record.getMessage() for record in caplog.records if record.levelname == 'WARNING'] == [

@@ -39,7 +39,7 @@ class CapturedRollout:
             self._in_turns()
             return
         self._places = self._places or [x.clone() for x in env.carried]
-        env.settle(self._places)
+        self._settle()  # a reset has put the state elsewhere
         fixed = [*acting.tensors, *self._places]
         inputs = [*fixed, acting.noise, *env.draw(self._n_step)]
         if acting.captures:
@@ -52,7 +52,7 @@ class CapturedRollout:
                 self._call = None
                 why = ': '.join([type(error).__name__, *str(error).strip().splitlines()[:1]])
                 logger.warning('a rollout could not be captured; its steps are taken one by one: %s', why)
-                env.settle(self._places)
+                env.carried = self._places  # which nothing has written
         self._steps(inputs)
 
     def _steps(self, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -62,8 +62,14 @@ class CapturedRollout:
         acting.follow(noise)
         self._env.follow(drawn)
         self._in_turns()
-        self._env.settle(self._places)
+        self._settle()
         return []
+
+    def _settle(self) -> None:
+        for place, x in zip(self._places, self._env.carried, strict=True):
+            if place is not x:
+                place.copy_(x)
+        self._env.carried = self._places
 
 
 class Fetch:

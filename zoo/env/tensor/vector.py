@@ -196,12 +196,9 @@ class TensorVectorEnv(AnyVectorEnv):
         """What the next step goes on from."""
         return [*state_leaves(self.carry.state), *self.carry[1:]]
 
-    def settle(self, places: Sequence[Tensor]) -> None:
-        """What the next step goes on from lies in these tensors from now on."""
-        for place, x in zip(places, self.carried, strict=True):
-            if place is not x:
-                place.copy_(x)
-        self.carry = Carry(rebuild(self.carry.state, places[:-3]), *places[-3:])
+    @carried.setter
+    def carried(self, tensors: Sequence[Tensor]) -> None:
+        self.carry = Carry(rebuild(self.carry.state, tensors[:-3]), *tensors[-3:])
 
     def _blocks(self) -> Iterator[tuple[Fresh, Tensor]]:
         while True:
