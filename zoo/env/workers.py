@@ -234,7 +234,6 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._ask_all(('want', self._wanted), f'the choice of {what}')
 
     def command(self, command: EnvCommand) -> list[Any]:
-        """What each env gives for a command."""
         found = self._ask_all(('apply', sendable(command)), f'{command.kind} of {command.name!r}')
         return [result(each) for each in found]
 

@@ -313,7 +313,6 @@ class FlatAdam(FlatOptimizer):
 
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:
-        """As `FlatOptimizer.step`."""
         if not self.is_plain:
             return super().step(grad_clip)
         if self.ranks is not ALONE:
