@@ -86,8 +86,7 @@ class RecomputedAdvantages(UpdateOption):
     """Values, advantages and returns are computed again before every pass but the first (arXiv:2006.05990, sec. 3.5)."""
 
     def problems(self, policy: Owner) -> Iterator[str]:
-        learn = policy.cfg.learn
-        if learn.baseline == 'none':
+        if policy.cfg.learn.baseline == 'none':
             yield "policy.learn.recompute_adv is true but baseline is 'none': no critic enters the advantages; use false"
         if policy.has_state and policy.learns:
             yield (
