@@ -134,7 +134,11 @@ def policy_of(
     only: Sequence[str] | None = None,
 ) -> Policy:
     """Like `load_policy`, for a checkpoint in memory."""
-    modes = _modes(fields)
+    if isinstance(fields, str):
+        fields = MODES if fields == 'all' else (cast('Mode', fields),)
+    modes = tuple(fields)
+    if not modes or not set(modes) <= set(MODES):
+        raise UserError(f"fields is {fields!r} but must be 'all' or a list of {', '.join(MODES)}")
     run = saved_run(checkpoint)
     check_names(run, ('policy',), trust, without=EVALUATION_ENVS)
     cfg = resolve_policy(run.config['policy'])
@@ -155,15 +159,6 @@ def policy_of(
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise malformed(run.path, f'its policy cannot be restored ({shown(str(error))})') from error
     return policy
-
-
-def _modes(fields: str | Sequence[Mode]) -> tuple[Mode, ...]:
-    if isinstance(fields, str):
-        fields = MODES if fields == 'all' else (cast('Mode', fields),)
-    modes = tuple(fields)
-    if not modes or not set(modes) <= set(MODES):
-        raise UserError(f"fields is {fields!r} but must be 'all' or a list of {', '.join(MODES)}")
-    return modes
 
 
 def build_policy(
