@@ -21,8 +21,7 @@ from zoo.core.data import Columns, first_leaf
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY
 
-LEAST = 1e-6
-"""A smaller priority counts as this one: a sample with priority 0 would never be drawn again."""
+LEAST = 1e-6  # a smaller priority counts as this one: a sample with priority 0 would never be drawn again
 
 
 class PriorityConfig(DrawConfig):

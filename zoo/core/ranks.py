@@ -72,8 +72,7 @@ class Alone:
         return 'ALONE'
 
 
-ALONE = Alone()
-"""The ranks of a process that trains by itself; a copied or unpickled policy has these."""
+ALONE = Alone()  # the ranks of a process that trains by itself; a copied or unpickled policy has these
 
 
 class RunInfo(NamedTuple):

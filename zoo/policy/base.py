@@ -122,8 +122,7 @@ class Policy(ABC):
     """Steps in one entry of the samples, more than 1 for a model with a recurrent state; from the start of one to the next."""
     compile_env: Compile | None = None
     """What compiles the step of envs that are tensor programs, where this run is worth it."""
-    _collect_step = 0
-    """Env steps of the run before the present rollout."""
+    _collect_step = 0  # env steps of the run before the present rollout
     _first_env = 0
     """Of the group of envs that `_forward_collect` acts for, the index of the first over all envs of the run."""
 

@@ -129,8 +129,7 @@ class DQNPolicy(NetworkPolicy):
     config: ClassVar[type[PolicyConfig]] = DQNConfig
     announces_gradients: ClassVar[bool] = True
     writes_priority: ClassVar[bool] = True
-    _env_step = 0
-    """Env steps of the run before the present update."""
+    _env_step = 0  # env steps of the run before the present update
 
     @classmethod
     def default_buffer(cls) -> str:

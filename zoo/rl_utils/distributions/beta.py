@@ -17,8 +17,7 @@ from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 
 _N_PROPOSAL = 6
 """Of each draw of a Gamma number. One is accepted with probability 0.952 or more, so none of 6 in 1.3e-8 of the draws."""
-_MARGIN = 1e-6
-"""Actions keep this distance from 0 and 1, where the logarithm of the density may be infinite."""
+_MARGIN = 1e-6  # actions keep this distance from 0 and 1, where the logarithm of the density may be infinite
 NEAREST = 1e-4  # between an action that is given and 0 or 1, where a density may be 0 or infinite
 
 

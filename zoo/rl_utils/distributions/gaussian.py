@@ -243,8 +243,7 @@ def _mean_log_2_cosh(mu: Tensor, sigma: Tensor) -> Tensor:
     return (mean * weight).sum(-1)
 
 
-_EPSILON = 1e-6
-"""Added to the variance of 'gsde', which is 0 where all features are."""
+_EPSILON = 1e-6  # added to the variance of 'gsde', which is 0 where all features are
 
 
 class GSDEHead(GaussianHead):

@@ -27,8 +27,7 @@ from zoo.run.resources import machine_memory
 
 MAX_HEADER = 1 << 24
 """Bytes of the JSON that describes a file: 16 MB of it become at most 24 times as much in Python, 0.4 GB."""
-MAX_DEPTH = 64
-"""Levels of nested JSON; functions that walk it recursively stay far from Python's limit of 1,000."""
+MAX_DEPTH = 64  # levels of nested JSON; functions that walk it recursively stay far from Python's limit of 1,000
 DTYPES = {
     torch.float64: 'F64',
     torch.float32: 'F32',
