@@ -16,7 +16,7 @@ from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from zoo.rl_utils import Categorical, Gaussian, distribution_of, make_dist
-from zoo.rl_utils.distribution import from_logits
+from zoo.rl_utils.distribution import Bounds, from_logits
 from zoo.rl_utils.distributions.gaussian import LOG_STD_MAX, LOG_STD_MIN, bounded_log_std
 
 
@@ -223,3 +223,11 @@ def test_distribution_of_follows_the_form_of_the_logit():
         dist, param = from_logits(form)
         assert isinstance(distribution_of(form), Gaussian) and dist.n_action == 2
         assert param.tolist() == [[0.0, 0.0, 1.0, 1.0]] * 5
+
+
+def test_bounds_are_brought_to_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.tensor copies them from the host, which waits for a GPU and is refused while a CUDA graph is captured."""
+    bounds, share = Bounds((-1.0, 0.1), (1.0, 0.3)), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    expected = torch.tensor([[-1.0, 0.3], [1.0, 0.1]])
+    monkeypatch.delattr(torch, 'tensor')
+    assert torch.equal(bounds.scale(share), expected) and torch.equal(bounds.share(expected), share)

@@ -144,7 +144,7 @@ def weight_scale(valid: Tensor, ranks: Ranks) -> Tensor:
     if ranks.size == 1:
         return valid.numel() / valid.sum().clamp(min=1)
     total = ranks.sum_(
-        torch.stack((valid.new_tensor(valid.numel(), dtype=torch.float64), valid.sum(dtype=torch.float64)))
+        torch.stack((valid.new_full((), valid.numel(), dtype=torch.float64), valid.sum(dtype=torch.float64)))
     )
     return (total[0] / total[1].clamp(min=1)).to(valid.dtype)
 

@@ -293,12 +293,16 @@ class Bounds(NamedTuple):
 
     def share(self, action: Tensor) -> Tensor:
         """Inverse of `scale`: an action [..., D] -> where it lies between the bounds, 0 to 1."""
-        low, high = (torch.tensor(bound, dtype=action.dtype, device=action.device) for bound in (self.low, self.high))
+        low, high = self._rows(action)
         return (action - low) / (high - low)
 
     def scale(self, x: Tensor) -> Tensor:
         """x [..., D] in [0, 1] -> low + x * (high - low)."""
         if len(set(self.low)) == len(set(self.high)) == 1:
             return x * (self.high[0] - self.low[0]) + self.low[0]
-        low = torch.tensor(self.low, dtype=x.dtype, device=x.device)
-        return torch.lerp(low, torch.tensor(self.high, dtype=x.dtype, device=x.device), x)
+        low, high = self._rows(x)
+        return torch.lerp(low, high, x)
+
+    def _rows(self, like: Tensor) -> list[Tensor]:
+        """low and high, [D] each; made of fills: torch.tensor would wait for a GPU, and cannot be part of a CUDA graph."""
+        return [torch.cat([like.new_full((1,), bound) for bound in bounds]) for bounds in self]
