@@ -81,7 +81,7 @@ class Ring:
         assert self._data is not None, 'there are no rows before the first push'
         there = self._batch_device
         index = send(rows, first_leaf(self._data).device)
-        batch = map_tensors(lambda x: x[index].to(there), self._data)
+        batch = map_tensors(lambda x: send(x[index], there), self._data)
         return {**batch, 'staleness': send(self.staleness(rows).to(torch.float32), there)}
 
     def state_dict(self) -> dict[str, Any]:

@@ -299,6 +299,6 @@ def replace_rows(rows: Tensor, new: State, old: State) -> State:
     """The old state [B, ...] with the new one in the rows marked [B] bool."""
 
     def choose(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(rows.to(b.device).view(-1, *[1] * (b.dim() - 1)), a, b)
+        return torch.where(send(rows, b.device).view(-1, *[1] * (b.dim() - 1)), a, b)
 
     return map_tensors(choose, new, old)

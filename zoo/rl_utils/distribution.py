@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from zoo.core.data import send
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
@@ -166,7 +167,7 @@ class LogitDist(ActionDist):
         """Gumbel(0, 1)."""
         where = draw_device(generator, device)
         exponential = torch.empty((*lead, self.n_param), device=where).exponential_(generator=generator)
-        return exponential.log_().neg_().to(device)
+        return send(exponential.log_().neg_(), device)
 
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
         return self.mode(param + noise)  # the Gumbel-max trick: exact, no normalisation needed

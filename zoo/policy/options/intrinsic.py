@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from zoo.config.components import make_part
 from zoo.config.section import Section
-from zoo.core.data import Columns, Metrics, Obs, Rollout, leaves, map_tensors, split_rows
+from zoo.core.data import Columns, Metrics, Obs, Rollout, leaves, map_tensors, send, split_rows
 from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks, several
 from zoo.core.registry import INTRINSIC_REGISTRY
@@ -193,7 +193,7 @@ class RND:
             generator = reseed(self._generator, self._seed, 'intrinsic', self._ranks.rank, self._n_update)
             self._n_update += 1
             for _ in range(cfg.epoch_per_collect):
-                order = torch.randperm(len(rows.weight), generator=generator).to(rows.weight.device)
+                order = send(torch.randperm(len(rows.weight), generator=generator), rows.weight.device)
                 losses = [self._step(rows, index) for index in order.split(cfg.batch_size)]
             self._found[1:] = torch.stack(losses).mean(0)
             self._optimizer.count_skipped(limit=NONFINITE_LIMIT)

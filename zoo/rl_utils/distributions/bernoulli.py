@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from zoo.core.action_map import action_width
-from zoo.core.data import wide
+from zoo.core.data import send, wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import MultiBinary, Space
 from zoo.rl_utils.check import looks_at_actions
@@ -35,7 +35,7 @@ class Bernoulli(LogitDist):
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
         uniform = torch.rand((*lead, self.n_noise), generator=generator, device=draw_device(generator, device))
-        return uniform.logit_(eps=_RESOLUTION).to(device)  # Logistic(0, 1)
+        return send(uniform.logit_(eps=_RESOLUTION), device)  # Logistic(0, 1)
 
     def mode(self, param: Tensor) -> Tensor:
         return (param > 0).long()

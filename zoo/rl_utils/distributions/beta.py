@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from zoo.core.data import wide
+from zoo.core.data import send, wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Space
 from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, draw_device
@@ -63,7 +63,7 @@ class Beta(ActionDist):
         where, shape = draw_device(generator, device), (*lead, self.n_noise // 2)
         normal = torch.empty(shape, device=where).normal_(generator=generator)
         exponential = torch.empty(shape, device=where).exponential_(generator=generator)
-        return torch.cat((normal, exponential), -1).to(device)
+        return send(torch.cat((normal, exponential), -1), device)
 
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
         """x = a / (a + b) with a, b Gamma numbers of the shapes alpha and beta.

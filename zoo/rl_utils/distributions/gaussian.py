@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from zoo.core.action_map import action_width
-from zoo.core.data import wide
+from zoo.core.data import send, wide
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Space
@@ -114,7 +114,7 @@ class Gaussian(ActionDist):
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
         where = draw_device(generator, device)
-        noise = torch.empty((*lead, self.n_noise), device=where).normal_(generator=generator).to(device)
+        noise = send(torch.empty((*lead, self.n_noise), device=where).normal_(generator=generator), device)
         return colored(noise, self.noise_color) if self.noise_color and len(lead) == 2 else noise
 
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
