@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-
 from zoo.cluster.config import cluster_problems, lag_problems
 from zoo.config.schedule import is_signed_schedule
 from zoo.config.section import Config, ConfigError, join_path, plain, value_at
