@@ -230,9 +230,8 @@ class Rollout:
         """The same rollout on a device; pinned memory is still being read when this returns, see `send`."""
         if first_leaf(self.last_obs).device == device:
             return self
-        trees = self.data, self.last_obs, self.final_obs, self.final_index, self.successor, self.state
-        there: list[Any] = [tree if tree is None else to_device(tree, device) for tree in trees]
-        return Rollout(*there)
+        trees: Any = {name: tree if tree is None else to_device(tree, device) for name, tree in vars(self).items()}
+        return Rollout(**trees)
 
     def next_obs(self) -> Obs:
         """[T, B, *O]: the true successor of every row."""

@@ -468,8 +468,7 @@ class PPGPolicy(ActorCriticPolicy):
     @torch.no_grad()
     def _over_memory(self, method: str, output: str) -> Tensor:
         """What a method of the model computes from all rows kept, [M, ...], where the memory lies."""
-        found = [x for *_, x in self._pieces(method, output)]
-        return torch.cat(found).to(self._memory.device)
+        return torch.cat([x for *_, x in self._pieces(method, output)]).to(self._memory.device)
 
     def _aux_target(self) -> Tensor:
         """What the auxiliary phase fits values to, of all rows kept, in the unit of the critic's output."""

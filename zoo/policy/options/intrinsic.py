@@ -228,9 +228,10 @@ class RND:
 
     def _step(self, rows: Waiting, index: Tensor) -> Tensor:
         """A gradient step on some of the rows; the mean losses [2] of predictor and critic."""
-        n_predict = math.ceil(self._cfg.predictor_share * len(index))  # the rows are in random order
-        next_obs, obs = _at(rows.next_obs, index[:n_predict]), _at(rows.obs, index)
-        predictor_loss = weighted_mean(self.networks.errors(next_obs), rows.weight[index[:n_predict]])
+        shown = index[: math.ceil(self._cfg.predictor_share * len(index))]  # the rows are in random order
+        next_obs = map_tensors(lambda x: x[shown], rows.next_obs)
+        obs = map_tensors(lambda x: x[index], rows.obs)
+        predictor_loss = weighted_mean(self.networks.errors(next_obs), rows.weight[shown])
         value_error = self.networks.value(obs) - rows.return_[index]
         value_loss = weighted_mean(0.5 * value_error.square(), rows.weight[index])
         self._optimizer.zero_grad()
@@ -278,7 +279,3 @@ class RNDNetworks(nn.Module):
 
 def _linear(n_in: int, n_out: int) -> nn.Linear:
     return orthogonal(nn.Linear(n_in, n_out), math.sqrt(2))
-
-
-def _at(obs: Obs, index: Tensor) -> Obs:
-    return map_tensors(lambda x: x[index], obs)

@@ -135,9 +135,8 @@ class Student:
                 f'policy {cfg.policy.type!r} has no distribution of actions to fit; choose an actor-critic, as policy.type=ppo'
             )
         self.policy, self.dist, self._demos = policy, policy.dist, demos
-        device = policy.device
-        self._obs = to_device(demos.obs, device)
-        self._action = demos.policy_action(policy).to(device)
+        self._obs = to_device(demos.obs, policy.device)
+        self._action = demos.policy_action(policy).to(policy.device)
         self.is_continuous = self._action.is_floating_point()
         self.dist.check_action(self._action, self._action.shape[:1])
         self.episodes = demos.episodes()
