@@ -34,9 +34,8 @@ class Bernoulli(LogitDist):
         return cls(action_width(space)) if isinstance(space, MultiBinary) and action_width(space) else None
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        return drawn(Tensor.uniform_, (*lead, self.n_noise), generator, device).logit_(
-            eps=_RESOLUTION
-        )  # Logistic(0, 1)
+        """Logistic(0, 1)."""
+        return drawn(Tensor.uniform_, (*lead, self.n_noise), generator, device).logit_(eps=_RESOLUTION)
 
     def mode(self, param: Tensor) -> Tensor:
         return (param > 0).long()
