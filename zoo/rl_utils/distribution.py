@@ -304,6 +304,6 @@ class Bounds(NamedTuple):
             return x * (self.high[0] - self.low[0]) + self.low[0]
         return torch.lerp(*self._rows(x), x)
 
-    def _rows(self, like: Tensor) -> list[Tensor]:
+    def _rows(self, like: Tensor) -> Any:
         """low and high, [D] each; made of fills: torch.tensor would wait for a GPU, and cannot be part of a CUDA graph."""
         return [torch.cat([like.new_full((1,), bound) for bound in bounds]) for bounds in self]
