@@ -302,8 +302,8 @@ class Bounds(NamedTuple):
         """x [..., D] in [0, 1] -> low + x * (high - low)."""
         if len(set(self.low)) == len(set(self.high)) == 1:
             return x * (self.high[0] - self.low[0]) + self.low[0]
-        return torch.lerp(*self._rows(x), x)
+        return torch.lerp(*self._rows(x), weight=x)
 
-    def _rows(self, like: Tensor) -> Any:
+    def _rows(self, like: Tensor) -> list[Tensor]:
         """low and high, [D] each; made of fills: torch.tensor would wait for a GPU, and cannot be part of a CUDA graph."""
         return [torch.cat([like.new_full((1,), bound) for bound in bounds]) for bounds in self]
