@@ -302,7 +302,8 @@ class Bounds(NamedTuple):
         """x [..., D] in [0, 1] -> low + x * (high - low)."""
         if len(set(self.low)) == len(set(self.high)) == 1:
             return x * (self.high[0] - self.low[0]) + self.low[0]
-        return torch.lerp(*self._rows(x), weight=x)
+        low, high = self._rows(x)
+        return torch.lerp(low, high, x)
 
     def _rows(self, like: Tensor) -> list[Tensor]:
         """low and high, [D] each; made of fills: torch.tensor would wait for a GPU, and cannot be part of a CUDA graph."""

@@ -218,8 +218,8 @@ class Student:
         columns: Any = to_device(rows, self.policy.device)
         columns['obs'] = map_tensors(lambda x: x[columns['return_']], self._obs)
         columns['state'] = self.policy.model.initial_state(len(batch))
-        counted, where = (send(x, self.policy.device) for x in (at[is_there], is_there.flatten().nonzero().squeeze(1)))
-        return columns, (counted, where)
+        where = send(is_there.flatten().nonzero().squeeze(1), self.policy.device)
+        return columns, (columns['return_'].flatten()[where], where)
 
     @torch.no_grad()
     def restore_std(self) -> None:
