@@ -230,9 +230,8 @@ class RND:
         """A gradient step on some of the rows; the mean losses [2] of predictor and critic."""
         shown = index[: math.ceil(self._cfg.predictor_share * len(index))]  # the rows are in random order
         next_obs = map_tensors(lambda x: x[shown], rows.next_obs)
-        obs = map_tensors(lambda x: x[index], rows.obs)
         predictor_loss = weighted_mean(self.networks.errors(next_obs), rows.weight[shown])
-        value_error = self.networks.value(obs) - rows.return_[index]
+        value_error = self.networks.value(map_tensors(lambda x: x[index], rows.obs)) - rows.return_[index]
         value_loss = weighted_mean(0.5 * value_error.square(), rows.weight[index])
         self._optimizer.zero_grad()
         (predictor_loss + value_loss).backward()
