@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.buffer.samples import is_whole, numbered, push_numbered
 from tests.gpu import needs_gpu
+from tests.policy.test_device import Crossings
 from zoo.buffer.ring import Ring
 from zoo.core.data import leaves, map_tensors
 from zoo.core.errors import UserError
@@ -201,3 +202,12 @@ def test_samples_of_a_checkpoint_with_other_columns_are_dropped_with_a_warning(c
     assert 'samples now have weight float32 [] where those of the checkpoint have no weight' in caplog.text
     with pytest.raises(UserError, match='the buffer keeps weight'):
         ring.push(numbered(7, 3))  # in a run of its own that is a fault of the policy
+
+
+def test_samples_kept_on_the_host_come_to_the_device_without_waiting():
+    ring = Ring(8, device='cpu')
+    ring.push(numbered(0, 8))
+    ring._batch_device = torch.device('meta')
+    with Crossings() as crossings:
+        batch = ring.gather(torch.tensor([3, 1]))
+    assert all(x.device.type == 'meta' for _, x in leaves(batch)) and crossings.waited == []

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.gpu import needs_gpu, no_waiting
+from tests.policy.test_device import Crossings
 from zoo.core.data import Rollout, leaves, map_tensors, replace_rows, send
 
 
@@ -84,3 +85,10 @@ def test_send_does_not_wait(pinned: bool, n: int) -> None:
     with no_waiting():
         there = send(x, torch.device('cuda'))
     assert there.is_cuda and there.tolist() == list(range(n))
+
+
+def test_rows_of_a_state_on_a_device_are_replaced_without_waiting():
+    state = {'h': torch.zeros(3, 2, device='meta'), 'c': torch.zeros(3, device='meta')}
+    with Crossings() as crossings:
+        replace_rows(torch.tensor([True, False, True]), state, state)
+    assert crossings.waited == [] and crossings.n_sent == 2

@@ -132,6 +132,8 @@ class RemoteCollector(Collector):
     def steps(self) -> Steps:
         """Fills the block with the rollout of all runners."""
         start, collect_iter, env_step = perf_counter(), self.collect_iter, self.env_step
+        if self._whole:
+            self.block.restart()
         if collect_iter > self._asked_to:
             self._ask(collect_iter, collect_iter, env_step)
         if self._max_lag > 1:

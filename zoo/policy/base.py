@@ -146,7 +146,7 @@ class Policy(ABC):
         self.run = RunInfo() if run is None else run
         self.cfg, self.obs_space, self.action_space, self.seed = cfg, obs_space, action_space, seed
         self._action_map = ActionMap(action_space, action_mode)
-        self.device = device_of(cfg.device)
+        self.device = torch.empty(0, device=device_of(cfg.device)).device  # 'cuda' becomes 'cuda:0', as tensors say it
         self._fields = tuple(enable_field) if enable_field is not None else MODES
         self.given_model: str | None = None if model is None else type(model).__name__
         if model is None:

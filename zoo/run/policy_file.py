@@ -19,7 +19,7 @@ from zoo.core.ranks import RunInfo
 from zoo.core.registry import POLICY_REGISTRY, SAVE_REGISTRY
 from zoo.env import EnvConfig
 from zoo.policy.base import Policy
-from zoo.policy.config import PolicyConfig
+from zoo.policy.config import PolicyConfig, why_not_here
 from zoo.policy.modes import MODES, Mode
 from zoo.run.checkpoint import (
     BY_HAND,
@@ -112,7 +112,7 @@ def load_policy(
     """The policy of a checkpoint file or run folder; with eval mode `policy.act(obs)` acts as in evaluation.
 
     Args:
-      device: as `policy.device`; None: the device of the run, or the CPU if there is no CUDA.
+      device: as `policy.device`; None: the device of the run, or the CPU if that is not here.
       trust: True, or a list of modules: code that the config of the policy may name, as 'module:function'.
       model: a module like the one that was trained, where `serial_pipeline` was given one; its weights are replaced.
       fields: modes to build, of 'learn', 'collect' and 'eval', or 'all'; with learn the optimiser and all else that learning
@@ -142,7 +142,7 @@ def policy_of(
     run = saved_run(checkpoint)
     check_names(run, ('policy',), trust, without=EVALUATION_ENVS)
     cfg = resolve_policy(run.config['policy'])
-    if device is not None or not torch.cuda.is_available():
+    if device is not None or not torch.cuda.is_available() or why_not_here(cfg.device):
         cfg = cfg.model_copy(update={'device': device or 'cpu'})
     policy = build_policy(run, cfg, model, modes, is_whole=only is None)
     if only is not None:
