@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from tests.buffer.samples import numbered, push_numbered, replay, same
-from tests.policy.test_device import Crossings
 from zoo.buffer import ReplayBuffer, ReplayConfig
 from zoo.config.section import Config, plain, validate
 from zoo.core.errors import UserError
@@ -231,11 +230,3 @@ def test_samples_with_a_column_of_that_name_are_refused() -> None:
     buffer.push({'id': torch.arange(4), 'priority': torch.ones(4)})
     with pytest.raises(UserError, match="samples have the key 'priority'"):
         next(buffer.batches())
-
-
-def test_weights_come_to_the_device_of_the_batch_without_waiting() -> None:
-    buffer = with_priorities([1.0, 2.0, 3.0, 4.0], 2, alpha=1.0, beta=0.5)
-    buffer._ring._batch_device = torch.device('meta')
-    with Crossings() as crossings:
-        batch = next(iter(buffer.batches()))
-    assert batch['weight'].device.type == 'meta' and crossings.waited == []

@@ -151,16 +151,6 @@ def test_a_look_at_a_value_or_a_copy_that_waits_is_found() -> None:
 
 
 @pytest.mark.slow
-def test_auxiliary_memory_of_the_host_is_read_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy: Any = make('meta', 'ppg', TWO_ACTIONS, monkeypatch, aux_memory='cpu', aux_freq=2, aux_batch_size=8)
-    n, rows = T * B, {'obs': torch.randn(T * B, 3), 'return_': torch.randn(T * B), 'weight': torch.ones(T * B)}
-    policy._memory.load_state_dict(rows, 1, torch.device('meta'))
-    with Crossings() as crossings:
-        assert policy._kl_to(torch.randn(n, 2)).device.type == 'meta'
-    assert crossings.waited == [] and crossings.n_sent == n // 8 * (len(rows) + 1)
-
-
-@pytest.mark.slow
 def test_intrinsic_rewards_learn_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their generator is one of the host, on any device."""
     intrinsic = {'type': 'rnd', 'batch_size': 16}

@@ -105,12 +105,13 @@ class Collector:
 
     def in_turns(self) -> None:
         """Takes all steps of a rollout; when one group has acted, another takes its step."""
-        for t in range(self._n_step + 1):
+        for group in self.groups:
+            group.act(0)
+        for t in range(self._n_step):
             for group in self.groups:
-                if t > 0:
-                    group.step(t - 1)
-                if t < self._n_step:
-                    group.act(t)
+                group.step(t)
+                if t < self._n_step - 1:
+                    group.act(t + 1)
 
     def _make_groups(self, envs: Sequence[AnyVectorEnv], infos: InfoKeys, first: int) -> list[EnvGroup]:
         """The envs, each vector of them with its part of the block."""

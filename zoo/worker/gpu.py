@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,11 +9,10 @@ import torch
 from torch import Tensor
 
 from zoo.backend.graph import GraphActing
-from zoo.backend.trace import CapturedCall
+from zoo.backend.trace import CapturedCall, logger
 
 MAX_STEPS = 256  # of a rollout that is captured, or its graph would be too large
 MAX_ROWS = 1 << 22  # of new episodes that are drawn for it at once
-logger = logging.getLogger(__name__)
 
 
 class CapturedRollout:
@@ -27,8 +25,7 @@ class CapturedRollout:
 
     def __init__(self, collector: Any) -> None:
         self._in_turns, self._n_step = collector.in_turns, len(collector.block.rows)
-        self._group = collector.groups[0]
-        self._env = self._group.env
+        self._group, self._env = collector.groups[0], collector.groups[0].env
         self._is_small = self._n_step <= MAX_STEPS and self._n_step * collector.n_env <= MAX_ROWS
         self._places: list[Tensor] = []  # where the graph reads and leaves the state of the envs
         self._call: CapturedCall | None = None
@@ -50,7 +47,7 @@ class CapturedRollout:
                 return
             except Exception as error:  # one of the env's own comes again below
                 self._call = None
-                why = ': '.join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+                why = f'{type(error).__name__}: {error}'.splitlines()[0]
                 logger.warning('a rollout could not be captured; its steps are taken one by one: %s', why)
                 env.carried = self._places  # which nothing has written
         self._steps(inputs)

@@ -14,9 +14,7 @@ import pytest
 import torch
 
 from tests.forked import run_python
-from tests.policy.test_device import Crossings
 from zoo import load_policy, make_policy, read_run, serial_pipeline
-from zoo.core.data import map_tensors
 from zoo.core.errors import UserError
 from zoo.run.config import resolve_config
 from zoo.run.signals import Interrupted
@@ -85,19 +83,6 @@ def test_policy_with_memory_reads_whole_episodes_from_their_start() -> None:
             )
             expected.append(float(-one.dist.log_prob(logit, torch.tensor(demos.action[''][t : t + 1]))))
     np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize('words', [(), ('policy.model.recurrent={cell: gru, hidden_size: 8}',)])
-def test_batches_come_to_a_device_without_waiting(words: tuple[str, ...]) -> None:
-    demos = lean(3, 5)._replace(episode_ends=np.array([4, 9, 15]))
-    one = student('cartpole_ppo', demos, *words)
-    batch, there = next(iter(one.batches(one.episodes, 8, None))), torch.device('meta')
-    one.policy.device, one._obs = there, map_tensors(lambda x: x.to(there), one._obs)
-    one.policy.model.to(there)
-    with Crossings() as crossings:
-        columns, (index, rows) = one._columns(batch)
-        logit = torch.empty(*columns['return_'].shape, 2, device=there).flatten(0, -2)[rows]
-    assert len(logit) == len(index) == (9 if words else 8) and crossings.waited == []
 
 
 @pytest.mark.soak

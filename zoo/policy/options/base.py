@@ -40,14 +40,12 @@ def kept_output(estimated: Estimated) -> dict[str, Tensor]:
 class Owner(Protocol):
     """The policy as its options see it.
 
-    cfg: the resolved section `policy`; samples: `zoo.policy.samples.Samples`; rates: see zoo.config.schedule;
-      passes: `zoo.policy.passes.Passes`; optimizers: by name, there once the learn mode is; normalizers: modules with
-      running statistics, by name, which go into checkpoints; has_state: the model has a recurrent state; learns, explores:
-      it has the learn mode; that or the collect mode.
+    samples: `zoo.policy.samples.Samples`; rates: see zoo.config.schedule; passes: `zoo.policy.passes.Passes`; optimizers: by
+      name, there once the learn mode is; normalizers: modules with running statistics, by name, which go into checkpoints;
+      has_state: the model has a recurrent state; learns, explores: it has the learn mode; that or the collect mode.
     """
 
     run: RunInfo
-    cfg: Any
     obs_space: Space
     device: torch.device
     seed: int
@@ -62,6 +60,10 @@ class Owner(Protocol):
     normalizers: nn.ModuleDict
     learns: bool
     explores: bool
+
+    @property
+    def cfg(self) -> Any:
+        """The resolved section `policy`."""
 
     @property
     def objective(self) -> Any:
