@@ -3,6 +3,7 @@
 #   make test  [PYTEST_ARGS='-k gae']                    the test suite, but for the tests marked long
 #   make test-fast                                       without those marked slow, two cases of each at most
 #   make test-long                                       the tests marked long: training, processes, compilers
+#   make gpu                                             what needs a GPU: its tests, then its measurements
 #   make docs                                            the documentation as a site, into build/site
 #   make lint | make bench | make clean
 
@@ -28,7 +29,7 @@ RUNS = $(BIN)/python -I -c '' && { [ ! -e $(CORE) ] || $(BIN)/python -I -c '$(PL
 ANEW := $(shell [ ! -e $(VENV)/pyvenv.cfg ] || { $(RUNS); } 2>/dev/null || echo anew)
 
 .DEFAULT_GOAL := train
-.PHONY: train test test-fast test-long docs lint bench clean anew
+.PHONY: train test test-fast test-long gpu docs lint bench clean anew
 
 train: $(CORE)
 	$(BIN)/zoo train $(CONFIG) $(ARGS)
@@ -45,6 +46,11 @@ test-fast: $(TEST)
 
 test-long: $(DEV)
 	$(SUITE) -n 3 -m long $(PYTEST_ARGS)
+
+gpu: $(TEST)
+	$(BIN)/python -m pytest --gpu $(PYTEST_ARGS)
+	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/device.py
 
 docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -64,9 +64,8 @@ def command(case: Case, device: str, seconds: float) -> list[str]:
     return [sys.executable, str(PEERS_DIR / 'run_zoo.py'), *flags(options, (case.mode, f'policy.device={device}'))]
 
 
-def measure(args: argparse.Namespace, cache: Path) -> list[dict[str, Any]]:
+def measure(args: argparse.Namespace, cache: Path) -> Iterator[dict[str, Any]]:
     """A record of every run; of one that failed, the reason."""
-    records = []
     for _ in range(args.repeats):
         for case in cases(args.envs):
             try:
@@ -75,8 +74,7 @@ def measure(args: argparse.Namespace, cache: Path) -> list[dict[str, Any]]:
             except DriverError as error:
                 record = {'failed': str(error)}
                 log.error('%s, %d failed: %s', case.what, case.num_envs, error)
-            records.append({**case._asdict(), **record})
-    return records
+            yield {**case._asdict(), **record}
 
 
 def trace_run(device: str, num_envs: int, cache: Path) -> dict[str, Any]:
@@ -173,12 +171,15 @@ def report(data: Mapping[str, Any]) -> str:
                 [str(i), ', '.join(f'{name} at {at:.2f}' for name, at in found) or 'none']
                 for i, found in enumerate(data['waits'])
             ],
-        ),
+        )
+        if data['waits']
+        else 'Not traced.\n',
         f'- machine: {data["machine"]}',
         f'- versions: {versions_line(data["versions"])}',
         f'- date: {data["date"]}, commit {data["commit"]}',
         f'- command: `{data["command"]}`',
     ]
+    text += [f'- note: {data["note"]}'] if 'note' in data else []
     text += [
         f'- failed: {r["what"]}, {r["num_envs"]}: {r["failed"].splitlines()[-1]}'
         for r in data['records']
@@ -193,6 +194,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument('--envs', type=int, nargs='+', default=[1024, 8192, 65536], help='tensor envs')
     parser.add_argument('--repeats', type=int, default=5)
     parser.add_argument('--seconds', type=float, default=5.0, help='that the clock of a run runs, about')
+    parser.add_argument('--cache', type=Path, help='folder of compiled code that stays; else each call compiles anew')
     parser.add_argument('--results', type=Path, default=RESULTS, help='folder of the two files')
     args = parser.parse_args(argv)
     if args.device.startswith('cuda') and not torch.cuda.is_available():
@@ -200,16 +202,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
     kind = args.device.partition(':')[0]
     traced = WANTED_ENVS if WANTED_ENVS in args.envs else args.envs[0]
-    found: list[list[tuple[str, float]]] = []
-    with tempfile.TemporaryDirectory() as cache:
-        records = measure(args, Path(cache))
-        try:
-            found = waits(trace_run(args.device, traced, Path(cache)))
-        except subprocess.CalledProcessError as error:
-            log.error('no trace: %s', error.stderr.decode()[-2000:])
-    if len(found) != TRACED:
-        log.error('the trace has %d updates, wanted %d', len(found), TRACED)
-    data = {
+    data: dict[str, Any] = {
         'device_name': torch.cuda.get_device_name(args.device) if kind == 'cuda' else 'a CPU',
         'machine': machine(),
         'versions': versions(),
@@ -218,12 +211,28 @@ def main(argv: Sequence[str] | None = None) -> None:
         'command': ' '.join(['python benchmarks/device.py', *(sys.argv[1:] if argv is None else argv)]),
         'repeats': args.repeats,
         'seconds': args.seconds,
-        'records': records,
+        'records': [],
         'traced_envs': traced,
-        'waits': found,
+        'waits': [],
     }
-    write_json(args.results / f'device_{kind}.json', data)
-    (args.results / f'device_{kind}.md').write_text(report(data), encoding='utf-8')
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder) if args.cache is None else args.cache
+        for record in measure(args, cache):
+            data['records'].append(record)
+            write(args.results, kind, data)  # after each run: an interrupted call leaves what it measured
+        try:
+            data['waits'] = waits(trace_run(args.device, traced, cache))
+        except subprocess.CalledProcessError as error:
+            log.error('no trace: %s', error.stderr.decode()[-2000:])
+    if len(data['waits']) != TRACED:
+        log.error('the trace has %d updates, wanted %d', len(data['waits']), TRACED)
+    write(args.results, kind, data)
+
+
+def write(folder: Path, kind: str, data: Mapping[str, Any]) -> None:
+    """The two files."""
+    write_json(folder / f'device_{kind}.json', data)
+    (folder / f'device_{kind}.md').write_text(report(data), encoding='utf-8')
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
 """How fast and how exact the losses and gae are: writes benchmarks/results/kernels_<device>.md and .json.
 
-    python benchmarks/kernels.py [--device auto] [-o PATH] [--quick] [--only OP ...] [--no-compile]
+    python benchmarks/kernels.py [--device auto] [-o PATH] [--quick] [--only OP ...] [--rows N ...] [--no-compile]
 
 First the copy bandwidth of the device; then every op at several sizes: its error against float64, its time, that of
 the reference (eager, and under torch.compile) and the floor, which is bytes over copy bandwidth; then what a call costs
@@ -355,9 +355,13 @@ def measure(cases: Sequence[Case], setting: Setting, facts: dict[str, Any], out:
         )
 
 
-def chosen_cases(on_cuda: bool, quick: bool, only: Sequence[str]) -> list[Case]:
-    """The cases of a device; only: of these ops; quick: the first size of each op."""
-    cases = [case for case in (CUDA_CASES if on_cuda else CPU_CASES) if not only or case.op in only]
+def chosen_cases(on_cuda: bool, quick: bool, only: Sequence[str], rows: Sequence[int] = ()) -> list[Case]:
+    """The cases of a device; only: of these ops; rows: with so many; quick: the first size of each op."""
+    cases = [
+        case
+        for case in (CUDA_CASES if on_cuda else CPU_CASES)
+        if (not only or case.op in only) and (not rows or case.rows in rows)
+    ]
     return list({case.label: case for case in reversed(cases)}.values())[::-1] if quick else cases
 
 
@@ -367,6 +371,7 @@ def parse(argv: Sequence[str], program: str) -> argparse.Namespace:
     parser.add_argument('-o', '--out', type=Path, help='the .md file, or its folder; the .json is written next to it')
     parser.add_argument('--quick', action='store_true', help='one size per op, few rounds; into the temporary folder')
     parser.add_argument('--only', nargs='+', choices=PARTS, default=[], metavar='OP', help=', '.join(PARTS))
+    parser.add_argument('--rows', nargs='+', type=int, default=[], metavar='N', help='only cases with so many rows')
     parser.add_argument('--no-compile', action='store_true', help='leave torch.compile out: it takes most of the time')
     args = parser.parse_args(argv)
     if args.device == 'cuda' and not torch.cuda.is_available():
@@ -400,7 +405,7 @@ def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/ke
         'quick': args.quick,
         'minibatch_sync': minibatch_sync(device),
     }
-    measure(chosen_cases(on_cuda, args.quick, args.only), setting, facts, out)
+    measure(chosen_cases(on_cuda, args.quick, args.only, args.rows), setting, facts, out)
     log.info('written: %s', out)
     return 0
 

@@ -28,8 +28,8 @@ VENVS = Path(os.environ.get('ZOO_BENCH_VENVS', REPO.parent / 'venvs' if IN_CHECK
 PACKAGES = ('torch', 'numpy', 'gymnasium', 'mujoco', 'box2d')
 
 
-def machine() -> str:
-    """The CPU, its number of cores and the memory, in one line."""
+def machine(device: str = 'cpu') -> str:
+    """The CPU, its number of cores and the memory, in one line; before them the GPU, where the device is one."""
     info = Path('/proc/cpuinfo')
     names = (
         [line.split(':', 1)[1].strip() for line in info.read_text().splitlines() if line.startswith('model name')]
@@ -38,7 +38,12 @@ def machine() -> str:
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30
-    return f'{names[0] if names else platform.machine()}, {cores} cores, {memory:.0f} GiB, {platform.system()}'
+    host = f'{names[0] if names else platform.machine()}, {cores} cores, {memory:.0f} GiB, {platform.system()}'
+    if device == 'cpu':
+        return host
+    import torch  # seconds, which most benchmarks need not spend here
+
+    return f'{torch.cuda.get_device_name(device)}; {host}'
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:

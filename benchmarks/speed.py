@@ -67,10 +67,14 @@ def measure_work(work: Work, plan: Plan, args: argparse.Namespace) -> dict[str, 
     start, failed = time.perf_counter(), {}
     peers, missing = peer_drivers(work, args.peers, args.venvs)
     before = [] if args.before is None else [before_driver(work, args.before)]
-    choices, calibration = calibrate(work, [*zoo_drivers(work, args.omit), *before, *peers], plan, failed)
+    drivers = [
+        driver._replace(command=(*driver.command, '--device', args.device))
+        for driver in (*zoo_drivers(work, args.omit, args.device), *before, *peers)
+    ]
+    choices, calibration = calibrate(work, drivers, plan, failed)
     runs = measure(work, choices, plan, failed)
     return {
-        'machine': machine(),
+        'machine': machine(args.device),
         'versions': versions(),
         'date': today(),
         'commit': git_commit(),
@@ -100,6 +104,7 @@ def parse_args(argv: Sequence[str], program: str) -> argparse.Namespace:
     parser.add_argument('--repeats', type=int, default=5)
     parser.add_argument('--threads', type=int, nargs='+', default=[1, 2], help='numbers to choose from')
     parser.add_argument('--scale', type=float, default=1.0, help='factor of the env steps of every run')
+    parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu', help='cuda: writes speed_cuda.md and .json')
     parser.add_argument('--venvs', type=Path, default=VENVS)
     parser.add_argument('--omit', nargs='*', default=[], metavar='KEY', help='config keys of zoo that are not set')
     parser.add_argument('--before', type=Path, metavar='CHECKOUT', help='also an older zoo, from its checkout')
@@ -123,7 +128,7 @@ def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/sp
     """Measures and writes; 1 if nothing could be measured. program: what the command is called in the results."""
     args = parse_args(sys.argv[1:] if argv is None else argv, program)
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
-    path = args.results / 'speed.json'
+    path = args.results / ('speed.json' if args.device == 'cpu' else f'speed_{args.device}.json')
     data: dict[str, Any] = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
     data = data if 'works' in data else {'works': {}}  # an older speed.json has one work only
     works = data['works']
@@ -134,11 +139,11 @@ def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/sp
         for work in todo:
             works[work.name] = measure_work(work, plan, args)
             write_json(path, data)  # after each work: an hour is long
-    if not args.render and not args.quick:
+    if not args.render and not args.quick and args.device == 'cpu':
         data['first_update_s'] = [first_update_s() for _ in range(3)]
     write_json(path, data)
-    (args.results / 'speed.md').write_text(report(data), encoding='utf-8')
-    log.info('written: %s', args.results / 'speed.md')
+    path.with_suffix('.md').write_text(report(data), encoding='utf-8')
+    log.info('written: %s', path.with_suffix('.md'))
     return 0 if all(works[work.name]['runs'] for work in todo) else 1
 
 

@@ -36,7 +36,7 @@ PEERS = {
 }
 
 SYNC, BATCHED = 'env.vectorization=sync', 'env.vectorization=batched'
-EAGER, NATIVE = 'policy.learn.executor=eager', 'policy.learn.executor=native'
+EAGER, NATIVE, GRAPH = (f'policy.learn.executor={name}' for name in ('eager', 'native', 'graph'))
 COMPILED = 'policy.learn.compile=on'  # envs that are tensor programs
 BF16 = 'policy.model.precision=auto'
 
@@ -230,15 +230,26 @@ WORKS = (
 )
 
 
-def zoo_drivers(work: Work, omit: Sequence[str]) -> list[Driver]:
-    """zoo eager and at its best; `omit`: config keys that are not set (an older zoo may not know them)."""
+def zoo_drivers(work: Work, omit: Sequence[str], device: str = 'cpu') -> list[Driver]:
+    """zoo eager and at its best; `omit`: config keys that are not set (an older zoo may not know them).
+
+    On a GPU the best is what is compiled and captured.
+    """
     command = (sys.executable, str(PEERS_DIR / 'run_zoo.py'))
 
     def kept(settings: Sequence[Setting]) -> tuple[Setting, ...]:
         return tuple(tuple(item for item in setting if item.partition('=')[0] not in omit) for setting in settings)
 
-    settings = {'zoo eager': work.eager, 'zoo best': work.best, 'zoo best, torch env': work.tensor}
+    best, tensor = work.best, work.tensor
+    if device != 'cpu':
+        best, tensor = (tuple(dict.fromkeys(map(captured, settings))) for settings in (best, tensor))
+    settings = {'zoo eager': work.eager, 'zoo best': best, 'zoo best, torch env': tensor}
     return [Driver(label, 'zoo', command, kept(of)) for label, of in settings.items() if of]
+
+
+def captured(setting: Setting) -> Setting:
+    """A setting for a GPU: compiled and captured, whatever executor it names for a CPU."""
+    return (GRAPH, COMPILED, *(item for item in setting if item not in (EAGER, NATIVE, COMPILED)))
 
 
 def before_driver(work: Work, checkout: Path) -> Driver:

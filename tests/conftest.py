@@ -2,7 +2,8 @@
 
 `--few` runs only the first and the last case of each parametrised test, as `make test-fast` does. Of a test that is marked slow
 the cases between are marked soak: `make test` and CI leave them to `make test-long`, which runs what is marked long or soak.
-`--seeds N` runs the tests of learning that take an argument `seed` with N seeds instead of one.
+`--gpu` runs what is marked gpu, on the GPU, and nothing else; without it no test sees a GPU, so that the others are the same
+on every machine. `--seeds N` runs the tests of learning that take an argument `seed` with N seeds instead of one.
 """
 
 from __future__ import annotations
@@ -26,13 +27,19 @@ os.environ['XDG_STATE_HOME'] = os.devnull  # no run of a test is remembered, her
 # a busy machine is slow: that is no defect of a property
 settings.register_profile('zoo', deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile('zoo')
-if not torch.cuda.is_available():
-    os.environ['TRITON_INTERPRET'] = '1'  # before triton is imported; only tests that ask for it use kernels on a CPU
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption('--few', action='store_true', help='only the first and the last case of each parametrised test')
+    parser.addoption('--gpu', action='store_true', help='only what is marked gpu, on the GPU that no other test sees')
     parser.addoption('--seeds', type=int, default=1, metavar='N', help='seeds of tests that learn from scratch')
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption('--gpu'):  # before CUDA starts, and before triton is imported
+        os.environ['CUDA_VISIBLE_DEVICES'], os.environ['TRITON_INTERPRET'] = '', '1'
+    elif not torch.cuda.is_available():
+        raise pytest.UsageError('--gpu was given but torch sees no CUDA device; leave it out')
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -57,6 +64,11 @@ def _first_and_last(items: list[pytest.Item]) -> set[int]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    on_gpu = config.getoption('--gpu')
+    for item in items:
+        mark = item.get_closest_marker('gpu')
+        if mark and not on_gpu and not mark.kwargs:
+            item.add_marker(pytest.mark.skipif(True, reason='needs a GPU: make gpu'))
     ends = _first_and_last(items)
     for item in items:
         if id(item) not in ends and any(mark.name == 'slow' and not mark.kwargs for mark in item.own_markers):
@@ -64,10 +76,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker('soak'):
             item.add_marker('long')
     yield  # marks leave out cases
-    if config.getoption('--few'):
-        kept = _first_and_last(items)
-        config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
-        items[:] = [item for item in items if id(item) in kept]
+    kept = _first_and_last(items) if config.getoption('--few') else set(map(id, items))
+    if on_gpu:
+        kept &= {id(item) for item in items if item.get_closest_marker('gpu')}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = [item for item in items if id(item) in kept]
 
 
 def pytest_collectstart() -> None:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+needs_gpu = pytest.mark.gpu
+with_gpu_too = pytest.mark.gpu(too=True)  # elsewhere on a CPU
 
 
 @contextmanager

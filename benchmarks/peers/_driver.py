@@ -32,6 +32,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--episodes', type=int, default=20, help='greedy episodes after the clock; 0: none')
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--threads', type=int, default=1)
+    parser.add_argument('--device', choices=('cpu', 'cuda'), default='cpu', help='not rllib, tianshou: always the CPU')
     parser.add_argument('--started', type=float, default=time.time(), help='time.time() when the process was started')
     parser.add_argument('--seconds', type=float, default=0.0, help='zoo only: end sooner, after so long; 0: never')
     parser.add_argument('--set', action='append', default=[], metavar='KEY=VALUE', help='zoo only: config overrides')

@@ -52,7 +52,7 @@ def command_line() -> list[str]:
         'max-grad-norm': 0.5,
         'anneal-lr': False,
         'clip-vloss': False,
-        'cuda': False,
+        'cuda': args.device == 'cuda',
     }
     return [part for name, value in options.items() for part in (f'--{name}', str(value))]
 
@@ -88,7 +88,7 @@ def main() -> None:
         os.chdir('/')
     with torch.no_grad():
         returns = greedy_returns(
-            gymnasium.make(args.env), act_greedily(names['agent'], names['envs']), args.episodes, args.seed
+            gymnasium.make(args.env), act_greedily(names['agent'].cpu(), names['envs']), args.episodes, args.seed
         )
     emit(args, clock, 'CleanRL', version('cleanrl'), returns, gymnasium=gymnasium.__version__, script=path.name)
 

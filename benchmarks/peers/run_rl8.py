@@ -40,7 +40,7 @@ def main() -> None:
         max_grad_norm=0.5,
         sgd_minibatch_size=args.minibatch,
         num_sgd_iters=args.epochs,
-        device='cpu',
+        device=args.device,
     ).build(CartPole)
     clock.begin()
     for _ in range(args.total_steps // (args.num_envs * args.rollout)):

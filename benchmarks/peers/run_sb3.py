@@ -52,7 +52,7 @@ def main() -> None:
         vf_coef=0.5,
         max_grad_norm=0.5,
         seed=args.seed,
-        device='cpu',
+        device=args.device,
         **network(),
     )
     clock.begin()

@@ -31,7 +31,7 @@ def main() -> None:
         vf_coef=0.5,
         max_grad_norm=0.5,
         seed=args.seed,
-        device='cpu',
+        device=args.device,
         policy_kwargs={
             'lstm_hidden_size': 64,
             'n_lstm_layers': 1,

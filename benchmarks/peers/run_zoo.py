@@ -39,7 +39,7 @@ def matched_config() -> dict[str, Any]:
         },
         'policy': {
             'type': 'ppo',
-            'device': 'cpu',
+            'device': args.device,
             'model': NATURE if args.image else TOWERS,
             'learn': {
                 'epoch_per_collect': args.epochs,

@@ -468,10 +468,11 @@ N_STEP = 4
 def acting_pair(problem: Problem, obs: Tensor, explore: Any = None) -> tuple[GraphActing, Acting]:
     """Compiled and eager acting of one model, which draw the same noise."""
     model, dist, one_trunk = problem.model, problem.dist, problem.model.one_trunk
-    generators = [torch.Generator().manual_seed(5) for _ in range(2)]
+    device = next(model.parameters()).device
+    generators = [torch.Generator(device).manual_seed(5) for _ in range(2)]
 
     def draw(i: int, n_env: int) -> Tensor:
-        return dist.noise((N_STEP, n_env), generators[i], next(model.parameters()).device)
+        return dist.noise((N_STEP, n_env), generators[i], device)
 
     noise: list[Tensor] = []
 

@@ -123,7 +123,6 @@ def test_main_quick_writes_both_tables_and_small_errors(tmp_path, monkeypatch):
     assert kernels.MODE == mode
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason='this machine has a GPU')
 def test_main_without_a_gpu_refuses_to_measure_one(capsys):
     with pytest.raises(SystemExit):
         main(['--device', 'cuda'])

@@ -99,6 +99,15 @@ def test_zoo_drivers_name_the_executor_unless_the_key_is_omitted(work):
     assert not any(item.startswith('policy.learn.executor') for d in omitted for s in d.settings for item in s)
 
 
+@pytest.mark.parametrize('work', WORKS, ids=lambda work: work.name)
+def test_zoo_at_its_best_on_a_gpu_is_compiled_and_captured(work):
+    eager, *best = zoo_drivers(work, [], 'cuda')
+    assert eager == zoo_drivers(work, [])[0]
+    for setting in (setting for driver in best for setting in driver.settings):
+        assert setting[:2] == ('policy.learn.executor=graph', 'policy.learn.compile=on')
+        assert len({item.partition('=')[0] for item in setting}) == len(setting)
+
+
 def test_arguments_name_the_env_as_the_library_calls_it():
     work = next(work for work in WORKS if work.name == 'pong_8x128')
     zoo = zoo_drivers(work, [])[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,7 +53,7 @@ class RowsEngine(FaultyEngine):
         return {0: ('a', 1), 1: ('b', 2)}
 
 
-def made(engine: RowsEngine, max_lag: int = 0, limit: int = 10) -> RemoteCollector:
+def made(engine: RowsEngine, max_lag: int = 0, limit: int = 10, reader: torch.device | None = None) -> RemoteCollector:
     orders = Orders(engine, RUN, 2, 0, max_lag)  # type: ignore[arg-type]
     layout, space = (
         WeightLayout({'w': torch.zeros(4)}),
@@ -60,7 +61,7 @@ def made(engine: RowsEngine, max_lag: int = 0, limit: int = 10) -> RemoteCollect
     )
     envs: Any = [SimpleNamespace(n_env=B, name='x', obs_space=space)] * 2
     mode: Any = SimpleNamespace(n_step=T, reset=lambda: None)
-    rows = RemoteCollector(envs, mode, engine, orders, layout, max_lag, Restarts(limit), ('speed',))  # type: ignore[arg-type]
+    rows = RemoteCollector(envs, mode, engine, orders, layout, max_lag, Restarts(limit), ('speed',), reader)  # type: ignore[arg-type]
     rows.reset(np.random.SeedSequence([1, 2]))
     return rows
 
@@ -100,6 +101,25 @@ def test_the_block_is_allocated_once() -> None:
     first = steps_of(rows, 0, 0)
     block, action = rows.block, first.output['action']
     assert steps_of(rows, 1, 8).output['action'] is action and rows.block is block
+
+
+def test_rows_are_written_once_a_gpu_has_read_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block is pinned memory, which a GPU reads when its turn comes; without a GPU it is plain memory."""
+    seen: list[tuple[str, list[float]]] = []
+    monkeypatch.setattr(torch, 'empty', partial(_unpinned, torch.empty))
+    monkeypatch.setattr(
+        torch.cuda, 'synchronize', lambda device: seen.append((device, rows.block.steps.reward[0].tolist()))
+    )
+    engine = RowsEngine(2)
+    rows = made(engine, reader=torch.device('cuda'))
+    for i in range(2):
+        steps_of(rows, i, 8 * i)
+        rows.block.steps.reward.fill_(-1)  # as long as the GPU reads it
+    assert seen == [(torch.device('cuda'), [-1.0] * 4)]
+
+
+def _unpinned(empty: Any, *shape: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+    return empty(*shape, **options)
 
 
 @pytest.mark.parametrize(('max_lag', 'versions'), [(0, [0, 1, 2]), (1, [0, 0, 1, 2]), (2, [None] * 5)])

@@ -29,6 +29,13 @@ def test_environment_that_is_not_torchruns_is_one_sentence(environ: dict[str, st
     assert said in str(error.value)
 
 
+def test_rank_without_a_gpu_of_its_own_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {'RANK': '1', 'WORLD_SIZE': '2', 'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': '1'}
+    monkeypatch.setattr('torch.cuda.device_count', lambda: 1)
+    with pytest.raises(UserError, match='rank 1 wants the GPU cuda:1 but torch sees 1 of them.*policy.device=cpu'):
+        join('cuda:1', environ=environ)
+
+
 @pytest.mark.long
 def test_ranks_that_nobody_meets_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()

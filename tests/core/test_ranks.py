@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -55,3 +57,10 @@ def test_weight_scale_makes_the_mean_1_and_keeps_zeros() -> None:
     assert [x.item() for x in on_ranks(lambda ranks: weight_scale(both[ranks.rank], ranks))] == pytest.approx(
         [8 / 6] * 2
     )
+
+
+def test_weight_scale_of_several_ranks_copies_no_number_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch.tensor and new_tensor do, which wait for a GPU."""
+    ranks: Any = SimpleNamespace(size=2, sum_=lambda x: x)
+    monkeypatch.setattr(torch.Tensor, 'new_tensor', None)
+    assert weight_scale(torch.tensor([1.0, 0.0, 2.0]), ranks) == 1

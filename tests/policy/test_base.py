@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.gpu import needs_gpu
+from tests.gpu import needs_gpu, with_gpu_too
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, differing, make_policy
 from zoo.core.seeding import restore_generator, stream, torch_generator
 from zoo.core.spaces import Box, Discrete
 from zoo.env import EnvConfig, make_vector_env
+from zoo.policy import base
 from zoo.policy.base import Policy
 from zoo.policy.ppo import PPOPolicy
 from zoo.run.config import resolve_config, resolve_policy
@@ -137,6 +138,7 @@ def test_torch_generators_of_two_names_differ() -> None:
     assert torch.equal(a, again) and not torch.equal(a, b)
 
 
+@with_gpu_too
 def test_device_auto_is_where_the_network_is() -> None:
     policy = make_policy(OBS, TWO_ACTIONS, device='auto')
     assert policy.device.type == ('cuda' if torch.cuda.is_available() else 'cpu')
@@ -149,6 +151,13 @@ def test_generator_goes_on_from_its_state() -> None:
     torch.randn(5, generator=one)
     restore_generator(other, one.get_state())
     assert torch.equal(torch.randn(5, generator=other), torch.randn(5, generator=one))
+
+
+def test_device_of_a_policy_is_written_as_tensors_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """'cuda' is not equal to 'cuda:0', nor 'cpu:0' to 'cpu'; a policy compares its own with those of tensors."""
+    monkeypatch.setattr(base, 'device_of', lambda name: torch.device('cpu', 0))
+    policy = make_policy(OBS, TWO_ACTIONS)
+    assert policy.device == next(policy.model.parameters()).device
 
 
 def test_state_of_another_device_begins_a_stream_that_depends_on_it_alone() -> None:

@@ -36,10 +36,12 @@ class Crossings(TorchDispatchMode):
 
     A number of the host in an operation on a device (0-dim) is an argument of its kernel, and no crossing. Neither are
     random numbers: those for a GPU are drawn there, but 'meta' has no generator.
+    Args: counts_draws: random numbers count too, where a generator of the host draws them for any device.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts_draws: bool = False) -> None:
         super().__init__()
+        self._counts_draws = counts_draws
         self.waited: list[str] = []
         self.n_sent = 0
         self._drawn: list[torch.Tensor] = []
@@ -47,7 +49,11 @@ class Crossings(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if func.name().split('.')[0] in ('aten::randperm', 'aten::exponential_', 'aten::normal_'):
+        if not self._counts_draws and func.name().split('.')[0] in (
+            'aten::randperm',
+            'aten::exponential_',
+            'aten::normal_',
+        ):
             self._drawn.append(out)
         where = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
         if func.name() not in ('aten::_to_copy', 'aten::copy_'):
@@ -142,6 +148,19 @@ def test_a_look_at_a_value_or_a_copy_that_waits_is_found() -> None:
         torch.ones(3).to('meta')
         x.copy_(torch.ones(3))
     assert crossings.waited == ['aten::_to_copy', 'aten::copy_']
+
+
+@pytest.mark.slow
+def test_intrinsic_rewards_learn_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their generator is one of the host, on any device."""
+    intrinsic = {'type': 'rnd', 'batch_size': 16}
+    policy = make('meta', 'ppo', TWO_ACTIONS, monkeypatch, intrinsic=intrinsic)
+    monkeypatch.setattr(FlatAdam, 'count_skipped', lambda self, limit: 0)
+    batch = policy.collect_mode.get_train_sample(rollout_of(policy, False))
+    part = next(option.part for option in policy.options if hasattr(option, 'part'))  # type: ignore[attr-defined]
+    with Crossings(counts_draws=True) as crossings:
+        part.update()
+    assert batch['adv'].device.type == 'meta' and crossings.waited == [] and crossings.n_sent > 0
 
 
 @needs_gpu

@@ -26,6 +26,7 @@ from tests.policy_envs import (
 )
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
+from zoo.policy import base
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.config import resolve_config
@@ -168,6 +169,19 @@ def test_auxiliary_phase_comes_every_aux_freq_policy_phases(arch: str, per_rollo
         assert policy.learn_mode.learn_aux() == {}
         assert len(policy.memory_state_dict().get('return_', ())) == rollout % 3 * N
         assert policy.learn_mode.train_iter() == want
+
+
+def test_auxiliary_phase_gathers_all_minibatches_at_once_where_the_memory_is_on_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The device of a policy may be named otherwise than that of its tensors: 'cuda' and 'cuda:0', 'cpu:0' and 'cpu'."""
+    monkeypatch.setattr(base, 'device_of', lambda name: torch.device('cpu', 0))
+    policy: Any = ppg()
+    to_the_phase(policy, 2)
+    seen, steps = [], policy.passes.steps
+    monkeypatch.setattr(policy.passes, 'steps', lambda *args: seen.append(args[2].gather) or steps(*args))
+    policy.learn_aux()
+    assert seen == [True]
 
 
 def test_value_only_batches_are_no_policy_phases() -> None:

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.policy.test_device import Crossings
 from tests.rl_utils.distribution_cases import CASES, CPU, generator
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from zoo.rl_utils import Categorical, Gaussian, distribution_of, make_dist
-from zoo.rl_utils.distribution import from_logits
+from zoo.rl_utils.distribution import Bounds, from_logits
 from zoo.rl_utils.distributions.gaussian import LOG_STD_MAX, LOG_STD_MIN, bounded_log_std
 
 
@@ -223,3 +224,18 @@ def test_distribution_of_follows_the_form_of_the_logit():
         dist, param = from_logits(form)
         assert isinstance(distribution_of(form), Gaussian) and dist.n_action == 2
         assert param.tolist() == [[0.0, 0.0, 1.0, 1.0]] * 5
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_noise_of_a_generator_of_the_host_comes_to_a_device_without_waiting(name: str) -> None:
+    with Crossings(counts_draws=True) as crossings:
+        noise = CASES[name].dist.noise((4, 2), torch.Generator(), torch.device('meta'))
+    assert noise.device.type == 'meta' and crossings.waited == []
+
+
+def test_bounds_are_brought_to_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.tensor copies them from the host, which waits for a GPU and is refused while a CUDA graph is captured."""
+    bounds, share = Bounds((-1.0, 0.1), (1.0, 0.3)), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    expected = torch.tensor([[-1.0, 0.3], [1.0, 0.1]])
+    monkeypatch.delattr(torch, 'tensor')
+    assert torch.equal(bounds.scale(share), expected) and torch.equal(bounds.share(expected), share)

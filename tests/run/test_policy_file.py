@@ -214,6 +214,18 @@ def test_unknown_device_of_a_file_is_refused(tmp_path: Path) -> None:
         load_policy(by_hand().save(tmp_path / 'policy'), device='tpu')
 
 
+def test_policy_of_a_gpu_that_is_not_here_is_loaded_to_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained on the second of two, loaded where there is one; asked for by name it is refused."""
+    policy = by_hand()
+    policy.cfg = policy.cfg.model_copy(update={'device': 'cuda:1'})
+    path = policy.save(tmp_path / 'policy')
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)
+    assert load_policy(path).device.type == 'cpu'
+    with pytest.raises(UserError, match="policy.device is 'cuda:1' but torch finds 1 CUDA devices here; use 'auto'"):
+        load_policy(path, device='cuda:1')
+
+
 # --- own policies ---
 
 

@@ -252,18 +252,29 @@ class GraphActing(ForwardActing):
         self._model, self._dist, self._draw, self._one_trunk = model, dist, draw, one_trunk
         self._names = ('action', 'logit', 'value') if one_trunk else ('action', 'logit')
         self._row: Obs = None
+        self.captures = True  # each step; False: another graph holds it
         self.compiled = CompiledFunction(self._replay, 'acting')
 
     def begin(self) -> None:
         """Draws the noise, and looks up the model's tensors: they may be others than before."""
-        self._noise = iter(self._draw(self._n_env).unbind(0))
+        self.noise = self._draw(self._n_env)
+        self.follow(self.noise)
         self._tensors = {name: x.detach() for name, x in named_tensors(self._model).items()}
+
+    def follow(self, noise: Tensor) -> None:
+        """The next steps take these rows of noise, [T, B, ...]."""
+        self._noise = iter(noise.unbind(0))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Those of the model."""
+        return list(self._tensors.values())
 
     def _act(self, obs: Obs, state: State) -> dict[str, Any]:
         noise = next(self._noise)
         self._row = map_tensors(lambda x: send(x, noise.device), obs)
         inputs = [*self._tensors.values(), noise, *(x for _, x in leaves(self._row))]
-        outputs = self.compiled(inputs, tuple(self._tensors), len(self._tensors))
+        outputs = self.compiled(inputs, tuple(self._tensors), len(self._tensors) if self.captures else None)
         return dict(zip(self._names, self._compute(self._row, noise) if outputs is None else outputs, strict=True))
 
     def _replay(self, names: tuple[str, ...], inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -36,6 +36,7 @@ class CapturedCall:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Tensor] = []  # where the graph reads
         self._outputs: Sequence[Tensor] = []
+        self._kinds: list[list[int]] = []  # indices of inputs of one dtype, which are copied by one launch
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         if self._stream is None:
@@ -43,8 +44,8 @@ class CapturedCall:
         n, graph = self._n_fixed, self._graph
         if graph is None or any(a.data_ptr() != b.data_ptr() for a, b in zip(inputs[:n], self._inputs, strict=False)):
             graph = self._capture(inputs)
-        for place, x in zip(self._inputs[n:], inputs[n:], strict=True):
-            place.copy_(x, non_blocking=True)
+        for kind in self._kinds:
+            torch._foreach_copy_([self._inputs[i] for i in kind], [inputs[i] for i in kind], non_blocking=True)
         graph.replay()
         return [x.clone() for x in self._outputs]
 
@@ -63,6 +64,9 @@ class CapturedCall:
         """Records the kernels; none of them runs here, so nothing is written yet."""
         self._graph = None  # should this fail
         self._inputs = [*inputs[: self._n_fixed], *(x.clone() for x in inputs[self._n_fixed :])]
+        moving = range(self._n_fixed, len(inputs))
+        dtypes = dict.fromkeys(inputs[i].dtype for i in moving)
+        self._kinds = [[i for i in moving if inputs[i].dtype == dtype] for dtype in dtypes]
         graph = torch.cuda.CUDAGraph()
         # cuBLAS's workspace for this stream is allocated again in the graph's own pool, and lives as long as the graph
         torch._C._cuda_clearCublasWorkspaces()

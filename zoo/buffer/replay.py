@@ -17,12 +17,11 @@ from zoo.buffer.ring import DrawConfig, Draws, Ring, RingBuffer, RingConfig
 from zoo.buffer.rollout import PARTS
 from zoo.config.schedule import Linear, Points, greatest, schedule_value
 from zoo.config.section import Section
-from zoo.core.data import Columns, first_leaf
+from zoo.core.data import Columns, first_leaf, send
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY
 
-LEAST = 1e-6
-"""A smaller priority counts as this one: a sample with priority 0 would never be drawn again."""
+LEAST = 1e-6  # a smaller priority counts as this one: a sample with priority 0 would never be drawn again
 
 
 class PriorityConfig(DrawConfig):
@@ -127,7 +126,7 @@ class PrioritizedDraws(Draws):
                 '`_get_train_sample`, or use buffer.alpha 0'
             )
         weight = (self._n_eligible * self._mass[rows] / self._sum) ** -self._beta
-        weight = (weight / weight.max()).float().to(first_leaf(batch).device)
+        weight = send((weight / weight.max()).float(), first_leaf(batch).device)
         if 'weight' in batch:  # [n], or [n, L] where samples are sequences
             weight = batch['weight'] * weight.view(-1, *(1,) * (batch['weight'].dim() - 1))
         return {**batch, 'weight': weight}

@@ -79,10 +79,9 @@ class Ring:
     def gather(self, rows: Tensor) -> dict[str, Any]:
         """A copy of rows [n], with 'staleness' [n] f32 in pushes, on the device that samples come from."""
         assert self._data is not None, 'there are no rows before the first push'
-        there = self._batch_device
         index = send(rows, first_leaf(self._data).device)
-        batch = map_tensors(lambda x: x[index].to(there), self._data)
-        return {**batch, 'staleness': send(self.staleness(rows).to(torch.float32), there)}
+        batch = map_tensors(lambda x: send(x[index], self._batch_device), self._data)
+        return {**batch, 'staleness': send(self.staleness(rows).to(torch.float32), self._batch_device)}
 
     def state_dict(self) -> dict[str, Any]:
         """The filled part of the block as views, and where it is written next."""

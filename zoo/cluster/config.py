@@ -154,8 +154,7 @@ SIZES = (
 )
 """Numbers of envs and samples, which ranks share; steps, passes and rollouts are those of each."""
 N_EPISODE = 'policy.eval.n_episode'
-STARTED_BY = 'ZOO_RANKS_BY'
-"""Variable of the environment that names what started the ranks, where it was not torchrun."""
+STARTED_BY = 'ZOO_RANKS_BY'  # variable of the environment that names what started the ranks, where it was not torchrun
 
 
 def split_config(cfg: S, size: int, rank: int) -> S:

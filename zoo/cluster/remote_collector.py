@@ -114,7 +114,6 @@ class RemoteCollector(Collector):
 
     @property
     def env_time(self) -> float:
-        """Seconds of waiting for runners so far."""
         return self._env_time
 
     def _make_groups(self, envs: Sequence[object], infos: InfoKeys, first: int) -> list[EnvGroup]:
@@ -133,6 +132,8 @@ class RemoteCollector(Collector):
     def steps(self) -> Steps:
         """Fills the block with the rollout of all runners."""
         start, collect_iter, env_step = perf_counter(), self.collect_iter, self.env_step
+        if self._whole:
+            self.block.restart()
         if collect_iter > self._asked_to:
             self._ask(collect_iter, collect_iter, env_step)
         if self._max_lag > 1:
@@ -225,8 +226,7 @@ class RemoteCollector(Collector):
             if name not in self._whole:
                 shape = (self.n_env, *rows.shape[1:]) if is_state else (len(rows), self.n_env, *rows.shape[2:])
                 self._whole[name] = torch.empty(shape, dtype=torch.from_numpy(rows[:0].copy()).dtype)
-            whole = self._whole[name].numpy()
-            whole[envs if is_state else (slice(None), envs)] = rows
+            self._whole[name].numpy()[envs if is_state else (slice(None), envs)] = rows
         return infos
 
     def _note(self, parcel: Parcel, collect_iter: int) -> None:

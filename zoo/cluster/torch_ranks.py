@@ -50,6 +50,11 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
         )
     is_cuda, rank, n, limit = device.startswith('cuda'), int(environ['RANK']), int(size), timedelta(seconds=timeout)
     if is_cuda:
+        if (torch.device(device).index or 0) >= torch.cuda.device_count():
+            raise UserError(
+                f'rank {rank} wants the GPU {device} but torch sees {torch.cuda.device_count()} of them, and each rank needs one; '
+                'start fewer processes on this machine, or set policy.device=cpu'
+            )
         torch.cuda.set_device(device)
     try:
         store, _, _ = next(torch.distributed.rendezvous('env://', rank, n, timeout=limit))

@@ -72,8 +72,7 @@ def _item(registry: Registry[Any], name: str, path: str) -> Any:
         raise ConfigError(f'{path}: {error}{own}') from error
 
 
-_given: dict[str, Any] = {}
-"""Classes and functions that a config had itself, in place of their names."""
+_given: dict[str, Any] = {}  # classes and functions that a config had itself, in place of their names
 
 
 def _with_name(spec: Any) -> Any:

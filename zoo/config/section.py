@@ -114,8 +114,7 @@ if TYPE_CHECKING:
 else:
     Filled = Optional[T]  # noqa: UP045  # a generic alias
 """The type of a field that people may leave out, null, and that a resolved config has."""
-LEFT_OUT: Any = None
-"""The default of such a field."""
+LEFT_OUT: Any = None  # the default of such a field
 
 MAX_DEPTH, MAX_PARTS = 100, 100_000
 """Levels of a config, and its dicts and lists: a bundled one has 4 and some 20; an array in env.kwargs has many."""

@@ -230,9 +230,8 @@ class Rollout:
         """The same rollout on a device; pinned memory is still being read when this returns, see `send`."""
         if first_leaf(self.last_obs).device == device:
             return self
-        trees = self.data, self.last_obs, self.final_obs, self.final_index, self.successor, self.state
-        there: list[Any] = [tree if tree is None else to_device(tree, device) for tree in trees]
-        return Rollout(*there)
+        trees: Any = {name: tree if tree is None else to_device(tree, device) for name, tree in vars(self).items()}
+        return Rollout(**trees)
 
     def next_obs(self) -> Obs:
         """[T, B, *O]: the true successor of every row."""
@@ -299,6 +298,6 @@ def replace_rows(rows: Tensor, new: State, old: State) -> State:
     """The old state [B, ...] with the new one in the rows marked [B] bool."""
 
     def choose(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(rows.to(b.device).view(-1, *[1] * (b.dim() - 1)), a, b)
+        return torch.where(send(rows, b.device).view(-1, *[1] * (b.dim() - 1)), a, b)
 
     return map_tensors(choose, new, old)

@@ -72,8 +72,7 @@ class Alone:
         return 'ALONE'
 
 
-ALONE = Alone()
-"""The ranks of a process that trains by itself; a copied or unpickled policy has these."""
+ALONE = Alone()  # the ranks of a process that trains by itself; a copied or unpickled policy has these
 
 
 class RunInfo(NamedTuple):
@@ -143,10 +142,9 @@ def weight_scale(valid: Tensor, ranks: Ranks) -> Tensor:
     """What weights [...] are to be multiplied by so that their mean over the rows of all ranks is 1, 0-dim."""
     if ranks.size == 1:
         return valid.numel() / valid.sum().clamp(min=1)
-    total = ranks.sum_(
-        torch.stack((valid.new_tensor(valid.numel(), dtype=torch.float64), valid.sum(dtype=torch.float64)))
-    )
-    return (total[0] / total[1].clamp(min=1)).to(valid.dtype)
+    own = valid.sum(dtype=torch.float64)
+    n, total = ranks.sum_(torch.stack((own.new_full((), valid.numel()), own)))
+    return (n / total.clamp(min=1)).to(valid.dtype)
 
 
 def mean_of_rows(

@@ -16,8 +16,7 @@ from torch import Tensor
 from zoo.core.data import leaves
 from zoo.core.errors import UserError, brief, of_entry
 
-Raw = Any
-"""What an env gives or takes: numbers, arrays, tensors, or nested dicts and tuples of them."""
+Raw = Any  # what an env gives or takes: numbers, arrays, tensors, or nested dicts and tuples of them
 ACTION_MASK = 'action_mask'
 """Name of the observation leaf that says which actions may be taken: a MultiBinary, true where one may."""
 

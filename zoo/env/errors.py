@@ -385,8 +385,7 @@ def check_result(result: Sequence[Any], space: gymnasium.Space) -> None:
     check_obs(obs, space, 'unsafe')
 
 
-FLAGS = frozenset((bool, np.bool_))
-"""Types of a flag that need no further look."""
+FLAGS = frozenset((bool, np.bool_))  # types of a flag that need no further look
 
 
 def as_flag(what: str, value: object) -> bool:

@@ -125,8 +125,7 @@ def as_bits(array: np.ndarray) -> np.ndarray:
         return array
     bits = array.astype(np.bool_)
     if np.count_nonzero(bits != array):
-        value = array[bits != array].flat[0]
-        raise _broken(f'{WHAT} has the value {value}', 'zeros and ones')
+        raise _broken(f'{WHAT} has the value {array[bits != array].flat[0]}', 'zeros and ones')
     return bits
 
 

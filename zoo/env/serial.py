@@ -115,7 +115,6 @@ class SerialVectorEnv(SyncVectorEnv):
         self._watched, self._reset_kwargs = watched, {} if options is None else {'options': options}
 
     def command(self, command: EnvCommand) -> list[Any]:
-        """What each env gives for a command."""
         return [apply(env, command) for env in self.envs]
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -195,7 +195,6 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return self.step_wait()
 
     def step_async(self, actions: Actions) -> None:
-        """Begins a step."""
         check_n_action(actions, self.num_envs)
         self._step_count += 1
         for i, action in enumerate(iterate(self.action_space, actions)):
@@ -204,7 +203,6 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._is_stepping = True
 
     def step_wait(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Ends the step that was begun."""
         lost, self._is_stepping, self._lost = self._lost, False, []
         results, broken = self._answers([i for i in range(self.num_envs) if i not in lost], f'step {self._step_count}')
         for i in lost:
@@ -234,7 +232,6 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._ask_all(('want', self._wanted), f'the choice of {what}')
 
     def command(self, command: EnvCommand) -> list[Any]:
-        """What each env gives for a command."""
         found = self._ask_all(('apply', sendable(command)), f'{command.kind} of {command.name!r}')
         return [result(each) for each in found]
 

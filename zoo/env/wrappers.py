@@ -248,8 +248,7 @@ class PrevEnv(_EntriesEnv):
     def step(self, action: Action) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         sent = _nested(self._space, lambda leaf, x: np.array(x, dtype=_dtype(leaf)), action)
         obs, reward, terminated, truncated, info = self.env.step(action)
-        added = self._added(sent, reward)
-        return self._with(obs, added), reward, terminated, truncated, info
+        return self._with(obs, self._added(sent, reward)), reward, terminated, truncated, info
 
     def _added(self, action: Action, reward: object) -> dict[str, Any]:
         added = {PREV_ACTION: action} if self._action else {}

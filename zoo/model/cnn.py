@@ -117,7 +117,10 @@ class ConvNet(CNN):
 
     def __init__(self, cfg: ConvConfig, space: Box) -> None:
         sizes = list(zip(cfg.channels, cfg.kernels, cfg.strides, strict=True))
-        super().__init__(space, _smallest(sizes), cfg.precision)
+        side = 1  # of the smallest image, which leaves a map of 1x1
+        for _, kernel, stride in reversed(sizes):
+            side = (side - 1) * stride + kernel
+        super().__init__(space, side, cfg.precision)
         self.convs = nn.ModuleList()
         height, width, n_in, _ = image_shape(space)
         for n_out, kernel, stride in sizes:
@@ -132,14 +135,6 @@ class ConvNet(CNN):
         for conv in self.convs:
             x = self._activate(convolve(x, conv))
         return x
-
-
-def _smallest(sizes: list[tuple[int, int, int]]) -> int:
-    """Side of the smallest image that leaves a map of 1x1, for (channels, kernel, stride) of each convolution."""
-    side = 1
-    for _, kernel, stride in reversed(sizes):
-        side = (side - 1) * stride + kernel
-    return side
 
 
 @ENCODER_REGISTRY.register('nature')

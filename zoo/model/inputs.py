@@ -78,8 +78,7 @@ class OneHots(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         index = _flattened(obs, self._n_dim) + self.first
-        zeros = torch.zeros(*index.shape[:-1], self._width, device=index.device)
-        return zeros.scatter_(-1, index, 1.0)
+        return torch.zeros(*index.shape[:-1], self._width, device=index.device).scatter_(-1, index, 1.0)
 
 
 class ToVector(nn.Module):

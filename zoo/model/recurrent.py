@@ -60,8 +60,7 @@ class Resets:
         return pieces if n_lane <= MAX_LANES * n_column * len(pieces) else None
 
 
-PIECE = 16
-"""Rows of a long sequence that run at a time: lanes then end soon after they are read for the last time."""
+PIECE = 16  # rows of a long sequence that run at a time: lanes then end soon after they are read for the last time
 MAX_LANES = 5
 """Lanes for each sequence from which on a loop in Python is as fast (16 rows of 16 sequences, 64 numbers)."""
 

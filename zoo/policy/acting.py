@@ -69,8 +69,7 @@ class NetworkPolicy(Policy):
         'policy.learn.freeze leaves nothing to train of the actor, which is all that policy {!r} trains; freeze fewer'
     )
     """What to say where all parameters of an optimiser are frozen."""
-    _acts_with_value = False
-    """Whether acting also gives the critic's value."""
+    _acts_with_value = False  # whether acting also gives the critic's value
 
     @classmethod
     def default_model(cls) -> str:

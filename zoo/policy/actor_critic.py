@@ -48,8 +48,7 @@ class ActorCriticPolicy(NetworkPolicy):
     scheduled: ClassVar[tuple[str, ...]] = ('learning_rate', 'clip_ratio', 'entropy_weight')
     """Fields of cfg.learn that follow the env steps; their present values are in `rates`, and are logged."""
     announces_gradients: ClassVar[bool] = True
-    has_critic = True
-    """Whether it trains a critic."""
+    has_critic = True  # whether it trains a critic
     nothing_left: ClassVar[str] = (
         'policy.learn.freeze leaves nothing to train of the actor, or nothing of the critic, and each has gradient steps of its '
         'own here; freeze fewer, or use policy.type=ppo with one learning rate, which trains both together'

@@ -141,7 +141,12 @@ class AuxMemory:
         n, n_left = len(part['return_']), self._n_part - self.n_filled - n_filled
         n_row = self.n_row + n + n_left * -(-n // max(n_filled, 1))
         if not self._block or n_row > len(self._block['return_']) or part.keys() - self._block.keys():
-            self._make_room(part, n_row, device)
+            kept = self.columns()
+            like = {**kept, **part}  # what the new block of n_row rows has room for
+            self._block = {}
+            self._block = map_tensors(lambda x: self._allocate((n_row, *x.shape[1:]), x.dtype, device), like)
+            if kept:
+                self._write(kept, 0)
         self._write(part, self.n_row)
         self.n_row += n
         self.n_filled += n_filled
@@ -151,15 +156,6 @@ class AuxMemory:
         kept, got = ({path: [x.dtype, *x.shape[1:]] for path, x in leaves(tree)} for tree in (self._block, part))
         paths = sorted(path for path in kept.keys() & got.keys() if kept[path] != got[path])
         return ', '.join(f'{path} {got[path]}, was {kept[path]}' for path in paths)
-
-    def _make_room(self, part: Columns, n_row: int, device: torch.device) -> None:
-        """A block of n_row rows for what is kept and what is like `part`."""
-        kept = self.columns()
-        like = {**kept, **part}
-        self._block = {}
-        self._block = map_tensors(lambda x: self._allocate((n_row, *x.shape[1:]), x.dtype, device), like)
-        if kept:
-            self._write(kept, 0)
 
     def _write(self, rows: Columns, start: int) -> None:
         """Copies rows into the block, from its row `start` on."""

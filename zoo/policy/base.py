@@ -122,8 +122,7 @@ class Policy(ABC):
     """Steps in one entry of the samples, more than 1 for a model with a recurrent state; from the start of one to the next."""
     compile_env: Compile | None = None
     """What compiles the step of envs that are tensor programs, where this run is worth it."""
-    _collect_step = 0
-    """Env steps of the run before the present rollout."""
+    _collect_step = 0  # env steps of the run before the present rollout
     _first_env = 0
     """Of the group of envs that `_forward_collect` acts for, the index of the first over all envs of the run."""
 
@@ -147,7 +146,7 @@ class Policy(ABC):
         self.run = RunInfo() if run is None else run
         self.cfg, self.obs_space, self.action_space, self.seed = cfg, obs_space, action_space, seed
         self._action_map = ActionMap(action_space, action_mode)
-        self.device = device_of(cfg.device)
+        self.device = torch.empty(0, device=device_of(cfg.device)).device  # 'cuda' becomes 'cuda:0', as tensors say it
         self._fields = tuple(enable_field) if enable_field is not None else MODES
         self.given_model: str | None = None if model is None else type(model).__name__
         if model is None:

@@ -14,12 +14,10 @@ from zoo.rl_utils.exploration import exploration_problem
 
 NO_PLAIN_GAIN = ('a2c', 'awr', 'cispo')
 """Surrogates that are not ratio * adv where they are not clipped, so that a bound dual_clip * adv means nothing."""
-NO_CLIP_RATIO = ('dpo', 'none', 'a2c', 'awr')
-"""Surrogates that do not read clip_ratio; of one's own it is not known."""
+NO_CLIP_RATIO = ('dpo', 'none', 'a2c', 'awr')  # surrogates that do not read clip_ratio; of one's own it is not known
 NO_VALUE_CLIP_RATIO = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot')
 """Value losses that do not read clip_ratio; of one's own it is not known."""
-NO_LAMBDA = ('returns', 'n_step')
-"""Estimators that do not read gae_lambda."""
+NO_LAMBDA = ('returns', 'n_step')  # estimators that do not read gae_lambda
 
 
 def action_problem(dist: ActionDist, action_mode: str) -> str:

@@ -117,6 +117,13 @@ class PolicyConfig(Section):
 Weight = Annotated[float, Field(ge=0)]
 
 
+def why_not_here(device: str) -> str:
+    """Why a device is not one of this machine, as a clause; '' if it is."""
+    n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    is_here = not device.startswith('cuda') or int(device.partition(':')[2] or 0) < n_cuda
+    return '' if is_here else f'torch finds {n_cuda} CUDA devices here'
+
+
 def device_of(name: str) -> torch.device:
     """The device that `policy.device` names."""
     if name == 'auto':
@@ -125,6 +132,8 @@ def device_of(name: str) -> torch.device:
         raise UserError(f"policy.device is {name!r} but must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
     if name != 'cpu' and not torch.cuda.is_available():
         raise UserError(f"policy.device is {name!r} but there is no CUDA here; use 'auto' or 'cpu'")
+    if problem := why_not_here(name):
+        raise UserError(f"policy.device is {name!r} but {problem}; use 'auto' or 'cpu'")
     return torch.device(name)
 
 

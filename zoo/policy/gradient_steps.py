@@ -83,9 +83,8 @@ class GradientStep(SplitStep):
 def checked(dist: ActionDist, columns: Columns) -> Columns:
     """Columns of one number for each sample, which have one shape: a [N, 1] against [N] would broadcast to [N, N]."""
     lead = columns['logit'].shape[:-1] if 'logit' in columns else columns['return_'].shape
-    given = [name for name in ('adv', 'return_', 'value', 'weight') if name in columns]
-    for name in given:
-        if columns[name].shape != lead:
+    for name in ('adv', 'return_', 'value', 'weight'):
+        if name in columns and columns[name].shape != lead:
             check_shape(name, columns[name], 'logit_new without its last dimension', lead)
     return columns
 

@@ -86,31 +86,24 @@ def load_partly(model: nn.Module, normalizers: nn.Module, state: Mapping[str, An
     report = PartialLoad([], [], [], [])
     for module, key in ((model, 'model'), (normalizers, 'normalizer')):
         own, given = module.state_dict(), state.get(key, {})
-        for name, value in own.items():
-            _take(name, value, given, only, report)
-        report.unused.extend(
-            name for name in given if name not in own or not any(fnmatchcase(name, each) for each in only)
-        )
+        wanted = [name for name in own if any(fnmatchcase(name, each) for each in only)]
+        report.unused.extend(name for name in given if name not in wanted)
+        for name in wanted:
+            value, found = own[name], given.get(name)
+            if found is None:
+                report.missing.append(name)
+            elif not isinstance(found, torch.Tensor) or found.shape != value.shape:
+                shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+                report.misfits.append(f'{name}: {shape} in the state, {list(value.shape)} here')
+            else:
+                value.copy_(found)
+                report.loaded.append(name)
     if not report.loaded:
         names = ', '.join(only)
         raise UserError(
             f'nothing of the state fits this policy (asked for: {names}): {report.text()}; give names that it has'
         )
     return report
-
-
-def _take(name: str, value: torch.Tensor, given: Mapping[str, Any], only: Sequence[str], report: PartialLoad) -> None:
-    if not any(fnmatchcase(name, each) for each in only):
-        return
-    found = given.get(name)
-    if found is None:
-        report.missing.append(name)
-    elif not isinstance(found, torch.Tensor) or found.shape != value.shape:
-        shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-        report.misfits.append(f'{name}: {shape} in the state, {list(value.shape)} here')
-    else:
-        value.copy_(found)
-        report.loaded.append(name)
 
 
 def _some(names: list[str]) -> str:

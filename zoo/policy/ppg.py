@@ -15,7 +15,7 @@ from zoo.backend.executor import Found, Pass, Step
 from zoo.backend.precision import UpdatePrecision
 from zoo.config.components import make_part, name_of, part_of
 from zoo.config.schedule import Schedule, schedule_value
-from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, map_tensors
+from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, map_tensors, send
 from zoo.core.errors import UserError
 from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
 from zoo.model.check import parameters_by_role
@@ -468,15 +468,14 @@ class PPGPolicy(ActorCriticPolicy):
     @torch.no_grad()
     def _over_memory(self, method: str, output: str) -> Tensor:
         """What a method of the model computes from all rows kept, [M, ...], where the memory lies."""
-        found = [x for *_, x in self._pieces(method, output)]
-        return torch.cat(found).to(self._memory.device)
+        return torch.cat([x for *_, x in self._pieces(method, output)]).to(self._memory.device)
 
     def _aux_target(self) -> Tensor:
         """What the auxiliary phase fits values to, of all rows kept, in the unit of the critic's output."""
         return_: Tensor = self._memory.columns()['return_']
         if self.phase.target == 'critic':
             return self._over_memory('compute_critic', 'value').view_as(return_)
-        return self.samples.units.standardize(return_.to(self.device)).to(return_.device)
+        return self.samples.units.standardize(send(return_, self.device)).to(return_.device)
 
     @property
     def _aux_rows(self) -> int:
@@ -488,7 +487,7 @@ class PPGPolicy(ActorCriticPolicy):
         """mean(KL(old || now)) over all rows kept."""
         total = torch.zeros((), device=self.device)
         for at, rows, logit in self._pieces('compute_actor', 'logit'):
-            kl = self.dist.kl(logit_old[at].to(self.device).view_as(logit), logit)
+            kl = self.dist.kl(send(logit_old[at], self.device).view_as(logit), logit)
             total += (kl * rows['weight'].flatten() if 'weight' in rows else kl).sum()
         return total / self._memory.columns()['return_'].numel()
 
@@ -497,7 +496,7 @@ class PPGPolicy(ActorCriticPolicy):
         columns = self._memory.columns()
         for start in range(0, self._memory.n_row, self._aux_rows):
             at = slice(start, start + self._aux_rows)
-            rows = map_tensors(lambda x: x[at].to(self.device), columns)  # noqa: B023
+            rows = map_tensors(lambda x: send(x[at], self.device), columns)  # noqa: B023
             yield at, rows, self.objective.fixed.forward(self._model, method, rows)[0][output]
 
     def _monitor_vars_learn(self) -> list[str]:

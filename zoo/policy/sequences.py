@@ -60,8 +60,7 @@ def n_copy(cfg: SequenceConfig, n_step: int) -> float:
 def sequence_problem(cfg: SequenceConfig, n_step: int, batch_size: int, key: str = 'batch_size') -> str:
     """What is wrong with the lengths, as a sentence; empty if nothing."""
     if n_step % cfg.len:
-        lengths = [d for d in range(1, n_step + 1) if n_step % d == 0]
-        nearest = min(lengths, key=lambda d: abs(d - cfg.len))
+        nearest = min((d for d in range(1, n_step + 1) if n_step % d == 0), key=lambda d: abs(d - cfg.len))
         return (
             f'policy.learn.sequence.len is {cfg.len} but policy.collect.n_step is {n_step}: {n_step} % {cfg.len} = '
             f'{n_step % cfg.len} steps would be dropped; use a divisor, e.g. {nearest}.'

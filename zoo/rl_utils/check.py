@@ -14,8 +14,7 @@ from torch import Tensor
 
 from zoo.core.errors import UserError
 
-Number = float | Tensor
-"""A number, or a 0-dim tensor."""
+Number = float | Tensor  # a number, or a 0-dim tensor
 EACH_SAMPLE = 'one number for each sample'
 
 

@@ -6,13 +6,14 @@ A file of this package adds a distribution by registering a subclass of `ActionD
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from zoo.core.data import send
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
@@ -164,9 +165,7 @@ class LogitDist(ActionDist):
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
         """Gumbel(0, 1)."""
-        where = draw_device(generator, device)
-        exponential = torch.empty((*lead, self.n_param), device=where).exponential_(generator=generator)
-        return exponential.log_().neg_().to(device)
+        return drawn(Tensor.exponential_, (*lead, self.n_param), generator, device).log_().neg_()
 
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
         return self.mode(param + noise)  # the Gumbel-max trick: exact, no normalisation needed
@@ -218,9 +217,12 @@ def fitting(space: Space, options: Mapping[str, Any]) -> list[str]:
     return [name for name in registry.names() if registry.get(name).of_space(space, given) is not None]
 
 
-def draw_device(generator: torch.Generator | None, device: torch.device) -> torch.device:
-    """Where noise is drawn that is meant for a device."""
-    return device if generator is None else generator.device
+def drawn(
+    fill: Callable[..., Tensor], shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device
+) -> Tensor:
+    """Noise that a method such as `Tensor.normal_` draws where the generator is, on a device."""
+    where = device if generator is None else generator.device
+    return send(fill(torch.empty(shape, device=where), generator=generator), device)
 
 
 def distribution_of(logit: Logit) -> ActionDist:
@@ -293,12 +295,16 @@ class Bounds(NamedTuple):
 
     def share(self, action: Tensor) -> Tensor:
         """Inverse of `scale`: an action [..., D] -> where it lies between the bounds, 0 to 1."""
-        low, high = (torch.tensor(bound, dtype=action.dtype, device=action.device) for bound in (self.low, self.high))
+        low, high = self._rows(action)
         return (action - low) / (high - low)
 
     def scale(self, x: Tensor) -> Tensor:
         """x [..., D] in [0, 1] -> low + x * (high - low)."""
         if len(set(self.low)) == len(set(self.high)) == 1:
             return x * (self.high[0] - self.low[0]) + self.low[0]
-        low = torch.tensor(self.low, dtype=x.dtype, device=x.device)
-        return torch.lerp(low, torch.tensor(self.high, dtype=x.dtype, device=x.device), x)
+        low, high = self._rows(x)
+        return torch.lerp(low, high, x)
+
+    def _rows(self, like: Tensor) -> list[Tensor]:
+        """low and high, [D] each; made of fills: torch.tensor would wait for a GPU, and cannot be part of a CUDA graph."""
+        return [torch.cat([like.new_full((1,), bound) for bound in bounds]) for bounds in self]

@@ -7,8 +7,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-POLICY_GAIN = 0.01
-"""Gain of a policy's last layer: its first policy is near uniform."""
+POLICY_GAIN = 0.01  # gain of a policy's last layer: its first policy is near uniform
 
 Layer = TypeVar('Layer', nn.Linear, nn.Conv2d)
 

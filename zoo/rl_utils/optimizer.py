@@ -241,18 +241,16 @@ class FlatOptimizer:
             self._n_in_row = 0 if finite else self._n_in_row + 1
         self._norms.clear()
         if self._n_in_row >= limit and (self.loss_scale is None or self.loss_scale <= MIN_SCALE):
+            grads = {name: p.grad for name, p in self._named if p.grad is not None}
+            broken = [name for name, grad in grads.items() if not bool(grad.isfinite().all())]
+            # if all are finite and only their norm overflowed, the largest
+            culprit = broken[0] if broken else max(grads, key=lambda name: float(grads[name].abs().max()))
             raise NonFiniteGradientError(
                 f'the gradient of {self._n_in_row} steps in a row was not finite, first in parameter '
-                f'{self._culprit()!r}; lower policy.learn.learning_rate, set policy.learn.grad_clip, or look at the '
+                f'{culprit!r}; lower policy.learn.learning_rate, set policy.learn.grad_clip, or look at the '
                 'scale of rewards and observations'
             )
         return self.n_skipped
-
-    def _culprit(self) -> str:
-        """The first parameter whose gradient is not finite; if all are and only their norm overflowed, the largest."""
-        grads = [(name, p.grad) for name, p in self._named if p.grad is not None]
-        broken = [name for name, grad in grads if not bool(grad.isfinite().all())]
-        return broken[0] if broken else max(grads, key=lambda item: float(item[1].abs().max()))[0]
 
     def state_dict(self) -> dict[str, Tensor | int]:
         """Moments and counters; the parameters are the model's own state."""
@@ -313,7 +311,6 @@ class FlatAdam(FlatOptimizer):
 
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:
-        """As `FlatOptimizer.step`."""
         if not self.is_plain:
             return super().step(grad_clip)
         if self.ranks is not ALONE:

@@ -153,8 +153,7 @@ def awr(
     gain = w log r, w = min(exp(A / temperature), max_weight);   slope = w: at r = 1 it is not A, and never negative
     Source: Peng et al. 2019, arXiv:1910.00177. Departs: w log p_old is subtracted, which has no gradient.
     """
-    weight = (adv / temperature).clamp(max=math.log(max_weight)).exp()
-    return weight * log_ratio
+    return (adv / temperature).clamp(max=math.log(max_weight)).exp() * log_ratio
 
 
 def gain_of(

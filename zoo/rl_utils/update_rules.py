@@ -128,8 +128,7 @@ def _one_minus_power(beta: float, count: Tensor) -> Tensor:
 
 
 FIRST_SCALE, MIN_SCALE = 2.0**16, 1.0
-N_GOOD_STEPS = 2000
-"""So many steps without an overflow double the loss scale."""
+N_GOOD_STEPS = 2000  # so many steps without an overflow double the loss scale
 
 
 class Mechanics(NamedTuple):

@@ -148,8 +148,7 @@ class _Histogram:
                 f'logits have shape {tuple(logits.shape)} but return_ {tuple(return_.shape)} and the value loss '
                 f'{self.name!r} {self.n_output} bins; give logits {(*return_.shape, self.n_output)}'
             )
-        logp = wide(logits).log_softmax(-1)
-        return -(self.target(wide(return_.detach())) * logp).sum(-1)
+        return -(self.target(wide(return_.detach())) * wide(logits).log_softmax(-1)).sum(-1)
 
     def is_outside(self, return_: Tensor) -> Tensor:
         """[...] bool: the return lies beyond low or high, as which it counts."""

@@ -128,6 +128,10 @@ def make_parts(
         buffer.set_ranks(ranks)
     if engine is None:
         collector = Collector(envs, policy.collect_mode, infos, first or 0)
+        if envs[0].is_tensor_program and device != 'cpu':
+            from zoo.worker.gpu import CapturedRollout
+
+            collector.take_steps = CapturedRollout(collector)
     else:
         from zoo.cluster.remote_collector import start_runners
 
@@ -247,7 +251,13 @@ class RunBuilder:
     def begin(self, job: RunView) -> None:
         """Says where a run continues, and whether it does; begins the first episodes."""
         if self._checkpoint is not None:
-            self._resume(job, self._checkpoint)
+            rule = self.stop_rules.reason(job) if self.stop_rules is not None else None
+            announce(job, self._checkpoint, job.stop_reason is not None, rule)
+            job.stop_reason = rule or job.stop_reason
+            if self._videos is not None:
+                self._videos.continue_at(job)
+            if self._cfg.checkpoint.keep_best:
+                self.progress.best_return = best_return_of(job.run_dir)
         self._schedules.before_rollout(job)
         job.reset_env()
         if self._counters is not None:
@@ -256,15 +266,6 @@ class RunBuilder:
         if is_best and self.progress.is_evaluated(job.env_step):  # the resumed policy, of a new folder
             job.start()  # before callbacks are told of its checkpoint
             self._checkpoints.keep_best(self.progress)
-
-    def _resume(self, job: RunView, checkpoint: Checkpoint) -> None:
-        rule = self.stop_rules.reason(job) if self.stop_rules is not None else None
-        announce(job, checkpoint, job.stop_reason is not None, rule)
-        job.stop_reason = rule or job.stop_reason
-        if self._videos is not None:
-            self._videos.continue_at(job)
-        if self._cfg.checkpoint.keep_best:
-            self.progress.best_return = best_return_of(job.run_dir)
 
     def _in_order(self) -> tuple[Observer, ...]:
         """All observers, in the order in which they are told of an event; what a run leaves off is not among them."""

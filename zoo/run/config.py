@@ -120,8 +120,7 @@ def without_defaults(policy: dict[str, Any]) -> dict[str, Any]:
 
     For a resume as another type, whose own defaults they would hide, such as the parts that make a variant.
     """
-    schema = _policy_schema({'type': policy['type'], 'model': policy.get('model')})
-    defaults = plain(schema())
+    defaults = plain(_policy_schema({'type': policy['type'], 'model': policy.get('model')})())
     kept = dict(policy)
     for name in ('learn', 'collect'):
         kept[name] = {key: x for key, x in policy[name].items() if x != defaults[name].get(key)}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from zoo.cluster.config import cluster_problems, lag_problems
 from zoo.config.schedule import is_signed_schedule
 from zoo.config.section import Config, ConfigError, join_path, plain, value_at
@@ -14,6 +12,7 @@ from zoo.core.errors import around
 from zoo.core.registry import PARTS, POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source
+from zoo.policy.config import why_not_here
 from zoo.policy.options.off_policy_correction import correction_problems
 from zoo.policy.sequences import sequence_problem
 from zoo.run.observers.callbacks import callback_problems
@@ -134,10 +133,8 @@ def cross_check(config: dict[str, Any]) -> Iterator[str]:
     yield from _buffer_problems(config)
     yield from callback_problems(config['callbacks'])
     device = str(config['policy'].get('device', 'auto'))
-    if device.startswith('cuda'):
-        n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if int(device.partition(':')[2] or 0) >= n_cuda:
-            yield f"policy.device is {device!r} but torch finds {n_cuda} CUDA devices here; use 'auto' or 'cpu'."
+    if problem := why_not_here(device):
+        yield f"policy.device is {device!r} but {problem}; use 'auto' or 'cpu'."
     try:
         check_source(config['env'])
     except UnknownEnvError as error:

@@ -71,8 +71,7 @@ class RunLock:
         os.close(self._handle)
 
 
-_held: set[int] = set()
-"""Descriptors of the locks that this process holds."""
+_held: set[int] = set()  # descriptors of the locks that this process holds
 
 
 def _forget_in_child() -> None:

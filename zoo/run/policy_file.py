@@ -19,7 +19,7 @@ from zoo.core.ranks import RunInfo
 from zoo.core.registry import POLICY_REGISTRY, SAVE_REGISTRY
 from zoo.env import EnvConfig
 from zoo.policy.base import Policy
-from zoo.policy.config import PolicyConfig
+from zoo.policy.config import PolicyConfig, why_not_here
 from zoo.policy.modes import MODES, Mode
 from zoo.run.checkpoint import (
     BY_HAND,
@@ -112,7 +112,7 @@ def load_policy(
     """The policy of a checkpoint file or run folder; with eval mode `policy.act(obs)` acts as in evaluation.
 
     Args:
-      device: as `policy.device`; None: the device of the run, or the CPU if there is no CUDA.
+      device: as `policy.device`; None: the device of the run, or the CPU if that is not here.
       trust: True, or a list of modules: code that the config of the policy may name, as 'module:function'.
       model: a module like the one that was trained, where `serial_pipeline` was given one; its weights are replaced.
       fields: modes to build, of 'learn', 'collect' and 'eval', or 'all'; with learn the optimiser and all else that learning
@@ -134,11 +134,15 @@ def policy_of(
     only: Sequence[str] | None = None,
 ) -> Policy:
     """Like `load_policy`, for a checkpoint in memory."""
-    modes = _modes(fields)
+    if isinstance(fields, str):
+        fields = MODES if fields == 'all' else (cast('Mode', fields),)
+    modes = tuple(fields)
+    if not modes or not set(modes) <= set(MODES):
+        raise UserError(f"fields is {fields!r} but must be 'all' or a list of {', '.join(MODES)}")
     run = saved_run(checkpoint)
     check_names(run, ('policy',), trust, without=EVALUATION_ENVS)
     cfg = resolve_policy(run.config['policy'])
-    if device is not None or not torch.cuda.is_available():
+    if device is not None or not torch.cuda.is_available() or why_not_here(cfg.device):
         cfg = cfg.model_copy(update={'device': device or 'cpu'})
     policy = build_policy(run, cfg, model, modes, is_whole=only is None)
     if only is not None:
@@ -155,15 +159,6 @@ def policy_of(
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise malformed(run.path, f'its policy cannot be restored ({shown(str(error))})') from error
     return policy
-
-
-def _modes(fields: str | Sequence[Mode]) -> tuple[Mode, ...]:
-    if isinstance(fields, str):
-        fields = MODES if fields == 'all' else (cast('Mode', fields),)
-    modes = tuple(fields)
-    if not modes or not set(modes) <= set(MODES):
-        raise UserError(f"fields is {fields!r} but must be 'all' or a list of {', '.join(MODES)}")
-    return modes
 
 
 def build_policy(

@@ -208,7 +208,6 @@ class Checkpoints(Observer):
         self._save_best = save_best
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
-        """Keeps the policy if it is the best so far."""
         best, last = job.progress.best_return, job.progress.last_return
         if last is not None and (best is None or last > best):
             self.keep_best(job.progress)

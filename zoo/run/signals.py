@@ -16,8 +16,7 @@ FROM_USER = signal.SIGINT, signal.SIGTERM
 in a hurry: when a terminal closes, the kernel sends SIGHUP, and so does the shell."""
 Interrupts = Callable[[int, FrameType | None], bool]
 logger = logging.getLogger(__name__)
-_under_way: list[list[int]] = []
-"""What each `catch_signals` has received that is under way, the outermost first."""
+_under_way: list[list[int]] = []  # what each `catch_signals` has received that is under way, the outermost first
 
 
 class Interrupted(SystemExit):

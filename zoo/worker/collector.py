@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,6 @@ from zoo.worker.infos import NO_NUMBERS, InfoKeys, InfoTally, row_observers
 
 if TYPE_CHECKING:
     from zoo.backend.recurrent import EpisodicActing
-    from zoo.core.transfer import Fetch
 
 
 class Steps(NamedTuple):
@@ -49,7 +48,7 @@ class Collector:
         GPU, or while envs step asynchronously) as another steps.
       infos: which of the envs' own numbers are kept of each episode, in `episodes.infos`.
       first: index of the first env over all envs of the run.
-    Attributes: block: the last rollout's rows.
+    Attributes: block: the last rollout's rows; take_steps: takes the steps of a rollout, as `in_turns` does.
     """
 
     def __init__(
@@ -61,6 +60,7 @@ class Collector:
         self.time = {'env': 0.0, 'act': 0.0}
         self.episodes = EpisodeTracker(self.n_env)
         self.groups = self._make_groups(envs, infos, first)
+        self.take_steps: Callable[[], None] = self.in_turns
 
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes in all envs."""
@@ -82,23 +82,16 @@ class Collector:
     @torch.no_grad()
     def steps(self) -> Steps:
         """Fills the block with n_step steps of every env."""
-        groups, last = self.groups, self._n_step - 1
         self.block.restart()
         self._numbers.clear()
         self.mode.begin(self.collect_iter, self.env_step)
-        for group in groups:
+        for group in self.groups:
             group.begin()
-        state = joined([group.acting.state for group in groups], 0)
-        for group in groups:
-            group.act(0)
-        for t in range(self._n_step):
-            for group in groups:
-                group.step(t)
-                if t < last:
-                    group.act(t + 1)
-        for group in groups:
+        state = joined([group.acting.state for group in self.groups], 0)
+        self.take_steps()
+        for group in self.groups:
             group.env.check()
-        output = joined([group.acting.output for group in groups], 1)
+        output = joined([group.acting.output for group in self.groups], 1)
         return Steps(output, state, self._info_columns(), self._numbers)
 
     @property
@@ -109,6 +102,16 @@ class Collector:
     def metrics(self) -> dict[str, float]:
         """Numbers of its own for the log, by whole names, of the rollouts since the last call; here none."""
         return {}
+
+    def in_turns(self) -> None:
+        """Takes all steps of a rollout; when one group has acted, another takes its step."""
+        for group in self.groups:
+            group.act(0)
+        for t in range(self._n_step):
+            for group in self.groups:
+                group.step(t)
+                if t < self._n_step - 1:
+                    group.act(t + 1)
 
     def _make_groups(self, envs: Sequence[AnyVectorEnv], infos: InfoKeys, first: int) -> list[EnvGroup]:
         """The envs, each vector of them with its part of the block."""
@@ -194,7 +197,7 @@ class EnvGroup:
             self._restarts.append(self.acting.restart_all)
         self._on_device = first_leaf(block.obs).device.type == 'cuda'
         self.env_time = 0.0
-        self._fetch: Fetch | None = None
+        self._fetch: Any = None
         self._action: Any = None
 
     def reset(self, seed: np.random.SeedSequence) -> None:
@@ -215,7 +218,7 @@ class EnvGroup:
         if self._env_action is not None:
             self._action = self._env_action(self._action)
         if not self._on_device and self._action.is_cuda:
-            from zoo.core.transfer import Fetch
+            from zoo.worker.gpu import Fetch
 
             self._fetch = self._fetch or Fetch()
             self._action = self._fetch.start(self._action)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.gpu import no_waiting
+from tests.gpu import needs_gpu, no_waiting, with_gpu_too
 from tests.rl_utils.kernels.cases import gae_case, joint_case, policy_case, value_case
 from tests.rl_utils.kernels.compare import (
     DEVICE,
@@ -43,6 +43,7 @@ from zoo.rl_utils import (
 
 launch = pytest.importorskip('zoo.rl_utils.kernels.launch', reason='triton is not installed', exc_type=ImportError)
 pytestmark = [
+    with_gpu_too,
     pytest.mark.usefixtures('kernels_everywhere', 'poisoned_memory'),
     # the interpreter is numpy, which tells of NaN and of 9 * e^88
     pytest.mark.filterwarnings('ignore:(invalid value|overflow) encountered'),
@@ -479,7 +480,7 @@ def test_kernels_compile_without_graph_breaks(backend):
         for dist, p, j in zip(dists, (policy, policies), (joint, joints), strict=True):
             loss, info = ppo_policy_error(p, dist=dist)
             total = total + loss.policy_loss - 0.01 * loss.entropy_loss + sum(ppg_joint_error(j, dist=dist))
-            metrics += info
+            metrics.extend(info)
         return total, gae(rollout), *metrics
 
     torch.compiler.reset()  # a dist of other sizes would make the sizes symbols
@@ -536,7 +537,7 @@ def test_ops_pass_torchs_own_checks(dist):
 # ---- what only a GPU can run
 
 
-@pytest.mark.skipif(DEVICE == 'cpu', reason='needs a CUDA device')
+@needs_gpu
 @each_dist
 def test_kernels_inside_a_captured_graph_replay_on_new_inputs(dist):
     data, other = (moved(policy_case(dist, 700, seed=seed)) for seed in (0, 1))
@@ -553,7 +554,9 @@ def test_kernels_inside_a_captured_graph_replay_on_new_inputs(dist):
         assert torch.equal(loss, ppo_policy_error(other, dist=dist)[0].policy_loss)
 
 
-@pytest.mark.skipif(DEVICE == 'cpu', reason='needs a CUDA device')
+@needs_gpu
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')  # as above
+@pytest.mark.filterwarnings('ignore:The CUDA Graph is empty')  # torch makes one to hold its memory
 @pytest.mark.parametrize('dist', [Categorical(3), MultiCategorical((6, 3, 2))], ids=lambda dist: dist.name)
 def test_kernels_compile_into_cuda_graphs(dist):
     data = moved(policy_case(dist, 700))
@@ -566,7 +569,7 @@ def test_kernels_compile_into_cuda_graphs(dist):
     assert all(torch.equal(x, wanted) for x in results)
 
 
-@pytest.mark.skipif(DEVICE == 'cpu', reason='needs a CUDA device')
+@needs_gpu
 @each_dist
 def test_kernels_make_no_host_synchronisation(dist):
     policy, joint, value, rollout = map(
@@ -581,8 +584,10 @@ def test_kernels_make_no_host_synchronisation(dist):
     assert adv.isfinite().all()
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason='needs two CUDA devices')
+@needs_gpu
 def test_kernels_run_on_the_device_of_their_inputs():
+    if torch.cuda.device_count() < 2:
+        pytest.skip('needs two CUDA devices')
     data = gae_case((9, 4))
     adv = gae(gae_data(*(x.to('cuda:1') for x in data)))
     torch.testing.assert_close(adv.cpu(), gae(moved(data)).cpu())

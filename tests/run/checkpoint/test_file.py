@@ -233,6 +233,7 @@ def test_load_pickles_are_refused_and_not_executed(tmp_path: Path) -> None:
         (b'seed: 0\npolicy: {type: ppo}\n', 'is not a safetensors file'),
         (b'\x40\x0d\x03\x00\0\0\0\0{"a":' + b'[' * 200_000, 'is truncated or was changed'),
     ],
+    ids=['empty', 'zip', 'torch', 'pickle', 'safetensors', 'safetensors of transformers', 'yaml', 'deep json'],
 )
 def test_load_foreign_file_says_what_it_is(tmp_path: Path, data: bytes, reason: str) -> None:
     (tmp_path / 'c').write_bytes(data)

@@ -14,7 +14,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeGuard
 
 import gymnasium
@@ -169,11 +168,14 @@ def make_pool(request: EnvRequest, task: str, extra: str, options: Mapping[str, 
     """The pool of a task.
 
     Args: extra: that the family is part of.
-    Raises: EnvKwargsError if `options` do not fit the task; MissingExtraError.
+    Raises: EnvKwargsError if `options` do not fit the task; MissingExtraError; UnsupportedEnvError.
     """
     envpool = import_extra('envpool', extra, request.name)
-    if request.render:
-        _check_drawable(envpool, request.name, task)
+    if request.render and envpool.registration.registry.specs[task][0].startswith('envpool.mujoco'):
+        raise UnsupportedEnvError(
+            f'env {request.name!r} cannot be drawn safely: envpool ends the process where it finds no OpenGL; name the env of '
+            f'gymnasium with the same observations, e.g. env.id={task.rpartition("-")[0]}-v5.'
+        )
     needed = NEEDED.get(task, ())
     raise_kwargs_error(request.name, [], [key for key in needed if key not in options], [])
     with _blaming(request.name, options):
@@ -228,15 +230,6 @@ def _blaming(name: str, options: Mapping[str, Any]) -> Iterator[None]:
             f'env.kwargs is {dict(options)} but envpool cannot make {name} with it ({said}); correct it, '
             'or leave out what envpool refuses.'
         ) from error
-
-
-def _check_drawable(envpool: ModuleType, name: str, task: str) -> None:
-    """Raises: UnsupportedEnvError for tasks of MuJoCo: where envpool finds no OpenGL, it ends the process."""
-    if envpool.registration.registry.specs[task][0].startswith('envpool.mujoco'):
-        raise UnsupportedEnvError(
-            f'env {name!r} cannot be drawn safely: envpool ends the process where it finds no OpenGL; name the env of '
-            f'gymnasium with the same observations, e.g. env.id={task.rpartition("-")[0]}-v5.'
-        )
 
 
 def _fps(config: object) -> float | None:

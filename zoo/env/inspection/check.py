@@ -124,8 +124,7 @@ class ToleratedError(BrokenContractError):
     """A break that only the check refuses: a run without the check takes such a value."""
 
 
-Note = Callable[[BrokenContractError], None]
-"""Is given a break after which the check could continue; it may raise it."""
+Note = Callable[[BrokenContractError], None]  # is given a break after which the check could continue; it may raise it
 
 
 def checked_leaves(obs: object, space: Space, source: str, note: Note) -> dict[str, np.ndarray]:
@@ -387,8 +386,7 @@ class EnvCheck:
         broken = (f'step returned a {type(result).__name__}{size}', 'a tuple of 5', STEP_DO)
         if call == 'reset':
             broken = (f'reset returned {show_value(result)}', 'a tuple (obs, info)', RESET_DO)
-        is_list = isinstance(result, list) and len(result) == n
-        self._unusable(broken, is_tolerated=is_list)
+        self._unusable(broken, is_tolerated=isinstance(result, list) and len(result) == n)
         assert isinstance(result, list)
         return result
 

@@ -36,7 +36,7 @@ from zoo.env.families.family import EnvRequest, env_family
 from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import explaining
 from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, State, TensorEnv, rebuild, state_leaves
-from zoo.env.tensor.program import Compile, CompiledProgram, Fresh, StepProgram
+from zoo.env.tensor.program import Carry, Compile, CompiledProgram, Fresh, StepProgram
 
 BLOCK_ROWS, BLOCK_ROWS_GPU = 8192, 1 << 20  # rows of new episodes that are begun at once, for several steps
 BLOCK_STEPS = 64  # at most
@@ -89,7 +89,7 @@ class TensorVectorEnv(AnyVectorEnv):
             sequence = np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, self._first))
         self._generator.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
         self._place.step = 0
-        self._noise = _drawn(self.program, self._generator, self._n_block, self.n_env, self._place)
+        self._noise = self._blocks()
         fresh, _ = next(self._noise)
         self.carry = self.program.carry(fresh)
         self._check_first(fresh.obs)
@@ -166,6 +166,44 @@ class TensorVectorEnv(AnyVectorEnv):
             raise self._place.error(None, *error.args) from error
         return Timestep(out.obs, out.reward, out.terminated, out.truncated, None, None, {}, next_obs=out.next_obs)
 
+    def draw(self, n_step: int) -> list[Tensor]:
+        """What n_step steps take: new episodes, of which the rows that end at a step take theirs, and the steps' noise."""
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(shape, generator=self._generator, device=self.device)
+
+        try:
+            fresh = self.program.begin(uniform(n_step * self.n_env, self.program.env.n_noise))
+        except BrokenContractError as error:
+            raise self._place.error(None, *error.args) from error
+        self._drawn = fresh
+        noise = uniform(n_step, self.n_env, self.program.env.n_step_noise)
+        return [*state_leaves(fresh.state), *(x for _, x in leaves(fresh.obs)), noise]
+
+    def follow(self, drawn: Sequence[Tensor]) -> None:
+        """The next steps take these tensors, which are like those of the last `draw`."""
+        self._noise = iter(self._rows(drawn))
+
+    def _rows(self, drawn: Sequence[Tensor]) -> list[tuple[Fresh, Tensor]]:
+        n, (*parts, noise) = len(state_leaves(self._drawn.state)), drawn
+        of_obs = iter(parts[n:])
+        states = _by_step(rebuild(self._drawn.state, parts[:n]), len(noise))
+        obs = _by_step(map_tensors(lambda _: next(of_obs), self._drawn.obs), len(noise))
+        return [(Fresh(*pair), row) for *pair, row in zip(states, obs, noise.unbind(0), strict=True)]
+
+    @property
+    def carried(self) -> list[Tensor]:
+        """What the next step goes on from."""
+        return [*state_leaves(self.carry.state), *self.carry[1:]]
+
+    @carried.setter
+    def carried(self, tensors: Sequence[Tensor]) -> None:
+        self.carry = Carry(rebuild(self.carry.state, tensors[:-3]), *tensors[-3:])
+
+    def _blocks(self) -> Iterator[tuple[Fresh, Tensor]]:
+        while True:
+            yield from self._rows(self.draw(self._n_block))
+
     def check(self) -> None:
         """Wait for the device and test whether all observations and rewards since the reset were finite.
 
@@ -203,24 +241,6 @@ class TensorVectorEnv(AnyVectorEnv):
                 is_mask = path == ACTION_MASK
                 wanted = 'an action mask that allows something' if is_mask else 'finite numbers inside of obs_space'
                 raise self._place.error(index, got, wanted, 'fix reset, or the space')
-
-
-def _drawn(
-    program: StepProgram, generator: torch.Generator, n_step: int, n_env: int, place: Place
-) -> Iterator[tuple[Fresh, Tensor]]:
-    """For each step new episodes, of which the rows that end at it take theirs, and its noise: drawn for n_step steps."""
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(shape, generator=generator, device=generator.device)
-
-    while True:
-        try:
-            fresh = program.begin(uniform(n_step * n_env, program.env.n_noise))
-        except BrokenContractError as error:
-            raise place.error(None, *error.args) from error
-        states, obs = _by_step(fresh.state, n_step), _by_step(fresh.obs, n_step)
-        noise = uniform(n_step, n_env, program.env.n_step_noise).unbind(0)
-        yield from [(Fresh(*pair), row) for *pair, row in zip(states, obs, noise, strict=True)]
 
 
 def _by_step(state: State, n_step: int) -> list[State]:

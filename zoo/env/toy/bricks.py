@@ -55,7 +55,11 @@ class TinyBricks(gymnasium.Env):
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         self._t += 1
-        self._move_paddle(int(action))
+        place = min(max(self.paddle + (0, -1, 1)[int(action)], 0), SIZE - 2)
+        if place != self.paddle:
+            self.pixels[-1, :, PADDLE] = 0
+            self.pixels[-1, place : place + 2, PADDLE] = ON
+            self.paddle = place
         self.draw_ball(0)
         reward, is_over = self._move_ball()
         if self.n_brick == 0:
@@ -80,13 +84,6 @@ class TinyBricks(gymnasium.Env):
         self.row, self.column = ROWS + 1, int(self.np_random.integers(1, SIZE - 1))
         self.down, self.right = 1, int(self.np_random.integers(2)) * 2 - 1
         self.draw_ball(ON)
-
-    def _move_paddle(self, action: int) -> None:
-        place = min(max(self.paddle + (0, -1, 1)[action], 0), SIZE - 2)
-        if place != self.paddle:
-            self.pixels[-1, :, PADDLE] = 0
-            self.pixels[-1, place : place + 2, PADDLE] = ON
-            self.paddle = place
 
     def _move_ball(self) -> tuple[float, bool]:
         """Reward, and whether the ball is missed. A ball that breaks a brick turns back in its cell."""

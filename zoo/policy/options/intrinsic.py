@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from zoo.config.components import make_part
 from zoo.config.section import Section
-from zoo.core.data import Columns, Metrics, Obs, Rollout, leaves, map_tensors, split_rows
+from zoo.core.data import Columns, Metrics, Obs, Rollout, leaves, map_tensors, send, split_rows
 from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks, several
 from zoo.core.registry import INTRINSIC_REGISTRY
@@ -193,7 +193,7 @@ class RND:
             generator = reseed(self._generator, self._seed, 'intrinsic', self._ranks.rank, self._n_update)
             self._n_update += 1
             for _ in range(cfg.epoch_per_collect):
-                order = torch.randperm(len(rows.weight), generator=generator).to(rows.weight.device)
+                order = send(torch.randperm(len(rows.weight), generator=generator), rows.weight.device)
                 losses = [self._step(rows, index) for index in order.split(cfg.batch_size)]
             self._found[1:] = torch.stack(losses).mean(0)
             self._optimizer.count_skipped(limit=NONFINITE_LIMIT)
@@ -228,10 +228,10 @@ class RND:
 
     def _step(self, rows: Waiting, index: Tensor) -> Tensor:
         """A gradient step on some of the rows; the mean losses [2] of predictor and critic."""
-        n_predict = math.ceil(self._cfg.predictor_share * len(index))  # the rows are in random order
-        next_obs, obs = _at(rows.next_obs, index[:n_predict]), _at(rows.obs, index)
-        predictor_loss = weighted_mean(self.networks.errors(next_obs), rows.weight[index[:n_predict]])
-        value_error = self.networks.value(obs) - rows.return_[index]
+        shown = index[: math.ceil(self._cfg.predictor_share * len(index))]  # the rows are in random order
+        next_obs = map_tensors(lambda x: x[shown], rows.next_obs)
+        predictor_loss = weighted_mean(self.networks.errors(next_obs), rows.weight[shown])
+        value_error = self.networks.value(map_tensors(lambda x: x[index], rows.obs)) - rows.return_[index]
         value_loss = weighted_mean(0.5 * value_error.square(), rows.weight[index])
         self._optimizer.zero_grad()
         (predictor_loss + value_loss).backward()
@@ -278,7 +278,3 @@ class RNDNetworks(nn.Module):
 
 def _linear(n_in: int, n_out: int) -> nn.Linear:
     return orthogonal(nn.Linear(n_in, n_out), math.sqrt(2))
-
-
-def _at(obs: Obs, index: Tensor) -> Obs:
-    return map_tensors(lambda x: x[index], obs)

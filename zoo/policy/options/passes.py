@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from zoo.backend.choose import Named
-from zoo.backend.executor import Numbers, Pass, Step
+from zoo.backend.executor import Numbers, Step
 from zoo.backend.precision import precision_problem
 from zoo.core.data import Columns, Metrics, Rollout
 from zoo.core.ranks import mean_over
@@ -41,7 +41,8 @@ class InterruptedPasses(Passes):
         batch: Columns,
         batch_size: int | None = None,
     ) -> Trained:
-        target_kl, by_minibatch = self._cfg.target_kl, self._cfg.target_kl_at == 'minibatch'
+        target_kl = self._cfg.target_kl
+        by_minibatch = target_kl is not None and self._cfg.target_kl_at == 'minibatch'
         found: list[Metrics] = []
         n_done, n_last, is_over = 0, 0, False
         columns = self._samples.read_by_steps(batch)
@@ -50,8 +51,8 @@ class InterruptedPasses(Passes):
             if n_done and self.renew is not None:
                 columns = self._samples.read_by_steps(self.renew(batch))
             data, n_last = self._pass(columns, 1, batch_size), 0
-            for piece in _minibatches(data) if target_kl is not None and by_minibatch else [data]:
-                found.append(self.steps(step, optimizers, piece, numbers))
+            for order in data.order.split(data.batch_size if by_minibatch else data.order.shape[1], dim=1):
+                found.append(self.steps(step, optimizers, data._replace(order=order), numbers))
                 n_last += len(next(iter(found[-1].values())))
                 is_over = (
                     target_kl is not None
@@ -63,13 +64,6 @@ class InterruptedPasses(Passes):
             n_done += 1
         metrics = {name: torch.cat([each[name] for each in found]) for name in found[0]}
         return Trained(summaries(metrics), n_done, metrics, n_last)
-
-
-def _minibatches(data: Pass) -> list[Pass]:
-    return [
-        data._replace(order=data.order[:, i : i + data.batch_size])
-        for i in range(0, data.order.shape[1], data.batch_size)
-    ]
 
 
 class EarlyStop(UpdateOption):
@@ -92,8 +86,7 @@ class RecomputedAdvantages(UpdateOption):
     """Values, advantages and returns are computed again before every pass but the first (arXiv:2006.05990, sec. 3.5)."""
 
     def problems(self, policy: Owner) -> Iterator[str]:
-        learn = policy.cfg.learn
-        if learn.baseline == 'none':
+        if policy.cfg.learn.baseline == 'none':
             yield "policy.learn.recompute_adv is true but baseline is 'none': no critic enters the advantages; use false"
         if policy.has_state and policy.learns:
             yield (

@@ -129,8 +129,7 @@ class DQNPolicy(NetworkPolicy):
     config: ClassVar[type[PolicyConfig]] = DQNConfig
     announces_gradients: ClassVar[bool] = True
     writes_priority: ClassVar[bool] = True
-    _env_step = 0
-    """Env steps of the run before the present update."""
+    _env_step = 0  # env steps of the run before the present update
 
     @classmethod
     def default_buffer(cls) -> str:
@@ -196,19 +195,16 @@ class DQNPolicy(NetworkPolicy):
             with self._mode.steps(self.seed, self._n_step):
                 steps.append(q_step(self._model, self.target_model, self._optimizer, part, cfg))
             self._n_step += 1
-            if self._n_step % cfg.target_freq == 0:
-                self._move_target()
+            if self._n_step % cfg.target_freq == 0:  # the target network goes the share tau of the way
+                states = (network.state_dict().values() for network in (self.target_model, self._model))
+                for slow, fast in zip(*states, strict=True):
+                    slow.copy_(slow.lerp(fast, cfg.tau) if slow.is_floating_point() else fast)
         found, errors = zip(*steps, strict=True)
         batch['priority'] = torch.cat(errors)  # read by buffers that draw by it
         rates = {'learning_rate': self._optimizer.lr, 'eps': schedule_value(self.cfg.collect.eps, self._env_step)}
         rates['skipped_step'] = self._optimizer.count_skipped(limit=10)  # in a row
         means = {name: torch.stack([step[name] for step in found]).mean() for name in found[0]}
         return means | {name: torch.tensor(x, dtype=torch.float64) for name, x in rates.items()}
-
-    def _move_target(self) -> None:
-        """Moves the target network the share tau of the way to the network."""
-        for slow, fast in zip(self.target_model.state_dict().values(), self._model.state_dict().values(), strict=True):
-            slow.copy_(slow.lerp(fast, self.cfg.learn.tau) if slow.is_floating_point() else fast)
 
     def _monitor_vars_learn(self) -> list[str]:
         return ['loss', 'q', 'td_error', 'grad_norm', 'learning_rate', 'eps', 'skipped_step']

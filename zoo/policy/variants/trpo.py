@@ -153,7 +153,7 @@ class TRPOPolicy(ActorCriticPolicy):
         else:
             n_halved, kl, metrics = cfg.line_search + 1, torch.zeros_like(kl), at_first
             optimizer.param.copy_(theta)
-        return {**metrics, 'grad_norm': norm, 'step_kl': kl, 'step_halved': norm.new_tensor(float(n_halved))}
+        return {**metrics, 'grad_norm': norm, 'step_kl': kl, 'step_halved': norm.new_full((), n_halved)}
 
     def _init_learn(self) -> None:
         self._step = SplitStep(self.natural_step, with_log_old, step_summary)

@@ -14,7 +14,7 @@ from zoo.core.data import wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import MultiBinary, Space
 from zoo.rl_utils.check import looks_at_actions
-from zoo.rl_utils.distribution import Logit, LogitDist, draw_device
+from zoo.rl_utils.distribution import Logit, LogitDist, drawn
 
 _RESOLUTION = 2.0**-24
 """Of float32 below 1: a uniform number is kept so far from 0 and 1, so that its logit is finite, up to +-16.6."""
@@ -34,8 +34,8 @@ class Bernoulli(LogitDist):
         return cls(action_width(space)) if isinstance(space, MultiBinary) and action_width(space) else None
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        uniform = torch.rand((*lead, self.n_noise), generator=generator, device=draw_device(generator, device))
-        return uniform.logit_(eps=_RESOLUTION).to(device)  # Logistic(0, 1)
+        """Logistic(0, 1)."""
+        return drawn(Tensor.uniform_, (*lead, self.n_noise), generator, device).logit_(eps=_RESOLUTION)
 
     def mode(self, param: Tensor) -> Tensor:
         return (param > 0).long()

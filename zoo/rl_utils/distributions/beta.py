@@ -12,13 +12,12 @@ from torch.nn.functional import softplus
 from zoo.core.data import wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Space
-from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, draw_device
+from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, drawn
 from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 
 _N_PROPOSAL = 6
 """Of each draw of a Gamma number. One is accepted with probability 0.952 or more, so none of 6 in 1.3e-8 of the draws."""
-_MARGIN = 1e-6
-"""Actions keep this distance from 0 and 1, where the logarithm of the density may be infinite."""
+_MARGIN = 1e-6  # actions keep this distance from 0 and 1, where the logarithm of the density may be infinite
 NEAREST = 1e-4  # between an action that is given and 0 or 1, where a density may be 0 or infinite
 
 
@@ -60,10 +59,8 @@ class Beta(ActionDist):
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
         """Normal numbers in the first half, exponential ones in the second."""
-        where, shape = draw_device(generator, device), (*lead, self.n_noise // 2)
-        normal = torch.empty(shape, device=where).normal_(generator=generator)
-        exponential = torch.empty(shape, device=where).exponential_(generator=generator)
-        return torch.cat((normal, exponential), -1).to(device)
+        shape, fills = (*lead, self.n_noise // 2), (Tensor.normal_, Tensor.exponential_)
+        return torch.cat([drawn(fill, shape, generator, device) for fill in fills], -1)
 
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
         """x = a / (a + b) with a, b Gamma numbers of the shapes alpha and beta.

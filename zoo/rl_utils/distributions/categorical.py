@@ -93,8 +93,9 @@ class MultiCategorical(LogitDist):
     def __init__(self, nvec: Sequence[int]) -> None:
         super().__init__(sum(nvec), len(nvec))
         self.nvec = tuple(nvec)
-        period = _period(self.nvec)
-        self._n_repeat = len(nvec) // len(period)
+        repeats = (n for n in range(len(nvec), 0, -1) if len(nvec) % n == 0)
+        self._n_repeat = next(n for n in repeats if self.nvec[: len(nvec) // n] * n == self.nvec)
+        period = self.nvec[: len(nvec) // self._n_repeat]  # the shortest sequence that gives nvec when repeated
         self._runs = [(len(list(same)), Categorical(n)) for n, same in groupby(period)]
         self._n_entry = [k for k, _ in self._runs]
         self._n_logit = [k * dist.n_param for k, dist in self._runs]
@@ -144,9 +145,3 @@ class MultiCategorical(LogitDist):
         """[..., P] -> for each run of a period [..., n_repeat, entries, choices]; views."""
         parts = param.view(*param.shape[:-1], self._n_repeat, sum(self._n_logit)).split(self._n_logit, -1)
         return [part.view(*part.shape[:-1], k, dist.n_param) for part, (k, dist) in zip(parts, self._runs, strict=True)]
-
-
-def _period(nvec: tuple[int, ...]) -> tuple[int, ...]:
-    """The shortest sequence that gives nvec when repeated."""
-    lengths = (n for n in range(1, len(nvec) + 1) if len(nvec) % n == 0)
-    return next(nvec[:n] for n in lengths if nvec[:n] * (len(nvec) // n) == nvec)

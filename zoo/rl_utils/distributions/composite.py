@@ -15,8 +15,7 @@ from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Dict, Discrete, Space, leaf_spaces
 from zoo.rl_utils.distribution import ActionDist, Logit, fitting, make_dist
 
-_MAX_CHOICE = 2**24
-"""From here on float32, in which actions are held, does not have every integer."""
+_MAX_CHOICE = 2**24  # from here on float32, in which actions are held, does not have every integer
 
 
 class CompositeHead(nn.Module):

@@ -19,7 +19,7 @@ from zoo.core.data import wide
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Space
-from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, draw_device
+from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, drawn
 from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
@@ -113,8 +113,7 @@ class Gaussian(ActionDist):
         return GaussianHead(n_feature, self.n_action, **{key: options[key] for key in of_head if key in options})
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        where = draw_device(generator, device)
-        noise = torch.empty((*lead, self.n_noise), device=where).normal_(generator=generator).to(device)
+        noise = drawn(Tensor.normal_, (*lead, self.n_noise), generator, device)
         return colored(noise, self.noise_color) if self.noise_color and len(lead) == 2 else noise
 
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
@@ -243,8 +242,7 @@ def _mean_log_2_cosh(mu: Tensor, sigma: Tensor) -> Tensor:
     return (mean * weight).sum(-1)
 
 
-_EPSILON = 1e-6
-"""Added to the variance of 'gsde', which is 0 where all features are."""
+_EPSILON = 1e-6  # added to the variance of 'gsde', which is 0 where all features are
 
 
 class GSDEHead(GaussianHead):

@@ -74,6 +74,8 @@ def flat(x: Tensor) -> Tensor:
 
 def scalars(x: Tensor) -> list[Tensor]:
     """[n] -> n 0-dim tensors that autograd takes for tensors of their own, not for views that must not be changed."""
+    if torch.compiler.is_compiling():  # that of torch 2.11 gives no gradient to what is squeezed in place, or to views
+        return [one.clone() for one in x.unbind()]
     return [one.squeeze_(0) for one in torch.unsafe_chunk(x, x.numel())]
 
 

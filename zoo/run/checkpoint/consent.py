@@ -53,8 +53,7 @@ MOST = {
     'update_per_collect': 1 << 16,
 }
 """Largest value of a key that a checkpoint may ask for: larger ones use up memory or time before a run has begun."""
-MOST_PROCESSES = 1 << 10
-"""The same for training envs with a process each."""
+MOST_PROCESSES = 1 << 10  # the same for training envs with a process each
 
 
 def check_sizes(run: SavedRun, sections: Sequence[str], trust: Trust = (), overrides: Sequence[str] = ()) -> None:
@@ -96,8 +95,7 @@ NAME = re.compile(r'[^\W\d][\w.]*:[^\W\d][\w.-]*')
 MODULE = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*')
 ENVS = r'(?:env|policy\.eval\.env|policy\.eval\.sets\.[^.]+)'
 ENV_ID = re.compile(ENVS + r'\.id')
-WRAPPER_PATH = re.compile(ENVS + r'\.wrappers(\..+)?')
-"""Where a config names wrappers of envs, and their arguments."""
+WRAPPER_PATH = re.compile(ENVS + r'\.wrappers(\..+)?')  # where a config names wrappers of envs, and their arguments
 WRAPPERS = re.compile(
     r'gymnasium\.wrappers(\.\w+)?:(AtariPreprocessing|ClipAction|ClipReward|DiscretizeAction|DtypeObservation|'
     r'FilterObservation|FlattenObservation|FrameStackObservation|GrayscaleObservation|MaxAndSkipObservation|'
@@ -126,12 +124,10 @@ ADDRESSES: dict[str, tuple[Any, ...]] = {
 A key of the config that is neither here nor in CODE_PATH is content: it leads to no code and to nobody.
 """
 OF_CLUSTER = 'cluster.engine', 'cluster.learner_num'  # these name no address, but ask for a cluster
-SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'
-"""Modules whose code is there wherever zoo is."""
+SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'  # modules whose code is there wherever zoo is
 MEMORY = 'trained_on.json'
 given: set[str | tuple[str, Any]] = set()
-given_imports: list[str] = []
-"""Modules and files that `give_imports` was given."""
+given_imports: list[str] = []  # modules and files that `give_imports` was given
 
 
 def give_names(config: dict[str, Any], remembers_env: bool = False) -> None:

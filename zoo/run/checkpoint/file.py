@@ -27,8 +27,7 @@ from zoo.run.resources import machine_memory
 
 MAX_HEADER = 1 << 24
 """Bytes of the JSON that describes a file: 16 MB of it become at most 24 times as much in Python, 0.4 GB."""
-MAX_DEPTH = 64
-"""Levels of nested JSON; functions that walk it recursively stay far from Python's limit of 1,000."""
+MAX_DEPTH = 64  # levels of nested JSON; functions that walk it recursively stay far from Python's limit of 1,000
 DTYPES = {
     torch.float64: 'F64',
     torch.float32: 'F32',
@@ -390,10 +389,9 @@ MAX_NUMBER = 2**128
 """Above all numbers in the state of a policy or buffer; the generators of numpy have integers of 128 bits."""
 WHOLE = re.compile('learn/(plasticity|intrinsic)/')
 """State of parts that only some runs have: all of it is in a file, or nothing."""
-OPTIONAL = re.compile(
+OPTIONAL = re.compile(  # state that begins anew where a file lacks it, each number on its own
     'learn/(adaptive_rate|penalty_weight)/|learn/optimizer/(.+/)?(average|average_weight|loss_scale|n_good_step)$'
 )
-"""State that begins anew where a file lacks it, each number on its own."""
 LATER = re.compile('learn/(aux_filled|aux_oldest|intrinsic/carry|intrinsic/n_update)$')
 """State that a file may lack, but not have in vain."""
 FORMER = re.compile('(learn/)?((learn|collect|plasticity|intrinsic)/generator|collect/n_acted)$')
@@ -574,8 +572,7 @@ def _load_newest(folder: Path) -> Checkpoint:
     files = [*reversed(steps_of(inner).values()), *inner.glob('best.safetensors')]
     if not files:
         files = [*folder.glob('*/checkpoints/*.safetensors'), *folder.glob('*/*/checkpoints/*.safetensors')]
-        runs = {path.parent.parent for path in files}
-        newest = max(runs, key=lambda run: run.stat().st_mtime, default=None)
+        newest = max({path.parent.parent for path in files}, key=lambda run: run.stat().st_mtime, default=None)
         do = (
             'pass a run folder or a .safetensors file of it'
             if newest is None

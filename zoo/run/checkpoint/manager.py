@@ -14,8 +14,7 @@ from zoo.policy.base import Policy
 from zoo.run.base_config import CheckpointConfig
 from zoo.run.checkpoint.file import Checkpoint, State, load_checkpoint, save_checkpoint, split, steps_of, to_tree
 
-OWN = ('buffer', 'memory')
-"""Pieces of a state that hold samples of one rank; the main file has those of rank 0."""
+OWN = ('buffer', 'memory')  # pieces of a state that hold samples of one rank; the main file has those of rank 0
 logger = logging.getLogger(__name__)
 
 

@@ -25,8 +25,7 @@ MAX_ENTRIES, MAX_KEY, MAX_TEXT = 1_000, 100, 4_096
 
 A bundled config has some 100 keys. For an unknown key of 100 characters, finding the one that was meant takes 8 ms.
 """
-BY_HAND = 'none'
-"""What a checkpoint says of the run of a policy that was made and saved by hand."""
+BY_HAND = 'none'  # what a checkpoint says of the run of a policy that was made and saved by hand
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Return = Annotated[float, AllowInfNan(True)]  # an env may give rewards without bound
 Shape = Annotated[list[Annotated[int, Field(ge=0, le=MAX_OBS)]], Field(max_length=32)]

@@ -350,7 +350,6 @@ class Report(Observer):
             self._write_step, self._metrics = env_step, {}
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
-        """Writes a line for an evaluation."""
         row = {f'eval/{name}': value for name, value in evaluation.metrics().items()}
         self._logger.write(job.env_step, row)
 

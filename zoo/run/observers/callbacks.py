@@ -87,12 +87,11 @@ class Callback:
         """The run is over, evaluated and saved; not called after an error."""
 
 
-EVENTS = {
+EVENTS = {  # the methods of a callback, each with the names of its arguments
     name: [p for p in inspect.signature(method).parameters if p != 'self']
     for name, method in vars(Callback).items()
     if name.startswith('on_')
 }
-"""The methods of a callback, each with the names of its arguments."""
 
 
 class CallbackError(RunError):
@@ -209,8 +208,7 @@ def callback_problems(specs: object) -> Iterator[str]:
     """A sentence for everything that cannot be a callback, or has methods that nothing would call; makes none."""
     for i, spec in enumerate(specs if isinstance(specs, list | tuple) else [specs]):
         try:
-            found = _load(spec, f'callbacks[{i}]') if isinstance(spec, str) else spec
-            _check(found)
+            _check(_load(spec, f'callbacks[{i}]') if isinstance(spec, str) else spec)
         except ConfigError as error:
             yield from error.problems
 

@@ -45,8 +45,6 @@ class StopRule:
 
 
 class WallTimeConfig(Section):
-    """Its options."""
-
     s: float = Field(gt=0, description='seconds of the run, those before a resume included')
 
 
@@ -75,8 +73,6 @@ class WallTime(OptionRule):
 
 
 class IterationsConfig(Section):
-    """Its options."""
-
     n: int = Field(ge=1, description='rounds of collecting and learning, those before a resume included')
 
 
@@ -91,8 +87,6 @@ class Iterations(OptionRule):
 
 
 class TrainIterConfig(Section):
-    """Its options."""
-
     n: int = Field(ge=1, description='optimiser steps, those before a resume included; the round is finished')
 
 
@@ -107,8 +101,6 @@ class TrainIter(OptionRule):
 
 
 class PatienceConfig(Section):
-    """Its options."""
-
     n: int = Field(ge=1, description='evaluations in a row without a new best')
     min_eval: int = Field(0, ge=0, description='evaluations before which the run is never ended')
     min_delta: float = Field(0.0, ge=0, description='a new best is more than this above the best one before')
@@ -148,8 +140,6 @@ class Patience(OptionRule):
 
 
 class BoundConfig(Section):
-    """Its options."""
-
     metric: str = Field(description='name of a metric as the log has it, e.g. learn/approx_kl')
     above: float | None = Field(None, description='the run ends when the metric is above this')
     below: float | None = Field(None, description='the run ends when the metric is below this')

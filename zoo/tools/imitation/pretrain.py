@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.data import Columns, keeps_state, map_tensors
+from zoo.core.data import Columns, keeps_state, map_tensors, send, to_device
 from zoo.core.errors import UserError
 from zoo.core.seeding import stream
 from zoo.policy.actor_critic import ActorCriticPolicy
@@ -135,9 +135,8 @@ class Student:
                 f'policy {cfg.policy.type!r} has no distribution of actions to fit; choose an actor-critic, as policy.type=ppo'
             )
         self.policy, self.dist, self._demos = policy, policy.dist, demos
-        device = policy.device
-        self._obs = map_tensors(lambda x: x.to(device), demos.obs)
-        self._action = demos.policy_action(policy).to(device)
+        self._obs = to_device(demos.obs, policy.device)
+        self._action = demos.policy_action(policy).to(policy.device)
         self.is_continuous = self._action.is_floating_point()
         self.dist.check_action(self._action, self._action.shape[:1])
         self.episodes = demos.episodes()
@@ -210,19 +209,17 @@ class Student:
     def _columns(self, batch: Any) -> tuple[Columns, tuple[Tensor, Any]]:
         """What the model reads; the step of each row that counts, and which rows of the output these are."""
         if not self.has_memory:
-            index = batch.to(self._action.device)
+            index = send(batch, self.policy.device)
             return {'obs': map_tensors(lambda x: x[index], self._obs), 'return_': index}, (index, slice(None))
         step = torch.arange(max(each.stop - each.start for each in batch))
         start, stop = (torch.tensor([[getattr(each, end)] for each in batch]) for end in ('start', 'stop'))
-        is_there = (start + step < stop).to(self._action.device)
-        index = (start + step).clamp(max=self._demos.n_step - 1).to(self._action.device)
-        columns: Any = {
-            'obs': map_tensors(lambda x: x[index], self._obs),
-            'return_': index,
-            'state': self.policy.model.initial_state(len(batch)),
-            'is_first': (step == 0).expand(len(batch), -1).to(self._action.device),
-        }
-        return columns, (index[is_there], is_there.flatten())
+        at, is_there = start + step, start + step < stop
+        rows = {'return_': at.clamp(max=self._demos.n_step - 1), 'is_first': (step == 0).expand(len(batch), -1)}
+        columns: Any = to_device(rows, self.policy.device)
+        columns['obs'] = map_tensors(lambda x: x[columns['return_']], self._obs)
+        columns['state'] = self.policy.model.initial_state(len(batch))
+        where = send(is_there.flatten().nonzero().squeeze(1), self.policy.device)
+        return columns, (columns['return_'].flatten()[where], where)
 
     @torch.no_grad()
     def restore_std(self) -> None:

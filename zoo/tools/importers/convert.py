@@ -19,22 +19,8 @@ from zoo.tools.importers.cleanrl import from_cleanrl, is_script
 from zoo.tools.importers.conversion import Conversion
 from zoo.tools.importers.di_engine import from_pair, is_main_config
 from zoo.tools.importers.files import assigned, read_code, read_yaml
-from zoo.tools.importers.rllib import TABLES as RLLIB_TABLES
-from zoo.tools.importers.rllib import from_rllib, is_chain, settings_of
-from zoo.tools.importers.sb3 import ROWS as SB3_KEYS
-from zoo.tools.importers.sb3 import TABLES as SB3_TABLES
-from zoo.tools.importers.sb3 import from_sb3
-
-
-def is_rllib(block: Any) -> bool:
-    """Whether a mapping has settings of RLlib's PPO."""
-    keys = set(block) if isinstance(block, Mapping) else set()
-    return {'run', 'config'} <= keys or bool(keys.intersection(RLLIB_TABLES['marks']))
-
-
-def is_sb3(block: Any) -> bool:
-    """Whether a mapping has arguments of stable-baselines3's PPO, as the files of rl-zoo3 do."""
-    return isinstance(block, Mapping) and len(set(block) & (set(SB3_KEYS) - {'env', 'seed', 'gamma'})) >= 2
+from zoo.tools.importers.rllib import from_rllib, is_chain, is_rllib, settings_of
+from zoo.tools.importers.sb3 import OTHERS, from_sb3, is_sb3
 
 
 def is_zoo(data: Any) -> bool:
@@ -215,7 +201,7 @@ def _of_yaml(path: Path, source: str | None, name: str | None) -> tuple[Conversi
         case 'rllib':
             return from_rllib(block), 'its keys run and config, or train_batch_size'
         case 'sb3':
-            if path.stem in SB3_TABLES['others']:
+            if path.stem in OTHERS:
                 raise ConfigError(
                     f"{path} is named as rl-zoo3's settings of {path.stem}; only those of PPO are translated."
                 )

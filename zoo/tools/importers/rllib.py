@@ -47,6 +47,12 @@ ROWS = rows_of(
 )
 
 
+def is_rllib(block: Any) -> bool:
+    """Whether a mapping has settings of RLlib's PPO."""
+    keys = set(block) if isinstance(block, Mapping) else set()
+    return {'run', 'config'} <= keys or bool(keys.intersection(TABLES['marks']))
+
+
 def from_rllib(settings: Any) -> Conversion:
     """A dict of settings, {env, run, stop, config} as in a YAML file, or an object with to_dict(), as a PPOConfig.
 

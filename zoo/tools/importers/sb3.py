@@ -79,6 +79,15 @@ KWARGS_ROWS = rows_of(
 )
 
 
+OTHERS: list[str] = TABLES['others']
+"""Names of rl-zoo3's files for other algorithms than PPO."""
+
+
+def is_sb3(block: Any) -> bool:
+    """Whether a mapping has arguments of stable-baselines3's PPO, as the files of rl-zoo3 do."""
+    return isinstance(block, Mapping) and len(set(block) & (set(ROWS) - {'env', 'seed', 'gamma'})) >= 2
+
+
 def from_sb3(block: Mapping[str, Any], env: str | None = None) -> Conversion:
     """One block of rl-zoo3's ppo.yml, or the arguments of PPO. Args: env: the id, which is the name of the block.
 

@@ -85,7 +85,10 @@ def figure(
             for i, (name, curve, look) in enumerate(zip(groups, curves, looks, strict=True))
         }
         words = TITLES.get(metric, metric)
-        _frame(axes, paper, f'wall time ({unit_words.strip()})' if unit_words else 'env steps', words)
+        style_axes(axes, paper)
+        axes.set_xlim(left=0)
+        axes.set_xlabel(f'wall time ({unit_words.strip()})' if unit_words else 'env steps', color=paper['ink'])
+        axes.set_ylabel(visible(words), color=paper['ink'], parse_math=False)
         envs = dict.fromkeys(run.env_id for runs in groups.values() for run in runs)
         head = f'{words} on {", ".join(envs)}' if title is None else title
         _write_around(drawn, axes, head, _caption(stat, curves), lines)
@@ -210,14 +213,6 @@ def style_axes(axes: Axes, paper: Mapping[str, str]) -> None:
     axes.tick_params(colors=paper['ink'], length=0)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(partial(_tick, axis))
-
-
-def _frame(axes: Axes, paper: Mapping[str, str], x_words: str, y_words: str) -> None:
-    """Axes with their words."""
-    style_axes(axes, paper)
-    axes.set_xlim(left=0)
-    axes.set_xlabel(x_words, color=paper['ink'])
-    axes.set_ylabel(visible(y_words), color=paper['ink'], parse_math=False)
 
 
 def _write_around(drawn: Figure, axes: Axes, head: str, caption: str, lines: Mapping[str, Any]) -> None:

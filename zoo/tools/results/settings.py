@@ -202,7 +202,10 @@ def commands(groups: Mapping[str, Sequence[Run]], needs: Needs) -> list[SavedCon
         stem = re.sub(r'[^A-Za-z0-9_.-]+', '_', runs[0].exp_name)[:60] or 'config'
         name = next(name for n in count(1) if (name := f'{stem if n == 1 else f"{stem}_{n}"}.yaml') not in found)
         text = yaml_text(portable_config(runs[0].config, needs.names))
-        command = f'zoo train {name} {_seed_words(runs)}{imports}'
+        values = sorted({run.seed for run in runs})
+        is_range = len(values) > 1 and values[-1] - values[0] == len(values) - 1
+        seeds = f'{values[0]}..{values[-1]}' if is_range else ','.join(map(str, values))  # as `zoo train` takes them
+        command = f'zoo train {name} seed={seeds}{imports}'
         found[name] = SavedConfig(label, command, name, text, base64.b64encode(text.encode()).decode())
     return list(found.values())
 
@@ -238,10 +241,3 @@ def _package_of(module: str, homes: Mapping[str, Sequence[str]]) -> Distribution
         if not str(origin.get('url', '')).startswith('file:'):
             return package
     return None
-
-
-def _seed_words(runs: Sequence[Run]) -> str:
-    """The seeds of runs as `zoo train` takes them: 'seed=3', 'seed=0..4', 'seed=1,5,9'."""
-    values = sorted({run.seed for run in runs})
-    is_range = len(values) > 1 and values[-1] - values[0] == len(values) - 1
-    return f'seed={values[0]}..{values[-1]}' if is_range else f'seed={",".join(map(str, values))}'

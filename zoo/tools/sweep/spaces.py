@@ -7,11 +7,13 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from zoo.config.components import name_of
 from zoo.config.names import data_file
 from zoo.config.section import ConfigError, value_at
 from zoo.config.source import split_override
 from zoo.core.errors import shown
 from zoo.core.registry import POLICY_REGISTRY, closest
+from zoo.policy.checks import NO_CLIP_RATIO, NO_LAMBDA
 from zoo.run.base_config import JobConfig
 
 Kind = Literal['log', 'uniform', 'int', 'choice']
@@ -186,23 +188,17 @@ def parts_of_text(text: str) -> list[str]:
 CLIP, LAMBDA = 'policy.learn.clip_ratio', 'policy.collect.gae_lambda'
 DEFAULT_SPACES: dict[str, dict[str, str]] = data_file('zoo.tools.sweep', 'spaces.yaml')['policies']
 """By policy.type. A policy of the user's has those of the nearest bundled class that it is derived from, else those of ppo."""
-_WITHOUT_CLIP = ('a2c', 'none', 'awr', 'dpo')  # surrogates that read no clip_ratio
-_WITHOUT_LAMBDA = ('returns', 'n_step')  # estimators that read no gae_lambda
 
 
 def default_spaces(cfg: JobConfig) -> dict[str, str]:
     """The spaces for the policy of a config, as texts by key, without keys that have no effect with its other values."""
     names = {POLICY_REGISTRY.get(one): one for one in DEFAULT_SPACES}
     bundled = next((names[one] for one in POLICY_REGISTRY.get(cfg.policy.type).__mro__ if one in names), 'ppo')
-    has_no_clip = _type_of(cfg, 'policy.learn.surrogate') in _WITHOUT_CLIP
+    surrogate, estimator = (
+        name_of(value_at(cfg, key) or '') for key in ('policy.learn.surrogate', 'policy.collect.estimator')
+    )
     is_idle = {
-        CLIP: has_no_clip or cfg.policy.learn.get('policy_loss') == 'kl',
-        LAMBDA: _type_of(cfg, 'policy.collect.estimator') in _WITHOUT_LAMBDA,
+        CLIP: surrogate in NO_CLIP_RATIO or cfg.policy.learn.get('policy_loss') == 'kl',
+        LAMBDA: estimator in NO_LAMBDA,
     }
     return {key: text for key, text in DEFAULT_SPACES[bundled].items() if not is_idle.get(key)}
-
-
-def _type_of(cfg: JobConfig, key: str) -> str | None:
-    """The name of a part, given by its name or as {type: name, its options}."""
-    value = value_at(cfg, key)
-    return value.get('type') if isinstance(value, dict) else value
