@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -424,6 +425,7 @@ def test_env_step_that_is_to_be_compiled_and_cannot_be_says_so(
     def fail(*_: Any) -> Any:
         raise RuntimeError('there is no compiler')
 
+    importlib.import_module('torch._inductor.config')  # reads CXX, once for all tests
     monkeypatch.setenv('CXX', 'no-such-compiler')
     monkeypatch.setattr(trace, 'inductor', fail)
     compiler = env_compiler(Wish('auto', 'on', 1.0), CPU)
