@@ -120,7 +120,7 @@ def delay_weights() -> None:
     class Delayed(engine.InlineEngine):
         """Every order has a version: without one, the newest as it is asked."""
 
-        def ask(self, order: engine.Order) -> None:
+        def ask(self, order: engine.Request) -> None:
             super().ask(order if order.version is not None else order._replace(version=max(self._weights)))
 
     engine.InlineEngine = Delayed  # type: ignore[misc]

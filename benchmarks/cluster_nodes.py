@@ -29,7 +29,7 @@ import slow_env  # noqa: E402, F401  registers SlowCartPole-v1
 import zoo.cluster.engine as engines  # noqa: E402
 from zoo import serial_pipeline  # noqa: E402
 from zoo.cluster import ray_cluster  # noqa: E402, F401  before ray, whose settings it has
-from zoo.cluster.messages import Lost, Order, Parcel  # noqa: E402
+from zoo.cluster.messages import Lost, Reply, Request  # noqa: E402
 from zoo.cluster.ray_engine import RayEngine  # noqa: E402
 
 import ray  # noqa: E402  # isort: skip
@@ -51,12 +51,12 @@ class Watched(RayEngine):
         self.moves: list[dict[int, str]] = []
         Watched.newest = self
 
-    def ask(self, order: Order) -> None:
+    def ask(self, order: Request) -> None:
         super().ask(order)
         self.n_out = len(self._due)
         self.most_out = max(self.most_out, self.n_out)
 
-    def wait(self, timeout: float) -> list[Parcel | Lost]:
+    def wait(self, timeout: float) -> list[Reply | Lost]:
         found = super().wait(timeout)
         for item in found:
             if isinstance(item, Lost):
@@ -156,7 +156,7 @@ def many(n_rollout: int, lag: int) -> list[Any]:
 
 def check_counters(engine: Watched, rows: Sequence[dict[str, Any]], n_runner: int, n_rollout: int) -> None:
     """Every rollout of every runner came, none of them twice, and env steps rise strictly in the log."""
-    assert max(engine.keys.values()) == 1, 'a parcel came twice'
+    assert max(engine.keys.values()) == 1, 'a reply came twice'
     came = {(group, i) for group, i, _ in engine.keys}
     assert came >= {(group, i) for group in range(n_runner) for i in range(n_rollout)}
     steps = [row['env_step'] for row in rows if 'collect/lag_max' in row]
@@ -180,14 +180,14 @@ def main() -> None:
         f'## {PROCESSES * PER_PROCESS} runners of an env that sleeps 2 ms a step',
         '',
         f'Not 64 processes: {PROCESSES} processes with {PER_PROCESS} runners each, one env a runner. One process is killed with '
-        f'-9 after rollout {n_rollout // 2}, which loses {PER_PROCESS} runners at once. No parcel came twice, and every rollout of '
+        f'-9 after rollout {n_rollout // 2}, which loses {PER_PROCESS} runners at once. No reply came twice, and every rollout of '
         'every runner came.',
         '',
     ]
     columns = [
         'max_lag',
         'env steps',
-        'parcels',
+        'replies',
         'runners lost',
         'oldest weights',
         'most in flight',

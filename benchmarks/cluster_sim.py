@@ -31,7 +31,7 @@ from report import RESULTS, git_commit, last_json_line, machine, one_thread_env,
 
 RUNNERS = (1, 4, 16, 64, 256, 1000)
 WIRE, MEMORY = 1.25e9, 5e9  # bytes/s of 10 Gbit/s, and of a copy in memory
-CALL_S = 0.3e-3  # the driver's share of asking a runner and taking its parcel
+CALL_S = 0.3e-3  # the driver's share of asking a runner and taking its reply
 PER_NODE = 32  # runners of a node
 
 

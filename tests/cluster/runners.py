@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from zoo.cluster.messages import Order, Parcel
+from zoo.cluster.messages import Reply, Request
 
 
 def shared_names() -> list[str]:
@@ -45,19 +45,19 @@ class Numbers:
         assert (weights == weights[0]).all(), 'torn'
         self._weights, self._version = int(weights[0]), version
 
-    def collect(self, order: Order) -> Parcel:
+    def collect(self, request: Request) -> Reply:
         self._do(self._next)
         self._n += 1
-        value = self._version + order.collect_iter / 1000
+        value = self._version + request.collect_iter / 1000
         blocks = {
             'obs': np.full(self._spec.n, value),
             'steps.reward': np.full((2, 3), self._weights, np.int64),
             'empty': np.empty((0, 3)),
         }
-        return Parcel(
-            order.run_id,
-            order.group,
-            order.collect_iter,
+        return Reply(
+            request.run_id,
+            request.group,
+            request.collect_iter,
             self._version,
             blocks,
             [(1, np.array([0]), {'a': np.ones(2)})],

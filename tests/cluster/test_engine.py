@@ -17,26 +17,26 @@ import zoo.cluster.engine as engine_module
 from tests.cluster.runners import Numbers, Spec
 from tests.processes import PATIENCE, left
 from zoo.cluster.engine import Engine, InlineEngine
-from zoo.cluster.messages import Lost, Order, Parcel
+from zoo.cluster.messages import Lost, Reply, Request
 
 
-def order(group: int, collect_iter: int, version: int | None = 0) -> Order:
-    return Order('run', group, collect_iter, version, 0)
+def request(group: int, collect_iter: int, version: int | None = 0) -> Request:
+    return Request('run', group, collect_iter, version, 0)
 
 
-def until(engine: Engine, n: int) -> list[Parcel | Lost]:
-    """The next n things, of parcels copies."""
-    found: list[Parcel | Lost] = []
+def until(engine: Engine, n: int) -> list[Reply | Lost]:
+    """The next n things, of replies copies."""
+    found: list[Reply | Lost] = []
     deadline = time.monotonic() + PATIENCE
     while len(found) < n and time.monotonic() < deadline:
-        found += [item.copied() if isinstance(item, Parcel) else item for item in engine.wait(1.0)]
+        found += [item.copied() if isinstance(item, Reply) else item for item in engine.wait(1.0)]
     assert len(found) == n, found
     return found
 
 
-def shown(parcel: Any) -> tuple[int, int, float, int]:
+def shown(reply: Any) -> tuple[int, int, float, int]:
     """Group, version, last number of the block, byte of the weights."""
-    return parcel.group, parcel.version, parcel.blocks['obs'][-1], int(parcel.blocks['steps.reward'][1, 2])
+    return reply.group, reply.version, reply.blocks['obs'][-1], int(reply.blocks['steps.reward'][1, 2])
 
 
 def weights(value: int) -> np.ndarray:
@@ -47,22 +47,22 @@ class EngineContract:
     """Each engine's tests inherit it. `engine` has two runners, `Numbers`, and weights of version 0, which are 100."""
 
     def test_orders_are_done_with_the_weights_of_their_version_or_the_newest(self, engine: Engine) -> None:
-        engine.ask(order(0, 0, 0))
+        engine.ask(request(0, 0, 0))
         engine.publish(weights(101), 1)
-        engine.ask(order(0, 1, 1))
-        engine.ask(order(0, 2, 0))
-        engine.ask(order(1, 3, None))
-        parcels = sorted(map(shown, until(engine, 4)), key=lambda parcel: parcel[2] % 1)
+        engine.ask(request(0, 1, 1))
+        engine.ask(request(0, 2, 0))
+        engine.ask(request(1, 3, None))
+        replies = sorted(map(shown, until(engine, 4)), key=lambda reply: reply[2] % 1)
         # version + collect_iter / 1000, and the byte that was published with the version
-        assert parcels == [(0, 0, 0.0, 100), (0, 1, 1.001, 101), (0, 0, 0.002, 100), (1, 1, 1.003, 101)]
+        assert replies == [(0, 0, 0.0, 100), (0, 1, 1.001, 101), (0, 0, 0.002, 100), (1, 1, 1.003, 101)]
         assert engine.wait(0.0) == []
 
     def test_call_comes_after_the_orders_before_it_whose_parcels_are_kept(self, engine: Engine) -> None:
         before = engine.call(1, 'give', 'rollouts')
         for i in (4, 5):
-            engine.ask(order(1, i))
+            engine.ask(request(1, i))
         assert engine.call(1, 'give', 'rollouts') == before + 2
-        assert [shown(parcel) for parcel in until(engine, 2)] == [(1, 0, 0.004, 100), (1, 0, 0.005, 100)]
+        assert [shown(reply) for reply in until(engine, 2)] == [(1, 0, 0.004, 100), (1, 0, 0.005, 100)]
 
     def test_call_raises_the_error_of_the_runner(self, engine: Engine) -> None:
         with pytest.raises(KeyError, match='nothing'):
@@ -82,9 +82,9 @@ class OutsideContract(EngineContract):
         assert 'tests/cluster/runners.py' in notes and f'in a runner on {socket.gethostname()}' in notes
 
     def test_error_of_a_rollout_is_raised_by_wait_after_earlier_parcels(self, engine: Engine) -> None:
-        engine.ask(order(0, 0))
+        engine.ask(request(0, 0))
         engine.call(0, 'next', 'raise')
-        engine.ask(order(0, 1))
+        engine.ask(request(0, 1))
         engine.call(0, 'next', '')
         assert len(until(engine, 1)) == 1
         with pytest.raises(OSError, match='the moon is full, in group 0') as caught:
@@ -94,21 +94,21 @@ class OutsideContract(EngineContract):
     def test_killed_runner_is_lost_once_and_made_anew_while_others_collect(self, engine: Engine) -> None:
         engine.call(1, 'next', 'sleep')
         for i in (6, 7):  # for an hour
-            engine.ask(order(1, i))
+            engine.ask(request(1, i))
         pid = engine.pids()[1][1]
         os.kill(pid, signal.SIGKILL)
         assert until(engine, 1) == [Lost(1, self.killed.format(pid=pid, host=socket.gethostname()))]
         assert not left([pid])
-        engine.ask(order(1, 8))  # of the new one, which is still starting
-        engine.ask(order(0, 9))
-        assert [shown(parcel) for parcel in until(engine, 2)] == [(0, 0, 0.009, 100), (1, 0, 0.008, 100)]
+        engine.ask(request(1, 8))  # of the new one, which is still starting
+        engine.ask(request(0, 9))
+        assert [shown(reply) for reply in until(engine, 2)] == [(0, 0, 0.009, 100), (1, 0, 0.008, 100)]
         assert engine.pids()[1][1] != pid
 
     def test_idle_runner_that_ended_is_lost(self, engine: Engine) -> None:
         pid = engine.pids()[0][1]
         os.kill(pid, signal.SIGKILL)
         assert not left([pid])
-        engine.ask(order(0, 10))
+        engine.ask(request(0, 10))
         (lost,) = until(engine, 1)  # no rollout of envs that nobody has reset
         assert isinstance(lost, Lost) and lost.group == 0
 
@@ -119,12 +119,12 @@ class OutsideContract(EngineContract):
         if how == 'stopped':
             os.kill(pid, signal.SIGSTOP)
         for i in (11, 12):
-            engine.ask(order(1, i))
+            engine.ask(request(1, i))
         assert engine.wait(0.2) == []
         engine.kill(1, 'it took too long')
-        engine.ask(order(1, 13))
-        lost, parcel = until(engine, 2)
-        assert lost == Lost(1, 'it took too long') and shown(parcel) == (1, 0, 0.013, 100)
+        engine.ask(request(1, 13))
+        lost, reply = until(engine, 2)
+        assert lost == Lost(1, 'it took too long') and shown(reply) == (1, 0, 0.013, 100)
         assert not left([pid])
 
 
@@ -139,10 +139,10 @@ class TestInlineEngine(EngineContract):
 
     def test_runner_that_is_ended_is_lost_with_its_orders(self, engine: InlineEngine) -> None:
         for group in (0, 1):
-            engine.ask(order(group, 0))
+            engine.ask(request(group, 0))
         engine.kill(0, 'a test')
-        lost, parcel = until(engine, 2)
-        assert lost == Lost(0, 'a test') and shown(parcel)[0] == 1
+        lost, reply = until(engine, 2)
+        assert lost == Lost(0, 'a test') and shown(reply)[0] == 1
         assert engine.wait(0.0) == [] and engine.pids().keys() == {0, 1}
 
 

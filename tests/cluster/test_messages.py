@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.cluster.messages import Parcel, failure_of, flat, nested
+from zoo.cluster.messages import Reply, failure_of, flat, nested
 from zoo.core.errors import RunError, UserError
 
 
@@ -31,7 +31,7 @@ def test_blocks_of_tensors_on_the_cpu_are_views() -> None:
 
 def test_the_size_of_a_parcel_is_that_of_its_blocks() -> None:
     blocks = {'obs': np.zeros((3, 2, 4), np.float32), 'steps.reward': np.zeros((2, 2), np.float32)}
-    assert Parcel('run', 0, 0, 0, blocks, [], [], {}).n_byte == 96 + 16  # 24 and 4 numbers of 4 bytes
+    assert Reply('run', 0, 0, 0, blocks, [], [], {}).n_byte == 96 + 16  # 24 and 4 numbers of 4 bytes
 
 
 # --- exceptions: the exception itself where it can be sent, else its words

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from tests.cluster.runners import Numbers, Spec, shared_names
-from tests.cluster.test_engine import OutsideContract, order, shown, until
+from tests.cluster.test_engine import OutsideContract, request, shown, until
 from tests.processes import PATIENCE, is_alive, left
-from zoo.cluster.messages import Lost, Parcel, RunnerLostError
+from zoo.cluster.messages import Lost, Reply, RunnerLostError
 from zoo.cluster.process_engine import ProcessEngine
 from zoo.core.errors import RunError
 
@@ -51,13 +51,13 @@ class TestProcessEngine(OutsideContract):
 
 
 def test_parcel_stays_whole_until_the_next_wait(engine: ProcessEngine) -> None:
-    engine.ask(order(0, 0, 0))
-    (parcel,) = engine.wait(PATIENCE)
-    assert isinstance(parcel, Parcel)
+    engine.ask(request(0, 0, 0))
+    (reply,) = engine.wait(PATIENCE)
+    assert isinstance(reply, Reply)
     for i in (1, 2):
-        engine.ask(order(0, i, 0))
-    assert engine.call(0, 'give', 'threads') == 1  # after both orders, whose parcels are kept
-    assert (parcel.blocks['obs'] == 0.0).all() and parcel.finals[0][2]['a'].tolist() == [1.0, 1.0]
+        engine.ask(request(0, i, 0))
+    assert engine.call(0, 'give', 'threads') == 1  # after both requests, whose replies are kept
+    assert (reply.blocks['obs'] == 0.0).all() and reply.finals[0][2]['a'].tolist() == [1.0, 1.0]
     assert [shown(each)[2] for each in engine.wait(0.0)] == [0.001, 0.002]
     assert engine.wait(0.0) == []
 
@@ -71,7 +71,7 @@ def test_runner_leaves_signals_to_the_parent_and_refuses_an_answer_that_cannot_b
 
 def test_call_of_a_runner_that_dies_raises_and_its_loss_is_given(engine: ProcessEngine) -> None:
     engine.call(0, 'next', 'exit')
-    engine.ask(order(0, 0, 0))
+    engine.ask(request(0, 0, 0))
     with pytest.raises(
         RunnerLostError, match="runner 0 was lost before it answered 'give': its process .* exit code 7"
     ):
@@ -86,7 +86,7 @@ def test_call_that_takes_too_long_ends_the_runner() -> None:
     engine.start([Spec(0)])  # type: ignore[list-item]
     engine.publish(np.zeros(1, np.uint8), 0)
     engine.call(0, 'next', 'sleep')
-    engine.ask(order(0, 0, 0))
+    engine.ask(request(0, 0, 0))
     engine.call_s = 0.3
     with pytest.raises(RunnerLostError, match="it did not answer 'give' in time"):
         engine.call(0, 'give', 'threads')
@@ -96,11 +96,9 @@ def test_call_that_takes_too_long_ends_the_runner() -> None:
 def test_larger_parcel_gets_larger_memory(engine: ProcessEngine) -> None:
     for n in (1000, 10**6, 500):
         engine.call(0, 'grow', n)
-        engine.ask(order(0, 0, 0))
-        (parcel,) = engine.wait(PATIENCE)
-        assert (
-            isinstance(parcel, Parcel) and parcel.blocks['obs'].shape == (n,) and parcel.blocks['empty'].shape == (0, 3)
-        )
+        engine.ask(request(0, 0, 0))
+        (reply,) = engine.wait(PATIENCE)
+        assert isinstance(reply, Reply) and reply.blocks['obs'].shape == (n,) and reply.blocks['empty'].shape == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +139,7 @@ def test_close_leaves_no_process_descriptor_thread_or_shared_memory() -> None:
     engine = ProcessEngine(CLUSTER, 'run', Numbers)
     engine.start([Spec(0), Spec(1)])  # type: ignore[list-item]
     engine.publish(np.zeros(9, np.uint8), 0)
-    engine.ask(order(0, 0, 0))
+    engine.ask(request(0, 0, 0))
     until(engine, 1)
     engine.call(1, 'next', 'no close')
     pids = [pid for _, pid in engine.pids().values()]
@@ -170,7 +168,7 @@ DRIVER = """
 import os, sys, threading, time
 import numpy as np
 from tests.cluster.runners import Numbers, Spec
-from zoo.cluster.messages import Order
+from zoo.cluster.messages import Request
 from zoo.cluster.process_engine import ProcessEngine
 
 def drive():
@@ -179,7 +177,7 @@ def drive():
     engine.publish(np.zeros(9, np.uint8), 0)
     child = engine.call(1, 'give', 'child')
     engine.call(0, 'next', sys.argv[2])
-    engine.ask(Order('run', 0, 0, 0, 0))
+    engine.ask(Request('run', 0, 0, 0, 0))
     time.sleep(0.2)
     print(*(pid for _, pid in engine.pids().values()), child, flush=True)
     if sys.argv[1] == 'ends':

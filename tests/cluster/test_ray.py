@@ -19,7 +19,7 @@ import pytest
 
 from tests.cluster.ray_runs import REPO, driver, names, processes_of, same_state, wait_for
 from tests.cluster.runners import Numbers
-from tests.cluster.test_engine import OutsideContract, order, shown, until
+from tests.cluster.test_engine import OutsideContract, request, shown, until
 from tests.cluster.torchrun import TORCHRUN
 from tests.policy_envs import rows
 from tests.processes import PATIENCE, descendants, left, wait_until, words_of
@@ -143,7 +143,7 @@ class TestRayEngine(OutsideContract):
 def test_call_of_a_hanging_runner_ends_it(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.call(0, 'next', 'sleep')
     monkeypatch.setitem(engine.cluster, 'runner_timeout', 2.0)
-    engine.ask(order(0, 13))
+    engine.ask(request(0, 13))
     with pytest.raises(RunnerLostError, match='did not answer give within 2 s'):
         engine.call(0, 'give', 'threads')
     assert until(engine, 1) == [Lost(0, 'it did not answer give within 2 s')]
@@ -157,17 +157,17 @@ def test_orders_without_version_take_weights_that_came_while_they_waited(session
         engine.publish(np.full(9, 100, np.uint8), 0)
         engine.call(0, 'next', f'until {tmp_path / "go"}')
         for i in (0, 1):
-            engine.ask(order(0, i, None))
-        engine.ask(order(1, 0, None))
+            engine.ask(request(0, i, None))
+        engine.ask(request(1, 0, None))
         assert shown(until(engine, 1)[0]) == (1, 0, 0.0, 100)  # not behind its waiting neighbour
         wait_until(lambda: (tmp_path / 'go.begun').exists())
         engine.publish(np.full(9, 107, np.uint8), 7)
         actor = engine.actors[0].handle
         ray.get(actor.publish.options(concurrency_group='weights').remote(-1, None), timeout=PATIENCE)  # the 7 is there
         (tmp_path / 'go').touch()
-        assert [shown(parcel) for parcel in until(engine, 2)] == [(0, 0, 0.0, 100), (0, 7, 7.001, 107)]
+        assert [shown(reply) for reply in until(engine, 2)] == [(0, 0, 0.0, 100), (0, 7, 7.001, 107)]
         os.kill(engine.pids()[0][1], signal.SIGKILL)
-        engine.ask(order(0, 2, None))
+        engine.ask(request(0, 2, None))
         assert {lost.group for lost in until(engine, 2)} == {0, 1}
     finally:
         engine.close()

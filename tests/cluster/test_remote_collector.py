@@ -13,9 +13,9 @@ import torch
 
 from tests.cluster.test_scheduler import RUN, FaultyEngine
 from zoo.cluster.config import lag_problems
-from zoo.cluster.messages import Parcel, RunnerLostError
+from zoo.cluster.messages import Reply, RunnerLostError
 from zoo.cluster.remote_collector import RemoteCollector, RemoteEnvs
-from zoo.cluster.scheduler import Orders
+from zoo.cluster.scheduler import RolloutScheduler
 from zoo.cluster.weights import WeightLayout
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete
@@ -33,7 +33,7 @@ class RowsEngine(FaultyEngine):
     n_restart = 0
     info_shape: tuple[int, ...] = ()
 
-    def collect(self, group: int) -> Parcel:
+    def collect(self, group: int) -> Reply:
         rows = (np.arange(T)[:, None] + np.zeros(B) + 10 * group).astype(np.float32)
         obs = np.concatenate((rows, rows[-1:] + 1))[..., None]
         blocks = {'obs': obs, 'steps.reward': rows, 'steps.terminated': rows > 10, 'steps.truncated': rows < 0}
@@ -44,8 +44,8 @@ class RowsEngine(FaultyEngine):
             blocks['info.speed'] = np.ones((T, B), np.float32)
         finals = [(0, np.array([1]), np.full((1, 1), group + 0.5, np.float32))]
         episodes = [(0, {'a': float(group)}), (1, {'a': group + 0.1})]
-        parcel = super().collect(group)
-        return parcel._replace(
+        reply = super().collect(group)
+        return reply._replace(
             blocks=blocks, finals=finals, episodes=episodes, time={'env': 1.0, 'act': 2.0}, n_restart=self.n_restart
         )
 
@@ -54,14 +54,14 @@ class RowsEngine(FaultyEngine):
 
 
 def made(engine: RowsEngine, max_lag: int = 0, limit: int = 10, reader: torch.device | None = None) -> RemoteCollector:
-    orders = Orders(engine, RUN, 2, 0, max_lag)  # type: ignore[arg-type]
+    scheduler = RolloutScheduler(engine, RUN, 2, 0, max_lag)  # type: ignore[arg-type]
     layout, space = (
         WeightLayout({'w': torch.zeros(4)}),
         Box(np.full(1, -99.0, np.float32), np.full(1, 99.0, np.float32)),
     )
     envs: Any = [SimpleNamespace(n_env=B, name='x', obs_space=space)] * 2
     mode: Any = SimpleNamespace(n_step=T, reset=lambda: None)
-    rows = RemoteCollector(envs, mode, engine, orders, layout, max_lag, Restarts(limit), ('speed',), reader)  # type: ignore[arg-type]
+    rows = RemoteCollector(envs, mode, engine, scheduler, layout, max_lag, Restarts(limit), ('speed',), reader)  # type: ignore[arg-type]
     rows.reset(np.random.SeedSequence([1, 2]))
     return rows
 
@@ -128,10 +128,10 @@ def test_what_runners_are_asked_and_with_which_weights(max_lag: int, versions: l
     rows = made(engine, max_lag)
     for i in range(3):
         steps_of(rows, i, 8 * i)
-    asked = [order for order in engine.asked if order.group == 0]
-    assert [order.collect_iter for order in asked] == list(range(len(versions)))
-    assert [order.version for order in asked] == versions
-    assert [order.reset_seed for order in asked] == [(1, 2), *[None] * (len(asked) - 1)]
+    asked = [request for request in engine.asked if request.group == 0]
+    assert [request.collect_iter for request in asked] == list(range(len(versions)))
+    assert [request.version for request in asked] == versions
+    assert [request.reset_seed for request in asked] == [(1, 2), *[None] * (len(asked) - 1)]
     assert engine.weights == [0, 1, 2]  # each once
 
 
@@ -194,28 +194,28 @@ class CallEngine(FaultyEngine):
         return [(group, method, *args)]
 
 
-def envs_of(engine: CallEngine) -> tuple[RemoteEnvs, Orders]:
-    orders = Orders(engine, RUN, 1, 0)  # type: ignore[arg-type]
-    return RemoteEnvs(engine, orders, 0, 3, 'x', (Discrete(2), Discrete(3))), orders  # type: ignore[arg-type]
+def envs_of(engine: CallEngine) -> tuple[RemoteEnvs, RolloutScheduler]:
+    scheduler = RolloutScheduler(engine, RUN, 1, 0)  # type: ignore[arg-type]
+    return RemoteEnvs(engine, scheduler, 0, 3, 'x', (Discrete(2), Discrete(3))), scheduler  # type: ignore[arg-type]
 
 
 def test_what_was_set_is_kept_and_a_mistake_is_not() -> None:
-    envs, orders = envs_of(CallEngine())
+    envs, scheduler = envs_of(CallEngine())
     command = EnvCommand('set', 'gravity', (5.0,))
     assert envs.command(command) == [(0, 'command', command)]
     envs.command(EnvCommand('get', 'mass'))
     with pytest.raises(UserError, match='no typo'):
         envs.command(EnvCommand('set', 'typo', (1,)))
     envs.set_reset_options({'low': 1})
-    assert orders.commands == {'gravity': command} and orders.reset_options == {'low': 1}
+    assert scheduler.commands == {'gravity': command} and scheduler.reset_options == {'low': 1}
     assert envs.action_space == Discrete(3) and envs.n_env == 3
 
 
 def test_a_command_is_given_again_to_the_runner_made_anew() -> None:
-    envs, orders = envs_of(CallEngine(n_loss=2))
+    envs, scheduler = envs_of(CallEngine(n_loss=2))
     command = EnvCommand('get', 'gravity')
     assert envs.command(command) == [(0, 'command', command)]
-    assert orders.n_restart == 2
+    assert scheduler.n_restart == 2
 
 
 def test_a_value_that_cannot_be_sent_is_refused() -> None:

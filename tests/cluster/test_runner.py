@@ -1,4 +1,4 @@
-"""A runner: what it refuses, and what its parcels have."""
+"""A runner: what it refuses, and what its replies have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.cluster.messages import Order
+from zoo.cluster.messages import Request
 from zoo.cluster.pickled_code import packed, versions
 from zoo.cluster.remote_collector import cargo_of
 from zoo.cluster.runner import Runner, RunnerSpec
@@ -23,7 +23,7 @@ from zoo.run.build import make_parts
 from zoo.run.config import resolve_config
 from zoo.worker.infos import NO_NUMBERS
 
-ORDER = Order('run', 1, 0, 0, 0, (3, 1))
+REQUEST = Request('run', 1, 0, 0, 0, (3, 1))
 SMALL = [
     'env.collector_env_num=4',
     'policy.collect.n_sample=64',
@@ -47,38 +47,38 @@ def test_a_parcel_has_the_rows_of_its_envs_under_dotted_names(made: Any) -> None
     with closing(Runner(spec)) as runner:
         runner.load(layout.pack(), 0)
         start = perf_counter()
-        parcel = runner.collect(ORDER)
+        reply = runner.collect(REQUEST)
         took = perf_counter() - start
-    shapes = {name: block.shape for name, block in parcel.blocks.items()}
+    shapes = {name: block.shape for name, block in reply.blocks.items()}
     n_step, b = 16, 2
     assert shapes['obs'] == (n_step + 1, b, 4) and shapes['output.logit'] == (n_step, b, 2)
     assert {'steps.reward', 'steps.terminated', 'steps.truncated', 'output.action'} <= shapes.keys()
-    assert parcel[:4] == ('run', 1, 0, 0) and parcel.time.keys() == {'env', 'act'}
-    assert 0 < parcel.time['env'] < parcel.time['env'] + parcel.time['act'] <= took  # parts of one time
-    assert all(0 <= i < b for _, envs, _ in parcel.finals for i in envs)
+    assert reply[:4] == ('run', 1, 0, 0) and reply.time.keys() == {'env', 'act'}
+    assert 0 < reply.time['env'] < reply.time['env'] + reply.time['act'] <= took  # parts of one time
+    assert all(0 <= i < b for _, envs, _ in reply.finals for i in envs)
 
 
 def test_weights_act_from_the_next_rollout_on(made: Any) -> None:
     spec, policy, layout = made
     with closing(Runner(spec)) as runner:
         runner.load(layout.pack(), 0)
-        before = runner.collect(ORDER).blocks['output.logit'].copy()
+        before = runner.collect(REQUEST).blocks['output.logit'].copy()
         assert np.array_equal(
-            runner.collect(ORDER).blocks['output.logit'], before
+            runner.collect(REQUEST).blocks['output.logit'], before
         )  # the same seed, rollout and weights
         with torch.no_grad():
             for x in policy.acting_state().values():
                 x.mul_(1.5)
         runner.load(layout.pack(), 1)
-        assert not np.array_equal(runner.collect(ORDER).blocks['output.logit'], before)
+        assert not np.array_equal(runner.collect(REQUEST).blocks['output.logit'], before)
 
 
 def test_an_order_for_a_lost_runner_has_no_rows(made: Any) -> None:
     spec, _, layout = made
     with closing(Runner(spec)) as runner:
         runner.load(layout.pack(), 0)
-        parcel = runner.collect(ORDER._replace(reset_seed=None, attempt=2))
-    assert not parcel.blocks and parcel.attempt == 2
+        reply = runner.collect(REQUEST._replace(reset_seed=None, attempt=2))
+    assert not reply.blocks and reply.attempt == 2
 
 
 def test_what_is_set_is_there_before_the_reset(made: Any) -> None:
@@ -86,9 +86,11 @@ def test_what_is_set_is_there_before_the_reset(made: Any) -> None:
     with closing(Runner(spec)) as runner:
         runner.load(layout.pack(), 0)
         options = {'low': 0.01, 'high': 0.02}
-        parcel = runner.collect(ORDER._replace(commands=(EnvCommand('set', 'gravity', (5.0,)),), reset_options=options))
+        reply = runner.collect(
+            REQUEST._replace(commands=(EnvCommand('set', 'gravity', (5.0,)),), reset_options=options)
+        )
         assert runner.command(EnvCommand('get', 'gravity')) == [5.0, 5.0]
-        first = parcel.blocks['obs'][0]
+        first = reply.blocks['obs'][0]
         assert ((first >= 0.01) & (first <= 0.02)).all()
 
 
@@ -106,5 +108,5 @@ def test_torch_has_its_threads_again_after_a_rollout(made: Any) -> None:
     before = torch.get_num_threads()
     with closing(Runner(replace(spec, n_thread=before + 1))) as runner:
         runner.load(layout.pack(), 0)
-        runner.collect(ORDER)
+        runner.collect(REQUEST)
     assert torch.get_num_threads() == before

@@ -13,7 +13,7 @@ import zoo.cluster.remote_collector as engine_module
 from tests.policy_envs import differing, rows
 from zoo import TrainResult, serial_pipeline
 from zoo.cluster.engine import InlineEngine
-from zoo.cluster.messages import Lost, Order, Parcel
+from zoo.cluster.messages import Lost, Reply, Request
 from zoo.core.errors import UserError
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
@@ -121,21 +121,21 @@ def test_a_resumed_run_continues_with_runners(tmp_path: Path) -> None:
 
 
 class LosingEngine(InlineEngine):
-    """Loses runner 1 after its third order came, and repeats its parcels."""
+    """Loses runner 1 after its third request came, and repeats its replies."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.n_order, self.sent = 0, []  # type: ignore[var-annotated]
+        self.n_request, self.sent = 0, []  # type: ignore[var-annotated]
 
-    def ask(self, order: Order) -> None:
-        super().ask(order)
-        self.n_order += order.group
-        if self.n_order == 3 and order.group == 1:
+    def ask(self, request: Request) -> None:
+        super().ask(request)
+        self.n_request += request.group
+        if self.n_request == 3 and request.group == 1:
             self.kill(1, 'its process was ended by signal 9')
 
-    def wait(self, timeout: float) -> list[Parcel | Lost]:
+    def wait(self, timeout: float) -> list[Reply | Lost]:
         found = super().wait(timeout)
-        again, self.sent = self.sent[-1:], [*self.sent, *(item for item in found if isinstance(item, Parcel))]
+        again, self.sent = self.sent[-1:], [*self.sent, *(item for item in found if isinstance(item, Reply))]
         return [*again, *found] if found else found
 
 

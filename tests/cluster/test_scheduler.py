@@ -1,4 +1,4 @@
-"""Orders: every rollout is used once, none with weights that are too old, whatever an engine does with parcels."""
+"""The rollout scheduler: every rollout is used once, none with weights that are too old, whatever an engine does with replies."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import zoo.cluster.scheduler as orders_module
-from zoo.cluster.messages import Lost, Order, Parcel
-from zoo.cluster.scheduler import Orders, entropy_of
+from zoo.cluster.messages import Lost, Reply, Request
+from zoo.cluster.scheduler import RolloutScheduler, entropy_of
 from zoo.core.errors import RunError
 from zoo.core.seeding import stream
 from zoo.env.attributes import EnvCommand
 
-RUN, T, B = 'run', 4, 2  # a parcel has 8 env steps
+RUN, T, B = 'run', 4, 2  # a reply has 8 env steps
 
 
 class FaultyEngine:
-    """Does with orders and parcels what `choose` says. A runner's episodes are a token and the rollouts since its reset."""
+    """Does with requests and replies what `choose` says. A runner's episodes are a token and the rollouts since its reset."""
 
     def __init__(self, n_runner: int, choose: Any = lambda n: 0, n_fault: int = 0) -> None:
         self.choose, self.n_fault, self.now = choose, n_fault, 0.0
-        self.queues: list[deque[Order]] = [deque() for _ in range(n_runner)]
+        self.queues: list[deque[Request]] = [deque() for _ in range(n_runner)]
         self.token, self.length = [-1] * n_runner, [0] * n_runner
         self.is_hung = [False] * n_runner
         self.weights: list[int] = []
-        self.held: list[Parcel] = []  # on their way
-        self.sent: list[Parcel] = []  # arrived before
-        self.asked: list[Order] = []
-        self.news: list[Parcel | Lost] = []
+        self.held: list[Reply] = []  # on their way
+        self.sent: list[Reply] = []  # arrived before
+        self.asked: list[Request] = []
+        self.news: list[Reply | Lost] = []
         self.n_arrived = self.n_token = self.n_lost = 0
 
     def publish(self, weights: Any, version: int) -> None:
         self.weights.append(version)
 
-    def ask(self, order: Order) -> None:
-        self.asked.append(order)
-        self.queues[order.group].append(order)
+    def ask(self, request: Request) -> None:
+        self.asked.append(request)
+        self.queues[request.group].append(request)
 
     def kill(self, group: int, cause: str) -> None:
         self.lose(group, cause)
 
-    def wait(self, timeout: float) -> list[Parcel | Lost]:
+    def wait(self, timeout: float) -> list[Reply | Lost]:
         self.fault()
         ready = [group for group, queue in enumerate(self.queues) if queue and not self.is_hung[group]]
         if ready:
@@ -60,9 +60,9 @@ class FaultyEngine:
         news, self.news = self.news, []
         return news
 
-    def arrive(self, parcel: Parcel) -> None:
-        self.news.append(parcel)
-        self.sent.append(parcel)
+    def arrive(self, reply: Reply) -> None:
+        self.news.append(reply)
+        self.sent.append(reply)
         self.n_arrived += T * B
 
     def fault(self) -> None:
@@ -89,20 +89,20 @@ class FaultyEngine:
         self.n_lost += 1
         self.news.append(Lost(group, cause))
 
-    def collect(self, group: int) -> Parcel:
-        order = self.queues[group].popleft()
-        if order.reset_seed is not None:
+    def collect(self, group: int) -> Reply:
+        request = self.queues[group].popleft()
+        if request.reset_seed is not None:
             self.n_token += 1
             self.token[group], self.length[group] = self.n_token, 0
         self.length[group] += 1
-        version = self.weights[-1] if order.version is None else order.version
+        version = self.weights[-1] if request.version is None else request.version
         trace = {'token': float(self.token[group]), 'length': float(self.length[group])}
         blocks = {'steps.reward': np.zeros((T, B), np.float32)}
-        key = order.run_id, group, order.collect_iter, version
-        return Parcel(*key, blocks, [], [(0, trace)], {}, order.attempt)
+        key = request.run_id, group, request.collect_iter, version
+        return Reply(*key, blocks, [], [(0, trace)], {}, request.attempt)
 
 
-def play(engine: FaultyEngine, orders: Orders, n_runner: int, max_lag: int, n_rollout: int) -> list[Any]:
+def play(engine: FaultyEngine, scheduler: RolloutScheduler, n_runner: int, max_lag: int, n_rollout: int) -> list[Any]:
     """Rollouts as `RemoteCollector` asks for them; [(group, collect_iter, lag, is_fresh, token, length)] of those that are used."""
     used: list[Any] = []
     asked_to = -1
@@ -110,14 +110,14 @@ def play(engine: FaultyEngine, orders: Orders, n_runner: int, max_lag: int, n_ro
     def ask(i: int, version: int) -> None:
         nonlocal asked_to
         engine.publish(None, version)
-        orders.ask(i, version if max_lag <= 1 else None, i * 100, (7,) if i == 0 else None)
+        scheduler.ask(i, version if max_lag <= 1 else None, i * 100, (7,) if i == 0 else None)
         asked_to = i
 
     for i in range(n_rollout):
 
-        def use(parcel: Parcel, is_fresh: bool, i: int = i) -> None:
-            trace = parcel.episodes[0][1]
-            used.append((parcel.group, i, i - parcel.version, is_fresh, trace['token'], trace['length']))
+        def use(reply: Reply, is_fresh: bool, i: int = i) -> None:
+            trace = reply.episodes[0][1]
+            used.append((reply.group, i, i - reply.version, is_fresh, trace['token'], trace['length']))
 
         if max_lag > 1:
             for j in range(asked_to + 1, min(i + max_lag + 1, n_rollout)):
@@ -126,7 +126,7 @@ def play(engine: FaultyEngine, orders: Orders, n_runner: int, max_lag: int, n_ro
             ask(i, i)
         if max_lag > 1:
             engine.publish(None, i)
-        orders.wait(i, use)
+        scheduler.wait(i, use)
         if max_lag == 1 and i < n_rollout - 1:
             ask(i + 1, i)
     return used
@@ -142,15 +142,15 @@ def test_every_rollout_is_used_once_and_none_is_too_old(max_lag: int, data: st.D
 
     n_runner, n_rollout = data.draw(st.integers(1, 3)), 6
     engine = FaultyEngine(n_runner, choose, n_fault=data.draw(st.integers(0, 8)))
-    orders = Orders(engine, RUN, n_runner, 0, max_lag, timeout=10.0, limit=100)  # type: ignore[arg-type]
+    scheduler = RolloutScheduler(engine, RUN, n_runner, 0, max_lag, timeout=10.0, limit=100)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(orders_module, 'monotonic', lambda: engine.now)
         patch.setattr(orders_module, 'N_ROUND', 100)
-        used = play(engine, orders, n_runner, max_lag, n_rollout)
+        used = play(engine, scheduler, n_runner, max_lag, n_rollout)
     assert sorted(key[:2] for key in used) == [(g, i) for g in range(n_runner) for i in range(n_rollout)]
     assert all(0 <= lag <= max_lag for _, _, lag, *_ in used)
-    assert orders.is_idle and orders.n_discarded == engine.n_arrived - T * B * len(used)
-    assert orders.n_restart <= engine.n_lost  # one that was lost at the end is not known yet
+    assert scheduler.is_idle and scheduler.n_discarded == engine.n_arrived - T * B * len(used)
+    assert scheduler.n_restart <= engine.n_lost  # one that was lost at the end is not known yet
     for group in range(n_runner):
         own = sorted((i, is_fresh, token, length) for g, i, _, is_fresh, token, length in used if g == group)
         assert all(token >= 0 for _, _, token, _ in own)  # envs that were never reset
@@ -159,42 +159,44 @@ def test_every_rollout_is_used_once_and_none_is_too_old(max_lag: int, data: st.D
             assert is_fresh != goes_on  # an episode goes on from one rollout to the next, or is known to be lost
 
 
-Make = Callable[..., tuple[FaultyEngine, Orders]]
+Make = Callable[..., tuple[FaultyEngine, RolloutScheduler]]
 
 
 @pytest.fixture(name='make')
 def _make(monkeypatch: pytest.MonkeyPatch) -> Make:
-    """An engine without chance, by the number of its runners, and orders whose time is that of the engine."""
+    """An engine without chance, by the number of its runners, and a scheduler whose time is that of the engine."""
 
-    def make(n_runner: int, **options: Any) -> tuple[FaultyEngine, Orders]:
+    def make(n_runner: int, **options: Any) -> tuple[FaultyEngine, RolloutScheduler]:
         engine = FaultyEngine(n_runner)
         monkeypatch.setattr(orders_module, 'monotonic', lambda: engine.now)
         engine.publish(None, 0)
-        return engine, Orders(engine, RUN, n_runner, **{'seed': 0, **options})  # type: ignore[arg-type]
+        return engine, RolloutScheduler(engine, RUN, n_runner, **{'seed': 0, **options})  # type: ignore[arg-type]
 
     return make
 
 
-def ignore(parcel: Parcel, is_fresh: bool) -> None:
-    """Uses nothing of a parcel."""
+def ignore(reply: Reply, is_fresh: bool) -> None:
+    """Uses nothing of a reply."""
 
 
 def test_a_lost_runner_is_asked_again_with_a_seed_of_its_own_and_what_was_set(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine, orders = make(2, seed=5)
-    orders.commands['gravity'], orders.reset_options = EnvCommand('set', 'gravity', (9.0,)), {'low': 0.1}
-    orders.ask(0, 0, 640, (1, 2))
+    engine, scheduler = make(2, seed=5)
+    scheduler.commands['gravity'], scheduler.reset_options = EnvCommand('set', 'gravity', (9.0,)), {'low': 0.1}
+    scheduler.ask(0, 0, 640, (1, 2))
     engine.lose(1, 'its process was ended by signal 9')
     with caplog.at_level(logging.WARNING):
-        orders.wait(0, ignore)
+        scheduler.wait(0, ignore)
     again = engine.asked[-1]
     assert again.group == 1 and again.collect_iter == 0 and again.attempt == 1
     assert again.reset_seed == entropy_of(stream(5, 'collect', 640, 'again', 1))
     assert again.commands == (EnvCommand('set', 'gravity', (9.0,)),) and again.reset_options == {'low': 0.1}
-    assert all(order.reset_options is None and not order.commands for order in engine.asked[:-1])  # have them already
+    assert all(
+        request.reset_options is None and not request.commands for request in engine.asked[:-1]
+    )  # have them already
     assert 'runner 1 is lost (its process was ended by signal 9)' in caplog.text
-    assert 'the run is not that of its seed' in caplog.text and orders.n_restart == 1
+    assert 'the run is not that of its seed' in caplog.text and scheduler.n_restart == 1
 
 
 @pytest.mark.parametrize(
@@ -207,102 +209,102 @@ def test_a_lost_runner_is_asked_again_with_a_seed_of_its_own_and_what_was_set(
 def test_losses_beyond_a_limit_end_the_run_with_the_last_cause(
     losses: list[int], limit: int, words: str, make: Make
 ) -> None:
-    engine, orders = make(2, limit=limit)
-    orders.ask(0, 0, 0, (1,))
+    engine, scheduler = make(2, limit=limit)
+    scheduler.ask(0, 0, 0, (1,))
     for i, group in enumerate(losses):
         engine.lose(group, 'x' if i < len(losses) - 1 else 'its process was ended by signal 11')
     with pytest.raises(RunError, match=words):
-        orders.wait(0, ignore)
+        scheduler.wait(0, ignore)
 
 
 def test_a_runner_that_hangs_is_ended_after_the_timeout(make: Make) -> None:
-    engine, orders = make(2, timeout=30.0)
+    engine, scheduler = make(2, timeout=30.0)
     engine.is_hung[1] = True
-    orders.ask(0, 0, 0, (1,))
+    scheduler.ask(0, 0, 0, (1,))
     fresh: dict[int, bool] = {}
-    orders.wait(0, lambda parcel, is_fresh: fresh.__setitem__(parcel.group, is_fresh))
+    scheduler.wait(0, lambda reply, is_fresh: fresh.__setitem__(reply.group, is_fresh))
     assert engine.now == 30.0 and engine.n_lost == 1 and fresh == {0: False, 1: True}
 
 
 def test_a_runner_that_is_made_anew_has_the_seconds_of_its_start_besides(make: Make) -> None:
-    engine, orders = make(2, timeout=30.0, start_s=120.0)
+    engine, scheduler = make(2, timeout=30.0, start_s=120.0)
     for i, now in enumerate((150.0, 180.0)):  # the second time it has given a rollout
-        orders.ask(i, i, 0, (1,))
+        scheduler.ask(i, i, 0, (1,))
         engine.publish(None, i)
         if i == 0:
-            engine.lose(1, 'x'), orders.settle()
+            engine.lose(1, 'x'), scheduler.settle()
         engine.is_hung[1] = True
-        orders.wait(i, ignore)
+        scheduler.wait(i, ignore)
         assert engine.now == now
 
 
 def test_each_runner_that_is_made_anew_has_another_seed(make: Make) -> None:
-    engine, orders = make(2, seed=5)
-    orders.ask(0, 0, 640, (1, 2))
+    engine, scheduler = make(2, seed=5)
+    scheduler.ask(0, 0, 640, (1, 2))
     engine.lose(0, 'x'), engine.lose(1, 'x'), engine.lose(1, 'x')
-    orders.wait(0, ignore)
-    seeds = [order.reset_seed for order in engine.asked[2:]]
+    scheduler.wait(0, ignore)
+    seeds = [request.reset_seed for request in engine.asked[2:]]
     assert seeds == [entropy_of(stream(5, 'collect', 640, 'again', n)) for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize('group', [0, 7])  # 7: it had more runners than this one
 def test_a_rollout_of_another_run_is_not_used(make: Make, group: int) -> None:
-    engine, orders = make(1)
-    orders.ask(0, 0, 0, (1,))
-    engine.arrive(Parcel('another', group, 0, 0, {'steps.reward': np.zeros((T, B))}, [], [], {}))
+    engine, scheduler = make(1)
+    scheduler.ask(0, 0, 0, (1,))
+    engine.arrive(Reply('another', group, 0, 0, {'steps.reward': np.zeros((T, B))}, [], [], {}))
     used: list[str] = []
-    orders.wait(0, lambda parcel, is_fresh: used.append(parcel.run_id))
-    assert used == [RUN] and orders.n_discarded == T * B
+    scheduler.wait(0, lambda reply, is_fresh: used.append(reply.run_id))
+    assert used == [RUN] and scheduler.n_discarded == T * B
 
 
 def test_losses_are_forgotten_after_an_hour(make: Make) -> None:
-    engine, orders = make(2, limit=2)
+    engine, scheduler = make(2, limit=2)
     for engine.now in (0.0, 1800.0, 3600.0, 5400.0):  # never more than two less than an hour apart
-        engine.lose(0, 'x'), orders.settle()
+        engine.lose(0, 'x'), scheduler.settle()
     engine.now = 5401.0
     engine.lose(0, 'x')
     with pytest.raises(RunError, match='3 runners were lost within an hour'):
-        orders.settle()
+        scheduler.settle()
 
 
 def test_a_rollout_of_one_runner_forgives_the_losses_of_all(make: Make) -> None:
-    engine, orders = make(2, limit=100)
+    engine, scheduler = make(2, limit=100)
     for i in range(4):
-        orders.ask(i, i, 0, (1,))
+        scheduler.ask(i, i, 0, (1,))
         engine.publish(None, i)
         for group in (0, 1):  # twice in a row; three times without a rollout in between would end the run
             engine.lose(group, 'x'), engine.lose(group, 'x')
-        orders.wait(i, ignore)
-    assert orders.n_restart == 16
+        scheduler.wait(i, ignore)
+    assert scheduler.n_restart == 16
 
 
 def test_time_counts_from_the_last_rollout_of_a_runner(make: Make) -> None:
-    engine, orders = make(1, max_lag=2, timeout=30.0)
+    engine, scheduler = make(1, max_lag=2, timeout=30.0)
     for i in range(3):
-        orders.ask(i, None, 0, (1,) if i == 0 else None)
+        scheduler.ask(i, None, 0, (1,) if i == 0 else None)
     for i in (0, 1):  # each takes 20 of its 30 s
         engine.now += 20.0
-        orders.wait(i, ignore)
+        scheduler.wait(i, ignore)
     engine.held.clear()  # the third does not come
-    orders.wait(2, ignore)
+    scheduler.wait(2, ignore)
     assert (engine.now, engine.n_lost) == (2 * 20.0 + 30.0, 1)
 
 
 def test_a_rollout_that_comes_early_is_kept_when_its_memory_is_used_again(make: Make) -> None:
-    engine, orders = make(1, max_lag=1)
+    engine, scheduler = make(1, max_lag=1)
     memory = np.zeros((T, B), np.float32)  # of the engine
     for i in range(2):
-        orders.ask(i, 0, 0, (1,) if i == 0 else None)
+        scheduler.ask(i, 0, 0, (1,) if i == 0 else None)
     engine.queues[0].clear()
     used: list[float] = []
 
     def arrive(i: int) -> None:
         memory[:] = i + 1
-        engine.arrive(Parcel(RUN, 0, i, 0, {'steps.reward': memory}, [], [], {}))
-        orders.settle()
+        engine.arrive(Reply(RUN, 0, i, 0, {'steps.reward': memory}, [], [], {}))
+        scheduler.settle()
 
     arrive(0), arrive(1)  # nobody waits for them yet
     memory[:] = 9
     for i in range(2):
-        orders.wait(i, lambda parcel, is_fresh: used.append(parcel.blocks['steps.reward'][0, 0]))
+        scheduler.wait(i, lambda reply, is_fresh: used.append(reply.blocks['steps.reward'][0, 0]))
     assert used == [1.0, 2.0]

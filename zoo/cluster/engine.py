@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from zoo.cluster.messages import Failure, Lost, Order, Parcel
+from zoo.cluster.messages import Failure, Lost, Reply, Request
 from zoo.cluster.runner import Runner, RunnerSpec
 from zoo.core.errors import RunError
 
@@ -20,7 +20,7 @@ from zoo.core.errors import RunError
 class Engine(Protocol):
     """Runs runners and carries what goes to them and comes back. It counts nothing and decides nothing.
 
-    A runner takes its orders and calls one after the other, in the order in which they were asked.
+    A runner takes its requests and calls one after the other, in the order in which they were asked.
     """
 
     def start(self, specs: list[RunnerSpec]) -> None:
@@ -33,18 +33,18 @@ class Engine(Protocol):
     def publish(self, weights: np.ndarray, version: int) -> None:
         """The newest weights [n_byte] u8; the array is not written again, so that an engine may keep it.
 
-        An order with this version is done with exactly these, whenever it is done. An order without one is done with the
+        A request with this version is done with exactly these, whenever it is done. One without one is done with the
         newest that the runner has when it begins.
         """
 
-    def ask(self, order: Order) -> None:
+    def ask(self, request: Request) -> None:
         """Asks the runner `order.group` for a rollout; several may be outstanding. Returns at once.
 
-        Of a runner that is lost and not replaced yet, the order waits for the new one.
+        Of a runner that is lost and not replaced yet, the request waits for the new one.
         """
 
-    def wait(self, timeout: float) -> list[Parcel | Lost]:
-        """Waits for at least one parcel or loss; [] after timeout seconds. A parcel is valid until the next `wait`.
+    def wait(self, timeout: float) -> list[Reply | Lost]:
+        """Waits for at least one reply or loss; [] after timeout seconds. A reply is valid until the next `wait`.
 
         After a Lost the engine makes the runner anew by itself, with its spec and without envs' state; what it was asked
         before is forgotten.
@@ -52,7 +52,7 @@ class Engine(Protocol):
         """
 
     def call(self, group: int, method: str, *args: Any) -> Any:
-        """What a method of a Runner returns, after its outstanding orders; parcels that arrive meanwhile are kept for wait.
+        """What a method of a Runner returns, after its outstanding requests; replies that arrive meanwhile are kept for wait.
 
         Raises: what the method raised; RunnerLostError.
         """
@@ -70,7 +70,7 @@ class Engine(Protocol):
 class Arrived(NamedTuple):
     """What came of a runner. free: called when the caller has read it."""
 
-    item: Parcel | Lost | Failure
+    item: Reply | Lost | Failure
     free: Callable[[], None] | None = None
 
 
@@ -89,7 +89,7 @@ class OutsideEngine(Engine, ABC):
         self._arrived: deque[Arrived] = deque()
         self._handed: list[Callable[[], None]] = []  # of what the caller may still read
 
-    def wait(self, timeout: float) -> list[Parcel | Lost]:
+    def wait(self, timeout: float) -> list[Reply | Lost]:
         """What comes within the time, in its order. Raises: see `Engine.wait`, once all before it was given."""
         while self._handed:
             self._handed.pop()()
@@ -97,7 +97,7 @@ class OutsideEngine(Engine, ABC):
         self._pump(0.0)
         while not self._arrived and (left := deadline - monotonic()) > 0:
             self._pump(left)
-        found: list[Parcel | Lost] = []
+        found: list[Reply | Lost] = []
         while self._arrived:
             item, free = self._arrived[0]
             if isinstance(item, Failure) and found:
@@ -141,8 +141,8 @@ class InlineEngine(Engine):
         self._runners: dict[int, Runner] = {}
         self._specs: list[RunnerSpec] = []
         self._weights: dict[int, np.ndarray] = {}  # by version
-        self._orders: deque[Order] = deque()
-        self._ready: list[Parcel | Lost] = []
+        self._requests: deque[Request] = deque()
+        self._ready: list[Reply | Lost] = []
 
     def start(self, specs: list[RunnerSpec]) -> None:
         self._specs = specs
@@ -150,27 +150,27 @@ class InlineEngine(Engine):
             self._runners[spec.group] = Runner(spec)
 
     def publish(self, weights: np.ndarray, version: int) -> None:
-        needed = {order.version for order in self._orders}  # of older ones only those are kept
+        needed = {request.version for request in self._requests}  # of older ones only those are kept
         self._weights = {v: kept for v, kept in self._weights.items() if v in needed} | {version: weights}
 
-    def ask(self, order: Order) -> None:
-        self._orders.append(order)
+    def ask(self, request: Request) -> None:
+        self._requests.append(request)
 
-    def wait(self, timeout: float) -> list[Parcel | Lost]:
-        """What is ready, else the parcel of the next order, whose rollout is collected now."""
-        if not self._ready and self._orders:
-            self._ready.append(self._collect(self._orders.popleft()))
+    def wait(self, timeout: float) -> list[Reply | Lost]:
+        """What is ready, else the reply of the next request, whose rollout is collected now."""
+        if not self._ready and self._requests:
+            self._ready.append(self._collect(self._requests.popleft()))
         ready, self._ready = self._ready, []
         return ready
 
     def call(self, group: int, method: str, *args: Any) -> Any:
-        mine = [order for order in self._orders if order.group == group]
-        self._orders = deque(order for order in self._orders if order.group != group)
-        self._ready += [self._collect(order) for order in mine]
+        mine = [request for request in self._requests if request.group == group]
+        self._requests = deque(request for request in self._requests if request.group != group)
+        self._ready += [self._collect(request) for request in mine]
         return getattr(self._runners[group], method)(*args)
 
     def kill(self, group: int, cause: str) -> None:
-        self._orders = deque(order for order in self._orders if order.group != group)
+        self._requests = deque(request for request in self._requests if request.group != group)
         self._runners.pop(group).close()
         self._ready.append(Lost(group, cause))
         self._runners[group] = Runner(next(spec for spec in self._specs if spec.group == group))
@@ -179,11 +179,14 @@ class InlineEngine(Engine):
         return dict.fromkeys(self._runners, (socket.gethostname(), os.getpid()))
 
     def close(self) -> None:
-        self._orders.clear()
+        self._requests.clear()
         while self._runners:
             self._runners.popitem()[1].close()
 
-    def _collect(self, order: Order) -> Parcel:
-        runner, version = self._runners[order.group], max(self._weights) if order.version is None else order.version
+    def _collect(self, request: Request) -> Reply:
+        runner, version = (
+            self._runners[request.group],
+            max(self._weights) if request.version is None else request.version,
+        )
         runner.load(self._weights[version], version)
-        return runner.collect(order).copied()  # the next rollout overwrites its blocks
+        return runner.collect(request).copied()  # the next rollout overwrites its blocks

@@ -15,8 +15,8 @@ from zoo.core.errors import RunError, UserError, show_error
 from zoo.env.attributes import EnvCommand
 
 
-class Order(NamedTuple):
-    """One rollout that a runner is asked for; its parcel is accepted once, by (run_id, group, collect_iter, attempt)."""
+class Request(NamedTuple):
+    """One rollout that a runner is asked for; its reply is accepted once, by (run_id, group, collect_iter, attempt)."""
 
     run_id: str
     group: int  # of the runner
@@ -24,12 +24,12 @@ class Order(NamedTuple):
     version: int | None  # of the weights to act with; None: the newest when the runner begins
     env_step: int  # of the run when it was asked
     reset_seed: tuple[int, ...] | None = None  # entropy of the seed that its envs are reset with before; None: go on
-    attempt: int = 0  # how often the runner's orders were lost before
+    attempt: int = 0  # how often the runner's requests were lost before
     commands: tuple[EnvCommand, ...] = ()  # for the envs, before the reset: what was set in those of a lost runner
     reset_options: Mapping[str, Any] | None = None  # of the resets from this one on; None: as they are
 
 
-class Parcel(NamedTuple):
+class Reply(NamedTuple):
     """One rollout of a runner's b envs.
 
     blocks: by dotted name: 'obs' or 'obs.<leaf>' [T + 1, b, ...]; 'steps.reward' and the other fields of `StepBlock`
@@ -45,20 +45,20 @@ class Parcel(NamedTuple):
     finals: list[tuple[int, np.ndarray, Any]]  # (t, which of the b envs, their true last observations), see `StepBlock`
     episodes: list[tuple[int, dict[str, float]]]  # (t, the env's own numbers), in the order in which they came
     time: dict[str, float]  # seconds: env, act
-    attempt: int = 0  # of the order
+    attempt: int = 0  # of the request
     n_restart: int = 0  # envs that this runner made anew so far (env.on_error)
 
     @property
     def n_byte(self) -> int:
         return sum(block.nbytes for block in self.blocks.values())
 
-    def copied(self) -> Parcel:
+    def copied(self) -> Reply:
         """The same with copies of its blocks, which may be an engine's memory."""
         return self._replace(blocks={name: block.copy() for name, block in self.blocks.items()})
 
 
 class Lost(NamedTuple):
-    """A runner that ended, or was ended; the engine makes another, and its outstanding orders are forgotten."""
+    """A runner that ended, or was ended; the engine makes another, and its outstanding requests are forgotten."""
 
     group: int
     cause: str  # a clause: 'its process was ended by signal 9 (SIGKILL)'

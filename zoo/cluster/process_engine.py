@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from zoo.cluster.engine import Arrived, OutsideEngine
-from zoo.cluster.messages import Failure, Lost, Order, RunnerLostError, failure_of
+from zoo.cluster.messages import Failure, Lost, Request, RunnerLostError, failure_of
 from zoo.cluster.runner import Runner, RunnerSpec
 from zoo.cluster.transport import BlockMemory, Channel, WeightSlots, map_memory, new_memory, read_blocks
 from zoo.config.section import Keyed
@@ -54,13 +54,13 @@ class _Child:
 
     Args: group: of its runner; blob: (what makes the runner, its argument), pickled; name: in the list of processes.
       says_start: whether what it writes to stderr while it starts is passed on once it has started.
-    Attributes: is_ready: its runner is made. stderr: what it has written there before. orders: outstanding, with the slots of memory that their parcels go to; busy:
-      these slots, and those of parcels that are still read. since: when it was started.
+    Attributes: is_ready: its runner is made. stderr: what it has written there before. requests: outstanding, with the slots of memory that their replies go to; busy:
+      these slots, and those of replies that are still read. since: when it was started.
     """
 
     def __init__(self, group: int, blob: bytes, name: str, says_start: bool) -> None:
         self.group, self.is_ready, self.since = group, False, time.monotonic()
-        self.orders: deque[tuple[Order, int]] = deque()
+        self.requests: deque[tuple[Request, int]] = deque()
         self.memory: dict[int, np.ndarray] = {}  # by slot
         self.busy: set[int] = set()
         self.stderr = open(new_memory(0), 'r+b', buffering=0)  # until it has started
@@ -181,23 +181,25 @@ class ProcessEngine(OutsideEngine):
             weakref.finalize(self._weights[0], os.close, fd)
             for child in list(self._children.values()):
                 self._send(child, ('weights',), fd)
-        orders = [order for child in self._children.values() for order, _ in child.orders]
-        self._weights[0].write(weights, version, {order.version for order in orders if order.version is not None})
+        requests = [request for child in self._children.values() for request, _ in child.requests]
+        self._weights[0].write(
+            weights, version, {request.version for request in requests if request.version is not None}
+        )
 
-    def ask(self, order: Order) -> None:
-        """Sends an order with a slot for its parcel; a process that is still starting reads it later."""
-        child = self._children[order.group]
+    def ask(self, request: Request) -> None:
+        """Sends a request with a slot for its reply; a process that is still starting reads it later."""
+        child = self._children[request.group]
         slot = next(i for i in range(len(child.busy) + 1) if i not in child.busy)
         child.busy.add(slot)
-        child.orders.append((order, slot))
-        self._send(child, ('order', order, slot))
+        child.requests.append((request, slot))
+        self._send(child, ('request', request, slot))
 
     def call(self, group: int, method: str, *args: Any) -> Any:
         """What a method of a runner returns. Raises: RunnerLostError, also if it takes longer than a rollout may."""
         child = self._children[group]
         self._n_call += 1
         number = self._n_call
-        deadline = time.monotonic() + self.call_s * (1 + len(child.orders))
+        deadline = time.monotonic() + self.call_s * (1 + len(child.requests))
         self._send(child, ('call', number, method, args))
         while number not in self._results:
             if self._children[group] is not child:
@@ -253,17 +255,17 @@ class ProcessEngine(OutsideEngine):
         if kind == 'ready':
             child.is_ready = True
             child.stderr.close()  # from now on it writes to this process's
-        elif kind == 'parcel':
-            (parcel, packed), (_, slot) = content, child.orders.popleft()
+        elif kind == 'reply':
+            (reply, packed), (_, slot) = content, child.requests.popleft()
             if fds:
                 child.memory[slot] = map_memory(fds[0])
             blocks = read_blocks(packed, child.memory.get(slot, np.empty(0, np.uint8)))
-            self._arrived.append(Arrived(parcel._replace(blocks=blocks), partial(child.busy.discard, slot)))
+            self._arrived.append(Arrived(reply._replace(blocks=blocks), partial(child.busy.discard, slot)))
         elif kind == 'result':
             self._results = dict([content])  # a call that was given up has left one behind
         else:
-            if child.orders:
-                child.busy.discard(child.orders.popleft()[1])
+            if child.requests:
+                child.busy.discard(child.requests.popleft()[1])
             self._arrived.append(Arrived(content))
 
     def kill(self, group: int, cause: str) -> None:
@@ -343,20 +345,20 @@ def _serve(channel: Channel, blob: bytes, stderr: list[int], says_start: bool) -
             weights = WeightSlots(fds[0])
         else:
             try:
-                if kind == 'order':
-                    order, slot = content
-                    assert weights is not None, 'weights are published before the first order'
-                    weights.load(order.version, runner.load)
-                    parcel = runner.collect(order)
-                    packed, fd = memory[slot].write(parcel.blocks)
-                    message: tuple[object, ...] = 'parcel', (parcel._replace(blocks={}), packed)
+                if kind == 'request':
+                    request, slot = content
+                    assert weights is not None, 'weights are published before the first request'
+                    weights.load(request.version, runner.load)
+                    reply = runner.collect(request)
+                    packed, fd = memory[slot].write(reply.blocks)
+                    message: tuple[object, ...] = 'reply', (reply._replace(blocks={}), packed)
                     fds = [] if fd is None else [fd]
                 else:
                     number, method, args = content
                     message = 'result', (number, pickle.dumps(getattr(runner, method)(*args)))
             except BaseException as error:
                 failure = failure_of(error)
-                message = ('failed', failure) if kind == 'order' else ('result', (number, failure))
+                message = ('failed', failure) if kind == 'request' else ('result', (number, failure))
             channel.send(message, fds)
         for fd in fds:
             os.close(fd)

@@ -17,7 +17,7 @@ import numpy as np
 
 from zoo.cluster import ray_cluster
 from zoo.cluster.engine import Arrived, OutsideEngine
-from zoo.cluster.messages import Failure, Lost, Order, Parcel, RunnerLostError, failure_of
+from zoo.cluster.messages import Failure, Lost, Reply, Request, RunnerLostError, failure_of
 from zoo.cluster.ray_cluster import Place, ray
 from zoo.cluster.runner import Runner, RunnerSpec
 from zoo.config.section import Keyed
@@ -53,16 +53,16 @@ class RunnerProcess:
             if self._newest is None or self._newest[0] < version:
                 self._newest = version, weights
 
-    def collect(self, order: Order, version: int, weights: np.ndarray) -> Parcel | Failure:
+    def collect(self, request: Request, version: int, weights: np.ndarray) -> Reply | Failure:
         """A rollout. Args: weights: of the version that was the newest, or wanted, when the rollout was asked for."""
-        if order.version is None:
+        if request.version is None:
             self.publish(version, weights)
             assert self._newest is not None
             version, weights = self._newest
-        runner = self._runners[order.group]
+        runner = self._runners[request.group]
         try:
-            self._do(order.group, runner.load, weights, version)
-            return self._do(order.group, runner.collect, order)
+            self._do(request.group, runner.load, weights, version)
+            return self._do(request.group, runner.collect, request)
         except Exception as error:
             return failure_of(error)
 
@@ -86,7 +86,7 @@ class RunnerProcess:
         return self._threads[group].do(partial(function, *args))
 
 
-N_VERSION = 3  # of weights that are kept: with a lag of 1 a lost order may be of the version before the last
+N_VERSION = 3  # of weights that are kept: with a lag of 1 a lost request may be of the version before the last
 POLITE_S = 5.0  # that runners have to close their envs
 PATIENCE_S = 60.0  # that a runner which is made anew may take before a warning says what room Ray has
 logger = logging.getLogger(__name__)
@@ -104,12 +104,12 @@ class _Actor:
 
 
 class RayEngine(OutsideEngine):
-    """An Engine over Ray Core. An actor that ends is not restarted by Ray, which would hand its next orders to envs that
+    """An Engine over Ray Core. An actor that ends is not restarted by Ray, which would hand its next requests to envs that
     nobody has reset, but made anew here, so that whoever asks learns of it.
 
     Args: cluster: the section `cluster`; run_id: names the actors; make: a runner of a spec; runners_per_process: that
       share an actor, which is for envs that wait, such as those that only pass on what a simulator elsewhere says.
-    Attributes: pushes: whether new weights are sent to runners at once, for orders without a version.
+    Attributes: pushes: whether new weights are sent to runners at once, for requests without a version.
     """
 
     lost_at_start = 'ended as it started'
@@ -125,7 +125,7 @@ class RayEngine(OutsideEngine):
         self._cargo: Any = None
         self.actors: dict[int, _Actor] = {}  # by group
         self._weights: dict[int, Any] = {}  # references by version
-        self._due: dict[Any, int] = {}  # group by the reference of what it is to give, a parcel or its place
+        self._due: dict[Any, int] = {}  # group by the reference of what it is to give, a reply or its place
         self._n_made = 0
         self._owns_ray = self._has_started = False
 
@@ -158,11 +158,11 @@ class RayEngine(OutsideEngine):
         for actor in set(self.actors.values()) if self.pushes else ():
             actor.handle.publish.options(concurrency_group='weights').remote(version, ref)
 
-    def ask(self, order: Order) -> None:
-        """Queues the order at its actor, whose parcel's blocks will be memory of Ray's store."""
-        version = max(self._weights) if order.version is None else order.version
-        method = self._method(order.group, 'collect')
-        self._due[method.remote(order, version, self._weights[version])] = order.group
+    def ask(self, request: Request) -> None:
+        """Queues the request at its actor, whose reply's blocks will be memory of Ray's store."""
+        version = max(self._weights) if request.version is None else request.version
+        method = self._method(request.group, 'collect')
+        self._due[method.remote(request, version, self._weights[version])] = request.group
 
     def call(self, group: int, method: str, *args: Any) -> Any:
         """What a method of a runner returns. Raises: see `Engine.call`; a runner that does not answer is ended."""
@@ -244,7 +244,7 @@ class RayEngine(OutsideEngine):
             if group is None:  # of a runner that turned out to be lost a moment ago
                 continue
             answer = self._got(ref, group)
-            if isinstance(answer, Parcel | Failure):
+            if isinstance(answer, Reply | Failure):
                 self._arrived.append(Arrived(answer))
             elif not isinstance(answer, Lost):
                 actor = self.actors[group]

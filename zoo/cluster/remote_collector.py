@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from zoo.backend.executor import Compile
 from zoo.cluster.config import ClusterConfig, RunConfig, engine_of
 from zoo.cluster.engine import Engine, InlineEngine
-from zoo.cluster.messages import Parcel, RunnerLostError, nested
+from zoo.cluster.messages import Reply, RunnerLostError, nested
 from zoo.cluster.pickled_code import Cargo, packed, versions
 from zoo.cluster.runner import RunnerSpec
-from zoo.cluster.scheduler import Orders, entropy_of
+from zoo.cluster.scheduler import RolloutScheduler, entropy_of
 from zoo.cluster.weights import WeightLayout, placements
 from zoo.config.section import Keyed, plain
 from zoo.core.data import BlockField, StepBlock, leaves
@@ -42,9 +42,15 @@ class RemoteEnvs:
     steps_async = True  # so that the time of a rollout is that of waiting
 
     def __init__(
-        self, engine: Engine, orders: Orders, group: int, n_env: int, name: str, spaces: tuple[Space, Space]
+        self,
+        engine: Engine,
+        scheduler: RolloutScheduler,
+        group: int,
+        n_env: int,
+        name: str,
+        spaces: tuple[Space, Space],
     ) -> None:
-        self.engine, self._orders, self._group = engine, orders, group
+        self.engine, self._scheduler, self._group = engine, scheduler, group
         self.n_env, self.name = n_env, name
         self.obs_space, self.action_space = spaces
 
@@ -52,12 +58,12 @@ class RemoteEnvs:
         sendable(command)
         found: list[Any] = self._call('command', command)
         if command.kind == 'set':
-            self._orders.commands[command.name] = command  # only once it is known to be good
+            self._scheduler.commands[command.name] = command  # only once it is known to be good
         return found
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
         self._call('set_reset_options', options)
-        self._orders.reset_options = options
+        self._scheduler.reset_options = options
 
     def compile(self, compile: Compile) -> None:
         """Nothing to compile: these envs are no tensor programs."""
@@ -70,7 +76,7 @@ class RemoteEnvs:
             try:
                 return self.engine.call(self._group, method, *args)
             except RunnerLostError:
-                self._orders.settle()
+                self._scheduler.settle()
 
 
 FIELDS: tuple[BlockField, ...] = ('is_reset', 'raw_reward', 'raw_end', 'begins')
@@ -84,7 +90,7 @@ class RemoteCollector(Collector):
     weights of then, so that it is collected during that update. More: runners run ahead, each with the newest weights
     that it has as it begins a rollout.
 
-    Args: envs: of each runner; mode: of the policy that learns; orders: over the engine; layout: of the weights that acting
+    Args: envs: of each runner; mode: of the policy that learns; scheduler: over the engine; layout: of the weights that acting
       needs; restarts: counts the envs made anew; info_columns: of the section env; reader: a GPU that reads the block, see
       `StepBlock`.
     """
@@ -94,7 +100,7 @@ class RemoteCollector(Collector):
         envs: Sequence[RemoteEnvs],
         mode: CollectMode,
         engine: Engine,
-        orders: Orders,
+        scheduler: RolloutScheduler,
         layout: WeightLayout,
         max_lag: int,
         restarts: Restarts,
@@ -103,9 +109,9 @@ class RemoteCollector(Collector):
     ) -> None:
         super().__init__(envs, mode)  # type: ignore[arg-type]  # which step elsewhere
         self._env_time = 0.0
-        self._envs, self.engine, self._orders, self._layout = envs, engine, orders, layout
+        self._envs, self.engine, self._scheduler, self._layout = envs, engine, scheduler, layout
         self._max_lag, self._restarts, self._columns, self._reader = max_lag, restarts, info_columns, reader
-        self._whole: dict[str, Tensor] = {}  # memory for all envs, by the name of a parcel's block
+        self._whole: dict[str, Tensor] = {}  # memory for all envs, by the name of a reply's block
         self._asked_to = -1  # the last rollout that was asked
         self._seed: tuple[int, ...] | None = None  # of the reset that comes before the next one
         self._version = -1
@@ -122,7 +128,7 @@ class RemoteCollector(Collector):
 
     def _reset_envs(self, seed: np.random.SeedSequence) -> None:
         """New episodes in all envs, before the next rollout. Raises: UserError where runners are ahead of the run."""
-        if not self._orders.is_idle:
+        if not self._scheduler.is_idle:
             raise UserError(
                 f'the training envs cannot be reset now: cluster.max_lag is {self._max_lag}, and runners have begun the next '
                 'rollout; use cluster.max_lag=0'
@@ -139,28 +145,28 @@ class RemoteCollector(Collector):
         if self._max_lag > 1:
             for i in range(self._asked_to + 1, collect_iter + self._max_lag + 1):
                 self._ask(i, collect_iter, env_step)
-        found: dict[int, Parcel] = {}
+        found: dict[int, Reply] = {}
         infos: dict[int, dict[str, np.ndarray]] = {}
         fresh: list[slice] = []
         join_s, wait_from = 0.0, perf_counter()
 
-        def use(parcel: Parcel, is_fresh: bool) -> None:
+        def use(reply: Reply, is_fresh: bool) -> None:
             nonlocal join_s
-            before, envs = perf_counter(), self._envs_of(parcel.group)
+            before, envs = perf_counter(), self._envs_of(reply.group)
             fresh.extend([envs] if is_fresh else [])
-            infos[parcel.group] = self._place(parcel, envs)
-            found[parcel.group] = parcel._replace(blocks={})
-            self._note(parcel, collect_iter)
+            infos[reply.group] = self._place(reply, envs)
+            found[reply.group] = reply._replace(blocks={})
+            self._note(reply, collect_iter)
             join_s += perf_counter() - before
 
-        self._orders.wait(collect_iter, use)
+        self._scheduler.wait(collect_iter, use)
         self._times['wait'] += perf_counter() - wait_from - join_s
         self._times['join'] += join_s
         if self._max_lag == 1:
             self._ask(collect_iter + 1, collect_iter, env_step)
-        parcels = [found[group] for group in sorted(found)]
+        replies = [found[group] for group in sorted(found)]
         self.block.finals[:] = [
-            (t, envs + self._envs_of(parcel.group).start, obs) for parcel in parcels for t, envs, obs in parcel.finals
+            (t, envs + self._envs_of(reply.group).start, obs) for reply in replies for t, envs, obs in reply.finals
         ]
         self._times['n'] += 1
         self._env_time += perf_counter() - start
@@ -168,7 +174,7 @@ class RemoteCollector(Collector):
         joined = joined_infos(groups, self._columns, self._n_step, self._envs[0].name)
         whole = nested({name: x for name, x in self._whole.items() if name.partition('.')[0] in ('output', 'state')})
         # in the order of one process: by t, then by env
-        episodes = sorted((each for parcel in parcels for each in parcel.episodes), key=lambda episode: episode[0])
+        episodes = sorted((each for reply in replies for each in reply.episodes), key=lambda episode: episode[0])
         return Steps(whole['output'], whole.get('state'), joined, episodes, fresh)
 
     def metrics(self) -> dict[str, float]:
@@ -176,8 +182,8 @@ class RemoteCollector(Collector):
         times, n = self._times, max(self._times['n'], 1.0)
         found: dict[str, float] = {
             'cluster/runner': len(self.engine.pids()),
-            'cluster/restart': self._orders.n_restart,
-            'cluster/discarded_step': self._orders.n_discarded,
+            'cluster/restart': self._scheduler.n_restart,
+            'cluster/discarded_step': self._scheduler.n_discarded,
             'cluster/mb_per_s': times['n_byte'] / MEGABYTE / max(perf_counter() - self._since, 1e-9),
             **{f'cluster/{name}_s': times[name] / n for name in ('put', 'wait', 'join')},
             **{f'time/runner_{name}_s': times[name] / n / len(self._envs) for name in ('env', 'act')},
@@ -199,26 +205,26 @@ class RemoteCollector(Collector):
             self._version = version
             self._times['put'] += perf_counter() - before
             self._times['n_byte'] += self._layout.n_byte * len(self._envs)
-        self._orders.ask(i, version if self._max_lag <= 1 else None, env_step, self._seed)
+        self._scheduler.ask(i, version if self._max_lag <= 1 else None, env_step, self._seed)
         self._seed, self._asked_to = None, i
 
     def _envs_of(self, group: int) -> slice:
         n_env = self._envs[group].n_env  # equal for all
         return slice(group * n_env, (group + 1) * n_env)
 
-    def _place(self, parcel: Parcel, envs: slice) -> dict[str, np.ndarray]:
+    def _place(self, reply: Reply, envs: slice) -> dict[str, np.ndarray]:
         """Copies the blocks of a runner to where its envs are; returns those of infos, which need not be there always."""
 
         def like(leaf: Leaf) -> Tensor:
             return torch.empty((self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
 
         if not self._whole:
-            also = [name for name in FIELDS if f'steps.{name}' in parcel.blocks]
+            also = [name for name in FIELDS if f'steps.{name}' in reply.blocks]
             self.block = StepBlock(self._n_step, map_spaces(like, self._envs[0].obs_space), also, reader=self._reader)
             columns = {name: x for name, x in self.block.columns().items() if name != 'obs'}
             self._whole |= leaves({'obs': self.block.obs, 'steps': columns})
         infos = {}
-        for name, rows in parcel.blocks.items():
+        for name, rows in reply.blocks.items():
             if name.startswith('info.'):
                 infos[name[len('info.') :]] = rows.copy()
                 continue
@@ -229,14 +235,14 @@ class RemoteCollector(Collector):
             self._whole[name].numpy()[envs if is_state else (slice(None), envs)] = rows
         return infos
 
-    def _note(self, parcel: Parcel, collect_iter: int) -> None:
-        self._lags.append(collect_iter - parcel.version)
-        self._times['n_byte'] += parcel.n_byte
+    def _note(self, reply: Reply, collect_iter: int) -> None:
+        self._lags.append(collect_iter - reply.version)
+        self._times['n_byte'] += reply.n_byte
         for name in ('env', 'act'):
-            self._times[name] += parcel.time[name]
-        key, restarts = (parcel.group, parcel.attempt), self._restarts
-        restarts.count += parcel.n_restart - self._n_restart.get(key, 0)
-        self._n_restart[key] = parcel.n_restart
+            self._times[name] += reply.time[name]
+        key, restarts = (reply.group, reply.attempt), self._restarts
+        restarts.count += reply.n_restart - self._n_restart.get(key, 0)
+        self._n_restart[key] = reply.n_restart
         if restarts.count > restarts.limit:
             raise EnvError(
                 f'envs were made anew {restarts.count} times, wanted at most {restarts.limit} times in a run; mend the env, or '
@@ -278,11 +284,11 @@ def start_runners(
     )
     logger.info(_placed(cluster, n_runner, n_env, engine.pids()))
     timeout, limit, start_s = cluster.runner_timeout, cluster.restart_limit, cluster.start_timeout
-    orders = Orders(engine, run_id, n_runner, cfg.seed, cluster.max_lag, timeout, limit, start_s)
+    scheduler = RolloutScheduler(engine, run_id, n_runner, cfg.seed, cluster.max_lag, timeout, limit, start_s)
     reader = policy.device if policy.device.type == 'cuda' else None
     mode, columns = policy.collect_mode, cfg.env.info_columns
-    envs = [RemoteEnvs(engine, orders, group, n_env, env[0], env[1:]) for group in range(n_runner)]
-    return RemoteCollector(envs, mode, engine, orders, layout, cluster.max_lag, restarts, columns, reader), envs
+    envs = [RemoteEnvs(engine, scheduler, group, n_env, env[0], env[1:]) for group in range(n_runner)]
+    return RemoteCollector(envs, mode, engine, scheduler, layout, cluster.max_lag, restarts, columns, reader), envs
 
 
 def _placed(cluster: ClusterConfig, n_runner: int, n_env: int, pids: Mapping[int, tuple[str, int]]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from zoo.backend.trace import named_tensors
-from zoo.cluster.messages import Order, Parcel, flat
+from zoo.cluster.messages import Reply, Request, flat
 from zoo.cluster.pickled_code import check_versions, unpacked
 from zoo.cluster.weights import Placement, WeightLayout, place
 from zoo.config.section import Config
@@ -89,18 +89,18 @@ class Runner:
             self._layout.unpack(weights)
             self._version = version
 
-    def collect(self, order: Order) -> Parcel:
+    def collect(self, request: Request) -> Reply:
         """The rollout that is asked for. Its blocks are this runner's memory, valid until the next call.
 
-        Without blocks where the envs have no episodes: the order was meant for a runner that is lost.
+        Without blocks where the envs have no episodes: the request was meant for a runner that is lost.
         """
-        if order.reset_seed is None and not self._has_reset:
-            key = order.run_id, order.group, order.collect_iter, self._version
-            return Parcel(*key, {}, [], [], {}, order.attempt)
+        if request.reset_seed is None and not self._has_reset:
+            key = request.run_id, request.group, request.collect_iter, self._version
+            return Reply(*key, {}, [], [], {}, request.attempt)
         with _threads(self._spec.n_thread), watch_calls(self._timeout):
-            self._prepare(order)
+            self._prepare(request)
             start, before = perf_counter(), self._collector.env_time
-            self._collector.collect_iter, self._collector.env_step = order.collect_iter, order.env_step
+            self._collector.collect_iter, self._collector.env_step = request.collect_iter, request.env_step
             steps = self._collector.steps()
             env_s = self._collector.env_time - before
             time = {'env': env_s, 'act': perf_counter() - start - env_s}
@@ -108,9 +108,9 @@ class Runner:
         columns = {name: tree for name, tree in block.columns().items() if name != 'obs'}
         trees = {'obs': block.obs, 'steps': columns, 'output': steps.output, 'state': steps.state, 'info': steps.infos}
         blocks = flat({name: tree for name, tree in trees.items() if tree is not None})
-        key = order.run_id, order.group, order.collect_iter, self._version
-        counts = order.attempt, self._restarts.count
-        return Parcel(*key, blocks, block.all_finals(), list(steps.episodes), time, *counts)
+        key = request.run_id, request.group, request.collect_iter, self._version
+        counts = request.attempt, self._restarts.count
+        return Reply(*key, blocks, block.all_finals(), list(steps.episodes), time, *counts)
 
     def command(self, command: EnvCommand) -> list[Any]:
         """What each env gives for a command, see `VectorEnv.command`."""
@@ -124,13 +124,13 @@ class Runner:
     def close(self) -> None:
         self._undo.close()
 
-    def _prepare(self, order: Order) -> None:
-        for command in order.commands:
+    def _prepare(self, request: Request) -> None:
+        for command in request.commands:
             self.command(command)
-        if order.reset_options is not None:
-            self.set_reset_options(dict(order.reset_options))
-        if order.reset_seed is not None:
-            self._collector.reset(np.random.SeedSequence(list(order.reset_seed)))
+        if request.reset_options is not None:
+            self.set_reset_options(dict(request.reset_options))
+        if request.reset_seed is not None:
+            self._collector.reset(np.random.SeedSequence(list(request.reset_seed)))
             self._has_reset = True
 
 

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from zoo.cluster.engine import Engine
-from zoo.cluster.messages import Lost, Order, Parcel
+from zoo.cluster.messages import Lost, Reply, Request
 from zoo.core.errors import RunError
 from zoo.core.seeding import stream
 from zoo.env.attributes import EnvCommand
@@ -25,20 +25,20 @@ class _Asked:
     """Of one runner. `since`: when it last began to owe something, or gave something."""
 
     attempt: int = 0
-    outstanding: dict[int, Order] = field(default_factory=dict)  # by collect_iter
-    ready: dict[int, Parcel] = field(default_factory=dict)
+    outstanding: dict[int, Request] = field(default_factory=dict)  # by collect_iter
+    ready: dict[int, Reply] = field(default_factory=dict)
     fresh: set[int] = field(default_factory=set)  # rollouts that begin new episodes, since those before were lost
     is_new: bool = False  # its envs have not been reset since it was made
     starts: bool = False  # a new one that has given nothing yet
-    n_lost: int = 0  # in a row, without a parcel of any runner in between
+    n_lost: int = 0  # in a row, without a reply of any runner in between
     since: float = 0.0
 
 
-class Orders:
+class RolloutScheduler:
     """Asks an engine for rollouts, and again for those that were lost.
 
     Args:
-      seed: of the run.   max_lag: most rollouts by which the weights of a used parcel may be older than the newest.
+      seed: of the run.   max_lag: most rollouts by which the weights of a used reply may be older than the newest.
       timeout: seconds without a rollout after which a runner is ended; None: never.   limit: most losses in an hour.
       start_s: seconds more that a runner has which is made anew.
     Attributes:
@@ -66,8 +66,8 @@ class Orders:
         self.commands: dict[str, EnvCommand] = {}
         self.reset_options: Mapping[str, Any] | None = None
         self._env_step, self._n_again = 0, 0
-        self._version: int | None = None  # of the newest orders
-        self._waiting: int | None = None  # rollout whose parcels are used before the engine's next wait
+        self._version: int | None = None  # of the newest requests
+        self._waiting: int | None = None  # rollout whose replies are used before the engine's next wait
 
     @property
     def is_idle(self) -> bool:
@@ -82,7 +82,7 @@ class Orders:
         for group in self._asked:
             self._send(group, collect_iter, reset_seed)
 
-    def wait(self, collect_iter: int, use: Callable[[Parcel, bool], None]) -> None:
+    def wait(self, collect_iter: int, use: Callable[[Reply, bool], None]) -> None:
         """Waits for this rollout of every runner; `use` is called with each as it comes, and whether it begins anew.
 
         Raises: RunError after too many losses; what the engine raises.
@@ -91,10 +91,10 @@ class Orders:
         self.settle()
         while True:
             for group in sorted(missing):
-                parcel = self._asked[group].ready.pop(collect_iter, None)
-                if parcel is not None and self._is_fit(parcel, collect_iter):
+                reply = self._asked[group].ready.pop(collect_iter, None)
+                if reply is not None and self._is_fit(reply, collect_iter):
                     fresh = self._asked[group].fresh
-                    use(parcel, collect_iter in fresh)
+                    use(reply, collect_iter in fresh)
                     fresh.discard(collect_iter)
                     missing.remove(group)
             if not missing:
@@ -109,7 +109,7 @@ class Orders:
         """Takes what has come, so that a loss is known."""
         self._take(self._engine.wait(0.0))
 
-    def _take(self, found: list[Parcel | Lost]) -> bool:
+    def _take(self, found: list[Reply | Lost]) -> bool:
         for item in found:
             if isinstance(item, Lost):
                 self._lost(item)
@@ -117,35 +117,35 @@ class Orders:
                 self._arrived(item)
         return bool(found)
 
-    def _arrived(self, parcel: Parcel) -> None:
-        asked = self._asked.get(parcel.group) if parcel.run_id == self._run_id else None  # else of another run
-        if asked is None or parcel.attempt != asked.attempt or parcel.collect_iter not in asked.outstanding:
-            self._discard(parcel)
+    def _arrived(self, reply: Reply) -> None:
+        asked = self._asked.get(reply.group) if reply.run_id == self._run_id else None  # else of another run
+        if asked is None or reply.attempt != asked.attempt or reply.collect_iter not in asked.outstanding:
+            self._discard(reply)
             return
-        if not parcel.blocks:
-            self._lost(Lost(parcel.group, 'its process was replaced'))
+        if not reply.blocks:
+            self._lost(Lost(reply.group, 'its process was replaced'))
             return
-        del asked.outstanding[parcel.collect_iter]
-        is_early = parcel.collect_iter != self._waiting  # its blocks are valid up to the engine's next wait
-        asked.ready[parcel.collect_iter] = parcel.copied() if is_early else parcel
+        del asked.outstanding[reply.collect_iter]
+        is_early = reply.collect_iter != self._waiting  # its blocks are valid up to the engine's next wait
+        asked.ready[reply.collect_iter] = reply.copied() if is_early else reply
         asked.since = monotonic()
         asked.starts = False
         for each in self._asked.values():
             each.n_lost = 0
 
-    def _is_fit(self, parcel: Parcel, collect_iter: int) -> bool:
-        """Whether a parcel is new enough; if not, it is asked again, with all that the runner owes after it."""
-        if collect_iter - parcel.version <= self._max_lag:
+    def _is_fit(self, reply: Reply, collect_iter: int) -> bool:
+        """Whether a reply is new enough; if not, it is asked again, with all that the runner owes after it."""
+        if collect_iter - reply.version <= self._max_lag:
             return True
-        asked = self._asked[parcel.group]
-        self._discard(parcel)
+        asked = self._asked[reply.group]
+        self._discard(reply)
         logger.warning(
             'a rollout of runner %d came with weights of %d rollouts ago, at most %d are allowed: it is asked again',
-            parcel.group,
-            collect_iter - parcel.version,
+            reply.group,
+            collect_iter - reply.version,
             self._max_lag,
         )
-        self._again(parcel.group, [collect_iter, *asked.outstanding])
+        self._again(reply.group, [collect_iter, *asked.outstanding])
         return False
 
     def _lost(self, lost: Lost) -> None:
@@ -184,21 +184,21 @@ class Orders:
     def _send(self, group: int, collect_iter: int, reset_seed: tuple[int, ...] | None) -> None:
         """Asks a runner for a rollout; one whose envs have no episodes yet gets a seed, its own if none is given."""
         asked = self._asked[group]
-        order = Order(self._run_id, group, collect_iter, self._version, self._env_step, reset_seed, asked.attempt)
+        request = Request(self._run_id, group, collect_iter, self._version, self._env_step, reset_seed, asked.attempt)
         if asked.is_new:
             if reset_seed is None:
                 self._n_again += 1
                 asked.fresh.add(collect_iter)
                 seed = stream(self._seed, 'collect', self._env_step, 'again', self._n_again)
-                order = order._replace(reset_seed=entropy_of(seed))
-            order = order._replace(commands=tuple(self.commands.values()), reset_options=self.reset_options)
+                request = request._replace(reset_seed=entropy_of(seed))
+            request = request._replace(commands=tuple(self.commands.values()), reset_options=self.reset_options)
         asked.is_new = False
         asked.since = asked.since if asked.outstanding else monotonic()
-        asked.outstanding[collect_iter] = order
-        self._engine.ask(order)
+        asked.outstanding[collect_iter] = request
+        self._engine.ask(request)
 
-    def _discard(self, parcel: Parcel) -> None:
-        reward = parcel.blocks.get('steps.reward')
+    def _discard(self, reply: Reply) -> None:
+        reward = reply.blocks.get('steps.reward')
         self.n_discarded += 0 if reward is None else reward.size
 
     def _allowed(self, asked: _Asked) -> float:
