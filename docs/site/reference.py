@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.config.components import options_of, summary_of
-from zoo.core.registry import BUFFER_REGISTRY, PARTS, POLICY_REGISTRY
+from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, POLICY_REGISTRY
 from zoo.run.config import explain_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,7 +78,7 @@ def parts() -> str:
         'What `zoo list parts` prints. [Parts of an update](../parts.md) says how to use them.',
         '',
     ]
-    for key, registry in PARTS.items():
+    for key, registry in COMPONENTS.items():
         lines += [f'## {key}', '', '| name | what it does | options |', '|---|---|---|']
         for name in registry.names():
             part = registry.get(name)

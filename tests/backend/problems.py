@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from zoo.backend.executor import Eager, Pass
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.config.section import validate
 from zoo.core.data import map_tensors
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
@@ -23,12 +23,13 @@ from zoo.policy.ppg import aux_step, value_step
 from zoo.rl_utils import FlatAdam, make_dist
 
 CPU = torch.device('cpu')
-KL = make_part(PENALTY_REGISTRY, 'kl')
+KL = make_component(PENALTY_REGISTRY, 'kl')
 SURROGATES = [
-    make_part(SURROGATE_REGISTRY, spec) for spec in ('clip', {'type': 'asymmetric_clip', 'high': 0.4}, 'none', 'spo')
+    make_component(SURROGATE_REGISTRY, spec)
+    for spec in ('clip', {'type': 'asymmetric_clip', 'high': 0.4}, 'none', 'spo')
 ]
 OPTIONS = ({'type': 'clip', 'range': 0.9}, {'type': 'error_clip', 'range': 1.5}, {'type': 'huber', 'delta': 0.7})
-VALUE_LOSSES = [make_part(VALUE_LOSS_REGISTRY, spec) for spec in ('mse', 'clip', *OPTIONS)]
+VALUE_LOSSES = [make_component(VALUE_LOSS_REGISTRY, spec) for spec in ('mse', 'clip', *OPTIONS)]
 CLIP, _, UNCLIPPED, SPO = SURROGATES
 VALUE_CLIP, HUBER = VALUE_LOSSES[1], VALUE_LOSSES[4]
 STEPS: dict[str, Any] = {'PPO': ppo_step, 'POLICY': policy_step, 'VALUE': value_step, 'AUX': aux_step}

@@ -19,11 +19,11 @@ from tests.backend.problems import CPU, DISTS, INPUTS, KL, NVEC, OWN_CRITIC, Cas
 from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.backend import trace
 from zoo.backend.choose import WORTH_STEPS, Named, Wish, choose_executor, env_compiler
-from zoo.backend.native import bindings, build, unknown_parts
+from zoo.backend.native import bindings, build, unknown_components
 from zoo.backend.native.bindings import Kind, Surrogate, ValueLoss
-from zoo.backend.native.network import knows_parts, step_spec
+from zoo.backend.native.network import knows_components, step_spec
 from zoo.buffer import reuse_of
-from zoo.config.components import Part, make_part
+from zoo.config.components import Component, make_component
 from zoo.config.section import validate
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
@@ -192,11 +192,11 @@ def test_hook_on_all_modules_and_another_device_run_eagerly() -> None:
 
 
 def surrogate(spec: Any) -> Any:
-    return make_part(SURROGATE_REGISTRY, spec)
+    return make_component(SURROGATE_REGISTRY, spec)
 
 
 def value_loss(spec: Any) -> Any:
-    return make_part(VALUE_LOSS_REGISTRY, spec)
+    return make_component(VALUE_LOSS_REGISTRY, spec)
 
 
 def test_parts_that_c_has_are_known_and_kinds_that_no_step_has_are_nothing_to_it() -> None:
@@ -205,7 +205,7 @@ def test_parts_that_c_has_are_known_and_kinds_that_no_step_has_are_nothing_to_it
     ):
         known = [Named('optimizer', 'adam'), Named('proximal policy', 'behaviour'), Named('draw', 'prioritized')]
         parts = [surrogate(name), value_loss(loss), KL, *known, Named('estimator', 'n_step')]
-        assert unknown_parts(parts) == ''
+        assert unknown_components(parts) == ''
 
 
 @pytest.mark.parametrize(
@@ -214,29 +214,29 @@ def test_parts_that_c_has_are_known_and_kinds_that_no_step_has_are_nothing_to_it
         (surrogate('dpo'), "the surrogate 'dpo'"),
         (value_loss('two_hot'), "the value loss 'two_hot'"),
         (value_loss({'type': 'huber', 'range': 3.0}), "the option 'range' of the value loss 'huber'"),
-        (make_part(PENALTY_REGISTRY, 'reverse_kl'), "the penalty 'reverse_kl'"),
+        (make_component(PENALTY_REGISTRY, 'reverse_kl'), "the penalty 'reverse_kl'"),
         (Named('optimizer', 'muon'), "the optimizer 'muon'"),
         (Named('proximal policy', 'ewma'), "the proximal policy 'ewma'"),
         (Named('option', 'policy.learn.accumulate'), 'policy.learn.accumulate'),
-        (Part('surrogate', 'clip', pytest.approx), f"the surrogate 'clip' of {pytest.approx.__module__}"),
+        (Component('surrogate', 'clip', pytest.approx), f"the surrogate 'clip' of {pytest.approx.__module__}"),
     ],
     ids=lambda x: x if isinstance(x, str) else '',
 )
 def test_first_part_that_c_does_not_have_is_named(part: Any, said: str) -> None:
-    assert unknown_parts([surrogate('clip'), part]) == f'the native executor does not know {said}'
+    assert unknown_components([surrogate('clip'), part]) == f'the native executor does not know {said}'
 
 
 def test_two_penalties_are_more_than_c_takes() -> None:
-    assert unknown_parts([KL, KL]) == 'the native executor takes one penalty, not 2'
+    assert unknown_components([KL, KL]) == 'the native executor takes one penalty, not 2'
 
 
 def test_each_step_asks_only_for_the_parts_that_it_reads() -> None:
     numbers = PolicyNumbers(value_loss=value_loss('two_hot'))
-    assert knows_parts(Kind.POLICY, numbers) and not knows_parts(Kind.PPO, numbers)
-    assert not knows_parts(Kind.VALUE, ValueNumbers(value_loss=value_loss('two_hot')))
-    assert knows_parts(Kind.AUX, AuxNumbers())
-    assert not knows_parts(Kind.PPO, PolicyNumbers(proximal='ewma'))
-    assert not knows_parts(Kind.AUX, AuxNumbers(precision='bf16'))
+    assert knows_components(Kind.POLICY, numbers) and not knows_components(Kind.PPO, numbers)
+    assert not knows_components(Kind.VALUE, ValueNumbers(value_loss=value_loss('two_hot')))
+    assert knows_components(Kind.AUX, AuxNumbers())
+    assert not knows_components(Kind.PPO, PolicyNumbers(proximal='ewma'))
+    assert not knows_components(Kind.AUX, AuxNumbers(precision='bf16'))
 
 
 def test_bounds_ranges_and_weights_of_a_step_are_those_of_the_options_or_the_clip_ratio() -> None:
@@ -411,7 +411,9 @@ def test_compilation_that_is_asked_for_and_cannot_be_is_an_error(
 
 def test_compiling_what_c_leaves_is_an_error_too_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('CXX', 'no-such-compiler')
-    wish = Wish('auto', 'on', 1e9, parts=[Named('optimizer', 'rmsprop')])  # C has the model, and not this optimizer
+    wish = Wish(
+        'auto', 'on', 1e9, components=[Named('optimizer', 'rmsprop')]
+    )  # C has the model, and not this optimizer
     with pytest.raises(UserError, match=f"policy.learn.compile is 'on' {NO_COMPILER}"):
         choose_executor(model_of(), DIST, CPU, wish)
     hooked = wish._replace(eager_only='a hook reads gradients')  # nothing would be compiled

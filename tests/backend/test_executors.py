@@ -38,7 +38,7 @@ from zoo.backend.choose import Wish, choose_executor
 from zoo.backend.executor import Eager, ForwardActing, Pass, forward_for_acting, minibatches
 from zoo.backend.graph import GraphExecutor
 from zoo.backend.native import NativeExecutor
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.config.section import validate
 from zoo.core.data import first_leaf, leaves, map_tensors
 from zoo.core.errors import UserError
@@ -507,8 +507,8 @@ def with_proximal(problem: Problem) -> None:
     problem.columns['logit_proximal'] = problem.columns['logit'] + 0.1
 
 
-DPO, REVERSE = make_part(SURROGATE_REGISTRY, 'dpo'), make_part(PENALTY_REGISTRY, 'reverse_kl')
-SHORT = make_part(VALUE_LOSS_REGISTRY, {'type': 'huber', 'range': 2.0})
+DPO, REVERSE = make_component(SURROGATE_REGISTRY, 'dpo'), make_component(PENALTY_REGISTRY, 'reverse_kl')
+SHORT = make_component(VALUE_LOSS_REGISTRY, {'type': 'huber', 'range': 2.0})
 OWN_CLIP = CLIP.__class__('surrogate', 'clip', lambda log_ratio, ratio, adv, clip_ratio: ratio * adv)
 PLAIN = PolicyNumbers()
 NOT_IN_C: dict[str, tuple[str, Any, Callable[[Problem], object]]] = {

@@ -22,7 +22,7 @@ from zoo.backend import trace as module
 from zoo.backend.executor import Acting, Eager, ForwardActing, Pass, forward_for_acting
 from zoo.backend.graph import GraphActing, GraphExecutor
 from zoo.backend.trace import missing_compiler
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.core.data import map_tensors
 from zoo.core.registry import EXPLORATION_REGISTRY, OPTIMIZER_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary
@@ -147,7 +147,7 @@ def sides_with(spec: Any, case: Case | None = None, n_step: int = 8, **options: 
     plain = problem.optimizers
 
     def optimizers(model: Any, kind: Any = FlatAdam) -> list[Any]:
-        found: list[Any] = plain(model, make_part(OPTIMIZER_REGISTRY, spec))
+        found: list[Any] = plain(model, make_component(OPTIMIZER_REGISTRY, spec))
         for each in found:
             each.lr = 1e-3
             each.configure(**options)
@@ -523,7 +523,7 @@ def assert_equal_acting(problem: Problem, explore: Any = None) -> None:
 def test_compiled_acting_equals_eager_acting(
     arch: str, dist: str, explore: Any, graphs: list[torch.fx.GraphModule]
 ) -> None:
-    exploration = None if explore is None else make_part(EXPLORATION_REGISTRY, explore)
+    exploration = None if explore is None else make_component(EXPLORATION_REGISTRY, explore)
     assert_equal_acting(Problem(Case('PPO', dist, arch, input='normalised')), exploration)
     assert len(graphs) == 1
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 from pydantic import Field
 
-from zoo.config.components import Part, checked_spec, make_part, options_of, part_of, summary_of
+from zoo.config.components import Component, checked_spec, component_of, make_component, options_of, summary_of
 from zoo.config.section import Config, ConfigError, Section, validate
-from zoo.core.registry import PARTS, SURROGATE_REGISTRY, Registry
+from zoo.core.registry import COMPONENTS, SURROGATE_REGISTRY, Registry
 
 if TYPE_CHECKING:
     from torch import Tensor as OnlyForTypeCheckers
@@ -102,34 +102,34 @@ class SlottedSauce:
 
 
 class Dish(Section):
-    sauce: part_of(SAUCES, 'dish.sauce') = Field('plain', description='on top')  # type: ignore[valid-type]
-    other: part_of(SAUCES, 'dish.other') | None = Field(None, description='beside')  # type: ignore[valid-type]
+    sauce: component_of(SAUCES, 'dish.sauce') = Field('plain', description='on top')  # type: ignore[valid-type]
+    other: component_of(SAUCES, 'dish.other') | None = Field(None, description='beside')  # type: ignore[valid-type]
 
 
 def test_a_function_is_called_with_its_options():
-    part = make_part(SAUCES, {'type': 'hot', 'chili': 2, 'salt': 1.0})
+    part = make_component(SAUCES, {'type': 'hot', 'chili': 2, 'salt': 1.0})
     assert part('fish') == ('fish', 1, 2.0, ('mint',), 1.0)
     assert part('fish', 4)[1] == 4  # positional parameters are no options, with a default or without
     assert (part.kind, part.name, part.function) == ('sauce', 'hot', hot_sauce)
     defaults = {'type': 'hot', 'chili': 0.5, 'herbs': ['mint'], 'salt': None}
-    assert make_part(SAUCES, 'hot') == make_part(SAUCES, defaults)
-    assert make_part(SAUCES, {'type': 'wrapped', 'chili': 3.0})('fish')[2] == 3.0  # a decorated one
+    assert make_component(SAUCES, 'hot') == make_component(SAUCES, defaults)
+    assert make_component(SAUCES, {'type': 'wrapped', 'chili': 3.0})('fish')[2] == 3.0  # a decorated one
 
 
 def test_parts_are_values():
-    one, same, other = (make_part(SAUCES, {'type': 'hot', 'herbs': [x]}) for x in 'aab')
+    one, same, other = (make_component(SAUCES, {'type': 'hot', 'herbs': [x]}) for x in 'aab')
     assert one == same and hash(one) == hash(same) and one != other
-    assert pickle.loads(pickle.dumps(Part('text', 'len', len))) == Part('text', 'len', len)
+    assert pickle.loads(pickle.dumps(Component('text', 'len', len))) == Component('text', 'len', len)
     with pytest.raises(AttributeError):
         one.name = 'x'
 
 
 def test_an_object_is_made_of_its_options_and_has_what_a_part_has():
-    one, same, other = (make_part(SAUCES, {'type': 'cold', 'ice': x}) for x in (5, 5, 6))
+    one, same, other = (make_component(SAUCES, {'type': 'cold', 'ice': x}) for x in (5, 5, 6))
     assert one == ColdSauce(ice=5)
     assert (one.kind, one.name, one.options) == ('sauce', 'cold', (('ice', 5), ('herbs', ())))
     assert one == same and hash(one) == hash(same) and one != other
-    stored = make_part(SAUCES, {'type': 'stored', 'age': 7}, 'Ann')  # of a section, and what the caller gives
+    stored = make_component(SAUCES, {'type': 'stored', 'age': 7}, 'Ann')  # of a section, and what the caller gives
     assert (stored.age, stored.cook) == (7, 'Ann')
     assert (stored.kind, stored.name) == ('sauce', 'stored') and dict(stored.options)['age'] == 7 and hash(stored)
 
@@ -140,7 +140,7 @@ def test_a_completed_config_with_a_tuple_is_taken_again():
     done = checked_spec(own, {'type': 'tuples', 'herbs': ['dill'], 'places': [1, 2]}, 'dish.sauce')
     assert done == {'type': 'tuples', 'herbs': ['dill'], 'places': [1, 2], 'sizes': [1]}
     assert checked_spec(own, done, 'dish.sauce') == done
-    assert make_part(own, done)('fish') == ('fish', ('dill',), (1, 2), (1,))
+    assert make_component(own, done)('fish') == ('fish', ('dill',), (1, 2), (1,))
     with pytest.raises(ConfigError, match=r'dish\.other\.herbs is 3 \(integer\) but must be a list of texts'):
         validate(Dish, {'other': {'type': 'cold', 'herbs': 3}})
 
@@ -154,7 +154,7 @@ def test_the_section_that_a_class_gets_can_be_pickled():
 
     own: Registry[Any] = Registry('sauce', 'tests.own')
     own.register('keeper')(Keeper)
-    make_part(own, {'type': 'keeper', 'age': 9})
+    make_component(own, {'type': 'keeper', 'age': 9})
     assert pickle.loads(pickle.dumps(given[0])).age == 9 and type(given[0]) is StoredConfig
 
 
@@ -163,7 +163,7 @@ def test_the_section_that_a_class_gets_can_be_pickled():
 )
 def test_an_object_that_cannot_be_a_part_is_refused(name, text):
     with pytest.raises(ConfigError, match=f"sauce '{name}' is of class .*{text}"):
-        make_part(SAUCES, name)
+        make_component(SAUCES, name)
 
 
 def test_options_are_typed_fields():
@@ -183,7 +183,7 @@ def test_a_name_stays_a_name_and_a_dict_is_completed_in_the_resolved_config_whic
     assert dish.other == {'type': 'cold', 'ice': 2, 'herbs': []}
     dish = validate(Dish, {'sauce': dish.sauce, 'other': 'plain'})
     again = validate(Dish, Config(dict(dish)).read_only())
-    assert again == dish and make_part(SAUCES, again.sauce) == make_part(SAUCES, {'type': 'hot', 'chili': 1})
+    assert again == dish and make_component(SAUCES, again.sauce) == make_component(SAUCES, {'type': 'hot', 'chili': 1})
 
 
 def test_common_options_are_checked_but_not_given_to_the_part():
@@ -192,7 +192,7 @@ def test_common_options_are_checked_but_not_given_to_the_part():
 
     spec = checked_spec(SAUCES, {'type': 'hot', 'weight': 2}, 'dish.sauce', Common)
     assert spec['weight'] == 2.0 and spec['chili'] == 0.5
-    assert dict(make_part(SAUCES, spec, common=Common).options).keys() == {'chili', 'herbs', 'salt'}
+    assert dict(make_component(SAUCES, spec, common=Common).options).keys() == {'chili', 'herbs', 'salt'}
     with pytest.raises(ConfigError, match='dish.sauce.weight is -1'):
         checked_spec(SAUCES, {'type': 'hot', 'weight': -1}, 'dish.sauce', Common)
 
@@ -250,9 +250,9 @@ def test_an_option_without_default_or_type_or_that_is_called_type_is_refused():
             options_of(function)
 
 
-@pytest.mark.parametrize('path', PARTS)
+@pytest.mark.parametrize('path', COMPONENTS)
 def test_every_registered_part_has_options_and_a_summary(path):
-    registry = PARTS[path]
+    registry = COMPONENTS[path]
     assert registry.names() or path == 'policy.learn.options'  # zoo's own options have config keys of their own
     for name in registry.names():
         assert summary_of(registry.get(name)), name
@@ -264,4 +264,4 @@ def test_every_registered_part_has_options_and_a_summary(path):
 def test_a_function_with_other_arguments_is_refused_by_name(wrong, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SURROGATE_REGISTRY.entries, 'wrong', wrong)
     with pytest.raises(ConfigError, match=r"surrogate 'wrong' .* is called with \(log_ratio, ratio, adv, clip_ratio\)"):
-        make_part(SURROGATE_REGISTRY, 'wrong')
+        make_component(SURROGATE_REGISTRY, 'wrong')

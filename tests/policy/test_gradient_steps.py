@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, make_policy
-from zoo.config.components import Part
+from zoo.config.components import Component
 from zoo.core.spaces import Box
 from zoo.policy.gradient_steps import MSE, PolicyNumbers, policy_step, ppo_step
 from zoo.policy.ppg import AuxNumbers, ValueNumbers, aux_step, value_step
@@ -18,8 +18,8 @@ from zoo.rl_utils import penalties, surrogates, value_losses
 from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.optimizer import FlatAdam
 
-VALUE_CLIP = Part('value loss', 'clip', value_losses.clip, (('range', None),))
-NONE, KL = Part('surrogate', 'none', surrogates.none), Part('penalty', 'kl', penalties.kl)
+VALUE_CLIP = Component('value loss', 'clip', value_losses.clip, (('range', None),))
+NONE, KL = Component('surrogate', 'none', surrogates.none), Component('penalty', 'kl', penalties.kl)
 N = 16
 OBS = Box(torch.full((3,), -torch.inf).numpy(), torch.full((3,), torch.inf).numpy())
 
@@ -176,7 +176,7 @@ def gradients(optimizer: FlatAdam, loss: Tensor, model: Any) -> Tensor:
     )
 
 
-def part_of(model: Any, optimizer: FlatAdam, *names: str) -> Tensor:
+def component_of(model: Any, optimizer: FlatAdam, *names: str) -> Tensor:
     """Which numbers of an optimizer's buffer belong to the parts of these names."""
     return torch.cat([torch.full((p.numel(),), name.split('.')[0] in names) for name, p in model.named_parameters()])
 
@@ -204,7 +204,7 @@ def test_policy_step_has_the_gradient_of_policy_loss_and_entropy_alone(arch: str
     for name in metrics.keys() - {'grad_norm'}:
         torch.testing.assert_close(metrics[name].double(), parts[name].detach().double(), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(metrics['grad_norm'], want.norm())
-    assert not optimizer.grad[part_of(model, optimizer, 'aux_head', 'value_head', 'critic_encoder')].any()
+    assert not optimizer.grad[component_of(model, optimizer, 'aux_head', 'value_head', 'critic_encoder')].any()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_value_step_has_the_gradient_of_the_value_loss_alone(arch: str, weighted
     found = {name: parts[name].detach() for name in ('value_loss', 'value_clipfrac') if name in parts}
     torch.testing.assert_close(metrics, {**found, 'value_grad_norm': want.norm()}, check_dtype=False)
     assert ('value_clipfrac' in metrics) == clip
-    moved = part_of(model, optimizer, 'policy_head', 'aux_head', *(() if arch == 'shared' else ('actor_encoder',)))
+    moved = component_of(model, optimizer, 'policy_head', 'aux_head', *(() if arch == 'shared' else ('actor_encoder',)))
     assert not optimizer.grad[moved].any() and optimizer.grad[~moved].any()
 
 

@@ -14,9 +14,9 @@ from pydantic import Field
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, job_config, make_policy
 from zoo import load_policy
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.core.errors import UserError
-from zoo.core.registry import DRAW_REGISTRY, ESTIMATOR_REGISTRY, PARTS
+from zoo.core.registry import COMPONENTS, DRAW_REGISTRY, ESTIMATOR_REGISTRY
 from zoo.pipeline import serial_pipeline
 from zoo.policy.passes import shuffle
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error
@@ -108,7 +108,7 @@ PLACES: dict[str, tuple[str, str]] = {
 
 def class_of(path: str, name: str) -> type:
     """A class whose objects do what a registered function does with its default options."""
-    registry = PARTS[path]
+    registry = COMPONENTS[path]
 
     @dataclass(frozen=True, kw_only=True)
     class Own:
@@ -117,7 +117,7 @@ def class_of(path: str, name: str) -> type:
         unused: Annotated[float, Field(ge=0, description='nothing')] = 0.5
 
         def __call__(self, *args: Any) -> Any:
-            return make_part(registry, name)(*args)
+            return make_component(registry, name)(*args)
 
     return Own
 
@@ -132,7 +132,7 @@ def own_config(root: Path, section: str, key: str, spec: dict[str, Any]) -> dict
 def test_class_with_options_trains_like_the_function(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry, (section, name) = PARTS[path], PLACES[path]
+    registry, (section, name) = COMPONENTS[path], PLACES[path]
     assert name in registry
     monkeypatch.setitem(registry.entries, 'own', class_of(path, name))
     monkeypatch.setitem(registry.places, 'own', 'tests')
@@ -147,7 +147,7 @@ def test_class_with_options_trains_like_the_function(
 
 
 def test_registered_class_can_be_pickled_with_what_it_was_given() -> None:
-    part = make_part(PARTS['policy.learn.value_loss'], {'type': 'hl_gauss', 'n_bin': 11})
+    part = make_component(COMPONENTS['policy.learn.value_loss'], {'type': 'hl_gauss', 'n_bin': 11})
     other = pickle.loads(pickle.dumps(part))
     assert other == part and hash(other) == hash(part) and dict(other.options)['n_bin'] == 11
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.components import make_part, summary_of
+from zoo.config.components import make_component, summary_of
 from zoo.core.errors import UserError
 from zoo.core.registry import DRAW_REGISTRY
 from zoo.core.seeding import torch_generator
@@ -16,7 +16,7 @@ NAMES = DRAW_REGISTRY.names()
 
 def draw(name: str, columns, n_pass: int = 1, seed: int = 0, **options) -> tuple[Tensor, Tensor | None]:
     generator = torch.Generator().manual_seed(seed)
-    return make_part(DRAW_REGISTRY, {'type': name, **options})(columns, n_pass, generator)
+    return make_component(DRAW_REGISTRY, {'type': name, **options})(columns, n_pass, generator)
 
 
 def batch(*adv: float) -> dict[str, Tensor]:
@@ -24,14 +24,18 @@ def batch(*adv: float) -> dict[str, Tensor]:
 
 
 def test_shuffle_draws_the_permutations_of_the_stream():
-    order, weight = make_part(DRAW_REGISTRY, 'shuffle')(batch(*range(50)), 3, torch_generator(7, 'learn'))
+    order, weight = make_component(DRAW_REGISTRY, 'shuffle')(batch(*range(50)), 3, torch_generator(7, 'learn'))
     generator = torch_generator(7, 'learn')
     assert torch.equal(order, torch.stack([torch.randperm(50, generator=generator) for _ in range(3)]))
     assert weight is None
 
 
 def test_shuffle_of_passes_at_once_is_that_of_one_after_another():
-    part, one, other = make_part(DRAW_REGISTRY, 'shuffle'), torch_generator(7, 'learn'), torch_generator(7, 'learn')
+    part, one, other = (
+        make_component(DRAW_REGISTRY, 'shuffle'),
+        torch_generator(7, 'learn'),
+        torch_generator(7, 'learn'),
+    )
     together = part(batch(*range(9)), 4, one)[0]
     assert torch.equal(together, torch.cat([part(batch(*range(9)), 1, other)[0] for _ in range(4)]))
 

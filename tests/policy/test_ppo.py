@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.policy_envs import TWO_ACTIONS, clone, differing, make_policy, take
-from zoo.config.components import Part
+from zoo.config.components import Component
 from zoo.core.data import Rollout
 from zoo.core.spaces import Box
 from zoo.policy.base import Policy
@@ -69,7 +69,7 @@ def trained(learn: dict[str, Any], samples: dict[str, Any], **kwargs: Any) -> di
     return parameters(policy)
 
 
-VALUE_CLIP = Part('value loss', 'clip', value_losses.clip, (('range', None),))
+VALUE_CLIP = Component('value loss', 'clip', value_losses.clip, (('range', None),))
 
 
 @pytest.mark.parametrize(

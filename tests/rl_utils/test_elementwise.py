@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.core.registry import SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY, Registry
 
 CLIP, HIGH = 0.2, 0.28
@@ -47,8 +47,11 @@ def names(registry: Registry[Any]) -> list[str]:
 
 
 CASES = [
-    *((make_part(SURROGATE_REGISTRY, name), gain, torch.zeros_like(RATIO)) for name in names(SURROGATE_REGISTRY)),
-    *((make_part(VALUE_LOSS_REGISTRY, name), error, torch.zeros_like(VALUE)) for name in names(VALUE_LOSS_REGISTRY)),
+    *((make_component(SURROGATE_REGISTRY, name), gain, torch.zeros_like(RATIO)) for name in names(SURROGATE_REGISTRY)),
+    *(
+        (make_component(VALUE_LOSS_REGISTRY, name), error, torch.zeros_like(VALUE))
+        for name in names(VALUE_LOSS_REGISTRY)
+    ),
 ]
 each_part = pytest.mark.parametrize('part, result, zero', CASES, ids=[f'{x.kind} {x.name}' for x, *_ in CASES])
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.core.registry import ESTIMATOR_REGISTRY
 from zoo.rl_utils import estimators
 from zoo.rl_utils.estimators import vtrace
@@ -22,7 +22,7 @@ SHAPES = [(1,), (7, 3), (7, 3, 2)]
 def estimate(
     name: str, data: gae_data, gamma: float = 0.9, lambda_: float = 0.7, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    return make_part(ESTIMATOR_REGISTRY, {'type': name, **options})(data, gamma, lambda_)
+    return make_component(ESTIMATOR_REGISTRY, {'type': name, **options})(data, gamma, lambda_)
 
 
 def tensor(*x: float) -> Tensor:
@@ -95,7 +95,7 @@ RETURNS = [2.0, 2.0, 7.0, 8.0, 9.0, 8.0]
     ids=['returns', 'without a critic', 'one step', 'two steps', 'a value in between'],
 )
 def test_advantages_and_returns_by_hand(spec, data, adv, return_):
-    torch.testing.assert_close(make_part(ESTIMATOR_REGISTRY, spec)(data, 0.5, 0.7), (adv, return_))
+    torch.testing.assert_close(make_component(ESTIMATOR_REGISTRY, spec)(data, 0.5, 0.7), (adv, return_))
 
 
 @pytest.mark.parametrize('n', [1, 2, 3, 7, 50])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.config.section import ConfigError
 from zoo.core.registry import EXPLORATION_REGISTRY
 from zoo.rl_utils.distribution import Bounds
@@ -28,7 +28,7 @@ BITS = Composite([('turn', MultiCategorical((2, 3))), ('jump', Categorical(3)), 
 
 
 def explore(name: str, dist, logit: Tensor, **options) -> Tensor:
-    return make_part(EXPLORATION_REGISTRY, {'type': name, **options})(dist, logit)
+    return make_component(EXPLORATION_REGISTRY, {'type': name, **options})(dist, logit)
 
 
 def log(*p: float) -> Tensor:
@@ -143,7 +143,7 @@ def test_epsilon_keeps_the_mode_is_uniform_at_1_and_finite_for_huge_logits(name,
 @pytest.mark.parametrize('name', ['epsilon', 'epsilon_greedy'])
 @pytest.mark.parametrize('dist', [*REAL, MIXED], ids=name_of)
 def test_epsilon_of_real_actions_is_refused(name, dist):
-    problem = exploration_problem(make_part(EXPLORATION_REGISTRY, name), dist)
+    problem = exploration_problem(make_component(EXPLORATION_REGISTRY, name), dist)
     wrong = 'gaussian' if dist is MIXED else dist.name
     assert f"policy.collect.exploration is '{name}'" in problem and f'are of a {wrong} distribution' in problem
     assert problem.endswith("use 'sample' or 'temperature'")
@@ -152,29 +152,29 @@ def test_epsilon_of_real_actions_is_refused(name, dist):
 @pytest.mark.parametrize('name', NAMES)
 def test_every_exploration_is_for_discrete_actions_and_some_are_for_all(name):
     for dist in [*DISCRETE, BITS, *([*REAL, MIXED] if name in ('sample', 'temperature') else [])]:
-        assert exploration_problem(make_part(EXPLORATION_REGISTRY, name), dist) == ''
+        assert exploration_problem(make_component(EXPLORATION_REGISTRY, name), dist) == ''
 
 
 def test_an_own_distribution_is_refused_but_for_sample_and_own_explorations():
     class Own(Gaussian):  # may hold its parameters in another way
         name = 'own'
 
-    assert "use 'sample'" in exploration_problem(make_part(EXPLORATION_REGISTRY, 'temperature'), Own(2))
-    assert exploration_problem(make_part(EXPLORATION_REGISTRY, 'sample'), Own(2)) == ''
+    assert "use 'sample'" in exploration_problem(make_component(EXPLORATION_REGISTRY, 'temperature'), Own(2))
+    assert exploration_problem(make_component(EXPLORATION_REGISTRY, 'sample'), Own(2)) == ''
     assert exploration_problem(lambda dist, logit: logit + 1, Own(2)) == ''
 
 
 @pytest.mark.parametrize('spec', [{'type': 'epsilon', 'epsilon': 0.0}, {'type': 'temperature', 'temperature': 0.0}])
 def test_options_out_of_range_are_refused(spec):
     with pytest.raises(ConfigError):
-        make_part(EXPLORATION_REGISTRY, spec)
+        make_component(EXPLORATION_REGISTRY, spec)
 
 
 @pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('dist', [Bernoulli(3), BITS], ids=name_of)  # whose other parts are choices, one and several
 def test_can_be_traced_and_changes_no_input(name, dist):
     torch.compiler.reset()
-    part, logit = make_part(EXPLORATION_REGISTRY, name), draws(dist)
+    part, logit = make_component(EXPLORATION_REGISTRY, name), draws(dist)
     before = logit.clone()
     traced = torch.compile(lambda x: part(dist, x), backend='eager', fullgraph=True, dynamic=False)
     assert torch.equal(traced(logit), part(dist, logit)) and torch.equal(logit, before)

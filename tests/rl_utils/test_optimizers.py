@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.rl_utils.test_optimizer import CLOSE, loss_of, parameters, train
-from zoo.config.components import checked_spec, make_part
+from zoo.config.components import checked_spec, make_component
 from zoo.config.section import ConfigError
 from zoo.core.registry import OPTIMIZER_REGISTRY
 from zoo.core.spaces import Box, Discrete
@@ -30,7 +30,7 @@ def make_net(seed: int = 0) -> nn.Sequential:
 
 
 def optimizer_of(spec: Any, net: nn.Module, *args: Any) -> FlatOptimizer:
-    part = make_part(OPTIMIZER_REGISTRY, checked_spec(OPTIMIZER_REGISTRY, spec, PATH))
+    part = make_component(OPTIMIZER_REGISTRY, checked_spec(OPTIMIZER_REGISTRY, spec, PATH))
     return part(net.named_parameters(), *args)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY
 from zoo.rl_utils import ActionDist
@@ -27,7 +27,7 @@ def rows(name: str, new: Tensor, old: Tensor, dist: ActionDist) -> Tensor:
     n = len(new)
     output = {'logit': new, 'value': torch.full((n,), 3.0, dtype=torch.float64)}
     minibatch = {'logit': old, 'value': torch.ones(n, dtype=torch.float64)}
-    return make_part(PENALTY_REGISTRY, name)(dist, output, minibatch)
+    return make_component(PENALTY_REGISTRY, name)(dist, output, minibatch)
 
 
 NEW, OLD = tensor(0.8, 0.2).log().unsqueeze(0), tensor(0.5, 0.5).log().unsqueeze(0)
@@ -54,7 +54,9 @@ def test_penalties_by_hand(name, dist, logits, penalty):
 
 def test_value_drift_without_a_value_is_refused():
     with pytest.raises(UserError, match='trains its critic in steps of its own'):
-        make_part(PENALTY_REGISTRY, 'value_drift')(Categorical(2), {'logit': NEW}, {'logit': OLD, 'value': tensor(1.0)})
+        make_component(PENALTY_REGISTRY, 'value_drift')(
+            Categorical(2), {'logit': NEW}, {'logit': OLD, 'value': tensor(1.0)}
+        )
 
 
 @pytest.mark.parametrize('name', ['kl', 'reverse_kl'])
@@ -71,7 +73,7 @@ def test_gradient_equals_finite_differences_and_stops_at_what_is_stored(name):
     generator = torch.Generator().manual_seed(0)
     new, old = (torch.randn(4, 3, generator=generator, dtype=torch.float64) for _ in range(2))
     value, value_old = (torch.randn(4, generator=generator, dtype=torch.float64) for _ in range(2))
-    part, stored = make_part(PENALTY_REGISTRY, name), {'logit': old, 'value': value_old}
+    part, stored = make_component(PENALTY_REGISTRY, name), {'logit': old, 'value': value_old}
 
     def penalty(logit: Tensor, value: Tensor) -> Tensor:  # 0 * x: each reads one of the two
         return part(Categorical(3), {'logit': logit, 'value': value}, stored) + 0 * (logit.sum() + value.sum())

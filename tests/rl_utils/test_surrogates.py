@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.core.registry import SURROGATE_REGISTRY
 from zoo.rl_utils.ppo import MAX_LOG_RATIO
 
@@ -17,7 +17,7 @@ E = math.e
 
 def gain_and_slope(name: str, ratio: float, adv: float, **options) -> tuple[float, float]:
     """Gain and d gain / d log p_new of one sample whose ratio is exactly `ratio`, float64."""
-    part = make_part(SURROGATE_REGISTRY, {'type': name, **options})
+    part = make_component(SURROGATE_REGISTRY, {'type': name, **options})
     change = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     gain = part(math.log(ratio) + change, ratio * change.exp(), torch.full_like(change, adv), 0.2)
     return gain.item(), torch.autograd.grad(gain.sum(), change)[0].item()
@@ -83,6 +83,6 @@ def test_no_nan_at_extreme_ratios(name):
     x = torch.tensor([[0.0, -200.0, 44.5, 87.0, 1000.0]] * 3, requires_grad=True)  # a float32 ratio of 1, 0, and huge
     ratio, adv = x.masked_fill(x > MAX_LOG_RATIO, MAX_LOG_RATIO).exp(), torch.tensor([[3.0], [-3.0], [0.0]])
     for clip_ratio in (0.2, math.inf):
-        gain = make_part(SURROGATE_REGISTRY, name)(x, ratio, adv.expand(3, 5), clip_ratio)
+        gain = make_component(SURROGATE_REGISTRY, name)(x, ratio, adv.expand(3, 5), clip_ratio)
         (slope,) = torch.autograd.grad(gain.sum(), x, retain_graph=True)
         assert not gain.isnan().any() and not slope.isnan().any()

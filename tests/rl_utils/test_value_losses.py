@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.core.errors import UserError
 from zoo.core.registry import VALUE_LOSS_REGISTRY
 from zoo.rl_utils.value_losses import HLGauss, TwoHot
@@ -27,7 +27,7 @@ def tensor(*x: float) -> Tensor:
 def error_and_slope(spec, value: float, old: float = OLD) -> tuple[float, float]:
     """Error and d error / d value for a return of 1, a value that was `old`, clip_ratio .2."""
     x = tensor(value).requires_grad_()
-    error = make_part(VALUE_LOSS_REGISTRY, spec)(x, tensor(RETURN), tensor(old), CLIP)
+    error = make_component(VALUE_LOSS_REGISTRY, spec)(x, tensor(RETURN), tensor(old), CLIP)
     return error.item(), torch.autograd.grad(error.sum(), x)[0].item()
 
 
@@ -61,7 +61,7 @@ def test_every_built_in_value_loss_has_numbers_by_hand():
 
 
 def histogram(name: str, **options):
-    return make_part(VALUE_LOSS_REGISTRY, {'type': name, **options})
+    return make_component(VALUE_LOSS_REGISTRY, {'type': name, **options})
 
 
 @pytest.mark.parametrize('name', HISTOGRAMS)
@@ -183,4 +183,4 @@ def test_histogram_of_another_width_is_refused(name):
 )
 def test_options_out_of_range_are_refused(spec, sentence):
     with pytest.raises(UserError, match=sentence):
-        make_part(VALUE_LOSS_REGISTRY, spec)
+        make_component(VALUE_LOSS_REGISTRY, spec)

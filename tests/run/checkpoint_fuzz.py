@@ -339,14 +339,14 @@ def main(folder: Path, first: int, n: int) -> dict[str, Any]:
     os.chdir(folder)
     for name in TRAPS[:1]:
         Path(f'{name}.py').write_text('import os\nopen("sprung", "w")\nmake = os.system\n')
-    from tests.run.crafted import OLD, crafted, joined, parts_of
+    from tests.run.crafted import OLD, components_of, crafted, joined
 
     for name in SOURCES:  # in the newest format, and all that is imported later
         crafted(folder / name, lambda state, meta: None, name)
         for command in commands(name).values():
             assert not (fault := fault_of(command, Counter())), fault
     sources = [(OLD / f'{name}.safetensors').read_bytes() for name in SOURCES]
-    fuzz = Fuzz([(folder / name).read_bytes() for name in SOURCES] + sources, parts_of, joined)
+    fuzz = Fuzz([(folder / name).read_bytes() for name in SOURCES] + sources, components_of, joined)
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGALRM, raise_too_long)
     n_byte = int(Path('/proc/self/statm').read_text().split()[0]) * os.sysconf('SC_PAGE_SIZE')

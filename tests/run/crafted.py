@@ -50,7 +50,7 @@ def mended(data: bytes) -> bytes:
     return data[:at] + hashlib.sha256(blank).hexdigest().encode() + data[at + 64 :]
 
 
-def parts_of(data: bytes) -> tuple[dict[str, Any], bytes]:
+def components_of(data: bytes) -> tuple[dict[str, Any], bytes]:
     """The header of a file, and the bytes of its tensors."""
     n = int.from_bytes(data[:8], 'little')
     return json.loads(data[8 : 8 + n]), data[8 + n :]

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Named(NamedTuple):
-    """A part of gradient steps that is known by its name alone; others are `zoo.config.components.Part`."""
+    """A component of gradient steps that is known by its name alone; others are `zoo.config.components.Component`."""
 
     kind: str
     name: str
@@ -39,7 +39,7 @@ class Wish(NamedTuple):
     compile: CompileMode
     n_step: float | None
     is_quiet: bool = False  # nothing is logged
-    parts: Sequence[Any] = ()  # of the gradient steps: kind, name, options
+    components: Sequence[Any] = ()  # of the gradient steps: kind, name, options
     eager_only: str = ''  # why steps can only run eagerly, in a sentence
     exploration: str = 'sample'  # C acts with no other
 
@@ -47,12 +47,12 @@ class Wish(NamedTuple):
 def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> Eager:
     """The executor that is named, or the fastest one that serves: native, else graph where it pays, else eager.
 
-    Where C has the model but not all parts of its updates, it acts, and the next executor takes the steps.
+    Where C has the model but not all components of its updates, it acts, and the next executor takes the steps.
     Raises: UserError if the named one cannot serve; it says why, and which can.
     """
     wants_c = wish.executor in ('auto', 'native')
     why_not_c = native.obstacle(model, dist, device) if wants_c else 'another executor is named'
-    why_not_steps = wish.eager_only or native.unknown_parts(wish.parts)
+    why_not_steps = wish.eager_only or native.unknown_components(wish.components)
     if problem := _problem(why_not_c or why_not_steps, device, wish):
         raise UserError(problem)
     if not why_not_c and why_not_steps:

@@ -14,14 +14,14 @@ from zoo.config.section import ConfigError, Section, is_class, made_by, plain, v
 from zoo.config.user_code import load_code, names_code, shown_name, with_absolute_names
 from zoo.config.yaml_io import function_name
 from zoo.core.errors import shown
-from zoo.core.registry import Part as Part
+from zoo.core.registry import Component as Component
 from zoo.core.registry import Registry, UnknownNameError
 
 
-def part_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:
-    """The type of a config field that names a part: a name, or {type: name, its options}, checked and completed.
+def component_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:
+    """The type of a config field that names a component: a name, or {type: name, its options}, checked and completed.
 
-    Args: path: dotted path of the field, which errors name; common: options that all parts of this kind have.
+    Args: path: dotted path of the field, which errors name; common: options that all components of this kind have.
     """
     check = AfterValidator(lambda spec: checked_spec(registry, spec, path, common))
     if registry.takes_code:
@@ -29,13 +29,13 @@ def part_of(registry: Registry[Any], path: str, common: type[Section] = Section)
     return Annotated[str | dict[str, Any], check]
 
 
-def parts_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:
-    """The type of a config field that names a list of parts, each as `part_of` takes it."""
-    return list[part_of(registry, path, common)]  # type: ignore[misc]
+def components_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:
+    """The type of a config field that names a list of components, each as `component_of` takes it."""
+    return list[component_of(registry, path, common)]  # type: ignore[misc]
 
 
 def name_of(spec: str | Mapping[str, Any]) -> str:
-    """The name of a part, from a name or {type: name, its options}."""
+    """The name of a component, from a name or {type: name, its options}."""
     name: str = spec if isinstance(spec, str) else spec['type']
     return name
 
@@ -47,7 +47,7 @@ def checked_spec(registry: Registry[Any], spec: Any, path: str, common: type[Sec
 
 
 def section_of(registry: Registry[Any], spec: Any, path: str, common: type[Section] = Section) -> Any:
-    """The options of a part as a Section with the field `type`. Raises: ConfigError."""
+    """The options of a component as a Section with the field `type`. Raises: ConfigError."""
     if not isinstance(spec, str | dict):
         raise ConfigError(f'{path} is {spec!r} but must name a {registry.kind}, or be {{type: its name, its options}}.')
     name = spec if isinstance(spec, str) else spec.get('type')
@@ -95,11 +95,11 @@ def _with_name(spec: Any) -> Any:
     return {**spec, 'type': name} if isinstance(spec, dict) else name
 
 
-def part_object(registry: Registry[Any], section: Any, path: str) -> Any:
+def component_object(registry: Registry[Any], section: Any, path: str) -> Any:
     """The object that a section of `section_of` describes; of a function one that has its options.
 
     Args: path: key in the config, which errors name.
-    Unlike a part of `make_part` it needs no hash, and no attribute is set on it.
+    Unlike a component of `make_component` it needs no hash, and no attribute is set on it.
     """
     item = _item(registry, section.type, path)
     config, options = _own_options(item, section)
@@ -108,12 +108,12 @@ def part_object(registry: Registry[Any], section: Any, path: str) -> Any:
     return item(**options) if isinstance(item, type) else functools.partial(item, **options)
 
 
-def make_part(registry: Registry[Any], spec: Any, *args: Any, common: type[Section] = Section) -> Any:
-    """The part that a checked spec names: a `Part` of a function; of a class an object, made of its section or options.
+def make_component(registry: Registry[Any], spec: Any, *args: Any, common: type[Section] = Section) -> Any:
+    """The component that a checked spec names: a `Component` of a function; of a class an object, made of its section or options.
 
-    Like a `Part`, the object has the attributes kind, name and options, unless its class has such of its own.
+    Like a `Component`, the object has the attributes kind, name and options, unless its class has such of its own.
     Args: args: given to the constructor of a class, after its section, which is of its class `config` itself, so that
-      the object may be pickled; common: as in `part_of`, and not given to it.
+      the object may be pickled; common: as in `component_of`, and not given to it.
     Raises: ConfigError if an object takes no attributes; or, made of options, has no hash, which a compiled step needs.
     """
     section = section_of(registry, spec, registry.kind, common)
@@ -123,19 +123,19 @@ def make_part(registry: Registry[Any], spec: Any, *args: Any, common: type[Secti
     if config is getattr(item, 'config', None):
         return _described(item(config.model_construct(**own), *args), registry.kind, section.type, options)
     if isinstance(item, type):
-        part = item(*args, **dict(options))
-        if getattr(part, '__hash__', None) is None:
+        component = item(*args, **dict(options))
+        if getattr(component, '__hash__', None) is None:
             raise ConfigError(
                 f'{registry.kind} {section.type!r} is of class {item.__name__}, whose objects have no hash; write '
                 '`@dataclass(frozen=True, kw_only=True)`, or give it `__hash__`.'
             )
-        return _described(part, registry.kind, section.type, options)
+        return _described(component, registry.kind, section.type, options)
     _check_arguments(registry.kind, section.type, item)
-    return Part(registry.kind, section.type, item, options)
+    return Component(registry.kind, section.type, item, options)
 
 
 def _own_options(item: object, section: Section) -> tuple[type[Section], dict[str, Any]]:
-    """The options that a part has, as a section class, and their values, without those common to its kind."""
+    """The options that a component has, as a section class, and their values, without those common to its kind."""
     config = options_of(item)
     return config, {name: x for name, x in section.items() if name in config.model_fields}
 
@@ -167,28 +167,28 @@ def _check_arguments(kind: str, name: str, function: Callable[..., Any]) -> None
         ) from error
 
 
-def _described(part: Any, kind: str, name: str, options: tuple[tuple[str, Any], ...]) -> Any:
-    """An object of a class part, with the attributes of a `Part` that it lacks."""
+def _described(component: Any, kind: str, name: str, options: tuple[tuple[str, Any], ...]) -> Any:
+    """An object of a class component, with the attributes of a `Component` that it lacks."""
     for key, value in (('kind', kind), ('name', name), ('options', options)):
-        if not hasattr(part, key):
+        if not hasattr(component, key):
             try:
-                object.__setattr__(part, key, value)  # a frozen dataclass has a __setattr__ that refuses
+                object.__setattr__(component, key, value)  # a frozen dataclass has a __setattr__ that refuses
             except AttributeError as error:
                 raise ConfigError(
-                    f'{kind} {name!r} is of class {type(part).__name__}, whose objects cannot be given the attribute '
+                    f'{kind} {name!r} is of class {type(component).__name__}, whose objects cannot be given the attribute '
                     f'{key!r}; leave out its __slots__.'
                 ) from error
-    return part
+    return component
 
 
 def summary_of(item: Any) -> str:
-    """The first line of a part's docstring."""
+    """The first line of a component's docstring."""
     return (inspect.getdoc(item) or '').partition('\n')[0]
 
 
 @functools.cache
 def options_of(item: Any) -> type[Section]:
-    """The options of a part: the section `config` of a class, or its keyword-only parameters."""
+    """The options of a component: the section `config` of a class, or its keyword-only parameters."""
     config = getattr(item, 'config', None)
     if is_class(config, Section):
         return config

@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from zoo.config.names import Here, in_context, look_up, names
 from zoo.core.errors import shown
-from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY, Registry, closest
+from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry, closest
 
 TYPED: dict[str, Registry[Any]] = {'policy.model': MODEL_REGISTRY, 'policy': POLICY_REGISTRY, 'buffer': BUFFER_REGISTRY}
 """Section whose keys depend on its `type` -> registry of the types; inner sections come first."""
@@ -29,15 +29,15 @@ def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable
     if '.' in key and key in known:
         nested = functools.reduce(lambda inner, part: f'{{{part!r}: {inner}}}', reversed(key.split('.')), '..')
         return f'unknown key {path!r}: dotted names are for overrides only; write a nested dict: {nested}.'
-    if section in PARTS:
-        names = [repr(name) for name in PARTS[section].names() if key in _options(PARTS[section].get(name))]
-        owners = f'{PARTS[section].kind} {_some(names)}' if names else ''
+    if section in COMPONENTS:
+        names = [repr(name) for name in COMPONENTS[section].names() if key in _options(COMPONENTS[section].get(name))]
+        owners = f'{COMPONENTS[section].kind} {_some(names)}' if names else ''
     else:
         owners = _types_with(section, key)
     if owners:
         do = f'did you mean {" or ".join(close)}?' if close else 'set that type, or leave the key out.'
         return f'unknown key {path}: only {owners} has it; {do}'
-    if section in PARTS:  # its options have names of their own, which other keys have too
+    if section in COMPONENTS:  # its options have names of their own, which other keys have too
         guess = f'did you mean {" or ".join(close)}?' if close else f'the keys of {section} are {", ".join(siblings)}.'
         return f'unknown key {path}: {guess}'
     return f'unknown key {path}: {_other_name(section, key, siblings, known) or _guess(section, key, siblings, known)}'
@@ -80,11 +80,11 @@ def _types_with(section: str, key: str) -> str:
     return ''
 
 
-def _options(part: Any) -> Iterable[str]:
-    """The names of the options of a registered part, as `zoo.config.components.options_of` has them."""
-    if hasattr(part, 'config'):
-        return getattr(part.config, 'model_fields', ())
-    parameters = inspect.signature(part).parameters.values()
+def _options(component: Any) -> Iterable[str]:
+    """The names of the options of a registered component, as `zoo.config.components.options_of` has them."""
+    if hasattr(component, 'config'):
+        return getattr(component.config, 'model_fields', ())
+    parameters = inspect.signature(component).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
@@ -135,14 +135,14 @@ def _as_list(path: str, value: Any, wanted: FieldInfo) -> str:
         return f"write '{path}=[{value}]'"
     if isinstance(value, int | float | str):
         return f'write {path}: [{_written(path, value)}]' if len(shown(value)) < 60 else ''
-    if not isinstance(value, dict) or path not in PARTS or len(shown(value)) >= 60:
+    if not isinstance(value, dict) or path not in COMPONENTS or len(shown(value)) >= 60:
         return ''
     if 'type' in value:
         return f'write {path}: [{_flow(value)}]'
     mine, others = [], []
     for key, inner in value.items():
         entry = look_up(str(key), inside=False)
-        if key in PARTS[path] and (options := _options(PARTS[path].get(key))):
+        if key in COMPONENTS[path] and (options := _options(COMPONENTS[path].get(key))):
             mine.append(_flow({'type': key, next(iter(options)): inner}))
         elif isinstance(entry, Here) and entry.path == path and entry.forms:
             mine.append(re.sub(r'\d+(?=\})', _flow(inner), entry.forms[0].removeprefix('[').removesuffix(']')))
@@ -154,9 +154,9 @@ def _as_list(path: str, value: Any, wanted: FieldInfo) -> str:
 
 
 def _written(path: str, value: Any) -> str:
-    """One item of a list as it is written; of a part that has options without a default, with those."""
-    part = PARTS[path].get(value) if path in PARTS and value in PARTS[path] else None
-    fields = getattr(getattr(part, 'config', None), 'model_fields', {})
+    """One item of a list as it is written; of a component that has options without a default, with those."""
+    component = COMPONENTS[path].get(value) if path in COMPONENTS and value in COMPONENTS[path] else None
+    fields = getattr(getattr(component, 'config', None), 'model_fields', {})
     missing = [name for name, field in fields.items() if field.is_required() and name != 'type']
     return f'{{type: {value}, {", ".join(f"{name}: .." for name in missing)}}}' if missing else str(value)
 
@@ -180,7 +180,7 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         inner = [m for meta in args[1:] for m in (meta.metadata if isinstance(meta, FieldInfo) else [meta])]
         return describe(args[0], [*inner, *metadata])
     if origin in (Union, types.UnionType):
-        names = str in args and any(get_origin(arg) is dict for arg in args)  # of a part
+        names = str in args and any(get_origin(arg) is dict for arg in args)  # of a component
         args = tuple(arg for arg in args if not names or get_origin(arg) is not dict)
         words = [
             'a name or {type: name, its options}'

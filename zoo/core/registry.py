@@ -16,7 +16,7 @@ from zoo.core.errors import UserError
 
 
 @dataclass(frozen=True)
-class Part:
+class Component:
     """A registered function with its options: callable, and hashable, so that a compiled step may depend on it."""
 
     kind: str
@@ -291,7 +291,7 @@ STOP_REGISTRY: Registry[Any] = Registry(
     'stop rule', 'zoo.stop_rules', ('zoo.run.observers.stop_rules',), takes_code=True
 )
 SAVE_REGISTRY: Registry[Any] = Registry('form of a saved policy', 'zoo.policy_forms', ('zoo.run.policy_file',))
-PARTS: dict[str, Registry[Any]] = {
+COMPONENTS: dict[str, Registry[Any]] = {
     'policy.learn.surrogate': SURROGATE_REGISTRY,
     'policy.learn.proximal': PROXIMAL_REGISTRY,
     'policy.learn.correction': CORRECTION_REGISTRY,
@@ -309,4 +309,4 @@ PARTS: dict[str, Registry[Any]] = {
     'stop': STOP_REGISTRY,
     'logger.sinks': SINK_REGISTRY,
 }
-"""The parts of a policy or a run that a config chooses, by the key that names them."""
+"""The components of a policy or a run that a config chooses, by the key that names them."""

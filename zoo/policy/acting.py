@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, ForwardActing, forward_for_acting
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.core.data import Obs, State, Timestep, Transition, keeps_state, to_device
 from zoo.core.errors import UserError
 from zoo.core.registry import OPTIMIZER_REGISTRY
@@ -95,7 +95,7 @@ class NetworkPolicy(Policy):
         if not any(p.requires_grad for _, p in named):
             raise UserError(self.nothing_left.format(self.cfg.type))
         eps = () if cfg.get('adam_eps') is None else (cfg['adam_eps'],)  # of sections that have it
-        optimizer: FlatOptimizer = make_part(OPTIMIZER_REGISTRY, cfg['optimizer'])(named, *eps)
+        optimizer: FlatOptimizer = make_component(OPTIMIZER_REGISTRY, cfg['optimizer'])(named, *eps)
         optimizer.ranks = self.run.ranks
         return optimizer
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from zoo.backend.choose import env_compiler, executor_label
 from zoo.backend.executor import Acting, Step, forward_for_acting
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.config.schedule import Rates
 from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, split_rows, to_device
 from zoo.core.errors import UserError
@@ -21,7 +21,7 @@ from zoo.core.registry import EXPLORATION_REGISTRY
 from zoo.model.actor_critic import Networks
 from zoo.model.check import probe, reached, unread_option
 from zoo.policy.acting import NetworkPolicy
-from zoo.policy.checks import action_problem, exploration_of, memory_problem, parts_problem, unread_problem
+from zoo.policy.checks import action_problem, component_problem, exploration_of, memory_problem, unread_problem
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution, wish_for
 from zoo.policy.gradient_steps import clips_values
@@ -95,7 +95,7 @@ class ActorCriticPolicy(NetworkPolicy):
         cfg = self.cfg
         self.learns = 'learn' in self._fields
         self.explores = self.learns or 'collect' in self._fields
-        self._explore = make_part(EXPLORATION_REGISTRY, exploration_of(cfg.collect))
+        self._explore = make_component(EXPLORATION_REGISTRY, exploration_of(cfg.collect))
         super()._build()
         own_rate = () if cfg.learn.critic_learning_rate is None else ('critic_learning_rate',)
         self.rates = Rates(cfg.learn, (*self.scheduled, *own_rate))
@@ -131,7 +131,7 @@ class ActorCriticPolicy(NetworkPolicy):
         yield action_problem(self.dist, self._action_map.mode)
         for option in self.options:
             yield from option.problems(self)
-        yield parts_problem(self.cfg, self.objective, self.given_model, self._explore, self.dist)
+        yield component_problem(self.cfg, self.objective, self.given_model, self._explore, self.dist)
         yield memory_problem(self.cfg, self.has_state, self._fields, self._batch_size)
 
     @property

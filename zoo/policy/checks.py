@@ -43,10 +43,10 @@ def memory_problem(cfg: ActorCriticPolicyConfig, has_state: bool, fields: Sequen
     )
 
 
-def parts_problem(
+def component_problem(
     cfg: ActorCriticPolicyConfig, objective: Any, given_model: str | None, explore: Any, dist: ActionDist
 ) -> str:
-    """Of the parts that the config names. cfg: the resolved section `policy`; given_model: class of a model given."""
+    """Of the components that the config names. cfg: the resolved section `policy`; given_model: class of a model given."""
     learn, estimator = cfg.learn, name_of(cfg.collect.estimator)
     value_loss = name_of(learn.value_loss)
     if given_model is not None and objective.n_value > 1:

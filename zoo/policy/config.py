@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from zoo.backend.choose import WORTH_STEPS, CompileMode, ExecutorName
 from zoo.backend.precision import UpdatePrecision
-from zoo.config.components import part_of, parts_of
+from zoo.config.components import component_of, components_of
 from zoo.config.schedule import RateSchedule, Schedule, ScheduleOrZero
 from zoo.config.section import LEFT_OUT, Filled, Section
 from zoo.core.errors import UserError
@@ -169,40 +169,40 @@ class ActorCriticLearnConfig(LearnConfig):
     First the components of an update that the config exchanges: `zoo list parts` shows all, docs/parts.md says how to add one.
     """
 
-    surrogate: part_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
+    surrogate: component_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
         'clip',
         description='what is maximised of probability ratio and advantage, by name or as {type: name, its options}',
     )
-    proximal: part_of(PROXIMAL_REGISTRY, 'policy.learn.proximal') = Field(  # type: ignore[valid-type]
+    proximal: component_of(PROXIMAL_REGISTRY, 'policy.learn.proximal') = Field(  # type: ignore[valid-type]
         'behaviour',
         description="the policy that updates stay near: 'behaviour', the one that acted, 'recent', the one that the update "
         "began with, or 'ewma', an average over past steps; the last two weigh old samples right (decoupled clip)",
     )
-    correction: part_of(CORRECTION_REGISTRY, 'policy.learn.correction') = Field(  # type: ignore[valid-type]
+    correction: component_of(CORRECTION_REGISTRY, 'policy.learn.correction') = Field(  # type: ignore[valid-type]
         'none',
         description="of samples of older policies, which cluster.max_lag above 1 needs: 'decoupled', proximal 'recent' with a "
         "bound, or 'vtrace', by name or as {type: name, its options}",
     )
-    value_loss: part_of(VALUE_LOSS_REGISTRY, 'policy.learn.value_loss') = Field(  # type: ignore[valid-type]
+    value_loss: component_of(VALUE_LOSS_REGISTRY, 'policy.learn.value_loss') = Field(  # type: ignore[valid-type]
         'mse', description='loss of the critic, by name or as {type: name, its options}'
     )
-    penalties: parts_of(PENALTY_REGISTRY, 'policy.learn.penalties', PenaltyConfig) = Field(  # type: ignore[valid-type]
+    penalties: components_of(PENALTY_REGISTRY, 'policy.learn.penalties', PenaltyConfig) = Field(  # type: ignore[valid-type]
         [], description='terms added to the loss, each a name or {type: name, weight, target, its options}'
     )
-    optimizer: part_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer') = Field(  # type: ignore[valid-type]
+    optimizer: component_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer') = Field(  # type: ignore[valid-type]
         'adam', description='how parameters move, by name or as {type: name, its options}'
     )
-    draw: part_of(DRAW_REGISTRY, 'policy.learn.draw') = Field(  # type: ignore[valid-type]
+    draw: component_of(DRAW_REGISTRY, 'policy.learn.draw') = Field(  # type: ignore[valid-type]
         'shuffle', description='how minibatches are drawn from a batch, by name or as {type: name, its options}'
     )
-    intrinsic: part_of(INTRINSIC_REGISTRY, 'policy.learn.intrinsic') | None = Field(  # type: ignore[valid-type]
+    intrinsic: component_of(INTRINSIC_REGISTRY, 'policy.learn.intrinsic') | None = Field(  # type: ignore[valid-type]
         None, description='a reward for what is new, by name or as {type: name, its options}; null: none'
     )
-    plasticity: part_of(PLASTICITY_REGISTRY, 'policy.learn.plasticity') | None = Field(  # type: ignore[valid-type]
+    plasticity: component_of(PLASTICITY_REGISTRY, 'policy.learn.plasticity') | None = Field(  # type: ignore[valid-type]
         None,
         description='what keeps the networks able to learn, by name or as {type: name, its options}; null: nothing',
     )
-    options: parts_of(OPTION_REGISTRY, 'policy.learn.options') = Field(  # type: ignore[valid-type]
+    options: components_of(OPTION_REGISTRY, 'policy.learn.options') = Field(  # type: ignore[valid-type]
         [], description='further update options, your own, each a name or {type: name, its options}'
     )
     learning_rate: RateSchedule = Field(2.5e-4, description="the optimiser's step size")
@@ -284,7 +284,7 @@ class OnPolicyCollectConfig(CollectConfig):
     gae_lambda: float = Field(
         0.95, ge=0, le=1, description='lambda of the advantage estimator: 0 trusts the critic, 1 the returns'
     )
-    estimator: part_of(ESTIMATOR_REGISTRY, 'policy.collect.estimator') = Field(  # type: ignore[valid-type]
+    estimator: component_of(ESTIMATOR_REGISTRY, 'policy.collect.estimator') = Field(  # type: ignore[valid-type]
         'gae',
         description='how advantages and returns come from rewards and values, by name or as {type: name, its options}',
     )
@@ -298,7 +298,7 @@ class OnPolicyCollectConfig(CollectConfig):
         description='the same as exploration {type: temperature, temperature: this}: above 1 actions are more random than the '
         "policy's, below 1 less",
     )
-    exploration: part_of(EXPLORATION_REGISTRY, 'policy.collect.exploration') = Field(  # type: ignore[valid-type]
+    exploration: component_of(EXPLORATION_REGISTRY, 'policy.collect.exploration') = Field(  # type: ignore[valid-type]
         'sample', description='what actions are drawn from, by name or as {type: name, its options}'
     )
 

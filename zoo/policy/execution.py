@@ -47,12 +47,16 @@ def wish_for(policy: Owner, exploration: str, step_per_env_step: float) -> Wish:
     n_step = None if run.max_env_step is None else run.max_env_step * step_per_env_step
     if not policy.explores:
         return Wish('eager', cfg.compile, n_step)
-    own = [part for option in policy.options for part in option.parts]
-    parts = sorted([*own, Named('optimizer', name_of(cfg.optimizer))], key=lambda part: part.kind == 'option')
-    parts = [*policy.objective.parts, *parts]
+    own = [component for option in policy.options for component in option.components]
+    components = sorted(
+        [*own, Named('optimizer', name_of(cfg.optimizer))], key=lambda component: component.kind == 'option'
+    )
+    components = [*policy.objective.components, *components]
     is_summed = f'gradients are summed over {number}' if (number := several(run.ranks)) else ''
     why = ' and '.join(filter(None, (run.eager_only, is_summed)))
-    return Wish(cfg.executor, cfg.compile, n_step, parts=tuple(parts), eager_only=why, exploration=exploration)
+    return Wish(
+        cfg.executor, cfg.compile, n_step, components=tuple(components), eager_only=why, exploration=exploration
+    )
 
 
 class Execution:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from zoo.backend.executor import Found, SplitStep
 from zoo.backend.precision import UpdatePrecision, in_precision
 from zoo.core.data import Columns, Metrics, Minibatch
-from zoo.core.registry import Part
+from zoo.core.registry import Component
 from zoo.policy import hooks
 from zoo.rl_utils import kernels
 from zoo.rl_utils.check import Number, check_shape
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from zoo.rl_utils.losses import ppo_value_data
 
 M = TypeVar('M', bound=Columns)
-CLIP = Part('surrogate', 'clip', clip)
-MSE = Part('value loss', 'mse', mse)
+CLIP = Component('surrogate', 'clip', clip)
+MSE = Component('value loss', 'mse', mse)
 
 
 def forward_rows(model: nn.Module, method: str, minibatch: M) -> tuple[dict[str, Tensor], M]:
@@ -39,7 +39,7 @@ def forward_rows(model: nn.Module, method: str, minibatch: M) -> tuple[dict[str,
 class PolicyNumbers(NamedTuple):
     """The numbers of a step on the policy, schedules resolved, and the parts that its loss is made of.
 
-    surrogate, value_loss, penalties: see zoo.core.registry.PARTS; penalty_weights: the factor of each penalty.
+    surrogate, value_loss, penalties: see zoo.core.registry.COMPONENTS; penalty_weights: the factor of each penalty.
     proximal: 'behaviour'; 'recent': column 'logit_proximal' has its logits; 'ewma': it is the first optimiser's average.
     rho_max: bound of p_proximal / p_old; forward: as `forward_rows`, or of sequences.
     """
@@ -52,7 +52,7 @@ class PolicyNumbers(NamedTuple):
     value_weight: Number = 0.5
     surrogate: Callable[..., Tensor] = CLIP
     value_loss: Callable[..., Tensor] = MSE
-    penalties: tuple[Part, ...] = ()
+    penalties: tuple[Component, ...] = ()
     penalty_weights: tuple[Number, ...] = ()
     proximal: str = 'behaviour'
     precision: UpdatePrecision = 'fp32'
@@ -285,13 +285,13 @@ def value_loss_terms(
     return error, metrics
 
 
-def clips_values(value_loss: Callable[..., Tensor]) -> TypeGuard[Part]:
+def clips_values(value_loss: Callable[..., Tensor]) -> TypeGuard[Component]:
     """Whether a value loss is one of zoo's own whose gradient is cut beyond a range."""
     return getattr(value_loss, 'name', '') in ('clip', 'error_clip')
 
 
 @torch.no_grad()
-def _value_clipfrac(data: ppo_value_data, loss: Part, clip_ratio: Number) -> Tensor:
+def _value_clipfrac(data: ppo_value_data, loss: Component, clip_ratio: Number) -> Tensor:
     """Share of rows beyond the range of the loss: V further than it from V_old, or (R - V)^2 larger."""
     limit = dict(loss.options).get('range')
     limit = clip_ratio if limit is None else limit

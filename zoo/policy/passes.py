@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.backend.executor import Numbers, Pass, Step
-from zoo.config.components import make_part, name_of
+from zoo.config.components import make_component, name_of
 from zoo.core.data import Columns, Metrics, first_leaf, send
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import DRAW_REGISTRY
@@ -128,7 +128,7 @@ def _draw_of(spec: str | Mapping[str, Any]) -> Callable[[Columns, int, torch.Gen
         return _shuffled
     from zoo.policy.options.draws import checked_draw
 
-    return partial(checked_draw, make_part(DRAW_REGISTRY, spec))
+    return partial(checked_draw, make_component(DRAW_REGISTRY, spec))
 
 
 def _shuffled(columns: Columns, n_pass: int, generator: torch.Generator) -> tuple[Tensor, Columns]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from zoo.backend.executor import Found, Pass, Step
 from zoo.backend.precision import UpdatePrecision
-from zoo.config.components import make_part, name_of, part_of
+from zoo.config.components import component_of, make_component, name_of
 from zoo.config.schedule import Schedule, schedule_value
 from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, map_tensors, send
 from zoo.core.errors import UserError
@@ -206,7 +206,7 @@ class PPGLearnConfig(ActorCriticLearnConfig):
     critic_batch_size: Count | None = Field(
         None, description="samples per gradient step of the critic's passes; null: batch_size"
     )
-    phase: part_of(PHASE_REGISTRY, 'policy.learn.phase') = Field(  # type: ignore[valid-type]
+    phase: component_of(PHASE_REGISTRY, 'policy.learn.phase') = Field(  # type: ignore[valid-type]
         'ppg', description='what the auxiliary phase learns, by name or as {type: name, its options}'
     )
     aux_window: Count | None = Field(
@@ -389,7 +389,7 @@ class PPGPolicy(ActorCriticPolicy):
         cfg = self.cfg.learn
         self._memory = AuxMemory(cfg.aux_window or cfg.aux_freq, cfg.aux_memory, is_ring=cfg.aux_window is not None)
         self._ring = 0, 0  # of a checkpoint: batches kept, and the oldest
-        self.phase = make_part(PHASE_REGISTRY, cfg.phase)()
+        self.phase = make_component(PHASE_REGISTRY, cfg.phase)()
         self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE
         self._warn_if_short()
         super()._init_learn()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.core.data import (
     PASS_CELLS,
     Columns,
@@ -25,7 +25,7 @@ from zoo.core.data import (
     split_rows,
 )
 from zoo.core.ranks import ALONE, Ranks, weight_scale
-from zoo.core.registry import ESTIMATOR_REGISTRY, Part
+from zoo.core.registry import ESTIMATOR_REGISTRY, Component
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.options.base import Estimated, UpdateOption
 from zoo.policy.sequences import SequenceConfig, as_sequences, rows_once
@@ -150,15 +150,15 @@ class Samples:
 
     def estimate_by(self, spec: str | Mapping[str, Any]) -> None:
         """Advantages are those of another estimator from now on. Args: spec: a name, or {type: name, its options}."""
-        part = make_part(ESTIMATOR_REGISTRY, spec)
-        self.by_ratios = part.name == 'vtrace'
+        component = make_component(ESTIMATOR_REGISTRY, spec)
+        self.by_ratios = component.name == 'vtrace'
         self.estimator: Callable[..., tuple[Tensor, Tensor]]
-        if isinstance(part, Part) and part.function is gae_estimate:
-            self.estimator = partial(gae_estimate, **dict(part.options))
+        if isinstance(component, Component) and component.function is gae_estimate:
+            self.estimator = partial(gae_estimate, **dict(component.options))
         else:
             from zoo.rl_utils.estimators import checked
 
-            self.estimator = partial(checked, part)
+            self.estimator = partial(checked, component)
 
     def cut_into(self, sequences: SequenceConfig) -> None:
         """Entries are sequences from now on. Args: sequences: the resolved section `policy.learn.sequence`."""

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from zoo.core.data import wide
-from zoo.core.registry import DISTRIBUTION_REGISTRY, EXPLORATION_REGISTRY, Part
+from zoo.core.registry import DISTRIBUTION_REGISTRY, EXPLORATION_REGISTRY, Component
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.distributions.categorical import MultiCategorical
 
@@ -36,13 +36,13 @@ def _for(*kinds: str) -> Callable[[F], F]:
     return mark
 
 
-def exploration_problem(exploration: Part | Callable[..., Tensor], dist: ActionDist) -> str:
+def exploration_problem(exploration: Component | Callable[..., Tensor], dist: ActionDist) -> str:
     """Why an exploration cannot be used with a distribution, as a sentence; empty if it can.
 
-    Args: exploration: a registered function, or the Part of one. One without the attribute `kinds` is for all.
+    Args: exploration: a registered function, or the Component of one. One without the attribute `kinds` is for all.
     """
-    function = exploration.function if isinstance(exploration, Part) else exploration
-    name = exploration.name if isinstance(exploration, Part) else getattr(function, '__name__', '')
+    function = exploration.function if isinstance(exploration, Component) else exploration
+    name = exploration.name if isinstance(exploration, Component) else getattr(function, '__name__', '')
     parts = dist.parts or [dist]
     wrong = [part.name for part in parts if not _serves(function, part)]
     if not wrong:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from zoo.buffer.rollout import BufferConfig
 from zoo.cluster.config import ClusterConfig
-from zoo.config.components import part_of, parts_of
+from zoo.config.components import component_of, components_of
 from zoo.config.section import Section
 from zoo.config.user_code import with_absolute_names
 from zoo.core.registry import PIPELINE_REGISTRY, SINK_REGISTRY, STOP_REGISTRY
@@ -24,7 +24,7 @@ class LoggerConfig(Section):
     root: str = Field('runs', min_length=1, description='folder for run folders')
     freq: int = Field(1_000, gt=0, description='env steps between log lines; at most one line per rollout')
     tensorboard: bool = Field(True, description='write TensorBoard files to the folder tb of the run')
-    sinks: parts_of(SINK_REGISTRY, 'logger.sinks') = Field(  # type: ignore[valid-type]
+    sinks: components_of(SINK_REGISTRY, 'logger.sinks') = Field(  # type: ignore[valid-type]
         [],
         description='where metrics go besides metrics.jsonl: csv, {type: wandb, project: x}, {type: mlflow}, or '
         "your own, 'module:Class' or 'path/file.py:Class'",
@@ -92,7 +92,7 @@ class JobConfig(Section):
     init_from_keys: list[str] = Field(
         ['*'], description="names of the parameters that init_from takes, as patterns: ['actor_*']"
     )
-    pipeline: part_of(PIPELINE_REGISTRY, 'pipeline') = Field(  # type: ignore[valid-type]
+    pipeline: component_of(PIPELINE_REGISTRY, 'pipeline') = Field(  # type: ignore[valid-type]
         'serial',
         description="what a round of the run does, by name or as {type: name, its options}; 'serial': collect, learn",
     )
@@ -100,7 +100,7 @@ class JobConfig(Section):
         [],
         description="classes that the run calls at its events, as 'module:Class' or 'path/file.py:Class', see zoo.Callback",
     )
-    stop: parts_of(STOP_REGISTRY, 'stop') = Field(  # type: ignore[valid-type]
+    stop: components_of(STOP_REGISTRY, 'stop') = Field(  # type: ignore[valid-type]
         [],
         description='rules that end the run before max_env_step, as {type: patience, n: 5} or your own, '
         "'module:function' or 'path/file.py:function'; the first that holds ends it",

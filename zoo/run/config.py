@@ -29,7 +29,7 @@ from zoo.config.section import (
 )
 from zoo.config.source import load_config, parse_value, split_override
 from zoo.core.errors import shown
-from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY, Registry, UnknownNameError
+from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError
 from zoo.env import EnvConfig
 from zoo.env.make import take_env_instances
 from zoo.policy.config import PolicyConfig
@@ -118,7 +118,7 @@ def defaults_for(policy: dict[str, Any]) -> dict[str, Any]:
 def without_defaults(policy: dict[str, Any]) -> dict[str, Any]:
     """A stored section `policy` without the values of learn and collect that are its type's defaults.
 
-    For a resume as another type, whose own defaults they would hide, such as the parts that make a variant.
+    For a resume as another type, whose own defaults they would hide, such as the components that make a variant.
     """
     defaults = plain(_policy_schema({'type': policy['type'], 'model': policy.get('model')})())
     kept = dict(policy)
@@ -258,7 +258,7 @@ def _with_type(section: type[Section], name: str, kind: str) -> type[Section]:
 def _put(data: dict[str, Any], path: str, value: Any, fields: dict[str, FieldInfo]) -> None:
     """Set the value at a dotted path; a dict given for a section is merged into it key by key.
 
-    An option of a part that was named alone keeps the name: {surrogate: clip} becomes {surrogate: {type: clip, ...}}.
+    An option of a component that was named alone keeps the name: {surrogate: clip} becomes {surrogate: {type: clip, ...}}.
     """
     if isinstance(value, dict) and path in fields and is_section(fields[path]):
         for key, item in value.items():
@@ -270,7 +270,7 @@ def _put(data: dict[str, Any], path: str, value: Any, fields: dict[str, FieldInf
         at = join_path(at, key)
         if not isinstance(data.get(key), dict):
             name = data.get(key, fields[at].default if at in fields else None)
-            data[key] = {'type': name} if at in PARTS and isinstance(name, str) else {}
+            data[key] = {'type': name} if at in COMPONENTS and isinstance(name, str) else {}
         data = data[key]
     data[last] = value
 

@@ -9,7 +9,7 @@ from zoo.cluster.config import cluster_problems, lag_problems
 from zoo.config.schedule import is_signed_schedule
 from zoo.config.section import Config, ConfigError, join_path, plain, value_at
 from zoo.core.errors import around
-from zoo.core.registry import PARTS, POLICY_REGISTRY
+from zoo.core.registry import COMPONENTS, POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source
 from zoo.policy.config import why_not_here
@@ -33,7 +33,9 @@ def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """All linear schedules of a resolved config; what has their form in options of the user's own code is none."""
 
     def below(values: Any, path: str) -> Iterator[dict[str, Any]]:
-        for key, value in values.items() if isinstance(values, dict) and path not in (*PARTS, 'policy.eval') else ():
+        for key, value in (
+            values.items() if isinstance(values, dict) and path not in (*COMPONENTS, 'policy.eval') else ()
+        ):
             is_line = isinstance(value, dict) and value.keys() == {'start', 'end', 'over'}
             yield from [value] if is_line else below(value, join_path(path, key))
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.policy_envs import differing, flat, job_config, rows
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.core.data import Rollout, first_leaf, map_tensors
 from zoo.core.registry import INTRINSIC_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, MultiBinary, obs_to_tensor
@@ -29,7 +29,7 @@ SMALL = {'hidden_sizes': [16], 'feature_size': 8, 'batch_size': 8}
 
 
 def make_rnd(space: Any = ONE_NUMBER, seed: int = 0, **options: Any) -> RND:
-    return make_part(INTRINSIC_REGISTRY, {'type': 'rnd', **SMALL, **options}, space, CPU, seed)
+    return make_component(INTRINSIC_REGISTRY, {'type': 'rnd', **SMALL, **options}, space, CPU, seed)
 
 
 def rollout_of(obs: Any, **columns: Tensor) -> Rollout:

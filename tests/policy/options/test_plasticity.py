@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zoo.config.components import make_part, options_of, summary_of
+from zoo.config.components import make_component, options_of, summary_of
 from zoo.core.errors import UserError
 from zoo.core.registry import PLASTICITY_REGISTRY
 from zoo.policy.options.plasticity import Plasticity
@@ -20,7 +20,7 @@ NAMES = PLASTICITY_REGISTRY.names()
 
 def change(name: str, named: dict[str, Tensor], initial: dict[str, Tensor], seed: int = 0, **options) -> None:
     generator = torch.Generator().manual_seed(seed)
-    make_part(PLASTICITY_REGISTRY, {'type': name, **options})(named, initial, generator)
+    make_component(PLASTICITY_REGISTRY, {'type': name, **options})(named, initial, generator)
 
 
 def network() -> tuple[dict[str, Tensor], dict[str, Tensor]]:

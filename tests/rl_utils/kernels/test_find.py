@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.rl_utils.kernels.compare import DEVICE, set_mode
-from zoo.core.registry import DISTRIBUTION_REGISTRY, Part
+from zoo.core.registry import DISTRIBUTION_REGISTRY, Component
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from zoo.rl_utils import (
     Categorical,
@@ -118,7 +118,7 @@ SURROGATES, VALUE_LOSSES = 'not covered, only clip and spo of zoo', 'not covered
         (rows(7), dict(part=surrogates.spo), ''),
         (rows(7), dict(part=surrogates.dpo), f"the surrogate 'dpo' is {SURROGATES}"),
         (rows(7), dict(part=clip), f'.* is {SURROGATES}'),
-        (rows(7), dict(part=Part('surrogate', 'clip', clip)), f"the surrogate 'clip' is {SURROGATES}"),
+        (rows(7), dict(part=Component('surrogate', 'clip', clip)), f"the surrogate 'clip' is {SURROGATES}"),
     ],
 )
 def test_find_takes_what_is_covered_and_explain_names_what_is_not(tensors, options, reason):

@@ -19,7 +19,7 @@ from zoo import serial_pipeline
 from zoo.config.components import options_of
 from zoo.config.section import fields_of, is_section, sections_of
 from zoo.config.yaml_io import save_yaml
-from zoo.core.registry import BUFFER_REGISTRY, ENCODER_REGISTRY, MODEL_REGISTRY, PARTS, POLICY_REGISTRY
+from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.run.checkpoint import consent
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
 from zoo.run.config import job_schema
@@ -212,7 +212,7 @@ def every_field() -> Iterator[tuple[str, Any]]:
         for buffer in BUFFER_REGISTRY.names():
             schema = job_schema({'policy': {'type': policy, 'model': {'type': model}}, 'buffer': {'type': buffer}})
             yield from ((key, field.annotation) for key, field in fields_of(schema) if not is_section(field))
-    for where, registry in {**PARTS, 'policy.model.encoder': ENCODER_REGISTRY}.items():
+    for where, registry in {**COMPONENTS, 'policy.model.encoder': ENCODER_REGISTRY}.items():
         for name in registry.names():
             section = options_of(registry.get(name))
             yield from ((f'{where}.{key}', field.annotation) for key, field in fields_of(section))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.run.crafted import OLD, crafted, joined, parts_of, with_value
+from tests.run.crafted import OLD, components_of, crafted, joined, with_value
 from zoo import load_policy, serial_pipeline
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
@@ -155,7 +155,7 @@ MALFORMED = 'is malformed although its checksum is correct'
     ids=lambda value: str(value)[:30],
 )
 def test_header_that_no_run_writes_is_said(tmp_path: Path, entry: str, field: str, value: Any, said: str) -> None:
-    header, tensors = parts_of((OLD / 'ppo_categorical.safetensors').read_bytes())
+    header, tensors = components_of((OLD / 'ppo_categorical.safetensors').read_bytes())
     header[entry][field] = value
     (tmp_path / 'c').write_bytes(joined(header, tensors))
     with pytest.raises(CheckpointError, match=said) as error:
@@ -164,7 +164,7 @@ def test_header_that_no_run_writes_is_said(tmp_path: Path, entry: str, field: st
 
 
 def test_tensor_without_its_place_in_the_state_is_said(tmp_path: Path) -> None:
-    header, tensors = parts_of((OLD / 'ppo_categorical.safetensors').read_bytes())
+    header, tensors = components_of((OLD / 'ppo_categorical.safetensors').read_bytes())
     header['policy/train_iter/x'] = header.pop('policy/collect/generator')
     (tmp_path / 'c').write_bytes(joined(header, tensors))
     with pytest.raises(CheckpointError, match='is malformed'):
@@ -176,7 +176,7 @@ def test_truth_values_of_another_byte_are_refused(tmp_path: Path) -> None:
         state['policy']['model']['flags'] = torch.tensor([True, False])
 
     data = crafted(tmp_path / 'c', with_flags).read_bytes()
-    header, tensors = parts_of(data)
+    header, tensors = components_of(data)
     start = header['policy/model/flags']['data_offsets'][0]
     (tmp_path / 'c').write_bytes(joined(header, tensors[:start] + b'\x07' + tensors[start + 1 :]))
     with pytest.raises(CheckpointError, match='truth values other than 0 and 1'):

@@ -11,7 +11,7 @@ from zoo.backend.executor import Acting, DrawNoise, Eager, Explore, Numbers, Pas
 from zoo.backend.native.bindings import ActingBlocks, Column, Kind, Library, Model, Output, StepSpec, ValueLoss, load
 from zoo.backend.native.network import (
     buffers_of,
-    knows_parts,
+    knows_components,
     model_of,
     modules_of,
     obstacle_of_model,
@@ -56,7 +56,7 @@ def level() -> str:
 class NativeExecutor(Eager):
     """Runs the four steps of zoo.policy.gradient_steps in C; another executor runs what C does not know.
 
-    That is a step of another kind, one with a part of `unknown_parts`, optimisers of other kinds, or other columns.
+    That is a step of another kind, one with a component of `unknown_components`, optimisers of other kinds, or other columns.
     Args: model: one without `obstacle`; fallback: the other executor, of the same model; None: an eager one;
       only_acts: whether that one takes all steps.
     """
@@ -203,5 +203,5 @@ def _is_known(step: Step, optimizers: Sequence[FlatOptimizer], numbers: Numbers)
         getattr(step, 'kind_of', None) is step
         and len(optimizers) <= 2
         and all(type(each) is FlatAdam and each.is_plain for each in optimizers)
-        and knows_parts(Kind[step.kind], numbers)  # type: ignore[attr-defined]
+        and knows_components(Kind[step.kind], numbers)  # type: ignore[attr-defined]
     )

@@ -177,7 +177,7 @@ _VALUE_LOSSES = {
     'error_clip': ValueLoss.CLIPPED_ERROR,
     'huber': ValueLoss.HUBER,
 }
-_KNOWN_PARTS: dict[str, tuple[str, ...]] = {
+_KNOWN_COMPONENTS: dict[str, tuple[str, ...]] = {
     'surrogate': tuple(_SURROGATES),
     'value loss': tuple(_VALUE_LOSSES),
     'penalty': ('kl',),
@@ -188,59 +188,59 @@ _OPTIONS = {'asymmetric_clip': ('high',), 'clip': ('range',), 'error_clip': ('ra
 _OF_STEPS = ('surrogate', 'value_loss', 'penalties', 'penalty_weights', 'proximal', 'precision', 'rho_max', 'forward')
 
 
-def unknown_parts(parts: Sequence[Any]) -> str:
-    """Why the native executor cannot run updates that have these parts, as the end of a sentence; empty if it can.
+def unknown_components(components: Sequence[Any]) -> str:
+    """Why the native executor cannot run updates that have these components, as the end of a sentence; empty if it can.
 
-    Args: parts: each with `kind` and `name`, as a `zoo.config.components.Part`; those of the kind 'option' are keys of the
+    Args: components: each with `kind` and `name`, as a `zoo.config.components.Component`; those of the kind 'option' are keys of the
       config that C does not know. Other kinds that no gradient step has are ignored.
     """
-    for part in parts:
-        if part.kind == 'option':
-            return f'the native executor does not know {part.name}'
-        if part.kind not in _KNOWN_PARTS:
+    for component in components:
+        if component.kind == 'option':
+            return f'the native executor does not know {component.name}'
+        if component.kind not in _KNOWN_COMPONENTS:
             continue
-        if part.name not in _KNOWN_PARTS[part.kind]:
-            return f'the native executor does not know the {part.kind} {part.name!r}'
-        home = getattr(getattr(part, 'function', None), '__module__', 'zoo')
+        if component.name not in _KNOWN_COMPONENTS[component.kind]:
+            return f'the native executor does not know the {component.kind} {component.name!r}'
+        home = getattr(getattr(component, 'function', None), '__module__', 'zoo')
         if home.partition('.')[0] != 'zoo':  # registered in place of zoo's own, by `register(name, force=True)`
-            return f'the native executor does not know the {part.kind} {part.name!r} of {home}'
-        known = _OPTIONS.get(part.name, ())
-        given = [] if part.kind == 'optimizer' else getattr(part, 'options', ())
+            return f'the native executor does not know the {component.kind} {component.name!r} of {home}'
+        known = _OPTIONS.get(component.name, ())
+        given = [] if component.kind == 'optimizer' else getattr(component, 'options', ())
         for name in [name for name, x in given if x is not None and name not in known]:
-            return f'the native executor does not know the option {name!r} of the {part.kind} {part.name!r}'
-    n = sum(part.kind == 'penalty' for part in parts)
+            return f'the native executor does not know the option {name!r} of the {component.kind} {component.name!r}'
+    n = sum(component.kind == 'penalty' for component in components)
     return f'the native executor takes one penalty, not {n}' if n > 1 else ''
 
 
-def knows_parts(kind: Kind, numbers: Any) -> bool:
-    """Whether C has all parts that a step of this kind reads from its numbers."""
+def knows_components(kind: Kind, numbers: Any) -> bool:
+    """Whether C has all components that a step of this kind reads from its numbers."""
     is_plain = (
         getattr(numbers, 'precision', 'fp32') == 'fp32' and getattr(numbers, 'proximal', 'behaviour') == 'behaviour'
     )
-    return is_plain and not unknown_parts(_parts_of(kind, numbers))
+    return is_plain and not unknown_components(_components_of(kind, numbers))
 
 
 def step_spec(kind: Kind, normalize_adv: bool, numbers: Any) -> StepSpec:
-    """A step with numbers of zoo.policy.gradient_steps, whose parts are all known."""
+    """A step with numbers of zoo.policy.gradient_steps, whose components are all known."""
     fields = {name: x for name, x in numbers._asdict().items() if name not in _OF_STEPS}
     clip_ratio = fields.pop('clip_ratio', None)
     if clip_ratio is not None:
         fields |= {'clip_low': clip_ratio, 'clip_high': clip_ratio}
-    for part in _parts_of(kind, numbers):
-        options = dict(part.options)
-        if part.kind == 'surrogate':
-            fields['surrogate'] = _SURROGATES[part.name]
+    for component in _components_of(kind, numbers):
+        options = dict(component.options)
+        if component.kind == 'surrogate':
+            fields['surrogate'] = _SURROGATES[component.name]
             fields['clip_high'] = options.get('high', clip_ratio)
-        elif part.kind == 'value loss':
-            fields['value_loss'] = _VALUE_LOSSES[part.name]
-            limit = options.get('delta' if part.name == 'huber' else 'range')
+        elif component.kind == 'value loss':
+            fields['value_loss'] = _VALUE_LOSSES[component.name]
+            limit = options.get('delta' if component.name == 'huber' else 'range')
             fields['value_range'] = clip_ratio if limit is None else limit
         else:
             (fields['kl_penalty'],) = numbers.penalty_weights
     return StepSpec(kind=kind, normalize_adv=normalize_adv, **fields)
 
 
-def _parts_of(kind: Kind, numbers: Any) -> list[Any]:
-    """The parts that a step of this kind reads; the numbers of a step of the policy alone name a value loss too."""
-    parts = [numbers.surrogate, *numbers.penalties] if kind in (Kind.PPO, Kind.POLICY) else []
-    return [*parts, numbers.value_loss] if kind in (Kind.PPO, Kind.VALUE) else parts
+def _components_of(kind: Kind, numbers: Any) -> list[Any]:
+    """The components that a step of this kind reads; the numbers of a step of the policy alone name a value loss too."""
+    components = [numbers.surrogate, *numbers.penalties] if kind in (Kind.PPO, Kind.POLICY) else []
+    return [*components, numbers.value_loss] if kind in (Kind.PPO, Kind.VALUE) else components

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from zoo.config.components import make_part, name_of
+from zoo.config.components import make_component, name_of
 from zoo.config.schedule import adaptive_rate
 from zoo.core.registry import CORRECTION_REGISTRY, OPTION_REGISTRY
 from zoo.policy.options.base import Owner, UpdateOption
@@ -45,13 +45,13 @@ def options_of(policy: Owner) -> tuple[UpdateOption, ...]:
         for module, name, is_chosen in _BUILT_IN
         if is_chosen(policy)
     ]
-    return (*found, *(make_part(OPTION_REGISTRY, spec) for spec in policy.cfg.learn.options))
+    return (*found, *(make_component(OPTION_REGISTRY, spec) for spec in policy.cfg.learn.options))
 
 
 def _correction(policy: Owner) -> Any:
     """What the correction stands for; None: there is none."""
     spec = policy.cfg.learn.correction
-    return None if name_of(spec) == 'none' else make_part(CORRECTION_REGISTRY, spec)()
+    return None if name_of(spec) == 'none' else make_component(CORRECTION_REGISTRY, spec)()
 
 
 def _proximal(policy: Owner) -> str:

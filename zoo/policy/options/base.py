@@ -91,7 +91,7 @@ class UpdateOption:
 
     phase: ClassVar[Literal['policy', 'value', 'all']] = 'policy'
     names: tuple[str, ...] = ()
-    parts: Sequence[Any] = ()
+    components: Sequence[Any] = ()
 
     def problems(self, policy: Owner) -> Iterator[str]:
         """A sentence for each setting that it does not go with, '' for none; it names both, and the remedy."""

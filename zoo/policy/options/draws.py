@@ -26,7 +26,7 @@ _FLOOR = 1e-6
 def checked_draw(
     draw: Callable[..., Drawn], columns: Columns, n_pass: int, generator: torch.Generator
 ) -> tuple[Tensor, Columns]:
-    """The order that a part of DRAW_REGISTRY gives, and the columns with its weights in 'weight'.
+    """The order that a component of DRAW_REGISTRY gives, and the columns with its weights in 'weight'.
 
     That indices are below the number of entries is not looked at.
     Raises: UserError if it gives no order and weights; it may be somebody's own.

@@ -1,6 +1,6 @@
 """Rewards that a policy gives itself for what is new to it.
 
-A part of INTRINSIC_REGISTRY is a class, constructed as `cls(section, obs_space, device, seed)`, with networks and random
+A component of INTRINSIC_REGISTRY is a class, constructed as `cls(section, obs_space, device, seed)`, with networks and random
 streams of its own. `advantage(rollout)` [T, B] is added to the advantages of a rollout; `update()` learns from that rollout
 and returns metrics under the fixed `names`; `state_dict()` and `load_state_dict(state)` are for checkpoints.
 It reads whole rollouts, so the policy may have a recurrent state and its samples may be cut into sequences.
@@ -16,7 +16,7 @@ import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.config.section import Section
 from zoo.core.data import Columns, Metrics, Obs, Rollout, leaves, map_tensors, send, split_rows
 from zoo.core.errors import UserError
@@ -46,39 +46,39 @@ class IntrinsicReward(UpdateOption):
 
     def attach(self, policy: Owner) -> None:
         given = policy.cfg.learn.intrinsic
-        self.part = make_part(INTRINSIC_REGISTRY, given, policy.obs_space, policy.device, policy.seed)
-        self.names = tuple(self.part.names)
-        set_ranks(self.part, policy.run.ranks)
+        self.component = make_component(INTRINSIC_REGISTRY, given, policy.obs_space, policy.device, policy.seed)
+        self.names = tuple(self.component.names)
+        set_ranks(self.component, policy.run.ranks)
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> dict[str, Any]:
-        return {'intrinsic_adv': self.part.advantage(rollout)}
+        return {'intrinsic_adv': self.component.advantage(rollout)}
 
     def advantage(self, columns: Mapping[str, Any]) -> Tensor:
         return columns['adv'] + columns['intrinsic_adv']
 
     def after_update(self, batch: Columns) -> Metrics:
-        return self.part.update()
+        return self.component.update()
 
     def forget(self, envs: slice) -> None:
-        if hasattr(self.part, 'forget'):  # one of your own need not have it
-            self.part.forget(envs)
+        if hasattr(self.component, 'forget'):  # one of your own need not have it
+            self.component.forget(envs)
 
     def state_dict(self) -> dict[str, Any]:
-        state = self.part.state_dict()
+        state = self.component.state_dict()
         return {'intrinsic': state} if state else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if 'intrinsic' in state:
-            self.part.load_state_dict(state['intrinsic'])
+            self.component.load_state_dict(state['intrinsic'])
 
 
-def set_ranks(part: object, ranks: Ranks) -> None:
+def set_ranks(component: object, ranks: Ranks) -> None:
     """An intrinsic reward learns from the rows of all ranks. Raises: UserError for one that cannot."""
-    if hasattr(part, 'set_ranks'):
-        part.set_ranks(ranks)
+    if hasattr(component, 'set_ranks'):
+        component.set_ranks(ranks)
     elif number := several(ranks):
         raise UserError(
-            f'policy.learn.intrinsic is a {type(part).__name__}, which has no set_ranks() and so cannot learn on '
+            f'policy.learn.intrinsic is a {type(component).__name__}, which has no set_ranks() and so cannot learn on '
             f'{number}; write one, see zoo.policy.options.intrinsic, or use one process'
         )
 

@@ -1,4 +1,4 @@
-"""The loss that the config names: its parts as numbers of gradient steps, and options for parts that need one."""
+"""The loss that the config names: its components as numbers of gradient steps, and options for components that need one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from zoo.config.components import make_part, name_of, section_of
+from zoo.config.components import make_component, name_of, section_of
 from zoo.config.schedule import schedule_value
 from zoo.core.data import Columns, Metrics
 from zoo.core.errors import UserError
@@ -30,11 +30,11 @@ class Objective:
 
     def __init__(self, cfg: ActorCriticLearnConfig) -> None:
         surrogate, penalties = _policy_specs(cfg)
-        self.surrogate = make_part(SURROGATE_REGISTRY, surrogate)
+        self.surrogate = make_component(SURROGATE_REGISTRY, surrogate)
         is_kl = cfg.get('policy_loss') == 'kl'
         self.surrogate_said = "policy_loss 'kl'" if is_kl else f'surrogate {self.surrogate.name!r}'
-        self.value_loss = make_part(VALUE_LOSS_REGISTRY, _value_loss_spec(cfg))
-        self.penalties = tuple(make_part(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)
+        self.value_loss = make_component(VALUE_LOSS_REGISTRY, _value_loss_spec(cfg))
+        self.penalties = tuple(make_component(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)
         self.common = [section_of(PENALTY_REGISTRY, spec, 'penalty', common=PenaltyConfig) for spec in penalties]
         if len(names := [penalty.name for penalty in self.penalties]) != len(set(names)):
             raise UserError(
@@ -50,8 +50,8 @@ class Objective:
         )
 
     @property
-    def parts(self) -> list[Any]:
-        """All parts of the losses, for the choice of an executor."""
+    def components(self) -> list[Any]:
+        """All components of the losses, for the choice of an executor."""
         return [self.surrogate, self.value_loss, *self.penalties]
 
     @property
@@ -62,8 +62,8 @@ class Objective:
     @property
     def reads_old_value(self) -> bool:
         """Whether a loss compares the critic's output with what it was before the update."""
-        parts = [self.value_loss, *self.penalties]
-        return any(part.name not in KEEP_NO_OLD_VALUE for part in parts)
+        components = [self.value_loss, *self.penalties]
+        return any(component.name not in KEEP_NO_OLD_VALUE for component in components)
 
     @property
     def weights(self) -> list[Any]:

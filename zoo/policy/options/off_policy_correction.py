@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from zoo.backend.choose import Named
-from zoo.config.components import make_part, name_of
+from zoo.config.components import make_component, name_of
 from zoo.config.section import Keyed, value_at
 from zoo.core.data import Columns, Rollout
 from zoo.core.errors import UserError
@@ -51,7 +51,7 @@ def ewma(
 ) -> float:
     """An exponential average of the policy over gradient steps (PPO-EWMA, arXiv:2110.00641).
 
-    It begins anew after each auxiliary phase of ppg, and after a plasticity part has acted.
+    It begins anew after each auxiliary phase of ppg, and after a plasticity component has acted.
     """
     return decay
 
@@ -62,7 +62,7 @@ PLAIN_PROXIMAL = ('behaviour', {'type': 'behaviour'})
 
 
 class Correction(NamedTuple):
-    """What a correction stands for, each as a part that a config could name itself; None: no such part.
+    """What a correction stands for, each as a component that a config could name itself; None: no such component.
 
     proximal: in place of policy.learn.proximal: what the loss weighs samples by.
     estimator: in place of policy.collect.estimator. It is given the ratios of the present policy to the one that acted,
@@ -112,7 +112,7 @@ def vtrace(
 
 def correction_of(learn: Keyed) -> Correction:
     """What the correction of a resolved section `policy.learn` stands for."""
-    return make_part(CORRECTION_REGISTRY, learn['correction'])()
+    return make_component(CORRECTION_REGISTRY, learn['correction'])()
 
 
 STAYS_NEAR_NOTHING = ('none', 'a2c', 'awr', 'cispo')
@@ -147,10 +147,10 @@ class ProximalPolicy(UpdateOption):
                 f'proximal is {name!r}, which weighs old samples too; drop one of the two (the bound of the other is '
                 f'proximal: {{type: {name}, rho_max: {meant["rho_max"]:g}}})'
             )
-        part = make_part(PROXIMAL_REGISTRY, learn.proximal if meant is None else meant)
-        self.parts = [Named('proximal policy', part.name)]
+        component = make_component(PROXIMAL_REGISTRY, learn.proximal if meant is None else meant)
+        self.components = [Named('proximal policy', component.name)]
         policy.objective.fixed = policy.objective.fixed._replace(
-            proximal=part.name, rho_max=dict(part.options).get('rho_max')
+            proximal=component.name, rho_max=dict(component.options).get('rho_max')
         )
 
 
@@ -165,7 +165,7 @@ class AveragedPolicy(ProximalPolicy):
     """Proximal policy 'ewma': the optimiser of the policy keeps an average of its parameters, by which steps weigh samples."""
 
     def mechanics(self) -> Mapping[str, Any]:
-        return {'average_decay': make_part(PROXIMAL_REGISTRY, self._policy.cfg.learn.proximal)()}
+        return {'average_decay': make_component(PROXIMAL_REGISTRY, self._policy.cfg.learn.proximal)()}
 
     def policy_moved(self) -> None:
         next(iter(self._policy.optimizers.values())).reset_average()  # of the first one, whose average steps read

@@ -140,7 +140,7 @@ class OptimizerMechanics(UpdateOption):
     def attach(self, policy: Owner) -> None:
         learn = policy.cfg.learn
         self._settings = {name: learn[name] for name, plain in PLAIN.items() if learn[name] != plain}
-        self.parts = tuple(Named('option', f'policy.learn.{name}') for name in self._settings)
+        self.components = tuple(Named('option', f'policy.learn.{name}') for name in self._settings)
         policy.objective.fixed = policy.objective.fixed._replace(precision=learn.precision)
 
     def mechanics(self) -> Mapping[str, Any]:

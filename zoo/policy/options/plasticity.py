@@ -9,16 +9,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from zoo.config.components import make_part
+from zoo.config.components import make_component
 from zoo.core.data import Columns, Metrics
 from zoo.core.errors import UserError
-from zoo.core.registry import PLASTICITY_REGISTRY, Part
+from zoo.core.registry import PLASTICITY_REGISTRY, Component
 from zoo.core.seeding import reseed, torch_generator
 from zoo.policy.options.base import Owner, UpdateOption
 
 
 class Plasticity(UpdateOption):
-    """Calls a part of PLASTICITY_REGISTRY after every `every`-th update, `every` an option of the part (1 without).
+    """Calls a component of PLASTICITY_REGISTRY after every `every`-th update, `every` an option of the component (1 without).
 
     Parameters change in place, so that flat buffers of which they are views stay valid; the moments of an optimiser stay as
     they are. The initial values are those as the policy was made, or was given other ones. They go into checkpoints: a model
@@ -26,14 +26,14 @@ class Plasticity(UpdateOption):
     """
 
     def problems(self, policy: Owner) -> Iterator[str]:
-        part = make_part(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
-        if isinstance(part, Part) and part.function is reset_last:
+        component = make_component(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
+        if isinstance(component, Component) and component.function is reset_last:
             names = [name for name, p in policy.model.named_parameters() if p.requires_grad]
-            yield _unmatched(dict(part.options)['layers'], names)
+            yield _unmatched(dict(component.options)['layers'], names)
 
     def attach(self, policy: Owner) -> None:
-        self._policy, self._part = policy, make_part(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
-        self._every = dict(self._part.options).get('every', 1)
+        self._policy, self._component = policy, make_component(PLASTICITY_REGISTRY, policy.cfg.learn.plasticity)
+        self._every = dict(self._component.options).get('every', 1)
         self._named = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
         self._generator, self._n_update = torch_generator(policy.seed, 'plasticity'), 0
         self.model_replaced()
@@ -42,7 +42,7 @@ class Plasticity(UpdateOption):
         self._n_update += 1
         if self._n_update % self._every == 0:
             generator = reseed(self._generator, self._policy.seed, 'plasticity', self._n_update)
-            self._part({name: p.detach() for name, p in self._named.items()}, self._initial, generator)
+            self._component({name: p.detach() for name, p in self._named.items()}, self._initial, generator)
             for option in self._policy.options:
                 option.policy_moved()
         return {}

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from zoo.config.components import part_of
+from zoo.config.components import component_of
 from zoo.config.schedule import RateSchedule, ScheduleOrZero
 from zoo.config.section import Filled
 from zoo.core.registry import POLICY_REGISTRY, SURROGATE_REGISTRY
@@ -24,7 +24,7 @@ class A2CLearnConfig(PPOLearnConfig):
     epoch_per_collect: int = Field(
         1, ge=1, description='passes over each rollout; nothing bounds how far a second one strays'
     )
-    surrogate: part_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
+    surrogate: component_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
         'a2c',
         description='what is maximised of probability ratio and advantage, by name or as {type: name, its options}',
     )

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from zoo.config.components import part_of
+from zoo.config.components import component_of
 from zoo.config.schedule import Linear, Probability, Schedule, schedule_value
 from zoo.config.section import Filled
 from zoo.core.data import Metrics, Rollout, Sample, map_tensors, split_rows
@@ -79,7 +79,7 @@ def q_step(
     return {'loss': loss.detach(), **means, 'grad_norm': norm}, error
 
 
-OptimizerSpec = part_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer')
+OptimizerSpec = component_of(OPTIMIZER_REGISTRY, 'policy.learn.optimizer')
 
 
 class DQNLearnConfig(LearnConfig):

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from zoo.backend.executor import Step
-from zoo.config.components import name_of, part_of
+from zoo.config.components import component_of, name_of
 from zoo.config.schedule import RateSchedule
 from zoo.config.section import Filled
 from zoo.core.data import Columns, Metrics, Obs, State, first_leaf
@@ -35,7 +35,7 @@ class PGLearnConfig(ActorCriticLearnConfig):
     batch_size: Count | None = Field(
         None, description='samples per gradient step; null: all of a rollout, or of a draw'
     )
-    surrogate: part_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
+    surrogate: component_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
         'a2c',
         description='what is maximised of probability ratio and advantage, by name or as {type: name, its options}',
     )
@@ -64,7 +64,7 @@ class PGCollectConfig(OnPolicyCollectConfig):
     """Section `policy.collect` of 'pg'."""
 
     n_step: Filled[Count] = Field(512, description='env steps per rollout and env; several times as long as an episode')
-    estimator: part_of(ESTIMATOR_REGISTRY, 'policy.collect.estimator') = Field(  # type: ignore[valid-type]
+    estimator: component_of(ESTIMATOR_REGISTRY, 'policy.collect.estimator') = Field(  # type: ignore[valid-type]
         'returns', description='how returns come from rewards, by name or as {type: name, its options}'
     )
 

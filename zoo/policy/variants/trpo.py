@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from zoo.backend.executor import Found, SplitStep
-from zoo.config.components import name_of, part_of
+from zoo.config.components import component_of, name_of
 from zoo.config.schedule import Schedule
 from zoo.core.data import Columns, Metrics
 from zoo.core.ranks import mean_over_
@@ -45,7 +45,7 @@ class TRPOLearnConfig(ActorCriticLearnConfig):
         10, ge=0, description='how often a step that breaks max_kl or does not help is halved; 0: it is taken as it is'
     )
     epoch_per_collect: int = Field(10, ge=1, description='passes of the critic over each rollout')
-    surrogate: part_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
+    surrogate: component_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
         'none',
         description='what is maximised of probability ratio and advantage, by name or as {type: name, its options}',
     )

@@ -58,7 +58,7 @@ def find(
 
     Args: dist: the distribution that the op's first two tensors are parameters of; numbers: arguments that a kernel
       takes as plain numbers: with a tensor among them the reference is used; part: the surrogate or the value loss,
-      a function or a `zoo.config.components.Part`; None: that of PPO.
+      a function or a `zoo.config.components.Component`; None: that of PPO.
     """
     first = tensors[0]
     if first is None or (not first.is_cuda and MODE != 'interpret'):
@@ -121,7 +121,7 @@ def layout_of(dist: ActionDist) -> tuple[str, tuple[int, ...]]:
 
 
 def part_name(op: str, part: Any) -> str:
-    """The name of an op's surrogate or value loss, a function or a Part; empty if it is not zoo's own."""
+    """The name of an op's surrogate or value loss, a function or a Component; empty if it is not zoo's own."""
     if part is None:
         return _PARTS[op][1][0]
     is_own = getattr(part, 'function', part).__module__.startswith('zoo.rl_utils.')

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from zoo.config.components import part_object, section_of
+from zoo.config.components import component_object, section_of
 from zoo.config.section import ConfigError
 from zoo.core.errors import shown
 from zoo.core.files import is_in_place, open_without_link, whole_file
@@ -118,7 +118,7 @@ def make_sinks(cfg: LoggerConfig) -> list[Any]:
 
 def _make(spec: object) -> Any:
     section = section_of(SINK_REGISTRY, spec, 'logger.sinks')
-    sink = part_object(SINK_REGISTRY, section, 'logger.sinks')
+    sink = component_object(SINK_REGISTRY, section, 'logger.sinks')
     missing = [method for method in ('open', 'write', 'close') if not callable(getattr(sink, method, None))]
     if missing:
         raise ConfigError(

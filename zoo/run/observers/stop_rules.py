@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from zoo.config.components import part_object, section_of
+from zoo.config.components import component_object, section_of
 from zoo.config.section import ConfigError, Section
 from zoo.config.user_code import shown_name
 from zoo.core.errors import RunError, place_of, show_error, shown
@@ -296,7 +296,7 @@ def _own(name: str, rule: object) -> dict[str, str]:
 def _make(spec: object) -> tuple[str, Any]:
     """The name and the rule of a spec."""
     section = section_of(STOP_REGISTRY, spec, 'stop')
-    name, made = section.type, part_object(STOP_REGISTRY, section, 'stop')
+    name, made = section.type, component_object(STOP_REGISTRY, section, 'stop')
     if callable(made) and not hasattr(made, 'reason'):
         return name, FunctionRule(made, shown_name(name))
     if not callable(getattr(made, 'reason', None)):

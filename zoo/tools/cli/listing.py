@@ -80,7 +80,7 @@ def run_list(args: argparse.Namespace) -> None:
         do = did_you_mean(args.kind, KINDS, f'the kinds are {", ".join(KINDS)}', 'zoo list {}'.format)
         raise UserError(f'there is nothing of the kind {args.kind!r} to list; {do}')
     if args.kind == 'parts':
-        _list_parts(args)
+        _list_components(args)
         return
     rows = list(_rows(args.kind))
     show(args, {args.kind: [name for name, *_ in rows]}, columns(rows))
@@ -126,23 +126,23 @@ def _envs() -> Iterable[tuple[str, ...]]:
         yield env_id, _summary(ENV_REGISTRY.get(env_id)) if env_id in ENV_REGISTRY else needed
 
 
-def _list_parts(args: argparse.Namespace) -> None:
-    """The parts of an update, by the key that chooses them, with what each does."""
+def _list_components(args: argparse.Namespace) -> None:
+    """The components of an update, by the key that chooses them, with what each does."""
     from zoo.config.components import options_of, summary_of
-    from zoo.core.registry import PARTS
+    from zoo.core.registry import COMPONENTS
 
-    parts = {
-        key: {name: summary_of(registry.get(name)) for name in registry.names()} for key, registry in PARTS.items()
+    components = {
+        key: {name: summary_of(registry.get(name)) for name in registry.names()} for key, registry in COMPONENTS.items()
     }
     lines = []
-    for key, names in parts.items():
-        shown = {name: f'{text}{_shown_options(options_of(PARTS[key].get(name)))}' for name, text in names.items()}
+    for key, names in components.items():
+        shown = {name: f'{text}{_shown_options(options_of(COMPONENTS[key].get(name)))}' for name, text in names.items()}
         lines += [key, *(f'  {name:<16} {text}' for name, text in shown.items())]
-    show(args, {'parts': parts}, '\n'.join(lines))
+    show(args, {'parts': components}, '\n'.join(lines))
 
 
 def _shown_options(section: type[BaseModel]) -> str:
-    """' [a=1, b=null]' of the options of a part; '' without any."""
+    """' [a=1, b=null]' of the options of a component; '' without any."""
     fields = {name: field for name, field in section.model_fields.items() if name != 'type'}
     defaults = {name: 'null' if field.default is None else field.default for name, field in fields.items()}
     words = [name if field.is_required() else f'{name}={defaults[name]}' for name, field in fields.items()]
