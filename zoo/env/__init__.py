@@ -1,6 +1,6 @@
-"""Vector envs of any library with one output type, `Timestep`; only this folder knows gymnasium and autoreset modes.
+"""Vector envs of any library with one output type, `Timestep`, that is the same for every library and autoreset mode.
 
-Public names load on first use, so that a run loads no family, tensor env or toy env but the one that it has.
+Public names load on first use, so that a run imports only the family, tensor env or toy env that it uses.
 """
 
 # ruff: noqa: F401, names for type checkers

@@ -28,8 +28,8 @@ def convert_space(space: object, role: str, name: str, path: str = '') -> Space:
     """The zoo space of a gymnasium or old gym space.
 
     Args:
-      role: 'observation' or 'action';  name: of the env;  path: of this space in that of the env. All are for errors.
-    Raises: UnsupportedEnvError that names the leaf which is of another kind, empty, or has bounds that are no numbers.
+      role: 'observation' or 'action';  name: of the env;  path: of this space in the env's. All are for error messages.
+    Raises: UnsupportedEnvError that names a leaf of another kind, an empty leaf, or one with bounds that are no numbers.
     """
     kinds = [kind.__name__ for kind in type(space).__mro__]
     parts = getattr(space, 'spaces', None)
@@ -61,13 +61,13 @@ def _convert_parts(parts: Mapping[Any, Any], role: str, name: str, path: str) ->
 
 
 def _convert_leaf(space: Any) -> Discrete | MultiDiscrete | MultiBinary | Box | None:
-    """None if it is of no supported kind."""
+    """The zoo space of a leaf; None if its kind is not supported."""
     shape: tuple[int, ...] | None = getattr(space, 'shape', None)
     if hasattr(space, 'nvec'):
         nvec = np.asarray(space.nvec)
         start = np.broadcast_to(getattr(space, 'start', 0), nvec.shape)
         return MultiDiscrete(tuple(map(int, nvec.ravel())), tuple(map(int, start.ravel())), nvec.shape)
-    if hasattr(space, 'n'):  # of MultiBinary too, which has a shape
+    if hasattr(space, 'n'):  # MultiBinary has it too, and a shape
         return MultiBinary(tuple(map(int, shape))) if shape else Discrete(int(space.n), int(getattr(space, 'start', 0)))
     if hasattr(space, 'low') and hasattr(space, 'high') and shape is not None and np.dtype(space.dtype).kind in 'biuf':
         low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), shape).copy() for b in (space.low, space.high))
@@ -76,13 +76,13 @@ def _convert_leaf(space: Any) -> Discrete | MultiDiscrete | MultiBinary | Box | 
 
 
 def space_fault(leaf: Discrete | MultiDiscrete | MultiBinary | Box) -> str | None:
-    """What is wrong with a space of a supported kind, what is wanted, and what to do."""
+    """The fault of a space of a supported kind, with the wanted value and the remedy; None if it has no fault."""
     if 0 in leaf.shape:
         return f'has the shape {leaf.shape}, wanted 1 or more in each dimension; leave out what is empty'
     fewest = min(n_values(leaf), default=1)
     if fewest < 1:
         return f'has {fewest} values, wanted 1 or more; correct its n or nvec'
-    if isinstance(leaf, Box) and not (leaf.low <= leaf.high).all():  # nan is not below anything
+    if isinstance(leaf, Box) and not (leaf.low <= leaf.high).all():  # a comparison with nan is false
         at = np.argwhere(~(leaf.low <= leaf.high))[0]
         bounds = f'{leaf.low[tuple(at)]:g} to {leaf.high[tuple(at)]:g} at {at.tolist()}'
         return f'has the bounds {bounds}, wanted numbers (or -inf and inf), the lower one first; correct the space'
@@ -111,9 +111,9 @@ _METHODS = {
 
 
 def check_methods(env: object, name: str) -> None:
-    """Raises: EnvContractError if the env has no `reset` or `step` of its own."""
+    """Checks that the env defines `reset` and `step`. Raises: EnvContractError."""
     while isinstance(env, gymnasium.Wrapper) and type(env).__module__.startswith('gymnasium.'):
-        env = env.env  # a user's wrapper may have both, and need none of its env
+        env = env.env  # only gymnasium's wrappers: a user's wrapper may define both without its env
     for method, wanted in _METHODS.items():
         found = getattr(env, method, None)
         if not callable(found) or getattr(found, '__func__', None) is getattr(gymnasium.Env, method):
@@ -136,7 +136,7 @@ class OldGymEnv(gymnasium.Env):
         self.observation_space = gymnasium_space(obs_space)
         self.action_space = gymnasium_space(action_space)
         self.action_masks = getattr(env, 'action_masks', None)
-        # of old envs, a tuple of two may also be an observation
+        # an old env may also return a tuple of two as its observation
         self._is_pair = isinstance(obs_space, Dict) and obs_space.is_tuple and len(obs_space.spaces) == 2
         self.metadata = dict(getattr(env, 'metadata', None) or {})
         # wrappers of old gym pass on any keyword, even to an env that does not take it
@@ -190,7 +190,7 @@ def takes_keyword(function: Callable[..., object], keyword: str) -> bool:
 
 
 def creator_of(entry_point: object) -> Callable[..., Any]:
-    """The class or function of an entry point of gymnasium's, which may be text. Raises: ImportError, AttributeError."""
+    """The class or function of a gymnasium entry point, which may be text. Raises: ImportError, AttributeError."""
     creator: Any = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     return creator
 
@@ -251,13 +251,13 @@ def _as_bound(bound: np.ndarray, name: str) -> np.ndarray:
     dtype = np.dtype(name)
     if dtype.kind not in 'iu' or dtype.itemsize < 8:
         return bound.astype(dtype)
-    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max  # the largest one is no float64: stay below it
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max  # float(high) is larger than high: clip again as int
     exact = [min(max(int(x), low), high) for x in np.clip(bound, float(low), float(high)).ravel()]
     return np.array(exact, dtype=dtype).reshape(bound.shape)
 
 
 def _cast(space: gymnasium.Space, obs: object) -> object:
-    """A copy in the dtypes of the space: old envs often return float64 for a float32 space, and some reuse their array."""
+    """A copy in the dtypes of the space: old envs often give float64 for a float32 space, and some reuse one array."""
     if isinstance(space, gymnasium.spaces.Dict) and isinstance(obs, Mapping):
         return {key: _cast(space.spaces[key], x) if key in space.spaces else x for key, x in obs.items()}
     if isinstance(space, gymnasium.spaces.Tuple) and isinstance(obs, tuple):

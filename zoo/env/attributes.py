@@ -1,4 +1,4 @@
-"""Attributes and methods of one env, behind any number of wrappers: what `job.envs` and env.schedule read, set and call."""
+"""Reads, sets and calls attributes and methods of an env inside any number of wrappers, for `job.envs` and env.schedule."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ MAX_LAYERS = 100
 
 
 class EnvCommand(NamedTuple):
-    """What to do with an env. name: of an attribute or method; 'a.b.c' is the attribute c of its attribute a.b."""
+    """A command to one env. name: of an attribute or method; 'a.b.c' is the attribute c of its attribute a.b."""
 
     kind: Literal['get', 'set', 'call']
     name: str
-    args: tuple[Any, ...] = ()  # of a call; of set the value alone
+    args: tuple[Any, ...] = ()  # of a call; for 'set' only the value
     kwargs: Mapping[str, Any] = {}
 
 
 class CommandOutcome(NamedTuple):
-    """What became of a command in another process. error: the exception pickled; words: what to say if it is not."""
+    """The result of a command in another process. error: the pickled exception; words: the message where pickling fails."""
 
     value: object = None
     error: bytes | None = None
@@ -30,9 +30,9 @@ class CommandOutcome(NamedTuple):
 
 
 def apply(env: object, command: EnvCommand) -> Any:
-    """Reads, sets or calls; what is set must be there. The outermost wrapper that has the name is meant, as in gymnasium.
+    """Applies a command to the outermost wrapper that has the name, as gymnasium does; 'set' needs an existing attribute.
 
-    Raises: UserError if it is not there, cannot be set or is no method; what the env's own code raises passes through.
+    Raises: UserError if the name is missing, cannot be set or is no method; exceptions of the env's own code pass through.
     """
     first, *others = command.name.split('.')
     owner = _owner(env, first)
@@ -55,10 +55,10 @@ def apply(env: object, command: EnvCommand) -> Any:
 
 
 def sendable(command: EnvCommand) -> EnvCommand:
-    """The command. Raises: UserError if it cannot be sent to another process."""
+    """Returns the command unchanged. Raises: UserError if it cannot be sent to another process."""
     try:
         pickle.dumps(command)
-    except Exception as error:  # whatever the class of a value raises
+    except Exception as error:  # the class of a value may raise any exception
         raise UserError(
             f'{command.kind} of {command.name!r} has a value that cannot be sent to the processes of the envs ({error}); give '
             'plain numbers, text, lists or arrays, or use env.vectorization=sync'
@@ -67,17 +67,17 @@ def sendable(command: EnvCommand) -> EnvCommand:
 
 
 def outcome(env: object, command: EnvCommand) -> CommandOutcome:
-    """`apply`, in a form that can be sent to another process."""
+    """Calls `apply` and returns its result, or its exception, in a form that can be sent to another process."""
     try:
         value = apply(env, command)
     except Exception as error:
         try:
             return CommandOutcome(error=pickle.dumps(error), words=show_error(error))
-        except Exception:  # it may refuse to be pickled
+        except Exception:  # some exceptions cannot be pickled
             return CommandOutcome(words=show_error(error))
     try:
         pickle.dumps(value)
-    except Exception as error:  # whatever its class raises
+    except Exception as error:  # its class may raise any exception
         return CommandOutcome(
             words=f'{command.name!r} is a {type(value).__name__}, which cannot be sent between processes ({error}); '
             'read a part of it that is made of numbers, or use env.vectorization=sync'
@@ -90,7 +90,7 @@ def result(found: CommandOutcome) -> Any:
     if found.error is not None:
         try:
             error = pickle.loads(found.error)
-        except Exception:  # its class may not be found here
+        except Exception:  # its class may be missing in this process
             raise UserError(found.words) from None
         raise error
     if found.words:
@@ -99,7 +99,7 @@ def result(found: CommandOutcome) -> Any:
 
 
 def _layers(env: object) -> Iterator[object]:
-    """The env's wrappers from the outermost on, then the env."""
+    """Yields the env's wrappers, the outermost first, then the env."""
     for _ in range(MAX_LAYERS):
         yield env
         own = getattr(env, '__dict__', {})
@@ -109,7 +109,7 @@ def _layers(env: object) -> Iterator[object]:
 
 
 def _owner(env: object, name: str) -> object:
-    """The outermost layer with the attribute, not counting those that only pass it on."""
+    """The outermost layer that has the attribute itself; layers that only forward it do not count."""
     for layer in _layers(env):
         if name in getattr(layer, '__dict__', {}) or hasattr(type(layer), name):
             return layer

@@ -1,5 +1,5 @@
-"""Errors of envs: each says which env broke the interface, at which step, how, and what to do; calls of env code that a
-watch may end; restarts and closing."""
+"""Errors of envs, which name the env, the step, the fault and the remedy; checks of what envs return; a record of the
+running calls of env code, for the watch on them; restarts and closing."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from zoo.core.action_map import Action, Actions
 from zoo.core.errors import RunError, UserError, of_entry, show_error
 from zoo.core.spaces import ACTION_MASK
 
-CONSTRUCTION_CALLS = 10.0  # how many times as long as a step the construction of an env may take
+CONSTRUCTION_CALLS = 10.0  # the construction of an env may take 10 times as long as a step
 
 
 @dataclass
 class EnvCalls:
-    """The calls of envs' code that one thread makes, written by whatever makes them, in plain attributes.
+    """Record of the call of env code that one thread is in; the code that makes the call writes it.
 
     Attributes:
-      place: words for the env whose code runs, from its index; None: none runs.
-      index: which one of several.   count: calls that have ended.
-      n_timeout: times env.step_timeout that the call may take.   is_watched: whether a watch looks at the thread.
+      place: function from an env's index to the words for that env in messages; None: no env code runs.
+      index: of the env whose code runs.   count: calls that have ended.
+      n_timeout: time limit of the call, in multiples of env.step_timeout.   is_watched: whether a watch observes the thread.
     """
 
     place: Callable[[int | None], str] | None = None
@@ -44,16 +44,16 @@ class EnvCalls:
     is_watched: bool = False
 
     def state(self) -> tuple[Callable[[int | None], str], int | None, int] | None:
-        """Another value for each call; None outside of calls."""
+        """A value that is different for each call; None outside of calls."""
         return None if self.place is None else (self.place, self.index, self.count)
 
 
-CALLS: dict[int, EnvCalls] = defaultdict(EnvCalls)  # of each thread, by its number
+CALLS: dict[int, EnvCalls] = defaultdict(EnvCalls)  # of each thread, by threading.get_ident()
 
 
 @contextmanager
 def env_call(where: str, n_timeout: float = 1.0) -> Iterator[None]:
-    """A call of an env's code that is not made often. where: the words for its place."""
+    """Context that records a call of env code, for calls that are rare. where: the words for the env in messages."""
     calls = CALLS[threading.get_ident()]
     outer = calls.place, calls.index, calls.n_timeout
     calls.place, calls.index, calls.n_timeout = lambda index: where, None, n_timeout
@@ -65,7 +65,7 @@ def env_call(where: str, n_timeout: float = 1.0) -> Iterator[None]:
 
 
 RESET_DO = 'write `def reset(self, *, seed=None, options=None)` that returns `obs, info`'
-_PART = re.compile(r'\[(\d+):\d+\]$')  # of all envs, see `make_vector_env`
+_PART = re.compile(r'\[(\d+):\d+\]$')  # the envs of a group among all envs, see `make_vector_env`
 STEP_DO = '`return obs, reward, terminated, truncated, info`'
 
 
@@ -78,11 +78,11 @@ class EnvContractError(EnvError):
 
 
 class BrokenContractError(Exception):
-    """What one env returned breaks the interface: (got, wanted, do), without the env's name, index and step."""
+    """A result of one env breaks the interface: (got, wanted, do), without the env's name, index and step."""
 
 
 class WorkerTraceback(Exception):
-    """The traceback of an exception in a worker, as its cause when it is raised again in the main process.
+    """The traceback of an exception in a worker: the cause of that exception when the main process raises it again.
 
     Attributes: at: file:line of the env's code that raised it.
     """
@@ -93,7 +93,7 @@ class WorkerTraceback(Exception):
 
 
 class UnknownEnvError(EnvError, UserError):
-    """An env id that leads to no env."""
+    """An env id for which there is no env."""
 
 
 class UnsupportedEnvError(EnvError, UserError):
@@ -103,7 +103,7 @@ class UnsupportedEnvError(EnvError, UserError):
 class EnvSettingError(UnsupportedEnvError):
     """A value of env.schedule or env.reset_options that the envs do not take.
 
-    Args: key: such as 'schedule.wind'; said: what follows the key in the sentence; where: the section that has it.
+    Args: key: such as 'schedule.wind'; said: the rest of the sentence after the key; where: the section with the key.
     """
 
     def __init__(self, key: str, said: str, where: str = 'env') -> None:
@@ -124,7 +124,7 @@ class MissingExtraError(EnvError, UserError):
 
 @contextmanager
 def locate(where: str) -> Iterator[None]:
-    """For the construction of envs: what their code raises says where that was, see `add_place`."""
+    """Context for the construction of envs: adds `where` to exceptions of their code, see `add_place`."""
     try:
         with env_call(where, CONSTRUCTION_CALLS):
             yield
@@ -134,10 +134,10 @@ def locate(where: str) -> Iterator[None]:
 
 
 def add_place(error: BaseException, where: str) -> None:
-    """Say on an exception of an env's own code which env it was, if nothing said it yet: errors of zoo do.
+    """Adds `where` to an exception of an env's own code, unless it has a place already; zoo's own errors name the env.
 
-    It becomes a note of the exception, and its attribute `env_place`, of which the command line makes a sentence.
-    Raises: EnvError in place of a SystemExit, which would end the run without a word.
+    The place becomes a note of the exception, and its attribute `env_place`: the command line makes a sentence of it.
+    Raises: EnvError in place of a SystemExit, which would end the run without a message.
     """
     at = raised_at(error)
     if isinstance(error, SystemExit):
@@ -159,7 +159,7 @@ _STANDARD = os.path.join(os.path.dirname(os.__file__), '')
 
 
 def raised_at(error: BaseException) -> str:
-    """file:line of the env's code from which an exception came; of the innermost code if all of it is of libraries."""
+    """file:line in the env's code where an exception came from; the innermost line if all code is from libraries."""
     if isinstance(error.__cause__, WorkerTraceback):
         return error.__cause__.at
     lines: list[tuple[str, int]] = [
@@ -170,7 +170,7 @@ def raised_at(error: BaseException) -> str:
 
 
 def own_line(stack: FrameType | None) -> str:
-    """file:line of the env's code on the stack of a running thread; of the innermost code if all is of libraries."""
+    """file:line in the env's code where a running thread is; the innermost line if all code is from libraries."""
     lines: list[tuple[str, int]] = []
     while stack is not None and not (lines and stack.f_code.co_filename.startswith(_LIBRARIES[0])):
         lines.append((stack.f_code.co_filename, stack.f_lineno))
@@ -180,7 +180,7 @@ def own_line(stack: FrameType | None) -> str:
 
 
 def made_at(name: str, index: int | None = None) -> str:
-    """How messages say that it was while an env was made."""
+    """The words in messages for an env that was being made."""
     return f'env {name!r}{"" if index is None else f", index {index}"}, while it was made'
 
 
@@ -192,31 +192,31 @@ def show_value(value: object) -> str:
 
 @dataclass
 class Place:
-    """Where a vector env is, for messages: its name, and the step it takes."""
+    """The name of a vector env and its current step, for messages."""
 
     name: str
     step: int = 0
 
     def of(self, index: int | None) -> str:
-        """How messages say which env of a vector it was, and when; of a group 'name[4:8]' also its index over all envs."""
+        """The words for one env of the vector and the step; in a group 'name[4:8]' also for its index among all envs."""
         part = _PART.search(self.name)
         of_all = f' ({int(part[1]) + index} of all)' if part and index is not None else ''
         return f'env {self.name!r}{"" if index is None else f", index {index}{of_all}"}, step {self.step}'
 
     def error(self, index: int | None, got: str, wanted: str, do: str) -> EnvContractError:
-        """The EnvContractError of the env at `index`, or of the whole vector where that is None."""
+        """The EnvContractError for the env at `index`, or for the whole vector if `index` is None."""
         return EnvContractError(f'{self.of(index)}: {got}, wanted {wanted}; {do}.')
 
 
-EACH_S = 1.0  # seconds that an env has at least, however long the others took
+EACH_S = 1.0  # seconds that each env has to close, even after the time for all is over
 logger = logging.getLogger(__name__)
 
 
 def close_in_time(closes: Mapping[str, Callable[[], object]], timeout: float) -> None:
-    """Call what closes envs, one after the other; one that raises or hangs is a warning that names its place.
+    """Calls functions that close envs, one after the other, and warns of each function that raises or hangs.
 
-    Each runs in a thread, which is left alone if it takes longer: it ends with the process.
-    Args: closes: by the words for the place of each env; timeout: seconds for all of them together.
+    Each function runs in a thread of its own. A thread that takes too long is abandoned, and ends with the process.
+    Args: closes: the functions, by the words for their envs; timeout: seconds for all of them together.
     """
     deadline = time.monotonic() + timeout
     for place, close in closes.items():
@@ -231,31 +231,31 @@ def close_in_time(closes: Mapping[str, Callable[[], object]], timeout: float) ->
 def _close(place: str, close: Callable[[], object]) -> None:
     try:
         close()
-    except BaseException as error:  # in a thread, even SystemExit ends nothing
+    except BaseException as error:  # also SystemExit, which in a thread ends nothing
         logger.warning('%s: close raised %s', place, show_error(error))
 
 
-BROKEN = 'broken'  # key of the infos of a vector env: [B] bool, the env failed in this step and was made anew
-CONSTRUCTION, RESET = 'its construction', 'its reset'  # when an env that is made anew may fail again
+BROKEN = 'broken'  # key of the infos of a vector env: [B] bool, the env failed in this step and was recreated
+CONSTRUCTION, RESET = 'its construction', 'its reset'  # the calls in which a recreated env may fail again
 RAW = 'raw_reward_and_end'  # metadata key of a vector env whose info has RAW_REWARD and RAW_END at every step
 RAW_REWARD, RAW_END = 'raw_reward', 'raw_end'
-N_WARNING = 10  # restarts that are told one by one; then every hundredth is
+N_WARNING = 10  # the first restarts are logged one by one; later only every hundredth
 
 
 class Restarts:
-    """Counts the envs that failed and were made anew, over all vectors of envs of a run.
+    """Counts the failed envs that were recreated, over all vector envs of a run.
 
-    Args: limit: most restarts. Attributes: count: restarts so far.
+    Args: limit: the largest number of restarts. Attributes: count: restarts so far.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit, self.count = limit, 0
 
     def note(self, where: str, cause: BaseException) -> None:
-        """Called before an env is made anew.
+        """Counts a restart, before the env is recreated.
 
-        Args: where: name and index of the env, and when it failed; cause: what it raised, or what became of its process.
-        Raises: EnvError if that would be one restart too many; the cause where the env breaks the gymnasium interface.
+        Args: where: name and index of the env, and when it failed; cause: its exception, or an error about its process.
+        Raises: EnvError if the limit was reached before; `cause` itself if the env breaks the gymnasium interface.
         """
         if isinstance(cause, BrokenContractError | EnvContractError):
             raise cause
@@ -276,17 +276,17 @@ Seeds = int | Sequence[int | None] | None  # of a reset of several envs
 
 
 def seeds_of(seed: Seeds, n_env: int) -> list[int | None]:
-    """One seed for each env, as gymnasium has it: of an int, that and the next ones."""
+    """One seed for each env, as in gymnasium: from an int seed, seed + 1, seed + 2 and so on."""
     return list(range(seed, seed + n_env)) if isinstance(seed, int) else list(seed or [None] * n_env)
 
 
 def restart_seed(seed: int | None, count: int) -> int | None:
-    """The seed of an env that is made anew, from that of the env before and the number of restarts; None for None."""
+    """The seed of a recreated env, from the seed of the failed env and the number of restarts; None if that seed is None."""
     return None if seed is None else int(np.random.SeedSequence((seed, count)).generate_state(1)[0]) >> 1
 
 
 def check_spaces(env: gymnasium.Env, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> None:
-    """Raises: BrokenContractError if an env's (observations, actions) are not the spaces of the first env."""
+    """Checks that an env has the spaces (observations, actions) of the first env. Raises: BrokenContractError."""
     for what, wanted in zip(('observation_space', 'action_space'), spaces, strict=True):
         space = getattr(env, what)
         if space != wanted:
@@ -295,7 +295,7 @@ def check_spaces(env: gymnasium.Env, spaces: tuple[gymnasium.Space, gymnasium.Sp
             )
 
 
-# What numpy and gymnasium raise for a wrong value.
+# Exceptions that numpy and gymnasium raise for a wrong value.
 RAW_ERRORS = (
     *(BrokenContractError, ArithmeticError, AssertionError, AttributeError),
     *(LookupError, RuntimeError, TypeError, ValueError),
@@ -309,9 +309,9 @@ _BETWEEN = (  # code between a vector step and an env; an exception from here me
 
 
 def raise_if_contract(error: BaseException, vector: gymnasium.vector.VectorEnv, name: str, step: int) -> None:
-    """Raise the EnvContractError behind `error`; if the env's own code raised it, only add where that was.
+    """Raises an EnvContractError if a wrong result of an env caused `error`; else only adds the env's place to `error`.
 
-    The index is known for zoo's own vector envs, which set `failed_index` and have told the two cases apart.
+    The index is known for zoo's own vector envs: they set `failed_index`, and have separated the two cases before.
     """
     if isinstance(error, EnvError):
         return
@@ -330,7 +330,7 @@ def raise_if_broken(
     result: Sequence[Any] | None = None,
     space: gymnasium.Space | None = None,
 ) -> None:
-    """Raise a BrokenContractError if `error` comes from what an env returned, and not from the env's own code.
+    """Raises a BrokenContractError if `error` comes from a value that an env returned, and not from the env's own code.
 
     Args: result: what the call returned, if it returned.   space: the observation space of that env.
     """
@@ -355,7 +355,7 @@ def raise_if_broken(
 def checked_call(
     call: Literal['reset', 'step'], space: gymnasium.Space, method: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """What a reset or a step of one env returns. Raises: BrokenContractError; what the env's own code raises."""
+    """Calls reset or step of one env and returns the checked result. Raises: BrokenContractError; errors of the env's code."""
     result = None
     try:
         result = method(*args, **kwargs)
@@ -371,7 +371,7 @@ def checked_call(
 
 
 def check_result(result: Sequence[Any], space: gymnasium.Space) -> None:
-    """Look at the values that a reset or a step returned. Raises: BrokenContractError."""
+    """Checks the values that a reset or a step returned. Raises: BrokenContractError."""
     obs, *values, info = result
     do = STEP_DO if values else RESET_DO
     if values:
@@ -385,11 +385,11 @@ def check_result(result: Sequence[Any], space: gymnasium.Space) -> None:
     check_obs(obs, space, 'unsafe')
 
 
-FLAGS = frozenset((bool, np.bool_))  # types of a flag that need no further look
+FLAGS = frozenset((bool, np.bool_))  # types of a flag that need no further check
 
 
 def as_flag(what: str, value: object) -> bool:
-    """The flag of an env as a bool: it is one, or an integer or an array without dimensions that is 0 or 1.
+    """Converts a flag of an env to a bool: from a bool, or from an integer or 0-dimensional array that is 0 or 1.
 
     Raises: BrokenContractError for all else, such as None, text or 2.5, which Python would take for true or false.
     """
@@ -403,7 +403,7 @@ def as_flag(what: str, value: object) -> bool:
 
 
 def flag_array(place: Place, what: str, values: ArrayLike) -> np.ndarray:
-    """The flags [B] of a vector of envs as bools. Raises: EnvContractError that names the first which is none."""
+    """The flags [B] of a vector env as bools. Raises: EnvContractError that names the first env without a valid flag."""
     array = np.asarray(values)
     if array.dtype.kind == 'b':
         return array
@@ -419,7 +419,7 @@ def flag_array(place: Place, what: str, values: ArrayLike) -> np.ndarray:
 def check_obs(
     obs: object, space: gymnasium.Space, casting: Literal['same_kind', 'unsafe'] = 'same_kind', path: str = ''
 ) -> None:
-    """Look at the entries, shapes and types of one observation. Raises: BrokenContractError."""
+    """Checks the entries, shapes and types of one observation. Raises: BrokenContractError."""
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         is_tuple = isinstance(space, gymnasium.spaces.Tuple)
         pairs = enumerate(space.spaces) if isinstance(space, gymnasium.spaces.Tuple) else space.spaces.items()
@@ -439,7 +439,7 @@ def check_obs(
 def fits(
     obs: object, shape: tuple[int, ...], dtype: DTypeLike, casting: Literal['same_kind', 'unsafe'] = 'same_kind'
 ) -> bool:
-    """Whether an observation is an array of numbers of this shape, or can be made one of this type."""
+    """Whether an observation has this shape and numbers that can be cast to this dtype."""
     try:
         array = np.asarray(obs)
     except ValueError:  # a ragged list
@@ -448,7 +448,7 @@ def fits(
 
 
 def entries_of(obs: object, names: Collection[str], is_tuple: bool, what: str, do: str) -> Mapping[str, Any]:
-    """The entries of an observation of a Dict, or a Tuple, by their names, of which some may be missing.
+    """The entries of an observation of a Dict or Tuple space, by name; some entries of a Dict may be missing.
 
     Raises: BrokenContractError if it is no dict, or no tuple of that length.
     """
@@ -470,14 +470,14 @@ def bad_obs(obs: object, shape: tuple[int, ...], path: str = '') -> tuple[str, s
 def not_finite_error(
     place: Place, what: str, values: np.ndarray, sent: Actions | None, index: np.ndarray | None = None
 ) -> EnvError:
-    """The error for observations or rewards [K, ...] of which one is not finite; it blames a policy that began it.
+    """The error for observations or rewards [K, ...] that are not all finite; it blames the policy if its action was not.
 
-    Args: sent: the actions of all envs, None after a reset; index: which envs the rows are of.
+    Args: sent: the actions of all envs, None after a reset; index: the env of each row, None: all envs.
     """
     row = int(np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))[0])
     env = row if index is None else int(index[row])
     action = None if sent is None else action_of(sent, env)
-    after = '' if sent is None else f' after action {" ".join(str(action).split())}'  # arrays are printed in lines
+    after = '' if sent is None else f' after action {" ".join(str(action).split())}'  # on one line, also for an array
     blame_policy = sent is not None and not _is_finite(action)
     cause = 'the action is not finite: look at the policy' if blame_policy else 'fix the env, or wrap it'
     none = ' (None becomes nan)' if np.isnan(values[row]).all() else ''
@@ -490,21 +490,21 @@ def not_finite_error(
 
 
 def action_of(sent: Any, env: int) -> Action:
-    """The action of one env of a batch, which is an array, or for Dict and Tuple a nested dict or tuple of such."""
+    """The action of one env from a batch. sent: an array, or for Dict and Tuple a nested dict or tuple of arrays."""
     if isinstance(sent, dict):
         return {key: action_of(part, env) for key, part in sent.items()}
     return tuple(action_of(part, env) for part in sent) if isinstance(sent, tuple) else sent[env]
 
 
 def n_action(sent: Actions) -> int:
-    """Of how many envs a batch of actions is."""
+    """The number of envs in a batch of actions."""
     while isinstance(sent, dict | tuple):
         sent = next(iter(sent.values() if isinstance(sent, dict) else sent))
     return len(sent)
 
 
 def check_n_action(sent: Actions, n_env: int) -> None:
-    """Raises: ValueError if a batch of actions is of another number of envs, of which some would wait for theirs."""
+    """Checks that there is one action for each env: a worker without an action would wait for it. Raises: ValueError."""
     if (n := n_action(sent)) != n_env:
         raise ValueError(f'step got {n} actions for {n_env} envs')
 
@@ -516,7 +516,7 @@ def _is_finite(action: Action | None) -> bool:
 
 
 def lost_mask_error(name: str, call: str) -> UnsupportedEnvError:
-    """The error for masks that env.action_mask=auto should find, but which are in the info of a whole vector."""
+    """The error for masks in the info of a whole vector env, where env.action_mask=auto cannot use them."""
     return UnsupportedEnvError(
         f'env {name!r}: the info of {call} has {ACTION_MASK!r}, but of envs that step as one batch only an '
         f'entry {ACTION_MASK!r} of the observations is read; give them one, or use env.vectorization=sync if '

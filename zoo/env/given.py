@@ -1,4 +1,4 @@
-"""Vector envs of the user's own: callables that make a gymnasium.vector.VectorEnv, and one that exists already."""
+"""The user's own vector envs: callables that make a gymnasium.vector.VectorEnv, and vector envs that exist already."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MAKE_DO = 'give a function of num_envs that makes one, env.id=lambda num_envs: .
 
 
 class GivenVectorEnv:
-    """A vector env that was given as env.id: the training envs are this one itself, all others are copies.
+    """An existing vector env that was given as env.id: training uses the env itself, everything else uses copies.
 
-    Like a class, it has __module__ and __qualname__, by which checkpoints and messages name it: those of the env's class.
+    It has the __module__ and __qualname__ of the env's class, by which checkpoints and messages name it.
     """
 
     def __init__(self, env: VectorEnv) -> None:
@@ -35,7 +35,7 @@ class GivenVectorEnv:
         self._is_taken = False
 
     def __call__(self, request: EnvRequest) -> VectorEnv:
-        """Raises: UnsupportedEnvError if a copy is needed and cannot be made, or the episodes should have a limit."""
+        """Returns the env or a copy. Raises: UnsupportedEnvError if no copy can be made, or for a step limit or other n_env."""
         if request.max_episode_steps is not None:
             raise UnsupportedEnvError(
                 f'env.max_episode_steps is {request.max_episode_steps} but env.id is a vector env that exists already; set '
@@ -55,9 +55,9 @@ class GivenVectorEnv:
                 f'run a vector env of its own, or {MAKE_DO}.'
             )
         try:
-            # not deepcopy: that copies handles of pipes too, which its end would close
+            # not deepcopy, which copies handles of pipes too: the end of the copy would close these pipes
             return pickle.loads(pickle.dumps(CloudpickleWrapper(self.env))).fn  # type: ignore[arg-type]  # made for functions
-        except Exception as error:  # whatever its parts raise
+        except Exception as error:  # its parts may raise any exception
             raise UnsupportedEnvError(
                 f'env {request.name!r} is one vector env, of which evaluation needs a copy, and it cannot be copied '
                 f'({show_error(error)}); {MAKE_DO}.'
@@ -65,9 +65,9 @@ class GivenVectorEnv:
 
 
 def own_vector(source: EnvSpec | Callable[..., Any]) -> OwnVector | None:
-    """The family of what makes whole vectors only; None for what makes single envs, or both.
+    """The family of a source that makes only whole vector envs; None for a source of single envs, or of both.
 
-    A callable makes vectors if it is a class of VectorEnv, says so in its return annotation, or has an argument num_envs.
+    A callable makes vectors if it is a subclass of VectorEnv, is annotated to return one, or has an argument num_envs.
     """
     if isinstance(source, EnvSpec):
         if source.entry_point is not None or source.vector_entry_point is None:
@@ -81,7 +81,7 @@ def own_vector(source: EnvSpec | Callable[..., Any]) -> OwnVector | None:
 
 
 def check_one_vector(env: object, name: str) -> None:
-    """Raises: UnsupportedEnvError if what was to be one env is several, of gymnasium or of another library."""
+    """Refuses vector and multi-agent envs, of any library, in place of a single env. Raises: UnsupportedEnvError."""
     kind = type(getattr(env, 'unwrapped', env)).__name__
     if isinstance(env, VectorEnv):
         raise UnsupportedEnvError(
@@ -102,16 +102,16 @@ def check_one_vector(env: object, name: str) -> None:
 
 
 def takes_one_seed(env: VectorEnv) -> bool:
-    """Whether the reset of a vector env takes one int as its seed, and not a list of one for each env.
+    """Whether the reset of a vector env takes one int as its seed, and not a list with one seed for each env.
 
-    The annotation of `seed` says so; without one a reset shows it.
+    The annotation of `seed` tells it; if there is none, a reset with a list is tried.
     """
     parameters = inspect.signature(env.unwrapped.reset).parameters
     kind = parameters['seed'].annotation if 'seed' in parameters else inspect.Parameter.empty
     if kind is not inspect.Parameter.empty:
         return not any(word in str(kind).lower() for word in LIST_WORDS)
     try:
-        env.reset(seed=list(range(env.num_envs)))  # type: ignore[arg-type]  # that is the question
+        env.reset(seed=list(range(env.num_envs)))  # type: ignore[arg-type]  # a trial
     except (TypeError, ValueError, gymnasium.error.Error):
         return True
     return False
@@ -135,7 +135,7 @@ def _makes_vectors(source: Callable[..., Any]) -> bool:
 
 
 def _maker(source: Callable[..., Any]) -> Callable[..., VectorEnv]:
-    """The function of a family: asks for request.n_env envs."""
+    """Makes the `make` function of a family from `source`, which it asks for request.n_env envs."""
 
     def make(request: EnvRequest, **kwargs: Any) -> VectorEnv:
         if 'num_envs' in kwargs:

@@ -1,4 +1,4 @@
-"""Sentences about ids of envs that nobody registered; ids as other libraries write them, games and packages."""
+"""Error messages for unknown env ids: ids in the form of other libraries, games, and packages that register ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGES = {
     'AntMaze': 'gymnasium_robotics',
     'FrankaKitchen': 'gymnasium_robotics',
 }
-"""Beginning of the ids that a package registers when it is imported -> the package."""
+"""Prefix of the ids that a package registers when it is imported -> the package."""
 
 
 def known_ids() -> list[str]:
@@ -33,7 +33,7 @@ def known_ids() -> list[str]:
 
 
 def unknown_env(env_id: str) -> str:
-    """What to say of an id that nobody registered."""
+    """The error message for an id that is not registered."""
     if hint := game_hint(env_id):
         return hint
     if versions := [s.id for s in versions_of(env_id)]:
@@ -56,7 +56,7 @@ def unknown_env(env_id: str) -> str:
 
 
 def _of_whole_file(env_id: str) -> str:
-    """A file without the name of what makes the env in it; it is read, not run."""
+    """The message for a .py file given without the name of a function or class; the file is parsed, not run."""
     path = Path(absolute_name(f'{env_id}:_').removesuffix(':_'))
     try:
         tree = ast.parse(path.read_text(encoding='utf-8'))
@@ -68,13 +68,13 @@ def _of_whole_file(env_id: str) -> str:
 
 
 def game_hint(env_id: str) -> str | None:
-    """What to write for a game of Atari or Procgen by its usual id; None if it is of none."""
+    """The message for the usual id of an Atari or Procgen game, with the correct config; None for any other id."""
     game = game_of(env_id)
     return None if game is None else _in_family(env_id, game)
 
 
 def _of_envpool(env_id: str) -> str | None:
-    """What to write for an id of envpool's, all of which end in a version: importing it takes seconds."""
+    """The message for an id of envpool; None for others. Only ids with a version are tried: the import takes seconds."""
     if not re.fullmatch(r'[\w/]+-v\d+', env_id) or importlib.util.find_spec('envpool') is None:
         return None
     games = ENV_REGISTRY.get('envpool').games
@@ -111,15 +111,15 @@ ATARI_GAMES = frozenset(
     'Seaquest Skiing Solaris SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown Venture VideoPinball WizardOfWor '
     'YarsRevenge Zaxxon'.split()
 )
-"""Those with ids of their name alone, as 'Pong-v4'; any word is a game in 'ALE/Word-v5' and 'WordNoFrameskip-v4'."""
+"""Games with ids of name and version only, as 'Pong-v4'; in 'ALE/Word-v5' and 'WordNoFrameskip-v4' any word is a game."""
 _ATARI = re.compile(r'(?:ale_py:)?(ALE/)?(\w+?)(-ram)?(NoFrameskip|Deterministic)?-v\d+')
 _PROCGEN = re.compile(r'(?:procgen:)?procgen[-_:/]([a-z]+)(?:-v\d+)?')
 
 
 class Game(NamedTuple):
-    """A game of an env family: what env.id and env.game name it by.
+    """A game of an env family. family, name: the values of env.id and env.game for it.
 
-    is_ram: the id's observations are the memory of the console (128 bytes), where the family's are images.
+    is_ram: the id's observations are the memory of the console (128 bytes); those of the family are images.
     """
 
     family: str
@@ -127,7 +127,7 @@ class Game(NamedTuple):
     is_ram: bool = False
 
     def sentence(self) -> str:
-        """What to write in place of the id."""
+        """The part of the message that tells the correct config."""
         if self.is_ram:
             return (
                 f'its observations are the memory of the console, and those of env.id=atari are images; write '
@@ -156,7 +156,7 @@ def game_named(word: str) -> Game | None:
 
 
 def versions_of(env_id: str) -> list[EnvSpec]:
-    """The registered envs of this name that gymnasium has, oldest version first; it keeps ids of some that it lost."""
+    """The specs of all versions of an env, the oldest first, without ids that gymnasium keeps only to raise an error."""
     base = env_id.rpartition('-v')[0] or env_id
     same = [s for s in gymnasium.registry.values() if s.id.rpartition('-v')[0] == base and not _only_raises(s)]
     return sorted(same, key=lambda s: s.version or 0)

@@ -1,10 +1,10 @@
-"""Reads the infos of single envs out of the info of a vector of envs, in each of its forms.
+"""Reads the infos of single envs from the info of a vector env, which has several forms.
 
-`VectorEnv.receive` (and Timestep.info) gives the info of the vector. Envs that zoo steps itself (vectorization sync and
-async) put the numbers of an episode's last info into FINAL_INFO, in every autoreset mode, and the entries that
-`VectorEnv.watch` names into every step, as gymnasium does: values [B, ...] under 'key', which envs gave it under '_key'.
-Batched envs and families give what they give: arrays [B], with masks or without, in FINAL_INFO where an ended env was
-reset in the same step.
+`VectorEnv.receive` and Timestep.info give the info of the vector env. Envs that zoo steps itself (vectorization sync and
+async) put the numbers of an episode's last info into FINAL_INFO, in every autoreset mode. Entries that `VectorEnv.watch`
+names are in the info of every step, as in gymnasium: values [B, ...] under 'key', and under '_key' which envs gave one.
+Batched envs and families have infos of their own form: arrays [B], with masks or without, in FINAL_INFO where an ended
+env was reset in the same step.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError
 
 FINAL_OBS, FINAL_INFO = 'final_obs', 'final_info'  # keys of gymnasium's infos
-OWN_KEYS = {FINAL_OBS, FINAL_INFO, BROKEN, RAW_REWARD, RAW_END}  # of the vector, of no env
+OWN_KEYS = {FINAL_OBS, FINAL_INFO, BROKEN, RAW_REWARD, RAW_END}  # of the vector env itself, not of single envs
 
 Number = bool | int | float
-LARGEST = int(sys.float_info.max)  # a larger int is no float
+LARGEST = int(sys.float_info.max)  # a larger int cannot become a float
 
 
 def end_infos(
@@ -42,7 +42,7 @@ def end_infos(
 
 
 def step_values(info: Mapping[str, Any] | None, key: str, n_env: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """(values [B, ...] f32, [B] bool, which envs gave one) of an entry in each env's own step; None if none gave it.
+    """One entry of the infos of a step: (values [B, ...] f32, [B] bool, which envs gave one); None if no env gave one.
 
     Where an ended env was reset in the same step, the value is that of the last step, not of the reset. A row that is
     only a reset has the value of the reset, or none.
@@ -64,7 +64,7 @@ def step_values(info: Mapping[str, Any] | None, key: str, n_env: int) -> tuple[n
 
 
 def numbers_of(info: object) -> dict[str, Number]:
-    """The entries of one env's info that are a number or a bool, as Python's own; arrays of one number are such."""
+    """The entries of one env's info that are a number or bool, or an array of one, as int, float or bool of Python."""
     if not isinstance(info, Mapping):
         return {}
     named = {str(key): number(value) for key, value in info.items()}
@@ -72,7 +72,7 @@ def numbers_of(info: object) -> dict[str, Number]:
 
 
 def number(value: object) -> Number | None:
-    """The number or bool that a value is, as Python's own; None if it is something else, or an int beyond all floats."""
+    """A value as an int, float or bool of Python; None if it is no number or bool, or an int larger than every float."""
     if isinstance(value, bool | float):
         return value
     if isinstance(value, int):
@@ -86,12 +86,12 @@ def number(value: object) -> Number | None:
 
 
 def watched_of(keys: Sequence[str], info: object) -> dict[str, np.ndarray]:
-    """The entries of one env's info that are among the keys and are numbers or arrays of such, as f32."""
+    """The entries of one env's info that `keys` names and that are numbers or arrays of numbers, as f32."""
     found: dict[str, np.ndarray] = {}
     given = info if isinstance(info, Mapping) else {}
     for key in keys:
         if key in given:
-            with suppress(TypeError, ValueError, OverflowError):  # it is no number: as if it were not there
+            with suppress(TypeError, ValueError, OverflowError):  # an entry that is no number is left out
                 found[key] = np.asarray(given[key], dtype=np.float32)
     return found
 
@@ -110,7 +110,7 @@ def add_watched(infos: dict[str, Any], values: Mapping[str, np.ndarray], i: int,
 
 
 def other_shape_error(key: str, shape: tuple[int, ...], whose: str, wanted: tuple[int, ...]) -> BrokenContractError:
-    """The error for an entry whose shape is not that of the other envs, or of the steps before."""
+    """The error for an entry whose shape differs from that of the other envs, or of the steps before."""
     return BrokenContractError(
         f'the entry {key!r} of its info has the shape {shape}',
         f'that {whose}, {wanted}',
@@ -119,7 +119,7 @@ def other_shape_error(key: str, shape: tuple[int, ...], whose: str, wanted: tupl
 
 
 def _taken(info: Mapping[str, Any], i: int) -> dict[str, Number]:
-    """The numbers of env i in an info of arrays."""
+    """The numbers of env i in the info of a vector env."""
     own: dict[str, Any] = {}
     for key, values in info.items():
         is_of_vector = key in OWN_KEYS or (key.startswith('_') and key[1:] in info) or isinstance(values, Mapping | str)
@@ -130,7 +130,7 @@ def _taken(info: Mapping[str, Any], i: int) -> dict[str, Number]:
 
 
 def _array(info: Mapping[str, Any], key: str, n_env: int) -> tuple[np.ndarray | None, np.ndarray]:
-    """The values of an entry, [B, ...] f32, and which envs gave it; (None, all false) if it is not there or no array."""
+    """The values of an entry, [B, ...] f32, and which envs gave it; (None, all false) if there is no such array."""
     none = np.zeros(n_env, dtype=bool)
     try:
         values = np.asarray(info[key], dtype=np.float32)

@@ -1,4 +1,4 @@
-"""The interface of every vector of envs, whatever it steps: one step of B envs is a Timestep, or a row of a block."""
+"""The interface of all vector envs: one step of B envs is a Timestep, or a row of a StepBlock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Autoreset = Literal['same_step', 'next_step', 'disabled']
 
 
 def autoreset_name(mode: object) -> Autoreset:
-    """The config's name of gymnasium's autoreset mode. Raises: EnvError."""
+    """The name of an autoreset mode of gymnasium in the config. Raises: EnvError if `mode` is not an AutoresetMode."""
     if not isinstance(mode, AutoresetMode):
         raise EnvError(
             f"metadata['autoreset_mode'] of the vector env is {mode!r}; "
@@ -32,7 +32,7 @@ def autoreset_name(mode: object) -> Autoreset:
 
 
 def autoreset_of(env: VectorEnv) -> Autoreset:
-    """The mode of a vector env: of gymnasium's own by its attribute, since in 1.1 their metadata are those of all envs."""
+    """The autoreset mode of a vector env; gymnasium's own tell it by an attribute, since in 1.1 envs share their metadata."""
     is_own = type(env.unwrapped).__module__.startswith('gymnasium.vector.')
     mode = getattr(env.unwrapped, 'autoreset_mode', None) if is_own else None
     return autoreset_name(mode or env.metadata.get('autoreset_mode'))
@@ -50,7 +50,7 @@ class AnyVectorEnv(ABC):
     obs_space: Space
     action_space: Space
     autoreset: Autoreset
-    is_tensor_program: ClassVar[bool] = False  # written in PyTorch: it has no infos, and steps on the policy's device
+    is_tensor_program: ClassVar[bool] = False  # written in PyTorch: has no infos, and steps on the policy's device
     steps_async: bool = False
     watched: tuple[str, ...] = ()
     info_columns: tuple[str, ...] = ()
@@ -60,10 +60,10 @@ class AnyVectorEnv(ABC):
         """Start new episodes; returns their first observations [B, *O]. The same seed gives the same episodes."""
 
     def step(self, action: Tensor) -> Timestep:
-        """One step. action: as the policy made it, see `ActionMap`; the env is given a mapped copy.
+        """Takes one step. action: as the policy made it; the env gets a copy converted by `ActionMap`.
 
-        Raises: EnvContractError if an env returns what no step may, such as an observation of another shape; EnvError if a
-          worker died or hung. What the env itself raises passes through, with a note.
+        Raises: EnvContractError if an env returns an invalid result, such as an observation of another shape; EnvError if a
+          worker died or hung. Exceptions of the env's own code pass through, with a note.
         """
         block = self.block(1)
         self.send(action)
@@ -76,43 +76,43 @@ class AnyVectorEnv(ABC):
 
     @abstractmethod
     def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
-        """Storage for n_step steps of `receive`, or for those of n_env envs, of which these are a part."""
+        """Storage for n_step steps of `receive`. n_env: envs in the block, if these envs are only a part of them."""
 
     @abstractmethod
     def send(self, action: Tensor) -> None:
-        """Begins a step, which `receive` ends. Takes and raises as `step`."""
+        """Begins a step that `receive` ends. The argument and the exceptions are those of `step`."""
 
     @abstractmethod
     def receive(self, block: StepBlock, t: int) -> dict[str, Any] | None:
-        """Writes what the step returns into row t of a block; returns the info of the vector env, see `zoo.env.infos`."""
+        """Writes the results of the step into row t of a block; returns the info of the vector env, see `zoo.env.infos`."""
 
     @abstractmethod
     def watch(self, keys: Sequence[str]) -> None:
-        """Entries of single envs' infos that the info of every step has from now on. Raises: UnsupportedEnvError."""
+        """Adds these entries of single envs' infos to the info of every step from now on. Raises: UnsupportedEnvError."""
 
     @abstractmethod
     def command(self, command: EnvCommand) -> list[Any]:
-        """What each env gives for a command; where all step as one batch, what that gives, one value.
+        """Applies a command to each env and returns their results; envs that step as one batch give one result.
 
         Raises: UserError, see `zoo.env.attributes.apply`.
         """
 
     @abstractmethod
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        """The options of all resets from now on. Raises: UnsupportedEnvError if the envs take none."""
+        """Sets the options of all resets from now on. Raises: UnsupportedEnvError if the envs take none."""
 
     def check(self) -> None:
-        """Called once per rollout. Raises: EnvContractError for values that no step looked at when it was made."""
+        """Checks the values that the steps themselves did not check. Called once per rollout. Raises: EnvContractError."""
 
     def compile(self, compile: Callable[..., Any]) -> None:
-        """Compiles the step of tensor programs into one program; of other envs there is nothing to compile."""
+        """Compiles the step of tensor programs into one program; does nothing for other envs."""
 
     def close(self) -> None:
-        """End the envs and their processes; one that raises or hangs is a warning. May be called again."""
+        """Ends the envs and their processes; only warns of one that raises or hangs. May be called more than once."""
 
 
 class RowObserver:
-    """Is shown the info of each step of a vector of envs, with the row of a `StepBlock` that has its other results.
+    """Observer of a vector env: gets the info of each step, and the row of the `StepBlock` with its other results.
 
     Attributes: reads_all: whether it must see every step, also one whose info is empty.
     """
@@ -120,10 +120,10 @@ class RowObserver:
     reads_all = False
 
     def begin(self) -> None:
-        """A rollout begins."""
+        """Called when a rollout begins."""
 
     def see(self, t: int, info: dict[str, Any], row: StepRow) -> None:
-        """Step t of the rollout was taken."""
+        """Called after step t of the rollout."""
 
     def restart(self) -> None:
-        """All envs begin new episodes."""
+        """Called when all envs begin new episodes."""

@@ -1,4 +1,4 @@
-"""One env from its id, with the wrappers that its section asks for."""
+"""Makes one env from its id, with the wrappers that the config asks for."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Source = EnvSpec | EnvFamily | Callable[..., Any]
 
 
 def reset_kwargs(cfg: EnvConfig, env: gymnasium.Env) -> dict[str, Any]:
-    """The argument `options` of a run's first reset, for a look at an env before it; {} if there is none."""
+    """The argument `options` of a run's first reset, for checks of an env before the run; {} if there is none."""
     if not cfg.reset_options or not takes_options(env):
         return {}
     from zoo.env.settings import options_rule  # few envs need it
@@ -64,7 +64,7 @@ def has_mask_in_info(env: gymnasium.Env, cfg: EnvConfig) -> bool:
 
 
 def has_mask_in_worker(cfg: EnvConfig, name: str, timeout: float) -> bool:
-    """The same of an env that is made in a process of its own, since its reset may hang or end the process.
+    """`has_mask_in_info` of an env that is made in a separate process, since its reset may hang or end the process.
 
     timeout: seconds that the reset may take.
     """
@@ -76,12 +76,12 @@ def has_mask_in_worker(cfg: EnvConfig, name: str, timeout: float) -> bool:
         ) as env:
             obs, _ = env.reset(seed=[0])
             return bool(obs[0])
-    except Exception:  # see above
+    except Exception:  # as in `has_mask_in_info`
         return False
 
 
 class _MaskProbe(gymnasium.Env):
-    """Its first observation is 1 if the info of a reset of an env has a mask, else 0; the env is made by the reset."""
+    """Env that tests another one, made in `reset`: its first observation is 1 if that env's reset info has a mask, else 0."""
 
     observation_space = action_space = gymnasium.spaces.Discrete(2)
 
@@ -116,7 +116,7 @@ def make_env(cfg: EnvConfig | Mapping[str, Any]) -> gymnasium.Env:
 
 
 class EnvMaker:
-    """Makes the envs of a config, one a call.
+    """Makes the envs of a config, one per call.
 
     The first call finds out where their action masks come from: it may reset that env once, to look at its info.
     """
@@ -124,8 +124,8 @@ class EnvMaker:
     def __init__(self, cfg: EnvConfig, timeout: float | None = None, n_env: int = 1, training: bool = False) -> None:
         """
         Args:
-          timeout: seconds for the reset of an env in a process of its own; None: they all run in this process.
-          n_env, training: how many envs the whole vector has, and what it is for: an env may support fewer.
+          timeout: seconds for this reset, which then runs in a separate process; None: it runs in this process.
+          n_env, training: number of envs in the vector env, and whether they are for training, to check the env's limits.
         """
         self._cfg, self._timeout, self._n_env, self._training = cfg, timeout, n_env, training
         self._source: MaskSource | None = None if cfg.action_mask == 'auto' else cfg.action_mask
@@ -148,9 +148,9 @@ class EnvMaker:
         return wrap_env(env, self._cfg, self._source, name)
 
     def _find_mask_source(self, env: gymnasium.Env, name: str) -> MaskSource:
-        """Where the masks of an env are: a Dict entry, else its method, else its infos; 'off' if there are none.
+        """The source of an env's masks: a Dict entry, else its method, else its infos; 'off' if there are none.
 
-        Infos are looked at last, and only where actions can be masked: that takes a reset.
+        Infos are checked last, and only if the actions can be masked, since this takes a reset.
         """
         space = env.observation_space
         if isinstance(space, gymnasium.spaces.Dict) and ACTION_MASK in space.spaces:
@@ -199,8 +199,8 @@ def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
 
 
 def _log_warnings_of_mujoco() -> None:
-    """Without a function of its own MuJoCo writes its warnings to MUJOCO_LOG.TXT in the folder where the run was started."""
-    levels = {True: logging.DEBUG, False: logging.WARNING}  # what is deprecated in gymnasium's models is no fault
+    """Logs MuJoCo's warnings, which MuJoCo by default writes to MUJOCO_LOG.TXT in the folder where the run was started."""
+    levels = {True: logging.DEBUG, False: logging.WARNING}  # deprecated parts of gymnasium's models are no fault
     with contextlib.suppress(ImportError):  # gymnasium says what is missing
         import mujoco
 
@@ -224,7 +224,7 @@ def extra_of(env_id: str) -> str | None:
 
 
 def find_source(env_id: str | Callable[..., Any]) -> Source:
-    """A gymnasium spec, a family, or a callable. Raises: UnknownEnvError, ConfigError."""
+    """The source of an env id: a gymnasium spec, a family, or a callable. Raises: UnknownEnvError, ConfigError."""
     if not isinstance(env_id, str):
         return env_id
     if env_id in ENV_REGISTRY:
@@ -239,7 +239,7 @@ def find_source(env_id: str | Callable[..., Any]) -> Source:
 
 
 def _find_in_code(env_id: str) -> Source:
-    """What a name of code names, or what its module or file registered under that name when it was imported."""
+    """The object that a name of code names, or the env that its module or file registered under that name on import."""
     home, attribute = split_name(env_id)
     try:
         module = load_home(env_id, f'env {shown_name(env_id)!r}')
@@ -270,7 +270,7 @@ def _find_in_code(env_id: str) -> Source:
 
 
 def _of_old_gym(gym: ModuleType, env_id: str, name: str) -> Callable[..., Any]:
-    """Makes an env of the package gym, the predecessor of gymnasium. Raises: UnknownEnvError if it has no such env."""
+    """The maker of an env of the package gym, the predecessor of gymnasium. Raises: UnknownEnvError if gym lacks the env."""
     try:
         spec = gym.spec(env_id)
     except gym.error.Error as error:
@@ -278,14 +278,14 @@ def _of_old_gym(gym: ModuleType, env_id: str, name: str) -> Callable[..., Any]:
             f'env {name!r}: gym {getattr(gym, "__version__", "")} has no {env_id!r} ({" ".join(str(error).split())}); '
             f'check the id, or leave out `gym:` for the env of gymnasium.'
         ) from error
-    # its checker uses np.bool8, which numpy 2 has no more
+    # gym's checker uses np.bool8, which numpy 2 no longer has
     has_checker = 'disable_env_checker' in inspect.signature(gym.make).parameters
     without_checker = {'disable_env_checker': True} if has_checker else {}
 
     def make(**kwargs: Any) -> Any:
         return gym.make(env_id, **without_checker, **kwargs)
 
-    with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):  # for messages about env.kwargs alone
+    with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):  # only for messages about env.kwargs
         make.__signature__ = inspect.signature(creator_of(spec.entry_point))  # type: ignore[attr-defined]
     return make
 
@@ -293,7 +293,7 @@ def _of_old_gym(gym: ModuleType, env_id: str, name: str) -> Callable[..., Any]:
 def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> Source:
     """The maker of the env: a gymnasium spec, a family, or a callable (given, registered, or named).
 
-    What makes whole vectors of envs only, see `own_vector`, is a family too.
+    A source that makes only whole vector envs becomes a family too, see `own_vector`.
     Raises: UnknownEnvError with the closest known ids or games; MissingExtraError if the package with the games is not
       installed.
     """
@@ -305,16 +305,16 @@ def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> Sourc
         raise UnknownEnvError(no_games(str(env_id), game))
     if isinstance(source, EnvSpec) and source.entry_point is not None:
         return source
-    from zoo.env.given import own_vector  # a registered id that makes single envs needs no look at its maker
+    from zoo.env.given import own_vector  # not needed for a registered id that makes single envs
 
     return own_vector(source) or source
 
 
 def take_env_instances(config: dict[str, Any]) -> None:
-    """Replaces vector envs given as ids in the section `env` and in policy.eval.env by what makes them, in place.
+    """Replaces vector envs given as ids in `env`, policy.eval.env and policy.eval.sets by GivenVectorEnvs, in place.
 
-    Their numbers of envs become those of the config where it gives none.
-    Raises: ConfigError for a single env, of which a run needs several.
+    Where the section `env` sets no number of envs, it gets that of its vector env.
+    Raises: ConfigError for a single env, since a run needs several.
     """
     evaluation = _section(_section(config, 'policy'), 'eval')
     sets = {f'policy.eval.sets.{key}': section for key, section in _section(evaluation, 'sets').items()}
@@ -364,11 +364,11 @@ def check_source(cfg: EnvConfig | Mapping[str, Any]) -> None:
 def explaining(
     creator: object, given: Mapping[str, Any], kwargs: Mapping[str, Any], name: str, spec: EnvSpec | None = None
 ) -> Iterator[None]:
-    """For a call that makes envs: an error about env.kwargs, or for want of a package, is raised as one that says so.
+    """Context for a call that makes envs: turns an error about env.kwargs or a missing package into one that names it.
 
     Args:
       creator: the function called, or its entry point.   given: its arguments that do not come from env.kwargs.
-      spec: of an id of gymnasium.
+      spec: of the env, if its id is one of gymnasium.
     """
     try:
         yield
@@ -384,14 +384,14 @@ def explaining(
 def _raise_bad_kwargs(
     creator: object, given: Mapping[str, Any], kwargs: Mapping[str, Any], name: str, error: TypeError
 ) -> None:
-    """Raise an EnvKwargsError if, by the signature, `error` is about an argument that env.kwargs has or lacks."""
+    """Raises an EnvKwargsError if the signature shows that `error` is about an argument that env.kwargs has or lacks."""
     try:
         parameters = inspect.signature(creator_of(creator)).parameters.values()
     except (ImportError, AttributeError, ValueError):  # a callable without a signature
         return
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     unknown = [key for key in kwargs if key not in takes]
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):  # it passes the others on, to a function that may refuse one
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):  # it passes unknown ones on to a function that may refuse them
         refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         unknown = [key for key in unknown if refused and key == refused[1]]
     required = [p.name for p in parameters if p.name in takes and p.default is p.empty]
@@ -402,7 +402,7 @@ def _raise_bad_kwargs(
 def raise_kwargs_error(
     name: str, unknown: list[str], missing: list[str], takes: list[str], error: TypeError | None = None
 ) -> None:
-    """Raise an EnvKwargsError if env.kwargs has unknown arguments, or lacks some."""
+    """Raises an EnvKwargsError if env.kwargs has unknown arguments, or lacks some."""
     if missing and not unknown:
         raise EnvKwargsError(f'env.kwargs lacks {_join(missing)}, which {name} needs; give it a value.') from error
     if 'max_episode_steps' in unknown:
@@ -421,7 +421,7 @@ def _join(names: list[str]) -> str:
 
 
 def _raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
-    """Raise an error that names the extra to install, or the newer version to use, if that is the cause of `error`."""
+    """Raises an error that names the extra to install, or the newer version to use, if that is the cause of `error`."""
     extra = extra_of(spec.id)
     if extra and isinstance(error, gymnasium.error.DependencyNotInstalled):
         raise MissingExtraError(missing_extra(f'env {spec.id!r}', extra)) from error
@@ -433,7 +433,7 @@ def _raise_missing_extra(spec: EnvSpec, error: Exception) -> None:
 
 
 def _limit(env: gymnasium.Env, max_episode_steps: int, replace: bool) -> gymnasium.Env:
-    """The env with a limit of steps. replace: also where it has a longer one; else the shorter one holds."""
+    """The env with a limit of steps. replace: replaces a limit that the env has; else the shorter of the two applies."""
     layer = env
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, gymnasium.wrappers.TimeLimit):

@@ -1,4 +1,4 @@
-"""Vectors of the envs of a config: families, batched envs, and single envs that step in turn or in processes."""
+"""Makes the vector envs of a config: families, batched envs, and single envs that step in turn or in processes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def quicken(env: gymnasium.vector.VectorEnv) -> None:
-    """Gives a batched env an action space that is quicker to look at, if it has one of that kind."""
-    space = vars(env).get('action_space')  # a property of a user's own class stays as it is
+    """Replaces the MultiDiscrete action space of a batched env by one that checks actions faster."""
+    space = vars(env).get('action_space')  # not a property of a user's own class, which stays unmodified
     if type(space) is gymnasium.spaces.MultiDiscrete:
         env.action_space = QuickMultiDiscrete(space)
 
 
 class EnvCamera(Protocol):
-    """`zoo.tools.media.film.Camera`: gives the vector or tensor env to use in place of one, of which it takes pictures."""
+    """Interface of `zoo.tools.media.film.Camera`: `attach` returns the env to use in place of one that it takes pictures of."""
 
     def attach(self, env: MadeEnv) -> MadeEnv: ...
 
@@ -55,8 +55,8 @@ def make_vector_env(
       training: the envs are for training; a family may then clip rewards or end episodes early.
       device: of tensor envs (env.id=torch) and their Timesteps; all others run on the CPU.
       first: index of the first env, if they are one of several groups; messages then show it.
-      restarts: counts the envs made anew (env.on_error=restart), of other vectors too; None: of these alone.
-      camera: is to see this one env.
+      restarts: counts recreated envs (env.on_error=restart), also of other vector envs; None: of this one alone.
+      camera: takes pictures of the env; n_env must then be 1.
     Raises: UnknownEnvError, MissingExtraError, EnvKwargsError or ConfigError; UnsupportedEnvError if the env lacks the
       vectorization or the autoreset mode, or has spaces that zoo does not support.
     """
@@ -99,7 +99,7 @@ def make_vector_env(
 
 
 def _check_made(vector: AnyVectorEnv, cfg: EnvConfig, n_env: int, is_family: bool) -> None:
-    """Raises: EnvContractError for another number of envs than n_env; UnsupportedEnvError for another autoreset mode."""
+    """Checks a new vector env. Raises: EnvContractError if n_env is wrong; UnsupportedEnvError if the autoreset mode is."""
     if vector.n_env != n_env:
         raise EnvContractError(
             f'env {vector.name!r}: {vector.n_env} envs were made, wanted {n_env}; make as many as '
@@ -115,7 +115,7 @@ def _check_made(vector: AnyVectorEnv, cfg: EnvConfig, n_env: int, is_family: boo
 def _make_single_envs(
     cfg: EnvConfig, how: str, n_env: int, n_all: int, training: bool, name: str, restarts: Restarts | None
 ) -> tuple[gymnasium.vector.VectorEnv, type[VectorEnv]]:
-    """Envs that are made alone and step in turn or in processes, and their kind. n_all: how many all groups have."""
+    """A vector of single envs that step in turn or in processes, and its class in zoo. n_all: envs in all groups together."""
     mode = gymnasium.vector.AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
     restarts = None if cfg.on_error == 'raise' else restarts or Restarts(cfg.max_restarts)
     makers = [EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout, n_all, training)] * n_env
@@ -133,8 +133,8 @@ def make_env_groups(
 ) -> list[AnyVectorEnv]:
     """The training envs of a config, in groups of equal size: see env.collector_group_num.
 
-    Args: device: of the policy; restarts: as of `make_vector_env`, by default one for all groups; first: index of their
-      first env, where other processes have others; None: these are all.
+    Args: device: of the policy; restarts: as in `make_vector_env`, by default one for all groups; first: index of their
+      first env, if other processes have envs too; None: these are all envs.
     Raises: as `make_vector_env`; UnsupportedEnvError for more than one group of tensor envs.
     """
     cfg = env_config(cfg)
@@ -149,7 +149,7 @@ def make_env_groups(
     with ExitStack() as undo:
         for start in range(first or 0, (first or 0) + n_env, n_env // n_group):
             group = make_vector_env(cfg, n_env // n_group, training=True, device=device, first=start, restarts=restarts)
-            if group.is_tensor_program:  # then all of them are, and begin without an end
+            if group.is_tensor_program:  # then all groups are; this one needs no close
                 if cfg.collector_group_num is not None:
                     raise UnsupportedEnvError(
                         f'env.collector_group_num is {n_group} but {env_name(cfg)!r} is a tensor program on the device of '
@@ -162,7 +162,7 @@ def make_env_groups(
 
 
 def vectorization_of(cfg: EnvConfig, source: Source | None = None) -> Literal['sync', 'async', 'batched']:
-    """How the envs of a config step. source: of them, if it was looked up already.
+    """The vectorization of the envs of a config. source: of these envs, if `find_env` was called before.
 
     Raises: UnsupportedEnvError, UnknownEnvError, as `make_vector_env`.
     """
@@ -221,7 +221,7 @@ def _batched_fits(cfg: EnvConfig, spec: EnvSpec) -> bool:
 def _make_family(
     cfg: EnvConfig, family: EnvFamily, request: EnvRequest
 ) -> tuple[gymnasium.vector.VectorEnv | TensorEnv, bool]:
-    """What a family makes, and whether its reset takes one seed."""
+    """The env that a family makes, and whether its reset takes one seed."""
     with locate(made_at(request.name)):
         options = family.read_options(cfg.kwargs)
         if options is not None:

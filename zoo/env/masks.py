@@ -24,7 +24,7 @@ WHAT = 'the action mask'
 
 
 def _groups(space: Space) -> Iterator[tuple[str, int, int, bool]]:
-    """(what, start, stop, whether one of these bits must be true) for each choice of an action, and each MultiBinary."""
+    """Yields (words, start, stop, whether one of these bits must be true) for each choice of an action and each MultiBinary."""
     start = 0
     for path, leaf in leaf_spaces(space):
         of = f' of {path!r}' if path else ''
@@ -36,12 +36,12 @@ def _groups(space: Space) -> Iterator[tuple[str, int, int, bool]]:
 
 
 def choice_slices(space: Space) -> list[slice]:
-    """The bits of a mask for each choice of an action, of which one must be true."""
+    """For each choice of an action its bits in a mask; at least one of them must be true."""
     return [slice(start, stop) for _, start, stop, must_choose in _groups(space) if must_choose]
 
 
 def masked_space(obs_space: Space, action_space: Space, source: str, name: str) -> Space:
-    """The observation space, its entry 'action_mask' made a MultiBinary of `mask_size` bits; with 'off', a Box.
+    """The observation space with the entry 'action_mask' as a MultiBinary of `mask_size` bits; as a Box if `source` is 'off'.
 
     Raises: UnsupportedEnvError if the entry is no mask of these actions, or is missing with 'obs'.
     """
@@ -73,7 +73,7 @@ def masked_space(obs_space: Space, action_space: Space, source: str, name: str) 
 
 
 def no_mask_error(name: str, action_space: Space) -> UnsupportedEnvError:
-    """The error of a mask for actions that are real numbers."""
+    """The error for a mask of actions that are real numbers."""
     return UnsupportedEnvError(
         f'env {name!r} has an action mask but the actions are {action_space}: numbers of a Box cannot be masked, only '
         'those of Discrete, MultiDiscrete and MultiBinary; use env.action_mask=off.'
@@ -81,11 +81,11 @@ def no_mask_error(name: str, action_space: Space) -> UnsupportedEnvError:
 
 
 def flat_mask(space: Space, mask: object) -> np.ndarray:
-    """[n_mask] bool of a mask as an env gives it: one array, or a dict, tuple or list of one for each part.
+    """Converts a mask of an env to [n_mask] bool. mask: an array, or a dict, tuple or list with an array for each part.
 
     Raises: BrokenContractError if it is not made of zeros and ones, or has another number of them.
     """
-    # a list of another length for a Dict is of the entries that have choices, one after another
+    # for a Dict, a list of another length has the bits of all entries with choices, one entry after another
     if isinstance(mask, list) and (not isinstance(space, Dict) or len(mask) == len(space.spaces)):
         mask = tuple(mask) if any(isinstance(x, tuple | list | np.ndarray) for x in mask) else mask
     if isinstance(space, Dict) and isinstance(mask, Mapping | tuple):
@@ -120,7 +120,7 @@ def _arrays(mask: object) -> Iterator[np.ndarray]:
 
 
 def as_bits(array: np.ndarray) -> np.ndarray:
-    """An array of zeros and ones as bools; itself if it is one of bools. Raises: BrokenContractError."""
+    """Converts an array of zeros and ones to bools; returns an array of bools unmodified. Raises: BrokenContractError."""
     if array.dtype == np.bool_:
         return array
     bits = array.astype(np.bool_)
@@ -134,7 +134,7 @@ def _broken(got: str, wanted: str) -> BrokenContractError:
 
 
 class ChoiceCheck:
-    """Finds masks under which some choice of an action has nothing left to choose."""
+    """Finds masks that allow nothing for at least one choice of an action."""
 
     def __init__(self, space: Space) -> None:
         groups = list(_groups(space))
@@ -145,11 +145,11 @@ class ChoiceCheck:
         self._is_one = len(groups) == 1 and bool(self._must_choose[0])
 
     def bits(self, mask: object) -> np.ndarray:
-        """`flat_mask` of a mask as an env gives it."""
+        """`flat_mask` of a mask that an env gave, for this action space."""
         return flat_mask(self._space, mask)
 
     def empty(self, mask: np.ndarray) -> np.ndarray:
-        """mask: [B, n_mask] bool. Returns: [B] bool, true where nothing is left for at least one choice."""
+        """mask: [B, n_mask] bool. Returns: [B] bool, true where nothing is allowed for at least one choice."""
         if self._is_one:
             return np.logical_not(mask.any(1))
         return np.logical_not(self._left(mask).all(1))

@@ -1,4 +1,4 @@
-"""Rows that are not plain floats of one leaf: readers of other observations, and rules for resets, masks, raw rewards, restarts."""
+"""Readers of observations that are not one array of floats; rules for resets, masks, raw rewards and restarts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoo.env.stepping import ArrayReader, RowRule, RowVectorEnv
 
 
 class IndexReader(ArrayReader):
-    """Discrete and MultiDiscrete: integers, as indices from 0."""
+    """Reads integers of Discrete and MultiDiscrete spaces as indices from 0."""
 
     def __init__(self, space: Discrete | MultiDiscrete, n_env: int, path: str, place: Place) -> None:
         super().__init__(space, n_env, path, place)
@@ -33,13 +33,13 @@ class IndexReader(ArrayReader):
             start, n = (int(x[tuple(at)]) for x in (self._start, self._n))
             got = f'is {obs[row] + start}' if not at else f'has {obs[row][tuple(at)] + start} at {at}'
             raise EnvContractError(
-                f'{self._place.of(row if index is None else int(index[row]))}: observation{of_entry(self._path)} {got}, outside of the '
-                f'space {start} .. {start + n - 1}; make the space as large as what the env returns.'
+                f'{self._place.of(row if index is None else int(index[row]))}: observation{of_entry(self._path)} {got}, outside '
+                f'of the space {start} .. {start + n - 1}; make the space as large as what the env returns.'
             )
 
 
 class BinaryReader(ArrayReader):
-    """MultiBinary: zeros and ones, as bools."""
+    """Reads zeros and ones of MultiBinary spaces as bools."""
 
     def read(self, raw: Raw) -> np.ndarray:
         array = np.asarray(raw)
@@ -56,7 +56,7 @@ class BinaryReader(ArrayReader):
 
 
 class MaskReader(BinaryReader):
-    """The action mask, whatever the shape of the env's own space: [B, n_mask]."""
+    """Reads the action mask as [B, n_mask], from any shape of the env's own space."""
 
     def __init__(self, space: Leaf, n_env: int, path: str, place: Place, raw_shape: tuple[int, ...]) -> None:
         super().__init__(space, n_env, path, place)
@@ -68,7 +68,7 @@ class MaskReader(BinaryReader):
 
 
 class ByteReader(ArrayReader):
-    """Images of bytes; every value is finite."""
+    """Reads images of bytes, whose values are always finite."""
 
     def read(self, raw: Raw) -> np.ndarray:
         array = np.asarray(raw)
@@ -150,13 +150,13 @@ def obs_reader(
 
 
 def ended_envs(block: StepBlock, t: int) -> np.ndarray:
-    """Which episodes ended in row t, [B] bool."""
+    """[B] bool, true for the envs whose episode ended in row t."""
     ended: np.ndarray = block.rows[t].terminated | block.rows[t].truncated
     return ended
 
 
 class SameStep(RowRule):
-    """Autoreset by the envs in the step that ends an episode; the info has the true last observations."""
+    """Rule for envs that reset themselves in the step that ends an episode; the info has the true last observations."""
 
     def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         ended = ended_envs(block, t)
@@ -168,7 +168,7 @@ class SameStep(RowRule):
 
 
 class Disabled(RowRule):
-    """Envs that reset none of themselves: zoo does, after the step that ended an episode."""
+    """Rule for envs that never reset themselves: zoo resets them after the step that ended an episode."""
 
     def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         ended, row = ended_envs(block, t), block.rows[t]
@@ -182,7 +182,7 @@ class Disabled(RowRule):
 
 
 class Masks(RowRule):
-    """Refuses action masks that leave nothing to choose; at the end of an episode, where nobody acts, all becomes true.
+    """Refuses action masks that allow nothing; at the end of an episode, where no action follows, makes such masks all true.
 
     Args: shows_ends: whether rows have the last observations of episodes (autoreset next_step).
     """
@@ -212,7 +212,7 @@ class Masks(RowRule):
 
 
 class RawRewards(RowRule):
-    """The game's own rewards and ends, none of them in rows that are only a reset."""
+    """Writes the game's own rewards and ends; 0 and false in rows that are only a reset."""
 
     columns = ('raw_reward', 'raw_end')
 
@@ -224,7 +224,7 @@ class RawRewards(RowRule):
 
 
 class BrokenEpisodes(RowRule):
-    """Marks episodes that broke off since their env was made anew (env.on_error=restart).
+    """Marks episodes that broke off because their env failed and was recreated (env.on_error=restart).
 
     Args: marks_resets: whether another rule writes `is_reset` (autoreset next_step).
     """

@@ -1,7 +1,7 @@
 """Envs that step one after the other in this process.
 
-Of the infos that they return only the last observations and numbers of ended episodes are kept, and what `watch` names: to
-merge all of them takes longer than a step of a small env.
+Their infos are not merged, which would take longer than a step of a small env. Only the last observations and numbers of
+ended episodes are kept, and the entries that `watch` names.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from zoo.env.vector import VectorEnv
 
 
 class SerialVectorEnv(SyncVectorEnv):
-    """A SyncVectorEnv with a shorter loop, without copies: the overhead of gymnasium's is half a step of Pendulum.
+    """A SyncVectorEnv with a shorter loop and without copies: gymnasium's overhead is half as long as a step of Pendulum.
 
-    Args: restarts: counts envs that raise and are made anew; None: what they raise passes through.
+    Args: restarts: counts envs that raise and are recreated; None: their exceptions pass through.
       timeout: seconds that the envs may take to close.
-    Attributes: failed_index: the env whose reset or step raised, or returned what no env may. commands: those that an env
-      that is made anew gets, by the attributes that they set.
+    Attributes: failed_index: the env whose reset or step raised, or returned an invalid result.
+      commands: those that a recreated env gets again, by the attributes that they set.
     """
 
     failed_index: int | None = None
-    closed = True  # until its envs are made: gymnasium 1.1 closes what is forgotten
+    closed = True  # until its envs are made: gymnasium 1.1 closes a vector env when it is deleted
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class SerialVectorEnv(SyncVectorEnv):
         timeout: float = 60.0,
     ) -> None:
         self._name, self._restarts, self._timeout = name, restarts, timeout
-        made = self.envs = []  # so that those are closed that were made before one that cannot be
+        made = self.envs = []  # if one env cannot be made, those made before it are closed
         try:
             for i, env_fn in enumerate(env_fns):
                 with locate(made_at(name, i)):
@@ -93,8 +93,8 @@ class SerialVectorEnv(SyncVectorEnv):
         nested = gymnasium.spaces.Dict | gymnasium.spaces.Tuple
         self._has_nested_actions = isinstance(self.single_action_space, nested)
         self._copy = deepcopy if isinstance(self.single_observation_space, nested) else copy
-        self._seen: list[Any] = [None] * self.num_envs  # the observations
-        # of which number types observations may be copied into those of a Box; none for other spaces
+        self._seen: list[Any] = [None] * self.num_envs  # the last observation of each env
+        # dtypes of observations that can be copied into those of a Box; none for other spaces
         space: Any = self.single_observation_space
         dtypes = map(np.dtype, '?bBhHiIlLqQefd') if type(space) is gymnasium.spaces.Box else ()
         self._castable = {dtype for dtype in dtypes if np.can_cast(dtype, space.dtype, 'same_kind')}
@@ -107,11 +107,11 @@ class SerialVectorEnv(SyncVectorEnv):
 
     @property
     def takes_options(self) -> bool:
-        """Whether their resets read options."""
+        """Whether the resets of the envs read options."""
         return takes_options(self.envs[0])
 
     def want(self, watched: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
-        """Entries of the infos that every step gives, and the options of all resets, from now on. what: is new."""
+        """Sets the entries of infos that every step gives, and the options of all resets. what: names the new setting."""
         self._watched, self._reset_kwargs = watched, {} if options is None else {'options': options}
 
     def command(self, command: EnvCommand) -> list[Any]:
@@ -144,15 +144,15 @@ class SerialVectorEnv(SyncVectorEnv):
         return self._gathered(), self._rewards, self._terminations, self._truncations, infos
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close all envs; one that raises or hangs is a warning."""
+        """Closes all envs; warns of each that raises or hangs."""
         places = {f'env {self._name!r}, index {i}': env.close for i, env in enumerate(self.envs)}
         close_in_time(places, self._timeout)
 
     def _step_envs(self, each: Iterable[Any], infos: dict[str, Any]) -> None:
-        """Steps all envs. The episode of one that raises and is made anew broke off, unless it is complete."""
+        """Steps all envs. If an env raises and is recreated, its episode counts as broken off, unless it is complete."""
         seen, rewards, terminated, truncated = self._seen, self._rewards, self._terminations, self._truncations
         result: tuple[Any, ...] | None = None
-        calls, is_complete = CALLS[get_ident()], False  # complete: its env is being reset
+        calls, is_complete = CALLS[get_ident()], False  # is_complete: the episode has ended, its env is being reset
         for i, (env, action) in enumerate(zip(self.envs, each, strict=True)):
             calls.index = i
             try:
@@ -197,7 +197,7 @@ class SerialVectorEnv(SyncVectorEnv):
         self.failed_index = None
 
     def _restart(self, i: int, cause: BaseException, when: str) -> None:
-        """Make env i anew, and again if that fails; its observation is then the first of a new episode."""
+        """Recreates env i, again and again if that fails; its observation is then the first of a new episode."""
         assert self._restarts is not None
         where = f'env {self._name!r}, index {i}'
         while True:
@@ -217,7 +217,7 @@ class SerialVectorEnv(SyncVectorEnv):
                 cause = error
 
     def _gathered(self) -> Any:
-        """The observations of all envs as one; arrays of a Box are copied here, `concatenate` takes longer."""
+        """The observations of all envs as one batch; copies arrays of a Box itself, since `concatenate` takes longer."""
         if self._castable:
             shape, out = self.single_observation_space.shape, self._observations
             for i, obs in enumerate(self._seen):
@@ -238,7 +238,7 @@ class SerialVectorEnv(SyncVectorEnv):
 
 
 class SingleEnvs(VectorEnv):
-    """Envs that zoo makes one by one and steps in turn or in processes: they take commands, and close in time."""
+    """Envs that zoo makes one by one and steps in turn or in processes: they take commands and limit the time to close."""
 
     env: Any
     _options: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Settings of envs that change while a run lasts: env.schedule, env.reset_options, and `job.envs`."""
+"""Settings of envs that change during a run: env.schedule, env.reset_options, and `job.envs`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ AT_END = 1 << 53  # env step of an evaluation without a run: schedules have thei
 class EnvSettings:
     """The attributes and reset options that a config gives envs at each env step of a run. Args: cfg: of these envs.
 
-    Attributes: values: the present values of env.schedule.
+    Attributes: values: the current values of env.schedule.
     """
 
     def __init__(self, cfg: EnvConfig) -> None:
         self._schedules = {name: signed_section(value) for name, value in cfg.schedule.items()}
         self._rule = options_rule(cfg.reset_options) if cfg.reset_options else None
-        self._sent = b''  # the options that the envs have, pickled
+        self._sent = b''  # the reset options that the envs have, pickled
         self._kinds: dict[str, type] = {}
         self.values: dict[str, float] = {}
 
@@ -37,7 +37,7 @@ class EnvSettings:
         return bool(self._schedules) or self._rule is not None
 
     def apply(self, envs: Sequence[AnyVectorEnv], env_step: int) -> None:
-        """Gives the envs the values of an env step, those that differ from the last ones.
+        """Sets in the envs the values for an env step that differ from those set before.
 
         Raises: EnvSettingError if the envs do not have such an attribute, or it is no number, or they take no reset options.
         """
@@ -54,7 +54,7 @@ class EnvSettings:
         if self._rule is not None:
             with _naming('reset_options'):
                 options, now = self._rule(env_step), b''
-                with suppress(Exception):  # arrays have no plain ==, and code may write into those that it gave before
+                with suppress(Exception):  # not ==: options may be arrays, or changed in place after a call
                     now = pickle.dumps(options)
                 if not now or now != self._sent:
                     for env in envs:
@@ -63,9 +63,9 @@ class EnvSettings:
 
 
 class RunEnvs:
-    """The envs of a run. Those of training come first, then those of evaluation, in each list that a method returns.
+    """The envs of a run. Every list that a method returns begins with the training envs; the evaluation envs follow.
 
-    To be used between rollouts, as callbacks do; an env that is made anew (env.on_error) gets its attributes again.
+    Use it between rollouts, as callbacks do. A recreated env (env.on_error) gets the attributes again that were set here.
     """
 
     def __init__(self, training: Sequence[AnyVectorEnv], evaluation: Sequence[AnyVectorEnv]) -> None:
@@ -74,17 +74,17 @@ class RunEnvs:
     def get_attr(self, name: str, of: Which = 'both') -> list[Any]:
         """The values of an attribute, one for each env. name: 'a.b' is the attribute b of its attribute a.
 
-        Envs that step as one batch (env families, batched and tensor envs) are one object: its value comes once.
+        Envs that step as one batch (env families, batched and tensor envs) are one object, which gives one value.
         Raises: UserError if there is no such attribute, in any wrapper.
         """
         return self._each(of, 'get', name)
 
     def set_attr(self, name: str, value: object, of: Which = 'both') -> None:
-        """Sets an attribute, which must be there, in all envs. Raises: UserError."""
+        """Sets an existing attribute in all envs. Raises: UserError."""
         self._each(of, 'set', name, (value,))
 
     def call(self, method: str, *args: Any, of: Which = 'both', **kwargs: Any) -> list[Any]:
-        """Calls a method of each env; returns what it returns. Raises: UserError; what the method raises."""
+        """Calls a method of each env; returns the results. Raises: UserError; exceptions of the method."""
         return self._each(of, 'call', method, args, kwargs)
 
     def _each(self, of: Which, *command: Any) -> list[Any]:
@@ -103,7 +103,7 @@ def _command(env: AnyVectorEnv, *command: Any) -> list[Any]:
 
 @contextmanager
 def _naming(key: str) -> Iterator[None]:
-    """What the envs refuse in this context is said with the key of section env that it is about."""
+    """Context that turns a UserError of the envs into an EnvSettingError with the key of section env that caused it."""
     try:
         yield
     except UserError as error:
@@ -139,7 +139,7 @@ def options_rule(options: dict[str, Any] | str | Callable[..., Any]) -> Callable
 
 
 def _kind_of(env: AnyVectorEnv, name: str) -> type:
-    """int, float or bool: what an attribute is in the env, which its scheduled values are made too."""
+    """The type of an attribute of the env: int, float or bool. Scheduled values are converted to it. Raises: UserError."""
     value = _command(env, 'get', name)[0]
     if isinstance(value, bool):
         return bool

@@ -1,4 +1,4 @@
-"""B envs of one gymnasium vector env, stepped on the CPU: what they return is read, checked, and written to a block."""
+"""Steps the B envs of a gymnasium vector env on the CPU: reads and checks their results, and writes them to a block."""
 
 from __future__ import annotations
 
@@ -37,25 +37,22 @@ BOOL = np.dtype(bool)
 
 
 class RowRule:
-    """Something that envs or the config add to the rows of a block, such as an autoreset mode; see `zoo.env.rows`.
+    """Hooks for a property of the envs or the config that changes rows of a block, such as autoreset; see `zoo.env.rows`."""
 
-    Attributes: columns: the optional fields of Timestep that it writes.
-    """
-
-    columns: tuple[BlockField, ...] = ()
+    columns: tuple[BlockField, ...] = ()  # the optional fields of Timestep that it writes
 
     def on_reset(self, obs: Any) -> None:
         """Called with the first observations of all envs."""
 
     def on_write(self, row: StepRow) -> None:
-        """Called when a row was written, before its values are checked."""
+        """Called after a row was written, before its values are checked."""
 
     def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
-        """Called when row t was written and checked; info: of the vector env."""
+        """Called after row t was written and checked; info: of the vector env."""
 
 
 class NextStep(RowRule):
-    """Autoreset as of most batched envs: an ended episode is reset by the next step, whose row is no transition."""
+    """Rule for the autoreset of most batched envs: the next step only resets an ended env, and its row is no transition."""
 
     columns = ('is_reset',)
     _ended: np.ndarray | bool = False
@@ -65,7 +62,7 @@ class NextStep(RowRule):
 
     def on_write(self, row: StepRow) -> None:
         row.is_reset[:] = self._ended
-        if np.count_nonzero(self._ended):  # nothing was earned or ended in such a row
+        if np.count_nonzero(self._ended):  # such a row has no reward and no end
             row.reward[self._ended], row.terminated[self._ended], row.truncated[self._ended] = 0.0, False, False
 
     def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
@@ -81,11 +78,11 @@ class ArrayReader:
         self._path, self._place = path, place
 
     def read(self, raw: Raw) -> Obs:
-        """What the envs returned, or what some of them did, in zoo's dtype; without a copy where it has it already."""
+        """Converts observations of all or some envs to zoo's dtype; no copy if they have it already."""
         return np.asarray(raw, dtype=np.float32)
 
     def fit(self, obs: Obs, call: str) -> None:
-        """Raises: EnvContractError if the observations of all envs, which `call` returned, have a wrong shape."""
+        """Checks the shape of the observations of all envs, which `call` returned. Raises: EnvContractError."""
         if obs.shape != self._shape:
             got = f'{call} returned observations{of_entry(self._path)} of shape {obs.shape}'
             raise self._place.error(None, got, str(self._shape), 'make them fit its single_observation_space')
@@ -95,9 +92,9 @@ class ArrayReader:
         row[...] = obs
 
     def check(self, obs: Obs, sent: Raw = None, index: np.ndarray | None = None) -> None:
-        """Raises: EnvError that names the first env whose values cannot be.
+        """Checks the values of observations. Raises: EnvError that names the first env with an invalid value.
 
-        Args: sent: the actions that led to them; index: which envs they are of, None: all.
+        Args: sent: the actions that led to them; index: the env of each row, None: all envs.
         """
         if np.count_nonzero(np.isfinite(obs)) != obs.size:
             raise not_finite_error(self._place, f'observation{of_entry(self._path)}', obs, sent, index)
@@ -112,7 +109,7 @@ class ArrayReader:
         return self.stack(list(rows), index) if rows.dtype == object else self.read(rows)
 
     def stack(self, rows: Sequence[Raw], index: np.ndarray) -> Obs:
-        """The same of one array for each of some envs, which nothing has looked at yet."""
+        """The last observations of some envs, from one unchecked array for each env."""
         for i, row in zip(index, rows, strict=True):
             if row is None or np.shape(row) != self._raw_shape:
                 raise self._place.error(int(i), *bad_obs(row, self._raw_shape, self._path))
@@ -122,8 +119,8 @@ class ArrayReader:
 class RowVectorEnv(AnyVectorEnv):
     """Steps envs and reads their rows with given readers and rules; `zoo.env.vector.VectorEnv` chooses them.
 
-    Attributes: env: all envs in one. reader: of the observations. sent: the actions of the last step, as the envs got them.
-      watches_calls: that a call does not return is for the watch on calls to see.
+    Attributes: env: the gymnasium vector env. reader: of the observations. sent: the last actions, as the envs got them.
+      watches_calls: whether the watch on calls (EnvWatch) has to detect calls that never return.
     """
 
     watches_calls: ClassVar[bool] = True
@@ -146,7 +143,7 @@ class RowVectorEnv(AnyVectorEnv):
         """
         Args:
           place: its name and step, which the reader shares. spaces: of observations and actions. to_env: makes a copy of
-            the policy's actions, as the envs take them. refuses_masks: that an info has masks is an error.
+            the policy's actions, as the envs take them. refuses_masks: whether masks in an info are an error.
         """
         self.name, self._place = place.name, place
         self.n_env: int = env.num_envs
@@ -155,18 +152,17 @@ class RowVectorEnv(AnyVectorEnv):
         self.reader, self._to_env, self._rules = reader, to_env, rules
         self.env, self._one_seed, self._device, self._first = env, one_seed, device, first
         self._refuses_masks = refuses_masks
-        self.steps_async: bool = vars(type(env)).get('steps_async', False)  # a subclass may have a step of its own
+        self.steps_async: bool = vars(type(env)).get('steps_async', False)  # not inherited: a subclass may change step
         self._called = place.of if self.watches_calls else None
         self._timeout = timeout
         self.info_columns = tuple(info_columns)
         self.watch(self.info_columns)
 
     def reset(self, seed: np.random.SeedSequence | int) -> Obs:
-        """Start new episodes; returns their first observations.
+        """Starts new episodes; returns their first observations.
 
-        Args:
-          seed: env i (counted over all groups) is seeded from the i-th child of this sequence, the same whenever it is
-            called; a batched env, which draws for all its envs together, from the child of the first of them.
+        Args: seed: its i-th child seeds env i (counted over all groups), with the same seed in every call. A batched env that
+          draws for all its envs together is seeded from the child of its first env.
         """
         seeds = child_seeds(seed, self._first, self.n_env)
         self._place.step = 0
@@ -200,7 +196,11 @@ class RowVectorEnv(AnyVectorEnv):
             raise
 
     def _receive(self, block: StepBlock, t: int) -> dict[str, Any]:
-        returned = self._call(self.env.step_wait) if self.steps_async else self._call(self.env.step, self.sent)  # type: ignore[attr-defined]
+        returned = (
+            self._call(self.env.step_wait)  # type: ignore[attr-defined]
+            if self.steps_async
+            else self._call(self.env.step, self.sent)
+        )
         raw, env_reward, terminated, truncated, info = returned
         row, obs, reward = block.rows[t], self.reader.read(raw), np.asarray(env_reward)
         self.reader.fit(obs, 'step')
@@ -226,14 +226,14 @@ class RowVectorEnv(AnyVectorEnv):
         return info
 
     def reset_envs(self, call: str, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """The first observations of new episodes, and the info. call: who wants them, for errors."""
+        """Resets envs; returns the first observations and the info. call: 'reset' or 'step', for error messages."""
         raw, info = self._call(self.env.reset, **kwargs)
         obs = self.reader.read(raw)
         self.reader.fit(obs, call)
         return obs, info
 
     def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls the code of the envs, in sight of the watch on calls."""
+        """Calls the code of the envs and records the call for the watch on calls."""
         calls = CALLS[get_ident()]
         calls.place = self._called
         try:
@@ -246,7 +246,7 @@ class RowVectorEnv(AnyVectorEnv):
             raise_if_contract(error, self.env, self.name, self._place.step)
 
     def check(self) -> None:
-        """Nothing to do: every step looks at its values."""
+        """Does nothing: every step checks its values."""
 
     def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
         def like(leaf: Leaf) -> Tensor:
@@ -274,20 +274,20 @@ class RowVectorEnv(AnyVectorEnv):
 
 
 def copied_index(action: Tensor) -> np.ndarray:
-    """Choices [B] as an env takes them where they count from 0: a copy, since the policy writes the next ones over them."""
+    """Copies actions [B] of a Discrete space that starts at 0; a copy, since the policy overwrites them in the next step."""
     array = action.detach().cpu().numpy()
-    return array.astype(array.dtype if array.dtype.kind == 'f' else np.int64)  # an env may refuse floats, if it is told
+    return array.astype(array.dtype if array.dtype.kind == 'f' else np.int64)  # floats stay: an env may refuse them
 
 
 class QuickMultiDiscrete(MultiDiscrete):
-    """A MultiDiscrete that looks at arrays of its own number type more quickly; all else is the same."""
+    """A MultiDiscrete whose `contains` is faster for arrays of its own dtype; all else is the same."""
 
     def __init__(self, space: MultiDiscrete) -> None:
         vars(self).update(vars(space))  # its random stream too
         self._last = self.start + (self.nvec - 1)
 
     def contains(self, x: object) -> bool:
-        """Whether x is an array [B] of actions that the space has."""
+        """Whether x is an array of actions in the space."""
         if type(x) is np.ndarray and x.dtype == self.dtype and x.shape == self.shape:
             return not np.count_nonzero((x < self.start) | (x > self._last))
         return super().contains(x)

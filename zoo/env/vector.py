@@ -18,7 +18,7 @@ from zoo.env.stepping import ArrayReader, NextStep, RowRule, RowVectorEnv, copie
 
 
 class VectorEnv(RowVectorEnv):
-    """B envs of any library on the CPU; every observation and reward is known to be finite."""
+    """B envs of any library on the CPU; every observation and reward is checked to be finite."""
 
     def __init__(
         self,
@@ -31,10 +31,10 @@ class VectorEnv(RowVectorEnv):
     ) -> None:
         """
         Args:
-          env: any gymnasium vector env that says its autoreset mode in its metadata. If its class says `steps_async`,
+          env: any gymnasium vector env with its autoreset mode in its metadata. If its class sets `steps_async`,
             `step_async` begins a step that continues asynchronously, and `step_wait` ends it.
           one_seed: its reset takes one int rather than one for each env.   reader: the GPU that reads its rows, if one does.
-          first: index of its first env, where it is one of several groups.
+          first: index of its first env, if it is one of several groups.
         """
         raw_space = convert_space(env.single_observation_space, 'observation', name)
         action_space = convert_space(env.single_action_space, 'action', name)
@@ -57,7 +57,7 @@ class VectorEnv(RowVectorEnv):
 
 
 def seen_space(obs_space: Space, action_space: Space, action_mask: str, name: str) -> Space:
-    """The observation space with its mask as zoo holds it, see `masked_space`; only a Dict may have one."""
+    """The observation space with its mask in the form of zoo, see `masked_space`; only a Dict may have a mask."""
     if not isinstance(obs_space, Dict) and action_mask != 'obs':
         return obs_space
     from zoo.env.masks import masked_space
@@ -76,7 +76,7 @@ def _obs_reader(raw_space: Space, obs_space: Space, n_env: int, place: Place) ->
 
 
 def _to_env(action_space: Space, cfg: EnvConfig) -> Callable[[Tensor], Any]:
-    """Makes a copy of the policy's actions, as the envs take them."""
+    """A function that copies the policy's actions into the form that the envs take."""
     if isinstance(action_space, Discrete) and not action_space.start:
         return copied_index
     from zoo.core.action_map import ActionMap
@@ -87,7 +87,7 @@ def _to_env(action_space: Space, cfg: EnvConfig) -> Callable[[Tensor], Any]:
 def _row_rules(
     env: gymnasium.vector.VectorEnv, cfg: EnvConfig, place: Place, action_space: Space, has_masks: bool
 ) -> list[RowRule]:
-    """In the order in which they see a row: autoreset, raw rewards, masks, episodes that broke off."""
+    """The rules in the order in which they process a row: autoreset, raw rewards, masks, episodes that broke off."""
     mode = autoreset_of(env)
     is_next, has_raw, restarts = mode == 'next_step', bool(env.metadata.get(RAW)), cfg.on_error == 'restart'
     if is_next and not (has_raw or has_masks or restarts):

@@ -1,4 +1,4 @@
-"""Envs that step in parallel, each in a process of its own; if one dies, hangs or raises, the error says which.
+"""Envs that step in parallel, each in a process of its own; if one dies, hangs or raises, the error names it.
 
 The first half runs in the main process. The second half, from `run_worker` on, is the process of one env: it answers the
 commands of a `WorkerVectorEnv` until it is told to close, or its parent ends.
@@ -66,22 +66,22 @@ from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_watched, numbers_of, watche
 from zoo.env.serial import SingleEnvs
 
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
-LOOK_S, STOPPED_S = 0.25, 1.0  # of one look at a pipe; by which a look of a process that was stopped is too long
+LOOK_S, STOPPED_S = 0.25, 1.0  # limit of one poll of a pipe; a poll that is this late means that we were stopped
 
 logger = logging.getLogger(__name__)
 
 
 Wanted = tuple[tuple[str, ...], dict[str, Any] | None]
-"""Entries of the infos that are sent with every step, and the options of resets."""
+"""(entries of the infos that are sent with every step, options of resets)."""
 
 
 class WorkerPlace(NamedTuple):
-    """What a worker needs besides its env.
+    """The data that a worker needs in addition to its env.
 
-    memory: where the observations of all envs are, shared with the parent; env_index: the place of this env in it.
-    spaces: of the first env, (observations, actions), which those of all must equal.
+    memory: shared with the parent, has the observations of all envs; env_index: the place of this env in it.
+    spaces: (observations, actions) of the first env; the spaces of all envs must be equal to them.
     is_main_thread: whether the thread that starts the worker is the parent's main thread.
-    commands: what an env that is made anew does first.
+    commands: applied to the env before its first reset, for an env that was recreated.
     """
 
     env_index: int
@@ -94,7 +94,7 @@ class WorkerPlace(NamedTuple):
 
 
 StepInfo = tuple[dict[str, Any], dict[str, Any] | None]
-"""What of an env's info is sent with a step: the entries that are watched, and at an episode's end its numbers."""
+"""The part of an env's info that is sent with a step: (watched entries, at the end of an episode the info's numbers)."""
 Step = tuple[Any, bool, bool, Any, StepInfo | None]
 NO_STEP: Step = 0.0, False, False, None, None
 
@@ -103,7 +103,7 @@ class Raised(NamedTuple):
     """An exception that ends a worker, in a form that can always be sent.
 
     pickled: the exception, if it is an Exception that can be pickled, else None.
-    step: what the step returned, if it ended an episode and the reset after it raised, else None.
+    step: the result of the step, if it ended an episode and the reset after it raised, else None.
     """
 
     pickled: bytes | None
@@ -117,7 +117,7 @@ Fault = Raised | Literal['late', 'dead']
 
 
 class WorkerEnvs(SingleEnvs):
-    """Envs in processes, of which each call has a deadline of its own."""
+    """Envs in processes; the watch on calls is not needed, since each call has a deadline of its own."""
 
     watches_calls = False
 
@@ -125,11 +125,11 @@ class WorkerEnvs(SingleEnvs):
 class WorkerVectorEnv(gymnasium.vector.VectorEnv):
     """Envs in processes, whose reset and step wait no longer than `timeout` seconds.
 
-    Observations come through shared memory: those that a step returns are overwritten by the next one.
+    Observations come through shared memory: each step overwrites the observations of the step before.
 
-    Args: restarts: counts envs that fail and are made anew, with their process; None: a failure is raised.
-    Attributes: failed_index: the env whose reset or step raised, or returned what no env may. processes: of the envs.
-      commands: those that an env that is made anew gets, by the attributes that they set.
+    Args: restarts: counts envs that fail and are recreated, with their process; None: a failure is raised.
+    Attributes: failed_index: the env whose reset or step raised, or returned an invalid result. processes: of the envs.
+      commands: those that a recreated env gets again, by the attributes that they set.
     """
 
     steps_async = True
@@ -164,7 +164,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._observations = read_from_shared_memory(self.single_observation_space, self._memory, self.num_envs)
         self._seeds: list[int | None] = [None] * self.num_envs
         self._step_count, self._is_stepping = 0, False
-        self._lost: list[int] = []  # made anew since the last step, which the next one says
+        self._lost: list[int] = []  # envs recreated since the last step; the next step reports them as broken
         self._wanted: Wanted = (), None
         self.commands: dict[str, EnvCommand] = {}
         self.processes: list[Any] = [None] * self.num_envs
@@ -198,7 +198,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         check_n_action(actions, self.num_envs)
         self._step_count += 1
         for i, action in enumerate(iterate(self.action_space, actions)):
-            if i not in self._lost:  # its action is for an episode that is no more
+            if i not in self._lost:  # else the action is for an episode that broke off
                 self._send(i, ('step', action), f'step {self._step_count}')
         self._is_stepping = True
 
@@ -226,7 +226,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return self._observations, np.array(rewards, dtype=np.float64), *flags, infos
 
     def want(self, watched: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
-        """Entries of the infos that every step gives, and the options of all resets, from now on. what: is new."""
+        """Sets the entries of infos that every step gives, and the options of all resets. what: names the new setting."""
         sendable(EnvCommand('set', what, (options,)))
         self._wanted = watched, options
         self._ask_all(('want', self._wanted), f'the choice of {what}')
@@ -236,7 +236,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return [result(each) for each in found]
 
     def close_extras(self, timeout: float = GRACE, terminate: bool = False) -> None:
-        """Ask every worker to close its env, then kill those that are still running; terminate: kill all at once."""
+        """Asks every worker to close its env, then kills those that still run; terminate: kills all immediately."""
         deadline = time.monotonic() + (0.0 if terminate else timeout)
         for pipe in () if terminate else self._pipes:
             with suppress(OSError):  # that worker has ended
@@ -247,7 +247,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
                 continue
             fault: object = None
             patience = AnswerTime(deadline - time.monotonic())
-            for _ in range(0 if terminate else 1 + self._is_stepping):  # what a step raised is of no interest any more
+            for _ in range(0 if terminate else 1 + self._is_stepping):  # the result of an unfinished step is dropped
                 fault = _receive(pipe, patience)[1]
             if isinstance(fault, Raised):
                 logger.warning('env %r, index %d: close raised %s (%s)', self._name, i, fault.words, fault.at)
@@ -270,7 +270,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             self.close(terminate=True)
 
     def _ask(self, commands: Mapping[int, tuple[str, Any]], when: str) -> tuple[list[Any], list[int]]:
-        """The answers of workers to commands that are no steps, by the indices of their envs; which were made anew."""
+        """Sends each worker its command, which is no step. Returns: the answers, and the indices of recreated envs."""
         if self._is_stepping:  # a step was begun and not ended
             self.step_wait()
         for i, command in commands.items():
@@ -279,14 +279,13 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
     def _ask_all(self, command: tuple[str, Any], when: str) -> list[Any]:
         found, asked = dict[int, Any](), [*range(self.num_envs)]
-        while asked:  # again those that were made anew
+        while asked:  # recreated envs are asked again
             answers, broken = self._ask(dict.fromkeys(asked, command), when)
             found |= zip(asked, answers, strict=True)
             self._lost, asked = sorted({*self._lost, *broken}), broken
         return [found[i] for i in range(self.num_envs)]
 
     def _start(self, i: int) -> None:
-        """Start the process of env i."""
         self._pipes[i], pipe = self._context.Pipe()
         spaces = self.single_observation_space, self.single_action_space
         is_main_thread = threading.current_thread() is threading.main_thread()
@@ -305,10 +304,10 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         except OSError as error:
             if self._restarts is None:
                 raise self._error({i: 'dead'}, when) from error
-            # else its answer will be missing too
+            # else `_answers` handles it, since the answer is missing too
 
     def _answers(self, indices: Iterable[int], when: str) -> tuple[list[Any], list[int]]:
-        """The results of all these envs, and which episodes broke off: theirs is a step without reward. Makes envs anew."""
+        """Receives results; recreates failed envs. Returns: the results; indices of broken episodes, whose result is NO_STEP."""
         patience = AnswerTime(self._limit(when))
         results: list[Any] = []
         faults: dict[int, Fault] = {}
@@ -325,7 +324,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return results, [i for i, fault in faults.items() if not _complete(fault)]
 
     def _restart(self, i: int, fault: Fault, when: str) -> None:
-        """Make env i and its process anew, and again if that fails; its observation is the first of a new episode."""
+        """Recreates env i and its process, again and again if that fails; its observation begins a new episode."""
         assert self._restarts is not None
         while True:
             cause = self._error({i: fault}, when)
@@ -349,7 +348,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return self._timeout * (CONSTRUCTION_CALLS if when == CONSTRUCTION else 1)
 
     def _error(self, faults: dict[int, Fault], when: str) -> BaseException:
-        """What to raise of the faults of some envs; where it is an EnvError and nothing is made anew, all are ended."""
+        """The exception for the faults of some envs; if it is an EnvError and envs are not recreated, all envs are ended."""
         raised = {i: fault for i, fault in faults.items() if isinstance(fault, Raised)}
         if raised:
             self.failed_index = min(raised)
@@ -372,10 +371,10 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         return error
 
     def _raised(self, i: int, fault: Raised, when: str) -> BaseException:
-        """The exception of a worker, with its traceback there as its cause."""
+        """The exception of a worker; its cause has the traceback in the worker."""
         error: BaseException | None = None
         if fault.pickled is not None:
-            with suppress(Exception):  # its class may not be found here
+            with suppress(Exception):  # its class may be missing in this process
                 error = pickle.loads(fault.pickled)
         if error is None:
             error = EnvError(
@@ -387,13 +386,13 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
 
 class AnswerTime:
-    """Seconds to wait for answers; those in which this process was stopped, as by Ctrl-Z, and its workers too, do not count."""
+    """Time limit for answers; time in which this process and its workers were stopped, as by Ctrl-Z, does not count."""
 
     def __init__(self, seconds: float) -> None:
         self._left = seconds
 
     def has_answer(self, pipe: Connection) -> bool:
-        """Waits for one; whether it came in time."""
+        """Waits for an answer; returns whether it came in time."""
         while True:
             start, seconds = time.monotonic(), max(min(self._left, LOOK_S), 0.0)
             has_come = pipe.poll(seconds)
@@ -413,7 +412,7 @@ def _receive(pipe: Connection, patience: AnswerTime) -> tuple[bool, Any]:
 
 
 def _complete(fault: Fault) -> Any:
-    """The result of the step that ended an episode, if only the reset after it failed, else None."""
+    """The result of a step that ended an episode, if only the reset after it failed, else None."""
     return fault.step if isinstance(fault, Raised) else None
 
 
@@ -428,7 +427,7 @@ def _cause(exitcode: int | None) -> str:
 
 
 def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Connection, other_end: Connection) -> None:
-    """Makes the env, then answers (True, result) or (False, Raised) to each command; after the latter it ends."""
+    """Makes the env, then answers each command with (True, result), or with (False, Raised), after which it ends."""
     _die_with_parent(place.is_main_thread)
     leave_signals_to_parent(ends_at_sigterm=True)
     other_end.close()  # else the pipe would not break when the parent ends
@@ -440,9 +439,9 @@ def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Conn
             apply(env, command)
         worker = _Worker(env, place)
         _answer(worker, pipe)
-    except BaseException as error:  # even SystemExit: the parent says what became of the env
+    except BaseException as error:  # also SystemExit: the parent reports the failure
         pickled = None
-        with suppress(Exception):  # it may refuse to be pickled
+        with suppress(Exception):  # some exceptions cannot be pickled
             pickled = pickle.dumps(error) if isinstance(error, Exception) else None
         words = show_error(error), traceback.format_exc(), raised_at(error)
         with suppress(OSError):
@@ -459,7 +458,7 @@ def _answer(worker: _Worker, pipe: Connection) -> None:
         'want': worker.want,
         'apply': partial(outcome, worker.env),
     }
-    result: object = None  # first: that the env was made
+    result: object = None  # the first answer: the env was made
     while True:
         message = pickle.dumps((True, result), pickle.HIGHEST_PROTOCOL)
         try:
@@ -474,10 +473,10 @@ def _answer(worker: _Worker, pipe: Connection) -> None:
 
 
 class _Worker:
-    """An env whose results are looked at here; of its infos only what is wanted is sent.
+    """One env in its worker process: checks the env's results, and sends only the wanted entries of its infos.
 
-    Attributes: watched: entries of the infos that every step sends. options: of resets. complete: what a step that ended an
-      episode returned, while the reset after it runs; else None.
+    Attributes: watched: entries of the infos that every step sends. options: of resets. complete: the result of a step that
+      ended an episode, while the reset after it runs; else None.
     """
 
     complete: Step | None = None
@@ -497,7 +496,7 @@ class _Worker:
         self._ended = False
 
     def step(self, action: Action) -> Step:
-        """reward, terminated, truncated, in mode same_step the last observation of an episode, else None; wanted infos."""
+        """Returns: reward, terminated, truncated, in mode same_step an episode's last observation (else None), wanted infos."""
         mode = self._place.mode
         if self._ended and mode == AutoresetMode.NEXT_STEP:
             self.reset()

@@ -1,4 +1,4 @@
-"""Wrappers around every env: those of the user, actions in bins, masks, the action and reward before, a window."""
+"""Wrappers around every env: those of the user, binned actions, masks, the previous action and reward, a window."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zoo.env.masks import WHAT, flat_mask, no_mask_error
 class BinsEnv(gymnasium.ActionWrapper):
     """Takes MultiDiscrete actions in place of a Box: choice k of n is low + k / (n - 1) * (high - low).
 
-    Source: Tang and Agrawal 2020, arXiv:1901.10500, which finds that PPO learns better so in many continuous tasks.
+    Source: Tang and Agrawal 2020, arXiv:1901.10500, which finds that PPO learns many continuous tasks better this way.
     """
 
     def __init__(self, env: gymnasium.Env, n: int, name: str) -> None:
@@ -50,7 +50,7 @@ Wrapper = str | dict[str, Any] | Callable[..., Any]
 
 
 def wrapper_problems(wrappers: Sequence[Wrapper], key: str = 'env.wrappers') -> Iterator[str]:
-    """A sentence for every wrapper that is not found, is none, or does not take its arguments; makes none."""
+    """Yields a sentence for every wrapper that is not found, wraps no env, or does not take its arguments; calls none."""
     for i, item in enumerate(wrappers):
         try:
             _load(item, f'{key}[{i}]')
@@ -59,7 +59,7 @@ def wrapper_problems(wrappers: Sequence[Wrapper], key: str = 'env.wrappers') -> 
 
 
 def apply_wrappers(env: gymnasium.Env, wrappers: Sequence[Wrapper], name: str) -> gymnasium.Env:
-    """The env inside all wrappers, the first of them innermost.
+    """Wraps an env in all wrappers, the first of them innermost.
 
     Raises: UnsupportedEnvError if one raises an error, or returns no env.
     """
@@ -81,7 +81,7 @@ def apply_wrappers(env: gymnasium.Env, wrappers: Sequence[Wrapper], name: str) -
 
 
 def _load(item: Wrapper, path: str) -> tuple[str, Callable[..., Any], dict[str, Any]]:
-    """How messages name a wrapper, the wrapper, and its arguments. Raises: ConfigError."""
+    """Of a wrapper: its name in messages, its class or function, and its arguments. Raises: ConfigError."""
     spec = dict(item) if isinstance(item, dict) else {'type': item}
     if 'type' not in spec:
         raise ConfigError(
@@ -118,7 +118,7 @@ def _code(name: str, path: str) -> object:
 
 
 def _argument(value: object, path: str) -> object:
-    """A text with the form of a name of code is that code: functions that wrappers take, such as those for rewards."""
+    """An argument of a wrapper; a text of the form 'module:name' becomes what it names, such as a function of rewards."""
     if isinstance(value, str) and value.endswith('<lambda>'):
         raise ConfigError(
             f'{path} is {value!r}, a function without a name, which no saved config can hold; give it a name by def, at the '
@@ -162,7 +162,7 @@ def wrap_env(env: gymnasium.Env, cfg: EnvConfig, source: MaskSource, name: str) 
 
 
 class _EntriesEnv(gymnasium.Wrapper):
-    """Adds entries to observations: to those of a Dict, or next to the entry 'obs' that the observation becomes."""
+    """Adds entries to a Dict observation; any other observation becomes the entry 'obs' of a new Dict first."""
 
     def __init__(self, env: gymnasium.Env, added: Mapping[str, gymnasium.Space], name: str) -> None:
         super().__init__(env)
@@ -189,7 +189,7 @@ class _EntriesEnv(gymnasium.Wrapper):
 class MaskEnv(_EntriesEnv):
     """Adds the entry 'action_mask', from info['action_mask'] or the env's method action_masks().
 
-    Where an episode ends, nobody acts: there the mask may be missing, and becomes all true.
+    Where an episode ends, no action follows: there the mask in an info may be missing, and becomes all true.
     """
 
     def __init__(self, env: gymnasium.Env, source: Literal['info', 'method'], name: str) -> None:
@@ -228,9 +228,9 @@ class MaskEnv(_EntriesEnv):
 
 
 class PrevEnv(_EntriesEnv):
-    """Adds the entries 'prev_action' and 'prev_reward': the last action as the env took it, and what it earned.
+    """Adds the entries 'prev_action' and 'prev_reward': the last action in the form that the env takes, and its reward.
 
-    Where an episode begins, the action is the first of its space (0 of a Box), and the reward is 0.
+    Where an episode begins, the action is the first of its space (for a Box the value closest to 0), and the reward is 0.
     """
 
     def __init__(self, env: gymnasium.Env, action: bool, reward: bool, name: str) -> None:
@@ -256,9 +256,9 @@ class PrevEnv(_EntriesEnv):
 
 
 def _nested(space: Space, of_leaf: Callable[..., Any], *values: Any) -> Any:
-    """of_leaf(leaf, its part of each value) of all leaves of a space, in the form of the space.
+    """Calls of_leaf(leaf, its part of each value) for all leaves of a space; the results have the form of the space.
 
-    Raises: KeyError, TypeError or ValueError if a value has not this form.
+    Raises: KeyError, TypeError or ValueError if a value does not have this form.
     """
     if not isinstance(space, Dict):
         return of_leaf(space, *values)
@@ -268,7 +268,7 @@ def _nested(space: Space, of_leaf: Callable[..., Any], *values: Any) -> Any:
 
 
 def _zeros(space: Leaf) -> np.ndarray:
-    """What stands for nothing: zeros, or what is closest to them in the space."""
+    """The value for no action: zeros, or the values of the space that are closest to them."""
     if isinstance(space, Box):
         return np.clip(0.0, space.low, space.high).astype(_dtype(space))
     start = np.reshape(getattr(space, 'start', 0), space.shape if isinstance(space, MultiDiscrete) else ())
@@ -282,9 +282,9 @@ def _dtype(space: Leaf) -> DTypeLike:
 
 
 class WindowEnv(gymnasium.Wrapper):
-    """Shows the last n observations, oldest first, every leaf [n, *O]; adds 'window_mask' [n], true where one is real.
+    """Returns the last n observations, oldest first, every leaf [n, *O]; adds 'window_mask' [n], true for real observations.
 
-    Before the start of an episode there are zeros. Entries named in `keep` stay as they are.
+    Before the start of an episode there are zeros, or the first value of a Discrete. Entries named in `keep` are unmodified.
     """
 
     def __init__(self, env: gymnasium.Env, n: int, name: str, keep: tuple[str, ...] = ()) -> None:
@@ -342,7 +342,7 @@ _WINDOWED: dict[type, Callable[[Any, int], Leaf]] = {
     Discrete: lambda space, n: MultiDiscrete((space.n,) * n, (space.start,) * n, (n,)),
     MultiDiscrete: lambda space, n: MultiDiscrete(space.nvec * n, space.start * n, (n, *space.shape)),
     MultiBinary: lambda space, n: MultiBinary((n, *space.shape)),
-    Box: lambda space, n: Box(  # the zeros before an episode are in it too
+    Box: lambda space, n: Box(  # it must contain the zeros before an episode too
         np.stack([np.minimum(space.low, 0.0)] * n), np.stack([np.maximum(space.high, 0.0)] * n), space.dtype
     ),
 }

@@ -1,1 +1,1 @@
-"""Collector, learner and evaluator: they turn envs, a policy and a buffer into a round of training."""
+"""Collector and evaluator of a policy in envs, the reader of the envs' own numbers, and the watch on env calls."""

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Steps(NamedTuple):
-    """What n_step steps of all envs gave, besides what is in the block.
+    """The results of n_step steps of all envs that are not in the block.
 
     output: of acting, [T, B, ...] each; state: the recurrent state before row 0, [B, ...], or None.
     infos: {entry: [T, B, ...] f32} of env.info_columns.   episodes: (t, the env's own numbers), in order of time.
-    fresh: envs that begin new episodes with row 0, since those before were lost.
+    fresh: envs that begin new episodes with row 0, since their episodes before were lost.
     """
 
     output: dict[str, Any]
@@ -40,12 +40,12 @@ class Steps(NamedTuple):
 class Collector:
     """Makes rollouts of n_step steps of B envs, in blocks [T, B] that are allocated once and reused.
 
-    The policy's outputs and what the steps returned are written where they stay. What of it is remembered is up to the
-    policy's `process_transition`: the collector knows no algorithm. A rollout is valid until the next call of
+    Outputs of the policy and results of steps are written into these blocks directly. The policy's `process_transition`
+    decides which of them become data: the collector knows no algorithm. A rollout is valid until the next call of
     `collect` or `reset`.
 
-    Args: envs: of one kind; several groups take turns (double-buffered sampling), so that the policy acts for one (on a
-        GPU, or while envs step asynchronously) as another steps.
+    Args: envs: of one kind; several groups take turns (double-buffered sampling): the policy acts for one (on a GPU, or
+        while envs step asynchronously) while another steps.
       infos: which of the envs' own numbers are kept of each episode, in `episodes.infos`.
       first: index of the first env over all envs of the run.
     Attributes: block: the last rollout's rows; take_steps: takes the steps of a rollout, as `in_turns` does.
@@ -56,7 +56,7 @@ class Collector:
     ) -> None:
         self.mode, self._n_step, self.n_env = mode, mode.n_step, sum(env.n_env for env in envs)
         self.env_step, self.collect_iter = 0, 0
-        self.reset_iter: int | None = None  # rollouts at the last reset of all envs
+        self.reset_iter: int | None = None  # `collect_iter` at the last reset of all envs
         self.time = {'env': 0.0, 'act': 0.0}
         self.episodes = EpisodeTracker(self.n_env)
         self.groups = self._make_groups(envs, infos, first)
@@ -100,11 +100,11 @@ class Collector:
         return sum(group.env_time for group in self.groups)
 
     def metrics(self) -> dict[str, float]:
-        """Numbers of its own for the log, by whole names, of the rollouts since the last call; here none."""
+        """Its own metrics for the log, by full name, of the rollouts since the last call; this class has none."""
         return {}
 
     def in_turns(self) -> None:
-        """Takes all steps of a rollout; when one group has acted, another takes its step."""
+        """Takes all steps of a rollout; the groups take turns."""
         for group in self.groups:
             group.act(0)
         for t in range(self._n_step):
@@ -114,7 +114,7 @@ class Collector:
                     group.act(t + 1)
 
     def _make_groups(self, envs: Sequence[AnyVectorEnv], infos: InfoKeys, first: int) -> list[EnvGroup]:
-        """The envs, each vector of them with its part of the block."""
+        """One EnvGroup for each vector env, with its part of the block."""
         self.block = envs[0].block(self._n_step, self.n_env)
         self._numbers: list[tuple[int, dict[str, float]]] = []  # of the episodes that end in a rollout
         each, self._info_columns = row_observers(envs, infos, self._n_step, self._numbers)
@@ -171,9 +171,9 @@ class Collector:
 
 
 class EnvGroup:
-    """Envs that step together; takes each step in two halves, between which another group has its turn.
+    """Envs that step together; takes each step in two halves, `act` and `step`, between which another group has its turn.
 
-    Args: first: index of its first env over all envs of the run; observers: what is kept of the infos of its steps.
+    Args: first: index of its first env over all envs of the run; observers: of the infos of its steps.
     Attributes: env_time: seconds in the env so far; of asynchronous envs, the time spent waiting for them.
     """
 
@@ -201,7 +201,7 @@ class EnvGroup:
         self._action: Any = None
 
     def reset(self, seed: np.random.SeedSequence) -> None:
-        """Starts new episodes; a recurrent state is that of new episodes too."""
+        """Starts new episodes, and resets a recurrent state."""
         map_tensors(lambda block, x: block[-1].copy_(x), self.block.obs, self.env.reset(seed))
         for restart in self._restarts:
             restart()
@@ -213,7 +213,7 @@ class EnvGroup:
             observer.begin()
 
     def act(self, t: int) -> None:
-        """Begins step t: acts, and where envs step asynchronously sends them the actions."""
+        """Begins step t: acts, and sends the actions to envs that step asynchronously."""
         self._action = self.acting.step(t)
         if self._env_action is not None:
             self._action = self._env_action(self._action)
@@ -226,7 +226,7 @@ class EnvGroup:
             self._send()
 
     def step(self, t: int) -> None:
-        """Ends step t: the envs have taken it."""
+        """Ends step t: sends the actions to other envs, and receives the results."""
         if not self.env.steps_async:
             self._send()
         start = perf_counter()
@@ -243,7 +243,7 @@ class EnvGroup:
 
 
 def joined(trees: Sequence[Any], dim: int) -> Any:
-    """The outputs or states of the groups as those of all envs: one, or concatenated along the dimension of the envs."""
+    """Concatenates the outputs or states of the groups along the dimension of the envs; a single one is not copied."""
     if len(trees) == 1 or trees[0] is None:
         return trees[0]
     return map_tensors(lambda *parts: torch.cat(parts, dim), *trees)
@@ -264,16 +264,16 @@ class EpisodeTracker:
         self._return, self._length = np.zeros(n_env), np.zeros(n_env, dtype=np.int64)
 
     def drop(self, envs: slice) -> None:
-        """These envs begin new episodes; those that have not ended are lost."""
+        """Drops the running episodes of these envs, which begin new ones."""
         self._return[envs], self._length[envs] = 0.0, 0
         self.n_reset += len(self._length[envs])
 
     def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None, is_broken: Tensor | None = None) -> int:
         """Takes the steps of a rollout, [T, B] each; returns the number of transitions (rows that are not only a reset).
 
-        is_broken: ends of episodes that broke off as their env failed: these are not counted.
+        is_broken: ends of episodes that broke off because their env failed: these are not counted.
         """
-        # numpy's sum takes three times as long
+        # torch sums: numpy's cumsum takes three times as long
         total = _from_zero(reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return)
         n_row = np.arange(1, len(total))[:, None] if is_reset is None else (~is_reset).cumsum(0).numpy(force=True)
         length = _from_zero(n_row + self._length)
@@ -297,7 +297,7 @@ def _from_zero(sums: np.ndarray) -> np.ndarray:
 
 
 def mark_broken(is_reset: Tensor, end: Tensor, is_broken: Tensor) -> None:
-    """Sets is_reset [T, B] in all rows of a rollout whose episode broke off: from the end before, [T, B], to the break."""
+    """Sets is_reset in the rows of broken episodes, from the row after the previous end to the break. All arguments: [T, B]."""
     for t, b in is_broken.nonzero().tolist():
         ends = end[:t, b].nonzero()
         is_reset[int(ends[-1]) + 1 if len(ends) else 0 : t, b] = True

@@ -1,4 +1,4 @@
-"""The watch for calls of an env's code that never return, in the process that makes them: a run, a runner, a command."""
+"""The watch for calls of env code that never return, in the process that makes the calls: a run, a runner, a command."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ GRACE_S = 10.0  # seconds for a call to end after it was interrupted
 SIGNAL = signal.SIGINT  # interrupts the main thread: the only one that interrupts everywhere
 DEBUGGERS = ('bdb', 'pdb', 'IPython.core.debugger')
 logger = logging.getLogger(__name__)
-_TOLD: dict[int, Callable[[EnvError], object]] = {}  # who waits for a thread and does without it, see `OwnThread`
+_TOLD: dict[int, Callable[[EnvError], object]] = {}  # by thread: gives the error to its caller, see `OwnThread`
 _ENV = os.path.join(os.path.dirname(sys.modules['zoo.env'].__file__ or ''), '')
 
 
 class EnvWatch:
-    """A thread that looks once a second at the call of an env's code that the thread which made it is in.
+    """A thread that checks once a second how long the thread that created it has been in one call of env code.
 
-    After `timeout` seconds in one call it interrupts the main thread, where EnvError is raised, or warns if the call is
-    in another thread. Code that cannot be interrupted ends the process, if that is zoo's own, after `save`.
+    After `timeout` seconds in one call it interrupts the main thread, which raises EnvError; if the call is in another
+    thread, it warns. If the code cannot be interrupted and the process is zoo's own, it saves and ends the process.
 
     Attributes: save: saves the run, once there is one.
     """
@@ -54,7 +54,7 @@ class EnvWatch:
 
     def __enter__(self) -> EnvWatch:
         if hasattr(signal, 'pthread_sigmask') and self._watched == threading.main_thread().ident:
-            # Ray blocks Ctrl-C in its processes, which is not for them
+            # Ray blocks Ctrl-C in its processes, since Ctrl-C is not meant for them
             self._was_blocked = SIGNAL in signal.pthread_sigmask(signal.SIG_BLOCK, ())
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
         self._calls.is_watched = True
@@ -70,9 +70,9 @@ class EnvWatch:
             signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
 
     def interrupts(self, number: int, frame: FrameType | None) -> bool:
-        """Called by the handler of signals, in the main thread: whether this one was the watch's, or one that was blocked.
+        """Handles a signal in the main thread. Returns: whether it came from the watch, or was blocked before the watch.
 
-        Raises: EnvError if the call that is to end has not returned in the meantime.
+        Raises: EnvError if the call that has to end has not returned in the meantime.
         """
         if number != SIGNAL or self._fired is None:
             return number == SIGNAL and self._was_blocked
@@ -88,7 +88,7 @@ class EnvWatch:
         while not self._end.wait(self._poll):
             call = self._calls.state()
             last, n_look = call, n_look + 1 if call == last else 0
-            # looks are counted, not seconds: a process that is stopped for a while does not wait for its env
+            # counts looks, not seconds: time in which the whole process was stopped does not count
             if call is None or n_look * self._poll < self._timeout * self._calls.n_timeout:
                 continue
             stack = sys._current_frames().get(self._watched)
@@ -118,7 +118,7 @@ class EnvWatch:
         logger.error('%s It cannot be interrupted.', words)
         if not self.owns_process:
             return
-        # saves the run in this thread, while the other one is in the env or, should that return, in `interrupts`
+        # saves the run in this thread, while the main thread is in the env or, if that returns, waits in `interrupts`
         self._is_ending = True
         self._interrupt(call, words)
         time.sleep(self._poll)
@@ -140,9 +140,9 @@ class EnvWatch:
 
 @contextmanager
 def watch_calls(timeout: float) -> Iterator[None]:
-    """An EnvWatch around work that has no `catch_signals`; at other interrupts the handler of the caller is called.
+    """Context with an EnvWatch, for work outside of `catch_signals`; other interrupts go to the caller's handler.
 
-    Outside of the main thread, which alone handles signals, the watch can only warn. In a thread that has one it is that.
+    Only the main thread handles signals: in other threads the watch can only warn. A watched thread keeps its watch.
     Args: timeout: seconds, as of EnvWatch. Raises: EnvError in place of a call that does not return.
     """
     if CALLS[threading.get_ident()].is_watched:
@@ -172,9 +172,9 @@ def watch_calls(timeout: float) -> Iterator[None]:
 
 
 class OwnThread:
-    """A thread for all work on some envs, which is left behind where a call of theirs never returns.
+    """A thread that does all work on some envs, and is abandoned if one of their calls never returns.
 
-    For work outside of the main thread: nothing can interrupt it there.
+    For work outside of the main thread, where nothing can interrupt it.
     """
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class OwnThread:
         threading.Thread(target=self._run, name='envs', daemon=True).start()
 
     def do(self, work: Callable[[], T]) -> T:
-        """What work returns. Raises: what it raises; EnvError in place of a call that does not return, if work watches it."""
+        """Runs `work` in the thread and returns its result. Raises: its exceptions; EnvError for a watched call that hangs."""
         done: Future[T] = Future()
         self._work.put((work, done))
         return done.result()
@@ -191,7 +191,7 @@ class OwnThread:
         while True:
             work, done = self._work.get()
             _TOLD[threading.get_ident()] = done.set_exception
-            with suppress(InvalidStateError):  # of work that has been given up and ends after all
+            with suppress(InvalidStateError):  # work that was given up may still end
                 try:
                     done.set_result(work())
                 except BaseException as error:
@@ -199,11 +199,11 @@ class OwnThread:
 
 
 def _is_in_env(stack: FrameType | None) -> bool:
-    """Whether code of zoo.env is on a stack, called or calling."""
+    """Whether code of zoo.env is anywhere on a stack."""
     return stack is not None and any(frame.f_code.co_filename.startswith(_ENV) for frame, _ in walk_stack(stack))
 
 
 def _is_debugged(stack: FrameType | None) -> bool:
-    """Whether somebody looks at the code on a stack, at a breakpoint say."""
+    """Whether the code on a stack is in a debugger, for example at a breakpoint."""
     frames = [frame for frame, _ in walk_stack(stack)]
     return any(frame.f_trace is not None or frame.f_globals.get('__name__') in DEBUGGERS for frame in frames)

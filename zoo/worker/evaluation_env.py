@@ -1,4 +1,4 @@
-"""The envs that a policy is evaluated on: what differs from the training envs, and envs that the user gives."""
+"""The envs that a policy is evaluated on: their differences from the training envs, and envs that the user gives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SET_NAME = re.compile(r'[\w-]{1,50}')
 
 
 def evaluation_env(cfg: Keyed, overrides: Sequence[str] = (), name: str | None = None) -> EnvConfig:
-    """The envs that a run evaluates on: its section env, with policy.eval.env over it.
+    """The config of the envs that a run evaluates on: its section env, overridden by policy.eval.env.
 
     Args:
       cfg: the config of a run, resolved or as a checkpoint has it.
@@ -76,9 +76,9 @@ def _of_eval(cfg: Keyed) -> tuple[Any, Any]:
 
 
 def differing(env: Mapping[str, Any], differs: Mapping[str, Any]) -> dict[str, Any]:
-    """A section env with the values of another one over it.
+    """A section env, overridden by the values of another one.
 
-    kwargs are merged key by key; those of another env (id or game) begin empty, as schedule and reset_options do.
+    kwargs are merged key by key. If id or game differs, kwargs, schedule and reset_options of the first are dropped.
     """
     is_other = any(key in differs and differs[key] != env.get(key) for key in ('id', 'game'))
     merged = {**env, **differs}
@@ -95,7 +95,7 @@ def differing(env: Mapping[str, Any], differs: Mapping[str, Any]) -> dict[str, A
 
 @contextmanager
 def naming_section(cfg: Keyed, name: str) -> Iterator[None]:
-    """What evaluation envs refuse in this context is said with the section that has the key: that of a set, or of training."""
+    """Context in which an EnvSettingError of evaluation envs names the section with the key: of a set, eval.env, or env."""
     try:
         yield
     except EnvSettingError as error:
@@ -108,7 +108,7 @@ def naming_section(cfg: Keyed, name: str) -> Iterator[None]:
 
 
 def evaluation_problems(config: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for every problem of policy.eval.env and policy.eval.sets in a config whose section env is valid."""
+    """Yields a sentence for every problem of policy.eval.env and policy.eval.sets, if the config's section env is valid."""
     env, sets = _of_eval(config)
     yield from _problems(config['env'], env, 'policy.eval.env')
     merged = differing(config['env'], env)
@@ -122,7 +122,7 @@ def evaluation_problems(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def fill_evaluation(config: dict[str, Any]) -> None:
-    """Gives the values of policy.eval.env and policy.eval.sets the form that section env gives them: paths are whole."""
+    """Converts the values of policy.eval.env and policy.eval.sets as section env does, in place: paths become absolute."""
     main, sets = _of_eval(config)
     merged = differing(config['env'], main)
     for env, differs in ((config['env'], main), *((merged, differs) for differs in sets.values())):
@@ -149,7 +149,7 @@ def _problems(env: Mapping[str, Any], differs: Mapping[str, Any], path: str) -> 
 
 @contextmanager
 def open_env(env: object, policy: Policy, n_episode: int) -> Iterator[AnyVectorEnv]:
-    """The envs to evaluate a policy on, of any form that `evaluate` takes; envs that are made here are closed at the end."""
+    """Context with the envs to evaluate a policy on, from any form that `evaluate` takes; closes only envs that it makes."""
     if isinstance(env, AnyVectorEnv):
         yield env
     elif isinstance(env, gymnasium.vector.VectorEnv):
@@ -167,7 +167,7 @@ def open_env(env: object, policy: Policy, n_episode: int) -> Iterator[AnyVectorE
 
 
 def refuse_other_spaces(policy: Policy, env: AnyVectorEnv, where: str = '') -> None:
-    """Raises: UserError if the spaces of the envs are not those of the policy; bounds of a Box may differ.
+    """Checks that envs have the spaces of the policy; bounds of a Box may differ. Raises: UserError.
 
     Args: where: the config section that names these envs.
     """
@@ -182,7 +182,7 @@ def refuse_other_spaces(policy: Policy, env: AnyVectorEnv, where: str = '') -> N
 
 
 def config_of(env: object, policy: Policy) -> EnvConfig:
-    """The section `env` of what `evaluate` takes, other than a vector env. Raises: UserError for anything else."""
+    """The section `env` for an argument `env` of `evaluate` that is no vector env. Raises: UserError for any other type."""
     if isinstance(env, EnvConfig | Mapping):
         cfg = env_config(env)
     elif not isinstance(env, type) and all(callable(getattr(env, name, None)) for name in ('reset', 'step')):
@@ -200,14 +200,14 @@ def config_of(env: object, policy: Policy) -> EnvConfig:
 
 
 class _Lent(gymnasium.Wrapper):
-    """An env of the caller's, who closes it."""
+    """An env that belongs to the caller: `close` does nothing, the caller closes it."""
 
     def close(self) -> None:
         pass
 
 
 def _lend(env: object) -> Callable[[], gymnasium.Env]:
-    """A callable that makes an env of the caller's, named as the class of that env."""
+    """A callable that returns the caller's env; it has the name of the env's class."""
     kind = type(getattr(env, 'unwrapped', env))
     name = f'{kind.__module__}:{kind.__qualname__}'
 
@@ -219,7 +219,7 @@ def _lend(env: object) -> Callable[[], gymnasium.Env]:
 
 
 def _put(old: object, keys: Sequence[str], value: object) -> object:
-    """The value itself, or the old dict with the value at the path of the keys."""
+    """The value if there are no keys, else the old dict with the value at the path of the keys."""
     if not keys:
         return value
     held = old if isinstance(old, Mapping) else {}

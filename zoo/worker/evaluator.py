@@ -1,4 +1,4 @@
-"""Evaluation of a policy: whole episodes on separate envs; their returns, lengths and numbers of the env."""
+"""Evaluation of a policy: whole episodes on separate envs; returns, lengths and the envs' own numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Evaluation(NamedTuple):
     returns: list[float]
     lengths: list[int]
     cut: Sequence[bool] = ()
-    """Which episodes were cut off, see `Evaluator`; empty: none."""
+    """Whether each episode was cut off, see `Evaluator`; empty: none was."""
     infos: dict[str, list[float]] = {}  # noqa: RUF012
     """The env's own numbers by key of its info, one per episode; nan where an episode had none."""
     sets: dict[str, Evaluation] = {}  # noqa: RUF012
@@ -67,7 +67,7 @@ class Evaluation(NamedTuple):
         return success_of({key: found for key in self.infos if (found := self.info_mean(key)) is not None})
 
     def return_quantile(self, q: float) -> float:
-        """The return that a share q of the episodes, in [0, 1], does not exceed; between two returns on a straight line."""
+        """The q-quantile of the returns, q in [0, 1], by linear interpolation between two returns."""
         return float(np.quantile(self.returns, q))
 
     def info_mean(self, key: str) -> float | None:
@@ -84,7 +84,7 @@ class Evaluation(NamedTuple):
         ]
 
     def metrics(self) -> dict[str, float]:
-        """What the log has of it, without the group's name 'eval/', the sets as 'name/return_mean' and so on."""
+        """The metrics for the log, without the group's name 'eval/'; those of sets as 'name/return_mean' and so on."""
         means = {f'info/{key}_mean': self.info_mean(key) for key in self.infos} | {'success_rate': self.success_rate}
         found = {
             'return_mean': self.return_mean,
@@ -101,13 +101,13 @@ class Evaluation(NamedTuple):
 
 
 def episode_row(episode: int, return_: float, length: int, cut: bool, infos: Mapping[str, float]) -> dict[str, Any]:
-    """The row of one episode; an entry of the info whose key is one of the first four is 'info/key'."""
+    """The row of one episode; an info entry with the name of one of the first four keys becomes 'info/<name>'."""
     row: dict[str, Any] = {'episode': episode, 'return': return_, 'length': length, 'cut': bool(cut)}
     return row | {f'info/{key}' if key in row else key: value for key, value in infos.items()}
 
 
 CHECK_EVERY = 1000  # steps; an env whose state is nan may never end its episode
-LONG = 10_000  # steps of an episode after which the log says that it goes on; few tasks have longer ones
+LONG = 10_000  # steps of an episode after which the log says that it continues; few tasks have longer episodes
 SAMPLING = 1 << 30  # child of an evaluation's seed for drawn actions; those of the envs have smaller numbers
 EpisodeCallback = Callable[[dict[str, Any]], object]
 logger = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class Evaluator:
     def _play(
         self, seed: np.random.SeedSequence, generator: torch.Generator, tally: _Tally, stop: Callable[[], bool]
     ) -> bool:
-        """Plays from a reset until each env had its share of episodes, or one cut off; False if it was stopped."""
+        """Plays from a reset until each env had its share of episodes, or one was cut off; False if it was stopped."""
         n_env = self.env.n_env
         obs, n_step = self.env.reset(seed), 0
         initial = None if self._mode.initial_state is None else self._mode.initial_state(n_env)
@@ -210,7 +210,7 @@ class Evaluator:
         return True
 
     def _tell_of_long_episodes(self, tally: _Tally) -> None:
-        """Says once that an episode is long: nothing else is heard of a run meanwhile."""
+        """Warns once of long episodes, since the run logs nothing else meanwhile."""
         n_long = np.count_nonzero(tally.plays & (tally.length > LONG - 2))
         if self._has_told or not n_long or self._limit is not None and self._limit <= LONG:
             return
@@ -229,7 +229,7 @@ class Evaluator:
 
 
 class _Tally:
-    """Counts the episodes of each env. Attributes: n_left, plays, length: [B], episodes wanted still; whether to continue; steps."""
+    """Counts the episodes of each env. Attributes [B]: n_left: episodes still wanted; plays: whether it plays; length: steps."""
 
     def __init__(
         self, quota: np.ndarray, limit: int | None, reader: InfoReader, callback: EpisodeCallback | None
@@ -240,20 +240,20 @@ class _Tally:
         self._n_episode = 0
 
     def begin(self) -> None:
-        """All envs were reset."""
+        """Called after a reset of all envs."""
         self.plays = self.n_left > 0
         self._total, self.length = np.zeros(len(self.plays)), np.zeros(len(self.plays), dtype=np.int64)
         self._reader.restart()
 
     def record(self, timestep: Timestep) -> None:
         is_reset = None if timestep.is_reset is None else timestep.is_reset.cpu().numpy()
-        reward, end = timestep.raw_reward, timestep.raw_end  # of the game, where others are learned from
+        reward, end = timestep.raw_reward, timestep.raw_end  # of the game, if training changes them
         ended = (timestep.terminated | timestep.truncated if end is None else end).cpu().numpy()
         self._total += (timestep.reward if reward is None else reward).cpu().numpy()
         self.length += 1 if is_reset is None else ~is_reset
         numbers = self._reader.read(timestep.info or {}, ended, is_reset)
         for b in ended.nonzero()[0].tolist():
-            is_broken = is_reset is not None and bool(is_reset[b])  # another episode takes its place
+            is_broken = is_reset is not None and bool(is_reset[b])  # another episode replaces it
             if self.plays[b] and not is_broken:
                 self._count(b, False, numbers.get(b, {}))
                 self.plays[b] = self.n_left[b] > 0
@@ -290,11 +290,11 @@ def evaluate(
     max_step: int | None = None,
     callback: EpisodeCallback | None = None,
 ) -> Evaluation:
-    """Episodes of a policy, with nothing learned from them; the same seed gives the same episodes.
+    """Evaluates a policy over whole episodes, without learning; the same seed gives the same episodes.
 
     Args:
       env: the section `env` of a config (a dict, or an EnvConfig), an env's id, a callable that makes one env, or an env or
-        vector env of gymnasium's, which is used as it is and stays open.
+        vector env of gymnasium's, which is used unmodified and stays open.
       deterministic: take the likeliest action of each state, or draw actions; None: as policy.eval.deterministic says.
       max_step: env steps after which an episode is cut off; None: as policy.eval.max_episode_steps says.
       callback: called with the row of each episode when it ends, a dict with episode, return, length, cut and the env's
@@ -337,7 +337,7 @@ OnEvaluation = Callable[[int, Evaluation], str | None]
 
 
 def joined_evaluations(parts: Sequence[Evaluation]) -> Evaluation:
-    """Evaluations of ranks as one: their episodes, those of the first rank first."""
+    """Joins the evaluations of several ranks; the episodes of the first rank come first."""
     if len(parts) == 1:
         return parts[0]
     n_each = [len(part.returns) for part in parts]

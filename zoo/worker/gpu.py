@@ -1,4 +1,4 @@
-"""Rollouts of a policy on a GPU: actions that envs of the host need are fetched; with tensor envs a rollout is one CUDA graph."""
+"""Rollouts of a policy on a GPU: actions are fetched for envs on the host; a rollout of tensor envs is one CUDA graph."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from zoo.backend.graph import GraphActing
 from zoo.backend.trace import CapturedCall, logger
 
-MAX_STEPS = 256  # of a rollout that is captured, or its graph would be too large
-MAX_ROWS = 1 << 22  # of new episodes that are drawn for it at once
+MAX_STEPS = 256  # of a captured rollout: the graph of a longer one would be too large
+MAX_ROWS = 1 << 22  # of new episodes that are drawn at once for a captured rollout
 
 
 class CapturedRollout:
-    """In place of a collector's `in_turns`: all steps of a rollout in tensor envs by one launch, not by some 20 for each step.
+    """Replaces a collector's `in_turns` for tensor envs: takes all steps of a rollout in one launch, not 20 or so a step.
 
-    Random numbers are drawn before it. What cannot be captured is taken step by step, after one warning; so is a rollout
-    whose acting is not compiled, or that would make too large a graph.
+    Random numbers are drawn before the launch. If the capture fails, steps are taken one by one, after one warning. Steps
+    are also taken one by one if acting is not compiled, or the graph would be too large.
     Args: collector: a Collector of one group, over a TensorVectorEnv.
     """
 
@@ -27,7 +27,7 @@ class CapturedRollout:
         self._in_turns, self._n_step = collector.in_turns, len(collector.block.rows)
         self._group, self._env = collector.groups[0], collector.groups[0].env
         self._is_small = self._n_step <= MAX_STEPS and self._n_step * collector.n_env <= MAX_ROWS
-        self._places: list[Tensor] = []  # where the graph reads and leaves the state of the envs
+        self._places: list[Tensor] = []  # where the graph reads and writes the state of the envs
         self._call: CapturedCall | None = None
 
     def __call__(self) -> None:
@@ -36,24 +36,24 @@ class CapturedRollout:
             self._in_turns()
             return
         self._places = self._places or [x.clone() for x in env.carried]
-        self._settle()  # a reset has put the state elsewhere
+        self._settle()  # a reset has put the state into other tensors
         fixed = [*acting.tensors, *self._places]
         inputs = [*fixed, acting.noise, *env.draw(self._n_step)]
         if acting.captures:
-            acting.captures, self._call = False, CapturedCall(self._steps, len(fixed))  # no graph holds another
+            acting.captures, self._call = False, CapturedCall(self._steps, len(fixed))  # a graph has no graphs in it
         if self._call is not None:
             try:
                 self._call(inputs)
                 return
-            except Exception as error:  # one of the env's own comes again below
+            except Exception as error:  # an exception of the env's own code is raised again below
                 self._call = None
                 why = f'{type(error).__name__}: {error}'.splitlines()[0]
                 logger.warning('a rollout could not be captured; its steps are taken one by one: %s', why)
-                env.carried = self._places  # which nothing has written
+                env.carried = self._places  # these are unchanged
         self._steps(inputs)
 
     def _steps(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """All steps, on tensors as in `__call__`; what they give is in the blocks of policy and envs."""
+        """Takes all steps with the inputs that `__call__` makes; the results are in the blocks of policy and envs."""
         acting: Any = self._group.acting
         noise, *drawn = inputs[len(acting.tensors) + len(self._places) :]
         acting.follow(noise)
@@ -70,19 +70,19 @@ class CapturedRollout:
 
 
 class Fetch:
-    """Brings CUDA tensors of one form to the host, one after another.
+    """Copies CUDA tensors of one shape and dtype to the host, one after another.
 
-    The host waits for the one that it asks for, not for the work that the device was given after it.
+    The host waits for the tensor that it asks for, not for work that the device was given later.
     """
 
     def __init__(self) -> None:
-        self._place: Tensor | None = None  # the next `start` writes it
+        self._place: Tensor | None = None  # pinned memory on the host; every `start` overwrites it
         self._event: torch.cuda.Event | None = None
 
     def start(self, x: Tensor) -> Callable[[], Tensor]:
-        """Has x brought over once the device has made it; returns what waits for it and gives it, on the host.
+        """Starts the copy of x, for when the device has computed it. Returns: a function that waits and returns the copy.
 
-        Its memory is overwritten by the next `start`.
+        The next `start` overwrites the copy.
         """
         if self._place is None or self._event is None:
             self._place, self._event = torch.empty(x.shape, dtype=x.dtype, pin_memory=True), torch.cuda.Event()

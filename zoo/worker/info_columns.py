@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class InfoBlock(RowObserver):
-    """Row observer: chosen entries of the infos of T steps of B envs, in memory that is reused.
+    """Row observer that keeps chosen entries of the infos of T steps of B envs, in memory that is reused.
 
     Args: keys: the entries, see `VectorEnv.watch`; name: of the env, for messages.
-    Attributes: columns: [T, B, ...] f32 by entry, nan where a step had none; without those that no step ever had.
+    Attributes: columns: [T, B, ...] f32 by entry, nan where a step had none; without entries that no step ever had.
     """
 
     def __init__(self, keys: Sequence[str], n_step: int, n_env: int, name: str = '') -> None:
@@ -34,7 +34,7 @@ class InfoBlock(RowObserver):
             column.fill(np.nan)
 
     def see(self, t: int, info: dict[str, Any], row: StepRow) -> None:
-        """Keeps what the info of the vector has of step t. Raises: EnvContractError for an entry that had another shape before."""
+        """Keeps the chosen entries of step t. Raises: EnvContractError for an entry that had another shape before."""
         for key in self._keys:
             found = step_values(info, key, self._n_env)
             if found is None:
@@ -53,9 +53,9 @@ class InfoBlock(RowObserver):
 def joined_infos(
     groups: Sequence[tuple[int, Mapping[str, np.ndarray]]], keys: Sequence[str], n_step: int, name: str
 ) -> dict[str, Tensor]:
-    """{key: [T, B, ...] f32} of all groups of envs together, copies; nan where a step had none.
+    """Joins the columns of all groups of envs into copies, {key: [T, B, ...] f32}; nan where a step had no value.
 
-    Args: groups: of each the number of its envs and what it has, see `InfoBlock.columns`; name: of the env.
+    Args: groups: for each group (its number of envs, its `InfoBlock.columns`); name: of the env.
     Raises: EnvContractError for an entry that has another shape in another group.
     """
     found: dict[str, Tensor] = {}
@@ -79,7 +79,7 @@ def _error(name: str, where: str, broken: BrokenContractError) -> EnvContractErr
 
 
 def warn_of_missing(columns: dict[str, Tensor]) -> None:
-    """Says which entries no step of a rollout had."""
+    """Warns of entries that no step of a rollout had."""
     if never := [key for key, column in columns.items() if bool(column.isnan().all())]:
         logger.warning(
             'env.info_columns has %s, but no step of the first rollout had a number of that name in its info: the column is '

@@ -28,16 +28,16 @@ NOT_THE_ENVS = {
     'elapsed_step', 'env_id', 'players.env_id', 'reset_mask', 'terminated', 'truncated', 'done',
     'lives', 'frame_number', 'episode_frame_number', 'level_seed', 'prev_level_seed',
 }  # fmt: skip
-"""Entries of an info that wrappers and vectors write, which 'auto' leaves out; and counters of Atari and Procgen, which tell
-nothing of how well an episode went, and are already those of the next one."""
-SUCCESS = 'is_success', 'success'  # the first that is there is the success rate
-MOST_KEYS = 64  # that 'auto' takes; an env whose infos have ever new keys would fill the log
+"""Info entries that 'auto' leaves out: those that wrappers and vector envs write, and counters of Atari and Procgen, which
+say nothing about how well an episode went, and belong to the next episode already."""
+SUCCESS = 'is_success', 'success'  # the first one that exists is the success rate
+MOST_KEYS = 64  # that 'auto' takes; an env that always adds new keys would fill the log
 N_MISSED = 20  # episodes after which a key that no info has is worth a warning
 
 
 @dataclass(frozen=True)
 class InfoKeys:
-    """Which numbers of the infos are kept: of an episode's last info, and of each step's, whose mean is kept."""
+    """The numbers of infos to keep: from an episode's last info, and from the infos of all its steps, as means."""
 
     last: tuple[str, ...] | Literal['auto'] = 'auto'  # auto: all numbers and bools
     step: tuple[str, ...] = ()
@@ -45,14 +45,14 @@ class InfoKeys:
 
 
 ALL_NUMBERS, NO_NUMBERS = InfoKeys(), InfoKeys(())
-_WITHOUT_NUMBERS = OWN_KEYS - {FINAL_INFO}  # entries of a vector's info
+_WITHOUT_NUMBERS = OWN_KEYS - {FINAL_INFO}  # entries of a vector env's info that have no numbers of an episode
 
 
 class InfoReader:
     """Reads the numbers of episodes from the infos of one vector of envs, step by step.
 
     Args: n_env, autoreset: of the vector.
-    Attributes: reads_all: it must be told of every step, also of one whose info is empty.
+    Attributes: reads_all: whether it must read every step, also one whose info is empty.
     """
 
     def __init__(self, keys: InfoKeys, n_env: int, autoreset: str) -> None:
@@ -63,7 +63,7 @@ class InfoReader:
         self.restart()
 
     def restart(self) -> None:
-        """All envs begin new episodes."""
+        """Called when all envs begin new episodes."""
         self._sums = {key: np.zeros(self._n_env) for key in self._keys.step}
         self._counts = {key: np.zeros(self._n_env, dtype=np.int64) for key in self._keys.step}
 
@@ -101,7 +101,7 @@ class InfoReader:
             self._counts[key][rows] += 1
 
     def means(self, i: int) -> dict[str, float]:
-        """The means over the steps of env i's episode so far: all that is known of one that is cut off now."""
+        """The means over the steps of env i's episode so far; an episode that is cut off has no other numbers."""
         found = {key: float(self._sums[key][i] / n) for key in self._keys.step if (n := self._counts[key][i])}
         self._seen.update(found)
         return found
@@ -115,7 +115,7 @@ class InfoReader:
         return {key: float(last[key]) for key in names}
 
     def _take(self, key: str) -> bool:
-        """Whether a key that is new is kept from now on."""
+        """Whether a new key is kept from now on; warns once if there are too many keys."""
         if len(self._seen) < MOST_KEYS:
             self._seen.add(key)
             return True
@@ -151,7 +151,7 @@ class InfoReader:
 
 
 class EpisodeNumbers(InfoReader, RowObserver):
-    """Row observer: the numbers of the episodes that end in a rollout. Args: found: gets (t, numbers) of each of them."""
+    """Row observer that reads the numbers of episodes that end in a rollout. Args: found: gets (t, numbers) of each episode."""
 
     def __init__(self, keys: InfoKeys, n_env: int, autoreset: str, found: list[tuple[int, dict[str, float]]]) -> None:
         super().__init__(keys, n_env, autoreset)
@@ -167,7 +167,7 @@ class EpisodeNumbers(InfoReader, RowObserver):
 def row_observers(
     envs: Sequence[AnyVectorEnv], infos: InfoKeys, n_step: int, found: list[tuple[int, dict[str, float]]]
 ) -> tuple[list[list[RowObserver]], Callable[[], dict[str, Tensor]]]:
-    """What is kept of the infos of envs: the observers of each vector of them, and what gives the columns of a rollout.
+    """Makes the observers of the infos. Returns: those of each vector env; a function that gives the columns of a rollout.
 
     Args: infos: which numbers of episodes are kept; found: gets them, see `EpisodeNumbers`.
     """
@@ -198,11 +198,11 @@ class InfoTally:
     def add(self, episodes: Iterable[Mapping[str, float]]) -> None:
         for numbers in episodes:
             for key, value in numbers.items():
-                if not math.isnan(value):  # an env's way to say that it has none
+                if not math.isnan(value):  # nan: the env had no number
                     self.values.setdefault(key, deque(maxlen=100)).append(value)
 
     def metrics(self) -> dict[str, float]:
-        """Means by name as the log has them, without the group's name: info/<key>_mean, and success_rate."""
+        """The means for the log, without the group's name: info/<key>_mean, and success_rate."""
         means = {key: sum(values) / len(values) for key, values in self.values.items()}
         found = {f'info/{key}_mean': mean for key, mean in means.items()}
         rate = success_of(means)

@@ -57,7 +57,7 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
         Args:
           env: an ale_py AtariVectorEnv without episodic_life and reward_clipping, in same-step mode.
           fire: the index of the action FIRE; None to leave it to the policy.
-          screen: like env, with the screen in colours as its observations; it plays the same games for `render`.
+          screen: a second env like `env` that plays the same games for `render`, with the screen in colours as observations.
         """
         self._env, self._fire, self._screen = env, fire, screen
         self._picture: np.ndarray | None = None
@@ -116,7 +116,7 @@ class AtariVectorEnv(gymnasium.vector.VectorEnv):
             self._screen.close()
 
     def _draw(self, actions: np.ndarray, reward: np.ndarray, over: np.ndarray) -> dict[str, Any]:
-        """The same step on the screen in colours. Returns: the screens of games that are over, as the entry of an info."""
+        """Takes the same step with the screen in colours. Returns: an info entry with the screens of games that are over."""
         picture, reward_seen, terminated, truncated, info = self._screen.step(actions)
         if not np.array_equal(reward, reward_seen) or not np.array_equal(over, terminated | truncated):
             raise EnvError(f'{Place(self._name, self._n_step).of(None)}: the screen shows another game; report this.')

@@ -1,6 +1,6 @@
 """The env family 'envpool': the tasks of envpool.
 
-Dicts of vectors become one vector, MiniGrid's grids too; all other observations stay what they are, Dicts included.
+Dicts of vectors and MiniGrid's grids become one vector; all other observations, other Dicts included, are unmodified.
 Actions that envpool has as a Box of integers (Jumanji's) become a MultiDiscrete, so that masks apply to them."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
         """
         Args:
           make: takes seed, a list of one int for each env, and returns the pool.   spec: its envpool spec.
-          has_raw: it changes rewards or ends, and has those of the game in its info.
+          has_raw: whether it changes rewards or ends, and has those of the game in its info.
         """
         name = self._name = request.name
         self._limit = request.max_episode_steps
@@ -132,7 +132,7 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
         return self._encode(obs), reward, terminated, truncated, info
 
     def render(self) -> Any:
-        """The pictures of the envs, [B, H, W, 3], of a pool for a request with `render`. Raises: UnsupportedEnvError."""
+        """The pictures of the envs, [B, H, W, 3], if the request has `render`. Raises: UnsupportedEnvError."""
         try:
             return self._pool.render()
         except RuntimeError as error:
@@ -146,7 +146,7 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
 
 
 def envpool_tasks() -> list[str]:
-    """envpool's ids of the tasks that run."""
+    """The ids of envpool's tasks, without those that do not run."""
     return [task for task in import_extra('envpool', EXTRA, 'envpool').list_all_envs() if task not in BROKEN]
 
 
@@ -157,17 +157,17 @@ def envpool_tasks() -> list[str]:
 def make_envpool(request: EnvRequest, /, **options: Any) -> EnvpoolVectorEnv:
     """`request.n_env` envs of an envpool task. `options` are envpool's own, different for every task.
 
-    Options that would change the task named by env.game are refused, and MiniGrid's layouts, most of which end the
-    process. Two options of Atari, episodic_life and reward_clip, apply in training only; evaluation sees the raw game.
+    Options that would change the task named by env.game are refused, and so are MiniGrid's layouts, since most of them end
+    the process. Two options of Atari, episodic_life and reward_clip, apply in training only; evaluation sees the raw game.
     (envpool then presses FIRE after a lost life in training only, the family 'atari' in both.)
     """
     return make_pool(request, request.game, EXTRA, options)
 
 
 def make_pool(request: EnvRequest, task: str, extra: str, options: Mapping[str, Any]) -> EnvpoolVectorEnv:
-    """The pool of a task.
+    """Makes the pool of a task.
 
-    Args: extra: that the family is part of.
+    Args: extra: the extra of zoo to which the family belongs.
     Raises: EnvKwargsError if `options` do not fit the task; MissingExtraError; UnsupportedEnvError.
     """
     envpool = import_extra('envpool', extra, request.name)
@@ -219,7 +219,7 @@ def _make_spec(envpool: Any, name: str, task: str, /, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def _blaming(name: str, options: Mapping[str, Any]) -> Iterator[None]:
-    """Turns envpool's errors about the options of a pool, if there are any, into EnvKwargsError."""
+    """Turns envpool's errors into EnvKwargsError if the pool was given options."""
     try:
         yield
     except (RuntimeError, ValueError, TypeError) as error:
@@ -233,7 +233,7 @@ def _blaming(name: str, options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _fps(config: object) -> float | None:
-    """Env steps in a second of play: of an Atari game, 60 frames a second; of MiniGrid as minigrid has it."""
+    """Env steps per second of play: of Atari, from 60 frames per second; of MiniGrid, as in minigrid; None for others."""
     if hasattr(config, 'gray_scale') and hasattr(config, 'frame_skip'):
         return 60.0 / config.frame_skip
     return 10.0 if hasattr(config, GRID_OPTION) else None
@@ -273,7 +273,7 @@ def _encoding(space: gymnasium.Space, name: str) -> tuple[gymnasium.Space, Calla
 
 
 def _with_true_bounds(space: gymnasium.Space) -> gymnasium.Space:
-    """envpool has the smallest positive float where it means the lowest one."""
+    """The space without wrong bounds: envpool has the smallest positive float where it means the lowest float."""
     if isinstance(space, gymnasium.spaces.Dict):
         return gymnasium.spaces.Dict({key: _with_true_bounds(part) for key, part in space.items()})
     is_wrong = _is_vector(space) and np.any(space.low == np.finfo(str(space.dtype)).tiny)
@@ -337,7 +337,7 @@ class MiniGridEncoder:
         return vector
 
     def warn_of_missions(self, obs: Mapping[str, np.ndarray]) -> None:
-        """Warn once if the envs have different missions, which the policy cannot see."""
+        """Warns once if the envs have different missions, which the policy cannot see."""
         missions = {row.tobytes().rstrip(b'\0').decode() for row in obs['mission']}
         if len(missions) > 1 and not self._warned:
             self._warned = True
@@ -353,7 +353,7 @@ QT_LIBRARIES = ('libQt5Core.so.5', 'libQt5Gui.so.5')  # in the order of their de
 
 
 def load_qt(name: str) -> None:
-    """Load the libraries of the wheel PyQt5-Qt5 (LGPL-3), so that later loads by name find them.
+    """Loads the libraries of the wheel PyQt5-Qt5 (LGPL-3), so that later loads by name find them.
 
     Raises: MissingExtraError if the wheel is not installed, or if a system library that it needs is missing.
     """

@@ -23,7 +23,7 @@ MAX_LISTED = 20  # games that an error names one by one
 
 
 class EnvRequest(NamedTuple):
-    """What the config requests from a family, apart from env.kwargs."""
+    """The request of a config to a family, without env.kwargs."""
 
     name: str  # of the envs in messages
     game: str  # '' if the family has no games
@@ -31,7 +31,7 @@ class EnvRequest(NamedTuple):
     training: bool  # envs for training, not for evaluation
     max_episode_steps: int | None
     device: str = 'cpu'  # of tensor envs; ignored by others
-    render: bool = False  # its render() is to return the picture of each env, [H, W, 3] of bytes
+    render: bool = False  # whether its render() has to return the picture of each env, [H, W, 3] of bytes
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class EnvFamily:
     summary: str = ''  # a line for lists of envs
 
     def check_game(self, env_id: str, game: str | None) -> None:
-        """Raises: UnknownEnvError with the closest games if this family has no `game`; exceptions of `games`."""
+        """Checks env.game. Raises: UnknownEnvError with the closest games if it is unknown; exceptions of `games`."""
         if self.games is None:
             if game is not None:
                 raise UnknownEnvError(no_games(env_id, game))
@@ -67,9 +67,9 @@ class EnvFamily:
 
 @dataclass(frozen=True)
 class OwnVector(EnvFamily):
-    """A family of one kind of env, made by a callable that takes num_envs. Whether it takes one seed, the env shows."""
+    """A family of one kind of env, made by a callable that takes num_envs; the env itself tells whether it takes one seed."""
 
-    is_given: bool = False  # one vector env that exists: its number of envs is what it is
+    is_given: bool = False  # a vector env that exists already, with a fixed number of envs
     maker: Callable[..., Any] | None = None  # the callable, for errors about env.kwargs; None: `make` itself
 
 
@@ -89,7 +89,7 @@ def env_family(
       games: the values of env.game, or a function that finds them; None if there are no games.
       options: the Section that env.kwargs is read as; None: the function takes env.kwargs as its keyword arguments.
       one_seed: its reset takes one int for all envs rather than a list of one for each.
-      summary: a line about it for `zoo list envs`; '': the first of the function's docstring.
+      summary: a line about it for `zoo list envs`; '': the first line of the function's docstring.
     """
     find = games if games is None or callable(games) else lambda: games
     return lambda make: EnvFamily(

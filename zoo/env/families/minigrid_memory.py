@@ -12,7 +12,7 @@ from zoo.core.registry import ENV_REGISTRY
 from zoo.env.families.envpool import EXTRA, N_KIND, make_pool
 from zoo.env.families.family import EnvRequest, env_family
 
-WIDTH, SEEN, N_CELL = 7, 3, sum(N_KIND)  # cells shown and seen, in each direction; numbers of a cell
+WIDTH, SEEN, N_CELL = 7, 3, sum(N_KIND)  # width of MiniGrid's view and of this one, in cells; numbers for each cell
 N_ACTION = 3  # turn left, turn right, go forward: the first of MiniGrid's
 
 

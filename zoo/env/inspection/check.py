@@ -1,7 +1,7 @@
-"""Checks of envs in a few steps: each value that one env returns, leaf by leaf, and whether a seed repeats its episodes.
+"""Checks of an env in a few steps: each value that it returns, leaf by leaf, and whether a seed repeats its episodes.
 
-What makes learning wrong is an error. Episodes that no seed repeats are a warning: to a policy they are chance like any
-other, and only the promise that runs with one seed are equal is lost. `env.check=strict` refuses them too.
+A fault that makes learning wrong is an error. Episodes that no seed repeats are only a warning: a policy can learn from
+them, but two runs with one seed are then not equal. `env.check=strict` refuses them too.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ logger = logging.getLogger(__name__)
 
 
 def check_env(cfg: EnvConfig | Mapping[str, Any], n_step: int = 10) -> list[str]:
-    """Make one env of the config and take `n_step` random steps with it, starting new episodes where they end.
+    """Makes one env of the config and takes `n_step` random steps with it, starting new episodes where they end.
 
     The first of these steps are taken twice, with the same seed and the same actions. A family makes two envs that
-    step together; VectorEnv checks what they return.
+    step together; VectorEnv checks their results.
 
     Returns: warnings, one sentence each, which are also logged: episodes with the same seed differ; a wrapper normalises
       by running statistics; in 1,000 steps or more no episode ended, and nothing limits them.
     Raises: EnvContractError that names env, index, step, what was got, what was wanted and what to do; UserError if
-      n_step is below 1; and what make_env raises. With env.check=strict also in place of the warnings about episodes
-      that no seed repeats.
+      n_step is below 1; and what make_env raises. With env.check=strict, EnvContractError also replaces the warnings
+      about episodes that no seed repeats.
     """
     if n_step < 1:
         raise UserError(f'check_env got n_step={n_step}, wanted 1 or more; leave it out for 10 steps.')
@@ -113,7 +113,7 @@ def is_vector(cfg: EnvConfig) -> bool:
 
 
 def refused(sentence: str) -> str:
-    """What env.check=strict makes of a warning."""
+    """The error message that env.check=strict makes of a warning."""
     return f'{sentence} (env.check=strict refuses this; env.check=true only warns of it.)'
 
 
@@ -121,14 +121,14 @@ CORRECT = 'correct one of the two'
 
 
 class ToleratedError(BrokenContractError):
-    """A break that only the check refuses: a run without the check takes such a value."""
+    """A fault that only the check refuses: a run without the check accepts such a value."""
 
 
-Note = Callable[[BrokenContractError], None]  # is given a break after which the check could continue; it may raise it
+Note = Callable[[BrokenContractError], None]  # gets a fault after which the check could continue; may raise it
 
 
 def checked_leaves(obs: object, space: Space, source: str, note: Note) -> dict[str, np.ndarray]:
-    """Copies of the leaves of an observation by their paths, without those that a note is made of.
+    """Copies of the leaves of an observation by their paths, without those with a fault that a run refuses.
 
     Args: source: 'reset' or 'step', for the error.
       note: gets a BrokenContractError for each leaf that is missing, or has another type, shape, dtype or range than in
@@ -142,7 +142,7 @@ def checked_leaves(obs: object, space: Space, source: str, note: Note) -> dict[s
                 note(fault)
             if all(isinstance(fault, ToleratedError) for fault in faults):
                 found[path] = np.array(value)
-    except BrokenContractError as error:  # of the entries
+    except BrokenContractError as error:  # about the entries of a Dict or Tuple
         note(error)
     return found
 
@@ -162,7 +162,7 @@ def _leaves(obs: object, space: Space, path: str, source: str) -> Iterator[tuple
 
 
 def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:
-    """The breaks of one leaf of an observation; the first that no run tolerates is the last."""
+    """Yields the faults of one leaf of an observation, up to the first that no run tolerates."""
     if isinstance(space, Discrete):
         array = np.asarray(obs)
         if isinstance(obs, bool) or array.shape != () or array.dtype.kind not in 'iu':
@@ -209,7 +209,7 @@ _BOUNDS: dict[type, Callable[[Any], tuple[np.ndarray, np.ndarray]]] = {
 
 
 Report = Callable[[str, str], None]
-"""Is told of a break after which the check continues: the sentence, and a key that is the same for breaks of one kind."""
+"""Called for a fault after which the check continues: (the sentence, a key that is the same for faults of one kind)."""
 SEED_DO = 'call super().reset(seed=seed) and draw all random numbers from self.np_random'
 TAKEN = 'or set env.check=false to train with it'
 MOVED = '(env.check=false only moves this error into the run)'
@@ -222,8 +222,8 @@ class EnvCheck:
         self, env: gymnasium.Env, cfg: EnvConfig, watch: Recorder | None = None, report: Report | None = None
     ) -> None:
         """
-        Args: watch: is shown each first step; report: is told of breaks after which the check can continue; None: the
-          first one is raised.
+        Args: watch: records the steps, not those taken again; report: called for faults after which the check can
+          continue; None: the first fault is raised.
         """
         self._env, self._name, self._n_step = env, env_name(cfg), 0
         self._watch, self._report = watch or Recorder(None), report
@@ -242,7 +242,7 @@ class EnvCheck:
         self._rng = torch.Generator().manual_seed(SEED)
 
     def run(self, n_step: int) -> list[Finding]:
-        """Returns: warnings. Raises: EnvContractError at a break; what the env's own code raises."""
+        """Runs the check. Returns: warnings. Raises: EnvContractError at a fault; exceptions of the env's own code."""
         try:
             with env_call(f'env {self._name!r}, index 0, in its check'):
                 unlike = self._run(n_step)
@@ -254,7 +254,7 @@ class EnvCheck:
         return findings(self._name, self._statistics, unlike, n_step, self._watch, self._has_limit)
 
     def _run(self, n_step: int) -> str | None:
-        """All steps; returns the warning about the first value that the same seed did not give twice."""
+        """Takes all steps; returns the warning about the first value that the same seed did not repeat, or None."""
         self._core()
         sure = [each for each in self._statistics if each.is_sure]
         found = first_difference(lambda: {'observation': self._reset(SEED)}, self._rollout, n_step, sure)
@@ -262,7 +262,7 @@ class EnvCheck:
             return None
         step, what, path, was, now = found
         for each in self._statistics:
-            if each.stream in what:  # its name says that it normalises these
+            if each.stream in what:  # a wrapper whose name says that it normalises these values
                 return each.sentence(self._name)
         pair = f'{of_entry(path)} {show_value(was)} and {show_value(now)}'
         got = f'two resets with seed={SEED} returned{pair}'
@@ -271,14 +271,14 @@ class EnvCheck:
         return not_repeated(Place(self._name, step).of(0), got, SEED_DO)
 
     def _sample(self, mask: object) -> Action:
-        """A random action, a legal one where there is a mask."""
+        """A random action; a legal one if there is a mask."""
         if self._choices is None or mask is None:
             return self._env.action_space.sample()
         bits = torch.from_numpy(self._choices.bits(mask)[None])
         return action_of(self._to_env(random_actions(self._action_space, 1, self._rng, bits)), 0)
 
     def _rollout(self, n_step: int, again: bool) -> Iterator[Leaves]:
-        """What random actions lead to, or the same ones again; where an episode ends, another one follows."""
+        """Yields the results of random actions, or of the same actions again; where an episode ends, another follows."""
         watch = Recorder(None) if again else self._watch
         if not again:
             self._env.action_space.seed(SEED)
@@ -299,7 +299,7 @@ class EnvCheck:
                 return
 
     def _core(self) -> None:
-        """The env inside all wrappers, which would trip over a wrong signature or number of values themselves."""
+        """Checks the env inside all wrappers; they would fail themselves at a wrong signature or number of values."""
         env = self._env.unwrapped
         missing = [k for k in ('seed', 'options') if not takes_keyword(env.reset, k)]
         if missing:
@@ -321,7 +321,7 @@ class EnvCheck:
         self._n_step = 0
 
     def _reset(self, seed: int | None, watch: Recorder | None = None) -> dict[str, np.ndarray]:
-        """The leaves of a first observation by their paths."""
+        """Resets the env; returns the checked leaves of the first observation by their paths."""
         start = time.perf_counter()
         result = self._env.reset(seed=seed, **own_copy(self._reset_kwargs))
         seconds = time.perf_counter() - start
@@ -391,7 +391,7 @@ class EnvCheck:
         return result
 
     def _reset_leaves(self, obs: object, watch: Recorder | None = None) -> dict[str, np.ndarray]:
-        """Resets the env, which must not write into the final observation of the episode."""
+        """Resets the env and checks that the reset does not write into the final observation of the episode."""
         before = checked_leaves(obs, self._space, 'step', self._note)
         first = self._reset(None, watch)
         after = checked_leaves(obs, self._space, 'step', self._note)
@@ -411,7 +411,7 @@ class EnvCheck:
             self._note(BrokenContractError(f'the reward is {reward!s}', 'a finite number', 'find where it comes from'))
 
     def _unusable(self, broken: tuple[str, str, str], is_tolerated: bool) -> None:
-        """A result of which only a run may make something; else nothing can be checked after it."""
+        """Reports a result that a run tolerates; raises for any other, since nothing can be checked after it."""
         if not is_tolerated:
             raise BrokenContractError(*broken)
         self._note(ToleratedError(*broken))

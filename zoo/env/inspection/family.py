@@ -1,4 +1,4 @@
-"""Checks an env family, which makes vectors only, in a few steps; what steps show; wrappers with statistics; random actions."""
+"""Checks of env families, which make only vector envs; a record of steps; wrappers with statistics; random actions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import find_env
 
 INNER = ('env', '_env', 'venv')
-"""Where a wrapper keeps what it wraps: gymnasium's and old gym's; zoo's adapters; those of SB3's vector envs."""
+"""The attribute with the wrapped env, in wrappers of gymnasium and old gym, zoo's adapters, wrappers of SB3's vector envs."""
 Stream = Literal['observation', 'reward']
 
 
@@ -34,7 +34,7 @@ class Statistics(NamedTuple):
     stream: Stream  # what it normalises
     wrapper: str  # its class
     is_sure: bool  # it has such statistics; false: only its name says so
-    key: str  # of zoo's config, for the same
+    key: str  # of zoo's config, for the same normalisation
 
     def sentence(self, name: str) -> str:
         """The warning about it. name: of the env."""
@@ -48,8 +48,8 @@ class Statistics(NamedTuple):
 class _Kind(NamedTuple):
     stream: Stream
     key: str
-    attributes: tuple[str, ...]  # of the statistics
-    switch: str  # attribute of a wrapper for both streams that is false where it leaves this one alone
+    attributes: tuple[str, ...]  # that hold the statistics
+    switch: str  # attribute of a wrapper for both streams that is false if it does not normalise this one
     name: re.Pattern[str]
 
 
@@ -72,7 +72,7 @@ KINDS = (
 
 
 def layers(env: object) -> Iterator[Any]:
-    """An env, then what each wrapper is around; of a vector of envs in this process, then the first of them."""
+    """Yields an env, then the env inside each wrapper; for a vector of envs in this process, then the first of them."""
     seen = set()
     while env is not None and id(env) not in seen:
         seen.add(id(env))
@@ -113,7 +113,7 @@ def step_limit(env: object) -> int | None:
 
 
 def random_actions(space: Space, n: int, rng: torch.Generator, mask: Tensor | None = None) -> Tensor:
-    """n actions, each in the form that ActionMap takes; of a Box, numbers from -1 to 1.
+    """n actions, each in the form that ActionMap takes; for a Box, numbers from -1 to 1.
 
     Args: mask: [n, n_mask] bool, the actions that are legal; None: all.
     """
@@ -144,16 +144,16 @@ def _choice(legal: Tensor, rng: torch.Generator) -> Tensor:
 
 N_ENV = 2
 SEED = 0
-LONG = 1000  # steps from which on a check in which no episode ended says so
+LONG = 1000  # steps; a check of this length or more warns if no episode ended
 MAX_REPLAY = 20
-"""Steps that are taken twice; BipedalWalker keeps its Box2D world in a reset, so two of its episodes differ from step 61."""
+"""Limit of the steps taken twice; BipedalWalker's reset keeps its Box2D world, so that its episodes differ from step 61 on."""
 
 
 class Finding(NamedTuple):
     """A warning."""
 
     sentence: str
-    is_chance: bool = False  # it says that no seed repeats the episodes
+    is_chance: bool = False  # whether it says that no seed repeats the episodes
 
 
 Flags = bool | np.ndarray  # of one env, or [B] of several
@@ -178,11 +178,11 @@ class Range:
 
     @property
     def largest(self) -> float:
-        """The largest absolute value, 0 of none."""
+        """The largest absolute value; 0 if there are no numbers."""
         return max(abs(self.low), abs(self.high)) if self._n else 0.0
 
     def to_json(self) -> dict[str, float | None]:
-        """min, max, mean and std; all None of no numbers."""
+        """min, max, mean and std; all None if there are no numbers."""
         if not self._n:
             return dict.fromkeys(('min', 'max', 'mean', 'std'))
         mean = self._sum / self._n
@@ -191,9 +191,9 @@ class Range:
 
 
 class Recorder:
-    """Is shown the first episodes of a check, of one env or of B envs [B, ...] that step together, and sums them up.
+    """Records the steps of a check, of one env or of B envs [B, ...] that step together, and summarises them.
 
-    Args: autoreset: of the vector of envs, None of one env;   limit_s: seconds after which it has seen enough.
+    Args: autoreset: of the vector of envs, None for one env;   limit_s: seconds after which it has seen enough.
     """
 
     def __init__(self, autoreset: str | None, limit_s: float = math.inf) -> None:
@@ -205,7 +205,7 @@ class Recorder:
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.n_terminated = 0
-        self.info_keys: dict[str, bool] = {}  # of the last steps of episodes; whether it is a number
+        self.info_keys: dict[str, bool] = {}  # keys of the last infos of episodes; whether the value is a number
         self._return, self._length = np.zeros(1), np.zeros(1, dtype=int)
 
     def is_over(self) -> bool:
@@ -227,7 +227,7 @@ class Recorder:
         info: object,
         is_reset: ArrayLike | None = None,
     ) -> None:
-        """seconds: of the call; obs: the leaves by their paths; info: as the env, or the vector of envs, returned it;
+        """Records a step. seconds: of the call; obs: the leaves by their paths; info: as the env or the vector env gave it;
         is_reset: [B] bool, rows that are no step of an episode."""
         self.n_step += 1
         self.step_s += seconds
@@ -248,7 +248,7 @@ class Recorder:
             self._add_info(info, index)
 
     def facts(self) -> dict[str, Any]:
-        """What was seen, in numbers, lists and text."""
+        """The summary of the steps, in numbers, lists and text."""
         n, lengths, returns = len(self.lengths), self.lengths, self.returns
         calls = self.step_s + (self.reset_s if self._autoreset is None else 0.0)
         episodes: dict[str, float] = {'count': n, 'terminated': self.n_terminated, 'truncated': n - self.n_terminated}
@@ -285,7 +285,7 @@ class Recorder:
 
 
 def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, watch: Recorder | None = None) -> list[Finding]:
-    """Random steps of envs that step together, the first of them twice; VectorEnv checks what they return.
+    """Takes random steps with envs that step together, the first steps twice; VectorEnv checks the results.
 
     Raises: as `check_env`.
     """
@@ -300,11 +300,11 @@ def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, watch: Recorder
 
 
 Leaves = Mapping[str, Mapping[str, Any]]
-"""What a step, or a reset, returned: by its name, such as 'reward', and the paths of its leaves."""
+"""The values that a step or reset returned, by name, such as 'reward', and by the path of each leaf."""
 
 
 Difference = tuple[int, str, str, Any, Any]
-"""The first value that was another one when the same steps were taken again: (step, 0 of a reset; what; path; was; now)."""
+"""The first value that differed when the same steps were taken again: (step, 0 for a reset; name; path; was; now)."""
 
 
 def first_difference(
@@ -313,10 +313,10 @@ def first_difference(
     n_step: int,
     explained: Sequence[Statistics],
 ) -> Difference | None:
-    """Resets twice, takes `n_step` steps, and the first of them again.
+    """Resets twice, takes `n_step` steps, and the first of them again; returns the first difference.
 
-    Args: rollout: steps after a reset, from their number and whether they are those of the first rollout again.
-      explained: wrappers because of which values differ, which are left out.
+    Args: rollout: yields steps after a reset. Its arguments: the number of steps; whether to repeat the first rollout.
+      explained: wrappers that make values differ; these values are left out.
     """
     first, again = reset(), reset()
     once: list[Leaves] = []
@@ -383,7 +383,7 @@ def _arrays(obs: Obs) -> dict[str, np.ndarray]:
 
 
 def _has_limit(cfg: EnvConfig, env: AnyVectorEnv) -> bool:
-    """Whether something limits the episodes: of families with games, the game does."""
+    """Whether something limits the episodes; in env families the game itself does."""
     if cfg.max_episode_steps is not None or not isinstance(find_env(cfg.id, cfg.game), OwnVector):
         return True
     specs = [getattr(layer, 'spec', None) for layer in layers(env)]
@@ -391,7 +391,7 @@ def _has_limit(cfg: EnvConfig, env: AnyVectorEnv) -> bool:
 
 
 def _unlike(name: str, found: Difference) -> str:
-    """The warning about the first value that two runs of a vector do not share."""
+    """The warning about the first value that differs between two runs of a vector env."""
     step, what, path, was, now = found
     index = int((was != now).reshape(len(was), -1).any(1).argmax())
     what = f'{what} of two runs with the same actions' if step else f'{what} of two resets'

@@ -31,9 +31,9 @@ from zoo.env.workers import WorkerVectorEnv
 from zoo.env.wrappers import MaskEnv
 
 LARGE_OBS, LARGE_REWARD, LARGE_RETURN = 100.0, 100.0, 1000.0
-"""Sizes from which on networks, whose inputs and outputs are best near 1, learn visibly slower."""
+"""Absolute values above which networks learn visibly slower; inputs and outputs near 1 are best."""
 WIDE, NARROW = 10.0, 0.1
-"""Half the distance of an action's bounds, beyond which a Gaussian of deviation 1 misses most of what is between them."""
+"""Half widths of an action's bounds beyond which a Gaussian of deviation 1 covers little of the range, or is mostly outside."""
 
 
 def scale_warnings(cfg: EnvConfig, name: str, seen: Recorder, obs_space: Space, action_space: Space) -> list[str]:
@@ -122,11 +122,11 @@ GAIN = 1.25  # a worker costs memory and a core: it has to win by more than the 
 
 
 class VectorizationAdvice(NamedTuple):
-    """The vectorization that pays, and why: facts of a report."""
+    """The faster vectorization and the reason, as entries of a report."""
 
     vectorization: str  # 'sync', 'async' or 'batched'
     vectorization_why: str
-    worker_ms: float | None  # of the process of the run, for one step of one worker
+    worker_ms: float | None  # time that one step of one worker costs the main process
 
 
 def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> VectorizationAdvice:
@@ -151,7 +151,7 @@ def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasi
 
 
 def worker_seconds(spaces: tuple[gymnasium.Space, gymnasium.Space], n_worker: int, timeout: float) -> float:
-    """Seconds that one step of one worker costs where the env itself does nothing, among `n_worker` of them."""
+    """Seconds for one step of one worker, with `n_worker` workers whose envs do nothing."""
     maker = partial(_StillEnv, *spaces)
     with closing(
         WorkerVectorEnv([maker] * n_worker, gymnasium.vector.AutoresetMode.SAME_STEP, timeout, 'still')
@@ -166,7 +166,7 @@ def worker_seconds(spaces: tuple[gymnasium.Space, gymnasium.Space], n_worker: in
 
 
 class _StillEnv(gymnasium.Env):
-    """Returns one observation, without work."""
+    """Returns the same observation at every step, without work."""
 
     def __init__(self, observation_space: gymnasium.Space, action_space: gymnasium.Space) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -247,13 +247,13 @@ MAX_PROBLEMS = 20
 
 @dataclass(frozen=True)
 class EnvReport:
-    """What `inspect_env` found.
+    """The report of `inspect_env`.
 
     Attributes:
       env: its name.
-      problems: sentences about what a run with env.check=true would end at; none of an env that keeps the contract.
-      warnings: sentences about what a run can live with.
-      facts: numbers, lists and text by name, times in ms; see docs/your_env.md. Of an env that cannot be made: none.
+      problems: sentences about faults at which a run with env.check=true ends; none if the env keeps the contract.
+      warnings: sentences about faults that do not end a run.
+      facts: numbers, lists and text by name, times in ms; see docs/your_env.md. Empty if the env cannot be made.
     """
 
     env: str
@@ -262,7 +262,7 @@ class EnvReport:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def text(self) -> str:
-        """A line that sums up, the problems, the warnings, then one fact a line: for a terminal."""
+        """The report for a terminal: a summary line, the problems, the warnings, then one fact per line."""
         counts = f'{_count(len(self.problems), "problem")}, {_count(len(self.warnings), "warning")}'
         steps = f' in {_count(self.facts["steps"], "step")}' if 'steps' in self.facts else ''
         sentences = {'problem': self.problems, 'warning': self.warnings}
@@ -271,7 +271,7 @@ class EnvReport:
         return '\n'.join([f'{self.env}: {counts}{steps}', *said, *facts])
 
     def to_json(self) -> dict[str, Any]:
-        """The report in what JSON has: numbers are finite, or null."""
+        """The report in types of JSON; numbers are finite, or null."""
         return asdict(self)
 
 
@@ -280,7 +280,7 @@ def inspect_env(
 ) -> EnvReport:
     """Takes `n_step` random steps with an env, as `check_env` does, and reports all that it finds.
 
-    It continues after a problem where it can. It times the env, and a worker process, to say which vectorization pays.
+    It continues after a problem where it can. It times the env, and a worker process, to find the faster vectorization.
     Args:
       cfg: the section env, an id, or a class or function that makes an env.
       limit_s: seconds after which no more steps are begun; a slow env takes fewer than n_step.
@@ -305,7 +305,7 @@ def inspect_env(
 
 
 class _Inspection:
-    """Collects what becomes a report."""
+    """Collects the problems, warnings and facts of a report."""
 
     def __init__(self, cfg: EnvConfig, n_step: int, limit_s: float) -> None:
         self._cfg, self._n_step, self._limit_s = cfg, n_step, limit_s
@@ -322,7 +322,7 @@ class _Inspection:
         return EnvReport(self._name, [*dict.fromkeys(self._problems.values())], self._warnings, self._facts)
 
     def single(self) -> None:
-        """Looks at one env."""
+        """Inspects one env."""
         cfg = self._cfg
         env = make_env(cfg)
         try:
@@ -346,7 +346,7 @@ class _Inspection:
         self._add_speed(seen, (env.observation_space, env.action_space))
 
     def family(self) -> None:
-        """Looks at two envs that step together, of which a run has as many as env.collector_env_num says."""
+        """Inspects two envs that step together; a run has env.collector_env_num of them."""
         cfg = self._cfg
         with closing(make_vector_env(cfg, N_ENV)) as env:
             seen = Recorder(env.autoreset, self._limit_s)
@@ -369,7 +369,7 @@ class _Inspection:
         }
 
     def _mask_source(self, obs_space: Space, env: object) -> str:
-        """'info', 'method' or 'obs', where the masks are; 'none'."""
+        """The source of the masks: 'info', 'method' or 'obs'; 'none' if there are none."""
         for layer in layers(env):
             if isinstance(layer, MaskEnv):
                 return layer.source
@@ -399,7 +399,7 @@ class _Inspection:
         self._facts |= advice._asdict()
 
     def _add_pickle(self) -> None:
-        """Whether another process can be given what makes the env: all but those begun by fork need that."""
+        """Finds out whether the maker of the env can be pickled, which a process needs unless it is started by fork."""
         fault = None
         try:
             pickle.dumps(CloudpickleWrapper(EnvMaker(self._cfg)))
@@ -414,7 +414,7 @@ class _Inspection:
 
 
 def _sentence(error: BaseException) -> str:
-    """What was raised in the env, and where."""
+    """The sentence about an exception: its text, or what the env's code raised and where."""
     if isinstance(error, EnvError | UserError):
         return str(error)
     where, at = getattr(error, 'env_place', ('', ''))

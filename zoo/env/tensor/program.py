@@ -22,23 +22,23 @@ NO_LIMIT = 2**62  # env steps
 
 
 class Carry(NamedTuple):
-    """What a step hands to the next one."""
+    """The state that a step passes to the next one."""
 
     state: State
     age: Tensor  # [B] int64, steps of the running episode
-    nan_mark: Tensor  # [B] f32, 0 while all observations and rewards were finite, nan ever after
-    n_finite_step: Tensor  # [B] int64, steps before that
+    nan_mark: Tensor  # [B] f32, 0 while all observations and rewards were finite, then nan for ever
+    n_finite_step: Tensor  # [B] int64, steps before the first nan_mark of nan
 
 
 class Fresh(NamedTuple):
-    """Begun episodes, for the rows that end next."""
+    """Starts of new episodes, for the rows whose episode ends in the next step."""
 
     state: State
     obs: Obs
 
 
 class StepOutcome(NamedTuple):
-    """What a step returns."""
+    """The results of a step."""
 
     obs: Obs  # [B, *O], the first of the next episode where one ended
     next_obs: Obs  # [B, *O], of the reached state
@@ -48,7 +48,7 @@ class StepOutcome(NamedTuple):
 
 
 class StepProgram:
-    """The functions of an env put together, as a pure function with static shapes that reads no values from Python."""
+    """One step of B envs as a pure function with static shapes, in which Python reads no tensor values."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class StepProgram:
         return Fresh(state, self._observed(self.env.obs_space, self.env.observe(state), len(noise)))
 
     def carry(self, fresh: Fresh) -> Carry:
-        """The start of all B envs."""
+        """The carry before the first step of all B envs."""
         zero = torch.zeros(self._n_env, dtype=torch.int64, device=self._device)
         # a clone: one tensor in two places would need a second graph
         return Carry(fresh.state, zero, zero.float(), zero.clone())
@@ -126,12 +126,12 @@ class StepProgram:
         return seen
 
     def watch_first(self, path: str, x: Tensor) -> Tensor:
-        """[N], finite where a leaf of first observations is what it may be."""
+        """[N], finite where a leaf of first observations is valid."""
         seen = self._watch_leaf(path, x, torch.zeros(len(x), device=self._device))
         return self._watch_mask(x, seen) if path == ACTION_MASK else seen
 
     def _watch_mask(self, mask: Tensor, seen: Tensor) -> Tensor:
-        """[B], finite where `seen` is and the action mask leaves something of each choice."""
+        """[B], finite where `seen` is and the action mask allows something in each choice."""
         for choice in self._choices:
             seen = torch.where(mask[:, choice].any(1), seen, torch.nan)
         return seen
@@ -143,7 +143,7 @@ class StepProgram:
         return torch.add(seen, x.sum(1), alpha=0) if x.is_floating_point() else seen
 
     def _observed(self, space: Space, obs: Any, n: int, path: str = '') -> Any:
-        """The observations of n states, in the order of the space. Raises: BrokenContractError."""
+        """Checks the observations of n states; returns them in the order of the space. Raises: BrokenContractError."""
         what = f'the observation{of_entry(path)}'
         if not isinstance(space, Dict):
             self._check(what, obs, (n, *space.shape), self._dtypes[path])
@@ -172,7 +172,7 @@ class StepProgram:
         self._check('terminated', terminated, (self._n_env,), torch.bool)
 
     def _check(self, what: str, value: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        """Reads no values, so that the host does not wait for the device."""
+        """Checks shape, dtype and device, but no values, so that the host does not wait for the device."""
         _check_is_tensor(what, value)
         if value.shape != shape:
             raise BrokenContractError(
@@ -189,7 +189,7 @@ class StepProgram:
 
 
 class CompiledProgram:
-    """A StepProgram as one compiled call, for a carry and fresh states of the structure given."""
+    """A StepProgram as one compiled call, for carries and fresh states with the same structure as `carry` and `fresh`."""
 
     def __init__(self, program: StepProgram, carry: Carry, fresh: Fresh, name: str, compile: Compile) -> None:
         self._program = program

@@ -1,4 +1,4 @@
-"""B tensor envs with the interface of VectorEnv, and the family 'torch' of them; nothing leaves the device, and no step waits for it."""
+"""The vector env of B tensor envs, and their family 'torch'; no data leaves the device, and no step waits for the device."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ BLOCK_STEPS = 64  # at most
 class TensorVectorEnv(AnyVectorEnv):
     """B envs that step together on a device: tensors in, Timesteps out, with the observations of ended episodes.
 
-    Every step begins an episode in all rows and uses the rows whose episode ended: same-step autoreset without reading
-    values from Python. `check` finds out whether all returned values are finite.
+    Every step gets a new episode for each row and uses it only in rows whose episode ended: same-step autoreset without
+    reading values from Python. `check` finds out whether all returned values are finite.
     """
 
     autoreset = 'same_step'
@@ -56,7 +56,7 @@ class TensorVectorEnv(AnyVectorEnv):
         self, env: TensorEnv, cfg: EnvConfig, name: str, n_env: int, device: torch.device | str = 'cpu', first: int = 0
     ) -> None:
         """
-        Args: first: index of its first env, where other processes have others, whose episodes are not to be the same.
+        Args: first: index of its first env, if other processes have envs too: it makes the episodes differ.
         """
         self.name, self.n_env, self._first, self._place = name, n_env, first, Place(name)
         self.watch(cfg.info_columns)
@@ -77,12 +77,12 @@ class TensorVectorEnv(AnyVectorEnv):
         self._compile: Compile | None = None
 
     def reset(self, seed: np.random.SeedSequence | int) -> Obs:
-        """Start new episodes; returns their first observations [B, *O].
+        """Starts new episodes; returns their first observations [B, *O].
 
         Args:
           seed: all envs draw from one generator on the device. The same seed gives the same episodes on the same kind
-            of device with the same number of envs and the same first one.
-        Raises: EnvContractError if the env's reset returns what it may not, values that are not finite included.
+            of device with the same number of envs and the same `first`.
+        Raises: EnvContractError if the env's reset returns an invalid result, such as values that are not finite.
         """
         sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
         if self._first:
@@ -130,7 +130,7 @@ class TensorVectorEnv(AnyVectorEnv):
 
     def receive(self, block: StepBlock, t: int) -> None:
         step, row = self.step(self._action), block.rows[t]
-        if isinstance(step.obs, Tensor):  # `map_tensors` takes a microsecond, of 70 for 64 envs
+        if isinstance(step.obs, Tensor):  # `map_tensors` would take 1 microsecond, a step of 64 envs takes 70
             row.obs.copy_(step.obs)
             row.next_obs.copy_(step.next_obs)
         else:
@@ -141,9 +141,9 @@ class TensorVectorEnv(AnyVectorEnv):
         row.truncated.copy_(step.truncated)
 
     def step(self, action: Tensor) -> Timestep:
-        """action: on the device. The Timestep's tensors are to be read only, and hold until the next step.
+        """Takes one step. action: on the device. The Timestep's tensors are read-only and valid until the next step.
 
-        Raises: EnvContractError if a tensor of the env has a wrong shape, type or device. For its values: `check`.
+        Raises: EnvContractError if a tensor of the env has a wrong shape, type or device; `check` checks the values.
         """
         if not self._is_reset:
             raise EnvError(f'env {self.name!r}: step was called before the first reset; call reset first.')
@@ -167,7 +167,7 @@ class TensorVectorEnv(AnyVectorEnv):
         return Timestep(out.obs, out.reward, out.terminated, out.truncated, None, None, {}, next_obs=out.next_obs)
 
     def draw(self, n_step: int) -> list[Tensor]:
-        """What n_step steps take: new episodes, of which the rows that end at a step take theirs, and the steps' noise."""
+        """Draws the tensors for n_step steps: a new episode for each row and step, and the noise of the steps."""
 
         def uniform(*shape: int) -> Tensor:
             return torch.rand(shape, generator=self._generator, device=self.device)
@@ -181,7 +181,7 @@ class TensorVectorEnv(AnyVectorEnv):
         return [*state_leaves(fresh.state), *(x for _, x in leaves(fresh.obs)), noise]
 
     def follow(self, drawn: Sequence[Tensor]) -> None:
-        """The next steps take these tensors, which are like those of the last `draw`."""
+        """Makes the next steps use these tensors, which have the structure of the last `draw`."""
         self._noise = iter(self._rows(drawn))
 
     def _rows(self, drawn: Sequence[Tensor]) -> list[tuple[Fresh, Tensor]]:
@@ -193,7 +193,7 @@ class TensorVectorEnv(AnyVectorEnv):
 
     @property
     def carried(self) -> list[Tensor]:
-        """What the next step goes on from."""
+        """The tensors from which the next step continues."""
         return [*state_leaves(self.carry.state), *self.carry[1:]]
 
     @carried.setter
@@ -205,7 +205,7 @@ class TensorVectorEnv(AnyVectorEnv):
             yield from self._rows(self.draw(self._n_block))
 
     def check(self) -> None:
-        """Wait for the device and test whether all observations and rewards since the reset were finite.
+        """Waits for the device and tests whether all observations and rewards since the reset were finite.
 
         Raises: EnvContractError that names the first env and step where they were not.
         """
@@ -226,9 +226,9 @@ class TensorVectorEnv(AnyVectorEnv):
         )
 
     def compile(self, compile: Compile) -> None:
-        """Compiles the step into one program from the next reset on; results are equal to rounding.
+        """Compiles the step into one program from the next reset on; results are equal up to rounding.
 
-        Args: compile: takes a pure function of tensors and its name in messages, returns the function compiled.
+        Args: compile: takes a pure function of tensors and its name in messages, returns the compiled function.
         """
         self._compile = compile
 
@@ -244,7 +244,7 @@ class TensorVectorEnv(AnyVectorEnv):
 
 
 def _by_step(state: State, n_step: int) -> list[State]:
-    """A state of all rows -> one of B rows for each step."""
+    """Splits a state of all rows into one state of B rows for each step."""
     if isinstance(state, Tensor):
         return list(state.view(n_step, len(state) // n_step, *state.shape[1:]).unbind(0))
     parts = [_by_step(leaf, n_step) for leaf in state_leaves(state)]

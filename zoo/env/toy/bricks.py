@@ -24,14 +24,14 @@ COLORS = {
 
 @ENV_REGISTRY.register('tiny_bricks')
 class TinyBricks(gymnasium.Env):
-    """A ball breaks bricks, images of 10x10 pixels: reward 1 for each brick, the episode ends when the ball is missed.
+    """A ball breaks bricks in images of 10x10 pixels: reward 1 for each brick; the episode ends when the ball is missed.
 
-    The ball moves diagonally, one cell a step. What it would enter reflects it: side walls, the top, and bricks, which break.
-    The paddle, two cells of the lowest row, moves one cell a step; the ball leaves its left cell to the left, its right cell
-    to the right. A wall has 30 bricks, in rows 1 to 3; the next ones come when it is broken, with a new ball. Where all walls
-    are broken the episode ends: the best return is 30 * n_wall, 60 by default.
-    Actions: 0 stay, 1 left, 2 right. Observations: [10, 10, 4] bytes, 0 or 255, with the paddle, the ball, the cell that
-    its direction comes from, and the bricks.
+    The ball moves diagonally, one cell a step. Side walls, the top and bricks reflect it, and a brick that it hits breaks.
+    The paddle is two cells of the lowest row and moves one cell a step. Its left cell sends the ball to the left, its right
+    cell to the right. A wall has 30 bricks, in rows 1 to 3. When it is broken, the next wall comes, with a new ball. The
+    episode ends when all walls are broken: the best return is 30 * n_wall, 60 by default.
+    Actions: 0 stay, 1 left, 2 right. Observations: [10, 10, 4] bytes, 0 or 255. The channels are the paddle, the ball, the
+    cell behind the ball (which shows its direction), and the bricks.
 
     Args: n_wall: walls of an episode;  max_step: steps after which an episode is truncated;  render_mode: 'rgb_array'.
     """
@@ -71,14 +71,14 @@ class TinyBricks(gymnasium.Env):
         return self.pixels.copy(), reward, is_over, self._t >= self._max_step, {}
 
     def render(self) -> np.ndarray:  # type: ignore[override]
-        """The present state: [10, 10, 3] bytes, a pixel for each cell."""
+        """The current state: [10, 10, 3] bytes, a pixel for each cell."""
         picture = np.zeros((SIZE, SIZE, 3), np.uint8)
         for channel, color in COLORS.items():
             picture[self.pixels[:, :, channel] == ON] = color
         return picture
 
     def _serve(self) -> None:
-        """A new wall and a new ball, which falls from below it."""
+        """Places a new wall and a new ball, which falls from below the wall."""
         self.pixels[1 : 1 + ROWS, :, BRICK] = ON
         self.n_brick = ROWS * SIZE
         self.row, self.column = ROWS + 1, int(self.np_random.integers(1, SIZE - 1))
@@ -86,7 +86,7 @@ class TinyBricks(gymnasium.Env):
         self.draw_ball(ON)
 
     def _move_ball(self) -> tuple[float, bool]:
-        """Reward, and whether the ball is missed. A ball that breaks a brick turns back in its cell."""
+        """Returns: the reward, and whether the ball is missed. A ball that breaks a brick turns back in its own cell."""
         down = 1 if self.row == 0 else self.down
         right = self.right if 0 <= self.column + self.right < SIZE else -self.right
         row, column = self.row + down, self.column + right

@@ -1,4 +1,4 @@
-"""Envs over spaces of every kind whose best reward is known: one step, many steps, legal actions that change at every step."""
+"""Envs with spaces of every kind and a known best reward: one step, many steps, legal actions that change at every step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zoo.env.masks import choice_slices
 
 
 def random_mask(space: Space, rng: np.random.Generator) -> np.ndarray:
-    """[n_mask] bool, each entry true with chance 1/2; at least one of each choice."""
+    """[n_mask] bool, each entry true with chance 1/2; at least one entry of each choice is true."""
     mask = rng.random(mask_size(space)) < 0.5
     for choice in choice_slices(space):
         if not mask[choice].any():
@@ -75,7 +75,7 @@ def make_space(spaces: dict[str, Callable[[], gymnasium.Space]], name: str, key:
 
 
 class Target:
-    """Scores actions by their distance to a target: 1 at it, -1 farthest from it; of several parts, the mean."""
+    """Scores actions by their distance to a target: 1 at it, -1 farthest from it; the mean over the leaves of the space."""
 
     def __init__(self, space: gymnasium.Space) -> None:
         self._space = convert_space(space, 'action', 'probe')
@@ -85,7 +85,7 @@ class Target:
         self.size = self._places[-1].stop
 
     def draw(self, rng: np.random.Generator, mask: np.ndarray | None = None) -> np.ndarray:
-        """[size]: for each choice a one-hot row, for each bit -1 or 1, for each number one from -0.8 to 0.8.
+        """A random target [size]: for each choice a one-hot vector, for each bit -1 or 1, for each number -0.8 to 0.8.
 
         Args: mask: [n_mask] bool, what may be chosen; None: everything.
         """
@@ -105,7 +105,7 @@ class Target:
         return np.concatenate(parts).astype(np.float32)
 
     def score(self, action: Action, target: np.ndarray) -> float:
-        """Of an action in the env's own form."""
+        """The score of an action in the env's own form."""
         leaves = zip(self._leaves, self._scales, self._places, _parts(self._space, action), strict=True)
         scores = [_score(leaf, scale, np.asarray(part), target[at]) for leaf, scale, at, part in leaves]
         return float(np.mean(scores))
@@ -118,7 +118,7 @@ class Target:
 
 
 def _slices(sizes: Iterable[int]) -> list[slice]:
-    """Places one after the other."""
+    """Consecutive slices of these sizes."""
     stops = list(accumulate(sizes))
     return list(map(slice, [0, *stops], stops))
 
@@ -128,7 +128,7 @@ def _size(leaf: plain.Leaf) -> int:
 
 
 def _taken(leaf: plain.Leaf, action: Any) -> np.ndarray:
-    """The places of the values that an action chooses, or of the bits that it sets, among all of a leaf."""
+    """Indices of the values that an action chooses, or of the bits that it sets, among all values or bits of a leaf."""
     if isinstance(leaf, plain.MultiBinary):
         return np.flatnonzero(action)
     index = np.ravel(action) - np.ravel(getattr(leaf, 'start', 0))
@@ -161,9 +161,9 @@ def _score(leaf: plain.Leaf, scale: Scale, action: np.ndarray, target: np.ndarra
 
 @ENV_REGISTRY.register('any_space')
 class AnySpace(gymnasium.Env):
-    """Random observations; the reward is that of `one_step` for a target that never changes and is not shown.
+    """Env with random observations; the reward is that of `one_step` for a target that is never shown and never changes.
 
-    The observations 'nested_mask' have a random action mask where the actions can have one; an illegal action raises.
+    The observations 'nested_mask' have a random action mask if the actions can be masked; an illegal action raises.
 
     Args: obs: a name of OBS_SPACES;  action: one of ACTION_SPACES;  n_step: steps of an episode.
     """
@@ -209,11 +209,11 @@ class AnySpace(gymnasium.Env):
 class OneStep(gymnasium.Env):
     """One step per episode: the observation shows a target, the reward is 1 at it and falls to -1 with the distance.
 
-    Choices are scored 1 if right and -1 if wrong, bits too, numbers by 1 - |number - target| with the bounds as -1 and
-    1; the reward is the mean over the leaves.
+    Choices and bits score 1 if right and -1 if wrong. Numbers score 1 - |number - target|, at least -1, where their bounds
+    are scaled to -1 and 1. The reward is the mean over the leaves.
 
     Args: action: a name of ACTION_SPACES.
-      masked: each episode allows random actions only, with the target among them; an illegal one raises.
+      masked: each episode allows a random set of actions that contains the target; an illegal action raises.
     """
 
     def __init__(self, action: str = 'discrete', masked: bool = False) -> None:
@@ -245,10 +245,10 @@ MASKED_SPACES = {'discrete': lambda: Discrete(8), 'multi_discrete': lambda: Mult
 
 @ENV_REGISTRY.register('random_masks')
 class RandomMasks(gymnasium.Env):
-    """Half of the actions are legal, others at every step; the reward is 1 for the lowest legal one, else 0.
+    """About half of the actions are legal, drawn again at every step; the reward is 1 for the lowest legal one, else 0.
 
-    The observation says nothing: who prefers low actions and knows the mask earns `n_step`. Of MultiDiscrete each entry
-    earns its part. An illegal action is counted in `n_illegal` and raises.
+    The observation has no information: a policy that prefers low actions and uses the mask earns `n_step`. The reward of a
+    MultiDiscrete action is the share of its right entries. An illegal action is counted in `n_illegal` and raises.
 
     Args: action: 'discrete' (8 actions) or 'multi_discrete' (3 and 5).
       source: where the mask is: 'info', 'obs' (observations are a Dict) or 'method'.
