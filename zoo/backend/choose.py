@@ -33,7 +33,7 @@ class Named(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """The executor that the config asks for; n_step: gradient steps of the whole run, None: not known."""
+    """The executor and compile mode that the config asks for; n_step: gradient steps of the whole run, None: not known."""
 
     executor: ExecutorName
     compile: CompileMode

@@ -1,6 +1,6 @@
 """Executors of a policy: passes of gradient steps, and acting through rollouts. `Eager` runs them as written.
 
-The other executors, native (C) and graph (compiled), do the same faster; `zoo.backend.choose` decides which one serves.
+The other executors, native (C) and graph (compiled), do the same faster; `zoo.backend.choose` decides which one is used.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Eager:
 
 
 def begin_pass(optimizers: Sequence[FlatOptimizer], data: Pass) -> None:
-    """Tells optimisers that accumulate gradients the number of minibatches that follow."""
+    """Tells optimisers that accumulate gradients how many minibatches follow."""
     for optimizer in optimizers:
         if optimizer.mechanics.accumulate > 1:
             optimizer.begin_pass(data.n_step)
@@ -182,7 +182,7 @@ def minibatches(data: Pass) -> Iterator[dict[str, Tensor]]:
 
 
 def _one_by_one(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
-    """The minibatches of one pass, gathered one by one: the last one is smaller, or a copy of all rows takes too much memory."""
+    """The minibatches of one pass, gathered one by one, if the last is smaller or a copy of all rows takes too much memory."""
     for index in order.split(data.batch_size):
         rows = map_tensors(lambda x: send(x[index], data.device), data.columns)  # noqa: B023
         if data.normalize_adv:  # over all samples of the minibatch, also where its rows are sequences
@@ -202,12 +202,12 @@ def _at_once(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
 
 
 def stacked(found: Sequence[Found]) -> Found:
-    """The results of steps, stacked: n_step of {name: [...]} -> {name: [n_step, ...]}."""
+    """The results of n_step steps, stacked: {name: [...]} each -> {name: [n_step, ...]}."""
     return map_tensors(lambda *x: torch.stack(x), *found)
 
 
 def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = None) -> dict[str, Any]:
-    """{'logit'}, and 'value' (in the critic's unit) if with_value, and the next 'state' if the model has one.
+    """{'logit'}, with 'value' (in the critic's unit) if with_value, and with the next 'state' if the model has one.
 
     state: the state before the observation; None: that at the start of an episode. Without with_value, the critic's part of
     the state stays unchanged.
@@ -232,7 +232,7 @@ def _without_histogram(output: dict[str, Any]) -> dict[str, Any]:
 class ForwardActing:
     """Acting by a forward function, whose outputs [B, ...] are copied into blocks.
 
-    The next call may overwrite the outputs; with several groups of envs, it comes before the action is used.
+    The next call, which with several groups of envs comes before the action is used, may overwrite the outputs.
     """
 
     def __init__(self, forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None = None) -> None:

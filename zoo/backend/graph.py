@@ -72,7 +72,7 @@ class GraphExecutor(Eager):
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
         if keeps_state(self._model):
             return None
-        # on a CPU the gain, 0 to 20 us a call, is that of the model's few operations: less than compiling takes
+        # on a CPU a call would gain 0 to 20 us, on the model's few operations: less than compiling takes
         if not self.is_compiled or not any(p.is_cuda for p in self._model.parameters()):
             return None
         acting = GraphActing(self._model, self._dist, obs, draw, one_trunk, explore)
@@ -135,11 +135,11 @@ class _Update:
     def _values(self, moving: Iterable[float], device: torch.device) -> Tensor:
         """The changing inputs: for each optimiser the learning rate and the number of gradients with this one; then `moving`."""
         of_optimizers = [x for each in self._optimizers for x in (each.lr, each.upcoming[0])]
-        # in float64: of a small rate, few digits would be left in float32
+        # in float64, as eager steps have these numbers; float32 would round them
         return send(torch.tensor([*of_optimizers, *moving], dtype=torch.float64), device)
 
     def _replay(self, static: _Static, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The step on the inputs of `run`; returns its metrics and the norms of the gradients as one tensor."""
+        """Runs the step on the inputs of `run`; returns its metrics and the norms of the gradients as one tensor."""
         rest = iter(inputs)
         states = [{name: next(rest) for name in optimizer.buffers} for optimizer in self._optimizers]
         tensors = {name: next(rest) for name in static.others}

@@ -214,7 +214,7 @@ def _show(value: object) -> str:
 
 
 def critic_names(model: nn.Module, obs_space: Space) -> set[str]:
-    """Names of the parameters that a loss over `compute_critic` moves and one over `compute_actor` does not.
+    """Names of the parameters that a loss over `compute_critic` changes and one over `compute_actor` does not.
 
     Found by a backward pass through each method, so it works for models of any kind; gradients stay unchanged.
     """

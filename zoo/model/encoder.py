@@ -2,8 +2,8 @@
 
 An encoder is a class registered in ENCODER_REGISTRY, constructed as `cls(cfg, space)`: `cfg` has the fields of its class
 attribute `config`, a Section. Its objects have the attributes n_feature and value_gain, the gain of a value head on them.
-They take the output of `make_input(space)` and keep leading dimensions. The class method `fits(space) -> bool` tells whether
-it is for such observations; without it, it is for all. One that fits a Dict gets {dotted path of the leaf: its tensor}.
+They take the output of `make_input(space)` and keep leading dimensions. A class method `fits(space) -> bool` tells whether
+the class is for such observations; without this method it is for all. One for a Dict gets {dotted path of the leaf: its tensor}.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def make_encoder(
 
     Args:
       encoder: a registered name, or {'type': name, its fields}. 'auto' is 'mlp' for vectors and indices, a CNN for
-        images, 'multi' for a Dict; it does not see the action mask of a Dict.
+        images, 'multi' for a Dict, whose action mask is not seen.
       hidden_sizes, activation, layer_norm: of an MLP; precision: of a network for images.
     Raises: UserError if the encoder is not for such observations.
     """
@@ -162,7 +162,7 @@ def vectors(n: int) -> Box:
 
 
 def _spread(cls: type, spec: str | dict[str, Any], space: Dict, path: str) -> dict[str, Any]:
-    """A spec of 'multi' with an encoder of single leaves: as `join` if it takes vectors, else before the leaves that it fits."""
+    """A spec of 'multi' with an encoder of single leaves: as `join` if it takes vectors, else for all leaves that it fits."""
     if _fits(cls, vectors(1)):
         return {'type': 'multi', 'join': spec}
     encoders = {name: spec for name, leaf in leaf_spaces(space) if _fits(cls, leaf)}

@@ -78,7 +78,7 @@ def convolve(x: Tensor, conv: nn.Conv2d) -> Tensor:
     """
     weight, stride, is_half = conv.weight, conv.stride[0], torch.is_autocast_enabled(x.device.type)
     if x.dtype == torch.uint8:
-        weight = weight / 255  # and not the bytes, which are many, and exact in bfloat16
+        weight = weight / 255  # the weights, not the bytes, which are many, and exact in bfloat16
     if is_half and x.is_cpu and stride > 1 and conv.kernel_size[0] % stride == 0:
         x, weight, stride = *_as_blocks(x, weight, stride), 1
     x = x.to(torch.bfloat16 if is_half else weight.dtype, memory_format=torch.channels_last)

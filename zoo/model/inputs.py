@@ -26,7 +26,7 @@ def make_input(obs_space: Space, obs_norm: bool = False, normalize_images: bool 
     Images of bytes stay bytes from 0 to 255: the networks of `make_encoder` scale them, and your own network must do so too.
 
     Args: obs_norm: Boxes that are no images are normalised, see `RunningMeanStd`; normalize_images: see `Pixels`.
-    Raises: UserError if obs_norm is true and the observations are images without a Dict.
+    Raises: UserError if obs_norm is true and the observations are images, not a Dict.
     """
     if isinstance(obs_space, Dict):
         return DictInput(without_mask(obs_space), obs_norm, normalize_images)

@@ -118,7 +118,7 @@ class Cell(nn.Module, ABC):
 class GatedCell(Cell):
     """A cell whose gates read its features of the step before.
 
-    Weights start orthogonal and biases at zero, as in CleanRL's PPO with LSTM, except that of the gate that keeps the memory.
+    Weights start orthogonal and biases at zero, as in CleanRL's PPO with LSTM, except the bias of the gate that keeps the memory.
     """
 
     def __init__(self, n_in: int, n_hidden: int, n_gate: int, n_state: int) -> None:
@@ -358,7 +358,7 @@ class RecurrentActorCritic(Networks):
     def _feature(
         self, role: str, x: Tensor | dict[str, Tensor], state: State, first: Tensor | None
     ) -> tuple[Tensor, State]:
-        """Features and next state of the 'actor', or of a 'critic' with its own encoder; not all critics have a memory."""
+        """Features and next state of the 'actor', or of a 'critic' with its own encoder; without a memory the state stays."""
         feature, core = getattr(self, f'{role}_encoder')(x), getattr(self, f'{role}_core')
         if core is None:
             return feature, state

@@ -1,6 +1,6 @@
 """Checks of the inputs of losses and estimators; a failed one raises a ValueError that names the tensor.
 
-They run before anything is computed, with every minibatch. Each takes a few microseconds; none makes the host wait for a device.
+They run before anything is computed, with every minibatch. Each check takes a few microseconds; none waits for a device.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _SPACES: dict[str, type[Space] | tuple[()]] = {
     'multi_categorical': MultiDiscrete,
     'squashed_gaussian': (),
 }
-"""The spaces of which zoo's own distributions may be the default; for a space the others need not be loaded."""
+"""The space for which each of zoo's own distributions may be the default; the others need not be loaded for it."""
 Logit = Tensor | Mapping[str, Tensor]
 """A policy's output as users give it to the losses: a flat tensor [..., P], or its named parts."""
 
@@ -110,7 +110,7 @@ class ActionDist(ABC):
         """KL(p || q) per row, nats, [...]."""
 
     def masked(self, param: Tensor, mask: Tensor) -> Tensor:
-        """The parameters without the choices that mask [..., n_mask] bool forbids by False.
+        """The parameters without the choices that mask [..., n_mask] bool forbids (False).
 
         This version is for parameters that are logits, one for each choice. Raises: UserError if n_mask is 0.
         """

@@ -39,7 +39,7 @@ def n_step(
     *,
     n: Annotated[int, Field(ge=1, description='steps whose rewards count; the value stands for what follows them')] = 5,
 ) -> Estimate:
-    """Returns of n steps, fewer where an end comes first; reads no gae_lambda.
+    """Returns of n steps, fewer where an end comes first; ignores gae_lambda.
 
     return_t = r_t + gamma r_{t+1} + .. + gamma^{m-1} r_{t+m-1} + gamma^m V'_{t+m-1},   adv = return_ - V
     m = n, or the number of rows up to the first end if that is less.
@@ -58,7 +58,7 @@ def n_step(
 @ESTIMATOR_REGISTRY.register('returns')
 @torch.no_grad()
 def returns(data: gae_data, gamma: float, lambda_: float) -> Estimate:
-    """Discounted returns up to the end of each episode; reads no gae_lambda.
+    """Discounted returns up to the end of each episode; ignores gae_lambda.
 
     return_t = r_t + gamma return_{t+1}, but r_t + gamma V'_t where a trace ends,   adv = return_ - V
     A caller without a critic passes values of 0; adv and return_ are then both the discounted sum of rewards.
@@ -86,7 +86,7 @@ def vtrace(
         bool, Field(description='advantages too are weighed by the ratio; false: the loss does that, after adv_norm')
     ] = True,
 ) -> Estimate:
-    """V-trace, for samples of another policy: bounded ratios weight temporal differences and advantages, and the trace.
+    """V-trace, for samples of another policy: bounded ratios weight temporal differences, advantages and the trace.
 
     trace_t = min(rho_t, rho_max) delta_t + gamma lambda_ min(rho_t, c_max) (1 - traj_flag_t) trace_{t+1},   trace_T = 0
     adv_t   = min(rho_t, rho_max) (delta_t + gamma lambda_ (1 - traj_flag_t) trace_{t+1}),   return_ = trace + V

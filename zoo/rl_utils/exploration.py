@@ -66,7 +66,7 @@ def _serves(function: Callable[..., Tensor], dist: ActionDist) -> bool:
 
 @EXPLORATION_REGISTRY.register('sample')
 def sample(dist: ActionDist, logit: Tensor) -> Tensor:
-    """Actions are drawn from the policy itself."""
+    """Draws all actions from the policy itself."""
     return logit
 
 

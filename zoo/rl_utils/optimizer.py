@@ -34,8 +34,8 @@ class NonFiniteGradientError(RunError):
 class FlatOptimizer:
     """An update rule over a flat buffer of parameters and one of gradients; those of the model are views of the buffers.
 
-    A step whose gradient is not finite changes nothing and is counted; only `count_skipped` waits for the device. If it is
-    copied or pickled together with its model, the copy updates the copied model.
+    A step whose gradient is not finite changes nothing and is counted; only `count_skipped` waits for the device. If an
+    optimiser is copied or pickled together with its model, the copy updates the copied model.
     Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views
       of one buffer.
     Attributes: ranks: the processes over which the gradient of a step is averaged, before all limits. is_plain: whether all
@@ -135,7 +135,7 @@ class FlatOptimizer:
 
     @property
     def loss_scale(self) -> Tensor | None:
-        """Factor that the next loss must be multiplied by, 0-dim; None: there is none."""
+        """Factor that the next loss must be multiplied by, 0-dim; None: no scaling."""
         return self._kept.get('loss_scale')
 
     @property
@@ -204,7 +204,7 @@ class FlatOptimizer:
         return norm
 
     def begin_pass(self, n_call: int) -> None:
-        """Tells an optimiser that accumulates the number of calls of `step` that follow; the last one always takes a step."""
+        """Tells an optimiser that accumulates gradients how many calls of `step` follow; the last one always takes a step."""
         self._n_gathered, self._n_to_come = 0, n_call
 
     @property
@@ -214,7 +214,7 @@ class FlatOptimizer:
         return n_gathered, n_gathered >= self.mechanics.accumulate or self._n_to_come == 1
 
     def divisor(self, n_gathered: Number, scale: Tensor | None) -> Number | None:
-        """The number that divides a sum of gradients of scaled losses; None: there is none."""
+        """The number that a sum of gradients of scaled losses must be divided by; None: no division."""
         if self.mechanics.accumulate == 1:
             return scale
         return n_gathered if scale is None else n_gathered * scale

@@ -34,7 +34,7 @@ def clip(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> T
     """
     gain = ratio * adv
     bound = ratio.detach().clamp(1 - clip_ratio, 1 + clip_ratio) * adv  # type: ignore[arg-type]  # 0-dim tensors too
-    return torch.where(gain > bound, bound, gain)  # min() would halve the gradient at a tie, in 20 operations
+    return torch.where(gain > bound, bound, gain)  # min() would halve the gradient at a tie, and take 20 operations
 
 
 @VALUE_LOSS_REGISTRY.register('mse')

@@ -69,7 +69,7 @@ def dpo(
     alpha: Annotated[float, Field(gt=0, description='where adv >= 0: smaller slows sooner as the ratio grows')] = 2.0,
     beta: Annotated[float, Field(gt=0, description='where adv < 0: smaller slows sooner as the ratio falls')] = 0.6,
 ) -> Tensor:
-    """Discovered policy optimisation: a smooth drift, found by meta-learning, in place of the clip; reads no clip_ratio.
+    """Discovered policy optimisation: a smooth drift, found by meta-learning, in place of the clip; ignores clip_ratio.
 
     A >= 0, u = (r - 1) A:  gain = r A - max(u - alpha tanh(u / alpha), 0);   slope = r A (1 - [u > 0] tanh^2(u / alpha))
     A <  0, v = A log r:    gain = r A - max(v - beta tanh(v / beta), 0);     slope = r A - [v > 0] A tanh^2(v / beta)
@@ -92,7 +92,7 @@ def rollback(
         float, Field(ge=0, description='strength of the pull back from outside; 0: as clip; 0.3 is usual')
     ] = 0.3,
 ) -> Tensor:
-    """PPO-RB: as 'clip', but where 'clip' has no gradient, a reversed one leads back.
+    """PPO-RB: as 'clip', but where 'clip' has no gradient, a reversed gradient leads back.
 
     gain = min(r A, (q - slope (r - q)) A), q = clamp(r, 1 - c, 1 + c);   slope = -slope r A where 'clip' has 0, else r A
     Source: Wang et al. 2019, arXiv:1903.07940, PPO-RB.
@@ -103,7 +103,7 @@ def rollback(
 
 @SURROGATE_REGISTRY.register('none')
 def none(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
-    """The ratio times the advantage without any clipping; needs a KL penalty or few steps; reads no clip_ratio.
+    """The ratio times the advantage without any clipping; needs a KL penalty or few steps; ignores clip_ratio.
 
     gain = r A;   slope = r A
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 6; with penalty 'kl' eq. 8.
@@ -113,7 +113,7 @@ def none(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> T
 
 @SURROGATE_REGISTRY.register('a2c')
 def a2c(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
-    """The policy gradient of actor-critic methods, for one pass over each batch; reads no clip_ratio.
+    """The policy gradient of actor-critic methods, for one pass over each batch; ignores clip_ratio.
 
     gain = A log r;   slope = A
     The constant A log p_old is subtracted from the usual A log p_new: the gradient is the same, the gain 0 at r = 1.
@@ -148,7 +148,7 @@ def awr(
     ] = 1.0,
     max_weight: Annotated[float, Field(gt=0, description='largest weight of a sample')] = 20.0,
 ) -> Tensor:
-    """Advantage-weighted regression: likelihood of the actions taken, good ones weighted more; reads no clip_ratio.
+    """Advantage-weighted regression: likelihood of the actions taken, good ones weighted more; ignores clip_ratio.
 
     gain = w log r, w = min(exp(A / temperature), max_weight);   slope = w: at r = 1 it is not A, and never negative
     Source: Peng et al. 2019, arXiv:1910.00177. Departs: w log p_old is subtracted, which has no gradient.

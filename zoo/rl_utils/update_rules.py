@@ -195,7 +195,7 @@ def moved(
     finite: Tensor,
     scale: Tensor | None,
 ) -> dict[str, Tensor]:
-    """All buffers of an optimiser after a step; if the gradient is not finite, only the loss scale changes.
+    """All buffers of an optimiser after a step; if the gradient is not finite, only those of the loss scale change.
 
     Args:
       state: param, grad, the moments of the rule, step_count, and the tensors of `first_values`.

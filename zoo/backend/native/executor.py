@@ -114,7 +114,7 @@ class NativeExecutor(Eager):
         return self._library.forward(self._workspace, model, block, Output.VALUE, n_thread)['value']
 
     def described(self, obs_dtype: torch.dtype) -> Model:
-        """The model described by its addresses; described again if its tensors have moved or were frozen."""
+        """The model as C reads it, by addresses; described again if its tensors have moved or were frozen."""
         modules = modules_of(self._model)
         params = parameters_of(modules)
         grads = [p.grad for p in params]

@@ -59,7 +59,7 @@ class Bernoulli(LogitDist):
         return {'log_odds': param}
 
     def check_action(self, action: Tensor, lead: torch.Size) -> None:
-        """Checks that actions are zeros and ones only if the environment variable ZOO_DEBUG is 1."""
+        """If the environment variable ZOO_DEBUG is 1, this also checks that actions are zeros and ones."""
         super().check_action(action, lead)
         if looks_at_actions() and ((action < 0) | (action > 1)).any():
             low, high = action.aminmax()

@@ -16,7 +16,7 @@ from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, drawn
 from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 
 _N_PROPOSAL = 6
-"""For each draw of a Gamma number. One is accepted with probability 0.952 or more, so in 1.3e-8 of the draws none of 6 is."""
+"""Proposals for one draw of a Gamma number. One is accepted with probability 0.952 or more; all 6 fail in 1.3e-8 of draws."""
 _MARGIN = 1e-6  # actions keep this distance from 0 and 1, where the logarithm of the density may be infinite
 NEAREST = 1e-4  # distance that converted env actions keep from 0 and 1, where a density may be 0 or infinite
 
@@ -78,7 +78,7 @@ class Beta(ActionDist):
 
     def mode(self, param: Tensor) -> Tensor:
         a, b = (wide(param) - 1).chunk(2, -1)
-        both = a + b  # 0 if all x are equally likely, then 1/2; no tiny number is added: exporters fold it to 0
+        both = a + b  # 0 if all x are equally likely: 1/2; not by adding a tiny number, which an exporter folds to 0
         return torch.where(both > 0, a / torch.where(both > 0, both, 1.0), 0.5).clamp(_MARGIN, 1 - _MARGIN)
 
     def log_prob(self, param: Tensor, action: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Distributions 'categorical' and 'multi_categorical': one of A choices, or K independent choices.
 
-param [..., A], or those of all choices side by side, [..., sum(nvec)], are unnormalised log-probabilities."""
+param [..., A], or [..., sum(nvec)] for all choices side by side, holds unnormalised log-probabilities."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class MultiCategorical(LogitDist):
             _check_range(action[..., entry], n, f'entry {entry} of action', '')
 
     def _each(self, function: Callable[..., Tensor], *rows: Sequence[Tensor]) -> Tensor:
-        """Results of a function of each run's distribution and rows, side by side: [..., n_repeat, entries of a period]."""
+        """A function's results for the distribution and rows of each run, side by side: [..., n_repeat, entries of a period]."""
         found = [function(dist, *each) for (_, dist), *each in zip(self._runs, *rows, strict=True)]
         return found[0] if len(found) == 1 else torch.cat(found, -1)
 

@@ -95,7 +95,7 @@ class Gaussian(ActionDist):
 
     @classmethod
     def of_parts(cls, logit: Logit) -> tuple[Gaussian, Tensor] | None:
-        """As `ActionDist.of_parts`; None if a subclass is no default: 'mu' and 'sigma' are those of a plain Gaussian."""
+        """As `ActionDist.of_parts`; None in a subclass that is no default: 'mu' and 'sigma' mean a plain Gaussian."""
         if not cls.is_default or not isinstance(logit, Mapping) or not {'mu', 'sigma'} <= set(logit.keys()):
             return None
         mu, sigma = logit['mu'], logit['sigma']
@@ -231,7 +231,7 @@ def _mean_log_2_cosh(mu: Tensor, sigma: Tensor) -> Tensor:
 
     log(2 cosh(u)) = E|u + L| with L logistic of scale 1/2: both have the second derivative cosh(u)^-2 and the same
     limits. L is a mixture of normal distributions of mean 0 (Andrews and Mallows 1974), here of six. They were fitted so
-    that E|u + L| is off by at most 5.4e-8 at any u, so its mean is too. For x normal with mean m and deviation s,
+    that E|u + L| is off by at most 5.4e-8 at any u, and so is its mean. For x normal with mean m and deviation s,
     E|x| = s * sqrt(2 / pi) * exp(-z^2) + m * erf(z), z = m / (s * sqrt(2)).
     """
     # made by new_full: a compiler cannot trace tensors from elsewhere, and torch.tensor would wait for a GPU

@@ -3,7 +3,7 @@
 
 The recursion y_t = x_t + d_t * y_{t+1} is a composition of affine maps, which is associative: Triton's scan composes
 the maps of the steps that a thread holds, then those of a warp, then those of the block. Rollouts longer than a tile
-take several tiles, from the last to the first. Each continues from the first row of the tile before.
+take several tiles, from the last to the first. Each continues from the first row of the tile processed before it.
 """
 
 from __future__ import annotations

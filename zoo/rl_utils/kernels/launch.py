@@ -53,8 +53,8 @@ def custom_op(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., 
 class Tiling:
     """The division of rows into n_tile tiles of ROWS whole rows, which n_program programs share.
 
-    A row has n_group groups of up to n_column cells each. GROUPS groups of it, of COLUMNS cells each with padding, are held
-    at once.
+    A row has n_group groups of up to n_column cells each. GROUPS groups of a row are held at once, each padded to COLUMNS
+    cells.
     """
 
     def __init__(self, n_row: int, n_column: int, device: torch.device, n_group: int = 1) -> None:
@@ -74,7 +74,7 @@ def flat(x: Tensor) -> Tensor:
 
 def scalars(x: Tensor) -> list[Tensor]:
     """[n] -> n 0-dim tensors that autograd treats as independent tensors, not as views, which must not be changed."""
-    if torch.compiler.is_compiling():  # in torch 2.11 it gives no gradient to tensors squeezed in place, or to views
+    if torch.compiler.is_compiling():  # torch 2.11's compiler gives views, and tensors squeezed in place, no gradient
         return [one.clone() for one in x.unbind()]
     return [one.squeeze_(0) for one in torch.unsafe_chunk(x, x.numel())]
 
@@ -143,7 +143,7 @@ def _n_sm(device: torch.device) -> int:
 
 @triton.jit
 def add_programs(partial_ptr, counter_ptr, out_ptr, WIDTH: tl.constexpr):
-    """out[w] = sum over programs p of partial[p, w]; each stores its row before, and the last to arrive computes the sum."""
+    """out[w] = sum over programs p of partial[p, w]; each has stored its row, and the last to arrive computes the sum."""
     n_program = tl.num_programs(0)
     tl.debug_barrier()  # this program's row is stored before it is counted
     if tl.atomic_add(counter_ptr, 1, sem='acq_rel') == n_program - 1:
