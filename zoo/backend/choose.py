@@ -1,4 +1,4 @@
-"""The rule that chooses the executor of a policy, and the line of the log that says which one it is."""
+"""Choice of the executor of a policy, and the line of the log that names it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoo.rl_utils.distribution import ActionDist
 ExecutorName = Literal['auto', 'eager', 'native', 'graph']
 CompileMode = Literal['off', 'on', 'auto']
 WORTH_STEPS = 60_000
-"""A run of this many gradient steps or more gains from compiling what the native executor does not serve: a first
+"""A run of at least this many gradient steps gains from compiling those that the native executor cannot run: a first
 compilation takes 12 to 16 s for each kind of step and saves .4 to 1.1 ms a step (benchmarks/results/compile.md)."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)  # compiled on a CPU, Nature takes a tenth less time, IMPALA more
 
@@ -33,7 +33,7 @@ class Named(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What the config asks for, and the gradient steps of the whole run (None: not known)."""
+    """The executor and compile mode that the config asks for; n_step: gradient steps of the whole run, None: not known."""
 
     executor: ExecutorName
     compile: CompileMode
@@ -41,14 +41,14 @@ class Wish(NamedTuple):
     is_quiet: bool = False  # nothing is logged
     components: Sequence[Any] = ()  # of the gradient steps: kind, name, options
     eager_only: str = ''  # why steps can only run eagerly, in a sentence
-    exploration: str = 'sample'  # C acts with no other
+    exploration: str = 'sample'  # C acts only with 'sample'
 
 
 def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> Eager:
-    """The executor that is named, or the fastest one that serves: native, else graph where it pays, else eager.
+    """The named executor, or the fastest one that can run the policy: native, else graph if it pays, else eager.
 
-    Where C has the model but not all components of its updates, it acts, and the next executor takes the steps.
-    Raises: UserError if the named one cannot serve; it says why, and which can.
+    If C knows the model but not all components of its updates, C acts and the next executor takes the steps.
+    Raises: UserError if the named executor cannot run the policy; it says why, and which one can.
     """
     wants_c = wish.executor in ('auto', 'native')
     why_not_c = native.obstacle(model, dist, device) if wants_c else 'another executor is named'
@@ -85,7 +85,7 @@ def executor_label(executor: Eager) -> str:
 
 
 def env_compiler(wish: Wish, device: torch.device) -> Compile | None:
-    """What compiles the step of envs that are tensor programs; None: none does. Where it is asked for, failing is a warning."""
+    """The compiler of the step of envs that are tensor programs; None: it runs uncompiled. A compiler that fails only warns."""
     if wish.compile == 'off' or (wish.compile == 'auto' and (not _is_long(wish) or _missing_compiler(device))):
         return None
     from zoo.backend.trace import compile_function
@@ -94,7 +94,7 @@ def env_compiler(wish: Wish, device: torch.device) -> Compile | None:
 
 
 def _problem(why_not_all_c: str, device: torch.device, wish: Wish) -> str:
-    """Why the executor that is named cannot serve, and which can, in a sentence; empty if it can, or none is named."""
+    """Why the named executor cannot run the policy, and which one can, in a sentence; empty if it can, or none is named."""
     if wish.executor == 'native' and why_not_all_c:
         return f"policy.learn.executor is 'native' but {why_not_all_c}; use 'auto', 'eager' or 'graph'"
     if wish.executor == 'graph' and wish.eager_only:
@@ -114,7 +114,7 @@ def _is_long(wish: Wish) -> bool:
 
 
 def _why_not_compiled(model: nn.Module, device: torch.device, wish: Wish) -> str:
-    """Empty if updates are to be compiled."""
+    """Why updates are not compiled, as the end of a sentence; empty if they are."""
     if wish.eager_only:
         return wish.eager_only
     if wish.executor == 'graph' or (wish.executor == 'auto' and wish.compile == 'on'):

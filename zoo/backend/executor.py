@@ -1,6 +1,6 @@
 """Executors of a policy: passes of gradient steps, and acting through rollouts. `Eager` runs them as written.
 
-The other executors, native (C) and graph (compiled), do the same faster; `zoo.backend.choose` decides which one serves.
+The other executors, native (C) and graph (compiled), do the same faster; `zoo.backend.choose` decides which one is used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Numbers(Protocol):
 
 # a gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics; zoo's own are `SplitStep`s
 Step = Callable[[Any, ActionDist, Any, Any, Any], Metrics]
-Found = dict[str, Any]  # by a step, by name: tensors, or (nested) dicts of tensors
+Found = dict[str, Any]  # results of a step by name: tensors, or (nested) dicts of tensors
 # (obs [B, *O], state) -> {action, logit, ...}, all [B, ...], and the next 'state' where the model has one
 Forward = Callable[[Obs, State], dict[str, Any]]
 # (pure function of tensors, its name in messages) -> the same, compiled
@@ -49,16 +49,16 @@ Compile = Callable[[Callable[..., Sequence[Tensor]], str], Callable[..., Sequenc
 Explore = Callable[[ActionDist, Tensor], Tensor]  # (distribution, logit [B, P]) -> the logit of the policy that acts
 DrawNoise = Callable[[int], Tensor]  # number of envs B -> noise for the T steps of a rollout, [T, B, ...]
 
-KEPT_ROWS = 1 << 14  # whose numbers wait for their metrics at most
-ALIGNMENT = 64  # bytes, of all memory that torch allocates on a CPU
+KEPT_ROWS = 1 << 14  # largest number of rows whose results are kept until metrics are computed
+ALIGNMENT = 64  # bytes; that of all memory that torch allocates on a CPU
 
 
 class SplitStep:
-    """A gradient step in three parts, so that what needs no single minibatch is done for many. Called, it does all for one.
+    """A gradient step in three parts, of which two can run for many minibatches at once. A call runs all parts for one minibatch.
 
-    prepare: (distribution, columns) -> columns; once for passes over them. Raises: ValueError if shapes do not fit.
-    take: as a `Step`; moves the parameters and returns what `summarise` reads, of shapes that are equal for equal minibatches.
-    summarise: (what n steps found, [n, ...] each, distribution, numbers) -> metrics [n]; or of one step, [...], 0-dim ones.
+    prepare: (distribution, columns) -> columns; runs once for all passes over them. Raises: ValueError if shapes do not fit.
+    take: as a `Step`; changes the parameters and returns what `summarise` reads, of equal shapes for minibatches of equal shapes.
+    summarise: (results of n steps, [n, ...] each, distribution, numbers) -> metrics [n]; for one step, [...] -> 0-dim metrics.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SplitStep:
         summarise: Callable[..., Metrics] = lambda found, dist, numbers: found,
     ) -> None:
         self.take, self.prepare, self.summarise = take, prepare, summarise
-        self.compiles = True  # False: numbers that it computes decide its course, so it always runs eagerly
+        self.compiles = True  # False: its control flow depends on computed numbers, so it always runs eagerly
 
     def __call__(
         self, model: nn.Module, dist: ActionDist, optimizers: Sequence[object], minibatch: Columns, numbers: Numbers
@@ -84,7 +84,7 @@ class Pass(NamedTuple):
     order: [n_pass, n] int64 rows, on the device of the columns; the last step of a pass may have fewer than batch_size.
     normalize_adv: column 'adv' is normalised by the moments of its minibatch.
     gather: all minibatches are gathered at once, which is faster, and takes the memory of another copy.
-    ranks: whose minibatches together are one, for these moments.
+    ranks: the processes whose minibatches count as one for these moments.
     """
 
     columns: Columns
@@ -97,12 +97,12 @@ class Pass(NamedTuple):
 
     @property
     def n_step(self) -> int:
-        """How many minibatches there are."""
+        """Number of minibatches."""
         return self.order.shape[0] * -(-self.order.shape[1] // self.batch_size)
 
     @property
     def n_kept(self) -> int:
-        """Of how many minibatches, all of one size, metrics may be found at once."""
+        """Number of minibatches, all of one size, whose metrics may be computed at once."""
         return 1 if self.order.shape[1] % self.batch_size else max(KEPT_ROWS // self.batch_size, 1)
 
 
@@ -110,8 +110,8 @@ class Acting(Protocol):
     """A policy acting through rollouts, each of T rows of observations in one block [T + 1, B, *O].
 
     Attributes:
-      output: for each row, in blocks [T, B, ...]; there once the first rollout has begun, and reused. Where the model has a
-        recurrent state, 'state' is that after the row.
+      output: the outputs for each row, in blocks [T, B, ...]; they exist once the first rollout has begun, and are reused.
+        If the model has a recurrent state, 'state' is the state after the row.
       state: the recurrent state of the B envs before the next row; None for a model without one.
     """
 
@@ -140,7 +140,7 @@ class Eager:
     def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
         """One step for each minibatch; returns each metric of all steps, [n_step].
 
-        Optimisers that accumulate gradients move at the last step in any case.
+        Optimisers that accumulate gradients always take a step at the last minibatch.
         """
         begin_pass(optimizers, data)
         split = step if isinstance(step, SplitStep) else SplitStep(step)
@@ -157,7 +157,7 @@ class Eager:
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
         """Acting on the rows of a block, see `forward_for_acting`; None: the policy's own forward function is used.
 
-        Args: explore: what makes the policy that acts of the logits; None: they are that policy's.
+        Args: explore: turns the logits into those of the policy that acts; None: they are the same.
         """
         return None
 
@@ -168,21 +168,21 @@ class Eager:
 
 
 def begin_pass(optimizers: Sequence[FlatOptimizer], data: Pass) -> None:
-    """Tells optimisers that accumulate gradients how many steps there will be."""
+    """Tells optimisers that accumulate gradients how many minibatches follow."""
     for optimizer in optimizers:
         if optimizer.mechanics.accumulate > 1:
             optimizer.begin_pass(data.n_step)
 
 
 def minibatches(data: Pass) -> Iterator[dict[str, Tensor]]:
-    """The minibatches of a pass. Rows gathered at once are views of one block, whose moments are taken together."""
+    """The minibatches of a pass. Those gathered at once are views of one block, and their moments are computed together."""
     is_even = data.gather and data.order.shape[1] % data.batch_size == 0
     for order in data.order:
         yield from (_at_once if is_even else _one_by_one)(data, order)
 
 
 def _one_by_one(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
-    """The minibatches of one pass where the last is smaller, or another copy of all rows would be too much."""
+    """The minibatches of one pass, gathered one by one, if the last is smaller or a copy of all rows takes too much memory."""
     for index in order.split(data.batch_size):
         rows = map_tensors(lambda x: send(x[index], data.device), data.columns)  # noqa: B023
         if data.normalize_adv:  # over all samples of the minibatch, also where its rows are sequences
@@ -202,15 +202,15 @@ def _at_once(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
 
 
 def stacked(found: Sequence[Found]) -> Found:
-    """What each step found, as tensors of all steps: {name: [...]} -> {name: [n_step, ...]}."""
+    """The results of n_step steps, stacked: {name: [...]} each -> {name: [n_step, ...]}."""
     return map_tensors(lambda *x: torch.stack(x), *found)
 
 
 def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = None) -> dict[str, Any]:
-    """{logit}, value (in the critic's unit) if asked for, and the next 'state' where the model has one.
+    """{'logit'}, with 'value' (in the critic's unit) if with_value, and with the next 'state' if the model has one.
 
-    state: before the observation; None: that at the start of an episode. Where only the logit is asked for, what the
-    state holds for the critic stays as it was.
+    state: the state before the observation; None: that at the start of an episode. Without with_value, the critic's part of
+    the state stays unchanged.
     """
     if not keeps_state(model):
         if not with_value:
@@ -224,7 +224,7 @@ def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = No
 
 
 def _without_histogram(output: dict[str, Any]) -> dict[str, Any]:
-    """Of a critic that predicts a distribution of returns, its mean alone."""
+    """Removes the logits of a critic that predicts a distribution of returns; 'value', its mean, stays."""
     output.pop('value_logit', None)
     return output
 
@@ -232,7 +232,7 @@ def _without_histogram(output: dict[str, Any]) -> dict[str, Any]:
 class ForwardActing:
     """Acting by a forward function, whose outputs [B, ...] are copied into blocks.
 
-    The outputs may be overwritten by the next call, which with several groups comes before the action is used.
+    The next call, which with several groups of envs comes before the action is used, may overwrite the outputs.
     """
 
     def __init__(self, forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None = None) -> None:
@@ -272,8 +272,8 @@ class ForwardActing:
 
 
 def _is_aligned(x: Tensor) -> bool:
-    """Whether matrix products on a CPU give the bits that they give with new memory; they depend on the address.
+    """Whether matrix products on a CPU give the same bits as with newly allocated memory; the bits depend on the address.
 
-    Integers are converted into new memory before; pinned memory is read by a GPU.
+    Integers count as aligned, since they are converted into new memory first; so does pinned memory, which a GPU reads.
     """
     return not (x.is_cpu and x.is_floating_point() and x.data_ptr() % ALIGNMENT) or x.is_pinned()

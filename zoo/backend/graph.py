@@ -1,10 +1,10 @@
-"""Executor 'graph': every kind of update step as one compiled program, on a GPU a CUDA graph; there acting too.
+"""Executor 'graph': each kind of update step as one compiled program, on a GPU as a CUDA graph; on a GPU also acting.
 
-There is no second source: a step of zoo.policy.gradient_steps, or of a user's own, is run once on tensors without data, which
-records its operations (make_fx), and torch's inductor compiles them. The program reads and writes the buffers of
-`FlatOptimizer`, so checkpoints are the same, and eager steps may come before and after. What moves between steps (schedules,
-the learning rate, buffers of the model) goes in as tensors. Python code of a model runs only while it is traced: a plain
-number of it (a float attribute, say) is fixed from then on; one that moves has to be a buffer.
+There is no second implementation: a step of zoo.policy.gradient_steps, or of a user's own, is run once on tensors without
+data, which records its operations (make_fx), and torch's inductor compiles them. The program reads and writes the buffers of
+`FlatOptimizer`, so checkpoints are the same, and eager steps may come before and after. Numbers that change between steps
+(schedules, the learning rate, buffers of the model) are input tensors. Python code of a model runs only while it is traced: a
+plain number in it (e.g. a float attribute) is fixed from then on; a number that changes must be a buffer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class GraphExecutor(Eager):
         return not any(each.failed for each in self._functions)
 
     def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
-        # those of a user's own may override what a stand-in does
+        # a user's own optimiser may override what a stand-in does
         if not (self.is_compiled and getattr(step, 'compiles', True)) or any(
             type(each) not in (FlatAdam, FlatOptimizer) for each in optimizers
         ):
@@ -72,7 +72,7 @@ class GraphExecutor(Eager):
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
         if keeps_state(self._model):
             return None
-        # on a CPU the gain, 0 to 20 us a call, is that of the model's few operations: less than compiling takes
+        # on a CPU a call would gain 0 to 20 us, on the model's few operations: less than compiling takes
         if not self.is_compiled or not any(p.is_cuda for p in self._model.parameters()):
             return None
         acting = GraphActing(self._model, self._dist, obs, draw, one_trunk, explore)
@@ -80,16 +80,16 @@ class GraphExecutor(Eager):
         return acting
 
 
-# of a number that moves: a field of a step's numbers, and the index there if that is a tuple
+# of a number that changes between steps: a field of the step's numbers, and the index there if that is a tuple
 _Place = tuple[str, int | None]
 
 
 class _Static(NamedTuple):
-    """What a compiled step depends on that is no tensor."""
+    """All values that a compiled step depends on, except tensors."""
 
-    numbers: Numbers  # None in place of those that move
+    numbers: Numbers  # None replaces those that change between steps
     moving: tuple[_Place, ...]
-    moves: tuple[bool, ...]  # whether each optimiser takes a step, else it only gathers the gradient
+    moves: tuple[bool, ...]  # whether each optimiser takes a step, else it only accumulates the gradient
     others: tuple[str, ...]  # tensors of the model that are no parameters of the optimisers
     columns: tuple[str, ...]  # of the minibatch, dotted paths where they are nested
 
@@ -133,13 +133,13 @@ class _Update:
         return stacked(found)
 
     def _values(self, moving: Iterable[float], device: torch.device) -> Tensor:
-        """What moves: of each optimiser the learning rate and how many gradients it has with this one; then numbers."""
+        """The changing inputs: for each optimiser the learning rate and the number of gradients with this one; then `moving`."""
         of_optimizers = [x for each in self._optimizers for x in (each.lr, each.upcoming[0])]
-        # in float64: of a small rate, few digits would be left in float32
+        # in float64, as eager steps have these numbers; float32 would round them
         return send(torch.tensor([*of_optimizers, *moving], dtype=torch.float64), device)
 
     def _replay(self, static: _Static, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The step on the inputs of `run`; returns its metrics and the norms of the gradients as one tensor."""
+        """Runs the step on the inputs of `run`; returns its metrics and the norms of the gradients as one tensor."""
         rest = iter(inputs)
         states = [{name: next(rest) for name in optimizer.buffers} for optimizer in self._optimizers]
         tensors = {name: next(rest) for name in static.others}
@@ -164,10 +164,10 @@ class _Update:
 
 
 class _StandIn:
-    """In place of an optimiser while a step is traced: it takes the gradient, and writes when the step is over.
+    """Replaces an optimiser while a step is traced: it takes the gradient, and writes the buffers when the step is over.
 
-    Args: state: its buffers by name; n_gathered: how many gradients there are with this one; moves: else it only adds
-      the gradient to the others.
+    Args: state: the buffers by name; n_gathered: number of gradients with this one; moves: whether it takes a step, else it
+      only adds the gradient to the earlier ones.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class _StandIn:
             self._state['grad'].copy_(torch.where(ready, self._sum, self._state['grad']))
             return
         rule, mechanics = self._optimizer.rule, self._optimizer.mechanics
-        state = {**self._state, 'grad': self._sum}  # which is kept where it is not finite, to name what broke
+        state = {**self._state, 'grad': self._sum}  # kept if it is not finite, to name the parameter that broke
         finite = self.norm.isfinite() & ready
         new = moved(rule, mechanics, state, self._grad, self._lr, finite, self.scaled_by)
         for name, x in new.items():
@@ -252,22 +252,22 @@ class GraphActing(ForwardActing):
         self._model, self._dist, self._draw, self._one_trunk = model, dist, draw, one_trunk
         self._names = ('action', 'logit', 'value') if one_trunk else ('action', 'logit')
         self._row: Obs = None
-        self.captures = True  # each step; False: another graph holds it
+        self.captures = True  # whether each step is a CUDA graph; False: another graph holds it
         self.compiled = CompiledFunction(self._replay, 'acting')
 
     def begin(self) -> None:
-        """Draws the noise, and looks up the model's tensors: they may be others than before."""
+        """Draws the noise, and looks up the model's tensors: they may have been replaced."""
         self.noise = self._draw(self._n_env)
         self.follow(self.noise)
         self._tensors = {name: x.detach() for name, x in named_tensors(self._model).items()}
 
     def follow(self, noise: Tensor) -> None:
-        """The next steps take these rows of noise, [T, B, ...]."""
+        """Makes the next steps take these rows of noise, [T, B, ...]."""
         self._noise = iter(noise.unbind(0))
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Those of the model."""
+        """The tensors of the model."""
         return list(self._tensors.values())
 
     def _act(self, obs: Obs, state: State) -> dict[str, Any]:

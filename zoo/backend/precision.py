@@ -29,7 +29,7 @@ def precision_problem(precision: UpdatePrecision, device: torch.device) -> str:
 
 
 class _LowPrecision:
-    """Passes everything on to a model, its methods `compute_*` through autocast."""
+    """Passes all attributes of a model on; its methods `compute_*` run under autocast."""
 
     def __init__(self, model: nn.Module, precision: UpdatePrecision) -> None:
         self._model, self._precision = model, precision
@@ -43,7 +43,7 @@ class _LowPrecision:
 
         def compute(*args: Any) -> Any:
             device = next(iter(self._model.parameters())).device
-            with torch.autocast(device.type, DTYPES[self._precision]):  # forward passes alone belong in it
+            with torch.autocast(device.type, DTYPES[self._precision]):  # only forward passes belong in it
                 output = found(*args)
             return _in_float32(output)
 
@@ -51,7 +51,7 @@ class _LowPrecision:
 
 
 def _in_float32(output: Any) -> Any:
-    """Outputs of a model, tensors in tuples and dicts, those of floats as float32; None stays."""
+    """Outputs of a model (tensors in tuples and dicts) with floats as float32; None stays."""
     if isinstance(output, tuple):
         return tuple(map(_in_float32, output))
     return map_tensors(lambda x: x.float() if x is not None and x.is_floating_point() else x, output)

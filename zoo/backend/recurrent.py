@@ -1,4 +1,4 @@
-"""Acting of models with a recurrent state, which begins again wherever an episode does."""
+"""Acting of models with a recurrent state, which is reset where an episode begins."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from zoo.core.data import State, Timestep, begins_of
 
 
 class EpisodicActing:
-    """Acting that sees in the rows of its envs where episodes begin, and gives these envs a new state.
+    """Acting that finds the beginnings of episodes in the rows of its envs, and resets the state of these envs.
 
-    Args: acting: of a model with a state; steps: the rows [T, B] that its envs write.
+    Args: acting: the acting of a model with a state; steps: the rows [T, B] that its envs write.
     """
 
     def __init__(self, acting: Acting, steps: Timestep) -> None:
@@ -42,6 +42,6 @@ class EpisodicActing:
         return self._acting.step(t)
 
     def restart_all(self) -> None:
-        """All envs were reset."""
+        """Resets the state of all envs; called after a reset of all envs."""
         self._acting.restart(torch.ones(self._steps.reward.shape[1], dtype=torch.bool))
         self._is_new = True

@@ -1,4 +1,4 @@
-"""Compiled functions of tensors: traced once for each form of their inputs, then one program by inductor; CUDA graphs."""
+"""Compiled functions of tensors: traced once for each form of their inputs, then compiled by inductor; CUDA graphs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 class CapturedCall:
-    """A function of CUDA tensors that reads no value on the host; its second call is captured, later ones replay it.
+    """A function of CUDA tensors, captured at its second call and replayed later; it must read no value on the host.
 
     The first call runs eagerly on a side stream, so that lazy kernel initialisation is done before the capture. Results
-    are copies, which the next call leaves alone. Where a fixed input has moved, the function is captured again.
-    Args: n_fixed: the first inputs, which stay at their addresses; the others are copied to where the graph reads them.
+    are copies, which the next call does not change. If a fixed input has moved, the function is captured again.
+    Args: n_fixed: number of first inputs, which stay at their addresses; the graph reads copies of the others.
     Source: CUDA graphs as in docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs.
     """
 
@@ -62,7 +62,7 @@ class CapturedCall:
 
     def _capture(self, inputs: Sequence[Tensor]) -> torch.cuda.CUDAGraph:
         """Records the kernels; none of them runs here, so nothing is written yet."""
-        self._graph = None  # should this fail
+        self._graph = None  # in case the capture fails
         self._inputs = [*inputs[: self._n_fixed], *(x.clone() for x in inputs[self._n_fixed :])]
         moving = range(self._n_fixed, len(inputs))
         dtypes = dict.fromkeys(inputs[i].dtype for i in moving)
@@ -70,7 +70,7 @@ class CapturedCall:
         graph = torch.cuda.CUDAGraph()
         # cuBLAS's workspace for this stream is allocated again in the graph's own pool, and lives as long as the graph
         torch._C._cuda_clearCublasWorkspaces()
-        # device and stream are named: torch would capture on the default device, and keep the stream after a failure
+        # device and stream are given: otherwise torch would capture on the default device, and keep the stream after a failure
         with (
             torch.cuda.device(inputs[0].device),
             torch.cuda.stream(torch.cuda.current_stream(inputs[0].device)),
@@ -82,16 +82,16 @@ class CapturedCall:
 
 
 MAX_PROGRAMS = 8
-"""Of one function; each takes seconds to compile."""
+"""Limit for one function; each program takes seconds to compile."""
 logger = logging.getLogger(__name__)
 
 
 class CompiledFunction:
     """A function (static, inputs) -> outputs, compiled once for each hashable static value and form of its tensors.
 
-    The form is shape, stride, dtype and device. Python code of the function runs only while it is traced: any other
-    number that it reads is fixed from then on. If a call fails, at compile time or later, or the function would need
-    more than MAX_PROGRAMS programs, `failed` is set and one warning says why.
+    The form is shape, stride, dtype and device. Python code of the function runs only while it is traced: any number
+    that it reads, other than its inputs, is fixed from then on. If a call fails, at compile time or later, or if the
+    function would need more than MAX_PROGRAMS programs, `failed` is set and one warning says why.
     Args:
       what: names the function in that warning.
       constants: whether it may read tensors that are not its inputs; they keep the values that they have when traced.
@@ -107,7 +107,7 @@ class CompiledFunction:
     def __call__(
         self, inputs: Sequence[Tensor], static: Hashable = None, n_fixed: int | None = None
     ) -> Sequence[Tensor] | None:
-        """The outputs; None if it has failed, then call the function itself.
+        """The outputs; None if it has failed: the caller then runs the function itself.
 
         Args: n_fixed: how many of the first inputs are at the same addresses in every call, which lets a GPU capture it
           as a CUDA graph; None: it is not captured.
@@ -138,7 +138,7 @@ class CompiledFunction:
     @torch.no_grad()
     def _compile(self, inputs: Sequence[Tensor], static: Hashable, n_fixed: int | None) -> Run:
         with warnings.catch_warnings():
-            warnings.filterwarnings('ignore', module='torch')  # its deprecations, and advice that costs digits
+            warnings.filterwarnings('ignore', module='torch')  # deprecations, and advice that would cost precision
             program = inductor(trace(lambda *x: self._function(static, x), inputs, self._constants), inputs)
         if n_fixed is None or not inputs[0].is_cuda:
             return lambda x: program(*x)
@@ -157,7 +157,7 @@ def compile_function(function: Callable[..., Sequence[Tensor]], what: str) -> Ca
 
 
 def missing_compiler(device: torch.device) -> str:
-    """Why nothing can be compiled for a device; empty if it can."""
+    """Why functions cannot be compiled for a device; empty if they can."""
     if device.type != 'cpu':
         return '' if find_spec('triton') else 'triton, which compiles for GPUs, is not installed'
     name = os.environ.get('CXX') or ({'darwin': 'clang++', 'win32': 'cl'}.get(sys.platform, 'g++'))  # as inductor looks
@@ -168,8 +168,8 @@ def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], c
     """The operations of one run of a function on tensors without data.
 
     Args: constants: whether it may read other tensors than its inputs; they keep their present values.
-    Raises: RuntimeError if it draws random numbers, of which a program would draw others; any error of the function,
-      such as for a look at a value.
+    Raises: RuntimeError if it draws random numbers, since a program would draw different ones; any error of the function,
+      e.g. because it reads a value.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -182,10 +182,10 @@ def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], c
 
 
 def inductor(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
-    """Compiles a graph for tensors like `inputs`; what any run has compiled before is found in torch's cache folder."""
+    """Compiles a graph for tensors like `inputs`; programs of earlier runs are found in torch's cache folder."""
     from torch._inductor import standalone_compile
 
-    # tanh through exp is right to 1e-7 and takes a sixth off a step of a 64-64 network
+    # tanh by exp has an error of 1e-7 and saves a sixth of a step's time with a 64-64 network
     settings = {'size_asserts': False, 'cpp.use_decompose_tanh': True, 'cpp.threads': torch.get_num_threads()}
     options = {'config_patches': settings}
     return standalone_compile(graph, list(inputs), dynamic_shapes='from_example_inputs', options=options)
@@ -198,9 +198,9 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 @contextmanager
 def replaced(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Puts other tensors in place of a model's parameters and buffers, named as in `named_tensors`.
+    """Context in which other tensors replace a model's parameters and buffers, named as in `named_tensors`.
 
-    (torch.func.functional_call leaves its tensors in a module that a model has under two names, as a shared trunk.)
+    torch.func.functional_call would leave its tensors in a module that has two names in the model, e.g. a shared trunk.
     """
     own = named_tensors(model)
     new = {id(own[name]): x for name, x in tensors.items()}

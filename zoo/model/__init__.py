@@ -1,4 +1,4 @@
-"""Networks, registered by name in MODEL_REGISTRY, and the parts that a model of one's own is made of."""
+"""Networks, registered by name in MODEL_REGISTRY, and building blocks for your own models."""
 
 from __future__ import annotations
 

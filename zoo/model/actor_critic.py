@@ -31,11 +31,11 @@ __getattr__, __dir__ = lazy_names(
 
 
 class Networks(nn.Module):
-    """The parts of an actor and a critic: an input stage, an encoder and a head for each; the encoders may be one.
+    """The networks of an actor and a critic: one input stage, and an encoder and a head for each; the encoders may be one.
 
-    Args: cfg: the fields of ActorCriticConfig; obs_space, action_space: sizes come from them.
-    Attributes: dist: the distribution of the actions. is_masked: whether observations hold an action mask, which
-      logits have applied. leaf: name of the one entry of a Dict that the networks see, where it is one.
+    Args: cfg: the fields of ActorCriticConfig; obs_space, action_space: the sizes of layers come from them.
+    Attributes: dist: the distribution of the actions. is_masked: whether observations hold an action mask, which is
+      applied to logits. leaf: name of the single entry of a Dict that the networks see, or None.
       actor_leaves: names of the entries that acting needs; None if it needs all.
     """
 
@@ -47,8 +47,8 @@ class Networks(nn.Module):
         check_entries(cfg.encoder, views.input)
         if views.actor is not views.critic and arch != 'dual':
             raise UserError(
-                f'policy.model.actor_obs is {shown(cfg.actor_obs)} and critic_obs {shown(cfg.critic_obs)} but actor and critic share '
-                "their encoder; give both the same entries, or each an encoder: shared_encoder 'off', of ppg arch 'dual'"
+                f'policy.model.actor_obs is {shown(cfg.actor_obs)} and critic_obs {shown(cfg.critic_obs)} but actor and critic '
+                "share their encoder; give both the same entries, or each an encoder: shared_encoder 'off', of ppg arch 'dual'"
             )
         self.input = make_input(views.input, cfg.obs_norm, cfg.normalize_images)
         given = Inherited(cfg.hidden_sizes, cfg.activation, cfg.precision, cfg.layer_norm)
@@ -86,26 +86,26 @@ class Networks(nn.Module):
 
     @property
     def one_trunk(self) -> bool:
-        """Whether logit and value come from the same features, so that acting may as well find the value."""
+        """Whether logit and value come from the same features, so that acting can cheaply compute the value too."""
         return self.critic_encoder is self.actor_encoder
 
     @property
     def joint(self) -> bool:
-        """Whether policy and value loss move the same parameters, so that one step has to take both."""
+        """Whether policy and value loss train the same parameters, so that one gradient step must use both losses."""
         return self.arch == 'shared'
 
     def critic_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Names and parameters that a loss over `compute_critic` moves; none of them the actor's, unless `joint`."""
+        """Names and parameters that a loss over `compute_critic` trains; none of them is the actor's, unless `joint`."""
         trunk = {'dual': ('critic_encoder', 'critic_core'), 'detach': (), 'shared': ('actor_encoder', 'actor_core')}
         parts = (*trunk[self.arch], 'value_head')
         return ((name, p) for name, p in self.named_parameters() if name.split('.')[0] in parts)
 
     def update_normalizer(self, obs: Obs, weight: Tensor | None = None) -> None:
-        """Takes obs [N, *O] into the observation statistics, where the model keeps any."""
+        """Adds obs [N, *O] to the observation statistics, if the model keeps any."""
         update_input(self.input, obs if self.leaf is None else obs[self.leaf], weight)
 
     def _seen(self, obs: Obs) -> Any:
-        """What the encoders take."""
+        """The input of the encoders, from observations."""
         return self.input(obs if self.leaf is None else obs[self.leaf])
 
     def _value(self, feature: Tensor) -> dict[str, Tensor]:
@@ -120,7 +120,7 @@ class Networks(nn.Module):
     def _outputs(
         self, obs: Obs, feature: Tensor, critic_feature: Tensor, aux_head: nn.Module | None = None
     ) -> dict[str, Any]:
-        """{'logit', 'value'} and, with a head for it, 'aux_value', from what the heads take; 'detach' stops a gradient."""
+        """{'logit', 'value'}, and 'aux_value' with an aux_head, from features; arch 'detach' stops the value's gradient."""
         if self.arch == 'detach':
             critic_feature = critic_feature.detach()
         output = {'logit': self._logit(feature, obs)}
@@ -130,7 +130,7 @@ class Networks(nn.Module):
 
 
 class ActorCritic(Networks):
-    """Actor and critic without memory; where the config asks for one, the constructor gives a model that has it."""
+    """Actor and critic without memory; if the config asks for a memory, the constructor returns a model with one."""
 
     def __new__(cls, cfg: ActorCriticConfig | None = None, *spaces: Space) -> Any:
         plain = next((each for each in (VAC, PPG) if issubclass(cls, each)), None)
@@ -156,7 +156,7 @@ class ActorCritic(Networks):
         x = self._seen(obs)
         if self.arch != 'detach':
             return self._value(self.critic_encoder(x))
-        with torch.no_grad():  # rather than detach(): the trunk then keeps nothing for a backward pass
+        with torch.no_grad():  # not detach(): without gradient the trunk keeps nothing for a backward pass
             feature = self.critic_encoder(x)
         return self._value(feature)
 
@@ -165,7 +165,7 @@ class ActorCritic(Networks):
         return self._outputs(obs, *self._features(obs))
 
     def _features(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """What the policy head and the value head take; no gradient is stopped."""
+        """The features that the policy head and the value head take; no gradient is stopped."""
         x = self._seen(obs)
         feature = self.actor_encoder(x)
         return feature, self.critic_encoder(x) if self.arch == 'dual' else feature
@@ -176,9 +176,9 @@ ARCHS: dict[bool | str, Arch] = {False: 'dual', 'off': 'dual', True: 'shared', '
 
 @MODEL_REGISTRY.register('vac')
 class VAC(ActorCritic):
-    """Actor and critic as PPO has them: two networks, or two heads on one trunk that both losses or the actor's train.
+    """Actor and critic of PPO: two networks, or two heads on one trunk, which both losses train or the actor's alone.
 
-    With `recurrent` set the constructor gives a `RecurrentVAC`.
+    If `recurrent` is set, the constructor returns a `RecurrentVAC`.
     """
 
     config: ClassVar[type[Section]] = VACConfig
@@ -186,20 +186,20 @@ class VAC(ActorCritic):
 
 @MODEL_REGISTRY.register('ppg')
 class PPG(ActorCritic):
-    """The critic (`value`) feeds GAE; `aux_value`, on the policy's trunk, is there for its gradient alone.
+    """Actor and critic of PPG: `value` is for GAE; `aux_value`, a head on the policy's trunk, only serves to train the trunk.
 
-    Where the gradients go:
+    Networks that the gradient of each output reaches:
 
       arch     compute_actor, 'logit'      compute_critic, 'value'    compute_aux: 'aux_value', 'value'
       dual     policy trunk, policy head   critic network             policy trunk, aux head; critic network
       detach   trunk, policy head          value head                 trunk, aux head; value head
       shared   trunk, policy head          trunk, value head          trunk, aux head; trunk, value head
 
-    A trunk is an encoder, and its memory in a `RecurrentPPG`, which the constructor gives with `recurrent` set. The
-    auxiliary head has no hidden layers, so that what it learns is in the trunk.
-    Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1; 'detach' is its single-network variant: no value gradient
-    enters the shared layers in the policy phase, one does in the auxiliary phase. As in the authors' code that one is
-    the auxiliary head's, and the value head's stops in both phases: with both, the returns would weigh twice as much
+    A trunk is an encoder; in a `RecurrentPPG`, which the constructor returns if `recurrent` is set, also its memory. The
+    auxiliary head has no hidden layers, so that the trunk must learn what this head needs.
+    Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1; 'detach' is its single-network variant: a value gradient
+    enters the shared layers in the auxiliary phase, but none in the policy phase. As in the authors' code it is that of the
+    auxiliary head; that of the value head stops in both phases. With both gradients, the returns would weigh twice as much
     against the cloning loss as with two networks.
     """
 
@@ -215,5 +215,5 @@ class PPG(ActorCritic):
 
 
 def _hidden(cfg: ActorCriticConfig, widths: Sequence[int], n_feature: int) -> Layers | None:
-    """Hidden layers between an encoder and a head, where the config gives them widths."""
+    """Hidden layers between an encoder and a head; None if the config gives no widths."""
     return Layers(n_feature, widths, cfg.activation, cfg.layer_norm) if widths else None

@@ -1,4 +1,4 @@
-"""Checks of a model before a run on one small batch: its contract, fields that nothing reads, the parameters that a loss reaches."""
+"""Checks of a model before a run, on one small batch: its contract, unread fields, the parameters that a loss reaches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zoo.rl_utils.distribution import ActionDist, fitting
 def set_fields(cfg: Section, default_type: str | None) -> list[str]:
     """The names of the fields of a resolved section `policy.model` that differ from their defaults.
 
-    Args: default_type: the model of the policy, where the section names none.
+    Args: default_type: the model type of the policy if the section names none.
     """
     values = plain(cfg)
     if 'type' not in values:  # a policy without a network
@@ -55,8 +55,8 @@ def unread_option(cfg: ActorCriticConfig, dist: ActionDist, action_space: Space)
     return ''
 
 
-_N = 3  # rows of the probe; no size of a space is likely to be taken for it
-_LENGTH = 4  # of its sequence
+_N = 3  # rows of the probe; unlikely to be confused with a size of a space
+_LENGTH = 4  # steps of the probe's sequence
 _METHODS = ('compute_actor', 'compute_critic', 'compute_actor_critic')
 
 
@@ -64,9 +64,9 @@ _METHODS = ('compute_actor', 'compute_critic', 'compute_actor_critic')
 def probe(model: Any, obs_space: Space, dist: ActionDist, device: torch.device) -> None:
     """Runs the methods of a model on zero observations and checks what they return.
 
-    These are compute_actor, compute_critic, compute_actor_critic and, where there is one, compute_aux; of a model with
-    `initial_state` over one step, and over a short sequence in which a state begins anew.
-    Raises: UserError that names the method, what it gave and what is wanted; errors inside the model pass through.
+    These are compute_actor, compute_critic, compute_actor_critic and, if there is one, compute_aux. Those of a model with
+    `initial_state` run over one step, and over a short sequence in which one state is reset.
+    Raises: UserError that names the method, its result and the wanted one; errors inside the model pass through.
     """
     for method in _METHODS:
         if not callable(getattr(model, method, None)):
@@ -93,7 +93,7 @@ def probe(model: Any, obs_space: Space, dist: ActionDist, device: torch.device) 
 
 
 def _refuse_hidden_state(model: object) -> None:
-    """Raises: UserError if a method asks for a state that the model does not give."""
+    """Raises UserError if a method takes a state but the model has no `initial_state`."""
     for method in _METHODS:
         wanted = list(inspect.signature(getattr(model, method)).parameters.values())[1:]
         names = [p.name for p in wanted if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -106,7 +106,7 @@ def _refuse_hidden_state(model: object) -> None:
 
 
 class _Contract:
-    """Calls the methods on rows of the leading shape `lead`; state: of a recurrent model, as it was given."""
+    """Calls and checks the methods on rows of the leading shape `lead`; state: the initial state of a recurrent model."""
 
     def __init__(self, model: object, dist: ActionDist, lead: tuple[int, ...], state: State = None) -> None:
         self._model, self._dist, self._lead, self._state = model, dist, lead, state
@@ -115,7 +115,7 @@ class _Contract:
         self._given = f'({", ".join(given)})'
 
     def run(self, obs: Obs, more: tuple[Any, ...]) -> None:
-        """Raises: UserError."""
+        """Calls and checks all methods. Raises: UserError."""
         both = self._call('compute_actor_critic', obs, more)
         self._check_dict('compute_actor_critic', both, ('logit', 'value'))
         self._check_logit('compute_actor', self._one('compute_actor', obs, more))
@@ -142,7 +142,7 @@ class _Contract:
         return call(obs, *more)
 
     def _one(self, method: str, obs: Obs, more: tuple[Any, ...]) -> Any:
-        """What a method gives, its state taken off."""
+        """The output of a method, without the state."""
         found = self._call(method, obs, more)
         if self._state is None:
             if isinstance(found, tuple):
@@ -195,7 +195,7 @@ class _Contract:
 
 
 def _forms(state: State) -> dict[str, Any]:
-    """Shape and dtype of each tensor of a state, by path; of what is none its class."""
+    """Shape and dtype of each tensor of a state, by path; of anything else its class name."""
     return {path: (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else type(x).__name__ for path, x in leaves(state)}
 
 
@@ -214,21 +214,21 @@ def _show(value: object) -> str:
 
 
 def critic_names(model: nn.Module, obs_space: Space) -> set[str]:
-    """Names of the parameters that a loss over `compute_critic` moves and one over `compute_actor` does not.
+    """Names of the parameters that a loss over `compute_critic` changes and one over `compute_actor` does not.
 
-    Found by a backward pass through each, so that it holds for models of any kind; gradients are left as they were.
+    Found by a backward pass through each method, so it works for models of any kind; gradients stay unchanged.
     """
     critic, actor = (reached(model, obs_space, method) for method in ('compute_critic', 'compute_actor'))
     return critic - actor
 
 
 def actor_parameters(model: nn.Module, obs_space: Space) -> list[tuple[str, nn.Parameter]]:
-    """All parameters by name but those of `critic_names`."""
+    """All parameters by name except those of `critic_names`."""
     return parameters_by_role(model, critic_names(model, obs_space))['actor']
 
 
 def parameters_by_role(model: nn.Module, critic: set[str]) -> dict[str, list[tuple[str, nn.Parameter]]]:
-    """All parameters by name: those that `critic` names, and as the actor's all others."""
+    """All parameters by name: those that `critic` names are the critic's, all others the actor's."""
     found: dict[str, list[tuple[str, nn.Parameter]]] = {'actor': [], 'critic': []}
     for name, p in model.named_parameters():
         found['critic' if name in critic else 'actor'].append((name, p))
@@ -236,7 +236,7 @@ def parameters_by_role(model: nn.Module, critic: set[str]) -> dict[str, list[tup
 
 
 def reached(model: Any, obs_space: Space, method: str) -> set[str]:
-    """Names of the parameters that a loss over what a method of the model computes would move; frozen ones are not."""
+    """Names of the parameters that a loss over the output of a model's method would change, without frozen ones."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     device = next(iter(named.values())).device
     n_row = 2
@@ -246,8 +246,8 @@ def reached(model: Any, obs_space: Space, method: str) -> set[str]:
     with torch.enable_grad():
         found = getattr(model, method)(*inputs)
         output: Tensor = found[0] if isinstance(found, tuple) else found
-        if not output.requires_grad:  # all that it is made of is frozen
+        if not output.requires_grad:  # all parameters that it depends on are frozen
             return set()
-        finite = torch.where(output.isfinite(), output, 0.0)  # masked choices
+        finite = torch.where(output.isfinite(), output, 0.0)  # masked choices are -inf
         grads = torch.autograd.grad(finite.sum(), list(named.values()), allow_unused=True)
     return {name for name, grad in zip(named, grads, strict=True) if grad is not None}

@@ -1,4 +1,4 @@
-"""Images -> features: the convolutional encoders, of one's own sizes and the two published ones."""
+"""Convolutional encoders, images -> features: one of sizes that you choose, and two published ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zoo.rl_utils.init import normed, orthogonal
 
 
 class CNNConfig(Section):
-    """What the sections of the encoders for images have in common."""
+    """Fields that the sections of the encoders for images have in common."""
 
     precision: Filled[Precision] = Field(
         LEFT_OUT,
@@ -33,10 +33,10 @@ class CNNConfig(Section):
 class CNN(nn.Module, ABC):
     """Images -> features: convolutions (`maps`, of a subclass), then a dense layer and its activation.
 
-    Any leading dimensions. Bytes stand for numbers from 0 to 1, float images for what is in them.
-    Args: min_size: height and width that an image has to have.
+    Any leading dimensions. Bytes mean numbers from 0 to 1; floats are used unmodified.
+    Args: min_size: least height and width of an image.
       precision: 'bf16' computes in bfloat16 (parameters, their gradients and the features stay float32), about
-      twice as fast where the processor can; 'auto' does so there.
+      twice as fast where the processor supports it; 'auto' uses it there only.
     Raises: UserError if the images are smaller; names both sizes.
     """
 
@@ -108,7 +108,7 @@ class ConvNet(CNN):
 
     Sizes are those of `ConvConfig`; the activation follows each layer.
 
-    Started orthogonal with gain sqrt(2), as PPO's Atari results are.
+    Weights start orthogonal with gain sqrt(2), as in PPO's Atari results.
     """
 
     name: ClassVar[str] = 'cnn'
@@ -170,9 +170,9 @@ class ImpalaCNN(CNN):
     [..., C, H, W] -> [..., 256]: three stages of 16, 32, 32 channels, relu.
 
     A stage is a 3x3 convolution, a 3x3 maximum of stride 2 and two residual blocks.
-    Source: Espeholt et al. 2018, arXiv:1802.01561, fig. 3 (right), without its LSTM. Started small as for PPG
-    (arXiv:2009.04416): filters have norm 1; in each of n = 6 residual blocks the norms of the two multiply to
-    1 / sqrt(n), so that what all blocks add up to is of the scale of their input; value heads have gain .1.
+    Source: Espeholt et al. 2018, arXiv:1802.01561, fig. 3 (right), without its LSTM. Weights start small as for PPG
+    (arXiv:2009.04416): filters have norm 1; in each of n = 6 residual blocks the norms of the two convolutions multiply to
+    1 / sqrt(n), so that the sum of all blocks has the scale of their input; value heads have gain .1.
     With global_pool: Trumpp et al. 2025, arXiv:2503.05546.
     """
 
@@ -213,7 +213,7 @@ class ImpalaCNN(CNN):
 
 
 class ResidualBlock(nn.Module):
-    """x + conv(relu(conv(relu(x)))), 3x3; the gains of the two multiply to `gain`."""
+    """x + conv(relu(conv(relu(x)))), 3x3; the gains of the two convolutions multiply to `gain`."""
 
     def __init__(self, n_channel: int, gain: float) -> None:
         super().__init__()

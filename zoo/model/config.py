@@ -13,8 +13,8 @@ from zoo.model.images import Precision
 from zoo.model.layers import Activation, Width
 
 Arch = Literal['dual', 'detach', 'shared']
-"""'dual': the critic is a network of its own; 'detach': a head on the actor's, at which its gradient stops; 'shared':
-a head on it, whose gradient goes on."""
+"""'dual': the critic is a separate network; 'detach': a head on the actor's network, which its gradient does not enter;
+'shared': a head on the actor's network, which its gradient enters."""
 OF_DISTRIBUTION = (
     'log_std_init',
     'log_std_max',
@@ -23,7 +23,7 @@ OF_DISTRIBUTION = (
     'sde_sample_freq',
     'state_dependent_std',
 )
-"""Fields that some distributions of actions read, and others do not."""
+"""Fields that some action distributions read and others do not."""
 
 
 class RecurrentConfig(Section):
@@ -40,7 +40,7 @@ class RecurrentConfig(Section):
 
 
 class ActorCriticConfig(Section):
-    """What the sections `policy.model` of 'vac' and 'ppg' have in common."""
+    """Fields that the sections `policy.model` of 'vac' and 'ppg' have in common."""
 
     type: str = Field('vac', description='registered name of the model')
     encoder: EncoderSpec = Field(

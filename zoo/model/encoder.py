@@ -1,9 +1,9 @@
-"""Chooses and builds the network over an observation: by name, by its own section, or as the space asks for.
+"""Choice and construction of encoders, the networks over an observation: by name, by section, or by the space.
 
 An encoder is a class registered in ENCODER_REGISTRY, constructed as `cls(cfg, space)`: `cfg` has the fields of its class
-attribute `config`, a Section. It has the attributes n_feature and value_gain, the gain of a value head on it. It takes
-what `make_input(space)` gives and keeps leading dimensions. A class method `fits(space) -> bool` says for which
-observations it is, without one for all; one that fits a Dict is given {dotted path of the leaf: its tensor}.
+attribute `config`, a Section. Its objects have the attributes n_feature and value_gain, the gain of a value head on them.
+They take the output of `make_input(space)` and keep leading dimensions. A class method `fits(space) -> bool` tells whether
+the class is for such observations; without this method it is for all. One for a Dict gets {dotted path of the leaf: its tensor}.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from zoo.model.layers import Activation
 
 PATH = 'policy.model.encoder'
 NATURE_SIZE, IMPALA_SIZE = 80, 8
-"""Least sides of the images that 'auto' takes these for; the strides of 'nature', made for 84x84, lose what smaller ones show."""
+"""Least sides of images for which 'auto' chooses these; the strides of 'nature', made for 84x84, lose details of smaller ones."""
 
 
 class Inherited(NamedTuple):
-    """Fields of `policy.model` that an encoder takes over where its own field of that name is null."""
+    """Fields of `policy.model` that an encoder inherits if its own field of that name is null."""
 
     hidden_sizes: Sequence[int] = (64, 64)
     activation: Activation = 'tanh'
@@ -38,7 +38,7 @@ class Inherited(NamedTuple):
 
 
 def checked_spec(spec: object, path: str = PATH) -> Any:
-    """A name as it is, or {type: name, its fields} complete. Raises: ConfigError that names the keys below `path`."""
+    """A name unchanged, or {type: name, its fields} with all fields. Raises: ConfigError that names the keys below `path`."""
     if spec in ('auto', {'type': 'auto'}):
         return 'auto'
     section = section_of(spec, path)
@@ -46,7 +46,7 @@ def checked_spec(spec: object, path: str = PATH) -> Any:
 
 
 EncoderSpec = Annotated[str | dict[str, Any], AfterValidator(lambda spec: checked_spec(spec))]
-"""How a config names an encoder: 'auto', a registered name, or {type: name, its fields}."""
+"""An encoder in a config: 'auto', a registered name, or {type: name, its fields}."""
 
 
 def section_of(spec: object, path: str) -> Any:
@@ -75,14 +75,14 @@ def make_encoder(
     precision: Precision = 'fp32',
     layer_norm: bool = False,
 ) -> tuple[Any, int]:
-    """A network from what `make_input(obs_space)` gives to features [..., F], and F; leading dimensions are kept.
+    """A network from the output of `make_input(obs_space)` to features [..., F], and F; leading dimensions are kept.
 
-    A model of one's own has `self.input = make_input(obs_space)` and `self.encoder, n = make_encoder(obs_space)`, and
-    reads `self.encoder(self.input(obs))`.
+    Your own model has `self.input = make_input(obs_space)` and `self.encoder, n = make_encoder(obs_space)`, and
+    computes `self.encoder(self.input(obs))`.
 
     Args:
       encoder: a registered name, or {'type': name, its fields}. 'auto' is 'mlp' for vectors and indices, a CNN for
-        images, 'multi' for a Dict; of a Dict with an action mask only the rest is seen.
+        images, 'multi' for a Dict, whose action mask is not seen.
       hidden_sizes, activation, layer_norm: of an MLP; precision: of a network for images.
     Raises: UserError if the encoder is not for such observations.
     """
@@ -99,7 +99,7 @@ def build_encoder(
     path: str = PATH,
     input_name: str = 'the observations are',
 ) -> Any:
-    """The network that a spec means for a space; see `make_encoder`. path: of the spec, and input_name, for errors."""
+    """Builds the network of a spec for a space; see `make_encoder`. path (of the spec) and input_name are for errors."""
     if isinstance(space, Dict):
         space = without_mask(space)
     spec = auto_name(space) if spec == 'auto' else spec
@@ -118,7 +118,7 @@ def build_encoder(
 
 
 def auto_name(space: Space) -> str:
-    """The encoder that 'auto' means: of images 'nature' for large ones (Atari), else 'impala' (Procgen), 'mlp' if tiny."""
+    """The encoder that 'auto' means: for large images 'nature' (Atari), for tiny ones 'mlp', else 'impala' (Procgen)."""
     if isinstance(space, Dict):
         return 'multi'
     if not (isinstance(space, Box) and holds_images(space)):
@@ -149,7 +149,7 @@ def check_entries(spec: object, space: Space) -> None:
 
 
 def takes_dicts_alone(spec: object) -> bool:
-    """Whether a spec is of an encoder for a Dict, which takes no single leaf."""
+    """Whether a spec is of an encoder that takes a Dict but no single leaf."""
     if spec == 'auto':
         return False
     cls = ENCODER_REGISTRY.get(section_of(spec, PATH).type)
@@ -162,7 +162,7 @@ def vectors(n: int) -> Box:
 
 
 def _spread(cls: type, spec: str | dict[str, Any], space: Dict, path: str) -> dict[str, Any]:
-    """A spec of 'multi' for an encoder of single leaves: one for vectors joins all, others stand before the leaves."""
+    """A spec of 'multi' with an encoder of single leaves: as `join` if it takes vectors, else for all leaves that it fits."""
     if _fits(cls, vectors(1)):
         return {'type': 'multi', 'join': spec}
     encoders = {name: spec for name, leaf in leaf_spaces(space) if _fits(cls, leaf)}
@@ -177,7 +177,7 @@ def _fits(cls: type, space: Space) -> bool:
 
 
 def _taken(cls: type) -> str:
-    """', which takes ..,': the observations that an encoder is for; empty if they are other than these."""
+    """', which takes ..,' with the kinds of observations that an encoder fits; empty if it fits none of these kinds."""
     image = Box(np.zeros((3, 84, 84)), np.full((3, 84, 84), 255.0), 'uint8')
     kinds: dict[str, Space] = {'images': image, 'vectors': vectors(1), 'a Dict': Dict({'x': vectors(1)})}
     fitting = ' or '.join(words for words, space in kinds.items() if _fits(cls, space))
@@ -185,7 +185,7 @@ def _taken(cls: type) -> str:
 
 
 def _what(space: Space) -> str:
-    """What observations of a space are, in words."""
+    """The kind of observations of a space, in words."""
     if isinstance(space, Dict):
         return f'a Dict of {", ".join(map(repr, space.spaces))}'
     if isinstance(space, Discrete):

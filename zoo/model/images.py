@@ -1,4 +1,4 @@
-"""Images: the content of an image observation, the stage that puts its channels first, convolution in fast number formats."""
+"""Images: their shapes, the input stage that puts their channels first, and convolution in fast number formats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zoo.core.spaces import Box, Space, is_image
 
 
 class ImageShape(NamedTuple):
-    """What an image space holds, and whether as [C, H, W] or as [H, W, C]."""
+    """The size of the images of a space, and whether they are [C, H, W] or [H, W, C]."""
 
     height: int
     width: int
@@ -23,16 +23,16 @@ class ImageShape(NamedTuple):
 
 
 def holds_images(space: Space) -> bool:
-    """Whether observations are images, or windows of them: a Box of four dimensions of bytes or floats, frames first."""
+    """Whether observations are images, or windows of images: a Box with four dimensions of bytes or floats, frames first."""
     if isinstance(space, Box) and len(space.shape) == 4:
         return space.dtype == 'uint8' or space.dtype[0] == 'f'
     return is_image(space)
 
 
 def image_shape(space: Box) -> ImageShape:
-    """Channels are the smaller of the first and the last dimension; of two equal ones the last.
+    """The shape of images; channels are the smaller of the first and the last dimension, the last one if they are equal.
 
-    Of a window of n images it is the shape of one image with n times the channels.
+    For a window of n images it is the shape of one image with n times the channels.
     """
     *frames, a, b, c = space.shape
     n_frame = frames[0] if frames else 1
@@ -42,8 +42,8 @@ def image_shape(space: Box) -> ImageShape:
 class Pixels(nn.Module):
     """Images of either layout, any leading dimensions -> [..., C, H, W]; the frames of a window become channels.
 
-    Args: normalize: bytes stand for numbers from 0 to 1. `CNN` and `flat_pixels` divide by 255 what comes as bytes, so
-      here only bytes that come as floats are scaled. False: they stand for 0 to 255, and go on as floats.
+    Args: normalize: True: bytes mean numbers from 0 to 1. `CNN` and `flat_pixels` divide tensors of bytes by 255, so only
+      bytes that come as floats are scaled here. False: bytes mean 0 to 255, and are passed on as floats.
     """
 
     def __init__(self, space: Box, normalize: bool = True) -> None:
@@ -71,14 +71,14 @@ Precision = Literal['fp32', 'bf16', 'auto']
 
 
 def convolve(x: Tensor, conv: nn.Conv2d) -> Tensor:
-    """conv(x) for x [N, C, H, W] of numbers, or of bytes: those times 1 / 255; without padding if it has a stride.
+    """conv(x) for x [N, C, H, W] of numbers, or of bytes, which are scaled by 1 / 255; conv has no padding if it has a stride.
 
-    In bfloat16 on a CPU a stride s is taken out: blocks of s x s pixels are one of s * s times the channels. With 256
-    images of 84x84 the gradients of the Nature network's first two layers take 6 + 9 ms in place of 16 + 15.
+    In bfloat16 on a CPU a stride s is removed: blocks of s x s pixels become one pixel with s * s times the channels. With
+    256 images of 84x84 the gradients of the Nature network's first two layers take 6 + 9 ms instead of 16 + 15.
     """
     weight, stride, is_half = conv.weight, conv.stride[0], torch.is_autocast_enabled(x.device.type)
     if x.dtype == torch.uint8:
-        weight = weight / 255  # not the bytes, which are many, and exact in bfloat16
+        weight = weight / 255  # the weights, not the bytes, which are many, and exact in bfloat16
     if is_half and x.is_cpu and stride > 1 and conv.kernel_size[0] % stride == 0:
         x, weight, stride = *_as_blocks(x, weight, stride), 1
     x = x.to(torch.bfloat16 if is_half else weight.dtype, memory_format=torch.channels_last)
@@ -86,10 +86,10 @@ def convolve(x: Tensor, conv: nn.Conv2d) -> Tensor:
 
 
 def _as_blocks(x: Tensor, weight: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Image and filters of a convolution of stride `size`, for one of stride 1, in any memory order."""
+    """Turns image (in any memory order) and filters of a convolution of stride `size` into those of one of stride 1."""
     (n, n_channel, height, width), (n_out, _, kernel, _) = x.shape, weight.shape
     side = kernel // size
-    rows, columns = ((length - kernel) // size + side for length in (height, width))  # of blocks; a rest is never seen
+    rows, columns = ((length - kernel) // size + side for length in (height, width))  # of blocks; the rest is unused
     x = x[..., : rows * size, : columns * size]
     filters = weight.reshape(n_out, n_channel, side, size, side, size)
     if x.stride(1) == 1:  # channels innermost: y, x, channel of a block

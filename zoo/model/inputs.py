@@ -1,4 +1,4 @@
-"""First stage of a model, shared by its encoders: turns each leaf of an observation into what an encoder takes."""
+"""First stage of a model, shared by its encoders: turns each leaf of an observation into the input of an encoder."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from zoo.rl_utils.normalizer import RunningMeanStd
 
 
 def make_input(obs_space: Space, obs_norm: bool = False, normalize_images: bool = True) -> nn.Module:
-    """The first stage of a model: observations -> what the networks of `make_encoder(obs_space)` take.
+    """The first stage of a model: observations -> the input of the networks of `make_encoder(obs_space)`.
 
-    Indices become one-hot, several of them side by side; other leaves become vectors [..., O] f32; images become
-    [..., C, H, W]. Observations that are a Dict become {dotted path of the leaf: its tensor}, without an action mask.
-    Images of bytes stay bytes, from 0 to 255: `make_encoder`'s networks scale them, one of your own has to.
+    Indices become one-hot vectors, side by side if there are several. Images become [..., C, H, W], other leaves vectors
+    [..., O] f32. Observations that are a Dict become {dotted path of the leaf: its tensor}, without an action mask.
+    Images of bytes stay bytes from 0 to 255: the networks of `make_encoder` scale them, and your own network must do so too.
 
     Args: obs_norm: Boxes that are no images are normalised, see `RunningMeanStd`; normalize_images: see `Pixels`.
-    Raises: UserError if obs_norm is asked for bare images.
+    Raises: UserError if obs_norm is true and the observations are images, not a Dict.
     """
     if isinstance(obs_space, Dict):
         return DictInput(without_mask(obs_space), obs_norm, normalize_images)
@@ -39,7 +39,7 @@ def make_input(obs_space: Space, obs_norm: bool = False, normalize_images: bool 
 
 
 def update_input(stage: nn.Module, obs: Obs, weight: Tensor | None = None) -> None:
-    """Takes observations [N, *O] into the statistics of a stage of `make_input`, where it keeps any."""
+    """Adds observations [N, *O] to the statistics of a stage of `make_input`, if it keeps any."""
     if isinstance(stage, RunningMeanStd):
         stage.update(obs, weight)
     elif isinstance(stage, DictInput):
@@ -74,7 +74,7 @@ class OneHots(nn.Module):
         super().__init__()
         self._n_dim, self._width = len(space.shape), sum(space.nvec)
         first = torch.tensor([0, *accumulate(space.nvec)][: len(space.nvec)])
-        self.register_buffer('first', first, persistent=False)  # of each entry's numbers
+        self.register_buffer('first', first, persistent=False)  # place of each entry's vector
 
     def forward(self, obs: Tensor) -> Tensor:
         index = _flattened(obs, self._n_dim) + self.first
@@ -82,7 +82,7 @@ class OneHots(nn.Module):
 
 
 class ToVector(nn.Module):
-    """[..., *O] of n_dim dimensions, numbers or bools -> [..., product of O] of floats."""
+    """[..., *O], where O has n_dim dimensions, of numbers or bools -> [..., product of O] of floats."""
 
     def __init__(self, n_dim: int) -> None:
         super().__init__()
@@ -105,9 +105,9 @@ class NormedVector(nn.Module):
 
 
 class DictInput(nn.Module):
-    """Each leaf of nested observations through a stage of its own -> {dotted path: tensor}.
+    """Passes each leaf of nested observations through its own stage -> {dotted path: tensor}.
 
-    Entries that are missing are left out: what does not need them can do without.
+    Missing entries are left out, so that a network that does not need them can run.
     """
 
     def __init__(self, space: Dict, obs_norm: bool = False, normalize_images: bool = True) -> None:
@@ -133,28 +133,28 @@ class DictInput(nn.Module):
 
 
 def without_mask(space: Dict) -> Dict:
-    """The space of what encoders see."""
+    """The space that encoders see: without an action mask."""
     if mask_space(space) is None:
         return space
     return Dict({name: each for name, each in space.spaces.items() if name != ACTION_MASK}, space.is_tuple)
 
 
 def leaves_by_path(space: Space) -> dict[tuple[str, ...], Any]:
-    """The leaves of a space by the names that lead to each, in order."""
+    """The leaves of a space by path, a tuple of names, in order."""
     if not isinstance(space, Dict):
         return {(): space}
     return {(name, *rest): leaf for name, each in space.spaces.items() for rest, leaf in leaves_by_path(each).items()}
 
 
 def entry_at(obs: Obs, path: tuple[str, ...]) -> Any:
-    """The tensor that a path of names leads to; None if it is not there."""
+    """The tensor at a path of names; None if it is missing."""
     for name in path:
         obs = None if obs is None else obs.get(name)
     return obs
 
 
 def module_name(i: int, path: tuple[str, ...]) -> str:
-    """A name that a module may have for the i-th leaf: '2_camera_left'; the number keeps it apart from all others."""
+    """A valid module name for the i-th leaf, e.g. '2_camera_left'; the number makes it unique."""
     return f'{i}_{re.sub(r"[^0-9A-Za-z]+", "_", "_".join(path))}'
 
 
@@ -163,11 +163,11 @@ def _flattened(obs: Tensor, n_dim: int) -> Tensor:
 
 
 class Views(NamedTuple):
-    """What the networks see of an observation, an action mask left out.
+    """The spaces that the networks see of observations, without an action mask.
 
-    input: all that either of them sees; actor, critic: what each sees, the same object where it is the same.
-    leaf: name of the one entry that is all they see, whose space `input` then is; None where they see the observation
-      as it is, or a part of a Dict.
+    input: all that either network sees; actor, critic: the space that each sees, one object if they are equal.
+    leaf: name of the single entry that they see, if its space replaces the Dict in `input`; None if they see the whole
+      observation, or a Dict of some entries.
     acting: names of the entries that acting needs; None if it needs all.
     """
 
@@ -181,10 +181,10 @@ class Views(NamedTuple):
 def views_of(
     obs_space: Space, actor_obs: Sequence[str] | None, critic_obs: Sequence[str] | None, keep_dict: bool = False
 ) -> Views:
-    """The views of observations, of which None means all entries.
+    """The views for the entries that actor and critic see; None means all entries.
 
-    Args: keep_dict: one entry stays in a Dict.
-    Raises: UserError if a name is no entry of the observations, or these are no Dict, or hold a mask alone.
+    Args: keep_dict: a single entry stays in a Dict.
+    Raises: UserError if a name is no entry of the observations, or if they are no Dict, or hold only a mask.
     """
     given = {'actor_obs': actor_obs, 'critic_obs': critic_obs}
     if not isinstance(obs_space, Dict):

@@ -1,4 +1,4 @@
-"""Fully connected layers over vectors and indices, and the heads: features -> parameters of the action distribution, value."""
+"""Fully connected layers over vectors and indices, and the heads: features -> parameters of the action distribution, or value."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class OneHot(nn.Module):
 class Layers(nn.Module):
     """Fully connected layers, each followed by the activation: [..., n_in] -> [..., hidden_sizes[-1]].
 
-    One module with a loop: at 8 rows a nested module call costs as much as the activation it wraps.
+    One module with a loop, since at 8 rows a nested module call costs as much as the activation it wraps.
     Args: layer_norm: normalises the outputs of each layer before the activation.
     """
 
@@ -97,7 +97,7 @@ class MLPConfig(Section):
 class MLP(Layers):
     """For vectors and indices: fully connected layers of the widths policy.model.hidden_sizes.
 
-    What `make_input` gives of any leaf -> [..., hidden_sizes[-1]].
+    The output of `make_input` for any leaf -> [..., hidden_sizes[-1]].
     """
 
     config: ClassVar[type[Section]] = MLPConfig
@@ -119,7 +119,7 @@ class FlatConfig(Section):
 class Flat(nn.Module):
     """No layers: the observations as one vector, so that the policy is linear in them.
 
-    What `make_input` gives of any leaf -> [..., n].
+    The output of `make_input` for any leaf -> [..., n].
     """
 
     config: ClassVar[type[Section]] = FlatConfig
@@ -139,14 +139,14 @@ class Flat(nn.Module):
 
 
 def input_width(space: Leaf) -> int:
-    """Numbers that `make_input` makes of one observation of a leaf."""
+    """The number of values that `make_input` makes of one observation of a leaf."""
     if isinstance(space, Discrete):
         return space.n
     return sum(space.nvec) if isinstance(space, MultiDiscrete) else action_width(space)
 
 
 class WideValueHead(nn.Module):
-    """Features [..., F] -> logits [..., K] of a distribution of returns, zero at the start: all bins alike."""
+    """Features [..., F] -> logits [..., K] of a distribution of returns, zero at the start: all bins are equally likely."""
 
     def __init__(self, n_in: int, n_output: int) -> None:
         super().__init__()
@@ -178,10 +178,10 @@ def make_policy_head(
     log_std_min: float = -10.0,
     log_std_max: float = 2.0,
 ) -> nn.Module:
-    """The last layer of a policy: features [..., n_feature] -> logit [..., P], as the action space asks for.
+    """The last layer of a policy: features [..., n_feature] -> logit [..., P], for an action space.
 
-    Args: distribution: a registered one, 'auto' by the space; the others: where actions are real numbers, see
-      `ActorCriticConfig`.
+    Args: distribution: a registered name, or 'auto': chosen by the space. The last arguments are for real-valued actions,
+      see `ActorCriticConfig`.
     """
     options = {
         'n_feature': n_feature,

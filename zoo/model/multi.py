@@ -50,10 +50,10 @@ class MultiEncoderConfig(Section):
 class MultiEncoder(nn.Module):
     """For observations of several parts, as in a Dict: an encoder for each part, whose outputs are joined.
 
-    {dotted path: what `make_input` gives of the leaf} -> [..., F].
+    {dotted path: output of `make_input` for the leaf} -> [..., F].
 
-    An encoder for each leaf; their features side by side go through one more. So vectors are treated as if they were
-    one, and images join them after convolutions.
+    Each leaf has an encoder; the concatenated features of all go through one more encoder. So vectors are treated as if they
+    were one, and images join them after convolutions.
     """
 
     config: ClassVar[type[Section]] = MultiEncoderConfig

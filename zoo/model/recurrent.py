@@ -1,4 +1,4 @@
-"""Memory over steps: LSTM, GRU and minGRU, one step at a time or over sequences; models 'vac' and 'ppg' that have one."""
+"""Recurrent cells, run step by step or over sequences: LSTM, GRU and minGRU; models 'vac' and 'ppg' with such a memory."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from zoo.model.layers import ValueHead
 from zoo.rl_utils.gae import linear_scan
 
 FORGET_BIAS = 1.0
-"""Bias of the forget gate of an LSTM at the start: a step keeps 73% of what is remembered, not half.
+"""Initial bias of the forget gate of an LSTM: a step keeps 73% of the memory, not half.
 
-Source: Jozefowicz et al. 2015, An empirical exploration of recurrent network architectures. With torch's 0 a cue of 20
-steps ago is not learnt in 100k env steps (1 of 3 seeds; with 1 all, as for the GRU and minGRU by `keep_bias`).
+Source: Jozefowicz et al. 2015, An empirical exploration of recurrent network architectures. With torch's 0
+only 1 of 3 seeds learns a cue of 20 steps ago in 100k env steps; with 1 all do, as do GRU and minGRU with `keep_bias`.
 """
 
 
 def keep_bias(n: int) -> Tensor:
-    """Biases of n gates that keep from 1/2 to 31/32 of a memory at the start, so that they forget in 2 to 32 steps.
+    """Biases of n gates that at the start keep from 1/2 to 31/32 of a memory, and so forget it in 2 to 32 steps.
 
     Source: Tallec and Ollivier 2018, arXiv:1804.11188, sec. 3. Departs: evenly spread, not drawn.
     """
@@ -36,15 +36,15 @@ def keep_bias(n: int) -> Tensor:
 
 
 class Resets:
-    """Where in a sequence the state begins anew: before the rows marked in first [L, B] bool."""
+    """Resets of the state within sequences: before each row where first [L, B] bool is true."""
 
     def __init__(self, first: Tensor) -> None:
         self.first = first
-        # where looking at values neither waits for a device nor fixes them in a program that is being traced
+        # whether values may be read: it must not wait for a device, nor fix them in a program that is being traced
         self.may_look = first.is_cpu and type(first) is Tensor and not torch.compiler.is_compiling()
 
     def keep(self, dtype: torch.dtype) -> list[Tensor | None]:
-        """For each row what its state is multiplied by, [B, 1] of zeros and ones; None where these are known all ones."""
+        """For each row the factors of its state, [B, 1] of zeros and ones; None if they are known to be all ones."""
         masks = (~self.first).to(dtype).unsqueeze(-1).unbind(0)
         if not self.may_look:
             return list(masks)
@@ -52,7 +52,7 @@ class Resets:
 
     @cached_property
     def lanes(self) -> list[Lanes] | None:
-        """The sequences without resets that stand for these, piece by piece; None if that costs more than a loop."""
+        """Sequences without resets that replace these, piece by piece; None if a loop is cheaper, or values may not be read."""
         if not self.may_look:
             return None
         pieces = [Lanes(first) for first in self.first.split(PIECE)]
@@ -60,19 +60,19 @@ class Resets:
         return pieces if n_lane <= MAX_LANES * n_column * len(pieces) else None
 
 
-PIECE = 16  # rows of a long sequence that run at a time: lanes then end soon after they are read for the last time
+PIECE = 16  # rows of a long sequence that run at a time, so that lanes end soon after they are last read
 MAX_LANES = 5
-"""Lanes for each sequence from which on a loop in Python is as fast (16 rows of 16 sequences, 64 numbers)."""
+"""Lanes per sequence with which a loop in Python is as fast (16 rows of 16 sequences, 64 numbers)."""
 
 
 class Lanes:
-    """Sequences with resets inside, as more sequences without any.
+    """Sequences with resets, replaced by more sequences without resets: lanes.
 
-    What follows a reset runs in a lane of its own. Lanes run over all rows; before its start the input gate of such a
-    lane is shut, which leaves its state at zero, and what it gives after the next reset is not read.
-    Attributes: keep: [B, 1] bool, whose state before row 0 stays. n_lane: S; B where nothing resets after row 0, and
-      then there is no more. column: [S] int64, whose inputs each lane gets. shut: [L, S, 1] bool, the rows before its
-      start. last: [B] int64, the lane of each sequence's last row. at: [L * B] int64, the lane's row of each row.
+    The rows after a reset run in a separate lane. Each lane runs over all rows. Before a lane's start its input gate is shut,
+    which leaves its state at zero; its features after the next reset are not read.
+    Attributes: keep: [B, 1] bool, whether the state before row 0 stays. n_lane: S lanes; without resets after row 0 it is B, and
+      those below do not exist. column: [S] int64, the sequence whose inputs a lane gets. shut: [L, S, 1] bool, rows before its
+      start. last: [B] int64, the lane of each sequence's last row. at: [L * B] int64, each row's index in the [L * S] of lanes.
     """
 
     def __init__(self, first: Tensor) -> None:
@@ -84,7 +84,7 @@ class Lanes:
             return
         t = t + 1  # the resets are before rows t of the sequences `column`
         n_used = n_column + len(t)
-        n_spare = -n_used % 8  # each number of lanes costs oneDNN a preparation of its own
+        n_spare = -n_used % 8  # a multiple of 8 lanes: oneDNN prepares separately for each number of them
         self.n_lane = n_used + n_spare
         self.column = torch.cat((torch.arange(n_column), column, column.new_zeros(n_spare)))
         start = torch.cat((t.new_zeros(n_column), t, t.new_zeros(n_spare)))
@@ -116,9 +116,9 @@ class Cell(nn.Module, ABC):
 
 
 class GatedCell(Cell):
-    """A cell whose gates read the features that it gave a step before.
+    """A cell whose gates read its features of the step before.
 
-    Weights start orthogonal and biases at zero, as in CleanRL's PPO with LSTM, but for the gate that keeps the memory.
+    Weights start orthogonal and biases at zero, as in CleanRL's PPO with LSTM, except the bias of the gate that keeps the memory.
     """
 
     def __init__(self, n_in: int, n_hidden: int, n_gate: int, n_state: int) -> None:
@@ -129,14 +129,14 @@ class GatedCell(Cell):
 
     @abstractmethod
     def _next(self, of_x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """As `step`, from the inputs' part of the gates [B, n_gate * n_hidden]."""
+        """As `step`, given the inputs' contribution to the gates [B, n_gate * n_hidden]."""
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         return self._next(linear(x, self.weight_x, self.bias), state)
 
     def unroll(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
         features = []
-        rows = linear(x, self.weight_x, self.bias).unbind(0)  # the inputs' part of all rows at once
+        rows = linear(x, self.weight_x, self.bias).unbind(0)  # the inputs' contribution, of all rows at once
         for of_x, keep in zip(rows, resets.keep(x.dtype), strict=True):
             feature, state = self._next(of_x, state if keep is None else state * keep)
             features.append(feature)
@@ -144,7 +144,7 @@ class GatedCell(Cell):
 
 
 class LSTM(GatedCell):
-    """Gates i, f, g, o as in torch: c' = f * c + i * g, h' = o * tanh(c'); the state is h beside c.
+    """Gates i, f, g, o as in torch: c' = f * c + i * g, h' = o * tanh(c'); the state is h, then c.
 
     Source: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000. Departs: one bias, not two.
     """
@@ -156,7 +156,7 @@ class LSTM(GatedCell):
         super().__init__(n_in, n_hidden, 4, 2 * n_hidden)
         nn.init.constant_(self.bias[n_hidden : 2 * n_hidden], FORGET_BIAS)
         shut = torch.cat((torch.full((n_hidden, 1), -1e4), torch.zeros(3 * n_hidden, 1)))
-        self.register_buffer('shut', shut, persistent=False)  # weight of an input that shuts gate i
+        self.register_buffer('shut', shut, persistent=False)  # weight of the extra input that shuts gate i
         self.register_buffer('no_bias', torch.zeros(4 * n_hidden), persistent=False)
 
     def _next(self, of_x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,7 +178,7 @@ class LSTM(GatedCell):
         return features[0] if len(features) == 1 else torch.cat(features), state
 
     def _in_lanes(self, x: Tensor, state: Tensor, lanes: Lanes) -> tuple[Tensor, Tensor]:
-        """By torch's own LSTM, which cannot reset but takes a third of the time of a loop in Python."""
+        """Unrolls by torch's own LSTM, which cannot reset but takes a third of the time of a loop in Python."""
         n_row, n_column, n_lane = *x.shape[:2], lanes.n_lane
         # under autocast a float32 x would ask oneDNN for bfloat16, which some processors lack
         x = x.to(torch.get_autocast_dtype('cpu')) if torch.is_autocast_enabled('cpu') else x
@@ -200,7 +200,7 @@ class LSTM(GatedCell):
 class GRU(GatedCell):
     """Gates r, z, n as in torch: n = tanh(x_n + r * (W_n h + b_n)), h' = (1 - z) * n + z * h; the state is h.
 
-    Source: Cho et al. 2014, arXiv:1406.1078, with the reset after the product.
+    Source: Cho et al. 2014, arXiv:1406.1078, with the reset gate applied after the product.
     """
 
     def __init__(self, n_in: int, n_hidden: int) -> None:
@@ -222,7 +222,7 @@ class GRU(GatedCell):
 class MinGRU(Cell):
     """h' = (1 - z) * h + z * n, where z = sigmoid(W_z x + b_z) and n = W_n x + b_n; the state is h.
 
-    The gates do not read h, so all rows of a sequence are found in log2(L) passes (`linear_scan`).
+    The gates do not read h, so all rows of a sequence are computed in log2(L) passes (`linear_scan`).
     Source: Feng et al. 2024, arXiv:2410.01201, sec. 3.1.
     """
 
@@ -230,7 +230,7 @@ class MinGRU(Cell):
         super().__init__(n_in, n_hidden, 2, n_hidden)
         nn.init.orthogonal_(self.weight_x)
         with torch.no_grad():
-            self.bias[:n_hidden] = -keep_bias(n_hidden)  # z is what is not kept
+            self.bias[:n_hidden] = -keep_bias(n_hidden)  # z is the share that is not kept
 
     def _gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """1 - z, and z * n."""
@@ -247,7 +247,7 @@ class MinGRU(Cell):
         decay, new = self._gates(x)
         decay = decay * (~resets.first).to(x.dtype).unsqueeze(-1)
         new = torch.cat((torch.addcmul(new[:1], decay[:1], state), new[1:]))
-        feature = linear_scan(new.flip(0), decay.flip(0)).flip(0)  # it runs from the last row to the first
+        feature = linear_scan(new.flip(0), decay.flip(0)).flip(0)  # `linear_scan` runs from the last row to the first
         return feature, feature[-1]
 
 
@@ -255,7 +255,7 @@ CELLS: dict[str, type[LSTM] | type[GRU] | type[MinGRU]] = {'lstm': LSTM, 'gru': 
 
 
 class Core(nn.Module):
-    """Layers of memory on top of each other, between an encoder and its heads.
+    """Stacked recurrent layers between an encoder and its heads.
 
     Attributes: n_feature: width of its features. n_state: numbers of one env's state.
     """
@@ -278,7 +278,7 @@ class Core(nn.Module):
         """Features, and the state after the last row.
 
         Args: x: [B, n_in], one step, or with first [L, B] bool a sequence [L, B, n_in], time first; state:
-          [B, n_state], before the first row. Before rows where `first` is true it is set to zero.
+          [B, n_state], before the first row. The state is set to zero before rows where `first` is true.
         """
         resets = None if first is None else Resets(first)
         parts = (state,) if len(self.layers) == 1 else state.chunk(len(self.layers), -1)
@@ -295,7 +295,7 @@ class RecurrentActorCritic(Networks):
 
     The methods take the state too, and return the next one. first None: one step, obs [B, *O]. first [L, B] bool:
     sequences, obs [L, B, *O], time first; the state is set to zero before each row where it is true, and the state
-    returned is that after the last row. What a method does not compute passes through in the state unchanged.
+    returned is that after the last row. Entries of the state that a method does not use are returned unchanged.
     """
 
     def _below_heads(self, cfg: ActorCriticConfig) -> tuple[Any, Any]:
@@ -347,7 +347,7 @@ class RecurrentActorCritic(Networks):
         return {**self._outputs(obs, feature, critic_feature), 'state': state}
 
     def _features(self, obs: Obs, state: State, first: Tensor | None) -> tuple[Tensor, Tensor, State]:
-        """What the policy head and the value head take, and the state; no gradient is stopped."""
+        """The features that the policy head and the value head take, and the state; no gradient is stopped."""
         x = self._seen(obs)
         feature, state = self._feature('actor', x, state, first)
         if self.arch != 'dual':
@@ -358,7 +358,7 @@ class RecurrentActorCritic(Networks):
     def _feature(
         self, role: str, x: Tensor | dict[str, Tensor], state: State, first: Tensor | None
     ) -> tuple[Tensor, State]:
-        """Of the encoder and the memory, if it has one, of the 'actor', or of a 'critic' with an encoder of its own."""
+        """Features and next state of the 'actor', or of a 'critic' with its own encoder; without a memory the state stays."""
         feature, core = getattr(self, f'{role}_encoder')(x), getattr(self, f'{role}_core')
         if core is None:
             return feature, state

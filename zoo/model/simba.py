@@ -17,7 +17,7 @@ from zoo.rl_utils.init import orthogonal
 
 
 class SimbaConfig(Section):
-    """Encoder 'simba'; policy.model.obs_norm=true belongs to it."""
+    """Encoder 'simba'; use it with policy.model.obs_norm=true."""
 
     hidden_size: int = Field(
         128, ge=1, le=1_000_000, description='width of the blocks, and of the features; 128 to 512'
@@ -31,7 +31,7 @@ class Simba(nn.Module):
 
     [..., n] -> [..., hidden_size]: a linear layer, n_block residual blocks, layer normalisation.
 
-    Source: Lee et al. 2024, arXiv:2410.09754, sec. 4, and the authors' code for how the weights start. The defaults are
+    Source: Lee et al. 2024, arXiv:2410.09754, sec. 4, and the authors' code for the initial weights. The defaults are
     those of its actor; its critic has 2 blocks of 512. Its normalisation of observations is `obs_norm`.
     """
 

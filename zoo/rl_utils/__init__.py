@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zoo.core.lazy import lazy_names
-from zoo.rl_utils.gae import gae, gae_data, gae_result, gae_return, normalize_advantage  # a module and a function
+from zoo.rl_utils.gae import gae, gae_data, gae_result, gae_return, normalize_advantage  # eager: gae is a module too
 
 if TYPE_CHECKING:
     from zoo.rl_utils.distribution import ActionDist, distribution_of, make_dist

@@ -1,6 +1,6 @@
-"""Checks of the inputs of losses and estimators: a ValueError that names the tensor, before anything is computed.
+"""Checks of the inputs of losses and estimators; a failed one raises a ValueError that names the tensor.
 
-They run with every minibatch: each takes a few microseconds, and none makes the host wait for a device.
+They run before anything is computed, with every minibatch. Each check takes a few microseconds; none waits for a device.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ EACH_SAMPLE = 'one number for each sample'
 
 
 def check_shape(name: str, tensor: Tensor | None, other: str, shape: torch.Size) -> None:
-    """The tensor, if there is one, has the shape of `other`."""
+    """Raises ValueError unless the tensor is None or has this shape, which is that of `other`."""
     if tensor is not None and tensor.shape != shape:
         raise ValueError(f'{name} has shape {tuple(tensor.shape)} but {other} {tuple(shape)}; they must be equal')
 
 
 def check_floating(name: str, tensor: Tensor) -> None:
-    """The tensor holds real numbers."""
+    """Raises ValueError unless the tensor has a floating dtype."""
     if not tensor.is_floating_point():
         raise ValueError(f'{name} has dtype {tensor.dtype} but must be floating; convert it, e.g. with .float()')
 
 
 def check_not_empty(name: str, tensor: Tensor) -> None:
-    """The tensor has elements: a mean over none is no number."""
+    """Raises ValueError if the tensor has no elements, over which a mean is NaN."""
     if not tensor.numel():
         raise ValueError(f'{name} has shape {tuple(tensor.shape)} and so no elements; give at least one sample')
 
 
 def check_clip_ratio(clip_ratio: Number) -> None:
-    """clip_ratio > 0; one in a tensor is not checked, since that would wait for the device."""
+    """Raises ValueError unless clip_ratio > 0; a tensor is not checked, since that would wait for its device."""
     if not isinstance(clip_ratio, Tensor) and not clip_ratio > 0:
         raise ValueError(f'clip_ratio is {clip_ratio} but must be above 0 (0.1 to 0.3 is usual)')
 
 
 def looks_at_actions() -> bool:
-    """Whether the range of actions is looked at, which waits for a device: if the environment variable ZOO_DEBUG is 1."""
+    """Whether the range of actions is checked, which waits for a device: only if the environment variable ZOO_DEBUG is 1."""
     return not torch.compiler.is_compiling() and os.environ.get('ZOO_DEBUG') == '1'
 
 
 def check_values(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: Tensor | None) -> None:
-    """All of one shape, and floating."""
+    """Raises ValueError unless all have one shape and at least one element, and values and returns are floating."""
     for name, x in (('value_old', value_old), ('return_', return_), ('weight', weight)):
         check_shape(name, x, 'value_new', value_new.shape)
     for name, x in (('value_new', value_new), ('value_old', value_old), ('return_', return_)):
@@ -57,9 +57,9 @@ def check_values(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: 
 
 
 def check_returned(what: str, found: object, shape: Sequence[int], meaning: str, like: Tensor | None = None) -> None:
-    """A part that may be somebody's own gave a tensor of numbers of the shape that is needed, with a gradient if `like` has one.
+    """Checks the result of a component, perhaps a user's own: a tensor of this shape, with a gradient if `like` has one.
 
-    Args: meaning: what the numbers are, 'one number for each sample'. Raises: UserError.
+    Args: what: names the component in messages; meaning: names the numbers, e.g. 'one number for each sample'. Raises: UserError.
     """
     if not isinstance(found, Tensor) or found.shape != torch.Size(shape):
         got = f'a tensor of shape {tuple(found.shape)}' if isinstance(found, Tensor) else type(found).__name__
@@ -72,7 +72,7 @@ def check_returned(what: str, found: object, shape: Sequence[int], meaning: str,
 
 
 def check_pair(what: str, found: object, wanted: str) -> tuple[Any, Any]:
-    """A part that may be somebody's own gave two things, which are returned. Raises: UserError, which says what is wanted."""
+    """Returns the two results of a component, perhaps a user's own. Raises: UserError if they are not two."""
     if not isinstance(found, tuple | list) or len(found) != 2:
         got = f'{len(found)} things' if isinstance(found, tuple | list) else type(found).__name__
         raise UserError(f'{what} returned {got} but must return two{wanted}')

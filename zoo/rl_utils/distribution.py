@@ -1,6 +1,6 @@
 """Action distributions: stateless functions over one flat parameter tensor [..., P], made once from an action space.
 
-A file of this package adds a distribution by registering a subclass of `ActionDist`; nothing else has to know of it.
+A distribution is added by registering a subclass of `ActionDist`; the code that uses distributions stays the same.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _SPACES: dict[str, type[Space] | tuple[()]] = {
     'multi_categorical': MultiDiscrete,
     'squashed_gaussian': (),
 }
-"""Which spaces a distribution of ours may be the default of: the others need not be loaded."""
+"""The space for which each of zoo's own distributions may be the default; the others need not be loaded for it."""
 Logit = Tensor | Mapping[str, Tensor]
-"""How users of the losses hold a policy's output: a flat tensor [..., P], or its named parts."""
+"""A policy's output as users give it to the losses: a flat tensor [..., P], or its named parts."""
 
 
 class ActionDist(ABC):
@@ -46,13 +46,13 @@ class ActionDist(ABC):
 
     name: ClassVar[str]
     is_index: ClassVar[bool] = False
-    """Whether an action is an integer, or several; else it is real numbers."""
+    """Whether an action is one integer or several; else it is real numbers."""
     is_default: ClassVar[bool] = False
     """Whether 'auto' may choose it; else it is used only where it is named."""
     reads: tuple[str, ...] | None = None
     """Fields of the model that `of_space` and `make_head` take from their options; None: not declared."""
     is_bounded: bool = False
-    """Whether `env_action` changes actions: they then lie within the bounds of the space already."""
+    """Whether `env_action` changes actions; its results then lie within the bounds of the space."""
     n_mask: int = 0
     parts: Sequence[ActionDist] = ()
     """The distributions that a composite one is made of, side by side; () for any other."""
@@ -75,7 +75,7 @@ class ActionDist(ABC):
 
     @classmethod
     def of_parts(cls, logit: Logit) -> tuple[ActionDist, Tensor] | None:
-        """The distribution and the flat parameters that a user's logit stands for; None if it does not say so."""
+        """The distribution and the flat parameters that a user's logit describes; None if it is not of this class's form."""
         return None
 
     @abstractmethod
@@ -86,7 +86,7 @@ class ActionDist(ABC):
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
         """Noise for draws of the leading shape `lead`, [*lead, n_noise] f32, drawn on the generator's device.
 
-        For a rollout `lead` is (T, B): what stays the same for several steps of an env may be repeated along T.
+        For a rollout `lead` is (T, B): noise that an env keeps for several steps may be repeated along T.
         """
 
     @abstractmethod
@@ -110,32 +110,32 @@ class ActionDist(ABC):
         """KL(p || q) per row, nats, [...]."""
 
     def masked(self, param: Tensor, mask: Tensor) -> Tensor:
-        """The parameters with the choices left out that mask [..., n_mask] bool does not allow.
+        """The parameters without the choices that mask [..., n_mask] bool forbids (False).
 
-        Here: parameters that are logits, one for each choice. Raises: UserError if n_mask is 0.
+        This version is for parameters that are logits, one for each choice. Raises: UserError if n_mask is 0.
         """
         if not self.n_mask:
             raise UserError(f'actions of a {self.name} distribution take no mask; set env.action_mask=off')
         return param.masked_fill(~mask, -torch.inf)
 
     def env_action(self, action: Tensor) -> Tensor:
-        """The action as the env's space has it, where the distribution is over something else; before any clipping."""
+        """The action in the env's space, before any clipping; overridden if the distribution is over other numbers."""
         return action
 
     def from_env_action(self, action: Tensor) -> Tensor:
-        """Inverse of `env_action`; at the bounds, which some distributions never reach, the nearest one that it has."""
+        """Inverse of `env_action`; at bounds that the distribution never reaches, the nearest action that it has."""
         return action
 
     @abstractmethod
     def split(self, param: Tensor) -> Logit:
-        """The parameters under their names, for reading; what `of_parts` knows the public losses take without `dist`."""
+        """The parameters by name, for reading; the public losses take forms that `of_parts` knows without `dist`."""
 
     def problem_of(self, param: Tensor) -> str:
-        """What is wrong with parameters that a model gave, and what to do, as the end of a sentence; empty if nothing."""
+        """The fault of parameters that a model gave, and its remedy, as the end of a sentence; empty if there is none."""
         return ''
 
     def check_action(self, action: Tensor, lead: torch.Size) -> None:
-        """Looks at shape and dtype of the actions of rows [*lead]. Raises: ValueError."""
+        """Checks shape and dtype of the actions of rows [*lead]. Raises: ValueError."""
         shape = (*lead, self.n_action) if self.n_action else tuple(lead)
         if action.shape != shape:
             raise ValueError(
@@ -150,7 +150,7 @@ class ActionDist(ABC):
 
 
 class LogitDist(ActionDist):
-    """Independent choices; `param` are their log-odds, or unnormalised log-probabilities. -inf: it is never taken."""
+    """Independent choices; `param` are their log-odds, or unnormalised log-probabilities. -inf: never taken."""
 
     is_index = True
     is_default = True
@@ -164,7 +164,7 @@ class LogitDist(ActionDist):
         return orthogonal(nn.Linear(n_feature, self.n_param), POLICY_GAIN)
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        """Gumbel(0, 1)."""
+        """Noise of the distribution Gumbel(0, 1)."""
         return drawn(Tensor.exponential_, (*lead, self.n_param), generator, device).log_().neg_()
 
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class LogitDist(ActionDist):
 
 
 def check_policies(dist: ActionDist, new: Tensor, old: Tensor, pretrained: Tensor | None = None) -> torch.Size:
-    """Parameters of distributions: of one shape [..., P], floating. Returns: the shape without the last dimension."""
+    """Checks that parameters have one shape [..., P] and are floating. Returns: the shape without the last dimension."""
     if isinstance(new, Tensor) and not new.dim():
         raise ValueError('logit_new has shape () but its last dimension is that of the choices; give [..., A]')
     if not isinstance(new, Tensor) or new.shape[-1] != dist.n_param:
@@ -220,18 +220,18 @@ def fitting(space: Space, options: Mapping[str, Any]) -> list[str]:
 def drawn(
     fill: Callable[..., Tensor], shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device
 ) -> Tensor:
-    """Noise that a method such as `Tensor.normal_` draws where the generator is, on a device."""
+    """Noise on `device`, drawn by a method such as `Tensor.normal_` on the device of the generator."""
     where = device if generator is None else generator.device
     return send(fill(torch.empty(shape, device=where), generator=generator), device)
 
 
 def distribution_of(logit: Logit) -> ActionDist:
-    """The distribution that a user's logit stands for. Raises: ValueError if it is of no known form."""
+    """The distribution that a user's logit describes. Raises: ValueError if it is of no known form."""
     return _read('a logit', logit)[0]
 
 
 def from_logits(new: Logit, *others: Logit | None) -> tuple[Any, ...]:
-    """The public boundary of the losses: (distribution, flat parameters of `new`, of the others or None).
+    """Reads the logits that users give to the losses: (distribution, flat parameters of `new`, of each other one or None).
 
     Raises: ValueError if one is of no known form, or they are of different kinds or shapes.
     """
@@ -243,7 +243,7 @@ def from_logits(new: Logit, *others: Logit | None) -> tuple[Any, ...]:
             other_dist, param = _read(name, other)
             if other_dist.name != dist.name:
                 raise ValueError(f'{name} is {other_dist.name} but logit_new {dist.name}; give both as one kind')
-            if not isinstance(other, Tensor) and param.shape != flat.shape:  # flat ones are compared with the rest
+            if not isinstance(other, Tensor) and param.shape != flat.shape:  # `check_policies` compares flat ones
                 shapes = {key: tuple(x.shape) for key, x in other.items()}
                 own = {key: tuple(x.shape) for key, x in dict(new).items()}  # of the same kind
                 raise ValueError(f'{name} has shape {shapes} but logit_new {own}; they must be equal')
@@ -267,14 +267,14 @@ def _read(name: str, logit: Logit) -> tuple[ActionDist, Tensor]:
 
 
 class Bounds(NamedTuple):
-    """low, high: of each number of an action in a row, low < high."""
+    """Bounds of each number of a flattened action, low < high."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
 
     @classmethod
     def of_space(cls, space: Space) -> Bounds | None:
-        """None if the space is no Box, or a bound of it is infinite or equal to the other."""
+        """The bounds of a Box; None for other spaces, and if a bound is infinite or equal to the other one."""
         if not isinstance(space, Box) or not space.low.size:
             return None
         low, high = (x.astype(np.float64).ravel() for x in (space.low, space.high))
@@ -306,5 +306,5 @@ class Bounds(NamedTuple):
         return torch.lerp(low, high, x)
 
     def _rows(self, like: Tensor) -> list[Tensor]:
-        """low and high, [D] each; made of fills: torch.tensor would wait for a GPU, and cannot be part of a CUDA graph."""
+        """low and high, [D] each; by new_full: torch.tensor would wait for a GPU, and cannot be part of a CUDA graph."""
         return [torch.cat([like.new_full((1,), bound) for bound in bounds]) for bounds in self]

@@ -1,8 +1,8 @@
 """Estimators: advantages and returns of a rollout, from (data, gamma, lambda_) as `gae` takes them.
 
-Each returns (adv, return_), new tensors in the shape and dtype of data.value, without gradient. All treat ends alike:
-where `done` no value of the next state counts; where `traj_flag`, and at the end of the rollout, nothing of the rows
-below counts, and the value of the next state stands for the rest. Inputs and errors are those of `gae`.
+Each returns (adv, return_), new tensors in the shape and dtype of data.value, without gradient. All treat ends the same way:
+where `done`, the value of the next state counts as 0; where `traj_flag`, and at the end of the rollout, later rows are not
+used, and the value of the next state replaces them. Inputs and errors are those of `gae`.
 Below r is the reward, V the value, V' the value of the next state, 0 where done.
 """
 
@@ -25,7 +25,7 @@ Estimate = tuple[Tensor, Tensor]
 
 
 def gae(data: gae_data, gamma: float, lambda_: float, *, value_lambda: float | None = None) -> Estimate:
-    """`gae_estimate`, the registered estimator 'gae', of inputs that are checked."""
+    """`gae_estimate`, the registered estimator 'gae', with checks of its inputs."""
     check_data(data, gamma, lambda_)
     return gae_estimate(data, gamma, lambda_, value_lambda=value_lambda)
 
@@ -39,7 +39,7 @@ def n_step(
     *,
     n: Annotated[int, Field(ge=1, description='steps whose rewards count; the value stands for what follows them')] = 5,
 ) -> Estimate:
-    """Returns of n steps, fewer where an end comes first; reads no gae_lambda.
+    """Returns of n steps, fewer where an end comes first; ignores gae_lambda.
 
     return_t = r_t + gamma r_{t+1} + .. + gamma^{m-1} r_{t+m-1} + gamma^m V'_{t+m-1},   adv = return_ - V
     m = n, or the number of rows up to the first end if that is less.
@@ -58,10 +58,10 @@ def n_step(
 @ESTIMATOR_REGISTRY.register('returns')
 @torch.no_grad()
 def returns(data: gae_data, gamma: float, lambda_: float) -> Estimate:
-    """Discounted returns up to the end of each episode; reads no gae_lambda.
+    """Discounted returns up to the end of each episode; ignores gae_lambda.
 
     return_t = r_t + gamma return_{t+1}, but r_t + gamma V'_t where a trace ends,   adv = return_ - V
-    Where the caller has no critic it gives values of 0: both are then the plain discounted sum of rewards.
+    A caller without a critic passes values of 0; adv and return_ are then both the discounted sum of rewards.
     Source: Williams 1992, doi:10.1007/BF00992696 (REINFORCE with a baseline).
     """
     last, reward, cut = _one_step(data, gamma)
@@ -86,17 +86,17 @@ def vtrace(
         bool, Field(description='advantages too are weighed by the ratio; false: the loss does that, after adv_norm')
     ] = True,
 ) -> Estimate:
-    """V-trace, for samples of another policy: ratios weigh differences and advantages, and cut the trace.
+    """V-trace, for samples of another policy: bounded ratios weight temporal differences, advantages and the trace.
 
     trace_t = min(rho_t, rho_max) delta_t + gamma lambda_ min(rho_t, c_max) (1 - traj_flag_t) trace_{t+1},   trace_T = 0
     adv_t   = min(rho_t, rho_max) (delta_t + gamma lambda_ (1 - traj_flag_t) trace_{t+1}),   return_ = trace + V
     delta_t = r_t + gamma V'_t - V_t,   rho = exp(log_ratio)
 
-    With lambda_ 1 adv is rho_t (r_t + gamma return_{t+1} - V_t) as published; where rho_max is c_max it is the trace.
-    Without weigh_adv the first factor of adv is 1.
+    With lambda_ 1, adv is min(rho_t, rho_max) (r_t + gamma return_{t+1} - V_t) as published. If rho_max and c_max are equal,
+    adv is the trace. Without weigh_adv the first factor of adv is 1.
 
     Args: log_ratio: log p_now(action) - log p_behaviour(action), in the shape of reward; None: 0, the samples are of the
-      policy itself, and all is as in 'gae'.
+      policy itself, and the result is that of 'gae'.
     Source: Espeholt et al. 2018, arXiv:1802.01561, eq. 1, sec. 4.2 and remark 2; lambda_ in adv as in DeepMind's rlax.
     """
     if log_ratio is None:
@@ -105,7 +105,7 @@ def vtrace(
     delta = wide(gae_advantage(data, gamma, 0.0))
     ratio = (
         _like(wide(log_ratio), delta).clamp(max=max(rho_max, c_max)).exp()
-    )  # finite; as e^x > x, at its bounds or above
+    )  # finite; since e^x > x, a clamped ratio is still above both bounds
     rho, c = ratio.clamp(max=rho_max), ratio.clamp(max=c_max)
     decay = torch.full_like(delta, gamma * lambda_).masked_fill_(_cut(data, delta), 0.0)
     trace = linear_scan(rho * delta, c * decay)
@@ -115,7 +115,7 @@ def vtrace(
 
 
 def checked(estimator: Callable[..., Estimate], data: gae_data, *args: Any) -> Estimate:
-    """What an estimator gives, which may be somebody's own. Raises: UserError if that is no pair of tensors [T, B]."""
+    """The checked result of an estimator, perhaps a user's own. Raises: UserError unless it is a pair of tensors [T, B]."""
     pair = check_pair('the estimator', estimator(data, *args), ' tensors, advantages and returns')
     for name, x in zip(('advantages', 'returns'), pair, strict=True):
         check_returned(f'the estimator, as {name},', x, data.value.shape, 'one number for each step of each env')
@@ -123,18 +123,18 @@ def checked(estimator: Callable[..., Estimate], data: gae_data, *args: Any) -> E
 
 
 def _one_step(data: gae_data, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """r + gamma V' of every row [T, ...]; and, to be broadcast to it, its reward, and where a trace ends. Checks data."""
+    """r + gamma V' of every row [T, ...]; and, for broadcasting to it, rewards and `_cut`. Checks data."""
     last = gae_advantage(data._replace(value=torch.zeros_like(data.value)), gamma, 0.0)
     return last, _like(data.reward, last).to(last.dtype), _cut(data, last)
 
 
 def _like(x: Tensor, value: Tensor) -> Tensor:
-    """Rewards or flags of agents that share them: [T, B] -> [T, B, 1]."""
+    """[T, B] -> [T, B, 1] for rewards or flags that the agents of value [T, B, A] share."""
     return x.unsqueeze(-1) if x.dim() < value.dim() else x
 
 
 def _cut(data: gae_data, value: Tensor) -> Tensor:
-    """[T, ...] bool, to be broadcast to value: the trace ends with the row, as it does with the last."""
+    """[T, ...] bool, for broadcasting to value: whether the trace ends with the row; true for the last row."""
     flag = data.done if data.traj_flag is None else data.traj_flag
     cut = torch.zeros_like(data.reward, dtype=torch.bool) if flag is None else flag.bool().clone()
     cut[-1] = True

@@ -1,8 +1,8 @@
-"""Exploration: how the behaviour policy, which is sampled from and stored, differs from the policy.
+"""Exploration: functions that turn the policy into the behaviour policy, which draws the actions and is stored with them.
 
-Each takes (dist, logit) and returns the parameters [..., P] of the behaviour policy, of the same distribution; it runs
-with every step: compiled with the network where acting is, on GPUs, else as written here. C acts with 'sample' alone. A part
-is for the distributions of `kinds`, see `exploration_problem`.
+Each function takes (dist, logit) and returns the parameters [..., P] of the behaviour policy, of the same distribution.
+It runs with every step: compiled together with the network where acting is compiled (on GPUs), else eagerly. C acts with
+'sample' alone. The attribute `kinds` of a function names the distributions that it is for, see `exploration_problem`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Epsilon = Annotated[float, Field(gt=0, le=1, description='share of the actions t
 
 
 def _for(*kinds: str) -> Callable[[F], F]:
-    """Marks an exploration with the distributions that it is for; those of a composite are looked at one by one."""
+    """Decorator that sets `kinds`, the distributions that an exploration is for; parts of a composite are checked one by one."""
 
     def mark(function: F) -> F:
         function.kinds = kinds  # type: ignore[attr-defined]
@@ -39,7 +39,7 @@ def _for(*kinds: str) -> Callable[[F], F]:
 def exploration_problem(exploration: Component | Callable[..., Tensor], dist: ActionDist) -> str:
     """Why an exploration cannot be used with a distribution, as a sentence; empty if it can.
 
-    Args: exploration: a registered function, or the Component of one. One without the attribute `kinds` is for all.
+    Args: exploration: a registered function, or the Component of one. A function without `kinds` is for all.
     """
     function = exploration.function if isinstance(exploration, Component) else exploration
     name = exploration.name if isinstance(exploration, Component) else getattr(function, '__name__', '')
@@ -66,7 +66,7 @@ def _serves(function: Callable[..., Tensor], dist: ActionDist) -> bool:
 
 @EXPLORATION_REGISTRY.register('sample')
 def sample(dist: ActionDist, logit: Tensor) -> Tensor:
-    """Actions are drawn from the policy itself."""
+    """Draws all actions from the policy itself."""
     return logit
 
 
@@ -82,8 +82,8 @@ def temperature(
 ) -> Tensor:
     """Makes the behaviour policy more random, or less.
 
-    Discrete choices and Beta: probabilities (densities over the unit interval) p^(1 / temperature), normalised.
-    Gaussian, squashed Gaussian and gSDE: the standard deviation (before squashing) times temperature, the same mean.
+    Discrete choices and Beta: p becomes p^(1 / temperature), normalised; for Beta p is the density over the unit interval.
+    Gaussian, squashed Gaussian, gSDE: the standard deviation (before squashing) is multiplied by temperature, the mean stays.
     """
     return _each_part(lambda part, param: _tempered(part, param, temperature), dist, logit)
 
@@ -91,10 +91,10 @@ def temperature(
 @EXPLORATION_REGISTRY.register('epsilon')
 @_for(*_DISCRETE)
 def epsilon(dist: ActionDist, logit: Tensor, *, epsilon: Epsilon = 0.05) -> Tensor:
-    """Draws a share of the actions uniformly from what is allowed, the others from the policy; for discrete actions.
+    """Draws a share of the actions uniformly from the allowed ones, the others from the policy; for discrete actions.
 
-    p = (1 - epsilon) softmax(logit) + epsilon / n, n the number of choices that no mask forbids; the result is log p.
-    With several choices in an action each of them is drawn uniformly on its own, bits too.
+    p = (1 - epsilon) softmax(logit) + epsilon / n, where n is the number of choices that no mask forbids; returns log p.
+    If an action has several choices or bits, this holds for each of them independently.
     """
     return _each_part(lambda part, param: _mixed(part, param, epsilon, is_greedy=False), dist, logit)
 
@@ -102,9 +102,9 @@ def epsilon(dist: ActionDist, logit: Tensor, *, epsilon: Epsilon = 0.05) -> Tens
 @EXPLORATION_REGISTRY.register('epsilon_greedy')
 @_for(*_DISCRETE)
 def epsilon_greedy(dist: ActionDist, logit: Tensor, *, epsilon: Epsilon = 0.05) -> Tensor:
-    """Draws a share of the actions uniformly from what is allowed, else takes the best one; for discrete actions.
+    """Draws a share of the actions uniformly from the allowed ones, else takes the best one; for discrete actions.
 
-    p = (1 - epsilon) [the choice with the largest logit, the first of equal ones] + epsilon / n; otherwise as 'epsilon'.
+    p = (1 - epsilon) [choice = argmax(logit), the first of equal ones] + epsilon / n; otherwise as 'epsilon'.
     For policies whose logits are values of actions, as in DQN.
     """
     return _each_part(lambda part, param: _mixed(part, param, epsilon, is_greedy=True), dist, logit)
@@ -122,7 +122,7 @@ def _tempered(dist: ActionDist, param: Tensor, temperature: float) -> Tensor:
         return param / temperature
     if dist.name == 'beta':
         return 1 + (param - 1) / temperature
-    mu, spread = param.split((dist.n_action, dist.n_param - dist.n_action), -1)  # sigma; of gSDE what it is linear in
+    mu, spread = param.split((dist.n_action, dist.n_param - dist.n_action), -1)  # sigma; for gSDE its basis
     return torch.cat((mu, spread * temperature), -1)
 
 
@@ -134,7 +134,7 @@ def _mixed(dist: ActionDist, param: Tensor, epsilon: float, is_greedy: bool) -> 
 
 
 def _mixed_choice(logit: Tensor, epsilon: float, is_greedy: bool) -> Tensor:
-    """Logits [..., A] of one choice."""
+    """Logits [..., A] of one choice -> log-probabilities of its mixture."""
     allowed = (logit != -torch.inf).to(logit.dtype)
     choice = torch.arange(logit.shape[-1], device=logit.device)
     p = (choice == logit.argmax(-1, keepdim=True)).to(logit.dtype) if is_greedy else logit.softmax(-1)
@@ -142,7 +142,7 @@ def _mixed_choice(logit: Tensor, epsilon: float, is_greedy: bool) -> Tensor:
 
 
 def _mixed_bits(log_odds: Tensor, epsilon: float, is_greedy: bool) -> Tensor:
-    """Log-odds [..., K] of bits; one of -inf may not be 1."""
+    """Log-odds [..., K] of bits -> log-odds of their mixtures; a bit with log-odds of -inf may not be 1."""
     if is_greedy:
         one, zero = (log_odds > 0).to(log_odds.dtype), (log_odds <= 0).to(log_odds.dtype)
     else:

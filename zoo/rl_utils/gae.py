@@ -1,4 +1,4 @@
-"""Advantages: generalised advantage estimation, the linear recursion it rests on, and their normalisation."""
+"""Advantages: generalised advantage estimation, the linear recursion that it uses, and their normalisation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class gae_data(NamedTuple):
 
 
 class gae_result(NamedTuple):
-    """What `gae_return` gives; adv and return_ in the shape of value, mean and std of adv as 0-dim tensors."""
+    """Result of `gae_return`: adv and return_ in the shape of value, mean and std of adv as 0-dim tensors."""
 
     adv: Tensor
     return_: Tensor
@@ -63,11 +63,11 @@ def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
 
 @torch.no_grad()
 def gae_return(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> gae_result:
-    """`gae` with what a training step makes of it: the returns, and the moments that normalise the advantages.
+    """`gae` together with the returns, and the moments that normalise the advantages.
 
     return_ = adv + value,   mean = mean(adv),   std = sqrt(mean((adv - mean)^2))   over all elements
 
-    The moments are those of centred sums, on a GPU of float64 sums: a mean of up to 1e5 std costs std no digits.
+    The moments come from centred sums, on a GPU from float64 sums: std loses no digits if the mean is at most 1e5 std.
     Args and Raises: as `gae`.
     Returns: gae_result, new tensors without gradient in the dtype of value; inputs are unchanged.
     """
@@ -126,14 +126,14 @@ def advantage_of(data: gae_data, gamma: float, lambda_: float) -> Tensor:
     else:
         decay = (1 - traj_flag.to(value.dtype)).mul_(gamma * lambda_).expand_as(delta)
         if traj_flag.is_floating_point():
-            delta[-1].add_(decay[-1], alpha=0)  # adv_T is 0, but 0 * nan is nan
+            delta[-1].add_(decay[-1], alpha=0)  # a NaN flag reaches the last row: adv_T is 0, but 0 * nan is nan
     return linear_scan(delta, decay).to(dtype)
 
 
 def linear_scan(x: Tensor, decay: Tensor) -> Tensor:
     """Solves y_t = x_t + decay_t * y_{t+1}, y_T = 0, along dimension 0 in log2(T) passes.
 
-    After the pass of stride s, y_t holds the terms t .. t + 2s - 1 and decay_t the product that carries the next ones.
+    After the pass of stride s, y_t holds the terms t .. t + 2s - 1 and decay_t the factor of the terms after these.
     Args: x, decay: [T, ...], equal shapes. Returns: [T, ...], a new tensor; inputs are unchanged.
     """
     n_row, stride = x.shape[0], 1
@@ -162,12 +162,12 @@ def discounted_sum(reward: Tensor, end: Tensor, carry: Tensor, gamma: float) -> 
 def normalize_advantage(adv: Tensor, weight: Tensor | None = None, ranks: Ranks = ALONE) -> Tensor:
     """(adv - mean) / std over the last dimension; one row, or equal rows, are only centred.
 
-    Args: adv [..., N]; weight [..., N], rows of weight 0 enter no statistic; ranks: over whose rows the moments are taken,
-      all leading dimensions in one exchange. Returns: [..., N], a new tensor.
+    Args: adv [..., N]; weight [..., N], rows of weight 0 enter no statistic; ranks: the processes whose rows the moments
+      are taken over, with one exchange for all leading dimensions. Returns: [..., N], a new tensor.
     """
     if ranks is not ALONE:
         return _normalized_over(ranks, adv, weight)
-    # taking off a row first makes equal rows exactly 0; the mean of n equal numbers need not be that number
+    # subtracting a row first makes equal rows exactly 0; the mean of n equal numbers need not equal them
     if weight is None:
         adv = adv - adv[..., :1]
         std, mean = torch.std_mean(adv, dim=-1, correction=0, keepdim=True)
@@ -182,7 +182,7 @@ def normalize_advantage(adv: Tensor, weight: Tensor | None = None, ranks: Ranks 
 
 
 def _normalized_over(ranks: Ranks, adv: Tensor, weight: Tensor | None) -> Tensor:
-    """In float64, whose sums of equal float32 numbers are exact, so that those are exactly centred."""
+    """Normalises over several ranks in float64: sums of equal float32 numbers are then exact, so equal rows become 0."""
     valid = torch.ones_like(adv, dtype=torch.float64) if weight is None else weight.gt(0).double()
     x = torch.where(valid > 0, adv, 0.0).double()
     n = valid.sum(-1)
@@ -193,7 +193,7 @@ def _normalized_over(ranks: Ranks, adv: Tensor, weight: Tensor | None) -> Tensor
 
 
 def check_data(data: gae_data, gamma: float, lambda_: float) -> None:
-    """Raises: ValueError, see `gae`."""
+    """Checks the inputs of `gae`. Raises: ValueError, see there."""
     value, next_value, reward, done, traj_flag = data
     check_shape('next_value', next_value, 'value', value.shape)
     if reward.shape != value.shape and not (value.dim() == 3 and reward.shape == value.shape[:2]):

@@ -1,4 +1,4 @@
-"""Initial weights: of a given gain, with zero bias."""
+"""Initialisation of layers: weights of a given gain, zero biases."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-POLICY_GAIN = 0.01  # gain of a policy's last layer: its first policy is near uniform
+POLICY_GAIN = 0.01  # gain of a policy's last layer, so that the initial policy is nearly uniform
 
 Layer = TypeVar('Layer', nn.Linear, nn.Conv2d)
 
 
 def orthogonal(layer: Layer, gain: float) -> Layer:
-    """All singular values of the weights, filters taken as rows, equal the gain (effect measured in arXiv:2006.05990).
+    """Makes all singular values of the weights equal to the gain (effect measured in arXiv:2006.05990); filters are rows.
 
-    Of a layer with no more outputs than inputs the weights of every output then have the norm `gain`, too.
+    In a layer with no more outputs than inputs, the weights of every output then also have the norm `gain`.
     """
     nn.init.orthogonal_(layer.weight, gain)
     return _zero_bias(layer)
@@ -23,9 +23,9 @@ def orthogonal(layer: Layer, gain: float) -> Layer:
 
 @torch.no_grad()
 def normed(layer: Layer, gain: float) -> Layer:
-    """The weights of every output are a random direction of norm `gain`.
+    """Makes the weights of every output a random direction of norm `gain`.
 
-    Unlike `orthogonal` it also fits layers with more outputs than inputs, and costs no decomposition.
+    Unlike `orthogonal`, this also works for layers with more outputs than inputs, and needs no matrix decomposition.
     """
     weight = nn.init.normal_(layer.weight)
     weight.mul_(gain / weight.flatten(1).norm(dim=1).view(-1, *([1] * (weight.dim() - 1))))

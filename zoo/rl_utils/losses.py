@@ -1,4 +1,4 @@
-"""Losses of PPO as public functions: inputs are checked, any form of logits is read, GPUs have kernels; formulas: zoo.rl_utils.ppo."""
+"""Public losses of PPO: they check inputs, read any form of logits and use kernels on GPUs. Formulas: zoo.rl_utils.ppo."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def ppo_policy_error(
     policy_loss = -mean(surrogate * weight),   entropy_loss = +mean(entropy * weight)
 
     With logit_proximal the ratio is p_new / p_proximal and the surrogate is multiplied by p_proximal / p_old (decoupled
-    clip: how far a step may go is independent of how old the samples are); p_new / p_old counts as at most 100, and
+    clip: the size of a step does not depend on the age of the samples). p_new / p_old counts as at most 100, and
     p_proximal / p_old as at most rho_max.
 
     Args:
@@ -133,10 +133,10 @@ def ppo_policy_error(
       data.adv: [...]; data.weight: [...], mean 1 over the whole batch; None is 1 everywhere. Plain means: not divided
         by its sum. A row of weight 0 has no influence as long as it is finite.
       clip_ratio: > 0; infinity: no clipping. dual_clip: > 1. Either may be a 0-dim tensor, which is not checked.
-      entropy_bonus: False leaves entropy_loss a zero.
+      entropy_bonus: False: entropy_loss is 0.
       kl_type: estimator of KL(new || pretrained) from the drawn actions, used only with logit_pretrained (else kl_div
-        is a zero).
-      dist: the distribution that the logits are flat parameters of; None: found from what the logits are.
+        is 0).
+      dist: the distribution of which the logits are flat parameters; None: found from the form of the logits.
       surrogate: (log_ratio, ratio, adv, clip_ratio) -> gain, elementwise; see zoo.rl_utils.surrogates.
       logit_proximal: as logit_old; None: the old policy itself. rho_max: >= 1, None: no such bound.
     Returns: (ppo_policy_loss, ppo_info); the losses have a gradient in logit_new alone.

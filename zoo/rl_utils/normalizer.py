@@ -9,13 +9,13 @@ from zoo.core.ranks import ALONE, Ranks
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and standard deviation over everything seen so far, and the normalisation by them.
+    """Mean and standard deviation of all data so far, and the normalisation by them.
 
-    The moments are kept in float64 and merged per block (Chan et al. 1979, pairwise update); `shift` and `scale` are
-    what a forward pass reads: output = clamp((x - shift) * scale, -clip, clip). Before the first update it is
-    the identity.
-    Attributes: ranks: of whose rows each block is made; every rank has to update at the same time; is_frozen: `update` does
-      nothing.
+    The moments are kept in float64 and merged per block (Chan et al. 1979, pairwise update).
+    A forward pass reads `shift` and `scale`: output = clamp((x - shift) * scale, -clip, clip).
+    Before the first update shift is 0 and scale is 1.
+    Attributes: ranks: the processes whose rows make up a block; all of them must call `update` at the same time.
+      is_frozen: `update` does nothing.
     """
 
     mean: Tensor
@@ -37,7 +37,7 @@ class RunningMeanStd(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor, weight: Tensor | None = None) -> None:
-        """Takes in the rows of x [N, *shape] that are finite and have a weight [N] above 0; without any, no change."""
+        """Adds the rows of x [N, *shape] that are finite and have a weight [N] above 0; changes nothing if there are none."""
         if self.is_frozen:
             return
         x = x.to(torch.float64)
@@ -50,7 +50,7 @@ class RunningMeanStd(nn.Module):
         batch_mean = x.sum(0) / n.clamp(min=1)
         batch_var = torch.where(valid, (x - batch_mean).square(), 0.0).sum(0) / n.clamp(min=1)
         n, batch_mean, batch_var = self.ranks.merge(n, batch_mean, batch_var)
-        new = n / (self.count + n).clamp(min=1)  # the share of this block in all; 0 if it has no rows
+        new = n / (self.count + n).clamp(min=1)  # share of this block in all rows so far; 0 if it has none
         delta = batch_mean - self.mean
         self.var.add_((batch_var - self.var) * new + delta.square() * (new * (1 - new)))
         self.mean.add_(delta * new)
@@ -63,7 +63,7 @@ class RunningMeanStd(nn.Module):
         return ((x - self.shift) * self.scale).clamp(-self.clip, self.clip)
 
     def rescale(self, x: Tensor) -> Tensor:
-        """x divided by the standard deviation and clipped; the mean stays (for rewards, whose sign matters)."""
+        """x divided by the standard deviation and clipped; the mean is not subtracted (for rewards, whose sign matters)."""
         return (x * self.scale).clamp(-self.clip, self.clip)
 
     def standardize(self, x: Tensor) -> Tensor:

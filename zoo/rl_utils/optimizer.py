@@ -19,7 +19,7 @@ Own = TypeVar('Own', bound='FlatOptimizer')
 
 
 class AdamRates(NamedTuple):
-    """The numbers of an Adam step."""
+    """The hyper-parameters of an Adam step."""
 
     lr: float
     beta1: float
@@ -32,14 +32,14 @@ class NonFiniteGradientError(RunError):
 
 
 class FlatOptimizer:
-    """An update rule over one flat buffer of parameters and one of gradients, of which the model's are views.
+    """An update rule over a flat buffer of parameters and one of gradients; those of the model are views of the buffers.
 
-    A step whose gradient is not finite changes nothing and is counted; only `count_skipped` waits for the device. Copied
-    or pickled together with its model, the copy moves the copied model.
+    A step whose gradient is not finite changes nothing and is counted; only `count_skipped` waits for the device. If an
+    optimiser is copied or pickled together with its model, the copy updates the copied model.
     Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views
       of one buffer.
-    Attributes: ranks: over which it takes the mean of the gradients of a step, before all limits; is_plain: whether there is
-      nothing around the rule: all of `mechanics` is off.
+    Attributes: ranks: the processes over which the gradient of a step is averaged, before all limits. is_plain: whether all
+      of `mechanics` is off, so that a step is that of the rule alone.
     Raises: ValueError if no parameter requires a gradient.
     """
 
@@ -63,25 +63,25 @@ class FlatOptimizer:
         self._tie()
 
     def _begin_with(self, mechanics: Mechanics) -> None:
-        """Moments and counters as before the first step."""
+        """Sets the mechanics, and resets moments and counters to their values before the first step."""
         self.mechanics, self.is_plain = mechanics, mechanics == Mechanics()
         self._kept = {name: torch.zeros_like(self.param) for name in self.rule.moments}
         self._kept['step_count'] = torch.zeros((), device=self.param.device)  # steps taken, without the skipped ones
         self._kept |= first_values(self.mechanics, self.param)
         self.n_skipped, self._n_in_row = 0, 0
-        self._is_shared = False  # the gradient is the mean of those of all ranks
+        self._is_shared = False  # the gradient is already the mean over all ranks
         self._norms: list[Tensor] = []
         self._n_gathered, self._n_to_come = 0, 0
-        self.scaled_by: Tensor | None = None  # what the loss of this gradient was multiplied by, see `backward`
+        self.scaled_by: Tensor | None = None  # the factor of the loss of this gradient, see `backward`
 
     def _tie(self) -> None:
-        """Makes the parameters and their gradients views of the flat buffers, whose values count."""
+        """Makes the parameters and their gradients views of the flat buffers, whose values they take."""
         values, grads = self.cut(self.param), self.cut(self.grad)
         for name, p in self._named:
             p.data, p.grad = values[name], grads[name]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Copies of parameters, by `copy.deepcopy` or pickle, have memory of their own and no gradient."""
+        """Makes views again, since parameters copied by `copy.deepcopy` or pickle have their own memory and no gradient."""
         self.__dict__.update(state)
         self._tie()
 
@@ -93,7 +93,7 @@ class FlatOptimizer:
         average_decay: float | None = None,
         precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     ) -> None:
-        """Sets what it does around its rule, before its first step; fp16 brings a loss scale.
+        """Sets the mechanics around the rule, before the first step; precision 'fp16' turns on a loss scale.
 
         Args: see `Mechanics`.
         Raises: ValueError if a number is out of range.
@@ -109,12 +109,12 @@ class FlatOptimizer:
 
     @property
     def accumulate(self) -> int:
-        """How many gradients make one step."""
+        """Number of gradients that make one step."""
         return self.mechanics.accumulate
 
     @property
     def average_decay(self) -> float | None:
-        """Of the average of the parameters; None: none is kept."""
+        """Decay of the average of the parameters; None: no average is kept."""
         return self.mechanics.average_decay
 
     @property
@@ -130,12 +130,12 @@ class FlatOptimizer:
 
     @property
     def step_count(self) -> Tensor:
-        """How many steps were taken, 0-dim."""
+        """Number of steps taken, 0-dim."""
         return self._kept['step_count']
 
     @property
     def loss_scale(self) -> Tensor | None:
-        """What the next loss is to be multiplied by, 0-dim; None: by nothing."""
+        """Factor that the next loss must be multiplied by, 0-dim; None: no scaling."""
         return self._kept.get('loss_scale')
 
     @property
@@ -147,23 +147,23 @@ class FlatOptimizer:
 
     @torch.no_grad()
     def reset_average(self) -> None:
-        """The average begins anew with the parameters as they are; does nothing where none is kept."""
+        """Resets the average to the current parameters; does nothing if no average is kept."""
         if 'average' in self._kept:
             self._kept['average'].copy_(self.param)
             self._kept['average_weight'].fill_(1)
 
     @property
     def names(self) -> list[str]:
-        """Of the parameters, in the order of the buffers."""
+        """Names of the parameters, in the order of the buffers."""
         return [name for name, _ in self._named]
 
     def cut(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of a flat buffer laid out as `param`, by name and in the shapes of the parameters."""
+        """Views of a flat buffer with the layout of `param`: one for each parameter, by name, in its shape."""
         pieces = flat.split([p.numel() for _, p in self._named])
         return {name: piece.view(p.shape) for (name, p), piece in zip(self._named, pieces, strict=True)}
 
     def sibling(self: Own) -> Own:
-        """Another optimiser over the same parameters and gradients, with step size, moments and counters of its own.
+        """Another optimiser over the same parameters and gradients, with its own step size, moments and counters.
 
         It keeps no average.
         """
@@ -172,23 +172,23 @@ class FlatOptimizer:
         return other
 
     def zero_grad(self) -> None:
-        """Sets the gradient to zero, in place; where gradients accumulate, only before the first of a step."""
+        """Sets the gradient to zero, in place; if gradients accumulate, only before the first one of a step."""
         if self._n_gathered == 0:
             self.grad.zero_()
             self._is_shared = False
 
     def share_gradient(self) -> None:
-        """Makes the gradient of the next step the mean over all ranks, once; one that is still gathered stays as it is."""
+        """Averages the gradient of the next step over all ranks, once; does nothing while gradients still accumulate."""
         if not self._is_shared and self.upcoming[1]:
             mean_over_(self.grad, self.ranks)
             self._is_shared = True
 
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:
-        """One step with the gradient, its global norm limited to grad_clip; where it accumulates, at each k-th call.
+        """Takes one step with the gradient, its global norm limited to grad_clip; with `accumulate` k, at each k-th call.
 
-        Returns: the norm before all limits, 0-dim; when it is not finite the step was skipped. Before the k-th call that
-          of the mean so far.
+        Returns: the norm before all limits, 0-dim; if it is not finite the step was skipped. Before the k-th call it is the
+          norm of the mean so far.
         """
         if self.ranks is not ALONE:
             self.share_gradient()
@@ -204,36 +204,36 @@ class FlatOptimizer:
         return norm
 
     def begin_pass(self, n_call: int) -> None:
-        """Tells an optimiser that accumulates how many calls of `step` follow: with the last one it moves in any case."""
+        """Tells an optimiser that accumulates gradients how many calls of `step` follow; the last one always takes a step."""
         self._n_gathered, self._n_to_come = 0, n_call
 
     @property
     def upcoming(self) -> tuple[int, bool]:
-        """Of the next call of `step`: how many gradients there are then, and whether it moves."""
+        """For the next call of `step`: the number of gradients including that one, and whether it takes a step."""
         n_gathered = self._n_gathered + 1
         return n_gathered, n_gathered >= self.mechanics.accumulate or self._n_to_come == 1
 
     def divisor(self, n_gathered: Number, scale: Tensor | None) -> Number | None:
-        """What a sum of gradients of scaled losses is to be divided by; None: by nothing."""
+        """The number that a sum of gradients of scaled losses must be divided by; None: no division."""
         if self.mechanics.accumulate == 1:
             return scale
         return n_gathered if scale is None else n_gathered * scale
 
     def advance(self) -> None:
-        """Notes that `step` was called, or that a program did what it does."""
+        """Records a call of `step`, or of a program that does the same."""
         n_gathered, moves = self.upcoming
         self._n_gathered, self._n_to_come = 0 if moves else n_gathered, max(self._n_to_come - 1, 0)
         self.scaled_by, self._is_shared = None, False
 
     def note_step(self, norm: Tensor) -> None:
-        """Notes the norm of the gradient of a step taken, or of several ([n]), for `count_skipped`."""
+        """Records the norm of the gradient of one step, or of several steps ([n]), for `count_skipped`."""
         self._norms.append(norm)
 
     def count_skipped(self, limit: int) -> int:
-        """How many steps were skipped so far. Waits for the device, so call it once per rollout.
+        """Number of steps skipped so far. Waits for the device, so call it once per rollout.
 
-        Raises: NonFiniteGradientError if the last `limit` steps or more were all skipped; names the first
-          such parameter. With a loss scale only once that cannot be lowered any more.
+        Raises: NonFiniteGradientError if the last `limit` steps or more were all skipped; names the first parameter whose
+          gradient is not finite. With a loss scale, only once the scale cannot be lowered any more.
         """
         norms = [norm.reshape(-1) for norm in self._norms]
         for finite in torch.cat(norms).isfinite().tolist() if norms else []:
@@ -243,7 +243,7 @@ class FlatOptimizer:
         if self._n_in_row >= limit and (self.loss_scale is None or self.loss_scale <= MIN_SCALE):
             grads = {name: p.grad for name, p in self._named if p.grad is not None}
             broken = [name for name, grad in grads.items() if not bool(grad.isfinite().all())]
-            # if all are finite and only their norm overflowed, the largest
+            # if all are finite and only their norm overflowed: the one with the largest gradient
             culprit = broken[0] if broken else max(grads, key=lambda name: float(grads[name].abs().max()))
             raise NonFiniteGradientError(
                 f'the gradient of {self._n_in_row} steps in a row was not finite, first in parameter '
@@ -253,14 +253,14 @@ class FlatOptimizer:
         return self.n_skipped
 
     def state_dict(self) -> dict[str, Tensor | int]:
-        """Moments and counters; the parameters are the model's own state."""
+        """Moments and counters; the parameters are in the state of the model."""
         return {**self._kept, 'n_skipped': self.n_skipped, 'n_in_row': self._n_in_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copies a `state_dict` in; shapes must be equal.
+        """Loads a `state_dict`; shapes must be equal.
 
-        What only the mechanics keep may be missing: an average then begins with the present parameters. The rule may be
-        another with the same moments, as adam and adamw have.
+        Buffers of the mechanics may be missing: an average then starts from the current parameters. The state may be that
+        of another rule with the same moments, e.g. of adam for adamw.
         Raises: ValueError if it lacks a moment of this rule.
         """
         wanted = [*self.rule.moments, 'step_count']
@@ -276,7 +276,7 @@ class FlatOptimizer:
 
 
 class FlatAdam(FlatOptimizer):
-    """Adam, the only rule that the C code knows; a step without further mechanics is one of torch's fused Adam.
+    """Adam, the only rule that the C code knows; a step without mechanics is one of torch's fused Adam.
 
     Args: named_parameters: as of `FlatOptimizer`.
     Source: Kingma & Ba 2015, arXiv:1412.6980.
@@ -306,7 +306,7 @@ class FlatAdam(FlatOptimizer):
 
     @property
     def rates(self) -> AdamRates:
-        """The numbers of the next step."""
+        """The hyper-parameters of the next step."""
         return AdamRates(self.lr, *(self._fixed[name] for name in ('beta1', 'beta2', 'eps')))
 
     @torch.no_grad()
@@ -330,9 +330,9 @@ class FlatAdam(FlatOptimizer):
 
 
 def backward(loss: Tensor, optimizers: Sequence[Any]) -> None:
-    """Adds the gradient of a loss to those of its optimisers; where they have a loss scale, of the loss times that.
+    """Adds the gradient of a loss to those of its optimisers; if they have loss scales, of the loss times a scale.
 
-    Their steps divide it out again. All of them take part in one loss, so the smallest scale serves.
+    The smallest scale of the optimisers is used, since they share the loss. Their steps divide by it again.
     """
     scales = [x for x in (getattr(optimizer, 'loss_scale', None) for optimizer in optimizers) if x is not None]
     if not scales:

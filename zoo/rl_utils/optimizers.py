@@ -18,12 +18,12 @@ from zoo.rl_utils.update_rules import AdamRule, RMSpropRule, SGDRule, decayed
 
 logger = logging.getLogger(__name__)
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the polynomial a x + b x^3 + c x^5: five times in a row it takes singular values of .01 to 1 to about .7 to 1.2."""
+"""Coefficients of a x + b x^3 + c x^5, which applied five times maps singular values in [.01, 1] to about [.7, 1.2]."""
 MuonScale = Literal['rms', 'spectral']
 
 
 class Matrix(NamedTuple):
-    """Where a matrix is in a flat buffer: n_row * n_column numbers from `start` on."""
+    """The place of a matrix in a flat buffer: n_row * n_column numbers from `start` on."""
 
     start: int
     n_row: int
@@ -39,10 +39,10 @@ class MuonRule:
 
     Options:
       scale: 'spectral': sqrt(max(1, rows / columns)), as published, for learning rates of about .02;
-        'rms': 0.2 * sqrt(max(rows, columns)), with which a step is as long as Adam's, so that its rates serve.
+        'rms': 0.2 * sqrt(max(rows, columns)), with which a step is as long as Adam's, so that Adam's rates fit.
       adam: the rule of the other parameters, at a learning rate of adam_ratio * lr.
     Source: Jordan et al. 2024, kellerjordan.github.io/posts/muon; scale 'rms': Liu et al. 2025, arXiv:2502.16982.
-    Departs: the iteration is in the type of the parameters, not in bfloat16.
+    Departs: the iteration runs in the dtype of the parameters, not in bfloat16.
     """
 
     matrices: tuple[Matrix, ...]
@@ -99,13 +99,13 @@ def orthogonalized(x: Tensor, n_iteration: int = 5) -> Tensor:
 
 
 def hidden_matrices(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Matrix]:
-    """The weights between hidden layers, by name, with their places in a flat buffer of all these parameters.
+    """The weights between hidden layers, by name, with their places in a flat buffer of the trainable parameters.
 
-    That is a weight of a dense layer, or of convolutions (its filters are the rows), which an earlier weight feeds and
-    which feeds a later one, by their widths; behind convolutions a multiple of their channels counts, for flattened maps.
-    Modules of an actor and of a critic, by their names, do not feed each other. Frozen parameters are in no buffer, but feed
-    and are fed. Input layers, output layers (also all with 'head' in their name), stacked gates of recurrent cells, vectors
-    and biases are none. Warns where there is none.
+    These are weights of dense layers or convolutions (whose filters are the rows) that are fed by an earlier weight and feed a
+    later one. One weight feeds another if their widths match; after convolutions a multiple of their channels matches too, for
+    flattened maps. By their names, modules of an actor and of a critic do not feed each other. Frozen parameters are in no
+    buffer, but feed and are fed. Left out are input layers, output layers (all with 'head' in their name too), stacked gates of
+    recurrent cells, vectors and biases. Warns if no weight is found.
     """
     places: list[tuple[str, Matrix, Tensor]] = []
     start = 0
@@ -135,7 +135,7 @@ def _feeds(a: Tensor, b: Tensor) -> bool:
 
 
 def _may_meet(name: str, other: str) -> bool:
-    """Whether parameters of these names may be of one path through the model: not of the actor here and the critic there."""
+    """Whether parameters of these names may lie on one path through the model: not one of the actor and one of the critic."""
     owners = {owner for each in (name, other) for owner in ('actor', 'critic') if owner in each.split('.')[0]}
     return len(owners) < 2
 
@@ -169,7 +169,7 @@ def adamw(
     eps: Eps = None,
     weight_decay: WeightDecay = 0.01,
 ) -> FlatOptimizer:
-    """Adam with a weight decay apart from the gradient (Loshchilov & Hutter 2019)."""
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
     return FlatOptimizer(named_parameters, AdamRule(betas, adam_eps if eps is None else eps, weight_decay))
 
 
@@ -183,7 +183,7 @@ def rmsprop(
     momentum: Momentum = 0.0,
     weight_decay: WeightDecay = 0.0,
 ) -> FlatOptimizer:
-    """RMSprop with epsilon outside the root, as torch's (Hinton 2012)."""
+    """RMSprop with epsilon outside the root, as in torch (Hinton 2012)."""
     return FlatOptimizer(named_parameters, RMSpropRule(alpha, adam_eps if eps is None else eps, momentum, weight_decay))
 
 
@@ -196,7 +196,7 @@ def sgd(
     nesterov: Annotated[bool, Field(description='looks one step ahead along the momentum')] = False,
     weight_decay: WeightDecay = 0.0,
 ) -> FlatOptimizer:
-    """Stochastic gradient descent, with momentum if wished."""
+    """Stochastic gradient descent, with optional momentum."""
     return FlatOptimizer(named_parameters, SGDRule(momentum, nesterov, weight_decay))
 
 

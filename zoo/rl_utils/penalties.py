@@ -1,8 +1,8 @@
-"""Penalties: what a policy loss adds for moving away from the stored policy or value, elementwise.
+"""Penalties: terms that a policy loss adds for moving away from the stored policy or value, elementwise.
 
 Each takes (dist, output, minibatch) and returns [N], with a gradient in `output` alone; the caller multiplies the weighted
 mean by the penalty's weight, which may follow a schedule or a target.
-  output: what the model computes now as rows, 'logit' [N, P] and, where the step trains a critic too, 'value' [N].
+  output: the present outputs of the model as rows, 'logit' [N, P] and, where the step trains a critic too, 'value' [N].
   minibatch: the stored columns as rows, of which 'logit' is that of the behaviour policy.
 """
 
@@ -33,7 +33,7 @@ def kl(dist: ActionDist, output: Mapping[str, Tensor], minibatch: Mapping[str, A
 def reverse_kl(dist: ActionDist, output: Mapping[str, Tensor], minibatch: Mapping[str, Any]) -> Tensor:
     """KL divergence from the present policy to the stored one, KL(new || old), nats per sample.
 
-    Its gradient avoids probability where the stored policy has little; infinite where that has none.
+    Its gradient avoids probability where the stored policy has little; the penalty is infinite where the stored policy has none.
     """
     return dist.kl(output['logit'], minibatch['logit'].detach())
 

@@ -1,4 +1,4 @@
-"""The auxiliary phase's joint loss of phasic policy gradient, for every action distribution."""
+"""Joint loss of the auxiliary phase of phasic policy gradient, for every action distribution."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ppg_joint_loss(NamedTuple):
 def ppg_joint_error(
     data: ppg_data, clip_ratio: float = 0.2, use_value_clip: bool = True, dist: ActionDist | None = None
 ) -> ppg_joint_loss:
-    """Losses of the policy network in the auxiliary phase: it learns returns while its policy stays in place.
+    """Losses of the policy network in the auxiliary phase: it learns returns while its policy stays the same.
 
     auxiliary_loss          = `ppo_value_error` of value_new, value_old, return_
     behavioral_cloning_loss = mean(KL(old || new) * weight),   over all choices, not only the one taken:
@@ -44,10 +44,10 @@ def ppg_joint_error(
       Gaussian:    sum_d log(s_new / s_old) + (s_old^2 + (m_old - m_new)^2) / (2 s_new^2) - 1/2
 
     Args:
-      data.logit_new, logit_old: [..., A] (categorical), or {'mu', 'sigma'} of [..., D] (Gaussian); old: as the phase
-        began. A choice at -inf in both counts for nothing.
+      data.logit_new, logit_old: [..., A] (categorical), or {'mu', 'sigma'} of [..., D] (Gaussian); old: from the
+        start of the phase. A choice at -inf in both has no influence.
       data.action: not read, the divergence is over all choices; may be None.
-      data.value_new: [...], the policy network's own value head; value_old, return_: alike.
+      data.value_new: [...], output of the policy network's own value head; value_old, return_: same shape.
       data.weight, clip_ratio, use_value_clip: as in `ppo_value_error`; dist: as in `ppo_policy_error`.
     Returns: ppg_joint_loss; the cloning loss has a gradient in logit_new alone, the auxiliary loss in value_new alone.
     Raises: ValueError if shapes differ (names both), a tensor is empty or not floating, or clip_ratio <= 0.
@@ -73,5 +73,5 @@ def ppg_joint_error(
 def joint_loss(
     dist: ActionDist, new: Tensor, old: Tensor, value: Tensor, return_: Tensor, weight: Tensor | None
 ) -> ppg_joint_loss:
-    """The formulas of `ppg_joint_error` for rows whose value is not clipped; nothing is checked, no kernel looked for."""
+    """The formulas of `ppg_joint_error` without the value clip; nothing is checked and no kernel is used."""
     return ppg_joint_loss(value_loss_of(value, return_, weight), mean_of(dist.kl(old, new), weight))

@@ -1,7 +1,7 @@
 """Formulas of proximal policy optimisation, for every action distribution: the losses of a gradient step, and its metrics.
 
-Nothing is checked here, and no kernel is looked for: that is what the public functions of zoo.rl_utils.losses do. All tensors
-are of rows, [N], unless a dimension is named; weights have mean 1 over the whole batch, None is 1 everywhere.
+Nothing is checked here and no kernel is used; the public functions of zoo.rl_utils.losses do both. All tensors have the shape
+[N] unless another is given. Weights have mean 1 over the whole batch; None is 1 everywhere.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _LOSSES = (
     'ppo_policy_error_continuous ppo_policy_loss ppo_value_data ppo_value_error'
 )
 __getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(_LOSSES.split(), 'zoo.rl_utils.losses'))
-MIN_WEIGHT = 1e-30  # of all rows together: a mean over rows without weight is then 0, not NaN
+MIN_WEIGHT = 1e-30  # least sum of weights to divide by: a mean over rows of weight 0 is then 0, not NaN
 MAX_LOG_RATIO = 88.0
-"""Of a probability ratio: e^88 is float32's largest; one beyond it has that value, and no gradient."""
+"""Largest log of a probability ratio, since e^89 overflows float32; a larger ratio counts as e^88 and has no gradient."""
 
 
 @SURROGATE_REGISTRY.register('clip')
 def clip(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
     """PPO's clipped gain: no reward for a ratio outside [1 - clip_ratio, 1 + clip_ratio].
 
-    gain = min(r A, clamp(r, 1 - c, 1 + c) A);   slope = r A, and 0 where the ratio is outside and going on would pay
+    gain = min(r A, clamp(r, 1 - c, 1 + c) A);   slope = r A, but 0 where the ratio is outside and moving further out raises r A
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7.
     """
     gain = ratio * adv
     bound = ratio.detach().clamp(1 - clip_ratio, 1 + clip_ratio) * adv  # type: ignore[arg-type]  # 0-dim tensors too
-    return torch.where(gain > bound, bound, gain)  # min() halves the gradient between equals, in 20 operations
+    return torch.where(gain > bound, bound, gain)  # min() would halve the gradient at a tie, and take 20 operations
 
 
 @VALUE_LOSS_REGISTRY.register('mse')
@@ -54,7 +54,7 @@ def policy_loss(
     clip_ratio: Number,
     surrogate: Callable[..., Tensor] = clip,
 ) -> tuple[Tensor, Tensor]:
-    """Surrogate loss of a minibatch, 0-dim, and log_ratio of its rows without gradient: 0 in rows without weight.
+    """Surrogate loss of a minibatch, 0-dim; and log_ratio of its rows, without gradient, 0 in rows of weight 0.
 
     log_ratio   = log p_new(action) - log p_old(action)
     policy_loss = -mean(surrogate(log_ratio, exp(log_ratio), adv, clip_ratio) * weight)
@@ -77,13 +77,13 @@ def value_loss_of(
 ) -> Tensor:
     """mean(value_loss(value, return_, value_old, clip_ratio) * weight), 0-dim.
 
-    Args: value: of the critic, in the unit of the others. value_loss: see zoo.rl_utils.value_losses.
+    Args: value: of the critic, in the unit of return_ and value_old. value_loss: see zoo.rl_utils.value_losses.
     """
     return mean_of(value_loss(value, return_, value_old, clip_ratio), weight)
 
 
 def valid(x: Tensor, weight: Tensor | None) -> Tensor:
-    """x, and 0 in rows without weight, where a probability ratio may overflow."""
+    """x, but 0 in rows of weight 0, where a probability ratio may overflow."""
     return x if weight is None else torch.where(weight != 0, x, 0.0)
 
 

@@ -12,11 +12,11 @@ from zoo.rl_utils.check import check_not_empty, check_shape
 
 @torch.no_grad()
 def q_target(reward: Tensor, discount: Tensor, value: Tensor, choice: Tensor) -> Tensor:
-    """reward + discount * value[argmax choice], [N].
+    """Targets of Q-learning, reward + discount * value[argmax choice], [N].
 
-    Args: reward, discount: [N]; value: [N, A], the target network's Q-values of what follows; choice: [N, A], those that
-      pick the action: the network's own (double Q-learning), or value again. Both are -inf where an action is not allowed.
-    Raises: ValueError if two shapes do not belong together.
+    Args: reward, discount: [N]; value: [N, A], the target network's Q-values of the state that follows; choice: [N, A], Q-values
+      that select the action: the trained network's (double Q-learning), or value. Both are -inf for forbidden actions.
+    Raises: ValueError if two shapes do not match.
     Source: van Hasselt et al. 2016, arXiv:1509.06461, eq. 4.
     """
     check_shape('discount', discount, 'reward', reward.shape)
@@ -33,12 +33,12 @@ def q_target(reward: Tensor, discount: Tensor, value: Tensor, choice: Tensor) ->
 def q_error(
     q: Tensor, action: Tensor, target: Tensor, weight: Tensor | None = None, huber_delta: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The mean of weight * huber(Q[action] - target), and Q[action] of each row, which where the weight is 0 is the target.
+    """The loss mean(weight * huber(Q[action] - target)); and Q[action] of each row, or the target where the weight is 0.
 
     Args: q: [N, A]; action: [N] int64, in [0, A); target: [N]; weight: [N], at least 0, None: 1, a row of weight 0 may have
-      any target; huber_delta: > 0, error beyond which its loss is linear, None: nowhere.
+      any target; huber_delta: > 0, the error beyond which the loss is linear, None: never.
     Returns: a 0-dim tensor with a gradient in q alone; [N].
-    Raises: ValueError if two shapes do not belong together, there are no rows, or huber_delta <= 0.
+    Raises: ValueError if two shapes do not match, there are no rows, or huber_delta <= 0.
     Source: Mnih et al. 2015, doi:10.1038/nature14236; Huber loss with the factor .5 of the squared error.
     """
     if q.shape[:-1] != action.shape or not q.dim():

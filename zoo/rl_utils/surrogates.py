@@ -1,11 +1,11 @@
-"""Surrogates: what a gradient step on the policy maximises, as elementwise functions of probability ratio and advantage.
+"""Surrogates: objectives that a gradient step on the policy maximises, elementwise in probability ratio and advantage.
 
 Each takes (log_ratio, ratio, adv, clip_ratio), all [N] but the last, and returns the gain [N]:
-  log_ratio: log p_new(action) - log p_old(action); the gradient arrives here and in `ratio`.
+  log_ratio: log p_new(action) - log p_old(action); the gradient flows back through it and `ratio`.
   ratio: exp(log_ratio), bounded at e^88, where it has no gradient. adv: without gradient.
   clip_ratio: > 0, a number or a 0-dim tensor; infinity: no clipping.
-The caller takes the weighted mean, and adds entropy, dual clip and metrics. Below r is the ratio, A the advantage, c the
-clip_ratio, and the slope d gain / d log p_new. At r = 1 the slope of all but 'awr' is A.
+The caller takes the weighted mean, and adds entropy, dual clip and metrics. Below r is the ratio, A the advantage and c the
+clip_ratio; 'slope' is d gain / d log p_new. At r = 1 the slope of all but 'awr' is A.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zoo.rl_utils.ppo import MAX_LOG_RATIO, valid
 from zoo.rl_utils.ppo import clip as clip
 
 LOG_MAX_IMPORTANCE = math.log(100.0)
-"""Of p_new / p_behaviour where the loss has a proximal policy (Hilton et al. 2022, arXiv:2110.00641, released code)."""
+"""Log of the bound of p_new / p_behaviour with a proximal policy (Hilton et al. 2022, arXiv:2110.00641, released code)."""
 
 
 @SURROGATE_REGISTRY.register('asymmetric_clip')
@@ -38,7 +38,7 @@ def asymmetric_clip(
         float, Field(gt=0, description='the ratio is clipped at 1 + high; 0.28 beside a clip_ratio of 0.2 is usual')
     ] = 0.28,
 ) -> Tensor:
-    """As 'clip' with an upper bound of its own, so that unlikely actions can gain probability faster.
+    """As 'clip' with a separate upper bound, so that unlikely actions can gain probability faster.
 
     gain = min(r A, clamp(r, 1 - c, 1 + high) A);   slope as 'clip'
     Source: Yu et al. 2025 (DAPO), arXiv:2503.14476.
@@ -49,10 +49,10 @@ def asymmetric_clip(
 
 @SURROGATE_REGISTRY.register('spo')
 def spo(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
-    """Simple policy optimisation: a quadratic penalty whose best ratio lies on the edge of the clip.
+    """Simple policy optimisation: a quadratic penalty; the best ratio is an edge of the clip range.
 
     gain = r A - |A| (r - 1)^2 / (2 c);   slope = r A - r |A| (r - 1) / c, which is 0 at r = 1 + c sign(A)
-    Outside the slope leads back, so every sample keeps a gradient.
+    Outside the clip range the slope leads back into it, so every sample keeps a gradient.
     Source: Xie et al. 2025, arXiv:2401.16025.
     """
     change = ratio - 1
@@ -69,7 +69,7 @@ def dpo(
     alpha: Annotated[float, Field(gt=0, description='where adv >= 0: smaller slows sooner as the ratio grows')] = 2.0,
     beta: Annotated[float, Field(gt=0, description='where adv < 0: smaller slows sooner as the ratio falls')] = 0.6,
 ) -> Tensor:
-    """Discovered policy optimisation: a smooth drift, found by meta-learning, in place of the clip; reads no clip_ratio.
+    """Discovered policy optimisation: a smooth drift, found by meta-learning, in place of the clip; ignores clip_ratio.
 
     A >= 0, u = (r - 1) A:  gain = r A - max(u - alpha tanh(u / alpha), 0);   slope = r A (1 - [u > 0] tanh^2(u / alpha))
     A <  0, v = A log r:    gain = r A - max(v - beta tanh(v / beta), 0);     slope = r A - [v > 0] A tanh^2(v / beta)
@@ -92,7 +92,7 @@ def rollback(
         float, Field(ge=0, description='strength of the pull back from outside; 0: as clip; 0.3 is usual')
     ] = 0.3,
 ) -> Tensor:
-    """PPO-RB: as 'clip', but where the clip has no gradient a reversed one leads back.
+    """PPO-RB: as 'clip', but where 'clip' has no gradient, a reversed gradient leads back.
 
     gain = min(r A, (q - slope (r - q)) A), q = clamp(r, 1 - c, 1 + c);   slope = -slope r A where 'clip' has 0, else r A
     Source: Wang et al. 2019, arXiv:1903.07940, PPO-RB.
@@ -103,7 +103,7 @@ def rollback(
 
 @SURROGATE_REGISTRY.register('none')
 def none(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
-    """The ratio times the advantage without any clipping; needs a KL penalty or few steps; reads no clip_ratio.
+    """The ratio times the advantage without any clipping; needs a KL penalty or few steps; ignores clip_ratio.
 
     gain = r A;   slope = r A
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 6; with penalty 'kl' eq. 8.
@@ -113,7 +113,7 @@ def none(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> T
 
 @SURROGATE_REGISTRY.register('a2c')
 def a2c(log_ratio: Tensor, ratio: Tensor, adv: Tensor, clip_ratio: Number) -> Tensor:
-    """The policy gradient of actor-critic methods, for one pass over each batch; reads no clip_ratio.
+    """The policy gradient of actor-critic methods, for one pass over each batch; ignores clip_ratio.
 
     gain = A log r;   slope = A
     The constant A log p_old is subtracted from the usual A log p_new: the gradient is the same, the gain 0 at r = 1.
@@ -148,7 +148,7 @@ def awr(
     ] = 1.0,
     max_weight: Annotated[float, Field(gt=0, description='largest weight of a sample')] = 20.0,
 ) -> Tensor:
-    """Advantage-weighted regression: likelihood of the actions taken, good ones weighted more; reads no clip_ratio.
+    """Advantage-weighted regression: likelihood of the actions taken, good ones weighted more; ignores clip_ratio.
 
     gain = w log r, w = min(exp(A / temperature), max_weight);   slope = w: at r = 1 it is not A, and never negative
     Source: Peng et al. 2019, arXiv:1910.00177. Departs: w log p_old is subtracted, which has no gradient.
@@ -165,7 +165,7 @@ def gain_of(
     adv: Tensor,
     clip_ratio: Number,
 ) -> Tensor:
-    """The gain of a surrogate, which may be somebody's own, looked at, weighed, and bounded from below.
+    """The gain of a surrogate, perhaps a user's own: checked, multiplied by the importance, and bounded from below.
 
     gain = surrogate(log_ratio, ratio, adv, clip_ratio) * importance;   gain = max(gain, dual_clip * adv) where adv < 0
     """
@@ -179,7 +179,7 @@ def gain_of(
 def importance_of(
     log_new: Tensor, log_old: Tensor, log_proximal: Tensor, weight: Tensor | None, rho_max: Number | None
 ) -> Tensor:
-    """p_proximal / p_old, with p_old raised to where p_new / p_old is 100, and limited to rho_max."""
+    """p_proximal / p_old, at most rho_max; p_old is raised where p_new / p_old would exceed 100."""
     log_importance = valid(log_proximal - torch.max(log_old, log_new - LOG_MAX_IMPORTANCE), weight)
     importance = log_importance.clamp(max=MAX_LOG_RATIO).exp()
     return importance if rho_max is None else importance.clamp(max=rho_max)

@@ -1,5 +1,5 @@
-"""Update rules and what an optimiser does around them, as pure functions of flat buffers: limits, accumulation, average,
-loss scale; for eager steps and for a compiler alike."""
+"""Update rules and the mechanics around them (limits, accumulation, average, loss scale) as pure functions of flat buffers,
+which eager steps and compiled programs share."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class AdamRule:
 
 @dataclass(frozen=True)
 class RMSpropRule:
-    """RMSprop with an epsilon outside the root, as torch's; the weight decay is added to the gradient.
+    """RMSprop with an epsilon outside the root, as in torch; the weight decay is added to the gradient.
 
     Source: Hinton 2012, lecture 6e of "Neural networks for machine learning".
     """
@@ -116,28 +116,28 @@ class SGDRule:
 
 
 def decayed(param: Tensor, lr: Number, weight_decay: float) -> Tensor:
-    """Parameters after a decay of their own, apart from the gradient: param * (1 - lr * weight_decay)."""
+    """Parameters after a decoupled weight decay: param * (1 - lr * weight_decay)."""
     return param * (1 - lr * weight_decay) if weight_decay else param
 
 
 def _one_minus_power(beta: float, count: Tensor) -> Tensor:
-    """1 - beta ** count, 0-dim float64: of 1 - 0.999, float32 would keep few digits."""
-    # by exp, which inductor keeps out of the loop over the parameters, as it does not do with pow
+    """1 - beta ** count, 0-dim float64, since float32 would keep few digits of e.g. 1 - 0.999."""
+    # by exp, since inductor keeps exp, but not pow, out of the loop over the parameters
     log = math.log(beta) if beta else -math.inf
     return 1 - torch.exp(count.double() * log)
 
 
 FIRST_SCALE, MIN_SCALE = 2.0**16, 1.0
-N_GOOD_STEPS = 2000  # so many steps without an overflow double the loss scale
+N_GOOD_STEPS = 2000  # number of steps without an overflow after which the loss scale doubles
 
 
 class Mechanics(NamedTuple):
-    """What an optimiser does around its rule; with the defaults, nothing.
+    """The operations of an optimiser around its rule; with the defaults there are none.
 
     grad_clip_value: every element of the gradient is limited to -value .. value, before the limit of the norm.
-    accumulate: it moves at every so many-th gradient, by their mean.
-    average_decay: it keeps an average of the parameters; after t steps, one that is s steps old weighs decay ** s.
-    loss_scale: the loss is multiplied by a number that adapts, so that fp16 gradients do not underflow,
+    accumulate: number of gradients whose mean makes one step.
+    average_decay: an average of the parameters is kept, in which those of s steps ago have the weight decay ** s.
+    loss_scale: the loss is multiplied by an adaptive number, so that fp16 gradients do not underflow,
       see `zoo.rl_utils.optimizer.backward`.
     """
 
@@ -147,7 +147,7 @@ class Mechanics(NamedTuple):
     loss_scale: bool = False
 
     def check(self) -> None:
-        """Raises: ValueError that says what is out of range."""
+        """Raises ValueError if a number is out of range; it says which."""
         if self.grad_clip_value is not None and not self.grad_clip_value > 0:
             raise ValueError(f'grad_clip_value is {self.grad_clip_value} but must be > 0; leave it out for no limit')
         if self.accumulate < 1:
@@ -161,7 +161,7 @@ class Mechanics(NamedTuple):
 
 
 def first_values(mechanics: Mechanics, param: Tensor) -> dict[str, Tensor]:
-    """The tensors that an optimiser keeps for its mechanics, as they begin."""
+    """Initial values of the tensors that an optimiser keeps for its mechanics."""
     found: dict[str, Tensor] = {}
     if mechanics.average_decay is not None:
         found |= {'average': param.clone(), 'average_weight': torch.ones((), device=param.device)}
@@ -174,7 +174,7 @@ def first_values(mechanics: Mechanics, param: Tensor) -> dict[str, Tensor]:
 def limited(
     grad: Tensor, grad_clip: Number | None, mechanics: Mechanics, divisor: Number | None = None
 ) -> tuple[Tensor, Tensor]:
-    """A gradient divided by `divisor` and within the limits of its elements and of its norm; and the norm before both.
+    """The gradient divided by `divisor`, with elements and norm limited; and its norm before both limits.
 
     Args: grad: [n]; grad_clip: largest norm, a number, 0-dim or None for no limit; divisor: a number, 0-dim or None.
     """
@@ -195,12 +195,12 @@ def moved(
     finite: Tensor,
     scale: Tensor | None,
 ) -> dict[str, Tensor]:
-    """All buffers of an optimiser after a step; as they were, but for the loss scale, where the gradient is not finite.
+    """All buffers of an optimiser after a step; if the gradient is not finite, only those of the loss scale change.
 
     Args:
-      state: param, grad, the moments of the rule, step_count, and what `first_values` has.
+      state: param, grad, the moments of the rule, step_count, and the tensors of `first_values`.
       grad: [n], after all limits; finite: 0-dim bool.
-      scale: what the loss was multiplied by, 0-dim; None: by nothing, then the loss scale stays.
+      scale: factor that the loss was multiplied by, 0-dim; None: there was none, and the loss scale stays.
     """
     new = {**state, 'grad': grad, 'step_count': state['step_count'] + 1}
     new |= rule(new, grad, lr)

@@ -1,8 +1,8 @@
 """Value losses: the error of each prediction of the critic, elementwise; a gradient step minimises their weighted mean.
 
 A function takes (value, return_, value_old, clip_ratio), the first three [...] of one shape and unit, and returns the
-error [...], with a gradient in `value` alone; clip_ratio > 0 is a number or a 0-dim tensor. A class is of a critic that
-predicts a distribution of returns: it is called with logits [..., n_output] in place of values, and decodes them.
+error [...], with a gradient in `value` alone; clip_ratio > 0 is a number or a 0-dim tensor. A class is for a critic that
+predicts a distribution of returns: its objects take logits [..., n_output] in place of values, and decode them.
 Below V is the value, R the return.
 """
 
@@ -29,7 +29,7 @@ Range = Annotated[float, Field(gt=0)]
 def checked(
     value_loss: Callable[..., Tensor], value: Tensor, return_: Tensor, value_old: Tensor | None, clip_ratio: Number
 ) -> Tensor:
-    """The errors of a value loss, which may be somebody's own."""
+    """The checked errors of a value loss, perhaps a user's own."""
     error = value_loss(value, return_, value_old, clip_ratio)
     check_returned('the value loss', error, value.shape, EACH_SAMPLE, value)
     return error
@@ -49,7 +49,7 @@ def huber(
         Range | None, Field(description='errors (of the loss) beyond it have no gradient, as in rl8; null: off')
     ] = None,
 ) -> Tensor:
-    """Squared for small errors, linear for large ones, so that a few outliers do not take over.
+    """Squared for small errors, linear for large ones, so that a few outliers do not dominate.
 
     error = 0.5 e^2 where |e| <= delta, else delta (|e| - 0.5 delta), e = R - V;   its slope is -e limited to +-delta
     error = min(error, range), if range is given
@@ -73,7 +73,7 @@ def clip(
         Field(description='largest useful change of a value, in units of the critic output; null: clip_ratio'),
     ] = None,
 ) -> Tensor:
-    """Half the squared error, with no gradient for a value that has moved far enough from what it was.
+    """Half the squared error, with no gradient for a value that has moved towards the return by more than the range.
 
     error = 0.5 max((R - V)^2, (R - V_clip)^2),   V_clip = V_old + clamp(V - V_old, -range, range)
     Source: the clip is that of OpenAI baselines' ppo2; Engstrom et al. 2020, arXiv:2005.12729.
@@ -97,7 +97,7 @@ def error_clip(
         Field(gt=0, description='largest squared error; samples beyond it have no gradient (RLlib: vf_clip_param)'),
     ] = 10.0,
 ) -> Tensor:
-    """Half the squared error, limited: samples whose error is larger than sqrt(range) are left out.
+    """Half the squared error, limited: samples whose error is larger than sqrt(range) have no gradient.
 
     error = 0.5 min((R - V)^2, range);   d error / d V = V - R, and 0 where (R - V)^2 > range
     Source: RLlib's PPO, vf_clip_param. Departs: the half, as in the other value losses.
@@ -106,15 +106,15 @@ def error_clip(
 
 
 def _limited(error: Tensor, limit: float) -> Tensor:
-    """min(error, limit) with the whole gradient at the limit, where that of `clamp` is 0 in torch 2.15."""
+    """min(error, limit) with the full gradient at the limit itself, where `clamp` gives 0 in torch 2.15."""
     return torch.where(error > limit, limit, error)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Histogram:
-    """What critics with a histogram of returns have in common: n_bin numbers per state, a softmax over the bins.
+    """Base of value losses whose critic predicts a histogram of returns: n_bin logits per state, a softmax over the bins.
 
-    Attributes: n_output: width of the critic's output. centres: the return that each bin stands for.
+    Attributes: n_output: width of the critic's output. centres: the return at the centre of each bin.
     """
 
     n_bin: Annotated[int, Field(ge=2, le=4096, description='bins of the histogram; 51 to 255 is usual')] = 101
@@ -138,10 +138,10 @@ class _Histogram:
         return self.n_bin
 
     def __call__(self, logits: Tensor, return_: Tensor, value_old: Tensor | None, clip_ratio: Number) -> Tensor:
-        """Cross-entropy of the target histogram: -sum_k target_k log softmax(logits)_k; neither of the last two is read.
+        """Cross-entropy of the target histogram: -sum_k target_k log softmax(logits)_k; value_old, clip_ratio are not read.
 
         Args: logits [..., n_output]; return_ [...], without gradient. Returns: [...], at least the target's entropy.
-        Raises: ValueError if the shapes do not belong together.
+        Raises: ValueError if the shapes do not match.
         """
         if logits.shape[-1:] != (self.n_output,) or logits.shape[:-1] != return_.shape:
             raise ValueError(
@@ -151,7 +151,7 @@ class _Histogram:
         return -(self.target(wide(return_.detach())) * wide(logits).log_softmax(-1)).sum(-1)
 
     def is_outside(self, return_: Tensor) -> Tensor:
-        """[...] bool: the return lies beyond low or high, as which it counts."""
+        """[...] bool: whether the return lies below low or above high, and so counts as this bound."""
         return (return_ < self.low) | (return_ > self.high)
 
     def decode(self, logits: Tensor) -> Tensor:
@@ -176,8 +176,8 @@ class HLGauss(_Histogram):
     Bin k of n_bin is [low + k w, low + (k + 1) w], w = (high - low) / n_bin; s = sigma_ratio w; R limited to [low, high].
     target_k = (F((edge_{k+1} - R) / s) - F((edge_k - R) / s)) / (F((high - R) / s) - F((low - R) / s)), F normal
     value    = sum_k softmax(logits)_k centre_k
-    With the default sigma_ratio a target decodes to R within 0.01 bins; but one next to low or high to up to 0.7 bins
-    inside of it, so choose them with room.
+    With the default sigma_ratio a target decodes to R within 0.01 bins. Next to low or high it decodes up to 0.7 bins too
+    far inside, so choose the bounds with room.
     Source: Farebrother et al. 2024, arXiv:2403.03950; Imani and White 2018, arXiv:1806.04613.
     """
 
@@ -190,7 +190,7 @@ class HLGauss(_Histogram):
         width = (self.high - self.low) / self.n_bin
         edges = torch.arange(self.n_bin + 1, dtype=return_.dtype, device=return_.device) * width + self.low
         distance = edges - return_.clamp(self.low, self.high).unsqueeze(-1)
-        cdf = (distance / (math.sqrt(2) * self.sigma_ratio * width)).erf()  # twice that, less 1
+        cdf = (distance / (math.sqrt(2) * self.sigma_ratio * width)).erf()  # 2 cdf - 1; the ratio below is the same
         return cdf.diff(dim=-1) / (cdf[..., -1:] - cdf[..., :1])
 
     def centres(self, like: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class TwoHot(_Histogram):
 
     Centres are n_bin points from low to high, both included. A return x between centre_k and centre_{k+1} has the target
     (centre_{k+1} - x) / w of bin k and the rest of bin k + 1, so that a target decodes to exactly x; x is limited to
-    [low, high]. With symlog x = sign(R) log(1 + |R|), low and high are limits of x, and the decoded mean is taken back.
+    [low, high]. With symlog x = sign(R) log(1 + |R|), low and high limit x, and the decoded mean is mapped back to a return.
     Source: Bellemare et al. 2017, arXiv:1707.06887; symlog: Hafner et al. 2023, arXiv:2301.04104.
     """
 
@@ -222,7 +222,7 @@ class TwoHot(_Histogram):
         return_ = self._placed(return_)
         width = (self.high - self.low) / (self.n_bin - 1)
         place = (return_.clamp(self.low, self.high).unsqueeze(-1) - self.centres(return_)) / width
-        return (1 - place.abs()).clamp(min=0)  # of all but the two next centres it is 0
+        return (1 - place.abs()).clamp(min=0)  # 0 at all but the two nearest centres
 
     def centres(self, like: Tensor) -> Tensor:
         width = (self.high - self.low) / (self.n_bin - 1)

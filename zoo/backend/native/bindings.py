@@ -30,11 +30,11 @@ Activation = IntEnum('Activation', 'TANH RELU', start=0)  # after each layer of 
 Dist = IntEnum('Dist', 'CATEGORICAL GAUSSIAN', start=0)  # the action distribution
 Std = IntEnum('Std', 'NONE FREE LAYER', start=0)  # where a Gaussian's log standard deviation comes from
 Kind = IntEnum('Kind', 'PPO POLICY VALUE AUX', start=0)  # the step that an epoch consists of
-# the gain of the policy; clip_low and clip_high are its bounds, the first also what SPO's pull is divided by
+# the surrogate of the policy; clip_low and clip_high are its bounds; clip_low also divides SPO's pull
 Surrogate = IntEnum('Surrogate', 'CLIP UNCLIPPED SPO', start=0)
 ValueLoss = IntEnum('ValueLoss', 'MSE CLIPPED_VALUE CLIPPED_ERROR HUBER', start=0)  # all but the first have a range
-Output = IntFlag('Output', 'LOGIT VALUE AUX')  # of a forward pass
-# of an epoch's metrics; NaN where the step does not compute one
+Output = IntFlag('Output', 'LOGIT VALUE AUX')  # outputs of a forward pass
+# columns of an epoch's metrics; NaN if the step does not compute one
 Column = IntEnum(
     'Column',
     'POLICY_LOSS VALUE_LOSS ENTROPY APPROX_KL CLIPFRAC KL GRAD_NORM GRAD_NORM_0 GRAD_NORM_1 AUXILIARY_LOSS '
@@ -44,7 +44,7 @@ Column = IntEnum(
 
 
 def _struct(name: str, *fields: tuple[Any, str]) -> type[ctypes.Structure]:
-    """A structure of zoo_native.h, from each type with the names of successive fields."""
+    """A structure of zoo_native.h. Args: fields: each a type with the names of successive fields."""
     of_type = [(field, kind) for kind, names in fields for field in names.split()]
     return type(name, (ctypes.Structure,), {'_fields_': of_type})
 
@@ -101,10 +101,10 @@ class StepSpec(NamedTuple):
 
 
 class Model:
-    """A zoo_model with the tensors that it points to: an actor-critic; action_shape, action_dtype: of one row's action.
+    """A zoo_model, an actor-critic, with the tensors that it points to; action_shape, action_dtype: of one row's action.
 
-    Its addresses are taken once: parameters and gradients must be changed in place from then on. The .grad of a parameter,
-    where it has one, is what a step writes.
+    Its addresses are taken once: from then on parameters and gradients must be changed in place. A step writes the .grad of
+    each parameter that has one.
 
     Args:
       critic: None: its head is on the actor's trunk; policy_head: gives logits, or mu; log_std: [D] a free parameter, or
@@ -219,7 +219,7 @@ def step_struct(spec: StepSpec) -> ctypes.Structure:
 
 
 def batch_struct(model: Model, kind: Kind, batch: Mapping[str, Tensor]) -> ctypes.Structure:
-    """A zoo_batch of the columns that such a step reads."""
+    """A zoo_batch of the columns that a step of this kind reads."""
     n = batch['obs'].shape[0]
     rows, f32 = (n,), torch.float32
     columns = {
@@ -280,7 +280,7 @@ def _grad(name: str, x: Tensor | None) -> int | None:
 
 
 def obs_address(model: Model, obs: Tensor) -> int:
-    """Of observations [N] of indices, or of n_input numbers or bools each in any shape."""
+    """The address of observations: [N] indices, or [N, ...] with n_input numbers or bools each in any shape."""
     if model.input == Input.INDEX:
         return address('obs', obs, torch.int64, (obs.shape[0],))
     n, n_input = obs.shape[0], model.n_input
@@ -326,7 +326,7 @@ _ERRORS = {
 
 
 class Workspace:
-    """Scratch memory, for one call at a time; acting needs one of its own."""
+    """Scratch memory, for one call at a time; acting needs a separate one."""
 
     def __init__(self, dll: ctypes.CDLL) -> None:
         self.handle = dll.zoo_workspace_new()
@@ -347,7 +347,7 @@ class Library:
         return Level(self.dll.zoo_level())
 
     def set_level(self, level: Level | int) -> Level:
-        """Uses a level, or the best one (-1), from now on; returns what is in use, which this CPU may limit."""
+        """Uses a level, or the best one (-1), from now on; returns the level in use, which this CPU may limit."""
         return Level(self.dll.zoo_set_level(int(level)))
 
     def workspace(self) -> Workspace:
@@ -364,12 +364,12 @@ class Library:
         batch_size: int,
         n_thread: int = 1,
     ) -> Tensor:
-        """One step for each batch_size entries of index [n_minibatch * batch_size]; metrics [n_minibatch, Column] f64.
+        """Takes a step per batch_size entries of index [n_minibatch * batch_size]; returns metrics [n_minibatch, Column] f64.
 
         Args:
           batch: [N] rows: obs and, by kind of step, action, logit [N, P], value, adv, return_; optional: weight, and
             mask [N, P] bool, which of the options are allowed.
-          optimizers: one or two `FlatAdam`, or what has their param, grad, exp_avg, exp_avg_sq, step_count and rates.
+          optimizers: one or two `FlatAdam`, or objects with their param, grad, exp_avg, exp_avg_sq, step_count and rates.
         Raises: ValueError, IndexError if something does not fit; then nothing was changed.
         """
         if index.numel() % batch_size:
@@ -426,7 +426,7 @@ class Library:
         return found
 
     def act_begin(self, workspace: Workspace, rollout: ActingBlocks) -> None:
-        """Packs the weights as they are now; to be repeated when they have changed.
+        """Packs the current weights; must be repeated when they have changed.
 
         The workspace then serves `act` alone. The caller keeps the rollout alive.
         """
@@ -507,7 +507,7 @@ def load(folder: Path | None = None) -> tuple[Library | None, str]:
 def _open(path: Path) -> tuple[Library | None, str]:
     from zoo.backend.native.build import source_hash  # late: `python -m` must find that module not yet imported
 
-    if not _is_whole(path):  # opened, it would end the process
+    if not _is_whole(path):  # opening it would end the process
         return None, f'the native executor is incomplete ({path.name})'
     try:
         library = Library(ctypes.CDLL(str(path)))

@@ -41,7 +41,7 @@ POSIX = ('-pthread',) if os.name == 'posix' else ()
 
 
 def source_hash() -> int:
-    """A number that the library is compiled with, so that one of other sources is told apart."""
+    """A hash of the sources that is compiled into the library, so that a library of other sources is detected."""
     return zlib.crc32(b''.join((FOLDER / name).read_bytes() for name in (*SOURCES, *HEADERS)))
 
 
@@ -68,7 +68,7 @@ def extension() -> Any:
 def build(folder: Path = FOLDER, extra: tuple[str, ...] = ()) -> Path:
     """Compiles the library into a folder with $CC, or the compiler that Python was built with; returns its path.
 
-    Raises: RuntimeError with the compiler's words if it fails.
+    Raises: RuntimeError with the compiler's message if it fails.
     """
     target = folder / f'_native{sysconfig.get_config_var("SHLIB_SUFFIX") or ".so"}'
     compiler = shlex.split(os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc')
@@ -93,7 +93,7 @@ if __name__ == '__main__':
         built = build()
     except RuntimeError as error:
         sys.exit(f'{error}')
-    # only now: where compiling fails, the library that is there stays
+    # only now: if compiling fails, the old library stays
     for old in FOLDER.glob('_native*'):
         if old != built and old.suffix in ('.so', '.pyd', '.dylib', '.dll'):
             old.unlink()

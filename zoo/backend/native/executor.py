@@ -1,4 +1,4 @@
-"""The executor 'native': whole passes of gradient steps, acting and values of stock MLP models, one call of C each."""
+"""The executor 'native': passes of gradient steps, acting and values of zoo's own MLP models, each by one call of C."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _READ = (*_PER_ROW, 'obs', 'action', 'logit')
 
 
 def obstacle(model: nn.Module, dist: ActionDist, device: torch.device) -> str:
-    """Why the native executor cannot serve, as the end of a sentence; empty if it can."""
+    """Why the native executor cannot run a model, as the end of a sentence; empty if it can."""
     return obstacle_of_model(model, dist, device) or missing()
 
 
 def missing() -> str:
-    """Why there is no library, or it is not of this zoo, in a sentence; empty if it is there."""
+    """Why the library is missing or is of another version of zoo, in a sentence; empty if it can be used."""
     return load()[1]
 
 
@@ -54,11 +54,11 @@ def level() -> str:
 
 
 class NativeExecutor(Eager):
-    """Runs the four steps of zoo.policy.gradient_steps in C; another executor runs what C does not know.
+    """Runs the four kinds of steps of zoo.policy.gradient_steps in C; a fallback executor runs what C does not know.
 
     That is a step of another kind, one with a component of `unknown_components`, optimisers of other kinds, or other columns.
-    Args: model: one without `obstacle`; fallback: the other executor, of the same model; None: an eager one;
-      only_acts: whether that one takes all steps.
+    Args: model: one without `obstacle`; fallback: an executor of the same model, None: an eager one;
+      only_acts: whether the fallback takes all steps.
     """
 
     name = 'native'
@@ -77,7 +77,7 @@ class NativeExecutor(Eager):
         self._places: list[int] = []
 
     def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
-        """As `Eager.run`. Raises: UserError if the model was changed since, so that C does not serve it any more."""
+        """As `Eager.run`. Raises: UserError if the model was changed after construction, so that C cannot run it any more."""
         if why := obstacle_of_model(self._model, self._dist, _CPU):
             raise UserError(f'{why}; it came after the policy was made: use policy.learn.executor=eager')
         is_known = not self._only_acts and _is_known(step, optimizers, numbers)
@@ -114,7 +114,7 @@ class NativeExecutor(Eager):
         return self._library.forward(self._workspace, model, block, Output.VALUE, n_thread)['value']
 
     def described(self, obs_dtype: torch.dtype) -> Model:
-        """The model in terms of addresses, taken again where its tensors have moved or were frozen."""
+        """The model as C reads it, by addresses; described again if its tensors have moved or were frozen."""
         modules = modules_of(self._model)
         params = parameters_of(modules)
         grads = [p.grad for p in params]
@@ -131,7 +131,7 @@ class NativeExecutor(Eager):
         return obs if model.leaf is None else obs[model.leaf], obs[ACTION_MASK] if model.is_masked else None
 
     def _columns(self, data: Pass) -> Columns | None:
-        """The columns that the four steps read; None if they are not as C reads them: rows on a CPU, not sequences."""
+        """The columns that the four kinds of steps read; None if C cannot read them: it takes rows on a CPU, not sequences."""
         if 'logit_proximal' in data.columns:  # of a loss with a proximal policy
             return None
         columns = {name: data.columns[name] for name in _READ if name in data.columns}
@@ -147,7 +147,7 @@ class NativeExecutor(Eager):
     def _epoch(
         self, options: StepSpec, columns: Columns, optimizers: Sequence[FlatOptimizer], order: Tensor, batch_size: int
     ) -> Tensor:
-        """Metrics [n_step, Column] of the steps; their norms are noted by the optimisers."""
+        """Runs steps; returns their metrics [n_step, Column], and gives their gradient norms to the optimisers."""
         rows = self._library.epoch(
             self._workspace,
             self.described(columns['obs'].dtype),
@@ -164,7 +164,7 @@ class NativeExecutor(Eager):
 
 
 class NativeActing:
-    """Network, noise and action in one call of C a step, which writes its outputs where they stay."""
+    """Network, noise and action in one call of C a step, which writes its outputs directly into the blocks."""
 
     state: State = None
 
@@ -198,7 +198,7 @@ class NativeActing:
 
 
 def _is_known(step: Step, optimizers: Sequence[FlatOptimizer], numbers: Numbers) -> bool:
-    """Whether C has the step with these numbers and the optimisers; not those of a user's own."""
+    """Whether C has the step with these numbers, and the optimisers; it has no step or optimiser of a user's own."""
     return (
         getattr(step, 'kind_of', None) is step
         and len(optimizers) <= 2

@@ -78,7 +78,7 @@ def _obstacle_of_part(name: str, part: Any) -> str:
 
 
 def _is_other_head(model: ActorCritic, dist: ActionDist) -> bool:
-    """Whether the policy head gives other numbers than the distribution takes, or the model's is another one."""
+    """Whether the policy head does not fit the distribution, or the model's own distribution is another one."""
     head, own, n_out = model.policy_head, model.dist, dist.n_param
     if type(own) is not type(dist) or getattr(own, 'nvec', None) != getattr(dist, 'nvec', None):
         return True
@@ -90,7 +90,7 @@ def _is_other_head(model: ActorCritic, dist: ActionDist) -> bool:
 
 
 def modules_of(module: nn.Module) -> list[nn.Module]:
-    """The module and all below it, one that has two names twice; quicker than `nn.Module.modules`."""
+    """The module and all below it, a module with two names twice; faster than `nn.Module.modules`."""
     found = [module]
     for child in module._modules.values():
         if child is not None:
@@ -140,7 +140,7 @@ def _is_changed(model: ActorCritic) -> bool:
 
 
 def model_of(model: ActorCritic, dist: ActionDist, obs_dtype: torch.dtype = torch.float32) -> Model:
-    """A model without obstacle in terms of its tensors; obs_dtype: of the observations that the networks see."""
+    """Describes a model without obstacle by its tensors; obs_dtype: that of the observations that the networks see."""
     head, is_shared = model.policy_head, model.critic_encoder is model.actor_encoder
     stage = model.input.norm if isinstance(model.input, NormedVector) else model.input
     options: dict[str, Any] = {'input': Input.BOOL if obs_dtype == torch.bool else Input.FLOAT, 'policy_head': head}
@@ -191,8 +191,8 @@ _OF_STEPS = ('surrogate', 'value_loss', 'penalties', 'penalty_weights', 'proxima
 def unknown_components(components: Sequence[Any]) -> str:
     """Why the native executor cannot run updates that have these components, as the end of a sentence; empty if it can.
 
-    Args: components: each with `kind` and `name`, as a `zoo.config.components.Component`; those of the kind 'option' are keys of the
-      config that C does not know. Other kinds that no gradient step has are ignored.
+    Args: components: each with `kind` and `name`, as a `zoo.config.components.Component`; those of the kind 'option' are keys
+      of the config that C does not know. Other kinds that no gradient step has are ignored.
     """
     for component in components:
         if component.kind == 'option':
@@ -221,7 +221,7 @@ def knows_components(kind: Kind, numbers: Any) -> bool:
 
 
 def step_spec(kind: Kind, normalize_adv: bool, numbers: Any) -> StepSpec:
-    """A step with numbers of zoo.policy.gradient_steps, whose components are all known."""
+    """The options of a step, from its numbers (see zoo.policy.gradient_steps), whose components are all known."""
     fields = {name: x for name, x in numbers._asdict().items() if name not in _OF_STEPS}
     clip_ratio = fields.pop('clip_ratio', None)
     if clip_ratio is not None:
@@ -241,6 +241,6 @@ def step_spec(kind: Kind, normalize_adv: bool, numbers: Any) -> StepSpec:
 
 
 def _components_of(kind: Kind, numbers: Any) -> list[Any]:
-    """The components that a step of this kind reads; the numbers of a step of the policy alone name a value loss too."""
+    """The components that a step of this kind reads; the numbers of a step on the policy alone name an unread value loss too."""
     components = [numbers.surrogate, *numbers.penalties] if kind in (Kind.PPO, Kind.POLICY) else []
     return [*components, numbers.value_loss] if kind in (Kind.PPO, Kind.VALUE) else components

@@ -17,7 +17,7 @@ from zoo.rl_utils.check import looks_at_actions
 from zoo.rl_utils.distribution import Logit, LogitDist, drawn
 
 _RESOLUTION = 2.0**-24
-"""Of float32 below 1: a uniform number is kept so far from 0 and 1, so that its logit is finite, up to +-16.6."""
+"""Spacing of float32 below 1. Uniform numbers keep this distance from 0 and 1, so that their logits are finite, up to +-16.6."""
 
 
 @DISTRIBUTION_REGISTRY.register('bernoulli')
@@ -34,7 +34,7 @@ class Bernoulli(LogitDist):
         return cls(action_width(space)) if isinstance(space, MultiBinary) and action_width(space) else None
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        """Logistic(0, 1)."""
+        """Noise of the distribution Logistic(0, 1)."""
         return drawn(Tensor.uniform_, (*lead, self.n_noise), generator, device).logit_(eps=_RESOLUTION)
 
     def mode(self, param: Tensor) -> Tensor:
@@ -45,8 +45,8 @@ class Bernoulli(LogitDist):
         return logsigmoid(torch.where(action.bool(), param, -param)).sum(-1)
 
     def entropy(self, param: Tensor) -> Tensor:
-        """Per bit, with l the size of its log-odds: softplus(-l) + l * sigmoid(-l), which is even in l."""
-        size = wide(param).abs().clamp(max=1e4)  # there all is 0, and with inf it would be NaN
+        """Per bit, with l its log-odds: softplus(-l) + l * sigmoid(-l), which is even in l, so |l| is used."""
+        size = wide(param).abs().clamp(max=1e4)  # the entropy is 0 there, and NaN at inf
         return (softplus(-size) + size * (-size).sigmoid()).sum(-1)
 
     def kl(self, param_p: Tensor, param_q: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class Bernoulli(LogitDist):
         return {'log_odds': param}
 
     def check_action(self, action: Tensor, lead: torch.Size) -> None:
-        """That they are zeros and ones is looked at only if the environment variable ZOO_DEBUG is 1."""
+        """If the environment variable ZOO_DEBUG is 1, this also checks that actions are zeros and ones."""
         super().check_action(action, lead)
         if looks_at_actions() and ((action < 0) | (action > 1)).any():
             low, high = action.aminmax()

@@ -16,13 +16,13 @@ from zoo.rl_utils.distribution import ActionDist, Bounds, Logit, drawn
 from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 
 _N_PROPOSAL = 6
-"""Of each draw of a Gamma number. One is accepted with probability 0.952 or more, so none of 6 in 1.3e-8 of the draws."""
+"""Proposals for one draw of a Gamma number. One is accepted with probability 0.952 or more; all 6 fail in 1.3e-8 of draws."""
 _MARGIN = 1e-6  # actions keep this distance from 0 and 1, where the logarithm of the density may be infinite
-NEAREST = 1e-4  # between an action that is given and 0 or 1, where a density may be 0 or infinite
+NEAREST = 1e-4  # distance that converted env actions keep from 0 and 1, where a density may be 0 or infinite
 
 
 class BetaHead(nn.Module):
-    """Features [..., F] -> 1 + softplus of a linear layer, [..., 2D]: alpha and beta above 1 give densities of one peak."""
+    """Features [..., F] -> 1 + softplus of a linear layer, [..., 2D]: alpha and beta above 1 give densities with one peak."""
 
     def __init__(self, n_in: int, n_out: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class BetaHead(nn.Module):
 class Beta(ActionDist):
     """Actions are numbers x [..., D] f32 in (0, 1); the env gets low + (high - low) * x. alpha and beta are at least 1.
 
-    Densities are those of what the env gets: they integrate to 1 over the Box. The functions of alpha and beta are
+    Densities are those of the action that the env gets: they integrate to 1 over the Box. The functions of alpha and beta are
     computed in float64: differences of log-gamma lose as many digits as alpha has.
     Source: Chou et al. 2017, proceedings.mlr.press/v70/chou17a.html.
     """
@@ -58,15 +58,15 @@ class Beta(ActionDist):
         return BetaHead(n_feature, self.n_action)
 
     def noise(self, lead: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
-        """Normal numbers in the first half, exponential ones in the second."""
+        """Noise with normal numbers in the first half, exponential numbers in the second."""
         shape, fills = (*lead, self.n_noise // 2), (Tensor.normal_, Tensor.exponential_)
         return torch.cat([drawn(fill, shape, generator, device) for fill in fills], -1)
 
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
         """x = a / (a + b) with a, b Gamma numbers of the shapes alpha and beta.
 
-        Source: Marsaglia and Tsang 2000, ACM TOMS 26(3): d * v with d = shape - 1/3, v = (1 + normal / sqrt(9 d))^3 is
-        one if log(uniform) < normal^2 / 2 + d * (1 - v + log(v)).
+        Source: Marsaglia and Tsang 2000, ACM TOMS 26(3): d * v with d = shape - 1/3, v = (1 + normal / sqrt(9 d))^3 is a
+        Gamma number if log(uniform) < normal^2 / 2 + d * (1 - v + log(v)).
         """
         normal, exponential = noise.view(*noise.shape[:-1], 2, self.n_param, _N_PROPOSAL).unbind(-3)
         d = (wide(param) - 1 / 3).unsqueeze(-1)
@@ -78,7 +78,7 @@ class Beta(ActionDist):
 
     def mode(self, param: Tensor) -> Tensor:
         a, b = (wide(param) - 1).chunk(2, -1)
-        both = a + b  # 0 where all are as likely: 1/2; not by adding a tiny number, which an exporter folds to 0
+        both = a + b  # 0 if all x are equally likely: 1/2; not by adding a tiny number, which an exporter folds to 0
         return torch.where(both > 0, a / torch.where(both > 0, both, 1.0), 0.5).clamp(_MARGIN, 1 - _MARGIN)
 
     def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class Beta(ActionDist):
         return (((shape - 1) * logs).sum(-1) - _log_beta(shape) - self.bounds.log_width).to(dtype)
 
     def entropy(self, param: Tensor) -> Tensor:
-        """log B(a, b) - (a - 1) psi(a) - (b - 1) psi(b) + (a + b - 2) psi(a + b), and the log of the width."""
+        """log B(a, b) - (a - 1) psi(a) - (b - 1) psi(b) + (a + b - 2) psi(a + b), plus the log of the width."""
         shape, dtype = wide(param).double(), wide(param).dtype
         both = _sum_of(shape)
         means = ((shape - 1) * shape.digamma()).sum(-1) - ((both - 2) * both.digamma()).sum(-1)

@@ -1,6 +1,6 @@
 """Distributions 'categorical' and 'multi_categorical': one of A choices, or K independent choices.
 
-param [..., A], or [..., sum of nvec] side by side, are unnormalised log-probabilities."""
+param [..., A], or [..., sum(nvec)] for all choices side by side, holds unnormalised log-probabilities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zoo.rl_utils.distribution import Logit, LogitDist
 
 @DISTRIBUTION_REGISTRY.register('categorical')
 class Categorical(LogitDist):
-    """Actions are indices [...] int64. A logit of -inf is a choice that cannot be taken: everything stays finite."""
+    """Actions are indices [...] int64. A choice with a logit of -inf cannot be taken; everything stays finite."""
 
     name: ClassVar[str] = 'categorical'
 
@@ -48,7 +48,7 @@ class Categorical(LogitDist):
         try:
             return logp.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
         except RuntimeError:
-            _check_range(action, self.n_param)  # most likely torch met an index outside; this says which
+            _check_range(action, self.n_param)  # most likely an index is outside; this says which
             raise
 
     def entropy(self, param: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class Categorical(LogitDist):
         return param
 
     def check_action(self, action: Tensor, lead: torch.Size) -> None:
-        """On a CPU torch itself finds indices outside [0, A); elsewhere that is looked at, and so waited for, only if
+        """On a CPU torch itself finds indices outside [0, A). Elsewhere the check waits for the device; it is made only if
         the environment variable ZOO_DEBUG is 1."""
         super().check_action(action, lead)
         if not action.is_cpu and looks_at_actions():
@@ -73,7 +73,7 @@ class Categorical(LogitDist):
 
 
 def _check_range(action: Tensor, n: int, what: str = 'action', owner: str = 'logit_new ') -> None:
-    """Each index is one of n choices. Raises: ValueError."""
+    """Raises ValueError unless each index is in [0, n)."""
     low, high = action.aminmax()
     if low < 0 or high >= n:
         raise ValueError(f'{what} holds {low} to {high} but {owner}has {n} choices; give indices in 0..{n - 1}')
@@ -83,8 +83,8 @@ def _check_range(action: Tensor, n: int, what: str = 'action', owner: str = 'log
 class MultiCategorical(LogitDist):
     """Actions are indices [..., K] int64; entry k is one of nvec[k] choices.
 
-    A logit of -inf is a choice that cannot be taken. With one entry all numbers are bit-equal to those of Categorical.
-    Neighbours of the same number of choices are computed together, and so is a sequence of numbers that nvec repeats:
+    A choice with a logit of -inf cannot be taken. With one entry all results are bit-equal to those of Categorical.
+    Adjacent entries with equal numbers of choices are computed together, and so are repetitions within nvec:
     (6, 4, 4, 7) * 100 takes three operations on 100 rows each.
     """
 
@@ -127,7 +127,7 @@ class MultiCategorical(LogitDist):
         return {str(k): logit for k, logit in enumerate(param.split(self.nvec, -1))}
 
     def check_action(self, action: Tensor, lead: torch.Size) -> None:
-        """The range of the indices as in `Categorical.check_action`."""
+        """Checks the range of indices under the same conditions as `Categorical.check_action`."""
         super().check_action(action, lead)
         if not action.is_cpu and looks_at_actions():
             self._check_ranges(action)
@@ -137,7 +137,7 @@ class MultiCategorical(LogitDist):
             _check_range(action[..., entry], n, f'entry {entry} of action', '')
 
     def _each(self, function: Callable[..., Tensor], *rows: Sequence[Tensor]) -> Tensor:
-        """The function of each run's distribution on its rows, side by side: [..., n_repeat, entries of a period]."""
+        """A function's results for the distribution and rows of each run, side by side: [..., n_repeat, entries of a period]."""
         found = [function(dist, *each) for (_, dist), *each in zip(self._runs, *rows, strict=True)]
         return found[0] if len(found) == 1 else torch.cat(found, -1)
 

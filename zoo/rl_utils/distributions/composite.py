@@ -15,11 +15,11 @@ from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Dict, Discrete, Space, leaf_spaces
 from zoo.rl_utils.distribution import ActionDist, Logit, fitting, make_dist
 
-_MAX_CHOICE = 2**24  # from here on float32, in which actions are held, does not have every integer
+_MAX_CHOICE = 2**24  # actions are stored as float32, which does not have every integer from here on
 
 
 class CompositeHead(nn.Module):
-    """Features -> the parameters of all parts, side by side; each part has a head of its own."""
+    """Features -> the parameters of all parts, side by side; each part has its own head."""
 
     def __init__(self, heads: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class CompositeHead(nn.Module):
 
 @DISTRIBUTION_REGISTRY.register('composite')
 class Composite(ActionDist):
-    """Actions are [..., D] f32: those of the parts side by side in the order of the leaves, indices as numbers.
+    """Actions are [..., D] f32: those of the parts side by side in the order of the leaves, indices as floats.
 
     Parameters, noise and masks are side by side in the same order; parts that take no mask have no columns in it.
     """
@@ -40,7 +40,7 @@ class Composite(ActionDist):
     is_default: ClassVar[bool] = True
 
     def __init__(self, parts: Sequence[tuple[str, ActionDist]]) -> None:
-        """parts: (name, distribution)."""
+        """parts: (name, distribution) of each leaf."""
         self.names, self.parts = [name for name, _ in parts], [dist for _, dist in parts]
         self._n_param = [part.n_param for part in self.parts]
         self._n_action = [part.n_action or 1 for part in self.parts]
@@ -53,7 +53,7 @@ class Composite(ActionDist):
 
     @classmethod
     def of_space(cls, space: Space, options: Mapping[str, Any]) -> Composite | None:
-        """The distribution that options name serves in the leaves that it fits, the default ones in the others."""
+        """The distribution named in options is used for the leaves that it fits, the default ones for the others."""
         if not isinstance(space, Dict):
             return None
         leaves, name = list(leaf_spaces(space)), options.get('distribution', 'auto')
@@ -138,7 +138,7 @@ class Composite(ActionDist):
         return zip(self.parts, param.split(self._n_param, -1), strict=True)
 
     def _actions(self, action: Tensor) -> Iterator[Tensor]:
-        """Each part's actions in its own form."""
+        """The actions of each part, in the shape and dtype of that part."""
         for part, each in zip(self.parts, action.split(self._n_action, -1), strict=True):
             own = each if part.n_action else each.squeeze(-1)
             yield own.long() if part.is_index else own

@@ -1,4 +1,4 @@
-"""Distributions over real numbers that are normal: 'gaussian', 'squashed_gaussian' and 'gsde'.
+"""Normal distributions of real-valued actions: 'gaussian', 'squashed_gaussian' and 'gsde'.
 
 'gaussian' is D independent normal numbers, 'squashed_gaussian' their tanh scaled to a Box; param [..., 2D] is mu followed
 by sigma. 'gsde' has noise that is a function of the state (generalised state-dependent exploration).
@@ -29,10 +29,10 @@ Own = TypeVar('Own', bound='Gaussian')
 
 
 class GaussianHead(nn.Module):
-    """Features [..., F] -> mu followed by sigma, [..., 2D]; log sigma is a free parameter or a layer of its own.
+    """Features [..., F] -> mu followed by sigma, [..., 2D]; log sigma is a free parameter or a separate layer.
 
-    Args: log_std_init: log sigma at the start; log_std_min, log_std_max: it stays between them.
-    Raises: UserError if it does not start between them.
+    Args: log_std_init: initial log sigma; log_std_min, log_std_max: bounds of log sigma.
+    Raises: UserError if log_std_init is not between the bounds.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class GaussianHead(nn.Module):
 
 
 def bounded_log_std(log_std: Tensor, low: float, high: float) -> Tensor:
-    """log_std clamped to [low, high]; the gradient is 1 on the bounds, where that of `clamp` is 0 in torch 2.15."""
+    """log_std clamped to [low, high]; the gradient is 1 on the bounds, where `clamp` gives 0 in torch 2.15."""
     bounded = log_std.detach().clamp(low, high)
     if not torch.is_grad_enabled():
         return bounded
@@ -78,7 +78,7 @@ class Gaussian(ActionDist):
     """Actions are raw numbers [..., D] f32, before any clipping to bounds; sigma > 0 is the standard deviation.
 
     A subclass that holds mu and sigma in another way overrides `mu_sigma`, `sample`, `split` and `problem_of`.
-    Attributes: noise_color: b of the noise of a rollout, see `colored`; each draw alone is normal whatever it is.
+    Attributes: noise_color: exponent of the noise of a rollout, see `colored`; each draw alone is normal for any exponent.
     """
 
     name: ClassVar[str] = 'gaussian'
@@ -95,7 +95,7 @@ class Gaussian(ActionDist):
 
     @classmethod
     def of_parts(cls, logit: Logit) -> tuple[Gaussian, Tensor] | None:
-        """None of subclasses that are no default: 'mu' and 'sigma' are those of a plain Gaussian."""
+        """As `ActionDist.of_parts`; None in a subclass that is no default: 'mu' and 'sigma' mean a plain Gaussian."""
         if not cls.is_default or not isinstance(logit, Mapping) or not {'mu', 'sigma'} <= set(logit.keys()):
             return None
         mu, sigma = logit['mu'], logit['sigma']
@@ -104,7 +104,7 @@ class Gaussian(ActionDist):
         return cls(mu.shape[-1] if mu.dim() else 0), torch.cat((mu, sigma), -1) if mu.dim() else mu
 
     def with_color(self: Own, options: Mapping[str, Any]) -> Own:
-        """This distribution with the color of its noise from `options`."""
+        """Sets the color of the noise from `options`; returns this distribution."""
         self.noise_color = options.get('noise_color', 0.0)
         return self
 
@@ -155,21 +155,21 @@ class Gaussian(ActionDist):
 
 
 def colored(white: Tensor, color: float) -> Tensor:
-    """Normal noise [T, ...] whose power at frequency f is as f^-color, made of independent normal noise of that shape.
+    """Normal noise [T, ...] with a power proportional to f^-color at frequency f, from independent normal noise of that shape.
 
-    Each number has mean 0 and variance 1; numbers of one series are dependent, the series are not. color: 0: white, 1: pink,
-    2: red. The mean over T has the power of the lowest frequency.
+    Each number has mean 0 and variance 1. Numbers of one series (along T) are dependent, different series are independent.
+    color: 0: white, 1: pink, 2: red. The mean over T has the power of the lowest frequency.
     Source: Timmer and Koenig 1995; for exploration Eberhard et al. 2023, for PPO Hollenstein et al. 2024, arXiv:2312.11091.
     """
     n_step = len(white)
     index = torch.arange(n_step, device=white.device)
-    frequency = torch.minimum(index, n_step - index).clamp(min=1)  # of each term of a Fourier transform, in 1 / T
+    frequency = torch.minimum(index, n_step - index).clamp(min=1)  # of each Fourier term, in units of 1 / T
     power = frequency.to(white.dtype) ** -color
     scale = (power / power.mean()).sqrt()[: n_step // 2 + 1].view(-1, *(1 for _ in white.shape[1:]))
     return torch.fft.irfft(torch.fft.rfft(white, dim=0) * scale, n=n_step, dim=0)
 
 
-NEAREST = 1e-4  # share of the width between an action that is given and a bound, where u would be infinite
+NEAREST = 1e-4  # share of the width: distance that converted env actions keep from a bound, where u is infinite
 _MIXTURE = (
     (0.4273017449660798, 0.0278456055929928),
     (0.5834008518116535, 0.2179770651061165),
@@ -178,16 +178,16 @@ _MIXTURE = (
     (1.4441410205718659, 0.0763392501188231),
     (1.950563945162925, 0.0047202021397493),
 )
-"""(deviation, weight) of normal distributions that together are a logistic one of scale 1/2; see `_mean_log_2_cosh`."""
+"""(deviation, weight) of normal distributions whose mixture is close to a logistic one of scale 1/2; see `_mean_log_2_cosh`."""
 
 
 @DISTRIBUTION_REGISTRY.register('squashed_gaussian')
 class SquashedGaussian(Gaussian):
     """Actions are the numbers u [..., D] before squashing; the env gets low + (high - low) * (tanh(u) + 1) / 2.
 
-    Densities are those of what the env gets: they integrate to 1 over the Box. The divergence is that of the normal
-    distributions, which no one-to-one map of the actions changes. The mode is mu: the most likely u, and what mu is
-    squashed to is the median of the env's actions.
+    Densities are those of the action that the env gets: they integrate to 1 over the Box. The KL divergence is that of the
+    normal distributions, since no one-to-one map of the actions changes it. The mode is mu, which is the most likely u; the
+    squashed mu is the median of the env's actions.
     """
 
     name: ClassVar[str] = 'squashed_gaussian'
@@ -205,12 +205,12 @@ class SquashedGaussian(Gaussian):
         return None if bounds is None else cls(bounds).with_color(options)
 
     def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
-        """log N(u) - sum log(1 - tanh(u)^2) - sum log(half width), 1 - tanh(u)^2 = 4 exp(-2 (u + softplus(-2u)))."""
+        """log N(u) - sum log(1 - tanh(u)^2) - sum log(half width), where 1 - tanh(u)^2 = 4 exp(-2 (u + softplus(-2u)))."""
         squash = 2 * (action + softplus(-2 * action)).sum(-1)
         return super().log_prob(param, action) + (squash - self._log_scale)
 
     def entropy(self, param: Tensor) -> Tensor:
-        """Right to 1.1e-7 a dimension in exact arithmetic, whatever mu and sigma are; see `_mean_log_2_cosh`."""
+        """Entropy per row, in exact arithmetic with an error of at most 1.1e-7 a dimension; see `_mean_log_2_cosh`."""
         mu, sigma = self.mu_sigma(param)
         return super().entropy(param) - 2 * _mean_log_2_cosh(mu, sigma).sum(-1) + self._log_scale
 
@@ -223,18 +223,18 @@ class SquashedGaussian(Gaussian):
 
     def split(self, param: Tensor) -> Logit:
         loc, scale = param.chunk(2, -1)
-        return {'loc': loc, 'scale': scale}  # as 'mu' and 'sigma' the losses would take them for a Gaussian's
+        return {'loc': loc, 'scale': scale}  # named 'mu' and 'sigma' the losses would take them for a Gaussian
 
 
 def _mean_log_2_cosh(mu: Tensor, sigma: Tensor) -> Tensor:
-    """E log(2 cosh(u)) for u normal, element by element.
+    """E log(2 cosh(u)) for a normal u, elementwise.
 
     log(2 cosh(u)) = E|u + L| with L logistic of scale 1/2: both have the second derivative cosh(u)^-2 and the same
-    limits. L is a mixture of normal distributions of mean 0 (Andrews and Mallows 1974), here of six: they were fitted so
+    limits. L is a mixture of normal distributions of mean 0 (Andrews and Mallows 1974), here of six. They were fitted so
     that E|u + L| is off by at most 5.4e-8 at any u, and so is its mean. For x normal with mean m and deviation s,
     E|x| = s * sqrt(2 / pi) * exp(-z^2) + m * erf(z), z = m / (s * sqrt(2)).
     """
-    # made of fills: a compiler cannot trace tensors from elsewhere, and torch.tensor would wait for a GPU
+    # made by new_full: a compiler cannot trace tensors from elsewhere, and torch.tensor would wait for a GPU
     scale, weight = (torch.cat([mu.new_full((1,), x) for x in column]) for column in zip(*_MIXTURE, strict=True))
     mu, total = mu.unsqueeze(-1), (sigma.square().unsqueeze(-1) + scale.square()).sqrt()
     z = mu / (total * math.sqrt(2))
@@ -242,14 +242,14 @@ def _mean_log_2_cosh(mu: Tensor, sigma: Tensor) -> Tensor:
     return (mean * weight).sum(-1)
 
 
-_EPSILON = 1e-6  # added to the variance of 'gsde', which is 0 where all features are
+_EPSILON = 1e-6  # added to the variance of 'gsde', which is 0 where all features are 0
 
 
 class GSDEHead(GaussianHead):
     """Features [..., L] -> mu [..., D], followed by feature_l * std_ld for every d and l, [..., D * L].
 
-    std = exp(log_std), a free parameter; through it the features get no gradient. sigma_d has the size of std times the
-    norm of the features: with more than a few, log_std_init is -2 or less.
+    std = exp(log_std), where log_std is a free parameter; the features get no gradient from these products. sigma_d has the
+    size of std times the norm of the features: with more than a few features use a log_std_init of -2 or less.
     """
 
     def __init__(
@@ -273,9 +273,9 @@ class GSDEHead(GaussianHead):
 class GSDE(Gaussian):
     """Actions are raw numbers [..., D] f32: mu + sum_l basis_dl * noise_dl, so sigma_d^2 = sum_l basis_dl^2.
 
-    The noise is that of the weights of a linear function of the features. An env keeps it for `sde_sample_freq` steps
-    (0, None or -1: a whole rollout), so that the same state has the same action in between. Noise of a leading shape
-    (T, B) is that of a rollout; of any other each row has its own.
+    The noise numbers are weights of a linear function of the features. An env keeps them for `sde_sample_freq` steps
+    (0, None or -1: a whole rollout); meanwhile the same state has the same action. Noise with the leading shape (T, B) is
+    for a rollout; with any other leading shape each row has its own noise.
     Source: Raffin et al. 2020, arXiv:2005.05719, as in Stable-Baselines3 with full_std and without learn_features.
     """
 
@@ -321,7 +321,7 @@ class GSDE(Gaussian):
         return mu, (basis.square().sum(-1) + _EPSILON).sqrt()
 
     def split(self, param: Tensor) -> Logit:
-        """mu and sigma, of which the second is computed, so no view."""
+        """mu and sigma; sigma is computed, so it is no view."""
         mu, sigma = self.mu_sigma(param)
         return {'mu': mu, 'sigma': sigma}
 
@@ -329,6 +329,6 @@ class GSDE(Gaussian):
         return ''
 
     def _mu_basis(self, param: Tensor) -> tuple[Tensor, Tensor]:
-        """[..., D] and [..., D, L]."""
+        """mu [..., D] and the basis [..., D, L]."""
         mu, basis = param.split((self.n_action, self.n_noise), -1)
         return mu, basis.view(*basis.shape[:-1], self.n_action, self.n_feature)

@@ -1,7 +1,7 @@
-"""Fused GPU versions of the losses and estimators of `zoo.rl_utils`, one op per file; their callers need not know them.
+"""Fused GPU kernels of the losses and estimators of `zoo.rl_utils`, one op per file; callers need not know of them.
 
-`find` chooses: the kernel where the tensors are on a GPU and the case is covered, else the reference, which is the code
-in `zoo.rl_utils` itself. The environment variable ZOO_KERNELS, read when zoo is imported, overrides that:
+`find` chooses the kernel if the tensors are on a GPU and a kernel covers the case. Otherwise it chooses the reference, which
+is the code in `zoo.rl_utils` itself. The environment variable ZOO_KERNELS, read when zoo is imported, overrides that:
 0: always the reference; interpret: kernels on CPU tensors too, which Triton runs under TRITON_INTERPRET=1 (slowly, for
 tests).
 """
@@ -23,8 +23,8 @@ from zoo.rl_utils.distribution import ActionDist, Logit, from_logits
 from zoo.rl_utils.distributions.categorical import Categorical, MultiCategorical
 from zoo.rl_utils.distributions.gaussian import Gaussian
 
-MAX_COLUMN = 16384  # options of a choice, or action dimensions: they are held in the registers of one block
-MAX_PADDING = 8  # choices are padded to the largest of them: to so many times their logits at most
+MAX_COLUMN = 16384  # largest number of options of a choice, or of action dimensions: a block holds them in registers
+MAX_PADDING = 8  # choices are padded to the largest of them: at most to this multiple of their logits
 MODE = os.environ.get('ZOO_KERNELS', 'auto')
 if MODE not in ('auto', '0', 'interpret'):
     raise ValueError(
@@ -32,7 +32,7 @@ if MODE not in ('auto', '0', 'interpret'):
     )
 
 ENABLED = MODE == 'interpret' or (MODE == 'auto' and torch.backends.cuda.is_built())
-"""False where no tensor can have a kernel: `find` need not be asked."""
+"""False where no tensor can have a kernel, so that callers can skip `find`."""
 _FILES = {
     'gae': 'gae',
     'ppo_policy_error': 'ppo_policy',
@@ -41,12 +41,12 @@ _FILES = {
 }
 _HAS_TRITON = find_spec('triton') is not None
 _OF_POLICIES = ('ppo_policy_error', 'ppg_joint_error')  # whose first two tensors are logits
-# What else an op's loss may be made of, first the default: (kind of part, names of zoo's own).
+# The exchangeable component of an op's loss: (its kind, names of zoo's own that are covered, the default first).
 _PARTS = {'ppo_policy_error': ('surrogate', ('clip', 'spo')), 'ppo_value_error': ('value loss', ('mse', 'clip'))}
 _DISTRIBUTIONS = (Categorical, MultiCategorical, Gaussian)  # these alone: a subclass may compute something else
 _FLOATS = (torch.float32, torch.bfloat16)
 _disabled = False
-# The kernel of each op, once it is loaded. A compiler reads a container once for a whole function, so each has its own.
+# The kernel of each op, once it is loaded. A compiler reads a container once for a whole function, so each op has its own.
 _loaded: dict[str, list[Callable[..., Any]]] = {op: [] for op in _FILES}
 _ready: set[tuple[str, str, tuple[int, ...]]] = set()
 
@@ -56,8 +56,8 @@ def find(
 ) -> Callable[..., Any] | None:
     """The kernel of an op for these tensors; None: use the reference.
 
-    Args: dist: the distribution that the op's first two tensors are parameters of; numbers: arguments that a kernel
-      takes as plain numbers: with a tensor among them the reference is used; part: the surrogate or the value loss,
+    Args: dist: the distribution whose parameters are the op's first two tensors; numbers: arguments that a kernel takes as
+      plain numbers (if one of them is a tensor, the reference is used); part: the surrogate or the value loss,
       a function or a `zoo.config.components.Component`; None: that of PPO.
     """
     first = tensors[0]
@@ -70,13 +70,13 @@ def find(
 
 
 def reach(x: Tensor) -> bool:
-    """Whether kernels may serve tensors that are where this one is, where there are any (`ENABLED`)."""
+    """Whether kernels may be used for tensors on the device of this one, if `ENABLED`."""
     return not _disabled and (x.is_cuda or MODE == 'interpret')
 
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Inside, every op uses its reference: a compiler that traces one can fuse it with the operations around it."""
+    """Context in which every op uses its reference, which a compiler can fuse with the operations around it."""
     global _disabled
     before, _disabled = _disabled, True
     try:
@@ -110,18 +110,18 @@ def explain(op: str, *tensors: Logit | None, dist: ActionDist | None = None, par
 
 
 def layout_of(dist: ActionDist) -> tuple[str, tuple[int, ...]]:
-    """How a row of parameters is read: (name of a distribution, the sizes of its choices where they are several).
+    """The layout of a row of parameters: (name of a distribution, the sizes of its choices if there are several).
 
-    A single choice is read as that of a categorical, so that both give the same numbers.
+    A multi_categorical of one choice has the layout of a categorical, so that both give the same numbers.
     """
     if isinstance(dist, MultiCategorical):
-        nvec = tuple(map(index, dist.nvec))  # a compiler may have made symbols of them; these are numbers
+        nvec = tuple(map(index, dist.nvec))  # plain integers: a compiler may have replaced them by symbols
         return (dist.name, nvec) if len(nvec) > 1 else (Categorical.name, ())
     return dist.name, ()
 
 
 def part_name(op: str, part: Any) -> str:
-    """The name of an op's surrogate or value loss, a function or a Component; empty if it is not zoo's own."""
+    """The name of an op's surrogate or value loss, a function or a Component; empty if it is a user's own."""
     if part is None:
         return _PARTS[op][1][0]
     is_own = getattr(part, 'function', part).__module__.startswith('zoo.rl_utils.')
@@ -133,7 +133,7 @@ def _any_name(part: Any) -> str:
 
 
 def columns_of(kind: str, nvec: Sequence[int], n_param: int) -> int:
-    """How many numbers of a row are needed at once: those of the largest choice, or one for each action dimension."""
+    """The number of columns of a row that are needed at once: those of the largest choice, or one per action dimension."""
     if nvec:
         return max(nvec)
     return n_param // 2 if kind == Gaussian.name else n_param
@@ -185,6 +185,6 @@ def _load(op: str, device: str, nvec: tuple[int, ...]) -> bool:
     return True
 
 
-# What torch.compiler.assume_constant_result sets: a compiler then calls `_load` instead of tracing its imports. The
-# decorator itself would load the compiler with `import zoo.rl_utils`.
+# The mark that torch.compiler.assume_constant_result sets: a compiler then calls `_load` instead of tracing its imports. The
+# decorator itself would make `import zoo.rl_utils` load the compiler.
 _load._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Device functions: tiles of rows in memory, categorical distributions, the Gaussian; a row begins at element `start`."""
+"""Device functions: tiles of rows in memory, categorical and Gaussian distributions. A row begins at element `start`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def load_rows(ptr, start, is_row, n_column, COLUMNS: tl.constexpr, FILL: tl.constexpr):
-    """[ROWS, COLUMNS] f32; cells beyond the last column are FILL, those of no row 0.
+    """Loads [ROWS, COLUMNS] f32; cells beyond the last column are FILL, cells beyond the last row 0.
 
     n_column: one number, or one for each row, [ROWS, 1].
     """
@@ -26,7 +26,7 @@ def store_rows(ptr, start, is_row, n_column, x, COLUMNS: tl.constexpr):
 
 @triton.jit
 def load_weight(ptr, row, is_row, HAS_WEIGHT: tl.constexpr):
-    """[ROWS] f32: the weights, 1 where there are none; 0 beyond the last row."""
+    """Loads the weights [ROWS] f32, or ones if there are no weights; 0 beyond the last row."""
     if HAS_WEIGHT:
         weight = tl.load(ptr + row, mask=is_row, other=0.0).to(tl.float32)
     else:
@@ -38,7 +38,7 @@ def load_weight(ptr, row, is_row, HAS_WEIGHT: tl.constexpr):
 def choice_terms(new_ptr, old_ptr, start, old_start, action, is_row, size, COLUMNS: tl.constexpr):
     """-> log p_new - log p_old of the action, and the entropy of the new distribution, each [ROWS].
 
-    size: choices of each row, [ROWS].
+    size: number of choices in each row, [ROWS].
     """
     logp = log_softmax(load_rows(new_ptr, start, is_row, size[:, None], COLUMNS, -float('inf')))
     logp_old = log_softmax(load_rows(old_ptr, old_start, is_row, size[:, None], COLUMNS, -float('inf')))
@@ -61,7 +61,7 @@ def choices_terms(
     GROUPS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """As `choice_terms`, of a tile of rows with n_group groups each: sums over the groups, [ROWS]."""
+    """As `choice_terms` for a tile of rows with n_group groups each; both results are sums over the groups, [ROWS]."""
     slot = tl.arange(0, ROWS * GROUPS)
     row = tl.cast(tile, tl.int64) * ROWS + slot // GROUPS
     log_ratio = tl.zeros((ROWS * GROUPS,), tl.float32)
@@ -104,7 +104,7 @@ def choice_kl(new_ptr, old_ptr, grad_ptr, start, old_start, grad_start, is_row, 
 
 @triton.jit
 def group_bounds(bound_ptr, group, n_group):
-    """-> where in a row each group's logits begin, and how many they are; a group beyond the last has one."""
+    """-> the place in a row where each group's logits begin, and their number; a group beyond the last has one logit."""
     begin = tl.load(bound_ptr + group, mask=group < n_group, other=0)
     end = tl.load(bound_ptr + group + 1, mask=group < n_group, other=1)
     return begin, end - begin
@@ -112,7 +112,7 @@ def group_bounds(bound_ptr, group, n_group):
 
 @triton.jit
 def log_softmax(x):
-    """Over the columns of [ROWS, COLUMNS]; a column of -inf stays -inf."""
+    """Log-softmax over the columns of [ROWS, COLUMNS]; a cell of -inf stays -inf."""
     shifted = x - tl.max(x, 1)[:, None]
     return shifted - tl.log(tl.sum(tl.exp(shifted), 1))[:, None]
 
@@ -179,7 +179,7 @@ def gaussian_kl(
 
 @triton.jit
 def _load(ptr, start, is_row, n_column, COLUMNS: tl.constexpr):
-    """mu and sigma, each [ROWS, COLUMNS] f32; sigma is 1 in padding."""
+    """Loads mu and sigma, each [ROWS, COLUMNS] f32; sigma is 1 in padding."""
     mu = load_rows(ptr, start, is_row, n_column, COLUMNS, 0.0)
     sigma = load_rows(ptr + n_column, start, is_row, n_column, COLUMNS, 1.0)
     return mu, tl.where(is_row[:, None], sigma, 1.0)
@@ -193,7 +193,7 @@ def _store(ptr, start, is_row, n_column, mu, sigma, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _logp_entropy(mu, sigma, action, n_column):
-    """Log-density and entropy of each row; padding holds mu = action and sigma = 1 and counts for nothing."""
+    """Log-density and entropy of each row; padding has mu = action and sigma = 1 and so contributes nothing."""
     z = (action - mu) / sigma
     log_sigma = tl.sum(tl.log(sigma), 1)
     half_log_2pi = 0.9189385332046727

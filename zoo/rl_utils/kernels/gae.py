@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Kernel of `gae`: one pass over memory; each block scans its columns, the carries composed across its threads.
+"""Kernel of `gae`: one pass over memory; each block scans its columns, and composes the carries of its threads.
 
 The recursion y_t = x_t + d_t * y_{t+1} is a composition of affine maps, which is associative: Triton's scan composes
 the maps of the steps that a thread holds, then those of a warp, then those of the block. Rollouts longer than a tile
-take several, from the end, each starting from the first row of the one before.
+take several tiles, from the last to the first. Each continues from the first row of the tile processed before it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _fake(value: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     _fake,
 )
 def _launch(value, next_value, reward, done, traj_flag, gamma, lambda_, with_return) -> tuple[Tensor, Tensor, Tensor]:
-    """-> adv, and with_return also adv + value and the float64 sums of adv and of its squares."""
+    """-> adv; if with_return, also adv + value and the float64 sums of adv and of its squares."""
     shape, device = value.shape, value.device
     n_step, n_agent = shape[0], shape[2] if len(shape) > reward.dim() else 1
     value, next_value, reward = value.contiguous(), next_value.contiguous(), reward.contiguous()
@@ -79,9 +79,9 @@ def _launch(value, next_value, reward, done, traj_flag, gamma, lambda_, with_ret
 
 
 def _tile(n_step: int, n_column: int) -> tuple[int, int]:
-    """Steps and columns of a tile: whole rollouts if they fit; of long ones few columns, unless columns abound.
+    """Steps and columns of a tile: whole rollouts if they fit; for long rollouts few columns, unless there are very many.
 
-    Memory is read in pieces of 32 bytes, 8 columns; but with few columns more blocks and fewer tiles count for more.
+    Memory is read in pieces of 32 bytes, 8 columns; but with few columns, more blocks and fewer tiles matter more.
     """
     steps, columns = triton.next_power_of_2(n_step), triton.next_power_of_2(n_column)
     columns = min(columns, max(_TILE // steps, 32 if n_column >= 4096 else 4), 128)
@@ -89,7 +89,7 @@ def _tile(n_step: int, n_column: int) -> tuple[int, int]:
 
 
 def _flag(flag: Tensor | None) -> Tensor | None:
-    """Contiguous, a bool as its bytes."""
+    """The flag made contiguous, bools as bytes."""
     if flag is None:
         return None
     flag = flag.contiguous()
@@ -98,7 +98,7 @@ def _flag(flag: Tensor | None) -> Tensor | None:
 
 @triton.jit
 def _compose(decay_late, x_late, decay_early, x_early):
-    """The map of the later steps, then that of the earlier ones."""
+    """Composes two affine maps: that of the later steps applies first, then that of the earlier steps."""
     return decay_early * decay_late, x_early + decay_early * x_late
 
 

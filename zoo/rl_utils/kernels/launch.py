@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Registration of ops and launches of their kernels, and a sum over all programs of a launch.
+"""Registration of ops, launches of their kernels, and sums over all programs of a launch.
 
-Sums are deterministic without a second launch: every program stores its part, and the one that finishes last (an
-integer counter tells) adds the parts in their order. No float is ever added atomically.
+Sums are deterministic without a second launch: every program stores its partial sum, and the program that finishes last
+(found by an integer counter) adds these in their order. No float is ever added atomically.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import triton.language as tl
 from torch import Tensor
 
 _LIBRARY = torch.library.Library('zoo', 'FRAGMENT')
-_TILE = 512  # cells, 4 for each of 128 threads: with more, the per-row numbers that threads share eat the registers
+_TILE = 512  # cells, 4 for each of 128 threads: with more, the per-row numbers that threads share use up the registers
 _PROGRAM_PER_SM = 8
-_N_SLOT = 256  # streams of a device that get a lasting counter
+_N_SLOT = 256  # streams of a device that get a permanent counter
 _slots: dict[torch.device, Tensor] = {}
 _counters: dict[tuple[torch.device, int], Tensor] = {}
 _bounds: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
@@ -30,7 +30,7 @@ def custom_op(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., 
     """Registers a launcher as `torch.ops.zoo.<name>`, so that torch.compile takes it as one opaque op.
 
     Args: schema: as in `torch.library`; fake: the launcher's outputs without data, for tracing.
-    Returns: a decorator; what it gives calls the launcher at once, without the dispatcher, when nothing is compiled.
+    Returns: a decorator; the decorated launcher bypasses the dispatcher unless torch.compile is tracing.
     """
     name = schema.partition('(')[0]
 
@@ -51,10 +51,10 @@ def custom_op(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., 
 
 
 class Tiling:
-    """How rows are cut: n_tile tiles of ROWS whole rows, shared out among n_program programs.
+    """The division of rows into n_tile tiles of ROWS whole rows, which n_program programs share.
 
-    Of each row GROUPS groups of COLUMNS cells are held at once, padding included: of n_group groups with up to
-    n_column cells each.
+    A row has n_group groups of up to n_column cells each. GROUPS groups of a row are held at once, each padded to COLUMNS
+    cells.
     """
 
     def __init__(self, n_row: int, n_column: int, device: torch.device, n_group: int = 1) -> None:
@@ -68,27 +68,27 @@ class Tiling:
 
 
 def flat(x: Tensor) -> Tensor:
-    """[...] -> [N], contiguous; a view where it can be."""
+    """[...] -> [N], contiguous; a view where possible."""
     return x.reshape(-1).contiguous()
 
 
 def scalars(x: Tensor) -> list[Tensor]:
-    """[n] -> n 0-dim tensors that autograd takes for tensors of their own, not for views that must not be changed."""
-    if torch.compiler.is_compiling():  # that of torch 2.11 gives no gradient to what is squeezed in place, or to views
+    """[n] -> n 0-dim tensors that autograd treats as independent tensors, not as views, which must not be changed."""
+    if torch.compiler.is_compiling():  # torch 2.11's compiler gives views, and tensors squeezed in place, no gradient
         return [one.clone() for one in x.unbind()]
     return [one.squeeze_(0) for one in torch.unsafe_chunk(x, x.numel())]
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """[..., C] -> [N, C] whose columns lie side by side; rows may be any distance apart, 0 too (an expanded tensor)."""
+    """[..., C] -> [N, C] with columns of stride 1; rows may have any stride, also 0 (an expanded tensor)."""
     x = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     return x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous()
 
 
 def prepare(device: torch.device, nvec: tuple[int, ...] = ()) -> None:
-    """Makes what lasts, the counters of a device and the bounds of nvec, before any launch.
+    """Allocates the permanent tensors, the counters of a device and the bounds of nvec, before any launch.
 
-    For torch.compile may launch in a pool of memory that it takes back.
+    A launch by torch.compile may run in a pool of memory that is later freed.
     """
     has_counters, has_bounds = device in _slots, not nvec or (device, nvec) in _bounds
     if not has_counters:
@@ -100,9 +100,9 @@ def prepare(device: torch.device, nvec: tuple[int, ...] = ()) -> None:
 
 
 def bounds(nvec: Sequence[int], device: torch.device) -> Tensor | None:
-    """[K + 1] int32: where in a row the logits of each of K choices begin, and where the last ones end; None if K is 0.
+    """[K + 1] int32: the places in a row where the logits of K choices begin, and where the last ones end; None if K is 0.
 
-    nvec: how many each choice has.
+    nvec: the number of logits of each choice.
     """
     if not nvec:
         return None
@@ -111,10 +111,10 @@ def bounds(nvec: Sequence[int], device: torch.device) -> Tensor | None:
 
 
 def counter(device: torch.device) -> Tensor:
-    """The int32 zero that `add_programs` counts in and leaves at zero.
+    """The int32 counter of `add_programs`, which starts at zero and ends at zero.
 
-    Launches on one stream follow each other and share it; a graph is captured with one of its own, since it may be
-    replayed on any stream.
+    Launches on one stream follow each other and share a counter. A captured graph has its own, since it may be replayed on
+    any stream.
     """
     stream = 0
     if device.type == 'cuda':
@@ -143,7 +143,7 @@ def _n_sm(device: torch.device) -> int:
 
 @triton.jit
 def add_programs(partial_ptr, counter_ptr, out_ptr, WIDTH: tl.constexpr):
-    """out[w] = sum over programs p of partial[p, w], each program having stored its row; done by the last to arrive."""
+    """out[w] = sum over programs p of partial[p, w]; each has stored its row, and the last to arrive computes the sum."""
     n_program = tl.num_programs(0)
     tl.debug_barrier()  # this program's row is stored before it is counted
     if tl.atomic_add(counter_ptr, 1, sem='acq_rel') == n_program - 1:
@@ -157,6 +157,6 @@ def add_programs(partial_ptr, counter_ptr, out_ptr, WIDTH: tl.constexpr):
                 mask=(row < n_program)[:, None],
                 other=0.0,
                 cache_modifier='.cg',
-            )  # past the L1 cache, which other programs don't write to
+            )  # bypasses the L1 cache, which other programs don't write to
         tl.store(out_ptr + column, tl.sum(total, 0))
         tl.store(counter_ptr, 0)

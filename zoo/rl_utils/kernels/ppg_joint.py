@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Kernels of `ppg_joint_error`: value loss, KL(old || new) and the gradients of both in one pass, for all that
-`kernels.find` covers; the backward pass only scales."""
+"""Kernel of `ppg_joint_error`: value loss, KL(old || new) and the gradients of both in one pass, for all cases that
+`kernels.find` covers; the backward pass only scales the gradients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def apply(
     weight: Tensor | None,
     clip_ratio: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """(auxiliary_loss, behavioral_cloning_loss); arguments as those of the reference, logits as `param`.
+    """Returns (auxiliary_loss, behavioral_cloning_loss); arguments as those of the reference, logits as `param`.
 
     clip_ratio None: unclipped.
     """
@@ -67,7 +67,7 @@ def _fake(new: Tensor, old: Tensor, value_new: Tensor, *_: Any) -> tuple[Tensor,
     _fake,
 )
 def _launch(new, old, value_new, value_old, return_, weight, clip_ratio, kind, nvec) -> tuple[Tensor, Tensor, Tensor]:
-    """-> losses [2], gradient of the first in the value [N], of the second in the new logits [N, P]."""
+    """-> losses [2], gradient of the value loss in the value [N], gradient of the KL in the new logits [N, P]."""
     device, n_row, n_group = value_new.device, new.shape[0], max(len(nvec), 1)
     n_column = columns_of(kind, nvec, new.shape[1])
     tiling = Tiling(n_row, n_column, device, n_group)
@@ -126,7 +126,7 @@ def _forward(
         is_row = row < n_row
         weight = load_weight(weight_ptr, row, is_row, HAS_WEIGHT)
         share = weight * per_row
-        is_value = is_row & (slot % GROUPS == 0)  # once a row
+        is_value = is_row & (slot % GROUPS == 0)  # one slot of each row
         square, grad_value = value_terms(value_ptr, value_old_ptr, return_ptr, row, is_value, clip_ratio, CLIP)
         tl.store(
             grad_value_ptr + row, (grad_value * weight * per_row).to(grad_value_ptr.dtype.element_ty), mask=is_value

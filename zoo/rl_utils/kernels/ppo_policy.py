@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""Kernels of `ppo_policy_error`: surrogate (clip or SPO), entropy and metrics in one pass, for all that `kernels.find` covers.
+"""Kernels of `ppo_policy_error`: surrogate (clip or SPO), entropy and metrics in one pass, for all cases that `find` covers.
 
-The forward launch reads everything once; it writes the four sums and, for each row, d policy_loss / d log p_new. The
-backward launch reads the new logits again and spreads that number, and the entropy's gradient, over the row.
-Why not one launch: the factors of the policy loss and of the entropy loss are known only in the backward pass, so a
-forward launch would have to write two gradients. 7 times the size of the logits would move in all; this way it is 4.
+The forward launch reads all inputs once. It writes the four sums and, for each row, d policy_loss / d log p_new. The
+backward launch reads the new logits again, and writes their gradient from that number and the gradient of the entropy.
+There are two launches because the factors of the policy loss and of the entropy loss are known only in the backward pass: a
+single launch would have to write two gradients, and move 7 times the size of the logits in all. Two launches move 4 times.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def apply(
     dual_clip: float | None,
     surrogate: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(policy_loss, entropy_loss, approx_kl, clipfrac); arguments as those of the reference, logits as `param`."""
+    """Returns (policy_loss, entropy_loss, approx_kl, clipfrac); arguments as those of the reference, logits as `param`."""
     numbers = float(clip_ratio), None if dual_clip is None else float(dual_clip)
     name = part_name('ppo_policy_error', surrogate)
     return _PolicyKernel.apply(*layout_of(dist), new, old, action, adv, weight, *numbers, name)
 
 
 class _PolicyKernel(torch.autograd.Function):
-    """policy_loss and entropy_loss as one node of the graph, over the launches below."""
+    """policy_loss and entropy_loss as one node of the graph, computed by the launches below."""
 
     @staticmethod
     def forward(
@@ -65,7 +65,7 @@ class _PolicyKernel(torch.autograd.Function):
         sums, slope = _launch_forward(rows, as_rows(old), action, flat(adv), weight, *numbers, kind, nvec)
         ctx.shape, ctx.layout = new.shape, (kind, nvec)
         ctx.save_for_backward(rows, action, slope, *(() if weight is None else (weight,)))
-        ctx.set_materialize_grads(False)  # no zeros for the metrics
+        ctx.set_materialize_grads(False)  # for the metrics, backward gets None and not zeros
         policy_loss, entropy_loss, approx_kl, clipfrac = scalars(sums)
         ctx.mark_non_differentiable(approx_kl, clipfrac)
         return policy_loss, entropy_loss, approx_kl, clipfrac
@@ -122,7 +122,7 @@ def _launch_forward(
     lambda new, *_: new.new_empty(new.shape),
 )
 def _launch_backward(new, action, slope, weight, grad_policy, grad_entropy, kind, nvec) -> Tensor:
-    """-> the gradient in `new`, [N, P] in its dtype."""
+    """-> the gradient in `new`, [N, P], in the dtype of `new`."""
     n_row, n_column, n_group = new.shape[0], columns_of(kind, nvec, new.shape[1]), max(len(nvec), 1)
     tiling = Tiling(n_row, n_column, slope.device, n_group)
     grad = torch.empty(new.shape, dtype=new.dtype, device=new.device)
@@ -281,7 +281,7 @@ def _backward(
 
 @triton.jit
 def _surrogate(log_ratio, adv, low, high, dual_clip, HAS_DUAL: tl.constexpr, SURROGATE: tl.constexpr):
-    """-> surrogate, its slope in log p_new, whether the ratio is outside; subgradients as torch has them, NaN stays."""
+    """-> surrogate, its slope in log p_new, whether the ratio is outside the clip; subgradients are those of torch, NaN stays."""
     is_capped = log_ratio > _MAX_LOG_RATIO
     ratio = tl.exp(tl.where(is_capped, _MAX_LOG_RATIO, log_ratio))
     bounded = tl.where(ratio < low, low, tl.where(ratio > high, high, ratio))

@@ -95,7 +95,7 @@ def _forward(
 
 @triton.jit
 def value_terms(new_ptr, old_ptr, return_ptr, row, is_row, clip_ratio, CLIP: tl.constexpr):
-    """-> (R - V)^2 or the larger of it and its clipped version, and half its derivative in V."""
+    """-> (R - V)^2, or with CLIP the larger of it and its clipped version; and half its derivative in V."""
     value = tl.load(new_ptr + row, mask=is_row, other=0.0).to(tl.float32)
     return_ = tl.load(return_ptr + row, mask=is_row, other=0.0).to(tl.float32)
     error = value - return_
@@ -106,7 +106,7 @@ def value_terms(new_ptr, old_ptr, return_ptr, row, is_row, clip_ratio, CLIP: tl.
         bounded = tl.where(change < -clip_ratio, -clip_ratio, tl.where(change > clip_ratio, clip_ratio, change))
         error_clipped = value_old + bounded - return_
         clipped = error_clipped * error_clipped
-        # torch.max gives half to each at a tie; inside the range both terms are the same; NaN compares as neither
+        # at a tie torch.max gives half to each; inside the range both terms are equal; NaN is neither larger nor smaller
         share = tl.where(square > clipped, 1.0, tl.where(square < clipped, 0.0, 0.5 + 0.0 * change))
         grad = tl.where(tl.abs(change) <= clip_ratio, error, error * share)
         square = tl.where(square > clipped, square, clipped)
