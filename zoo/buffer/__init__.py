@@ -1,4 +1,4 @@
-"""Buffers between collecting and learning: what is pushed, and what the learner is given of it.
+"""Buffers between collection and learning: they take the samples of rollouts and choose the batches to learn from.
 
 Names load on first use, so that an on-policy run loads no replay buffer.
 """

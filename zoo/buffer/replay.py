@@ -1,6 +1,6 @@
-"""Off-policy buffers: 'replay', by priority if wished; 'multi' with draws of their own for policy and value function.
+"""Off-policy buffers: 'replay', optionally prioritised, and 'multi', with separate draws for policy and value function.
 
-Prioritised draws take samples with a large priority more often, and weigh what they take to correct for it.
+Prioritised draws take samples with a large priority more often, and correct for this with importance weights.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from zoo.core.data import Columns, first_leaf, send
 from zoo.core.errors import UserError
 from zoo.core.registry import BUFFER_REGISTRY
 
-LEAST = 1e-6  # a smaller priority counts as this one: a sample with priority 0 would never be drawn again
+LEAST = 1e-6  # lower bound of priorities: a sample with priority 0 would never be drawn again
 
 
 class PriorityConfig(DrawConfig):
-    """Draws by priority."""
+    """Options of prioritised draws."""
 
     alpha: float = Field(
         0.0,
@@ -48,24 +48,24 @@ class PriorityConfig(DrawConfig):
 
 
 class PrioritizedDraws(Draws):
-    """Draws of `n_sample` rows of a ring, of which row i is drawn with probability P(i) = priority_i^alpha / sum.
+    """Draws `n_sample` rows of a ring by priority: row i has probability P(i) = priority_i^alpha / sum_j priority_j^alpha.
 
-    The rows of a draw come from `n_sample` equal ranges of the summed probability, one from each, so a row may come
-    several times. The column 'weight' of a batch is multiplied by w_i = (n P(i))^-beta, n rows being eligible, divided by
-    the largest w of the batch. The policy writes the column 'priority' [n] into the batch that it learns from, such as
-    the size of its error; it is read when the next draw is asked for. New samples have the largest priority so far.
+    The summed probability is divided into `n_sample` equal ranges. Each range gives one row, so a row may occur twice or more.
+    The column 'weight' of a batch is multiplied by w_i / max_j w_j with w_i = (n P(i))^-beta, n the number of eligible rows.
+    The policy writes the column 'priority' [n], such as |error|, into the batch that it learns from. This column is read
+    when the next draw is requested. New samples get the largest priority so far.
 
-    Which rows are eligible: see `Draws`; here `max_use` counts the draws that a row was part of.
-    Source: Schaul et al. 2016, arXiv:1511.05952, sec. 3.3 and 3.4. Departs: a draw adds up the priorities of all rows, one
-    pass over 100,000 doubles for 100,000 samples, where the paper has a tree of sums; and the largest weight is that of
-    the batch, not of the memory.
+    `Draws` says which rows are eligible; here `max_use` counts the draws that contained a row.
+    Source: Schaul et al. 2016, arXiv:1511.05952, sec. 3.3 and 3.4. Departs: a draw sums the priorities of all rows (one
+    pass over 100,000 doubles for 100,000 samples), where the paper uses a sum tree; the largest weight is that of the
+    batch, not of the memory.
     """
 
     _cfg: PriorityConfig
 
     def __init__(self, ring: Ring, cfg: PriorityConfig, generator: torch.Generator, size: int) -> None:
         super().__init__(ring, cfg, generator, size)
-        # None: the env step is not known yet
+        # None: a schedule, and the env step is not known yet
         self._beta = float(cfg.beta) if isinstance(cfg.beta, int | float) else None
         self._largest = 1.0
         self._priority = torch.ones(ring.size, dtype=torch.float64)
@@ -88,11 +88,11 @@ class PrioritizedDraws(Draws):
         self._beta = schedule_value(self._cfg.beta, env_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """As of `Draws`, with the priorities."""
+        """The state of `Draws`, and the priorities."""
         return {**super().state_dict(), 'priority': self._priority[: self._ring.n_row], 'largest': self._largest}
 
     def load_state_dict(self, state: dict[str, Any], rows: Tensor) -> None:
-        """Copies a `state_dict` in; that of uniform draws has no priorities: then all are 1."""
+        """Copies a `state_dict` in; one of uniform draws has no priorities, so all stay 1."""
         super().load_state_dict(state, rows)
         if 'priority' not in state:
             return
@@ -113,7 +113,7 @@ class PrioritizedDraws(Draws):
         return torch.searchsorted(total, at, right=True).clamp_(max=n_eligible - 1)
 
     def _weighted(self, rows: Tensor) -> dict[str, Any]:
-        """A copy of the rows, their column 'weight' corrected for how they were drawn."""
+        """Returns a copy of the rows, whose column 'weight' corrects for the probabilities of the draw."""
         if self._beta is None:
             raise UserError(
                 'buffer.beta is a schedule but the buffer was not told how far the run is; call its set_env_step(env_step) '
@@ -132,9 +132,9 @@ class PrioritizedDraws(Draws):
         return {**batch, 'weight': weight}
 
     def _take(self, rows: Tensor, batch: dict[str, Any], n_push: int) -> None:
-        """Takes the priorities that the policy wrote, the largest of a row that came several times. Waits for the device.
+        """Stores the priorities that the policy wrote; a row drawn several times gets the largest. Waits for the device.
 
-        n_push: pushes since the draw; rows that they wrote over keep the priority of new samples.
+        n_push: pushes since the draw; rows that they overwrote keep the priority of new samples.
         """
         if 'priority' not in batch:
             raise UserError(
@@ -172,10 +172,10 @@ class ReplayConfig(PriorityConfig, RingConfig):
 
 @BUFFER_REGISTRY.register('replay')
 class ReplayBuffer(RingBuffer):
-    """Off-policy: draws of `n_sample` from the newest `size` samples, `update_per_collect` of them after each push.
+    """Off-policy: after each push, `update_per_collect` draws of `n_sample` samples from the newest `size`.
 
-    Batches have the key 'staleness' [n] f32: rollouts collected since the sample. See `Draws` for what may be drawn, and
-    `PrioritizedDraws` for `alpha` above 0.
+    Batches have the key 'staleness' [n] f32: the number of rollouts collected after the sample. `Draws` says which
+    samples may be drawn, and `PrioritizedDraws` describes draws with `alpha` above 0.
     """
 
     config: ClassVar[type[Section]] = ReplayConfig
@@ -185,7 +185,7 @@ class ReplayBuffer(RingBuffer):
 
 
 def check_size(size: int, part: str, draw: DrawConfig, owner: str = '') -> None:
-    """Raises: ValueError if `size` samples never hold a draw; `part` and `owner` come before n_sample and size."""
+    """Raises: ValueError if `size` is below n_sample; in the message `part` precedes n_sample, and `owner` precedes size."""
     if size < draw.n_sample:
         raise ValueError(
             f'{owner}size is {size} but {part}n_sample is {draw.n_sample}: the buffer would never hold enough '
@@ -194,7 +194,7 @@ def check_size(size: int, part: str, draw: DrawConfig, owner: str = '') -> None:
 
 
 class PartConfig(DrawConfig):
-    """What is drawn for one of the two parts, and of how many samples."""
+    """Draws for one part of the update, 'policy' or 'value', and the number of samples to draw from."""
 
     size: Annotated[int, Field(ge=1)] | None = Field(
         None, description='samples that this part draws from, the newest ones; null: buffer.size'
@@ -225,10 +225,10 @@ class MultiConfig(RingConfig):
 
 @BUFFER_REGISTRY.register('multi')
 class MultiBuffer(RingBuffer):
-    """Off-policy: {'policy': batch, 'value': batch}, each drawn from the newest `size` samples, its own or the common one.
+    """Off-policy, with separate draws for policy and value function: it yields {'policy': batch, 'value': batch}.
 
-    The samples are stored once; limits, use counts and random streams are separate, so that what one part draws
-    changes nothing for the other. Batches have the key 'staleness', as those of ReplayBuffer.
+    Each part draws from the newest `size` samples; `size` is its own, or that of the buffer. The samples are stored once.
+    Limits, use counts and random streams are separate. Batches have the key 'staleness', like those of ReplayBuffer.
     """
 
     config: ClassVar[type[Section]] = MultiConfig
@@ -249,13 +249,13 @@ def draw_problems(
     max_env_step: int,
     critic_batch_size: int | None = None,
 ) -> Iterator[str]:
-    """A sentence for every draw of a resolved section `buffer` that cannot be made, or not be used in full.
+    """Yields a sentence for each problem of a resolved section `buffer`, such as draws that are impossible or cut off.
 
     Args:
       n_rollout: samples per rollout, over all envs, policy.collect.n_sample.
       batch_size: samples per gradient step, policy.learn.batch_size; None: all of a draw.
-      max_env_step: env steps of the run, of which whole rollouts are made.
-      critic_batch_size: that of the value's part; None: batch_size.
+      max_env_step: env steps of the run; it collects whole rollouts only.
+      critic_batch_size: samples per gradient step of the value part; None: batch_size.
     """
     rollout = f'a rollout has {n_rollout} samples'
     parts = {f'buffer.{part}': buffer[part] for part in PARTS if part in buffer} or {'buffer': buffer}

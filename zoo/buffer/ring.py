@@ -1,4 +1,4 @@
-"""The storage of replay buffers: the newest samples in one block that is written round and round, and draws from it."""
+"""Ring storage of replay buffers: one block that keeps the newest samples, and random draws from it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class RingConfig(BufferConfig):
 
 
 class Ring:
-    """The newest `size` samples, each with the number of the push that brought it.
+    """Block of the newest `size` samples, each with the number of the push that wrote it.
 
-    The block is allocated at the first push, with the keys, dtypes and trailing shapes found there, and keeps its place
-    in memory; a push copies into it and a gather copies out of it. What is known of the rows (push numbers, and what
-    the users of a ring count) is kept on the CPU, so that choosing rows waits for no device.
+    The block is allocated at the first push, with the keys, dtypes and trailing shapes of its samples, and then stays in
+    place: a push copies into it, and a gather copies out of it. Push numbers, and the counts that users of a ring keep
+    for its rows, are on the CPU, so that choosing rows does not wait for a device.
     """
 
     def __init__(self, size: int, device: Literal['auto', 'cpu'] = 'auto') -> None:
@@ -42,16 +42,16 @@ class Ring:
         self._device, self._cursor = device, 0  # the cursor is the next row to write
         self._data: dict[str, Any] | None = None
         self._form: dict[str, str] = {}
-        self._is_loaded = False  # what it holds is of a checkpoint, and nothing was pushed since
+        self._is_loaded = False  # the samples come from a checkpoint, and nothing was pushed since
         self._batch_device = torch.device('cpu')
         self._push_number = torch.zeros(size, dtype=torch.int64)
 
     @torch.no_grad()
     def push(self, samples: Columns) -> list[slice]:
-        """Copies samples [N] over the oldest rows, the last `size` of them if N is more; returns the rows written.
+        """Copies samples [N] over the oldest rows, the last `size` of them if N is larger; returns the rows written.
 
-        Samples of a checkpoint that have other columns are dropped, with a warning.
-        Raises: UserError if keys, dtypes or trailing shapes are not those of the first push.
+        Samples from a checkpoint are dropped, with a warning, if their columns differ from these.
+        Raises: UserError if keys, dtypes or trailing shapes differ from those of the first push.
         """
         data = self._fit(samples)
         self.n_push += 1
@@ -68,23 +68,23 @@ class Ring:
         return [rows for rows, _ in parts]
 
     def staleness(self, rows: Tensor | slice) -> Tensor:
-        """Pushes that came after the ones of these rows, int64; the newest samples have 0."""
+        """Number of pushes after the one that wrote each row, int64; 0 for the newest samples."""
         return self.n_push - self._push_number[rows]
 
     def age(self, rows: slice) -> Tensor:
-        """Samples that came after those of these rows, int64; the newest sample has 0."""
+        """Number of samples that were pushed after each row, int64; 0 for the newest sample."""
         return (self._cursor - 1 - torch.arange(self.size)[rows]) % self.size
 
     @torch.no_grad()
     def gather(self, rows: Tensor) -> dict[str, Any]:
-        """A copy of rows [n], with 'staleness' [n] f32 in pushes, on the device that samples come from."""
+        """Returns a copy of rows [n], with 'staleness' [n] f32 in pushes, on the device of the pushed samples."""
         assert self._data is not None, 'there are no rows before the first push'
         index = send(rows, first_leaf(self._data).device)
         batch = map_tensors(lambda x: send(x[index], self._batch_device), self._data)
         return {**batch, 'staleness': send(self.staleness(rows).to(torch.float32), self._batch_device)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The filled part of the block as views, and where it is written next."""
+        """The filled rows as views, their push numbers, and the next row to write."""
         data = {} if self._data is None else map_tensors(lambda x: x[: self.n_row], self._data)
         return {
             'data': data,
@@ -95,10 +95,10 @@ class Ring:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> Tensor:
-        """Copies a `state_dict` in; returns which of its rows [n] were taken, in the order in which they lie now.
+        """Copies a `state_dict` in; returns the indices [n] of the rows taken from it, in their new order.
 
-        From a ring of the same size every row keeps its place; from another, the newest that fit are laid out again.
-        Raises: ValueError if no ring gave this state.
+        From a ring of the same size, every row keeps its place. From another size, the newest rows that fit are stored
+        from row 0 on, the oldest first. Raises: ValueError if the counts or lengths of the state contradict each other.
         """
         _check_state(state)
         n, cursor = len(state['push_number']), state['cursor']
@@ -111,12 +111,12 @@ class Ring:
         self._push_number[: len(rows)] = state['push_number'][rows]
         self._data, self._is_loaded = None, bool(state['data'])
         if state['data']:
-            self._allocate(state['data'], torch.device('cpu'))  # the first push brings it to the samples' device
+            self._allocate(state['data'], torch.device('cpu'))  # the first push moves it to the device of the samples
             map_tensors(lambda block, x: block[: len(rows)].copy_(x[rows]), self._data, state['data'])
         return rows
 
     def _fit(self, samples: Columns) -> dict[str, Any]:
-        """The block for samples like these."""
+        """Returns the block for samples of this form; allocates, empties or moves it first if necessary."""
         sizes = {len(x) if x.dim() else -1 for _, x in leaves(samples)}
         if len(sizes) != 1 or -1 in sizes:
             raise UserError(
@@ -172,7 +172,7 @@ def _form_of(samples: Columns) -> dict[str, str]:
 
 
 def _misfits(form: dict[str, str], other: dict[str, str]) -> str:
-    """The entries of a form that the other has not or has otherwise."""
+    """Lists the entries in which a form differs from the other one, as text for a message."""
     return ', '.join(
         f'{key} {form[key]}' if key in form else f'no {key}'
         for key in sorted(form.keys() | other.keys())
@@ -181,7 +181,7 @@ def _misfits(form: dict[str, str], other: dict[str, str]) -> str:
 
 
 class DrawConfig(Section):
-    """How much is drawn for one part of the update, and of which samples."""
+    """Size and number of the draws for one part of the update, and limits on the samples that may be drawn."""
 
     n_sample: int = Field(1024, ge=1, description='samples per draw; a multiple of policy.learn.batch_size')
     update_per_collect: int = Field(
@@ -196,12 +196,12 @@ class DrawConfig(Section):
 
 
 class Draws:
-    """Draws of `n_sample` rows of a ring without repetition, all eligible sets equally likely.
+    """Draws `n_sample` eligible rows of a ring uniformly and without replacement.
 
-    A row is eligible until it was in `max_use` draws, while no more than `max_staleness` pushes followed its own, and
-    while it is one of the newest `size`.
-    With fewer than `n_sample` eligible rows there is no draw: so it is in the first rounds, until enough was collected,
-    and, since chance uses samples up unevenly, it may be so for the last draws that a `max_use` above 1 would allow.
+    A row is eligible if it was in fewer than `max_use` draws, if at most `max_staleness` pushes came after its own, and
+    if it is one of the newest `size` rows. With fewer than `n_sample` eligible rows there is no draw. This happens in
+    the first rounds, until enough samples are collected. With `max_use` above 1 it may also happen to the last draws that
+    this limit would allow, since random draws use up samples unevenly.
     """
 
     def __init__(self, ring: Ring, cfg: DrawConfig, generator: torch.Generator, size: int) -> None:
@@ -219,42 +219,42 @@ class Draws:
             yield self._ring.gather(rows)
 
     def set_ranks(self, ranks: Ranks, seed: int, name: str) -> None:
-        """Draws beside other ranks, each from rows of its own by an order of its own, and as many times as they."""
+        """Sets the ranks that train together: each draws from its own rows, in its own random order, and all equally often."""
         self._ranks = ranks
         if ranks.rank:
             reseed(self._generator, seed, name, ranks.rank)
 
     def renew(self, rows: slice) -> None:
-        """These rows hold new samples, never drawn."""
+        """Resets what is counted for these rows, since they hold new samples."""
         self._n_use[rows] = 0
 
     def set_env_step(self, env_step: int) -> None:
-        """How far the run is, for schedules; uniform draws have none."""
+        """Sets the env step for schedules; uniform draws have none."""
 
     def state_dict(self) -> dict[str, Any]:
-        """How often each row was drawn, and the generator."""
+        """The use count of each row, and the state of the generator."""
         return {'n_use': self._n_use[: self._ring.n_row], 'generator': self._generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any], rows: Tensor) -> None:
-        """Copies a `state_dict` in, of those rows that the ring took."""
+        """Copies a `state_dict` in. Args: rows: indices of the rows that the ring took from its state."""
         self._n_use[: len(rows)] = state['n_use'][rows]
         restore_generator(self._generator, state['generator'])
 
     def _draw(self) -> Tensor | None:
-        """The rows of the next draw, which are counted; None: too few are eligible, on one of the ranks."""
+        """Draws the next rows and counts their use; None: too few rows are eligible, on at least one rank."""
         eligible = self._eligible()
         n_eligible = self._ring.n_row if eligible is None else len(eligible)
         suffices = n_eligible >= self._cfg.n_sample
-        # without use counts, which chance makes uneven, the ranks have equal numbers of rows
+        # without max_use all ranks have equally many eligible rows; random draws make use counts differ
         if not (suffices if self._cfg.max_use is None else all(self._ranks.gather(suffices))):
             return None
         rows = self._choose(eligible, n_eligible)
         rows = rows if eligible is None else eligible[rows]
-        self._n_use[rows] += 1  # a row that comes several times is counted once
+        self._n_use[rows] += 1  # a row that occurs several times is counted once
         return rows
 
     def _choose(self, eligible: Tensor | None, n_eligible: int) -> Tensor:
-        """`n_sample` places [n] in the list of eligible rows; None: these are the first n_eligible ones."""
+        """Chooses `n_sample` positions [n] in the list of eligible rows; None: the eligible rows are the first n_eligible."""
         return distinct(n_eligible, self._cfg.n_sample, self._generator)
 
     def _eligible(self) -> Tensor | None:
@@ -274,10 +274,10 @@ class Draws:
 
 
 class RingBuffer:
-    """One ring of samples, and one or more ways to draw from it, each with its own limits, counts and random stream.
+    """Base of replay buffers: one ring of samples and one or more `Draws`, each with its own limits and random stream.
 
-    It keeps as many samples as the largest of the draws asks for.
-    Args: cfg: RingConfig; draws: DrawConfig by name, with a `size` where it is not that of cfg; seed: of the run;
+    The ring keeps as many samples as the largest `size` of its draws.
+    Args: cfg: RingConfig; draws: DrawConfig by name, with a `size` if it differs from that of cfg; seed: of the run;
       kind: the class of the draws.
     """
 
@@ -290,12 +290,12 @@ class RingBuffer:
         }
 
     def set_ranks(self, ranks: Ranks) -> None:
-        """Draws beside the buffers of other ranks from now on; before the first push."""
+        """Sets the ranks that train together, each with its own buffer; call it before the first push."""
         for name, draws in self._draws.items():
             draws.set_ranks(ranks, self._seed, f'buffer/{name}')
 
     def push(self, samples: Columns) -> None:
-        """Copies the samples [N] of one rollout in, over the oldest ones; the last `size` of them if N is more."""
+        """Copies the samples [N] of one rollout over the oldest ones; the last `size` of them if N is larger."""
         for rows in self._ring.push(samples):
             for draws in self._draws.values():
                 draws.renew(rows)
@@ -310,21 +310,21 @@ class RingBuffer:
         return self._ring.n_row == 0
 
     def set_env_step(self, env_step: int) -> None:
-        """How far the run is, for schedules; before the draws of a round."""
+        """Sets the env step for schedules; call it before the draws of a round."""
         for draws in self._draws.values():
             draws.set_env_step(env_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """The samples (views, valid until the next push), what is known of each, and the random streams."""
+        """The samples (views, valid until the next push), their counts and priorities, and the random streams."""
         return {
             'ring': self._ring.state_dict(),
             'draws': {name: draws.state_dict() for name, draws in self._draws.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copies a `state_dict` in, also from another `size` (the newest that fit); that of a rollout buffer is empty.
+        """Copies a `state_dict` in: the newest samples that fit. An empty one, as of a rollout buffer, changes nothing.
 
-        Raises: UserError if the state is of a buffer that draws for other parts of an update.
+        Raises: UserError if the state comes from a buffer that draws for other parts of an update.
         """
         if not state:
             return
@@ -340,17 +340,17 @@ class RingBuffer:
 
 
 def distinct(n_choice: int, n: int, generator: torch.Generator) -> Tensor:
-    """n different integers below n_choice [n], every ordered choice equally likely.
+    """Draws n different integers below n_choice, [n]; every ordered choice is equally likely.
 
-    Few of many are the first n different ones of 2n independent draws, at a cost that does not grow with n_choice; a
-    permutation makes the choice where they do not suffice. Neither prefers a number, so their mixture does not.
+    For n_choice >= 8 n it takes the first n different values of 2n independent draws, whose cost does not grow with
+    n_choice. Otherwise, or if these are too few, it takes a permutation. Neither prefers a number, so the mix is uniform.
     """
     if n_choice >= 8 * n:
         draws = torch.randint(n_choice, (2 * n,), generator=generator)
         value, order = draws.sort(stable=True)
         is_first = torch.ones(2 * n, dtype=torch.bool)
         is_first[1:] = value[1:] != value[:-1]
-        firsts = order[is_first].sort().values  # where in the draws a number comes for the first time
+        firsts = order[is_first].sort().values  # positions where a number occurs for the first time
         if len(firsts) >= n:
             return draws[firsts[:n]]
     return torch.randperm(n_choice, generator=generator)[:n]

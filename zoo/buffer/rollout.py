@@ -1,4 +1,4 @@
-"""The contract of every buffer, and buffer 'rollout': on-policy."""
+"""Protocol of every buffer, and the on-policy buffer 'rollout'."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from zoo.core.data import Columns, map_tensors
 from zoo.core.registry import BUFFER_REGISTRY
 
 Batch = Columns
-"""Samples [n] for one call of a policy's `learn_mode.forward`, or {'policy': samples, 'value': samples} where these parts
-of the update get samples of their own."""
+"""Samples [n] for one call of `learn_mode.forward`, or {'policy': samples, 'value': samples} if these parts draw separately."""
 
 
 class BufferConfig(Section):
@@ -23,9 +22,9 @@ class BufferConfig(Section):
 
 
 def in_sequences(cfg: S, length: int, stride: int) -> S:
-    """A resolved section `buffer` with `size` and `n_sample`, at any depth, counted in sequences.
+    """Converts `size` and `n_sample` of a resolved section `buffer`, at any depth, from steps to sequences.
 
-    Args: length: steps of a sequence; stride: from the start of one to that of the next, less where they overlap.
+    Args: length: steps of a sequence; stride: steps from the start of one sequence to the next, fewer if they overlap.
     """
     if length == stride == 1:
         return cfg
@@ -35,18 +34,19 @@ def in_sequences(cfg: S, length: int, stride: int) -> S:
 
 
 class Buffer(Protocol):
-    """Decides what is learned from; write a class like this and register it with `@BUFFER_REGISTRY.register(name)`.
+    """Protocol of buffers, which decide what the policy learns from.
 
-    It is constructed as `cls(cfg, seed=seed)`: its resolved section, and the run's seed for draws of its own.
+    To add one, write a class with these members and register it with `@BUFFER_REGISTRY.register(name)`. It is constructed
+    as `cls(cfg, seed=seed)`: its resolved section, and the seed of the run for its own random draws.
     """
 
     config: ClassVar[type[Section]]
 
     def push(self, samples: Columns) -> None:
-        """Takes the samples [N] of one rollout; they are the caller's again when the next rollout is collected."""
+        """Takes the samples [N] of one rollout; the caller reuses their memory for the next rollout."""
 
     def batches(self) -> Iterator[Batch]:
-        """What the learner trains on now, one batch after the other; called once after each push."""
+        """Yields the batches that the learner trains on now; called once after each push."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resume needs: nested dicts of tensors and JSON values, valid until the next push."""
@@ -57,7 +57,7 @@ class Buffer(Protocol):
 
 @BUFFER_REGISTRY.register('rollout')
 class RolloutBuffer:
-    """On-policy: yields what was pushed since the last time, once, and keeps nothing."""
+    """On-policy: yields each pushed rollout once, and keeps nothing."""
 
     config: ClassVar[type[Section]] = BufferConfig
 
@@ -69,13 +69,13 @@ class RolloutBuffer:
         self._samples.append(samples)
 
     def keep(self) -> None:
-        """Copies what was pushed last, since the next rollout is about to be written over it."""
+        """Copies the samples that were pushed last, because the next rollout will overwrite their memory."""
         if self._samples:
             self._samples[-1] = map_tensors(lambda x: x.clone(), self._samples[-1])
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was pushed since the last time."""
+        """Whether nothing was pushed since the last call of `batches`."""
         return not self._samples
 
     def batches(self) -> Iterator[Columns]:
@@ -84,7 +84,7 @@ class RolloutBuffer:
         yield from samples
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: between updates it is empty."""
+        """Returns an empty state, since the buffer is empty between updates."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -95,18 +95,18 @@ PARTS = ('policy', 'value')
 
 
 def n_draw_of(buffer: Keyed) -> int | None:
-    """How many batches the policy's part of a buffer, a resolved section, draws per rollout; None: it draws nothing."""
+    """Batches per rollout that the policy part of a resolved section `buffer` draws; None: it draws nothing."""
     return buffer.get('policy', buffer).get('update_per_collect')
 
 
 def n_rows_drawn(buffer: Keyed) -> list[int]:
-    """Samples per draw of each part of a buffer, a resolved section; [] where nothing is drawn."""
+    """Samples per draw, for each part of a resolved section `buffer`; [] if nothing is drawn."""
     draws = [buffer[part] for part in PARTS if part in buffer] or [buffer]
     return [draw['n_sample'] for draw in draws if 'n_sample' in draw]
 
 
 def reuse_of(buffer: Keyed, n_rollout: int) -> dict[str, float]:
-    """How often a sample of a rollout is drawn on average, for each part; once where nothing is drawn.
+    """Average number of draws of each sample, by part of the update; 1 if nothing is drawn.
 
     Args: buffer: the resolved section; n_rollout: samples per rollout, policy.collect.n_sample.
     """

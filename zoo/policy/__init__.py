@@ -1,4 +1,4 @@
-"""Policies, registered by name in POLICY_REGISTRY, and the sections and schedules that a policy declares fields with."""
+"""Policies, registered by name in POLICY_REGISTRY, and the config sections and schedules for the fields of a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acting of policies with a network: by its logits and noise that any process draws the same; contents of a transition."""
+"""Base of policies with a network, which act by its logits and by noise that is the same in every process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from zoo.rl_utils.optimizer import FlatOptimizer
 
 
 class Noise:
-    """Draws noise for groups of envs, each for a whole rollout at once.
+    """Draws the random numbers of actions for groups of envs, for a whole rollout at once.
 
-    A group is known by the index of its first env over all envs of the run. Within one rollout each further draw for a
-    group is another one, so that acting by hand, without a collector, never repeats itself.
-    Args: seed: the run's; n_step: of a rollout; device: where the noise is needed.
+    A group is identified by the index of its first env among all envs of the run. A second draw for a group within one
+    rollout gives other numbers, so that acting by hand, without a collector, never repeats itself.
+    Args: seed: of the run; n_step: steps of a rollout; device: where the noise is needed.
     """
 
     def __init__(self, dist: ActionDist, n_step: int, seed: int, device: torch.device) -> None:
@@ -38,13 +38,13 @@ class Noise:
         self._rows: dict[int, list[Tensor]] = {}
 
     def begin(self, collect_iter: int) -> None:
-        """The rollout of this number begins."""
+        """Begins the rollout with this number."""
         self._collect_iter = collect_iter
         self._n_drawn.clear()
         self._rows.clear()
 
     def rollout(self, n_env: int, first: int) -> Tensor:
-        """For each step of a rollout of a group, [T, B, ...]."""
+        """Draws the noise for all steps of a rollout of a group, [T, B, ...]."""
         n_drawn = self._n_drawn.get(first, 0)
         self._n_drawn[first] = n_drawn + 1
         again = (n_drawn,) if n_drawn else ()
@@ -52,7 +52,7 @@ class Noise:
         return self._dist.noise((self._n_step, n_env), self._generator, self._device)
 
     def row(self, n_env: int, first: int) -> Tensor:
-        """For the next step of a group, [B, ...]; a rollout is drawn anew where its rows are used up or B changes."""
+        """Returns the noise for the next step of a group, [B, ...]; draws that of a rollout if none is left or B changes."""
         rows = self._rows.get(first)
         if not rows or len(rows[-1]) != n_env:
             rows = self._rows[first] = list(self.rollout(n_env, first).unbind(0))[::-1]
@@ -60,7 +60,7 @@ class Noise:
 
 
 class NetworkPolicy(Policy):
-    """Acts by `compute_actor` of its model, whose logits [B, P] are the parameters of a distribution of actions.
+    """Policy that acts with its model's `compute_actor`: logits [B, P], which are the parameters of an action distribution.
 
     The model is in eval mode, except during gradient steps, see `ModelMode`.
     """
@@ -68,7 +68,7 @@ class NetworkPolicy(Policy):
     nothing_left: ClassVar[str] = (
         'policy.learn.freeze leaves nothing to train of the actor, which is all that policy {!r} trains; freeze fewer'
     )
-    """What to say where all parameters of an optimiser are frozen."""
+    """Error message if all parameters of an optimiser are frozen."""
     _acts_with_value = False  # whether acting also gives the critic's value
 
     @classmethod
@@ -94,25 +94,25 @@ class NetworkPolicy(Policy):
         cfg, named = self.cfg.learn, list(named)
         if not any(p.requires_grad for _, p in named):
             raise UserError(self.nothing_left.format(self.cfg.type))
-        eps = () if cfg.get('adam_eps') is None else (cfg['adam_eps'],)  # of sections that have it
+        eps = () if cfg.get('adam_eps') is None else (cfg['adam_eps'],)  # only some sections have adam_eps
         optimizer: FlatOptimizer = make_component(OPTIMIZER_REGISTRY, cfg['optimizer'])(named, *eps)
         optimizer.ranks = self.run.ranks
         return optimizer
 
     def _behaviour(self, logit: Tensor) -> Tensor:
-        """The logits of the policy that acts and explores, from those of the network."""
+        """Converts the logits of the network to those of the behaviour policy, which explores."""
         return logit
 
     def _stochastic(self, logit: Tensor) -> Tensor:
-        """The logits that evaluation draws actions by, where it does not take the best one."""
+        """Converts the logits of the network to those from which a non-greedy evaluation draws actions."""
         return logit
 
     def _forward_collect(self, obs: Obs, state: State = None) -> dict[str, Any]:
-        """{action, logit}, and value (in the critic's unit) where it costs little: from one trunk, or with a state."""
+        """Returns {action, logit}, and value (in the critic's unit) if it is cheap: with one trunk, or a recurrent state."""
         return self._explored(obs, state, self._first_env)
 
     def _explored(self, obs: Obs, state: State, first: int) -> dict[str, Any]:
-        """What `_forward_collect` gives. Args: first: index of the first of these envs over all envs of the run."""
+        """Computes the output of `_forward_collect`. Args: first: index of the first of these envs among all of the run."""
         output = forward_for_acting(self._model, to_device(obs, self.device), self._acts_with_value, state)
         output['logit'] = self._behaviour(output['logit'])
         noise = self._noise.row(len(output['logit']), first)

@@ -1,4 +1,4 @@
-"""Base of PPO and PPG: acting, transitions, samples of a rollout, and what begins and ends an update."""
+"""Base of PPO and PPG: acting, transitions, samples of a rollout, and the steps that all updates have in common."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from zoo.rl_utils.optimizer import FlatOptimizer
 
 
 class ActorCriticPolicy(NetworkPolicy):
-    """Collects and evaluates with `compute_actor`, judges with `compute_critic`.
+    """Base of policies that act with the model's `compute_actor` and estimate values with its `compute_critic`.
 
     Reads cfg.collect (OnPolicyCollectConfig) and cfg.learn (ActorCriticLearnConfig).
-    Attributes: options: what the config adds to an update, in the order in which they act; samples, passes, objective,
-      rates, optimizers: see zoo.policy.options.base.Owner.
+    Attributes: options: the update options that the config names, in the order in which they act; samples, passes,
+      objective, rates, optimizers: see zoo.policy.options.base.Owner.
     """
 
     cfg: ActorCriticPolicyConfig
     scheduled: ClassVar[tuple[str, ...]] = ('learning_rate', 'clip_ratio', 'entropy_weight')
-    """Fields of cfg.learn that follow the env steps; their present values are in `rates`, and are logged."""
+    """Fields of cfg.learn that may be schedules over env steps; their current values are in `rates`, and are logged."""
     announces_gradients: ClassVar[bool] = True
     has_critic = True  # whether it trains a critic
     nothing_left: ClassVar[str] = (
@@ -65,18 +65,18 @@ class ActorCriticPolicy(NetworkPolicy):
 
     @property
     def _batch_size(self) -> int:
-        """Samples of a minibatch; of policies without a number of them, those of a rollout."""
+        """Samples per minibatch; all samples of a rollout if batch_size is null."""
         return self.cfg.learn.batch_size or self.cfg.collect.n_sample or self.cfg.collect.n_step
 
     @property
     def _overlap(self) -> float:
         """Samples that are learned from per env step: above 1 where sequences of whole rollouts overlap."""
-        is_drawn = self.run.n_draw is not None  # then the samples of a draw are counted
+        is_drawn = self.run.n_draw is not None  # then run.reuse counts the samples of a draw
         return 1.0 if is_drawn or not self.has_state else n_copy(self.cfg.learn.sequence, self.cfg.collect.n_step)
 
     @cached_property
     def objective(self) -> Objective:
-        """The losses; there before the model, since they may ask for another head of its critic."""
+        """The losses; built before the model, since they may need another output head of its critic."""
         return Objective(self.cfg.learn)
 
     def _make_model(self) -> nn.Module:
@@ -127,7 +127,7 @@ class ActorCriticPolicy(NetworkPolicy):
                 raise UserError(problem)
 
     def _problems(self) -> Iterator[str]:
-        """What does not fit together, each as a sentence, '' where all is well."""
+        """Yields a sentence for each conflict of settings, or '' where there is none."""
         yield action_problem(self.dist, self._action_map.mode)
         for option in self.options:
             yield from option.problems(self)
@@ -189,7 +189,7 @@ class ActorCriticPolicy(NetworkPolicy):
         steps_apart = 'critic' in self.optimizers or not self._coefficients().get('value_weight', 1)
         if cfg.get('freeze') and steps_apart and not reached(self._model, self.obs_space, 'compute_actor'):
             raise UserError(self.nothing_left)
-        # eager steps on a GPU have kernels without kl and ratio_max; steps that are not zoo's own report what they like
+        # kernels of eager steps on a GPU give no kl and ratio_max; a user's own step chooses its metrics itself
         is_cheap = self.device.type == 'cpu' or self._execution.executor.name != 'eager'
         measure_kl = is_cheap and hasattr(self._policy_step, 'kind')
         self.objective.fixed = self.objective.fixed._replace(measure_kl=measure_kl)
@@ -228,9 +228,9 @@ class ActorCriticPolicy(NetworkPolicy):
         return {}
 
     def _begin_update(self, batch: Columns, *phases: str) -> Columns:
-        """The batch as the update reads it; rates and statistics are those of this update from now on.
+        """Sets rates and statistics for an update, and returns the batch as the update reads it.
 
-        Args: phases: 'policy' or 'value', where the batch is for one of them alone.
+        Args: phases: 'policy' or 'value', if the batch is for that phase alone.
         """
         for option in self.options:
             option.begin_update()
@@ -244,7 +244,7 @@ class ActorCriticPolicy(NetworkPolicy):
     def _train_policy(
         self, batch: Columns, n_pass: int, step: Step, optimizers: Sequence[FlatOptimizer], batch_size: int | None
     ) -> Metrics:
-        """Passes of a step on the policy, in minibatches of batch_size samples (None: all of them); their metrics."""
+        """Runs passes of steps on the policy, in minibatches of batch_size samples (None: all); returns their metrics."""
         rates, value_weight = self.rates, self._coefficients().get('value_weight', 0)
         numbers = self.objective.fixed._replace(
             clip_ratio=rates.clip_range, entropy_weight=rates['entropy_weight'], value_weight=value_weight
@@ -259,8 +259,8 @@ class ActorCriticPolicy(NetworkPolicy):
         return metrics
 
     def _end_update(self, batch: Columns) -> Metrics:
-        """Ends an update: updates statistics of observations, calls the options; returns their metrics and those of the whole."""
-        if update := getattr(self._model, 'update_normalizer', None):  # a model need not keep any
+        """Ends an update: updates the observation statistics and calls the options; returns metrics of the whole update."""
+        if update := getattr(self._model, 'update_normalizer', None):  # not every model has statistics
             rows, weight = self.samples.rows_once(batch)
             update(rows['obs'], weight)
         found: Metrics = {}
@@ -273,7 +273,7 @@ class ActorCriticPolicy(NetworkPolicy):
 
     @torch.no_grad()
     def logit_of(self, batch: Columns) -> Tensor:
-        """Logits of the policy as it is now, in the shape of the batch's."""
+        """Logits of the current policy, in the shape of the batch's column 'logit'."""
         n_row = max(self._batch_size // self.samples.entry_len, 1)
         forward = self.objective.fixed.forward
         pieces = [forward(self._model, 'compute_actor', part)[0]['logit'] for part in split_rows(dict(batch), n_row)]

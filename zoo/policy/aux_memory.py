@@ -21,34 +21,34 @@ KEPT = frozenset(('obs', 'return_', 'weight')) | STATE_COLUMNS
 
 
 class AuxMemory:
-    """One block for `n_part` batches, allocated with the first; each phase empties it, unless it is a ring.
+    """Block for `n_part` batches, allocated at the first one; each auxiliary phase empties it, unless it is a ring.
 
-    Observations keep their dtype (bytes stay bytes), so the block is as large as they are, and 4 bytes a row more (8
-    with weights). Only a resume with other rollouts than before makes it grow between two phases.
+    Observations keep their dtype (bytes stay bytes): the block has their size, plus 4 bytes per row (8 with weights).
+    Between two phases it grows only after a resume with other rollouts than before.
     Args:
-      where: 'device' (that of the batches), 'cpu', or 'disk': a file in the folder for temporary files (TMPDIR), which
-        has no name and is gone with the process; its space is reserved at once.
-      is_ring: once it is full, a batch takes the place of the oldest.
+      where: 'device' (that of the batches), 'cpu', or 'disk': an unnamed file in the folder for temporary files (TMPDIR),
+        which is deleted when the process ends; its space is reserved at once.
+      is_ring: once the memory is full, each batch replaces the oldest one.
     """
 
     def __init__(self, n_part: int, where: MemoryLocation, is_ring: bool = False) -> None:
         self._n_part, self._where, self.is_ring = n_part, where, is_ring
-        self.oldest = 0  # of a full ring, the batch whose place the next one takes
+        self.oldest = 0  # in a full ring, the batch that the next one replaces
         self._block: dict[str, Any] = {}
         self.n_row, self.n_filled = 0, 0  # rows (or sequences) kept, and batches
         self.n_since_phase = 0  # batches since the last auxiliary phase
-        self._is_loaded = False  # what it holds is of a checkpoint, and nothing was appended since
+        self._is_loaded = False  # the rows come from a checkpoint, and nothing was appended since
 
     @property
     def device(self) -> torch.device:
-        """Where the rows lie; there is one once rows are kept."""
+        """Device of the rows; defined once rows were stored."""
         return first_leaf(self._block).device
 
     def append(self, batch: Columns) -> None:
-        """Copies obs, return_ and, where there are such, weight and the columns of sequences of a batch [N] in.
+        """Stores a copy of a batch [N]: obs, return_ and, if they are there, weight and the columns of sequences.
 
-        Rows of a checkpoint that have another form are dropped, with a warning.
-        Raises: RunError if a disk has no room for the block, with the first batch; RuntimeError if all batches are in.
+        Rows from a checkpoint that have another form are dropped, with a warning.
+        Raises: RunError at the first batch if the disk has no room for the block; RuntimeError if the memory is full.
         """
         if self.n_filled >= self._n_part and not self.is_ring:
             raise RuntimeError(
@@ -67,7 +67,7 @@ class AuxMemory:
         self._is_loaded = False
         n, is_full = len(part['return_']), self.n_filled >= self._n_part
         if is_full and (n * self.n_filled != self.n_row or part.keys() - self._block.keys()):
-            self._begin_anew()  # a ring has batches of one size
+            self._begin_anew()  # all batches of a ring have the same size
             is_full = False
         if misfits := self._misfits(part):
             raise UserError(
@@ -79,36 +79,36 @@ class AuxMemory:
             self.oldest = (self.oldest + 1) % self._n_part
         else:
             self._take(part, 1, first_leaf(part).device)
-        # what a ring has dropped counts, what a memory has dropped with another form of samples does not
+        # a ring also counts batches that it has dropped; otherwise batches dropped for their form do not count
         self.n_since_phase = self.n_since_phase + 1 if self.is_ring else self.n_filled
 
     def end_phase(self) -> None:
-        """An auxiliary phase is over: a ring keeps its rows."""
+        """Called after an auxiliary phase: removes all rows, unless the memory is a ring."""
         self.n_since_phase = 0
         if not self.is_ring:
             self.clear()
 
     def columns(self) -> dict[str, Any]:
-        """The rows kept, [M] each, as views where they lie; valid until the next `append`."""
+        """The stored rows, [M] each, as views of the block; valid until the next `append`."""
         return map_tensors(lambda x: x[: self.n_row], self._block) if self.n_row else {}
 
     state_dict = columns
 
     def clear(self) -> None:
-        """Forgets all rows; the block stays."""
+        """Removes all rows; the block stays allocated."""
         self.n_row, self.n_filled, self.oldest = 0, 0, 0
 
     def _begin_anew(self) -> None:
-        """Forgets all rows, and their form."""
+        """Removes all rows and the block, so that rows of another form may follow."""
         self._block = {}
         self.clear()
 
     def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device, oldest: int = 0) -> None:
-        """Copies a `state_dict` in, to count as `n_filled` batches; an empty one leaves the memory empty.
+        """Copies a `state_dict` in, which counts as `n_filled` batches; an empty one leaves the memory empty.
 
-        A ring of another size takes the newest batches that it has room for; where they cannot be told apart, it begins
-        empty, with a warning.
-        Args: oldest: of a ring, as it was.
+        A ring of another size takes the newest batches that fit. If not all fit and they have several sizes, they
+        cannot be separated, and the ring begins empty, with a warning.
+        Args: oldest: index of the oldest batch in the state of a ring.
         """
         self._begin_anew()
         if state and self.is_ring and n_filled != self._n_part:
@@ -119,7 +119,7 @@ class AuxMemory:
         self._is_loaded = bool(state)
 
     def _newest(self, state: dict[str, Any], n_filled: int, oldest: int) -> tuple[dict[str, Any], int, int]:
-        """State, count and oldest batch of the newest batches of a ring of another size, in order."""
+        """Returns the newest batches from a ring of another size: their state in order, number, and the index of the oldest."""
         n = len(state['return_'])
         if n_filled < 1 or n % n_filled:
             if n_filled <= self._n_part:
@@ -137,12 +137,12 @@ class AuxMemory:
         return map_tensors(lambda x: x[(n_filled - n_kept) * n_row :], in_order), n_kept, 0
 
     def _take(self, part: Columns, n_filled: int, device: torch.device) -> None:
-        """Copies rows in that count as n_filled batches, with room for as many more as batches are to come."""
+        """Stores rows that count as n_filled batches; a new block also has room for the batches that are to come."""
         n, n_left = len(part['return_']), self._n_part - self.n_filled - n_filled
         n_row = self.n_row + n + n_left * -(-n // max(n_filled, 1))
         if not self._block or n_row > len(self._block['return_']) or part.keys() - self._block.keys():
             kept = self.columns()
-            like = {**kept, **part}  # what the new block of n_row rows has room for
+            like = {**kept, **part}  # the columns of the new block
             self._block = {}
             self._block = map_tensors(lambda x: self._allocate((n_row, *x.shape[1:]), x.dtype, device), like)
             if kept:
@@ -152,7 +152,7 @@ class AuxMemory:
         self.n_filled += n_filled
 
     def _misfits(self, part: Columns) -> str:
-        """The columns that have another form than the rows kept; '' if there are none."""
+        """Lists the columns whose form differs from that of the stored rows; '' if there are none."""
         kept, got = ({path: [x.dtype, *x.shape[1:]] for path, x in leaves(tree)} for tree in (self._block, part))
         paths = sorted(path for path in kept.keys() & got.keys() if kept[path] != got[path])
         return ', '.join(f'{path} {got[path]}, was {kept[path]}' for path in paths)

@@ -1,4 +1,4 @@
-"""The base of every policy: three modes, one config section, one state; `with_updates` makes one without a class statement."""
+"""Base of every policy: three modes, one config section, one state. `with_updates` makes a policy without a class statement."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ KINDS = staticmethod, classmethod, property
 
 
 def _reduced(self: Any, protocol: Any) -> Any:
-    """As of every object, but the class is found by its registered name: the module may call it otherwise, or not at all."""
+    """Pickles an object by the registered name of its class, since the module may have no variable of that name."""
     reduced: Any = object.__reduce_ex__(self, protocol)
     cls = type(self)
-    is_made_here = vars(cls).get('__reduce_ex__') is _reduced  # not so for a class statement below such a class
+    is_made_here = vars(cls).get('__reduce_ex__') is _reduced  # not so for a subclass by a class statement
     if not is_made_here or reduced[0] is not copyreg.__newobj__:  # type: ignore[attr-defined]
         return reduced
     return _new, (cls.__module__, cls.__name__), *reduced[2:]
 
 
 def _new(module: str, name: str) -> Any:
-    """An object of the class that `module` registered under `name`, without a state yet."""
+    """Makes an object, still without a state, of the class that `module` registered under `name`."""
     importlib.import_module(module)
     cls = POLICY_REGISTRY.get(name)
     return cls.__new__(cls)
 
 
 def _like(base: type, key: str, value: Any) -> Any:
-    """The value as the kind of attribute that the base has under this name."""
+    """Makes the value the same kind of attribute as the one with this name in the base, e.g. a property."""
     known = sorted(
         {name for each in base.__mro__ if each not in (object, ABC) for name in vars(each) if not name.startswith('__')}
         - {'_abc_impl', 'with_updates', 'config'}
@@ -96,35 +96,35 @@ logger = logging.getLogger(__name__)
 
 
 class Policy(ABC):
-    """A policy with learn, collect and eval modes; subclass, set `config`, use `@POLICY_REGISTRY.register(name)`.
+    """Base of policies. To add one, write a subclass, set `config` and use `@POLICY_REGISTRY.register(name)`.
 
     Args:
       cfg: the resolved section `policy` (attributes as in `config`).
       obs_space, action_space: of one env.
-      seed: the run's seed; each part draws from its own stream of it.
-      enable_field: modes to build; None: all three. A mode that was not built raises AttributeError when used.
-      model: a ready network in place of the registered one; fields of cfg.model have no effect then.
-      action_mode: how `act` turns the policy's actions into the env's (env.action_mode of the run).
-      run: what is known of the run that the policy is part of.
+      seed: the run's seed; every use of random numbers has its own stream, derived from it.
+      enable_field: the modes to build; None: learn, collect and eval. Use of any other mode raises AttributeError.
+      model: a ready network that replaces the registered one; fields of cfg.model then have no effect.
+      action_mode: whether `act` clips actions to the env's bounds or rescales them (env.action_mode of the run).
+      run: information about the run that the policy belongs to.
     """
 
     cfg: PolicyConfig
     config: ClassVar[type[PolicyConfig]] = PolicyConfig
     announces_gradients: ClassVar[bool] = False
-    """Whether its steps call `zoo.policy.hooks.gradient_ready`, without which no callback may have `on_gradient`."""
+    """Whether its steps call `zoo.policy.hooks.gradient_ready`, which callbacks with `on_gradient` need."""
     writes_priority: ClassVar[bool] = False
-    """Whether `_forward_learn` writes the column 'priority' into its batch, which buffers with alpha > 0 draw by."""
+    """Whether `_forward_learn` writes the column 'priority' into its batch, which buffers with alpha > 0 need."""
     draws_apart: ClassVar[bool] = False
-    """Whether `_forward_learn` also takes {'policy': batch, 'value': batch}, or one of these, from buffer 'multi'."""
+    """Whether `_forward_learn` also takes the dicts of buffer 'multi', with separate batches for 'policy', 'value' or both."""
     calls_learn_aux: ClassVar[bool] = False
-    """Whether `_forward_learn` calls `learn_aux` itself; of other policies it is called after each batch."""
+    """Whether `_forward_learn` calls `learn_aux` itself; otherwise `learn_mode.forward` calls it after each batch."""
     sequence_len, sequence_stride = 1, 1
-    """Steps in one entry of the samples, more than 1 for a model with a recurrent state; from the start of one to the next."""
+    """Steps in one entry of the samples, above 1 for a recurrent model; steps from the start of one entry to the next."""
     compile_env: Compile | None = None
-    """What compiles the step of envs that are tensor programs, where this run is worth it."""
+    """Compiler for the step of envs that are tensor programs; None: this run does not compile them."""
     _collect_step = 0  # env steps of the run before the present rollout
     _first_env = 0
-    """Of the group of envs that `_forward_collect` acts for, the index of the first over all envs of the run."""
+    """Index of the first env for which `_forward_collect` acts, among all envs of the run."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Policy(ABC):
         self.run = RunInfo() if run is None else run
         self.cfg, self.obs_space, self.action_space, self.seed = cfg, obs_space, action_space, seed
         self._action_map = ActionMap(action_space, action_mode)
-        self.device = torch.empty(0, device=device_of(cfg.device)).device  # 'cuda' becomes 'cuda:0', as tensors say it
+        self.device = torch.empty(0, device=device_of(cfg.device)).device  # 'cuda' becomes 'cuda:0', as in tensors
         self._fields = tuple(enable_field) if enable_field is not None else MODES
         self.given_model: str | None = None if model is None else type(model).__name__
         if model is None:
@@ -171,14 +171,14 @@ class Policy(ABC):
 
         For example `PPOPolicy.with_updates('calm_ppo', {'learn': {'clip_ratio': 0.1}}, step=my_step)`.
         Args:
-          config: other defaults of the section `policy`, as a nested dict; or a Section class, for fields of its own.
-          methods: by the name of what they replace: a method of this class, as a function with `self`, or an attribute.
-            A static method, class method or property of this class is replaced by one of the same kind. `__doc__` is a line
-            for `zoo list policies`.
-        Copies and pickles of its policies work where importing the calling module makes the class again; a pickle of the
-        class itself needs it under the variable `name` there.
-        Raises: UserError for a name that this class does not have, since nothing would call it, and if `name` is taken;
-          ConfigError for defaults that its section refuses.
+          config: other defaults of the section `policy`, as a nested dict; or a Section class, to add fields.
+          methods: replacements for methods (functions with `self`) and attributes of this class, by name.
+            A function that replaces a static method, class method or property becomes one too. `__doc__` is the line
+            that `zoo list policies` shows.
+        Policies of the subclass can be copied and pickled if importing the calling module makes the subclass again. To
+        pickle the subclass itself, the module must have it in a variable called `name`.
+        Raises: UserError if this class lacks a name in `methods` (nothing would call it) or if `name` is taken;
+          ConfigError if the section refuses the defaults.
         """
         if not isinstance(name, str) or not name:
             raise UserError(
@@ -217,28 +217,28 @@ class Policy(ABC):
 
     @abstractmethod
     def _forward_collect(self, obs: Obs, state: State) -> dict[str, Any]:
-        """obs [B, *O] -> {action, logit, ...}, all [B, ...], exploring; called without gradient.
+        """Acts with exploration: obs [B, *O] -> {action, logit, ...}, all [B, ...]; called without gradient.
 
-        A model with state: `state` is that of these rows, and the output has the next one under 'state'.
-
-        The B envs are one group (env.collector_group_num): where there are more, the groups alternate.
+        For a recurrent model, `state` is the state of these B envs, and the output has the next one under 'state'.
+        The B envs are one group; if there are several groups (env.collector_group_num), they take turns.
         """
 
     @abstractmethod
     def _process_transition(self, obs: Obs, output: dict[str, Any], timestep: Timestep) -> Transition:
-        """What to remember of a rollout: a dict of [T, B, ...] tensors, or of nested dicts of such.
+        """Returns the columns to store of a rollout: a dict of tensors [T, B, ...], or of nested dicts of such tensors.
 
-        Called once per rollout. obs [T, B, *O]; output: what `_forward_collect` returned, stacked; timestep: the fields
-        of `Timestep` likewise, its obs the observations that followed, without info, final_obs and final_index.
+        Called once per rollout. obs: [T, B, *O]; output: the outputs of `_forward_collect`, stacked; timestep: the fields
+        of `Timestep`, stacked. Its obs are those after the steps, its info has only env.info_columns, and its final_obs
+        and final_index are None.
         """
 
     @abstractmethod
     def _get_train_sample(self, rollout: Rollout) -> Sample:
-        """A rollout [T, B] -> a `Sample`: rows [N], N = T * B, t-major, or sequences [S] of entries [L, ...]."""
+        """Turns a rollout [T, B] into a `Sample`: rows [N], N = T * B, t-major, or S sequences of L steps, [S, L, ...]."""
 
     @abstractmethod
     def _forward_eval(self, obs: Obs, state: State) -> dict[str, Any]:
-        """obs [B, *O] -> {action} (and 'state', as in `_forward_collect`), greedy, no gradient."""
+        """Acts greedily, without gradient: obs [B, *O] -> {action}, and 'state' as in `_forward_collect`."""
 
     def _forward_sample(self, obs: Obs, state: State, generator: torch.Generator | None) -> dict[str, Any]:
         """Like `_forward_eval`, with actions drawn at random by `generator`; None: by torch's own. Optional.
@@ -248,9 +248,9 @@ class Policy(ABC):
         raise NotImplementedError
 
     def _judge(self, obs: Obs, with_value: bool) -> tuple[ActionDist, Tensor, Tensor | None]:
-        """obs [B, *O] -> the distribution, its parameters [B, P], and the values [B] in return units, if asked for.
+        """Returns the action distribution for obs [B, *O], its parameters [B, P], and values [B] in return units if with_value.
 
-        With gradient where it is enabled. The value is None for a policy without a critic.
+        They have a gradient if it is enabled. The value is also None for a policy without a critic.
         """
         raise UserError(
             f'policy {self.cfg.type!r} has neither a distribution of actions nor a critic; act(obs) gives its actions, and '
@@ -258,10 +258,10 @@ class Policy(ABC):
         )
 
     def _build(self) -> None:
-        """Builds or checks what all modes share, once the model is there."""
+        """Builds or checks everything that all modes share; called after the model is built."""
 
     def _follow_model(self) -> None:
-        """The model was given other parameters: what learning keeps as a copy of them begins anew from these."""
+        """Called when the model got other parameters: resets the copies of parameters that learning keeps to these."""
 
     def _make_model(self) -> nn.Module:
         if self.default_model() is None and not self.cfg.model:
@@ -269,12 +269,12 @@ class Policy(ABC):
         return MODEL_REGISTRY.get(self.cfg.model.type)(self.cfg.model, self.obs_space, self.action_space)
 
     def check_fields(self) -> None:
-        """Raises: UserError for a field of the config that nothing reads; for new runs, since older ones may have some."""
+        """Raises: UserError if nothing reads a field of the config; for new runs only, as older ones may have such fields."""
 
     def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
-        """Acting on the rows of a block [T + 1, B, *O], whose last one is not acted on; by `_forward_collect`.
+        """Makes an `Acting` on rows 0 to T - 1 of a block of observations [T + 1, B, *O], by `_forward_collect`.
 
-        Args: first: index of the first of these envs over all envs of the run.
+        Args: first: index of the first of these envs among all envs of the run.
         """
 
         def forward(obs: Obs, state: State) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class Policy(ABC):
 
     @property
     def executor_name(self) -> str:
-        """What runs the updates, for the records of a run."""
+        """Name of the executor that runs the updates, for the records of a run."""
         return 'eager'
 
     def _optional_obs(self) -> tuple[str, ...]:
@@ -295,30 +295,30 @@ class Policy(ABC):
         return () if leaves is None else tuple(name for name in names if name not in leaves)
 
     def _initial_state(self) -> Callable[[int], State] | None:
-        """Makes the recurrent state of B envs at the start of an episode; None for a model without state."""
+        """Function that makes the recurrent state of B envs at the start of an episode; None for a model without state."""
         return self._model.initial_state if keeps_state(self._model) else None
 
     def _env_action(self) -> Callable[[Tensor], Tensor] | None:
-        """What turns an action into the one that the env is sent, before `ActionMap`; None: they are the same."""
+        """Function that converts the policy's actions for the env, before `ActionMap`; None: they need no conversion."""
         return None
 
     def _init_eval(self) -> None:
         """Builds what evaluation needs; most policies need nothing."""
 
     def _begin_rollout(self, collect_iter: int, env_step: int | None = None) -> None:
-        """A rollout begins. Args: rollouts before it; env steps before it, None: as many as was said last."""
+        """Called when a rollout begins. Args: rollouts before it; env steps before it, None: the number given last."""
         if env_step is not None:
             self._collect_step = env_step
 
     def _reset_collect(self) -> None:
-        """The envs were reset between two rollouts: drop what belongs to their old episodes."""
+        """Called when all envs were reset between two rollouts: drops everything that belongs to their old episodes."""
 
     def _forget_envs(self, envs: slice) -> None:
-        """As `_reset_collect`, of some of the envs."""
+        """Like `_reset_collect`, for some of the envs."""
 
     @property
     def _acts_without_critic(self) -> bool:
-        """Whether acting reads none of the model's `critic_parameters`; of other code it is not known."""
+        """Whether acting surely reads none of the model's `critic_parameters`; False if this is unknown."""
         return False
 
     def acting_state(self) -> dict[str, Tensor]:
@@ -334,7 +334,7 @@ class Policy(ABC):
         return []
 
     def _set_env_step(self, env_step: int) -> None:
-        """Tells the learner how far the run is, for schedules."""
+        """Sets the env step of the run, for the schedules of learning."""
 
     def _state_dict_learn(self) -> dict[str, Any]:
         return {}
@@ -353,16 +353,16 @@ class Policy(ABC):
         return 0
 
     def _get_batch_size(self) -> int | dict[str, int] | None:
-        """Samples per gradient step, for each part of the update where they have samples of their own; None: all."""
+        """Samples per gradient step, as a dict by part of the update if the parts draw separately; None: all samples."""
         return self.cfg.learn.batch_size
 
     def learn_aux(self) -> Metrics:
-        """The auxiliary phase, where a policy has one: metrics; {} while it is not due."""
+        """Runs the auxiliary phase if the policy has one and it is due; returns its metrics, else {}."""
         return {}
 
     @property
     def learn_mode(self) -> LearnMode:
-        """The learner's view."""
+        """The functions that a learner uses."""
         self._need('learn')
         has_aux = type(self).learn_aux is not Policy.learn_aux
 
@@ -383,7 +383,7 @@ class Policy(ABC):
 
     @property
     def collect_mode(self) -> CollectMode:
-        """The collector's view."""
+        """The functions that a collector uses."""
         self._need('collect')
         return CollectMode(
             torch.no_grad()(self._forward_collect),
@@ -399,23 +399,23 @@ class Policy(ABC):
 
     @property
     def eval_mode(self) -> EvalMode:
-        """The evaluator's view."""
+        """The functions that an evaluator uses."""
         self._need('eval')
         draws = type(self)._forward_sample is not Policy._forward_sample
         sample = self._forward_sample if draws else None
         return EvalMode(self._forward_eval, self._initial_state(), self._env_action(), sample)
 
     def act(self, obs: Raw, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
-        """Actions as the env takes them, for one raw observation [*O] or a batch [B, *O]; greedy as evaluation acts.
+        """Returns actions for the env, for one raw observation [*O] or a batch [B, *O]; by default greedy, like evaluation.
 
         A model with a recurrent state acts as at the start of an episode; `session` keeps the state between calls.
         Entries of a Dict observation that only the critic reads may be missing.
-        Args: deterministic: false: actions drawn from the policy; generator: what draws them, None: torch's own.
+        Args: deterministic: False: draw actions from the policy; generator: source of the draws, None: torch's own.
         """
         return self.session().act(obs, deterministic=deterministic, generator=generator)
 
     def session(self) -> Session:
-        """Acting through whole episodes, with the recurrent state of a model that has one."""
+        """Returns a `Session`, which acts through whole episodes and keeps the recurrent state of the model, if it has one."""
         from zoo.policy.inference import Session
 
         return Session(self)
@@ -424,8 +424,8 @@ class Policy(ABC):
     def value(self, obs: Raw) -> Tensor:
         """The critic's value of raw observations, [B], or 0-dim for one; in the unit of returns, without gradient.
 
-        Here and in the methods below observations are as `act` takes them, results are tensors on the policy's device,
-        and a model with a recurrent state is as at the start of an episode.
+        This method and those below take observations as `act` does, and return tensors on the policy's device. A
+        recurrent model is in its state at the start of an episode.
         Raises: UserError if the policy trains no critic.
         """
         _, value = self._judged(obs, with_value=True)
@@ -439,15 +439,15 @@ class Policy(ABC):
     def distribution(self, obs: Raw) -> ActionDistribution:
         """The distribution of actions for raw observations: log_prob, entropy, sample, mode, kl; without gradient.
 
-        Raises: UserError if the policy has none, as 'dqn'.
+        Raises: UserError if the policy has none, such as 'dqn'.
         """
         return self._judged(obs, with_value=False)[0]
 
     @torch.no_grad()
     def sample(self, obs: Raw, generator: torch.Generator | None = None) -> Sampled:
-        """Drawn actions, their log-probabilities and the values of raw observations, without gradient.
+        """Draws actions for raw observations; returns them with log-probabilities and values, without gradient.
 
-        The actions are those that the log-probabilities belong to: `env_action` turns them into what an env takes.
+        The log-probabilities are those of the returned actions; `env_action` converts these actions for an env.
         """
         from zoo.policy.inference import Sampled
 
@@ -463,7 +463,7 @@ class Policy(ABC):
         return Judged(found.log_prob(action), found.entropy(), value)
 
     def _judged(self, obs: Raw, with_value: bool) -> tuple[ActionDistribution, Tensor | None]:
-        """What `_judge` gives, for raw observations as `act` takes them."""
+        """Calls `_judge` with raw observations, as `act` takes them."""
         from zoo.policy.inference import ActionDistribution, read_obs
 
         batch, is_single = read_obs(self, obs)
@@ -471,7 +471,7 @@ class Policy(ABC):
         return ActionDistribution(dist, logit, is_single), value[0] if is_single and value is not None else value
 
     def env_action(self, action: Tensor) -> Any:
-        """A batch of actions [B, ...] of this policy as arrays that the env takes: clipped or rescaled to its bounds."""
+        """Converts a batch of this policy's actions [B, ...] to arrays for the env: clipped or rescaled to its bounds."""
         change, given = self._env_action(), torch.as_tensor(action)
         return self._action_map(given if change is None else change(given))
 
@@ -493,26 +493,27 @@ class Policy(ABC):
     ) -> Path:
         """Writes this policy to a file, with all that its modes need to continue, and returns the path.
 
-        `load_policy` reads it. Of a policy made by hand the file knows no env: `env` names it, for `zoo eval`.
+        `load_policy` reads the file. For a policy made by hand, `env` tells `zoo eval` the env.
         Args: env: section `env` as a dict, or an id; None: that of the run; env_step: env steps of training so far;
-          None: those of the file that it was loaded from, else 0; form: registered in SAVE_REGISTRY.
+          None: those of the file that the policy was loaded from, else 0; form: a name in SAVE_REGISTRY.
         Raises: UserError for what the form cannot hold; OSError, e.g. on a full disk.
         """
         return SAVE_REGISTRY.get(form)(self, path, env, self.run.env_step if env_step is None else env_step)
 
     def export(self, path: str | os.PathLike[str], format: str | None = None, *, value: bool = False) -> Any:
-        """Writes acting to a file that runs without zoo: raw observations in, greedy actions of the env out.
+        """Exports the acting to a file that runs without zoo: raw observations in, greedy actions of the env out.
 
-        What is written is compared with `act` on 1,000 random observations before the file takes its place. A model with a
-        recurrent state has it as inputs and outputs. All is computed in float32.
-        Args: format: 'onnx' or 'torch-export'; None: by the ending of the file, .onnx or .pt2; value: the critic's value,
-          in the unit of returns, is an output too.
-        Returns: `zoo.tools.export.Exported`. Raises: UserError for what the format cannot take; RunError if the file acts otherwise.
+        Before the file is put in place, it is compared with `act` on 1,000 random observations. A recurrent state is an
+        input and an output of the file. Everything is computed in float32.
+        Args: format: 'onnx' or 'torch-export'; None: by the ending of the file, .onnx or .pt2; value: whether the critic's
+          value, in the unit of returns, is an output too.
+        Returns: `zoo.tools.export.Exported`. Raises: UserError if the format does not support the policy; RunError if the file
+          acts differently.
         """
         return tool('export_policy')(self, path, format, value=value)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that makes this policy continue as if it had not stopped: nested, tensors and JSON scalars."""
+        """Everything that this policy needs to continue as if it had not stopped: nested dicts of tensors and JSON scalars."""
         state: dict[str, Any] = {
             'model': dict(self._model.state_dict()),
             'normalizer': dict(self._normalizers.state_dict()),
@@ -529,11 +530,10 @@ class Policy(ABC):
         """Copies a `state_dict` in; modes that this policy does not have are left out.
 
         Args:
-          strict: false: takes over the parameters and statistics that fit, by name and shape, and nothing else, so that the
-            optimiser begins anew.
-          only: with strict false, patterns of names of parameters, e.g. ['actor_*'].
-        Returns: with strict false what was taken and what did not fit. Raises: with strict RuntimeError for other names or
-          shapes.
+          strict: False: copies only the parameters and statistics that fit by name and shape, not the optimiser's state.
+          only: with strict False, patterns of parameter names, e.g. ['actor_*'].
+        Returns: with strict False, the names that were copied and those that did not fit.
+        Raises: with strict True, RuntimeError if names or shapes differ.
         """
         if not strict:
             report = load_partly(self._model, self._normalizers, state, only)
@@ -550,11 +550,11 @@ class Policy(ABC):
         return None
 
     def memory_state_dict(self) -> dict[str, Any]:
-        """What the learner keeps of past rollouts, where it keeps any: large, so a checkpoint may leave it out."""
+        """Data of past rollouts that the learner keeps, if any; it is large, so a checkpoint may leave it out."""
         return {}
 
     def load_memory_state_dict(self, state: dict[str, Any]) -> None:
-        """Copies a `memory_state_dict` in, after `load_state_dict`; an empty one says that it was left out."""
+        """Copies a `memory_state_dict` in, after `load_state_dict`; an empty one means that the checkpoint left it out."""
 
     def _need(self, name: str) -> None:
         if name not in self._fields:

@@ -1,4 +1,4 @@
-"""Checks of the settings of a policy against each other; each gives a sentence, empty where all is well."""
+"""Checks for conflicts between settings of a policy. Each returns a sentence, or '' if there is no conflict."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.exploration import exploration_problem
 
 NO_PLAIN_GAIN = ('a2c', 'awr', 'cispo')
-"""Surrogates that are not ratio * adv where they are not clipped, so that a bound dual_clip * adv means nothing."""
-NO_CLIP_RATIO = ('dpo', 'none', 'a2c', 'awr')  # surrogates that do not read clip_ratio; of one's own it is not known
+"""Surrogates that differ from ratio * adv even without clipping, so that a bound dual_clip * adv has no meaning."""
+NO_CLIP_RATIO = ('dpo', 'none', 'a2c', 'awr')  # zoo's surrogates that do not read clip_ratio; a user's own may
 NO_VALUE_CLIP_RATIO = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot')
-"""Value losses that do not read clip_ratio; of one's own it is not known."""
+"""Value losses of zoo that do not read clip_ratio; a user's own may read it."""
 NO_LAMBDA = ('returns', 'n_step')  # estimators that do not read gae_lambda
 
 
 def action_problem(dist: ActionDist, action_mode: str) -> str:
-    """Of env.action_mode and the distribution of the actions."""
+    """Conflict between env.action_mode and the distribution of actions."""
     if not dist.is_bounded or action_mode != 'rescale':
         return ''
     return (
@@ -31,7 +31,7 @@ def action_problem(dist: ActionDist, action_mode: str) -> str:
 
 
 def memory_problem(cfg: ActorCriticPolicyConfig, has_state: bool, fields: Sequence[str], batch_size: int) -> str:
-    """Of a recurrent state and the sequences that train it. cfg: the resolved section `policy`; fields: modes built."""
+    """Conflict between the model and policy.learn.sequence. cfg: the resolved section `policy`; fields: the modes built."""
     if has_state:
         only_acts = not {'learn', 'collect'} & set(fields)
         return '' if only_acts else sequence_problem(cfg.learn.sequence, cfg.collect.n_step, batch_size)
@@ -46,7 +46,7 @@ def memory_problem(cfg: ActorCriticPolicyConfig, has_state: bool, fields: Sequen
 def component_problem(
     cfg: ActorCriticPolicyConfig, objective: Any, given_model: str | None, explore: Any, dist: ActionDist
 ) -> str:
-    """Of the components that the config names. cfg: the resolved section `policy`; given_model: class of a model given."""
+    """Conflict between components of the config, the resolved section `policy`. given_model: class of a user's own model."""
     learn, estimator = cfg.learn, name_of(cfg.collect.estimator)
     value_loss = name_of(learn.value_loss)
     if given_model is not None and objective.n_value > 1:
@@ -79,14 +79,14 @@ def component_problem(
 
 
 def exploration_of(collect: Any) -> Any:
-    """The exploration that the resolved section policy.collect names, or its temperature if that is given."""
+    """The exploration that the resolved section policy.collect names, or 'temperature' if its temperature is not 1."""
     if collect.get('temperature', 1.0) == 1.0:
         return collect.exploration
     return {'type': 'temperature', 'temperature': collect.temperature}
 
 
 def _exploration_problem(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
-    """Of a KL that is measured from the policy that acted, where that explores: it would not be 0 before any step."""
+    """Conflict between exploration and a KL from the behaviour policy: this KL would not be 0 before the first step."""
     name = name_of(exploration_of(cfg.collect))
     penalties = [penalty.name for penalty in objective.penalties if penalty.name in ('kl', 'reverse_kl')]
     if name == 'sample' or (cfg.learn.target_kl is None and not penalties):
@@ -104,10 +104,10 @@ def _exploration_problem(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
 def unread_problem(
     cfg: ActorCriticPolicyConfig, default: Any, objective: Any, n_draw: int | None, has_state: bool
 ) -> str:
-    """Of options that are set but that nothing reads, for new runs alone: configs of older versions may have them.
+    """Returns a sentence about a field that is set but that nothing reads; for new runs only: older configs may have one.
 
     Args:
-      cfg: the resolved section `policy`; default: the same of the policy's class, `type(policy).config()`.
+      cfg: the resolved section `policy`; default: the defaults of the policy's class, `type(policy).config()`.
       n_draw: draws of a buffer for each rollout; None: each rollout is one batch.
     """
     learn, estimator = cfg.learn, name_of(cfg.collect.estimator)
@@ -135,7 +135,7 @@ def unread_problem(
 
 
 def _pass_problem(cfg: ActorCriticPolicyConfig, n_draw: int | None, has_state: bool) -> str:
-    """Of what needs more steps than the passes over a batch have."""
+    """Returns a sentence if target_kl or accumulate needs more gradient steps than an update has."""
     learn, n_sample = cfg.learn, cfg.collect.get('n_sample')
     n_pass = learn.get('epoch_per_collect', learn.get('actor_epoch_per_collect', 1))
     n_minibatch = 1 if learn.batch_size is None else None  # None: not known
@@ -159,5 +159,5 @@ def _pass_problem(cfg: ActorCriticPolicyConfig, n_draw: int | None, has_state: b
 
 
 def _is_set(value: Any, default: Any) -> bool:
-    """Whether a number, or a schedule of it, differs from a default; False where that is not a number."""
+    """Whether a number or a schedule differs from its default; False if the default is not a number."""
     return isinstance(default, float | int) and value != default

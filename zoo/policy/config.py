@@ -1,4 +1,4 @@
-"""Sections `policy` of the config: those that every policy has, from which a policy derives its own, and those of PPO and PPG."""
+"""Section `policy` of the config: base sections, from which every policy derives its own, and those that PPO and PPG share."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CollectConfig(Section):
     )
 
 
-MAX_EPISODE_STEPS = 100_000  # of an evaluation; the longest of Atari have 27,000
+MAX_EPISODE_STEPS = 100_000  # of evaluation episodes; the longest of Atari have 27,000
 
 
 class EvalConfig(Section):
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     ModelSection = Any
 else:
     ModelSection = dict[str, Any]
-"""The section of a model, which its class declares."""
+"""Section `policy.model`; the class of the model declares its fields."""
 
 
 class PolicyConfig(Section):
@@ -118,7 +118,7 @@ Weight = Annotated[float, Field(ge=0)]
 
 
 def why_not_here(device: str) -> str:
-    """Why a device is not one of this machine, as a clause; '' if it is."""
+    """Returns a clause that says why this machine does not have a device; '' if it has it."""
     n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
     is_here = not device.startswith('cuda') or int(device.partition(':')[2] or 0) < n_cuda
     return '' if is_here else f'torch finds {n_cuda} CUDA devices here'
@@ -128,7 +128,7 @@ def device_of(name: str) -> torch.device:
     """The device that `policy.device` names."""
     if name == 'auto':
         return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
-    if not re.fullmatch(DEVICE, name):  # given to `load_policy`: a config has been looked at
+    if not re.fullmatch(DEVICE, name):  # a name given to `load_policy`; those in a config were validated
         raise UserError(f"policy.device is {name!r} but must be 'auto', 'cpu', 'cuda' or 'cuda:N'")
     if name != 'cpu' and not torch.cuda.is_available():
         raise UserError(f"policy.device is {name!r} but there is no CUDA here; use 'auto' or 'cpu'")
@@ -138,7 +138,7 @@ def device_of(name: str) -> torch.device:
 
 
 class PenaltyConfig(Section):
-    """What all entries of `policy.learn.penalties` have besides the options of their own."""
+    """Options that all entries of `policy.learn.penalties` have, in addition to their own."""
 
     weight: ScheduleOrZero = Field(1.0, description='factor of the penalty in the loss; with a target its first value')
     target: Positive | None = Field(
@@ -164,9 +164,9 @@ class PenaltyConfig(Section):
 
 
 class ActorCriticLearnConfig(LearnConfig):
-    """What the sections `policy.learn` of PPO and PPG have in common.
+    """Base of the sections `policy.learn` of PPO and PPG.
 
-    First the components of an update that the config exchanges: `zoo list parts` shows all, docs/parts.md says how to add one.
+    The first fields name the components of an update: `zoo list parts` shows all, docs/parts.md says how to add one.
     """
 
     surrogate: component_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]

@@ -1,4 +1,4 @@
-"""Execution of a model: the executor of its gradient steps and acting, its training mode, the ranks that train it together."""
+"""Execution of a model: the executor of its gradient steps and acting, its training mode, and training on several ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zoo.rl_utils.normalizer import RunningMeanStd
 
 
 def join_model(model: nn.Module, ranks: Ranks) -> None:
-    """A model is that of rank 0, and its running statistics are those of the rows of all ranks, from now on.
+    """Gives the model the state of rank 0; from now on its running statistics include the samples of all ranks.
 
     Raises: UserError for a model that cannot be trained on several ranks.
     """
@@ -42,7 +42,7 @@ def join_model(model: nn.Module, ranks: Ranks) -> None:
 
 
 def wish_for(policy: Owner, exploration: str, step_per_env_step: float) -> Wish:
-    """What a policy asks of the executor, given its gradient steps per env step; of one that only evaluates, nothing."""
+    """Returns what a policy requires of its executor; a policy that only evaluates gets 'eager', without requirements."""
     cfg, run = policy.cfg.learn, policy.run
     n_step = None if run.max_env_step is None else run.max_env_step * step_per_env_step
     if not policy.explores:
@@ -60,9 +60,9 @@ def wish_for(policy: Owner, exploration: str, step_per_env_step: float) -> Wish:
 
 
 class Execution:
-    """The executor that a wish leads to. A copy or an unpickled one chooses anew, and takes another if it has to.
+    """The executor that is chosen for a wish. A copied or unpickled object chooses again, if necessary another executor.
 
-    Attributes: executor: it runs steps and acts; wish: what it was chosen by.
+    Attributes: executor: runs gradient steps and acting; wish: the requirements for which it was chosen.
     """
 
     def __init__(self, model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> None:
@@ -77,21 +77,21 @@ class Execution:
         self.wish = self.wish._replace(is_quiet=True)
         try:
             self.executor = choose_executor(self._model, self._dist, self._device, self.wish)
-        except UserError:  # of another machine
+        except UserError:  # the object was made on another machine
             self.wish = self.wish._replace(executor='auto', compile='auto')
             self.executor = choose_executor(self._model, self._dist, self._device, self.wish)
 
 
-_MARK = '_trains_in_steps'  # on a module: the policy put it into eval mode, not the user, should it be given to another
+_MARK = '_trains_in_steps'  # on modules that a policy, not the user, put into eval mode: a second policy may get them
 logger = logging.getLogger(__name__)
 
 
 class ModelMode:
     """Keeps a model in eval mode, and puts it into training mode for gradient steps.
 
-    So that actions, values and evaluations depend on the observation alone, and acting leaves running statistics as they
-    are. Modules that were given in eval mode stay in it during the steps too.
-    Args: device: where the model is. Attributes: differs: the modes are not the same.
+    So actions, values and evaluations depend on the observation alone, and acting does not change running statistics.
+    Modules that the user gave in eval mode stay in eval mode during gradient steps too.
+    Args: device: of the model. Attributes: differs: whether the model may compute something else in training mode.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -105,8 +105,8 @@ class ModelMode:
 
     @contextmanager
     def steps(self, seed: int, train_iter: int) -> Iterator[None]:
-        """The context of gradient steps. What the model draws at random in it, such as dropout, depends on these two."""
-        if not self.differs:  # the modes are the same, and to change it takes 0.1 ms, as long as a small update
+        """Context for gradient steps; random numbers in the model, e.g. of dropout, depend on seed and train_iter alone."""
+        if not self.differs:  # a change of mode would take 0.1 ms, as long as a small update
             yield
             return
         own = stream(seed, 'model steps', train_iter)
@@ -125,7 +125,7 @@ class ModelMode:
                 self._model.eval()
 
     def warn_of_difference(self) -> None:
-        """Says once, by name, which modules compute something else in steps than in acting."""
+        """Warns, with names, of modules that compute something else in gradient steps than in acting."""
         names = [
             f'{name!r} ({type(module).__name__})'
             for name, module in self._model.named_modules()
@@ -141,12 +141,12 @@ class ModelMode:
 
 
 def trains_in_steps(module: nn.Module) -> bool:
-    """Whether gradient steps see a module in training mode: it was given in that."""
+    """Whether a module is in training mode during gradient steps, because the user gave it in that mode."""
     return module.training or hasattr(module, _MARK)
 
 
 def _differs(module: nn.Module) -> bool:
-    """Whether it is a layer of torch's that computes something else in training mode."""
+    """Whether a module is a torch layer that computes something else in training mode."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p > 0
     if isinstance(module, nn.RReLU):
@@ -157,6 +157,6 @@ def _differs(module: nn.Module) -> bool:
 
 
 def _may_differ(module: nn.Module) -> bool:
-    """Of a class of other code, and of hooks, it is not known: spectral norm is either of them."""
+    """Whether a module may compute something else in training mode; True for unknown classes and hooks, e.g. spectral norm."""
     is_known = type(module).__module__.startswith(('torch.nn.modules.', 'zoo.'))
     return _differs(module) or not is_known or bool(module._forward_hooks or module._forward_pre_hooks)

@@ -37,11 +37,11 @@ def forward_rows(model: nn.Module, method: str, minibatch: M) -> tuple[dict[str,
 
 
 class PolicyNumbers(NamedTuple):
-    """The numbers of a step on the policy, schedules resolved, and the parts that its loss is made of.
+    """Numbers of a step on the policy, with schedules resolved, and the components of its loss.
 
     surrogate, value_loss, penalties: see zoo.core.registry.COMPONENTS; penalty_weights: the factor of each penalty.
-    proximal: 'behaviour'; 'recent': column 'logit_proximal' has its logits; 'ewma': it is the first optimiser's average.
-    rho_max: bound of p_proximal / p_old; forward: as `forward_rows`, or of sequences.
+    proximal: 'behaviour'; 'recent', with logits in column 'logit_proximal'; 'ewma', the average of the first optimiser.
+    rho_max: bound of p_proximal / p_old; forward: `forward_rows`, or the same for sequences.
     """
 
     clip_ratio: Number = 0.2
@@ -61,10 +61,10 @@ class PolicyNumbers(NamedTuple):
 
 
 class GradientStep(SplitStep):
-    """A step of zoo's own.
+    """Gradient step of zoo itself, not a user's own.
 
-    Attributes: kind: the name under which executors other than the eager one know it; kind_of: the step; a function that
-      wraps a step takes over both, by which executors see that it is not the step itself.
+    Attributes: kind: its name in executors other than the eager one; kind_of: the step itself. A function that wraps the
+      step copies both attributes; its kind_of is then another object, which tells executors that it is a wrapper.
     """
 
     __name__: str
@@ -81,7 +81,7 @@ class GradientStep(SplitStep):
 
 
 def checked(dist: ActionDist, columns: Columns) -> Columns:
-    """Columns of one number for each sample, which have one shape: a [N, 1] against [N] would broadcast to [N, N]."""
+    """Checks that columns with one number per sample have the same shape: [N, 1] and [N] would broadcast to [N, N]."""
     lead = columns['logit'].shape[:-1] if 'logit' in columns else columns['return_'].shape
     for name in ('adv', 'return_', 'value', 'weight'):
         if name in columns and columns[name].shape != lead:
@@ -91,7 +91,7 @@ def checked(dist: ActionDist, columns: Columns) -> Columns:
 
 @torch.no_grad()
 def with_log_old(dist: ActionDist, columns: Columns) -> Columns:
-    """`checked` columns, and where formulas read it log p_old(action) of each sample."""
+    """Checks the columns, and adds log p_old(action) of each sample, unless a kernel computes the loss."""
     checked(dist, columns)
     if kernels.ENABLED and kernels.reach(columns['logit']):
         return columns
@@ -100,11 +100,11 @@ def with_log_old(dist: ActionDist, columns: Columns) -> Columns:
 
 @torch.no_grad()
 def step_summary(found: Found, dist: ActionDist, numbers: PolicyNumbers) -> Metrics:
-    """Metrics of one minibatch, or of several at once.
+    """Computes the metrics of one minibatch, or of several at once.
 
-    Where a step leaves 'rows' these are approx_kl, clipfrac, and what is asked for of entropy, kl, ratio_max. Rows have
-    log_ratio [..., N], and where they are needed log_old_ratio, if the ratio is to another policy than that of the samples;
-    weight; and logit [..., N, P], if the loss has no entropy.
+    If a step leaves 'rows', this adds approx_kl and clipfrac, and entropy, kl and ratio_max if they are needed. Rows have
+    log_ratio [..., N]; log_old_ratio, if log_ratio is to another policy than the behaviour policy; weight, if there is one;
+    logit [..., N, P], if the loss has no entropy.
     """
     rows, metrics = found.pop('rows', None), found
     if rows is None:
@@ -153,7 +153,7 @@ def policy_step(
     minibatch: Minibatch,
     numbers: PolicyNumbers,
 ) -> Found:
-    """As `ppo_step`, of the policy alone: neither value nor return_ is read, nothing of the critic moves."""
+    """Like `ppo_step`, but for the policy alone: value and return_ are not read, and the critic is not trained."""
     proximal = _proximal_logit(model, optimizers, minibatch, numbers)
     output, minibatch = forward(model, 'compute_actor', minibatch, numbers)
     loss, metrics = policy_terms(dist, output, minibatch, numbers, proximal)
@@ -169,7 +169,7 @@ def squared_error(value: Tensor, return_: Tensor, weight: Tensor | None) -> Tens
 
 
 def forward(model: nn.Module, method: str, minibatch: Columns, numbers: Any) -> tuple[dict[str, Tensor], Any]:
-    """What a method of the model computes from a minibatch; and the rows of it. numbers: with `precision` and `forward`."""
+    """Runs a method of the model on a minibatch; returns its output and the rows. numbers: with `precision` and `forward`."""
     model = model if numbers.precision == 'fp32' else in_precision(model, numbers.precision)
     return numbers.forward(model, method, minibatch)
 
@@ -177,7 +177,7 @@ def forward(model: nn.Module, method: str, minibatch: Columns, numbers: Any) -> 
 def _proximal_logit(
     model: nn.Module, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: PolicyNumbers
 ) -> Tensor | None:
-    """Logits [N, P] of the average of the policy, as rows; None: the loss keeps near another one."""
+    """Logits [N, P] of the averaged policy, as rows, for proximal 'ewma'; None for the other proximal policies."""
     if numbers.proximal in ('behaviour', 'recent'):
         return None
     from zoo.backend.trace import replaced
@@ -189,8 +189,8 @@ def _proximal_logit(
 def policy_terms(
     dist: ActionDist, output: dict[str, Tensor], minibatch: Minibatch, numbers: PolicyNumbers, proximal: Tensor | None
 ) -> tuple[Tensor, Found]:
-    """The loss, the metrics policy_loss, penalty_<name>, and 'rows' or what a kernel finds of them."""
-    if 'logit_proximal' in minibatch:  # of the policy as the update began
+    """Returns the loss, and the metrics policy_loss, penalty_<name>, and 'rows' or, from a kernel, the metrics of the rows."""
+    if 'logit_proximal' in minibatch:  # of the policy at the start of the update
         proximal = minibatch['logit_proximal']  # type: ignore[typeddict-item]
     weight = minibatch.get('weight', None)
     terms = _by_kernel if kernels.ENABLED and kernels.reach(output['logit']) else _by_formula
@@ -229,7 +229,7 @@ def _by_formula(
 def _surrogate_of(
     numbers: PolicyNumbers, log_new: Tensor, log_old: Tensor, log_near: Tensor, weight: Tensor | None
 ) -> Callable[..., Tensor]:
-    """The surrogate that the config names, with its dual clip; weighed by p_near / p_old where the loss is near another policy."""
+    """The surrogate with its dual clip, weighed by p_near / p_old if the proximal policy is not the behaviour policy."""
     if log_near is log_old and numbers.surrogate == CLIP and numbers.dual_clip is None:
         return clip
     from zoo.rl_utils.surrogates import gain_of, importance_of
@@ -241,7 +241,7 @@ def _surrogate_of(
 def _by_kernel(
     dist: ActionDist, logit: Tensor, minibatch: Minibatch, numbers: PolicyNumbers, proximal: Tensor | None
 ) -> tuple[Tensor, Found]:
-    """As `_by_formula`, by a kernel where there is one for the case; that leaves no numbers of single rows."""
+    """Like `_by_formula`, by a kernel, if there is one for the case; it returns metrics, but no 'rows'."""
     from zoo.rl_utils.losses import ppo_policy_data, ppo_policy_error
 
     logit_old, action, weight = minibatch['logit'], minibatch['action'], minibatch.get('weight', None)
@@ -266,7 +266,7 @@ def _by_kernel(
 def value_loss_terms(
     output: dict[str, Tensor], minibatch: Minibatch, loss: Callable[..., Tensor], clip_ratio: Number
 ) -> tuple[Tensor, Metrics]:
-    """The loss, and the metrics value_loss and, where it is one that clips, value_clipfrac."""
+    """Returns the loss, and the metrics value_loss and, for a loss that clips, value_clipfrac."""
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if 'value_logit' in output:  # of a critic that predicts a distribution of returns
         error = mean_of(loss(output['value_logit'], return_, None, None), weight)
@@ -292,7 +292,7 @@ def clips_values(value_loss: Callable[..., Tensor]) -> TypeGuard[Component]:
 
 @torch.no_grad()
 def _value_clipfrac(data: ppo_value_data, loss: Component, clip_ratio: Number) -> Tensor:
-    """Share of rows beyond the range of the loss: V further than it from V_old, or (R - V)^2 larger."""
+    """Share of rows outside the range: |V - V_old| > range for loss 'clip', (R - V)^2 > range for 'error_clip'."""
     limit = dict(loss.options).get('range')
     limit = clip_ratio if limit is None else limit
     value = data.value_new

@@ -1,9 +1,9 @@
-"""Calls of the run's own code within an update: between a backward pass and the step of the optimisers.
+"""Gradient callbacks: calls of a user's code between the backward pass and the step of the optimisers.
 
 A step function calls `gradient_ready` once after each backward pass. Nothing happens unless a run has callbacks for it,
-see `Callback.on_gradient`; such a run executes its steps eagerly. They see the gradient that the optimisers step with,
-before its limits: where several minibatches make one step it is their mean, shown before that step alone, and a loss
-scale is divided out. Of several ranks it is the mean; code that changes it has to run on all of them.
+see `Callback.on_gradient`; such a run executes its steps eagerly. Callbacks see the gradient of the step, unclipped and
+without a loss scale. If several minibatches make one step, they see the mean gradient, once, before that step. On several
+ranks they see the mean over the ranks, and a callback that changes the gradient must run on all ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Listener = Callable[[Sequence[Any], Tensor], None]
 
 
 class _Here(local):
-    """Of each thread, since several runs of a process may take their steps at once. listener: None: nobody."""
+    """The listener of each thread, None: nobody. Several runs in one process may take steps at the same time."""
 
     listener: Listener | None = None
 
@@ -51,7 +51,7 @@ def gradient_ready(optimizers: Sequence[Any], loss: Tensor) -> None:
 
 @contextmanager
 def listening(new: Listener | None) -> Iterator[None]:
-    """Within this context every gradient is shown to a listener; None: to nobody."""
+    """Context in which every gradient is shown to the listener `new`; None: to nobody."""
     before, here.listener = here.listener, new
     try:
         yield

@@ -19,7 +19,7 @@ from zoo.rl_utils.distribution import ActionDist
 
 
 class Judge(Protocol):
-    """A policy, as inference uses it: spaces, and greedy acting."""
+    """Protocol of a policy as inference uses it: spaces and acting."""
 
     cfg: PolicyConfig
     obs_space: Space
@@ -27,10 +27,10 @@ class Judge(Protocol):
 
     @property
     def eval_mode(self) -> EvalMode:
-        """Greedy acting."""
+        """The functions for acting."""
 
     def env_action(self, action: Tensor) -> Any:
-        """Actions as the env takes them."""
+        """Converts actions for the env."""
 
     def _optional_obs(self) -> tuple[str, ...]:
         """Entries of a Dict observation that acting does not read."""
@@ -39,7 +39,7 @@ class Judge(Protocol):
 class Session:
     """Acting of a policy in one env, or a batch of envs, through whole episodes.
 
-    A recurrent state is kept from call to call; say with `begins` where an episode begins, or call `reset`.
+    A recurrent state is kept between calls; mark the start of an episode with `begins`, or call `reset`.
     """
 
     def __init__(self, policy: Judge) -> None:
@@ -47,19 +47,19 @@ class Session:
         self.state: State = None
 
     def reset(self) -> None:
-        """All episodes begin anew, with any number of envs."""
+        """Starts new episodes in all envs; their number may change."""
         self.state = None
 
     def act(
         self, obs: Raw, begins: Raw = None, deterministic: bool = True, generator: torch.Generator | None = None
     ) -> Any:
-        """Actions as the env takes them, for one raw observation [*O], or a batch [B, *O] in the order of the last call.
+        """Returns actions for the env, for one raw observation [*O], or a batch [B, *O] in the order of the last call.
 
         Args:
           begins: [B] bool, or one bool: an episode begins with this observation.
-          deterministic: the likeliest action; false: one drawn from the policy, by `generator` (None: torch's own).
-        Raises: UserError if obs is not of the space of observations, or of another number of envs than before; or if
-          the policy draws no actions.
+          deterministic: take the likeliest action; False: draw one from the policy, by `generator` (None: torch's own).
+        Raises: UserError if obs is not in the observation space or has another number of envs than before, or if the
+          policy cannot draw actions.
         """
         if not isinstance(deterministic, bool):
             raise UserError(f'deterministic is {shown(deterministic)} but must be true or false')
@@ -98,9 +98,9 @@ class Session:
 
 
 def read_obs(policy: Judge, obs: Raw) -> tuple[Obs, bool]:
-    """Raw observations of an env (arrays, tensors, nested dicts of them) as a batch [B, *O], and whether it was one alone.
+    """Returns raw observations (arrays, tensors, nested dicts of them) as a batch [B, *O], and whether it was a single one.
 
-    Raises: UserError if obs is not of the space of observations, or if an action mask forbids every action.
+    Raises: UserError if obs is not in the observation space, or if an action mask forbids every action.
     """
     space = policy.obs_space
     if isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict) and not isinstance(space, Dict):
@@ -117,7 +117,7 @@ def read_obs(policy: Judge, obs: Raw) -> tuple[Obs, bool]:
 
 
 def _off_device(obs: Raw) -> Raw:
-    """Tensors as arrays, at any depth; numpy reads none that is on a GPU or has a gradient."""
+    """Converts tensors at any depth to arrays, since numpy reads no tensor that is on a GPU or requires a gradient."""
     if isinstance(obs, Mapping):
         return {name: _off_device(each) for name, each in obs.items()}
     if isinstance(obs, tuple):
@@ -126,17 +126,17 @@ def _off_device(obs: Raw) -> Raw:
 
 
 class Sampled(NamedTuple):
-    """Actions that were drawn. `Policy.env_action` turns them into those that an env takes."""
+    """Drawn actions. `Policy.env_action` converts them for an env."""
 
-    action: Tensor  # [B], [B, K] or [B, D], as the policy has it; of one observation without B
+    action: Tensor  # [B], [B, K] or [B, D], unconverted; without B for a single observation
     log_prob: Tensor  # [B]
     value: Tensor | None  # [B], in return units; None: the policy trains no critic
 
 
 class Judged(NamedTuple):
-    """What a policy thinks of given actions; with gradient."""
+    """A policy's evaluation of given actions, with gradient."""
 
-    log_prob: Tensor  # [B]; of one observation 0-dim
+    log_prob: Tensor  # [B]; 0-dim for a single observation
     entropy: Tensor  # [B], nats
     value: Tensor | None  # [B], in return units; None: the policy trains no critic
 
@@ -158,7 +158,7 @@ class ActionDistribution:
 
     @property
     def param(self) -> Tensor:
-        """The parameters in one row, such as the logits of a categorical one."""
+        """The parameters as one vector per observation, such as the logits of a categorical distribution."""
         return self._out(self._rows)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:

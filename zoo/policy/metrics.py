@@ -1,4 +1,4 @@
-"""Metrics of an update as a whole, from its batch and from those of its steps; docs/metrics.md lists them all."""
+"""Metrics of a whole update, from its batch and from the metrics of its steps; docs/metrics.md lists them all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zoo.core.data import Columns, Metrics
 from zoo.policy.gradient_steps import PolicyNumbers
 
 MAXIMA = ('ratio_max', 'adv_abs_max')
-"""Metrics of which an update, or a round of several, has the largest value; of all others it has the mean."""
+"""Metrics that are reduced by their maximum over the steps of an update or a round; all others by their mean."""
 
 
 def summary(name: str, values: Tensor) -> Tensor:
@@ -20,9 +20,9 @@ def summary(name: str, values: Tensor) -> Tensor:
 
 
 def summaries(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`summary` of each of some metrics [n], the means of all in one operation."""
+    """Applies `summary` to each metric [n]; takes all means in one operation."""
     means = [name for name in metrics if name not in MAXIMA]
-    if len({(x.device, x.dtype, x.shape) for x in map(metrics.__getitem__, means)}) != 1:  # of a step of a user's own
+    if len({(x.device, x.dtype, x.shape) for x in map(metrics.__getitem__, means)}) != 1:  # from a user's own step
         return {name: summary(name, x) for name, x in metrics.items()}
     found = torch.stack([metrics[name] for name in means]).mean(1).unbind()
     by_name = dict(zip(means, found, strict=True))
@@ -37,12 +37,12 @@ def over_ranks(name: str, values: Tensor) -> Tensor:
 
 
 def total_loss(metrics: Metrics, numbers: PolicyNumbers) -> Tensor:
-    """What the steps of an update minimised: policy_loss, value_loss, entropy and penalties with their weights.
+    """The loss that the steps of an update minimised: policy_loss, value_loss, entropy and penalties with their weights.
 
     total_loss = policy_loss + value_weight * value_loss - entropy_weight * entropy + sum of weight * penalty
 
-    Args: metrics: means over the steps; a loss that is missing, or has the weight 0, is left out. numbers: a
-      `PolicyNumbers`, the weights of all the steps.
+    Args: metrics: means over the steps; a loss that is missing, or has the weight 0, is left out. numbers: has the
+      weights, which are the same in all steps.
     """
     terms = [('value_loss', numbers.value_weight), ('entropy', -numbers.entropy_weight)]
     terms += [
@@ -57,7 +57,7 @@ def total_loss(metrics: Metrics, numbers: PolicyNumbers) -> Tensor:
 
 
 def adv_abs_max(batch: Columns) -> Tensor:
-    """The largest |advantage| of the rows with a weight, before any normalisation."""
+    """The largest |advantage| of the rows with a weight above 0, before any normalisation."""
     adv, weight = batch['adv'], batch.get('weight', None)
     return (adv if weight is None else torch.where(weight > 0, adv, 0.0)).abs().max()
 
@@ -70,7 +70,7 @@ def explained_variance(batch: Columns) -> Tensor:
 
 
 def _variance(x: Tensor, valid: Tensor | None) -> Tensor:
-    """Of the valid rows; picking them out would make the host wait for the device."""
+    """Variance over the valid rows; indexing them would make the host wait for the device."""
     if valid is None:
         return x.var(correction=0)
     n = valid.sum().clamp(min=1)

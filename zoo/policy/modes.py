@@ -1,4 +1,4 @@
-"""The three modes of a policy, as given to a learner, a collector and an evaluator; and the device that a policy is on."""
+"""The three modes of a policy: the functions that a learner, a collector and an evaluator get."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from zoo.core.data import Metrics, Obs, Rollout, Sample, State, Transition
 
 
 class LearnMode(NamedTuple):
-    """What a learner is given."""
+    """Functions of a policy for a learner."""
 
     forward: Callable[[Any], Metrics]  # a `Sample` [N], or {'policy': .., 'value': ..} of such
-    learn_aux: Callable[[], Metrics]  # the auxiliary phase, if it is due; `forward` has done it
+    learn_aux: Callable[[], Metrics]  # runs the auxiliary phase if it is due; `forward` does this too
     monitor_vars: Callable[[], list[str]]
     set_env_step: Callable[[int], None]
     train_iter: Callable[[], int]
     get_batch_size: Callable[[], int | dict[str, int] | None]  # None: all samples at once
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[dict[str, Any]], None]
-    has_aux: bool = False  # metrics of an auxiliary phase come besides those that monitor_vars names
+    has_aux: bool = False  # an auxiliary phase gives further metrics, which monitor_vars does not name
 
 
 class CollectMode(NamedTuple):
-    """What a collector is given."""
+    """Functions of a policy for a collector."""
 
     forward: Callable[[Obs, State], dict[str, Any]]
     start: Callable[..., Acting]  # (obs, first=0): see `Policy._start_acting`
@@ -35,20 +35,19 @@ class CollectMode(NamedTuple):
     get_train_sample: Callable[[Rollout], Sample]
     reset: Callable[[], None]
     begin: Callable[..., None]  # (collect_iter, env_step=None), before each rollout: see `Policy._begin_rollout`
-    forget: Callable[[slice], None]  # these envs, of all, begin new episodes; what was known of the old ones is dropped
+    forget: Callable[[slice], None]  # drops the state of old episodes of these envs, which begin new ones
     n_step: int
-    env_action: Callable[[Tensor], Tensor] | None = None  # of an action, what the env is sent; None: the same
+    env_action: Callable[[Tensor], Tensor] | None = None  # converts actions for the env; None: not needed
 
 
 class EvalMode(NamedTuple):
-    """What an evaluator is given."""
+    """Functions of a policy for an evaluator."""
 
     forward: Callable[[Obs, State], dict[str, Any]]
     initial_state: Callable[[int], State] | None = None
     env_action: Callable[[Tensor], Tensor] | None = None  # as in `CollectMode`
+    # like forward, with actions drawn from the policy; None: the policy cannot draw
     sample: Callable[[Obs, State, torch.Generator | None], dict[str, Any]] | None = None
-
-    # like forward, with actions drawn from the policy; None: it draws none
 
 
 Mode = Literal['learn', 'collect', 'eval']

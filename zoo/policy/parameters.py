@@ -1,4 +1,4 @@
-"""Parameters chosen by patterns of their names: kept as they are (policy.learn.freeze), or taken over from another network."""
+"""Parameters chosen by patterns of their names: frozen (policy.learn.freeze), or copied from another network."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ logger = logging.getLogger(__name__)
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
-    """Keeps parameters whose names match a pattern from being trained, and running statistics from being updated.
+    """Freezes the parameters and running statistics whose names match a pattern: nothing trains or updates them.
 
     The names are those of `model.named_parameters()`, such as 'actor_encoder.layers.0.weight'; statistics have the name of
-    their module, 'input'. A pattern that names a module, as 'actor_encoder', stands for all in it. What is frozen has no
-    gradient, so it counts in no norm, and no weight decay moves it.
-    Returns: what was frozen. Raises: UserError for a pattern that matches nothing, and if no parameter is left to train.
+    their module, 'input'. A pattern that names a module, such as 'actor_encoder', matches everything in it. Frozen parameters
+    have no gradient, so they count in no norm, and weight decay does not change them.
+    Returns: the frozen names. Raises: UserError for a pattern that matches nothing, and if no parameter is left to train.
     """
     if not patterns:
         return []
-    parameters = dict(model.named_parameters(remove_duplicate=False))  # a shared part may be named either way
+    parameters = dict(model.named_parameters(remove_duplicate=False))  # a shared module has several names
     statistics = {name: module for name, module in model.named_modules() if isinstance(module, RunningMeanStd)}
     names = [*parameters, *statistics]
     for pattern in patterns:
@@ -56,7 +56,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _unmatched(pattern: str, names: Sequence[str]) -> str:
-    """A sentence about a pattern that matches none of the names, with the nearest of these, or of the parts that have them."""
+    """Returns a sentence about a pattern that matches none of the names, with the closest names or modules."""
     parts = list(dict.fromkeys(name.partition('.')[0] for name in names))
     near = closest(pattern, names) or [f'{part}.*' for part in closest(pattern.partition('.')[0], parts)]
     guess = f'did you mean {" or ".join(near)}?' if near else f'its parts are {", ".join(parts)}'
@@ -64,12 +64,12 @@ def _unmatched(pattern: str, names: Sequence[str]) -> str:
 
 
 class PartialLoad(NamedTuple):
-    """What became of a state that was loaded in part; names of parameters and statistics."""
+    """Result of a partial load of a state: names of parameters and statistics."""
 
     loaded: list[str]
     misfits: list[str]  # 'name: [64, 4] in the state, [64, 6] here'
-    missing: list[str]  # asked for, but the state has none
-    unused: list[str]  # of the state, which this policy lacks or which were not asked for
+    missing: list[str]  # asked for, but not in the state
+    unused: list[str]  # in the state, but this policy lacks them or they were not asked for
 
     def text(self) -> str:
         """A line for each kind."""
@@ -79,7 +79,7 @@ class PartialLoad(NamedTuple):
 
 @torch.no_grad()
 def load_partly(model: nn.Module, normalizers: nn.Module, state: Mapping[str, Any], only: Sequence[str]) -> PartialLoad:
-    """Copies the entries of 'model' and 'normalizer' in, whose names match one of the patterns `only` and which fit.
+    """Copies the entries of 'model' and 'normalizer' that fit and whose names match one of the patterns `only`.
 
     Raises: UserError if none does.
     """

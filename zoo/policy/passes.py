@@ -37,8 +37,8 @@ def shuffle(columns: Columns, n_pass: int, generator: torch.Generator) -> tuple[
 class Trained(NamedTuple):
     """Metrics and counts of passes over a batch.
 
-    metrics: means over all steps (of ratio_max the largest); n_pass: passes, the last maybe a part of one.
-    steps: each metric of all steps, [n]; n_last: how many of them the last pass had.
+    metrics: means over all steps, maxima for ratio_max; n_pass: number of passes, of which the last may be incomplete.
+    steps: each metric for all steps, [n]; n_last: number of steps in the last pass.
     """
 
     metrics: Metrics
@@ -52,12 +52,12 @@ class Trained(NamedTuple):
 
 
 class Passes:
-    """Passes of gradient steps over a batch, in minibatches.
+    """Runs passes of gradient steps over a batch, in minibatches.
 
-    The order of an update's passes is a function of the seed, the rank and the steps before it.
-    Args: cfg: the resolved section `policy.learn`; samples: say what steps read; execution: what runs them; ranks: that take
-      the steps together, each with minibatches of its own; training: from the steps so far, the context of steps.
-    Attributes: train_iter: steps so far.
+    The order of samples in an update depends only on the seed, the rank and the number of steps before it.
+    Args: cfg: the resolved section `policy.learn`; samples: gives the columns that steps read; execution: runs the steps;
+      ranks: take the steps together, each on its own minibatches; training: train_iter -> context for steps.
+    Attributes: train_iter: gradient steps so far.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Passes:
 
     @classmethod
     def like(cls: type[P], other: Passes) -> P:
-        """Passes of this class with all that others have."""
+        """Makes an object of this class with the attributes of another one."""
         new = cls.__new__(cls)
         vars(new).update(vars(other))
         return new
@@ -99,14 +99,14 @@ class Passes:
         return Trained(summaries(found), n_pass, found, len(next(iter(found.values()))) // n_pass)
 
     def steps(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
-        """Gradient steps, which see the model in training mode; all else sees it in eval mode."""
+        """Takes gradient steps, with the model in training mode; everything else uses it in eval mode."""
         with self._training(self.train_iter):
             found = self._execution.executor.run(step, optimizers, data, numbers)
         self.train_iter += len(next(iter(found.values())))
         return found
 
     def permutations(self, n_pass: int, n: int, device: torch.device) -> Tensor:
-        """For each of some passes a permutation of n rows, [n_pass, n], on a device."""
+        """Draws a permutation of n rows for each pass, [n_pass, n], on a device."""
         generator = self._reseed()
         orders = [torch.randperm(n, generator=generator, device=generator.device) for _ in range(n_pass)]
         return send(torch.stack(orders), device)
@@ -123,7 +123,7 @@ class Passes:
 
 
 def _draw_of(spec: str | Mapping[str, Any]) -> Callable[[Columns, int, torch.Generator], tuple[Tensor, Columns]]:
-    """(columns, n_pass, generator) -> (order, columns with the weights of the draw)."""
+    """Returns the draw as a function (columns, n_pass, generator) -> (order, columns with the weights of the draw)."""
     if name_of(spec) == 'shuffle':
         return _shuffled
     from zoo.policy.options.draws import checked_draw

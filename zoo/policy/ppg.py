@@ -117,7 +117,7 @@ def distill_step(
 ) -> Metrics:
     """One step of an auxiliary phase that leaves the critic alone: auxiliary_loss + bc_weight * behavioral_cloning_loss.
 
-    Args: minibatch: its return_ is what the auxiliary head learns, for DNA the critic's values. Returns: as `aux_step`.
+    Args: minibatch: its return_ is the target of the auxiliary head, for DNA the critic's values. Returns: as `aux_step`.
     Source: Aitchison & Sweetser 2022, arXiv:2206.10027, sec. 3.3 (distil phase).
     """
     _, _, joint = _aux_losses(model, dist, minibatch, numbers)
@@ -132,7 +132,7 @@ def distill_step(
 def _aux_losses(
     model: nn.Module, dist: ActionDist, minibatch: Minibatch, numbers: AuxNumbers
 ) -> tuple[dict[str, Tensor], Minibatch, ppg_joint_loss]:
-    """What `compute_aux` gives, the minibatch as rows, and the losses that all auxiliary phases have."""
+    """Returns the output of `compute_aux`, the minibatch as rows, and the losses that all auxiliary phases have."""
     output, minibatch = forward(model, 'compute_aux', minibatch, numbers)
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if kernels.ENABLED and kernels.reach(output['logit']):
@@ -143,10 +143,10 @@ def _aux_losses(
 
 
 class Phase(NamedTuple):
-    """An auxiliary phase.
+    """Kind of auxiliary phase.
 
-    target: what the auxiliary head learns: the returns that were kept, or the critic's values as the phase begins.
-    moves_critic: whether the critic's parameters take part.
+    target: target of the auxiliary head: the stored returns, or the critic's values at the start of the phase.
+    moves_critic: whether the critic is trained too.
     """
 
     step: Step
@@ -156,13 +156,13 @@ class Phase(NamedTuple):
 
 @PHASE_REGISTRY.register('ppg')
 def ppg() -> Phase:
-    """The auxiliary head and the critic learn the returns, while KL(old || new) holds the policy (arXiv:2009.04416)."""
+    """The auxiliary head and the critic learn the returns, while a KL(old || new) term holds the policy (arXiv:2009.04416)."""
     return Phase(aux_step, 'return', True)
 
 
 @PHASE_REGISTRY.register('distill')
 def distill() -> Phase:
-    """The auxiliary head learns the critic's values, while KL(old || new) holds the policy (DNA, arXiv:2206.10027)."""
+    """The auxiliary head learns the critic's values, while a KL(old || new) term holds the policy (DNA, arXiv:2206.10027)."""
     return Phase(distill_step, 'critic', False)
 
 
@@ -257,10 +257,10 @@ class PPGConfig(ActorCriticPolicyConfig):
 
 @POLICY_REGISTRY.register('ppg')
 class PPGPolicy(ActorCriticPolicy):
-    """PPG: policy phases as in PPO, and every `aux_freq` of them an auxiliary phase.
+    """PPG: policy phases as in PPO, and an auxiliary phase after every `aux_freq` of them.
 
-    In that phase the policy's own value head (aux_value) and the critic learn the returns that the memory kept, while
-    KL(old || new) holds the policy where it was. GAE reads the critic alone, aux_value feeds nothing.
+    In the auxiliary phase, the policy's own value head (aux_value) and the critic learn the returns in the memory, while
+    a KL(old || new) term keeps the policy where it was. GAE reads the critic alone; nothing reads aux_value.
     """
 
     cfg: PPGConfig
@@ -270,10 +270,10 @@ class PPGPolicy(ActorCriticPolicy):
     policy_step: ClassVar[Any] = staticmethod(policy_step)
     value_step: ClassVar[Any] = staticmethod(value_step)
     joint_step: ClassVar[Any] = staticmethod(ppo_step)
-    """The gradient steps, see zoo.policy.gradient_steps; joint: of actor and critic that share all parameters."""
+    """The gradient steps, see zoo.policy.gradient_steps; joint_step: if actor and critic share all parameters."""
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        """A policy phase, a value phase, and when it is due the auxiliary phase (Cobbe et al. 2021, algorithm 1).
+        """Runs a policy phase, a value phase and, if it is due, the auxiliary phase (Cobbe et al. 2021, algorithm 1).
 
         Args: batch: for both phases, or {'policy': batch, 'value': batch}, or one of these.
         """
@@ -290,12 +290,12 @@ class PPGPolicy(ActorCriticPolicy):
         return metrics | self.learn_aux()
 
     def _policy_phase(self, batch: Columns) -> Metrics:
-        """E_pi passes of the policy over a batch; a network that actor and critic share learns values in them, too."""
+        """Runs E_pi passes of the policy over a batch; they also train the critic if actor and critic share a network."""
         n_pass, optimizers = self.cfg.learn.actor_epoch_per_collect, [self.optimizers['actor']]
         return self._train_policy(batch, n_pass, self._policy_step, optimizers, self.cfg.learn.batch_size)
 
     def _value_phase(self, batch: Columns) -> Metrics:
-        """E_V passes of the critic over a batch."""
+        """Runs E_V passes of the critic over a batch; none if actor and critic share a network."""
         metrics = {'explained_variance': explained_variance(batch)}
         if self._shares_network:
             return metrics
@@ -308,12 +308,12 @@ class PPGPolicy(ActorCriticPolicy):
         return metrics | self.passes.run(self.value_step, critic, numbers, n_pass, batch, size).metrics
 
     def learn_aux(self) -> Metrics:
-        """The auxiliary phase, when it is due, after N_pi = aux_freq policy phases; else nothing.
+        """Runs the auxiliary phase if it is due, after N_pi = aux_freq policy phases; returns its metrics, else {}.
 
-        Metrics are means over its steps, and the KL from the policy as the phase began: aux_kl_before before its first
-        step, of the first minibatch (0 but for rounding), aux_kl_after after the last, over all rows.
+        Metrics are means over its steps, and the KL from the policy at the start of the phase: aux_kl_before, on the
+        first minibatch before the first step (0 except for rounding), and aux_kl_after, on all rows after the last step.
         """
-        if self._memory.n_since_phase < self.cfg.learn.aux_freq:  # more after a resume with a smaller one
+        if self._memory.n_since_phase < self.cfg.learn.aux_freq:  # more after a resume with a smaller aux_freq
             return {}
         metrics = self._aux_phase()
         self._memory.end_phase()
@@ -322,7 +322,7 @@ class PPGPolicy(ActorCriticPolicy):
         return metrics
 
     def _aux_phase(self) -> Metrics:
-        """E_aux passes over all that was kept, in minibatches of random rows (as published, random whole segments)."""
+        """Runs E_aux passes over the memory, in minibatches of random rows. Departs: published with random whole segments."""
         cfg, memory, fixed = self.cfg.learn, self._memory, self.objective.fixed
         logit_old = self._over_memory('compute_actor', 'logit')  # store pi_old for all states in B
         return_ = self._aux_target()
@@ -338,7 +338,7 @@ class PPGPolicy(ActorCriticPolicy):
             cfg.aux_bc_weight, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.precision, fixed.forward
         )
         metrics = self.passes.steps(self.phase.step, optimizers, data, numbers)
-        for optimizer in optimizers:  # here, where the gradient is still theirs, so that an error names what broke
+        for optimizer in optimizers:  # here, while the gradient is still theirs, so that errors name the parameter
             optimizer.count_skipped(cfg.nonfinite_limit)
         kl_before, kl_after = metrics['behavioral_cloning_loss'][0], self._kl_to(columns['logit'])
         means = {name: x.mean() for name, x in metrics.items()}
@@ -354,7 +354,7 @@ class PPGPolicy(ActorCriticPolicy):
         for key in ('critic_batch_size', 'aux_batch_size') if self.has_state and self.learns else ():
             n = cfg.learn[key] or self._batch_size
             yield sequence_problem(cfg.learn.sequence, cfg.collect.n_step, n, key)
-        # of a model given the first step finds out
+        # for a model that the user gave, the first step finds the error
         is_apart = self.given_model is None and cfg.model.get('arch') in ('dual', 'detach')
         if is_apart and any(penalty.name == 'value_drift' for penalty in self.objective.penalties):
             yield (
@@ -388,7 +388,7 @@ class PPGPolicy(ActorCriticPolicy):
     def _init_learn(self) -> None:
         cfg = self.cfg.learn
         self._memory = AuxMemory(cfg.aux_window or cfg.aux_freq, cfg.aux_memory, is_ring=cfg.aux_window is not None)
-        self._ring = 0, 0  # of a checkpoint: batches kept, and the oldest
+        self._ring = 0, 0  # from a checkpoint: number of stored batches, index of the oldest
         self.phase = make_component(PHASE_REGISTRY, cfg.phase)()
         self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE
         self._warn_if_short()
@@ -423,7 +423,7 @@ class PPGPolicy(ActorCriticPolicy):
         self.rates['aux_learning_rate'] = self.rates['learning_rate'] if own is None else schedule_value(own, env_step)
 
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
-        """Parameters of actor and critic lie in buffers of their own, so that one's momentum never moves the other."""
+        """Makes separate optimisers for actor and critic, so that the momentum of one never changes the other."""
         critic = set() if self._shares_network else {name for name, _ in self._model.critic_parameters()}
         groups = parameters_by_role(self._model, critic)
         optimizers = {role: self._make_optimizer(named) for role, named in groups.items() if named}
@@ -437,7 +437,7 @@ class PPGPolicy(ActorCriticPolicy):
         return self._overlap * (n_step + n_aux * (cfg.aux_window or cfg.aux_freq) / cfg.aux_freq / cfg.aux_batch_size)
 
     def _begin_parts(self, batch: Columns) -> dict[str, Columns]:
-        """The batches of the policy phase and of the value phase."""
+        """Begins an update; returns the batches of the policy phase and of the value phase."""
         if not are_parts(batch):
             return dict.fromkeys(('policy', 'value'), self._begin_update(batch))
         if self._shares_network:
@@ -467,11 +467,11 @@ class PPGPolicy(ActorCriticPolicy):
 
     @torch.no_grad()
     def _over_memory(self, method: str, output: str) -> Tensor:
-        """What a method of the model computes from all rows kept, [M, ...], where the memory lies."""
+        """Output of a method of the model for all rows in the memory, [M, ...], on the memory's device."""
         return torch.cat([x for *_, x in self._pieces(method, output)]).to(self._memory.device)
 
     def _aux_target(self) -> Tensor:
-        """What the auxiliary phase fits values to, of all rows kept, in the unit of the critic's output."""
+        """Value targets of the auxiliary phase for all rows in the memory, in the unit of the critic's output."""
         return_: Tensor = self._memory.columns()['return_']
         if self.phase.target == 'critic':
             return self._over_memory('compute_critic', 'value').view_as(return_)
@@ -492,7 +492,7 @@ class PPGPolicy(ActorCriticPolicy):
         return total / self._memory.columns()['return_'].numel()
 
     def _pieces(self, method: str, output: str) -> Iterator[tuple[slice, dict[str, Any], Tensor]]:
-        """All rows (or sequences) kept, in pieces of about a minibatch: where they are, and what a method computes of them."""
+        """Yields slices of the memory, at most a minibatch each, with its rows (or sequences) and a method's output for them."""
         columns = self._memory.columns()
         for start in range(0, self._memory.n_row, self._aux_rows):
             at = slice(start, start + self._aux_rows)

@@ -49,10 +49,10 @@ class PPOPolicy(ActorCriticPolicy):
     """The gradient step, see zoo.policy.gradient_steps; a subclass may have its own."""
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        """K = epoch_per_collect passes over a rollout, in minibatches of M = batch_size (Schulman et al. 2017, algorithm 1).
+        """Runs K = epoch_per_collect passes over a rollout, in minibatches of M = batch_size (Schulman et al. 2017, alg. 1).
 
-        The lines before it in the paper, running the old policy and estimating advantages, are `Collector` and `Samples`;
-        theta_old is column 'logit' of the batch, which acting wrote.
+        `Collector` and `Samples` do the earlier lines of the algorithm: run the old policy, and estimate advantages.
+        Column 'logit' of the batch, which acting wrote, has the outputs of theta_old.
         """
         batch, cfg, optimizers = self._begin_update(batch), self.cfg.learn, list(self.optimizers.values())
         metrics = self._train_policy(batch, cfg.epoch_per_collect, self.step, optimizers, cfg.batch_size)

@@ -1,4 +1,4 @@
-"""Samples from rollouts: weights, scaled rewards, values of all states, advantages, returns, and the columns of a gradient step."""
+"""Samples from rollouts: weights, scaled rewards, values, advantages, returns; and the columns that a gradient step reads."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from zoo.policy.sequences import SequenceConfig, as_sequences, rows_once
 from zoo.rl_utils.gae import gae_data, gae_estimate, normalize_advantage
 
 TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'state', 'is_first'))
-"""Columns of a transition that no sample needs; all others, a policy's own too, become columns of the samples."""
+"""Columns of a transition that are not copied to the samples; all others are, including a policy's own."""
 Critic = Callable[..., Tensor]
 
 
 def ends_of(timestep: Timestep) -> Transition:
-    """Transition columns of every policy, [T, B] each: reward, done, traj_flag, and is_reset where it is.
+    """Returns the transition columns of every policy, [T, B] each: reward, done, traj_flag, and is_reset if envs give it.
 
-    `done` where the reached state is terminal, `traj_flag` where the trace stops, also by a time limit.
+    `done`: the reached state is terminal. `traj_flag`: the trace stops, at a terminal state or by a time limit.
     """
     found: Transition = {
         'reward': timestep.reward,
@@ -56,10 +56,10 @@ def valid_weight(is_reset: Tensor, ranks: Ranks = ALONE) -> Tensor:
 
 
 def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
-    """Values of all rows and of their true successors, [T, B] each; the critic sees only what acting did not.
+    """Values of all rows and of their true successors, [T, B] each; the critic runs only where acting gave no value.
 
-    Args: critic: (obs [N, *O], state [N, ...] or None) -> values [N]; a column 'value' of the rollout is taken to be of
-      the same unit. Where there is a recurrent state, acting has found the values of all rows.
+    Args: critic: (obs [N, *O], state [N, ...] or None) -> values [N]; a column 'value' of the rollout must have the same
+      unit. With a recurrent state, acting has computed the values of all rows.
     """
     data, last, successor, after = rollout.data, rollout.last_obs, rollout.successor, rollout.data.get('state')
     (n_step, n_env), acted, index = data['done'].shape, 'value' in data, rollout.final_index
@@ -70,7 +70,7 @@ def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
     beyond = [last, rollout.final_obs] if acted else [_flat(data['obs']), last, rollout.final_obs]
     obs = map_tensors(lambda *x: torch.cat(x), *beyond)
     state = None
-    if after is not None:  # that of each row before its successor
+    if after is not None:  # the state after the row that comes before each observation
         state = map_tensors(lambda x: torch.cat((x[-1], x[index[:, 0], index[:, 1]])), after)
     value = critic(obs, state)
     if acted:
@@ -89,7 +89,7 @@ def _flat(tree: Obs) -> Obs:
 
 
 def in_pieces(critic: Critic, obs: Obs, state: State = None) -> Tensor:
-    """The critic over many observations [N, *O]; images in pieces, since the features of all of them may not fit."""
+    """Runs the critic on observations [N, *O]; on images in several calls, since memory may not hold the features of all."""
     trees = [obs] if state is None else [obs, state]
     n = len(first_leaf(obs))
     n_cell = sum(x[0].numel() for _, x in leaves(obs)) if n else 1
@@ -105,33 +105,33 @@ NO_INPUT = frozenset(('reward', 'done', 'traj_flag', 'next_obs', 'staleness', 'i
 
 
 class ReturnUnits:
-    """Units of a critic that predicts returns as they are."""
+    """Units of a critic that predicts returns without normalisation."""
 
     def restore(self, output: Tensor) -> Tensor:
-        """Outputs of the critic as returns."""
+        """Converts outputs of the critic to returns."""
         return output
 
     def standardize(self, return_: Tensor) -> Tensor:
-        """Returns as outputs of the critic."""
+        """Converts returns to outputs of the critic."""
         return return_
 
 
 class Samples:
-    """Makes samples of rollouts, and what a gradient step reads of samples.
+    """Makes samples from rollouts, and from samples the columns that a gradient step reads.
 
-    Args: cfg: the resolved section `policy`; ranks: over whose rows weights are taken.
-    Attributes, which options replace:
-      options: in order, asked for more columns and for their share of the advantages.
-      units: of the critic's output; `units.restore` gives returns.
-      reference: what advantages compare returns with, [T, B], from the critic's values in return units.
-      scaled_reward: (transition, weight [T, B] or None) -> rewards [T, B] as advantages count them.
-      estimator: (gae_data, gamma, lambda (, log_ratio)) -> (advantages, returns), [T, B] each; by_ratios: it weighs rows
-        by log p_now - log p_behaviour.
+    Args: cfg: the resolved section `policy`; ranks: the ranks over whose samples weights have mean 1.
+    Attributes, which options may replace:
+      options: the update options, in order; they add columns and change advantages.
+      units: converts between the critic's output and returns; `units.restore` gives returns.
+      reference: the critic's values, [T, B] in return units -> the values with which advantages compare returns, [T, B].
+      scaled_reward: (transition, weight [T, B] or None) -> rewards [T, B], as advantages use them.
+      estimator: (gae_data, gamma, lambda (, log_ratio)) -> (advantages, returns), [T, B] each; by_ratios: whether it
+        weighs rows by log p_now - log p_behaviour.
       entries: (columns [T, B, ...], rollout) -> rows [N, ...], or sequences.
       entry_len: steps in an entry, 1 for rows.
-      rows_once: batch -> its rows, and the weights [N] by which statistics count every row once; None: all alike.
-      inputs: functions of columns that a step reads, each called on the last one's result; adv_norm 'minibatch'
-        normalises advantages after them, in the executor.
+      rows_once: batch -> its rows, and weights [N] with which statistics count every row once; None: all equal.
+      inputs: functions of the columns that a step reads, each called on the result of the one before; adv_norm
+        'minibatch' normalises advantages after them, in the executor.
     """
 
     def __init__(self, cfg: ActorCriticPolicyConfig, ranks: Ranks = ALONE) -> None:
@@ -149,7 +149,7 @@ class Samples:
             self.inputs.append(self._normalized)
 
     def estimate_by(self, spec: str | Mapping[str, Any]) -> None:
-        """Advantages are those of another estimator from now on. Args: spec: a name, or {type: name, its options}."""
+        """Uses another estimator of advantages from now on. Args: spec: a name, or {type: name, its options}."""
         component = make_component(ESTIMATOR_REGISTRY, spec)
         self.by_ratios = component.name == 'vtrace'
         self.estimator: Callable[..., tuple[Tensor, Tensor]]
@@ -161,12 +161,12 @@ class Samples:
             self.estimator = partial(checked, component)
 
     def cut_into(self, sequences: SequenceConfig) -> None:
-        """Entries are sequences from now on. Args: sequences: the resolved section `policy.learn.sequence`."""
+        """Cuts rollouts into sequences from now on. Args: sequences: the resolved section `policy.learn.sequence`."""
         self.entries, self.entry_len, self.rows_once = partial(as_sequences, cfg=sequences), sequences.len, rows_once
 
     @torch.no_grad()
     def of_rollout(self, rollout: Rollout, critic: Critic) -> Sample:
-        """A rollout as rows [N], t-major, or for a model with a recurrent state as sequences [S].
+        """Turns a rollout into samples: rows [N], t-major, or for a recurrent model sequences [S].
 
         Args: critic: see `rollout_values`.
         """
@@ -192,13 +192,13 @@ class Samples:
         """
         value, next_value = (self.reference(self.units.restore(x)) for x in outputs)
         data = gae_data(value, next_value, reward, done, traj_flag)
-        # of a row that only reset an env it means nothing: weight 0 keeps it from the loss, traj_flag from other rows
+        # of no meaning for a row that only reset an env: weight 0 keeps it out of the loss, traj_flag out of other rows
         found = self.estimator(data, *self._discount, *log_ratio)
         return {'value': value, 'adv': found[0], 'return_': found[1]}
 
     @torch.no_grad()
     def read_by_steps(self, batch: Columns) -> dict[str, Any]:
-        """The columns of a batch that a step reads: values in the unit of the critic's output, which 'value' is."""
+        """Returns the columns of a batch that a step reads; value and return_ are in the unit of the critic's output."""
         columns = {name: x for name, x in batch.items() if name not in NO_INPUT}
         for change in self.inputs:
             columns = change(columns)
@@ -207,14 +207,14 @@ class Samples:
         return columns
 
     def _normalized(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """With advantages normalised over the whole batch."""
+        """Normalises advantages over the whole batch."""
         adv, weight = columns['adv'], columns.get('weight')
         weight = None if weight is None else weight.flatten()
         return {**columns, 'adv': normalize_advantage(adv.flatten(), weight, self._ranks).view_as(adv)}
 
 
 def given_reward(data: Transition, weight: Tensor | None) -> Tensor:
-    """The rewards of a rollout as they are."""
+    """Returns the rewards of a rollout unmodified."""
     return data['reward']
 
 
@@ -224,5 +224,5 @@ def as_rows(columns: dict[str, Any], rollout: Rollout) -> Sample:
 
 
 def as_they_are(batch: Columns) -> tuple[Columns, Tensor | None]:
-    """The rows of a batch of rows, and their weights."""
+    """Returns a batch of rows unmodified, and its weights."""
     return batch, batch.get('weight', None)

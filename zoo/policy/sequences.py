@@ -1,10 +1,10 @@
-"""Sequences for models with a recurrent state: cut from rollouts, run through the model, given back as rows.
+"""Sequences for recurrent models: cut from rollouts, run through the model, and converted back to rows.
 
 A batch of sequences has the columns of a batch of rows, but with [S, L, ...] in place of [N, ...]: S sequences of L
-steps. Besides these: 'state' [S, ...], before the first step of each; 'is_first' [S, L] bool, an episode begins with the
-step; where sequences overlap, 'is_repeat' [S, L] bool, an earlier sequence has the step too. With a burn-in of b steps
-'obs' and 'is_first' have b steps more at the front, and 'is_burned' [S] says which sequences have such a past; the
-others, at the start of a rollout, begin with `state` at their first own step.
+steps. It also has 'state' [S, ...], before the first step of each sequence; 'is_first' [S, L] bool, an episode begins with
+the step; and, if sequences overlap, 'is_repeat' [S, L] bool, an earlier sequence has the step too. With a burn-in of b
+steps, 'obs' and 'is_first' have b more steps at the front, and 'is_burned' [S] marks the sequences that use these steps.
+The others, at the start of a rollout, begin with 'state' at the first of their L steps.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def stride_of(cfg: SequenceConfig) -> int:
 
 
 def n_copy(cfg: SequenceConfig, n_step: int) -> float:
-    """In how many sequences a row of a rollout of n_step steps is, on average."""
+    """Average number of sequences that contain a row of a rollout of n_step steps."""
     return ((n_step - cfg.len) // stride_of(cfg) + 1) * cfg.len / n_step
 
 
 def sequence_problem(cfg: SequenceConfig, n_step: int, batch_size: int, key: str = 'batch_size') -> str:
-    """What is wrong with the lengths, as a sentence; empty if nothing."""
+    """Returns a sentence about lengths that do not fit together; '' if they fit."""
     if n_step % cfg.len:
         nearest = min((d for d in range(1, n_step + 1) if n_step % d == 0), key=lambda d: abs(d - cfg.len))
         return (
@@ -81,12 +81,12 @@ def sequence_problem(cfg: SequenceConfig, n_step: int, batch_size: int, key: str
 
 
 def as_sequences(samples: dict[str, Any], rollout: Rollout, cfg: SequenceConfig) -> Sample:
-    """Columns [T, B, ...] of a rollout with recurrent states as sequences, ordered by their start, then by env.
+    """Cuts columns [T, B, ...] of a rollout with recurrent states into sequences, ordered by their start, then by env.
 
     Args: cfg: the resolved section `policy.learn.sequence`.
     """
     is_first, after = rollout.data['is_first'], rollout.data['state']
-    # the state before each row [T, B, ...]: that of before row 0, then those after each
+    # the state before each row [T, B, ...]: `rollout.state` for row 0, then the state after the row before
     state = map_tensors(lambda x, first: torch.cat((first.unsqueeze(0).to(x.device), x[:-1])), after, rollout.state)
     device = is_first.device
     start = torch.arange(0, len(is_first) - cfg.len + 1, stride_of(cfg), device=device)
@@ -114,25 +114,25 @@ def as_sequences(samples: dict[str, Any], rollout: Rollout, cfg: SequenceConfig)
 
 
 def _lead(columns: Columns) -> torch.Size:
-    """[N] of rows, [S, L] of sequences; a step reads advantages or returns, or both."""
+    """Leading shape: [N] of rows, [S, L] of sequences. A batch has advantages or returns, or both."""
     return columns['adv' if 'adv' in columns else 'return_'].shape
 
 
 def rows_of(columns: C) -> C:
-    """A batch of sequences [S, L] as rows [S * L], without what belongs to sequences alone; rows as they are."""
+    """Converts a batch of sequences [S, L] to rows [S * L], without the columns of sequences; returns rows unmodified."""
     if 'state' not in columns:
         return columns
     n_step = _lead(columns)[1]
     rows: Any = {
         name: map_tensors(lambda x: x[:, -n_step:].flatten(0, 1), x)
         for name, x in columns.items()
-        if name not in STATE_COLUMNS and first_leaf(x).dim() > 1  # what is known of whole sequences is of no row
+        if name not in STATE_COLUMNS and first_leaf(x).dim() > 1  # a column [S] has no value for single rows
     }
     return rows
 
 
 def rows_once(batch: C) -> tuple[C, Tensor | None]:
-    """The rows of a batch of sequences, and the weights [N] by which statistics count each once; None: all alike."""
+    """Returns a batch of sequences as rows, and weights [N] with which statistics count each row once; None: all equal."""
     rows = rows_of(batch)
     weight, is_repeat = rows.get('weight'), rows.get('is_repeat')
     if is_repeat is not None:
@@ -141,14 +141,14 @@ def rows_once(batch: C) -> tuple[C, Tensor | None]:
 
 
 def forward_sequences(model: nn.Module, method: str, minibatch: C) -> tuple[dict[str, Tensor], C]:
-    """What a method of a model with a recurrent state computes from a minibatch of sequences, as rows; and the rows."""
+    """Runs a method of a recurrent model on a minibatch of sequences; returns its output and the minibatch, both as rows."""
     return run_model(model, method, minibatch), rows_of(minibatch)
 
 
 def run_model(model: nn.Module, method: str, columns: Columns) -> dict[str, Tensor]:
-    """What a method of a model computes from a batch, by name ('logit', 'value', ..), as rows in the order of `rows_of`.
+    """Runs a method of a model on a batch; returns its output by name ('logit', 'value', ..), as rows ordered like `rows_of`.
 
-    Sequences begin with their state, which starts anew where an episode does; gradients stop where they begin.
+    Each sequence begins with its state, which is reset where an episode begins. Gradients stop at the start of a sequence.
     """
     if 'state' not in columns:
         return _named(method, getattr(model, method)(columns['obs']))
@@ -171,13 +171,13 @@ def _named(method: str, found: Tensor | dict[str, Tensor]) -> dict[str, Tensor]:
 def _burned(
     model: nn.Module, method: str, obs: Obs, is_first: Tensor, state: State, is_burned: Tensor, n_burn: int
 ) -> State:
-    """The state after the first n_burn steps, where there are such, in the parts that this method of the model reads."""
+    """Returns the state after n_burn steps; sequences without burn-in keep theirs. Updates only what the method reads."""
     past = map_tensors(lambda x: x[:n_burn], obs)
     found = getattr(model, method)(past, state, is_first[:n_burn])
     return replace_rows(is_burned, found['state'] if isinstance(found, dict) else found[1], state)
 
 
 def first_rows(timestep: Timestep) -> Tensor:
-    """[T, B] bool: an episode begins with the row, told by the row before; of row 0 the collector knows (false here)."""
+    """Marks rows with which an episode begins, [T, B] bool. Row 0 is False here, since only the collector knows it."""
     begins = begins_of(timestep)
     return torch.cat((torch.zeros_like(begins[:1]), begins[:-1]))

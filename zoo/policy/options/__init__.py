@@ -1,4 +1,4 @@
-"""Options of an update, which a plain policy leaves off: which ones a config names, and the order in which they act."""
+"""Update options, which a plain policy leaves off: the choice of those that a config names, and their order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zoo.core.registry import CORRECTION_REGISTRY, OPTION_REGISTRY
 from zoo.policy.options.base import Owner, UpdateOption
 
 PLAIN = {'accumulate': 1, 'grad_clip_value': None, 'precision': 'fp32'}
-"""What a plain optimiser has, by the key of `policy.learn`."""
+"""Settings of a plain optimiser, by their key in `policy.learn`."""
 _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('whole_episodes', 'IgnoreDone', lambda policy: policy.cfg.learn.ignore_done),
     ('whole_episodes', 'NoBaseline', lambda policy: policy.cfg.learn.baseline == 'none'),
@@ -31,10 +31,10 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('adaptive', 'KLFollower', lambda policy: policy.learns and _follows_kl(policy)),
     ('plasticity', 'Plasticity', lambda policy: policy.learns and policy.cfg.learn.plasticity is not None),
 )
-"""(module, class, whether a policy has it), in the order in which they act.
+"""Built-in options, in the order in which they act: (module, class, whether a policy has it).
 
-V-trace comes before value_norm, whose statistics take its returns; what measures the KL of an update before plasticity,
-which moves the policy.
+V-trace comes before value_norm, whose statistics include the returns of V-trace. KLFollower, which measures the KL of an
+update, comes before plasticity, which changes the policy.
 """
 
 
@@ -49,13 +49,13 @@ def options_of(policy: Owner) -> tuple[UpdateOption, ...]:
 
 
 def _correction(policy: Owner) -> Any:
-    """What the correction stands for; None: there is none."""
+    """The `Correction` that the config names; None for 'none'."""
     spec = policy.cfg.learn.correction
     return None if name_of(spec) == 'none' else make_component(CORRECTION_REGISTRY, spec)()
 
 
 def _proximal(policy: Owner) -> str:
-    """The name of the proximal policy, that of a correction first."""
+    """Name of the proximal policy: that of the correction if it has one, else policy.learn.proximal."""
     meant = getattr(_correction(policy), 'proximal', None)
     return name_of(policy.cfg.learn.proximal if meant is None else meant)
 

@@ -1,4 +1,4 @@
-"""Options that follow how far an update moves the policy: adaptive learning rates, and weights of penalties with a target."""
+"""Adaptive learning rates, which follow the KL of updates, and weights of penalties with a target."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from zoo.policy.options.base import Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
 
 GROWS, SHRINKS, BAND = 1.5, 0.5, 2.0
-"""Factors of a weight with a target where the penalty is off by more than the third; RLlib's, after arXiv:1707.06347, sec. 4."""
+"""Weight factors if a penalty is above BAND * target, or below target / BAND; RLlib's, after arXiv:1707.06347, sec. 4."""
 
 
 class KLFollower(UpdateOption):
-    """Measures KL(before || after) of an update; rates and weights that follow it count from the next update on.
+    """Measures KL(before || after) of an update, and adapts learning rates and penalty weights for the next update.
 
-    A weight is that of a penalty with a target.
+    Only adaptive rates and the weights of penalties with a target change.
     """
 
     names = ('update_kl',)
@@ -59,7 +59,7 @@ class KLFollower(UpdateOption):
         return {'update_kl': kl}
 
     def adapt_weights(self, last: Mapping[str, Tensor]) -> None:
-        """Weights with a target follow the penalties of the last pass of an update, on all ranks. Waits for the device."""
+        """Adapts weights with a target to the penalties in the last pass of an update, on all ranks. Waits for the device."""
         objective = self._policy.objective
         for i, name, common in self._moving:
             found, weight = float(mean_over(last[f'penalty_{name}'], self._policy.run.ranks)), objective.weights[i]
@@ -70,7 +70,7 @@ class KLFollower(UpdateOption):
             objective.set_weight(i, min(max(weight, common.min_weight), common.max_weight))
 
     def state_dict(self) -> dict[str, Any]:
-        """The rates and the weights by name, and where they began."""
+        """The rates and the weights by name, and the values with which they began."""
         rates = self._rates | {f'{name}_start': rule.start for name, rule in self._rules.items()}
         weights: dict[str, float] = {}
         for i, name, common in self._moving:
@@ -80,7 +80,7 @@ class KLFollower(UpdateOption):
         return {name: x for name, x in state.items() if x}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copies a `state_dict` in, within the limits of the config; what it lacks, or now begins elsewhere, stays."""
+        """Copies a `state_dict` in, clamped to the config's limits; entries that it lacks, or with a new start value, stay."""
         rates, weights = state.get('adaptive_rate', {}), state.get('penalty_weight', {})
         for name, rule in self._rules.items():
             if rates.get(f'{name}_start') == rule.start:

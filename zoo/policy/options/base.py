@@ -16,9 +16,9 @@ from zoo.rl_utils.distribution import ActionDist
 
 
 class Estimated(NamedTuple):
-    """Estimates that the samples of a rollout are made from, [T, B] each.
+    """Inputs of the samples of a rollout, [T, B] each.
 
-    reward: as advantages count it; output: of the critic, in its own unit; weight: of the rows; None: all 1.
+    reward: scaled, as advantages use it; output: of the critic, in its own unit; weight: of the rows, None: all 1.
     """
 
     reward: Tensor
@@ -27,22 +27,21 @@ class Estimated(NamedTuple):
 
 
 def kept_output(estimated: Estimated) -> dict[str, Tensor]:
-    """The column 'value_output': what the critic put out, in its own unit, for losses that compare with it.
+    """Returns the column 'value_output': the critic's output, in its own unit, for losses that compare with it.
 
-    A value clip limits how far gradient steps move the critic's output, so its centre is the output that was there before
-    the first of them, also in later draws from a buffer. The column 'value' cannot give it back: it is in return units,
-    and the statistics that lead back move with the samples' own returns before the first step. Without a baseline that
-    column is 0.
+    A value clip limits how far gradient steps move the critic's output. So its centre is the output before the first
+    step, also in later draws from a buffer. The column 'value' cannot replace it: it is in return units, and before the
+    first step the returns of these samples change the statistics that convert it back. Without a baseline 'value' is 0.
     """
     return {'value_output': estimated.output}
 
 
 class Owner(Protocol):
-    """The policy as its options see it.
+    """Protocol of a policy as its options see it.
 
     samples: `zoo.policy.samples.Samples`; rates: see zoo.config.schedule; passes: `zoo.policy.passes.Passes`; optimizers: by
-      name, there once the learn mode is; normalizers: modules with running statistics, by name, which go into checkpoints;
-      has_state: the model has a recurrent state; learns, explores: it has the learn mode; that or the collect mode.
+      name, built with the learn mode; normalizers: modules with running statistics, by name, saved in checkpoints;
+      has_state: the model is recurrent; learns: it has the learn mode; explores: it has the learn or the collect mode.
     """
 
     run: RunInfo
@@ -77,16 +76,16 @@ class Owner(Protocol):
         """Outputs of the critic [N], without gradient."""
 
     def logit_of(self, batch: Columns) -> Tensor:
-        """Logits of the policy as it is now, in the shape of the batch's."""
+        """Logits of the current policy, in the shape of the batch's column 'logit'."""
 
 
 class UpdateOption:
-    """Something that the config adds to an update. Every method here does nothing; a plain policy has no option.
+    """Base of update options, which a config adds to a plain policy. The methods of this class change nothing.
 
-    Write a subclass and register it with `@OPTION_REGISTRY.register(name)`: `policy.learn.options: [name]` adds it, and its
-    class attribute `config`, a Section, declares its keys. It is constructed as `cls(section)`.
-    Attributes: phase: whose batches `before_update` is given, where policy and value have draws of their own; names: of
-      the metrics that it adds.
+    To add one, write a subclass and register it with `@OPTION_REGISTRY.register(name)`. `policy.learn.options: [name]` then
+    uses it; its class attribute `config`, a Section, declares its keys. It is constructed as `cls(section)`.
+    Attributes: phase: the part of the update whose batches `before_update` gets, if policy and value draw separately;
+      names: names of the metrics that the option adds.
     """
 
     phase: ClassVar[Literal['policy', 'value', 'all']] = 'policy'
@@ -94,64 +93,64 @@ class UpdateOption:
     components: Sequence[Any] = ()
 
     def problems(self, policy: Owner) -> Iterator[str]:
-        """A sentence for each setting that it does not go with, '' for none; it names both, and the remedy."""
+        """Yields a sentence for each setting that conflicts with it, or ''; the sentence names both, and the remedy."""
         yield from ()
 
     def attach(self, policy: Owner) -> None:
-        """Called once, before the modes are built; it may replace slots of `policy.samples` and `policy.objective`."""
+        """Called once, before the modes are built; it may replace attributes of `policy.samples` and `policy.objective`."""
 
     def mechanics(self) -> Mapping[str, Any]:
         """Keywords of `FlatOptimizer.configure` for every optimiser."""
         return {}
 
     def attach_learn(self, policy: Owner) -> None:
-        """Called once, when the learn mode is built: optimisers and passes are there."""
+        """Called once, when the learn mode is built; optimisers and passes then exist."""
 
     def set_env_step(self, env_step: int) -> None:
-        """Takes the values of its schedules."""
+        """Sets its schedules to their values at an env step."""
 
     def process_transition(self, transition: Transition) -> Transition:
-        """What is remembered of a rollout, [T, B, ...]."""
+        """Returns the columns to store of a rollout, [T, B, ...]."""
         return transition
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
-        """Columns [T, B, ...] that the samples have in addition."""
+        """Returns columns [T, B, ...] to add to the samples."""
         return {}
 
     def advantage(self, columns: Mapping[str, Any]) -> Tensor:
-        """The advantages, from columns that have 'adv' and what `add_columns` gave; after each estimate."""
+        """Returns the advantages, from 'adv' and the columns of `add_columns`; called after each estimation."""
         return columns['adv']
 
     def begin_update(self) -> None:
-        """An update begins."""
+        """Called when an update begins."""
 
     def before_update(self, batch: Columns) -> Columns:
         """The batch as the update reads it."""
         return batch
 
     def after_passes(self, batch: Columns, trained: Any) -> Metrics:
-        """The passes on the policy are done: metrics. trained: `zoo.policy.passes.Trained`."""
+        """Called after the passes on the policy; returns metrics. trained: `zoo.policy.passes.Trained`."""
         return {}
 
     def after_update(self, batch: Columns) -> Metrics:
-        """All passes of the update are done: metrics."""
+        """Called after all passes of the update; returns metrics."""
         return {}
 
     def policy_moved(self) -> None:
-        """Something other than the passes of an update moved the policy: an auxiliary phase, or plasticity."""
+        """Called when something other than the passes of an update changed the policy: an auxiliary phase, or plasticity."""
 
     def model_replaced(self) -> None:
-        """The model was given other parameters: what is kept as a copy of them begins anew from these."""
+        """Called when the model got other parameters: resets the copies of parameters that the option keeps to these."""
 
     def forget(self, envs: slice) -> None:
-        """These envs begin new episodes."""
+        """Called when these envs begin new episodes because the old ones were lost."""
 
     def forget_all(self) -> None:
-        """All envs were reset between two rollouts, and there may be another number of them."""
+        """Called when all envs were reset between two rollouts; their number may have changed."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Its entries of the policy's learn state, by a name of its own; empty: it keeps nothing."""
+        """Returns its entries of the policy's learn state, under a name of its own; {} if it keeps nothing."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copies a policy's learn state in, as far as it is its own; older states may lack it."""
+        """Copies its own entries of a policy's learn state in; older states may lack them."""

@@ -1,7 +1,7 @@
-"""Draws of minibatches other than 'shuffle': in order, by priority, and the check of one of your own.
+"""Draws of minibatches other than 'shuffle': 'in_order', 'prioritized', and the check of a user's own draw.
 
-A draw takes (columns, n_pass, generator) and returns (order, weight): order [n_pass, n] int64 on the generator's device,
-indices of entries, n of them in each pass; weight [n] f32 or None: a factor of the loss of each entry, None: 1.
+A draw takes (columns, n_pass, generator) and returns (order, weight). order: indices of the n entries of each pass,
+[n_pass, n] int64, on the generator's device; weight: a factor of the loss of each entry, [n] f32, None: 1.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from zoo.rl_utils.check import check_pair, check_returned
 
 Drawn = tuple[Tensor, Tensor | None]
 _FLOOR = 1e-6
-"""Of a priority, as a share of the largest one: every entry may come, and a batch without advantages is drawn evenly."""
+"""Least priority, as a share of the largest: every entry may be drawn, and a batch without advantages is drawn evenly."""
 
 
 def checked_draw(
     draw: Callable[..., Drawn], columns: Columns, n_pass: int, generator: torch.Generator
 ) -> tuple[Tensor, Columns]:
-    """The order that a component of DRAW_REGISTRY gives, and the columns with its weights in 'weight'.
+    """Calls a component of DRAW_REGISTRY; returns its order, and the columns with its weights in 'weight'.
 
-    That indices are below the number of entries is not looked at.
-    Raises: UserError if it gives no order and weights; it may be somebody's own.
+    It does not check that the indices are below the number of entries.
+    Raises: UserError if the draw, which may be a user's own, does not return an order and weights.
     """
     n = len(first_leaf(columns))
     order, weight = check_pair('the draw', draw(columns, n_pass, generator), ': the order, and weights or None')
@@ -65,14 +65,14 @@ def prioritized(
         float, Field(ge=0, le=1, description='1: weights make up for all of the preference; 0: none')
     ] = 0.2,
 ) -> Drawn:
-    """Entries with large advantages come more often, with replacement, and count less each time.
+    """Draws entries with large advantages more often, with replacement, and gives them smaller weights.
 
     p_i = s_i^alpha / sum_j s_j^alpha, s_i = sum of |adv| over the entry's samples;   weight_i = (n p_i)^-beta / z
-    z makes the weights of the drawn entries 1 on average, sum_i p_i weight_i m_i = 1 with m_i the mean of the column
-    'weight' in the entry (1 if there is none). So the loss keeps its scale, which a largest weight of 1 would not, and
-    with beta 1 it is, on average, that of 'shuffle'. Samples of weight 0 add nothing to s; an entry of them never comes,
-    unless there are no others: then all come alike, with weight 0.
-    adv is what the steps read, so normalised where policy.learn.adv_norm is 'batch'.
+    z scales the weights so that sum_i p_i weight_i m_i = 1, with m_i the mean of the column 'weight' in the entry (1 if
+    there is none): drawn entries have mean weight 1, and the loss keeps its scale (unlike with a largest weight of 1).
+    With beta 1 the expected loss is that of 'shuffle'. Samples of weight 0 add nothing to s. Entries of such samples alone
+    are drawn only if there are no others: then all are equally likely, with weight 0.
+    adv is the column that the steps read, so it is normalised if policy.learn.adv_norm is 'batch'.
     Source: Schaul et al. 2016, arXiv:1511.05952, sec. 3.3; for segments of rollouts by |adv|: PufferLib 3. Departs: the
       weights' scale; beta is constant.
     Raises: UserError if the batch has no column 'adv'.
@@ -97,7 +97,7 @@ def prioritized(
 
 
 def weighted(columns: Columns, weight: Tensor) -> Tensor:
-    """The column 'weight' of a batch times one weight [n] for each entry; made where there is none."""
+    """Multiplies the column 'weight' of a batch, 1 if there is none, by one weight [n] for each entry."""
     like = columns['adv' if 'adv' in columns else 'return_']
     rows = weight.view(-1, *(1,) * (like.dim() - 1)).expand_as(like)
     return rows * columns['weight'] if 'weight' in columns else rows.contiguous()

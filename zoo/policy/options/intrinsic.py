@@ -1,7 +1,7 @@
-"""Rewards that a policy gives itself for what is new to it.
+"""Intrinsic rewards, which a policy gives itself for states that are new to it.
 
-A component of INTRINSIC_REGISTRY is a class, constructed as `cls(section, obs_space, device, seed)`, with networks and random
-streams of its own. `advantage(rollout)` [T, B] is added to the advantages of a rollout; `update()` learns from that rollout
+A component of INTRINSIC_REGISTRY is a class, constructed as `cls(section, obs_space, device, seed)`, with its own networks
+and random streams. `advantage(rollout)` [T, B] is added to the advantages of a rollout; `update()` learns from that rollout
 and returns metrics under the fixed `names`; `state_dict()` and `load_state_dict(state)` are for checkpoints.
 It reads whole rollouts, so the policy may have a recurrent state and its samples may be cut into sequences.
 """
@@ -42,7 +42,7 @@ EncoderSpec = Annotated[str | dict[str, Any], AfterValidator(lambda spec: checke
 
 
 class IntrinsicReward(UpdateOption):
-    """Adds the advantages of an intrinsic reward, and lets it learn after each update."""
+    """Adds the advantages of an intrinsic reward, and trains it after each update."""
 
     def attach(self, policy: Owner) -> None:
         given = policy.cfg.learn.intrinsic
@@ -60,7 +60,7 @@ class IntrinsicReward(UpdateOption):
         return self.component.update()
 
     def forget(self, envs: slice) -> None:
-        if hasattr(self.component, 'forget'):  # one of your own need not have it
+        if hasattr(self.component, 'forget'):  # a user's own component need not have it
             self.component.forget(envs)
 
     def state_dict(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class IntrinsicReward(UpdateOption):
 
 
 def set_ranks(component: object, ranks: Ranks) -> None:
-    """An intrinsic reward learns from the rows of all ranks. Raises: UserError for one that cannot."""
+    """Lets an intrinsic reward learn from the samples of all ranks. Raises: UserError if it cannot."""
     if hasattr(component, 'set_ranks'):
         component.set_ranks(ranks)
     elif number := several(ranks):
@@ -122,18 +122,18 @@ class Waiting(NamedTuple):
     obs: Obs
     next_obs: Obs
     return_: Tensor
-    weight: Tensor  # 1 of a transition, 0 of a row that only resets an env
+    weight: Tensor  # 1 for a transition, 0 for a row that only resets an env
 
 
 @INTRINSIC_REGISTRY.register('rnd')
 class RND:
-    """Random network distillation: a state is new as far as a network fails to predict a fixed random network there.
+    """Random network distillation: the reward is the error in predicting the output of a fixed random network.
 
     error_t = mean_i (predictor_i(s_{t+1}) - target_i(s_{t+1}))^2, of the true successor, observations normalised, clipped to +-5
     reward_t = error_t / sigma, sigma the running deviation of sum_k gamma^k error_{t-k}, clipped to reward_clip
-    The returns of it go on beyond the ends of episodes, and have a critic of their own.
+    The intrinsic returns continue across the ends of episodes, and have their own critic.
     Source: Burda et al. 2018, arXiv:1810.12894. Departs: the observation statistics begin with the first rollout, not with
-      random steps before; the intrinsic critic is a network of its own and sees the normalised observations.
+      random steps before it; the intrinsic critic is a separate network and sees the normalised observations.
     """
 
     config: ClassVar[type[Section]] = RNDConfig
@@ -152,21 +152,21 @@ class RND:
         self._found = torch.zeros(len(self.names), device=device)
 
     def set_ranks(self, ranks: Ranks) -> None:
-        """Learns together with other ranks from now on: gradients and statistics are those of the rows of all."""
+        """Learns together with other ranks from now on: gradients and statistics include the samples of all ranks."""
         self._ranks = self._optimizer.ranks = ranks
         for module in self.networks.modules():
             if isinstance(module, RunningMeanStd):
                 module.ranks = ranks
 
     def forget(self, envs: slice) -> None:
-        """These of the envs are others than before: their sums of errors begin anew."""
+        """Resets the sums of errors of these envs, whose episodes were lost."""
         self._carry[envs] = 0
 
     @torch.no_grad()
     def advantage(self, rollout: Rollout) -> Tensor:
-        """[T, B]: `weight` times the advantages of the intrinsic rewards; keeps the rollout for `update`.
+        """Returns the advantages [T, B] of the intrinsic rewards, times `weight`; keeps the rollout for `update`.
 
-        Rows that only reset an env have the reward 0. A rollout that no update learned from is dropped at the next one.
+        Rows that only reset an env have the reward 0. The next rollout replaces one that `update` has not learned from.
         """
         cfg, networks = self._cfg, self.networks
         is_reset = rollout.data.get('is_reset', torch.zeros_like(rollout.data['done']))
@@ -187,7 +187,7 @@ class RND:
 
     @torch.enable_grad()
     def update(self) -> Metrics:
-        """Predictor and critic learn from the last rollout, once: later calls before the next one change nothing."""
+        """Trains predictor and critic on the last rollout, once: further calls before the next rollout change nothing."""
         rows, cfg = self._waiting, self._cfg
         if rows is not None:
             generator = reseed(self._generator, self._seed, 'intrinsic', self._ranks.rank, self._n_update)
@@ -201,7 +201,7 @@ class RND:
         return dict(zip(self.names, self._found.clone(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks with their statistics, optimiser, a counter, and the sums of errors, which go on beyond episodes."""
+        """Networks with their statistics, optimiser, a counter, and the sums of errors, which continue across episodes."""
         return {
             'networks': dict(self.networks.state_dict()),
             'optimizer': self._optimizer.state_dict(),
@@ -213,13 +213,13 @@ class RND:
         """Copies a `state_dict` in."""
         self.networks.load_state_dict(state['networks'])
         self._optimizer.load_state_dict(state['optimizer'])
-        self._n_update = state.get('n_update', 0)  # which older states do not count
-        carry = state.get('carry', [])  # older states have none: the sums begin anew
+        self._n_update = state.get('n_update', 0)  # older states have no counter
+        carry = state.get('carry', [])  # older states have none: the sums begin at 0
         self._carry = torch.tensor(carry, dtype=torch.float32, device=self._carry.device)
         self._waiting = None
 
     def _scaled(self, error: Tensor, weight: Tensor) -> Tensor:
-        """Errors [T, B] over the running deviation of their discounted sums, which go on beyond the ends of episodes."""
+        """Divides errors [T, B] by the running deviation of their discounted sums, which continue across ends of episodes."""
         carry = self._carry if self._carry.shape == error.shape[1:] else torch.zeros_like(error[0])
         total = discounted_sum(error, torch.zeros_like(error), carry, self._cfg.discount_factor)
         self._carry = self._cfg.discount_factor * total[-1]
@@ -227,7 +227,7 @@ class RND:
         return self.networks.returns.rescale(error)
 
     def _step(self, rows: Waiting, index: Tensor) -> Tensor:
-        """A gradient step on some of the rows; the mean losses [2] of predictor and critic."""
+        """Takes a gradient step on some of the rows; returns the mean losses [2] of predictor and critic."""
         shown = index[: math.ceil(self._cfg.predictor_share * len(index))]  # the rows are in random order
         next_obs = map_tensors(lambda x: x[shown], rows.next_obs)
         predictor_loss = weighted_mean(self.networks.errors(next_obs), rows.weight[shown])
@@ -240,7 +240,7 @@ class RND:
 
 
 class RNDNetworks(nn.Module):
-    """A fixed random network, one that predicts it, a critic of intrinsic returns, and the statistics of all of them."""
+    """Fixed random target network, predictor, critic of intrinsic returns, and statistics of observations and returns."""
 
     def __init__(self, cfg: RNDConfig, obs_space: Space) -> None:
         super().__init__()
@@ -261,17 +261,17 @@ class RNDNetworks(nn.Module):
         return (self.predictor(seen) - self.target(seen)).square().mean(-1)
 
     def value(self, obs: Obs) -> Tensor:
-        """[N], of intrinsic returns."""
+        """Values [N] of the critic of intrinsic returns."""
         return self.critic(self._seen(obs))
 
     def update_statistics(self, obs: Obs, weight: Tensor) -> None:
-        """Takes in the observations [N, *O] with a weight [N] above 0."""
+        """Updates the statistics with the observations [N, *O] that have a weight [N] above 0."""
         each: Any
         for each, (_, x) in zip(self.obs_statistics, leaves(self.input(obs)), strict=True):
             each.update(x, weight)
 
     def _seen(self, obs: Obs) -> Any:
-        """What the encoders take, normalised."""
+        """The inputs of the encoders, normalised."""
         statistics = iter(self.obs_statistics)
         return map_tensors(lambda x: next(statistics)(x), self.input(obs))
 

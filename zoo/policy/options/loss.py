@@ -1,4 +1,4 @@
-"""The loss that the config names: its components as numbers of gradient steps, and options for components that need one."""
+"""Losses that the config names: their components, as numbers of gradient steps, and update options that some of them need."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from zoo.policy.options.base import Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
 
 KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
-"""Value losses and penalties that do not read the stored value; of one's own it is not known."""
+"""Value losses and penalties of zoo that do not read the stored value; a user's own may read it."""
 
 
 class Objective:
-    """The losses of a policy, and their numbers at an env step.
+    """The losses of a policy, and the current weights of its penalties.
 
     Args: cfg: the resolved section `policy.learn`.
-    Attributes: fixed: numbers of the steps on the policy that stay during an update; options set some of them; common: the
-      options that all penalties have; surrogate_said: as the config says it.
+    Attributes: fixed: numbers of the steps on the policy that do not change during an update; options set some of them;
+      common: for each penalty, the options that all penalties have; surrogate_said: the surrogate, in words of the config.
     """
 
     def __init__(self, cfg: ActorCriticLearnConfig) -> None:
@@ -71,14 +71,14 @@ class Objective:
         return list(self.fixed.penalty_weights)
 
     def set_weight(self, i: int, weight: float) -> None:
-        """Gives one of the penalties another weight."""
+        """Sets the weight of penalty number i."""
         weights = self.weights
         weights[i] = weight
         self.fixed = self.fixed._replace(penalty_weights=tuple(weights))
 
 
 def _policy_specs(cfg: ActorCriticLearnConfig) -> tuple[Any, list[Any]]:
-    """Surrogate and penalties; policy_loss 'kl' of ppg is a name for a pair of these."""
+    """Returns surrogate and penalties; policy_loss 'kl' of ppg means surrogate 'none' with penalty 'kl'."""
     if cfg.get('policy_loss') != 'kl':
         return cfg.surrogate, list(cfg.penalties)
     if name_of(cfg.surrogate) != 'clip':
@@ -118,7 +118,7 @@ class Penalties(UpdateOption):
 
 
 class ReturnRange(UpdateOption):
-    """The share of returns outside of the range that the value loss predicts."""
+    """Measures the share of returns outside the range that the critic can predict with its value loss."""
 
     names = ('return_outside',)
 

@@ -15,7 +15,7 @@ from zoo.rl_utils.normalizer import RunningMeanStd
 
 
 class RewardNorm(UpdateOption):
-    """Rewards over the running deviation of their discounted sum, clipped to +-10."""
+    """Divides rewards by the running deviation of their discounted sum, and clips them to +-10."""
 
     def attach(self, policy: Owner) -> None:
         learn, collect = policy.cfg.learn, policy.cfg.collect
@@ -26,9 +26,9 @@ class RewardNorm(UpdateOption):
         policy.samples.scaled_reward = self.scaled
 
     def scaled(self, data: Transition, weight: Tensor | None) -> Tensor:
-        """Rewards [T, B] over the running deviation of each env's discounted sum, which restarts with each episode.
+        """Divides rewards [T, B] by the running deviation of each env's discounted sum, which restarts with each episode.
 
-        The statistics are updated, and the next rollout continues the sums.
+        It updates the statistics first, and the next rollout continues the sums.
         """
         reward, end = data['reward'], data['traj_flag']
         if self._carry is None or self._carry.shape != reward.shape[1:]:
@@ -47,10 +47,10 @@ class RewardNorm(UpdateOption):
 
 
 class ValueNorm(UpdateOption):
-    """The critic predicts returns normalised by their running mean and deviation.
+    """Makes the critic predict returns normalised by their running mean and deviation.
 
-    The statistics take the returns of a batch before its first step, so that the critic's new outputs are read by the
-    statistics that it learned them in.
+    The returns of a batch update the statistics before its first step, so that the critic's new outputs are converted
+    with the same statistics with which it was trained.
     """
 
     phase: ClassVar[Literal['policy', 'value', 'all']] = 'value'
@@ -62,7 +62,7 @@ class ValueNorm(UpdateOption):
         policy.samples.inputs.append(self.in_units_of_critic)
 
     def in_units_of_critic(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """What a step reads: 'value' and 'return_' in the unit of the critic's output."""
+        """Converts 'value' and 'return_' to the unit of the critic's output, in which steps read them."""
         return columns | {key: self._statistics.standardize(columns[key]) for key in ('value', 'return_')}
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Corrections for samples of older policies, and proximal policies: which one an update stays near."""
+"""Corrections for samples of older policies, and proximal policies, which an update must stay near."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ RhoMax = Annotated[
 
 @PROXIMAL_REGISTRY.register('behaviour')
 def behaviour() -> None:
-    """The policy that acted: the ratio of PPO as published; old samples are clipped for their age."""
+    """The policy that acted, as in published PPO; old samples are clipped because of their age."""
 
 
 @PROXIMAL_REGISTRY.register('recent')
 def recent(*, rho_max: RhoMax = None) -> None:
-    """The policy as the update began: one more pass of the network over the batch (decoupled clip, arXiv:2110.00641).
+    """The policy at the start of the update; costs one more forward pass over the batch (decoupled clip, arXiv:2110.00641).
 
-    With rho_max 2 it is what policy.learn.correction calls 'decoupled'.
+    With rho_max 2 it is the same as policy.learn.correction 'decoupled'.
     """
 
 
@@ -51,22 +51,22 @@ def ewma(
 ) -> float:
     """An exponential average of the policy over gradient steps (PPO-EWMA, arXiv:2110.00641).
 
-    It begins anew after each auxiliary phase of ppg, and after a plasticity component has acted.
+    It is reset to the current policy after each auxiliary phase of ppg, and after each call of a plasticity component.
     """
     return decay
 
 
 PLAIN_ESTIMATOR = ('gae', {'type': 'gae', 'value_lambda': None})
-"""The estimator that a correction replaces; as it stands in a config, and completed."""
+"""The estimator that a correction may replace: as written in a config, and with its options filled in."""
 PLAIN_PROXIMAL = ('behaviour', {'type': 'behaviour'})
 
 
 class Correction(NamedTuple):
-    """What a correction stands for, each as a component that a config could name itself; None: no such component.
+    """The components that a correction uses, in the form in which a config names them; None: no such component.
 
-    proximal: in place of policy.learn.proximal: what the loss weighs samples by.
-    estimator: in place of policy.collect.estimator. It is given the ratios of the present policy to the one that acted,
-      once for the whole rollout as an update begins.
+    proximal: replaces policy.learn.proximal; the loss weighs samples by its ratio to the policy that acted.
+    estimator: replaces policy.collect.estimator. At the start of an update, it gets the ratios of the current policy to
+      the one that acted, for the whole rollout.
     """
 
     proximal: dict[str, Any] | None = None
@@ -75,7 +75,7 @@ class Correction(NamedTuple):
 
 @CORRECTION_REGISTRY.register('none')
 def none() -> Correction:
-    """Samples count as those of the policy that learns: right for weights that are at most one update old."""
+    """Treats samples as those of the current policy: right if they come from a policy that is at most one update old."""
     return Correction()
 
 
@@ -86,9 +86,9 @@ def decoupled(
         float, Field(ge=1, description='bound of the ratio p_proximal / p_behaviour that weighs a sample')
     ] = 2.0,
 ) -> Correction:
-    """Clips around the policy as the update began, and weighs each sample by its ratio to the one that acted.
+    """Clips around the policy at the start of the update, and weighs samples by the ratio of that policy to the one that acted.
 
-    It is proximal {type: recent, rho_max: ..}. Source: Hilton et al. 2022, arXiv:2110.00641, eq. 3.
+    It is the same as proximal {type: recent, rho_max: ..}. Source: Hilton et al. 2022, arXiv:2110.00641, eq. 3.
     """
     return Correction(proximal={'type': 'recent', 'rho_max': rho_max})
 
@@ -101,9 +101,9 @@ def vtrace(
     ] = 1.0,
     c_max: Annotated[float, Field(ge=1, description='bound of the ratio that carries the trace back')] = 1.0,
 ) -> Correction:
-    """V-trace: advantages and returns are weighed by the ratio of the present policy to the one that acted.
+    """V-trace: advantages and returns are weighed by the ratio of the current policy to the one that acted.
 
-    It is estimator 'vtrace', computed once as an update begins, and proximal 'recent', by whose ratios the loss weighs
+    It uses estimator 'vtrace', once at the start of an update, and proximal 'recent', by whose ratios the loss weighs
     advantages. Source: Espeholt et al. 2018, arXiv:1802.01561. Departs: adv_norm comes before these ratios.
     """
     estimator = {'type': 'vtrace', 'rho_max': rho_max, 'c_max': c_max, 'weigh_adv': False}
@@ -111,20 +111,20 @@ def vtrace(
 
 
 def correction_of(learn: Keyed) -> Correction:
-    """What the correction of a resolved section `policy.learn` stands for."""
+    """The correction that a resolved section `policy.learn` names."""
     return make_component(CORRECTION_REGISTRY, learn['correction'])()
 
 
 STAYS_NEAR_NOTHING = ('none', 'a2c', 'awr', 'cispo')
-"""Surrogates whose gradient stops nowhere, however far the policy moves."""
+"""Surrogates whose gradient never stops, however far the policy moves."""
 
 
 class ProximalPolicy(UpdateOption):
-    """Base of what weighs samples by their ratio to a policy that is nearer than the one that acted."""
+    """Base of options whose loss stays near a proximal policy, and is weighed by its ratio to the policy that acted."""
 
     def problems(self, policy: Owner) -> Iterator[str]:
         learn, objective = policy.cfg.learn, policy.objective
-        if name_of(learn.correction) != 'none':  # whose ratios weigh the samples of every surrogate
+        if name_of(learn.correction) != 'none':  # a correction weighs the samples of every surrogate
             if learn.target_kl is not None:
                 yield (
                     f'policy.learn.correction is {name_of(learn.correction)!r} but target_kl is {learn.target_kl:g}, which limits '
@@ -155,7 +155,7 @@ class ProximalPolicy(UpdateOption):
 
 
 class RecentPolicy(ProximalPolicy):
-    """Proximal policy 'recent': samples have the logits of the policy as the update began."""
+    """Proximal policy 'recent': adds the logits of the policy at the start of the update to the samples."""
 
     def before_update(self, batch: Columns) -> Columns:
         return {**batch, 'logit_proximal': self._policy.logit_of(batch)}
@@ -168,7 +168,7 @@ class AveragedPolicy(ProximalPolicy):
         return {'average_decay': make_component(PROXIMAL_REGISTRY, self._policy.cfg.learn.proximal)()}
 
     def policy_moved(self) -> None:
-        next(iter(self._policy.optimizers.values())).reset_average()  # of the first one, whose average steps read
+        next(iter(self._policy.optimizers.values())).reset_average()  # of the first optimiser: steps read its average
 
     def model_replaced(self) -> None:
         for optimizer in self._policy.optimizers.values():
@@ -176,7 +176,7 @@ class AveragedPolicy(ProximalPolicy):
 
 
 class ValueTrace(UpdateOption):
-    """Advantages and returns of whole rollouts, weighed by the ratios of the present policy to the one that acted."""
+    """Computes V-trace advantages and returns of whole rollouts, by the ratios of the current policy to the one that acted."""
 
     phase: ClassVar[Literal['policy', 'value', 'all']] = 'all'
 
@@ -218,7 +218,7 @@ class ValueTrace(UpdateOption):
 
 
 def correction_problems(config: dict[str, Any]) -> Iterator[str]:
-    """A sentence for rollouts of weights that are older than the policy expects. Args: config: a whole resolved config."""
+    """Yields a sentence if rollouts may come from older policies than expected. Args: config: a whole resolved config."""
     max_lag, learn, kind = config['cluster']['max_lag'], value_at(config, 'policy.learn'), config['policy']['type']
     if max_lag <= 1:
         return

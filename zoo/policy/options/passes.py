@@ -1,7 +1,7 @@
 """Options of the passes over a batch.
 
-'target_kl' stops them, 'recompute_adv' renews advantages between them; 'accumulate', 'grad_clip_value' and 'precision' are
-around the rule of the optimiser.
+'target_kl' stops them, and 'recompute_adv' computes advantages again between them. 'accumulate', 'grad_clip_value' and
+'precision' are settings of the optimisers, around their update rule.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from zoo.policy.options.base import Estimated, Owner, UpdateOption
 from zoo.policy.passes import Passes, Trained
 from zoo.rl_utils.optimizer import FlatOptimizer
 
-KL_FACTOR = 1.5  # of target_kl, at which an update stops
+KL_FACTOR = 1.5  # an update stops at this multiple of target_kl
 
 
 class InterruptedPasses(Passes):
-    """Passes one after the other, between which something is looked at or made anew."""
+    """Passes that may stop early by target_kl, and may recompute columns of the batch in between."""
 
     renew: Callable[[Columns], Columns] | None = None
 
@@ -103,14 +103,14 @@ class RecomputedAdvantages(UpdateOption):
 
 
 def transition_columns(rollout: Rollout, estimated: Estimated) -> dict[str, Any]:
-    """What `recomputed` needs, [T, B, ...]."""
+    """Returns the columns that `recomputed` needs, [T, B, ...]."""
     ends = {name: rollout.data[name] for name in ('done', 'traj_flag')}
     return {'reward': estimated.reward, **ends, 'next_obs': rollout.next_obs()}
 
 
 @torch.no_grad()
 def recomputed(policy: Owner, batch: Columns) -> dict[str, Any]:
-    """A batch of a whole rollout with values, advantages and returns of the critic as it is now."""
+    """Returns a batch of a whole rollout with values, advantages and returns by the current critic."""
     n_step, samples = policy.cfg.collect.n_step, policy.samples
 
     def by_step(x: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def recomputed(policy: Owner, batch: Columns) -> dict[str, Any]:
 
 
 class OptimizerMechanics(UpdateOption):
-    """Several minibatches to a step, a limit for each element of the gradient, another number format inside the networks."""
+    """Sets up gradient accumulation, clipping of each element of the gradient, and the number format inside the networks."""
 
     def problems(self, policy: Owner) -> Iterator[str]:
         yield precision_problem(policy.cfg.learn.precision, policy.device)

@@ -18,11 +18,11 @@ from zoo.policy.options.base import Owner, UpdateOption
 
 
 class Plasticity(UpdateOption):
-    """Calls a component of PLASTICITY_REGISTRY after every `every`-th update, `every` an option of the component (1 without).
+    """Calls a component of PLASTICITY_REGISTRY once per `every` updates (`every`: an option of the component, else 1).
 
-    Parameters change in place, so that flat buffers of which they are views stay valid; the moments of an optimiser stay as
-    they are. The initial values are those as the policy was made, or was given other ones. They go into checkpoints: a model
-    given from outside, or one that began from another run, has values that no seed brings back.
+    Parameters change in place, since they are views of the flat buffers of optimisers; the moments of optimisers do not
+    change. Initial values are those with which the policy was made, or which replaced them later (e.g. init_from). Checkpoints
+    have them, since no seed reproduces those of a model given by the user, or of one that began from another run.
     """
 
     def problems(self, policy: Owner) -> Iterator[str]:
@@ -78,8 +78,8 @@ def shrink_perturb(
     """Shrinks the weights and adds noise of the size of their initial values.
 
     w <- shrink w + perturb rms(w_initial) noise, noise normal, of each weight matrix or kernel
-    Source: Ash and Adams 2020, arXiv:1910.08475. Departs: noise in units of each tensor's own initial size; biases, gains of
-      norms and free deviations (tensors of one dimension) stay.
+    Source: Ash and Adams 2020, arXiv:1910.08475. Departs: noise in units of each tensor's own initial size; tensors of one
+      dimension (biases, gains of norms, free standard deviations) do not change.
     """
     for name, x in named.items():
         if x.dim() < 2:
@@ -102,7 +102,7 @@ def l2_init(
     """Pulls all parameters towards their initial values.
 
     w <- w + strength (w_initial - w)
-    Source: Kumar et al. 2023, arXiv:2308.11958. Departs: a step of its own, as decoupled weight decay, not a term of the loss.
+    Source: Kumar et al. 2023, arXiv:2308.11958. Departs: a separate step, like decoupled weight decay, not a term of the loss.
     """
     for name, x in named.items():
         x.lerp_(initial[name].to(x), strength)
@@ -134,7 +134,7 @@ def reset_last(
 
 
 def _unmatched(layers: Iterable[str], names: Collection[str]) -> str:
-    """A sentence if none of the names of parameters has one of the texts in it; else ''."""
+    """Returns a sentence if no name of a parameter contains one of the texts; else ''."""
     if any(text in name for name in names for text in layers):
         return ''
     return (

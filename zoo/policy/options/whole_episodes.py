@@ -15,11 +15,11 @@ from zoo.core.ranks import ALONE, Ranks, weight_scale
 from zoo.policy.options.base import Estimated, Owner, UpdateOption, kept_output
 
 NEEDS_CRITIC = ('gae', 'n_step', 'vtrace')
-"""Estimators that stand a value of the critic in for what comes after a step."""
+"""Estimators that use a value of the critic for the rewards after a step."""
 
 
 class NoBaseline(UpdateOption):
-    """Advantages compare returns with nothing; without a critic nothing is known of what comes after a rollout."""
+    """Uses returns as advantages. Steps of unfinished episodes have weight 0, since no critic estimates later rewards."""
 
     def problems(self, policy: Owner) -> Iterator[str]:
         estimator = name_of(policy.cfg.collect.estimator)
@@ -41,7 +41,7 @@ class NoBaseline(UpdateOption):
 
 
 class WholeEpisodes(UpdateOption):
-    """Steps whose episode goes on after the rollout have weight 0."""
+    """Gives weight 0 to steps whose episode continues after the rollout."""
 
     def attach(self, policy: Owner) -> None:
         self._ranks = policy.run.ranks
@@ -58,10 +58,10 @@ class WholeEpisodes(UpdateOption):
 
 
 def whole_episodes(traj_flag: Tensor, weight: Tensor | None, ranks: Ranks = ALONE) -> Tensor:
-    """Weights [T, B] that leave out steps whose episode goes on after the rollout; the others have mean 1 over all ranks.
+    """Weights [T, B] that are 0 for steps whose episode continues after the rollout; their mean over all ranks is 1.
 
-    An episode that a time limit ends has the return it has.
-    Args: traj_flag: [T, B], the episode ends with the step; weight: [T, B] of the rows so far; None: 1.
+    An episode that a time limit ends counts with the return that it has then.
+    Args: traj_flag: [T, B], the episode ends with the step; weight: [T, B], weights before this call; None: 1.
     """
     known = (traj_flag.flip(0).to(torch.int32).cumsum(0).flip(0) > 0).to(torch.float32)
     kept = known if weight is None else known * weight
@@ -69,7 +69,7 @@ def whole_episodes(traj_flag: Tensor, weight: Tensor | None, ranks: Ranks = ALON
 
 
 class IgnoreDone(UpdateOption):
-    """Terminal states are bootstrapped through, too (`policy.learn.ignore_done`)."""
+    """Bootstraps through terminal states too (`policy.learn.ignore_done`)."""
 
     def process_transition(self, transition: Transition) -> Transition:
         return {**transition, 'done': torch.zeros_like(transition['done'])}

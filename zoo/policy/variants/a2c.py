@@ -1,5 +1,5 @@
 """Policies 'a2c' (Mnih et al. 2016, arXiv:1602.01783), PPO with one step for each short rollout, and 'impala', the same
-on samples that may be of older policies (Espeholt et al. 2018, arXiv:1802.01561)."""
+on samples that may come from older policies (Espeholt et al. 2018, arXiv:1802.01561)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zoo.policy.ppo import PPOCollectConfig, PPOConfig, PPOLearnConfig, PPOPolic
 
 
 class A2CLearnConfig(PPOLearnConfig):
-    """Section `policy.learn` of 'a2c'; the paper moves the parameters by optimizer 'rmsprop'."""
+    """Section `policy.learn` of 'a2c'; the paper uses optimizer 'rmsprop'."""
 
     batch_size: Count | None = Field(
         None, description='samples per gradient step; null: all of a rollout, or of a draw'
@@ -59,7 +59,7 @@ class A2CConfig(PPOConfig):
 class A2CPolicy(PPOPolicy):
     """Advantage actor-critic: one step for each rollout.
 
-    It descends -mean(adv * log p(action)) + value_weight * value loss - entropy_weight * entropy.
+    It minimises -mean(adv * log p(action)) + value_weight * value loss - entropy_weight * entropy.
     """
 
     config: ClassVar[type[PolicyConfig]] = A2CConfig

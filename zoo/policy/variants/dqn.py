@@ -63,7 +63,7 @@ def q_step(
       model, target_model: their `compute_actor` gives Q-values [n, A].
       part: obs, action, reward, discount, next_obs as of `n_step_transition`, [n, ...], and weight where rows differ in it.
       cfg: the section `policy.learn` of 'dqn'.
-    Returns: detached 0-dim metrics loss, q, td_error, grad_norm; |Q - target| [n], 0 where the weight is.
+    Returns: detached 0-dim metrics loss, q, td_error, grad_norm; |Q - target| [n], 0 where the weight is 0.
     """
     with torch.no_grad():
         value = target_model.compute_actor(part['next_obs'])
@@ -74,7 +74,7 @@ def q_step(
     loss.backward()
     gradient_ready([optimizer], loss)
     norm, q, error = optimizer.step(cfg.grad_clip), q.detach(), (q.detach() - target).abs()
-    share = None if weight is None else (weight > 0).to(q.dtype)  # of a row that only reset an env q is no Q-value
+    share = None if weight is None else (weight > 0).to(q.dtype)  # a row that only reset an env has no Q-value
     means = {'q': weighted_mean(q, share), 'td_error': weighted_mean(error, share)}
     return {'loss': loss.detach(), **means, 'grad_norm': norm}, error
 
@@ -122,7 +122,7 @@ class DQNConfig(PolicyConfig):
 class DQNPolicy(NetworkPolicy):
     """Deep Q-learning, epsilon-greedy; `target_model` is a copy of the network that follows it slowly.
 
-    It leaves |target - Q| in the column 'priority' of each batch, for buffers that draw by it.
+    It writes |target - Q| to the column 'priority' of each batch, for prioritised buffers.
     """
 
     cfg: DQNConfig
@@ -147,7 +147,7 @@ class DQNPolicy(NetworkPolicy):
                 f"policy 'dqn' is for a model without a memory, got {type(self._model).__name__}; use policy.type=ppo, or leave "
                 'policy.model.recurrent out'
             )
-        self.dist = Categorical(self.action_space.n)  # the logits are Q-values, whatever the model's own distribution
+        self.dist = Categorical(self.action_space.n)  # the logits are Q-values; the model's own distribution is ignored
 
     def check_fields(self) -> None:
         collect = self.cfg.collect
@@ -162,7 +162,7 @@ class DQNPolicy(NetworkPolicy):
         return epsilon_greedy(self.dist, logit, epsilon=eps)
 
     def _stochastic(self, logit: Tensor) -> Tensor:
-        """With the epsilon that its schedule ends with."""
+        """Returns epsilon-greedy logits, with the last epsilon of its schedule."""
         return self._behaviour(logit, sys.maxsize)
 
     def _get_train_sample(self, rollout: Rollout) -> Sample:
@@ -172,7 +172,7 @@ class DQNPolicy(NetworkPolicy):
         if 'is_reset' in rollout.data:
             columns['weight'] = valid_weight(rollout.data['is_reset'], self.run.ranks)
         sample = map_tensors(lambda x: x.flatten(0, 1), columns)  # [T, B] -> [N]
-        # each row once, however often it is drawn; a model need not keep any
+        # counts each row once, however often it is drawn; not every model has statistics
         if hasattr(self._model, 'update_normalizer'):
             self._model.update_normalizer(sample['obs'], sample.get('weight'))
         return sample
@@ -195,12 +195,12 @@ class DQNPolicy(NetworkPolicy):
             with self._mode.steps(self.seed, self._n_step):
                 steps.append(q_step(self._model, self.target_model, self._optimizer, part, cfg))
             self._n_step += 1
-            if self._n_step % cfg.target_freq == 0:  # the target network goes the share tau of the way
+            if self._n_step % cfg.target_freq == 0:  # the target network moves by the share tau
                 states = (network.state_dict().values() for network in (self.target_model, self._model))
                 for slow, fast in zip(*states, strict=True):
                     slow.copy_(slow.lerp(fast, cfg.tau) if slow.is_floating_point() else fast)
         found, errors = zip(*steps, strict=True)
-        batch['priority'] = torch.cat(errors)  # read by buffers that draw by it
+        batch['priority'] = torch.cat(errors)  # for prioritised buffers
         rates = {'learning_rate': self._optimizer.lr, 'eps': schedule_value(self.cfg.collect.eps, self._env_step)}
         rates['skipped_step'] = self._optimizer.count_skipped(limit=10)  # in a row
         means = {name: torch.stack([step[name] for step in found]).mean() for name in found[0]}

@@ -1,6 +1,6 @@
 """Policies 'ppo_offpolicy' and 'ppg_offpolicy': the learners of PPO and PPG on draws from a replay buffer.
 
-What is drawn, and how often, is the section `buffer` (update_per_collect, n_sample, max_use, max_staleness). Values,
+Section `buffer` sets what is drawn, and how often (update_per_collect, n_sample, max_use, max_staleness). Values,
 advantages and behaviour logits are those stored at collection, so the ratio is to the policy that acted.
 """
 
@@ -18,7 +18,7 @@ from zoo.policy.ppo import PPOConfig, PPOLearnConfig, PPOPolicy
 
 
 class PPOOffPolicyLearnConfig(PPOLearnConfig):
-    """Section `policy.learn` of 'ppo_offpolicy'; epochs and batch_size are within each draw."""
+    """Section `policy.learn` of 'ppo_offpolicy'; epochs and batch_size apply to each draw."""
 
     epoch_per_collect: int = Field(1, ge=1, description='passes over each draw')
 
@@ -62,7 +62,7 @@ class PPOOffPolicy(PPOPolicy):
 
 @POLICY_REGISTRY.register('ppg_offpolicy')
 class PPGOffPolicy(PPGPolicy):
-    """PPG whose policy phase and value phase have draws of their own, from buffer 'multi'."""
+    """PPG whose policy phase and value phase have separate draws from buffer 'multi'."""
 
     config = PPGOffPolicyConfig
 
@@ -82,7 +82,7 @@ class PPGOffPolicy(PPGPolicy):
 
 
 def _staleness(batch: Any) -> torch.Tensor:
-    """Mean age of the samples in rollouts; 0 from a buffer that keeps none."""
+    """Mean age of the samples, in rollouts; 0 for a buffer that keeps no samples."""
     return batch['staleness'].mean() if 'staleness' in batch.keys() else torch.zeros(())
 
 

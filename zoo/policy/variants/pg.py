@@ -81,7 +81,7 @@ class PGConfig(ActorCriticPolicyConfig):
 class PGPolicy(ActorCriticPolicy):
     """REINFORCE, policy gradient without a critic.
 
-    It descends -mean(return * log p(action)) - entropy_weight * entropy; the model's critic is neither run nor moved.
+    It minimises -mean(return * log p(action)) - entropy_weight * entropy; the model's critic is neither run nor trained.
     """
 
     cfg: PGConfig

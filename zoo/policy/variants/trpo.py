@@ -101,12 +101,12 @@ class TRPOPolicy(ActorCriticPolicy):
     def natural_step(
         self, model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Any, numbers: Any
     ) -> Found:
-        """theta += 2^-k sqrt(2 max_kl / x'Fx) x, with F x = -g: g the gradient of the loss, F the damped Hessian of the KL.
+        """Takes one natural gradient step: theta += 2^-k sqrt(2 max_kl / x'Fx) x, with F x = -g.
 
-        k is the least number up to line_search for which KL <= max_kl and the loss falls; where none is, nothing moves. The
-        model is in eval mode, as where it acts: two losses of one theta are equal.
-        Args: optimizers: of the actor, whose parameters move; its rule is not used.
-        Returns: the metrics of `policy_step`; step_kl, KL(before || after), and step_halved, k (line_search + 1: none taken).
+        g is the gradient of the loss, F the damped Hessian of the KL, k the least number up to line_search with KL <= max_kl
+        and a lower loss; if there is none, theta stays. In eval mode, as in acting, two losses of the same theta are equal.
+        Args: optimizers: of the actor, whose parameters change; its update rule is not used.
+        Returns: the metrics of `policy_step`; step_kl, KL(before || after), and step_halved, k (line_search + 1: no step).
         """
         cfg, optimizer, names = self.cfg.learn, optimizers[0], {*optimizers[0].names}
         parameters = [p for name, p in model.eval().named_parameters() if name in names]
@@ -125,7 +125,7 @@ class TRPOPolicy(ActorCriticPolicy):
             found = torch.autograd.grad(x, parameters, materialize_grads=True, **kwargs)
             return torch.cat([grad.reshape(-1) for grad in found])
 
-        with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no second derivative
+        with torch.backends.cudnn.flags(enabled=False):  # cuDNN's recurrent layers have no second derivative
             loss, kl, logit, at_first = losses()
         slope = flat_gradient(kl, create_graph=True)
         optimizer.zero_grad()
@@ -169,7 +169,7 @@ class TRPOPolicy(ActorCriticPolicy):
 
 
 def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, n: int) -> Tensor:
-    """x [P] with A x = b after at most n iterations, A given by its products, symmetric and positive.
+    """Solves A x = b for x [P] in at most n iterations; A is symmetric and positive, given by its products A v.
 
     Source: Hestenes & Stiefel 1952, doi:10.6028/jres.049.044.
     """
@@ -178,7 +178,7 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, n: int) -
     for _ in range(n):
         image = product(direction)
         curvature = direction @ image
-        if (square <= 1e-12 * first) | (curvature <= 1e-6 * (direction @ direction)):  # solved, or as good as flat
+        if (square <= 1e-12 * first) | (curvature <= 1e-6 * (direction @ direction)):  # solved, or almost flat
             break
         x, residual = x + square / curvature * direction, residual - square / curvature * image
         square, before = residual @ residual, square
