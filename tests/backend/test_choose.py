@@ -18,7 +18,7 @@ import zoo.backend.native.executor
 from tests.backend.problems import CPU, DISTS, INPUTS, KL, NVEC, OWN_CRITIC, Case, Problem
 from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.backend import trace
-from zoo.backend.choose import WORTH_STEPS, Named, Wish, choose_executor, env_compiler
+from zoo.backend.choose import WORTH_STEPS, ExecutorRequest, Named, choose_executor, env_compiler
 from zoo.backend.native import bindings, build, unknown_components
 from zoo.backend.native.bindings import Kind, Surrogate, ValueLoss
 from zoo.backend.native.network import knows_components, step_spec
@@ -36,7 +36,7 @@ from zoo.run.config import resolve_config
 
 pytestmark = pytest.mark.usefixtures('native')
 OBS = Box(np.full(3, -np.inf), np.full(3, np.inf))
-AUTO, NATIVE = Wish('auto', 'auto', None), Wish('native', 'auto', None)
+AUTO, NATIVE = ExecutorRequest('auto', 'auto', None), ExecutorRequest('native', 'auto', None)
 DIST = make_dist(TWO_ACTIONS)
 
 
@@ -367,56 +367,56 @@ LINEAR, CONVOLUTION = nn.Linear(1, 1), nn.Sequential(nn.Conv2d(1, 1, 1))
 
 
 @pytest.mark.parametrize(
-    'wish, model, cxx, name, is_env_compiled',
+    'request, model, cxx, name, is_env_compiled',
     [
-        (Wish('auto', 'auto', WORTH_STEPS), LINEAR, 'true', 'graph', True),
-        (Wish('auto', 'auto', WORTH_STEPS - 1), LINEAR, 'true', 'eager', False),
-        (Wish('auto', 'auto', None), LINEAR, 'true', 'eager', False),
-        (Wish('auto', 'auto', 1e9), LINEAR, 'no-such-compiler', 'eager', False),
-        (Wish('auto', 'off', 1e9), LINEAR, 'true', 'eager', False),
-        (Wish('auto', 'on', 1.0), LINEAR, 'true', 'graph', True),
-        (Wish('graph', 'auto', 1.0), LINEAR, 'true', 'graph', False),
-        (Wish('eager', 'auto', 1e9), LINEAR, 'true', 'eager', True),
-        (Wish('auto', 'auto', 1e9), CONVOLUTION, 'true', 'eager', True),
-        (Wish('graph', 'auto', 1e9), CONVOLUTION, 'true', 'graph', True),
-        (Wish('eager', 'auto', 1e9), model_of(), 'true', 'eager', True),  # not native
+        (ExecutorRequest('auto', 'auto', WORTH_STEPS), LINEAR, 'true', 'graph', True),
+        (ExecutorRequest('auto', 'auto', WORTH_STEPS - 1), LINEAR, 'true', 'eager', False),
+        (ExecutorRequest('auto', 'auto', None), LINEAR, 'true', 'eager', False),
+        (ExecutorRequest('auto', 'auto', 1e9), LINEAR, 'no-such-compiler', 'eager', False),
+        (ExecutorRequest('auto', 'off', 1e9), LINEAR, 'true', 'eager', False),
+        (ExecutorRequest('auto', 'on', 1.0), LINEAR, 'true', 'graph', True),
+        (ExecutorRequest('graph', 'auto', 1.0), LINEAR, 'true', 'graph', False),
+        (ExecutorRequest('eager', 'auto', 1e9), LINEAR, 'true', 'eager', True),
+        (ExecutorRequest('auto', 'auto', 1e9), CONVOLUTION, 'true', 'eager', True),
+        (ExecutorRequest('graph', 'auto', 1e9), CONVOLUTION, 'true', 'graph', True),
+        (ExecutorRequest('eager', 'auto', 1e9), model_of(), 'true', 'eager', True),  # not native
     ],
 )
 def test_long_runs_of_a_model_that_native_does_not_serve_are_compiled_and_steps_of_tensor_envs(
-    wish: Wish, model: Any, cxx: str, name: str, is_env_compiled: bool, monkeypatch: pytest.MonkeyPatch
+    request: ExecutorRequest, model: Any, cxx: str, name: str, is_env_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv('CXX', cxx)
-    assert choose_executor(model, Categorical(2), CPU, wish).name == name
-    assert (env_compiler(wish, CPU) is not None) == is_env_compiled
+    assert choose_executor(model, Categorical(2), CPU, request).name == name
+    assert (env_compiler(request, CPU) is not None) == is_env_compiled
 
 
 NO_COMPILER = 'but there is no C\\+\\+ compiler'
 
 
 @pytest.mark.parametrize(
-    'wish, words',
+    'request, words',
     [
-        (Wish('graph', 'auto', 1e9), f"policy.learn.executor is 'graph' {NO_COMPILER}"),
-        (Wish('auto', 'on', 1e9), f"policy.learn.compile is 'on' {NO_COMPILER}"),
-        (Wish('graph', 'off', None), "executor is 'graph' but policy.learn.compile is 'off'; leave one"),
+        (ExecutorRequest('graph', 'auto', 1e9), f"policy.learn.executor is 'graph' {NO_COMPILER}"),
+        (ExecutorRequest('auto', 'on', 1e9), f"policy.learn.compile is 'on' {NO_COMPILER}"),
+        (ExecutorRequest('graph', 'off', None), "executor is 'graph' but policy.learn.compile is 'off'; leave one"),
     ],
 )
 def test_compilation_that_is_asked_for_and_cannot_be_is_an_error(
-    wish: Wish, words: str, monkeypatch: pytest.MonkeyPatch
+    request: ExecutorRequest, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv('CXX', 'no-such-compiler')
     with pytest.raises(UserError, match=words):
-        choose_executor(nn.Linear(1, 1), DIST, CPU, wish)
+        choose_executor(nn.Linear(1, 1), DIST, CPU, request)
 
 
 def test_compiling_what_c_leaves_is_an_error_too_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('CXX', 'no-such-compiler')
-    wish = Wish(
+    request = ExecutorRequest(
         'auto', 'on', 1e9, components=[Named('optimizer', 'rmsprop')]
     )  # C has the model, and not this optimizer
     with pytest.raises(UserError, match=f"policy.learn.compile is 'on' {NO_COMPILER}"):
-        choose_executor(model_of(), DIST, CPU, wish)
-    hooked = wish._replace(eager_only='a hook reads gradients')  # nothing would be compiled
+        choose_executor(model_of(), DIST, CPU, request)
+    hooked = request._replace(eager_only='a hook reads gradients')  # nothing would be compiled
     assert choose_executor(model_of(), DIST, CPU, hooked).name == 'native'
 
 
@@ -430,7 +430,7 @@ def test_env_step_that_is_to_be_compiled_and_cannot_be_says_so(
     importlib.import_module('torch._inductor.config')  # reads CXX, once for all tests
     monkeypatch.setenv('CXX', 'no-such-compiler')
     monkeypatch.setattr(trace, 'inductor', fail)
-    compiler = env_compiler(Wish('auto', 'on', 1.0), CPU)
+    compiler = env_compiler(ExecutorRequest('auto', 'on', 1.0), CPU)
     assert compiler is not None
     (found,) = compiler(lambda x: [x + 1], 'the step of the env')(torch.ones(2))
     assert found.tolist() == [2, 2]

@@ -34,7 +34,7 @@ from tests.backend.problems import (
     Result,
     space_of,
 )
-from zoo.backend.choose import Wish, choose_executor
+from zoo.backend.choose import ExecutorRequest, choose_executor
 from zoo.backend.executor import Eager, ForwardActing, Pass, forward_for_acting, minibatches
 from zoo.backend.graph import GraphExecutor
 from zoo.backend.native import NativeExecutor
@@ -559,7 +559,7 @@ def test_columns_and_entries_that_no_step_reads_keep_native_from_nothing() -> No
     model.load_state_dict(problem.model.state_dict())
     problem.model = model
     problem.columns['obs'] = {'more': torch.zeros(64, 2, 2, 2, dtype=torch.float64), 'seen': problem.columns['obs']}
-    assert choose_executor(model, problem.dist, CPU, Wish('auto', 'auto', None)).name == 'native'
+    assert choose_executor(model, problem.dist, CPU, ExecutorRequest('auto', 'auto', None)).name == 'native'
     assert_equal_parameters(problem.run(recorder(called)), want)
     assert not called
 

@@ -148,7 +148,9 @@ def all_kinds() -> Iterator[tuple[str, str, str]]:
         *(r.names() for r in (POLICY_REGISTRY, MODEL_REGISTRY, BUFFER_REGISTRY))
     ):
         made = POLICY_REGISTRY.get(policy)
-        if (made.draws_apart or buffer != 'multi') and (not made.draws_apart or model == made.default_model()):
+        if (made.takes_separate_draws or buffer != 'multi') and (
+            not made.takes_separate_draws or model == made.default_model()
+        ):
             yield policy, model, buffer
 
 

@@ -11,7 +11,7 @@ import torch
 import tests.steer_envs  # noqa: F401  # it registers ids
 from zoo.env import EnvConfig, make_vector_env
 from zoo.env.errors import EnvContractError, UnsupportedEnvError
-from zoo.env.infos import end_infos, number, numbers_of, step_values, watched_of
+from zoo.env.infos import end_infos, number, numbers_of, requested_of, step_values
 
 SINGLE = [
     dict(id='tests.steer_envs:steer_env', vectorization=how, autoreset=mode)
@@ -30,7 +30,7 @@ def steps(env: dict[str, Any], n_step: int, watch: tuple[str, ...] = ()) -> Any:
     """(info, ended) of each step of two envs, and the autoreset mode."""
     vector = make_vector_env(EnvConfig(**env), 2)
     try:
-        vector.watch(watch)
+        vector.request_infos(watch)
         vector.reset(0)
         found = []
         for _ in range(n_step):
@@ -119,7 +119,7 @@ def test_numbers_are_scalars_and_bools_alone() -> None:
     assert number(np.True_) is True
     assert number(10**308) == 10**308 and number(-(10**400)) is None and number(10**309) is None
     big = {'a': 10**400, 'b': 1}
-    assert numbers_of(big) == {'b': 1} and watched_of(['a', 'b'], big).keys() == {'b'}
+    assert numbers_of(big) == {'b': 1} and requested_of(['a', 'b'], big).keys() == {'b'}
     assert step_values({'a': [10**400, 1]}, 'a', 2) is None
     assert [number(x) for x in ('a', None, [1], {'a': 1}, np.zeros(2), torch.zeros(2), 1j)] == [None] * 7
     assert numbers_of({'a': 1, 'b': 'text', 3: 2.0}) == {'a': 1, '3': 2.0} and numbers_of(None) == {}

@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import MultiDiscrete
 
 from zoo.env.config import EnvConfig
-from zoo.env.make_vector import make_vector_env, quicken
+from zoo.env.make_vector import make_vector_env, use_fast_action_space
 from zoo.env.stepping import QuickMultiDiscrete
 
 SPACES = [
@@ -65,5 +65,5 @@ class WithProperty(Whole):
 @pytest.mark.parametrize('kind', [Whole, WithProperty])
 def test_spaces_that_cannot_be_replaced_stay(kind: type[Whole]) -> None:
     env: Any = kind()
-    quicken(env)
+    use_fast_action_space(env)
     assert not vars(env)

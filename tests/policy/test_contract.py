@@ -193,8 +193,8 @@ def test_auxiliary_phase_counts_its_steps_and_gives_metrics_of_its_own(name: str
 def test_policies_that_draw_apart_learn_from_both_parts_or_one(name: str, env: str) -> None:
     policy, collector = build(name, env)
     sizes = policy.learn_mode.get_batch_size()
-    assert policy.draws_apart == isinstance(sizes, dict)
-    if not policy.draws_apart:
+    assert policy.takes_separate_draws == isinstance(sizes, dict)
+    if not policy.takes_separate_draws:
         assert isinstance(sizes, int) and sizes >= 1
         return
     samples = policy.collect_mode.get_train_sample(collector.collect())
@@ -212,7 +212,7 @@ def test_default_buffer_is_registered_and_every_key_described(name: str) -> None
     cls, config = POLICY_REGISTRY.get(name), {'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}}
     resolved = resolve_config(config)
     assert resolved.policy.type == name and resolved.buffer.type == cls.default_buffer() in BUFFER_REGISTRY
-    assert cls.draws_apart or resolved.buffer.type != 'multi'
+    assert cls.takes_separate_draws or resolved.buffer.type != 'multi'
     rows = explain_config(config)
     assert len(rows) > 20 and not [row.key for row in rows if not row.description]
     assert {row.key for row in rows} >= {'seed', 'env.id', 'policy.type', 'checkpoint.freq', 'logger.root'}

@@ -116,9 +116,11 @@ def test_own_field_that_is_named_in_scheduled_follows_the_env_steps_and_is_logge
 
 def test_class_method_property_and_plain_attribute_keep_their_kind() -> None:
     new = PPOPolicy.with_updates(
-        'kinds', default_model=lambda cls: 'ppg', executor_name=property(lambda self: 'mine'), draws_apart=True
+        'kinds', default_model=lambda cls: 'ppg', executor_name=property(lambda self: 'mine'), takes_separate_draws=True
     )
-    assert new.default_model() == 'ppg' and new.draws_apart and isinstance(vars(new)['executor_name'], property)
+    assert (
+        new.default_model() == 'ppg' and new.takes_separate_draws and isinstance(vars(new)['executor_name'], property)
+    )
     assert resolved('kinds').model.type == 'ppg'
 
 
@@ -191,7 +193,7 @@ def test_class_says_where_it_comes_from() -> None:
         (dict(zzz=1), "PPOPolicy has no method 'zzz', so nothing would call it: there are .*_forward_learn"),
         (dict(__init__=lambda self: None), "no method '__init__'"),
         (dict(_forward_learn=3), '_forward_learn is 3 but PPOPolicy._forward_learn is a function; give one'),
-        (dict(draws_apart=print), 'draws_apart is <built-in.* but PPOPolicy.draws_apart is a value like False; give one'),
+        (dict(takes_separate_draws=print), 'takes_separate_draws is <built-in.* but PPOPolicy.takes_separate_draws is a value like False; give one'),
         (dict(with_updates=print), "no method 'with_updates'"),
         (dict(config=3), 'config is 3 but must be a dict of defaults, or a class derived from PPOConfig'),
         (dict(config=PPGPolicy.config), 'must be a dict of defaults, or a class derived from PPOConfig'),

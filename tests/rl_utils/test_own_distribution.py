@@ -44,7 +44,7 @@ class LaplaceDist(ActionDist):
         return cls(space.shape[0]) if isinstance(space, Box) and len(space.shape) == 1 else None
 
     @classmethod
-    def of_parts(cls, logit: Any) -> tuple[LaplaceDist, Tensor] | None:
+    def from_user_logit(cls, logit: Any) -> tuple[LaplaceDist, Tensor] | None:
         if isinstance(logit, Tensor) or not isinstance(logit, Mapping) or 'loc' not in logit.keys():
             return None
         return cls(logit['loc'].shape[-1]), torch.cat((logit['loc'], logit['scale']), -1)

@@ -45,7 +45,7 @@ def test_threads_are_chosen_for_all_samples_where_no_batch_size_is_given(
 
     monkeypatch.setattr(build, 'phase_threads', phase_threads)
     POLICY_REGISTRY.register('silent_parts_test', force=True)(
-        type('Told', (Silent,), {'told': told, 'draws_apart': True})
+        type('Told', (Silent,), {'told': told, 'takes_separate_draws': True})
     )
     cfg = job_config(tmp_path, policy=dict(type='silent_parts_test'), buffer=buffer)
     SerialJob(resolve_config(cfg)).close()

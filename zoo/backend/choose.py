@@ -32,7 +32,7 @@ class Named(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
 
 
-class Wish(NamedTuple):
+class ExecutorRequest(NamedTuple):
     """The executor and compile mode that the config asks for; n_step: gradient steps of the whole run, None: not known."""
 
     executor: ExecutorName
@@ -44,38 +44,38 @@ class Wish(NamedTuple):
     exploration: str = 'sample'  # C acts only with 'sample'
 
 
-def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> Eager:
+def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, request: ExecutorRequest) -> Eager:
     """The named executor, or the fastest one that can run the policy: native, else graph if it pays, else eager.
 
     If C knows the model but not all components of its updates, C acts and the next executor takes the steps.
     Raises: UserError if the named executor cannot run the policy; it says why, and which one can.
     """
-    wants_c = wish.executor in ('auto', 'native')
+    wants_c = request.executor in ('auto', 'native')
     why_not_c = native.obstacle(model, dist, device) if wants_c else 'another executor is named'
-    why_not_steps = wish.eager_only or native.unknown_components(wish.components)
-    if problem := _problem(why_not_c or why_not_steps, device, wish):
+    why_not_steps = request.eager_only or native.unknown_components(request.components)
+    if problem := _problem(why_not_c or why_not_steps, device, request):
         raise UserError(problem)
     if not why_not_c and why_not_steps:
-        is_compiled = not _why_not_compiled(model, device, wish)
-        what = 'acting runs' if wish.exploration == 'sample' else 'values are found'
+        is_compiled = not _why_not_compiled(model, device, request)
+        what = 'acting runs' if request.exploration == 'sample' else 'values are found'
         how = 'compiled' if is_compiled else 'eagerly'
-        _say(wish, f'{what} in C ({native.level()}), updates run {how}: {why_not_steps}')
+        _say(request, f'{what} in C ({native.level()}), updates run {how}: {why_not_steps}')
         fallback = _graph(model, dist) if is_compiled else Eager(model, dist)
-        return native.NativeExecutor(model, dist, fallback, only_acts=bool(wish.eager_only))
+        return native.NativeExecutor(model, dist, fallback, only_acts=bool(request.eager_only))
     if not why_not_c:
-        what = 'updates and acting' if wish.exploration == 'sample' else 'updates'
-        _say(wish, f"zoo's own {what} run in C ({native.level()})")
+        what = 'updates and acting' if request.exploration == 'sample' else 'updates'
+        _say(request, f"zoo's own {what} run in C ({native.level()})")
         return native.NativeExecutor(model, dist)
     is_missing = wants_c and why_not_c == native.missing()
-    if is_missing and not wish.is_quiet:
+    if is_missing and not request.is_quiet:
         logger.warning('nothing runs in C, which would be several times as fast: %s', why_not_c)
-    why_not_compiled = _why_not_compiled(model, device, wish)
+    why_not_compiled = _why_not_compiled(model, device, request)
     if not why_not_compiled:
         what = 'updates are' if device.type == 'cpu' else 'updates and acting are'
-        _say(wish, f'{what} compiled: the first update of each kind takes 3 to 16 s')
+        _say(request, f'{what} compiled: the first update of each kind takes 3 to 16 s')
         return _graph(model, dist)
-    if wish.executor == 'auto' and not is_missing:
-        _say(wish, f'updates and acting run eagerly: {why_not_compiled if device.type != "cpu" else why_not_c}')
+    if request.executor == 'auto' and not is_missing:
+        _say(request, f'updates and acting run eagerly: {why_not_compiled if device.type != "cpu" else why_not_c}')
     return Eager(model, dist)
 
 
@@ -84,44 +84,44 @@ def executor_label(executor: Eager) -> str:
     return f'{executor.name} {native.level()}' if executor.name == 'native' else executor.name
 
 
-def env_compiler(wish: Wish, device: torch.device) -> Compile | None:
+def env_compiler(request: ExecutorRequest, device: torch.device) -> Compile | None:
     """The compiler of the step of envs that are tensor programs; None: it runs uncompiled. A compiler that fails only warns."""
-    if wish.compile == 'off' or (wish.compile == 'auto' and (not _is_long(wish) or _missing_compiler(device))):
+    if request.compile == 'off' or (request.compile == 'auto' and (not _is_long(request) or _missing_compiler(device))):
         return None
     from zoo.backend.trace import compile_function
 
     return compile_function
 
 
-def _problem(why_not_all_c: str, device: torch.device, wish: Wish) -> str:
+def _problem(why_not_all_c: str, device: torch.device, request: ExecutorRequest) -> str:
     """Why the named executor cannot run the policy, and which one can, in a sentence; empty if it can, or none is named."""
-    if wish.executor == 'native' and why_not_all_c:
+    if request.executor == 'native' and why_not_all_c:
         return f"policy.learn.executor is 'native' but {why_not_all_c}; use 'auto', 'eager' or 'graph'"
-    if wish.executor == 'graph' and wish.eager_only:
-        return f"policy.learn.executor is 'graph' but {wish.eager_only}; use 'auto' or 'eager'"
-    if wish.executor == 'graph' and wish.compile == 'off':
+    if request.executor == 'graph' and request.eager_only:
+        return f"policy.learn.executor is 'graph' but {request.eager_only}; use 'auto' or 'eager'"
+    if request.executor == 'graph' and request.compile == 'off':
         return "policy.learn.executor is 'graph' but policy.learn.compile is 'off'; leave one of the two out"
-    if wish.executor == 'graph' and (missing := _missing_compiler(device)):
+    if request.executor == 'graph' and (missing := _missing_compiler(device)):
         return f"policy.learn.executor is 'graph' but {missing}; use 'auto' or 'eager'"
-    is_compiled = wish.executor == 'auto' and wish.compile == 'on' and why_not_all_c and not wish.eager_only
+    is_compiled = request.executor == 'auto' and request.compile == 'on' and why_not_all_c and not request.eager_only
     if is_compiled and (missing := _missing_compiler(device)):
         return f"policy.learn.compile is 'on' but {missing}; use 'auto' or 'off'"
     return ''
 
 
-def _is_long(wish: Wish) -> bool:
-    return wish.n_step is not None and wish.n_step >= WORTH_STEPS
+def _is_long(request: ExecutorRequest) -> bool:
+    return request.n_step is not None and request.n_step >= WORTH_STEPS
 
 
-def _why_not_compiled(model: nn.Module, device: torch.device, wish: Wish) -> str:
+def _why_not_compiled(model: nn.Module, device: torch.device, request: ExecutorRequest) -> str:
     """Why updates are not compiled, as the end of a sentence; empty if they are."""
-    if wish.eager_only:
-        return wish.eager_only
-    if wish.executor == 'graph' or (wish.executor == 'auto' and wish.compile == 'on'):
+    if request.eager_only:
+        return request.eager_only
+    if request.executor == 'graph' or (request.executor == 'auto' and request.compile == 'on'):
         return ''
-    if wish.executor != 'auto' or wish.compile == 'off':
+    if request.executor != 'auto' or request.compile == 'off':
         return 'it is asked for'
-    if not _is_long(wish):
+    if not _is_long(request):
         return f'the run has fewer than {WORTH_STEPS:,} gradient steps'
     if device.type == 'cpu' and any(isinstance(module, CONVOLUTIONS) for module in model.modules()):
         return 'the time goes into convolutions'
@@ -134,8 +134,8 @@ def _missing_compiler(device: torch.device) -> str:
     return missing_compiler(device)
 
 
-def _say(wish: Wish, line: str) -> None:
-    if not wish.is_quiet:
+def _say(request: ExecutorRequest, line: str) -> None:
+    if not request.is_quiet:
         logger.info('%s', line)
 
 

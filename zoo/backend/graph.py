@@ -62,7 +62,7 @@ class GraphExecutor(Eager):
         if key not in self._updates:
             if len(self._updates) == MAX_PROGRAMS:
                 if not self._is_full:
-                    logger.warning('from the %dth kind of step on they run eagerly: define a step once', MAX_PROGRAMS)
+                    logger.warning('after %d kinds of steps, others run eagerly: define a step once', MAX_PROGRAMS)
                 self._is_full = True
                 return super().run(step, optimizers, data, numbers)
             self._updates[key] = _Update(step, self._model, self._dist, optimizers)

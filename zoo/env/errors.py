@@ -28,7 +28,7 @@ CONSTRUCTION_CALLS = 10.0  # the construction of an env may take 10 times as lon
 
 
 @dataclass
-class EnvCalls:
+class CallRecord:
     """Record of the call of env code that one thread is in; the code that makes the call writes it.
 
     Attributes:
@@ -48,7 +48,7 @@ class EnvCalls:
         return None if self.place is None else (self.place, self.index, self.count)
 
 
-CALLS: dict[int, EnvCalls] = defaultdict(EnvCalls)  # of each thread, by threading.get_ident()
+CALLS: dict[int, CallRecord] = defaultdict(CallRecord)  # of each thread, by threading.get_ident()
 
 
 @contextmanager
@@ -208,7 +208,7 @@ class Place:
         return EnvContractError(f'{self.of(index)}: {got}, wanted {wanted}; {do}.')
 
 
-EACH_S = 1.0  # seconds that each env has to close, even after the time for all is over
+MIN_CLOSE_S = 1.0  # seconds that each env has to close, even after the time for all is over
 logger = logging.getLogger(__name__)
 
 
@@ -222,7 +222,7 @@ def close_in_time(closes: Mapping[str, Callable[[], object]], timeout: float) ->
     for place, close in closes.items():
         thread = threading.Thread(target=_close, args=(place, close), name=f'close {place}', daemon=True)
         thread.start()
-        seconds = max(deadline - time.monotonic(), EACH_S)
+        seconds = max(deadline - time.monotonic(), MIN_CLOSE_S)
         thread.join(seconds)
         if thread.is_alive():
             logger.warning('%s: close has not returned after %.3g s and is left alone; mend the env', place, seconds)
@@ -239,7 +239,7 @@ BROKEN = 'broken'  # key of the infos of a vector env: [B] bool, the env failed 
 CONSTRUCTION, RESET = 'its construction', 'its reset'  # the calls in which a recreated env may fail again
 RAW = 'raw_reward_and_end'  # metadata key of a vector env whose info has RAW_REWARD and RAW_END at every step
 RAW_REWARD, RAW_END = 'raw_reward', 'raw_end'
-N_WARNING = 10  # the first restarts are logged one by one; later only every hundredth
+N_LOGGED = 10  # the first restarts are logged one by one; later only every hundredth
 
 
 class Restarts:
@@ -266,7 +266,7 @@ class Restarts:
                 'a run; mend the env, or raise env.max_restarts.'
             ) from cause
         self.count += 1
-        if self.count <= N_WARNING or self.count % 100 == 0:
+        if self.count <= N_LOGGED or self.count % 100 == 0:
             logger.warning(
                 '%s; it is made anew (%d of at most %d restarts)', words.rstrip('.;'), self.count, self.limit
             )

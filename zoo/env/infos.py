@@ -1,7 +1,7 @@
 """Reads the infos of single envs from the info of a vector env, which has several forms.
 
 `VectorEnv.receive` and Timestep.info give the info of the vector env. Envs that zoo steps itself (vectorization sync and
-async) put the numbers of an episode's last info into FINAL_INFO, in every autoreset mode. Entries that `VectorEnv.watch`
+async) put the numbers of an episode's last info into FINAL_INFO, in every autoreset mode. Entries that `VectorEnv.request_infos`
 names are in the info of every step, as in gymnasium: values [B, ...] under 'key', and under '_key' which envs gave one.
 Batched envs and families have infos of their own form: arrays [B], with masks or without, in FINAL_INFO where an ended
 env was reset in the same step.
@@ -85,7 +85,7 @@ def number(value: object) -> Number | None:
     return None
 
 
-def watched_of(keys: Sequence[str], info: object) -> dict[str, np.ndarray]:
+def requested_of(keys: Sequence[str], info: object) -> dict[str, np.ndarray]:
     """The entries of one env's info that `keys` names and that are numbers or arrays of numbers, as f32."""
     found: dict[str, np.ndarray] = {}
     given = info if isinstance(info, Mapping) else {}
@@ -96,7 +96,7 @@ def watched_of(keys: Sequence[str], info: object) -> dict[str, np.ndarray]:
     return found
 
 
-def add_watched(infos: dict[str, Any], values: Mapping[str, np.ndarray], i: int, n_env: int) -> None:
+def add_requested(infos: dict[str, Any], values: Mapping[str, np.ndarray], i: int, n_env: int) -> None:
     """Puts the values of env i into the info of the vector, as gymnasium does.
 
     Raises: BrokenContractError if another env's value has another shape.

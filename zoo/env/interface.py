@@ -41,8 +41,8 @@ def autoreset_of(env: VectorEnv) -> Autoreset:
 class AnyVectorEnv(ABC):
     """B envs that step together: tensors in, Timesteps out.
 
-    Attributes: n_env: B. steps_async: `send` begins a step that continues while other code runs. watched, info_columns:
-      entries of single envs' infos, see `watch` and env.info_columns.
+    Attributes: n_env: B. steps_async: `send` begins a step that continues while other code runs. requested_infos, info_columns:
+      entries of single envs' infos, see `request_infos` and env.info_columns.
     """
 
     name: str
@@ -52,7 +52,7 @@ class AnyVectorEnv(ABC):
     autoreset: Autoreset
     is_tensor_program: ClassVar[bool] = False  # written in PyTorch: has no infos, and steps on the policy's device
     steps_async: bool = False
-    watched: tuple[str, ...] = ()
+    requested_infos: tuple[str, ...] = ()
     info_columns: tuple[str, ...] = ()
 
     @abstractmethod
@@ -87,7 +87,7 @@ class AnyVectorEnv(ABC):
         """Writes the results of the step into row t of a block; returns the info of the vector env, see `zoo.env.infos`."""
 
     @abstractmethod
-    def watch(self, keys: Sequence[str]) -> None:
+    def request_infos(self, keys: Sequence[str]) -> None:
         """Adds these entries of single envs' infos to the info of every step from now on. Raises: UnsupportedEnvError."""
 
     @abstractmethod

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     MadeEnv = gymnasium.vector.VectorEnv | TensorEnv
 
 
-def quicken(env: gymnasium.vector.VectorEnv) -> None:
+def use_fast_action_space(env: gymnasium.vector.VectorEnv) -> None:
     """Replaces the MultiDiscrete action space of a batched env by one that checks actions faster."""
     space = vars(env).get('action_space')  # not a property of a user's own class, which stays unmodified
     if type(space) is gymnasium.spaces.MultiDiscrete:
@@ -248,5 +248,5 @@ def _make_batched(cfg: EnvConfig, spec: EnvSpec, n_env: int) -> gymnasium.vector
     given = {'num_envs': n_env, **{key: value for key, value in kwargs.items() if key not in cfg.kwargs}}
     with explaining(spec.vector_entry_point, given, cfg.kwargs, env_name(cfg), spec):
         env = gymnasium.make_vec(spec, n_env, vectorization_mode='vector_entry_point', **kwargs)
-    quicken(env.unwrapped)
+    use_fast_action_space(env.unwrapped)
     return env

@@ -226,16 +226,16 @@ class RawRewards(RowRule):
 class BrokenEpisodes(RowRule):
     """Marks episodes that broke off because their env failed and was recreated (env.on_error=restart).
 
-    Args: marks_resets: whether another rule writes `is_reset` (autoreset next_step).
+    Args: resets_are_marked: whether another rule writes `is_reset` (autoreset next_step).
     """
 
-    def __init__(self, marks_resets: bool) -> None:
-        self._marks_resets = marks_resets
-        self.columns: tuple[BlockField, ...] = ('begins',) if marks_resets else ('is_reset', 'begins')
+    def __init__(self, resets_are_marked: bool) -> None:
+        self._resets_are_marked = resets_are_marked
+        self.columns: tuple[BlockField, ...] = ('begins',) if resets_are_marked else ('is_reset', 'begins')
 
     def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         row = block.rows[t]
-        if self._marks_resets:
+        if self._resets_are_marked:
             row.begins[:] = row.is_reset
         else:
             row.is_reset[:], row.begins[:] = False, ended_envs(block, t)

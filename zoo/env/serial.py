@@ -1,7 +1,7 @@
 """Envs that step one after the other in this process.
 
 Their infos are not merged, which would take longer than a step of a small env. Only the last observations and numbers of
-ended episodes are kept, and the entries that `watch` names.
+ended episodes are kept, and the entries that `request_infos` names.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from zoo.env.errors import (
     restart_seed,
     seeds_of,
 )
-from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_watched, numbers_of, watched_of
+from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_requested, numbers_of, requested_of
 from zoo.env.vector import VectorEnv
 
 
@@ -101,7 +101,7 @@ class SerialVectorEnv(SyncVectorEnv):
         self._ended = np.zeros(self.num_envs, dtype=bool)
         self._seeds: list[int | None] = [None] * self.num_envs
         self._step_count = 0
-        self._watched: tuple[str, ...] = ()
+        self._requested: tuple[str, ...] = ()
         self._reset_kwargs: dict[str, Any] = {}  # options
         self.commands: dict[str, EnvCommand] = {}
 
@@ -110,9 +110,9 @@ class SerialVectorEnv(SyncVectorEnv):
         """Whether the resets of the envs read options."""
         return takes_options(self.envs[0])
 
-    def want(self, watched: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
+    def request(self, requested: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
         """Sets the entries of infos that every step gives, and the options of all resets. what: names the new setting."""
-        self._watched, self._reset_kwargs = watched, {} if options is None else {'options': options}
+        self._requested, self._reset_kwargs = requested, {} if options is None else {'options': options}
 
     def command(self, command: EnvCommand) -> list[Any]:
         return [apply(env, command) for env in self.envs]
@@ -166,8 +166,8 @@ class SerialVectorEnv(SyncVectorEnv):
                 if not isinstance(info, dict):
                     check_result(result, self.single_observation_space)
                 terminated[i], truncated[i] = is_over, is_cut
-                if self._watched:
-                    add_watched(infos, watched_of(self._watched, info), i, self.num_envs)
+                if self._requested:
+                    add_requested(infos, requested_of(self._requested, info), i, self.num_envs)
                 if (is_over or is_cut) and info:
                     infos.setdefault(FINAL_INFO, np.full(self.num_envs, None, dtype=object))[i] = numbers_of(info)
                 if self._same_step and (is_over or is_cut):
@@ -243,9 +243,9 @@ class SingleEnvs(VectorEnv):
     env: Any
     _options: dict[str, Any] | None = None
 
-    def watch(self, keys: Sequence[str]) -> None:
-        super().watch(keys)
-        self.env.want(self.watched, self._options, 'info entries')
+    def request_infos(self, keys: Sequence[str]) -> None:
+        super().request_infos(keys)
+        self.env.request(self.requested_infos, self._options, 'info entries')
 
     def command(self, command: EnvCommand) -> list[Any]:
         found: list[Any] = self.env.command(command)
@@ -260,7 +260,7 @@ class SingleEnvs(VectorEnv):
                 'env.reset_options out.'
             )
         self._options = options
-        self.env.want(self.watched, options, 'reset options')
+        self.env.request(self.requested_infos, options, 'reset options')
 
     def close(self) -> None:
         self.env.close()

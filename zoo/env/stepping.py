@@ -156,7 +156,7 @@ class RowVectorEnv(AnyVectorEnv):
         self._called = place.of if self.watches_calls else None
         self._timeout = timeout
         self.info_columns = tuple(info_columns)
-        self.watch(self.info_columns)
+        self.request_infos(self.info_columns)
 
     def reset(self, seed: np.random.SeedSequence | int) -> Obs:
         """Starts new episodes; returns their first observations.
@@ -255,8 +255,9 @@ class RowVectorEnv(AnyVectorEnv):
         also = [name for rule in self._rules for name in rule.columns]
         return StepBlock(n_step, map_spaces(like, self.obs_space), also, arrays=True, reader=self._device)
 
-    def watch(self, keys: Sequence[str]) -> None:
-        self.watched = tuple(dict.fromkeys([*self.watched, *keys]))  # batched envs gather all entries anyway
+    def request_infos(self, keys: Sequence[str]) -> None:
+        # batched envs gather all entries anyway
+        self.requested_infos = tuple(dict.fromkeys([*self.requested_infos, *keys]))
 
     def command(self, command: EnvCommand) -> list[Any]:
         from zoo.env.attributes import apply

@@ -62,11 +62,11 @@ from zoo.env.errors import (
     restart_seed,
     seeds_of,
 )
-from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_watched, numbers_of, watched_of
+from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_requested, numbers_of, requested_of
 from zoo.env.serial import SingleEnvs
 
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
-LOOK_S, STOPPED_S = 0.25, 1.0  # limit of one poll of a pipe; a poll that is this late means that we were stopped
+POLL_S, SUSPENDED_S = 0.25, 1.0  # limit of one poll of a pipe; a poll that is this late means that we were stopped
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ Wanted = tuple[tuple[str, ...], dict[str, Any] | None]
 """(entries of the infos that are sent with every step, options of resets)."""
 
 
-class WorkerPlace(NamedTuple):
+class WorkerSetup(NamedTuple):
     """The data that a worker needs in addition to its env.
 
     memory: shared with the parent, has the observations of all envs; env_index: the place of this env in it.
@@ -94,7 +94,7 @@ class WorkerPlace(NamedTuple):
 
 
 StepInfo = tuple[dict[str, Any], dict[str, Any] | None]
-"""The part of an env's info that is sent with a step: (watched entries, at the end of an episode the info's numbers)."""
+"""The part of an env's info that is sent with a step: (requested entries, at the end of an episode the info's numbers)."""
 Step = tuple[Any, bool, bool, Any, StepInfo | None]
 NO_STEP: Step = 0.0, False, False, None, None
 
@@ -217,19 +217,19 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         for i, info in enumerate(own_infos):
             if info is not None:
                 self.failed_index = i
-                watched, last = info
-                add_watched(infos, watched, i, self.num_envs)
+                requested, last = info
+                add_requested(infos, requested, i, self.num_envs)
                 if last is not None:
                     infos.setdefault(FINAL_INFO, np.full(self.num_envs, None, dtype=object))[i] = last
                 self.failed_index = None
         flags = np.array(terminated, dtype=bool), np.array(truncated, dtype=bool)
         return self._observations, np.array(rewards, dtype=np.float64), *flags, infos
 
-    def want(self, watched: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
+    def request(self, requested: tuple[str, ...], options: dict[str, Any] | None, what: str) -> None:
         """Sets the entries of infos that every step gives, and the options of all resets. what: names the new setting."""
         sendable(EnvCommand('set', what, (options,)))
-        self._wanted = watched, options
-        self._ask_all(('want', self._wanted), f'the choice of {what}')
+        self._wanted = requested, options
+        self._ask_all(('request', self._wanted), f'the choice of {what}')
 
     def command(self, command: EnvCommand) -> list[Any]:
         found = self._ask_all(('apply', sendable(command)), f'{command.kind} of {command.name!r}')
@@ -290,7 +290,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         spaces = self.single_observation_space, self.single_action_space
         is_main_thread = threading.current_thread() is threading.main_thread()
         commands = (*self.commands.values(),)
-        place = WorkerPlace(i, self._memory, self._mode, spaces, is_main_thread, self._wanted, commands)
+        place = WorkerSetup(i, self._memory, self._mode, spaces, is_main_thread, self._wanted, commands)
         arguments = place, CloudpickleWrapper(self._env_fns[i]), pipe, self._pipes[i]
         process = self._context.Process(target=run_worker, args=arguments, name=f'env {self._name} {i}', daemon=True)
         with clear_mpi_env_vars():
@@ -394,10 +394,10 @@ class AnswerTime:
     def has_answer(self, pipe: Connection) -> bool:
         """Waits for an answer; returns whether it came in time."""
         while True:
-            start, seconds = time.monotonic(), max(min(self._left, LOOK_S), 0.0)
+            start, seconds = time.monotonic(), max(min(self._left, POLL_S), 0.0)
             has_come = pipe.poll(seconds)
             waited = time.monotonic() - start
-            if waited < seconds + STOPPED_S:
+            if waited < seconds + SUSPENDED_S:
                 self._left -= waited
                 if has_come or self._left <= 0:
                     return has_come
@@ -426,7 +426,7 @@ def _cause(exitcode: int | None) -> str:
     return f'killed by {signal.Signals(-exitcode).name}' if exitcode < 0 else f'exit code {exitcode}'
 
 
-def run_worker(place: WorkerPlace, make: Callable[[], gymnasium.Env], pipe: Connection, other_end: Connection) -> None:
+def run_worker(place: WorkerSetup, make: Callable[[], gymnasium.Env], pipe: Connection, other_end: Connection) -> None:
     """Makes the env, then answers each command with (True, result), or with (False, Raised), after which it ends."""
     _die_with_parent(place.is_main_thread)
     leave_signals_to_parent(ends_at_sigterm=True)
@@ -455,7 +455,7 @@ def _answer(worker: _Worker, pipe: Connection) -> None:
     answers: dict[str, Callable[[Any], object]] = {
         'step': worker.step,
         'reset': lambda seed: worker.reset(seed=seed),
-        'want': worker.want,
+        'request': worker.request,
         'apply': partial(outcome, worker.env),
     }
     result: object = None  # the first answer: the env was made
@@ -475,18 +475,18 @@ def _answer(worker: _Worker, pipe: Connection) -> None:
 class _Worker:
     """One env in its worker process: checks the env's results, and sends only the wanted entries of its infos.
 
-    Attributes: watched: entries of the infos that every step sends. options: of resets. complete: the result of a step that
+    Attributes: requested_infos: entries of the infos that every step sends. options: of resets. complete: the result of a step that
       ended an episode, while the reset after it runs; else None.
     """
 
     complete: Step | None = None
 
-    def __init__(self, env: gymnasium.Env, place: WorkerPlace) -> None:
+    def __init__(self, env: gymnasium.Env, place: WorkerSetup) -> None:
         self.env, self._place, self._ended = env, place, False
-        self.want(place.wanted)
+        self.request(place.wanted)
 
-    def want(self, wanted: Wanted) -> None:
-        self.watched, self.options = wanted
+    def request(self, wanted: Wanted) -> None:
+        self.requested_infos, self.options = wanted
 
     def reset(self, **kwargs: Any) -> None:
         if self.options is not None:
@@ -505,7 +505,7 @@ class _Worker:
         obs, reward, terminated, truncated, info = result
         terminated, truncated = as_flag('terminated', terminated), as_flag('truncated', truncated)
         is_over = terminated or truncated
-        sent = self._wanted(info, is_over) if info and (is_over or self.watched) else None
+        sent = self._wanted(info, is_over) if info and (is_over or self.requested_infos) else None
         if is_over and mode == AutoresetMode.SAME_STEP:
             complete = reward, terminated, truncated, deepcopy(obs), sent  # the reset may write into it
             self.complete = complete
@@ -517,8 +517,8 @@ class _Worker:
         return reward, terminated, truncated, None, sent
 
     def _wanted(self, info: object, is_over: bool) -> StepInfo | None:
-        watched, last = watched_of(self.watched, info), numbers_of(info) if is_over else None
-        return (watched, last) if watched or last else None
+        requested, last = requested_of(self.requested_infos, info), numbers_of(info) if is_over else None
+        return (requested, last) if requested or last else None
 
     def _write(self, obs: Any) -> None:
         write_to_shared_memory(self._place.spaces[0], self._place.env_index, obs, self._place.memory)

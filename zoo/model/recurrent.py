@@ -41,19 +41,19 @@ class Resets:
     def __init__(self, first: Tensor) -> None:
         self.first = first
         # whether values may be read: it must not wait for a device, nor fix them in a program that is being traced
-        self.may_look = first.is_cpu and type(first) is Tensor and not torch.compiler.is_compiling()
+        self.may_read_values = first.is_cpu and type(first) is Tensor and not torch.compiler.is_compiling()
 
     def keep(self, dtype: torch.dtype) -> list[Tensor | None]:
         """For each row the factors of its state, [B, 1] of zeros and ones; None if they are known to be all ones."""
         masks = (~self.first).to(dtype).unsqueeze(-1).unbind(0)
-        if not self.may_look:
+        if not self.may_read_values:
             return list(masks)
         return [mask if begins else None for mask, begins in zip(masks, self.first.any(1).tolist(), strict=True)]
 
     @cached_property
     def lanes(self) -> list[Lanes] | None:
         """Sequences without resets that replace these, piece by piece; None if a loop is cheaper, or values may not be read."""
-        if not self.may_look:
+        if not self.may_read_values:
             return None
         pieces = [Lanes(first) for first in self.first.split(PIECE)]
         n_column, n_lane = self.first.shape[1], sum(piece.n_lane for piece in pieces)

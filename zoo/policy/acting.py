@@ -65,7 +65,7 @@ class NetworkPolicy(Policy):
     The model is in eval mode, except during gradient steps, see `ModelMode`.
     """
 
-    nothing_left: ClassVar[str] = (
+    all_frozen: ClassVar[str] = (
         'policy.learn.freeze leaves nothing to train of the actor, which is all that policy {!r} trains; freeze fewer'
     )
     """Error message if all parameters of an optimiser are frozen."""
@@ -93,7 +93,7 @@ class NetworkPolicy(Policy):
         """The optimiser that the config names, over named parameters. Raises: UserError if none of them is to be trained."""
         cfg, named = self.cfg.learn, list(named)
         if not any(p.requires_grad for _, p in named):
-            raise UserError(self.nothing_left.format(self.cfg.type))
+            raise UserError(self.all_frozen.format(self.cfg.type))
         eps = () if cfg.get('adam_eps') is None else (cfg['adam_eps'],)  # only some sections have adam_eps
         optimizer: FlatOptimizer = make_component(OPTIMIZER_REGISTRY, cfg['optimizer'])(named, *eps)
         optimizer.ranks = self.run.ranks

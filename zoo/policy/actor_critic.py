@@ -23,7 +23,7 @@ from zoo.model.check import probe, reached, unread_option
 from zoo.policy.acting import NetworkPolicy
 from zoo.policy.checks import action_problem, component_problem, exploration_of, memory_problem, unread_problem
 from zoo.policy.config import ActorCriticPolicyConfig
-from zoo.policy.execution import Execution, wish_for
+from zoo.policy.execution import Execution, executor_request
 from zoo.policy.gradient_steps import clips_values
 from zoo.policy.metrics import adv_abs_max, total_loss
 from zoo.policy.options import options_of
@@ -49,7 +49,7 @@ class ActorCriticPolicy(NetworkPolicy):
     """Fields of cfg.learn that may be schedules over env steps; their current values are in `rates`, and are logged."""
     announces_gradients: ClassVar[bool] = True
     has_critic = True  # whether it trains a critic
-    nothing_left: ClassVar[str] = (
+    all_frozen: ClassVar[str] = (
         'policy.learn.freeze leaves nothing to train of the actor, or nothing of the critic, and each has gradient steps of its '
         'own here; freeze fewer, or use policy.type=ppo with one learning rate, which trains both together'
     )
@@ -114,9 +114,9 @@ class ActorCriticPolicy(NetworkPolicy):
             raise UserError(problem)
         for option in self.options:
             option.attach(self)
-        wish = wish_for(self, self._explore.name, self.steps_per_env_step())
-        self._execution = Execution(self._model, self.dist, self.device, wish)
-        self.compile_env = env_compiler(wish, self.device)
+        request = executor_request(self, self._explore.name, self.steps_per_env_step())
+        self._execution = Execution(self._model, self.dist, self.device, request)
+        self.compile_env = env_compiler(request, self.device)
 
     def check_fields(self) -> None:
         defaults = type(self).config()
@@ -188,7 +188,7 @@ class ActorCriticPolicy(NetworkPolicy):
         self.optimizers = self._make_optimizers()
         steps_apart = 'critic' in self.optimizers or not self._coefficients().get('value_weight', 1)
         if cfg.get('freeze') and steps_apart and not reached(self._model, self.obs_space, 'compute_actor'):
-            raise UserError(self.nothing_left)
+            raise UserError(self.all_frozen)
         # kernels of eager steps on a GPU give no kl and ratio_max; a user's own step chooses its metrics itself
         is_cheap = self.device.type == 'cpu' or self._execution.executor.name != 'eager'
         measure_kl = is_cheap and hasattr(self._policy_step, 'kind')

@@ -63,11 +63,11 @@ class AuxMemory:
                 misfits,
                 self.n_filled,
             )
-            self._begin_anew()
+            self._reset()
         self._is_loaded = False
         n, is_full = len(part['return_']), self.n_filled >= self._n_part
         if is_full and (n * self.n_filled != self.n_row or part.keys() - self._block.keys()):
-            self._begin_anew()  # all batches of a ring have the same size
+            self._reset()  # all batches of a ring have the same size
             is_full = False
         if misfits := self._misfits(part):
             raise UserError(
@@ -98,7 +98,7 @@ class AuxMemory:
         """Removes all rows; the block stays allocated."""
         self.n_row, self.n_filled, self.oldest = 0, 0, 0
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         """Removes all rows and the block, so that rows of another form may follow."""
         self._block = {}
         self.clear()
@@ -110,7 +110,7 @@ class AuxMemory:
         cannot be separated, and the ring begins empty, with a warning.
         Args: oldest: index of the oldest batch in the state of a ring.
         """
-        self._begin_anew()
+        self._reset()
         if state and self.is_ring and n_filled != self._n_part:
             state, n_filled, oldest = self._newest(state, n_filled, oldest)
         if state:

@@ -114,7 +114,7 @@ class Policy(ABC):
     """Whether its steps call `zoo.policy.hooks.gradient_ready`, which callbacks with `on_gradient` need."""
     writes_priority: ClassVar[bool] = False
     """Whether `_forward_learn` writes the column 'priority' into its batch, which buffers with alpha > 0 need."""
-    draws_apart: ClassVar[bool] = False
+    takes_separate_draws: ClassVar[bool] = False
     """Whether `_forward_learn` also takes the dicts of buffer 'multi', with separate batches for 'policy', 'value' or both."""
     calls_learn_aux: ClassVar[bool] = False
     """Whether `_forward_learn` calls `learn_aux` itself; otherwise `learn_mode.forward` calls it after each batch."""

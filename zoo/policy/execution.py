@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from zoo.backend.choose import Named, Wish, choose_executor
+from zoo.backend.choose import ExecutorRequest, Named, choose_executor
 from zoo.config.components import name_of
 from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks, several
@@ -41,12 +41,12 @@ def join_model(model: nn.Module, ranks: Ranks) -> None:
             module.ranks = ranks
 
 
-def wish_for(policy: Owner, exploration: str, step_per_env_step: float) -> Wish:
+def executor_request(policy: Owner, exploration: str, step_per_env_step: float) -> ExecutorRequest:
     """Returns what a policy requires of its executor; a policy that only evaluates gets 'eager', without requirements."""
     cfg, run = policy.cfg.learn, policy.run
     n_step = None if run.max_env_step is None else run.max_env_step * step_per_env_step
     if not policy.explores:
-        return Wish('eager', cfg.compile, n_step)
+        return ExecutorRequest('eager', cfg.compile, n_step)
     own = [component for option in policy.options for component in option.components]
     components = sorted(
         [*own, Named('optimizer', name_of(cfg.optimizer))], key=lambda component: component.kind == 'option'
@@ -54,32 +54,32 @@ def wish_for(policy: Owner, exploration: str, step_per_env_step: float) -> Wish:
     components = [*policy.objective.components, *components]
     is_summed = f'gradients are summed over {number}' if (number := several(run.ranks)) else ''
     why = ' and '.join(filter(None, (run.eager_only, is_summed)))
-    return Wish(
+    return ExecutorRequest(
         cfg.executor, cfg.compile, n_step, components=tuple(components), eager_only=why, exploration=exploration
     )
 
 
 class Execution:
-    """The executor that is chosen for a wish. A copied or unpickled object chooses again, if necessary another executor.
+    """The executor that is chosen for a request. A copied or unpickled object chooses again, if necessary another executor.
 
-    Attributes: executor: runs gradient steps and acting; wish: the requirements for which it was chosen.
+    Attributes: executor: runs gradient steps and acting; request: the requirements for which it was chosen.
     """
 
-    def __init__(self, model: nn.Module, dist: ActionDist, device: torch.device, wish: Wish) -> None:
-        self._model, self._dist, self._device, self.wish = model, dist, device, wish
-        self.executor = choose_executor(model, dist, device, wish)
+    def __init__(self, model: nn.Module, dist: ActionDist, device: torch.device, request: ExecutorRequest) -> None:
+        self._model, self._dist, self._device, self.request = model, dist, device, request
+        self.executor = choose_executor(model, dist, device, request)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != 'executor'}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.wish = self.wish._replace(is_quiet=True)
+        self.request = self.request._replace(is_quiet=True)
         try:
-            self.executor = choose_executor(self._model, self._dist, self._device, self.wish)
+            self.executor = choose_executor(self._model, self._dist, self._device, self.request)
         except UserError:  # the object was made on another machine
-            self.wish = self.wish._replace(executor='auto', compile='auto')
-            self.executor = choose_executor(self._model, self._dist, self._device, self.wish)
+            self.request = self.request._replace(executor='auto', compile='auto')
+            self.executor = choose_executor(self._model, self._dist, self._device, self.request)
 
 
 _MARK = '_trains_in_steps'  # on modules that a policy, not the user, put into eval mode: a second policy may get them

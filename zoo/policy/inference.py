@@ -18,7 +18,7 @@ from zoo.policy.modes import EvalMode
 from zoo.rl_utils.distribution import ActionDist
 
 
-class Judge(Protocol):
+class InferencePolicy(Protocol):
     """Protocol of a policy as inference uses it: spaces and acting."""
 
     cfg: PolicyConfig
@@ -42,7 +42,7 @@ class Session:
     A recurrent state is kept between calls; mark the start of an episode with `begins`, or call `reset`.
     """
 
-    def __init__(self, policy: Judge) -> None:
+    def __init__(self, policy: InferencePolicy) -> None:
         self._policy, self._mode = policy, policy.eval_mode
         self.state: State = None
 
@@ -97,7 +97,7 @@ class Session:
         return replace_rows(rows, self._mode.initial_state(n_env), self.state)
 
 
-def read_obs(policy: Judge, obs: Raw) -> tuple[Obs, bool]:
+def read_obs(policy: InferencePolicy, obs: Raw) -> tuple[Obs, bool]:
     """Returns raw observations (arrays, tensors, nested dicts of them) as a batch [B, *O], and whether it was a single one.
 
     Raises: UserError if obs is not in the observation space, or if an action mask forbids every action.

@@ -265,7 +265,7 @@ class PPGPolicy(ActorCriticPolicy):
 
     cfg: PPGConfig
     config: ClassVar[type[PolicyConfig]] = PPGConfig
-    draws_apart: ClassVar[bool] = True
+    takes_separate_draws: ClassVar[bool] = True
     calls_learn_aux: ClassVar[bool] = True
     policy_step: ClassVar[Any] = staticmethod(policy_step)
     value_step: ClassVar[Any] = staticmethod(value_step)

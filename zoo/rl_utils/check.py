@@ -42,7 +42,7 @@ def check_clip_ratio(clip_ratio: Number) -> None:
         raise ValueError(f'clip_ratio is {clip_ratio} but must be above 0 (0.1 to 0.3 is usual)')
 
 
-def looks_at_actions() -> bool:
+def checks_action_range() -> bool:
     """Whether the range of actions is checked, which waits for a device: only if the environment variable ZOO_DEBUG is 1."""
     return not torch.compiler.is_compiling() and os.environ.get('ZOO_DEBUG') == '1'
 

@@ -74,7 +74,7 @@ class ActionDist(ABC):
         """
 
     @classmethod
-    def of_parts(cls, logit: Logit) -> tuple[ActionDist, Tensor] | None:
+    def from_user_logit(cls, logit: Logit) -> tuple[ActionDist, Tensor] | None:
         """The distribution and the flat parameters that a user's logit describes; None if it is not of this class's form."""
         return None
 
@@ -128,7 +128,7 @@ class ActionDist(ABC):
 
     @abstractmethod
     def split(self, param: Tensor) -> Logit:
-        """The parameters by name, for reading; the public losses take forms that `of_parts` knows without `dist`."""
+        """The parameters by name, for reading; the public losses take forms that `from_user_logit` knows without `dist`."""
 
     def problem_of(self, param: Tensor) -> str:
         """The fault of parameters that a model gave, and its remedy, as the end of a sentence; empty if there is none."""
@@ -254,7 +254,7 @@ def from_logits(new: Logit, *others: Logit | None) -> tuple[Any, ...]:
 def _read(name: str, logit: Logit) -> tuple[ActionDist, Tensor]:
     for each in DISTRIBUTION_REGISTRY.names():
         try:
-            found = DISTRIBUTION_REGISTRY.get(each).of_parts(logit)
+            found = DISTRIBUTION_REGISTRY.get(each).from_user_logit(logit)
         except ValueError as error:
             raise ValueError(f'{name}: {error}') from error  # which of the inputs it was
         if found is not None:

@@ -158,7 +158,7 @@ def _buffer_problems(config: dict[str, Any]) -> Iterator[str]:
             f'buffer.alpha is {alpha:g} but policy {name!r} writes no priorities to draw by; use buffer.alpha=0, or set '
             'the class attribute writes_priority = True of a policy that writes them.'
         )
-    if kind == 'multi' and not POLICY_REGISTRY.get(name).draws_apart:
+    if kind == 'multi' and not POLICY_REGISTRY.get(name).takes_separate_draws:
         yield (
             f"buffer.type is 'multi' but policy {name!r} learns policy and value from the same samples; use "
             "'replay' or 'rollout'."

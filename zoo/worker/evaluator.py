@@ -148,7 +148,7 @@ class Evaluator:
                 'actions are to be drawn in evaluation (deterministic=false) but the policy has no _forward_sample(obs, '
                 'state, generator); write it, or evaluate deterministic actions'
             )
-        env.watch(infos.step)
+        env.request_infos(infos.step)
         self._infos = InfoReader(infos, env.n_env, env.autoreset)
 
     def evaluate(

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class InfoBlock(RowObserver):
     """Row observer that keeps chosen entries of the infos of T steps of B envs, in memory that is reused.
 
-    Args: keys: the entries, see `VectorEnv.watch`; name: of the env, for messages.
+    Args: keys: the entries, see `VectorEnv.request_infos`; name: of the env, for messages.
     Attributes: columns: [T, B, ...] f32 by entry, nan where a step had none; without entries that no step ever had.
     """
 

@@ -174,7 +174,7 @@ def row_observers(
     observers: list[list[RowObserver]] = [[] for _ in envs]
     for mine, env in zip(observers, envs, strict=True):
         if infos.step:
-            env.watch(infos.step)
+            env.request_infos(infos.step)
         if (infos.last or infos.step) and not env.is_tensor_program:  # which has no infos
             mine.append(EpisodeNumbers(infos, env.n_env, env.autoreset, found))
     keys, name = envs[0].info_columns, envs[0].name

@@ -12,7 +12,7 @@ from tests.policy.test_ppo import N_STEP, OBS, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, differing, make_policy
 from zoo.core.ranks import ALONE
 from zoo.policy.gradient_steps import MSE
-from zoo.policy.options.adaptive import KLFollower
+from zoo.policy.options.adaptive import AdaptiveNumbers
 from zoo.policy.options.loss import Objective, Penalties
 from zoo.run.config import resolve_policy
 
@@ -21,9 +21,9 @@ def objective(kind: str = 'ppo', **learn: Any) -> Objective:
     return Objective(resolve_policy({'type': kind, 'learn': learn}).learn)
 
 
-def follower(found: Objective, ranks: Any = ALONE) -> KLFollower:
+def follower(found: Objective, ranks: Any = ALONE) -> AdaptiveNumbers:
     """Of the weights alone: no rate is adaptive."""
-    option = KLFollower()
+    option = AdaptiveNumbers()
     rates, run = SimpleNamespace(names=()), SimpleNamespace(ranks=ranks)
     option.attach(SimpleNamespace(objective=found, rates=rates, run=run))  # type: ignore[arg-type]
     return option

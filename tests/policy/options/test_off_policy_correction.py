@@ -13,7 +13,7 @@ from tests.policy_envs import TWO_ACTIONS, clone, job_config, make_policy, phase
 from zoo.core.data import Rollout
 from zoo.env import EnvConfig
 from zoo.pipeline import serial_pipeline
-from zoo.policy.options.off_policy_correction import ValueTrace, correction_problems
+from zoo.policy.options.off_policy_correction import VTrace, correction_problems
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error
 from zoo.run.config import resolve_config, resolve_policy
 from zoo.worker.evaluator import evaluate
@@ -58,7 +58,7 @@ def plain(kind: str, learn: dict[str, Any], n_step: int = 3, **kwargs: Any) -> A
 
 def corrected_by(policy: Any, samples: Any) -> Any:
     """The samples as an update of a policy with correction vtrace reads them."""
-    (option,) = (option for option in policy.options if isinstance(option, ValueTrace))
+    (option,) = (option for option in policy.options if isinstance(option, VTrace))
     return option.before_update(samples)
 
 

@@ -219,14 +219,14 @@ class EnvCheck:
     """The checks of one env; keeps its name and the number of steps for the messages."""
 
     def __init__(
-        self, env: gymnasium.Env, cfg: EnvConfig, watch: Recorder | None = None, report: Report | None = None
+        self, env: gymnasium.Env, cfg: EnvConfig, recorder: Recorder | None = None, report: Report | None = None
     ) -> None:
         """
-        Args: watch: records the steps, not those taken again; report: called for faults after which the check can
+        Args: recorder: records the steps, not those taken again; report: called for faults after which the check can
           continue; None: the first fault is raised.
         """
         self._env, self._name, self._n_step = env, env_name(cfg), 0
-        self._watch, self._report = watch or Recorder(None), report
+        self._recorder, self._report = recorder or Recorder(None), report
         self._space, self._action_space = env_spaces(env, self._name)
         seen = seen_space(self._space, self._action_space, cfg.action_mask, self._name)
         self._choices: ChoiceCheck | None = None
@@ -251,7 +251,7 @@ class EnvCheck:
         except (Exception, SystemExit) as error:
             add_place(error, Place(self._name, self._n_step).of(0))
             raise
-        return findings(self._name, self._statistics, unlike, n_step, self._watch, self._has_limit)
+        return findings(self._name, self._statistics, unlike, n_step, self._recorder, self._has_limit)
 
     def _run(self, n_step: int) -> str | None:
         """Takes all steps; returns the warning about the first value that the same seed did not repeat, or None."""
@@ -279,23 +279,23 @@ class EnvCheck:
 
     def _rollout(self, n_step: int, again: bool) -> Iterator[Leaves]:
         """Yields the results of random actions, or of the same actions again; where an episode ends, another follows."""
-        watch = Recorder(None) if again else self._watch
+        recorder = Recorder(None) if again else self._recorder
         if not again:
             self._env.action_space.seed(SEED)
         self._n_step = 0
-        obs = self._reset(SEED, watch)
+        obs = self._reset(SEED, recorder)
         for self._n_step in range(1, n_step + 1):
             if not again:
                 self._actions.append(self._sample(obs.get(ACTION_MASK)))
-            raw, obs, reward, terminated, truncated = self._step(self._actions[self._n_step - 1], watch)
+            raw, obs, reward, terminated, truncated = self._step(self._actions[self._n_step - 1], recorder)
             values = {'reward': reward, 'terminated': terminated, 'truncated': truncated}
             seen: dict[str, Mapping[str, Any]] = {'observation': obs, **{key: {'': x} for key, x in values.items()}}
             if terminated or truncated:
-                obs = seen['first observation of the next episode'] = self._reset_leaves(raw, watch)
+                obs = seen['first observation of the next episode'] = self._reset_leaves(raw, recorder)
             elif self._n_step == n_step:
                 self._reset_leaves(raw)
             yield seen
-            if watch.is_over():
+            if recorder.is_over():
                 return
 
     def _core(self) -> None:
@@ -320,7 +320,7 @@ class EnvCheck:
         self._unpacked('step', env.step(self._sample(mask) if is_same else env.action_space.sample()))
         self._n_step = 0
 
-    def _reset(self, seed: int | None, watch: Recorder | None = None) -> dict[str, np.ndarray]:
+    def _reset(self, seed: int | None, recorder: Recorder | None = None) -> dict[str, np.ndarray]:
         """Resets the env; returns the checked leaves of the first observation by their paths."""
         start = time.perf_counter()
         result = self._env.reset(seed=seed, **own_copy(self._reset_kwargs))
@@ -329,11 +329,11 @@ class EnvCheck:
         self._check_info(info, 'reset')
         found = checked_leaves(obs, self._space, 'reset', self._note)
         self._check_mask(found)
-        if watch is not None:
-            watch.began(seconds, found)
+        if recorder is not None:
+            recorder.began(seconds, found)
         return found
 
-    def _step(self, action: Action, watch: Recorder) -> tuple[object, dict[str, np.ndarray], ArrayLike, bool, bool]:
+    def _step(self, action: Action, recorder: Recorder) -> tuple[object, dict[str, np.ndarray], ArrayLike, bool, bool]:
         start = time.perf_counter()
         result = self._env.step(action)
         seconds = time.perf_counter() - start
@@ -344,7 +344,7 @@ class EnvCheck:
         self._check_info(info, 'step')
         if not any(ends):
             self._check_mask(found)
-        watch.stepped(seconds, found, reward, *ends, info)
+        recorder.stepped(seconds, found, reward, *ends, info)
         return obs, found, reward, *ends
 
     def _flag(self, what: str, flag: object) -> bool:
@@ -390,10 +390,10 @@ class EnvCheck:
         assert isinstance(result, list)
         return result
 
-    def _reset_leaves(self, obs: object, watch: Recorder | None = None) -> dict[str, np.ndarray]:
+    def _reset_leaves(self, obs: object, recorder: Recorder | None = None) -> dict[str, np.ndarray]:
         """Resets the env and checks that the reset does not write into the final observation of the episode."""
         before = checked_leaves(obs, self._space, 'step', self._note)
-        first = self._reset(None, watch)
+        first = self._reset(None, recorder)
         after = checked_leaves(obs, self._space, 'step', self._note)
         if (path := difference(before, after)) is not None:
             got = (

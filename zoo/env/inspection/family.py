@@ -284,12 +284,12 @@ class Recorder:
             self.info_keys |= {str(key): str(key) in numbers for key in info}
 
 
-def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, watch: Recorder | None = None) -> list[Finding]:
+def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, recorder: Recorder | None = None) -> list[Finding]:
     """Takes random steps with envs that step together, the first steps twice; VectorEnv checks the results.
 
     Raises: as `check_env`.
     """
-    seen, known = watch or Recorder(env.autoreset), running_statistics(env)
+    seen, known = recorder or Recorder(env.autoreset), running_statistics(env)
 
     def rollout(n: int, again: bool) -> Iterator[Leaves]:
         return _vector_rollout(env, n, Recorder(env.autoreset) if again else seen)
@@ -342,12 +342,12 @@ def _equal(a: ArrayLike, b: ArrayLike) -> bool:
 
 
 def findings(
-    name: str, statistics: Sequence[Statistics], unlike: str | None, n_step: int, watch: Recorder, has_limit: bool
+    name: str, statistics: Sequence[Statistics], unlike: str | None, n_step: int, recorder: Recorder, has_limit: bool
 ) -> list[Finding]:
     """The warnings about running statistics, about the first value that differs, and about episodes without an end."""
     sentences = [each.sentence(name) for each in statistics if each.is_sure] + ([unlike] if unlike else [])
     found = [Finding(sentence, is_chance=True) for sentence in sentences]
-    if n_step >= LONG and not watch.lengths and not has_limit:
+    if n_step >= LONG and not recorder.lengths and not has_limit:
         found.append(
             Finding(
                 f'env {name!r}: no episode ended in {n_step} random steps and it has no time limit, so an evaluation may '
@@ -357,10 +357,10 @@ def findings(
     return found
 
 
-def _vector_rollout(env: AnyVectorEnv, n_step: int, watch: Recorder) -> Iterator[Leaves]:
+def _vector_rollout(env: AnyVectorEnv, n_step: int, recorder: Recorder) -> Iterator[Leaves]:
     start = time.perf_counter()
     obs = env.reset(SEED)
-    watch.began(time.perf_counter() - start, _arrays(obs))
+    recorder.began(time.perf_counter() - start, _arrays(obs))
     rng = torch.Generator().manual_seed(SEED)
     for _ in range(n_step):
         mask = obs[ACTION_MASK] if mask_space(env.obs_space) is not None else None
@@ -369,10 +369,10 @@ def _vector_rollout(env: AnyVectorEnv, n_step: int, watch: Recorder) -> Iterator
         step = env.step(action)
         seconds, obs, seen = time.perf_counter() - start, step.obs, _arrays(step.obs)
         reward, terminated, truncated = (x.numpy().copy() for x in (step.reward, step.terminated, step.truncated))
-        watch.stepped(seconds, seen, reward, terminated, truncated, step.info, step.is_reset)
+        recorder.stepped(seconds, seen, reward, terminated, truncated, step.info, step.is_reset)
         values = {'the rewards': reward, 'terminated': terminated, 'truncated': truncated}
         yield {'the observations': seen, **{key: {'': x} for key, x in values.items()}}
-        if watch.is_over():
+        if recorder.is_over():
             break
     env.check()
 

@@ -30,7 +30,7 @@ class Carry(NamedTuple):
     n_finite_step: Tensor  # [B] int64, steps before the first nan_mark of nan
 
 
-class Fresh(NamedTuple):
+class NewEpisodes(NamedTuple):
     """Starts of new episodes, for the rows whose episode ends in the next step."""
 
     state: State
@@ -66,7 +66,7 @@ class StepProgram:
         self._n_value = {path: torch.tensor(n, device=device) for path, n in sizes.items() if n}
         self._choices = [] if mask_space(env.obs_space) is None else choice_slices(env.action_space)
 
-    def begin(self, noise: Tensor) -> Fresh:
+    def begin(self, noise: Tensor) -> NewEpisodes:
         """New episodes of N rows. noise: [N, n_noise]. Raises: BrokenContractError."""
         state = self.env.reset(noise)
         if not isinstance(state, (Tensor, tuple, dict)):
@@ -78,15 +78,15 @@ class StepProgram:
         for leaf in state_leaves(state):
             _check_is_tensor('the state of reset', leaf)
             self._check('the state of reset', leaf, (len(noise), *leaf.shape[1:]), leaf.dtype)
-        return Fresh(state, self._observed(self.env.obs_space, self.env.observe(state), len(noise)))
+        return NewEpisodes(state, self._observed(self.env.obs_space, self.env.observe(state), len(noise)))
 
-    def carry(self, fresh: Fresh) -> Carry:
+    def carry(self, fresh: NewEpisodes) -> Carry:
         """The carry before the first step of all B envs."""
         zero = torch.zeros(self._n_env, dtype=torch.int64, device=self._device)
         # a clone: one tensor in two places would need a second graph
         return Carry(fresh.state, zero, zero.float(), zero.clone())
 
-    def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, StepOutcome]:
+    def __call__(self, carry: Carry, action: Tensor, fresh: NewEpisodes, noise: Tensor) -> tuple[Carry, StepOutcome]:
         """
         Args:
           action: as the policy made it, see `ActionMap`.
@@ -111,13 +111,13 @@ class StepProgram:
         after = choose(ended, fresh.state, state)
         obs = after if next_obs is state else choose(ended, fresh.obs, next_obs)
         # 0 * x is nan where x is not finite; obs is included for the first observations of new episodes
-        seen = self._watch(obs, self._watch(next_obs, reward))
+        seen = self._mark_not_finite(obs, self._mark_not_finite(next_obs, reward))
         seen = self._watch_mask(obs[ACTION_MASK], seen) if self._choices else seen
         nan_mark = torch.add(carry.nan_mark, seen, alpha=0)
         carry = Carry(after, age.masked_fill(ended, 0), nan_mark, carry.n_finite_step + (nan_mark == 0))
         return carry, StepOutcome(obs, next_obs, reward, terminated, truncated)
 
-    def _watch(self, obs: Obs, seen: Tensor) -> Tensor:
+    def _mark_not_finite(self, obs: Obs, seen: Tensor) -> Tensor:
         """[B], finite where the observation and `seen` are, and indices are in their space."""
         if isinstance(obs, Tensor):
             return self._watch_leaf('', obs, seen)
@@ -191,13 +191,13 @@ class StepProgram:
 class CompiledProgram:
     """A StepProgram as one compiled call, for carries and fresh states with the same structure as `carry` and `fresh`."""
 
-    def __init__(self, program: StepProgram, carry: Carry, fresh: Fresh, name: str, compile: Compile) -> None:
+    def __init__(self, program: StepProgram, carry: Carry, fresh: NewEpisodes, name: str, compile: Compile) -> None:
         self._program = program
         self._states = carry.state, fresh.state
         self._n_leaf, self._obs_space = len(state_leaves(carry.state)), program.env.obs_space
         self._run = compile(self._flat, f'the step of {name}')
 
-    def __call__(self, carry: Carry, action: Tensor, fresh: Fresh, noise: Tensor) -> tuple[Carry, StepOutcome]:
+    def __call__(self, carry: Carry, action: Tensor, fresh: NewEpisodes, noise: Tensor) -> tuple[Carry, StepOutcome]:
         n, states = self._n_leaf, (*state_leaves(carry.state), *state_leaves(fresh.state))
         out = self._run(*states, *_tensors(fresh.obs), *carry[1:], action, noise)
         rest = iter(out[n + 3 :])
@@ -211,7 +211,7 @@ class CompiledProgram:
         fresh_obs = map_spaces(lambda _: next(rest), self._obs_space)
         age, nan_mark, n_finite_step, action, noise = rest
         carry, out = self._program(
-            Carry(state, age, nan_mark, n_finite_step), action, Fresh(fresh_state, fresh_obs), noise
+            Carry(state, age, nan_mark, n_finite_step), action, NewEpisodes(fresh_state, fresh_obs), noise
         )
         return [*state_leaves(carry.state), *carry[1:], *_tensors(out.obs), *_tensors(out.next_obs), *out[2:]]
 

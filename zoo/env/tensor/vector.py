@@ -36,7 +36,7 @@ from zoo.env.families.family import EnvRequest, env_family
 from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import explaining
 from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, State, TensorEnv, rebuild, state_leaves
-from zoo.env.tensor.program import Carry, Compile, CompiledProgram, Fresh, StepProgram
+from zoo.env.tensor.program import Carry, Compile, CompiledProgram, NewEpisodes, StepProgram
 
 BLOCK_ROWS, BLOCK_ROWS_GPU = 8192, 1 << 20  # rows of new episodes that are begun at once, for several steps
 BLOCK_STEPS = 64  # at most
@@ -59,7 +59,7 @@ class TensorVectorEnv(AnyVectorEnv):
         Args: first: index of its first env, if other processes have envs too: it makes the episodes differ.
         """
         self.name, self.n_env, self._first, self._place = name, n_env, first, Place(name)
-        self.watch(cfg.info_columns)
+        self.request_infos(cfg.info_columns)
         self.device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
         self.obs_space, action_space = _spaces(env, name, cfg.action_mask)
         self.action_space = action_space
@@ -72,7 +72,7 @@ class TensorVectorEnv(AnyVectorEnv):
         is_row = not isinstance(action_space, Discrete)
         self._action_shape = (n_env, action_width(action_space)) if is_row else (n_env,)
         self._takes_float = isinstance(action_space, Box)
-        self._noise: Iterator[tuple[Fresh, Tensor]] = iter(())
+        self._noise: Iterator[tuple[NewEpisodes, Tensor]] = iter(())
         self._is_reset = False
         self._compile: Compile | None = None
 
@@ -99,7 +99,7 @@ class TensorVectorEnv(AnyVectorEnv):
         self._is_reset = True
         return fresh.obs
 
-    def watch(self, keys: Sequence[str]) -> None:
+    def request_infos(self, keys: Sequence[str]) -> None:
         """Raises: UnsupportedEnvError if there are keys: tensor programs have no infos."""
         if keys:
             raise UnsupportedEnvError(
@@ -184,12 +184,12 @@ class TensorVectorEnv(AnyVectorEnv):
         """Makes the next steps use these tensors, which have the structure of the last `draw`."""
         self._noise = iter(self._rows(drawn))
 
-    def _rows(self, drawn: Sequence[Tensor]) -> list[tuple[Fresh, Tensor]]:
+    def _rows(self, drawn: Sequence[Tensor]) -> list[tuple[NewEpisodes, Tensor]]:
         n, (*parts, noise) = len(state_leaves(self._drawn.state)), drawn
         of_obs = iter(parts[n:])
         states = _by_step(rebuild(self._drawn.state, parts[:n]), len(noise))
         obs = _by_step(map_tensors(lambda _: next(of_obs), self._drawn.obs), len(noise))
-        return [(Fresh(*pair), row) for *pair, row in zip(states, obs, noise.unbind(0), strict=True)]
+        return [(NewEpisodes(*pair), row) for *pair, row in zip(states, obs, noise.unbind(0), strict=True)]
 
     @property
     def carried(self) -> list[Tensor]:
@@ -200,7 +200,7 @@ class TensorVectorEnv(AnyVectorEnv):
     def carried(self, tensors: Sequence[Tensor]) -> None:
         self.carry = Carry(rebuild(self.carry.state, tensors[:-3]), *tensors[-3:])
 
-    def _blocks(self) -> Iterator[tuple[Fresh, Tensor]]:
+    def _blocks(self) -> Iterator[tuple[NewEpisodes, Tensor]]:
         while True:
             yield from self._rows(self.draw(self._n_block))
 

@@ -17,7 +17,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('whole_episodes', 'IgnoreDone', lambda policy: policy.cfg.learn.ignore_done),
     ('whole_episodes', 'NoBaseline', lambda policy: policy.cfg.learn.baseline == 'none'),
     ('whole_episodes', 'WholeEpisodes', lambda policy: policy.cfg.collect.batch_mode == 'episode'),
-    ('off_policy_correction', 'ValueTrace', lambda policy: getattr(_correction(policy), 'estimator', None) is not None),
+    ('off_policy_correction', 'VTrace', lambda policy: getattr(_correction(policy), 'estimator', None) is not None),
     ('normalization', 'RewardNorm', lambda policy: policy.cfg.learn.reward_norm),
     ('normalization', 'ValueNorm', lambda policy: policy.cfg.learn.value_norm),
     ('intrinsic', 'IntrinsicReward', lambda policy: policy.cfg.learn.intrinsic is not None and policy.explores),
@@ -28,12 +28,12 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('passes', 'OptimizerMechanics', lambda policy: any(policy.cfg.learn[key] != x for key, x in PLAIN.items())),
     ('loss', 'Penalties', lambda policy: bool(policy.objective.penalties)),
     ('loss', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
-    ('adaptive', 'KLFollower', lambda policy: policy.learns and _follows_kl(policy)),
+    ('adaptive', 'AdaptiveNumbers', lambda policy: policy.learns and _follows_kl(policy)),
     ('plasticity', 'Plasticity', lambda policy: policy.learns and policy.cfg.learn.plasticity is not None),
 )
 """Built-in options, in the order in which they act: (module, class, whether a policy has it).
 
-V-trace comes before value_norm, whose statistics include the returns of V-trace. KLFollower, which measures the KL of an
+V-trace comes before value_norm, whose statistics include the returns of V-trace. AdaptiveNumbers, which measures the KL of an
 update, comes before plasticity, which changes the policy.
 """
 

@@ -18,7 +18,7 @@ GROWS, SHRINKS, BAND = 1.5, 0.5, 2.0
 """Weight factors if a penalty is above BAND * target, or below target / BAND; RLlib's, after arXiv:1707.06347, sec. 4."""
 
 
-class KLFollower(UpdateOption):
+class AdaptiveNumbers(UpdateOption):
     """Measures KL(before || after) of an update, and adapts learning rates and penalty weights for the next update.
 
     Only adaptive rates and the weights of penalties with a target change.

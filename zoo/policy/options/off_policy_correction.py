@@ -175,7 +175,7 @@ class AveragedPolicy(ProximalPolicy):
             optimizer.reset_average()
 
 
-class ValueTrace(UpdateOption):
+class VTrace(UpdateOption):
     """Computes V-trace advantages and returns of whole rollouts, by the ratios of the current policy to the one that acted."""
 
     phase: ClassVar[Literal['policy', 'value', 'all']] = 'all'

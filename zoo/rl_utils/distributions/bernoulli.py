@@ -13,7 +13,7 @@ from zoo.core.action_map import action_width
 from zoo.core.data import wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import MultiBinary, Space
-from zoo.rl_utils.check import looks_at_actions
+from zoo.rl_utils.check import checks_action_range
 from zoo.rl_utils.distribution import Logit, LogitDist, drawn
 
 _RESOLUTION = 2.0**-24
@@ -61,6 +61,6 @@ class Bernoulli(LogitDist):
     def check_action(self, action: Tensor, lead: torch.Size) -> None:
         """If the environment variable ZOO_DEBUG is 1, this also checks that actions are zeros and ones."""
         super().check_action(action, lead)
-        if looks_at_actions() and ((action < 0) | (action > 1)).any():
+        if checks_action_range() and ((action < 0) | (action > 1)).any():
             low, high = action.aminmax()
             raise ValueError(f'action holds {low} to {high} but must hold bits; give zeros and ones')

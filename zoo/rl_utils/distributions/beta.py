@@ -18,7 +18,7 @@ from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 _N_PROPOSAL = 6
 """Proposals for one draw of a Gamma number. One is accepted with probability 0.952 or more; all 6 fail in 1.3e-8 of draws."""
 _MARGIN = 1e-6  # actions keep this distance from 0 and 1, where the logarithm of the density may be infinite
-NEAREST = 1e-4  # distance that converted env actions keep from 0 and 1, where a density may be 0 or infinite
+BOUND_MARGIN = 1e-4  # distance that converted env actions keep from 0 and 1, where a density may be 0 or infinite
 
 
 class BetaHead(nn.Module):
@@ -105,7 +105,7 @@ class Beta(ActionDist):
         return self.bounds.scale(action)
 
     def from_env_action(self, action: Tensor) -> Tensor:
-        return self.bounds.share(action).clamp(NEAREST, 1 - NEAREST)
+        return self.bounds.share(action).clamp(BOUND_MARGIN, 1 - BOUND_MARGIN)
 
     def split(self, param: Tensor) -> Logit:
         alpha, beta = param.chunk(2, -1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from zoo.core.data import wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Discrete, MultiDiscrete, Space
-from zoo.rl_utils.check import looks_at_actions
+from zoo.rl_utils.check import checks_action_range
 from zoo.rl_utils.distribution import Logit, LogitDist
 
 
@@ -32,7 +32,7 @@ class Categorical(LogitDist):
         return cls(space.n) if isinstance(space, Discrete) else None
 
     @classmethod
-    def of_parts(cls, logit: Logit) -> tuple[Categorical, Tensor] | None:
+    def from_user_logit(cls, logit: Logit) -> tuple[Categorical, Tensor] | None:
         if not isinstance(logit, Tensor):
             return None
         return cls(logit.shape[-1] if logit.dim() else 0), logit
@@ -68,7 +68,7 @@ class Categorical(LogitDist):
         """On a CPU torch itself finds indices outside [0, A). Elsewhere the check waits for the device; it is made only if
         the environment variable ZOO_DEBUG is 1."""
         super().check_action(action, lead)
-        if not action.is_cpu and looks_at_actions():
+        if not action.is_cpu and checks_action_range():
             _check_range(action, self.n_param)
 
 
@@ -129,7 +129,7 @@ class MultiCategorical(LogitDist):
     def check_action(self, action: Tensor, lead: torch.Size) -> None:
         """Checks the range of indices under the same conditions as `Categorical.check_action`."""
         super().check_action(action, lead)
-        if not action.is_cpu and looks_at_actions():
+        if not action.is_cpu and checks_action_range():
             self._check_ranges(action)
 
     def _check_ranges(self, action: Tensor) -> None:

@@ -94,8 +94,8 @@ class Gaussian(ActionDist):
         return cls(action_width(space)).with_color(options) if isinstance(space, Box) and action_width(space) else None
 
     @classmethod
-    def of_parts(cls, logit: Logit) -> tuple[Gaussian, Tensor] | None:
-        """As `ActionDist.of_parts`; None in a subclass that is no default: 'mu' and 'sigma' mean a plain Gaussian."""
+    def from_user_logit(cls, logit: Logit) -> tuple[Gaussian, Tensor] | None:
+        """As `ActionDist.from_user_logit`; None in a subclass that is no default: 'mu' and 'sigma' mean a plain Gaussian."""
         if not cls.is_default or not isinstance(logit, Mapping) or not {'mu', 'sigma'} <= set(logit.keys()):
             return None
         mu, sigma = logit['mu'], logit['sigma']
@@ -169,7 +169,7 @@ def colored(white: Tensor, color: float) -> Tensor:
     return torch.fft.irfft(torch.fft.rfft(white, dim=0) * scale, n=n_step, dim=0)
 
 
-NEAREST = 1e-4  # share of the width: distance that converted env actions keep from a bound, where u is infinite
+BOUND_MARGIN = 1e-4  # share of the width: distance that converted env actions keep from a bound, where u is infinite
 _MIXTURE = (
     (0.4273017449660798, 0.0278456055929928),
     (0.5834008518116535, 0.2179770651061165),
@@ -218,7 +218,7 @@ class SquashedGaussian(Gaussian):
         return self.bounds.scale((torch.tanh(action) + 1) * 0.5)
 
     def from_env_action(self, action: Tensor) -> Tensor:
-        share = self.bounds.share(action).clamp(NEAREST, 1 - NEAREST)
+        share = self.bounds.share(action).clamp(BOUND_MARGIN, 1 - BOUND_MARGIN)
         return torch.atanh(2 * share - 1)
 
     def split(self, param: Tensor) -> Logit:
