@@ -206,7 +206,7 @@ def options_of(item: Any) -> type[Section]:
             )
         if option.name == 'type':
             raise ConfigError(f"{item.__name__} has an option 'type', the key that names a part; give it another name")
-    as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)  # a config file has lists
+    as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)  # configs have lists
     tuples = [name for name, x in hints.items() if any(get_origin(part) is tuple for part in (x, *get_args(x)))]
     hints |= {name: Annotated[hints[name], as_tuple] for name in tuples}
     fields: dict[str, Any] = {option.name: (hints[option.name], option.default) for option in options}

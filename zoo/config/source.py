@@ -93,7 +93,7 @@ def _existing(path: Path, what: str = 'config file') -> Path:
         path = path.expanduser().resolve()
         if path.is_file():
             return path
-    except (OSError, RuntimeError, ValueError) as error:  # it is too long, its home folder is unknown, or it contains a NUL
+    except (OSError, RuntimeError, ValueError) as error:  # the path is too long, its home unknown, a NUL in it
         why = getattr(error, 'strerror', None) or error
         raise ConfigError(f'{shown(str(path), 200)} cannot be a {what} ({why}); check the path.') from error
     raise ConfigError(f'there is no {what} {str(path)!r}; check the path.')

@@ -126,7 +126,7 @@ class _BoxMap:
             for bound in (low, high, half_high - half_low, np.where(bounded, half_high + half_low, 0.0))
         )
         if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
-            self._low, self._high = float(low.flat[0]), float(high.flat[0])  # torch takes half the time to clamp to numbers
+            self._low, self._high = float(low.flat[0]), float(high.flat[0])  # clamps in half the time
 
     def map(self, action: Tensor) -> Tensor:
         action = action.to(self._work_dtype)

@@ -103,7 +103,7 @@ class Timestep(NamedTuple):
     # is_reset in all rows of this episode.
     raw_reward: Tensor | None = None  # [B] f32, of the game, if `reward` is changed for training; None: `reward` is it
     raw_end: Tensor | None = None  # [B] bool, the game is over, if a lost life ends an episode; None: the episode is it
-    next_obs: Obs | None = None  # [B, *O], the true next observation of every row; then there is no final_obs, final_index
+    next_obs: Obs | None = None  # [B, *O], the true next obs of every row; then final_obs and final_index are None
     begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: see `begins_of`
 
 

@@ -21,7 +21,7 @@ class GivenUp(BaseException):
     """A stop was requested during work that can be given up."""
 
 
-_stop = SimpleNamespace(is_requested=False, can_give_up=False)  # one per process, as a signal has one handler per process
+_stop = SimpleNamespace(is_requested=False, can_give_up=False)  # one per process, as its signals have one handler
 
 
 def request_stop() -> None:

@@ -107,7 +107,7 @@ class Dict:
     is_tuple: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        spaces = [[name, space.to_json()] for name, space in self.spaces.items()]  # a list, since JSON objects may be sorted
+        spaces = [[name, space.to_json()] for name, space in self.spaces.items()]  # JSON objects may be sorted
         return {'kind': 'dict', 'spaces': spaces, 'is_tuple': self.is_tuple}
 
 
