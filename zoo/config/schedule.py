@@ -79,7 +79,7 @@ class KLAdaptive(Section):
     """A learning rate that changes by a factor after an update, to keep the KL divergence of updates near a target.
 
     rate / factor after an update with KL > 2 * kl_target, rate * factor after one with KL < kl_target / 2.
-    Source: Schulman et al. 2017, arXiv:1707.06347, sec. 4, which adapts a penalty's weight so; the rate as in rl_games, rsl_rl.
+    Source: Schulman et al. 2017, arXiv:1707.06347, sec. 4, for the weight of a penalty; for the rate as in rl_games, rsl_rl.
     """
 
     start: Annotated[float, Field(gt=0)] = Field(3e-4, description='learning rate of the first update')

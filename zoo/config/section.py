@@ -106,7 +106,7 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
 RESERVED = frozenset(
     'items update pop keys values get copy clear setdefault popitem fromkeys read_only to_dict'.split()
 )
-"""Names of methods of a config, which no key may have."""
+"""Names of the methods of a config; a key must not be one of them."""
 S = TypeVar('S', bound='Section')
 T = TypeVar('T')
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ else:
 LEFT_OUT: Any = None  # the default of a `Filled` field
 
 MAX_DEPTH, MAX_PARTS = 100, 100_000
-"""Limits for levels of a config, and for its dicts and lists. A bundled one has 4 and about 20; env.kwargs may have many."""
+"""Limits for the levels of a config and for its dicts and lists: a bundled one has 4 and some 20, an array in env.kwargs many."""
 
 
 Keyed = Mapping[str, Any]

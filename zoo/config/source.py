@@ -100,12 +100,12 @@ def _existing(path: Path, what: str = 'config file') -> Path:
 
 
 def _is_own(config: dict[str, Any]) -> bool:
-    """Whether a config is one of zoo. Most are, and for these the translators need not be loaded."""
+    """Whether a config has zoo's own form. Most have, and for these the translators need not be loaded."""
     return isinstance(config.get('env'), dict) and 'id' in config['env']
 
 
 def config_module(path: Path) -> ModuleType:
-    """Runs a .py file as a module. If it imports DI-engine, which is not installed, it is run without those imports."""
+    """Runs a .py file as a module; without its imports of DI-engine, if it has any and DI-engine is not installed."""
     try:
         return _module_of_file(path)
     except ConfigError as error:

@@ -101,8 +101,8 @@ class Timestep(NamedTuple):
     is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None if there are no such rows.
     # If `truncated` is set too, the env failed in this step and was made again (env.on_error); a rollout then has
     # is_reset in all rows of this episode.
-    raw_reward: Tensor | None = None  # [B] f32, of the game, if `reward` is changed for training; None: `reward` is it
-    raw_end: Tensor | None = None  # [B] bool, the game is over, if a lost life ends an episode; None: the episode is it
+    raw_reward: Tensor | None = None  # [B] f32, of the game, if `reward` is changed for training; None: as `reward`
+    raw_end: Tensor | None = None  # [B] bool, the game is over, if a lost life ends an episode; None: with the episode
     next_obs: Obs | None = None  # [B, *O], the true next obs of every row; then final_obs and final_index are None
     begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: see `begins_of`
 
@@ -118,7 +118,7 @@ BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs', 'begins']
 
 
 class StepRow(NamedTuple):
-    """The memory of a StepBlock that one step writes to."""
+    """The rows of a StepBlock that one step writes to."""
 
     obs: Obs  # [B, *O], the observations after the step
     reward: Tree
@@ -247,7 +247,7 @@ class Rollout:
 
 
 def keeps_state(model: object) -> bool:
-    """Whether a model keeps a state between steps: it has a method `initial_state`. The attribute may also be None: no state."""
+    """Whether a model keeps a state between steps: it has a method `initial_state`, which a model without one may set to None."""
     return callable(getattr(model, 'initial_state', None))
 
 
@@ -280,7 +280,7 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
 
 
 def unbind_rows(tree: Tree, arrays: bool = False) -> list[Any]:
-    """Splits a tree along its first dimension into a list of trees, as views. Args: arrays: as numpy arrays."""
+    """Splits a tree along its first dimension into a list of trees, as views. Args: arrays: whether they are numpy arrays."""
     if isinstance(tree, Mapping):
         parts = [unbind_rows(x, arrays) for x in tree.values()]
         return [dict(zip(tree, row, strict=True)) for row in zip(*parts, strict=True)]

@@ -39,7 +39,7 @@ def forget_stop() -> None:
 
 @contextmanager
 def may_be_given_up() -> Iterator[None]:
-    """A context for long work that leaves nothing half-done, such as compilation: a request to stop, even earlier, ends it.
+    """A context for long work that leaves nothing half-done, such as compilation: a request to stop, even before it, ends it.
 
     Raises: GivenUp at any point of the work, but only in the main thread, which gets the signals.
     """
@@ -59,7 +59,7 @@ def may_be_given_up() -> Iterator[None]:
 def given_up_at_its_end() -> Iterator[Callable[[], bool]]:
     """A context, inside `may_be_given_up`, for code that no exception may interrupt, such as calls of native code.
 
-    Yields: a function that returns whether a stop was requested, so that the code should end. Raises: GivenUp then, at the end.
+    Yields: a function that returns whether a stop was requested, so that the code should end. Raises: GivenUp at the end if so.
     """
     may_be = _stop.can_give_up and threading.current_thread() is threading.main_thread()
     if may_be:

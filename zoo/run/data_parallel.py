@@ -27,7 +27,7 @@ class Agreement:
         self._parts = parts
 
     def stops(self, wanted: bool, received: list[int]) -> int | None:
-        """Whether to stop: None if no rank wants to, else the number of the signal that a rank got, 0 if none got one.
+        """Returns None if no rank wants to stop, else the number of the signal that a rank got, or 0 without a signal.
 
         Args: wanted: whether this rank wants to; received: the signal that it got, if any; that of another rank is added.
         """

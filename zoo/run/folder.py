@@ -270,7 +270,7 @@ def refuse_unwritable(folder: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
 
 
 def refuse_no_run_folder(folder: Path, has_config: bool) -> None:
-    """Raises: UserError if no run can begin or continue in a folder: no config and no checkpoint, inside a run, or in use."""
+    """Raises: UserError if a run cannot use a folder: it has no checkpoint and there is no config, is inside a run, or in use."""
     if steps_of(folder):
         raise UserError(f'{folder} is the folder of the checkpoints of a run; name the run, {folder.absolute().parent}')
     if not has_config and newest_in(folder) is None:
@@ -361,8 +361,8 @@ FREE = (
     'env.step_timeout',
     'env.vectorization',
 )
-"""Keys and sections that a run may change when it continues. They set its end, the place and way of its computation, the files
-that it writes, and the handling of faults."""
+"""Keys and sections that a run may change when it continues. They say when it ends, where and how it computes, what it writes,
+and how it handles faults."""
 OWN_CODE = re.compile(r'(?:.*[/\\])?([^/\\]+\.py:\w+)')
 
 

@@ -112,7 +112,7 @@ def load_policy(
     """Loads the policy of a checkpoint file or run folder. With eval mode, `policy.act(obs)` acts as in evaluation.
 
     Args:
-      device: as `policy.device`; None: the device of the run, or the CPU if that is not here.
+      device: as `policy.device`; None: the device of the run, or the CPU if that is not available.
       trust: True, or a list of modules: code that the config of the policy may name, as 'module:function'.
       model: a module like the one that was trained, where `serial_pipeline` was given one; its weights are replaced.
       fields: modes to build, of 'learn', 'collect' and 'eval', or 'all'. With learn, the optimiser and all other state for

@@ -1,4 +1,4 @@
-"""The state of a run: its content in a checkpoint, the times of saving, and the continuation from a checkpoint."""
+"""The state of a run: saved in checkpoints, at regular steps, the best evaluation and the end; restored by a resume."""
 
 from __future__ import annotations
 

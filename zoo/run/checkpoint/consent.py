@@ -90,7 +90,7 @@ def check_memory(run: SavedRun, overrides: Sequence[str] = ()) -> None:
 
 
 Trust = bool | Sequence[str]
-"""True: a checkpoint may load all code that it names; a list: only code of these modules."""
+"""True: a checkpoint may use all code and addresses that it names; a list: only code of these modules."""
 NAME = re.compile(r'[^\W\d][\w.]*:[^\W\d][\w.-]*')
 MODULE = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*')
 ENVS = r'(?:env|policy\.eval\.env|policy\.eval\.sets\.[^.]+)'

@@ -19,9 +19,9 @@ from zoo.policy.modes import MODES, Mode
 from zoo.run.checkpoint.file import Checkpoint, CheckpointError, State, Strict, first_problem, malformed, shown
 
 MAX_OBS, MAX_ACTION = 1 << 25, 1 << 20
-"""Numbers in one observation and in one action: an RGB image of 3840 x 2160 has 25 M, whose bounds take 0.4 GB."""
+"""Most numbers in one observation and in one action: an RGB image of 3840 x 2160 has 25 M, whose bounds take 0.4 GB."""
 MAX_ENTRIES, MAX_KEY, MAX_TEXT = 1_000, 100, 4_096
-"""Keys and items of lists in a config, characters of a key and of a value; in env.kwargs only keys are counted.
+"""Limits for keys and list items in a config, for characters of a key and of a value; in env.kwargs only keys are counted.
 
 A bundled config has some 100 keys. For an unknown key of 100 characters, finding the one that was meant takes 8 ms.
 """

@@ -51,7 +51,7 @@ class WallTimeConfig(Section):
 class OptionRule(StopRule):
     """A rule with a section of options.
 
-    Attributes: metric: the metric of the log that the rule reads, '' for none; it loads no state of another metric.
+    Attributes: metric: the metric of the log that the rule reads, '' for none; a rule loads no state of another metric.
     """
 
     metric: str = ''
