@@ -65,33 +65,33 @@ def serial_pipeline(
       config: a dict, an EasyDict, a path to a .py or .yaml file, a bundled config's name, or DI-engine's pair
         (main_config, create_config); None only with resume or env.
       seed, max_env_step: replace those of the config.
-      max_train_iter: also stop after this many optimiser steps, all that the policy has taken (checked between rollouts).
+      max_train_iter: also stop once the policy has taken this many optimiser steps in total (checked between rollouts).
       policy: a policy with all its modes, to train instead of a new one.
       resume: a run folder or checkpoint file to continue from; without a config, its own is used. The learner's state
         is restored; envs start new episodes, from seeds that depend on the seed and the env step.
       overrides: 'a.b.c=value' strings, applied last.
       profile: number of iterations to time after 2 to warm up (result in the log and in profile.txt of the run
         folder); torch's profiler traces the next 3 (trace.json). The run then continues; its results do not change.
-      trust: True, or a list of modules: code that the config of the run to resume may name, as 'module:function'. To reach
-        a tracker or a cluster that it names takes True.
-        Registered names need no trust, nor do those that an override or an earlier call in this process gave.
+      trust: True, or a list of modules: code that the config of the run to resume may name, as 'module:function'. A tracker
+        or a cluster that it names is reached only with True. Registered names need no trust, nor do names that an override
+        or an earlier call in this process gave.
       model: a network for the policy, in place of the one that policy.model names; its methods are those of a registered
         model. `load_policy(run, model=...)` needs it again.
       callbacks: classes, objects or functions that the run calls at its events, see `Callback`, after those of the
         config; a resume needs them again.
-      env: what `env.id` takes, in place of the config's, or a dict of keys of the section `env`; without a config, it is
-        trained on with the bundled config of that env, or with the defaults of 'ppo'.
-      on_evaluation: called with the env step and the `Evaluation` after each evaluation; the run ends after the present
+      env: a value for `env.id`, or a dict of keys of the section `env`; they replace those of the config. Without a config,
+        the bundled config of that env is used, or the defaults of 'ppo'.
+      on_evaluation: called with the env step and the `Evaluation` after each evaluation; the run ends after the current
         round if it returns 'stop'. Under torchrun rank 0 calls it.
-      run_dir: the folder of the run. Where it has a checkpoint, the run continues from its newest one: the same call can
-        be made again and again. A config of other settings than that run has is refused; `resume` may change them.
+      run_dir: the folder of the run. If it has a checkpoint, the run continues from its newest one, so that the same call
+        can be repeated. A config that differs from that of the run is refused; with `resume` it may differ.
     Under torchrun every process calls this; they train together, and rank 0 alone writes.
     Returns: TrainResult. Raises: ConfigError before anything is made; UserError if the run folder has a run of another
       config, cannot be written or another process uses it; EnvError, CallbackError, CheckpointError,
       NonFiniteGradientError; SaveError if the end of the run could not be saved, whose `result` has the trained policy;
       Interrupted (SystemExit, 128 + its number) after SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the state saved.
     """
-    current_folder()  # in one that is gone, no run folder can be made
+    current_folder()  # if it was removed, no run folder can be made
     _check_arguments(
         {
             'policy': policy,
@@ -115,13 +115,13 @@ def serial_pipeline(
     run = saved_run(checkpoint) if checkpoint is not None and config is None else None
     source = config if run is None else _config_of(run, trust, overrides)
     cfg = frozen_config(resolve_config(source, overrides, seed=seed, max_env_step=max_env_step))
-    if folder is not None and config is not None and STARTED_BY not in os.environ:  # which a process sets that looked
+    if folder is not None and config is not None and STARTED_BY not in os.environ:  # set after such a check
         refuse_other_config(cfg, config, overrides, folder)
     give_names(storable(cfg), remembers_env=run is None)
     if run is not None and policy is None and model is None:
         from zoo.run.policy_file import build_policy
 
-        build_policy(run, cfg.policy)  # its size, before envs are made
+        build_policy(run, cfg.policy)  # checks its size before envs are made
     if starts_learners(cfg):
         place = {'run_dir': run_dir} if run_dir is not None else {'resume': resume}
         given = {'profile': profile, 'trust': trust, 'model': model, 'callbacks': callbacks, **place}
@@ -137,14 +137,14 @@ def serial_pipeline(
 def _run(
     make_job: Callable[[], SerialJob], cfg: JobConfig, max_train_iter: float, profile: int | None, launch: Launch
 ) -> TrainResult:
-    """The whole run, from its start or its checkpoint to its end, a signal, or an error."""
+    """Runs a job from its start or its checkpoint to its end, a signal, or an error."""
     run_dir: Path | None = None
     watch = EnvWatch(cfg.env.step_timeout)
     with catch_signals(watch.interrupts) as received, watch:
         try:
             with make_job() as job, closing(_iterations(job, profile)) as iterations:
                 job.stop_requested, run_dir = lambda: bool(received), job.run_dir
-                watch.save = job.save if job.is_alone else None  # the other ranks would not come to it
+                watch.save = job.save if job.is_alone else None  # other ranks would not take part in it
                 note(launch, job.run_dir)
                 job.start()
                 if job.leads and job.train_iter >= max_train_iter:
@@ -162,7 +162,7 @@ def _run(
             pass
         except Exception as error:
             is_own = isinstance(error, SaveError | NonFiniteGradientError | CallbackError | UserError)
-            # a signal to the whole process group ends env workers too, and what carries runners
+            # a signal to the whole process group ends env workers too, and the processes of runners
             is_of_others = isinstance(error, EnvError) or (cfg.cluster.runner_num > 0 and not is_own)
             if not received or not is_of_others:
                 if launch.ranks.rank == 0:
@@ -180,7 +180,7 @@ def _run(
 
 
 def _say_what_is_left(job: SerialJob) -> None:
-    """Logs why a run ends well before max_env_step where nothing but the size of its rollouts ends it."""
+    """Logs why a run ends well before max_env_step, if only the size of its rollouts ends it."""
     left, needed = job.cfg.max_env_step - job.env_step, job.env_step + job.step_per_iteration
     if not job.result().stop_reason and 0.1 * job.cfg.max_env_step < left < job.step_per_iteration:
         logger.info(
@@ -220,9 +220,9 @@ def _with_env(config: Any, env: Any, overrides: Sequence[str]) -> dict[str, Any]
 
 
 def _check_arguments(given: Mapping[str, Any], has_config: bool) -> None:
-    """Raises: UserError for an argument of another type than `serial_pipeline` takes, or without meaning with the others.
+    """Raises: UserError for an argument of a type that `serial_pipeline` does not take, or one that contradicts another.
 
-    Args: given: arguments by name; the config is checked by itself.
+    Args: given: arguments by name, without the config, which is checked elsewhere.
     """
     policy, resume, overrides = given['policy'], given['resume'], given['overrides']
     run_dir, on_evaluation = given['run_dir'], given['on_evaluation']
@@ -296,7 +296,7 @@ def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[st
 
 def _iterations(job: SerialJob, profile: int | None) -> Generator[None]:
     if profile is not None:
-        from zoo.run.profile import profiled  # and torch's profiler
+        from zoo.run.profile import profiled  # imports torch's profiler too
 
         yield from profiled(job, profile)
     while True:
@@ -305,7 +305,7 @@ def _iterations(job: SerialJob, profile: int | None) -> Generator[None]:
 
 
 def job_class(cfg: JobConfig) -> type[SerialJob]:
-    """The class that the section `pipeline` names. Raises: ConfigError if it is no run."""
+    """The class that the section `pipeline` names. Raises: ConfigError if it is not derived from SerialJob."""
     name = section_of(PIPELINE_REGISTRY, cfg.pipeline, 'pipeline').type
     found = PIPELINE_REGISTRY.get(name)
     if not (isinstance(found, type) and issubclass(found, SerialJob)):

@@ -19,9 +19,9 @@ from zoo.core.registry import Registry, UnknownNameError
 
 
 def component_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:
-    """The type of a config field that names a component: a name, or {type: name, its options}, checked and completed.
+    """The type of a config field that names a component: a checked name, or {type: name, its options} with all defaults.
 
-    Args: path: dotted path of the field, which errors name; common: options that all components of this kind have.
+    Args: path: dotted path of the field, for errors; common: options that all components of this kind have.
     """
     check = AfterValidator(lambda spec: checked_spec(registry, spec, path, common))
     if registry.takes_code:
@@ -30,7 +30,7 @@ def component_of(registry: Registry[Any], path: str, common: type[Section] = Sec
 
 
 def components_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:
-    """The type of a config field that names a list of components, each as `component_of` takes it."""
+    """The type of a config field that is a list of components, each as in `component_of`."""
     return list[component_of(registry, path, common)]  # type: ignore[misc]
 
 
@@ -41,7 +41,7 @@ def name_of(spec: str | Mapping[str, Any]) -> str:
 
 
 def checked_spec(registry: Registry[Any], spec: Any, path: str, common: type[Section] = Section) -> Any:
-    """A name as it is, or {type: name, its options} complete. Raises: ConfigError that names the keys below `path`."""
+    """A checked name, or {type: name, its options} with all defaults. Raises: ConfigError that names keys below `path`."""
     section = section_of(registry, spec, path, common)
     return spec if isinstance(spec, str) else plain(section)
 
@@ -59,7 +59,7 @@ def section_of(registry: Registry[Any], spec: Any, path: str, common: type[Secti
 
 
 def _item(registry: Registry[Any], name: str, path: str) -> Any:
-    """What is registered under a name; where the registry takes code, also what 'module:Class' or a file's class names."""
+    """Returns the registered item; if the registry takes code, also one named as 'module:Class' or 'file.py:Class'."""
     if registry.takes_code and name not in registry and (name in _given or names_code(name)):
         found = _given[name] if name in _given else load_code(name, path)
         if not callable(found):
@@ -72,11 +72,11 @@ def _item(registry: Registry[Any], name: str, path: str) -> Any:
         raise ConfigError(f'{path}: {error}{own}') from error
 
 
-_given: dict[str, Any] = {}  # classes and functions that a config had itself, in place of their names
+_given: dict[str, Any] = {}  # name -> class, function or object that a config contained instead of its name
 
 
 def _with_name(spec: Any) -> Any:
-    """A spec with the name of code that was given itself, and whole paths of files, so that a config can be stored."""
+    """Replaces code in a spec by its name, and paths of files by absolute ones, so that the config can be stored."""
     given = spec.get('type') if isinstance(spec, dict) else spec
     if not callable(given):
         return with_absolute_names(spec)
@@ -85,7 +85,7 @@ def _with_name(spec: Any) -> Any:
         raise ConfigError(
             f'{shown(given)} is of {first}, whose objects have no hash; write `@dataclass(eq=False)`, or give it `__hash__`.'
         )
-    # lambdas, and objects of a class
+    # lambdas share a name, and so do objects of one class: these get a number
     shares_name = '<' in name or not (isinstance(given, type) or inspect.isroutine(given))
     n = 1
     while shares_name and _given.get(name, given) is not given:
@@ -96,10 +96,10 @@ def _with_name(spec: Any) -> Any:
 
 
 def component_object(registry: Registry[Any], section: Any, path: str) -> Any:
-    """The object that a section of `section_of` describes; of a function one that has its options.
+    """Builds the object that a section of `section_of` describes; a function is returned with its options bound.
 
-    Args: path: key in the config, which errors name.
-    Unlike a component of `make_component` it needs no hash, and no attribute is set on it.
+    Args: path: key in the config, for errors.
+    Unlike the result of `make_component`, the object needs no hash and gets no attributes.
     """
     item = _item(registry, section.type, path)
     config, options = _own_options(item, section)
@@ -109,12 +109,12 @@ def component_object(registry: Registry[Any], section: Any, path: str) -> Any:
 
 
 def make_component(registry: Registry[Any], spec: Any, *args: Any, common: type[Section] = Section) -> Any:
-    """The component that a checked spec names: a `Component` of a function; of a class an object, made of its section or options.
+    """Builds the component that a checked spec names: a `Component` for a function, an object for a class.
 
-    Like a `Component`, the object has the attributes kind, name and options, unless its class has such of its own.
-    Args: args: given to the constructor of a class, after its section, which is of its class `config` itself, so that
-      the object may be pickled; common: as in `component_of`, and not given to it.
-    Raises: ConfigError if an object takes no attributes; or, made of options, has no hash, which a compiled step needs.
+    The object gets the attributes kind, name and options of a `Component`, unless its class defines them itself.
+    Args: args: for the constructor of a class, after its section, which is of the class `config` itself, so that the
+      object can be pickled; common: as in `component_of`; the constructor does not get these.
+    Raises: ConfigError if the object takes no attributes, or is built from options and has no hash, which a compiled step needs.
     """
     section = section_of(registry, spec, registry.kind, common)
     item = registry.get(section.type)
@@ -135,7 +135,7 @@ def make_component(registry: Registry[Any], spec: Any, *args: Any, common: type[
 
 
 def _own_options(item: object, section: Section) -> tuple[type[Section], dict[str, Any]]:
-    """The options that a component has, as a section class, and their values, without those common to its kind."""
+    """Returns the options of a component as a section class, and their values. Options common to its kind are left out."""
     config = options_of(item)
     return config, {name: x for name, x in section.items() if name in config.model_fields}
 
@@ -150,11 +150,11 @@ ARGUMENTS = {
     'optimizer': 'named_parameters, adam_eps',
     'plasticity': 'named, initial, generator',
 }
-"""What functions of a kind are given, by position."""
+"""Positional arguments that functions of each kind are called with."""
 
 
 def _check_arguments(kind: str, name: str, function: Callable[..., Any]) -> None:
-    """Raises: ConfigError if a function cannot be called with what its kind is given."""
+    """Raises: ConfigError if a function cannot be called with the arguments of its kind."""
     if kind not in ARGUMENTS:
         return
     given = ARGUMENTS[kind]
@@ -168,7 +168,7 @@ def _check_arguments(kind: str, name: str, function: Callable[..., Any]) -> None
 
 
 def _described(component: Any, kind: str, name: str, options: tuple[tuple[str, Any], ...]) -> Any:
-    """An object of a class component, with the attributes of a `Component` that it lacks."""
+    """Adds the attributes of a `Component` that the object lacks, and returns it."""
     for key, value in (('kind', kind), ('name', name), ('options', options)):
         if not hasattr(component, key):
             try:
@@ -194,7 +194,7 @@ def options_of(item: Any) -> type[Section]:
         return config
     function = inspect.unwrap(item.__init__ if isinstance(item, type) else item)  # type: ignore[misc]
     options = [x for x in inspect.signature(function).parameters.values() if x.kind is x.KEYWORD_ONLY]
-    # types of other parameters may be of modules that only type checkers import
+    # other parameters may have types from modules that only type checkers import
     annotations, names = getattr(function, '__annotations__', {}), {option.name for option in options}
     holder = SimpleNamespace(__annotations__={name: x for name, x in annotations.items() if name in names})
     hints = get_type_hints(holder, getattr(function, '__globals__', {}), include_extras=True)

@@ -1,7 +1,7 @@
-"""Names that keys have in other libraries: the key of zoo, what does it here, or why there is none.
+"""Config keys of other libraries: each with the key of zoo, another way to do it in zoo, or why zoo has none.
 
-Three kinds, found by `look_up`. A name may be the end of a path, such as 'env.type', where the last word alone means
-different things in different sections. The names themselves are data, in names.yaml.
+`look_up` finds their entries, which are data, in names.yaml. A name may be the end of a path, such as 'env.type', if its
+last word alone means different things in different sections.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import yaml
 
 
 class Here(NamedTuple):
-    """A key of zoo that means the same.
+    """A key of zoo with the same meaning.
 
-    path: where it is; forms: values that it is written as, '..' for a number; note: a factor or a limit, '' for none.
+    path: its dotted path; forms: how its value is written, '..' for a number; note: a factor or a limit, '' for none.
     """
 
     path: str
@@ -30,7 +30,7 @@ class Here(NamedTuple):
 
 
 class Other(NamedTuple):
-    """Something that no key of zoo means: what does it in another way, or why there is none and what to do instead."""
+    """A setting for which zoo has no key: another way to do it, or why there is none and what to do instead."""
 
     words: str
 
@@ -43,11 +43,10 @@ Entry = Here | Other
 
 
 def look_up(path: str, inside: bool = True) -> Entry | None:
-    """What a key of another library is here; None for a name that is not known. Upper and lower case are the same.
+    """Finds the entry of a key of another library; None if the name is unknown. Case is ignored.
 
-    The longest end of the path that has an entry counts: of 'policy.eval.evaluator.eval_freq' first
-    'eval.evaluator.eval_freq', then 'evaluator.eval_freq', then 'eval_freq'.
-    Args: inside: if no end of the path is known, take the entry of the section that it is in.
+    The longest end of the path that has an entry counts: of 'evaluator.eval_freq' first the whole, then 'eval_freq'.
+    Args: inside: if no end of the path is known, return the entry of the section that contains the key.
     """
     keys = path.lower().split('.')
     stops = range(len(keys), 0, -1) if inside else [len(keys)]
@@ -56,7 +55,7 @@ def look_up(path: str, inside: bool = True) -> Entry | None:
 
 
 def in_context(path: str) -> Entry | None:
-    """The entry of an end of the path that has more than one word, which holds even if zoo has a key of the last word."""
+    """Finds the entry of an end of the path with two or more words. It counts even if zoo has a key named like the last."""
     keys = path.lower().split('.')
     return _entry_of_end(keys, len(keys) - 1)
 
@@ -68,7 +67,7 @@ def _entry_of_end(keys: list[str], n_start: int) -> Entry | None:
 
 @cache
 def names() -> dict[str, Entry]:
-    """Name of a key in other libraries, or the end of its path, in lower case -> its entry; read when first asked for."""
+    """Returns {key of another library, or the end of its path, in lower case: its entry}; the first call reads the file."""
     data = data_file('zoo.config', 'names.yaml')
     entries: list[tuple[Entry, str]] = [
         (Here(x['key'], tuple(x.get('forms', ())), x.get('note', '')), x['names']) for x in data['here']

@@ -1,4 +1,4 @@
-"""Sentences about unknown keys and wrong values of a config; loaded when there is one."""
+"""Error messages for unknown keys and wrong values of a config; imported only if there is one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TYPED: dict[str, Registry[Any]] = {'policy.model': MODEL_REGISTRY, 'policy': POL
 
 
 def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable[str] = ()) -> str:
-    """One sentence about a key that does not exist: its name in zoo, where it belongs, or the closest names."""
+    """The message for a key that does not exist: its name in zoo, where it belongs, or the closest names."""
     known, siblings = list(known), list(siblings)
     path = f'{section}.{key}' if section else key
     close = [f'{section}.{name}' if section else name for name in closest(key, siblings)]
@@ -37,14 +37,14 @@ def unknown_key(section: str, key: str, siblings: Iterable[str], known: Iterable
     if owners:
         do = f'did you mean {" or ".join(close)}?' if close else 'set that type, or leave the key out.'
         return f'unknown key {path}: only {owners} has it; {do}'
-    if section in COMPONENTS:  # its options have names of their own, which other keys have too
+    if section in COMPONENTS:  # names of its options may occur in other sections too, so that those are no hint
         guess = f'did you mean {" or ".join(close)}?' if close else f'the keys of {section} are {", ".join(siblings)}.'
         return f'unknown key {path}: {guess}'
     return f'unknown key {path}: {_other_name(section, key, siblings, known) or _guess(section, key, siblings, known)}'
 
 
 def _other_name(section: str, key: str, siblings: list[str], known: list[str]) -> str:
-    """What a key of another library or another section is here, as the end of a message; '' if it is none."""
+    """The end of a message for a key of another library or another section: its key in zoo; '' if it is neither."""
     path = f'{section}.{key}' if section else key
     if entry := in_context(path):
         return entry.sentence()
@@ -57,7 +57,7 @@ def _other_name(section: str, key: str, siblings: list[str], known: list[str]) -
 
 
 def _guess(section: str, key: str, siblings: list[str], known: list[str]) -> str:
-    """The closest names of the section, or if others are much closer those; else all of the section."""
+    """The end of a message: close keys of the section, else close keys elsewhere, else all keys of the section."""
     near = closest(key, {*siblings, *(path.rsplit('.', 1)[-1] for path in known), *names()}, n=9)
     close = [f'{section}.{name}' if section else name for name in near if name in siblings]
     close = close or [path for name in near for path in known if path.rsplit('.', 1)[-1] == name]
@@ -69,7 +69,7 @@ def _guess(section: str, key: str, siblings: list[str], known: list[str]) -> str
 
 
 def _types_with(section: str, key: str) -> str:
-    """The registered types that have this key, e.g. "buffer.type 'multi'"; '' if there are none."""
+    """Names the registered types that have this key, e.g. "buffer.type 'multi'"; '' if there are none."""
     for typed, registry in TYPED.items():
         if f'{section}.'.startswith(f'{typed}.'):
             keys = [*filter(None, section.removeprefix(typed).split('.')), key]
@@ -81,7 +81,7 @@ def _types_with(section: str, key: str) -> str:
 
 
 def _options(component: Any) -> Iterable[str]:
-    """The names of the options of a registered component, as `zoo.config.components.options_of` has them."""
+    """Names the options of a registered component, the same as `zoo.config.components.options_of`."""
     if hasattr(component, 'config'):
         return getattr(component.config, 'model_fields', ())
     parameters = inspect.signature(component).parameters.values()
@@ -89,13 +89,13 @@ def _options(component: Any) -> Iterable[str]:
 
 
 def _some(names: list[str]) -> str:
-    """'a, b or c'; of more than three the first two and the number of the others."""
+    """Joins names to 'a, b or c'; of more than three it shows the first two and the number of the others."""
     *first, last = names if len(names) <= 3 else [*names[:2], f'{len(names) - 2} others']
     return f'{", ".join(first)} or {last}' if first else last
 
 
 def _has_key(section: Any, keys: Iterable[str]) -> bool:
-    """Whether a section class has a key, at a path of sections within it."""
+    """Whether a section class has a key. Args: keys: the path of inner sections that ends with this key."""
     for key in keys:
         field = getattr(section, 'model_fields', {}).get(key)
         if field is None:
@@ -117,7 +117,7 @@ def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str
     whole = whole and 'an integer' in describe(wanted.annotation)
     line = (
         re.fullmatch(r'lin_([\d.e-]+)', value) if isinstance(value, str) and 'start' in str(must) else None
-    )  # of rl-zoo3
+    )  # the form of rl-zoo3
     form = f'write {{start: {line[1]}, end: 0}}' if line else _as_list(path, value, wanted)
     if wanted.default is PydanticUndefined or isinstance(wanted.default, BaseModel):
         advice = f'it is the {wanted.description}' if wanted.description else 'change it'
@@ -128,10 +128,10 @@ def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str
 
 
 def _as_list(path: str, value: Any, wanted: FieldInfo) -> str:
-    """What to write where a list is wanted and something that could be in it was given; '' for other values."""
+    """The advice for a value that is no list but could be an item of the wanted list; '' for other values."""
     if get_origin(wanted.annotation) is not list or isinstance(value, bool | list):
         return ''
-    if isinstance(value, str) and ',' in value and value.isprintable():  # words of a command line
+    if isinstance(value, str) and ',' in value and value.isprintable():  # from the command line
         return f"write '{path}=[{value}]'"
     if isinstance(value, int | float | str):
         return f'write {path}: [{_written(path, value)}]' if len(shown(value)) < 60 else ''
@@ -154,7 +154,7 @@ def _as_list(path: str, value: Any, wanted: FieldInfo) -> str:
 
 
 def _written(path: str, value: Any) -> str:
-    """One item of a list as it is written; of a component that has options without a default, with those."""
+    """Writes one item of a list; a component that has options without a default is written with these."""
     component = COMPONENTS[path].get(value) if path in COMPONENTS and value in COMPONENTS[path] else None
     fields = getattr(getattr(component, 'config', None), 'model_fields', {})
     missing = [name for name, field in fields.items() if field.is_required() and name != 'type']
@@ -162,7 +162,7 @@ def _written(path: str, value: Any) -> str:
 
 
 def _flow(value: Any) -> str:
-    """A value in YAML's form on one line."""
+    """A value as YAML on one line."""
     if isinstance(value, dict):
         return f'{{{", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items())}}}'
     return f'[{", ".join(map(_flow, value))}]' if isinstance(value, list) else str(value)
@@ -180,7 +180,7 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         inner = [m for meta in args[1:] for m in (meta.metadata if isinstance(meta, FieldInfo) else [meta])]
         return describe(args[0], [*inner, *metadata])
     if origin in (Union, types.UnionType):
-        names = str in args and any(get_origin(arg) is dict for arg in args)  # of a component
+        names = str in args and any(get_origin(arg) is dict for arg in args)  # it takes a component
         args = tuple(arg for arg in args if not names or get_origin(arg) is not dict)
         words = [
             'a name or {type: name, its options}'
@@ -197,7 +197,7 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
 
 
 def _list_of(annotation: Any, metadata: Iterable[Any]) -> str:
-    """'a list of one or more integers >= 1'"""
+    """A list type in words: 'a list of one or more integers >= 1'."""
     metas = list(metadata)
     least = max((getattr(m, 'min_length', None) or 0 for m in metas), default=0)
     most = max((getattr(m, 'max_length', None) or 0 for m in metas), default=0)

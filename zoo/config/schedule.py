@@ -34,10 +34,10 @@ class Linear(Section):
 
 
 class Points(Section):
-    """Values between (env_step, value) points, given as {points, kind} or as the bare list of points.
+    """A schedule through (env_step, value) points, written as {points, kind} or as the list of points alone.
 
-    They are on straight lines, or with kind 'step' those of the last point that is reached; constant before the first
-    point and after the last.
+    Between points the value is interpolated linearly; with kind 'step' it is that of the last point reached.
+    It is constant before the first point and after the last.
     """
 
     least: ClassVar[float] = 0.0
@@ -76,10 +76,10 @@ class Points(Section):
 
 
 class KLAdaptive(Section):
-    """A learning rate that keeps the KL divergence of an update near a target, by steps of a factor.
+    """A learning rate that changes by a factor after an update, to keep the KL divergence of updates near a target.
 
     rate / factor after an update with KL > 2 * kl_target, rate * factor after one with KL < kl_target / 2.
-    Source: Schulman et al. 2017, arXiv:1707.06347, sec. 4, for the penalty's weight; for the rate as in rl_games, rsl_rl.
+    Source: Schulman et al. 2017, arXiv:1707.06347, sec. 4, for the weight of a penalty; for the rate as in rl_games, rsl_rl.
     """
 
     start: Annotated[float, Field(gt=0)] = Field(3e-4, description='learning rate of the first update')
@@ -101,14 +101,14 @@ class KLAdaptive(Section):
         return self.start
 
     def next(self, rate: float, kl: float) -> float:
-        """The rate after an update at `rate` that moved the policy by `kl`; a KL that is NaN leaves it."""
+        """The rate after an update at `rate` that changed the policy by `kl`; a KL that is NaN does not change the rate."""
         if kl > 2 * self.kl_target:
             return max(rate / self.factor, self.min)
         return min(rate * self.factor, self.max) if kl < self.kl_target / 2 else rate
 
 
 class SignedLinear(Linear):
-    """A straight line between numbers of any sign. One of unknown length has its end from env step 1 on."""
+    """A straight line between numbers of any sign. If `over` is null, the value is `end` from env step 1 on."""
 
     start: float = Field(description='value at env step 0')
     end: float = Field(description='value at env step `over` and later')
@@ -132,11 +132,11 @@ ScheduleOrZero = Annotated[float, Field(ge=0)] | Linear | Points
 """As Schedule; the number may be 0 (off)."""
 
 RateSchedule = Annotated[float, Field(gt=0)] | Linear | Points | KLAdaptive
-"""As Schedule, of a learning rate, which may also be {start, kl_target, min, max, factor}."""
+"""The schedule of a learning rate: as Schedule, or {start, kl_target, min, max, factor}."""
 
 
 def schedule_value(schedule: Any, env_step: int) -> float:
-    """Value of a schedule (a number, a section, or the plain form of one) at an env step; of an adaptive one its start."""
+    """Value of a schedule (a number, a section or its plain form) at an env step. A KLAdaptive one has its start value."""
     schedule = _section(schedule)
     return schedule.value(env_step) if isinstance(schedule, Linear | Points | KLAdaptive) else float(schedule)
 
@@ -148,12 +148,12 @@ def is_signed_schedule(value: Any) -> bool:
 
 
 def signed_section(value: Any) -> Any:
-    """The section of a schedule with numbers of any sign, from its plain form; a number as it is."""
+    """Builds the section of a schedule with numbers of any sign from its plain form; a number is returned unmodified."""
     return _section(value, SignedLinear, SignedPoints)
 
 
 def schedule_problem(name: str, value: Any) -> str:
-    """What is wrong with an entry of env.schedule, as the end of a sentence; '' if nothing is."""
+    """The problem of an entry of env.schedule, as the end of a sentence; '' if there is none."""
     if not ATTRIBUTE.fullmatch(name) or '__' in name:
         return f'{shown(name)} is no name of an attribute; write it as in Python, such as wind or engine.power.'
     wanted = 'a number, {start, end, over}, or {points: [[env_step, value], ...], kind}'
@@ -183,17 +183,17 @@ def _at_most_1(schedule: float | Linear | Points) -> float | Linear | Points:
 
 
 Probability = Annotated[ScheduleOrZero, AfterValidator(_at_most_1)]
-"""As ScheduleOrZero, never above 1."""
+"""As ScheduleOrZero; no value is above 1."""
 
 
 def adaptive_rate(schedule: Any) -> KLAdaptive | None:
-    """The schedule as a section if it follows the KL of updates, else None."""
+    """The schedule as a section if it is a KLAdaptive one, else None."""
     schedule = _section(schedule)
     return schedule if isinstance(schedule, KLAdaptive) else None
 
 
 def _section(schedule: Any, linear: type[Linear] = Linear, points: type[Points] = Points) -> Any:
-    """The section that a dict or a list is the plain form of; anything else as it is."""
+    """Builds the section of a schedule from its plain form, a dict or a list; other values are returned unmodified."""
     if isinstance(schedule, list) or (isinstance(schedule, dict) and 'points' in schedule):
         return points.model_validate(schedule)
     if not isinstance(schedule, dict):
@@ -202,9 +202,9 @@ def _section(schedule: Any, linear: type[Linear] = Linear, points: type[Points] 
 
 
 class Rates(dict[str, float]):
-    """Present values of schedules by name.
+    """Current values of schedules by name.
 
-    Args: cfg: the resolved section `policy.learn`; names: its fields that move.
+    Args: cfg: the resolved section `policy.learn`; names: its fields that may have a schedule.
     """
 
     def __init__(self, cfg: Keyed, names: Sequence[str]) -> None:
@@ -213,7 +213,7 @@ class Rates(dict[str, float]):
         self._cfg, self._warned = cfg, False
 
     def set_env_step(self, env_step: int) -> None:
-        """Takes the values at an env step."""
+        """Sets all values to those at an env step."""
         for name in self.names:
             self[name] = schedule_value(self._cfg[name], env_step)
         if self['learning_rate'] == 0 and not self._warned:

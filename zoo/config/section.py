@@ -1,4 +1,4 @@
-"""Config sections as typed pydantic models, which a run reads frozen; `Config` is the nested EasyDict that people write."""
+"""Config sections: typed pydantic models, which a run reads frozen; `Config` is the nested EasyDict that users write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ else:
 
 
 class ConfigError(UserError):
-    """All problems of a config, one sentence each, in one line: characters that control a terminal are escaped."""
+    """All problems of a config, each a sentence on its own line. Characters that control a terminal are escaped."""
 
     def __init__(self, problems: str | Iterable[str]) -> None:
         self.problems = [printable(text) for text in ([problems] if isinstance(problems, str) else problems)]
@@ -38,13 +38,13 @@ def _read_only(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 class _SectionType(ModelMetaclass):
-    """The type of all section classes, by which `pickle` finds how they are pickled."""
+    """The metaclass of sections. The pickling of section classes is registered for it, see `copyreg.pickle` below."""
 
 
 class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ignore[misc]
     """One section of the config: typed, ranged fields, each with a one-line description; unknown keys are refused.
 
-    A section of a run is read as a dict, too: `cfg.learn['batch_size']`, `cfg.learn.get('my_key', 0)`, `{**cfg.learn}`.
+    A section can also be read as a dict: `cfg.learn['batch_size']`, `cfg.learn.get('my_key', 0)`, `{**cfg.learn}`.
     """
 
     model_config = ConfigDict(
@@ -79,7 +79,7 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
         return plain(self)
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """`repr` has what differs from the defaults."""
+        """Yields the fields that differ from their defaults, for `repr`."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if value != field.get_default(call_default_factory=True):
@@ -92,7 +92,7 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name.startswith('_') or hasattr(type(self), name):  # the latter: a property that raised
+            if name.startswith('_') or hasattr(type(self), name):  # the second: a property that raised
                 return super().__getattr__(name)
             raise AttributeError(f'the config has no key {name!r} here; the keys are {", ".join(self.keys())}')
 
@@ -106,40 +106,40 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
 RESERVED = frozenset(
     'items update pop keys values get copy clear setdefault popitem fromkeys read_only to_dict'.split()
 )
-"""Names of methods of a config, which no key may hide."""
+"""Names of the methods of a config; a key must not be one of them."""
 S = TypeVar('S', bound='Section')
 T = TypeVar('T')
 if TYPE_CHECKING:
     Filled = Annotated[T, 'filled']
 else:
     Filled = Optional[T]  # noqa: UP045  # a generic alias
-"""The type of a field that people may leave out, null, and that a resolved config has."""
-LEFT_OUT: Any = None  # the default of such a field
+"""The type of a field that users may leave out (null). In a resolved config the field has a value."""
+LEFT_OUT: Any = None  # the default of a `Filled` field
 
 MAX_DEPTH, MAX_PARTS = 100, 100_000
-"""Levels of a config, and its dicts and lists: a bundled one has 4 and some 20; an array in env.kwargs has many."""
+"""Limits for the levels of a config and for its dicts and lists: a bundled one has 4 and some 20, an array in env.kwargs many."""
 
 
 Keyed = Mapping[str, Any]
-"""A config or a section of one: a dict, as people and checkpoints write it, or the typed one that a run reads."""
+"""A config or a section of one: a dict, as users and checkpoints write it, or the typed one that a run reads."""
 
 
 def made_by(function: Callable[..., type[S]], args: tuple[Any, ...], section_cls: type[S]) -> type[S]:
-    """The section class, which is pickled as this call that makes it: its module does not have it."""
-    setattr(section_cls, '_made_by', (function, args))  # noqa: B010  # to pydantic it is no field
+    """Lets a section class be pickled as the call function(*args), because its module does not contain it."""
+    setattr(section_cls, '_made_by', (function, args))  # noqa: B010  # so pydantic makes it no field
     return section_cls
 
 
 def call_that_made(item: object) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-    """The call that `made_by` was told of a section class; None for any other object."""
+    """The function and arguments that `made_by` was given for a section class; None for any other object."""
     return vars(item).get('_made_by') if isinstance(item, _SectionType) else None
 
 
-copyreg.pickle(_SectionType, lambda section_cls: call_that_made(section_cls) or section_cls.__qualname__)  # type: ignore[arg-type]
+copyreg.pickle(_SectionType, lambda section_cls: call_that_made(section_cls) or section_cls.__qualname__)  # type:ignore[arg-type]
 
 
 def frozen(section_cls: type[S], data: Any) -> S:
-    """The section that checked data describes, read-only with all that it holds; dicts in it have attributes, as in `Config`."""
+    """Builds a section from checked data, read-only at all levels. Keys of its dicts are attributes too, as in `Config`."""
     section = validate(section_cls, data)
     _freeze(section)
     return section
@@ -154,13 +154,13 @@ def _freeze(section: Section) -> None:
 
 
 def with_defaults(section_cls: type[S], defaults: Mapping[str, Any]) -> type[S]:
-    """A section like another one, with other defaults.
+    """Derives a section class with other defaults.
 
-    Args: defaults: by field, a dict for a field that is a section.
-    Raises: ConfigError for a field that the section lacks, or a value that it does not take.
+    Args: defaults: by field; for a field that is a section, a dict of its defaults.
+    Raises: ConfigError for a field that the section lacks, or a value that the field does not accept.
     """
     known = section_cls, repr(plain(defaults))
-    if known in _with_defaults:  # a class that a pickle brings is the one that is here
+    if known in _with_defaults:  # unpickling returns the class that this process already has
         return _with_defaults[known]
     fields: dict[str, Any] = {}
     for key, value in defaults.items():
@@ -185,14 +185,14 @@ _with_defaults: dict[tuple[type[Section], str], Any] = {}
 
 
 class Config(EasyDict):
-    """A nested dict whose keys are attributes too. Unlike in a plain EasyDict, keys live in the dict alone."""
+    """A nested dict whose keys are attributes too. Unlike in a plain EasyDict, keys are stored in the dict alone."""
 
     def __init__(self, data: dict[str, Any] | None = None, **kwargs: Any) -> None:
         dict.__init__(self)
         self.update(data, **kwargs)
 
     def read_only(self) -> Config:
-        """A copy that refuses every change, as all below it does."""
+        """A copy that refuses every change, at all levels."""
         return _FrozenConfig(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -259,14 +259,14 @@ def _frozen(value: Any) -> Any:
 def plain(value: Any) -> Any:
     """A deep copy in plain dicts, lists and Python numbers: EasyDicts, tuples, numpy and torch values are converted.
 
-    Raises: ConfigError if it is nested deeper than MAX_DEPTH, contains itself, or has more than MAX_PARTS parts.
+    Raises: ConfigError if it is nested deeper than MAX_DEPTH, contains itself, or has more than MAX_PARTS dicts and lists.
     """
     return _plain(value, 0, itertools.count(1))
 
 
 def own_copy(value: Any) -> Any:
-    """A copy of kwargs or options in plain dicts, lists and tuples, for one env to change; other values are shared."""
-    if isinstance(value, dict):  # not any Mapping: gymnasium's Dict space is one
+    """Copies the dicts, lists and tuples of kwargs or options, so that one env may change them; other values are shared."""
+    if isinstance(value, dict):  # not every Mapping: gymnasium's Dict space is one
         return {key: own_copy(item) for key, item in value.items()}
     if isinstance(value, list) or type(value) is tuple:
         return (list if isinstance(value, list) else tuple)(map(own_copy, value))
@@ -274,7 +274,7 @@ def own_copy(value: Any) -> Any:
 
 
 def _plain(value: Any, depth: int, n_part: Iterator[int]) -> Any:
-    """n_part: counts the dicts and lists; one that is in several places is copied, and counted, for each."""
+    """See `plain`. Args: n_part: counts dicts and lists; one that is in several places is copied and counted at each."""
     if isinstance(value, Section):
         value = dict(value)
     if isinstance(value, (dict, list, tuple)):
@@ -297,7 +297,7 @@ def _plain(value: Any, depth: int, n_part: Iterator[int]) -> Any:
 
 
 def validate(section_cls: type[S], data: Any, path: str = '', known: Iterable[str] = ()) -> S:
-    """The section that `data` describes. Pure; nothing is converted beyond an integer where a float is wanted.
+    """Builds the section that `data` describes. Pure. Only an integer is converted, where a float is wanted.
 
     Args:
       path: dotted path of the section in the config, e.g. 'policy.learn'; errors name full paths.
@@ -311,7 +311,7 @@ def validate(section_cls: type[S], data: Any, path: str = '', known: Iterable[st
 
 
 def bad_keys(data: Any, path: str = '') -> list[str]:
-    """A sentence for every key of a nested dict that is not a string, or that would hide a method of Config."""
+    """A sentence for each key of a nested dict that is not a string or has the name of a method of Config."""
     if isinstance(data, list):
         return [problem for value in data for problem in bad_keys(value, path)]
     problems = []
@@ -329,7 +329,7 @@ def bad_keys(data: Any, path: str = '') -> list[str]:
 
 
 def section_problems(section_cls: type[Section], data: Any, path: str, known: tuple[str, ...]) -> list[str]:
-    """A sentence for every problem of `data` (plain) as a section."""
+    """A sentence for each problem of `data` as this section. Args: data: as returned by `plain`."""
     try:
         section_cls.model_validate(data)
         return []
@@ -340,7 +340,7 @@ def section_problems(section_cls: type[Section], data: Any, path: str, known: tu
     if not isinstance(data, dict):
         return [bad_value(path or 'the config', data, section_cls)]
     fields = section_cls.model_fields
-    problems: dict[str, list[str]] = {}  # by key: a union reports each of its branches
+    problems: dict[str, list[str]] = {}  # by key, the first alone: a union reports each of its branches
     for item in sorted(errors, key=lambda e: e['type'] != 'extra_forbidden' or len(e['loc']) > 1):
         key = str(item['loc'][0]) if item['loc'] else ''
         if key in problems:
@@ -358,7 +358,7 @@ def section_problems(section_cls: type[Section], data: Any, path: str, known: tu
 
 
 def _field_problems(field: FieldInfo, value: Any, where: str, item: Any, known: tuple[str, ...]) -> list[str]:
-    """The problems of one field: of its section (in a union, of the one that fits best), or of its value."""
+    """The problems of one field: of its value, or inside its section. In a union, the section with the closest keys counts."""
     from zoo.config.problems import bad_value
 
     sections = sections_of(field.annotation)
@@ -370,19 +370,19 @@ def _field_problems(field: FieldInfo, value: Any, where: str, item: Any, known: 
     if is_section(field):
         return [bad_value(where, value, sections[0])]
     if item['type'] == 'value_error' and isinstance(item['ctx']['error'], ConfigError):
-        return list(item['ctx']['error'].problems)  # of a section that the field's value is checked against
-    if item['type'] == 'value_error':  # a check written for this field says it best
+        return list(item['ctx']['error'].problems)  # a check of the field validated its value as a section
+    if item['type'] == 'value_error':  # a check written for this field has the best message
         return [f'{where} is {shown(value, 120)}: {item["ctx"]["error"]}']
     return [bad_value(where, value, field)]
 
 
 def is_class(annotation: Any, base: type[T]) -> TypeGuard[type[T]]:
-    """Whether a type, or another object, is a class derived from this one; on Python 3.10 list[str] is a type but no class."""
+    """Whether an object is a class derived from `base`. On Python 3.10 list[str] is a `type` too, but no class."""
     return isinstance(annotation, type) and get_origin(annotation) is None and issubclass(annotation, base)
 
 
 def sections_of(annotation: Any) -> list[type[Section]]:
-    """The sections a field takes: one, several in a union, or none."""
+    """The section classes that a field accepts: one, several in a union, or none."""
     if is_class(annotation, Section):
         return [annotation]
     if getattr(annotation, '__origin__', None) in (list, dict, tuple):
@@ -391,7 +391,7 @@ def sections_of(annotation: Any) -> list[type[Section]]:
 
 
 def fields_of(section_cls: type[Section], path: str = '') -> Iterator[tuple[str, FieldInfo]]:
-    """Every field of a section and of its inner sections by dotted path, in order, each section before its fields."""
+    """Yields (dotted path, field) for a section and its inner sections, in order, each section before its fields."""
     for key, field in section_cls.model_fields.items():
         yield join_path(path, key), field
         if is_section(field):
@@ -416,7 +416,7 @@ def value_at(data: Any, path: str) -> Any:
 
 
 def has_key(config: Mapping[str, Any], key: str) -> bool:
-    """Whether a config has a dotted key, with whatever value."""
+    """Whether a config has a dotted key, with any value."""
     parents, _, last = key.rpartition('.')
     section = value_at(config, parents) if parents else config
     return isinstance(section, dict | Section) and last in section
@@ -430,7 +430,7 @@ def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def leaf_items(data: Any, path: str = '') -> list[tuple[str, Any]]:
-    """The values of nested dicts with their dotted keys; an empty dict is a value."""
+    """The values of nested dicts with their dotted keys; an empty dict counts as a value."""
     if isinstance(data, dict) and data:
         return [leaf for key, value in data.items() for leaf in leaf_items(value, join_path(path, str(key)))]
     return [(path, data)]

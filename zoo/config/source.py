@@ -27,14 +27,14 @@ BUNDLED_PACKAGE = 'dizoo_configs'
 
 
 def load_config(source: Any) -> tuple[dict[str, Any], str]:
-    """The plain, unvalidated dict of a config, and a label of its source.
+    """Loads a config as a plain, unvalidated dict, and returns it with a label of its source.
 
     Args:
       source: a dict or EasyDict; a path to a .py file (its variable `config` or `main_config`) or a .yaml file; the
         name of a bundled config. A .py file is run once in a process, with its folder on the import path. DI-engine's
-        (main_config, create_config), as a tuple, a list or the two variables of a file, is translated.
-    Raises: ConfigError if there is no such config, or its file holds none or cannot be read; for an error inside a .py
-      file it names the line, and the error itself is its cause.
+        (main_config, create_config) is translated: as a tuple, a list or the two variables of a file.
+    Raises: ConfigError if there is no such config, or its file holds none or cannot be read. If a .py file raises an
+      error, the message names the line, and the error is the cause.
     """
     if isinstance(source, dict):
         config = plain(source)
@@ -56,7 +56,7 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
         )
     bundled, name = bundled_configs(), str(source)
     if name not in bundled:
-        own = f'{name.lower()}_ppo'  # an env's name: the policy that most people want
+        own = f'{name.lower()}_ppo'  # `name` may be an env: suggest the policy that most users want
         near = [own] if own in bundled else closest(name, bundled)
         guess = f'did you mean {" or ".join(map(repr, near))}? ' if near else ''
         raise ConfigError(f'unknown config {shown(name)}: {guess}zoo list configs shows all {len(bundled)}.')
@@ -64,7 +64,7 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
 
 
 def _of_file(path: Path, label: str) -> dict[str, Any]:
-    """The config of a .py or .yaml file. Raises: ConfigError, which names the library of a file that is none of zoo's."""
+    """Loads the config of a .py or .yaml file. Raises: ConfigError; for a file of another library it names the library."""
     config, problem, whole = None, None, _existing(path)
     try:
         config = _from_module(config_module(whole), label) if path.suffix == '.py' else config_of_yaml(whole)
@@ -93,19 +93,19 @@ def _existing(path: Path, what: str = 'config file') -> Path:
         path = path.expanduser().resolve()
         if path.is_file():
             return path
-    except (OSError, RuntimeError, ValueError) as error:  # too long, a home that is not known, a NUL in it
+    except (OSError, RuntimeError, ValueError) as error:  # the path is too long, its home unknown, a NUL in it
         why = getattr(error, 'strerror', None) or error
         raise ConfigError(f'{shown(str(path), 200)} cannot be a {what} ({why}); check the path.') from error
     raise ConfigError(f'there is no {what} {str(path)!r}; check the path.')
 
 
 def _is_own(config: dict[str, Any]) -> bool:
-    """Whether a config is zoo's own, as most are, so that the translators need not be loaded."""
+    """Whether a config has zoo's own form. Most have, and for these the translators need not be loaded."""
     return isinstance(config.get('env'), dict) and 'id' in config['env']
 
 
 def config_module(path: Path) -> ModuleType:
-    """The module of a .py file; of one that imports DI-engine, where that is missing, without those imports."""
+    """Runs a .py file as a module; without its imports of DI-engine, if it has any and DI-engine is not installed."""
     try:
         return _module_of_file(path)
     except ConfigError as error:
@@ -136,7 +136,7 @@ def _from_module(module: ModuleType, label: str) -> dict[str, Any]:
 def import_module_or_file(name: str) -> ModuleType:
     """Imports 'package.module' or 'path/file.py', which may register names.
 
-    Raises: ConfigError if there is none, or it raises an error, which is then the cause.
+    Raises: ConfigError if it does not exist, or if it raises an error, which is then the cause.
     """
     if name.endswith('.py'):
         return _module_of_file(_existing(Path(name), 'file to import').absolute())
@@ -153,24 +153,24 @@ def import_module_or_file(name: str) -> ModuleType:
 
 
 def files_run() -> dict[str, Path]:
-    """The .py files that were run in this process as modules, by the module's name."""
+    """The .py files that were run as modules in this process, by the module's name."""
     names = {getattr(module, '__file__', None): name for name, module in list(sys.modules.items())}
     return {names[str(path)]: path for path in _ran if str(path) in names}
 
 
 class _OfText(SourceFileLoader):
-    """Compiles the text of a file anew: bytecode that lies beside it may be other code than who trusts the file has read."""
+    """Always compiles the text of a file: cached bytecode may be other code than the user read before trusting the file."""
 
     def get_code(self, fullname: str) -> Any:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _module_of_file(path: Path) -> ModuleType:
-    """The file as a module in sys.modules, so that its functions can be named 'module:function'."""
+    """Runs the file as a module in sys.modules, so that its functions can be named 'module:function'."""
     stamp = path.stat().st_mtime_ns
     name = path.stem if _is_free(path.stem, path) else str(path.with_suffix('')).strip(os.sep).replace(os.sep, '_')
     if name in sys.modules and _ran.setdefault(path, stamp) == stamp:
-        return sys.modules[name]  # a second run of the file would register what it registers twice
+        return sys.modules[name]  # running the file again would register its names twice
     spec = importlib.util.spec_from_file_location(name, path, loader=_OfText(name, str(path)))
     assert spec is not None and spec.loader is not None, 'the suffix is .py'
     module = importlib.util.module_from_spec(spec)
@@ -192,7 +192,7 @@ def _module_of_file(path: Path) -> ModuleType:
 
 
 def _failed(name: str, error: Exception, file: str = '') -> str:
-    """A sentence about code of the user's that raised an error: what, and the last line that did, if any in `file`."""
+    """A sentence about user code that raised an error: the error and its line, the last one in `file` if there is any."""
     if isinstance(error, SyntaxError) and error.lineno:
         place, said = (error.filename or file, error.lineno), error.msg
     else:
@@ -207,7 +207,7 @@ _ran: dict[Path, int] = {}  # .py files run in this process -> time of their las
 
 
 def _is_free(name: str, path: Path) -> bool:
-    """Whether importing `name` gives this file, or nothing."""
+    """Whether importing `name` finds this file or no module."""
     if name in sys.modules:
         return getattr(sys.modules[name], '__file__', None) == str(path)
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
@@ -226,7 +226,7 @@ def split_override(text: str) -> tuple[str, str]:
 def parse_value(raw: str, field: FieldInfo | None = None) -> Any:
     """The value of an override's text: the first reading that the field accepts.
 
-    If no reading fits, or there is no field, it is the YAML reading, which validation then reports.
+    If the field accepts none, or there is no field, it is the first reading; validation then reports the problem.
     """
     readings = list(_readings(raw))
     fitting = (value for value in readings if field is not None and _takes(field, value))
@@ -234,14 +234,14 @@ def parse_value(raw: str, field: FieldInfo | None = None) -> Any:
 
 
 def _readings(raw: str) -> Iterator[Any]:
-    """The values that a text may mean: None, YAML, an integer (1e6), a boolean (on, off), the text itself."""
+    """Yields the values that a text may mean: None, YAML, an integer (1e6), a boolean (on, off), the text itself."""
     if raw.lower() in ('none', 'null'):
         yield None
     try:
         value = plain(parse_yaml(raw))
     except yaml.YAMLError:
         value = raw
-    if isinstance(value, str) and raw[0] not in '\'"!':  # no comment, anchor or line of YAML's is meant in plain text
+    if isinstance(value, str) and raw[0] not in '\'"!':  # plain text means no comment, anchor or line break of YAML
         value = raw
     if value is not None:
         yield value

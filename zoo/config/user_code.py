@@ -37,7 +37,7 @@ def names_code(name: str) -> bool:
 
 
 def absolute_name(name: str) -> str:
-    """The name with the whole path of its file, by which it is found from any folder; other names are unchanged."""
+    """The name with the absolute path of its file, so that it is found from any folder; other names are unchanged."""
     if not is_in_file(name):
         return name
     home, attribute = split_name(name)
@@ -45,7 +45,7 @@ def absolute_name(name: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """The name as messages show it: a file in the current folder, or below it, without the path to there."""
+    """The name as messages show it: with a relative path if the file is in the current folder or below."""
     if not is_in_file(name):
         return name
     home, attribute = split_name(name)
@@ -54,11 +54,11 @@ def shown_name(name: str) -> str:
 
 
 def load_home(name: str, path: str) -> ModuleType:
-    """The module, or the file as a module, that has what a name names.
+    """Imports the module of a name, or runs its file as a module.
 
-    Args: path: key of the name, which messages begin with.
-    Raises: ConfigError if there is none, or a file raises an error when it is run; what a module raises when it is
-      imported passes through.
+    Args: path: config key of the name; messages begin with it.
+    Raises: ConfigError if there is none, or if running the file raises an error; errors of an imported module are not
+      changed.
     """
     home, _ = split_name(name)
     if is_in_file(name):
@@ -83,7 +83,7 @@ def load_home(name: str, path: str) -> ModuleType:
 
 
 def load_code(name: str, path: str) -> Any:
-    """What a name names. Args and Raises: as `load_home`; ConfigError if the module has no such name."""
+    """Loads the object of a name. Args and Raises: as `load_home`; ConfigError if the module has no such object."""
     home = load_home(name, path)
     attribute = split_name(name)[1]
     parts, found = attribute.split('.'), members(home, attribute)
@@ -93,7 +93,7 @@ def load_code(name: str, path: str) -> Any:
 
 
 def members(home: ModuleType, attribute: str) -> list[Any]:
-    """What 'a.b.c' passes through in a module: a, a.b and a.b.c; those before the first that is missing."""
+    """The objects a, a.b and a.b.c of a module for 'a.b.c'; the list ends before the first that is missing."""
     found: list[Any] = []
     for part in attribute.split('.'):
         owner = found[-1] if found else home
@@ -104,13 +104,13 @@ def members(home: ModuleType, attribute: str) -> list[Any]:
 
 
 def member(home: ModuleType, attribute: str) -> Any:
-    """What 'a.b.c' names in a module; None if there is no such thing."""
+    """The object 'a.b.c' of a module; None if there is none."""
     found = members(home, attribute)
     return found[-1] if len(found) == attribute.count('.') + 1 else None
 
 
 def with_absolute_names(value: Any) -> Any:
-    """A value of a config, with the whole paths of files in the names of code in it and in its lists and dicts."""
+    """A value of a config in which all names of code in files have absolute paths, also inside lists and dicts."""
     if isinstance(value, str):
         return absolute_name(value)
     if isinstance(value, dict):
@@ -119,7 +119,7 @@ def with_absolute_names(value: Any) -> Any:
 
 
 def lacks(owner: Any, attribute: str) -> str:
-    """The end of a sentence about a name that a module or class does not have: what it has instead."""
+    """The end of a message about a name that a module or class lacks: close names, or those that it has."""
     own = [name for name, x in vars(owner).items() if not name.startswith('_') and callable(x)]
     if isinstance(owner, ModuleType):
         own = [name for name in own if str(getattr(vars(owner)[name], '__module__', '')).startswith(owner.__name__)]

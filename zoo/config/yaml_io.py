@@ -1,4 +1,4 @@
-"""Configs as YAML text, read as version 1.2 has it, and written with functions by their names."""
+"""Configs as YAML text: read by the rules of YAML 1.2, written with names in place of functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SCALARS = {
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}
-    yaml_constructors = {  # no dates, sets or bytes, which no checkpoint holds
+    yaml_constructors = {  # no dates, sets or bytes: a checkpoint cannot hold them
         tag: make
         for tag, make in yaml.SafeLoader.yaml_constructors.items()
         if tag is None or tag.rpartition(':')[2] in ('null', 'bool', 'int', 'float', 'str', 'seq', 'map')
@@ -43,7 +43,7 @@ class _Loader(yaml.SafeLoader):
     _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self._depth > MAX_DEPTH:  # by default the limit of Python's stack, which is no error of YAML
+        if self._depth > MAX_DEPTH:  # else Python's recursion limit ends it, with an error that is not YAML's
             mark = self.peek_event().start_mark
             raise yaml.composer.ComposerError(None, None, f'it has more than {MAX_DEPTH} levels', mark)
         self._depth += 1
@@ -57,7 +57,7 @@ class _Loader(yaml.SafeLoader):
         except (
             KeyError,
             ValueError,
-        ) as error:  # a tag that the text does not fit; 5,000 digits are too many for Python
+        ) as error:  # the text does not fit its tag, or has too many digits for Python, e.g. 5,000
             problem = f'{shown(node.value)} cannot be read as {node.tag.rpartition(":")[2]}'
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
@@ -79,12 +79,12 @@ _Loader.add_constructor('tag:yaml.org,2002:int', _Loader.construct_int)
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a text. Raises: yaml.YAMLError."""
+    """Parses a YAML text. Raises: yaml.YAMLError."""
     return yaml.load(text, _Loader)
 
 
 def config_of_yaml(path: Path) -> dict[str, Any]:
-    """The keys of a config in a file. Raises: ConfigError."""
+    """Reads the config of a YAML file. Raises: ConfigError."""
     try:
         data = parse_yaml(read_small(path).decode())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -99,7 +99,7 @@ def config_of_yaml(path: Path) -> dict[str, Any]:
 
 
 def save_yaml(config: Keyed, path: str | os.PathLike[str]) -> None:
-    """Write a config so that load_config reads an equal one; functions are written as 'module:function'."""
+    """Writes a config so that load_config reads an equal one; functions are written as 'module:function'."""
     with whole_file(Path(path)) as file:
         file.write(yaml_text(config).encode())
 
@@ -110,7 +110,7 @@ def yaml_text(config: Keyed) -> str:
 
 
 def storable(value: Any, hides: bool = False, at: str = '') -> Any:
-    """A config as files hold it: plain, functions by name; URIs of logger.sinks, or if it hides all, without passwords."""
+    """A config as files hold it: plain, functions by name, no passwords in logger.sinks. Args: hides: no passwords at all."""
     if isinstance(value, dict | Section):
         return {k: storable(v, hides or at + f'.{k}' == '.logger.sinks', f'{at}.{k}') for k, v in plain(value).items()}
     if isinstance(value, list):
@@ -121,7 +121,7 @@ def storable(value: Any, hides: bool = False, at: str = '') -> Any:
 
 
 def function_name(function: Any) -> str:
-    """'module:function'; the script that is being run has the name that it is imported by."""
+    """The name 'module:function' of a function; the running script gets its import name instead of '__main__'."""
     module = getattr(function, '__module__', '?')
     if module == '__main__':
         module = Path(getattr(sys.modules['__main__'], '__file__', None) or '__main__').stem
@@ -129,6 +129,6 @@ def function_name(function: Any) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as one types it on the command line: 0.001, [64, 64], {start: 0.001, end: 0.0}, null."""
+    """A value as a user types it on the command line: 0.001, [64, 64], {start: 0.001, end: 0.0}, null."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False)
     return value if isinstance(value, str) else text.removesuffix('\n').removesuffix('\n...')

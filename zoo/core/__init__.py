@@ -1,1 +1,1 @@
-"""The lowest room, which needs nothing else of zoo: errors, registries, spaces, seeds, the data of each stage, moves between devices."""
+"""Foundations, which import nothing else of zoo: errors, registries, spaces, seeds, data types, transfers between devices."""

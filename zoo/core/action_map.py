@@ -13,26 +13,26 @@ from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscret
 
 ActionMode = Literal['clip', 'rescale']
 Actions = np.ndarray | dict[str, Any] | tuple[Any, ...]
-"""What a vector of envs is sent: an array, or for Dict and Tuple a nested dict or tuple of such."""
-Action = Actions | np.generic | int | float  # what one env is sent
+"""The actions for a vector of envs: an array, or for Dict and Tuple spaces a nested dict or tuple of arrays."""
+Action = Actions | np.generic | int | float  # the action for one env
 
 
 def action_width(space: Leaf) -> int:
-    """Numbers in one action of a leaf, laid out in a row: 1 for Discrete, else the product of its shape."""
+    """The size of one flattened action of a leaf: 1 for Discrete, else the product of its shape."""
     return int(np.prod(space.shape, dtype=np.int64))
 
 
 class ActionMap:
-    """Turns the actions of a policy into those an env takes; the one place where that is done.
+    """Turns the actions of a policy into those that an env takes; nothing else does this.
 
-    Discrete, MultiDiscrete: index -> index + start. MultiBinary: as it is. Box, mode 'clip': clamped to [low, high],
+    Discrete, MultiDiscrete: index -> index + start. MultiBinary: unmodified. Box, mode 'clip': clamped to [low, high],
     dimension by dimension, infinite bounds included. Box, mode 'rescale': where both bounds are finite, [-1, 1] ->
-    [low, high] and clamped; elsewhere as 'clip'. Dict and Tuple: each leaf takes its part of the row.
-    The policy keeps the raw action: the log-probability belongs to it, never to the copy made here.
+    [low, high] and clamped; elsewhere as 'clip'. Dict and Tuple: each leaf takes its columns of the row.
+    The policy keeps the raw action: the log-probability is that of the raw action, never of the copy made here.
     """
 
     def __init__(self, space: Space, mode: ActionMode = 'clip', device: torch.device | str = 'cpu') -> None:
-        """device: that of the actions given to `map`."""
+        """Args: device: that of the actions given to `map`."""
         self.space, self.mode = space, mode
         self._leaves: list[tuple[slice, _LeafMap]] = []
         start = 0
@@ -57,11 +57,11 @@ class ActionMap:
         return _nested(self.space, arrays)
 
     def map(self, action: Tensor) -> Tensor:
-        """The same for a space that is no Dict, on the device of the actions; a Box in f32 or f64, as the env's."""
+        """As `__call__`, as a tensor on the device of the actions, for a space that is no Dict. A Box gives f32 or f64."""
         return self._leaves[0][1].map(action)
 
     def tensors(self, action: Tensor) -> list[Tensor]:
-        """As `__call__`, in operations of tensors: what the env is given for each leaf of the space, in its number type."""
+        """As `__call__`, by tensor operations: one tensor for each leaf of the space, in the dtype that the env takes."""
         parts = [action] if self._only is not None else [_part(action, at, leaf) for at, leaf in self._leaves]
         return [
             leaf.map(part).to(torch.from_numpy(np.empty(0, leaf._dtype)).dtype)
@@ -70,7 +70,7 @@ class ActionMap:
 
 
 def forbids_all(space: Space, mask: Tensor) -> Tensor:
-    """Whether an action mask [..., n_mask] bool leaves some choice of the action without any option, [...] bool."""
+    """Whether a mask leaves some choice of an action without any option, [...] bool. Args: mask: [..., n_mask] bool."""
     found, start = torch.zeros(mask.shape[:-1], dtype=torch.bool, device=mask.device), 0
     for _, leaf in leaf_spaces(space):
         for n in n_values(leaf):
@@ -96,7 +96,7 @@ class _IndexMap:
 
     def to_array(self, action: Tensor) -> np.ndarray:
         array = self.map(action).numpy()
-        # a copy: what was not shifted is the policy's own memory. Floats stay floats, so that the env can refuse them
+        # a copy: without a shift the array shares the policy's memory. Floats stay floats, so that the env can refuse them
         return array.astype(array.dtype if array.dtype.kind == 'f' else self._dtype)
 
 
@@ -111,10 +111,10 @@ class _BoxMap:
         half_low, half_high = np.where(bounded, low / 2, -0.5), np.where(bounded, high / 2, 0.5)
         kind = self._dtype.kind
         self._rescale = bool(bounded.any())
-        self._round = kind in 'iu' or (kind == 'b' and self._rescale)  # a bool that is not rescaled: whether above 0
+        self._round = kind in 'iu' or (kind == 'b' and self._rescale)  # a bool that is not rescaled is true above 0
         if kind in 'fb':  # an env's bounds are compared in its own dtype
             low, high = low.astype(self._dtype), high.astype(self._dtype)
-        else:  # int64's largest number is a float of its own, one too many: stay below it
+        else:  # as a float, int64's largest number is rounded up, one too many: stay below it
             largest = np.iinfo(self._dtype).max
             high = np.minimum(high, largest if int(float(largest)) == largest else np.nextafter(2.0**63, 0))
         is_double = self._rescale or self._round or self._dtype == np.float64
@@ -126,7 +126,7 @@ class _BoxMap:
             for bound in (low, high, half_high - half_low, np.where(bounded, half_high + half_low, 0.0))
         )
         if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
-            self._low, self._high = float(low.flat[0]), float(high.flat[0])  # torch takes numbers in half the time
+            self._low, self._high = float(low.flat[0]), float(high.flat[0])  # clamps in half the time
 
     def map(self, action: Tensor) -> Tensor:
         action = action.to(self._work_dtype)
@@ -144,7 +144,7 @@ _LeafMap = _IndexMap | _BoxMap
 
 
 def _part(action: Tensor, at: slice, leaf: _LeafMap) -> Tensor:
-    """A leaf's part of the rows [B, D], where indices are numbers."""
+    """A leaf's columns of the actions [B, D] f32, in which indices are floats; the result has them as int64."""
     part = action[..., at]
     if not leaf.is_index:
         return part
@@ -159,7 +159,7 @@ def _nested(space: Dict, arrays: Iterator[np.ndarray]) -> Any:
 
 
 def first_row(actions: Raw) -> Raw:
-    """The action of the first env of what `ActionMap` gives."""
+    """The action of the first env in a result of `ActionMap`."""
     if isinstance(actions, dict):
         return {name: first_row(each) for name, each in actions.items()}
     return tuple(map(first_row, actions)) if isinstance(actions, tuple) else actions[0]

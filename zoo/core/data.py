@@ -13,9 +13,9 @@ from torch import Tensor
 
 
 def send(x: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device; where it comes from the host, it goes through pinned memory, and the host does not wait.
+    """Copies a tensor to a device. From the host the copy goes through pinned memory, and the host does not wait for it.
 
-    One that is pinned already is read when its turn comes: leave it as it is until the device was waited for.
+    A tensor that is already pinned may be read later: do not change it until the device is synchronised.
     """
     if x.device.type != 'cpu' or device.type == 'cpu':
         return x.to(device)
@@ -25,26 +25,26 @@ def send(x: Tensor, device: torch.device) -> Tensor:
 
 
 def wide(x: Tensor) -> Tensor:
-    """In float32 at least: 8 bits of mantissa are too few for a ratio of probabilities."""
+    """The tensor in at least float32: 8 bits of mantissa are too few for a ratio of probabilities."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 Columns = Mapping[str, Any]
-"""Tensors by name, or nested mappings of such, with common leading dimensions."""
+"""Tensors by name, or nested mappings of tensors, with common leading dimensions."""
 Metrics = dict[str, Tensor]
 """Detached tensors by name, 0-dim, or one number for each step of an update."""
 Tree = Any
-"""A tensor or array, or a nested mapping of such by name."""
+"""A tensor or array, or a nested mapping from names to tensors or arrays."""
 State = Tree
-"""The recurrent state of a model: a tensor [B, ...] or a nested dict of such; None for a model without one."""
+"""The recurrent state of a model: a tensor [B, ...] or a nested dict of tensors; None for a model without one."""
 Obs = Tree
-"""Observations: a tensor [..., *O], or for Dict and Tuple spaces a nested dict of such."""
+"""Observations: a tensor [..., *O], or for Dict and Tuple spaces a nested dict of tensors."""
 
-PASS_CELLS = 1 << 24  # numbers in the observations of one pass of the critic over a rollout: 64 MB of float32
+PASS_CELLS = 1 << 24  # most numbers in the observations of one pass of the critic over a rollout: 64 MB of float32
 
 
 class Transition(TypedDict, total=False):
-    """What `_process_transition` keeps of a rollout, each [T, B, ...]; `done` and `traj_flag` are never merged."""
+    """The columns of a rollout that `_process_transition` keeps, [T, B, ...]; `done` and `traj_flag` are never merged."""
 
     obs: Obs  # [T, B, *O]
     action: Tensor  # [T, B] or [T, B, K] int64, or [T, B, D] f32; raw, never clipped
@@ -52,14 +52,14 @@ class Transition(TypedDict, total=False):
     reward: Tensor  # [T, B] f32
     done: Tensor  # [T, B] bool, the reached state is terminal: no bootstrap
     traj_flag: Tensor  # [T, B] bool, the trace stops: terminal or time limit
-    value: Tensor  # [T, B], where acting found it anyway; in the unit of the critic's output
-    is_reset: Tensor  # [T, B] bool, no sample: the row only reset its env, or its episode broke off
+    value: Tensor  # [T, B], only if acting computes it anyway; in the unit of the critic's output
+    is_reset: Tensor  # [T, B] bool, no sample: the row only reset its env, or the env failed in this episode
     state: State  # [T, B, ...], the recurrent state after the row; only for models with one
-    is_first: Tensor  # [T, B] bool, an episode begins with the row; only beside `state`
+    is_first: Tensor  # [T, B] bool, an episode begins with the row; only together with `state`
 
 
 class Sample(TypedDict, total=False):
-    """What `_get_train_sample` makes of a rollout: rows [N], N = T * B, or sequences [S, L], see policy/sequences.py."""
+    """The samples of a rollout from `_get_train_sample`: [N], N = T * B, or sequences [S, L], see policy/sequences.py."""
 
     obs: Obs
     action: Tensor
@@ -67,48 +67,48 @@ class Sample(TypedDict, total=False):
     value: Tensor  # [N], in return units
     adv: Tensor  # [N]
     return_: Tensor  # [N], in return units
-    # mean 1, only where rows differ: losses are mean(x * weight), statistics of rows with weight > 0
+    # mean 1; only if samples differ in weight: losses are mean(x * weight), statistics are of samples with weight > 0
     weight: Tensor  # [N]
     state: State  # [S, ...], before the first row of each sequence; only for models with a state
-    is_first: Tensor  # [S, L] bool, beside `state`
+    is_first: Tensor  # [S, L] bool, together with `state`
 
 
-STATE_COLUMNS = frozenset(('state', 'is_first', 'is_burned'))  # of sequences alone
+STATE_COLUMNS = frozenset(('state', 'is_first', 'is_burned'))  # only sequences have them
 
 
 class Minibatch(Sample, total=False):
-    """Rows of a Sample as a step reads them: values and returns in the unit of the critic's output, adv normalised."""
+    """Samples of one gradient step: values and returns in the unit of the critic's output, adv normalised."""
 
     log_old: Tensor  # [N], log-probability of the action by `logit`
 
 
 class Timestep(NamedTuple):
-    """One step of B envs, in one form for every autoreset mode; tensors that the next step may overwrite.
+    """One step of B envs, in one form for every autoreset mode.
 
-    They are on the CPU, or where the envs are tensor programs, on their device.
+    The tensors are on the CPU; those of tensor programs are on their device. The next step may overwrite them.
 
-    Where an episode ended, the true final observation is in `final_obs` if `obs` is already the first of the next
-    episode (same_step, disabled), and is `obs` itself if the reset comes with the next step (next_step).
+    The true last observation of an episode is in `final_obs` if `obs` already is the first one of the next episode
+    (same_step, disabled). It is `obs` itself if the reset comes with the next step (next_step).
     """
 
-    obs: Obs  # [B, *O], of the dtypes that `zoo.core.spaces.obs_dtype` says
+    obs: Obs  # [B, *O], of the dtypes of `zoo.core.spaces.obs_dtype`
     reward: Tensor  # [B] f32
     terminated: Tensor  # [B] bool, the reached state is terminal
     truncated: Tensor  # [B] bool, cut off from outside, such as by a time limit
     final_obs: Obs | None  # [K, *O], of the K envs whose episode ended; None if none did or `obs` is it
-    final_index: Tensor | None  # [K] int64, which envs those are
+    final_index: Tensor | None  # [K] int64, the indices of these envs
     info: dict[str, Any]  # of the vector env; in a rollout {entry: [T, B, ...] f32} of env.info_columns
-    is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None where no such rows exist.
-    # With `truncated` the env failed in this step and was made anew (env.on_error); in a rollout it is then set in all
-    # rows of the broken episode.
-    raw_reward: Tensor | None = None  # [B] f32, of the game, where `reward` is changed for training; None: `reward` is
-    raw_end: Tensor | None = None  # [B] bool, the game is over, where a lost life ends an episode; None: as an episode
-    next_obs: Obs | None = None  # [B, *O], the true successor of every row; then final_obs and final_index are None
-    begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: where `begins_of` says
+    is_reset: Tensor | None = None  # [B] bool, the row is only a reset, no sample; None if there are no such rows.
+    # If `truncated` is set too, the env failed in this step and was made again (env.on_error); a rollout then has
+    # is_reset in all rows of this episode.
+    raw_reward: Tensor | None = None  # [B] f32, of the game, if `reward` is changed for training; None: as `reward`
+    raw_end: Tensor | None = None  # [B] bool, the game is over, if a lost life ends an episode; None: with the episode
+    next_obs: Obs | None = None  # [B, *O], the true next obs of every row; then final_obs and final_index are None
+    begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: see `begins_of`
 
 
 def begins_of(steps: Timestep, t: Any = ...) -> Tensor:
-    """[B] or [T, B] bool: an episode begins with the obs that the step returned. Args: t: of T steps that one alone."""
+    """Whether an episode begins with the obs that the step returned, [B] or [T, B] bool. Args: t: one of the T steps."""
     if steps.begins is not None:
         return steps.begins[t]
     return steps.terminated[t] | steps.truncated[t] if steps.is_reset is None else steps.is_reset[t]
@@ -118,9 +118,9 @@ BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs', 'begins']
 
 
 class StepRow(NamedTuple):
-    """The places that one step writes to."""
+    """The rows of a StepBlock that one step writes to."""
 
-    obs: Obs  # [B, *O], what follows the step
+    obs: Obs  # [B, *O], the observations after the step
     reward: Tree
     terminated: Tree
     truncated: Tree
@@ -132,14 +132,14 @@ class StepRow(NamedTuple):
 
 
 class StepBlock:
-    """What T steps of B envs return.
+    """The memory for the results of T steps of B envs.
 
     Args: like: an observation of all envs, [B, *O]; also: the optional fields of Timestep that these envs give;
-      arrays: whether its rows are arrays of numpy, not tensors; reader: a GPU that reads it, so that it lies in pinned
-      memory, which is read without waiting.
-    Attributes: obs: [T + 1, B, *O]; step t writes row t + 1, row 0 is up to who steps. steps: a Timestep of blocks
-      [T, B, ...], its obs those that followed. rows: T StepRows, views of these. finals: (t, env indices, their true last
-      observations), of the steps that ended episodes whose last observation `obs` does not show.
+      arrays: whether the rows are numpy arrays, not tensors; reader: the GPU that reads the block, if any: the block is
+      then in pinned memory, which is read without waiting.
+    Attributes: obs: [T + 1, B, *O]; step t writes row t + 1, the caller writes row 0. steps: a Timestep of blocks
+      [T, B, ...], its obs are those after each step. rows: T StepRows, views of `steps`. finals: (t, env indices, true
+      last observations), for steps that ended episodes whose last observation is not in `obs`.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class StepBlock:
         self.finals: list[tuple[int, np.ndarray, Any]] = []
 
     def part(self, start: int, stop: int) -> StepBlock:
-        """The block of the envs from start to stop, in the same memory; its finals are among those of the whole."""
+        """The block of the envs from start to stop, in the same memory; `all_finals` of the whole includes its finals."""
         part = copy(self)
         part._parts, part.obs = [], map_tensors(lambda x: x[:, start:stop], self.obs)
         part._place({name: map_tensors(lambda x: x[:, start:stop], tree) for name, tree in self.columns().items()})
@@ -180,19 +180,19 @@ class StepBlock:
         return part
 
     def columns(self) -> dict[str, Any]:
-        """The fields of `steps` that are there, each a tensor [T, B, ...] or a nested dict of such."""
+        """The fields of `steps` that are not None, each a tensor [T, B, ...] or a nested dict of tensors."""
         return {name: x for name, x in self.steps._asdict().items() if x is not None and name != 'info'}
 
     def restart(self) -> None:
-        """The last observations become the first of the next rollout."""
+        """Prepares the next rollout: the last observations become its first ones, and `finals` is cleared."""
         if self._reader is not None:
-            torch.cuda.synchronize(self._reader)  # it may still read the rollout before
+            torch.cuda.synchronize(self._reader)  # the GPU may still read the last rollout
         map_tensors(lambda x: x[0].copy_(x[-1]), self.obs)
         for _, block in [(0, self), *self._parts]:
             block.finals.clear()
 
     def all_finals(self) -> list[tuple[int, np.ndarray, Any]]:
-        """`finals` of this block and of its parts, whose envs are counted as here."""
+        """`finals` of this block and of its parts, with the env indices of this block."""
         return [(t, first + envs, obs) for first, block in [(0, self), *self._parts] for t, envs, obs in block.finals]
 
     def final(self) -> tuple[Obs, Tensor]:
@@ -211,11 +211,10 @@ class Rollout:
 
     data: [T, B], the keys that the policy's `_process_transition` gave; row t holds obs_t, action_t and
       what the step returned.
-    last_obs: [B, *O], what each env showed after row T - 1.
-    final_obs: [K, *O], the true last observations of the K episodes whose end the next row of the block does not show.
+    last_obs: [B, *O], the observation of each env after row T - 1.
+    final_obs: [K, *O], the true last observations of the K episodes whose last observation is not in the next row.
     final_index: [K, 2] int64, (t, b) of these ends.
-    successor: [T, B, *O], the true successor of every row, where that is known without looking (envs on a device);
-      there K is 0.
+    successor: [T, B, *O], the true next observation of every row, if the envs return it (envs on a device); K is then 0.
     state: the recurrent state before row 0, [B, ...]; None for a model without one.
     """
 
@@ -234,7 +233,7 @@ class Rollout:
         return Rollout(**trees)
 
     def next_obs(self) -> Obs:
-        """[T, B, *O]: the true successor of every row."""
+        """The true next observation of every row, [T, B, *O]."""
         if self.successor is not None:
             return self.successor
 
@@ -248,7 +247,7 @@ class Rollout:
 
 
 def keeps_state(model: object) -> bool:
-    """Whether a model has a state from step to step: a method `initial_state`. An attribute None says that it has none."""
+    """Whether a model keeps a state between steps: it has a method `initial_state`, which a model without one may set to None."""
     return callable(getattr(model, 'initial_state', None))
 
 
@@ -269,19 +268,19 @@ def first_leaf(tree: Tree) -> Any:
 
 
 def map_tensors(function: Callable[..., Any], tree: Tree, *others: Tree) -> Any:
-    """The function of each tensor of a tensor or (nested) dict of tensors, with those at its place in the others."""
+    """Applies a function to each tensor of a tree, together with the tensors at the same place of the other trees."""
     if isinstance(tree, Mapping):
         return {name: map_tensors(function, x, *(other[name] for other in others)) for name, x in tree.items()}
     return function(tree, *others)
 
 
 def to_device(tree: Tree, device: torch.device) -> Tree:
-    """A tree of tensors on a device, see `send`; the same tree where it is there already."""
+    """A tree of tensors on a device, see `send`; the same tree if it is already there."""
     return tree if first_leaf(tree).device == device else map_tensors(lambda x: send(x, device), tree)
 
 
 def unbind_rows(tree: Tree, arrays: bool = False) -> list[Any]:
-    """For each entry of the first dimension what a tree has there, as views; arrays: as arrays of numpy."""
+    """Splits a tree along its first dimension into a list of trees, as views. Args: arrays: whether they are numpy arrays."""
     if isinstance(tree, Mapping):
         parts = [unbind_rows(x, arrays) for x in tree.values()]
         return [dict(zip(tree, row, strict=True)) for row in zip(*parts, strict=True)]
@@ -289,13 +288,13 @@ def unbind_rows(tree: Tree, arrays: bool = False) -> list[Any]:
 
 
 def split_rows(tree: Tree, n_row: int) -> Iterator[Tree]:
-    """The pieces of a tree of n_row rows each, as views; the last may be shorter."""
+    """Yields blocks of n_row rows of a tree, as views; the last may be shorter."""
     for start in range(0, len(first_leaf(tree)), n_row):
         yield map_tensors(lambda x: x[start : start + n_row], tree)  # noqa: B023
 
 
 def replace_rows(rows: Tensor, new: State, old: State) -> State:
-    """The old state [B, ...] with the new one in the rows marked [B] bool."""
+    """The state [B, ...] that is `new` in the rows where `rows` [B] bool is true, and `old` elsewhere."""
 
     def choose(a: Tensor, b: Tensor) -> Tensor:
         return torch.where(send(rows, b.device).view(-1, *[1] * (b.dim() - 1)), a, b)

@@ -1,4 +1,4 @@
-"""The two kinds of error a user can meet, which the command line turns into exit codes 2 and 1; words of their messages."""
+"""The two kinds of errors that users see, which have exit codes 2 and 1 on the command line; helpers for messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 class UserError(ValueError):
-    """What was asked for cannot be done as asked: a config, a name, a file."""
+    """A request of the user that cannot be carried out: a wrong config, name or file."""
 
 
 class RunError(RuntimeError):
-    """A run that began well and failed: its env, its gradient, its disk."""
+    """A failure of a run after its start: of its env, its gradient, its disk."""
 
 
 def place_of(error: BaseException) -> str:
@@ -30,7 +30,7 @@ def show_error(error: BaseException, n_max: int | None = None) -> str:
 
 
 def brief(value: object) -> str:
-    """A value in one short line, for a sentence about it."""
+    """A value on one short line, for a sentence about it."""
     return ' '.join(reprlib.repr(value).split())
 
 
@@ -44,7 +44,7 @@ def shown(value: object, n: int = 60) -> str:
 
 
 def around(n: int, wanted: int) -> str:
-    """'64 or 128': the nearest divisors of n on both sides of a number; one of them where it is the only one."""
+    """The divisors of n nearest to a number, below and above it, as '64 or 128'; only one if there is no other."""
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     divisors = {*small, *(n // d for d in small)}
     below = max(d for d in divisors if d <= wanted)
@@ -53,12 +53,12 @@ def around(n: int, wanted: int) -> str:
 
 
 def of_entry(path: str) -> str:
-    """How messages name the entry of an observation after the word; '' for one that is no Dict."""
+    """The name of an entry, as it follows 'the observation' in messages; '' for an observation that is no Dict."""
     return f' {path!r}' if path else ''
 
 
 def env_failure(error: BaseException) -> str | None:
-    """What an env's own code raised, as a sentence with env, index, step and line; None for all other exceptions."""
+    """A sentence about an error in an env's own code, with env, index, step and line; None for all other exceptions."""
     where, at = getattr(error, 'env_place', (None, None))
     return (
         None if where is None else f'{where}: its code raised {show_error(error)} ({at}); --debug shows the traceback'
@@ -66,27 +66,27 @@ def env_failure(error: BaseException) -> str | None:
 
 
 def need(module: str, extra: str, what: str) -> None:
-    """Raises: UserError if a package is not installed, which says what needs it and how to install it.
+    """Raises: UserError if a package is not installed; the message says what needs it and how to install it.
 
-    Args: module: 'matplotlib'; extra: of setup.py, 'plot'; what: that needs it, 'zoo plot'.
+    Args: module: e.g. 'matplotlib'; extra: that of setup.py, e.g. 'plot'; what: the feature that needs it, e.g. 'zoo plot'.
     """
     try:
         is_there = importlib.util.find_spec(module) is not None
-    except ImportError:  # of the package that it is a part of
+    except ImportError:  # the parent package is missing
         is_there = False
     if not is_there:
         raise UserError(missing_extra(what, extra, module))
 
 
 def missing_extra(what: str, extra: str, module: str | None = None) -> str:
-    """The message for something that needs an extra, an optional dependency, which is not installed.
+    """The message for a feature that needs an extra (optional dependencies) which is not installed.
 
-    Args: module: of the extra, where one is known to be missing.
+    Args: what: the feature; module: the missing module of the extra, if it is known.
     """
     needed = f'the {extra} extra' if module is None else module
     return f'{what} needs {needed}, which is not installed; run: {install_extra(extra)}'
 
 
 def install_extra(extra: str) -> str:
-    """The command that installs an extra: zoo is on no package index, so that its name there may be anybody's."""
+    """The command that installs an extra from the checkout: zoo is on no package index; anybody may have its name there."""
     return f"pip install '.[{extra}]' in the checkout of zoo"

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and whether an open file is still where it was opened."""
+"""Atomic writes, reads of regular files only, and whether an open file is still at its path."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from zoo.core.errors import UserError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Opens a temporary file that takes the place of `path` when the context ends without an error.
+    """Opens a temporary file that replaces `path` when the context ends without an error.
 
-    At any moment, also of a crash or power cut, `path` holds either the old file or the new one, whole.
-    Raises: OSError, e.g. on a full disk; the temporary file is removed then.
+    At any moment, even in a crash or power cut, `path` is either the complete old file or the complete new one.
+    Raises: OSError, e.g. on a full disk; the temporary file is then removed.
     """
     partial = path.with_name(f'{path.name}.{os.getpid()}.tmp')
     try:
@@ -35,9 +35,9 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def open_without_link(path: str | Path, flags: int) -> int:
-    """An `opener` for `open` of files in a run folder, which may be of somebody else: it opens regular files alone.
+    """An `opener` for `open` that opens regular files only: a run folder may come from somebody else.
 
-    No symbolic link is followed, so that none leads to another file; a pipe does not make it wait, a device has no end.
+    A symbolic link could lead to another file, opening a pipe could wait for ever, a device may have no end.
     Raises: OSError.
     """
     handle = os.open(path, flags | getattr(os, 'O_NOFOLLOW', 0) | getattr(os, 'O_NONBLOCK', 0), 0o666)
@@ -48,7 +48,7 @@ def open_without_link(path: str | Path, flags: int) -> int:
 
 
 def read_small(path: Path, most: int = 1 << 24) -> bytes:
-    """A regular file of at most that many bytes, see `open_without_link`. Raises: OSError."""
+    """Reads a regular file of at most `most` bytes, see `open_without_link`. Raises: OSError."""
     with open(path, 'rb', opener=open_without_link) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -57,7 +57,7 @@ def read_small(path: Path, most: int = 1 << 24) -> bytes:
 
 
 def user_file(kind: Literal['cache', 'state'], name: str) -> Path:
-    """A file of zoo in the user's own folder of this kind, by XDG's rules. Raises: OSError if its path is not absolute."""
+    """The path of a file in the user's folder for zoo's cache or state, by XDG's rules. Raises: OSError if it is relative."""
     usual = {'cache': '~/.cache', 'state': '~/.local/state'}[kind]
     path = Path(os.environ.get(f'XDG_{kind.upper()}_HOME') or os.path.expanduser(usual), 'zoo', name)
     if path.is_absolute():
@@ -66,7 +66,7 @@ def user_file(kind: Literal['cache', 'state'], name: str) -> Path:
 
 
 def keep_user_file(kind: Literal['cache', 'state'], name: str, data: bytes) -> None:
-    """Writes a `user_file`, whole or not at all; it does nothing where that is not possible."""
+    """Writes a `user_file` atomically; does nothing if that is not possible."""
     with suppress(OSError):
         (path := user_file(kind, name)).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with whole_file(path) as file:
@@ -74,7 +74,7 @@ def keep_user_file(kind: Literal['cache', 'state'], name: str, data: bytes) -> N
 
 
 def refuse_links(folder: Path) -> None:
-    """Raises: UserError if something in a run folder is a link, a pipe or a device: what is written there leads outside."""
+    """Raises: UserError if a run folder contains a link, a pipe or a device: writing to it would write outside the folder."""
     with os.scandir(folder) as entries:
         names = [x.name for x in entries if not (x.is_file(follow_symlinks=False) or x.is_dir(follow_symlinks=False))]
     if names:
@@ -93,7 +93,7 @@ def current_folder() -> str:
 
 
 def is_in_place(path: Path, opened: os.stat_result) -> bool:
-    """Whether an open file is still at `path`, neither removed, moved nor replaced. Args: opened: of os.fstat."""
+    """Whether an open file is still at `path`, neither removed, moved nor replaced. Args: opened: its os.fstat."""
     try:
         return os.path.samestat(os.stat(path), opened)
     except OSError:

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first asked for."""
+"""Names of a package that are imported at first use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 def lazy_names(
     package: str, home: Mapping[str, str], hints: Mapping[str, str] = {}
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package, whose names are imported when they are first used.
+    """Returns `__getattr__` and `__dir__` for a package whose names are imported at first use.
 
-    Args: package: `__name__`; home: {name: the module that has it}; 'module:other' where it has another name there, 'module:'
-      for the module itself; hints: {a name that other libraries have: what to write here}.
+    Args: package: its `__name__`; home: {name: its module}, or 'module:other' if it has another name there, or 'module:'
+      for the module itself; hints: {a name that other libraries have: the expression to use in zoo}.
     """
 
     def find(name: str) -> Any:

@@ -55,11 +55,11 @@ MOVED = {
     'zoo.worker.video': 'zoo.tools.media.video',
     'zoo.worker.window': 'zoo.tools.media.video',
 }
-"""Old path -> new path, of a module or of a folder with all in it."""
+"""Old path -> new path, of a module or of a package with all its modules."""
 
 
 class MovedModules(MetaPathFinder, Loader):
-    """Finds a module of `MOVED` under its old path: the import gives the module of the new one."""
+    """Finds a module of `MOVED` under its old path: the import returns the module at the new path."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -80,7 +80,7 @@ class MovedModules(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Gives the module, which ran when it was imported at its new path, its own spec back."""
+        """Restores the module's own spec. The module itself ran when it was imported at its new path."""
         if module.__spec__ is not None:
             module.__spec__ = module.__spec__.loader_state
 

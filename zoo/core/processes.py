@@ -1,4 +1,4 @@
-"""Processes of a run and requests to stop them: signals, work that is given up for one, children that end with their parent."""
+"""Processes of a run: requests to stop, work that such a request interrupts, children that end with their parent."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class GivenUp(BaseException):
     """A stop was requested during work that can be given up."""
 
 
-_stop = SimpleNamespace(is_requested=False, can_give_up=False)  # one of a process, as its signals have one handler
+_stop = SimpleNamespace(is_requested=False, can_give_up=False)  # one per process, as its signals have one handler
 
 
 def request_stop() -> None:
-    """Called by a signal handler. Raises: GivenUp if the main thread is in a `may_be_given_up`."""
+    """Records a request to stop; called by a signal handler. Raises: GivenUp if the main thread is in `may_be_given_up`."""
     _stop.is_requested = True
     if _stop.can_give_up:
         _stop.can_give_up = False  # one exception is enough
@@ -33,15 +33,15 @@ def request_stop() -> None:
 
 
 def forget_stop() -> None:
-    """A run begins or has ended: no stop is requested."""
+    """Forgets any request to stop, because a run begins or has ended."""
     _stop.is_requested = False
 
 
 @contextmanager
 def may_be_given_up() -> Iterator[None]:
-    """For long work that leaves nothing half-done, such as compilation: a request to stop, earlier ones too, ends it.
+    """A context for long work that leaves nothing half-done, such as compilation: a request to stop, even before it, ends it.
 
-    Raises: GivenUp at any point of the work. In other threads than the main one, which gets the signals, never.
+    Raises: GivenUp at any point of the work, but only in the main thread, which gets the signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -57,9 +57,9 @@ def may_be_given_up() -> Iterator[None]:
 
 @contextmanager
 def given_up_at_its_end() -> Iterator[Callable[[], bool]]:
-    """For a part of such work through which no exception may pass at any point, such as calls of native code.
+    """A context, inside `may_be_given_up`, for code that no exception may interrupt, such as calls of native code.
 
-    Yields: a function, whether a stop was requested, so that the part should end. Raises: GivenUp at its end if so.
+    Yields: a function that returns whether a stop was requested, so that the code should end. Raises: GivenUp at the end if so.
     """
     may_be = _stop.can_give_up and threading.current_thread() is threading.main_thread()
     if may_be:
@@ -74,13 +74,13 @@ def given_up_at_its_end() -> Iterator[Callable[[], bool]]:
 
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-WATCH_S = 1.0  # seconds between two looks at the parent, where no signal of the system tells of its end
+WATCH_S = 1.0  # seconds between checks of the parent, where the system sends no signal when it ends
 
 
 def leave_signals_to_parent(ends_at_sigterm: bool) -> None:
-    """A signal may reach the whole process group, but the run's own handler decides when its processes end.
+    """Ignores the stop signals in a child: they may reach the whole process group, but the run decides when children end.
 
-    That handler is inherited by a fork, and must not keep a process from being terminated where SIGTERM ends it.
+    Args: ends_at_sigterm: SIGTERM ends the child, even if a fork inherited the handler of the run.
     """
     for number in STOP_SIGNALS:
         is_default = ends_at_sigterm and number == signal.SIGTERM
@@ -89,9 +89,9 @@ def leave_signals_to_parent(ends_at_sigterm: bool) -> None:
 
 @contextmanager
 def stop_signals_blocked() -> Iterator[None]:
-    """A process that is started meanwhile starts with these signals blocked, and `unblock_stop_signals` ends that.
+    """A context in which to start processes with the stop signals blocked; they call `unblock_stop_signals` later.
 
-    Here they arrive afterwards. POSIX.
+    This process gets the signals after the context. POSIX only.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
@@ -101,35 +101,35 @@ def stop_signals_blocked() -> Iterator[None]:
 
 
 def unblock_stop_signals() -> None:
-    """For a process that was started under `stop_signals_blocked`, once it has decided what they do."""
+    """Unblocks the stop signals in a process started under `stop_signals_blocked`, once it has set their handlers."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 def die_with_parent(pid: int, is_main_thread: bool, has_ended: Callable[[float], object]) -> None:
-    """Ends this process when its parent ends, in whatever way, even if code that holds the GIL hangs at that time.
+    """Ends this process when its parent ends for any reason, even if code that holds the GIL hangs at that time.
 
     Linux sends a signal, which ends such code too. It does so when the thread that started this process ends; if that is
-    not the main thread, the parent may live on without it. There, on other systems, and where a server forks the
-    processes, a thread looks at the parent from time to time.
+    not the main thread, the parent may live on without it. In this case, on other systems, and if a fork server starts
+    the processes, a thread here checks the parent from time to time.
 
-    Args: pid: of the parent. is_main_thread: whether its main thread started this process. has_ended: waits that many
-      seconds or less, and is true if the parent has ended.
+    Args: pid: of the parent. is_main_thread: whether its main thread started this process. has_ended: waits for the
+      given seconds or less, and returns whether the parent has ended.
     """
     if sys.platform == 'linux' and is_main_thread and os.getppid() == pid:
         if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0:
-            if os.getppid() != pid:  # it ended before the call
+            if os.getppid() != pid:  # the parent ended before the call
                 os._exit(1)
             return
     threading.Thread(target=_watch, args=(os.getppid(), has_ended), name='watch parent', daemon=True).start()
 
 
 def n_core() -> int:
-    """How many processor cores this process may use."""
+    """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
 def end_words(exit_code: int) -> str:
-    """How a process ended: 'ended by signal 11 (SIGSEGV)'."""
+    """The end of a process in words: 'ended by signal 11 (SIGSEGV)'."""
     if exit_code >= 0:
         return f'ended with exit code {exit_code}'
     hint = '; by the system if memory ran out' if exit_code == -signal.SIGKILL else ''
@@ -137,7 +137,7 @@ def end_words(exit_code: int) -> str:
 
 
 def _watch(parent_pid: int, has_ended: Callable[[float], object]) -> None:
-    """Ends the process with its parent: then the parent's id changes (POSIX), or its handle or pipe is ready."""
+    """Ends this process after its parent has ended: its id changes (POSIX), or its handle or pipe becomes ready."""
     while os.getppid() == parent_pid and not has_ended(WATCH_S):
         pass
     os._exit(1)

@@ -1,6 +1,6 @@
-"""Ranks: processes that train one policy together, each with rows of its own; what is taken over the rows of all of them.
+"""Ranks: processes that train one policy together, each with its own rows; sums and statistics over the rows of all ranks.
 
-One process alone has the ranks `ALONE`. Every rank makes the same calls in the same order.
+A process that trains alone has the ranks `ALONE`. Every rank makes the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ V = TypeVar('V')
 
 
 class RanksLostError(RunError):
-    """Another rank ended, or does not answer: what is wrong is said there."""
+    """Another rank ended or does not answer; the cause is in the output of that rank."""
 
 
 class Ranks(Protocol):
-    """The processes that step together, as one of them sees them.
+    """The processes that train together, as one of them sees them.
 
-    rank: which one this is, from 0; size: how many there are.
+    rank: the number of this process, from 0; size: the number of processes.
     """
 
     rank: int
@@ -42,14 +42,14 @@ class Ranks(Protocol):
         """The values of all ranks, by rank. Args: value: small; it is pickled."""
 
     def share(self, value: V | None, root: int = 0) -> V:
-        """The value that rank `root` gave, on all ranks; the others' are not looked at."""
+        """Returns the value of rank `root` on all ranks; the values of the others are ignored."""
 
     def close(self) -> None:
         """Leaves the ranks; nothing may be called afterwards."""
 
 
 class Alone:
-    """The one rank of a run in one process: every sum is that of its own rows."""
+    """The only rank of a run in one process: every sum is over its own rows."""
 
     rank, size = 0, 1
 
@@ -66,7 +66,7 @@ class Alone:
         return value  # type: ignore[return-value]  # the root gives one
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Does nothing."""
 
     def __reduce__(self) -> str:
         return 'ALONE'
@@ -76,16 +76,15 @@ ALONE = Alone()  # the ranks of a process that trains by itself; a copied or unp
 
 
 class RunInfo(NamedTuple):
-    """What a policy may know of the run that it is part of; given once, at construction.
+    """Facts that a policy gets about its run, once, at construction.
 
     max_env_step: env steps of the whole run; None: not known.
-    reuse: expected draws of each sample by the policy's and by the value's phase; 1 where a buffer keeps nothing.
-    n_draw: draws of the policy's phase per rollout; None where a buffer keeps nothing: the rollout itself is learned.
-    eager_only: why its gradient steps must be executed eagerly, as a clause; '' if they need not.
-    config: the config of the run as files hold it; None: a policy made by hand.
-    ranks: the processes that train it together.
-    env_step: env steps that it had been trained for when it was loaded from a file, or a run gave it as its result;
-      else 0.
+    reuse: expected draws of each sample by the policy phase and by the value phase; 1 if the buffer keeps no samples.
+    n_draw: draws of the policy phase per rollout; None if the buffer keeps no samples: the rollout itself is learned.
+    eager_only: why the gradient steps must be executed eagerly, as a clause; '' if they need not.
+    config: the config of the run as files hold it; None: the policy was made by hand.
+    ranks: the processes that train the policy together.
+    env_step: the env steps of training that a policy has had when it is loaded from a file or returned by a run; else 0.
     """
 
     max_env_step: int | None = None
@@ -97,17 +96,17 @@ class RunInfo(NamedTuple):
     env_step: int = 0
 
     def of_all_ranks(self, n: int) -> int:
-        """What all ranks have together, where each has n."""
+        """The total over all ranks if each has n."""
         return n * self.ranks.size
 
 
 def several(ranks: Ranks) -> str:
-    """Their number for a sentence, such as '2 ranks'; '' for one process alone."""
+    """The number of ranks for a sentence, such as '2 ranks'; '' for one process alone."""
     return f'{ranks.size} ranks' if ranks.size > 1 else ''
 
 
 def alone() -> Ranks:
-    """What ranks of several are in a copy or a pickle: it is no longer one of them."""
+    """Returns ALONE, which replaces the ranks of a group in a copy or a pickle: the copy is not in the group."""
     return ALONE
 
 
@@ -129,17 +128,17 @@ def merged_moments(n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor
 
 
 def mean_over(x: Tensor, ranks: Ranks) -> Tensor:
-    """The mean of the ranks' tensors, a new one; of one rank its own."""
+    """The mean of a tensor over the ranks, as a new tensor; with one rank, the tensor itself."""
     return x if ranks.size == 1 else ranks.sum_(x.detach().clone(memory_format=torch.contiguous_format)) / ranks.size
 
 
 def mean_over_(x: Tensor, ranks: Ranks) -> Tensor:
-    """Sets a tensor to the mean of the ranks' tensors."""
+    """Sets a tensor to its mean over the ranks."""
     return ranks.sum_(x).div_(ranks.size)
 
 
 def weight_scale(valid: Tensor, ranks: Ranks) -> Tensor:
-    """What weights [...] are to be multiplied by so that their mean over the rows of all ranks is 1, 0-dim."""
+    """The factor for weights [...] that makes their mean over the rows of all ranks 1, 0-dim."""
     if ranks.size == 1:
         return valid.numel() / valid.sum().clamp(min=1)
     own = valid.sum(dtype=torch.float64)
@@ -150,7 +149,7 @@ def weight_scale(valid: Tensor, ranks: Ranks) -> Tensor:
 def mean_of_rows(
     mean: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, weight: Tensor | None, ranks: Ranks
 ) -> Tensor:
-    """The mean of rows x [N] by weights [N] (None: all 1) over all ranks, 0-dim. Args: mean: what takes it on one rank."""
+    """The mean of x [N] with weights [N] (None: all 1) over all ranks, 0-dim. Args: mean: computes it for one rank."""
     if ranks.size == 1:
         return mean(x, weight)
     weight = torch.ones_like(x) if weight is None else weight

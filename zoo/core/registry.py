@@ -29,25 +29,25 @@ class Component:
 
 
 T = TypeVar('T')
-Item = TypeVar('Item')  # what is registered keeps its own, narrower type
+Item = TypeVar('Item')  # a registered item keeps its own, narrower type
 logger = logging.getLogger(__name__)
 
 
 class UnknownNameError(UserError):
-    """A name that nothing is registered under."""
+    """No item is registered under this name."""
 
 
 class Registry(Generic[T]):
-    """A dict from names to classes or functions that fills itself when it is first read.
+    """A dict from names to classes or functions, which is filled when it is first read.
 
-    Built-in entries register when `modules` are imported: all of them at the first read, or, where `modules` says which names
-    each one registers, each when such a name is asked for. Entries of other packages register when the entry points of
-    `group` are loaded. Construction is `REGISTRY.get(name)(...)`, or `build`: what a constructor raises arrives as it was
-    raised.
+    Built-in entries register when their `modules` are imported: all modules at the first read, or, if `modules` maps each
+    module to its names, a module when one of its names is asked for. Entries of other packages register at the first read,
+    when the entry points of `group` are loaded.
+    `REGISTRY.get(name)(...)` or `build` makes an object; errors of the constructor are not changed.
 
     Args: modules: to be imported, or {module: the names that it registers, with spaces between them}.
-    Attributes: takes_code: a config may name 'module:Class' in place of a registered name. entries, places: by name what is
-      registered so far, and its 'module:line'.
+    Attributes: takes_code: a config may name 'module:Class' in place of a registered name. entries, places: the items
+      registered so far and their 'module:line', by name.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Registry(Generic[T]):
         self._modules = () if homes else tuple(modules)
         self.entries: dict[str, T] = {}
         self.places: dict[str, str] = {}
-        self._loaded, self._loading = False, set[int]()  # the latter: threads that load it
+        self._loaded, self._loading = False, set[int]()  # the second: threads that load it
 
     @overload
     def register(self, name: str, force: bool = False) -> Callable[[Item], Item]: ...
@@ -79,7 +79,7 @@ class Registry(Generic[T]):
                 f"write @...register('my_{self.kind}')"
             )
         if force:
-            self._load()  # else the entry to be replaced would come later and find its name taken
+            self._load()  # else the entry to be replaced would register later, and find its name taken
         caller = sys._getframe(1)
         place = f'{caller.f_globals.get("__name__", "?")}:{caller.f_lineno}'
 
@@ -95,7 +95,7 @@ class Registry(Generic[T]):
         return make(*args, **kwargs)
 
     def get(self, name: str) -> T:
-        """What is registered under `name`. Raises: UnknownNameError with close matches and the known names."""
+        """The item registered under `name`. Raises: UnknownNameError with close matches and the known names."""
         self._load()
         if not isinstance(name, str) or name not in self:
             raise UnknownNameError(unknown_name(self.kind, name, self.names()))
@@ -119,9 +119,9 @@ class Registry(Generic[T]):
         return name in self.entries or name in self._homes
 
     def _import_home(self, name: str) -> None:
-        """Import the module that registers a built-in name; what fails is tried, and fails, again at the next read."""
+        """Imports the module that registers a built-in name. An import that fails is tried again at the next read."""
         if (home := self._homes.get(name)) is not None:
-            importlib.import_module(home)  # returns at once where this thread is importing the module
+            importlib.import_module(home)  # returns at once if this thread is already importing the module
             self._homes.pop(name, None)
 
     def _add(self, name: str, item: Any, place: str, force: bool = False) -> None:
@@ -135,8 +135,8 @@ class Registry(Generic[T]):
         self.places[name] = place
 
     def _load(self) -> None:
-        """Import the built-in modules and the plugins, once; what fails is tried, and fails, again at the next read."""
-        if self._loaded or get_ident() in self._loading:  # a module that is read here may ask this registry
+        """Imports the built-in modules and the plugins, once. An import that fails is tried again at the next read."""
+        if self._loaded or get_ident() in self._loading:  # a module that is imported here may read this registry
             return
         self._loading.add(get_ident())
         try:
@@ -144,12 +144,12 @@ class Registry(Generic[T]):
                 importlib.import_module(module)
             for point in sorted(metadata.entry_points(group=self._group), key=lambda p: (p.name, p.value)):
                 self._load_plugin(point)
-            self._loaded = True  # until now other threads load it too, and wait for the imports
+            self._loaded = True  # only now: until then other threads load too, and so wait for the imports
         finally:
             self._loading.discard(get_ident())
 
     def _load_plugin(self, point: metadata.EntryPoint) -> None:
-        """Load a module that registers as it is imported, or an object to be registered under the point's name."""
+        """Loads a module that registers its items on import, or an object to be registered under the point's name."""
         package = point.dist.name if point.dist else 'unknown package'
         place = f'{point.value} (plugin of {package})'
         try:
@@ -163,7 +163,7 @@ class Registry(Generic[T]):
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], listed: str = 'registered') -> str:
-    """One sentence for a name that does not exist: what was got, the closest known ones, all known ones."""
+    """The message for a name that does not exist: the name, the closest known ones, all known ones."""
     known, got = sorted(known), repr(name)
     guess = did_you_mean(str(name), known, end=' ')
     got = got if len(got) <= 100 else f'{got[:97]}...'
@@ -180,13 +180,13 @@ def closest(name: str, known: Iterable[str], n: int = 2) -> list[str]:
 def did_you_mean(
     name: str, known: Iterable[str], otherwise: str = '', form: Callable[[str], object] = repr, end: str = ''
 ) -> str:
-    """'did you mean ...?' with the `closest` known names, each in this form, and what follows; `otherwise` if none is close."""
+    """'did you mean ...?' with the `closest` known names, each as form(name), and then `end`; `otherwise` if none is close."""
     close = [str(form(each)) for each in closest(name, known)]
     return f'did you mean {" or ".join(close)}?{end}' if close else otherwise
 
 
 def tool(name: str) -> Any:
-    """What zoo/tools/, the storey above the library, offers it under a name; loaded when it is first asked for."""
+    """The object that zoo/tools/, the layer above the library, offers to it under a name; imported at first use."""
     return getattr(importlib.import_module('zoo.tools'), name)
 
 
@@ -309,4 +309,4 @@ COMPONENTS: dict[str, Registry[Any]] = {
     'stop': STOP_REGISTRY,
     'logger.sinks': SINK_REGISTRY,
 }
-"""The components of a policy or a run that a config chooses, by the key that names them."""
+"""The registries of the components that a config chooses, by the config key that names them."""

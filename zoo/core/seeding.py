@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def stream(seed: int, *name: int | str) -> np.random.SeedSequence:
-    """A part's own random stream: children of one seed, told apart by name, the same in every process."""
+    """The random stream of one part of a run: a child of the seed, identified by name, the same in every process."""
     words = [w if isinstance(w, int) else int.from_bytes(w.encode(), 'little') for w in name]
     return np.random.SeedSequence([seed, *words])
 
@@ -27,18 +27,18 @@ def child_of(parent: np.random.SeedSequence, i: int) -> np.random.SeedSequence:
 
 
 def torch_generator(seed: int, name: str, device: torch.device | None = None) -> torch.Generator:
-    """A generator from the stream of that name; on the device where that is a GPU, else on the CPU."""
+    """A generator with the stream of that name; on the device if it is a GPU, else on the CPU."""
     generator = torch.Generator(device if device is not None and device.type == 'cuda' else 'cpu')
     return reseed(generator, seed, name)
 
 
 def reseed(generator: torch.Generator, seed: int, *name: int | str) -> torch.Generator:
-    """The generator at the beginning of the stream of that name, whatever it drew before."""
+    """Sets a generator to the beginning of the stream of that name, and returns it."""
     return generator.manual_seed(int(stream(seed, *name).generate_state(1, np.uint64)[0]) >> 1)
 
 
 def restore_generator(generator: torch.Generator, state: Tensor) -> None:
-    """Goes on from the state of a generator; from one of another kind of device in a new stream, the same each time."""
+    """Sets a generator to a saved state. The state of another kind of device gives a new stream, the same each time."""
     if state.shape == generator.get_state().shape:
         generator.set_state(state)
     else:

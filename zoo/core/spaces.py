@@ -18,7 +18,7 @@ from zoo.core.errors import UserError, brief, of_entry
 
 Raw = Any  # what an env gives or takes: numbers, arrays, tensors, or nested dicts and tuples of them
 ACTION_MASK = 'action_mask'
-"""Name of the observation leaf that says which actions may be taken: a MultiBinary, true where one may."""
+"""Name of the observation leaf that says which actions are allowed: a MultiBinary, true for an allowed one."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,14 @@ Space = Leaf | Dict
 
 
 def n_values(leaf: Leaf) -> tuple[int, ...]:
-    """The number of values of each choice, or index, of a leaf; none of MultiBinary and Box."""
+    """The number of values of each index of a leaf; () for MultiBinary and Box."""
     if isinstance(leaf, Discrete):
         return (leaf.n,)
     return leaf.nvec if isinstance(leaf, MultiDiscrete) else ()
 
 
 def mask_size(space: Space) -> int:
-    """Bits of an action mask: n of Discrete, the sum of nvec, the entries of MultiBinary, 0 of Box; of a Dict their sum."""
+    """Bits of an action mask: n for Discrete, the sum of nvec, the entries of MultiBinary, 0 for Box; summed in a Dict."""
     leaves = [leaf for _, leaf in leaf_spaces(space)]
     return sum(int(np.prod(leaf.shape)) if isinstance(leaf, MultiBinary) else sum(n_values(leaf)) for leaf in leaves)
 
@@ -138,7 +138,7 @@ def leaf_spaces(space: Space, path: str = '') -> Iterator[tuple[str, Leaf]]:
 
 
 def map_spaces(function: Callable[..., Any], space: Space, *trees: Any) -> Any:
-    """The function of each leaf (and of what the trees hold at its place), as a leaf or in nested dicts."""
+    """Applies a function to each leaf and to the values of the trees at its place; returns one result or nested dicts."""
     if isinstance(space, Dict):
         return {
             name: map_spaces(function, each, *(tree[name] for tree in trees)) for name, each in space.spaces.items()
@@ -158,7 +158,7 @@ def mask_space(space: Space) -> MultiBinary | None:
 
 
 def obs_dtype(space: Leaf) -> torch.dtype:
-    """How zoo holds the observations of a leaf: indices as int64, binaries as bool, images of bytes as uint8, else f32."""
+    """The dtype in which zoo holds observations of a leaf: indices int64, binaries bool, images of bytes uint8, else f32."""
     if isinstance(space, Discrete | MultiDiscrete):
         return torch.int64
     if isinstance(space, MultiBinary):
@@ -168,7 +168,7 @@ def obs_dtype(space: Leaf) -> torch.dtype:
 
 
 def empty_obs(space: Space, lead: tuple[int, ...] = (), device: torch.device | str = 'cpu') -> Any:
-    """Observations [*lead, *O] of zeros in every leaf; of an action mask all true, so that it is a legal one."""
+    """Observations [*lead, *O] of zeros; an action mask is all true, so that it is legal."""
 
     def zeros(leaf: Leaf) -> Tensor:
         return torch.zeros((*lead, *leaf.shape), dtype=obs_dtype(leaf), device=device)
@@ -180,7 +180,7 @@ def empty_obs(space: Space, lead: tuple[int, ...] = (), device: torch.device | s
 
 
 def n_lead(space: Space, obs: Raw) -> int:
-    """How many dimensions of observations come before those of the space."""
+    """The number of dimensions of observations before those of the space."""
     while isinstance(space, Dict):
         name = next(name for name in space.spaces if name in obs)
         space, obs = space.spaces[name], obs[name]
@@ -188,10 +188,10 @@ def n_lead(space: Space, obs: Raw) -> int:
 
 
 def obs_to_tensor(space: Space, obs: Raw, optional: tuple[str, ...] = ()) -> Any:
-    """Raw observations of an env, one or a batch -> what a model takes: [..., *O] of dtype `obs_dtype`, in each leaf.
+    """Converts raw observations of an env, one or a batch, for a model: [..., *O] of dtype `obs_dtype` in each leaf.
 
-    Args: optional: names of entries of a Dict that may be missing; then they are not in the result.
-    Raises: UserError if they are not of the space: names, shape, type, range, or not finite.
+    Args: optional: names of entries of a Dict that may be missing, and then are missing in the result too.
+    Raises: UserError if they do not fit the space: names, shape, type, range, or not finite.
     """
     found = _to_tensor(space, obs, optional, '')
     if isinstance(space, Dict):
@@ -226,7 +226,7 @@ def _to_tensor(space: Space, obs: Raw, optional: tuple[str, ...], path: str) -> 
 
 
 def leaf_to_array(space: Leaf, obs: Raw, of: str = '') -> np.ndarray:
-    """Raw observations of one leaf as zoo holds them, a copy; see `obs_to_tensor`. of: ends 'the observation' in errors."""
+    """Copies raw observations of one leaf to zoo's form, see `obs_to_tensor`. Args: of: follows 'the observation' in errors."""
     array = np.asarray(obs)
     n_dim = len(space.shape)
     if isinstance(space, Discrete) and (array.dtype.kind not in 'iu' or array.ndim > 1):

@@ -1,4 +1,4 @@
-"""The standard streams of a command: no control characters, no passwords; closed ones and full disks end in no traceback."""
+"""Text for terminals without control characters and passwords; standard streams that may be closed or on a full disk."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HIDDEN = '***@'
 
 
 def without_passwords(text: str) -> str:
-    """The text with *** for user and password of each URI: 'http://***@host'; for all that is stored, sent or shown."""
+    """The text with *** for user and password of each URI: 'http://***@host'; used for all text stored, sent or shown."""
     return _USER.sub(rf'\1{HIDDEN}', text) if '@' in text else text
 
 
 def visible(text: str, kept: str = '\n\t\u00a0\u3000') -> str:
-    """The text for a terminal: control characters, which files of others may have, are escaped; no passwords."""
+    """The text for a terminal: no passwords; control characters, which other people's files may contain, are escaped."""
     text = without_passwords(text)
     return text if text.isprintable() else ''.join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
 
@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 class LogFormat(logging.Formatter):
-    """Lines of the log: 'zoo: message', visible; on a terminal warnings are yellow and errors red."""
+    """Formats lines of the log as 'zoo: message', see `visible`; on a terminal, 'zoo:' is yellow in warnings, red in errors."""
 
     def __init__(self, name: str = 'zoo:') -> None:
         super().__init__('%(message)s')
@@ -43,14 +43,14 @@ class LogFormat(logging.Formatter):
 
 
 def open_closed_streams() -> None:
-    """Standard streams that the caller closed lead to the null device: else the next file, a log, got their number."""
+    """Opens standard streams that the caller closed on the null device: else the next file, e.g. a log, gets their number."""
     for name, mode in (('stdin', 'r'), ('stdout', 'w'), ('stderr', 'w')):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))  # the lowest free number
 
 
 def paint(text: str, color: str) -> str:
-    """The text as a terminal shows it in a color: 'red', 'yellow'; as it is without a color, a terminal, or with NO_COLOR.
+    """The text in a color, 'red' or 'yellow'; unmodified for another color, without a terminal, or with NO_COLOR.
 
     NO_COLOR is the convention of no-color.org: set to anything but the empty text, it means no colors.
     """
@@ -61,9 +61,9 @@ def paint(text: str, color: str) -> str:
 
 
 def write_line(text: str) -> None:
-    """Writes a line to stdout, at once: an error of its file must not come when the interpreter exits.
+    """Writes a line to stdout and flushes it: an error of its file must not come when the interpreter exits.
 
-    Raises: RunError if the line cannot be written; not where the reader has left, as of `zoo list envs | head`.
+    Raises: RunError if the line cannot be written; not if the reader has closed the pipe, as in `zoo list envs | head`.
     """
     try:
         sys.stdout.write(f'{visible(text)}\n')
@@ -78,7 +78,7 @@ def write_line(text: str) -> None:
 
 
 def say(text: str, mark: str = '') -> None:
-    """Writes a line, or what is left of earlier ones if it is empty, to stderr. Args: mark: painted words before it."""
+    """Writes a line to stderr; an empty text only flushes earlier ones. Args: mark: colored words before the text."""
     try:
         sys.stderr.write(text and f'{mark}{visible(text)}\n')
         sys.stderr.flush()
@@ -87,5 +87,5 @@ def say(text: str, mark: str = '') -> None:
 
 
 def _to_nowhere(stream: TextIO) -> None:
-    """What the stream still holds, and all that it is given, goes to the null device."""
+    """Redirects a stream to the null device, with the text that it still buffers."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

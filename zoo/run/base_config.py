@@ -19,7 +19,7 @@ from zoo.policy.config import PolicyConfig
 
 
 class LoggerConfig(Section):
-    """Where a run is logged and what the console shows."""
+    """The log of a run: its folder, its sinks, its console."""
 
     root: str = Field('runs', min_length=1, description='folder for run folders')
     freq: int = Field(1_000, gt=0, description='env steps between log lines; at most one line per rollout')
@@ -55,11 +55,11 @@ class LoggerConfig(Section):
     @field_validator('root')
     @classmethod
     def _of_home(cls, root: str) -> str:
-        return os.path.expanduser(root)  # a shell leaves the ~ of logger.root=~/runs alone
+        return os.path.expanduser(root)  # a shell does not expand the ~ of logger.root=~/runs
 
 
 class CheckpointConfig(Section):
-    """When checkpoints are written and which are kept."""
+    """The frequency of checkpoints, and the ones that are kept."""
 
     freq: int = Field(50_000, gt=0, description='env steps between checkpoints, and one at the end')
     keep_last: int = Field(3, ge=1, description='number of newest checkpoints to keep')
@@ -72,7 +72,7 @@ class CheckpointConfig(Section):
 
 
 class JobConfig(Section):
-    """The config of a run. `policy`, `policy.model` and `buffer` take the fields of what their `type` names."""
+    """The config of a run. `policy`, `policy.model` and `buffer` have the fields of the class that their `type` names."""
 
     exp_name: str = Field('run', description='folder name for the runs of this experiment')
     seed: int = Field(0, ge=0, description='seed of all random streams of the run; 3 or more seeds to compare results')

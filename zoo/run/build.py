@@ -1,4 +1,4 @@
-"""Builds the parts of a run from its config: envs, policy, buffer, collector, learner, evaluators, log."""
+"""Builds a run from its config: envs, policy, buffer, collector, learner, evaluators, log."""
 
 from __future__ import annotations
 
@@ -87,19 +87,19 @@ def make_parts(
     gradient_readers: str = '',
     ranks: Ranks = ALONE,
 ) -> Parts:
-    """All components.
+    """Builds all components of a run.
 
-    Args: cfg: of the whole run; policy: to use instead of a new one; undo: gets what closes the envs; n_thread: most torch
-      threads to use; model: a network for the new policy, in place of the one that policy.model names; gradient_readers:
-      the callbacks with on_gradient, by name, for whose sake steps are executed eagerly; ranks: those that learn together,
-      each with its share of the envs and samples.
+    Args: cfg: of the whole run; policy: to use instead of a new one; undo: gets the functions that close the envs;
+      n_thread: limit for torch threads; model: a network for the new policy, in place of the one that policy.model names;
+      gradient_readers: names of the callbacks with on_gradient, for which steps are executed eagerly; ranks: those that
+      learn together, each with its share of the envs and samples.
     """
     if ranks.size > 1:
         from zoo.cluster.config import split_config
 
         cfg = split_config(cfg, ranks.size, ranks.rank)
     eager_only = must_be_eager(cfg.policy, policy, gradient_readers) if gradient_readers else ''
-    engine, run_id = None, uuid4().hex[:12]  # what carries the runners, and the name of this run there
+    engine, run_id = None, uuid4().hex[:12]  # the engine that carries the runners, and the name of this run there
     if cfg.cluster.runner_num:
         from zoo.cluster.remote_collector import make_engine
 
@@ -124,7 +124,7 @@ def make_parts(
     evaluators = {name: _make_evaluator(cfg, policy, env, name, infos) for name, env in eval_envs.items()}
     section = in_sequences(cfg.buffer, policy.sequence_len, policy.sequence_stride)
     buffer: Buffer = BUFFER_REGISTRY.get(cfg.buffer.type)(section, seed=cfg.seed)
-    if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else they may draw unequally often, and wait for ever
+    if ranks.size > 1 and hasattr(buffer, 'set_ranks'):  # else draws may differ, and ranks wait for ever
         buffer.set_ranks(ranks)
     if engine is None:
         collector = Collector(envs, policy.collect_mode, infos, first or 0)
@@ -149,12 +149,12 @@ def complete_config(cfg: JobConfig | Mapping[str, Any] | str | Path, checkpoint:
 
 
 class RunBuilder:
-    """Puts a run together: first its components, then the observers that look at it.
+    """Builds a run: first its components, then its observers.
 
-    Args: callbacks: besides those of cfg; undo: gets what closes all of it.
+    Args: callbacks: in addition to those of cfg; undo: gets the functions that close the run.
     Attributes: parts, progress, agreement, ending, log, report, manager, stop_rules; observers: in the order in which they
       are told of an event.
-    Raises: ConfigError for an observer that cannot be one, before anything is made.
+    Raises: ConfigError for an invalid callback, stop rule or sink, before anything is made.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class RunBuilder:
         return parts
 
     def open(self, job: RunView, save_best: Callable[[], Path]) -> None:
-        """Makes the folder, and what looks at a run whose components are there. Args: save_best: of the run."""
+        """Makes the folder and the observers of a run, after its components. Args: save_best: writes its best checkpoint."""
         cfg, leads, progress, checkpoint = self._cfg, self._leads, self.progress, self._checkpoint
         stop_value = cfg.policy.eval.stop_value
         if checkpoint is not None and progress.is_evaluated(job.env_step) and progress.reached(stop_value):
@@ -224,7 +224,7 @@ class RunBuilder:
         self.ending = Ending(job, file)
         if file is not None:
             self._undo.push(file.see_exit)
-        section = cfg.logger if leads else LoggerConfig(console='off')  # a process that does not lead writes nothing
+        section = cfg.logger if leads else LoggerConfig(console='off')  # ranks above 0 write nothing
         with refuse_unwritable(job.run_dir):
             log = Logger(
                 job.run_dir,
@@ -249,7 +249,7 @@ class RunBuilder:
         self.observers = self._in_order()
 
     def begin(self, job: RunView) -> None:
-        """Says where a run continues, and whether it does; begins the first episodes."""
+        """Announces a resume, and begins the first episodes."""
         if self._checkpoint is not None:
             rule = self.stop_rules.reason(job) if self.stop_rules is not None else None
             announce(job, self._checkpoint, job.stop_reason is not None, rule)
@@ -263,28 +263,28 @@ class RunBuilder:
         if self._counters is not None:
             self._counters.count()
         is_best = self._checkpoint is not None and self._cfg.checkpoint.keep_best and self.progress.best_return is None
-        if is_best and self.progress.is_evaluated(job.env_step):  # the resumed policy, of a new folder
+        if is_best and self.progress.is_evaluated(job.env_step):  # the resumed policy, in a new folder
             job.start()  # before callbacks are told of its checkpoint
             self._checkpoints.keep_best(self.progress)
 
     def _in_order(self) -> tuple[Observer, ...]:
-        """All observers, in the order in which they are told of an event; what a run leaves off is not among them."""
+        """All observers, in the order in which they are told of an event. Options that are off have no observer."""
         cfg, n_reset = self._cfg, reset_every(self._cfg)
         found: list[Observer | None] = [
             self.ending,
             self._counters,  # before anybody reads a counter
             Threads(self.parts.n_thread),
             self._schedules if self._schedules.changes else None,
-            None if n_reset is None else EnvResets(n_reset),  # with what schedules set
+            None if n_reset is None else EnvResets(n_reset),  # after the schedules have set their values
             MetricNames(),
             SampleCount(),
             self._gradients,
             Evaluations(),
-            self.stop_rules,  # which may ask for the last evaluation
+            self.stop_rules,  # after the evaluation, which a rule may depend on
             self.report,
-            self._checkpoints,  # of a round that may be the last one
+            self._checkpoints,  # after the stop rules: this may be the last round
             None if cfg.policy.eval.stop_value is None else StopValue(),
-            ConsoleLine(self.report),  # with the best return
+            ConsoleLine(self.report),  # after the best return is known
             self._callbacks,
             None if self._on_evaluation is None else EvaluationListener(self._on_evaluation),
             self._videos,
@@ -293,7 +293,7 @@ class RunBuilder:
 
 
 def _env_as_of_runners(cfg: JobConfig, env: AnyVectorEnv) -> AnyVectorEnv:
-    """An env like those of training, which only runners have: that of evaluation, or where it differs one more, closed."""
+    """An env like the training envs, which only runners have: the evaluation env, or if that differs a new, closed one."""
     if cfg.policy.eval.get('env'):
         env = make_vector_env(cfg.env, 1, training=True)
         env.close()
@@ -306,7 +306,7 @@ def _env_as_of_runners(cfg: JobConfig, env: AnyVectorEnv) -> AnyVectorEnv:
 
 
 def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts: Restarts) -> dict[str, AnyVectorEnv]:
-    """The envs of all evaluations by name, the main one first, whose name is MAIN; those of their own are checked first."""
+    """Makes the envs of all evaluations, by name, the main one (MAIN) first. Sections unlike cfg.env are checked before."""
     n_episode = cfg.policy.eval.n_episode
     sections = evaluation_envs(cfg)
     checked = [validate(EnvConfig, cfg.env)]
@@ -324,7 +324,7 @@ def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts
 
 
 def _make_evaluator(cfg: JobConfig, policy: Policy, env: AnyVectorEnv, name: str, infos: InfoKeys) -> Evaluator:
-    """The evaluator of one set of envs. Raises: UserError if the policy does not fit them."""
+    """Makes the evaluator of one set of envs. Raises: UserError if the policy does not fit them."""
     refuse_other_spaces(policy, env, 'policy.eval.env' if name == MAIN else f'policy.eval.sets.{name}')
     options = cfg.policy.eval
     return Evaluator(
@@ -338,10 +338,10 @@ def _make_evaluator(cfg: JobConfig, policy: Policy, env: AnyVectorEnv, name: str
 
 
 def must_be_eager(cfg: PolicyConfig, policy: Policy | None, callbacks: str) -> str:
-    """Why the gradient steps of a run must be executed eagerly, for `RunInfo`: callbacks see its gradients.
+    """The reason to execute the gradient steps of a run eagerly, for `RunInfo`: callbacks see its gradients.
 
-    Args: cfg: the section `policy`; policy: one that was given; callbacks: their names.
-    Raises: UserError if the policy or its executor shows nobody its gradients.
+    Args: cfg: the section `policy`; policy: the one that was given, if any; callbacks: their names.
+    Raises: UserError if the policy or its executor does not show its gradients.
     """
     learn, kind = cfg.learn, POLICY_REGISTRY.get(cfg.type) if policy is None else type(policy)
     why = ''
@@ -364,14 +364,14 @@ def must_be_eager(cfg: PolicyConfig, policy: Policy | None, callbacks: str) -> s
 def _make_policy(
     cfg: JobConfig, policy: Policy | None, env: AnyVectorEnv, model: nn.Module | None, eager_only: str, ranks: Ranks
 ) -> Policy:
-    """A new policy, or the one that was given. Raises: UserError if that is for other spaces, or not for several ranks."""
+    """A new policy, or the given one. Raises: UserError if one is given for other spaces, or together with several ranks."""
     spaces = env.obs_space, env.action_space
     if policy is not None and ranks.size > 1:
         raise UserError(
             f'a policy was given but {ranks.size} ranks train together, which makes each of them one with its share of the '
             'samples; give a config, and model=... for a network of your own'
         )
-    if model is not None and ranks.size > 1:  # each rank has made one, from random numbers of its own
+    if model is not None and ranks.size > 1:  # each rank has made it with its own random numbers
         model.load_state_dict(ranks.share(model.state_dict()))
     if policy is None:
         policy = _new_policy(cfg, spaces, model, eager_only, ranks)
@@ -414,17 +414,17 @@ def _choose_threads(cfg: JobConfig, policy: Policy, n_env: int, limit: int) -> d
 def make_policy(
     config: object, overrides: Sequence[str] = (), *, seed: int | None = None, model: nn.Module | None = None
 ) -> Policy:
-    """The policy that a run of this config begins with, with all its modes; `serial_pipeline(policy=...)` trains it.
+    """Makes the policy that a run of this config begins with, with all modes; `serial_pipeline(policy=...)` trains it.
 
-    One env is made to know its spaces, and closed. `policy.model` is the network.
-    Args: config, overrides, seed, model: as of `serial_pipeline`.
-    Raises: ConfigError, EnvError, UserError, as that.
+    One env is made to get its spaces, and closed. `policy.model` is the network.
+    Args: config, overrides, seed, model: as for `serial_pipeline`.
+    Raises: ConfigError, EnvError, UserError, as `serial_pipeline`.
     """
     return policy_of_config(frozen_config(resolve_config(config, overrides, seed=seed)), model)
 
 
 def policy_of_config(cfg: JobConfig, model: nn.Module | None = None) -> Policy:
-    """The same of a resolved config."""
+    """As `make_policy`, for a resolved config."""
     init_from = cfg.init_from and os.path.abspath(cfg.init_from)
     with closing(make_vector_env(cfg.env, 1)) as env:
         spaces = env.obs_space, env.action_space
@@ -442,7 +442,7 @@ def start_from(policy: Policy, path: str | Path, only: Sequence[str] = ('*',), r
 
     The file is read by rank 0 alone. Nothing that it names is imported. The log says what was taken and what did not fit.
     Args: path: a run folder (its newest checkpoint) or a file; only: patterns of names.
-    Raises: CheckpointError, also for numbers taken over that are not finite; UserError if nothing fits.
+    Raises: CheckpointError, also if copied numbers are not finite; UserError if nothing fits.
     """
     state: State = {}
     if ranks.rank == 0:

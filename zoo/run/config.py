@@ -64,7 +64,7 @@ def resolve_config(source: Any, overrides: Sequence[str] = (), **top_level: Any)
 
 
 def frozen_config(config: JobConfig | Mapping[str, Any]) -> JobConfig:
-    """A resolved config as the typed section that a run reads; read-only. A section is returned as it is."""
+    """A resolved config as the typed, read-only section that a run reads. A section is returned unmodified."""
     return config if isinstance(config, JobConfig) else frozen(job_schema(plain(config)), config)
 
 
@@ -107,7 +107,7 @@ def resolve_policy(policy: dict[str, Any]) -> PolicyConfig:
 
 
 def defaults_for(policy: dict[str, Any]) -> dict[str, Any]:
-    """A config of defaults alone, as plain dicts, for a section `policy` of its type and model; env.id is ''."""
+    """A config of defaults, as plain dicts, for the type and model of a section `policy`; env.id is ''."""
     named: dict[str, Any] = {'type': policy['type']}
     if policy.get('model'):
         named['model'] = {'type': policy['model']['type']}
@@ -116,9 +116,9 @@ def defaults_for(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_defaults(policy: dict[str, Any]) -> dict[str, Any]:
-    """A stored section `policy` without the values of learn and collect that are its type's defaults.
+    """A stored section `policy` without the values of learn and collect that are the defaults of its type.
 
-    For a resume as another type, whose own defaults they would hide, such as the components that make a variant.
+    For a resume as another type: stored values would replace the defaults of that type, such as a variant's components.
     """
     defaults = plain(_policy_schema({'type': policy['type'], 'model': policy.get('model')})())
     kept = dict(policy)
@@ -149,7 +149,7 @@ def _resolve(
         _put(data, path, value, fields)
         origins |= {key: origin for key, _ in leaf_items(value, path)}
     late = {path for path in (N_STEP, N_SAMPLE) if origins.get(path) in ('command line', 'argument')}
-    for path in {N_STEP, N_SAMPLE} - late if late else ():  # of the source, where an override gives the other one
+    for path in {N_STEP, N_SAMPLE} - late if late else ():  # drop the source's value if an override gives the other one
         data['policy']['collect'].pop(path.rsplit('.')[-1], None)
         origins.pop(path, None)
     schema = job_schema(data)  # an override may have replaced a section, and its type
@@ -167,7 +167,7 @@ def _resolve(
 
 
 def _of_source(problem: str, before: dict[str, Any], label: str) -> str:
-    """A sentence about an override, which replaces a value of the source: that is what is left without it, not the default."""
+    """Corrects a message about an override: without the override, the value is that of the source, not the default."""
     value = before.get(problem.partition(' is ')[0])
     return problem if value is None else _DEFAULT.sub(f'leave it out for {shown(value)}, as {label} has it', problem)
 
@@ -231,7 +231,7 @@ def _with_model(policy: type[PolicyConfig], model: type[Section]) -> type[Policy
 
 
 def _named_section(registry: Registry[Any], data: Any, default: str | None) -> Any:
-    """The section model of the registered class that `data['type']` names."""
+    """The section class of the registered class that `data['type']` names."""
     name = value_at(data, 'type')
     name = name if isinstance(name, str) else str(default)  # validation reports other types
     try:
@@ -248,7 +248,7 @@ def _named_section(registry: Registry[Any], data: Any, default: str | None) -> A
 
 @functools.cache
 def _with_type(section: type[Section], name: str, kind: str) -> type[Section]:
-    """The section, with its own name as the default of `type`. Cached, like those above: pydantic takes 10 ms for each."""
+    """The section with `name` as the default of `type`. Cached, like the two above: pydantic takes 10 ms for each."""
     named = Field(name, description=f'registered name of the {kind}')
     return made_by(
         _with_type, (section, name, kind), create_model(section.__name__, __base__=section, type=(str, named))
@@ -256,9 +256,9 @@ def _with_type(section: type[Section], name: str, kind: str) -> type[Section]:
 
 
 def _put(data: dict[str, Any], path: str, value: Any, fields: dict[str, FieldInfo]) -> None:
-    """Set the value at a dotted path; a dict given for a section is merged into it key by key.
+    """Sets the value at a dotted path; a dict given for a section is merged into it key by key.
 
-    An option of a component that was named alone keeps the name: {surrogate: clip} becomes {surrogate: {type: clip, ...}}.
+    If a component has only a name so far, an option keeps it: {surrogate: clip} becomes {surrogate: {type: clip, ...}}.
     """
     if isinstance(value, dict) and path in fields and is_section(fields[path]):
         for key, item in value.items():

@@ -1,4 +1,4 @@
-"""Config values that are derived from others, and checks of values against each other and this machine."""
+"""Config values that are derived from other values, and checks of values against each other and this machine."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
 
 
 def fill_schedules(config: dict[str, Any]) -> None:
-    """Gives linear schedules without a length the length of the run."""
+    """Sets the length of linear schedules that have none to the length of the run."""
     for line in _lines(config):
         if line.get('over') is None:
             line['over'] = config['max_env_step']
 
 
 def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """All linear schedules of a resolved config; what has their form in options of the user's own code is none."""
+    """Yields all linear schedules of a resolved config. Options of the user's own code are not searched."""
 
     def below(values: Any, path: str) -> Iterator[dict[str, Any]]:
         for key, value in (
@@ -97,7 +97,7 @@ def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:
 
 
 def cross_check(config: dict[str, Any]) -> Iterator[str]:
-    """A sentence for every contradiction between keys, and for every unknown name or missing device."""
+    """Yields a sentence for each contradiction between keys, and for each unknown name or missing device."""
     if problem := memory_problem(config):
         yield problem
         return  # the checks below may take long for such numbers
@@ -180,7 +180,7 @@ def _sequence_problems(config: dict[str, Any]) -> Iterator[str]:
     learn, model = config['policy']['learn'], config['policy'].get('model') or {}
     sequence = learn.get('sequence')
     if sequence is None or model.get('recurrent') is None:
-        return  # whether another model has a state, the policy finds out
+        return  # another model may have a state too: the policy checks that
     n_row = {key: learn[key] for key in ('batch_size', 'critic_batch_size', 'aux_batch_size') if key in learn}
     for key, n in n_row.items():
         n = sequence['len'] if n is None else n

@@ -1,4 +1,4 @@
-"""A config for an env that was named without one: the bundled config of that env, or settings that fit many."""
+"""A config for an env that was given without one: the bundled config of that env, or settings that fit many envs."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ EXP_NAME_CHARS = 60
 def config_for_env(
     env: str | Callable[..., Any], policy_type: str | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The bundled config of an env and policy, or a new one where there is none; which one it is, is logged.
+    """The bundled config of an env and policy, or a new one if there is none; the log says which.
 
     Args:
-      env: what `env.id` takes.   policy_type: 'ppo' if it is None and no override names another.
+      env: a value for `env.id`.   policy_type: 'ppo' if it is None and no override names another.
       overrides: those of the run, which may change the env's keywords; they are not applied here.
     Returns: a plain config. Raises: UserError if no policy has the name.
     """
     given = dict(split_override(text) for text in overrides)
     policy_type = policy_type or given.get('policy.type') or 'ppo'
-    POLICY_REGISTRY.get(policy_type)  # a near miss is refused before the env is looked for
+    POLICY_REGISTRY.get(policy_type)  # a misspelt name is refused before the env is looked up
     name = bundled_config_of(env, policy_type, given.get('env.game')) if isinstance(env, str) else None
     if name is not None:
         logger.info('training with the bundled config %s; zoo config %s shows it', name, name)
@@ -55,7 +55,7 @@ def config_for_env(
 
 
 def bundled_config_of(env_id: str, policy_type: str, game: str | None = None) -> str | None:
-    """The bundled config that trains this policy on this env as it is; None if there is none."""
+    """The name of the bundled config that trains this policy on this env without kwargs; None if there is none."""
     for name in sorted(bundled_configs(), key=len):  # a longer name is that of a variant
         config = plain(load_config(name)[0])
         env, policy = config['env'], config['policy']
@@ -66,7 +66,7 @@ def bundled_config_of(env_id: str, policy_type: str, game: str | None = None) ->
 
 
 def _norms(policy_type: str, model_type: str | None, has_images: bool) -> list[str]:
-    """The normalisations to turn on for an env that nobody has tuned: those of policy and model that observations take.
+    """The normalisations to turn on for an untuned env: those of policy and model that suit its observations.
 
     Of six envs, three ended far higher with them and three about as high (benchmarks/results/any_env.md).
     """
@@ -80,14 +80,14 @@ def _norms(policy_type: str, model_type: str | None, has_images: bool) -> list[s
 
 
 def _has_images(env: object, overrides: Sequence[str]) -> bool | None:
-    """Whether observations are images alone; None where no env can be made to see."""
+    """Whether observations are images and nothing else; None if no env can be made to check."""
     try:
         cfg = evaluation_env({'env': {'id': env}}, [text for text in overrides if text.startswith('env.')])
         with closing(make_env(cfg)) as made:
             return is_image(convert_space(made.observation_space, 'observation', env_name(cfg)))
     except UnsupportedEnvError:  # a family, which makes vectors only
         return True
-    except Exception:  # of the env's own code too: the run makes it again, and says what is wrong
+    except Exception:  # also from the env's own code: the run makes the env again, and reports the error
         return None
 
 

@@ -1,4 +1,4 @@
-"""Data-parallel runs: what all ranks agree on, so that they do the same next; a single process agrees with itself."""
+"""Data-parallel runs: agreement of all ranks on counters, stops and metrics; a single process agrees with itself."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from zoo.worker.infos import InfoTally
 
 
 class Agreement:
-    """Counters, stops and evaluations of a process that trains by itself.
+    """Counters, stops and evaluations of a process that trains alone.
 
-    Attributes: is_alone: whether it may save, or break off episodes, without others; evaluation_key: what the seeds of
-      evaluations depend on besides those of the run.
+    Attributes: is_alone: whether it may save, or break off episodes, without others; evaluation_key: further numbers
+      that the seeds of evaluations depend on.
     """
 
     is_alone = True
@@ -27,7 +27,7 @@ class Agreement:
         self._parts = parts
 
     def stops(self, wanted: bool, received: list[int]) -> int | None:
-        """None: no rank wants to stop. Else the number of the signal that one of them got; 0: it was no signal.
+        """Returns None if no rank wants to stop, else the number of the signal that a rank got, or 0 without a signal.
 
         Args: wanted: whether this rank wants to; received: the signal that it got, if any; that of another rank is added.
         """
@@ -44,12 +44,12 @@ class Agreement:
         return own.returns, own.lengths, own.infos
 
     def metrics(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """The metrics of all ranks: means, of maxima the largest, of minima the least; each over the ranks that have it."""
+        """Merges the metrics of all ranks: means, the largest of maxima, the least of minima; over the ranks that have each."""
         return dict(own)
 
 
 class RankAgreement(Agreement, Observer):
-    """The same of several ranks. Observer that counts over all of them.
+    """As `Agreement`, for several ranks; an observer that sums the counters of all ranks.
 
     After `count` every rank has the counters of the whole run: env steps, episodes, resets, samples. All ranks call each
     method at the same place of their loops, and have the same counters when this is made.

@@ -1,4 +1,4 @@
-"""The folder of a run: a new one, or the one that a run continues in; its lock; whether it holds the same config."""
+"""The folder of a run: a new one, or the one that a run continues in; its lock; the check that its config is the same."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class RunFolderInUseError(UserError):
 
 
 class RunLock:
-    """The lock on a run folder, held from its making to `close`; the file `run.lock` says by which process.
+    """A lock on a run folder, held until `close`; the file `run.lock` names the process that holds it.
 
     Where files cannot be locked (Windows, some network file systems) a warning says so, and there is no protection.
-    Args: folder: it exists.
+    Args: folder: must exist.
     Raises: RunFolderInUseError, which names the holder; UserError for a folder with links; OSError if it cannot be written.
     """
 
@@ -57,7 +57,7 @@ class RunLock:
         _held.add(self._handle)
 
     def is_in_place(self) -> bool:
-        """Whether it still guards the folder: neither that nor the file was removed, moved or replaced."""
+        """Whether the lock still protects the folder: neither the folder nor the file was removed, moved or replaced."""
         return self._handle in _held and is_in_place(self._path, self._stat)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ _held: set[int] = set()  # descriptors of the locks that this process holds
 
 
 def _forget_in_child() -> None:
-    """A lock belongs to all processes that share its descriptor: a forked env worker would hold it after a crash."""
+    """Closes the locks in a forked env worker, which shares their descriptors and would hold them after a crash of the run."""
     while _held:
         os.close(_held.pop())
 
@@ -85,7 +85,7 @@ if hasattr(os, 'register_at_fork'):
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process writes to a run folder now, as far as the system has locks; it is not disturbed."""
+    """Whether a process writes to a run folder now, if the system has locks. The process is not disturbed."""
     if fcntl is None:
         return (folder / NAME).exists()
     try:
@@ -106,7 +106,7 @@ def _open_locked(path: Path) -> int:
         handle = open_without_link(path, os.O_RDWR | os.O_CREAT)
         try:
             _lock(handle, path)
-            if is_in_place(path, os.fstat(handle)):  # else its holder removed it after it was opened here
+            if is_in_place(path, os.fstat(handle)):  # else another holder removed the file after it was opened here
                 _write_holder(handle, path)
                 return handle
         except BaseException:
@@ -145,7 +145,7 @@ def _write_holder(handle: int, path: Path) -> None:
 
 
 def _holder(handle: int) -> str:
-    """Who wrote the file, in words; it may be of any content, and is empty for a moment."""
+    """The process that holds the lock, in words. The file may have any content, and is empty for a moment."""
     try:
         holder = json.loads(os.pread(handle, 1000, 0))
         pid, host, start = (printable(str(holder[key])[:100]) for key in ('pid', 'host', 'start'))
@@ -161,8 +161,8 @@ class RunFolder:
     """The folder that a run writes to, locked against other runs until `close`.
 
     A resume continues in the folder of its checkpoint only from the newest step there, so that nothing that the run
-    logged or saved later is overwritten, and only if exp_name, seed and logger.root are unchanged; else it has a new one.
-    Args: path: the folder, in any case; None: as above.
+    logged or saved later is overwritten, and only if exp_name, seed and logger.root are unchanged; else it gets a new one.
+    Args: path: the folder to use in all cases; None: the folder is chosen as above.
     Raises: UserError if that folder cannot be written, or another run is writing to it.
     """
 
@@ -170,7 +170,7 @@ class RunFolder:
         self._cfg, self._root = cfg, Path(cfg.logger.root).absolute()  # an env may change the current folder
         self._path: Path | None = None
         self._lock: RunLock | None = None
-        self._was_there: set[Path] = set()  # what `discard` leaves alone
+        self._was_there: set[Path] = set()  # paths that `discard` does not remove
         if path is not None:
             self._path = path.absolute()
             self._was_there = {self._path, *_content(self._path)} if os.path.isdir(path) else set()
@@ -186,21 +186,21 @@ class RunFolder:
                 if newest_in(folder) == run.path:
                     raise _unwritable(folder, error) from error
                 return
-            if newest_in(folder) == run.path:  # known only now that nobody else saves there
+            if newest_in(folder) == run.path:  # checked again: now nobody else saves there
                 self._path, self._lock = folder, lock
             else:
                 lock.close()
 
     @property
     def path(self) -> Path:
-        """Known from `begin` on."""
+        """The folder, known from `begin` on."""
         assert self._path is not None, 'begin was not called'
         return self._path
 
     def begin(self, is_over: bool = False) -> None:
         """Makes the folder if it is new, and writes config.yaml. Raises: UserError if it cannot be written.
 
-        Args: is_over: nothing is left to train; config.yaml then stays that of the training.
+        Args: is_over: nothing is left to train; config.yaml then remains that of the training.
         """
         if self._path is None:
             self._path = _new_run_dir(self._cfg, self._root)
@@ -215,7 +215,7 @@ class RunFolder:
                 save_yaml(self._cfg, self._path / 'config.yaml')
 
     def restore(self) -> bool:
-        """Makes the folder anew if it was removed or moved; returns whether it was. Raises: OSError."""
+        """Makes the folder again if it was removed or moved; returns whether it was. Raises: OSError."""
         assert self._lock is not None, 'begin was not called'
         if self._lock.is_in_place():
             return False
@@ -240,7 +240,7 @@ class RunFolder:
             self._lock.close()
 
     def discard(self) -> None:
-        """Removes what was made in the folder, and the folder if it was made too, unless a checkpoint is in it."""
+        """Removes the files made since the start, and the folder if it is new, unless it contains a checkpoint."""
         if self._path is None or newest_in(self._path) is not None:
             return
         self.close()
@@ -251,7 +251,7 @@ class RunFolder:
 
 
 def _content(folder: Path) -> list[Path]:
-    """What a run may write before its first checkpoint is whole: the files of a folder and those in its `checkpoints`."""
+    """The paths that a run may write before its first checkpoint is complete: in its folder and in `checkpoints`."""
     return [*folder.glob('checkpoints/*'), *folder.glob('*')]
 
 
@@ -270,7 +270,7 @@ def refuse_unwritable(folder: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
 
 
 def refuse_no_run_folder(folder: Path, has_config: bool) -> None:
-    """Raises: UserError for a folder that a run cannot begin or continue in: with nothing to begin with, inside a run, in use."""
+    """Raises: UserError if a run cannot use a folder: it has no checkpoint and there is no config, is inside a run, or in use."""
     if steps_of(folder):
         raise UserError(f'{folder} is the folder of the checkpoints of a run; name the run, {folder.absolute().parent}')
     if not has_config and newest_in(folder) is None:
@@ -283,10 +283,10 @@ def refuse_no_run_folder(folder: Path, has_config: bool) -> None:
 
 
 def root_of(run: SavedRun) -> str:
-    """The folder for new run folders that a checkpoint may name: one below the current folder.
+    """The root for new run folders of a resumed run: that of the checkpoint's config, if it is below the current folder.
 
-    Any other is replaced: by the one that the checkpoint lies in as <root>/<exp_name>/<run>/checkpoints/<file>, or else
-    by the default. So a file chooses no place to write to.
+    Any other is replaced by the root of the checkpoint, if its path is <root>/<exp_name>/<run>/checkpoints/<file>, or else
+    by the default. So a checkpoint cannot choose a place to write to.
     """
     root, parents = Path(os.path.expanduser(run.config['logger']['root'])), run.path.parents
     if not root.anchor and '..' not in root.parts:
@@ -340,7 +340,7 @@ def best_return_of(run_dir: Path) -> float | None:
         return None
 
 
-MAX_SHOWN = 3  # keys of a message
+MAX_SHOWN = 3  # keys in a message
 LENGTH = 'max_env_step'
 FREE = (
     'stop',
@@ -361,13 +361,13 @@ FREE = (
     'env.step_timeout',
     'env.vectorization',
 )
-"""Keys and sections that a run may change when it continues: when it ends, where and how it is computed, what it writes, and
-what becomes of faults."""
+"""Keys and sections that a run may change when it continues. They say when it ends, where and how it computes, what it writes,
+and how it handles faults."""
 OWN_CODE = re.compile(r'(?:.*[/\\])?([^/\\]+\.py:\w+)')
 
 
 def refuse_other_configs(source: object, overrides: Sequence[Sequence[str]], folders: Sequence[Path | None]) -> None:
-    """`refuse_other_config` for several runs of a source.
+    """Calls `refuse_other_config` for several runs of a source.
 
     Args: overrides: of each run; folders: of each run, None for a new one.
     """
@@ -377,10 +377,10 @@ def refuse_other_configs(source: object, overrides: Sequence[Sequence[str]], fol
 
 
 def refuse_other_config(cfg: JobConfig, source: object, texts: Sequence[str], folder: Path) -> None:
-    """Raises: UserError if a folder has a run of another config than the one that is to be trained in it.
+    """Raises: UserError if a folder has a run whose config differs from the one that is to be trained in it.
 
-    A longer max_env_step, no init_from, and what FREE lists, may differ. A run that has saved nothing yet begins anew.
-    Args: cfg: what source and texts, its overrides, give; they say which keys the user gave.
+    max_env_step may be longer, init_from may be left out, and keys in FREE may differ. A run without checkpoints restarts.
+    Args: cfg: the config of source and texts (the overrides), which say which keys the user gave.
     """
     if newest_in(folder) is None or not (folder / 'config.yaml').is_file():
         return  # nothing that could be continued
@@ -414,7 +414,7 @@ def _other_keys(was: dict[str, Any], now: dict[str, Any], source: object, texts:
 
 
 def _is_same(was: dict[str, Any], now: dict[str, Any], key: str) -> bool:
-    """Whether a run continues all the same: it is to be longer, or the value is written in another way."""
+    """Whether a run may continue with a changed key: it becomes longer, or the value is only written in another way."""
     if not has_key(was, key) or not has_key(now, key):
         return False
     before, after = value_at(was, key), value_at(now, key)

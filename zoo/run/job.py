@@ -1,4 +1,4 @@
-"""A run: collect, learn, log, evaluate, save, and again; the registry of pipelines has it as 'serial'."""
+"""The loop of a run: collect, learn, log, evaluate, save, repeat; registered as the pipeline 'serial'."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from zoo.worker.evaluator import Evaluation, OnEvaluation, joined_evaluations
 
 @PIPELINE_REGISTRY.register('serial')
 class SerialJob(RunView):
-    """Collect a rollout, learn from it, and again.
+    """Collects a rollout and learns from it, repeatedly.
 
-    `iteration` is one round of it: `collect_round`, then `learn_round`. Another plan is a class derived from this one that
-    overrides these two, and `step_per_iteration` if it collects another number of rollouts, registered in
-    PIPELINE_REGISTRY; the config names it (`pipeline`). Its options are its class attribute `config`, a Section.
+    `iteration` is one round: `collect_round`, then `learn_round`. For another pipeline, derive a class that overrides these
+    two, and `step_per_iteration` if it collects another number of rollouts, and register it in PIPELINE_REGISTRY; the config
+    names it (`pipeline`). Its options are its class attribute `config`, a Section.
 
-    Args: cfg: a resolved config (frozen here), or what `serial_pipeline` takes as one; policy: to train instead of a new
+    Args: cfg: a resolved config (frozen here), or any config that `serial_pipeline` takes; policy: to train instead of a new
       one; checkpoint: to continue from; model: a network for the new policy, in place of the one that policy.model names;
-      callbacks: besides those of cfg; on_evaluation: called with env step and `Evaluation` after each evaluation, may
+      callbacks: in addition to those of cfg; on_evaluation: called with env step and `Evaluation` after each evaluation, may
       return 'stop'; run_dir: the folder of the run, instead of a new one below logger.root; ranks: those that train together,
-      of which rank 0 alone writes.
+      of which only rank 0 writes.
     Attributes: stop_requested: called during evaluations, which may be long; returns whether to stop; options: the section
       `pipeline`, complete; envs: those of training and evaluation, whose attributes may be read and set between rollouts;
-      is_whole: the state is that of whole updates; a round that an error broke off leaves it false.
+      is_whole: whether the state is that of complete updates; false after an error in the middle of a round.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class SerialJob(RunView):
             self._undo = undo.pop_all()
 
     def start(self) -> None:
-        """Tells the observers, once, that the run begins; the first iteration does it where nobody has."""
+        """Tells the observers, once, that the run begins; the first iteration calls it if nobody has."""
         self._tell_once('on_start')
 
     def iteration(self) -> None:
-        """A round of the plan: collect, learn, tell the observers, which evaluate and save where due."""
+        """Runs one round: collects, learns, and tells the observers, which evaluate and save if due."""
         self.start()
         self._tell('before_round')
         self.collect_round()
@@ -93,7 +93,7 @@ class SerialJob(RunView):
         if self._learn_step is None:
             self._learn_step = self.env_step
         else:
-            self._keep_samples()  # the rollout before was not learned from, and is overwritten now
+            self._keep_samples()  # the last rollout was not learned from, and is overwritten now
         self._tell('before_rollout')
         with self.timer.label('zoo/collect'):
             rollout = self.collector.collect()
@@ -109,7 +109,7 @@ class SerialJob(RunView):
             self.is_whole = True
 
     def learn_round(self) -> None:
-        """One round of updates, on what the buffer yields."""
+        """Runs one round of updates on the batches of the buffer."""
         env_step = self.env_step if self._learn_step is None else self._learn_step
         self._tell('before_update', env_step)
         with self.timer.part('learn'):
@@ -131,9 +131,9 @@ class SerialJob(RunView):
             self._tell('on_metrics', metrics)
 
     def agrees_to_stop(self, received: list[int]) -> bool:
-        """Whether a rank got a signal to stop, or is done otherwise; asked by all ranks between two iterations.
+        """Whether any rank got a signal to stop, or is done; all ranks call it between two iterations.
 
-        Args: received: signals of this rank; the one of another rank is added.
+        Args: received: signals of this rank; that of another rank is added.
         """
         number = self._agreement.stops(self.stop_reason is not None, received)
         if number is None:
@@ -143,14 +143,14 @@ class SerialJob(RunView):
         return True
 
     def is_signalled(self, received: list[int]) -> bool:
-        """Whether a rank got a signal to stop; asked by all ranks, which may get theirs at different moments.
+        """Whether any rank got a signal to stop; all ranks call it, since they may get signals at different moments.
 
-        Args: received: as above.
+        Args: received: as in `agrees_to_stop`.
         """
         return self._agreement.stops(False, received) is not None
 
     def evaluate(self) -> Evaluation | None:
-        """Greedy episodes on the evaluation envs; keeps the best policy so far, marks the run stopped at stop_value.
+        """Plays greedy episodes on the evaluation envs; observers keep the best policy, and stop the run at stop_value.
 
         Returns: None if a signal came before all episodes had ended.
         """
@@ -164,7 +164,7 @@ class SerialJob(RunView):
         return evaluation
 
     def play_evaluation(self) -> Evaluation | None:
-        """The episodes of `evaluate` alone: nothing is logged or kept."""
+        """Plays the episodes of `evaluate`, but logs and keeps nothing."""
         with self.timer.part('evaluate'):
             self._tell('before_evaluation')
             stop = self.stop_requested if self.is_alone else lambda: False  # it would leave other ranks waiting
@@ -191,7 +191,7 @@ class SerialJob(RunView):
         self._run.ending.finish(is_whole)
 
     def result(self) -> TrainResult:
-        """The run so far; its policy knows for how many env steps it was trained, and says so when it is saved."""
+        """The result of the run so far. Its policy is told the env steps of its training, and saves them with itself."""
         self.policy.run = self.policy.run._replace(env_step=self.env_step)
         has_reached = self.progress.reached(self.cfg.policy.eval.stop_value)
         return TrainResult(
@@ -208,12 +208,12 @@ class SerialJob(RunView):
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes: of several ranks the first one does."""
+        """Whether this process writes files: of several ranks, only rank 0 does."""
         return self._ranks.rank == 0
 
     @property
     def is_alone(self) -> bool:
-        """Whether this process trains by itself; of several ranks none does anything that the others wait for."""
+        """Whether this process trains alone. One of several ranks must do nothing alone that the others would wait for."""
         return self._agreement.is_alone
 
     def state_dict(self) -> dict[str, Any]:
@@ -230,16 +230,16 @@ class SerialJob(RunView):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        # in on_gradient the policy is that of the last complete step, else of the last complete update, or of none
+        # after an error in on_gradient the policy is that of the last complete step, else of the last complete update, if any
         is_savable = self.is_whole or isinstance(error, CallbackError)
         try:
-            self._run.ending.leave(error, is_savable and self.is_alone)  # other ranks wait elsewhere, not to save
+            self._run.ending.leave(error, is_savable and self.is_alone)  # other ranks wait elsewhere and do not save
         finally:
             self._run.log.close(has_failed=error is not None)
             self.close()
 
     def _tell(self, event: str, *args: object) -> None:
-        """Tells the observers to whom the event matters, in their order."""
+        """Tells an event to the observers that handle it, in their order."""
         for handle in self._handlers[event]:
             handle(self, *args)
 

@@ -27,13 +27,13 @@ from zoo.run.signals import Interrupted, catch_signals
 from zoo.worker.env_watch import EnvWatch
 from zoo.worker.evaluator import OnEvaluation
 
-FILE = 'launch_id'  # in the run folder: which start of torchrun made it
+FILE = 'launch_id'  # in the run folder: the id of the torchrun start that made it
 logger = logging.getLogger(__name__)
-_runs = count(1)  # a script may make several
+_runs = count(1)  # a script may start several runs
 
 
 class Launch(NamedTuple):
-    """ranks: the processes of this run; id: of the start of torchrun, the same after its restarts; '' without torchrun."""
+    """The start of a run. ranks: its processes; id: of the torchrun start, the same after its restarts; '' without torchrun."""
 
     ranks: Ranks = ALONE
     id: str = ''
@@ -42,14 +42,14 @@ class Launch(NamedTuple):
 
 @contextmanager
 def launched(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> Iterator[Launch]:
-    """The ranks that torchrun started, joined for this context; nothing of torch.distributed is loaded without it.
+    """Joins the ranks that torchrun started, for this context. Without torchrun, torch.distributed is not loaded.
 
-    Raises: ConfigError for sizes that do not divide among them, before they meet.
+    Raises: ConfigError for sizes that the number of ranks does not divide, before the ranks connect.
     """
     words = environ.get('WORLD_SIZE', '1')
-    size = int(words) if words.isdecimal() else 0  # `join` says what is wrong with it
+    size = int(words) if words.isdecimal() else 0  # `join` reports a wrong value
     name, n_restart = environ.get('TORCHELASTIC_RUN_ID', ''), int(environ.get('TORCHELASTIC_RESTART_COUNT', '0') or 0)
-    # all starts without a rendezvous have the id 'none': the agent, whose children the ranks are, tells them apart
+    # all starts without a rendezvous have the id 'none': the id of the agent, the parent of the ranks, makes it unique
     name = f'{name}-{environ.get("MASTER_PORT", "")}-{os.getppid()}' if name == 'none' else name
     # the same for the n-th run after all restarts, and for no other
     launch_id = f'{name} {next(_runs)}' if name else ''
@@ -76,9 +76,9 @@ def launched(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> Iterato
 
 
 def continued(launch: Launch, cfg: JobConfig, run_dir: Path | None) -> tuple[Path | None, Checkpoint | None]:
-    """(run folder, its newest valid checkpoint) that this start goes on with; None, None for a new run.
+    """Finds the (run folder, its newest valid checkpoint) from which this start continues; each may be None.
 
-    That is `run_dir`, or after a restart by torchrun the folder that the same start had made. Rank 0 looks, all follow.
+    The folder is `run_dir`, or after a restart by torchrun the one that the same start had made. Rank 0 looks for all ranks.
     """
     folder, checkpoint = run_dir, None
     if launch.ranks.rank == 0:
@@ -96,14 +96,14 @@ def continued(launch: Launch, cfg: JobConfig, run_dir: Path | None) -> tuple[Pat
 
 
 def note(launch: Launch, run_dir: Path) -> None:
-    """Writes into the run folder which start of torchrun made it. Raises: UserError if it cannot be written."""
+    """Writes the id of the torchrun start into the run folder. Raises: UserError if it cannot be written."""
     if launch.id and launch.ranks.rank == 0:
         with refuse_unwritable(run_dir):
             (run_dir / FILE).write_text(launch.id + '\n', encoding='utf-8')
 
 
 def starts_learners(cfg: JobConfig) -> bool:
-    """Whether this process is to start the learners, being none of them."""
+    """Whether this process has to start the learners and is not one of them."""
     return bool(cfg.cluster.learner_num > 1 and os.environ.get('WORLD_SIZE', '1') == '1')
 
 
@@ -116,9 +116,9 @@ def train_with_learners(
 ) -> TrainResult:
     """Trains in cluster.learner_num processes, each of which calls the pipeline with the config and these options.
 
-    Args: policy: refused; on_evaluation: called in this process; options: others of `serial_pipeline`; what they hold is copied to the learners.
+    Args: policy: must be None; on_evaluation: called in this process; options: more of `serial_pipeline`, copied to learners.
     Returns: the result of rank 0, with the policy of its last checkpoint.
-    Raises: as `serial_pipeline`, what a learner raised; UserError for a policy, which cannot be given to them.
+    Raises: as `serial_pipeline`, also from a learner; UserError for a policy, which cannot be given to learners.
     """
     if policy is not None:
         raise UserError(
@@ -155,7 +155,7 @@ def train_with_learners(
         )
     log = logging.getLogger('zoo.backend')
     before = log.level
-    log.setLevel(max(log.getEffectiveLevel(), logging.WARNING))  # how steps are executed was said by the learners
+    log.setLevel(max(log.getEffectiveLevel(), logging.WARNING))  # the learners have logged how steps are executed
     try:
         from zoo.run.policy_file import load_policy
 
@@ -173,7 +173,7 @@ def _as_rank(
     imports: tuple[str, ...],
     **options: Any,
 ) -> TrainResult | None:
-    """What a learner does. Args: ask: calls on_evaluation in the process that started the learners."""
+    """Runs the pipeline in a learner. Args: ask: calls on_evaluation in the process that started the learners."""
     give_imports(imports)
     EnvWatch.owns_process = True
     result = pipeline(on_evaluation=ask if has_listener and rank == 0 else None, **options)
@@ -181,7 +181,7 @@ def _as_rank(
 
 
 class OfRank(logging.Filter):
-    """Of the log of another rank than 0 the warnings, with its number in front."""
+    """Filter for the log of a rank above 0: only warnings and errors, each with the number of the rank."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()

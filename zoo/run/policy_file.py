@@ -1,4 +1,4 @@
-"""A policy from a checkpoint file alone, and to one: without env, config file or pickle."""
+"""Loads a policy from a checkpoint file alone, and saves one to it, without env, config file or pickle."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from zoo.worker.evaluation_env import evaluation_env
 
 @SAVE_REGISTRY.register('checkpoint')
 def save_policy(policy: Policy, path: str | os.PathLike[str], env: object = None, env_step: int = 0) -> Path:
-    """See `Policy.save`. Raises: UserError for a state that a checkpoint cannot hold."""
+    """Saves a policy, see `Policy.save`. Raises: UserError for a state that a checkpoint cannot hold."""
     if not isinstance(path, str | os.PathLike):
         raise UserError(
             f'a policy is saved to the path of a file, got {path!r:.60}; e.g. policy.save("policy.safetensors")'
@@ -82,7 +82,7 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], env: object = None
 
 
 def _config_of(policy: Policy, env: object) -> dict[str, Any]:
-    """The config of the policy's run, or of a policy made by hand one of defaults; with its own section `policy`."""
+    """The config of the policy's run (for a policy made by hand, of defaults), with the policy's own section `policy`."""
     section = storable(plain(policy.cfg))
     config = defaults_for(section) if policy.run.config is None else policy.run.config
     given = {} if env is None else storable(env if isinstance(env, Mapping) else {'id': env})
@@ -96,7 +96,7 @@ logger = logging.getLogger(__name__)
 BUILD_FACTOR, BUILD_SLACK = 8, 1 << 28
 """A policy of n bytes of parameters may allocate BUILD_FACTOR * n + BUILD_SLACK while it is built.
 
-Initialisation and a first pass through the network need some 3 * n; small networks some MB.
+Initialisation and a first pass through the network need about 3 * n; small networks need a few MB.
 """
 
 
@@ -109,16 +109,16 @@ def load_policy(
     fields: Literal['all'] | Sequence[Mode] = ('eval',),
     only: Sequence[str] | None = None,
 ) -> Policy:
-    """The policy of a checkpoint file or run folder; with eval mode `policy.act(obs)` acts as in evaluation.
+    """Loads the policy of a checkpoint file or run folder. With eval mode, `policy.act(obs)` acts as in evaluation.
 
     Args:
-      device: as `policy.device`; None: the device of the run, or the CPU if that is not here.
+      device: as `policy.device`; None: the device of the run, or the CPU if that is not available.
       trust: True, or a list of modules: code that the config of the policy may name, as 'module:function'.
       model: a module like the one that was trained, where `serial_pipeline` was given one; its weights are replaced.
-      fields: modes to build, of 'learn', 'collect' and 'eval', or 'all'; with learn the optimiser and all else that learning
-        needs are restored too, so that the policy learns on as if it had not stopped.
-      only: patterns of names of parameters, e.g. ['actor_*']: these alone are loaded, where they fit, all others begin anew;
-        the log says which.
+      fields: modes to build, of 'learn', 'collect' and 'eval', or 'all'. With learn, the optimiser and all other state for
+        learning are restored too, so that learning continues as if it had not stopped.
+      only: patterns of names of parameters, e.g. ['actor_*']: only these are loaded, if they fit, all others keep their
+        initial values; the log says which.
     Raises: CheckpointError (path and reason); ConfigError if its policy or model is not registered; UserError if `only`
       matches nothing.
     """
@@ -168,10 +168,10 @@ def build_policy(
     fields: Sequence[Mode] = ('eval',),
     is_whole: bool = True,
 ) -> Policy:
-    """A new policy of this section `policy` with some modes, which the state in a checkpoint fits.
+    """Builds a new policy from a section `policy` with some modes, and checks that the state in a checkpoint fits it.
 
     Args: is_whole: false: the state need not fit.
-    Raises: CheckpointError if it does not, has numbers that are not finite, or if the policy would be much larger.
+    Raises: CheckpointError if the state does not fit or has numbers that are not finite, or the policy would be much larger.
     """
     check_given_model(run, model is not None)
     if is_whole:
@@ -180,7 +180,7 @@ def build_policy(
     make = POLICY_REGISTRY.get(cfg.type)
     mode = run.config['env'].get('action_mode', 'clip')
     info = RunInfo(config=None if run.by_hand else run.config, env_step=run.env_step if is_whole else 0)
-    if 'learn' in fields and not run.by_hand:  # on which the executor of its updates depends
+    if 'learn' in fields and not run.by_hand:  # the executor of its updates depends on these
         buffer, n_sample = run.config['buffer'], run.config['policy']['collect'].get('n_sample') or 1
         reuse, n_draw = reuse_of(buffer, n_sample), n_draw_of(buffer)
         info = info._replace(max_env_step=run.config['max_env_step'], reuse=reuse, n_draw=n_draw)

@@ -52,7 +52,7 @@ def profiled(job: SerialJob, n_iter: int) -> Generator[None]:
 
 
 def _measured(job: SerialJob, n_iter: int) -> Generator[None]:
-    """The iterations that are timed, and those that are traced."""
+    """Runs the iterations that are timed, then those that are traced."""
     report = _Report(job.run_dir / 'profile.txt')
     readings = [job.clocks()]
     try:
@@ -82,7 +82,7 @@ def _measured(job: SerialJob, n_iter: int) -> Generator[None]:
 
 
 class _Report:
-    """Text to the log and to a file."""
+    """Writes text to the log and to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._text = path, ''

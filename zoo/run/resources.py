@@ -1,4 +1,4 @@
-"""Resources of a run: torch threads for each phase, memory that a config needs and a network may allocate."""
+"""Resources of a run: torch threads for each phase, the memory that a config needs, a limit for building a network."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PER_THREAD = 1 << 23
 """Multiply-adds per thread in one forward pass on the rows of a phase: one minibatch, or one env step of all envs.
 
 A second thread is used from 2 * PER_THREAD = 16.8M: two hidden layers of 64 at some 3,500 rows, of 256 at 245, of 512
-at 64; the Nature network at 2 images of 84x84, IMPALA at 1 of 64x64. What it gains was measured on 2 cores (AMD Zen 4,
-torch 2.13, `ppo_step` and `compute_actor`, 8 inputs, 4 actions; two layers of the width named), time on 1 thread
+at 64; the Nature network at 2 images of 84x84, IMPALA at 1 of 64x64. The gain was measured on 2 cores (AMD Zen 4,
+torch 2.13, `ppo_step` and `compute_actor`, 8 inputs, 4 actions; two layers of the width named), as time on 1 thread
 divided by time on 2:
 
   multiply-adds of acting     learning, 1 minibatch           acting, 1 env step
@@ -40,8 +40,8 @@ divided by time on 2:
     Nature, 9.3M an image       1.72  1.47            1.06 1.69 1.91, 0.91 1.75 1.89
     IMPALA, 31M an image        1.77 (bfloat16)       1.28 (float32), 1.26 1.52 1.88
 
-That is on an idle machine. Threads wait for each other: where another process uses one of the two cores, two threads
-take 2 to 3 times as long as one below 16.8M, and 1.3 to 2 times above. A gain of less than a third is not worth that.
+That is on an idle machine. Threads wait for each other: if another process uses one of the two cores, two threads take
+2 to 3 times as long as one below 16.8M, and 1.3 to 2 times above. A gain of less than a third is not worth that risk.
 Two runs at once with two threads each took 17 (64 x 4096) and 4 times (256 x 256) as long as with one thread each.
 With the environment variable GOMP_SPINCOUNT=1000 it was 1.3 and 1.6 times: a waiting thread then soon yields its core.
 The command `zoo` sets it; it slows down only acting on few images. Use `policy.n_thread=1` for several runs on one
@@ -57,9 +57,9 @@ def use_threads(n_thread: int) -> None:
 
 
 def phase_threads(policy: Policy, rows: Mapping[Phase, int], limit: int) -> dict[Phase, int]:
-    """The threads of each phase: one for every PER_THREAD multiply-adds, from 1 to `limit`; 1 on a GPU.
+    """The number of threads of each phase: one for every PER_THREAD multiply-adds, from 1 to `limit`; 1 on a GPU.
 
-    Args: policy: with eval mode; rows: of one forward pass, which are training envs, a minibatch, evaluation envs;
+    Args: policy: with eval mode; rows: number of rows in one forward pass: training envs, a minibatch, evaluation envs;
       limit: torch's threads at the start (OMP_NUM_THREADS, or the number of cores).
     """
     work = multiply_adds(policy) if limit > 1 and policy.device.type == 'cpu' else 0
@@ -75,7 +75,7 @@ def multiply_adds(policy: Policy) -> int:
 
 
 class MultiplyAdds(TorchFunctionMode):
-    """Counts those of the matrix products and convolutions that are called inside.
+    """Counts the multiply-adds of the matrix products and convolutions that are called in this context.
 
     torch's FlopCounterMode counts more kinds, but it loads torch's compiler and Triton: 140 MB and a second.
     """
@@ -96,10 +96,10 @@ class MultiplyAdds(TorchFunctionMode):
 
 
 ROW_BYTES, STEP_BYTES = 64, 1_000
-"""Memory of one sample at least, without its observations: action, logit, value, reward and what is derived. And of one
-step of a rollout: the Python objects of its rows."""
+"""Least memory of one sample without its observations: action, logit, value, reward and derived columns; and of one step
+of a rollout: the Python objects of its rows."""
 ENV_BYTES = {'sync': 2_000, 'async': 4 << 20}
-"""Memory of one env at least: CartPole, which is as small as any, takes 4.8 kB; a process has pages of its own."""
+"""Least memory of one env: CartPole, one of the smallest, takes 4.8 kB; a process has memory pages of its own."""
 OVERLAP = 'policy.learn.sequence.overlap'
 SAMPLE_KEYS = (
     'env.collector_env_num',
@@ -111,18 +111,18 @@ SAMPLE_KEYS = (
     'buffer.value.size',
     'policy.learn.aux_window',
 )
-"""What the memory for samples depends on."""
+"""The config keys that the memory for samples depends on."""
 
 
 def machine_memory() -> int:
-    """Bytes of this machine's memory; without a bound where the system does not say."""
+    """Bytes of this machine's memory; 2**63 if the system does not say."""
     if not hasattr(os, 'sysconf') or 'SC_PHYS_PAGES' not in os.sysconf_names:
         return 2**63
     return os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
 
 
 def sample_bytes(config: Keyed, obs_space: Space | None = None) -> int:
-    """Bytes that the samples of a rollout, of a buffer or of the auxiliary phase take at least; of a resolved config."""
+    """The least bytes that samples of a rollout, a buffer or the auxiliary phase take. Args: config: a resolved one."""
     obs = 0
     if obs_space is not None:
         obs = sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaf_spaces(obs_space))
@@ -138,9 +138,9 @@ def sample_bytes(config: Keyed, obs_space: Space | None = None) -> int:
 
 
 def memory_problem(config: Keyed, obs_space: Space | None = None) -> str:
-    """What of a resolved config takes more memory than this machine has, as a sentence; empty if nothing.
+    """A sentence about the keys of a resolved config that need more memory than this machine has; '' if none do.
 
-    Args: obs_space: of one env; None before there is one: then only the rest is counted.
+    Args: obs_space: of one env; None if there is no env yet: observations are then not counted.
     """
     n_env = config['env']['collector_env_num']
     n_eval_env = min(config['env']['evaluator_env_num'], config['policy']['eval']['n_episode'])
@@ -159,7 +159,7 @@ def memory_problem(config: Keyed, obs_space: Space | None = None) -> str:
 
 
 def _n_copy(config: Keyed, n_step: int) -> float:
-    """How often a row is kept, where sequences of a recurrent model overlap."""
+    """The number of copies of each row that are kept because sequences of a recurrent model overlap."""
     sequence = value_at(config, 'policy.learn.sequence')
     if not sequence or value_at(config, 'policy.model.recurrent') is None:
         return 1.0
@@ -172,7 +172,7 @@ def _whole(config: Keyed, key: str, default: int = 1) -> int:
 
 
 class Threads(Observer):
-    """Sets torch's threads for what comes next."""
+    """Sets torch's number of threads for the next phase."""
 
     def __init__(self, n_thread: Mapping[Phase, int]) -> None:
         self._n_thread = n_thread
@@ -191,7 +191,7 @@ class Threads(Observer):
 
 
 class AllocationError(Exception):
-    """More memory was asked for than the limit; holds the bytes asked for so far."""
+    """More memory was asked for than the limit allows; holds the bytes asked for so far."""
 
     def __init__(self, n_byte: int) -> None:
         super().__init__(n_byte)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 NAME = 'result.json'
 PACKAGES = ('torch', 'numpy', 'gymnasium')
-NOTEBOOKS = ('ipykernel_launcher.py', 'colab_kernel_launcher.py')  # what a notebook's kernel is started by
+NOTEBOOKS = ('ipykernel_launcher.py', 'colab_kernel_launcher.py')  # the scripts that start a notebook's kernel
 logger = logging.getLogger(__name__)
 
 
@@ -65,20 +65,19 @@ class TrainResult:
         return tool('plot_run')(self.run_dir, metric, path)
 
     def _repr_html_(self) -> str | None:
-        """Shown by notebooks: the text of `repr` and the curve. None where none can be drawn: they show the text."""
+        """HTML for notebooks: the text of `repr` and the curve. None if no curve can be drawn: they show the text."""
         with suppress(UserError):
             return tool('html_of_run')(self.run_dir, repr(self))
         return None
 
 
 class ResultFile:
-    """Written when a run begins, with the state 'running', and again when it ends.
+    """The file result.json, written with the state 'running' when a run begins, and again when it ends.
 
-    A file that still says 'running' although no process holds the run's lock is that of a run that was killed. `seconds` of
-    each part of a run are those of all processes that ended in this folder, which took `timed_s` together; `n_killed` is the
-    number of processes before that were killed, if any were.
-    Args: folder: of the run; threads: torch's threads in each phase, where they are known. A file that cannot be written is
-      a warning: it changes no result.
+    If a file still says 'running' although no process holds the run's lock, its run was killed. `seconds`, by part of the
+    run, and `timed_s` are sums over all processes that ended in this folder; `n_killed` is the number of earlier processes
+    that were killed, if any were. If the file cannot be written, a warning is logged.
+    Args: folder: of the run; threads: torch's threads in each phase, if they are known.
     """
 
     def __init__(self, folder: Path, threads: Mapping[Any, int] | None = None) -> None:
@@ -91,7 +90,7 @@ class ResultFile:
         }
         if threads is not None:
             self._facts['threads'] = dict(threads)
-        self._before: dict[str, Any] = {}  # what the file said; nothing if there is none, or it was damaged
+        self._before: dict[str, Any] = {}  # the earlier content; empty if there is no file, or a damaged one
         with suppress(OSError, ValueError, RecursionError):
             found = json.loads(read_small(self._path))
             self._before = found if isinstance(found, dict) else {}
@@ -102,18 +101,18 @@ class ResultFile:
         self._write({'state': 'running', **(self._times({}) if self._before else {'seconds': {}, 'timed_s': 0.0})})
 
     def keep(self) -> bool:
-        """Puts back what the file said before, if that is that the run was done; returns whether it was."""
+        """Restores the earlier content if it says that the run was done; returns whether it did."""
         if self._before.get('state') != 'done':
             return False
         self._write(self._before)
         return True
 
     def end(self, numbers: dict[str, Any], is_done: bool = False, error: BaseException | None = None) -> None:
-        """Says how the run ended; of several calls the last one counts.
+        """Writes how the run ended; of several calls the last one counts.
 
-        Args: numbers: env_step, train_iter, last_return, best_return, wall_s, env_step_per_s, stop_reason, and of this process
-            seconds of each part and timed_s, which the file has with those before; error: why it was left early. Ctrl-C and
-            the like are no failure of a run.
+        Args: numbers: env_step, train_iter, last_return, best_return, wall_s, env_step_per_s, stop_reason, and the seconds of
+            each part and timed_s of this process, to which those of earlier ones are added; error: the reason of an early
+            end, which is no failure of the run for Ctrl-C and the like.
         """
         end = {'state': 'done' if is_done else 'stopped', **numbers, **self._times(numbers)}
         if isinstance(error, Exception):
@@ -121,12 +120,12 @@ class ResultFile:
         self._write(end)
 
     def see_exit(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """For `ExitStack.push`: says how the run ended if an error leaves the stack, which is while the run is made."""
+        """For `ExitStack.push`: writes how the run ended if an error leaves the stack, which happens while it is made."""
         if error is not None:
             self.end({}, error=error)
 
     def _times(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
-        """`seconds` and `timed_s` of this process and those before it in this folder; {} if none of them is known."""
+        """`seconds` and `timed_s`, summed over this process and earlier ones in this folder; {} if none is known."""
         found = [(each['seconds'], each['timed_s']) for each in (self._before, numbers) if _has_times(each)]
         if not found:
             return {}
@@ -145,13 +144,13 @@ class ResultFile:
 
 
 def _has_times(values: Mapping[str, Any]) -> bool:
-    """Whether a file, which may be of another version, says how long which part took."""
+    """Whether the content of a file, maybe of another version, has valid times of parts."""
     seconds = values.get('seconds')
     return isinstance(seconds, dict) and all(map(is_time, [*seconds.values(), values.get('timed_s')]))
 
 
 def is_time(value: object) -> TypeGuard[float]:
-    """Whether it is a number of seconds, or of steps; one of 400 digits, which is no float, is none."""
+    """Whether a value is a number of seconds or steps; an integer of 400 digits, too large for a float, is not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e300
 
 
@@ -180,9 +179,9 @@ def machine() -> dict[str, str | int]:
 
 
 def command() -> list[str]:
-    """The words that started this process, as a person types them: ['zoo', 'train', ...] or ['python', 'my.py', ...].
+    """The command that started this process, as a user types it: ['zoo', 'train', ...] or ['python', 'my.py', ...].
 
-    Returns: [] where nobody typed any, as in a notebook.
+    Returns: [] if nobody typed a command, as in a notebook.
     """
     file = Path(sys.argv[0] if sys.argv else '')
     if file.name == 'zoo' or file.parts[-2:] == ('zoo', '__main__.py'):
@@ -201,7 +200,7 @@ def command() -> list[str]:
 
 
 def commit() -> str | None:
-    """The git commit of the current folder; None if it is in no checkout. Files that differ from it are not looked for."""
+    """The git commit of the current folder; None if it is in no checkout. Uncommitted changes are not detected."""
     heads = (folder / '.git' / 'HEAD' for folder in (Path.cwd() / '.git').parents)
     try:
         if (head := next(filter(Path.is_file, heads), None)) is None:

@@ -1,4 +1,4 @@
-"""The state of a run: what a checkpoint holds of it, when it is saved, and how a run continues from a checkpoint."""
+"""The state of a run: saved in checkpoints, at regular steps, the best evaluation and the end; restored by a resume."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ logger = logging.getLogger(__name__)
 def state_of(job: RunView, is_whole: bool, stop: dict[str, Any]) -> dict[str, Any]:
     """Everything that a resume needs; the envs' own state is not part of it.
 
-    Args: is_whole: no update was broken off; else what is kept for an auxiliary phase, maybe a half one, is left out;
-      stop: state of the stop rules.
+    Args: is_whole: no update was interrupted; else the memory of the auxiliary phase, which may be incomplete, is left
+      out; stop: state of the stop rules.
     """
     policy, collector, progress = job.policy, job.collector, job.progress
     return {
@@ -68,7 +68,7 @@ def state_of(job: RunView, is_whole: bool, stop: dict[str, Any]) -> dict[str, An
 
 
 def meta_of(job: RunView) -> dict[str, Any]:
-    """What describes a checkpoint of a run."""
+    """The description of a run in its checkpoint."""
     n_rank = job.parts.n_rank
     more = {'rank_num': n_rank} if n_rank > 1 else {}
     return saved_meta(job.policy, storable(job.cfg), job.env_step, job.train_iter, job.progress.best_return, **more)
@@ -81,7 +81,7 @@ def restore(
     ranks: Ranks = ALONE,
     load_stop: Callable[[dict[str, Any]], object] = lambda state: None,
 ) -> Progress:
-    """Copies the state of a checkpoint into the parts. Raises: CheckpointError if it does not fit them.
+    """Copies the state of a checkpoint into the components. Raises: CheckpointError if it does not fit them.
 
     Args: load_stop: takes the state of the stop rules.
     """
@@ -120,7 +120,7 @@ def changes(cfg: JobConfig, run: SavedRun) -> str:
     Values that follow from others, and keys that one of the two configs does not have, are left out.
     """
     was, now = without_derived_values(storable(run.config)), without_derived_values(storable(cfg))
-    if now['logger']['root'] == root_of(run):  # taken from the place of the file
+    if now['logger']['root'] == root_of(run):  # derived from the path of the checkpoint
         was = {**was, 'logger': {**was['logger'], 'root': root_of(run)}}
     found = list(_differences(was, now))
     return ', '.join(found[:10]) + (f' and {len(found) - 10} more' if len(found) > 10 else '')
@@ -147,7 +147,7 @@ def _load(cfg: JobConfig, parts: Parts, run: SavedRun, load_stop: Callable[[dict
     except (UserError, RunError):
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # a state of other keys or shapes than this policy and buffer write
+        # the state has other keys or shapes than this policy and buffer write
         raise CheckpointError(
             run.path,
             f'has a state that this run cannot continue from ({type(error).__name__}: {shown(str(error))}); '
@@ -161,7 +161,7 @@ def _load(cfg: JobConfig, parts: Parts, run: SavedRun, load_stop: Callable[[dict
 def announce(job: RunView, checkpoint: Checkpoint, has_stopped: bool, rule: str | None) -> None:
     """Logs where a run continues, what changed since it was saved, and whether anything is left to train.
 
-    Args: has_stopped: it reached its stop_value; rule: the words of a stop rule that ends it, if one does.
+    Args: has_stopped: it reached its stop_value; rule: the reason of a stop rule that ends it, if one does.
     """
     logger.info('resuming at env step %d in %s', job.env_step, job.run_dir)
     if changed := changes(job.cfg, saved_run(checkpoint)):
@@ -201,7 +201,7 @@ def with_saved_start(cfg: JobConfig, checkpoint: Checkpoint) -> JobConfig:
 class Checkpoints(Observer):
     """Saves a run every checkpoint.freq env steps, and its policy at each best evaluation.
 
-    Args: save_best: writes that one; None: this process does not.
+    Args: save_best: writes the best policy; None: this process does not write it.
     """
 
     def __init__(self, save_best: Callable[[], Path] | None) -> None:
@@ -213,7 +213,7 @@ class Checkpoints(Observer):
             self.keep_best(job.progress)
 
     def keep_best(self, progress: Progress) -> None:
-        """The policy as it is now is the best; what cannot be written is a warning."""
+        """Keeps the current policy as the best one; a failed write is a warning."""
         progress.best_return = progress.last_return
         if self._save_best is not None:
             or_warn(self._save_best)
@@ -225,34 +225,34 @@ class Checkpoints(Observer):
 
 
 class Ending(Observer):
-    """Observer that saves the end of a run, and says in result.json how it ended.
+    """Observer that saves the end of a run, and writes to result.json how it ended.
 
     Args: job: the run; file: None in a process that writes no files.
     """
 
     def __init__(self, job: RunView, file: ResultFile | None) -> None:
         self._job, self._file = job, file
-        self._env_step: int | None = None  # at the end that result.json has
+        self._env_step: int | None = None  # at the end that is in result.json
 
     def finish(self, is_whole: bool) -> None:
-        """Says that the run ended; of several calls the last one counts.
+        """Writes to result.json that the run ended; of several calls the last one counts.
 
-        Args: is_whole: its last policy was evaluated.
+        Args: is_whole: the last policy was evaluated.
         """
         if self._file is not None:
             self._env_step = self._job.env_step
-            has_trained = self._job.result().env_step_per_s > 0  # in this process: else the end that it had stays
+            has_trained = self._job.result().env_step_per_s > 0  # in this process; else the old end remains
             if has_trained or not self._file.keep():
                 self._file.end(self._numbers(), is_whole or self._is_over())
 
     def before_round(self, job: RunView) -> None:
-        """The run continues, maybe after `finish`, so that its end is another one."""
+        """Forgets an earlier end: the run continues, maybe after `finish`."""
         self._env_step = None
 
     def leave(self, error: BaseException | None = None, may_save: bool = False) -> None:
-        """Saves after an error, and says how a run ended that is closed.
+        """Saves the run after an error, and writes to result.json how it ended; called when a run is closed.
 
-        Args: may_save: whether the state is one to continue from. Raises: SaveError.
+        Args: may_save: whether a run may continue from the state. Raises: SaveError.
         """
         # if an env, a disk or a callback failed, the state is worth saving; during a run signals are handled, so that a
         # KeyboardInterrupt was raised by an env
@@ -261,7 +261,7 @@ class Ending(Observer):
             if may_save and is_outside and not isinstance(error, NonFiniteGradientError | SaveError):
                 self.save(error)
         finally:
-            # says how the run ended, unless that was done and the run did not go on
+            # write how the run ended, unless that is done and the run did not continue
             if self._file is not None and self._env_step != self._job.env_step:
                 self._env_step = self._job.env_step
                 is_signalled = isinstance(error, EnvError) and self._job.stop_requested()  # it ended env workers too
@@ -269,7 +269,7 @@ class Ending(Observer):
                 self._file.end(self._numbers(), is_done, None if is_signalled else error)
 
     def save(self, cause: BaseException | None = None) -> None:
-        """Saves the end of the run. Raises: SaveError; unless the run ended by an error that is not zoo's own."""
+        """Saves the end of the run. Raises: SaveError, which is only logged if an error that is not zoo's ended the run."""
         try:
             self._job.save()
         except SaveError as error:
@@ -282,11 +282,11 @@ class Ending(Observer):
             raise lost from (cause or error)
 
     def _is_over(self) -> bool:
-        """Whether nothing is left to train: the run is at its length, or was to end here, and not by a signal."""
+        """Whether nothing is left to train: the run has its full length or was stopped, but not by a signal."""
         return self._job.done and not self._job.stop_requested()
 
     def _numbers(self) -> dict[str, Any]:
-        """What result.json says of the end of the run; seconds of each part, and timed_s, all of it, are of this process."""
+        """The numbers of the end of the run for result.json; seconds of each part and the total timed_s are of this process."""
         numbers = {name: value for name, value in vars(self._job.result()).items() if name not in ('policy', 'run_dir')}
         seconds = {name: round(value, 3) for name, value in self._job.clocks().seconds.items()}
         return numbers | {'seconds': seconds, 'timed_s': round(self._job.timer.run_s, 3)}

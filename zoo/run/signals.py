@@ -12,11 +12,11 @@ from types import FrameType
 from zoo.core.processes import STOP_SIGNALS, forget_stop, request_stop
 
 FROM_USER = signal.SIGINT, signal.SIGTERM
-"""The second signal ends the process at once if it is one of these. The others may come several times though nobody is
-in a hurry: when a terminal closes, the kernel sends SIGHUP, and so does the shell."""
+"""A second signal ends the process at once if it is one of these. The others may come several times without urgency: when
+a terminal closes, both the kernel and the shell send SIGHUP."""
 Interrupts = Callable[[int, FrameType | None], bool]
 logger = logging.getLogger(__name__)
-_under_way: list[list[int]] = []  # what each `catch_signals` has received that is under way, the outermost first
+_under_way: list[list[int]] = []  # the signals received by each active `catch_signals`, the outermost first
 
 
 class Interrupted(SystemExit):
@@ -29,10 +29,10 @@ def catch_signals(
 ) -> Iterator[list[int]]:
     """Yields a list that receives the number of the first of STOP_SIGNALS; a second SIGINT or SIGTERM ends the process.
 
-    SIGHUP and SIGUSR1 are left alone where they are ignored, as `nohup` has it, or where the caller has a handler. Within
-    another one it begins with what that has received: a signal that came in between stops what begins now.
-    Args: interrupts: called with each signal, whether it is no request to stop; may raise; before_exit: called before the
-      second signal ends the process, in the middle of whatever it does; must be quick.
+    SIGHUP and SIGUSR1 are not handled if they are ignored, as under `nohup`, or if the caller has a handler. A nested context
+    begins with the signals that the outer one has received: an earlier signal also stops the inner work.
+    Args: interrupts: called with each signal, returns whether it is no request to stop; may raise; before_exit: called before
+      the second signal ends the process; it may interrupt any code, and must be quick.
     """
     received = list(_under_way[-1]) if _under_way else []
 
@@ -47,7 +47,7 @@ def catch_signals(
                     os._exit(128 + number)
             return
         received.append(number)
-        for stream in (1, 2):  # go to nowhere if their terminal was closed: what is written there would raise
+        for stream in (1, 2):  # to the null device if the terminal was closed: a write would raise an error
             try:
                 os.write(stream, b'')
             except OSError:

@@ -1,4 +1,4 @@
-"""Checkpoints: their files, their schema, which are kept, and what one may ask for."""
+"""Checkpoints: their files, their schema, the ones that are kept, and consent to what they ask for."""
 
 from zoo.run.checkpoint.file import (
     Checkpoint,

@@ -52,14 +52,14 @@ MOST = {
     'aux_window': 1 << 16,
     'update_per_collect': 1 << 16,
 }
-"""Largest value of a key that a checkpoint may ask for: larger ones use up memory or time before a run has begun."""
+"""Largest value that a checkpoint may ask for, by key: larger ones use up memory or time before a run has begun."""
 MOST_PROCESSES = 1 << 10  # the same for training envs with a process each
 
 
 def check_sizes(run: SavedRun, sections: Sequence[str], trust: Trust = (), overrides: Sequence[str] = ()) -> None:
     """Checks that sections of a checkpoint's config ask for usual sizes, or that the user consents.
 
-    Of keys that an override sets nothing is said.
+    Keys that an override sets are not checked.
     Raises: CheckpointError with the value, the limit and the key.
     """
     if trust is True:
@@ -90,7 +90,7 @@ def check_memory(run: SavedRun, overrides: Sequence[str] = ()) -> None:
 
 
 Trust = bool | Sequence[str]
-"""True: a checkpoint may load all that it names; a list: code of these modules."""
+"""True: a checkpoint may use all code and addresses that it names; a list: only code of these modules."""
 NAME = re.compile(r'[^\W\d][\w.]*:[^\W\d][\w.-]*')
 MODULE = re.compile(r'[^\W\d]\w*(\.[^\W\d]\w*)*')
 ENVS = r'(?:env|policy\.eval\.env|policy\.eval\.sets\.[^.]+)'
@@ -104,14 +104,14 @@ WRAPPERS = re.compile(
 )
 """Names that need no consent in env.wrappers; functions in their arguments do."""
 CODE_PATH = re.compile(rf'callbacks|(?:stop|logger\.sinks)(?:\.type)?|{ENVS}\.(?:id|reset_options|wrappers(?:\..+)?)')
-"""Keys of code that is imported by its name."""
+"""Keys whose values are names of code that is imported."""
 DATA_PATH = re.compile(rf'stop\.metric|{ENVS}\.reset_options\..+')
-"""Keys of texts that are never loaded as code, whatever their form."""
+"""Keys whose values are never loaded as code, even if they look like names of code."""
 EVALUATION_ENVS = 'policy.eval.env', 'policy.eval.sets'
 LISTS = 'env.wrappers', 'stop', 'logger.sinks'
 """Keys whose items have keys of their own; an override replaces all items."""
 OLD_GYM = 'GymV21Environment-v0', 'GymV26Environment-v0'
-"""Ids of gymnasium's that load any code that their keyword arguments name."""
+"""Env ids of gymnasium that load any code named in their keyword arguments."""
 ADDRESSES: dict[str, tuple[Any, ...]] = {
     'cluster.address': (None,),
     'cluster.engine': ('auto', 'inline', 'process'),
@@ -119,21 +119,21 @@ ADDRESSES: dict[str, tuple[Any, ...]] = {
     'cluster.working_dir': (None,),
     'logger.sinks': ('csv', 'jsonl', 'table', 'tensorboard'),
 }
-"""Keys of what is reached outside of this process and its run folder, with the values that reach nothing.
+"""Keys of addresses outside of this process and its run folder, each with the values that reach nothing.
 
-A key of the config that is neither here nor in CODE_PATH is content: it leads to no code and to nobody.
+A key of the config that is neither here nor in CODE_PATH is plain data: it loads no code and reaches nothing.
 """
 OF_CLUSTER = 'cluster.engine', 'cluster.learner_num'  # these name no address, but ask for a cluster
-SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'  # modules whose code is there wherever zoo is
+SHIPPED = 'zoo', 'dizoo_configs', 'gymnasium', 'numpy', 'torch'  # modules that are installed wherever zoo is
 MEMORY = 'trained_on.json'
 given: set[str | tuple[str, Any]] = set()
 given_imports: list[str] = []  # modules and files that `give_imports` was given
 
 
 def give_names(config: dict[str, Any], remembers_env: bool = False) -> None:
-    """Remembers the code and addresses of a config of the user's own: a checkpoint may name them too, in this process.
+    """Remembers code and addresses of the user's own config: in this process, a checkpoint may name them without consent.
 
-    Args: remembers_env: for later processes, too, if its env is in a file.
+    Args: remembers_env: remember the env for later processes too, if it is in a file.
     """
     given.update(name for _, name in _names(storable(config)))
     given.update(_addresses(storable(config)))
@@ -144,28 +144,28 @@ def give_names(config: dict[str, Any], remembers_env: bool = False) -> None:
 
 
 def give_imports(words: Sequence[str]) -> None:
-    """Remembers modules and files that the user had imported, which may register names that a config has."""
+    """Remembers modules and files that the user asked to import; they may register names that a config has."""
     given_imports.extend(os.path.abspath(word) if word.endswith('.py') else word for word in words)
 
 
 def _remembered() -> dict[str, Any]:
-    """Hashes of files by the names of the envs in them; empty where the memory cannot be read."""
+    """The remembered hashes of files, by the names of the envs in them; empty if the memory file cannot be read."""
     with suppress(OSError, TypeError, ValueError, RecursionError):
         return dict(json.loads(read_small(user_file('state', MEMORY))))
     return {}
 
 
 def _hash_of(name: str) -> str | None:
-    """Of the text of the file in a name; None if it is no regular file, or cannot be read."""
+    """The hash of the file in a name; None if it is no regular file, or cannot be read."""
     with suppress(OSError, ValueError):
         return hashlib.sha256(read_small(Path(split_name(name)[0]))).hexdigest()
     return None
 
 
 def consent_words(config: Keyed | None = None) -> str:
-    """What a command on a checkpoint of this process needs to use the code that the user's configs named.
+    """The options by which a command on a checkpoint of this process consents to the code in the user's configs.
 
-    Args: config: that of the run, which is to continue, and reach its addresses; None: all configs of this process.
+    Args: config: of the run that is to continue: also consents to its addresses; None: all configs of this process.
     """
     saved = None if config is None else storable(config)
     names = given if saved is None else {name for _, name in _names(saved)} & given
@@ -181,7 +181,7 @@ def modules_of(config: dict[str, Any]) -> list[str]:
 
 
 def comes_with_zoo(module: str) -> bool:
-    """Whether a module is there wherever zoo is: its own, of a package that it always needs, or of Python."""
+    """Whether a module is installed wherever zoo is: as part of zoo, of a package that zoo always needs, or of Python."""
     name = module.partition('.')[0]
     return not module.endswith('.py') and (name in SHIPPED or name in sys.stdlib_module_names)
 
@@ -195,11 +195,11 @@ def check_names(
 ) -> None:
     """Checks that the user consents to all code and addresses in sections of a checkpoint's config; imports only such code.
 
-    Args: trust: True: no consent is needed, and what these sections name is imported at once, since it may register other
-        names of the config; without: keys of these sections that are not used, with all below them.
-    Neither needs consent if an override replaces it, or if a config of the user's own had it in this process. An env in a file
-    of the current folder needs none if the user has trained on it and the file has not changed.
-    Raises: CheckpointError for the first one without consent; it says what to type.
+    Args: trust: True: no more consent is needed, and code that these sections name is imported at once, since it may
+      register other names of the config; without: keys of these sections that are not used, with all keys below them.
+    Code or an address needs no consent if an override replaces it, or if the user's own config had it in this process. An env
+    in a file of the current folder needs none if the user has trained on it and the file has not changed.
+    Raises: CheckpointError for the first one without consent; the message says what to type.
     """
     if isinstance(trust, str):
         raise UserError(f'trust is {trust!r} but must be True or a list of modules; write trust=[{trust!r}]')
@@ -211,13 +211,13 @@ def check_names(
     if trust is True:
         for path, name in names:
             if CODE_PATH.fullmatch(path) and (not is_in_file(name) or os.path.isfile(split_name(name)[0])):
-                with suppress(ModuleNotFoundError):  # making the env says so
+                with suppress(ModuleNotFoundError):  # making the env reports it
                     load_home(name, path)  # it may register other names of the config
         return
     if trust and not (isinstance(trust, list | tuple) and all(isinstance(name, str) for name in trust)):
         raise UserError(f'trust is {shown(repr(trust))} but must be True or a list of modules')
     sets = value_at(run.config, 'policy.eval.sets')
-    for name in sets if isinstance(sets, dict) else ():  # a dot in one would make its keys look like others
+    for name in sets if isinstance(sets, dict) else ():  # a dot in a name would make its keys look like other keys
         if not SET_NAME.fullmatch(name):
             problem = f'policy.eval.sets has an evaluation {shown(name)!r}: use letters, digits, - and _'
             raise malformed(run.path, problem)
@@ -254,7 +254,7 @@ def overridden(overrides: Sequence[str]) -> set[str]:
 
 
 def _needs_consent(path: str, name: str, module: str) -> str:
-    """What the file names, and what to type."""
+    """The message for code without consent, and what to type."""
     one, python = f'--import {shlex.quote(module)}', f'trust=[{module!r}]'
     kind, it = ('the file', 'checkpoint') if is_in_file(name) else ('module', 'file')
     allow = f'{one} or --trust (in Python {python} or True)' if it != 'file' or MODULE.fullmatch(module) else '--trust'
@@ -265,7 +265,7 @@ def _needs_consent(path: str, name: str, module: str) -> str:
 
 
 def _names(config: object) -> Iterator[tuple[str, str]]:
-    """Path and text of every name with a module or file in a config; any colon in what names an env makes it one."""
+    """Yields path and text of every name of code in a config. An env id with any colon is such a name."""
     for path, value in leaf_values(config):
         if not isinstance(value, str):
             continue
@@ -282,7 +282,7 @@ def _names(config: object) -> Iterator[tuple[str, str]]:
 
 
 def _addresses(config: object) -> Iterator[tuple[str, Any]]:
-    """Path and value of all in a config that reaches somebody; a sink of the user's own does so by its options."""
+    """Yields path and value of every address in a config. In a sink of the user's own, texts among its options count."""
     for path, value in leaf_values(config):
         key = _key_of(path)
         if path == key or path == f'{key}.type':
@@ -295,7 +295,7 @@ def _addresses(config: object) -> Iterator[tuple[str, Any]]:
 
 
 def _without_sinks(config: dict[str, Any], modules: Sequence[str]) -> dict[str, Any]:
-    """The config without the sinks of these modules: who consents to their code consents to what it reaches."""
+    """The config without the sinks of these modules: consent to their code includes the addresses that they reach."""
     sinks = value_at(config, 'logger.sinks')
     if not isinstance(sinks, list):
         return config
@@ -306,7 +306,7 @@ def _without_sinks(config: dict[str, Any], modules: Sequence[str]) -> dict[str, 
 
 
 def _key_of(path: str) -> str:
-    """The key that a path is of, or is below of, where an override replaces the whole of it."""
+    """The key of LISTS that a path is below, since an override replaces all of it; otherwise the path."""
     return next((key for key in LISTS if path.startswith(f'{key}.')), path)
 
 
@@ -317,11 +317,11 @@ def _is_of_file(modules: Sequence[str], file: str) -> bool:
 
 
 def _home_elsewhere(name: str) -> str:
-    """The module of another package that a name leads to, as 'my_envs:os.system' does; '' if to none."""
+    """The module of another package that a name leads to, as 'my_envs:os.system' does; '' if it leads to none."""
     try:
         imported = load_home(name, '')
     except (ModuleNotFoundError, ConfigError):
-        return ''  # making the env says so
+        return ''  # making the env reports it
     attribute = split_name(name)[1]
     if attribute in gymnasium.registry:
         return ''

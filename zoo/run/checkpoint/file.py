@@ -1,5 +1,5 @@
-"""Checkpoint files: safetensors with a checksum, written atomically, never a pickle; nothing of one is used before its sizes
-and checksum are right. A state is kept as dicts with text keys."""
+"""Checkpoint files: safetensors with a checksum, written atomically, never a pickle. A state is stored as dicts with text
+keys. Nothing of a file is used before its sizes and checksum are verified."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zoo.core.files import refuse_links, whole_file
 from zoo.run.resources import machine_memory
 
 MAX_HEADER = 1 << 24
-"""Bytes of the JSON that describes a file: 16 MB of it become at most 24 times as much in Python, 0.4 GB."""
+"""Largest size of the JSON header of a file, in bytes: 16 MB become at most 24 times as much in Python, 0.4 GB."""
 MAX_DEPTH = 64  # levels of nested JSON; functions that walk it recursively stay far from Python's limit of 1,000
 DTYPES = {
     torch.float64: 'F64',
@@ -93,14 +93,14 @@ def first_problem(error: ValidationError) -> str:
 
 
 def shown(text: str, n: int = 100) -> str:
-    """The start of a text from a file, which may be long and hold characters that control a terminal."""
+    """The start of a text from a file, safe to print: the text may be long or contain terminal control characters."""
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= n else f'{text[: n - 3]}...'
 
 
 def _open(path: Path) -> BufferedReader:
-    """The file, if it is one: a named pipe would wait for ever, a device may have no end."""
-    try:  # in a run folder no link leads outside
+    """Opens a file, which must be a regular one: a named pipe would wait for ever, a device may have no end."""
+    try:  # in a run folder no link is followed
         mode = os.stat(path, follow_symlinks=path.parent.name != 'checkpoints').st_mode
     except ValueError:  # a path with a NUL
         raise FileNotFoundError from None
@@ -111,7 +111,7 @@ def _open(path: Path) -> BufferedReader:
 
 
 def _read(path: Path, file: BufferedReader) -> tuple[int, dict[str, Any], State, dict[str, Tensor]]:
-    """What a file holds: number of its format, meta, state without its tensors; these by path, on the CPU."""
+    """Reads the number of the file's format, meta, the state without its tensors, and the tensors by path, on the CPU."""
     n_byte = os.fstat(file.fileno()).st_size
     head = file.read(9)
     n_header = int.from_bytes(head[:8], 'little')
@@ -163,7 +163,7 @@ class _Metadata(Strict):
 
 
 class _Entry(Strict):
-    """What a header says of a tensor."""
+    """The description of a tensor in a header."""
 
     dtype: str
     shape: Annotated[list[Annotated[int, Field(ge=0, lt=2**48)]], Field(max_length=32)]
@@ -205,7 +205,7 @@ def _format_number(path: Path, metadata: object) -> int:
 
 
 def _has_digest(file: BufferedReader, head: bytes) -> bool:
-    """Whether the checksum in the header is that of header and file, from its position to the end."""
+    """Whether the checksum in the header is right for the header and the file from its current position to the end."""
     start = head.find(_DIGEST_KEY) + len(_DIGEST_KEY)
     digest = hashlib.sha256(head[:start] + _BLANK + head[start + len(_BLANK) :])
     while chunk := file.read(_CHUNK):
@@ -231,7 +231,7 @@ def _check_depth(name: str, value: object, n_left: int) -> None:
 
 
 def _check_layout(entries: list[tuple[str, _Entry]], n_byte: int) -> None:
-    """Raises: ValueError unless the tensors, in order, fill n_byte one after the other."""
+    """Raises: ValueError unless the tensors, in order, fill n_byte without gaps."""
     end = 0
     for name, entry in entries:
         start, stop = entry.data_offsets
@@ -243,7 +243,7 @@ def _check_layout(entries: list[tuple[str, _Entry]], n_byte: int) -> None:
 
 
 def _tensor(file: BufferedReader, name: str, entry: _Entry) -> Tensor:
-    """The next tensor of a file."""
+    """Reads the next tensor of a file."""
     tensor = torch.empty(entry.shape, dtype=_BY_NAME[entry.dtype])
     data = tensor.reshape(-1).view(torch.uint8)
     if file.readinto(data.numpy().data) != len(data):
@@ -254,7 +254,7 @@ def _tensor(file: BufferedReader, name: str, entry: _Entry) -> Tensor:
 
 
 def _header(meta: dict[str, Any], values: dict[str, Any], tensors: dict[str, Tensor]) -> bytes:
-    """Length and JSON of a safetensors header. The digest in it is blank, and is computed over the file in this form."""
+    """Length and JSON of a safetensors header with a blank digest, over which the digest of the file is computed."""
     header: dict[str, Any] = {
         '__metadata__': {
             'zoo_format': str(FORMAT),
@@ -282,7 +282,7 @@ _NUMBER = re.compile(rf'#(-?\d{{1,{MAX_DIGITS}}})')
 
 
 def to_tree(value: object) -> Any:
-    """A state as a file holds it, numbers of numpy as Python's; what it cannot hold is left as it is.
+    """Converts a state to the form in a file, and numpy's numbers to Python's; values that no file can hold are unchanged.
 
     Raises: TypeError for an integer of more than MAX_DIGITS digits as a key.
     """
@@ -295,7 +295,7 @@ def to_tree(value: object) -> Any:
 
 
 def from_tree(value: object) -> Any:
-    """The state that a file holds."""
+    """Converts the form in a file back to a state."""
     if isinstance(value, list):
         return [from_tree(item) for item in value]
     if not isinstance(value, dict):
@@ -306,7 +306,7 @@ def from_tree(value: object) -> Any:
 
 
 def split(state: dict[str, Any], prefix: str = '') -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors by path, and the state with None in their places, which keeps the order of keys."""
+    """Splits a state into its tensors by path, and the state with None in their places, which keeps the order of keys."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     for key, value in state.items():
@@ -329,7 +329,7 @@ def split(state: dict[str, Any], prefix: str = '') -> tuple[dict[str, Tensor], d
 
 
 def check_json(value: object, where: str) -> None:
-    """Raises: TypeError if something is no JSON value."""
+    """Raises: TypeError if a value is no JSON value."""
     if isinstance(value, list):
         for i, item in enumerate(value):
             check_json(item, f'{where}[{i}]')
@@ -344,7 +344,7 @@ def check_json(value: object, where: str) -> None:
 
 
 def is_numbered(value: object) -> bool:
-    """Whether it is a dict with integers as keys, such as the state that torch.optim keeps for each parameter."""
+    """Whether a value is a dict with integer keys, such as the state that torch.optim keeps for each parameter."""
     return isinstance(value, dict) and bool(value) and all(type(key) is int for key in value)
 
 
@@ -376,26 +376,26 @@ logger = logging.getLogger(__name__)
 FORMAT = 4
 """Version of the file format; files with a higher number are refused, those with a lower one are translated.
 
-Format 1 has Gaussian logits in buffers as {'mu', 'sigma'}; format 2 has one tensor, mu and sigma side by side. Files of
-both are of a time without action masks, which an env may have had nevertheless. Up to format 3, PPG's value_weight had no
-effect unless actor and critic shared all parameters, nor had kl_weight beside policy_loss 'clip'.
+Format 1 has Gaussian logits in buffers as {'mu', 'sigma'}; format 2 has one tensor of mu and sigma concatenated. Both are
+older than action masks, although an env may have had one. Up to format 3, PPG's value_weight had no effect unless actor
+and critic shared all parameters, and kl_weight had none with policy_loss 'clip'.
 """
 State = dict[str, Any]
 """Nested dicts; the keys are non-empty strings, or integers, the leaves tensors, JSON values or lists of these.
 
-So `state_dict()` of a torch.optim.Optimizer is one; tuples come back as lists.
+An example is `state_dict()` of a torch.optim.Optimizer. Tuples are loaded as lists.
 """
 MAX_NUMBER = 2**128
-"""Above all numbers in the state of a policy or buffer; the generators of numpy have integers of 128 bits."""
+"""Bound for numbers in the state of a policy or buffer: numpy's generators have integers of 128 bits."""
 WHOLE = re.compile('learn/(plasticity|intrinsic)/')
-"""State of parts that only some runs have: all of it is in a file, or nothing."""
-OPTIONAL = re.compile(  # state that begins anew where a file lacks it, each number on its own
+"""State of options that only some runs have: a file has all of it or none."""
+OPTIONAL = re.compile(  # state that is reset if a file lacks it, each number separately
     'learn/(adaptive_rate|penalty_weight)/|learn/optimizer/(.+/)?(average|average_weight|loss_scale|n_good_step)$'
 )
 LATER = re.compile('learn/(aux_filled|aux_oldest|intrinsic/carry|intrinsic/n_update)$')
-"""State that a file may lack, but not have in vain."""
+"""State that a file may lack; if a file has it, the run must have it too."""
 FORMER = re.compile('(learn/)?((learn|collect|plasticity|intrinsic)/generator|collect/n_acted)$')
-"""State that a file may have in vain: random streams that went on, where draws are now functions of the seed and a counter."""
+"""State of older files that is ignored: random streams; draws are now functions of the seed and a counter."""
 
 
 class Checkpoint(NamedTuple):
@@ -407,17 +407,17 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: State, meta: dict[str, Any]) -> None:
-    """Writes a checkpoint atomically: at any moment `path` holds either the old file or the new one, whole.
+    """Writes a checkpoint atomically: at any moment `path` is either the complete old file or the complete new one.
 
     Args:
       state: see State; tensors may be on any device and may be views or tied: each is stored in full.
       meta: JSON values, e.g. the config, counters and versions.
-    Raises: TypeError if something is neither a tensor nor a JSON value (names it), or if what is not a tensor takes more
-      than MAX_HEADER; OSError, e.g. on a full disk.
+    Raises: TypeError if a value is neither a tensor nor a JSON value (names it), or if the JSON values take more than
+      MAX_HEADER; OSError, e.g. on a full disk.
     """
     tensors, values = split(to_tree(state))
     check_json(meta, 'meta')
-    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # keeps each aligned
+    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # keeps each tensor aligned
     header = _header(meta, values, tensors)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with whole_file(Path(path)) as file:
@@ -434,9 +434,9 @@ def save_checkpoint(path: str | os.PathLike[str], state: State, meta: dict[str, 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Reads a checkpoint file, or the newest valid one of a run folder (the best one if no other is valid).
 
-    Nothing in a file is executed, and nothing in it is used before its sizes and its checksum are verified. What the
-    tensors and values mean is not looked at: see `zoo.run.checkpoint.schema`.
-    Raises: CheckpointError; UserError if `path` is none.
+    Nothing in a file is executed, and nothing in it is used before its sizes and its checksum are verified. The meaning
+    of the tensors and values is not checked here, but in `zoo.run.checkpoint.schema`.
+    Raises: CheckpointError; UserError if `path` is not a path.
     """
     if not isinstance(path, str | os.PathLike):
         raise UserError(f'a checkpoint is named by the path of a file or run folder, got {path!r:.60}; pass one')
@@ -449,16 +449,16 @@ def fit_state(
 ) -> None:
     """Checks that a loaded state has the names, shapes and dtypes of the state that it replaces.
 
-    State of parts that were turned on or off since it was saved may be missing, or be there in vain; the log says so.
-    Args: causes: what a difference is due to and what to do, by the beginning of its name; the first that applies counts,
-      '' for nothing particular.
+    State of options that were turned on or off since it was saved may be missing or unused; the log says so.
+    Args: causes: the cause of a difference and what to do, by the beginning of the state's name; the first that applies
+      counts, '' means no particular cause.
     Raises: CheckpointError with the first differences.
     """
     want, have = dict(_leaves(expected)), dict(_leaves(got))
     for name in {
         name for leaves in (want, have) for name, value in leaves.items() if is_numbered(value) or value == {}
     }:
-        want.pop(name, None)  # of torch.optim, which has no state before its first step, and looks at what it is given
+        want.pop(name, None)  # torch.optim has no state before its first step, and checks its state itself
         have.pop(name, None)
     missing, in_vain = _turned(want, have), _turned(have, want)
     misfits = [
@@ -484,9 +484,9 @@ def fit_state(
 
 
 def check_finite(expected: State, got: State, path: str | os.PathLike[str]) -> None:
-    """Checks that the tensors of a state that fits have finite numbers, where those that they replace have.
+    """Checks that the tensors of a state that fits are finite, where the tensors that they replace are finite.
 
-    Those that it lacks begin anew, see `fit_state`. Raises: CheckpointError with the first tensor that has not.
+    Missing tensors are not checked, see `fit_state`. Raises: CheckpointError with the first tensor that is not finite.
     """
     expected = dict(_leaves(expected))
     for name, found in _leaves(got):
@@ -498,7 +498,7 @@ def check_finite(expected: State, got: State, path: str | os.PathLike[str]) -> N
 
 
 def _turned(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, str]:
-    """The names in one state alone that are of parts turned on or off, each with what the log calls its piece."""
+    """The names that only `one` has because an option was turned on or off, each with its word in the log."""
     found = {}
     halves = {match[0] for match in map(WHOLE.match, other) if match}
     for name in (name for name in one if name not in other):
@@ -511,7 +511,7 @@ def _turned(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _load_file(path: Path) -> Checkpoint:
-    """Reads a file that zoo wrote. Memory: that of the tensors, which the file really holds. Raises: CheckpointError."""
+    """Reads a file that zoo wrote; takes the memory of the tensors that the file really holds. Raises: CheckpointError."""
     try:
         with _open(path) as file:
             number, meta, state, tensors = _read(path, file)
@@ -532,7 +532,7 @@ def _load_file(path: Path) -> Checkpoint:
 
 
 def _put(state: State, name: str, tensor: Tensor) -> None:
-    """Sets the value at a path of a state, which was written as None."""
+    """Puts a tensor at its path in a state, where the file has None."""
     node, (*parents, key) = state, name.split('/')
     for parent in parents:
         node = node[parent]
@@ -545,7 +545,7 @@ def _translate(number: int, state: State, meta: dict[str, Any]) -> None:
     """Changes state and meta of an older format, in place, to those of the newest one."""
     if number < 2 and 'buffer' in state:
         state['buffer'] = _with_flat_logits(state['buffer'])
-    if number < 3:  # whatever the env shows, its policy knows no action mask
+    if number < 3:  # the policy knows no action mask, even if the env shows one
         meta['config']['env'].setdefault('action_mask', 'off')
     if number < 4:  # weights in PPG's config that had no effect, and would have one or be refused now
         policy = meta['config']['policy']
@@ -608,7 +608,7 @@ def _leaves(state: State, prefix: str = '') -> Iterator[tuple[str, Any]]:
 
 
 def _fits(name: str, want: object, have: object) -> bool:
-    """Whether a leaf may take the place of another; None stands for a number that is not known yet."""
+    """Whether the leaf `have` may replace `want`; None means a number that is not known yet."""
     if want is None and not isinstance(have, Tensor):
         return have is None or _form(name, have) == 'a number'
     return _form(name, want) == _form(name, have)

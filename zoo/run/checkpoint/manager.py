@@ -1,4 +1,4 @@
-"""Checkpoints of a run: which are kept, files of single ranks, and what becomes of one that cannot be written."""
+"""Checkpoints of a run: the ones that are kept, files of single ranks, and failures to write one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zoo.policy.base import Policy
 from zoo.run.base_config import CheckpointConfig
 from zoo.run.checkpoint.file import Checkpoint, State, load_checkpoint, save_checkpoint, split, steps_of, to_tree
 
-OWN = ('buffer', 'memory')  # pieces of a state that hold samples of one rank; the main file has those of rank 0
+OWN = ('buffer', 'memory')  # keys of a state that hold samples of one rank; the main file has those of rank 0
 logger = logging.getLogger(__name__)
 
 
@@ -24,16 +24,16 @@ def rank_file(path: Path, rank: int) -> Path:
 
 
 def save_own(path: Path, rank: int, state: dict[str, Any], meta: dict[str, Any]) -> None:
-    """Writes what rank R > 0 has beside the main file; nothing where it has nothing. Raises: OSError."""
+    """Writes the samples of a rank above 0 to a file next to the main file, if it has any. Raises: OSError."""
     own = {name: state[name] for name in OWN if state.get(name)}
     if own:
         save_checkpoint(rank_file(path, rank), own, meta)
 
 
 def of_rank(checkpoint: Checkpoint, ranks: Ranks, n_rank: int) -> Checkpoint:
-    """A checkpoint with the samples of this rank, or without any where another number of ranks wrote it.
+    """The checkpoint with the samples of this rank, or without samples if another number of ranks wrote it.
 
-    They are left out too where the file of a rank is missing, as it is of best.safetensors: all ranks have as many samples.
+    They are left out too if the file of a rank is missing, as for best.safetensors: all ranks must have equally many.
     Args: n_rank: how many ranks train together. Raises: CheckpointError if the file of this rank is damaged.
     """
     n_before, path = checkpoint.meta.get('rank_num', 1), Path(checkpoint.path)
@@ -58,7 +58,7 @@ def of_rank(checkpoint: Checkpoint, ranks: Ranks, n_rank: int) -> Checkpoint:
 class SaveError(RunError):
     """A checkpoint could not be written, e.g. on a full disk.
 
-    Attributes: result: where it was that of the end of a run, its `TrainResult`, which has the trained policy.
+    Attributes: result: the `TrainResult` with the trained policy, if the checkpoint was that of the end of a run; else None.
     """
 
     result: Any = None
@@ -104,7 +104,7 @@ class CheckpointManager:
         return path
 
     def _save_ranks(self, path: Path, state: State, meta: dict[str, Any]) -> None:
-        """Writes what each rank has of its own, before the main file: a step counts only when it is whole. Raises: SaveError."""
+        """Writes the samples of each rank before the main file, which makes a checkpoint complete. Raises: SaveError."""
         problem = ''
         if self._ranks.rank > 0:
             try:
@@ -136,7 +136,7 @@ class CheckpointManager:
 
 
 def refuse_unsavable(policy: Policy) -> None:
-    """Raises: UserError if the state of a policy is of a kind that no checkpoint holds: at the first save it is too late."""
+    """Raises: UserError if no checkpoint can hold the state of a policy; the first save would find this out too late."""
     try:
         split(to_tree(policy.state_dict()))
     except TypeError as error:

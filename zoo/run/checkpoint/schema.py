@@ -1,4 +1,4 @@
-"""The schema of a checkpoint: all that it says of its run, checked before anything is built from it."""
+"""The schema of a checkpoint: all that it says about its run, checked before anything is built from it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from zoo.policy.modes import MODES, Mode
 from zoo.run.checkpoint.file import Checkpoint, CheckpointError, State, Strict, first_problem, malformed, shown
 
 MAX_OBS, MAX_ACTION = 1 << 25, 1 << 20
-"""Numbers in one observation and in one action: an RGB image of 3840 x 2160 has 25 M, whose bounds take 0.4 GB."""
+"""Most numbers in one observation and in one action: an RGB image of 3840 x 2160 has 25 M, whose bounds take 0.4 GB."""
 MAX_ENTRIES, MAX_KEY, MAX_TEXT = 1_000, 100, 4_096
-"""Keys and items of lists in a config, characters of a key and of a value; in env.kwargs only keys are counted.
+"""Limits for keys and list items in a config, for characters of a key and of a value; in env.kwargs only keys are counted.
 
 A bundled config has some 100 keys. For an unknown key of 100 characters, finding the one that was meant takes 8 ms.
 """
-BY_HAND = 'none'  # what a checkpoint says of the run of a policy that was made and saved by hand
+BY_HAND = 'none'  # the run of a checkpoint whose policy was made and saved by hand
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Return = Annotated[float, AllowInfNan(True)]  # an env may give rewards without bound
 Shape = Annotated[list[Annotated[int, Field(ge=0, le=MAX_OBS)]], Field(max_length=32)]
@@ -33,9 +33,9 @@ Integer = Annotated[int, Field(ge=-(2**62), le=2**62)]
 
 
 class SavedRun(NamedTuple):
-    """The run that a checkpoint is of.
+    """The run that wrote a checkpoint.
 
-    config: as it was resolved; by_hand: there was no run, so that max_env_step and all sections but `policy` are defaults,
+    config: the resolved one; by_hand: there was no run, so that max_env_step and all sections but `policy` are defaults,
     and env.id is '' unless it was given; fields: modes that the policy had; given_model: class of the network that was given
     in place of a registered one.
     """
@@ -54,7 +54,7 @@ class SavedRun(NamedTuple):
 
 
 class Counter(Strict):
-    """How far a run is."""
+    """The counters of a run."""
 
     env_step: Count
     collect_iter: Count
@@ -68,7 +68,7 @@ class Counter(Strict):
 
 
 class SavedState(Strict):
-    """Its state in the parts that take it; whether these fit is not known yet."""
+    """The state of a run, by the component that loads it; it is not checked yet whether it fits there."""
 
     policy: State
     memory: State = {}
@@ -78,7 +78,7 @@ class SavedState(Strict):
 
 
 def saved_run(checkpoint: Checkpoint) -> SavedRun:
-    """The run that a checkpoint is of. Raises: CheckpointError if it was not written by a run of zoo."""
+    """Reads the run that wrote a checkpoint. Raises: CheckpointError if it was not written by a run of zoo."""
     try:
         meta = _Meta.model_validate(checkpoint.meta)
         state = SavedState.model_validate(checkpoint.state)
@@ -104,7 +104,7 @@ def saved_run(checkpoint: Checkpoint) -> SavedRun:
 def saved_meta(
     policy: Policy, config: dict[str, Any], env_step: int, train_iter: int, best_return: float | None, **more: object
 ) -> dict[str, Any]:
-    """What describes a checkpoint: config, counters, spaces, versions. Args: more: other fields of `_Meta`."""
+    """The description of a checkpoint: config, counters, spaces, versions. Args: more: other fields of `_Meta`."""
     return {
         'config': config,
         'env_step': env_step,
@@ -119,15 +119,15 @@ def saved_meta(
 
 
 def causes_of_misfits(run: SavedRun, policy: dict[str, Any]) -> dict[str, str]:
-    """What `fit_state` is to say of state that differs, by the beginning of its name.
+    """The causes that `fit_state` names for state that differs, by the beginning of its name.
 
-    Args: policy: the section `policy` of the config now, which may be another than that of the run.
+    Args: policy: the current section `policy`, which may differ from that of the run.
     """
     was, now = (x if isinstance(x, dict) else {} for x in (run.config['policy'].get('learn'), policy.get('learn')))
     keys = [('model/', 'value_loss'), ('learn/optimizer/', 'optimizer'), ('learn/optimizer/', 'freeze')]
     keys += [('learn/intrinsic/', 'intrinsic'), ('learn/plasticity/', 'plasticity'), ('learn/aux_', 'aux_window')]
-    first = {'value_loss': 'mse', 'optimizer': 'adam', 'freeze': []}  # where a run was before there was a choice
-    found = {'model/': ''}  # moments of an optimiser differ where a model does
+    first = {'value_loss': 'mse', 'optimizer': 'adam', 'freeze': []}  # for runs from before these keys existed
+    found = {'model/': ''}  # if the model differs, the moments of the optimiser do too
     for prefix, key in keys:
         old, new = was.get(key, first.get(key)), now.get(key, first.get(key))
         if plain(old) != plain(new):
@@ -139,7 +139,7 @@ def causes_of_misfits(run: SavedRun, policy: dict[str, Any]) -> dict[str, str]:
 
 
 def check_saved_modes(run: SavedRun, modes: Sequence[Mode]) -> None:
-    """Raises: CheckpointError if the policy was saved without the state that one of the modes continues from."""
+    """Raises: CheckpointError if the policy was saved without the state that one of the modes needs."""
     if missing := [mode for mode in modes if mode != 'eval' and mode not in run.fields]:
         names = ' and '.join(missing)
         left = [mode for mode in MODES if mode == 'eval' or mode in run.fields]
@@ -235,14 +235,14 @@ class _Dict(Strict):
 
 
 SavedSpace = Annotated[_Discrete | _Box | _MultiDiscrete | _MultiBinary | _Dict, Field(discriminator='kind')]
-"""A space as its `to_json` gives it; `space()` makes it again."""
+"""A space as its `to_json` gives it; `space()` builds the space."""
 
 
 def _n_number(space: SavedSpace) -> int:
     if isinstance(space, _Dict):
         return sum(_n_number(each) for _, each in space.spaces)
     if isinstance(space, _MultiDiscrete):
-        return sum(space.nvec)  # as many columns of a one-hot code
+        return sum(space.nvec)  # the number of columns of a one-hot code
     return 1 if isinstance(space, _Discrete) else math.prod(space.shape)
 
 
@@ -326,7 +326,7 @@ def check_config_size(config: dict[str, Any]) -> None:
 
 
 def leaf_values(value: object, path: str = '') -> Iterator[tuple[str, Any]]:
-    """Path and value of all that is neither dict nor list; the items of a list have its path."""
+    """Yields path and value of everything that is neither dict nor list; the items of a list have its path."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from leaf_values(item, join_path(path, key))
@@ -340,7 +340,7 @@ def leaf_values(value: object, path: str = '') -> Iterator[tuple[str, Any]]:
 def _entries(
     value: dict[str, Any] | list[Any], data: object, is_data: bool = False, path: str = ''
 ) -> Iterator[tuple[str, Any, Any, bool]]:
-    """(path, key, value, whether it is in `data`) of all that is in nested dicts and lists; the key is None in a list."""
+    """Yields (path, key, value, whether it is in `data`) for all items of nested dicts and lists; in a list, key is None."""
     is_data = is_data or value is data
     items = value.items() if isinstance(value, dict) else ((None, item) for item in value)
     for key, item in items:

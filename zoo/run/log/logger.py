@@ -31,13 +31,13 @@ from zoo.worker.evaluator import Evaluation
 
 
 class Console:
-    """Shows how far a run is, at most every `freq` seconds, and at the end. Args: draw: shows a text; may raise OSError."""
+    """Shows the progress of a run, at most every `freq` seconds and at the end. Args: draw: shows a text; may raise OSError."""
 
     def __init__(self, freq: float, draw: Callable[[str], object]) -> None:
         self._freq, self._draw, self._next, self._pending = freq, draw, -math.inf, ''
 
     def show(self, env_step: int, text: str) -> None:
-        """Takes the newest text, which is drawn if it is time."""
+        """Takes the newest text, and draws it if the last one was drawn `freq` seconds ago."""
         self._pending = text
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._freq
@@ -85,8 +85,8 @@ class LiveConsole(Console):
 
     def show(self, env_step: int, text: str) -> None:
         width = self._progress.console.width
-        room = width - len(f'{self._progress.tasks[0].description} ') - (18 if width >= 120 else 0)  # 18: of the bar
-        for part in (r'  best \S+', r'  \S+/s', ' env steps', r'  left \S+'):  # what a narrow terminal is not shown
+        room = width - len(f'{self._progress.tasks[0].description} ') - (18 if width >= 120 else 0)  # 18: the bar
+        for part in (r'  best \S+', r'  \S+/s', ' env steps', r'  left \S+'):  # left out on a narrow terminal
             text = re.sub(part, '', text) if len(text) > room else text
         self._progress.update(self._task, completed=env_step, text=text)
         super().show(env_step, text)
@@ -136,8 +136,8 @@ class Logger:
     Args:
       run_dir: made if missing; metrics.jsonl and tb/ are written to it.
       max_env_step: for the share done and the time left.
-      restore: makes the run folder anew if it was removed, and returns whether it was; may raise OSError.
-      run_cfg: the complete config, which sinks are given; sinks: of `make_sinks`; None: those that cfg names.
+      restore: makes the run folder again if it was removed, and returns whether it was; may raise OSError.
+      run_cfg: the complete config, for the sinks; sinks: from `make_sinks`; None: those that cfg names.
     Attributes: listeners: called with the numbers of each line that `write` was given.
     """
 
@@ -164,7 +164,7 @@ class Logger:
                 sink.env_step = start_env_step
             self._sinks.append(sink)
             if isinstance(sink, FileSink):
-                sink.open(run_cfg, folder)  # where a file cannot be opened, no run begins
+                sink.open(run_cfg, folder)  # if a file cannot be opened, no run begins
             elif not self._feed(sink, 'open', run_cfg, folder):
                 self._sinks = [other for other in self._sinks if other is not sink]
             if isinstance(sink, JsonlSink):
@@ -196,7 +196,7 @@ class Logger:
                 self._feed(sink, 'video', env_step, path)
 
     def keep_files(self) -> None:
-        """Begins the files anew that were removed or moved, in a folder made anew if it was too. Raises: OSError."""
+        """Makes files again that were removed or moved, and the folder if it was removed too. Raises: OSError."""
         is_new = self._restore()
         for file in self._sinks:
             if isinstance(file, FileSink) and not file.is_in_place():
@@ -212,7 +212,7 @@ class Logger:
         best_return: float | None,
         env_step_per_s: float,
     ) -> None:
-        """Shows on the console how far the run is; may be called often.
+        """Shows the progress of the run on the console; may be called often.
 
         Args: train_return: mean of the last training episodes; last_return, best_return: of evaluations.
         """
@@ -274,7 +274,7 @@ class Logger:
         return done
 
     def _try(self, what: str, write: Callable[[], None]) -> bool:
-        """Whether the write succeeded; only the first failure in a row gives a warning."""
+        """Calls `write` and returns whether it succeeded; only the first failure in a row gives a warning."""
         try:
             write()
         except OSError as error:
@@ -313,10 +313,10 @@ def _number(value: float | None) -> str:
 
 
 class Report(Observer):
-    """Observer that writes the log of a run which begins, or continues, now.
+    """Observer that writes the log of a run; made when the run begins or continues.
 
-    Args: look: called with the env step and numbers of each line of training metrics; agreement: of the ranks, whose numbers
-      are those of all; env_values: gives more numbers of the envs.
+    Args: look: called with the env step and numbers of each line of training metrics; agreement: merges the numbers of
+      all ranks; env_values: returns more numbers of the envs.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class Report(Observer):
         self._logger, self._job, self._look = logger, job, look
         self._agreement, self._env_values = agreement, env_values
         self._start_step = self._write_step = job.env_step
-        self._last = job.clocks(), job.collector.collect_iter  # as the last line was written
+        self._last = job.clocks(), job.collector.collect_iter  # when the last line was written
         self._metrics: dict[str, Any] = {}  # the newest values since the last line of the log
 
     @property
@@ -405,7 +405,7 @@ class ConsoleLine(Observer):
 def reward_metrics(steps: Timestep) -> dict[str, Tensor | float]:
     """Mean, deviation, least and greatest reward of an env step in the last rollout, before any scaling."""
     reward = steps.reward if steps.raw_reward is None else steps.raw_reward
-    if reward.device.type != 'cpu':  # where a shape may not depend on the data
+    if reward.device.type != 'cpu':  # on a device, where no shape may depend on the data
         (least, greatest), wide = reward.aminmax(), reward.double()
         return {
             'reward_mean': wide.mean(),

@@ -1,4 +1,4 @@
-"""Sinks: the interface of what the metrics of a run are written to, those that its config names, and its files metrics.jsonl and progress.csv."""
+"""Sinks for the metrics of a run: their interface, those that the config names, the files metrics.jsonl and progress.csv."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from zoo.run.base_config import JobConfig, LoggerConfig
 
 
 class Sink:
-    """Somewhere that the metrics of a run are written to: derive a class, or write one with the same three methods.
+    """A destination for the metrics of a run. Derive a class, or write one with the methods open, write and close.
 
-    A config names it, `logger.sinks: ['my_module:MySink']`, with options as `{type: 'my_module:MySink', host: here}`: the
-    keyword-only parameters of its constructor. A resume makes a new one. If a method raises an error, the run gives one
+    A config names it, `logger.sinks: ['my_module:MySink']`. Its options are the keyword-only parameters of its constructor:
+    `{type: 'my_module:MySink', host: here}`. A resume makes a new one. If a method raises an error, the run gives one
     warning and continues: without the sink, or, after an OSError of `write`, with another try at the next line.
 
     Attributes, set before `open`: env_step: env step that the run continues from, 0 for a new run; set before `close`:
@@ -42,7 +42,7 @@ class Sink:
         """The run begins or continues. Args: cfg: its complete config, read-only, e.g. cfg.exp_name; run_dir: its folder."""
 
     def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
-        """One line of the log.
+        """Gets one line of the log.
 
         Args: metrics: by name, 'eval/return_mean'; 'wall_s' is seconds since the run began, those before a resume
           included. NaN and infinity occur. A line of training metrics and one of an evaluation may have one env step.
@@ -74,7 +74,7 @@ class FileSink(Sink):
         return is_in_place(self.path, self._stat)
 
     def reopen(self) -> None:
-        """Begins the file anew, where it was removed or moved. Raises: OSError."""
+        """Makes the file again if it was removed or moved. Raises: OSError."""
         raise NotImplementedError
 
 
@@ -99,9 +99,9 @@ class LineSink(FileSink):
 
 
 def make_sinks(cfg: LoggerConfig) -> list[Any]:
-    """The sinks of a run, not open yet: first metrics.jsonl, which every run has and others read.
+    """The sinks of a run, not open yet: first metrics.jsonl, which every run has and other code reads.
 
-    Raises: ConfigError if a library is not installed, a name is no class of a sink, or is named twice.
+    Raises: ConfigError if a library is not installed, or a name is not that of a sink or occurs twice.
     """
     names = [section_of(SINK_REGISTRY, spec, 'logger.sinks').type for spec in cfg.sinks]
     for name, n in Counter(names).items():
@@ -113,7 +113,7 @@ def make_sinks(cfg: LoggerConfig) -> list[Any]:
     first += ['table'] if cfg.console == 'table' else []
     rest = [spec for spec, name in zip(cfg.sinks, names, strict=True) if name not in first]
     sinks = [_make(spec) for spec in [*first, *rest]]
-    return sorted(sinks, key=lambda sink: not isinstance(sink, FileSink))  # one that cannot be opened ends the run
+    return sorted(sinks, key=lambda sink: not isinstance(sink, FileSink))  # files first: a failed open ends the run
 
 
 def _make(spec: object) -> Any:
@@ -132,9 +132,9 @@ def _make(spec: object) -> Any:
 class CsvSink(LineSink):
     """progress.csv in the run folder: one row for each line of the log, a column for each metric that any line has.
 
-    A cell is empty where a line lacks the metric, and 'nan' where it was NaN or infinite. The file is made of
-    metrics.jsonl when the run begins or continues, and again when a metric first appears: so it has the lines from before
-    it was asked for too, and a resume cuts it where it cuts that one.
+    A cell is empty where a line lacks the metric, and 'nan' where it was NaN or infinite. The file is made from
+    metrics.jsonl when the run begins or continues, and again when a metric first appears. So it also has the lines from
+    before this sink was configured, and a resume removes the same lines from both files.
     """
 
     label = 'progress.csv'
@@ -157,7 +157,7 @@ class CsvSink(LineSink):
         self._make()
 
     def _make(self) -> None:
-        """Writes the file anew from metrics.jsonl, which has the newest line already."""
+        """Writes the whole file again from metrics.jsonl, which already has the newest line."""
         self._columns = {'env_step': None, 'wall_s': None}  # an ordered set
         for row in self._rows():
             self._columns |= dict.fromkeys(row)
@@ -181,7 +181,7 @@ class CsvSink(LineSink):
 
 
 def _line(cells: Iterable[Any]) -> str:
-    """A row, with 'nan' for what was NaN or infinite, which metrics.jsonl has as null."""
+    """A CSV row, with 'nan' for values that were NaN or infinite, which are null in metrics.jsonl."""
     row = ['nan' if cell is None or isinstance(cell, float) and not math.isfinite(cell) else cell for cell in cells]
     text = io.StringIO()
     csv.writer(text, lineterminator='').writerow(row)
@@ -215,7 +215,7 @@ class JsonlSink(LineSink):
 
 @SINK_REGISTRY.register('table')
 class TableSink(Sink):
-    """A table on stderr of the metrics of each line, by their groups; `logger.console: table` shows it for the console."""
+    """A table on stderr of the metrics of each line, by their groups; `logger.console: table` replaces the console by it."""
 
     def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
         rows, group = [('env_step', f'{env_step:,}')], ''

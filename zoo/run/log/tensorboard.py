@@ -22,7 +22,7 @@ _FLUSH_S = 10.0  # tensorboardX syncs the disk at every flush: some milliseconds
 class TensorBoardSink(FileSink):
     """Scalars for TensorBoard in the folder tb of the run; the same as `logger.tensorboard: true`.
 
-    It avoids SummaryWriter, whose thread ends when the disk is full; later calls would wait for it without end.
+    It avoids SummaryWriter, whose thread ends when the disk is full; later calls would wait for it for ever.
     """
 
     label = 'TensorBoard files'
@@ -50,7 +50,7 @@ class TensorBoardSink(FileSink):
             self._flushed = time.monotonic()
 
     def video(self, env_step: int, path: Path) -> None:
-        """The first seconds, small, as an image that moves: TensorBoard shows no videos."""
+        """Writes the first seconds as a small animated image, because TensorBoard shows no videos."""
         gif = tool('video_preview')(path)
         width, height = (int.from_bytes(gif[at : at + 2], 'little') for at in (6, 8))
         image = self._summary.Image(width=width, height=height, colorspace=3, encoded_image_string=gif)
@@ -78,7 +78,7 @@ class TensorBoardSink(FileSink):
 
 
 def _tell_wandb(folder: Path) -> None:
-    """Makes a run that the user began with wandb.init(sync_tensorboard=True) read the event files of this folder.
+    """Makes a W&B run that the user began with wandb.init(sync_tensorboard=True) read the event files of this folder.
 
     W&B finds such folders by replacing the class of SummaryWriter's files, which zoo does not use.
     """

@@ -34,9 +34,9 @@ _MAX_ID_FILE = 1_000  # bytes
 
 
 class Tracker(Sink):
-    """A sink that writes to the run of an experiment tracker, whose id is kept in the run folder: a resume finds it.
+    """A sink that writes to a run of an experiment tracker. The id of that run is kept in the run folder for a resume.
 
-    Attributes: name: registered name, also of the extra that installs its library.
+    Attributes: name: registered name, also that of the extra that installs its library.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Tracker(Sink):
         self._best = run_dir / 'checkpoints' / 'best.safetensors'
 
     def remembered_id(self) -> str | None:
-        """The id of the tracker's run that this run folder was tracked as so far; None for a new one."""
+        """The id of the tracker's run for this run folder; None if there is none yet."""
         with suppress(OSError, ValueError, LookupError, TypeError):
             found = json.loads(read_small(self._file, _MAX_ID_FILE))['id']
             if _ID.fullmatch(found):
@@ -61,7 +61,7 @@ class Tracker(Sink):
 
 
 def library(module: str, needs: str, extra: str) -> Any:
-    """A tracker's module. Raises: ConfigError that names the extra if it is not installed."""
+    """Imports a tracker's module. Raises: ConfigError that names the extra if it is not installed."""
     try:
         found = importlib.import_module(module)
     except ImportError as error:
@@ -74,7 +74,7 @@ def library(module: str, needs: str, extra: str) -> Any:
 
 
 class WandbConfig(Section):
-    """What wandb.init is given."""
+    """Options for wandb.init and uploads."""
 
     project: str | None = Field(None, description='project; null: WANDB_PROJECT, else exp_name')
     entity: str | None = Field(None, description='user or team; null: your default')
@@ -93,7 +93,7 @@ class WandbConfig(Section):
 class WandbSink(Tracker):
     """Weights & Biases (extra wandb): metrics over env_step, config, best checkpoint; a resume continues its run.
 
-    If the process has a W&B run already, of wandb.init, that one is used, and stays open.
+    If the process already has a W&B run, from wandb.init, that run is used, and stays open.
     """
 
     config = WandbConfig
@@ -149,7 +149,7 @@ N_PARAM, N_TEXT = 100, 500  # parameters of one request, characters of one: limi
 
 
 class MlflowConfig(Section):
-    """Where MLflow writes."""
+    """Options of MLflow: its server, the run, uploads."""
 
     uri: str | None = Field(
         None,
@@ -197,7 +197,7 @@ class MlflowSink(Tracker):
             logger.warning('MLflow lacks the last lines of the log; metrics.jsonl in %s has all', self._run_dir)
 
     def _work(self) -> None:
-        """What the thread does: begins the run, writes lines as they come, ends the run."""
+        """The body of the thread: begins the run, writes lines as they come, ends the run."""
         self._try(self._begin)
         while (line := self._lines.get()) is not None:
             self._waiting = [*self._waiting, line][-MAX_WAITING:]
@@ -209,14 +209,14 @@ class MlflowSink(Tracker):
         try:
             step()
             self._has_warned = False
-        except Exception as error:  # a tracker that fails does not concern the run
+        except Exception as error:  # a tracker that fails does not stop the run
             if not self._has_warned:
                 what = without_passwords(' '.join(str(error).split()))[:300]
                 logger.warning('MLflow cannot be written (%s: %s); training continues', type(error).__name__, what)
             self._has_warned, self._retry_at = True, time.monotonic() + RETRY_S
 
     def _begin(self) -> None:
-        uri = self._cfg.uri and self._cfg.uri.replace(HIDDEN, '')  # of a resume, which finds no password in the config
+        uri = self._cfg.uri and self._cfg.uri.replace(HIDDEN, '')  # in a resume the config has no password
         client = self._client_class(tracking_uri=uri)
         known = self.remembered_id()
         self._run_id = self._continued(client, known) if known else ''
@@ -228,10 +228,10 @@ class MlflowSink(Tracker):
         self._client = client
 
     def _continued(self, client: Any, run_id: str) -> str:
-        """The run of that id, marked as running; '' if the server has none such."""
+        """Marks the run of that id as running, and returns the id; '' if the server does not have it."""
         try:
             client.update_run(run_id, status='RUNNING')
-        except Exception as error:  # MLflow has one class for this and for a server that is away
+        except Exception as error:  # MLflow has one class for this and for an unreachable server
             if getattr(error, 'error_code', None) != 'RESOURCE_DOES_NOT_EXIST':
                 raise
             logger.warning('MLflow has no run %s any more; it gets a new one', run_id)
@@ -259,14 +259,14 @@ class MlflowSink(Tracker):
             except Exception as error:
                 if getattr(error, 'error_code', None) != 'INVALID_PARAMETER_VALUE':
                     raise
-                refused = error  # such a line is refused for ever: those after it are not to wait for it
+                refused = error  # such a line is always refused: those after it must not wait for it
             self._waiting = self._waiting[1:]
         if refused is not None:
             raise refused
 
     def _finish(self) -> None:
         self._try(self._flush)
-        if self._waiting or self._client is None:  # not even now: the run is not called finished
+        if self._waiting or self._client is None:  # still not written: the run is not marked as finished
             return
         if self._cfg.upload and self._best.exists():
             self._client.log_artifact(self._run_id, str(self._best), artifact_path='checkpoints')
@@ -274,5 +274,5 @@ class MlflowSink(Tracker):
 
 
 def _name(name: str) -> str:
-    """A name as MLflow takes it: also as the path of a file below a folder."""
+    """A name that MLflow accepts, also as the path of a file below a folder."""
     return posixpath.normpath(re.sub(r'[^\w\-. /]', '_', name)[:250]).lstrip('./') or '_'

@@ -1,1 +1,1 @@
-"""Observers of a run: what is told of its events. `zoo.run.build.RunBuilder` has their order."""
+"""Observers: objects that a run tells of its events. `zoo.run.build.RunBuilder` sets their order."""

@@ -1,4 +1,4 @@
-"""A run as its observers see it: components, progress, and the events that they are told of."""
+"""The view that observers have of a run: its components, its progress, and the events that they are told of."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 
 
 class Parts(NamedTuple):
-    """Components that a run works with."""
+    """The components of a run."""
 
-    envs: list[AnyVectorEnv]  # the training envs, in groups; or what stands for those of each runner
+    envs: list[AnyVectorEnv]  # the training envs, in groups; or one proxy for those of each runner
     policy: Policy
     buffer: Buffer
     collector: Collector
@@ -46,7 +46,7 @@ class Parts(NamedTuple):
 
 @dataclass
 class Progress:
-    """How far a run is, apart from the counters of its components."""
+    """The progress of a run, in addition to the counters of its components."""
 
     eval_step: int = 0  # env step of the last evaluation
     save_step: int = 0  # env step of the last checkpoint
@@ -54,13 +54,13 @@ class Progress:
     last_return: float | None = None
     wall_before: float = 0.0  # seconds before the resume
     n_sample: int | Tensor = 0
-    """Samples of all batches so far that have a weight above 0; passes over a batch do not count again, other draws do.
+    """Samples with a weight above 0 in all batches so far. More passes over a batch do not count again, more draws do.
 
-    A tensor on the device of the batches, once they have had weights: `int` waits for that device.
+    Once batches have had weights it is a tensor on their device: `int` waits for that device.
     """
 
     def is_evaluated(self, env_step: int) -> bool:
-        """Whether the policy as it is at this env step was evaluated."""
+        """Whether the policy of this env step was evaluated."""
         return self.eval_step == env_step and self.last_return is not None
 
     def reached(self, stop_value: float | None) -> bool:
@@ -69,10 +69,10 @@ class Progress:
 
 
 class RunView(Protocol):
-    """A run as its observers see it: components, counters, and what may be asked of it; `zoo.SerialJob` is one.
+    """A run as its observers see it: components, counters and methods; `zoo.SerialJob` is one.
 
-    Attributes: stop_requested: whether a signal asks it to stop; stop_reason: why it ends after the present round, maybe
-      without words; None: it does not.
+    Attributes: stop_requested: whether a signal asks the run to stop; stop_reason: the reason to end it after the current
+      round, maybe ''; None: it continues.
     """
 
     cfg: JobConfig
@@ -103,7 +103,7 @@ class RunView(Protocol):
 
     @property
     def n_iteration(self) -> int:
-        """Rounds of collecting and learning that were done, those before a resume included."""
+        """Completed rounds of collecting and learning, those before a resume included."""
         n_step = self.collector.collect_iter * self.cfg.policy.collect.n_step * self.cfg.env.collector_env_num
         return n_step // self.step_per_iteration
 
@@ -114,7 +114,7 @@ class RunView(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether the next iteration would pass max_env_step, stop_value was reached, or `stop` called."""
+        """Whether the next iteration would exceed max_env_step, stop_value was reached, or `stop` was called."""
         return self.stop_reason is not None or self.env_step + self.step_per_iteration > self.cfg.max_env_step
 
     @property
@@ -123,13 +123,13 @@ class RunView(Protocol):
         return self.progress.wall_before + self.timer.run_s
 
     def stop(self, reason: str = '') -> None:
-        """Ends the run after the present iteration, as policy.eval.stop_value does, and logs why; a resume continues it."""
+        """Ends the run after the current iteration, as policy.eval.stop_value does, and logs why; a resume continues it."""
         if self.stop_reason is None:
             logger.info('the run ends after this round%s', f': {reason}' if reason else '')
             self.stop_reason = reason or 'stop() was called'
 
     def reset_env(self) -> None:
-        """New episodes in the training envs, from seeds that depend on the run's seed and env step."""
+        """Begins new episodes in the training envs, from seeds that depend on the run's seed and env step."""
         self.collector.reset(stream(self.cfg.seed, 'collect', self.env_step))
 
     def start(self) -> None:
@@ -142,7 +142,7 @@ class RunView(Protocol):
         """Writes a checkpoint of everything and returns its path. Raises: SaveError."""
 
     def result(self) -> TrainResult:
-        """The run so far."""
+        """The result of the run so far."""
 
     def clocks(self) -> Clocks:
         """Seconds and calls of each part since the run began; the calls of 'learn' are optimiser steps."""
@@ -153,25 +153,25 @@ class RunView(Protocol):
 
 
 class Observer:
-    """Sees a run. Override the events that matter: a run tells of each event only those that do."""
+    """Receives the events of a run. Override methods as needed: a run calls only methods that are overridden."""
 
     def on_start(self, job: RunView) -> None:
         """The run begins, or continues; told once."""
 
     def before_round(self, job: RunView) -> None:
-        """A round of the plan begins."""
+        """A round begins."""
 
     def before_rollout(self, job: RunView) -> None:
         """A rollout is collected next."""
 
     def after_rollout(self, job: RunView) -> None:
-        """It was collected."""
+        """The rollout was collected."""
 
     def on_rollout(self, job: RunView, rollout: Rollout) -> None:
-        """It may be looked at and changed in place."""
+        """The rollout may be read, and changed in place."""
 
     def on_samples(self, job: RunView, samples: dict[str, Any]) -> None:
-        """It became samples, which the buffer gets next."""
+        """The rollout became samples, which the buffer gets next."""
 
     def before_update(self, job: RunView, env_step: int) -> None:
         """A round of updates begins, on rollouts from this env step on."""
@@ -183,10 +183,10 @@ class Observer:
         """The round of updates is over."""
 
     def on_update(self, job: RunView, metrics: dict[str, Any]) -> None:
-        """Its metrics, which may be added to."""
+        """The metrics of the round of updates, to which an observer may add."""
 
     def on_metrics(self, job: RunView, metrics: Metrics) -> None:
-        """Its metrics, as the log gets them."""
+        """The metrics of the round of updates, as the log gets them."""
 
     def before_evaluation(self, job: RunView) -> None:
         """The policy is evaluated next."""
@@ -198,7 +198,7 @@ class Observer:
         """The evaluation is logged, and the best policy kept."""
 
     def after_round(self, job: RunView) -> None:
-        """A round of the plan is over."""
+        """A round is over."""
 
     def on_checkpoint(self, job: RunView, path: Path) -> None:
         """A checkpoint was written."""
@@ -207,7 +207,7 @@ class Observer:
         """The run is over, evaluated and saved; told once."""
 
     def handler(self, event: str) -> Callable[..., None] | None:
-        """What is called at an event; None: it does not matter to this observer."""
+        """The method to call at an event; None if this observer does not handle it."""
         own = getattr(self, event)
         return None if own.__func__ is vars(Observer)[event] else own
 
@@ -216,7 +216,7 @@ EVENTS = [name for name in vars(Observer) if name.startswith(('on_', 'before_', 
 
 
 def handlers_of(observers: Iterable[Observer]) -> dict[str, list[Callable[..., None]]]:
-    """{event: what is called, in the order of the observers}."""
+    """Returns {event: the methods to call, in the order of the observers}."""
     observers = list(observers)
     found = {event: [observer.handler(event) for observer in observers] for event in EVENTS}
     return {event: [handler for handler in handlers if handler is not None] for event, handlers in found.items()}

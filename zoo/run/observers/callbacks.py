@@ -1,4 +1,4 @@
-"""Callbacks: code of the user's own that a run calls at its events; where it comes from, what a failure does."""
+"""Callbacks: user code that a run calls at its events; its loading, its checks, its errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EvaluationListener(Observer):
         self._listener = listener
 
     def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
-        """Ends the run if it returns 'stop'. Raises: UserError if it returns anything else but None."""
+        """Ends the run if the listener returns 'stop'. Raises: UserError if it returns anything but 'stop' or None."""
         answer = self._listener(job.env_step, evaluation)
         if answer not in (None, 'stop'):
             raise UserError(f"on_evaluation returned {shown(answer)} but must return 'stop' or None")
@@ -45,20 +45,20 @@ class EvaluationListener(Observer):
 
 
 class Callback:
-    """What a run calls at its events: derive a class and override what you need; a class with the same methods will do.
+    """User code that a run calls at its events. Derive a class and override methods, or write a class with the same methods.
 
-    The config names it, `callbacks: ['my_module:MyCallback']` or `['./my_file.py:MyCallback']`, or it is given, `serial_pipeline(..., callbacks=[...])`, as
-    a class, an object, or a function that has the name of an event. Callbacks are called in that order. What they keep
-    is theirs: it is in no checkpoint, so a resume makes new ones.
+    A config names it, `callbacks: ['my_module:MyCallback']` or `['./my_file.py:MyCallback']`. Or pass a class, an object, or
+    a function with the name of an event: `serial_pipeline(..., callbacks=[...])`. Those of the config are called first. No
+    checkpoint contains their state, so a resume makes new ones.
 
     `job` is the run: read `job.policy`, `job.cfg`, `job.env_step`, `job.train_iter`, `job.run_dir`. `job.stop(reason)` ends
-    the run after the present round, as `policy.eval.stop_value` does, and logs the reason. Methods return nothing, except
+    the run after the current round, as `policy.eval.stop_value` does, and logs the reason. Methods return nothing, except
     `on_update`.
     A callback that raises ends the run with a CallbackError; the run is saved before, see docs/your_policy.md.
     """
 
     def on_start(self, job: RunView) -> None:
-        """The run begins, or continues from a checkpoint: envs and policy are there."""
+        """The run begins, or continues from a checkpoint: envs and policy exist."""
 
     def on_rollout(self, job: RunView, rollout: Rollout) -> None:
         """A rollout was collected: `rollout.data` has its columns [T, B, ...], which may be changed in place."""
@@ -67,7 +67,7 @@ class Callback:
         """A rollout became samples [N, ...] by column, which the buffer gets next; may be changed in place."""
 
     def on_gradient(self, job: RunView, optimizers: Sequence[Any], loss: Tensor) -> None:
-        """The gradient of `loss` (0-dim) was found, the optimisers step next; may change gradients in place.
+        """The gradient of `loss` (0-dim) was computed, the optimisers step next; may change gradients in place.
 
         `optimizer.grad` is the whole gradient as one flat tensor, `optimizer.cut(optimizer.grad)` has views of it by name of
         the parameter. Called before the limit of `policy.learn.grad_clip`. A run with it takes its steps eagerly. With
@@ -75,7 +75,7 @@ class Callback:
         """
 
     def on_update(self, job: RunView, metrics: Metrics) -> Metrics | None:
-        """A round of updates is over; returns metrics to add, numbers or 0-dim tensors, which the log has as 'learn/name'."""
+        """A round of updates is over; returns metrics to add, numbers or 0-dim tensors, which are logged as 'learn/name'."""
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
         """The policy was evaluated: `evaluation.return_mean` and more."""
@@ -102,7 +102,7 @@ class Callbacks(Observer):
     """Observer that calls the callbacks of one run. Args: specs: names, classes, objects or functions, see `Callback`.
 
     Attributes: has_failed: one of them raised an error; from then on none is called.
-    Raises: ConfigError for one that cannot be one.
+    Raises: ConfigError for an invalid callback.
     """
 
     def __init__(self, specs: Sequence[Any]) -> None:
@@ -129,7 +129,7 @@ class Callbacks(Observer):
                 self._fail(f'{name} returned {shown(answer)} from {event}, whose answer nothing reads; {what}')
 
     def handler(self, event: str) -> Callable[..., None] | None:
-        """As `Observer.handler`; an event that no callback has does not matter."""
+        """As `Observer.handler`; None for an event that no callback has."""
         if not self._methods.get(event):
             return None
         return self.on_update if event == 'on_update' else partial(self.call, event)
@@ -178,7 +178,7 @@ class GradientEvents(Observer):
         self._job: RunView | None = None
 
     def showing(self, learn: Learn) -> Learn:
-        """What learns from a batch and shows its gradients."""
+        """Wraps a learn function so that its gradients are shown to the callbacks."""
 
         def forward(batch: Batch) -> Metrics:
             with listening(self._show):
@@ -190,7 +190,7 @@ class GradientEvents(Observer):
         self._job, self._n_before = job, job.train_iter
 
     def after_update(self, job: RunView) -> None:
-        """There were gradients, if there were steps."""
+        """Checks that gradients were shown if there were steps."""
         if not self._has_seen and job.train_iter > self._n_before:
             raise UserError(
                 f'callback {self._callbacks.names("on_gradient")} has on_gradient, which none of the first '
@@ -205,7 +205,7 @@ class GradientEvents(Observer):
 
 
 def callback_problems(specs: object) -> Iterator[str]:
-    """A sentence for everything that cannot be a callback, or has methods that nothing would call; makes none."""
+    """Yields a sentence for each spec that cannot be a callback or has methods that nothing would call; makes no callback."""
     for i, spec in enumerate(specs if isinstance(specs, list | tuple) else [specs]):
         try:
             _check(_load(spec, f'callbacks[{i}]') if isinstance(spec, str) else spec)
@@ -228,7 +228,7 @@ def _load(name: str, path: str) -> Any:
 
 
 def _check(item: object) -> None:
-    """Raises: ConfigError unless it is a class, an object or a function whose events are known and take what they get."""
+    """Raises: ConfigError unless it is a class, an object or a function whose events are known and take their arguments."""
     name, is_class = _name_of(item), isinstance(item, type)
     if inspect.isfunction(item) and item.__name__ not in EVENTS:
         raise ConfigError(
@@ -254,7 +254,7 @@ def _check(item: object) -> None:
 
 
 def _methods_of(item: object) -> dict[str, Any]:
-    """The methods that an object or class has for events of its own; of a function itself."""
+    """The methods for events that an object or class defines itself, by event; for a function, the function."""
     if inspect.isfunction(item):
         return {item.__name__: item}
     owner = item if isinstance(item, type) else type(item)

@@ -26,7 +26,7 @@ SHORT, LONG = 5, 20  # lines in a row
 
 
 class Facts(NamedTuple):
-    """What the rules know of a run besides its metrics.
+    """Facts about a run that the rules use in addition to its metrics.
 
     shares_trunk: the value loss moves a trunk of the policy. value_range: greatest error, in units of returns, that the
     value loss follows; None: any. scales_returns: an option brings returns to size 1. max_entropy: of uniform actions,
@@ -43,15 +43,15 @@ class Facts(NamedTuple):
 
 
 class Advice:
-    """Looks at each line of training metrics and logs what its rules find, each rule once. Args: facts: see there."""
+    """Checks each line of training metrics and logs what its rules find, each rule once. Args: facts: see `Facts`."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._counts: dict[str, int] = {}  # by rule, the lines in a row that have its sign
+        self._counts: dict[str, int] = {}  # by rule, the number of lines in a row with its sign
         self._said: set[str] = set()
 
     def look(self, env_step: int, line: Mapping[str, float]) -> list[str]:
-        """Takes a line, metrics by name; logs what is new in it as warnings, and returns these texts."""
+        """Checks a line, metrics by name; logs new findings as warnings, and returns their texts."""
         texts = dict(signs(self._facts, line, env_step))
         self._counts = {name: self._counts.get(name, 0) + 1 for name in texts}
         new = [name for name, n in RULES.items() if self._counts.get(name, 0) >= n and name not in self._said]
@@ -71,14 +71,14 @@ def facts_of(cfg: JobConfig, policy: Policy) -> Facts:
         cfg.env.collector_env_num,
         bool(getattr(model, 'joint', getattr(model, 'one_trunk', False))),
         None if objective is None else _value_range(objective.value_loss, learn),
-        scales or getattr(objective, 'n_value', 1) > 1,  # then another rule looks at what is outside of the range
+        scales or getattr(objective, 'n_value', 1) > 1,  # another rule checks the returns outside of the range
         max_entropy(policy.action_space),
         1 / max(1 - cfg.policy.collect.get('discount_factor', 1.0), 1e-9),
     )
 
 
 def max_entropy(space: Space) -> float | None:
-    """Entropy of uniform actions, nats; None if they are not choices."""
+    """Entropy of uniform actions, nats; None if they are real numbers."""
     if isinstance(space, Discrete):
         return math.log(space.n)
     if isinstance(space, MultiDiscrete):
@@ -99,7 +99,7 @@ def _value_range(value_loss: object, learn: Any) -> float | None:
 
 
 def _number(line: Mapping[str, float], name: str) -> float:
-    """A metric; NaN, with which no comparison is true, if the line does not have it."""
+    """A metric of the line; if the line lacks it, NaN, with which no comparison is true."""
     return line.get(name, math.nan)
 
 
@@ -114,11 +114,11 @@ RULES = {
     'returns_outside': SHORT,
     'no_episode': 1,
 }
-"""Lines in a row that must have the sign of a rule, in the order in which the rules speak."""
+"""Number of lines in a row with the sign of a rule after which the rule warns; in the order of the warnings."""
 
 
 def signs(facts: Facts, line: Mapping[str, float], env_step: int) -> Iterator[tuple[str, str]]:
-    """Name of the rule, and what to say, of each sign of trouble in a line."""
+    """Yields (name of the rule, warning) for each sign of trouble in a line."""
     yield from _policy_signs(facts, line, env_step)
     yield from _critic_signs(facts, line, env_step)
     if env_step >= EPISODE_STEPS * facts.n_env and line.get('collect/episode') == 0:
@@ -172,7 +172,7 @@ def _critic_signs(facts: Facts, line: Mapping[str, float], env_step: int) -> Ite
             'the critic gets there slowly, or never. Set policy.learn.value_norm=true, raise the range of '
             'policy.learn.value_loss, or use mse',
         )
-    share = min(facts.horizon / line.get('collect/episode_len_mean', 1.0), 1.0)  # of an episode that counts
+    share = min(facts.horizon / line.get('collect/episode_len_mean', 1.0), 1.0)  # of an episode, within the horizon
     if not facts.scales_returns and size > RETURN_LIMIT and size * share > DISCOUNTED_LIMIT:
         yield (
             'returns_large',

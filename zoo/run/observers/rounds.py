@@ -1,4 +1,4 @@
-"""Observers of a plain run: samples counted, metrics checked, evaluations, changes and resets of envs."""
+"""Observers of a plain run: count of samples, check of metric names, evaluations, changes and resets of envs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Evaluations(Observer):
 
 
 class StopValue(Observer):
-    """Ends the run, without words, when an evaluation reaches policy.eval.stop_value."""
+    """Ends the run, without a text as reason, when an evaluation reaches policy.eval.stop_value."""
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
         if job.progress.reached(job.cfg.policy.eval.stop_value):
@@ -43,9 +43,9 @@ class StopValue(Observer):
 
 
 class EnvSchedules(Observer):
-    """Sets what changes in the envs of a run as it lasts: env.schedule, env.reset_options.
+    """Sets the values that change in the envs during a run: env.schedule, env.reset_options.
 
-    It follows from the env step alone: a resume continues it.
+    They depend on the env step alone, so that a resume continues them.
     """
 
     def __init__(self, cfg: JobConfig, parts: Parts) -> None:
@@ -71,12 +71,12 @@ class EnvSchedules(Observer):
                     settings.apply([env], job.env_step)
 
     def metrics(self) -> dict[str, float]:
-        """The present values of env.schedule, as the log names them."""
+        """The current values of env.schedule, by their names in the log."""
         return {f'env/schedule/{name}': float(value) for name, value in self._training.values.items()}
 
 
 class EnvResets(Observer):
-    """Resets the training envs before every n-th rollout, unless that was just done: a resume continues it."""
+    """Resets the training envs before every n-th rollout of the run, resumes included, unless that was just done."""
 
     def __init__(self, n: int) -> None:
         self._n = n
@@ -88,7 +88,7 @@ class EnvResets(Observer):
 
 
 def reset_every(cfg: JobConfig) -> int | None:
-    """Rollouts from one reset of all training envs to the next; None: they are not reset."""
+    """The number of rollouts between two resets of all training envs; None: they are not reset."""
     if cfg.policy.collect.get('batch_mode') != 'episode':
         return cfg.env.reset_every
     spec = gymnasium.registry.get(cfg.env.id) if isinstance(cfg.env.id, str) else None
@@ -107,10 +107,10 @@ def reset_every(cfg: JobConfig) -> int | None:
 def play_evaluations(
     parts: Parts, seed: int, env_step: int, stop: Callable[[], bool], key: tuple[int, ...] = ()
 ) -> Evaluation | None:
-    """This rank's share of the episodes of all evaluations, from seeds that depend on the run's seed and the env step.
+    """Plays this rank's share of the episodes of all evaluations, from seeds that depend on the run's seed and env step.
 
-    Args: stop: asked during the episodes; key: what the seeds depend on besides.
-    Returns: None if `stop` said so before all episodes had ended.
+    Args: stop: called during the episodes, returns whether to stop; key: further numbers that the seeds depend on.
+    Returns: None if `stop` returned true before all episodes had ended.
     """
     found: dict[str, Evaluation] = {}
     for name, evaluator in parts.evaluators.items():
@@ -136,7 +136,7 @@ class MetricNames(Observer):
         self._is_checked = False
 
     def on_batch(self, job: RunView, batch: Batch, metrics: Metrics) -> None:
-        """Looks at the first whole batch; one for a part of the update gives a part of the metrics."""
+        """Checks the first complete batch; a batch for a part of the update gives only a part of the metrics."""
         if self._is_checked:
             return
         mode = job.learn_mode
@@ -153,7 +153,7 @@ class MetricNames(Observer):
 
 
 def refuse_empty(buffer: Buffer) -> None:
-    """Raises: UserError if the buffer is empty, and says so (an attribute `is_empty`, which it need not have)."""
+    """Raises: UserError if the buffer is empty by its attribute `is_empty`, which is optional."""
     if getattr(buffer, 'is_empty', False):
         raise UserError(
             'there is nothing to learn from: the buffer is empty; collect a rollout and push its samples before each '
@@ -162,7 +162,7 @@ def refuse_empty(buffer: Buffer) -> None:
 
 
 def mean_metrics(found: Sequence[Metrics]) -> Metrics:
-    """The mean of each metric over the batches that gave it; of maxima the greatest, of minima the least."""
+    """Merges each metric over the batches that gave it: the mean, for maxima the greatest, for minima the least."""
     values: dict[str, list[Tensor]] = {}
     for each in found:
         for name, value in each.items():
@@ -171,7 +171,7 @@ def mean_metrics(found: Sequence[Metrics]) -> Metrics:
 
 
 def _n_sample(batch: Batch) -> int | Tensor:
-    """Rows, or steps of all sequences, less those of weight 0; of draws for parts of an update those of the policy."""
+    """The number of samples of weight above 0, by steps in sequences; of separate draws, those of the policy count."""
     if batch.keys() <= {'policy', 'value'}:
         return _n_sample(batch['policy']) if 'policy' in batch else 0
     if 'weight' in batch:

@@ -1,4 +1,4 @@
-"""Stop rules, which end a run before max_env_step: by time, by count, on a plateau, by a bound on a metric, or the user's own."""
+"""Rules that end a run before max_env_step: by time, by count, on a plateau, by a bound on a metric, or the user's own."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ logger = logging.getLogger(__name__)
 
 
 class StopRule:
-    """Says when a run is to end: derive a class with options as keyword-only parameters of its constructor.
+    """Decides when a run ends. Derive a class whose options are keyword-only parameters of its constructor.
 
-    A config names it, `stop: ['my_module:MyRule']` or `stop: [{type: 'my_module:MyRule', n: 3}]`. `see` is given every line of
-    the log, `reason` is asked after each round of collecting and learning, and when a run continues.
+    A config names it, `stop: ['my_module:MyRule']` or `stop: [{type: 'my_module:MyRule', n: 3}]`. `see` gets every line of the
+    log, `reason` is called after each round of collecting and learning, and when a run continues.
     """
 
     def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
-        """One line of the log: training metrics, or those of an evaluation, which have 'eval/return_mean'."""
+        """Gets one line of the log: training metrics, or those of an evaluation, which have 'eval/return_mean'."""
 
     def reason(self, job: RunView) -> str | None:
-        """Why the run is to end now, as part of a sentence; None: it continues."""
+        """The reason to end the run now, as part of a sentence; None: it continues."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers, texts and None by name, which a resume needs."""
+        """The state that a resume needs: numbers, texts and None by name."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes what `state_dict` gave."""
+        """Restores a state from `state_dict`."""
 
 
 class WallTimeConfig(Section):
@@ -51,7 +51,7 @@ class WallTimeConfig(Section):
 class OptionRule(StopRule):
     """A rule with a section of options.
 
-    Attributes: metric: the one of the log that it is on, '' for none; the state of another one is not this rule's.
+    Attributes: metric: the metric of the log that the rule reads, '' for none; a rule loads no state of another metric.
     """
 
     metric: str = ''
@@ -63,7 +63,7 @@ class OptionRule(StopRule):
 
 @STOP_REGISTRY.register('wall_time')
 class WallTime(OptionRule):
-    """Ends the run after s seconds: with the round that is under way then, its evaluation included."""
+    """Ends the run after s seconds, when the current round and its evaluation are finished."""
 
     config = WallTimeConfig
 
@@ -162,7 +162,7 @@ class Bound(OptionRule):
     def __init__(self, cfg: BoundConfig) -> None:
         super().__init__(cfg)
         self._value: float | None = None
-        self._others: set[str] = set()  # metrics that were seen before this one was
+        self._others: set[str] = set()  # metrics that were seen while this one was not
 
     def see(self, job: RunView, metrics: Mapping[str, float]) -> None:
         if self.metric in metrics:
@@ -195,7 +195,7 @@ class StopRuleError(RunError):
 
 
 class FunctionRule(StopRule):
-    """A function of the user's own: given the job, asked after each round; given metrics, asked at each line of the log.
+    """A function of the user's own, called at each line of the log if it takes `metrics`, otherwise after each round.
 
     Args: function: takes `job`, `metrics` or both, and returns whether to end the run, or a text that says why.
     Raises: ConfigError if it takes anything else.
@@ -239,9 +239,9 @@ class FunctionRule(StopRule):
 
 
 class StopRules(Observer):
-    """Observer that asks the stop rules of one run after each round. Raises: ConfigError for one that cannot be one.
+    """Observer that calls the stop rules of one run after each round. Raises: ConfigError for an invalid rule.
 
-    Args: specs: `stop` of the config; ranks: those that train together, which all stop as rank 0 says.
+    Args: specs: `stop` of the config; ranks: those that train together; all of them stop if rank 0 does.
     """
 
     def __init__(self, specs: Sequence[Any], ranks: Ranks = ALONE) -> None:
@@ -258,7 +258,7 @@ class StopRules(Observer):
             _guarded(name, rule.see, job, metrics)
 
     def reason(self, job: RunView) -> str | None:
-        """Why the run is to end now, of the first rule that says so; None: it continues. Raises: StopRuleError."""
+        """The reason of the first rule that ends the run now; None: it continues. Raises: StopRuleError."""
         for name, rule in self._rules:
             if answer := _guarded(name, rule.reason, job):
                 return str(answer)
@@ -269,9 +269,9 @@ class StopRules(Observer):
         return {str(i): {**_own(name, rule), **rule.state_dict()} for i, (name, rule) in enumerate(self._rules)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes the state of an earlier part of the run: each rule that of the first one of its name and metric that is left.
+        """Restores the state of an earlier part of the run: each rule takes the first unused item of its name and metric.
 
-        Older states have no metric: theirs is taken where there is one rule of that name, then and now.
+        Older states have no metric: such an item is taken if there is only one rule of that name, then and now.
         Raises: LookupError, TypeError, ValueError for a state that no rule of that name wrote.
         """
         left = [dict(state[key]) for key in sorted(state, key=int)]
@@ -288,13 +288,13 @@ class StopRules(Observer):
 
 
 def _own(name: str, rule: object) -> dict[str, str]:
-    """What tells a rule from others in a state: its name, and its metric if it has one."""
+    """The key of a rule in a state: its name, and its metric if it has one."""
     metric = rule.metric if isinstance(rule, OptionRule) else ''
     return {'rule': name, 'metric': metric} if metric else {'rule': name}
 
 
 def _make(spec: object) -> tuple[str, Any]:
-    """The name and the rule of a spec."""
+    """Makes the rule of a spec, and returns its name and the rule."""
     section = section_of(STOP_REGISTRY, spec, 'stop')
     name, made = section.type, component_object(STOP_REGISTRY, section, 'stop')
     if callable(made) and not hasattr(made, 'reason'):
