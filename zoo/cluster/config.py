@@ -1,4 +1,4 @@
-"""Section `cluster`: sizes of a run over processes and machines, its checks, and the share of one rank in these sizes."""
+"""Section `cluster` of the config: the sizes of a distributed run, their checks, and one rank's share of each size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EngineName = Literal['inline', 'process', 'ray']
 
 
 class ClusterConfig(Section):
-    """Which processes and machines take part. Sizes elsewhere in the config are totals over all of them."""
+    """The processes and machines that take part in a run. Sizes in other sections are totals over all of them."""
 
     runner_num: int = Field(
         0,
@@ -67,7 +67,7 @@ class ClusterConfig(Section):
 
 
 class RunConfig(Protocol):
-    """The config of a run, as far as its processes read it."""
+    """The fields of a run's config that its processes read."""
 
     @property
     def seed(self) -> int: ...
@@ -81,14 +81,14 @@ class RunConfig(Protocol):
 
 
 def engine_of(cluster: Keyed) -> EngineName | None:
-    """What carries the runners; None where there are none."""
+    """Returns the name of the engine that carries the runners; None if there are no runners."""
     if not cluster['runner_num']:
         return None
     return 'process' if cluster['engine'] == 'auto' else cluster['engine']
 
 
 def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
-    """A sentence for each value of the section `cluster` that does not fit the rest, or has no effect."""
+    """Yields a sentence for each value of section `cluster` that conflicts with another value or has no effect."""
     cluster, n_env = config['cluster'], config['env']['collector_env_num']
     n_runner, engine, n_learner = cluster['runner_num'], engine_of(cluster), cluster['learner_num']
     uses_ray = engine == 'ray' or n_learner > 1
@@ -132,7 +132,7 @@ def cluster_problems(config: dict[str, Any]) -> Iterator[str]:
 
 
 def lag_problems(config: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each value that needs runners to wait for the learner, where cluster.max_lag lets them go ahead."""
+    """Yields a sentence for each value that needs runners to wait for the learner, if cluster.max_lag lets them run ahead."""
     lag = config['cluster']['max_lag']
     if not lag:
         return
@@ -152,15 +152,15 @@ SIZES = (
     'policy.learn.intrinsic.batch_size',
     *(f'buffer.{part}{key}' for part in ('', 'policy.', 'value.') for key in ('size', 'n_sample')),
 )
-"""Numbers of envs and samples, which ranks share; steps, passes and rollouts are those of each."""
+"""Keys of numbers that are divided among the ranks: envs and samples. Numbers of steps, passes and rollouts are per rank."""
 N_EPISODE = 'policy.eval.n_episode'
-STARTED_BY = 'ZOO_RANKS_BY'  # variable of the environment that names what started the ranks, where it was not torchrun
+STARTED_BY = 'ZOO_RANKS_BY'  # environment variable with the name of what started the ranks, if it was not torchrun
 
 
 def split_config(cfg: S, size: int, rank: int) -> S:
-    """The config of one of `size` ranks: its device, envs, samples and evaluation episodes; all else is the whole run's.
+    """Returns the config of one rank of `size`, with its own device, envs, samples and evaluation episodes.
 
-    Args: rank: which one; evaluation episodes that do not divide go to the first ranks.
+    All other values are those of the run. If the evaluation episodes do not divide evenly, the first ranks get one more.
     """
     local = cfg.to_dict()
     for path, whole in _sizes(local):
@@ -173,14 +173,14 @@ def split_config(cfg: S, size: int, rank: int) -> S:
 
 
 def rank_device(device: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The device of this rank: the GPU of its number on this machine, where policy.device is auto or cuda."""
+    """Returns the device of this rank: for auto or cuda, the GPU with the number LOCAL_RANK if this machine has GPUs."""
     if device in ('auto', 'cuda') and torch.cuda.is_available():
         return f'cuda:{environ.get("LOCAL_RANK", "0")}'
     return 'cpu' if device == 'auto' else device
 
 
 def split_problems(config: Keyed, size: int, by: str = 'torchrun') -> Iterator[str]:
-    """A sentence for each number that does not divide among the ranks, and for settings that several ranks do not have.
+    """Yields sentences about numbers that cannot be divided among the ranks, and about settings that several ranks exclude.
 
     Args: by: what starts the ranks, 'torchrun' or 'ray'.
     """
@@ -208,7 +208,7 @@ def split_problems(config: Keyed, size: int, by: str = 'torchrun') -> Iterator[s
 
 
 def _sequence_problems(config: Keyed, size: int) -> Iterator[str]:
-    """A sentence if a rank's share of a minibatch is no whole number of sequences."""
+    """Yields a sentence if a rank's share of a minibatch is not a whole number of sequences."""
     learn = value_at(config, 'policy.learn') or {}
     if learn.get('sequence') is None or value_at(config, 'policy.model.recurrent') is None:
         return

@@ -1,4 +1,4 @@
-"""Engines, which carry runners: their protocol, what those with other processes share, the one without, the choice by name."""
+"""Engines, which carry runners: their protocol, the base class for runners in other processes, the engine in this process."""
 
 from __future__ import annotations
 
@@ -18,79 +18,79 @@ from zoo.core.errors import RunError
 
 
 class Engine(Protocol):
-    """Runs runners and carries what goes to them and comes back. It counts nothing and decides nothing.
+    """Runs runners and carries the messages to and from them. It counts nothing and decides nothing.
 
-    A runner takes its requests and calls one after the other, in the order in which they were asked.
+    A runner serves its requests and calls one after the other, in the order in which they were made.
     """
 
     def start(self, specs: list[RunnerSpec]) -> None:
-        """Makes the runners, one for each spec, within the deadline.
+        """Creates one runner for each spec before the deadline.
 
-        Raises: UserError for versions that differ and for code that a runner cannot import; RunError after the deadline,
-          which says what is missing; what an env raises as it is made, see `Failure`.
+        Raises: UserError if versions differ or a runner cannot import some code; RunError after the deadline, with the
+          runners that are missing; the exception of an env that cannot be created, see `Failure`.
         """
 
     def publish(self, weights: np.ndarray, version: int) -> None:
-        """The newest weights [n_byte] u8; the array is not written again, so that an engine may keep it.
+        """Makes these weights, [n_byte] u8, the newest. The caller never writes to the array again: an engine may keep it.
 
-        A request with this version is done with exactly these, whenever it is done. One without one is done with the
-        newest that the runner has when it begins.
+        A request with this version is collected with exactly these weights, at any later time. A request without a
+        version is collected with the newest weights that the runner has when it begins.
         """
 
     def ask(self, request: Request) -> None:
-        """Asks the runner `order.group` for a rollout; several may be outstanding. Returns at once.
+        """Asks the runner `request.group` for a rollout and returns at once; several requests may be outstanding.
 
-        Of a runner that is lost and not replaced yet, the request waits for the new one.
+        If that runner is lost and not replaced yet, the request waits for its replacement.
         """
 
     def wait(self, timeout: float) -> list[Reply | Lost]:
         """Waits for at least one reply or loss; [] after timeout seconds. A reply is valid until the next `wait`.
 
-        After a Lost the engine makes the runner anew by itself, with its spec and without envs' state; what it was asked
-        before is forgotten.
-        Raises: the error of an env or a policy, see `Failure.raise_`; RunError if a runner cannot be made again.
+        After a Lost the engine itself creates the runner again, from the same spec. The states of its envs and the requests
+        to the lost runner are gone.
+        Raises: the error of an env or a policy, see `Failure.raise_`; RunError if a runner cannot be created again.
         """
 
     def call(self, group: int, method: str, *args: Any) -> Any:
-        """What a method of a Runner returns, after its outstanding requests; replies that arrive meanwhile are kept for wait.
+        """Calls a method of a Runner after its outstanding requests. Replies that arrive meanwhile are kept for `wait`.
 
-        Raises: what the method raised; RunnerLostError.
+        Returns: the method's result. Raises: the method's exception; RunnerLostError.
         """
 
     def kill(self, group: int, cause: str) -> None:
-        """Ends a runner that hangs; `wait` then gives its Lost, with this cause."""
+        """Ends a runner that hangs; `wait` then returns its Lost, with this cause."""
 
     def pids(self) -> dict[int, tuple[str, int]]:
-        """The host and the process id of each runner that lives, by group."""
+        """Returns the host and process id of each living runner, by group."""
 
     def close(self) -> None:
         """Ends all runners, also those in mid-rollout. May be called again."""
 
 
 class Arrived(NamedTuple):
-    """What came of a runner. free: called when the caller has read it."""
+    """An item that came from a runner. free: called once the caller has read the item."""
 
     item: Reply | Lost | Failure
     free: Callable[[], None] | None = None
 
 
-POLL_S = 0.1  # between two looks at signals while runners start
+POLL_S = 0.1  # seconds between two checks for signals while runners start
 
 
 class OutsideEngine(Engine, ABC):
-    """What engines with runners in other processes share: the start within a deadline, and a queue of what came.
+    """Base class of engines with runners in other processes: the start before a deadline, and a queue of arrived items.
 
-    Subclasses say how messages go to a process and come from it.
+    Subclasses implement the messages to and from a process.
     """
 
-    lost_at_start: ClassVar[str]  # a verb, for the message
+    lost_at_start: ClassVar[str]  # predicate of the error message, e.g. 'cannot be started'
 
     def __init__(self) -> None:
         self._arrived: deque[Arrived] = deque()
-        self._handed: list[Callable[[], None]] = []  # of what the caller may still read
+        self._handed: list[Callable[[], None]] = []  # `free` of each item that the caller may still read
 
     def wait(self, timeout: float) -> list[Reply | Lost]:
-        """What comes within the time, in its order. Raises: see `Engine.wait`, once all before it was given."""
+        """Returns the items that arrive in time, in order. Raises: see `Engine.wait`, after earlier items were returned."""
         while self._handed:
             self._handed.pop()()
         deadline = monotonic() + timeout
@@ -110,7 +110,7 @@ class OutsideEngine(Engine, ABC):
         return found
 
     def _wait_for_start(self, deadline: float, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Returns when all runners are made, or it is over. Raises: see `Engine.start`."""
+        """Waits until all runners are created or `is_over` returns true. Raises: see `Engine.start`."""
         while (missing := self._starting()) and not is_over():
             if (left := deadline - monotonic()) <= 0:
                 raise RunError(self._late(missing))
@@ -123,19 +123,19 @@ class OutsideEngine(Engine, ABC):
 
     @abstractmethod
     def _pump(self, timeout: float) -> None:
-        """Takes what processes say, waiting for the first of it."""
+        """Receives messages of the processes; waits up to `timeout` seconds for the first one."""
 
     @abstractmethod
     def _starting(self) -> list[int]:
-        """The runners that are not made yet."""
+        """Returns the groups of the runners that are not created yet."""
 
     @abstractmethod
     def _late(self, missing: list[int]) -> str:
-        """The message where these runners are not made in time."""
+        """Returns the error message about runners that were not created in time."""
 
 
 class InlineEngine(Engine):
-    """Runners in this process, one after the other: for tests and debugging."""
+    """Engine whose runners run in this process, one after the other; for tests and debugging."""
 
     def __init__(self) -> None:
         self._runners: dict[int, Runner] = {}
@@ -150,14 +150,14 @@ class InlineEngine(Engine):
             self._runners[spec.group] = Runner(spec)
 
     def publish(self, weights: np.ndarray, version: int) -> None:
-        needed = {request.version for request in self._requests}  # of older ones only those are kept
+        needed = {request.version for request in self._requests}  # of the older versions only these are kept
         self._weights = {v: kept for v, kept in self._weights.items() if v in needed} | {version: weights}
 
     def ask(self, request: Request) -> None:
         self._requests.append(request)
 
     def wait(self, timeout: float) -> list[Reply | Lost]:
-        """What is ready, else the reply of the next request, whose rollout is collected now."""
+        """Returns the items that are ready; if there are none, collects the rollout of the next request now."""
         if not self._ready and self._requests:
             self._ready.append(self._collect(self._requests.popleft()))
         ready, self._ready = self._ready, []

@@ -16,25 +16,25 @@ from zoo.env.attributes import EnvCommand
 
 
 class Request(NamedTuple):
-    """One rollout that a runner is asked for; its reply is accepted once, by (run_id, group, collect_iter, attempt)."""
+    """A request for one rollout. Its reply is accepted once; (run_id, group, collect_iter, attempt) identifies it."""
 
     run_id: str
-    group: int  # of the runner
-    collect_iter: int  # rollouts before this one
+    group: int  # index of the runner
+    collect_iter: int  # number of rollouts before this one
     version: int | None  # of the weights to act with; None: the newest when the runner begins
-    env_step: int  # of the run when it was asked
-    reset_seed: tuple[int, ...] | None = None  # entropy of the seed that its envs are reset with before; None: go on
-    attempt: int = 0  # how often the runner's requests were lost before
-    commands: tuple[EnvCommand, ...] = ()  # for the envs, before the reset: what was set in those of a lost runner
-    reset_options: Mapping[str, Any] | None = None  # of the resets from this one on; None: as they are
+    env_step: int  # env steps of the run when the request was made
+    reset_seed: tuple[int, ...] | None = None  # entropy of the seed of a reset before the rollout; None: no reset
+    attempt: int = 0  # number of times that this runner's requests were repeated before
+    commands: tuple[EnvCommand, ...] = ()  # for the envs, before the reset: what was set in the envs of a lost runner
+    reset_options: Mapping[str, Any] | None = None  # options of this reset and of all later ones; None: no change
 
 
 class Reply(NamedTuple):
     """One rollout of a runner's b envs.
 
     blocks: by dotted name: 'obs' or 'obs.<leaf>' [T + 1, b, ...]; 'steps.reward' and the other fields of `StepBlock`
-      [T, b, ...]; 'output.action' and what else acting gave [T, b, ...]; 'state' or 'state.<leaf>', the recurrent state
-      before row 0, [b, ...]; 'info.<entry>' [T, b, ...] of env.info_columns.
+      [T, b, ...]; 'output.action' and other outputs of acting [T, b, ...]; 'state' or 'state.<leaf>', the recurrent state
+      before step 0, [b, ...]; 'info.<entry>' [T, b, ...] of env.info_columns.
     """
 
     run_id: str
@@ -42,35 +42,35 @@ class Reply(NamedTuple):
     collect_iter: int
     version: int  # of the weights that acted
     blocks: dict[str, np.ndarray]
-    finals: list[tuple[int, np.ndarray, Any]]  # (t, which of the b envs, their true last observations), see `StepBlock`
-    episodes: list[tuple[int, dict[str, float]]]  # (t, the env's own numbers), in the order in which they came
+    finals: list[tuple[int, np.ndarray, Any]]  # (t, env indices, their true last observations), see `StepBlock`
+    episodes: list[tuple[int, dict[str, float]]]  # (t, the env's own numbers of an episode), by time
     time: dict[str, float]  # seconds: env, act
     attempt: int = 0  # of the request
-    n_restart: int = 0  # envs that this runner made anew so far (env.on_error)
+    n_restart: int = 0  # envs that this runner has restarted so far (env.on_error)
 
     @property
     def n_byte(self) -> int:
         return sum(block.nbytes for block in self.blocks.values())
 
     def copied(self) -> Reply:
-        """The same with copies of its blocks, which may be an engine's memory."""
+        """Returns this reply with copies of its blocks; the originals may be memory of an engine."""
         return self._replace(blocks={name: block.copy() for name, block in self.blocks.items()})
 
 
 class Lost(NamedTuple):
-    """A runner that ended, or was ended; the engine makes another, and its outstanding requests are forgotten."""
+    """The loss of a runner that ended or was ended. The engine creates another one and forgets the outstanding requests."""
 
     group: int
     cause: str  # a clause: 'its process was ended by signal 9 (SIGKILL)'
 
 
 def flat(tree: Any) -> dict[str, np.ndarray]:
-    """The arrays of a tree of tensors by dotted path; of tensors on the CPU they are views."""
+    """Returns the arrays of a tree of tensors by dotted path; arrays of CPU tensors are views."""
     return {path: x.detach().numpy(force=True) for path, x in leaves(tree)}
 
 
 def nested(blocks: Mapping[str, Any]) -> dict[str, Any]:
-    """The nested dict of what stands under dotted names, the inverse of `flat`."""
+    """Returns values with dotted names as a nested dict, the inverse of `flat`."""
     found: dict[str, Any] = {}
     for path, x in blocks.items():
         *folders, leaf = path.split('.')
@@ -82,7 +82,7 @@ def nested(blocks: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Failure(NamedTuple):
-    """What a runner raised. error: the exception pickled; None if it cannot be; who: raised it, if it was no runner."""
+    """An exception of a runner or rank. error: the pickled exception, None if it cannot be pickled; who: raised it."""
 
     host: str
     words: str  # the exception's type and message
@@ -92,30 +92,30 @@ class Failure(NamedTuple):
     who: str = 'a runner'
 
     def raise_(self) -> NoReturn:
-        """Raises the exception of the runner; one that cannot be sent as a RunError, or a UserError, with its words."""
+        """Raises the exception; if it could not be sent, a RunError or UserError with its type and message."""
         try:
             error = None if self.error is None else pickle.loads(self.error)
-        except Exception:  # its class may not be found here, or need other arguments
+        except Exception:  # its class may be missing here, or need other arguments
             error = None
         if not isinstance(error, BaseException):
             error = (UserError if self.is_user_error else RunError)(f'{self.who} on {self.host} raised {self.words}')
         if hasattr(error, 'add_note'):  # from Python 3.11 on
             error.add_note(f'in {self.who} on {self.host}; its traceback:\n{self.trace}')
-        if (place := getattr(error, 'env_place', None)) is not None:  # of which the command line makes a sentence
+        if (place := getattr(error, 'env_place', None)) is not None:  # the command line shows it in a sentence
             error.env_place = f'{place[0]}, in {self.who} on {self.host}', place[1]  # type: ignore[attr-defined]
         raise error
 
 
 def failure_of(error: BaseException, who: str = 'a runner') -> Failure:
-    """An exception of this process as a Failure."""
+    """Returns an exception of this process as a Failure."""
     trace = ''.join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)  # an __init__ with other arguments fails here, not at the learner
-    except Exception:  # whatever its class raises
+    except Exception:  # its class may raise any error
         pickled = None
     return Failure(socket.gethostname(), show_error(error), trace, isinstance(error, UserError), pickled, who)
 
 
 class RunnerLostError(RunError):
-    """A runner was lost before it had answered a call; `wait` gives its `Lost` too."""
+    """A runner was lost before it had answered a call; `wait` returns its `Lost` too."""

@@ -29,9 +29,9 @@ OF_THE_LEARNER = {'BUFFER_REGISTRY', 'PIPELINE_REGISTRY', 'SINK_REGISTRY', 'STOP
 
 
 class Cargo(NamedTuple):
-    """What runners share.
+    """The data that all runners of a learner are created from.
 
-    policy: its class and what that is called with, by name.   env: section env.   infos: InfoKeys.
+    policy: class of the policy and its arguments, by name.   env: the section env.   infos: the numbers of infos to keep.
     """
 
     policy: dict[str, Any]
@@ -40,7 +40,7 @@ class Cargo(NamedTuple):
 
 
 def versions() -> dict[str, str]:
-    """What must be the same in a runner and its learner."""
+    """Returns the versions that must be the same in a runner and its learner."""
     return {
         'zoo': VERSION,
         'torch': torch.__version__.partition('+')[0],
@@ -49,7 +49,7 @@ def versions() -> dict[str, str]:
 
 
 def check_versions(learner: Mapping[str, str], host: str, who: str = 'the runner') -> None:
-    """Raises: UserError if this process has others than the learner."""
+    """Compares the versions of this process with the learner's. Raises: UserError if they differ."""
     for name, here in versions().items():
         if learner[name] != here:
             raise UserError(
@@ -58,19 +58,19 @@ def check_versions(learner: Mapping[str, str], host: str, who: str = 'the runner
 
 
 def packed(cargo: Cargo) -> bytes:
-    """The cargo with the code that it needs. Raises: UserError for what cannot be sent to another process."""
+    """Pickles a cargo together with the code that it needs. Raises: UserError if it cannot be sent to another process."""
     env = _by_module(dict(cargo.env))
     used = set(_words([cargo.policy, env]))
     return _packed(cargo._replace(env=env), env, list(_entries(used, OF_THE_LEARNER)))
 
 
 def packed_call(call: object, config: Mapping[str, Any]) -> bytes:
-    """What a whole rank is to call, with the code that its config needs. Raises: as `packed`."""
+    """Pickles the call that a rank is to make, together with the code that its config needs. Raises: as `packed`."""
     return _packed(call, config['env'], list(_entries(set(_words(config)))))
 
 
 def _packed(cargo: object, env: Mapping[str, Any], entries: list[tuple[str, str, bytes]]) -> bytes:
-    """The cargo after what has to be there before it can be unpickled."""
+    """Pickles the cargo last, after the code that must be loaded before the cargo can be unpickled."""
     folders = [os.path.abspath(path) for path in sys.path]  # where the learner looks for modules
     files = {name: (str(path), path.read_text(encoding='utf-8')) for name, path in files_run().items()}
     specs = _dumps(_specs(env), f'env {env["id"]!r}')
@@ -78,7 +78,7 @@ def _packed(cargo: object, env: Mapping[str, Any], entries: list[tuple[str, str,
 
 
 def unpacked(data: bytes, host: str, who: str = 'the runner') -> Any:
-    """The cargo; the code that came with it is in the registries of this process.
+    """Unpickles a cargo, after the code that came with it was loaded and registered in this process.
 
     Raises: UserError for a module that this process cannot import.
     """
@@ -118,7 +118,7 @@ def _run_file(name: str, path: str, source: str) -> None:
 
 
 def _by_module(value: Any) -> Any:
-    """The value with each 'path/file.py:name' as 'module:name', of the module that the file is here."""
+    """Returns the value with each 'path/file.py:name' as 'module:name', by the name of the file's module in this process."""
     if isinstance(value, Mapping):
         return {key: _by_module(x) for key, x in value.items()}
     if isinstance(value, list | tuple):
@@ -129,7 +129,7 @@ def _by_module(value: Any) -> Any:
 
 
 def _words(value: object) -> Iterator[str]:
-    """All texts in nested dicts and lists."""
+    """Yields all strings in nested dicts and lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
@@ -138,7 +138,7 @@ def _words(value: object) -> Iterator[str]:
 
 
 def _entries(used: set[str], without: Collection[str] = ()) -> Iterator[tuple[str, str, bytes]]:
-    """What code that is neither zoo's nor a plugin's registered. Raises: UserError if one that is used cannot be sent."""
+    """Yields (registry, name, pickled item) for items of the user's code. Raises: UserError if a used item cannot be sent."""
     for where, registry in vars(registries).items():
         if not isinstance(registry, Registry) or where in without:
             continue
@@ -154,12 +154,12 @@ def _entries(used: set[str], without: Collection[str] = ()) -> Iterator[tuple[st
 
 
 def _specs(env: Mapping[str, Any]) -> list[Any]:
-    """Of gymnasium's registry the spec of the env, and those of code that only the script itself has."""
+    """Returns the specs of gymnasium's registry that a runner needs: the env's, and those whose code is in the script."""
     found = []
     for spec in gymnasium.registry.values():
         entry = spec.entry_point
         module = entry.partition(':')[0] if isinstance(entry, str) else getattr(entry, '__module__', None)
-        if module == '__main__' and isinstance(entry, str):  # which is another module in another process
+        if module == '__main__' and isinstance(entry, str):  # in another process __main__ is another module
             creator: Any = load_env_creator(entry)
             found.append(replace(spec, entry_point=creator))
         elif module == '__main__' or spec.id == env['id']:
@@ -168,11 +168,11 @@ def _specs(env: Mapping[str, Any]) -> list[Any]:
 
 
 def _dumps(value: object, what: str) -> bytes:
-    """Pickled, classes and functions of the script by value. Raises: UserError."""
+    """Pickles a value; classes and functions of the script go by value. Raises: UserError if it cannot be pickled."""
     file = io.BytesIO()
     try:
         _pickler()(file).dump(value)
-    except Exception as error:  # whatever the class of a value raises
+    except Exception as error:  # the class of a value may raise any error
         raise UserError(
             f'{what} cannot be sent to a runner ({show_error(error, 200)}); define it in a file of its own and give that file '
             'by --import path/file.py, or leave out what holds open files, locks or threads'
@@ -181,10 +181,10 @@ def _dumps(value: object, what: str) -> bytes:
 
 
 def _pickler() -> Any:
-    import cloudpickle  # type: ignore[import-untyped]  # which gymnasium brings
+    import cloudpickle  # type: ignore[import-untyped]  # gymnasium depends on it
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """cloudpickle's, for which a registry, or a section that zoo makes, is that of the other process, not a copy."""
+        """cloudpickle's Pickler, but a registry or a section class made by zoo becomes the other process's own, not a copy."""
 
         def reducer_override(self, obj: object) -> Any:
             if (call := call_that_made(obj)) is not None:

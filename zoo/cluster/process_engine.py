@@ -1,4 +1,4 @@
-"""Runners as processes of this machine, with shared memory: for a laptop or a workstation, without a dependency; POSIX."""
+"""Engine with runners as processes of this machine, over shared memory: for a laptop or workstation; POSIX, no dependency."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ sys.path[:], start = pickle.load(sys.stdin.buffer)
 from zoo.cluster.process_engine import main
 main(*start)
 """
-"""Not `python -m`, which needs zoo in the current folder, and not multiprocessing, which runs the user's script again."""
+"""Program of a runner. `python -m` would need zoo in the current folder; multiprocessing would run the user's script again."""
 
 
 class _Child:
-    """The process of one runner; it ends with this one, however that ends.
+    """The process of one runner. It ends when this process ends in any way.
 
-    Args: group: of its runner; blob: (what makes the runner, its argument), pickled; name: in the list of processes.
-      says_start: whether what it writes to stderr while it starts is passed on once it has started.
-    Attributes: is_ready: its runner is made. stderr: what it has written there before. requests: outstanding, with the slots of memory that their replies go to; busy:
-      these slots, and those of replies that are still read. since: when it was started.
+    Args: group: of its runner; blob: the pickled pair (factory, its argument); name: shown in the list of processes.
+      says_start: whether its output on stderr during the start is passed on once it has started.
+    Attributes: is_ready: its runner is created; stderr: its output on stderr until then; since: the time of its start.
+      requests: outstanding ones, each with the memory slot of its reply; busy: these slots, and slots of replies in use.
     """
 
     def __init__(self, group: int, blob: bytes, name: str, says_start: bool) -> None:
@@ -92,7 +92,7 @@ class _Child:
         self.pid = self._popen.pid
 
     def send(self, message: tuple[object, ...], fds: Sequence[int] = ()) -> bool:
-        """Sends a message; False if the process reads nothing any more. One that has ended is noticed by reading."""
+        """Sends a message; False if the process has stopped reading. The end of a process is noticed by reading, not here."""
         try:
             self.channel.send(message, fds)
         except BlockingIOError:
@@ -102,14 +102,14 @@ class _Child:
         return True
 
     def last_words(self, n_line: int = 8) -> str:
-        """The end of what it wrote to stderr, if it has not started yet."""
+        """Returns the last lines that it wrote to stderr; '' once it has started."""
         if self.stderr.closed:
             return ''
         text = os.pread(self.stderr.fileno(), 1 << 20, 0).decode(errors='replace')
         return '\n'.join(text.strip().splitlines()[-n_line:])
 
     def cause_of_end(self) -> str:
-        """For one whose socket is closed: how it ended, as a clause, and what it said last if it never started."""
+        """Returns a clause that says how a process with a closed socket ended, with its last output if it never started."""
         try:
             words = f'its process {self.pid} was {end_words(self._popen.wait(GRACE))}'
         except subprocess.TimeoutExpired:
@@ -121,7 +121,7 @@ class _Child:
         return f'{words} before it was ready{f": {said}" if said else ""}'
 
     def end(self, seconds: float = 0.0) -> None:
-        """Waits for its end, then kills it. Its env workers end with it."""
+        """Waits up to `seconds` for it to end, then kills it. Its env workers end with it."""
         if self._popen.returncode is None:
             with suppress(subprocess.TimeoutExpired):
                 if seconds:
@@ -136,12 +136,12 @@ class _Child:
 
 
 class ProcessEngine(OutsideEngine):
-    """Each runner is a process of this machine; weights and rollouts are in memory that they share with this one.
+    """Engine whose runners are processes of this machine. Weights and rollouts are in memory shared with this process.
 
-    A runner that is lost is made anew at once, while the others go on. No spare process waits for that: starting one takes
-    1.2 s (of which the import of torch .8), and it would take 163 MB.
+    A lost runner is replaced at once, while the others continue. No spare process is kept for this: a start takes 1.2 s
+    (0.8 s of it the import of torch), and a spare process would take 163 MB.
 
-    Args: cluster: the section; run_id: in the list of processes; make: gives the runner of a spec; in its process.
+    Args: cluster: the section; run_id: shown in the list of processes; make: creates a runner from a spec, in its process.
     """
 
     lost_at_start = 'cannot be started'
@@ -155,13 +155,13 @@ class ProcessEngine(OutsideEngine):
         self._start_s: float = cluster['start_timeout']
         self.call_s: float = cluster['runner_timeout'] or math.inf
         self._n_slot, self._run_id, self._make = cluster['max_lag'] + 2, run_id, make
-        self._blobs: dict[int, bytes] = {}  # what makes the runner of each group
+        self._blobs: dict[int, bytes] = {}  # by group; see `_Child`
         self._children: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
-        self._weights: tuple[WeightSlots, int] | None = None  # and the descriptor of their memory
+        self._weights: tuple[WeightSlots, int] | None = None  # with the file descriptor of their memory
         self._results: dict[int, Any] = {}  # of calls, by number
         self._n_call, self._is_started = 0, False
-        self._end = weakref.finalize(self, _end, self._children, self._selector, os.getpid())  # at exit too
+        self._end = weakref.finalize(self, _end, self._children, self._selector, os.getpid())  # runs at exit too
 
     def start(self, specs: list[RunnerSpec]) -> None:
         try:
@@ -195,7 +195,7 @@ class ProcessEngine(OutsideEngine):
         self._send(child, ('request', request, slot))
 
     def call(self, group: int, method: str, *args: Any) -> Any:
-        """What a method of a runner returns. Raises: RunnerLostError, also if it takes longer than a rollout may."""
+        """Calls a method of a runner; see `Engine.call`. RunnerLostError also if it exceeds cluster.runner_timeout."""
         child = self._children[group]
         self._n_call += 1
         number = self._n_call
@@ -217,7 +217,7 @@ class ProcessEngine(OutsideEngine):
         return {group: (socket.gethostname(), child.pid) for group, child in self._children.items()}
 
     def close(self) -> None:
-        """Tells all to close their envs, and kills those that have not ended after CLOSE_S seconds."""
+        """Tells all runners to close their envs, and kills the processes that have not ended after CLOSE_S seconds."""
         self._is_started = False
         self._end()
         self._arrived.clear()
@@ -236,7 +236,7 @@ class ProcessEngine(OutsideEngine):
             self.kill(child.group, f'it read nothing for {SEND_S:g} s')
 
     def _pump(self, timeout: float) -> None:
-        """Takes what the processes say, within that time or as long as one that starts may take."""
+        """Receives messages of the processes, up to `timeout`. Kills a new process that exceeds cluster.start_timeout."""
         if self._is_started:
             ends = {group: self._children[group].since + self._start_s - time.monotonic() for group in self._starting()}
             for group in [group for group, left in ends.items() if left <= 0]:
@@ -254,7 +254,7 @@ class ProcessEngine(OutsideEngine):
     def _take(self, child: _Child, kind: str, content: Any, fds: list[int]) -> None:
         if kind == 'ready':
             child.is_ready = True
-            child.stderr.close()  # from now on it writes to this process's
+            child.stderr.close()  # from now on it writes to the stderr of this process
         elif kind == 'reply':
             (reply, packed), (_, slot) = content, child.requests.popleft()
             if fds:
@@ -262,14 +262,14 @@ class ProcessEngine(OutsideEngine):
             blocks = read_blocks(packed, child.memory.get(slot, np.empty(0, np.uint8)))
             self._arrived.append(Arrived(reply._replace(blocks=blocks), partial(child.busy.discard, slot)))
         elif kind == 'result':
-            self._results = dict([content])  # a call that was given up has left one behind
+            self._results = dict([content])  # drops the result of an earlier call that was given up
         else:
             if child.requests:
                 child.busy.discard(child.requests.popleft()[1])
             self._arrived.append(Arrived(content))
 
     def kill(self, group: int, cause: str) -> None:
-        """Ends a process, and starts another for its runner; what it sent before stays."""
+        """Ends a process and starts another one for its runner; messages that were received before stay."""
         child = self._children[group]
         self._selector.unregister(child.channel)
         child.end()
@@ -304,17 +304,17 @@ def _end(children: dict[int, _Child], selector: selectors.BaseSelector, pid: int
 
 
 def main(argv: list[str], fds: list[int], parent: int, is_main_thread: bool, blob: bytes, says_start: bool) -> None:
-    """The process of a runner: does what the engine sends, one message after the other, until that ends.
+    """Runs the process of a runner: serves the messages of the engine one after the other, until the engine ends.
 
-    Args: argv: of the parent, for the user's code; fds: the socket's, and the parent's stderr if it has one; parent: its
-      process; is_main_thread: whether that started this one; blob, says_start: see `_Child`.
+    Args: argv: of the parent, for the user's code; fds: of the socket, then of the parent's stderr if there is one.
+      parent: process id; is_main_thread: whether the parent's main thread started this process; blob, says_start: see `_Child`.
     """
     sys.argv, (fd, *stderr) = argv, fds
-    os.ftruncate(sys.stdin.fileno(), 0)  # the memory that all this came in
+    os.ftruncate(sys.stdin.fileno(), 0)  # frees the memory that held the arguments
     leave_signals_to_parent(ends_at_sigterm=False)
     unblock_stop_signals()
     poll = select.poll()
-    poll.register(fd, 0)  # for the closing of the other end alone
+    poll.register(fd, 0)  # reports only that the other end was closed
     die_with_parent(parent, is_main_thread, lambda seconds: poll.poll(1000 * seconds))
     channel = Channel(socket.socket(fileno=fd))
     os.register_at_fork(after_in_child=channel.close)  # else the socket would outlive this process in its env workers
@@ -329,7 +329,7 @@ def _serve(channel: Channel, blob: bytes, stderr: list[int], says_start: bool) -
         torch.set_num_threads(1)
         make, spec = pickle.loads(blob)
         runner = make(spec)
-    except BaseException as error:  # even SystemExit: the engine says what became of it
+    except BaseException as error:  # even SystemExit: the engine reports it
         channel.send(('failed', failure_of(error)))
         return
     _give_stderr_back(stderr, says_start)
@@ -365,7 +365,7 @@ def _serve(channel: Channel, blob: bytes, stderr: list[int], says_start: bool) -
 
 
 def _give_stderr_back(stderr: list[int], says_start: bool) -> None:
-    """Until now stderr went to memory, for a message if the start failed."""
+    """Restores stderr, which went to memory during the start so that a message about a failed start can quote it."""
     sys.stderr.flush()
     said = os.pread(2, 1 << 20, 0) if says_start else b''
     target = stderr[0] if stderr else os.open(os.devnull, os.O_WRONLY)

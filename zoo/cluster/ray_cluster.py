@@ -1,4 +1,4 @@
-"""The cluster under Ray's actors: joining or starting one, what it lacks, and leaving it without a process behind."""
+"""Ray cluster: joins or starts one, reports the resources that it lacks, and leaves it without leftover processes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')  # reports to Ray's makers, which are on by default
-os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')  # Ray's next default; without it, it warns of that
-# of what Ray writes to standard output: a lost process or node, which the run reports itself
+os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')  # reports to Ray's makers are on by default
+os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')  # Ray's next default; unset, Ray warns of it
+# hides Ray's lines on standard output about a lost process or node; the run reports these itself
 os.environ.setdefault('RAY_DEDUP_LOGS_SKIP_REGEX', 'A worker died or was killed|The node with node id')
 
 import ray  # noqa: E402  it reads the variables above
@@ -28,8 +28,8 @@ from ray.exceptions import RayError  # noqa: E402
 from zoo.core.errors import UserError, show_error  # noqa: E402
 from zoo.core.processes import n_core  # noqa: E402
 
-CONNECT_S = 5.0  # for the first contact: Ray itself tries for two minutes and then ends the process
-END_S = 3.0  # that processes have to end by themselves
+CONNECT_S = 5.0  # seconds for the first contact; Ray itself tries for two minutes and then ends the process
+END_S = 3.0  # seconds that processes have to end by themselves
 
 REAPER = """
 import os, signal, sys, time
@@ -44,25 +44,25 @@ for pid in sys.argv[1:]:
     except OSError:
         pass
 """
-"""Ends what Ray leaves for a minute if this process is killed: agents that look for the rest of it. Its input ends then."""
+"""Program that ends Ray's agents once its input ends with this process; they would look for the rest of Ray for a minute."""
 
-Place = tuple[str, int, str]  # host, process, Ray's id of the node
+Place = tuple[str, int, str]  # host, process id, Ray's id of the node
 
 logger = logging.getLogger(__name__)
 _reapers: list[subprocess.Popen[bytes]] = []
 
 
 def join(address: str | None, need: Mapping[str, float], working_dir: str | None) -> bool:
-    """Connects this process to a cluster, or starts one of this machine. Returns: whether `leave` should be called.
+    """Connects this process to a cluster, or starts one on this machine. Returns: whether `leave` should be called.
 
-    Args: address: host:port or auto; None: RAY_ADDRESS, else a cluster of this machine, with as many CPUs as are needed.
+    Args: address: host:port or auto; None: RAY_ADDRESS, else a new cluster on this machine with at least the needed CPUs.
     Raises: UserError if it cannot be joined.
     """
     if ray.is_initialized():  # by the caller's own code
         return False
     address = address or os.environ.get('RAY_ADDRESS') or 'local'
     options: dict[str, Any] = {'address': address, 'log_to_driver': False, 'logging_level': logging.ERROR}
-    if working_dir is not None:  # workers that Ray has started before cannot be used then, which takes longer
+    if working_dir is not None:  # takes longer: Ray cannot use workers that it started before
         if not os.path.isdir(working_dir):
             raise UserError(
                 f'cluster.working_dir is {working_dir!r}, which is no folder; use one that has your modules'
@@ -88,7 +88,7 @@ def join(address: str | None, need: Mapping[str, float], working_dir: str | None
         )
         raise UserError(f'{where}: {show_error(error, 500)}') from error
     if address == 'local':
-        agents = [pid for child in _children(os.getpid()) for pid in _children(child)]  # those of the raylet
+        agents = [pid for child in _children(os.getpid()) for pid in _children(child)]  # children of the raylet
         if agents:
             command = [sys.executable, '-I', '-S', '-c', REAPER, *map(str, agents)]
             _reapers.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
@@ -112,7 +112,7 @@ def end(actor: Any) -> None:
 
 
 def end_process(place: Place) -> bool:
-    """Ends a process of this node of the cluster; one of another is left to Ray. Returns: whether it is of this node."""
+    """Kills a process of this node; processes of other nodes are left to Ray. Returns: whether the process is of this node."""
     is_here = ray.is_initialized() and place[2] == ray.get_runtime_context().get_node_id()
     if is_here:
         with suppress(OSError):
@@ -121,7 +121,7 @@ def end_process(place: Place) -> bool:
 
 
 def wait_for_end(places: Sequence[Place]) -> None:
-    """Returns when none of these processes is left on this node; those that do not end by themselves are killed."""
+    """Waits until none of these processes is left on this node; kills those that have not ended after END_S seconds."""
     here = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ''
     left = [place for place in places if place[2] == here]
     deadline = monotonic() + END_S
@@ -134,9 +134,9 @@ def wait_for_end(places: Sequence[Place]) -> None:
 
 
 def lack(what: str, n: int, need: Mapping[str, float], lower: str = 'cluster.runner_num or cluster.runner_{}') -> str:
-    """'8 runners of 1 CPU each need 8, the cluster has 2: ...', or '' if there is enough of all.
+    """Returns a sentence such as '8 runners of 1 CPU each need 8, and the Ray cluster has 2: ...'; '' if nothing is lacking.
 
-    Args: lower: keys that lessen the need, with the resource's name for {}.
+    Args: lower: config keys that reduce the need; {} becomes the resource's name.
     """
     there = ray.cluster_resources()
     for name, wanted in need.items():
@@ -149,20 +149,20 @@ def lack(what: str, n: int, need: Mapping[str, float], lower: str = 'cluster.run
 
 
 def room() -> str:
-    """'the Ray cluster has 4 CPU, of which 1 is free'."""
+    """Returns the cluster's resources as a clause: 'the Ray cluster has 4 CPU, of which 1 free'."""
     there, free = ray.cluster_resources(), ray.available_resources()
     parts = [f'{there[name]:g} {name}, of which {free.get(name, 0):g} free' for name in ('CPU', 'GPU') if name in there]
     return f'the Ray cluster has {"; ".join(parts) or "no CPU"}'
 
 
 def late(what: str, seconds: float, lack: str) -> str:
-    """The message for actors that are not there in time. Args: what: '2 of 8 runners'; lack: as `lack` says."""
+    """Returns the message about actors that did not start in time. Args: what: '2 of 8 runners'; lack: from `lack`."""
     why = lack or f'{room()}; other runs may use it, or starting takes longer'
     return f'{what} did not start within cluster.start_timeout={seconds:g} s: {why}'
 
 
 def cause_of(error: RayError, place: Place | None) -> str:
-    """A clause for the loss of an actor. Raises: UserError if its node has no zoo."""
+    """Returns a clause with the cause of an actor's loss. Raises: UserError if its node has no zoo."""
     text, process = str(error), 'its process' if place is None else f'its process {place[1]} on {place[0]}'
     if "No module named 'zoo" in text:
         raise UserError('a node of the Ray cluster cannot import zoo; install the same version on all nodes') from None
@@ -178,8 +178,8 @@ def cause_of(error: RayError, place: Place | None) -> str:
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Raises: UserError if nothing answers there."""
-    if address == 'auto':  # Ray looks for one of this machine, at once
+    """Checks that a cluster answers at the address. Raises: UserError if none does."""
+    if address == 'auto':  # Ray itself looks for a cluster on this machine, without a delay
         return
     host, _, port = address.rpartition(':')
     if '//' in address or not host or not port.isdigit():
@@ -198,7 +198,7 @@ def _refuse_unreachable(address: str) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Restores this process's handlers, of which Ray replaces some. In another thread than the main one it replaces none."""
+    """Restores this process's signal handlers at the end; Ray replaces some of them if this is the main thread."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
@@ -211,10 +211,10 @@ def _own_signals() -> Iterator[None]:
 
 @contextmanager
 def _own_sessions() -> Iterator[None]:
-    """Ray's services that are started meanwhile do not get the signals to this process group, of a terminal or scheduler.
+    """Starts Ray's services in sessions of their own, out of reach of signals to this process group (terminal, scheduler).
 
-    Else they would end, and where its raylet has ended Ray's core ends this process at once, with exit code 1 and unsaved.
-    They still end with this process, see `start_ray_process` of Ray, which has no option for this.
+    Such a signal would end them. After the end of its raylet, Ray's core ends this process at once, unsaved, with exit code 1.
+    The services still end with this process. Ray has no option for this, see its `start_ray_process`.
     """
     services: Any = import_module('ray._private.services')
     popen = getattr(services, 'ConsolePopen', None)
@@ -230,10 +230,10 @@ def _own_sessions() -> Iterator[None]:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Ray of this machine serves no other one: it listens on the loopback interface, and its token is the user's alone.
+    """Makes Ray serve this machine only: it listens on the loopback interface, and only the user can read its token.
 
-    That is what Ray does by itself on systems where it carries no clusters; an address of 127.0.0.1 it replaces. A umask in
-    place of the modes would be that of the learners too.
+    Ray does so by itself on systems where it supports no clusters. An address of 127.0.0.1 would not help: Ray replaces it.
+    The modes of the files are set, not a umask, which would hold for the learners too.
     """
     folder = Path.home() / '.ray'
     constants: Any = import_module('ray._private.ray_constants')
@@ -249,7 +249,7 @@ def _alone() -> Iterator[None]:
 
 
 def _children(pid: int) -> list[int]:
-    """The processes that a process has started; [] where the system does not say."""
+    """Returns the ids of the child processes of a process; [] on systems without /proc."""
     found = []
     for path in Path('/proc').glob('[0-9]*/stat'):
         with suppress(OSError):

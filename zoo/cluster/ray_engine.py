@@ -1,4 +1,4 @@
-"""Runners as actors of Ray, on this machine or a cluster. Ray is imported by `ray_cluster.py` alone."""
+"""Engine with runners as Ray actors, on this machine or a cluster. Only `ray_cluster.py` imports Ray."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ T = TypeVar('T')
 
 
 class RunnerProcess:
-    """What an actor runs: one runner, or several that take turns in the lock of their interpreter.
+    """The class of a Ray actor: it has one runner, or several that take turns in the interpreter's lock (GIL).
 
-    Nothing of a runner is raised through Ray, which would reword it: it is returned as a Failure.
+    An exception of a runner is returned as a Failure, because Ray would reword an exception that is raised through it.
     """
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
@@ -40,21 +40,21 @@ class RunnerProcess:
         self._lock = threading.Lock()
 
     def make(self, spec: RunnerSpec, cargo: np.ndarray) -> tuple[str, int, str] | Failure:
-        """Makes a runner. Returns: its host, process and Ray's id of its node."""
+        """Creates a runner. Returns: its host, its process id and Ray's id of its node."""
         try:
             self._runners[spec.group] = self._do(spec.group, self._make, replace(spec, cargo=cargo.tobytes()))
-        except Exception as error:  # an env's own too
+        except Exception as error:  # also an env's own
             return failure_of(error)
         return socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id()
 
     def publish(self, version: int, weights: np.ndarray) -> None:
-        """The newest weights, which may arrive while a runner collects."""
+        """Stores the newest weights; they may arrive while a runner collects."""
         with self._lock:
             if self._newest is None or self._newest[0] < version:
                 self._newest = version, weights
 
     def collect(self, request: Request, version: int, weights: np.ndarray) -> Reply | Failure:
-        """A rollout. Args: weights: of the version that was the newest, or wanted, when the rollout was asked for."""
+        """Collects a rollout. Args: version, weights: of request.version; if that is None, the newest at the request."""
         if request.version is None:
             self.publish(version, weights)
             assert self._newest is not None
@@ -78,7 +78,7 @@ class RunnerProcess:
             self._do(group, runner.close)
 
     def _do(self, group: int, function: Callable[..., T], *args: Any) -> T:
-        """Calls a function of a runner, in the thread that made it; in an actor with threads that is one of its own."""
+        """Calls a function of a runner in the thread that created it; in an actor with threads each runner has its own."""
         if threading.current_thread() is threading.main_thread():
             return function(*args)
         if group not in self._threads:
@@ -86,15 +86,15 @@ class RunnerProcess:
         return self._threads[group].do(partial(function, *args))
 
 
-N_VERSION = 3  # of weights that are kept: with a lag of 1 a lost request may be of the version before the last
-POLITE_S = 5.0  # that runners have to close their envs
-PATIENCE_S = 60.0  # that a runner which is made anew may take before a warning says what room Ray has
+N_VERSION = 3  # versions of weights to keep: with a lag of 1 a lost request may need the version before the last
+POLITE_S = 5.0  # seconds that runners have to close their envs
+PATIENCE_S = 60.0  # seconds that a replaced runner may take before a warning shows the free resources of Ray
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class _Actor:
-    """An actor as its owner sees it. starting: of its groups those whose runners are not made yet."""
+    """The engine's record of an actor. starting: those of its groups whose runners are not created yet."""
 
     handle: Any
     groups: list[int]
@@ -104,11 +104,11 @@ class _Actor:
 
 
 class RayEngine(OutsideEngine):
-    """An Engine over Ray Core. An actor that ends is not restarted by Ray, which would hand its next requests to envs that
-    nobody has reset, but made anew here, so that whoever asks learns of it.
+    """An Engine over Ray Core. It replaces an actor that ends, and reports the loss. Ray itself restarts no actor: it would
+    send the next requests to envs that nobody has reset.
 
-    Args: cluster: the section `cluster`; run_id: names the actors; make: a runner of a spec; runners_per_process: that
-      share an actor, which is for envs that wait, such as those that only pass on what a simulator elsewhere says.
+    Args: cluster: the section `cluster`; run_id: part of the actors' names; make: creates a runner from a spec.
+      runners_per_process: runners that share an actor, for envs that mostly wait, such as clients of a remote simulator.
     Attributes: pushes: whether new weights are sent to runners at once, for requests without a version.
     """
 
@@ -124,19 +124,19 @@ class RayEngine(OutsideEngine):
         self._specs: dict[int, RunnerSpec] = {}
         self._cargo: Any = None
         self.actors: dict[int, _Actor] = {}  # by group
-        self._weights: dict[int, Any] = {}  # references by version
-        self._due: dict[Any, int] = {}  # group by the reference of what it is to give, a reply or its place
+        self._weights: dict[int, Any] = {}  # Ray's references by version
+        self._due: dict[Any, int] = {}  # group by the reference of a pending result, a reply or a place
         self._n_made = 0
         self._owns_ray = self._has_started = False
 
     def start(self, specs: list[RunnerSpec]) -> None:
-        """Joins or starts Ray and makes the runners. Raises: see `Engine.start`; UserError if no cluster can be joined."""
+        """Joins or starts Ray and creates the runners. Raises: see `Engine.start`; UserError if no cluster can be joined."""
         self._specs = {spec.group: spec for spec in specs}
         self._n_actor = n = -(-len(specs) // self._per_process)
         self._need = {'CPU': n * self.cluster['runner_cpu'], 'GPU': n * self.cluster['runner_gpu']}
         deadline = monotonic() + self.cluster['start_timeout']
         try:
-            with given_up_at_its_end() as is_over:  # Ray makes a SystemError of what is raised during its calls
+            with given_up_at_its_end() as is_over:  # Ray turns an exception during its calls into a SystemError
                 working_dir = self.cluster['working_dir']
                 self._owns_ray = ray_cluster.join(self.cluster['address'], self._need, working_dir)
                 if lack := self._lack():
@@ -159,13 +159,13 @@ class RayEngine(OutsideEngine):
             actor.handle.publish.options(concurrency_group='weights').remote(version, ref)
 
     def ask(self, request: Request) -> None:
-        """Queues the request at its actor, whose reply's blocks will be memory of Ray's store."""
+        """Queues the request at its actor; the blocks of the reply will be memory of Ray's object store."""
         version = max(self._weights) if request.version is None else request.version
         method = self._method(request.group, 'collect')
         self._due[method.remote(request, version, self._weights[version])] = request.group
 
     def call(self, group: int, method: str, *args: Any) -> Any:
-        """What a method of a runner returns. Raises: see `Engine.call`; a runner that does not answer is ended."""
+        """Calls a method of a runner; one that does not answer in time is ended. Returns, Raises: see `Engine.call`."""
         limit = self.cluster['runner_timeout']
         try:
             answer = self._got(self._method(group, 'call').remote(group, method, args), group, limit)
@@ -198,7 +198,7 @@ class RayEngine(OutsideEngine):
             ray_cluster.leave()
 
     def _make(self, groups: list[int]) -> None:
-        """A new actor with these runners; they are not there yet."""
+        """Creates an actor with these runners; returns before they exist."""
         self._n_made += 1
         options: dict[str, Any] = {
             'num_cpus': self.cluster['runner_cpu'],
@@ -209,7 +209,7 @@ class RayEngine(OutsideEngine):
             'name': f'zoo-{self._run_id}-runner-{groups[0]}-{self._n_made}',
         }
         remote: Any = ray.remote
-        if self._has_threads:  # else all is done in the main thread, which some envs need
+        if self._has_threads:  # else all calls run in the main thread, which some envs need
             remote = remote(concurrency_groups={'weights': 1, **{f'runner{i}': 1 for i in range(self._per_process)}})
         actor = _Actor(remote(RunnerProcess).options(**options).remote(self._runner), groups, set(groups))
         self.actors |= dict.fromkeys(groups, actor)
@@ -218,7 +218,7 @@ class RayEngine(OutsideEngine):
             self._due[ref] = group
 
     def _method(self, group: int, name: str) -> Any:
-        """A method of a runner's actor, whose calls are done in the order in which they are made."""
+        """Returns a method of a runner's actor; its calls run in the order in which they are made."""
         actor = self.actors[group]
         method = getattr(actor.handle, name)
         return method.options(concurrency_group=f'runner{actor.groups.index(group)}') if self._has_threads else method
@@ -257,13 +257,13 @@ class RayEngine(OutsideEngine):
                 logger.warning('runner %d is still not there: %s', actor.groups[0], ray_cluster.room())
 
     def _got(self, ref: ray.ObjectRef, group: int, timeout: float | None = None) -> Any:
-        """What an actor returned; a Lost if it, its node or what it had sent was lost.
+        """Returns the result of an actor's call; a Lost if the actor, its node or the result was lost.
 
-        Raises: GetTimeoutError; UserError or RunError for what Ray raised in it apart from a runner's code.
+        Raises: GetTimeoutError; UserError or RunError if Ray failed in the actor outside a runner's code.
         """
         try:
             return ray.get(ref, timeout=timeout)
-        except ray.exceptions.RayTaskError as error:  # what was sent could not be read there
+        except ray.exceptions.RayTaskError as error:  # e.g. the actor could not unpickle the arguments
             cause = error.cause if isinstance(getattr(error, 'cause', None), Exception) else error
             if isinstance(cause, ModuleNotFoundError):
                 raise UserError(
@@ -279,10 +279,10 @@ class RayEngine(OutsideEngine):
             return lost
 
     def kill(self, group: int, cause: str) -> None:
-        """Forgets what the runners of an actor were asked, ends it and makes another."""
+        """Forgets the requests to an actor's runners, ends the actor and creates another one."""
         actor = self.actors[group]
         ray_cluster.end(actor.handle)
-        if actor.place is not None:  # Ray asks a process to end itself, which one that hangs or is stopped does not
+        if actor.place is not None:  # Ray asks a process to end itself; one that hangs or is stopped does not
             ray_cluster.end_process(actor.place)
         self._due = {ref: g for ref, g in self._due.items() if g not in actor.groups}
         self._arrived += [Arrived(Lost(g, cause)) for g in actor.groups]

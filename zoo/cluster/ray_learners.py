@@ -1,4 +1,4 @@
-"""Ranks as actors of Ray: what torchrun is for ranks on one machine, on a cluster. Ray is imported by `ray_cluster.py` alone."""
+"""Ranks as Ray actors: starts ranks on a cluster, as torchrun does on one machine. Only `ray_cluster.py` imports Ray."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from zoo.core.errors import RunError, UserError, show_error
 from zoo.core.processes import STOP_SIGNALS, unblock_stop_signals
 from zoo.core.ranks import RanksLostError
 
-Kind = Literal['log', 'stdout', 'stderr', 'ask']  # of what a rank sends
+Kind = Literal['log', 'stdout', 'stderr', 'ask']  # of a message from a rank
 Send = Callable[[Kind, Any], None]
-SAID_BY_DRIVER = 'zoo.run.signals'  # the logger that announces a signal, which the driver got too
+SAID_BY_DRIVER = 'zoo.run.signals'  # the logger that announces a signal; the driver got the signal too
 
 
 class Berth(NamedTuple):
-    """Where a rank is. line: address that the driver connects to; free_port: for the ranks to meet, if this is rank 0."""
+    """The location of a rank. line: address that the driver connects to; free_port: for the ranks to meet, if rank 0."""
 
     place: Place
     line: tuple[str, int]
@@ -44,8 +44,8 @@ class Berth(NamedTuple):
 
 
 class RankOrder(NamedTuple):
-    """What a rank is to do. environ: variables to set; levels: of loggers, by name; cwd: folder of the driver;
-    root: logger.root."""
+    """The settings that a rank starts with. environ: environment variables to set; levels: of loggers, by name.
+    cwd: folder of the driver; root: logger.root."""
 
     rank: int
     environ: Mapping[str, str]
@@ -56,10 +56,10 @@ class RankOrder(NamedTuple):
 
 
 class RankProcess:
-    """What the actor of a rank runs, in its main thread, which alone can handle signals.
+    """The class of a rank's actor. It works in the main thread, because only that thread can handle signals.
 
-    Nothing is raised through Ray, which would reword it: it is returned as a Failure. The process ends when the line to
-    the driver is cut, for example because the driver was killed.
+    An exception is returned as a Failure, because Ray would reword an exception that is raised through it. The process
+    ends when its connection to the driver is cut, for example because the driver was killed.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -69,7 +69,7 @@ class RankProcess:
         threading.Thread(target=self._listen, name='line', daemon=True).start()
 
     def berth(self) -> Berth:
-        """Where this process can be reached."""
+        """Returns the addresses at which this process can be reached."""
         address: Any = self._listener.address
         with socket.socket() as free:
             free.bind((address[0], 0))
@@ -77,7 +77,7 @@ class RankProcess:
         return Berth((socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id()), address, port)
 
     def run(self, order: RankOrder, cargo: bytes) -> Any:
-        """What the function in the cargo returns, called with the rank and `ask`; or a Failure."""
+        """Calls the function in the cargo with the rank and `ask`. Returns: its result, or a Failure."""
         who, host = f'rank {order.rank}', socket.gethostname()
         try:
             self._prepare(order)
@@ -88,13 +88,13 @@ class RankProcess:
             return failure_of(error, who)
 
     def send(self, kind: Kind, value: object) -> None:
-        """Sends it to the driver; nothing where that is gone, which `_listen` notices."""
+        """Sends a value to the driver; does nothing if the driver is gone, which `_listen` notices."""
         line = self._line.result()
         with self._lock, suppress(OSError):
             line.send((kind, value))
 
     def ask(self, *args: Any) -> Any:
-        """What the driver's function returns for these arguments."""
+        """Has the driver call its function with these arguments; returns the result."""
         self.send('ask', args)
         return self._answers.get()
 
@@ -113,10 +113,10 @@ class RankProcess:
             os._exit(1)
 
     def _prepare(self, order: RankOrder) -> None:
-        """Makes this process like one of torchrun's. Raises: UserError where the driver's folder is missing."""
+        """Makes this process like one of torchrun's. Raises: UserError if it needs the driver's folder and cannot use it."""
         for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)  # until the run has its own; not Ray's
-        unblock_stop_signals()  # Ray blocks SIGINT in all that it starts
+            signal.signal(number, signal.SIG_DFL)  # removes Ray's handlers; the run sets its own later
+        unblock_stop_signals()  # Ray blocks SIGINT in all processes that it starts
         logging.getLogger().addHandler(LineHandler(self.send))
         for name, level in order.levels.items():
             logging.getLogger(name).setLevel(level)
@@ -135,10 +135,10 @@ class RankProcess:
 
 
 class LineHandler(QueueHandler):
-    """Sends the records of this process to the driver, which handles them as its own. Args: send: `RankProcess.send`."""
+    """Sends log records to the driver, which handles them like its own records. Args: send: `RankProcess.send`."""
 
     def __init__(self, send: Send) -> None:
-        super().__init__(queue.SimpleQueue())  # which stays empty
+        super().__init__(queue.SimpleQueue())  # this queue stays empty
         self._send = send
         self.addFilter(lambda record: record.name != SAID_BY_DRIVER)
 
@@ -148,7 +148,7 @@ class LineHandler(QueueHandler):
 
 
 class LineStream(io.TextIOBase):
-    """Standard output or error of rank 0, which the driver writes to its own."""
+    """Standard output or error of rank 0; the driver writes its text to the driver's own stream."""
 
     def __init__(self, send: Send, kind: Kind) -> None:
         self._send, self._kind = send, kind
@@ -161,24 +161,24 @@ class LineStream(io.TextIOBase):
         return True
 
 
-POLL_S = 0.1  # between two looks at signals and at what came
-GRACE_S = 5.0  # after a rank lost the others, until the one that is the cause is noticed
+POLL_S = 0.1  # seconds between two checks for signals and messages
+GRACE_S = 5.0  # seconds to notice the rank that is the cause, after another rank has reported that it lost the others
 HOUR = 3600.0
-LOGGERS = '', 'zoo'  # whose levels the ranks take over
+LOGGERS = '', 'zoo'  # loggers whose levels the ranks copy
 logger = logging.getLogger(__name__)
 
 
 class _DiedError(RanksLostError):
-    """A process of a rank is gone, so that all may start again."""
+    """The process of a rank is gone; all ranks may start again."""
 
 
 def run_ranks(cfg: RunConfig, cargo: bytes, received: Sequence[int], answer: Callable[..., Any] | None) -> Any:
-    """Runs what is in the cargo (see `RankProcess.run`) in cluster.learner_num ranks, and returns what rank 0 returned.
+    """Runs the function in the cargo (see `RankProcess.run`) in cluster.learner_num ranks and returns the result of rank 0.
 
-    When a process ends unexpectedly all of them are started again, cluster.restart_limit times in an hour.
-    Args: received: signals to this process, which rank 0 gets too; answer: called here for what rank 0 asks.
-    Raises: what a rank raised, as it is; RanksLostError if a process ended after a signal or too often; RunError if the
-      ranks do not start within cluster.start_timeout; UserError if no cluster can be joined.
+    If a process ends unexpectedly, all ranks start again, at most cluster.restart_limit times in an hour.
+    Args: received: signals that this process got; rank 0 gets the first one too. answer: called here to answer a rank's `ask`.
+    Raises: the unchanged exception of a rank; RanksLostError if a process ended after a signal or too often; RunError if
+      the ranks do not start within cluster.start_timeout; UserError if no cluster can be joined.
     """
     cluster, n = cfg.cluster, cfg.cluster.learner_num
     n_runner_cpu = cluster.runner_num * cluster.runner_cpu if cluster.engine == 'ray' else 0.0
@@ -187,7 +187,7 @@ def run_ranks(cfg: RunConfig, cargo: bytes, received: Sequence[int], answer: Cal
     bundle = {'CPU': 1.0}
     if cfg.policy.get('device', 'auto') in ('auto', 'cuda') and ray.cluster_resources().get('GPU'):
         bundle['GPU'] = 1.0
-    group = ray.util.placement_group([bundle] * n, strategy='PACK')  # as near to each other as there is room
+    group = ray.util.placement_group([bundle] * n, strategy='PACK')  # on as few nodes as possible
     try:
         while True:
             crew = _Crew(cfg, group, run_id, len(losses))
@@ -216,9 +216,9 @@ def run_ranks(cfg: RunConfig, cargo: bytes, received: Sequence[int], answer: Cal
 
 
 class _Crew:
-    """The actors of all ranks, from one start to the next.
+    """The actors of all ranks, from one start of the ranks to the next.
 
-    Args: group: of Ray's resources, a bundle for each; n_restart: starts before this one.
+    Args: group: Ray's placement group, with one bundle of resources for each rank; n_restart: number of earlier starts.
     """
 
     def __init__(self, cfg: RunConfig, group: Any, run_id: str, n_restart: int) -> None:
@@ -228,10 +228,10 @@ class _Crew:
         self._actors: list[Any] = []
         self._berths: list[Berth] = []
         self._lines: list[Connection] = []
-        self._pending: dict[Any, int] = {}  # rank by the reference of what it returns
+        self._pending: dict[Any, int] = {}  # rank by the reference of its result
 
     def start(self, cargo: bytes, received: Sequence[int]) -> None:
-        """Places the actors, all or none, and gives them their orders."""
+        """Places the actors, all or none, and starts `RankProcess.run` in each."""
         deadline = monotonic() + self._cfg.cluster.start_timeout
         self._wait_for([self._group.ready()], deadline, received)
         key, in_group = token_bytes(32), ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
@@ -259,12 +259,12 @@ class _Crew:
             self._pending[actor.run.remote(self._order(rank), cargo_ref)] = rank
 
     def result(self, received: Sequence[int], answer: Callable[..., Any] | None) -> Any:
-        """What rank 0 returned, once all have ended. Raises: see `run_ranks`; _DiedError."""
+        """Waits for the end of all ranks and returns the result of rank 0. Raises: see `run_ranks`; _DiedError."""
         found: dict[int, Any] = {}
         deadline, n_sent = float('inf'), 0
         while self._pending and monotonic() < deadline:
             self._listen(POLL_S, answer)
-            if received and not n_sent:  # a second one ends this process
+            if received and not n_sent:  # only the first: a second signal ends this process
                 n_sent = 1
                 with suppress(OSError):
                     self._lines[0].send(('signal', received[0]))
@@ -280,7 +280,7 @@ class _Crew:
                 elif isinstance(found[rank], Failure | _DiedError):
                     deadline = 0.0
         end = monotonic() + 1.0
-        while self._listen(POLL_S, answer) and monotonic() < end:  # what they said last
+        while self._listen(POLL_S, answer) and monotonic() < end:  # their last messages
             pass
         failures = sorted((x for x in found.values() if isinstance(x, Failure)), key=_is_other_fault)
         lost = [x for x in found.values() if isinstance(x, _DiedError)]
@@ -293,7 +293,7 @@ class _Crew:
     def close(self, received: Sequence[int]) -> None:
         """Ends the actors; returns when their processes on this machine are gone.
 
-        After a signal without asking Ray, whose services may have got it too.
+        After a signal, processes of this node are killed without Ray, because its services may have got the signal too.
         """
         if ray.is_initialized():
             places = [berth.place for berth in self._berths]
@@ -310,24 +310,24 @@ class _Crew:
             STARTED_BY: 'ray',
             'RANK': str(rank),
             'WORLD_SIZE': str(self._n),
-            'LOCAL_RANK': '0',  # Ray shows each its own GPU alone, which is number 0 there
+            'LOCAL_RANK': '0',  # Ray shows each rank only its own GPU, as number 0
             'MASTER_ADDR': first.line[0],
             'MASTER_PORT': str(first.free_port),
-            'TORCHELASTIC_RUN_ID': f'ray-{self._run_id}',  # by which a restart finds its run folder
+            'TORCHELASTIC_RUN_ID': f'ray-{self._run_id}',  # a restart finds its run folder by this id
             'TORCHELASTIC_RESTART_COUNT': str(self._n_restart),
         }
         if 'GPU' not in self._bundle:
-            environ['CUDA_VISIBLE_DEVICES'] = ''  # one that Ray does not count, which all of them would use
+            environ['CUDA_VISIBLE_DEVICES'] = ''  # hides a GPU that Ray does not count; all ranks would use it
         levels = {name: logging.getLogger(name).getEffectiveLevel() for name in LOGGERS}
         return RankOrder(rank, environ, levels, versions(), os.getcwd(), value_at(self._cfg, 'logger.root'))
 
     def _listen(self, timeout: float, answer: Callable[..., Any] | None) -> bool:
-        """Shows what ranks say, and answers; returns whether there was anything within the time."""
+        """Writes the output of the ranks and answers them. Returns: whether a message came within the time."""
         ready: list[Any] = wait([line for line in self._lines if not line.closed], timeout)
         for line in ready:
             try:
                 kind, value = line.recv()
-            except (EOFError, OSError):  # the rank ended, which Ray says too
+            except (EOFError, OSError):  # the rank ended; Ray reports it too
                 line.close()
                 continue
             if kind == 'log':
@@ -335,13 +335,13 @@ class _Crew:
             elif kind == 'ask':
                 line.send(('answer', None if answer is None else answer(*value)))
             else:
-                with suppress(OSError):  # of a terminal that is closed
+                with suppress(OSError):  # the terminal may be closed
                     getattr(sys, kind).write(value)
                     getattr(sys, kind).flush()
         return bool(ready)
 
     def _got(self, ref: ray.ObjectRef, rank: int) -> Any:
-        """What an actor returned. Raises: RunError for what Ray raised in it; _DiedError if it is gone, with the cause."""
+        """Returns the result of an actor's call. Raises: RunError if Ray failed in it; _DiedError if the actor is gone."""
         try:
             return ray.get(ref)
         except ray.exceptions.RayTaskError as error:
@@ -350,7 +350,7 @@ class _Crew:
             raise _DiedError(ray_cluster.cause_of(error, self._berths[rank].place if self._berths else None)) from None
 
     def _wait_for(self, refs: list[Any], deadline: float, received: Sequence[int]) -> None:
-        """Returns when all is there. Raises: RunError after the deadline; RanksLostError after a signal."""
+        """Waits until all references are ready. Raises: RunError after the deadline; RanksLostError after a signal."""
         while len(ray.wait(refs, num_returns=len(refs), timeout=POLL_S)[0]) < len(refs):
             if received:
                 if not self._n_restart:
@@ -363,5 +363,5 @@ class _Crew:
 
 
 def _is_other_fault(found: object) -> bool:
-    """Whether a rank failed only because it waited for another, whose end says more, or ended as a signal asked it to."""
+    """Whether a rank failed only because another rank was lost, or ended because of a signal."""
     return isinstance(found, Failure) and found.words.startswith(('RanksLostError', 'Interrupted'))

@@ -1,4 +1,4 @@
-"""Collection by runners: starting them, rows of their envs in the learner's own block, and what may be set in these envs."""
+"""Collection by runners: starts them, joins their rollouts in the learner's own block, and passes commands to their envs."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from zoo.worker.infos import InfoKeys
 
 
 class RemoteEnvs:
-    """Stands for the envs of one runner in `Parts.envs`; they step only when their runner collects.
+    """A proxy in `Parts.envs` for the envs of one runner, which step only when the runner collects.
 
-    Commands wait for what the runner was asked before. What was set is set again where the runner is made anew.
+    A command waits until the runner has served its earlier requests. A replaced runner gets the same settings again.
     """
 
-    steps_async = True  # so that the time of a rollout is that of waiting
+    steps_async = True  # the time of these envs is the time spent waiting
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class RemoteEnvs:
         sendable(command)
         found: list[Any] = self._call('command', command)
         if command.kind == 'set':
-            self._scheduler.commands[command.name] = command  # only once it is known to be good
+            self._scheduler.commands[command.name] = command  # only after it has succeeded
         return found
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
@@ -66,13 +66,13 @@ class RemoteEnvs:
         self._scheduler.reset_options = options
 
     def compile(self, compile: Compile) -> None:
-        """Nothing to compile: these envs are no tensor programs."""
+        """Does nothing: these envs are not tensor programs."""
 
     def close(self) -> None:
-        """Nothing: the engine ends its runners."""
+        """Does nothing: the engine ends its runners."""
 
     def _call(self, method: str, *args: Any) -> Any:
-        while True:  # ends by the limit on losses at the latest
+        while True:  # the limit on losses ends it
             try:
                 return self.engine.call(self._group, method, *args)
             except RunnerLostError:
@@ -84,14 +84,14 @@ MEGABYTE = 1e6
 
 
 class RemoteCollector(Collector):
-    """Asks runners for rollouts and puts their rows into one block, of which each runner has its envs.
+    """Collector that requests rollouts from runners and joins them along the env dimension of one block.
 
-    max_lag 0: the weights are published, and the rollout is waited for. 1: it was asked before the last update, with the
-    weights of then, so that it is collected during that update. More: runners run ahead, each with the newest weights
-    that it has as it begins a rollout.
+    max_lag 0: publishes the weights, requests the rollout and waits for it. 1: requests a rollout before the last update,
+    with the weights of that time, so that it is collected during the update. More: runners run ahead, and each begins a
+    rollout with the newest weights that it has.
 
     Args: envs: of each runner; mode: of the policy that learns; scheduler: over the engine; layout: of the weights that acting
-      needs; restarts: counts the envs made anew; info_columns: of the section env; reader: a GPU that reads the block, see
+      needs; restarts: counts restarted envs; info_columns: of the section env; reader: a GPU that reads the block, see
       `StepBlock`.
     """
 
@@ -107,15 +107,15 @@ class RemoteCollector(Collector):
         info_columns: Sequence[str] = (),
         reader: torch.device | None = None,
     ) -> None:
-        super().__init__(envs, mode)  # type: ignore[arg-type]  # which step elsewhere
+        super().__init__(envs, mode)  # type: ignore[arg-type]  # these envs step elsewhere
         self._env_time = 0.0
         self._envs, self.engine, self._scheduler, self._layout = envs, engine, scheduler, layout
         self._max_lag, self._restarts, self._columns, self._reader = max_lag, restarts, info_columns, reader
         self._whole: dict[str, Tensor] = {}  # memory for all envs, by the name of a reply's block
-        self._asked_to = -1  # the last rollout that was asked
-        self._seed: tuple[int, ...] | None = None  # of the reset that comes before the next one
+        self._asked_to = -1  # index of the last rollout that was requested
+        self._seed: tuple[int, ...] | None = None  # of the reset before the next rollout
         self._version = -1
-        self._n_restart: dict[tuple[int, int], int] = {}  # envs made anew, by runner and attempt
+        self._n_restart: dict[tuple[int, int], int] = {}  # restarted envs, by runner and attempt
         self._begin_metrics()
 
     @property
@@ -123,11 +123,11 @@ class RemoteCollector(Collector):
         return self._env_time
 
     def _make_groups(self, envs: Sequence[object], infos: InfoKeys, first: int) -> list[EnvGroup]:
-        """None here: the block is made of the first rollout that comes."""
+        """Returns no groups: the block is created when the first reply arrives."""
         return []
 
     def _reset_envs(self, seed: np.random.SeedSequence) -> None:
-        """New episodes in all envs, before the next rollout. Raises: UserError where runners are ahead of the run."""
+        """Begins new episodes in all envs before the next rollout. Raises: UserError if runners are ahead of the run."""
         if not self._scheduler.is_idle:
             raise UserError(
                 f'the training envs cannot be reset now: cluster.max_lag is {self._max_lag}, and runners have begun the next '
@@ -173,12 +173,12 @@ class RemoteCollector(Collector):
         groups = [(env.n_env, infos[group]) for group, env in enumerate(self._envs)]
         joined = joined_infos(groups, self._columns, self._n_step, self._envs[0].name)
         whole = nested({name: x for name, x in self._whole.items() if name.partition('.')[0] in ('output', 'state')})
-        # in the order of one process: by t, then by env
+        # the same order as with one process: by t, then by env
         episodes = sorted((each for reply in replies for each in reply.episodes), key=lambda episode: episode[0])
         return Steps(whole['output'], whole.get('state'), joined, episodes, fresh)
 
     def metrics(self) -> dict[str, float]:
-        """What the log has of runners, times as means over the rollouts since the last call."""
+        """Returns the metrics of runners for the log; times are means over the rollouts since the last call."""
         times, n = self._times, max(self._times['n'], 1.0)
         found: dict[str, float] = {
             'cluster/runner': len(self.engine.pids()),
@@ -198,7 +198,7 @@ class RemoteCollector(Collector):
         self._lags, self._since = list[int](), perf_counter()
 
     def _ask(self, i: int, version: int, env_step: int) -> None:
-        """Asks for rollout i, with the weights as they are now, those of `version`, which are published once."""
+        """Requests rollout i with the current weights. They are of version `version` and are published once."""
         if version != self._version:
             before = perf_counter()
             self.engine.publish(self._layout.pack(), version)
@@ -209,11 +209,11 @@ class RemoteCollector(Collector):
         self._seed, self._asked_to = None, i
 
     def _envs_of(self, group: int) -> slice:
-        n_env = self._envs[group].n_env  # equal for all
+        n_env = self._envs[group].n_env  # the same for all runners
         return slice(group * n_env, (group + 1) * n_env)
 
     def _place(self, reply: Reply, envs: slice) -> dict[str, np.ndarray]:
-        """Copies the blocks of a runner to where its envs are; returns those of infos, which need not be there always."""
+        """Copies a reply's blocks to the columns of its envs. Returns: the blocks of infos; not every reply has each of them."""
 
         def like(leaf: Leaf) -> Tensor:
             return torch.empty((self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
@@ -263,10 +263,10 @@ def start_runners(
     restarts: Restarts,
     rank: int = 0,
 ) -> tuple[RemoteCollector, list[RemoteEnvs]]:
-    """Starts the runners of one learner. Returns: what takes the place of collector and envs in its process.
+    """Starts the runners of one learner. Returns: the collector and the envs that its process uses.
 
-    Args: cfg: of this learner, resolved; policy: whose weights they act with, complete; env: name and spaces of the training
-      envs; restarts: counts the envs that runners make anew; rank: of the learner.
+    Args: cfg: of this learner, resolved; policy: the complete policy with whose weights runners act; env: name, observation
+      space and action space of the training envs; restarts: counts the envs that runners restart; rank: of the learner.
     Raises: as `Engine.start`; UserError for code that cannot be sent.
     """
     cluster, n_runner = cfg.cluster, cfg.cluster.runner_num
@@ -292,7 +292,7 @@ def start_runners(
 
 
 def _placed(cluster: ClusterConfig, n_runner: int, n_env: int, pids: Mapping[int, tuple[str, int]]) -> str:
-    """What runs where, for the log."""
+    """Returns a line for the log: the number of runners, their hosts and their processes."""
     where = {'inline': 'this process', 'process': 'processes of this machine'}.get(str(engine_of(cluster)), 'Ray')
     hosts: dict[str, list[str]] = {}
     for host, pid in pids.values():
@@ -306,11 +306,11 @@ def _placed(cluster: ClusterConfig, n_runner: int, n_env: int, pids: Mapping[int
 
 
 def cargo_of(cfg: RunConfig, policy: Policy, infos: InfoKeys) -> Cargo:
-    """What runners make their envs and their policies of."""
+    """Returns the data from which runners create their envs and policies."""
     section = plain(policy.cfg)
     device = 'cuda' if cfg.cluster.runner_gpu else 'cpu'
     if device != policy.device.type and 'executor' in section.get('learn', {}):
-        section['learn']['executor'] = 'auto'  # what was chosen is for the learner's device
+        section['learn']['executor'] = 'auto'  # the learner's executor was chosen for its own device
     given: nn.Module | None = None
     if policy.given_model is not None:
         given = copy.deepcopy(policy.model).to('cpu')
@@ -327,7 +327,7 @@ def cargo_of(cfg: RunConfig, policy: Policy, infos: InfoKeys) -> Cargo:
 
 
 def make_engine(cluster: Keyed, run_id: str) -> Engine:
-    """The engine that the section `cluster` names, without runners. Args: run_id: names what it makes outside this process."""
+    """Returns the engine that section `cluster` names, without runners. Args: run_id: part of the names of its processes."""
     name = engine_of(cluster)
     if name == 'process':
         from zoo.cluster.process_engine import ProcessEngine

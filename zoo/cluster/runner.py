@@ -1,4 +1,4 @@
-"""A runner: envs and a policy that only acts, which collect a rollout for a learner whenever they are asked."""
+"""Runner: envs and a policy that only acts; it collects rollouts when a learner requests them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from zoo.worker.env_watch import watch_calls
 
 @dataclass(frozen=True)
 class RunnerSpec:
-    """All that a runner is made of; plain values, so that any pickle carries it.
+    """The data that a runner is created from; plain values, so that any pickler can send it.
 
-    group: index of the runner; first: of its first env over all envs of the run; n_env: its envs.
+    group: index of the runner; first: index of its first env among all envs of the run; n_env: number of its envs.
     n_group: groups of its envs that take turns; None: the runner chooses.
-    versions: of zoo, torch and Python at the learner; digest: of the weights' layout there.
+    versions: of zoo, torch and Python at the learner; digest: of the layout of the learner's weights.
     cargo: policy, config and the user's own code, see `zoo.cluster.pickled_code`; the same for all runners.
-    n_thread: of torch.   placements: of the weights at the learner, by name.
+    n_thread: threads of torch.   placements: of the learner's weights in memory, by name.
     """
 
     group: int
@@ -50,8 +50,8 @@ class RunnerSpec:
 class Runner:
     """Collects rollouts of its envs. It knows no engine, no algorithm and no other runner.
 
-    Raises: UserError for other versions than the learner's, or for code that cannot be imported here; what making the envs
-      raises.
+    Raises: UserError if versions, spaces or weights differ from the learner's, or if code cannot be imported here; the
+      exceptions of creating the envs.
     """
 
     def __init__(self, spec: RunnerSpec) -> None:
@@ -90,9 +90,9 @@ class Runner:
             self._version = version
 
     def collect(self, request: Request) -> Reply:
-        """The rollout that is asked for. Its blocks are this runner's memory, valid until the next call.
+        """Collects the requested rollout. Its blocks are this runner's memory, valid until the next call.
 
-        Without blocks where the envs have no episodes: the request was meant for a runner that is lost.
+        The reply has no blocks if the envs were never reset: then the request was meant for a lost runner before this one.
         """
         if request.reset_seed is None and not self._has_reset:
             key = request.run_id, request.group, request.collect_iter, self._version
@@ -113,11 +113,11 @@ class Runner:
         return Reply(*key, blocks, block.all_finals(), list(steps.episodes), time, *counts)
 
     def command(self, command: EnvCommand) -> list[Any]:
-        """What each env gives for a command, see `VectorEnv.command`."""
+        """Sends a command to each env and returns the results, see `VectorEnv.command`."""
         return [value for env in self._envs for value in env.command(command)]
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        """The options of all resets from now on."""
+        """Sets the options of all resets from now on."""
         for env in self._envs:
             env.set_reset_options(options)
 
@@ -136,7 +136,7 @@ class Runner:
 
 @contextmanager
 def _threads(n: int) -> Iterator[None]:
-    """torch computes with n threads in this context."""
+    """Makes torch compute with n threads in this context."""
     before = torch.get_num_threads()
     if before == n:
         yield

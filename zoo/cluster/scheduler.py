@@ -22,28 +22,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Asked:
-    """Of one runner. `since`: when it last began to owe something, or gave something."""
+    """Requests and replies of one runner. `since`: time of its last reply, or of a request when none was outstanding."""
 
     attempt: int = 0
     outstanding: dict[int, Request] = field(default_factory=dict)  # by collect_iter
     ready: dict[int, Reply] = field(default_factory=dict)
-    fresh: set[int] = field(default_factory=set)  # rollouts that begin new episodes, since those before were lost
-    is_new: bool = False  # its envs have not been reset since it was made
-    starts: bool = False  # a new one that has given nothing yet
-    n_lost: int = 0  # in a row, without a reply of any runner in between
+    fresh: set[int] = field(default_factory=set)  # rollouts that begin new episodes because earlier ones were lost
+    is_new: bool = False  # its next request must reset its envs
+    starts: bool = False  # it was replaced and has not replied yet
+    n_lost: int = 0  # losses in a row, without a reply of any runner in between
     since: float = 0.0
 
 
 class RolloutScheduler:
-    """Asks an engine for rollouts, and again for those that were lost.
+    """Requests rollouts from an engine, and requests lost rollouts again.
 
     Args:
       seed: of the run.   max_lag: most rollouts by which the weights of a used reply may be older than the newest.
       timeout: seconds without a rollout after which a runner is ended; None: never.   limit: most losses in an hour.
-      start_s: seconds more that a runner has which is made anew.
+      start_s: additional seconds for a runner that was replaced.
     Attributes:
-      n_restart: losses; n_discarded: env steps that came and were not used, whatever the reason.
-      commands, reset_options: what a runner that is made anew is told before its first reset.
+      n_restart: losses; n_discarded: env steps that arrived and were not used, for any reason.
+      commands, reset_options: sent to a replaced runner before its first reset.
     """
 
     def __init__(
@@ -71,19 +71,19 @@ class RolloutScheduler:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is outstanding, and nothing waits to be used."""
+        """Whether no request is outstanding and no reply waits to be used."""
         return not any(asked.outstanding or asked.ready for asked in self._asked.values())
 
     def ask(
         self, collect_iter: int, version: int | None, env_step: int, reset_seed: tuple[int, ...] | None = None
     ) -> None:
-        """Asks every runner for a rollout."""
+        """Requests a rollout from every runner."""
         self._env_step, self._version = env_step, version
         for group in self._asked:
             self._send(group, collect_iter, reset_seed)
 
     def wait(self, collect_iter: int, use: Callable[[Reply, bool], None]) -> None:
-        """Waits for this rollout of every runner; `use` is called with each as it comes, and whether it begins anew.
+        """Waits for this rollout of every runner; calls `use` with each reply, and whether it begins with new episodes.
 
         Raises: RunError after too many losses; what the engine raises.
         """
@@ -106,7 +106,7 @@ class RolloutScheduler:
                 self._end_hanging()
 
     def settle(self) -> None:
-        """Takes what has come, so that a loss is known."""
+        """Takes the items that have arrived, so that losses are known."""
         self._take(self._engine.wait(0.0))
 
     def _take(self, found: list[Reply | Lost]) -> bool:
@@ -134,7 +134,7 @@ class RolloutScheduler:
             each.n_lost = 0
 
     def _is_fit(self, reply: Reply, collect_iter: int) -> bool:
-        """Whether a reply is new enough; if not, it is asked again, with all that the runner owes after it."""
+        """Whether a reply is new enough; if not, requests it again, together with the runner's outstanding rollouts."""
         if collect_iter - reply.version <= self._max_lag:
             return True
         asked = self._asked[reply.group]
@@ -169,9 +169,9 @@ class RolloutScheduler:
         self._again(lost.group, list(asked.outstanding))
 
     def _again(self, group: int, wanted: list[int]) -> None:
-        """Asks a runner for rollouts that it owed, the first of them with new episodes, and for all that came after it."""
+        """Requests lost rollouts of a runner again, the first with new episodes, and all later ones."""
         asked = self._asked[group]
-        # what came after the first of them goes on with episodes that it does not end
+        # later replies continue the episodes of the lost rollout, not those of the new one
         later = [i for i in asked.ready if wanted and i > min(wanted)]
         for i in later:
             self._discard(asked.ready.pop(i))
@@ -182,7 +182,7 @@ class RolloutScheduler:
             self._send(group, i, None)
 
     def _send(self, group: int, collect_iter: int, reset_seed: tuple[int, ...] | None) -> None:
-        """Asks a runner for a rollout; one whose envs have no episodes yet gets a seed, its own if none is given."""
+        """Requests a rollout. If the runner must reset its envs and no seed is given, the request gets a seed of its own."""
         asked = self._asked[group]
         request = Request(self._run_id, group, collect_iter, self._version, self._env_step, reset_seed, asked.attempt)
         if asked.is_new:
@@ -202,7 +202,7 @@ class RolloutScheduler:
         self.n_discarded += 0 if reward is None else reward.size
 
     def _allowed(self, asked: _Asked) -> float:
-        """Seconds that a runner may be silent; one that is made anew has those of its start besides."""
+        """Returns the seconds that a runner may be silent; a replaced runner also has the seconds of its start."""
         return self._timeout + (self._start_s if asked.starts else 0.0)
 
     def _end_hanging(self) -> None:
@@ -217,5 +217,5 @@ class RolloutScheduler:
 
 
 def entropy_of(seed: Any) -> tuple[int, ...]:
-    """What `np.random.SeedSequence` makes the same stream of, as plain numbers."""
+    """Returns the entropy of a seed as plain integers; `np.random.SeedSequence` makes the same stream from them."""
     return tuple(int(word) for word in seed.entropy)

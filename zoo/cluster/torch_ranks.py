@@ -24,12 +24,12 @@ _NEEDED = ('RANK', 'MASTER_ADDR', 'MASTER_PORT')
 
 
 def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, str] = os.environ) -> Ranks:
-    """The ranks that torchrun started this process among; `ALONE` without it, or where it started one process.
+    """Joins the ranks that torchrun started with this process; returns `ALONE` without torchrun, or if it started only one.
 
     Args: device: 'cpu', or 'cuda:N' of this rank; timeout: seconds that a rank waits for the others.
-    Raises: UserError if the environment says that there are several and not where they are; RunError if they do not come.
+    Raises: UserError if the environment does not say where the ranks are, or a rank has no GPU; RunError if ranks do not come.
     """
-    # torchrun's agent sets no signal for its own death
+    # torchrun's agent does not end its processes when it is killed
     if 'TORCHELASTIC_RUN_ID' in environ and STARTED_BY not in environ:
         die_with_parent(os.getppid(), True, time.sleep)
     size = environ.get('WORLD_SIZE', '1')
@@ -52,8 +52,8 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
     if is_cuda:
         if (torch.device(device).index or 0) >= torch.cuda.device_count():
             raise UserError(
-                f'rank {rank} wants the GPU {device} but torch sees {torch.cuda.device_count()} of them, and each rank needs one; '
-                'start fewer processes on this machine, or set policy.device=cpu'
+                f'rank {rank} wants the GPU {device} but torch sees {torch.cuda.device_count()} of them, and each rank '
+                'needs one; start fewer processes on this machine, or set policy.device=cpu'
             )
         torch.cuda.set_device(device)
     try:
@@ -70,18 +70,18 @@ def join(device: str = 'cpu', timeout: float = TIMEOUT, environ: Mapping[str, st
 
 
 def _fresh(store: torch.distributed.Store, rank: int, size: int, timeout: float) -> torch.distributed.PrefixStore:
-    """A part of the store in which nothing is written yet, the same for all ranks that are here now.
+    """Returns an empty part of the store, the same for all ranks of this start.
 
-    torchrun keeps the store after a restart, and from one group of these processes to the next, addresses that are gone
-    included. So rank 0 names a new part; another rank may read an old name first, and believes one that rank 0 answers.
-    Raises: RuntimeError if the others do not come.
+    torchrun keeps the store after a restart and from one process group to the next, with addresses that no longer exist. So
+    rank 0 names a new part. Another rank may read an old name first; it accepts a name only if rank 0 answers.
+    Raises: RuntimeError if the other ranks do not come.
     """
     own, end = uuid4().hex, time.monotonic() + timeout
     if rank == 0:
         store.set_timeout(timedelta(seconds=timeout))
         store.set('zoo/part', own)
         for other in range(1, size):
-            name = store.get(f'{own}/{other}').decode()  # waits for it
+            name = store.get(f'{own}/{other}').decode()  # waits for that rank
             store.set(f'{own}/{name}', '')
         return torch.distributed.PrefixStore(own, store)
     while time.monotonic() < end:
@@ -90,7 +90,7 @@ def _fresh(store: torch.distributed.Store, rank: int, size: int, timeout: float)
         store.set(f'{part}/{rank}', own)
         try:
             store.wait([f'{part}/{own}'], timedelta(seconds=min(ANSWER, timeout)))
-        except RuntimeError:  # of the rank 0 of an earlier start: the new one is not here yet
+        except RuntimeError:  # the name is from an earlier start: the new rank 0 is not here yet
             continue
         store.set_timeout(timedelta(seconds=timeout))
         return torch.distributed.PrefixStore(part, store)
@@ -114,7 +114,7 @@ class TorchRanks:
         return x if flat is x else x.copy_(flat)
 
     def merge(self, n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As `Ranks.merge`, one exchange."""
+        """As `Ranks.merge`, in one exchange."""
         own = torch.cat([x.detach().to(torch.float64).flatten() for x in (n, mean, var)])
         blocks = [torch.empty_like(own) for _ in range(self.size)]
         self._call('moments', lambda: torch.distributed.all_gather(blocks, own))
@@ -153,5 +153,5 @@ class TorchRanks:
 
 
 def _first(error: Exception) -> str:
-    """The first line of a message, without where in torch's code it came from."""
+    """Returns the first line of a message, without the place in torch's code that it came from."""
     return str(error).strip().splitlines()[0].rpartition('] ')[2][:160]

@@ -18,7 +18,7 @@ import numpy as np
 class Channel:
     """One end of a stream socket that carries pickled messages, and descriptors with them. Both ends trust each other.
 
-    Args: patience: seconds after which an end that reads nothing, or stops in a message, counts as hung; None: never.
+    Args: patience: seconds after which an end that reads nothing, or stops inside a message, counts as hung; None: never.
     """
 
     def __init__(self, end: socket.socket, patience: float | None = None) -> None:
@@ -33,7 +33,7 @@ class Channel:
 
     def send(self, message: object, fds: Sequence[int] = ()) -> None:
         """Sends all of a message; the descriptors stay open here. Raises: OSError; BlockingIOError after the patience."""
-        # not `Connection.send`, which leaves tensors in memory of torch's that this process shares
+        # not `Connection.send`, which would put tensors into torch's shared memory
         self._messages.send_bytes(pickle.dumps((message, len(fds)), pickle.HIGHEST_PROTOCOL))
         if fds:
             socket.send_fds(self._socket, [b'-'], fds)
@@ -52,7 +52,7 @@ class Channel:
         return message, fds
 
     def read(self) -> Iterator[tuple[Any, list[int]]]:
-        """The messages that have come; for an end that is ready. Raises: as `receive`."""
+        """Yields the messages that have arrived; call it when this end is ready to read. Raises: as `receive`."""
         yield self.receive()
         while self._messages.poll():
             yield self.receive()
@@ -78,7 +78,7 @@ def new_memory(n_byte: int) -> int:
 
 
 def map_memory(fd: int) -> np.ndarray:
-    """The memory [n_byte] u8 of a descriptor, which is closed; it is given back with the last array that views it."""
+    """Maps the memory of a descriptor, [n_byte] u8, and closes the descriptor. The memory is freed with its last view."""
     try:
         return np.frombuffer(mmap.mmap(fd, 0), dtype=np.uint8)
     finally:
@@ -86,14 +86,14 @@ def map_memory(fd: int) -> np.ndarray:
 
 
 def aligned(n_byte: int) -> int:
-    """The least multiple of ALIGNMENT that is not smaller."""
+    """Returns n_byte, rounded up to a multiple of ALIGNMENT."""
     return -(-n_byte // ALIGNMENT) * ALIGNMENT
 
 
 class WeightSlots:
-    """Several versions of the weights; one process writes them, the others read.
+    """Shared memory with several versions of the weights; one process writes them, the others read.
 
-    The header has the size of one version, the slot that was written last, and the version in each slot, -1 while it is written.
+    Header: number of slots, bytes of one version, slot that was written last, version in each slot (-1 while it is written).
 
     Args: fd: of the memory, which stays open.
     """
@@ -116,7 +116,7 @@ class WeightSlots:
         return fd
 
     def write(self, weights: np.ndarray, version: int, in_use: Collection[int]) -> None:
-        """Puts the newest version in the place of the oldest; in_use: versions that must stay."""
+        """Replaces the oldest version by the newest. Args: in_use: versions that must stay."""
         free = [i for i, held in enumerate(self._versions.tolist()) if held == version or held not in in_use]
         if not free:
             raise RuntimeError(f'{len(self._versions)} versions of the weights are all in use: {sorted(in_use)}')
@@ -126,7 +126,7 @@ class WeightSlots:
         self._versions[slot], self._newest[0] = version, slot
 
     def load(self, version: int | None, load: Callable[[np.ndarray, int], None]) -> int:
-        """Calls `load(weights, version)`, again if they were overwritten meanwhile; None: the newest. Returns the version."""
+        """Calls `load(weights, version)`, again if the weights were overwritten meanwhile. Returns the version; None: newest."""
         while True:
             held = self._versions.tolist()
             if version is not None and version not in held:
@@ -138,19 +138,18 @@ class WeightSlots:
                     return held[slot]
 
 
-Packed = tuple[
-    bytes, list[tuple[int, int]]
-]  # blocks in shared memory: their pickle without data; (offset, bytes) of each
+# blocks in shared memory: their pickle without the data; (offset, bytes) of each buffer of data
+Packed = tuple[bytes, list[tuple[int, int]]]
 
 
 class BlockMemory:
-    """Memory for blocks that one process writes; it is made, and made anew, as large as they are."""
+    """Memory for the blocks that one process writes; new memory replaces it when the blocks do not fit."""
 
     def __init__(self) -> None:
         self._memory = np.empty(0, dtype=np.uint8)
 
     def write(self, blocks: dict[str, np.ndarray]) -> tuple[Packed, int | None]:
-        """Copies the blocks; a descriptor comes with them if the memory is new, which the caller closes."""
+        """Copies the blocks into the memory. Returns: Packed; if the memory is new, its descriptor, which the caller closes."""
         buffers: list[pickle.PickleBuffer] = []
         head = pickle.dumps(blocks, 5, buffer_callback=buffers.append)
         parts = [np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers]

@@ -13,25 +13,25 @@ from torch import Tensor
 from zoo.core.version import VERSION
 
 ALIGNMENT = 8  # bytes: of every tensor's start, so that a view of the vector can be read as its dtype
-CACHE_LINE = 64  # bytes; the sums of a matrix product on a CPU are in an order that depends on the address within one
+CACHE_LINE = 64  # bytes; on a CPU, the order of sums in a matrix product depends on the address within a cache line
 
 
 class Placement(NamedTuple):
-    """How a tensor lies in memory. offset: bytes of its start after a multiple of CACHE_LINE; stride: in elements."""
+    """The position of a tensor in memory. offset: bytes from a multiple of CACHE_LINE to its start; stride: in elements."""
 
     offset: int
     stride: tuple[int, ...]
 
 
 def placements(tensors: Mapping[str, Tensor]) -> dict[str, Placement]:
-    """How each of the tensors lies in memory."""
+    """Returns the position of each tensor in memory."""
     return {name: Placement(x.data_ptr() % CACHE_LINE, x.stride()) for name, x in tensors.items()}
 
 
 def place(tensors: Mapping[str, Tensor], wanted: Mapping[str, Placement]) -> None:
-    """Gives tensors on the CPU new memory that lies as wanted, so that they act with the same bits; values stay.
+    """Moves tensors on the CPU to the wanted positions, so that acting gives bitwise equal results; values stay.
 
-    Parameters of a learner are parts of one buffer, those of a policy that only acts have memory of their own.
+    The parameters of a learner are parts of one buffer. Those of a policy that only acts have memory of their own.
     """
     for name, (offset, stride) in wanted.items():
         x = tensors[name]
@@ -45,10 +45,10 @@ def place(tensors: Mapping[str, Tensor], wanted: Mapping[str, Placement]) -> Non
 
 
 class WeightLayout:
-    """Where tensors stand in a vector of bytes. The vector has those of the largest elements first, by name.
+    """The layout of tensors in a vector of bytes: tensors with the largest elements first, then by name.
 
     Args: tensors: views of live memory, which `pack` reads and `unpack` writes.
-    Attributes: n_byte: of the vector; digest: the same wherever the vector has the same meaning.
+    Attributes: n_byte: size of the vector; digest: the same for all layouts that give a vector the same meaning.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -64,7 +64,7 @@ class WeightLayout:
 
     @torch.no_grad()
     def pack(self) -> np.ndarray:
-        """The tensors' present values, [n_byte] u8, in new memory."""
+        """Copies the values of the tensors into a new vector [n_byte] u8."""
         out = np.zeros(self.n_byte, dtype=np.uint8)
         for name, view in self._split(torch.from_numpy(out)):
             view.copy_(self._tensors[name])
@@ -77,11 +77,10 @@ class WeightLayout:
             raise ValueError(
                 f'weights of {flat.nbytes} bytes were sent but this policy acts with {self.n_byte}; build both from one config'
             )
-        if not flat.flags.writeable:  # torch warns of such; nothing is written into it here
+        if not flat.flags.writeable:  # torch warns of read-only arrays; nothing is written into this one here
             there = {**flat.__array_interface__, 'data': (flat.__array_interface__['data'][0], False)}
-            view = type(
-                'Memory', (), {'__array_interface__': there, 'base': flat}
-            )()  # of the same memory, without that mark
+            # a view of the same memory that is not marked as read-only
+            view = type('Memory', (), {'__array_interface__': there, 'base': flat})()
             flat = flat.copy() if flat.nbytes < 1 << 16 else np.asarray(view)
         for name, view in self._split(torch.from_numpy(flat)):
             self._tensors[name].copy_(view)

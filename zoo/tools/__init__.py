@@ -1,7 +1,7 @@
 """Tools on top of the library: the command, runs as data, sweeps, other libraries' configs, export, media, imitation.
 
-The library imports nothing of this folder. What it offers in its own name, as `Policy.export`, it finds in this table,
-by `zoo.core.registry.tool`.
+The library imports nothing from this folder. For its own methods that need a tool, such as `Policy.export`, it looks up
+this table by `zoo.core.registry.tool`.
 """
 
 from zoo.core.lazy import lazy_names

@@ -1,4 +1,4 @@
-"""Levels of loggers for a while."""
+"""Temporary levels of loggers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def log_levels(levels: Mapping[str, int]) -> Iterator[None]:
-    """Loggers have these levels, by name, while the context lasts."""
+    """Sets the levels of loggers, by name, while the context lasts."""
     before = {logging.getLogger(name): logging.getLogger(name).level for name in levels}
     try:
         for name, level in levels.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def put_at(data: dict[str, Any], path: str, value: Any) -> None:
-    """Sets the entry at a dotted path of nested dicts; those on the way are made."""
+    """Sets the entry at a dotted path of nested dicts; creates missing dicts on the path."""
     *parents, last = path.split('.')
     for key in parents:
         data = data.setdefault(key, {})
@@ -15,6 +15,6 @@ def put_at(data: dict[str, Any], path: str, value: Any) -> None:
 
 
 def short_keys(keys: Sequence[str]) -> list[str]:
-    """The last words of dotted keys, or the whole key where two end in the same one."""
+    """Returns the last word of each dotted key, or the whole key if another key has the same last word."""
     lasts = [key.rpartition('.')[2] for key in keys]
     return [last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)]

@@ -27,7 +27,7 @@ TAKEN = {
     'kernels': (),
     'cluster': ('repeats', 'scale', 'venvs'),
 }
-"""The options of each, besides --only, --quick and -o, which all have."""
+"""The options of each benchmark, in addition to --only, --quick and -o, which all benchmarks have."""
 
 ARGUMENTS = {
     'bench': (
@@ -73,7 +73,7 @@ def run_bench(args: argparse.Namespace) -> int:
     words = _words(args, benchmark.PARTS)
     folder = _module('report').results_folder(args.output, args.quick)
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # now: hours later would be late to hear that it cannot be
+        folder.mkdir(parents=True, exist_ok=True)  # first, so that an error comes before hours of work
     except OSError as error:
         raise UserError(f'{folder} cannot be made a folder ({error.strerror}); name another one: -o FOLDER') from error
     code: int = benchmark.main(words, program=f'zoo bench {args.kind}')
@@ -82,7 +82,7 @@ def run_bench(args: argparse.Namespace) -> int:
 
 
 def _words(args: argparse.Namespace, parts: Mapping[str, str]) -> list[str]:
-    """The options as the benchmark's own command line has them. Raises: UserError for those that it does not have."""
+    """Returns the options as words of the benchmark's own command line. Raises: UserError for an option that it lacks."""
     kind, words = args.kind, ['--quick'] if args.quick else []
     for name in args.only or []:
         if name not in parts:
@@ -104,14 +104,14 @@ def _words(args: argparse.Namespace, parts: Mapping[str, str]) -> list[str]:
 
 
 def _module(name: str) -> Any:
-    """A file of the benchmarks as a module; their folder is put on the path, as Python does for a script.
+    """Imports a file of the benchmarks; puts their folder on sys.path, as Python does for a script.
 
     Raises: UserError if zoo was installed without its benchmarks.
     """
     checkout = Path(__file__).resolve().parents[3]
     folders = [str(checkout / 'benchmarks')]
     if not (checkout / 'setup.py').exists() or not (checkout / 'benchmarks' / 'report.py').exists():
-        spec = importlib.util.find_spec('zoo_benchmarks')  # the package that a wheel installs beside zoo
+        spec = importlib.util.find_spec('zoo_benchmarks')  # the package that a wheel installs next to zoo
         folders = [*spec.submodule_search_locations] if spec and spec.submodule_search_locations else []
     if not folders:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The choice that the words of `zoo train` and `zoo config` make: a config, or an env without one."""
+"""Arguments that choose a config, or an env without a config: of `zoo train`, `zoo config` and other commands."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ CHOICE = (
 
 
 def chosen(args: argparse.Namespace, if_none: str = '') -> Any:
-    """The config that the words name; args.overrides become all that change it.
+    """Returns the config that the arguments name, and puts all its overrides into args.overrides.
 
-    Args: if_none: the error for words that name none; '': they give None.
-    Raises: UserError for words that do not go together, and for the name of something else than a config.
+    Args: if_none: the error message if they name no config; '': the function returns None instead.
+    Raises: UserError for arguments that exclude each other, and for a name that is not the name of a config.
     """
     _sort(args)
     if args.env is not None:
@@ -51,7 +51,7 @@ def chosen(args: argparse.Namespace, if_none: str = '') -> Any:
 
 
 def with_whole_keys(texts: Sequence[str], config: Any) -> Iterator[str]:
-    """'learning_rate=1e-3' as 'policy.learn.learning_rate=1e-3', said in a line: short keys, where one section has them."""
+    """Yields 'policy.learn.learning_rate=1e-3' for 'learning_rate=1e-3', and logs it, if only one section has the short key."""
     from zoo.run.base_config import JobConfig
 
     for text in texts:
@@ -64,7 +64,7 @@ def with_whole_keys(texts: Sequence[str], config: Any) -> Iterator[str]:
 
 
 def keys_of(config: Any) -> list[str]:
-    """The keys of a config; of the default one, where it has a mistake."""
+    """Returns the keys of a config; the keys of a default config if it has a mistake."""
     from zoo.run.config import explain_config
 
     try:
@@ -75,13 +75,13 @@ def keys_of(config: Any) -> list[str]:
 
 
 def take_override(args: argparse.Namespace) -> None:
-    """Puts the word in the place of the config among the overrides, where no config was given."""
+    """Moves the first word to the overrides if it is an override and not a config."""
     if args.config is not None and '=' in args.config:
         args.config, args.overrides = None, [args.config, *args.overrides]
 
 
 def _sort(args: argparse.Namespace) -> None:
-    """Puts each word where it belongs: an override in the place of the config, an env, the short forms of keys."""
+    """Moves each word to where it belongs: an override or env in the place of the config, and the short forms of keys."""
     take_override(args)
     if args.config is not None and args.env is None and ':' in args.config and not Path(args.config).is_file():
         args.config, args.env = None, args.config
@@ -99,13 +99,13 @@ def _sort(args: argparse.Namespace) -> None:
 
 
 def words_of(args: argparse.Namespace) -> list[str]:
-    """The words that name the same config or env again, after `chosen`, and what is imported for it."""
+    """Returns the words that name the same config or env again, and its imports; call it after `chosen`."""
     words = [args.config] if args.config is not None else ['--env', args.env]
     return [*words, *(['--policy', args.policy] if args.policy is not None else []), *args.import_words]
 
 
 def _take_policy(args: argparse.Namespace) -> None:
-    """`zoo train ppo --env ID`: the first word is a policy. Raises: UserError if it is none."""
+    """Takes the first word as the policy, as in `zoo train ppo --env ID`. Raises: UserError if it is no policy."""
     from zoo.config.source import bundled_configs
     from zoo.core.registry import POLICY_REGISTRY
 
@@ -123,7 +123,7 @@ def _take_policy(args: argparse.Namespace) -> None:
 
 
 def _refuse_other_names(word: str, command: str) -> None:
-    """Raises: UserError if the word is the id of an env or the name of a policy, and no config."""
+    """Checks that a word is not the id of an env or the name of a policy. Raises: UserError if it is, and is no config."""
     from zoo.config.source import bundled_configs
 
     if word in bundled_configs() or Path(word).suffix in FILES:

@@ -1,4 +1,4 @@
-"""Runs one command: what holds for the process, its log on stderr, and what becomes of an error."""
+"""Entry point of the `zoo` command: sets up the process and its log, runs one command, and reports errors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from zoo.core.streams import LogFormat, open_closed_streams, paint, say
 from zoo.tools.cli.parser import parse
 
 EXIT_FAILED, EXIT_USER = 1, 2
-MAX_PROBLEMS = 40  # shown of one error
-WORD_OF_RANK_0 = 5.0  # s that other ranks wait before they say what is wrong
+MAX_PROBLEMS = 40  # problems that are shown of one error
+WORD_OF_RANK_0 = 5.0  # seconds that other ranks wait before they report an error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,11 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     finally:
         if argv is None:
-            say('')  # what the log could not write would fail again, and change the exit code
+            say('')  # drops text that could not be written: at the exit it would fail again and change the code
 
 
 def _prepare_process() -> None:
-    """What holds for the command itself, and not where Python calls `main`."""
+    """Sets up the process of the command; not done if Python code calls `main`."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C must not become an exception inside the import of torch
     if 'OMP_WAIT_POLICY' not in os.environ:  # read when torch is loaded; zoo.run.resources says why
         os.environ.setdefault('GOMP_SPINCOUNT', '1000')
@@ -74,12 +74,12 @@ def _log_to_stderr(args: argparse.Namespace) -> None:
     if rank := _other_rank():
         from zoo.run.launch import OfRank
 
-        handler.addFilter(OfRank(rank))  # what all ranks log before they meet is said by the first
+        handler.addFilter(OfRank(rank))  # before the ranks meet, only rank 0 shows what all of them log
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _names_code(args: argparse.Namespace) -> bool:
-    """Whether the user may have named modules: all that a command has, unless it has its config from a checkpoint."""
+    """Whether the user may have named modules of code. With the config of a checkpoint only certain arguments can do so."""
     is_from_checkpoint = 'checkpoint' in args or (getattr(args, 'resume', None) and '=' in (args.config or '='))
     words = [getattr(args, 'config', None) or '', *args.overrides] if 'overrides' in args else []
     return not is_from_checkpoint or bool(args.imports) or args.trust or any(':' in word for word in words)
@@ -104,8 +104,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _hint(args: argparse.Namespace, message: str) -> str:
-    """What to do where the config of a checkpoint names something that is registered by code which was not imported."""
-    is_typed = any(getattr(args, name, None) is not None for name in ('config', 'env'))  # then no checkpoint has it
+    """Returns a hint to import the user's code if the config of a checkpoint has an unknown name; else ''."""
+    is_typed = any(getattr(args, name, None) is not None for name in ('config', 'env'))  # not of a checkpoint
     words = [getattr(args, name, None) for name in ('checkpoint', 'resume', 'run_dir')]
     if is_typed or not any(words) or 'unknown ' not in message:
         return ''
@@ -117,12 +117,12 @@ def _hint(args: argparse.Namespace, message: str) -> str:
 
 
 def _report(error: Exception, code: int, hint: str = '') -> int:
-    """Says what is wrong: one problem in one line, several each in a line of its own."""
+    """Prints an error, with one line for each problem. Returns: the exit code."""
     if _other_rank():
         from zoo.core.ranks import RanksLostError
 
         if isinstance(error, UserError | RanksLostError):
-            time.sleep(WORD_OF_RANK_0)  # it says the same, or the cause; torchrun then ends this process
+            time.sleep(WORD_OF_RANK_0)  # rank 0 reports the same, or the cause; torchrun then ends this process
     problems = str(error).splitlines() or [type(error).__name__]
     if len(problems) == 1:
         say(f'{problems[0]}{hint}', _error())
@@ -134,7 +134,7 @@ def _report(error: Exception, code: int, hint: str = '') -> int:
 
 
 def _other_rank() -> int:
-    """The number of this process if torchrun started it as another rank than 0; else 0."""
+    """Returns the rank of this process if torchrun started several ranks; else 0."""
     rank = os.environ.get('RANK', '')
     return int(rank) if rank.isdecimal() and os.environ.get('WORLD_SIZE', '1') != '1' else 0
 

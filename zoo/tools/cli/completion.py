@@ -1,4 +1,4 @@
-"""`zoo completion`: what a shell needs to complete commands, options, configs and keys."""
+"""`zoo completion`: shell completion of commands, options, configs and keys."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ARGUMENTS = {'completion': (argument('shell', choices=list(SHELLS), help='; '.jo
 
 
 def run_completion(args: argparse.Namespace) -> None:
-    """Prints the code for the shell; argcomplete writes it."""
+    """Prints the code for the shell, which argcomplete generates."""
     import argcomplete
 
     write_line(argcomplete.shellcode(['zoo'], shell=args.shell).strip())
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Gives the completions that a shell asks for by variables of the environment, and ends the process."""
+    """Prints the completions that a shell requests by environment variables, and ends the process."""
     import argcomplete
 
     commands: Any = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
@@ -64,14 +64,14 @@ def _configs(prefix: str, **_: object) -> list[str]:
 
 
 def _runs(prefix: str, **_: object) -> list[str]:
-    """Folders and files, and what needs no path: the runs of runs/, and the last one."""
+    """Returns 'last', the names of the runs in runs/, and files and folders."""
     from argcomplete.completers import FilesCompleter
 
     return ['last', *(path.name for path in Path('runs').glob('*/')), *FilesCompleter()(prefix)]
 
 
 def _overrides(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """Keys of the config, once the words before name one, an env or a run."""
+    """Returns the keys of the config, once the words before name a config, an env or a run."""
     if not any(getattr(parsed_args, name, None) for name in ('config', 'env', 'resume')):
         return []
     config = parsed_args.config if parsed_args.config and '=' not in parsed_args.config else None
@@ -83,7 +83,7 @@ def _called(module: str, name: str) -> list[str]:
 
 
 def _kept(name: str, words: Callable[[], list[str]]) -> list[str]:
-    """The words, which take torch or gymnasium to find, from the user's cache until a file that they are from changes."""
+    """Returns words from the user's cache, until one of their source files changes: finding them imports torch or gymnasium."""
     zoo, file = Path(__file__).parents[2], Path(name).resolve()
     key = str(file) if file.is_file() else name
     configs, installed = zoo.parent / 'dizoo_configs', Path(sysconfig.get_path('purelib'))  # packages register envs

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from zoo.worker.evaluator import Evaluation
 
 DEMOS = '.npz'
-RUN_HELP = 'a run folder (its newest checkpoint), a checkpoint file, a folder of runs or a name in runs/ (the newest run), or last'
+RUN_HELP = (
+    'a run folder (its newest checkpoint), a checkpoint file, a folder of runs or a name in runs/ (the newest run), '
+    'or last'
+)
 BEST = Path('checkpoints') / 'best.safetensors'
-# args.deterministic: False, or None, as the policy is evaluated
-_STOCHASTIC: dict[str, Any] = {'dest': 'deterministic', 'action': 'store_const', 'const': False}
+_STOCHASTIC: dict[str, Any] = {'dest': 'deterministic', 'action': 'store_const', 'const': False}  # without it: None
 
 _OVERRIDES = argument(
     'overrides',
@@ -80,7 +82,6 @@ ARGUMENTS = {
 
 
 def run_eval(args: argparse.Namespace) -> None:
-    """Plays the episodes and prints their returns."""
     _check_episodes(args)
     path = Path(args.output or '')
     if args.output and path.suffix not in (*_FORMATS, DEMOS):
@@ -98,14 +99,14 @@ def run_eval(args: argparse.Namespace) -> None:
         evaluation = evaluate(
             policy, env, args.episodes, args.seed, deterministic=args.deterministic, max_step=args.max_step
         )
-    if args.output:  # NaN, of what an episode lacks, becomes null, which JSON has, or an empty cell of CSV
+    if args.output:  # NaN, for a missing number, becomes null in JSON and an empty cell in CSV
         rows = [{name: None if x != x else x for name, x in row.items()} for row in evaluation.rows()]
         write_output(path, _FORMATS[path.suffix](rows).encode())
     show(args, {**_summary(evaluation), 'env_step': env_step}, _text(evaluation, env_step))
 
 
 def _record(args: argparse.Namespace, policy: Policy, env: EnvConfig, env_step: int) -> None:
-    """Plays the episodes and writes what the policy saw and did."""
+    """Plays the episodes and writes the observations and actions of the policy."""
     from zoo.tools.imitation.demonstrations import record_demonstrations, save_demonstrations
 
     if args.max_step is not None:
@@ -122,7 +123,7 @@ def _record(args: argparse.Namespace, policy: Policy, env: EnvConfig, env_step: 
 
 
 def _check_episodes(args: argparse.Namespace) -> None:
-    """Raises: UserError for episodes, a seed or a limit of steps without meaning."""
+    """Checks the ranges of --episodes, --seed and --max-step. Raises: UserError."""
     if args.episodes < 1 or args.seed < 0:
         raise UserError(
             f'--episodes is {args.episodes} and --seed is {args.seed}; episodes must be 1 or more, the seed 0 or more'
@@ -159,7 +160,7 @@ def _summary(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _text(evaluation: Evaluation, env_step: int) -> str:
-    """The result as people read it: the returns, then the env's own numbers."""
+    """Returns the result as readable text: the returns, then the env's own numbers."""
     cut = f', {evaluation.n_cut} of them cut off' if evaluation.n_cut else ''
     lines = [
         f'return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} (min {evaluation.return_min:.2f}, '
@@ -218,7 +219,6 @@ def run_play(args: argparse.Namespace) -> int:
 
 
 def run_video(args: argparse.Namespace) -> int:
-    """Plays the episodes and writes the video."""
     _check_episodes(args)
     from zoo.tools.media.video import check_video
 
@@ -250,7 +250,7 @@ def run_video(args: argparse.Namespace) -> int:
 
 
 def load_player(args: argparse.Namespace) -> tuple[Policy, EnvConfig, int]:
-    """The policy that the arguments name, the section env of what it plays, and the env step of its checkpoint.
+    """Returns the policy that the arguments name, the section env of the env that it plays, its checkpoint's env step.
 
     Raises: CheckpointError, ConfigError, by the rules of `zoo eval`.
     """
@@ -258,19 +258,19 @@ def load_player(args: argparse.Namespace) -> tuple[Policy, EnvConfig, int]:
     from zoo.run.policy_file import env_config_of, policy_of
 
     checkpoint, trust = load_checkpoint(checkpoint_path(args)), args.trust or args.imports
-    # first: without consent to its code nothing is built
+    # before the policy: nothing is built without consent to the code that the checkpoint names
     env = env_config_of(checkpoint, trust, args.overrides, args.set_name)
     return policy_of(checkpoint, trust=trust), env, checkpoint.meta['env_step']
 
 
 def _numbers(evaluation: Evaluation, env_step: int) -> dict[str, Any]:
-    """What --json prints of the episodes."""
+    """Returns the numbers of the episodes that --json prints."""
     found = {name: getattr(evaluation, name) for name in ('returns', 'lengths', 'return_mean')}
     return found | {'episodes_cut': evaluation.n_cut, 'env_step': env_step}
 
 
 def _episode_line(row: dict[str, Any]) -> str:
-    """A line for people about one episode, a row of `Evaluation.rows`."""
+    """Returns a readable line about one episode. Args: row: of `Evaluation.rows`."""
     cut = ', cut off' if row['cut'] else ''
     return f'episode {row["episode"] + 1}: return {row["return"]:.2f}, length {row["length"]}{cut}'
 

@@ -1,4 +1,4 @@
-"""`zoo export`: a checkpoint -> a file that acts without zoo, and a model card beside it."""
+"""`zoo export`: a checkpoint -> a file that acts without zoo, and a model card next to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ ARGUMENTS = {
     )
 }
 NOTES = {
-    'export': """The file is compared with the policy on 1,000 random observations before it takes its place; a model card is written
+    'export': """\
+The file is compared with the policy on 1,000 random observations before it takes its place; a model card is written
 beside it, as FILE.md.
 
   zoo export runs/cartpole_ppo/RUN -o policy.onnx
@@ -37,7 +38,6 @@ beside it, as FILE.md.
 
 
 def run_export(args: argparse.Namespace) -> None:
-    """Writes both files and prints what they are."""
     path = _path_of(args)
     from zoo.core.files import whole_file
     from zoo.run.checkpoint.file import load_checkpoint
@@ -67,7 +67,7 @@ def run_export(args: argparse.Namespace) -> None:
 
 
 def _path_of(args: argparse.Namespace) -> Path:
-    """Where to write. Raises: UserError for a name that does not fit, before anything is loaded."""
+    """Returns the path to write to. Raises: UserError for a name that does not fit, before anything is loaded."""
     from zoo.tools.export import format_of
 
     if args.output is None:
@@ -80,7 +80,7 @@ def _path_of(args: argparse.Namespace) -> Path:
 
 
 def _text(exported: Exported, card_path: Path, env_step: int) -> str:
-    """What was written, as people read it."""
+    """Returns a readable summary of the two files."""
     size = exported.path.stat().st_size / 1e3
     inputs, outputs = (
         ', '.join(f'{port.name} {port.words}' for port in ports) for ports in (exported.inputs, exported.outputs)

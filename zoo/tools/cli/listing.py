@@ -29,7 +29,7 @@ KINDS = {
     'parts': 'parts of an update that a config may exchange, with their options',
 }
 
-# the keys that docs/configs.md says people turn
+# the keys that are changed most often, as in docs/configs.md
 COMMON = (
     'env.collector_env_num',
     *(f'policy.collect.{key}' for key in ('n_step', 'discount_factor', 'gae_lambda')),
@@ -87,7 +87,7 @@ def run_list(args: argparse.Namespace) -> None:
 
 
 def _rows(kind: str) -> Iterable[tuple[str, ...]]:
-    """A name and words about it, for each of the kind."""
+    """Returns the name of each item of a kind, with a few words about it."""
     if kind == 'configs':
         return _configs()
     if kind == 'envs':
@@ -115,7 +115,7 @@ def _configs() -> Iterable[tuple[str, ...]]:
 
 
 def _envs() -> Iterable[tuple[str, ...]]:
-    """Ids with what they are or need, as far as it is known without making one."""
+    """Yields ids of envs with a summary or the extra that they need, as far as it is known without creating an env."""
     from zoo.core.registry import ENV_REGISTRY
     from zoo.env import known_ids
     from zoo.env.make import extra_of
@@ -127,7 +127,7 @@ def _envs() -> Iterable[tuple[str, ...]]:
 
 
 def _list_components(args: argparse.Namespace) -> None:
-    """The components of an update, by the key that chooses them, with what each does."""
+    """Prints the components of an update by the key that chooses them, with a summary of each and its options."""
     from zoo.config.components import options_of, summary_of
     from zoo.core.registry import COMPONENTS
 
@@ -142,7 +142,7 @@ def _list_components(args: argparse.Namespace) -> None:
 
 
 def _shown_options(section: type[BaseModel]) -> str:
-    """' [a=1, b=null]' of the options of a component; '' without any."""
+    """Returns the options of a component as ' [a=1, b=null]'; '' if it has none."""
     fields = {name: field for name, field in section.model_fields.items() if name != 'type'}
     defaults = {name: 'null' if field.default is None else field.default for name, field in fields.items()}
     words = [name if field.is_required() else f'{name}={defaults[name]}' for name, field in fields.items()]
@@ -150,7 +150,7 @@ def _shown_options(section: type[BaseModel]) -> str:
 
 
 def _summary(named: object) -> str:
-    """The line that something has about itself, or the first of its docstring."""
+    """Returns the attribute `summary` of an object, or else the first line of its docstring."""
     if isinstance(line := getattr(named, 'summary', None), str) and line:
         return line
     return (getattr(named, '__doc__', None) or '').strip().partition('\n')[0]

@@ -1,4 +1,4 @@
-"""Output that several commands share, and the rows of their tables of arguments."""
+"""Output functions that several commands share, and the rows of their tables of arguments."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def argument(*words: str, **options: Any) -> Argument:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One JSON object on stdout."""
+    """Prints one JSON object on stdout."""
     write_line(json.dumps(value, default=str))
 
 
 def show(args: argparse.Namespace, data: dict[str, Any], text: str) -> None:
-    """The answer of a command on stdout: as people read it, or with --json as one JSON object."""
+    """Prints the result of a command on stdout: as text, or with --json as one JSON object."""
     print_json(data) if args.json else write_line(text)
 
 
@@ -40,7 +40,7 @@ def columns(rows: Iterable[tuple[str, ...]], indent: str = '') -> str:
 
 
 def watch_calls_of(args: argparse.Namespace, step_timeout: float) -> AbstractContextManager[None]:
-    """Ends calls of an env that take longer than this, in seconds, while the context lasts."""
+    """Returns a context in which calls of an env end after step_timeout seconds."""
     from zoo.worker.env_watch import EnvWatch, watch_calls
 
     EnvWatch.owns_process = args.owns_process

@@ -1,4 +1,4 @@
-"""The words of the command line: commands, their options, and the nearest name for a word that is neither."""
+"""Parser of the command line: commands, their options, and the nearest name for a word that is neither."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PROFILED = 10  # default of `zoo train --profile`, in iterations
 
 
 class Command(NamedTuple):
-    """A command: its help line, the shared options that it takes, and its module of this folder, loaded when it is chosen.
+    """A command: its help line, groups of shared options, and a module of this folder, loaded when the command is chosen.
 
-    The module has the table `ARGUMENTS[COMMAND]`, maybe `NOTES[COMMAND]`, which --help shows below them, and
-    `run_COMMAND(args)`, which returns the exit code.
+    The module has the table `ARGUMENTS[COMMAND]` and the function `run_COMMAND(args)`, which returns the exit code. It may
+    have `NOTES[COMMAND]`, which --help shows below the arguments.
     """
 
     summary: str
@@ -66,8 +66,8 @@ SHARED = {
             action='append',
             default=[],
             metavar='MODULE',
-            help='Python module or .py file to import first, e.g. --import my_policy.py: code that registers a policy, env or part '
-            'of your own; a checkpoint may then name what is in it; may be repeated',
+            help='Python module or .py file to import first, e.g. --import my_policy.py: code that registers a policy, env or '
+            'part of your own; a checkpoint may then name what is in it; may be repeated',
         ),
         argument('--quiet', '-q', action='store_true', help='no progress, and only warnings and errors of the log'),
         argument(
@@ -79,14 +79,14 @@ SHARED = {
         argument(
             '--trust',
             action='store_true',
-            help='let the checkpoint load all code and reach all hosts that its config names; --import MODULE: code of one module',
+            help='let the checkpoint load all code and reach all hosts that its config names; --import MODULE: code of one '
+            'module',
         ),
     ),
     'json': (argument('--json', action='store_true', help='print one JSON object on stdout'),),
 }
 """Arguments that several commands take, by group."""
-OTHER_NAMES = {'tune': 'sweep', 'optimize': 'sweep', 'hpo': 'sweep'}
-"""What other libraries call a command."""
+OTHER_NAMES = {'tune': 'sweep', 'optimize': 'sweep', 'hpo': 'sweep'}  # names of commands in other libraries
 
 EPILOG = """first steps:
   zoo train cartpole_ppo                 a bundled config; zoo list configs shows them all
@@ -98,14 +98,14 @@ zoo help COMMAND shows the options of a command."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and leaves the usage to --help."""
+    """An argument parser that reports an error in one line; only --help shows the usage."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f'{message}; {self.prog} --help shows what it takes')
 
 
 def make_parser(chosen: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
-    """The parser of the whole command line. Args: chosen: commands that get their options, others only their help line."""
+    """Returns the parser of the command line. Args: chosen: commands with their options; others have only a help line."""
     parser = _Parser(
         'zoo',
         description='Train and evaluate PPO and PPG policies.',
@@ -127,7 +127,7 @@ def make_parser(chosen: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentPar
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a command. argparse takes KEY=VALUE words only before the first option; here they may stand anywhere.
+    """Parses a command line. KEY=VALUE words may stand anywhere; argparse takes them only before the first option.
 
     Raises: UserError with the nearest names; SystemExit after --help, --version, and where there is no word.
     """
@@ -142,7 +142,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     _check_command(words)
     parser = make_parser([word for word in words if word in COMMANDS][:1])
     followed = zip(words, [*words[1:], ''], strict=True)
-    # --profile has its default where no number follows; argparse would take the next word, an override
+    # --profile without a number means its default; argparse would take the next word, an override, as its number
     args, rest = parser.parse_known_args(
         f'{word}={PROFILED}' if word == '--profile' and not after.lstrip('-')[:1].isdigit() else word
         for word, after in followed
@@ -167,7 +167,7 @@ def _add(parser: argparse.ArgumentParser, arguments: Sequence[Argument]) -> None
 
 
 def _command_first(words: Sequence[str]) -> Sequence[str]:
-    """'zoo --quiet train CONFIG' as 'zoo train --quiet CONFIG': options that commands share may stand before the command."""
+    """Moves shared options behind the command: 'zoo --quiet train CONFIG' becomes 'zoo train --quiet CONFIG'."""
     flags = {
         word: options.get('action') == 'store_true'
         for group in SHARED.values()
@@ -181,7 +181,7 @@ def _command_first(words: Sequence[str]) -> Sequence[str]:
 
 
 def _check_command(words: Sequence[str]) -> None:
-    """Raises: UserError with the nearest command, or with what else the first word may mean."""
+    """Checks the first word. Raises: UserError with the nearest command, or another meaning, if it is no command."""
     word = words[0]
     if word.startswith('-') or word in COMMANDS:
         return
@@ -195,7 +195,7 @@ def _check_command(words: Sequence[str]) -> None:
 
 
 def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, unknown: list[str]) -> str:
-    """A sentence about words that the command does not take: the nearest option, or the key of the config it may mean."""
+    """Returns a sentence about a word that the command does not take, with the nearest option or key of the config."""
     word = next((word for word in unknown if word.startswith('-')), unknown[0])
     name, _, value = word.partition('=')
     said = f'zoo {args.command} does not take {word!r}'
@@ -215,7 +215,7 @@ def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, un
 
 
 def _meaning_of(option: str, value: str) -> str:
-    """What an option of another library is here, e.g. --learning-rate; '' if it is not known."""
+    """Returns a clause with the counterpart of another library's option, e.g. --learning-rate; '' if it is not known."""
     from zoo.config.names import Here, look_up
     from zoo.tools.cli.choice import keys_of
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zoo.tools.results.table import RunRow
 
 ROOT = 'runs'
-# columns of runs that a narrow terminal is not shown, the first one first
+# columns that are left out on a narrow terminal, in this order
 LEAST = ('steps/s', 'policy', 'env', 'best', 'config', 'seed')
 logger = logging.getLogger('zoo')
 
@@ -83,7 +83,8 @@ ARGUMENTS = {
     ),
 }
 NOTES = {
-    'plot': """Runs that differ only in their seed are one line: at each step the interquartile mean of the runs (without the highest
+    'plot': """\
+Runs that differ only in their seed are one line: at each step the interquartile mean of the runs (without the highest
 and the lowest quarter), and a 95% bootstrap interval. A run that reached its stop_value keeps its
 last return; after the end of any other one the line is dotted, and the legend says of how many runs it is.
 
@@ -96,7 +97,8 @@ Runs that differ only in their seed are a side, and each side is compared with t
 never put together, even if they are of one config. The chance to beat A is the share of pairs, one run of each side, in
 which the other is higher: .5 is a tie. A difference is called one if chance alone gives such a one in 5% of cases at most,
 and .5 is outside of the interval; 3 runs against 3 are too few for that, 4 against 4 are enough.""",
-    'report': """Runs that differ only in their seed are averaged; several configs are compared. The page is one file, which needs no
+    'report': """\
+Runs that differ only in their seed are averaged; several configs are compared. The page is one file, which needs no
 network and has no script: send it as it is. It names no folder of this machine but what was typed to start the runs.
 
   zoo report runs/cartpole_ppo
@@ -106,7 +108,6 @@ network and has no script: send it as it is. It names no folder of this machine 
 
 
 def run_runs(args: argparse.Namespace) -> None:
-    """Prints the table."""
     from zoo.tools.results.table import Order, as_data, rows_of, sorted_rows
 
     if args.sort not in get_args(Order):
@@ -116,7 +117,7 @@ def run_runs(args: argparse.Namespace) -> None:
 
 
 def table(rows: Sequence[RunRow]) -> str:
-    """Runs as lines with aligned columns; a terminal is shown those columns that fit."""
+    """Returns runs as lines with aligned columns; for a terminal, only the columns that fit."""
     from zoo.tools.results.table import HEADS, as_text
 
     texts = [HEADS, *map(as_text, rows)]
@@ -124,7 +125,7 @@ def table(rows: Sequence[RunRow]) -> str:
 
 
 def fit(texts: Sequence[tuple[str, ...]], width: int) -> Sequence[tuple[str, ...]]:
-    """Rows below HEADS for a terminal: the columns that fit into it, and of a state its word, without the reason."""
+    """Returns rows, of which HEADS is the first, with only the columns that fit the width, and states without reasons."""
     texts = [(*text[:-1], text[-1].partition(':')[0]) for text in texts]
     for head in LEAST:
         if max(map(len, columns(texts).splitlines())) > width:
@@ -134,7 +135,7 @@ def fit(texts: Sequence[tuple[str, ...]], width: int) -> Sequence[tuple[str, ...
 
 
 def _readable(folders: Sequence[str]) -> list[Run]:
-    """The runs of folders; one that cannot be read is a warning. Raises: UserError if there is none."""
+    """Reads the runs in folders; logs a warning for one that cannot be read. Raises: UserError if none can be read."""
     from zoo.tools.results.read import find_runs, read_run
 
     if not folders and not Path(ROOT).exists():
@@ -176,7 +177,7 @@ def run_plot(args: argparse.Namespace) -> None:
 
 
 def _curve_numbers(found: Mapping[str, Sequence[Any]], metric: str, args: argparse.Namespace) -> dict[str, Any]:
-    """What the picture shows, for programs."""
+    """Returns the numbers of the picture, for --json."""
     from zoo.tools.results.statistics import band
 
     curves = {}
@@ -196,7 +197,6 @@ def _count(n: int, word: str) -> str:
 
 
 def run_compare(args: argparse.Namespace) -> None:
-    """Prints the comparison."""
     from zoo.tools.results.compare import compare
     from zoo.tools.results.read import check_same_env, resolve_metric, sides_of
 
@@ -208,7 +208,7 @@ def run_compare(args: argparse.Namespace) -> None:
 
 
 def _comparison_text(found: Comparison) -> str:
-    """The comparison as people read it: a table, what it means, and what differs in the configs."""
+    """Returns the comparison as text: a table, its meaning, and the differences of the configs."""
     from zoo.tools.results.statistics import WORDS
 
     has_interval = any(side.last is not None and side.last.low is not None for side in found.sides)
@@ -221,7 +221,7 @@ def _comparison_text(found: Comparison) -> str:
 
 
 def _left_out(found: Comparison) -> list[str]:
-    """The runs that are not compared, and why, as one sentence; none if there are none."""
+    """Returns one sentence about the runs that are not compared, with the reason; [] if all are compared."""
     from zoo.tools.results.read import N_NAMED
 
     runs = [f'{run.path} ({run.state} at env step {run.env_step:,})' for run in found.left_out]
@@ -231,7 +231,7 @@ def _left_out(found: Comparison) -> list[str]:
 
 
 def _without_values(found: Comparison) -> list[str]:
-    """The sides that have no run with the metric, and what to do, as one sentence; none if there are none."""
+    """Returns one sentence about the sides that have no run with the metric, with a remedy; [] if there are none."""
     from zoo.tools.results.compare import way_to_values
 
     letters = [_letter(i) for i, side in enumerate(found.sides) if side.last is None]
@@ -260,7 +260,7 @@ def _comparison_table(found: Comparison) -> list[tuple[str, ...]]:
 
 
 def _meaning(i: int, side: Side, found: Comparison) -> str | None:
-    """What the chance of a side says, at equal env steps where the runs are not equally long."""
+    """Returns a sentence on the chance of a side, at equal env steps if the runs are not equally long; None without it."""
     chance = side.chance if found.common_step is None else side.common_chance
     if chance is None:
         return None
@@ -290,7 +290,7 @@ def _differences(found: Comparison) -> str:
 
 
 def _as_data(found: Comparison) -> dict[str, Any]:
-    """The same for programs."""
+    """Returns the comparison as data, for --json."""
     sides = [
         {
             **side._asdict(),

@@ -17,7 +17,7 @@ NEXT = {
     'policy': 'train it: zoo train cartpole_ppo policy.type=my_ppo --import {file}',
     'config': 'see all keys: zoo config {file} --all\ntrain it: zoo train {file}',
 }
-"""What to do next with each kind of file."""
+"""Next steps with each kind of file."""
 
 SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
 ARGUMENTS = {
@@ -77,7 +77,7 @@ def run_init(args: argparse.Namespace) -> None:
 
 
 def _kind_of(path: Path) -> str:
-    """The kind that the name of a file says. Raises: UserError if it says none."""
+    """Returns the kind that the name of a file indicates. Raises: UserError if it does not indicate one kind."""
     if path.suffix in ('.yaml', '.yml'):
         return 'config'
     kinds = [kind for kind in ('env', 'policy') if kind in path.stem.lower()]
@@ -94,9 +94,9 @@ def _article(kind: str) -> str:
 
 
 def run_convert(args: argparse.Namespace) -> int:
-    """Writes the config as YAML to stdout or a file; what became what, and what was left out, goes to stderr.
+    """Writes the config as YAML to stdout or a file; lists the translated and the omitted keys on stderr.
 
-    What has no counterpart, or makes a config that is refused, is written as comments; the exit code is 1 then.
+    Keys without a counterpart and errors of the config are written as comments; the exit code is then 1.
     """
     from zoo.config.section import ConfigError, plain
     from zoo.config.yaml_io import yaml_text
@@ -134,7 +134,7 @@ def run_convert(args: argparse.Namespace) -> int:
 
 
 def run_pretrain(args: argparse.Namespace) -> None:
-    """Pretrains, and prints how to go on from there."""
+    """Pretrains, and prints the commands that evaluate the result and train on from it."""
     config = chosen(
         args, 'zoo pretrain got no config and no --env; name a config (zoo list configs shows the bundled ones)'
     )

@@ -84,7 +84,7 @@ def run_sweep(args: argparse.Namespace) -> None:
         imports=args.imports,
     )
     lines, n_trial = [columns(table(result))], result.plan.n_trial
-    if n_running := sum(row.state == 'running' for row in result.rows):  # this process has none any more
+    if n_running := sum(row.state == 'running' for row in result.rows):  # all of them in other processes
         lines.append(
             f'another process still works on {n_running} of {n_trial} trials; the same command shows the table when '
             f'{"it is" if n_running == 1 else "they are"} done'

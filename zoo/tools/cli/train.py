@@ -52,7 +52,7 @@ ARGUMENTS = {
 
 
 def run_train(args: argparse.Namespace) -> int:
-    """Trains, and prints what came of it and how to evaluate it."""
+    """Trains, and prints the result and the command that evaluates it."""
     config = chosen(args)
     if config is None and args.resume is None and args.run_dir is None:
         raise UserError(
@@ -77,7 +77,7 @@ def run_train(args: argparse.Namespace) -> int:
         run_dir=args.run_dir,
     )
     if os.environ.get('WORLD_SIZE', '1') != '1' and os.environ.get('RANK') != '0':
-        return 0  # rank 0 says it
+        return 0  # rank 0 prints the result
     early = f'it ended early: {result.stop_reason}\n' if result.stop_reason else ''
     best, last = (f'{x:.4g}' if x is not None else '-' for x in (result.best_return, result.last_return))
     text = (
@@ -120,7 +120,7 @@ def _several(args: argparse.Namespace, config: Any) -> int | None:
 
 
 def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Member], overrides: Sequence[str]) -> int:
-    """Trains them, with a line in the log for each that ends, and a table of all. Returns: 1 if one failed, else 0."""
+    """Trains the runs, logs a line when one ends, and prints a table of all. Returns: 1 if one failed, else 0."""
     from zoo.tools.cli.results import table
     from zoo.tools.results.read import from_here, read_run
     from zoo.tools.results.table import as_data, rows_of
@@ -166,7 +166,7 @@ def _outcome_words(outcome: RunOutcome) -> str:
 
 
 def _common(folders: Sequence[Path]) -> str:
-    """The folder that holds all runs where there is nothing else in it, else their folders."""
+    """Returns the folder that holds all runs if it holds no others, else the folders of the runs."""
     from zoo.tools.results.read import from_here
 
     parents = {folder.parent for folder in folders}

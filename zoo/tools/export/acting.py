@@ -1,4 +1,4 @@
-"""A policy as one module of tensors: raw observations (and a recurrent state) in, greedy actions of the env out."""
+"""Policy as one torch module: raw observations (and a recurrent state) in, greedy actions of the env out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = 'batch'
 class Port(NamedTuple):
     """An input or output of an exported policy.
 
-    dtype: as numpy names it. shape: with 'batch' for the dimension that may have any size.
+    dtype: numpy's name of it. shape: with 'batch' for the dimension that may have any size.
     """
 
     name: str
@@ -38,19 +38,19 @@ class Port(NamedTuple):
 
 
 def port_of_tensor(name: str, x: Tensor) -> Port:
-    """x: [1, ...]."""
+    """Returns the port of a tensor x [1, ...]."""
     return Port(name, str(x[:0].detach().numpy().dtype), (BATCH, *x.shape[1:]))
 
 
 def env_dtype(leaf: Leaf) -> np.dtype[Any]:
-    """The number type of what an env gives or takes for a leaf of a space, as gymnasium has it."""
+    """Returns the dtype in which an env gives or takes the values of a leaf of a space, as in gymnasium."""
     if isinstance(leaf, Box):
         return np.dtype(leaf.dtype)
     return np.dtype(np.int64 if isinstance(leaf, Discrete | MultiDiscrete) else np.int8)
 
 
 def raw_to_model(leaf: Leaf, x: Tensor) -> Tensor:
-    """Raw observations [B, ...] of a leaf as zoo holds them, in operations of tensors; see `leaf_to_array`."""
+    """Converts raw observations [B, ...] of a leaf to zoo's form, by tensor operations; see `leaf_to_array`."""
     if isinstance(leaf, Discrete | MultiDiscrete):
         return x - torch.as_tensor(leaf.start).reshape(leaf.shape) if np.any(leaf.start) else x
     dtype = obs_dtype(leaf)
@@ -58,7 +58,7 @@ def raw_to_model(leaf: Leaf, x: Tensor) -> Tensor:
 
 
 def nested_obs(space: Space, leaves: dict[str, Any], path: str = '') -> Any:
-    """Observations from what is at the dotted path of each leaf; entries without any are left out, None if all are."""
+    """Nests observations that are given by the dotted path of each leaf; omits entries without one, None if all are omitted."""
     if not isinstance(space, Dict):
         return leaves.get(path)
     found = {name: nested_obs(each, leaves, f'{path}.{name}' if path else name) for name, each in space.spaces.items()}
@@ -66,7 +66,7 @@ def nested_obs(space: Space, leaves: dict[str, Any], path: str = '') -> Any:
 
 
 def lowest_obs(leaf: Leaf, n: int) -> Tensor:
-    """Raw observations [n, ...] of a leaf: the lowest index, zeros, all true."""
+    """Returns simple raw observations [n, ...] of a leaf: its lowest index, zeros, or all true."""
     dtype = env_dtype(leaf)
     x = np.full((n, *leaf.shape), int(dtype == np.int8), dtype)
     if isinstance(leaf, Discrete | MultiDiscrete):
@@ -75,13 +75,13 @@ def lowest_obs(leaf: Leaf, n: int) -> Tensor:
 
 
 class ActingModule(nn.Module):
-    """Raw observations as the env gives them, then the state -> actions as the env takes them, the value, the next state.
+    """Module that maps raw observations of the env and the state to actions of the env, the value and the next state.
 
-    Inputs and outputs are tensors in the order of `inputs` and `outputs`. Entries of a Dict that acting does not read are no
-    inputs, nor are parts of the state that nothing changes.
-    Args: policy: of `for_export`. with_value: the critic's value [B], in return units, is an output too.
-    Attributes: state_names: of each input of the state, the output that holds the next one. initial: of each of these
-      inputs what it is at the start of an episode, [1, ...].
+    Inputs and outputs are tensors in the order of `inputs` and `outputs`. Entries of a Dict that acting does not read are
+    not inputs. Parts of the state that no step changes are not inputs either.
+    Args: policy: from `for_export`. with_value: the critic's value [B], in return units, is an output too.
+    Attributes: state_names: for each state input, the output with its next value. initial: for each state input, its value
+      at the start of an episode, [1, ...].
     Raises: UserError if there is no value, or the policy cannot act.
     """
 
@@ -98,7 +98,7 @@ class ActingModule(nn.Module):
         self.inputs: list[Port] = []
         self.outputs: list[Port] = []
         for path, leaf in self.leaves.items():
-            name = f'obs_{path}' if path[:1].isdigit() else path or 'obs'  # 'obs_0' of the parts of a Tuple
+            name = f'obs_{path}' if path[:1].isdigit() else path or 'obs'  # 'obs_0' for the first part of a Tuple
             self.inputs.append(Port(self._free(name), str(env_dtype(leaf)), (BATCH, *leaf.shape)))
         self._start: Tree = None if (first := policy._initial_state()) is None else first(1)
         self.initial: dict[str, Tensor] = {}
@@ -115,7 +115,7 @@ class ActingModule(nn.Module):
         self.state_names = {name: port.name for name, port in zip(self.initial, following, strict=True)}
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """[B, ...] each."""
+        """Returns the outputs for the inputs, [B, ...] each."""
         obs, state = self.read(tensors)
         action, value, state = self._step(obs, state)
         following = dict(leaves(state))
@@ -123,28 +123,28 @@ class ActingModule(nn.Module):
         return (*self.env_actions(action), *values, *(following[path] for path in self._carried))
 
     def read(self, tensors: Sequence[Tensor]) -> tuple[Obs, Tree]:
-        """What the policy is given: observations as zoo holds them, and the state before the step."""
+        """Returns the inputs of the policy: observations in zoo's form, and the state before the step."""
         given = zip(self.leaves.items(), tensors[: len(self.leaves)], strict=True)
         obs = nested_obs(self._policy.obs_space, {path: raw_to_model(leaf, x) for (path, leaf), x in given})
         if self._start is None:
             return obs, None
         n, states = tensors[0].shape[0], iter(tensors[len(self.leaves) :])
-        # what never changes is as at the start of an episode
+        # parts of the state that never change keep their values of the start of an episode
         rows = (next(states) if path in self._carried else x.expand(n, *x.shape[1:]) for path, x in leaves(self._start))
         return obs, map_tensors(lambda _: next(rows), self._start)
 
     def env_actions(self, action: Tensor) -> list[Tensor]:
-        """What the env is given for actions of the policy, for each leaf of its space."""
+        """Converts actions of the policy to actions of the env, one tensor for each leaf of its space."""
         change = self._policy._env_action()
         return self._policy._action_map.tensors(action if change is None else change(action))
 
     def example(self, n: int) -> tuple[Tensor, ...]:
-        """Inputs that are of their space, for n envs: the lowest index, zeros, every action allowed."""
+        """Returns valid inputs for n envs: the lowest index, zeros, every action allowed."""
         obs = (lowest_obs(leaf, n) for leaf in self.leaves.values())
         return (*obs, *(row.repeat_interleave(n, 0) for row in self.initial.values()))
 
     def _free(self, name: str) -> str:
-        """The name, with '_' at its end as often as others have it already."""
+        """Returns the name, with as many '_' at its end as make it differ from all other names."""
         taken = {port.name for port in (*self.inputs, *self.outputs)}
         while name in taken:
             name += '_'
@@ -152,7 +152,7 @@ class ActingModule(nn.Module):
 
     @torch.no_grad()
     def _find_carried(self) -> list[str]:
-        """The paths of what a step changes of the state; of a state that it passes through unchanged, nothing."""
+        """Returns the paths of the parts of the state that a step changes."""
         obs, before = self.read(self.example(1))
         after = dict(leaves(self._step(obs, before)[2]))
         return [path for path, x in leaves(before) if after[path] is not x]
@@ -172,7 +172,7 @@ class ActingModule(nn.Module):
             self.outputs.append(port_of_tensor(self._free(name), x[:1]))
 
     def _step(self, obs: Obs, state: Tree) -> tuple[Tensor, Tensor | None, Tree]:
-        """The policy's action, the value if it is asked for, and the next state."""
+        """Returns the policy's action, the value if it is an output, and the next state."""
         output = self._policy._forward_eval(obs, state)
         return output['action'], *(self._value(obs, state) if self.with_value else (None, output.get('state')))
 
@@ -191,14 +191,14 @@ class ActingModule(nn.Module):
 
 
 def for_export(policy: Policy, is_float32: bool = True) -> Policy:
-    """A copy of a policy that acts the same: on the CPU, in float32 unless that is not wanted, with tensors of its own."""
+    """Returns a copy of a policy that acts the same, with separate tensors on the CPU, in float32 if is_float32."""
     policy.eval_mode  # noqa: B018  (raises where the policy cannot evaluate)
     twin: Any = copy.copy(policy)
     twin._model, twin._normalizers = (_on_cpu(module) for module in (policy._model, policy._normalizers))
     twin.device = torch.device('cpu')
     if is_float32:
         in_float32(twin._model)
-    if 'value' in twin._normalizers and hasattr(twin, 'samples'):  # by which values are read
+    if 'value' in twin._normalizers and hasattr(twin, 'samples'):  # restores the unit of values
         twin.samples = copy.copy(twin.samples)
         twin.samples.units = twin._normalizers['value']
     return twin
@@ -207,5 +207,5 @@ def for_export(policy: Policy, is_float32: bool = True) -> Policy:
 def _on_cpu(module: nn.Module) -> nn.Module:
     module = copy.deepcopy(module).cpu().eval()
     for x in (*module.parameters(), *module.buffers()):
-        x.data = x.data.clone()  # parameters may be views of one block, which would be written whole for each
+        x.data = x.data.clone()  # parameters may be views of one block, and the whole block would be written for each
     return module

@@ -1,4 +1,4 @@
-"""OutputCheck of an exported file with the policy that it is of, on random observations."""
+"""Comparison of an exported file with its policy on random observations."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from zoo.tools.export.acting import ActingModule, env_dtype, for_export, nested_
 
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 """An exported file: arrays for its inputs -> arrays of its outputs."""
-LARGE = 1e6  # a bound beyond this counts as none: envs write the largest float where they know no bound
+LARGE = 1e6  # a bound beyond this is not a bound: envs write the largest float if they know no bound
 
 
 def draw_obs(policy: Policy, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Raw observations [n, ...] by the dotted path of each leaf, in the number type of the env.
+    """Draws random raw observations [n, ...] by the dotted path of each leaf, in the dtype of the env.
 
-    Indices, bits and numbers between bounds: uniform. Numbers without: standard normal, times the deviation and plus the mean
-    of obs_norm where the policy has it. An action mask leaves one choice at least.
+    Indices, bits and bounded numbers are uniform. Unbounded numbers are normal, with the mean and deviation of obs_norm if
+    the policy has it, else standard normal. An action mask leaves at least one choice.
     """
     norms = _norms(policy._model)
     found = {path: _draw(leaf, n, rng, norms.get(path)) for path, leaf in leaf_spaces(policy.obs_space)}
@@ -49,7 +49,7 @@ def draw_obs(policy: Policy, n: int, rng: np.random.Generator) -> dict[str, np.n
 
 
 def drawn_words(policy: Policy) -> str:
-    """What `draw_obs` draws, in words."""
+    """Returns a phrase that describes the distribution of `draw_obs`."""
     bounded = [
         _bounded(leaf) if isinstance(leaf, Box) else np.ones(1, bool) for _, leaf in leaf_spaces(policy.obs_space)
     ]
@@ -70,7 +70,7 @@ def _draw(leaf: Leaf, n: int, rng: np.random.Generator, norm: RunningMeanStd | N
             nvec, start = (np.array(x, dtype=np.int64).reshape(leaf.shape) for x in (leaf.nvec, leaf.start))
             return start + rng.integers(nvec, size=shape)
         case Box() if dtype == np.uint8 and (leaf.low == 0).all() and (leaf.high == 255).all():
-            return rng.integers(256, size=shape, dtype=np.uint8)  # images are many bytes
+            return rng.integers(256, size=shape, dtype=np.uint8)  # images have many bytes: drawn directly as bytes
     return _draw_box(leaf, shape, rng, norm).astype(dtype)
 
 
@@ -78,7 +78,7 @@ def _draw_box(leaf: Box, shape: tuple[int, ...], rng: np.random.Generator, norm:
     is_bounded, low, high = _bounded(leaf), leaf.low.astype(np.float64), leaf.high.astype(np.float64)
     is_whole = leaf.dtype[0] in 'iub'
     drawn = rng.uniform(np.where(is_bounded, low, 0), np.where(is_bounded, high + is_whole, 0), shape)
-    drawn = np.floor(drawn) if is_whole else drawn  # each number as likely
+    drawn = np.floor(drawn) if is_whole else drawn  # all numbers are equally likely
     if not is_bounded.all():
         normal = rng.standard_normal(shape)
         if norm is not None:
@@ -92,7 +92,7 @@ def _bounded(leaf: Box) -> np.ndarray:
 
 
 def _norms(model: nn.Module) -> dict[str, RunningMeanStd]:
-    """The statistics of observations by the dotted path of the leaf they are of, in the models of zoo."""
+    """Returns the statistics of observations in a model of zoo, by the dotted path of their leaf."""
     stage = getattr(model, 'input', None)
     stages: dict[str, Any] = {getattr(model, 'leaf', None) or '': stage}
     if isinstance(stage, DictInput):
@@ -102,7 +102,7 @@ def _norms(model: nn.Module) -> dict[str, RunningMeanStd]:
 
 
 def _allow_one(action_space: Space, mask: np.ndarray, rng: np.random.Generator) -> None:
-    """Allows a random option of each choice of the action; see `zoo.core.action_map.forbids_all`."""
+    """Allows one random option of each choice of the action; see `zoo.core.action_map.forbids_all`."""
     start, rows = 0, np.arange(len(mask))
     for _, leaf in leaf_spaces(action_space):
         if isinstance(leaf, MultiBinary):
@@ -113,20 +113,20 @@ def _allow_one(action_space: Space, mask: np.ndarray, rng: np.random.Generator) 
 
 
 N_CHECK = 1000  # observations that are compared
-TOLERANCE = 1e-5  # the largest difference of a number, as a share of those above 1
-N_STEP = 10  # steps of an episode over which a policy with a memory is compared, with N_CHECK / N_STEP envs at once
+TOLERANCE = 1e-5  # the largest allowed difference of a number; relative for numbers above 1
+N_STEP = 10  # steps over which a policy with a memory is compared, in N_CHECK / N_STEP envs in parallel
 MAX_TIE = N_CHECK // 100
 N_IMAGE = 125  # images in one batch: 1,000 would take GB in the layers of a large network
 Arrays = list[np.ndarray]
 
 
 class OutputCheck(NamedTuple):
-    """What an exported file and `policy.act` gave for the same random observations.
+    """The comparison of an exported file with `policy.act` for the same random observations.
 
-    n: observations. error: largest difference of a number of actions or values, as a share of those above 1; None: all
-    outputs are choices, or a state. n_differ: observations with another choice; None: nothing is one. n_tie: of these,
-    where both choices are as good within the rounding of float32. drawn: which observations, in words. in_bf16: of a policy
-    that computes images in bfloat16 on this processor, how far from float32 it acts, in words.
+    n: number of observations. error: largest difference of a number of actions or values, relative for numbers above 1;
+    None: all outputs are choices or states. n_differ: observations with different choices; None: no output is a choice.
+    n_tie: those of them whose choices are equally good within the rounding of float32. drawn: distribution of the observations,
+    in words. in_bf16: for a policy that computes images in bfloat16 on this processor, its distance from float32, in words.
     """
 
     n: int
@@ -137,7 +137,7 @@ class OutputCheck(NamedTuple):
     in_bf16: str | None = None
 
     def text(self) -> str:
-        """The result as people read it, after 'compared with policy.act on'."""
+        """Returns the result as readable text that continues 'compared with policy.act on'."""
         ties = f', {self.n_tie} of them ties within rounding' if self.n_tie else ''
         differ = f'{self.n_differ} of the choices differ{ties}' if self.n_differ else 'no choice differs'
         words = [] if self.n_differ is None else [differ]
@@ -149,7 +149,7 @@ class OutputCheck(NamedTuple):
 
 
 def compare(policy: Policy, acting: ActingModule, run: Run, seed: int = 0) -> OutputCheck:
-    """Compares a file with a policy of `for_export`, in batches of many and of 1; where there is a memory, over episodes.
+    """Compares a file with a policy from `for_export`, in large batches and batches of 1; with a memory, over episodes.
 
     Raises: RunError if they differ.
     """
@@ -171,7 +171,7 @@ def compare(policy: Policy, acting: ActingModule, run: Run, seed: int = 0) -> Ou
 
 
 def effect_of_bf16(policy: Policy, twin: Policy, seed: int = 0) -> str | None:
-    """How far a policy acts from its copy in float32 on the first steps of episodes, in words; None if it is in float32 too."""
+    """Compares a policy with its copy in float32 on first steps of episodes, in words; None if it computes in float32 too."""
     if not computes_in_bf16(policy.model):
         return None
     own, rng, n_differ, error = for_export(policy, is_float32=False), np.random.default_rng(seed), 0, 0.0
@@ -188,7 +188,7 @@ def effect_of_bf16(policy: Policy, twin: Policy, seed: int = 0) -> str | None:
 
 
 class _Played:
-    """Plays steps with both, and keeps how far they are apart."""
+    """Plays steps with the policy and with the file, and keeps the largest difference."""
 
     def __init__(self, policy: Policy, acting: ActingModule, run: Run) -> None:
         self._policy, self._acting, self._run = policy, acting, run
@@ -197,7 +197,7 @@ class _Played:
         self.n_tie = 0
 
     def play(self, n_env: int, n_step: int, rng: np.random.Generator) -> None:
-        """Random observations in order, of all envs and of the first one alone; half way every second episode begins anew."""
+        """Plays random observations of all envs, and of the first env alone. Halfway, every second env begins a new episode."""
         sessions = {n: self._policy.session() for n in (n_env, 1)}
         start = [row.numpy() for row in self._acting.initial.values()]
         state = [row.repeat(n_env, 0) for row in start]
@@ -216,7 +216,7 @@ class _Played:
                 state = got[len(got) - len(state) :] if n == n_env else state
 
     def _values(self, raw: object, given: Arrays, is_start: bool) -> Arrays:
-        """The policy's values, where they are outputs. It gives those of the first step of an episode alone."""
+        """Returns the values if they are outputs: `policy.value` at the start of an episode, else those of the acting module."""
         if not self._acting.with_value:
             return []
         if is_start:
@@ -234,7 +234,7 @@ class _Played:
                 )
             if x.dtype.kind == 'f':
                 apart = float((np.abs(x - y) / np.maximum(np.abs(y), 1)).max(initial=0.0))
-                if x.dtype == np.float16:  # of two neighbours the rounding may take either
+                if x.dtype == np.float16:  # rounding may give either of two neighbours
                     apart = max(apart - float(np.finfo(x.dtype).eps), 0.0) if apart == apart else apart
                 self.error = max(self.error or 0.0, np.inf if apart != apart else apart)
             else:
@@ -246,7 +246,7 @@ class _Played:
 
     @torch.no_grad()
     def _ties(self, got: Arrays, given: Arrays) -> np.ndarray:
-        """Where the policy itself would choose what the file does if its outputs were changed by their rounding."""
+        """Returns where the policy would make the file's choice if its logits changed by no more than their rounding."""
         dist, found = getattr(self._policy, 'dist', None), np.zeros(len(given[0]), bool)
         if dist is None:
             return found
@@ -263,7 +263,7 @@ class _Played:
 
 
 def _leaves(action: object) -> Arrays:
-    """The arrays of an action, in the order of the leaves of its space."""
+    """Returns the arrays of an action, in the order of the leaves of its space."""
     parts = list(action.values()) if isinstance(action, dict) else action
     if not isinstance(parts, list | tuple):
         return [np.asarray(action)]

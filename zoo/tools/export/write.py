@@ -1,4 +1,4 @@
-"""Writes an exported policy: traced, written, read back, compared with the policy, and only then put in its place."""
+"""Writer of exported policies: traces, writes, reads back, compares with the policy, and only then replaces the file."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ CHATTY = ('torch.onnx', 'torch.export', 'torch._export', 'torch._dynamo', 'torch
 
 
 class Format(NamedTuple):
-    """How a policy is written to a file of one kind.
+    """A file format of exported policies.
 
-    suffix: of its files. check: raises UserError if a policy of so many bytes of parameters cannot be written here. write:
-    writes a program; what it raises means that the format cannot take it. load: what is in a file, as a function.
+    suffix: of its files. check: raises UserError if a policy with that many bytes of parameters cannot be written here.
+    write: writes a program; raises if the format cannot take it. load: reads a file as a function.
     """
 
     name: str
@@ -77,7 +77,7 @@ def _load_onnx(path: Path) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors alone
+    options.log_severity_level = 3  # errors only
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(path, options, providers=['CPUExecutionProvider'])
     names = [each.name for each in session.get_inputs()]
@@ -110,9 +110,9 @@ FORMATS = {each.name: each for each in (ONNX, TORCH)}
 
 
 def format_of(name: str | None, path: Path | None = None) -> Format:
-    """The format of this name; without one that of the file's ending.
+    """Returns the format with this name; without a name, the format of the file's suffix.
 
-    Raises: UserError if there is none, or a file of the format ends otherwise.
+    Raises: UserError if there is no such format, or if the file has another suffix than the format.
     """
     if name is None:
         name = next((each.name for each in FORMATS.values() if path is not None and path.suffix == each.suffix), None)
@@ -128,7 +128,7 @@ def format_of(name: str | None, path: Path | None = None) -> Format:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences what the exporters of torch log, print and warn of; what matters of it is in their errors."""
+    """Silences the logs, prints and warnings of torch's exporters; their errors contain what matters."""
     with (
         log_levels(dict.fromkeys(CHATTY, logging.CRITICAL)),
         warnings.catch_warnings(),
@@ -140,7 +140,7 @@ def quiet() -> Iterator[None]:
 
 
 def _leave_out_places(graph: Any) -> None:
-    """Removes where in the source each node comes from, with the paths of this machine, and shapes that engines find out."""
+    """Removes source locations of nodes, which have paths of this machine, and shapes that engines can infer."""
     del graph.metadata_props[:], graph.value_info[:]
     for part in (*graph.node, *graph.initializer, *graph.input, *graph.output):
         del part.metadata_props[:]
@@ -152,7 +152,7 @@ def _leave_out_places(graph: Any) -> None:
 
 
 class Exported(NamedTuple):
-    """A file that a policy was written to. state: of each input that is a state, the output with the next one."""
+    """A file that a policy was written to. state: for each state input, the output with its next value."""
 
     path: Path
     format: str
@@ -178,10 +178,10 @@ def export_policy(
 def exporting(
     policy: Policy, path: Path, format: str | None = None, *, value: bool = False, **metadata: Any
 ) -> Iterator[Exported]:
-    """Writes and compares the file, which takes its place when the context ends without an error.
+    """Writes the file and compares it with the policy. It appears at its path when the context ends without an error.
 
-    Args: metadata: more entries for that of the file.
-    Raises: UserError for what the format cannot take or a path that cannot be written; RunError if the file acts otherwise.
+    Args: metadata: additional entries for the file's metadata.
+    Raises: UserError if the format cannot take the policy or the path cannot be written; RunError if the file acts differently.
     """
     kind = format_of(format, path)
     if not path.absolute().parent.is_dir():
@@ -199,7 +199,7 @@ def exporting(
                 run = kind.load(Path(file.name))
             except (OSError, UserError):
                 raise
-            except Exception as error:  # what exporters of torch raise is of no common kind
+            except Exception as error:  # the exceptions of torch's exporters have no common class
                 raise UserError(_cannot(policy, kind, error, is_traced=True)) from error
             comparison = compare(twin, acting, run)._replace(in_bf16=effect_of_bf16(policy, twin))
             yield Exported(path, kind.name, tuple(acting.inputs), tuple(acting.outputs), acting.state_names, comparison)
@@ -208,7 +208,7 @@ def exporting(
 
 
 def _program(acting: ActingModule, kind: Format) -> ExportedProgram:
-    """The policy as a graph of operations on tensors. Raises: UserError if it is none."""
+    """Traces the policy to a graph of tensor operations. Raises: UserError if that is not possible."""
     batch = torch.export.Dim(BATCH)
     try:
         with quiet(), torch.no_grad():
@@ -220,12 +220,12 @@ def _program(acting: ActingModule, kind: Format) -> ExportedProgram:
             )
     except (UserError, RunError):
         raise
-    except Exception as error:  # the network may be of any code
+    except Exception as error:  # the network may have any code
         raise UserError(_cannot(acting._policy, kind, error, is_traced=False)) from error
 
 
 def _cannot(policy: Policy, kind: Format, error: BaseException, is_traced: bool) -> str:
-    """Which format cannot take a policy and why, and which can."""
+    """Returns a sentence: the format that cannot take the policy, the reason, and a format that can."""
     said = f'policy {policy.cfg.type!r} cannot be exported to the format {kind.name} ({_reason(error)})'
     if is_traced and kind.name != TORCH.name:
         return f'{said}; {TORCH.name} takes it: --format {TORCH.name}, to a file {TORCH.suffix}'
@@ -234,7 +234,7 @@ def _cannot(policy: Policy, kind: Format, error: BaseException, is_traced: bool)
 
 
 def _reason(error: BaseException) -> str:
-    """Why a policy is no graph of operations on tensors, as far as torch says."""
+    """Returns the reason in torch's error why a policy is not a graph of tensor operations."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error)
@@ -247,7 +247,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _metadata(policy: Policy, acting: ActingModule) -> dict[str, str]:
-    """What the file says of itself; lists and spaces as JSON."""
+    """Returns the metadata of the file; lists and spaces as JSON."""
     config = policy.run.config or {}
     env = config.get('env') or {}
     data: dict[str, Any] = {

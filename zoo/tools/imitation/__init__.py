@@ -1,1 +1,1 @@
-"""Learning from demonstrations before a run: recording them, behaviour cloning."""
+"""Imitation learning before a run: recording of demonstrations, behaviour cloning."""

@@ -1,4 +1,4 @@
-"""Demonstrations: what an expert saw and did, in a file .npz, a dataset of Minari, or recorded from a policy."""
+"""Demonstrations: observations and actions of an expert, from a file .npz, a dataset of Minari, or recorded from a policy."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ KEYS = ('obs', 'action', 'episode_ends', 'reward', 'terminated')
 class Demonstrations(NamedTuple):
     """Whole episodes, one after the other.
 
-    obs: [N, *O], as the env gives them, in each leaf; action: [N, *A] by the leaf's path, as the env takes them ('' where the
-    space is no Dict); episode_ends: [E] int64, rising, how many steps there are up to the end of each episode; reward: [N],
+    obs: [N, *O] in each leaf, as the env gives them; action: [N, *A] by the leaf's path, as the env takes them ('' if the
+    space is no Dict); episode_ends: [E] int64, rising, the number of steps up to the end of each episode; reward: [N],
     or None; terminated: [E] bool, the episode ended in a terminal state, not by a time limit.
     """
 
@@ -47,12 +47,12 @@ class Demonstrations(NamedTuple):
         return int(self.episode_ends[-1])
 
     def episodes(self) -> list[slice]:
-        """The steps of each episode."""
+        """Returns the slice of steps of each episode."""
         ends = self.episode_ends.tolist()
         return list(map(slice, [0, *ends[:-1]], ends))
 
     def policy_action(self, policy: Policy) -> Tensor:
-        """The actions as the policy has them: [N] or [N, K] int64, or [N, D] float32. Raises: UserError if one cannot be."""
+        """Returns the actions in the policy's form: [N] or [N, K] int64, or [N, D] float32. Raises: UserError if impossible."""
         space, mode = policy.action_space, policy._action_map.mode
         parts = [_policy_part(leaf, self.action[path], mode) for path, leaf in leaf_spaces(space)]
         change = policy._env_action()
@@ -65,9 +65,9 @@ class Demonstrations(NamedTuple):
 
 
 def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
-    """The demonstrations of a file .npz, or of a dataset of Minari by its id, for the spaces of a policy.
+    """Reads demonstrations for the spaces of a policy, from a file .npz or a dataset of Minari by its id.
 
-    Raises: UserError for what is not there, or not of these spaces.
+    Raises: UserError if something is missing or does not fit these spaces.
     """
     arrays, where = _arrays_of(source)
     present = {name: name.split('/')[0] for name in arrays}
@@ -111,7 +111,7 @@ def save_demonstrations(path: str | Path, demos: Demonstrations) -> None:
 def record_demonstrations(
     policy: Policy, env: Any, n_episode: int = 10, seed: int = 0, *, deterministic: bool | None = None
 ) -> tuple[Demonstrations, Evaluation]:
-    """Plays a policy and keeps what it saw and did; the episodes are those of `evaluate` on one env with this seed.
+    """Plays a policy and records its demonstrations; the episodes are those of `evaluate` on one env with this seed.
 
     Args: as of `evaluate`.
     """
@@ -126,14 +126,14 @@ def record_demonstrations(
 
 
 class _Tape:
-    """One env whose steps are kept; steps that only reset it are not."""
+    """Wrapper of one env that records its steps, except steps that only reset the env."""
 
     def __init__(self, env: Any, policy: Policy) -> None:
         self._env = env
         self._map = ActionMap(policy.action_space, policy._action_map.mode)
         self._paths = [path for path, _ in leaf_spaces(policy.action_space)]
         self._steps: list[tuple[Obs, list[np.ndarray], float]] = []  # observation, action by leaf, reward
-        self._ends: list[tuple[int, bool]] = []  # steps up to there, whether it ended in a terminal state
+        self._ends: list[tuple[int, bool]] = []  # steps up to an end, whether it is a terminal state
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
@@ -164,7 +164,7 @@ class _Tape:
 
 
 def _arrays_of(source: str) -> tuple[dict[str, np.ndarray], str]:
-    """The arrays of a file or dataset, and how to call it in a message."""
+    """Returns the arrays of a file or dataset, and its name for messages."""
     path = Path(source)
     if path.suffix == '.npz' or path.exists():
         try:
@@ -208,7 +208,7 @@ def _minari_arrays(name: str) -> dict[str, np.ndarray]:
     for key, trees in (('obs', [e.observations for e in episodes]), ('action', [e.actions for e in episodes])):
         rows = [dict(leaves(_named_parts(tree))) for tree in trees]
         for path in rows[0]:
-            parts = [np.asarray(row[path])[:n] for row, n in zip(rows, lengths, strict=True)]  # not the last obs
+            parts = [np.asarray(row[path])[:n] for row, n in zip(rows, lengths, strict=True)]  # without the last obs
             arrays[_key(key, path)] = np.concatenate(parts)
     return arrays
 
@@ -273,13 +273,13 @@ def _outside(leaf: Leaf, action: np.ndarray) -> str:
 
 
 def _shaped(leaf: Leaf, numbers: Any) -> np.ndarray:
-    """One number for all entries of a leaf, or one for each in its shape."""
+    """Returns one number for all entries of a leaf, or an array of its shape."""
     found = np.asarray(numbers)
     return found if found.ndim == 0 else found.reshape(leaf.shape)
 
 
 def _counts_of(ends: np.ndarray, where: str) -> np.ndarray:
-    """episode_ends as integers. Raises: UserError for a number with a fraction, and what is no number."""
+    """Returns episode_ends as integers. Raises: UserError for fractions, infinite values and what is no number."""
     bad = (ends != np.floor(ends)) | ~np.isfinite(ends) if ends.dtype.kind in 'iuf' else np.ones(ends.shape, bool)
     if bad.any():
         raise UserError(
@@ -290,7 +290,7 @@ def _counts_of(ends: np.ndarray, where: str) -> np.ndarray:
 
 
 def _odd(found: np.ndarray, bad: np.ndarray) -> str:
-    """The first value that is wrong, or the type of all."""
+    """Returns the first wrong value as text, or the type of the array."""
     return str(found[bad].flat[0]) if found.dtype.kind in 'biuf' and bad.any() else f'of type {found.dtype}'
 
 
@@ -311,7 +311,7 @@ def _optional(arrays: Mapping[str, np.ndarray], name: str, n: int, where: str) -
 
 
 def _policy_part(leaf: Leaf, action: np.ndarray, mode: str) -> Tensor:
-    """A leaf's actions, of the env, as the policy has them."""
+    """Converts the env's actions of a leaf to the form of the policy."""
     if not isinstance(leaf, Box):
         index = action.astype(np.int64) - _shaped(leaf, getattr(leaf, 'start', 0))
         return torch.from_numpy(np.ascontiguousarray(index))

@@ -1,4 +1,4 @@
-"""Behaviour cloning: a policy learns what an expert did, and its critic what that earned, before a run."""
+"""Behaviour cloning before a run: a policy learns the actions of an expert, and its critic the returns."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from zoo.run.signals import Interrupted, catch_signals
 from zoo.tools.imitation.demonstrations import Demonstrations, read_demonstrations
 
 EPOCH, BATCH, RATE = 100, 64, 1e-3
-HELD_OUT = 0.1  # share of the episodes that only measures
-PATIENCE = 10  # epochs without a better measure after which it ends
+HELD_OUT = 0.1  # share of the episodes that are held out: they only measure the loss
+PATIENCE = 10  # epochs without a lower held-out loss after which training ends
 GRAD_CLIP = 1.0
 
 logger = logging.getLogger(__name__)
 
 
 class Pretrained(NamedTuple):
-    """What came of it: the policy, its run folder, epochs, and of the held-out steps the mean of -log p(action) in nats
-    and the share of actions that the greedy policy takes too (None for continuous actions)."""
+    """The result of pretraining. epoch: epochs that were trained; loss: mean of -log p(action) of the held-out steps, in nats;
+    agreement: share of their actions that the greedy policy takes too (None for continuous actions)."""
 
     policy: Policy
     run_dir: Path
@@ -60,21 +60,21 @@ def pretrain(
 ) -> Pretrained:
     """Trains the policy of a config on demonstrations, without an env step, and saves it as a run at env step 0.
 
-    loss = -mean(log p(action)) + mean(w (V - R)^2) / (2 var R), the second term where there are rewards: R is the discounted
-    reward to the end of the episode; w is 1, or in an episode that a time limit cut off k steps later 1 - gamma^k, since R
-    lacks the share gamma^k of what is to come.
-    Statistics of observations, rewards and returns that the config asks for are those of the demonstrations. A tenth of the
-    episodes is held out; training ends when the loss on them has not fallen for 10 epochs, and the best epoch counts.
+    loss = -mean(log p(action)) + mean(w (V - R)^2) / (2 var R), the second term only if there are rewards. R is the discounted
+    reward to the end of the episode. w is 1; in an episode that a time limit cut off k steps later, w is 1 - gamma^k, because
+    R lacks the share gamma^k of the future.
+    The config's statistics of observations, rewards and returns are those of the demonstrations. A tenth of the episodes is
+    held out; training ends when their loss has not fallen for 10 epochs, and the parameters of the best epoch are kept.
 
     Args:
       config: what `serial_pipeline` takes; demos: a file .npz, or the id of a dataset of Minari.
-      epoch: passes at most; batch_size: steps, or for a policy with memory about as many in whole episodes.
-      keep_std: false: a free log_std of continuous actions is put back to what it was before, since that of an expert who
-        never errs is so small that ppo from it explores nothing and takes wild steps; greedy actions are the same.
+      epoch: most passes over the data; batch_size: steps; for a policy with memory whole episodes with about that many steps.
+      keep_std: false: a state-independent log_std of continuous actions gets its initial value back. That of a perfect
+        expert is so small that ppo would not explore and would take wild steps; greedy actions are the same.
       run_dir: of the new run; None: as for a run.
     Returns: Pretrained. Raises: UserError, ConfigError before anything is written; Interrupted (SystemExit, 128 + its number)
       after SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the best parameters so far saved. A second SIGINT or SIGTERM ends the
-      process at once; what it made in the folder is removed then, unless the policy is saved.
+      process at once; its files in the folder are then removed, unless the policy is saved.
     """
     for name, number in (('epoch', epoch), ('batch_size', batch_size)):
         if type(number) is not int or number < 1:
@@ -127,7 +127,7 @@ def pretrain(
 
 
 class Student:
-    """A policy and the demonstrations as it reads them: rows, or episodes for a policy with memory."""
+    """A policy and its demonstrations: as single steps, or as episodes for a policy with memory."""
 
     def __init__(self, policy: Policy, demos: Demonstrations, cfg: JobConfig) -> None:
         if not isinstance(policy, ActorCriticPolicy):
@@ -145,7 +145,7 @@ class Student:
             name: p.detach().clone() for name, p in policy.model.named_parameters() if name.endswith('.log_std')
         }
         self.return_: Tensor | None = None
-        self.return_var = 1.0  # of the returns; 1 where there are none, or all are alike
+        self.return_var = 1.0  # of the returns; 1 if there are none, or all are equal
         self._fit_statistics(cfg)
         self._refuse_impossible()
 
@@ -167,7 +167,7 @@ class Student:
 
     @torch.no_grad()
     def _refuse_impossible(self) -> None:
-        """Raises: UserError for an action that no policy of this kind takes where it was taken."""
+        """Checks that all demonstrated actions are possible. Raises: UserError if the policy gives one the probability 0."""
         loss = torch.cat([self.judge(batch)[0] for batch in self.batches(self.episodes, BATCH, None)])
         if bad := (~loss.isfinite()).nonzero().flatten().tolist():
             raise UserError(
@@ -176,7 +176,7 @@ class Student:
             )
 
     def batches(self, episodes: Sequence[slice], size: int, order: np.random.Generator | None) -> Iterator[Any]:
-        """Rows [n], or episodes [S, L] and their lengths, in a random order or as they are."""
+        """Yields batches: indices of steps [n], or lists of episodes. Args: order: of a random order; None: the given order."""
         if not self.has_memory:
             rows = np.concatenate([np.arange(each.start, each.stop) for each in episodes])
             rows = rows if order is None else order.permutation(rows)
@@ -193,7 +193,7 @@ class Student:
             yield batch
 
     def judge(self, batch: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """-log p [n] of the expert's actions, the weighted squared error of values or 0, whether the greedy action agrees."""
+        """Returns [n] each: -log p of the expert's action, weighted squared value error or 0, agreement of the greedy action."""
         columns, (index, is_there) = self._columns(batch)
         method = 'compute_actor' if self.return_ is None else 'compute_actor_critic'
         output = run_model(self.policy.model, method, columns)
@@ -207,7 +207,7 @@ class Student:
         return loss, error, (agrees if agrees.dim() == 1 else agrees.all(-1)).float()
 
     def _columns(self, batch: Any) -> tuple[Columns, tuple[Tensor, Any]]:
-        """What the model reads; the step of each row that counts, and which rows of the output these are."""
+        """Returns the model's inputs, and for each real (not padded) step its index in the data and in the output."""
         if not self.has_memory:
             index = send(batch, self.policy.device)
             return {'obs': map_tensors(lambda x: x[index], self._obs), 'return_': index}, (index, slice(None))
@@ -223,7 +223,7 @@ class Student:
 
     @torch.no_grad()
     def restore_std(self) -> None:
-        """Puts the free deviations of continuous actions back to what they were before."""
+        """Restores the state-independent deviations of continuous actions to their values before the training."""
         for name, before in self._std.items():
             p = self.policy.model.get_parameter(name)
             logger.info(
@@ -236,9 +236,9 @@ class Student:
 def _train(
     student: Student, n_epoch: int, batch_size: int, rate: float, stops: Callable[[], bool]
 ) -> tuple[int, float, float | None, bool]:
-    """Epochs until the held-out loss stops falling, or `stops` says so, within one too; leaves the best parameters in the policy.
+    """Trains until the held-out loss stops falling or `stops` returns true, and leaves the best parameters in the policy.
 
-    Returns: epochs; loss and agreement of the best one; whether `stops` did not end it early.
+    Returns: number of epochs; loss and agreement of the best epoch; whether `stops` did not end the training early.
     """
     order = np.random.default_rng(stream(student.policy.seed, 'pretrain'))
     used, held = split(student.episodes, order)
@@ -273,7 +273,7 @@ def _train(
 
 
 def split(episodes: Sequence[slice], order: np.random.Generator) -> tuple[list[slice], list[slice]]:
-    """Those to learn from, and those that only measure; of a single episode the last steps are these."""
+    """Splits episodes into those for training and those that are held out; of a single episode, its last steps are held out."""
     if len(episodes) > 1:
         shuffled = [episodes[i] for i in order.permutation(len(episodes))]
         n_held = max(round(HELD_OUT * len(episodes)), 1)
@@ -285,14 +285,14 @@ def split(episodes: Sequence[slice], order: np.random.Generator) -> tuple[list[s
 
 @torch.no_grad()
 def _measure(student: Student, episodes: Sequence[slice], batch_size: int) -> tuple[float, float]:
-    """Mean loss and agreement over steps."""
+    """Returns the mean loss and agreement over the steps of episodes."""
     parts = [student.judge(batch) for batch in student.batches(episodes, batch_size, None)]
     loss, agrees = (torch.cat([part[i] for part in parts]).double().mean() for i in (0, 2))
     return float(loss), float(agrees)
 
 
 def _discounted(reward: Tensor, episodes: Sequence[slice], gamma: float, from_end: bool = False) -> Tensor:
-    """sum_t = reward_t + gamma * sum_{t-1}, from the start of each episode, or backwards from its end; [N]."""
+    """Discounted sums [N]: sum_t = reward_t + gamma * sum_{t-1}, from the start of each episode; from_end: backwards."""
     found = reward.cpu().numpy().astype(np.float64)
     for each in episodes:
         sums = found[each][::-1] if from_end else found[each]  # a view
@@ -302,7 +302,7 @@ def _discounted(reward: Tensor, episodes: Sequence[slice], gamma: float, from_en
 
 
 def _known(episodes: Sequence[slice], terminated: np.ndarray | None, gamma: float) -> Tensor:
-    """For each step the share of its return that lies before the end of the episode, if that was cut off there; else 1, [N]."""
+    """Returns for each step the share of its return that the data contain, [N]: below 1 only if the episode was cut off."""
     found = torch.ones(episodes[-1].stop)
     for i, each in enumerate(episodes):
         if terminated is not None and not terminated[i]:

@@ -35,12 +35,12 @@ ROWS = rows_of(_TABLES['keys'])
 
 
 def is_script(tree: ast.Module) -> bool:
-    """Whether a file is a script of CleanRL for PPO or PPG: it has the arguments of one."""
+    """Whether a file is a script of CleanRL for PPO or PPG, judged by its arguments."""
     return {'num_minibatches', 'clip_coef'} <= set(_arguments(tree))
 
 
 def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
-    """The settings that a script starts with. Args: tree: its syntax; stem: name of its file, without .py.
+    """Translates the default settings of a script. Args: tree: its syntax tree; stem: name of its file, without .py.
 
     Raises: ConfigError with a sentence for every argument that has no counterpart.
     """
@@ -96,7 +96,7 @@ def _put_update(draft: Draft, is_ppg: bool) -> None:
 
 
 def _put_code(draft: Draft, tree: ast.Module, is_ppg: bool) -> None:
-    """What the script does without an argument: its wrappers, its network, its optimiser."""
+    """Translates the parts of the script that have no argument: its wrappers, its network, its optimiser."""
     words, found = words_of(tree), keywords_of_calls(tree, _TABLES['calls'])
     for word, path, value, old in _TABLES['in_code']:
         if word in words and draft.at(path) is None:

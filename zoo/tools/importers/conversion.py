@@ -1,4 +1,4 @@
-"""Parts of a translator of another library's config: its table of keys, its draft, its result, and the env."""
+"""Common parts of the config translators: tables of keys, the draft, the result, readers of values, and the env."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from zoo.tools.nested import put_at
 
 
 class Conversion(NamedTuple):
-    """A config of another library in zoo's keys, and what became of each of its keys.
+    """A translated config of another library, with the translation of each key.
 
-    config: what `serial_pipeline` takes; became: (key and value there, key and value here); left_out: (key and value there,
-    why it has no counterpart, and what to do instead); source: the library, and how it was recognised.
+    config: for `serial_pipeline`; became: pairs (key and value there, key and value here); left_out: pairs (key and value
+    there, why it has no counterpart and what to do instead); source: the library, and how it was recognised.
     """
 
     config: dict[str, Any]
@@ -30,7 +30,7 @@ class Conversion(NamedTuple):
     source: str = ''
 
     def text(self) -> str:
-        """A line for the library, one for each key that was translated, and one for each that was left out."""
+        """Returns a line with the library, then a line for each key that was translated or left out."""
         lines = [f'read as {self.source}'] if self.source else []
         lines += [f'{old}  ->  {new}' for old, new in self.became]
         lines += [f'{old}  left out: {why}' for old, why in self.left_out]
@@ -38,17 +38,17 @@ class Conversion(NamedTuple):
 
 
 class PartlyTranslatedError(ConfigError):
-    """Problems of a config, and in `conversion` what of it could be translated."""
+    """Problems of a config; its attribute `conversion` has the part that could be translated."""
 
     conversion: Conversion
 
 
 class Draft:
-    """A config in the making: keys of zoo, what became what, and all problems.
+    """An unfinished translation: the config of zoo, the translation of each key, and all problems.
 
     Attributes:
-      given: the keys that the translator looks at together, by their path there.
-      unreadable: whether a value could not be read, so that what depends on it cannot be worked out.
+      given: values that the translator must combine, by the path of their key in the other library.
+      unreadable: whether a value could not be read, so that values that depend on it cannot be computed.
     """
 
     def __init__(self) -> None:
@@ -60,26 +60,26 @@ class Draft:
         self.unreadable = False
 
     def put(self, path: str, value: Any, old: str = '', note: str = '') -> None:
-        """Sets a key of zoo; `old` is the text about where it came from, '' for none."""
+        """Sets a key of zoo. Args: old: text about its origin, '' for none; note: a remark on the translation."""
         put_at(self.config, path, value)
         if old:
             self.became.append((old, f'{path}={_short(value)}' + (f' ({note})' if note else '')))
 
     def at(self, path: str, default: Any = None) -> Any:
-        """The value of a key of zoo that was set before."""
+        """Returns the value of a key of zoo that was set before, else the default."""
         found = value_at(self.config, path)
         return default if found is None else found
 
     def drop(self, old: str, why: str) -> None:
-        """Names a key that has no counterpart and changes nothing that is learned, or that zoo finds out without it."""
+        """Leaves out a key whose value does not change the learning, or which zoo determines by itself."""
         self.left_out.append((old, why))
 
     def refuse(self, sentence: str) -> None:
-        """Adds a problem: the config cannot be trained as it is meant."""
+        """Adds a problem, because of which the config cannot be trained as intended."""
         self.problems.append(sentence)
 
     def finish(self, source: str) -> Conversion:
-        """Raises: PartlyTranslatedError with all problems, one a line."""
+        """Returns the result. Raises: PartlyTranslatedError with all problems, one on each line."""
         found = Conversion(self.config, self.became, self.left_out, source)
         if self.problems:
             error = PartlyTranslatedError(self.problems)
@@ -89,9 +89,9 @@ class Draft:
 
 
 class KeyRow(NamedTuple):
-    """What becomes of one key; the files of tables say what the kinds mean.
+    """The translation rule of one key; the YAML files of the tables explain the kinds.
 
-    read: from its value there to the one here; raises ValueError for one that cannot be read.
+    read: converts a value of the other library to zoo's; raises ValueError if it cannot.
     """
 
     kind: Literal['to', 'part', 'out', 'only']
@@ -102,7 +102,7 @@ class KeyRow(NamedTuple):
     read: Callable[[Any], Any]
 
     def apply(self, draft: Draft, path: str, value: Any, origin: str = '') -> None:
-        """Puts, drops or refuses one key. Args: path: its path there; origin: said of a value that is a default."""
+        """Puts, drops or refuses one key. Args: path: its path there; origin: a remark on a value that is a default."""
         old = path if value is COMPUTED else f'{path}={_short(value)}{origin}'
         try:
             new = self.read(value)
@@ -120,7 +120,7 @@ class KeyRow(NamedTuple):
             draft.refuse(f'{path} is {shown(value)}, which has no counterpart here: {self.note}.')
 
     def shown(self) -> str:
-        """The cell of a table about this row."""
+        """Returns the text of this row for a table of the docs."""
         if self.kind in ('to', 'part'):
             return ': '.join(filter(None, (f'`{self.here}`', '; '.join(filter(None, (self.note, self.page))))))
         if self.kind == 'only':
@@ -129,7 +129,7 @@ class KeyRow(NamedTuple):
 
 
 def rows_of(table: Mapping[str, Mapping[str, Any]], **readers: Callable[[Any], Any]) -> dict[str, KeyRow]:
-    """The rows of a table from a file, by dotted path. Args: readers: those of its values that are not in READERS."""
+    """Returns the rows of a table from a file, by dotted path. Args: readers: additional readers to those of READERS."""
     found = {}
     for path, entry in table.items():
         kind: Any = next(kind for kind in ('to', 'part', 'out', 'only') if kind in entry)
@@ -146,9 +146,9 @@ def _either(if_true: Any, if_false: Any) -> Callable[[Any], Any]:
 
 
 def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any], who: str, path: str = '') -> None:
-    """Applies to each key of nested `data` its row; a key without one is a problem.
+    """Applies the row of each key in nested `data`; a key without a row is a problem.
 
-    Args: rows: by dotted path; 'a.b.*' is for all keys of a.b without a row of their own. who: 'DI-engine', for messages.
+    Args: rows: by dotted path; 'a.b.*' is for all keys of a.b without a row of their own. who: name for messages: 'DI-engine'.
     """
     for key, value in data.items():
         where = join_path(path, str(key))
@@ -175,7 +175,7 @@ def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any]
 
 
 def nearest_divisor(n: int, wanted: int) -> int:
-    """The divisor of n whose ratio to `wanted` is closest to 1, the larger of two; `wanted` for an n that no rollout has."""
+    """Returns the divisor of n whose ratio to `wanted` is closest to 1, the larger of two; `wanted` for n above 10^12."""
     if n > 10**12:
         return wanted
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
@@ -183,12 +183,12 @@ def nearest_divisor(n: int, wanted: int) -> int:
 
 
 def linear(value: Any, end: float = 0.0) -> dict[str, float]:
-    """A schedule from `value` to `end` over the run."""
+    """Returns a linear schedule from `value` to `end` over the run."""
     return {'start': as_number(value), 'end': end}
 
 
 def as_number(value: Any) -> float:
-    """A number, or its text, such as '1e-3'. Raises: ValueError."""
+    """Converts a number or its text, such as '1e-3', to a float. Raises: ValueError."""
     with suppress(ValueError, TypeError, OverflowError):
         if not isinstance(value, bool) and not math.isnan(number := float(value)):
             return number
@@ -201,7 +201,7 @@ def number_or_none(value: object) -> float | None:
 
 
 def as_count(value: object) -> int:
-    """1e6, 1000000.0 or '1e6' as an integer of 0 or more. Raises: ValueError."""
+    """Converts 1e6, 1000000.0 or '1e6' to an integer >= 0. Raises: ValueError."""
     number = as_number(value)
     if not number.is_integer() or number < 0:
         raise ValueError('it must be a whole number of 0 or more')
@@ -209,7 +209,7 @@ def as_count(value: object) -> int:
 
 
 def as_size(value: object) -> int:
-    """As `as_count`, of 1 or more. Raises: ValueError."""
+    """As `as_count`, for integers >= 1. Raises: ValueError."""
     if as_number(value) < 1:
         raise ValueError('it must be a whole number of 1 or more')
     return as_count(value)
@@ -230,7 +230,7 @@ def mapping(value: object) -> dict[str, Any]:
 
 
 def one_of(names: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """From a name, a class or an instance of it, in upper or lower case, to its entry; ValueError for another one."""
+    """Returns a reader from a name, a class or its instance, in any case, to the entry of the name; ValueError for others."""
 
     def read(value: Any) -> Any:
         name = value if isinstance(value, str) else getattr(value, '__name__', type(value).__name__)
@@ -262,14 +262,14 @@ def _short(value: object) -> str:
 
 
 EXAMPLES = {'atari': 'Pong', 'procgen': 'coinrun'}
-"""Family -> one of its games; a block of that name, as rl-zoo3 has it, holds for all of them."""
+"""Family -> one of its games. In rl-zoo3 a block with the name of a family is for all its games."""
 
 
 def put_env(draft: Draft, name: object, old: str, if_none: str = '') -> None:
-    """Sets env.id (of a game env.game too) from a gym id, an Atari id, or the name of a Procgen game.
+    """Sets env.id (for a game also env.game) from a gym id, an Atari id, or the name of a Procgen game.
 
-    An id of a version that gymnasium no longer has becomes its newest version.
-    Args: old: text about its origin; if_none: the problem where the name is no text.
+    An id whose version gymnasium no longer has gets the newest version.
+    Args: old: text about its origin; if_none: the problem to add if the name is not a string.
     """
     if not isinstance(name, str):
         draft.refuse(if_none)
@@ -296,7 +296,7 @@ def is_image_env(draft: Draft) -> bool:
 
 
 def _registered(name: str) -> tuple[str, str]:
-    """The id, or its newest registered version; and a note if it is another one, or unknown."""
+    """Returns the id, or its newest registered version, and a note if the version changed or the id is unknown."""
     found = [spec.id for spec in versions_of(name)]
     if name in found or ':' in name:
         return name, ''
@@ -306,7 +306,7 @@ def _registered(name: str) -> tuple[str, str]:
 
 
 def put_frame_stack(draft: Draft, n: Any, old: str) -> None:
-    """Sets how many frames an observation has."""
+    """Sets the number of frames in an observation."""
     if draft.at('env.id') == 'atari':
         draft.put('env.kwargs.frame_stack', n, old)
     elif n not in (None, 0, 1):

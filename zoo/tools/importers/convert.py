@@ -1,4 +1,4 @@
-"""Configs of other libraries, in files or objects, recognised by their keys: `convert` makes configs of zoo of them."""
+"""Conversion of other libraries' configs, in files or objects, to configs of zoo; recognises the library by its keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_zoo(data: Any) -> bool:
 
 
 def how_to_convert(path: Path, shown: str) -> str:
-    """A sentence about a file of another library that has to be translated first; '' for any other file.
+    """Returns a sentence about a file of another library that must be translated first; '' for any other file.
 
     Args: shown: the path as the user wrote it.
     """
@@ -45,7 +45,7 @@ def how_to_convert(path: Path, shown: str) -> str:
 
 
 def _library(path: Path) -> tuple[str, str]:
-    """What the file is, '' if it is not known; and ' --name' with one of its configs, '' if it holds one."""
+    """Returns a description of the file, '' if unknown; and ' --name' with one of its configs, '' if it holds only one."""
     if path.suffix == '.py':
         code = {'a script of CleanRL': is_script, 'code for RLlib': is_chain}
         tree = read_code(path)
@@ -57,19 +57,19 @@ def _library(path: Path) -> tuple[str, str]:
     blocks = {str(name): block for name, block in data.items()} if is_nested else {'': data}
     for is_of, what in ((is_rllib, 'a file of RLlib'), (is_sb3, "a file of rl-zoo3's settings")):
         found = sorted(filter(lambda name: is_of(blocks[name]), blocks), key=lambda name: '-v' not in name)
-        if found:  # an id first: the block `atari` is for many games
+        if found:  # ids come first, because the block `atari` is for many games
             return what, f' --name {shlex.quote(found[0])}' if len(blocks) > 1 else ''
     return '', ''
 
 
 logger = logging.getLogger(__name__)
 PACKAGES = ('ding', 'dizoo', 'ditk', 'lzero')
-"""What files of DI-engine import, and a config does not need."""
-_told: set[str] = set()  # translations that were logged, by their text
+"""Packages that files of DI-engine import, and that a config does not need."""
+_told: set[str] = set()  # texts of the translations that were logged
 
 
 def translated(main: Any, create: Any = None) -> dict[str, Any]:
-    """The config of zoo for DI-engine's pair, or for its main_config alone; what became what is logged once.
+    """Translates DI-engine's pair of configs, or its main_config alone; logs the translation of each key once.
 
     Raises: ConfigError with a sentence for each problem.
     """
@@ -82,9 +82,9 @@ def translated(main: Any, create: Any = None) -> dict[str, Any]:
 
 
 def pair_of(variables: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
-    """The (main_config, create_config) that a module of DI-engine defines; None if it defines none.
+    """Returns (main_config, create_config) of a module of DI-engine; None if it defines none.
 
-    create_config is None where main_config is DI-engine's and alone.
+    create_config is None if the module has only a main_config of DI-engine.
     """
     main, create = (variables.get(name) for name in ('main_config', 'create_config'))
     main = variables['config'] if isinstance(variables.get('config'), dict) else main
@@ -119,7 +119,7 @@ def _imports(node: ast.stmt) -> bool:
 
 
 def check_pair(source: Any) -> tuple[Any, Any]:
-    """The two configs of a tuple or list. Raises: ConfigError if it is another thing than a pair of dicts."""
+    """Returns the two configs of a tuple or list. Raises: ConfigError if it is not a pair of dicts."""
     if len(source) == 2 and all(isinstance(item, dict) for item in source):
         return source[0], source[1]
     what = ', '.join(type(item).__name__ for item in source)
@@ -132,14 +132,14 @@ SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
 OF_CODE = {'cleanrl': is_script, 'rllib': is_chain, 'di-engine': lambda tree: bool(assigned(tree, 'main_config'))}
 OF_SETTINGS = {'rllib': is_rllib, 'sb3': is_sb3}
 OF_OBJECT = {'di-engine': is_main_config, **OF_SETTINGS}
-"""By the source: whether a tree of code, a block of YAML, a dict looks like it; the first one counts."""
+"""Predicates that recognise a source in a syntax tree, a block of YAML or a dict; the first match counts."""
 
 
 def convert(path_or_object: Any, source: str | None = None, name: str | None = None) -> Conversion:
-    """The config of zoo for a config of DI-engine, stable-baselines3 (rl-zoo3), CleanRL or RLlib.
+    """Converts a config of DI-engine, stable-baselines3 (rl-zoo3), CleanRL or RLlib to a config of zoo.
 
     Args:
-      path_or_object: a .py or .yaml file, of which only those of DI-engine are run; a dict of settings; DI-engine's
+      path_or_object: a .py or .yaml file (only files of DI-engine are executed); a dict of settings; DI-engine's
         (main_config, create_config); a PPOConfig of RLlib.
       source: one of SOURCES; None: it is recognised by its keys, as `Conversion.source` says.
       name: the block of a YAML file, such as 'CartPole-v1'; for a dict of SB3's settings the env.

@@ -1,4 +1,4 @@
-"""DI-engine's pair (main_config, create_config) -> a config of zoo, with the same policy and env or not at all."""
+"""DI-engine's pair (main_config, create_config) -> a config of zoo with the same policy and env, or an error."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ ENV_IDS = TABLES['env_types']
 
 
 def is_main_config(data: Any) -> bool:
-    """Whether a dict is DI-engine's main_config: it has keys that only those have, and no `env.id`."""
+    """Whether a dict is DI-engine's main_config: it has two or more keys that only such configs have, and no `env.id`."""
     if not isinstance(data, Mapping) or value_at(data, 'env.id') is not None:
         return False
     return sum(value_at(data, mark) is not None for mark in TABLES['marks']) >= 2
 
 
 def from_pair(main: Mapping[str, Any], create: Mapping[str, Any] | None = None) -> Conversion:
-    """The config of zoo that trains what the pair of DI-engine's configs describes.
+    """Translates DI-engine's pair of configs to a config of zoo.
 
-    A main_config with `env.id` is one of zoo: only the types of create_config are added to it.
+    A main_config with `env.id` is a config of zoo: only the types of create_config are added to it.
     Args: create: DI-engine's create_config; None: main_config names the policy and the env itself.
     Raises: ConfigError with a sentence for every key that has no counterpart.
     """
@@ -73,7 +73,7 @@ def from_pair(main: Mapping[str, Any], create: Mapping[str, Any] | None = None) 
 
 
 def _of_zoo(main: Mapping[str, Any], create: Mapping[str, Any]) -> Conversion:
-    """zoo's own config, with what create_config adds."""
+    """Adds the types of create_config to a config of zoo."""
     draft = Draft()
     draft.config = copy.deepcopy(dict(main))
     translate(draft, CREATE_ROWS, create, f"{WHO}'s create_config")
@@ -93,7 +93,7 @@ def _of_zoo(main: Mapping[str, Any], create: Mapping[str, Any]) -> Conversion:
 
 
 def _policy_type(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | None) -> str:
-    """The policy that both configs name; '' after a problem."""
+    """Returns the policy that both configs name; '' if there is a problem, which the draft then has."""
     said = {'create_config': value_at(create, 'policy.type'), 'main_config': value_at(main, 'policy.type')}
     found = {name: value for name, value in said.items() if value is not None}
     if not found:
@@ -111,7 +111,7 @@ def _policy_type(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any
         return ''
     kind = kinds.pop()
     if kind not in POLICIES:
-        raise ConfigError(  # the keys of another policy are not those that are known here
+        raise ConfigError(  # another policy has keys that are not known here
             f'policy.type is {kind!r}, which is not translated; it must be one of {", ".join(POLICIES)}. '
             'For another policy of zoo write a config with its own keys, see zoo list policies.'
         )
@@ -162,7 +162,7 @@ def _put_vectorization(draft: Draft) -> None:
 
 
 def put_rollout(draft: Draft, kind: str) -> None:
-    """Rollout, minibatches, buffer, and what is counted in gradient steps there."""
+    """Sets rollout, minibatches and buffer, and converts frequencies that DI-engine counts in gradient steps."""
     given, n_env = draft.given, draft.at('env.collector_env_num', 8)
     n, batch = given.get('policy.collect.n_sample'), given['policy.learn.batch_size']
     if n is None:
@@ -182,7 +182,7 @@ def put_rollout(draft: Draft, kind: str) -> None:
         if kind == 'ppg':
             draft.put('policy.learn.aux_batch_size', size, old)
         epochs = given.get('policy.learn.epoch_per_collect', 1)
-        n_update = epochs * math.ceil(n / batch) if kind == 'ppo' else 1  # its ppg counts a whole update as one
+        n_update = epochs * math.ceil(n / batch) if kind == 'ppo' else 1  # DI-engine's ppg counts a whole update as one
         why = f"{kind} learns from each rollout once; off-policy is '{kind}_offpolicy'"
         for name in ('policy.learn.update_per_collect', 'policy.other.replay_buffer'):
             if name in given:
@@ -196,7 +196,7 @@ def put_rollout(draft: Draft, kind: str) -> None:
 
 
 def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
-    """The section `buffer` of an off-policy type; returns the draws after each rollout."""
+    """Sets the section `buffer` of an off-policy type. Returns: the number of draws after each rollout."""
     given = draft.given
     n_update = given['policy.learn.update_per_collect']
     said = given.get('policy.other.replay_buffer') or {}
@@ -219,7 +219,7 @@ def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
 
 
 def _put_draw(draft: Draft, said: Any, n_sample: int, batch: int, n_update: int, prefix: str, size: int) -> None:
-    """The draws for one part of the update, and the size of what they are of."""
+    """Sets the size of one buffer, and the draws from it."""
     path, here = f'policy.other.replay_buffer.{prefix}', f'buffer.{prefix}'
     draft.put(f'{here}size', size)
     try:
@@ -270,7 +270,7 @@ def put_network(draft: Draft, kind: str) -> None:
 
 
 def _put_gaussian(draft: Draft, given: Mapping[str, Any]) -> None:
-    """Norms, and what the policy of continuous actions is."""
+    """Sets layer normalisation and the Gaussian of continuous actions; checks the action space."""
     keys = ('policy.action_space', 'policy.model.action_space')
     spaces = {str(draft.given[key]) for key in keys if key in draft.given}
     if spaces - {'discrete', 'continuous'}:
@@ -303,7 +303,7 @@ def _put_gaussian(draft: Draft, given: Mapping[str, Any]) -> None:
 
 
 def put_update(draft: Draft, kind: str) -> None:
-    """What DI-engine does without a key: it always clips the value, and Adam's epsilon is torch's."""
+    """Sets epochs, gradient clipping, and what DI-engine does without a key: value clipping, and torch's epsilon of Adam."""
     given = draft.given
     if kind == 'ppo':
         recompute = bool(given['policy.recompute_adv'])

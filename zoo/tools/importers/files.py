@@ -15,18 +15,18 @@ from zoo.config.section import ConfigError
 
 
 class Name(str):
-    """A name in code that stands for itself, such as nn.ReLU: its last word."""
+    """The last word of a name in code whose value is not looked up, such as 'ReLU' for nn.ReLU."""
 
 
 COMPUTED = Name('worked out when the script runs')
-"""In place of a value that code works out when it runs."""
+"""Replaces a value that the code computes when it runs."""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping of a YAML 1.1 file, with anchors, merges and !!float. Raises: ConfigError."""
+    """Reads the mapping of a YAML 1.1 file, with anchors, merges and !!float. Raises: ConfigError."""
     try:
         data = yaml.safe_load(path.read_text(encoding='utf-8'))
-    except (yaml.YAMLError, ValueError, OSError, KeyError, RecursionError) as error:  # the last two: odd tags, depths
+    except (yaml.YAMLError, ValueError, OSError, KeyError, RecursionError) as error:  # the last two: odd tags, nesting
         raise ConfigError(
             f'{path} cannot be read as YAML: {" ".join(str(error).split())}; correct it there.'
         ) from error
@@ -38,7 +38,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_code(path: Path) -> ast.Module:
-    """The syntax tree of a .py file, which is not run. Raises: ConfigError."""
+    """Returns the syntax tree of a .py file without running it. Raises: ConfigError."""
     try:
         return ast.parse(path.read_text(encoding='utf-8'), str(path))
     except (SyntaxError, ValueError, OSError) as error:
@@ -46,7 +46,7 @@ def read_code(path: Path) -> ast.Module:
 
 
 def literal(node: ast.expr) -> Any:
-    """The value of an expression of literals, dict(...) calls and arithmetic; names become `Name`s.
+    """Returns the value of an expression of literals, dict(...) calls and arithmetic; names become `Name`s.
 
     Raises: ValueError for any other expression.
     """
@@ -54,7 +54,7 @@ def literal(node: ast.expr) -> Any:
         case ast.Call(func=ast.Name(id='dict'), args=[]):
             return {word.arg: literal(word.value) for word in node.keywords if word.arg}
         case ast.Call(args=[], keywords=[]):
-            return literal(node.func)  # nn.Tanh() is the activation that nn.Tanh is
+            return literal(node.func)  # nn.Tanh() means the same activation as nn.Tanh
         case ast.Dict():
             return {literal(key): literal(value) for key, value in zip(node.keys, node.values, strict=True) if key}
         case ast.List() | ast.Tuple():
@@ -69,7 +69,7 @@ def literal(node: ast.expr) -> Any:
 
 
 def setting(node: ast.expr) -> Any:
-    """As `literal`, with COMPUTED for what that does not read, as a value in a dict too."""
+    """As `literal`, but an expression that it cannot read becomes COMPUTED, also as a value in a dict."""
     with suppress(ValueError, TypeError, ZeroDivisionError):
         match node:
             case ast.Call(func=ast.Name(id='dict'), args=[]):
@@ -83,12 +83,12 @@ def setting(node: ast.expr) -> Any:
 
 
 def is_computed(value: Any) -> bool:
-    """Whether a setting is COMPUTED, or a part of it."""
+    """Whether a setting, or a value in it, is COMPUTED."""
     return value is COMPUTED or (isinstance(value, dict) and any(map(is_computed, value.values())))
 
 
 def literal_text(text: str) -> Any:
-    """The value of the text of an expression, such as "dict(net_arch=[64, 64])". Raises: ValueError."""
+    """Returns the value of an expression given as text, such as "dict(net_arch=[64, 64])". Raises: ValueError."""
     try:
         return literal(ast.parse(text.strip(), mode='eval').body)
     except SyntaxError as error:
@@ -96,7 +96,7 @@ def literal_text(text: str) -> Any:
 
 
 def fields_of_class(tree: ast.Module, name: str) -> dict[str, ast.expr]:
-    """The default of each annotated field of the class `name` that has one."""
+    """Returns the default expression of each annotated field of the class `name` that has a default."""
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name]
     found: dict[str, ast.expr] = {}
     for item in (item for node in classes for item in node.body):
@@ -107,7 +107,7 @@ def fields_of_class(tree: ast.Module, name: str) -> dict[str, ast.expr]:
 
 
 def arguments_of_parser(tree: ast.Module) -> dict[str, ast.expr]:
-    """The default of every `add_argument('--a-b', default=...)`, by 'a_b'."""
+    """Returns the default expression of every `add_argument('--a-b', default=...)`, by 'a_b'."""
     found: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
         match node:
@@ -119,7 +119,7 @@ def arguments_of_parser(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def literals(values: Iterable[tuple[str, ast.expr]]) -> dict[str, Any]:
-    """The first `setting` of each name that is not COMPUTED, or that."""
+    """Returns for each name its first `setting` that is not COMPUTED; COMPUTED if there is none."""
     found: dict[str, Any] = {}
     for name, value in values:
         if found.get(name, COMPUTED) is COMPUTED:
@@ -128,7 +128,7 @@ def literals(values: Iterable[tuple[str, ast.expr]]) -> dict[str, Any]:
 
 
 def keywords_of_calls(tree: ast.Module, methods: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The `literals` of keyword arguments of the calls of these methods; their positional ones by the names given."""
+    """Returns the `literals` of the arguments in calls of these methods. Args: methods: for each, its positional ones."""
     found: list[tuple[str, ast.expr]] = []
     for node in ast.walk(tree):
         match node:
@@ -143,13 +143,13 @@ def keywords_of_calls(tree: ast.Module, methods: Mapping[str, Sequence[str]]) ->
 
 
 def assigned(tree: ast.Module, name: str) -> list[ast.expr]:
-    """What a variable is set to."""
+    """Returns the expressions that are assigned to a variable."""
     nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Assign))
     return [node.value for node in nodes if any(getattr(target, 'id', '') == name for target in node.targets)]
 
 
 def words_of(tree: ast.Module) -> set[str]:
-    """All names and attributes that the code uses."""
+    """Returns all names and attributes that the code uses."""
     return {getattr(node, 'id', getattr(node, 'attr', '')) for node in ast.walk(tree)}
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/coming_from.md: `python -m zoo.tools.importers.page docs/coming_from.md` writes them there anew."""
+"""Tables of docs/coming_from.md: `python -m zoo.tools.importers.page docs/coming_from.md` writes them again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START, END = '<!-- tables: python -m zoo.tools.importers.page docs/coming_from.m
 
 
 def tables() -> str:
-    """A table for each library's keys, and one for all other names that error messages know."""
+    """Returns a table of each library's keys, and a table of all other names that error messages know."""
     by_sentence: dict[str, list[str]] = {}
     for name, entry in names().items():
         by_sentence.setdefault(entry.sentence(), []).append(name)
@@ -34,7 +34,7 @@ def tables() -> str:
 
 
 def with_tables(text: str) -> str:
-    """The page with its tables as they are now."""
+    """Returns the text of the page with current tables."""
     before, _, rest = text.partition(START)
     return f'{before}{START}\n\n{tables()}\n{END}{rest.partition(END)[2]}'
 

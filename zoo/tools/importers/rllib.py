@@ -1,4 +1,4 @@
-"""PPO settings of RLlib, as old-style dicts, YAML files and PPOConfig chains have them -> a config of zoo; code is read, never run."""
+"""PPO settings of RLlib (old-style dict, YAML file, PPOConfig chain) -> a config of zoo; code is read, never run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHO = 'RLlib'
 
 
 def schedule(value: Any) -> Any:
-    """A number, or [[env_step, value], ...] as points. Raises: ValueError."""
+    """Converts a number, or [[env_step, value], ...] to a schedule of points. Raises: ValueError."""
     if isinstance(value, list | tuple):
         if any(not isinstance(point, list | tuple) or len(point) != 2 for point in value):
             raise ValueError('a list must be of pairs [env_step, value]')
@@ -54,7 +54,7 @@ def is_rllib(block: Any) -> bool:
 
 
 def from_rllib(settings: Any) -> Conversion:
-    """A dict of settings, {env, run, stop, config} as in a YAML file, or an object with to_dict(), as a PPOConfig.
+    """Translates a dict of settings, {env, run, stop, config} as in a YAML file, or an object with to_dict(): a PPOConfig.
 
     Raises: ConfigError with a sentence for every key that has no counterpart.
     """
@@ -93,7 +93,7 @@ def from_rllib(settings: Any) -> Conversion:
 
 
 def _first(draft: Draft, names: str, default: Any) -> tuple[str, Any]:
-    """The first given of some keys, as text and value."""
+    """Returns the first of some keys that is given, as text and value; else the default."""
     for name in names.split():
         if draft.given.get(name) is not None:
             return f'{name}={draft.given[name]}', draft.given[name]
@@ -173,10 +173,10 @@ def is_chain(tree: ast.Module) -> bool:
 
 
 def settings_of(tree: ast.Module) -> dict[str, Any]:
-    """The settings of a file: the arguments of the PPOConfig's methods, or its dict `config`, and what is set in these.
+    """Returns the settings of a file: arguments of the PPOConfig's methods, the dict `config`, and assignments to both.
 
-    COMPUTED is in place of what is no literal. The criteria `stop` of RunConfig(stop=...) or tune.run(stop=...) are among
-    them; None if they are no literals.
+    COMPUTED replaces values that are not literals. `stop` has the criteria of RunConfig(stop=...) or tune.run(stop=...);
+    None if they are not literals.
     """
     found = keywords_of_calls(tree, TABLES['calls'])
     if 'model_config' in found:
@@ -187,7 +187,7 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Subscript() | ast.Attribute() as target]) if path := _path_in_config(target):
-                with suppress(TypeError, AttributeError):  # it is in what is COMPUTED
+                with suppress(TypeError, AttributeError):  # the path leads through a COMPUTED value
                     put_at(found, path, setting(node.value))
             case ast.Call(func=ast.Attribute(ast.Name('config'), 'update' | 'update_from_dict'), args=[given]):
                 found |= value if isinstance(value := setting(given), dict) else {'config': COMPUTED}
@@ -197,7 +197,7 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
 
 
 def _path_in_config(node: ast.expr) -> str | None:
-    """'model.use_lstm' of config['model']['use_lstm'] and config.model['use_lstm']; None of another place."""
+    """Returns 'model.use_lstm' for config['model']['use_lstm'] and config.model['use_lstm']; None for another target."""
     match node:
         case ast.Subscript(inner, ast.Constant(str(key))) | ast.Attribute(inner, key):
             before = '' if isinstance(inner, ast.Name) and inner.id == 'config' else _path_in_config(inner)
@@ -215,7 +215,7 @@ def _criteria(tree: ast.Module, node: ast.expr) -> dict[str, Any] | None:
 
 
 def _key(node: ast.expr) -> str:
-    """The metric of a criterion: of f'{A}/{B}' the last part; names in capitals are those of RLlib's own constants."""
+    """Returns the metric of a criterion: of f'{A}/{B}' the last part. Names in capitals are RLlib's own constants."""
     if isinstance(node, ast.JoinedStr) and node.values:
         node = node.values[-1]
     if isinstance(node, ast.FormattedValue):

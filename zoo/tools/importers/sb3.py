@@ -1,4 +1,4 @@
-"""PPO settings of stable-baselines3, as rl-zoo3's YAML files and PPO(...) calls have them -> a config of zoo."""
+"""PPO settings of stable-baselines3 (rl-zoo3's YAML files, arguments of PPO(...)) -> a config of zoo."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ WHO = 'stable-baselines3'
 
 
 def schedule(value: Any) -> Any:
-    """A number, or 'lin_2.5e-4' as a schedule that ends at 0. Raises: ValueError."""
+    """Converts a number, or 'lin_2.5e-4' to a schedule that ends at 0. Raises: ValueError."""
     if isinstance(value, str) and value.startswith('lin_'):
         return linear(value.removeprefix('lin_'))
     return as_number(value)
 
 
 def _wrappers(value: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The class and the arguments of each wrapper. Raises: ValueError."""
+    """Returns the class name and the arguments of each wrapper. Raises: ValueError."""
     found = []
     items = [value] if isinstance(value, str | Mapping) else value
     for item in items if isinstance(items, list) else [None]:
@@ -49,7 +49,7 @@ def _wrappers(value: Any) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _normalize(value: Any) -> dict[str, Any]:
-    """What VecNormalize normalises. Raises: ValueError."""
+    """Returns the arguments of VecNormalize. Raises: ValueError."""
     value = literal_text(value) if isinstance(value, str) else value
     if isinstance(value, bool | None):
         return {'norm_obs': True, 'norm_reward': True} if value else {}
@@ -58,7 +58,7 @@ def _normalize(value: Any) -> dict[str, Any]:
 
 
 def _widths(value: Any) -> tuple[list[int], list[int], list[int]] | None:
-    """The widths of layers that actor and critic share (SB3 before 1.8), of the actor's, of the critic's."""
+    """Returns the widths of the layers that actor and critic share (SB3 before 1.8), of the actor's and of the critic's."""
     if value is None:
         return None
     items = value if isinstance(value, list | tuple) else [value]
@@ -89,7 +89,7 @@ def is_sb3(block: Any) -> bool:
 
 
 def from_sb3(block: Mapping[str, Any], env: str | None = None) -> Conversion:
-    """One block of rl-zoo3's ppo.yml, or the arguments of PPO. Args: env: the id, which is the name of the block.
+    """Translates a block of rl-zoo3's ppo.yml, or the arguments of PPO. Args: env: the id, which is the name of the block.
 
     Raises: ConfigError with a sentence for every key that has no counterpart.
     """
@@ -174,12 +174,12 @@ def _put_policy(draft: Draft) -> None:
         draft.put('policy.model.encoder', 'nature', 'policy=CnnPolicy')
         if draft.at('policy.model.shared_encoder') is None:
             draft.put('policy.model.shared_encoder', True, 'policy=CnnPolicy')
-    if (widths := given.get('policy_kwargs.net_arch')) is not None:  # else two layers of 64, as here; none on images
+    if (widths := given.get('policy_kwargs.net_arch')) is not None:  # the default is the same: 2 x 64, none for images
         _put_layers(draft, widths, of_images)
 
 
 def _put_optimizer(draft: Draft) -> None:
-    """The class and its options as one part; weights that Adam of torch decays are those of adamw here."""
+    """Sets the optimizer with its options as one component; torch's Adam with a weight decay becomes adamw."""
     start = 'policy_kwargs.optimizer_'
     if found := {key: x for key, x in draft.given.items() if key.startswith(start)}:
         given = {key.rpartition('.')[2]: x for key, x in found.items() if x}  # without a weight_decay of 0
@@ -190,7 +190,7 @@ def _put_optimizer(draft: Draft) -> None:
 
 
 def _put_layers(draft: Draft, widths: tuple[list[int], list[int], list[int]], of_images: bool) -> None:
-    """The widths of actor and critic: equal ones are an encoder each, others heads on the observation."""
+    """Sets the layers of actor and critic: an encoder each if their widths are equal, else heads on the observation."""
     shared, actor, critic = widths
     old = f'policy_kwargs.net_arch={shared or ""} pi={actor} vf={critic}'
     if shared and not of_images:

@@ -1,1 +1,1 @@
-"""Pictures of a policy in its env: videos, and a window that plays it."""
+"""Pictures of a policy in its env: videos, and a window that shows it play."""

@@ -1,4 +1,4 @@
-"""Pictures of one env while it steps: what its render() returns as 'rgb_array', or the frames that a family gives."""
+"""Pictures of one env while it steps, from its render() as 'rgb_array' or from the frames of an env family."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ OPENGL = re.compile(r'mujoco\.(egl|osmesa|gl_context|FatalError)|OpenGL|EGL|OSMe
 
 
 class Camera:
-    """The pictures of one env, which `make_filmed_env` gives it to.
+    """Takes the pictures of one env; `make_filmed_env` attaches it to the env.
 
-    Attributes: fps: frames per second, as the env says; None if it does not. last: what the env drew after its last step.
+    Attributes: fps: frames per second, from the env's metadata, or None. last: what the env drew after its last step.
     """
 
     def __init__(self, name: str) -> None:
@@ -48,7 +48,7 @@ class Camera:
         self.last: Any = None
 
     def attach(self, env: Any) -> Any:
-        """The vector or tensor env to use in place of this one. Raises: UnsupportedEnvError if it draws nothing."""
+        """Returns the vector env to use in place of env. Raises: UnsupportedEnvError if it is a tensor program."""
         if isinstance(env, TensorEnv):
             game = self._name.partition('/')[2]
             game = game if game in gymnasium.registry else '..., an env of gymnasium with the same observations'
@@ -65,21 +65,21 @@ class Camera:
         return env
 
     def now(self) -> np.ndarray:
-        """The picture [H, W, 3] of the present state. Raises: UnsupportedEnvError if the env gives none."""
+        """Draws the current state, [H, W, 3]. Raises: UnsupportedEnvError if the env gives no picture."""
         with locate(f'env {self._name!r}, in render()'), _drawing(self._name):
             return self._checked(self._render())
 
     def reached(self) -> np.ndarray | None:
-        """The picture of the state that the last step reached, before a reset; None if that was reset unseen."""
+        """Returns the picture of the state that the last step reached; None if the env was reset before it could be drawn."""
         return None if self.last is None else self._checked(self.last)
 
     def draw(self) -> Any:
-        """What the env draws now, as it returns it."""
+        """Returns the unchanged result of the env's render() for the current state."""
         with _drawing(self._name):
             return self._render()
 
     def _checked(self, image: object) -> np.ndarray:
-        """The one picture of an answer, of one env or of a vector of one; of grey images three equal colours."""
+        """Returns the picture [H, W, 3] in a result of render(), of one env or a vector of one; grey gets three equal colours."""
         found: Any = image[0] if isinstance(image, list | tuple) and len(image) == 1 else image
         found = np.asarray(found) if isinstance(found, np.ndarray | list | tuple) else None
         if found is not None and found.ndim == 4 and len(found) == 1:
@@ -113,7 +113,7 @@ class _FilmedEnv(gymnasium.Wrapper):
 class _FilmedVectorEnv(gymnasium.vector.VectorWrapper):
     """Draws each state that a step of a vector of one env reaches.
 
-    If it resets in the same step, its info must have the picture of the last state; else that is left out.
+    If the env resets in the same step, the picture of the last state is in its info, or is left out.
     """
 
     def __init__(self, env: gymnasium.vector.VectorEnv, camera: Camera) -> None:
@@ -129,13 +129,13 @@ class _FilmedVectorEnv(gymnasium.vector.VectorWrapper):
 
 
 def make_filmed_env(cfg: EnvConfig, camera: Camera, device: str = 'cpu') -> AnyVectorEnv:
-    """A vector of one env of a config that `camera` sees.
+    """Creates a vector of one env of a config, whose pictures `camera` takes.
 
-    Raises: as `make_vector_env`; UnsupportedEnvError if the env cannot be drawn, as far as that is known before a reset.
+    Raises: as `make_vector_env`; UnsupportedEnvError if it is known before a reset that the env cannot be drawn.
     """
     draw_without_display()
     name = env_name(cfg)
-    with _needing_opengl(name):  # a module of an env may look for it
+    with _needing_opengl(name):  # the import of an env's module may need OpenGL
         source, how = find_source(cfg.id), vectorization_of(cfg)
         if isinstance(source, GivenVectorEnv) and source.env.num_envs != 1:
             raise UnsupportedEnvError(
@@ -149,23 +149,23 @@ def make_filmed_env(cfg: EnvConfig, camera: Camera, device: str = 'cpu') -> AnyV
 
 
 def draw_without_display() -> None:
-    """Where there is no display, SDL and MuJoCo draw into memory, unless the user's environment says otherwise."""
+    """Makes SDL and MuJoCo draw into memory if there is no display, unless the user has set their environment variables."""
     if has_display():
         return
     os.environ.setdefault('SDL_VIDEODRIVER', 'dummy')
-    logging.getLogger('OpenGL').setLevel(logging.WARNING)  # it tells of what it would be faster with
+    logging.getLogger('OpenGL').setLevel(logging.WARNING)  # hides its advice on speed
     found = next((library for library in ('EGL', 'OSMesa') if ctypes.util.find_library(library)), None)
     if found is not None:
         os.environ.setdefault('MUJOCO_GL', found.lower())
 
 
 def has_display() -> bool:
-    """Whether windows can be shown: on Linux a variable of the environment says so."""
+    """Whether windows can be shown: on Linux, whether DISPLAY or WAYLAND_DISPLAY is set."""
     return not sys.platform.startswith('linux') or any(os.environ.get(x) for x in ('DISPLAY', 'WAYLAND_DISPLAY'))
 
 
 def _maker_of(source: Any, how: str) -> Any:
-    """The class or function that makes the env."""
+    """Returns the class or function that creates the env."""
     if not isinstance(source, EnvSpec):
         return source
     is_vector = how == 'batched' or source.entry_point is None
@@ -173,9 +173,9 @@ def _maker_of(source: Any, how: str) -> Any:
 
 
 def _drawing_kwargs(maker: Any, cfg: EnvConfig, name: str) -> dict[str, Any]:
-    """What makes an env draw: render_mode if it takes that, and in MuJoCo the camera that follows the robot.
+    """Returns arguments that make an env draw: render_mode if it takes it, and in MuJoCo the camera that follows the robot.
 
-    Raises: UnsupportedEnvError if the env says that it draws otherwise.
+    Raises: UnsupportedEnvError if the env declares other render modes only.
     """
     if isinstance(maker, GivenVectorEnv):
         return {}
@@ -192,13 +192,13 @@ def _drawing_kwargs(maker: Any, cfg: EnvConfig, name: str) -> dict[str, Any]:
     except (TypeError, ValueError):  # a callable in C
         return {}
     is_mujoco = isinstance(maker, type) and any(kind.__name__ == 'MujocoEnv' for kind in maker.__mro__)
-    follows = is_mujoco and not any(key.startswith('camera_') for key in cfg.kwargs)  # gymnasium's stands still
+    follows = is_mujoco and not any(key.startswith('camera_') for key in cfg.kwargs)  # gymnasium's default stands still
     return {'render_mode': MODE, **({'camera_name': 'track'} if follows else {})}
 
 
 @contextmanager
 def _drawing(name: str) -> Iterator[None]:
-    """What keeps an env from drawing is said with what is needed; errors of the env's own code pass through."""
+    """Turns errors of missing packages and methods into messages with a remedy; other errors of the env pass through."""
     try:
         with _needing_opengl(name):
             yield
@@ -208,14 +208,14 @@ def _drawing(name: str) -> Iterator[None]:
         raise MissingExtraError(missing_extra(f'drawing env {name!r}', 'video', 'pygame')) from error
     except NotImplementedError as error:
         maker = ENV_REGISTRY.get(name) if name in ENV_REGISTRY else None
-        is_zoos = isinstance(maker, type) and maker.__module__.startswith('zoo.')  # nobody changes the code of those
+        is_zoos = isinstance(maker, type) and maker.__module__.startswith('zoo.')  # users do not change zoo's code
         do = 'zoo eval plays it without pictures' if is_zoos else DO
         raise UnsupportedEnvError(f'env {name!r} cannot be drawn: it has no render(); {do}.') from error
 
 
 @contextmanager
 def _needing_opengl(name: str) -> Iterator[None]:
-    """An OpenGL that does not work is said with what it needs."""
+    """Turns an error of OpenGL into a message with a remedy."""
     try:
         yield
     except EnvError:

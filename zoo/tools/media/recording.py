@@ -1,4 +1,4 @@
-"""Plays a policy in one env that is drawn, and records videos of it, also while a run trains it."""
+"""Recording of a policy that plays one env that is drawn: pictures, videos, also during training."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from zoo.tools.media.video import VideoFile, with_line
 from zoo.worker.evaluation_env import config_of, evaluation_env, refuse_other_spaces
 from zoo.worker.evaluator import EpisodeCallback, Evaluation, Evaluator, check_arguments
 
-FPS = 30.0  # of envs that say none
+FPS = 30.0  # of envs that declare none
 
 OnFrame = Callable[[np.ndarray, float], object]
 
 
 class Recording(NamedTuple):
-    """What was recorded: the episodes, the number of pictures (of each episode its length + 1), and frames per second."""
+    """A recording: its episodes, the number of pictures (length + 1 for each episode), and frames per second."""
 
     evaluation: Evaluation
     n_frame: int
@@ -53,19 +53,19 @@ def record(
     stop: Callable[[], bool] = lambda: False,
     callback: EpisodeCallback | None = None,
 ) -> Recording | None:
-    """Plays whole episodes in one env, one after the other, and hands on the picture of every state.
+    """Plays whole episodes in one env, one after the other, and passes the picture of every state to `on_frame`.
 
-    They are the episodes of `evaluate` with the same seed, where env.evaluator_env_num is 1.
+    The episodes are those of `evaluate` with the same seed and env.evaluator_env_num=1.
 
     Args:
-      env: as of `evaluate`, except that no vector env is taken; it must draw: render() as 'rgb_array', or a family that
-        has pictures (atari, procgen, most of envpool).
-      seed: as of `evaluate`, or the sequence that is made of it.
-      on_frame: called with each picture, [H, W, 3] of bytes, and the frames per second that the env says (else 30).
-      overlay: below each picture a line with the step, the return so far and the last action; needs the extra video.
-      env_step: of the run, which env.schedule follows; None: its end.
-      stop: asked before each step.   deterministic, max_step, callback: as of `evaluate`.
-    Returns: None if `stop` said so before all episodes had ended.
+      env: as for `evaluate`, but not a vector env; it must draw: render() as 'rgb_array', or a family that has pictures
+        (atari, procgen, most of envpool).
+      seed: as for `evaluate`, or the seed sequence that `evaluate` derives from it.
+      on_frame: called with each picture, [H, W, 3] u8, and the env's frames per second (30 if it declares none).
+      overlay: adds below each picture a line with the step, the return so far and the last action; needs the extra video.
+      env_step: env step of the run, for env.schedule; None: the end of the run.
+      stop: called before each step; true ends the recording.   deterministic, max_step, callback: as for `evaluate`.
+    Returns: the recording; None if `stop` returned true before all episodes had ended.
     Raises: as `evaluate`; UnsupportedEnvError or MissingExtraError if the env cannot be drawn.
     """
     number = 0 if isinstance(seed, np.random.SeedSequence) else seed
@@ -91,10 +91,10 @@ def record_video(
     fps: float | None = None,
     **options: Any,
 ) -> Recording | None:
-    """Episodes of a policy as a video, in a file .mp4 or .gif; needs the extra video.
+    """Records episodes of a policy as a video, in a file .mp4 or .gif; needs the extra video.
 
-    Args: fps: frames per second; None: as the env says, else 30; all others: as of `record`.
-    Returns: what was recorded; None if `stop` said so, in which case there is no file, as after an error.
+    Args: fps: frames per second; None: the env's, else 30; all others: as for `record`.
+    Returns: the recording; None if `stop` returned true. Then there is no file, as after an error.
     Raises: as `record`; UserError or VideoError if the file cannot be written.
     """
     with VideoFile(path, fps) as video:
@@ -106,7 +106,7 @@ def record_video(
 
 
 def check_drawable(env: Any, policy: Policy | None = None) -> None:
-    """Raises: UnsupportedEnvError or MissingExtraError if an env gives no picture after a reset; it is made for that."""
+    """Creates an env and draws it after a reset. Raises: UnsupportedEnvError or MissingExtraError if it gives no picture."""
     with _stage(policy, env, 0) as (vector, camera):
         vector.reset(0)
         camera.now()
@@ -114,7 +114,7 @@ def check_drawable(env: Any, policy: Policy | None = None) -> None:
 
 @contextmanager
 def _stage(policy: Policy | None, env: Any, env_step: int | None) -> Iterator[tuple[AnyVectorEnv, Camera]]:
-    """One env that can be drawn, with its camera; it is closed at the end."""
+    """Yields one env that can be drawn, and its camera; closes the env at the end."""
     if isinstance(env, AnyVectorEnv | gymnasium.vector.VectorEnv):
         raise UserError('env is a vector env, of which no single one is drawn; give a config, an id, or what makes one')
     cfg = env if policy is None else config_of(env, policy)
@@ -134,7 +134,7 @@ def _stage(policy: Policy | None, env: Any, env_step: int | None) -> Iterator[tu
 
 
 class _Filmed:
-    """One env whose every state is shown once: the first of an episode before its first step, the others when reached."""
+    """Wrapper of one env that shows each state once: the first of an episode before its first step, others when reached."""
 
     def __init__(self, env: AnyVectorEnv, camera: Camera, show: Callable[[np.ndarray], object], overlay: bool) -> None:
         self._env, self._camera, self._show, self._overlay = env, camera, show, overlay
@@ -173,7 +173,7 @@ class _Filmed:
 
 
 def action_text(action: Any) -> str:
-    """What the one env of a vector is told to do, to read: '1', '[0.31 -0.5]', 'a 1, b [0 1]'."""
+    """Returns the action of a vector of one env as readable text: '1', '[0.31 -0.5]', 'a 1, b [0 1]'."""
     if isinstance(action, dict):
         return ', '.join(f'{name} {action_text(part)}' for name, part in action.items())
     if isinstance(action, tuple):
@@ -187,9 +187,9 @@ logger = logging.getLogger(__name__)
 
 
 class Videos(Observer):
-    """One episode on video after every `freq`-th evaluation, in videos/step_<env step>.mp4 of the run folder.
+    """Records one episode after every logger.video_freq-th evaluation, to videos/step_<env step>.mp4 in the run folder.
 
-    It is played in an env of its own, with the seed of the evaluation, so that nothing else of the run changes.
+    The episode is played in a separate env with the seed of the evaluation, so that nothing else in the run changes.
     Args: cfg: of the whole run.
     Attributes: show: called with the env step and path of each video; a run sets it to `Logger.video`.
     Raises: ConfigError if no video can be written: the extra is not installed, the env draws nothing.
@@ -207,11 +207,11 @@ class Videos(Observer):
             raise ConfigError(f'logger.video_freq is {self._freq} but {said}; or leave it 0.') from error
 
     def continue_at(self, job: RunView) -> None:
-        """Counts the evaluations that a run had before it was continued: one where it passed eval_freq, at most one a round."""
+        """Counts the evaluations before a run was continued: one for each eval_freq env steps, at most one for each round."""
         self._n = min(job.env_step // job.cfg.policy.eval.eval_freq, job.n_iteration)
 
     def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
-        """Writes a video if one is due; what fails is a warning, and training continues."""
+        """Records a video if one is due. A failure is a warning, and training continues."""
         self._n += 1
         with job.timer.part('evaluate'):
             if self._n % self._freq == 0:

@@ -1,4 +1,4 @@
-"""Pictures as a video file, .mp4 or .gif, written with the ffmpeg of the package imageio-ffmpeg, or in a window of pygame."""
+"""Output of pictures: video files (.mp4, .gif) by the ffmpeg of the package imageio-ffmpeg, and a window of pygame."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from zoo.core.streams import visible
 from zoo.tools.media.film import has_display
 
 MIN_SIZE = 320  # pixels of the longer side; smaller pictures are enlarged by a whole number
-MIN_TEXT = 14  # pixels of the letters of a line below a picture
-STRIP = 22, 24, 28  # the colour behind them
-MAX_FPS = {'.mp4': 240, '.gif': 50}  # programs that show GIFs slow faster ones down
-# a palette per picture
+MIN_TEXT = 14  # height in pixels of the text below a picture
+STRIP = 22, 24, 28  # background colour of this text
+MAX_FPS = {'.mp4': 240, '.gif': 50}  # viewers slow down GIFs that are faster
+# a palette for each picture
 GIF_COLORS = 'split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none'
 CODECS = {
-    # yuv420p is what browsers play; faststart: the index comes first, so that playing starts at once
+    # browsers play yuv420p; faststart: the index comes first, so that playback starts at once
     '.mp4': ['-c:v', 'libx264', '-preset', 'veryfast', '-crf', '20', '-pix_fmt', 'yuv420p', '-movflags', '+faststart'],
     '.gif': ['-filter_complex', GIF_COLORS, '-loop', '0'],
 }
@@ -40,9 +40,9 @@ class VideoError(RunError):
 class VideoFile:
     """A video that is written picture by picture; the file appears when the context ends without an error.
 
-    Args: path: a file .mp4 or .gif; fps: frames per second; None: as the first picture says, in a .gif 50 at most.
+    Args: path: a file .mp4 or .gif; fps: frames per second; None: those of the first `add`, at most MAX_FPS.
     Attributes: fps: frames per second, once there is a picture.
-    Raises: UserError if the path is no such file, its folder is missing or the extra video is not installed.
+    Raises: UserError if the path has another suffix, its folder is missing or the extra video is not installed.
     """
 
     def __init__(self, path: str | os.PathLike[str], fps: float | None = None, what: str = 'a video') -> None:
@@ -55,7 +55,7 @@ class VideoFile:
         self._is_discarded = False
 
     def add(self, image: np.ndarray, fps: float) -> None:
-        """Appends a picture, [H, W, 3] of bytes, all of one size. Args: fps: used if none was given.
+        """Appends a picture, [H, W, 3] u8; all pictures have one size. Args: fps: of the video, if none was given before.
 
         Raises: UserError for another size than before; VideoError.
         """
@@ -85,7 +85,7 @@ class VideoFile:
                 self._finish()
         finally:
             if self._process is not None:
-                self._process.kill()  # nothing where it has ended
+                self._process.kill()  # does nothing if it has ended
                 with suppress(OSError):
                     self._process.stdin.close()
                 self._process.wait()
@@ -106,11 +106,11 @@ class VideoFile:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._said,
-            start_new_session=True,  # Ctrl-C is for this process, which then removes the file
+            start_new_session=True,  # Ctrl-C reaches only this process, which then removes the file
         )
 
     def _finish(self) -> None:
-        """Ends the video and gives it its name. Raises: VideoError."""
+        """Completes the video and renames it to its path. Raises: VideoError."""
         if self._process is None:
             raise VideoError(f'{self.path} has no picture; nothing is written')
         try:
@@ -125,7 +125,7 @@ class VideoFile:
             raise VideoError(f'{self.path} cannot be written ({error.strerror}); name another file') from error
 
     def _fail(self, cause: OSError | None) -> None:
-        """Raises: VideoError with the last words of ffmpeg."""
+        """Raises VideoError with the last line of ffmpeg's output."""
         self._process.wait()
         self._said.seek(0)
         lines = self._said.read().decode(errors='replace').split('\n')
@@ -134,7 +134,7 @@ class VideoFile:
 
 
 def check_video(path: str | os.PathLike[str], fps: float | None = None, what: str = 'a video') -> None:
-    """Raises: UserError if `path` cannot become a video: another suffix, no folder, fps out of range, no ffmpeg."""
+    """Checks that `path` can become a video. Raises: UserError: other suffix, no folder, fps out of range, no ffmpeg."""
     path = Path(path)
     if path.suffix.lower() not in MAX_FPS:
         raise UserError(f'{path} must end in {" or ".join(MAX_FPS)}; name the file so')
@@ -152,7 +152,7 @@ def check_video(path: str | os.PathLike[str], fps: float | None = None, what: st
 
 
 def write_video(path: str | os.PathLike[str], frames: Iterable[np.ndarray], fps: float) -> int:
-    """Writes pictures [H, W, 3] of bytes as a video; returns how many. Raises: UserError, VideoError; no file is left then."""
+    """Writes pictures [H, W, 3] u8 as a video; returns their number. Raises: UserError, VideoError; then no file is left."""
     n_frame = 0
     with VideoFile(path, fps) as video:
         for n_frame, image in enumerate(frames, start=1):  # noqa: B007
@@ -161,7 +161,7 @@ def write_video(path: str | os.PathLike[str], frames: Iterable[np.ndarray], fps:
 
 
 def preview(path: str | os.PathLike[str]) -> bytes:
-    """The first seconds of a video as a small GIF, for pages that show images. Raises: VideoError."""
+    """Returns the first PREVIEW_S seconds of a video as a small GIF, for pages that show images. Raises: VideoError."""
     words = ['-t', str(PREVIEW_S), '-i', str(path), '-filter_complex', f'{PREVIEW},{GIF_COLORS}', '-f', 'gif', 'pipe:1']
     done = subprocess.run([*_ffmpeg(), *words], stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True)
     if done.returncode or not done.stdout:
@@ -170,14 +170,14 @@ def preview(path: str | os.PathLike[str]) -> bytes:
 
 
 def _ffmpeg() -> list[str]:
-    """The program and what holds for each call."""
+    """Returns the path of ffmpeg and the options of every call."""
     import imageio_ffmpeg  # type: ignore[import-untyped]
 
     return [imageio_ffmpeg.get_ffmpeg_exe(), '-loglevel', 'error', '-nostdin']
 
 
 def with_line(image: np.ndarray, text: str) -> np.ndarray:
-    """The picture with a line of text below it: a tiny picture is enlarged, a long text cut off. Raises: MissingExtraError."""
+    """Adds a line of text below a picture; enlarges a tiny picture, cuts off a long text. Raises: UserError without pygame."""
     need('pygame', 'video', 'text below pictures')
     os.environ.setdefault('PYGAME_HIDE_SUPPORT_PROMPT', '1')
     import pygame
@@ -199,7 +199,7 @@ def _enlarged(image: np.ndarray) -> np.ndarray:
 
 
 def _fitted(image: np.ndarray) -> np.ndarray:
-    """A picture as a video takes it: not tiny, both sides even."""
+    """Returns a picture of a size for video: enlarged if it is tiny, both sides even."""
     image = _enlarged(image)
     height, width, _ = image.shape
     if height % 2 or width % 2:
@@ -208,14 +208,14 @@ def _fitted(image: np.ndarray) -> np.ndarray:
 
 
 MIN_WINDOW = 480  # pixels of the longer side; smaller pictures are enlarged by a whole number
-POLL_PER_S = 20  # looks at the keyboard while it is paused
+POLL_PER_S = 20  # checks of the keyboard per second while paused
 
 
 class Window:
-    """Shows one picture after the other; space pauses, Escape, Q and closing the window end it.
+    """A window that shows pictures one after the other. Space pauses; Escape, Q and closing the window end it.
 
-    Args: title: of the window; fps: pictures per second; None: as each picture says; stop: asked while it is paused.
-    Attributes: is_closed: the user has closed it.
+    Args: title: of the window; fps: pictures per second; None: those of each `show`; stop: called during a pause, true ends it.
+    Attributes: is_closed: the user has closed the window.
     Raises: UserError if there is no display or the extra video is not installed.
     """
 
@@ -241,7 +241,7 @@ class Window:
         self.is_closed = False
 
     def show(self, image: np.ndarray, fps: float) -> None:
-        """Shows a picture, [H, W, 3] of bytes, until it is time for the next one."""
+        """Shows a picture, [H, W, 3] u8, until it is time for the next one."""
         pygame = self._pygame
         height, width, _ = image.shape
         times = max(1, math.ceil(MIN_WINDOW / max(height, width)))
@@ -259,12 +259,12 @@ class Window:
         self._clock.tick(self._fps or fps)
 
     def close(self) -> None:
-        """Closes it; may be called again."""
+        """Closes the window; may be called again."""
         self.is_closed = True
         self._pygame.display.quit()
 
     def _look(self) -> None:
-        """Reads what the user did."""
+        """Handles the events of keyboard and window."""
         pygame = self._pygame
         for event in pygame.event.get():
             is_key = event.type == pygame.KEYDOWN

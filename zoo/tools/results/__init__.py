@@ -1,1 +1,1 @@
-"""Finished and running runs as data: reads them, draws them, compares them, reports on them."""
+"""Finished and running runs as data: reading, plots, comparisons, reports."""

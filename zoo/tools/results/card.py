@@ -1,4 +1,4 @@
-"""The model card of a policy: what it is, how good, how to load it, as Markdown to put beside an exported file."""
+"""Model card of a policy in Markdown, to put next to an exported file: description, score, how to load it."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def card(
     returns: Sequence[float] = (),
     licence: str | None = None,
 ) -> str:
-    """The model card of the policy in a checkpoint.
+    """Writes the model card of the policy in a checkpoint.
 
     Args:
       shipped: the exported file that the card is about; None: the checkpoint itself.
-      returns: of greedy episodes played just now; without them the card has the evaluation of the run, if there was one.
+      returns: of greedy episodes played for the card; without them the card shows the run's evaluation, if there was one.
       licence: SPDX name of the licence of the weights, e.g. 'Apache-2.0'; None: the card says that none is stated.
     Raises: CheckpointError if the checkpoint was not written by zoo.
     """
     saved = saved_run(checkpoint)
     config, version, env = saved.config, checkpoint.meta.get('version', {}), env_name(saved.config)
-    tags = ['reinforcement-learning', str(config['policy']['type']), env]  # what model hubs read
+    tags = ['reinforcement-learning', str(config['policy']['type']), env]  # model hubs read these
     mean_return, episodes = _score(saved, _run_of(checkpoint), returns)
     front = {'license': licence, 'tags': tags} if licence else {'tags': tags}
     return _template().render(
@@ -65,7 +65,7 @@ def card(
 
 @cache
 def _template() -> jinja2.Template:
-    """The card; it refuses a name that is not given."""
+    """Returns the template of the card; rendering fails if a variable is not given."""
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
@@ -76,7 +76,7 @@ def _template() -> jinja2.Template:
 
 
 def _run_of(checkpoint: Checkpoint) -> Run | None:
-    """The run whose folder the checkpoint lies in; None for a policy that was saved elsewhere."""
+    """Returns the run in whose folder the checkpoint lies; None for a policy that was saved elsewhere."""
     if checkpoint.path.parent.name != 'checkpoints':
         return None
     try:
@@ -86,9 +86,9 @@ def _run_of(checkpoint: Checkpoint) -> Run | None:
 
 
 def _score(saved: SavedRun, run: Run | None, returns: Sequence[float]) -> tuple[str, str]:
-    """Mean return of the policy with its 95% interval over episodes, and which these are, in words; both '' if it is not known.
+    """Returns the mean return of the policy with a 95% interval, and a description of the episodes; both '' if unknown.
 
-    They are those that were just played, or of the last evaluation of the run at the env step of the policy.
+    The episodes were played for the card, or in the run's last evaluation at the env step of the policy.
     """
     if len(returns):
         values = np.asarray(returns, dtype=np.float64)
@@ -116,7 +116,7 @@ def _with_ends(mean: float, low: float, high: float) -> str:
 
 
 def _model_words(saved: SavedRun) -> str:
-    """The network in a few words, '64 x 64, tanh'."""
+    """Returns a short description of the network: 'network `vac`, 64 x 64, tanh'."""
     model = saved.config['policy'].get('model') or {}
     if saved.given_model:
         return f'a network of its own, {_code(saved.given_model)}'
@@ -129,7 +129,7 @@ def _model_words(saved: SavedRun) -> str:
 
 
 def space_words(space: Space) -> str:
-    """A space in words: 'float32 [4], -4.8 to 4.8', 'one of 2 choices'."""
+    """Describes a space in words: 'float32 [4], -4.8 to 4.8', 'one of 2 choices, 0 to 1'."""
     match space:
         case Dict():
             return '; '.join(f'{name}: {space_words(part)}' for name, part in space.spaces.items())
@@ -146,11 +146,11 @@ def space_words(space: Space) -> str:
 
 
 def _plain(text: object) -> str:
-    """Text that Markdown shows as it is, in one line: no tags, links, tables or emphasis."""
+    """Escapes text on one line, so that Markdown shows it literally: no tags, links, tables or emphasis."""
     return re.sub(r'([\\`*_\[\]<>&|#~])', r'\\\1', ' '.join(str(text).split()))
 
 
 def _code(text: object) -> str:
-    """Text between backticks, in a table too; a backtick of its own becomes a quotation mark."""
+    """Puts text between backticks, safe for tables; a backtick in the text becomes a quotation mark."""
     line = ' '.join(str(text).split()).replace('`', "'").replace('|', '\\|')
     return f'`{line}`'

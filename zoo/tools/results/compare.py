@@ -1,4 +1,4 @@
-"""Compares groups of runs with the first of them: what differs in their configs, returns, and the chance to be better."""
+"""Comparison of groups of runs with the first group: differences of configs, returns, and the chance to be better."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from zoo.tools.results.statistics import (
 Points = tuple[np.ndarray, np.ndarray]
 NAMES = ('seed', 'exp_name')
 TIERS: tuple[tuple[State, ...], ...] = (('done',), ('running', 'stopped'), ('failed', 'killed'))
-"""States of runs: those of the first tier that a side has decide up to which step sides are compared."""
-ALPHA = round(1 - LEVEL, 9)  # a difference that chance alone gives more often than this is not called one
-SHORTER = 0.98  # a side whose runs end before this share of the longest is compared at its own last step too
+"""Tiers of run states. The runs in the first non-empty tier of each side decide up to which step sides are compared."""
+ALPHA = round(1 - LEVEL, 9)  # significance level: a difference with a larger p value is not called a difference
+SHORTER = 0.98  # if a run ends before this share of the longest, sides are also compared at the last common step
 
 
 class Spread(NamedTuple):
-    """A number of each run of a side, their average and its 95% interval, whose ends are None of one run."""
+    """A number of each run of a side, their average, and the ends of its 95% interval, None if there is one run."""
 
     values: tuple[float, ...]
     center: float
@@ -42,10 +42,10 @@ class Spread(NamedTuple):
 
 
 class Chance(NamedTuple):
-    """Chance that a run of a side is higher than one of the first side, .5 for no difference.
+    """The chance that a run of a side is higher than one of the first side; 0.5 means no difference.
 
-    low, high: its 95% interval, None where the runs are too few: then even two sides of which one has all the higher runs
-    may be of one config. p: how often chance alone gives such a difference, or a larger one.
+    low, high: its 95% interval, None if there are too few runs: then even a side with all the higher runs would not be
+    significant. p: how often chance alone gives such a difference, or a larger one.
     """
 
     value: float
@@ -55,7 +55,7 @@ class Chance(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether chance alone hardly gives it: it is rarer than 1 in 20, and .5 is not in the interval."""
+        """Whether the difference is significant: p is at most 0.05, and 0.5 is not in the interval."""
         return self.low is not None and self.high is not None and self.p <= ALPHA and not self.low <= 0.5 <= self.high
 
 
@@ -68,13 +68,13 @@ class LeftOut(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One of the groups that are compared.
+    """A group of runs in a comparison.
 
-    n_run: runs of it; env_step: that its runs took; speed: env steps/s of the whole run, the median of its runs; both
-    without the runs that are left out.
-    last: the metric at the last point of each run that has it, None if no run has; common: at `Comparison.common_step`, None
-    without one.
-    chance, common_chance: to beat the first side; None of that side itself, and where one of the two has no value.
+    n_run: number of its runs; env_step: env steps of each run; speed: env steps/s of the whole run, the median of its runs;
+    env_step and speed are without the runs that are left out.
+    last: the metric at the last point of each run that has it, None if no run has it; common: the metric at
+    `Comparison.common_step`, None without one.
+    chance, common_chance: to beat the first side; None for the first side itself, and if one of the two has no value.
     """
 
     label: str
@@ -88,11 +88,11 @@ class Side(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What was found.
+    """The result of a comparison.
 
-    common_step: the last env step that all finished runs reached, None if these ran about as long; differences: by the key
-    of the config, its value by the label of the sides that have it; left_out: runs that are not finished and end before that
-    step, or have no point.
+    common_step: the last env step that all finished runs reached, None if these ran about as long; differences: for each
+    key of the config, its value by the label of the sides that have it; left_out: runs that are not finished and end
+    before that step, or have no point.
     """
 
     metric: str
@@ -106,10 +106,10 @@ class Comparison(NamedTuple):
 def compare(sides: Mapping[str, Sequence[Run]], metric: str, stat: Stat = 'iqm') -> Comparison:
     """Compares groups of runs with the first one.
 
-    A run that failed, was killed or stopped before the last step that all finished runs reached is left out. A side without
-    a finished run is compared by those that still run or were stopped, or else by all.
-    Args: sides: two or more groups, by their names; metric: of `resolve_metric`.
-    Raises: UserError if no run has the metric. A group without it is a side without values, of all its runs.
+    A run that failed, was killed or was stopped before the last step that all finished runs reached is left out. A side
+    without a finished run is compared by its runs that are running or were stopped, or else by all its runs.
+    Args: sides: two or more groups, by their names; metric: from `resolve_metric`.
+    Raises: UserError if no run has the metric. A group without the metric is a side of all its runs, without values.
     """
     known = {label: [(run, curve_points(run, metric)) for run in runs] for label, runs in sides.items()}
     curves = {label: [(run, point) for run, point in each if len(point[0])] for label, each in known.items()}
@@ -126,7 +126,7 @@ def compare(sides: Mapping[str, Sequence[Run]], metric: str, stat: Stat = 'iqm')
     short = {run.path: LeftOut(str(run.path), run.state, int(at[-1])) for run, (at, _) in every if at[-1] < reach}
     points = {label: [point for run, point in each if run.path not in short] for label, each in curves.items()}
     for run in (run for label, runs in sides.items() if curves[label] for run in runs):
-        if run.path not in {each.path for each, _ in every}:  # without a point, so before its first evaluation
+        if run.path not in {each.path for each, _ in every}:  # it has no point: it ended before its first evaluation
             short[run.path] = LeftOut(str(run.path), run.state, int(run.env_step))
     kept = {label: [run for run in runs if run.path not in short] for label, runs in sides.items()}
     last = {label: [float(value[-1]) for _, value in each] for label, each in points.items()}
@@ -150,13 +150,13 @@ def compare(sides: Mapping[str, Sequence[Run]], metric: str, stat: Stat = 'iqm')
 
 
 def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The settings that are not the same in all configs: by key, its value by the label of the configs that have it.
+    """Returns the settings that differ between configs: for each key, its value by the label of the configs that have it.
 
-    Left out are the seed, the name, and what changes no result: where a run is logged, saved and computed.
+    The seed, the name, and sections that change no result (logging, saving, place of computation) are left out.
     """
     plain = {label: without_derived_values(dict(config)) for label, config in configs.items()}
     keys = differing_keys([*plain.values()])
-    wholes = tuple(f'{key}.' for key in keys)  # {start: 1.0, end: 0.0} is one setting where another config has a number
+    wholes = tuple(f'{key}.' for key in keys)  # {start: 1.0, end: 0.0} is one setting if another config has a number
     keys = [key for key in keys if key not in NAMES and not key.startswith((*NO_EFFECT, *wholes))]
     return {
         key: {label: value_at(config, key) for label, config in plain.items() if has_key(config, key)} for key in keys
@@ -164,14 +164,14 @@ def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str,
 
 
 def way_to_values(metric: str) -> str:
-    """What to do where no run has a value of a metric, as the end of a sentence."""
+    """Returns the end of a sentence with the remedy if no run has a value of a metric."""
     wait = 'let one run until its first evaluation, or ' if metric.startswith('eval/') else ''
     other = 'collect/return_mean' if metric != 'collect/return_mean' else 'eval/return_mean'
     return f'{wait}name another with --metric, e.g. --metric {other}'
 
 
 def _common_step(points: Mapping[str, Sequence[Points]]) -> float | None:
-    """The last step that all runs reached; None if that is where all end, some run began later, or one side has all runs."""
+    """Returns the last step that all runs reached; None if all end near it, a run begins after it, or there is one side."""
     if len(points) < 2:
         return None
     starts, ends = ([float(at[i]) for each in points.values() for at, _ in each] for i in (0, -1))

@@ -1,4 +1,4 @@
-"""Plots of how much each setting explains of the results of many configs, as of a sweep."""
+"""Importance of settings: plots of how much each setting explains of the results of many configs, e.g. of a sweep."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from zoo.tools.nested import short_keys
 from zoo.tools.results.plot import COLORS, PAPER, short, style_axes, styled_figure
 from zoo.tools.results.report_figures import NARROW, SMALL, WIDE, inline
 
-LEAST = 8  # configs with a result; of fewer no setting can be told from luck
-N_SLICE, N_WIDE, N_NARROW = 8, 8, 3  # settings that are drawn, and side by side on wide and narrow screens
-LOG_FROM = 20.0  # positive numbers whose largest is so many times the smallest are placed by their logarithm
-LARGEST = 1e15  # numbers beyond it are placed as choices are
+LEAST = 8  # configs with a result; with fewer, no effect of a setting can be told from luck
+N_SLICE, N_WIDE, N_NARROW = 8, 8, 3  # most settings: with a plot each; in parallel coordinates on wide, narrow screens
+LOG_FROM = 20.0  # positive numbers are on a logarithmic axis if the largest is at least this many times the smallest
+LARGEST = 1e15  # larger numbers are placed like choices
 BEST = 0.25  # share of the configs whose lines stand out
-N_TICK, N_LETTER = 5, 13  # texts below an axis, and letters of one
+N_TICK, N_LETTER = 5, 13  # most labels below an axis, and letters of a label
 
 
 class SettingShare(NamedTuple):
     """A setting that differs between configs, and how much it explains.
 
-    Attributes: name: the end of its key, which no other setting has. at: the place of its value on an axis in each config [n].
-      ticks: places and texts below the axis, in order. share: of the variance of the ranks of the results, 0 to 1, that the
-      setting explains by itself; NaN where each config has another choice.
+    Attributes: name: last word of its key if it is unique, else the key. at: [n], place on an axis of its value in each config.
+      ticks: places and texts below the axis, in order. share: share of the variance of the results' ranks that the setting
+      explains by itself, 0 to 1; NaN if each config has another choice.
     """
 
     key: str
@@ -40,7 +40,7 @@ class SettingShare(NamedTuple):
 
 
 class Importance(NamedTuple):
-    """What a report shows: key, share and plot of each setting, those that explain most first; then parallel coordinates."""
+    """The part of a report on importance: key, share and plot of each setting, by falling share; parallel coordinates."""
 
     n_config: int
     n_setting: int
@@ -56,10 +56,10 @@ def importance_of(
     words: str,
     marks_best: bool = True,
 ) -> Importance | None:
-    """What mattered; None for fewer than LEAST configs with a result, or where all results or all settings are equal.
+    """Returns the importance of settings; None for fewer than LEAST results, or if all results or all settings are equal.
 
-    Args: results: of each config, None where it has none; keys: dotted, of settings that differ; words: what a result is;
-      marks_best: a higher result is a better one.
+    Args: results: of each config, None if it has none; keys: dotted, of settings that differ; words: describe a result;
+      marks_best: whether a higher result is better.
     """
     known = [i for i, x in enumerate(results) if x is not None and abs(x) < LARGEST]
     result = np.array([results[i] for i in known], dtype=np.float64)
@@ -82,7 +82,7 @@ def importance_of(
 
 
 def setting_share(key: str, name: str, values: Sequence[Any], result: np.ndarray) -> SettingShare | None:
-    """A setting with its share; None if it has a single value. Args: values [n]: None where a config has no such key."""
+    """Returns a setting with its share; None if it has a single value. Args: values [n]: None if a config lacks the key."""
     if not all(map(_is_number, values)):
         texts = [value_text(value) for value in values]
         ordered = sorted(
@@ -104,12 +104,12 @@ def setting_share(key: str, name: str, values: Sequence[Any], result: np.ndarray
 
 
 def rank_share(at: np.ndarray, result: np.ndarray, *, is_choice: bool = False) -> float:
-    """The share of the variance of the results' ranks that one setting explains: 0 is no more than luck, 1 is all.
+    """Returns the share of the variance of the results' ranks that one setting explains: 0: no more than luck, 1: all.
 
-    It is R^2, adjusted for the numbers that are fitted (Ezekiel 1930): those of a parabola through the places of numbers, or the
-    mean of each choice. Settings that matter only together with another one get little.
-    Args: at [n]: places of its values; result [n].
-    Returns: NaN if as many numbers would be fitted as there are results.
+    It is the adjusted R^2 (Ezekiel 1930) of a fit: of a parabola through the places of numbers, or of the mean of each
+    choice. Settings that matter only together with another one get a low share.
+    Args: at [n]: places of the setting's values; result [n].
+    Returns: NaN if the fit has as many parameters as there are results.
     """
     values = np.unique(at)
     x = (at - at.mean()) / (np.ptp(at) or 1)
@@ -133,7 +133,7 @@ def _shortened(text: str) -> str:
 
 
 def _slice(setting: SettingShare, result: np.ndarray, words: str, marks_best: bool, name: str) -> Markup:
-    """The results over the values of one setting."""
+    """Plots the results over the values of one setting."""
     blue, orange, *_ = COLORS['light']
     with styled_figure(SMALL) as drawn:
         axes = drawn.add_subplot()
@@ -159,7 +159,7 @@ def _parallel(
     size: tuple[float, float],
     name: str,
 ) -> Markup:
-    """Parallel coordinates: an axis for each setting, a last one for the result, and a line for each config."""
+    """Plots parallel coordinates: an axis for each setting, a last one for the result, and a line for each config."""
     ends = [(float(end), short(float(end), 3)) for end in (result.min(), result.max())]
     columns = [*found, SettingShare('', words, result, ends, 1.0)]
     places = np.stack([(x.at - x.at.min()) / np.ptp(x.at) for x in columns])

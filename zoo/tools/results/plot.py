@@ -1,4 +1,4 @@
-"""Draws curves of groups of runs: one line for each group, the average of its runs, with an interval."""
+"""Plots of curves of groups of runs: one line for each group, the average of its runs, with an interval."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ COLORS: dict[Theme, tuple[str, ...]] = {
     'light': ('#003ab2', '#d55e00', '#007b5a', '#b1529b', '#000000', '#994d00', '#3a9bd6'),
     'dark': ('#5581e9', '#f18b3c', '#2fc68c', '#e09bc9', '#ffffff', '#f0e442', '#8fa0ff'),
 }
-"""Chosen so that readers who see no red, no green or no blue tell all apart, and with a contrast of 3 to their paper."""
-MARKERS = 'osD^vPX*h'  # 9 with 7 colours: 63 lines that differ, each also in print without colours
+"""Colours that people who do not see red, green or blue can distinguish, with a contrast of 3 to the background."""
+MARKERS = 'osD^vPX*h'  # 9 markers and 7 colours: 63 different lines; markers differ in print without colours too
 PAPER: dict[Theme, dict[str, str]] = {
     'light': {'paper': '#ffffff', 'ink': '#1f2328', 'rule': '#d8dce0'},
     'dark': {'paper': '#16181c', 'ink': '#e4e6ea', 'rule': '#3a3f46'},
 }
-# curves that say how a run went, by importance; others go by the name of the metric
+# titles of the metrics that show the progress of a run, by importance; other metrics have their name as title
 TITLES = {
     'eval/success_rate': 'Share of episodes with success',
     'eval/return_mean': 'Return in evaluations',
@@ -49,8 +49,8 @@ TITLES = {
     'time/env_step_per_s': 'Env steps per second',
 }
 N_MARKER = 8  # on a line
-LINE_HEIGHT, N_LINE = 0.19, 4  # of a legend: inches of a line, and lines that the size of a figure has room for
-N_CHANGE = 3  # of the number of runs, that a legend lists
+LINE_HEIGHT, N_LINE = 0.19, 4  # of a legend: inches of a line, and lines that fit into a figure of its normal size
+N_CHANGE = 3  # most changes of the number of runs that a legend lists
 SIZES = ((1e9, 'G'), (1e6, 'M'), (1e3, 'k'))
 UNITS = ((3600.0, 'hours'), (60.0, 'minutes'), (1.0, 'seconds'))
 
@@ -65,13 +65,13 @@ def figure(
     theme: Theme = 'light',
     title: str | None = None,
 ) -> Figure:
-    """One line for each group: the average of its runs on one grid of steps, and a 95% interval, a bar at a single point.
+    """Draws one line for each group: the average of its runs on one grid of steps, and a 95% interval (for one point, a bar).
 
-    Where not all runs of a group have values, as after the end of one, the line is dotted and the legend says how many do.
+    At steps where not all runs of a group have values, the line is dotted, and the legend says how many runs have them.
     Args:
-      groups: runs by the label of their line; metric: of `resolve_metric`; x: 'env_step' or 'wall_s'.
-      size: width and height in inches of 100 pixels, higher where the legend has many lines; title: instead of metric and
-        env; '' for none.
+      groups: runs by the label of their line; metric: from `resolve_metric`; x: 'env_step' or 'wall_s'.
+      size: width and height in inches of 100 pixels; a long legend makes the figure higher; title: replaces metric and env;
+        '': no title.
     Raises: UserError if matplotlib is not installed.
     """
     paper, colors = PAPER[theme], COLORS[theme]
@@ -97,7 +97,7 @@ def figure(
 
 @contextmanager
 def styled_figure(size: tuple[float, float], theme: Theme = 'light') -> Iterator[Figure]:
-    """An empty figure to draw in, in inches of 100 pixels. Raises: UserError if matplotlib is not installed."""
+    """Yields an empty figure. Args: size: in inches of 100 pixels. Raises: UserError if matplotlib is not installed."""
     need('matplotlib', 'plot', 'drawing curves')
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -111,7 +111,7 @@ def styled_figure(size: tuple[float, float], theme: Theme = 'light') -> Iterator
 
 
 def plot_run(folder: Path, metric: str | None = None, path: str | Path | None = None) -> Figure:
-    """The curve of one run, see `TrainResult.plot`."""
+    """Draws the curve of one run, see `TrainResult.plot`."""
     run = read_run(folder)
     drawn = figure({run.label: [run]}, resolve_metric([run], metric))
     if path is not None:
@@ -120,7 +120,7 @@ def plot_run(folder: Path, metric: str | None = None, path: str | Path | None = 
 
 
 def html_of_run(folder: Path, text: str) -> str:
-    """A text above the curve of a run, for a notebook. Raises: UserError where it cannot be drawn."""
+    """Returns HTML for a notebook: a text above the curve of a run. Raises: UserError if the curve cannot be drawn."""
     return f'<pre>{escape(text)}</pre>{svg_text(plot_run(folder), str(folder))}'
 
 
@@ -132,7 +132,7 @@ def save(drawn: Figure, path: Path) -> None:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Writes the file that a command makes, whole or not at all. Raises: UserError if it cannot be written."""
+    """Writes an output file of a command, whole or not at all. Raises: UserError if it cannot be written."""
     try:
         with whole_file(path) as file:
             file.write(data)
@@ -141,12 +141,12 @@ def write_output(path: Path, data: bytes) -> None:
 
 
 def check_path(path: Path) -> None:
-    """Raises: UserError for a file that a figure cannot be written to, before anything is read."""
+    """Checks before any run is read that a figure can be written to a file. Raises: UserError if not."""
     check_output(path, 'picture', FORMATS, '.svg, .png or .pdf', 'curve.svg')
 
 
 def check_output(path: Path, what: str, suffixes: Collection[str], words: str, example: str) -> None:
-    """Raises: UserError for a file of another suffix, or in no folder. Args: words: the suffixes, as people read them."""
+    """Checks suffix and folder of an output file. Raises: UserError. Args: words: the suffixes as readable text."""
     if path.suffix.lower() not in suffixes:
         raise UserError(f'the {what} is to be {path}, but its name must end in {words}; e.g. -o {example}')
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -155,9 +155,9 @@ def check_output(path: Path, what: str, suffixes: Collection[str], words: str, e
 
 
 def svg_text(drawn: Figure, salt: str = 'zoo', is_file: bool = False) -> str:
-    """A figure as the text of an `<svg>` element, the same one each time.
+    """Returns a figure as the text of an `<svg>` element; the text is the same at each call.
 
-    Args: salt: makes the ids of elements differ from those of another figure in the same page; is_file: with XML's head.
+    Args: salt: makes the ids of elements differ from those of other figures on a page; is_file: with the XML declaration.
     """
     from matplotlib import rc_context
 
@@ -173,9 +173,9 @@ def _bytes(drawn: Figure, kind: str, **options: Any) -> bytes:
 
 
 def _draw(axes: Axes, curve: Band, color: str, marker: str, unit: float, shift: float) -> Any:
-    """One line with its interval; where not all runs have values it is dotted. Returns: what the legend shows.
+    """Draws one line with its interval, dotted at steps where not all runs have values. Returns: the handle for the legend.
 
-    The interval is a shade, or a bar where the line is a single point.
+    The interval is a shade, or a bar if the line is a single point.
     """
     from matplotlib.lines import Line2D
 
@@ -197,13 +197,13 @@ def _draw(axes: Axes, curve: Band, color: str, marker: str, unit: float, shift: 
 
 
 def _marked(steps: np.ndarray, shift: float) -> np.ndarray:
-    """Where a line has markers, [n] bool: at the first point in each of N_MARKER stretches, which `shift` moves."""
+    """Returns the points with a marker, [n] bool: the first in each of N_MARKER equal stretches, which `shift` moves."""
     width = (steps[-1] - steps[0]) / N_MARKER if len(steps) else 0
     return np.diff(np.floor((steps - steps[:1]) / (width or 1) + shift), prepend=-1) > 0
 
 
 def style_axes(axes: Axes, paper: Mapping[str, str]) -> None:
-    """Axes with short numbers, and lines to read values by."""
+    """Styles axes: short numbers, and grid lines to read values."""
     axes.set_facecolor('none')
     axes.grid(True, color=paper['rule'], linewidth=0.7)
     axes.set_axisbelow(True)
@@ -216,9 +216,9 @@ def style_axes(axes: Axes, paper: Mapping[str, str]) -> None:
 
 
 def _write_around(drawn: Figure, axes: Axes, head: str, caption: str, lines: Mapping[str, Any]) -> None:
-    """Title above the axes; a line for each group in them, or below where these are long or many; below what shades are.
+    """Writes the title above the axes, and the legend in them, or below if it is long. The caption is below the axes.
 
-    Without a title all words are in the legend below: a page shows them as its own text.
+    Without a title, legend and caption are always below: a page shows them as its own text.
     """
     wide = drawn.get_figwidth()
     width, width_small = int(wide * 13), int(wide * 16)  # characters that fit
@@ -239,7 +239,7 @@ def _write_around(drawn: Figure, axes: Axes, head: str, caption: str, lines: Map
 
 
 def _label(name: str, curve: Band, unit: float, unit_words: str) -> str:
-    """A line of the legend: 'cartpole_ppo: 5 runs, 4 from 50k on'."""
+    """Returns a line of the legend: 'cartpole_ppo: 5 runs, 4 from 50k on'."""
     runs = 'run' if curve.n_with == 1 else 'runs'
     if not curve.n_with:
         return f'{name}: no run has this metric'
@@ -259,7 +259,7 @@ def _label(name: str, curve: Band, unit: float, unit_words: str) -> str:
 
 
 def _caption(stat: Stat, curves: Sequence[Band]) -> str:
-    """What line and shade are."""
+    """Returns the caption, which explains lines, shades and bars."""
     words = [f'line: {WORDS[stat]} of runs']
     if lengths := [part.stop - part.start for curve in curves for part, n_run in curve.parts() if n_run > 1]:
         kinds = {'shade': max(lengths) > 1, 'bar': min(lengths) == 1}
@@ -274,7 +274,7 @@ def _caption(stat: Stat, curves: Sequence[Band]) -> str:
 
 
 def _unit(x: Axis, curves: Sequence[Band]) -> tuple[float, str]:
-    """What steps are divided by, and the unit that this gives, in words after a number: ' hours', or '' of env steps."""
+    """Returns the divisor of steps, and the name of the unit after a number: ' hours' etc.; '' for env steps."""
     if x == 'env_step':
         return 1.0, ''
     longest = max((float(curve.steps[-1]) for curve in curves if len(curve.steps)), default=0.0)
@@ -283,7 +283,7 @@ def _unit(x: Axis, curves: Sequence[Band]) -> tuple[float, str]:
 
 
 def _tick(axis: Axis_, value: float, _: object) -> str:
-    """A number beside an axis, all of which have the same unit and the same digits after the point."""
+    """Returns the label of a tick; all labels of an axis have the same unit and the same number of decimals."""
     size, letter = next((unit for unit in SIZES if max(map(abs, axis.get_view_interval())) >= unit[0]), (1.0, ''))
     gap = float(np.diff(axis.get_majorticklocs()[:2])[0]) / size
     n_digit = next((n for n in range(6) if abs(gap - round(gap, n)) < 1e-6), 6)
@@ -291,6 +291,6 @@ def _tick(axis: Axis_, value: float, _: object) -> str:
 
 
 def short(value: float, n_digit: int = 4) -> str:
-    """A number as axes show it: 950, 20k, 1.5M."""
+    """Formats a number for an axis: 950, 20k, 1.5M."""
     size, letter = next((unit for unit in SIZES if abs(value) >= unit[0]), (1.0, ''))
     return f'{value / size:.{n_digit}g}{letter}'

@@ -1,4 +1,4 @@
-"""Runs as data: the config, metrics and state of a run folder, runs by the words of a command, and groups by config."""
+"""Runs as data: config, metrics and state of a run folder; runs that a command names; groups of runs by config."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 State = Literal['running', 'done', 'stopped', 'failed', 'killed']
 ENDS: tuple[State, ...] = ('done', 'stopped', 'failed')
 CONFIG, METRICS, RESULT = 'config.yaml', 'metrics.jsonl', 'result.json'
-N_NAMED = 4  # runs that a line of the log names
-MAX_LINE = 1 << 20  # characters of a line of the log: a metric takes some 40
+N_NAMED = 4  # most runs that a line of the log names
+MAX_LINE = 1 << 20  # most characters of a line of the log: a metric takes about 40
 DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
 EMPTY = ('null', 'false', '[]', '{}', '', '0', '["*"]')
 KINDS: dict[str, Any] = {
@@ -41,18 +41,18 @@ KINDS: dict[str, Any] = {
     'policy.collect.n_sample': (int | None, 'an integer'),
     'policy.eval.stop_value': (int | float | None, 'a number'),
 }
-"""Keys of a stored config that are read without its schema, which another version may have written, and what they are."""
+"""Types of the keys that are read without a schema, because another version of zoo may have written the config."""
 OF_ONE_RUN = ('seed', 'logger', 'checkpoint', 'cluster', 'policy.device', 'policy.n_thread', 'keep_freed_memory')
-"""Keys in which runs of one group may differ: the seed, and where and how a run is computed and written."""
+"""Keys in which runs of one group may differ: the seed, and settings of where and how a run is computed and written."""
 
 
 class Run:
-    """What a run left in its folder, as it was when it was read.
+    """The content of a run's folder at the time of reading.
 
     Attributes:
-      path: the run folder; config: as config.yaml has it; result: of result.json, {} without one.
-      columns: each metric by its name, float64 [n_line], NaN where a line of the log lacks it; 'env_step' and 'wall_s' are
-        always there.
+      path: the run folder; config: from config.yaml; result: from result.json, {} without one.
+      columns: each metric by its name, float64 [n_line], NaN for a line of the log without it; always has 'env_step' and
+        'wall_s'.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The name that runs of other seeds share: exp_name, without '_seed_3' at its end, as a sweep writes it."""
+        """The name shared by runs with other seeds: exp_name without the end '_seed_3', which a sweep adds."""
         return self.exp_name.removesuffix(f'_seed_{self.seed}')
 
     @property
@@ -94,17 +94,17 @@ class Run:
 
     @property
     def env_step(self) -> int:
-        """Of its end, as far as it is known: of its last line while it runs."""
+        """The env step of its end, or of the last line of its log while it runs."""
         return int(max(_known(self.result.get('env_step')), _last(self.columns['env_step'])))
 
     @property
     def is_solved(self) -> bool:
-        """Whether it ended since an evaluation reached policy.eval.stop_value: its policy changes no more."""
+        """Whether it ended because an evaluation reached policy.eval.stop_value: its policy no longer changes."""
         return self.state == 'done' and _reached_stop(self.config, self.columns)
 
     @property
     def wall_s(self) -> float:
-        """Seconds that it trained, evaluations and all else included, as far as they are known; 0.0 if they are not."""
+        """The known seconds of the whole run, evaluations included; 0.0 if none are known."""
         return max(_known(self.result.get('wall_s')), _last(self.columns['wall_s']), 0.0)
 
     @property
@@ -113,7 +113,7 @@ class Run:
         return self.env_step / self.wall_s if self.wall_s > 0 else None
 
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """Env steps [n] and values [n] of the lines that have the metric. Raises: UserError with close names if none has."""
+        """Returns env steps [n] and values [n] of lines with the metric. Raises: UserError with close names if none has it."""
         if metric not in self.columns:
             resolve_metric([self], metric)
         values = self.columns[metric]
@@ -122,7 +122,7 @@ class Run:
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """The run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config cannot be read."""
+    """Reads the run of a folder, or of a checkpoint in it. Raises: UserError if there is none, or its config is unreadable."""
     folder = _folder_of(Path(path))
     config = storable(config_of_yaml(folder / CONFIG), hides=True)
     if problem := next(_problems(config), ''):
@@ -132,7 +132,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
 
 
 def _problems(config: dict[str, Any]) -> Iterator[str]:
-    """Sentences about what no config of a run has, and its readers could not take."""
+    """Yields sentences about entries that a config of a run cannot have, and that would break its readers."""
     if not all(isinstance(config.get(section), dict) for section in ('env', 'policy')):
         yield 'it has no env or no policy'
     yield from bad_keys(config)
@@ -144,7 +144,7 @@ def _problems(config: dict[str, Any]) -> Iterator[str]:
 
 
 def _state(folder: Path, config: dict[str, Any], columns: dict[str, np.ndarray], result: dict[str, Any]) -> State:
-    """Of a run without result.json, by an older zoo: done if it is at its last rollout or reached its stop_value."""
+    """Returns the state. A run of an older zoo, without result.json, is done after its last rollout or at its stop_value."""
     if is_locked(folder):
         return 'running'
     if result:
@@ -160,22 +160,22 @@ def _reached_stop(config: dict[str, Any], columns: dict[str, np.ndarray]) -> boo
 
 
 def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """The run folders that paths name or hold, at any depth, without doubles, sorted by their names, which begin with the time.
+    """Returns the run folders that paths name or contain at any depth, each once, sorted by name (names begin with the time).
 
-    Raises: UserError for a path that names and holds none, with names that are close to it.
+    Raises: UserError, with names that are close, for a path that neither names nor contains a run.
     """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
         inside = [path] if (path / CONFIG).is_file() else [file.parent for file in path.rglob(CONFIG)]
         for folder in inside or [_folder_of(path)]:
-            found.setdefault(folder.resolve(), folder)  # one run may be named in two ways
+            found.setdefault(folder.resolve(), folder)  # two paths may name one run
     return sorted(found.values(), key=lambda folder: (folder.name, str(folder)))
 
 
 def resolve_metric(runs: Sequence[Run], name: str | None = None) -> str:
-    """The metric of this name, or the mean return of evaluations, or of training where there were none.
+    """Returns the metric `name`; without a name, the mean return of evaluations, or of training if there were none.
 
-    Raises: UserError if no run has it, with the names that are close.
+    Raises: UserError, with names that are close, if no run has the metric.
     """
     known = {metric for run in runs for metric in run.columns}
     all_names = ', '.join(sorted(known))
@@ -192,9 +192,9 @@ def resolve_metric(runs: Sequence[Run], name: str | None = None) -> str:
 
 
 def groups(runs: Sequence[Run], by: Sequence[str] = ()) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but the seed, and how they were computed and written, by a label.
+    """Groups runs that differ only in the keys OF_ONE_RUN; returns the groups by label.
 
-    The label is exp_name, with 'key=value' of the keys `by`, and of those in which groups of one name differ.
+    A label is exp_name with 'key=value' for the keys `by`, and for the keys in which groups with the same name differ.
     """
     found: defaultdict[str, list[Run]] = defaultdict(list)
     flats: dict[str, dict[str, str]] = {}
@@ -218,9 +218,9 @@ def groups(runs: Sequence[Run], by: Sequence[str] = ()) -> dict[str, list[Run]]:
 
 
 def samples(runs: Sequence[Run]) -> list[Run]:
-    """Runs of which no two share config and seed: of those that do, the newest one that is done, or else the newest.
+    """Returns one run for each config and seed: the newest one that is done, or else the newest.
 
-    A repeated seed gives the same numbers again and no sample of its own; the log names the runs that are left out.
+    A run with a repeated seed has the same numbers, so it is no additional sample. The log names the runs that are left out.
     """
     ordered = sorted(runs, key=lambda run: (run.state == 'done', time_of(run.path), run.path.name))
     kept = {run.path for run in {(_identity(run), run.seed): run for run in ordered}.values()}
@@ -235,9 +235,9 @@ def _identity(run: Run) -> str:
 
 
 def _told_apart(label: str, flats: dict[str, dict[str, str]]) -> dict[str, list[str]]:
-    """Identities of one label, by labels with the values of keys that only some of them have.
+    """Divides identities of one label by the values of keys that only some of them have; returns them by longer labels.
 
-    A key without a value (null, false, an empty list) tells nothing: another version of zoo may have no such key.
+    A key with an empty value (null, false, an empty list) is ignored: another version of zoo may lack the key.
     """
     shared = set.intersection(*map(set, flats.values()))
     found: defaultdict[str, list[str]] = defaultdict(list)
@@ -248,14 +248,14 @@ def _told_apart(label: str, flats: dict[str, dict[str, str]]) -> dict[str, list[
 
 
 def _label(name: str, flat: dict[str, str], keys: Sequence[str]) -> str:
-    """A name with the values of keys, which go by their last part where no other key has the same one."""
+    """Returns a name with 'key=value' of keys, which are shortened to their last word if it is unique."""
     return ' '.join([name, *(f'{word}={flat.get(key)}' for word, key in zip(short_keys(keys), keys, strict=True))])
 
 
 def _flat(run: Run) -> dict[str, str]:
-    """The config by dotted keys, values as texts, without what runs of one group may differ in, and what is derived."""
+    """Returns the config as texts by dotted keys, without derived values and the keys in which runs of a group may differ."""
     is_whole = {'max_env_step', 'policy', 'env'} <= run.config.keys()
-    config = without_derived_values(run.config) if is_whole else run.config  # a schedule's length is max_env_step's
+    config = without_derived_values(run.config) if is_whole else run.config  # schedules derive from max_env_step
     return {
         key: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
         for key, value in leaf_items(config)
@@ -264,7 +264,7 @@ def _flat(run: Run) -> dict[str, str]:
 
 
 def _folder_of(path: Path) -> Path:
-    """The run folder that a path is, or lies in. Raises: UserError if there is none."""
+    """Returns the run folder that a path is or lies in. Raises: UserError if there is none."""
     for folder in (path, *list(path.parents)[:2]):
         if (folder / CONFIG).is_file() and (folder == path or path.is_file()):
             return folder
@@ -272,7 +272,7 @@ def _folder_of(path: Path) -> Path:
 
 
 def _no_run(path: Path) -> str:
-    """Where there is no run, and what is close to it."""
+    """Returns a sentence that there is no run at a path, with what is close to it."""
     if path.is_dir():
         inside = sorted(file.parent for file in path.rglob(CONFIG))
         if not inside:
@@ -294,7 +294,7 @@ def _columns(path: Path) -> dict[str, np.ndarray]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log; one that is not whole, of a run that is writing it or was killed, ends it; none without a file."""
+    """Yields the lines of a log up to an incomplete one, of a run that is writing it or was killed; none without a file."""
     options: dict[str, Any] = {'encoding': 'utf-8', 'errors': 'replace', 'opener': open_without_link}
     with suppress(OSError, ValueError, RecursionError), open(path, **options) as file:
         for line in iter(partial(file.readline, MAX_LINE), ''):
@@ -315,13 +315,13 @@ def _known(value: object) -> float:
 
 
 def _last(column: np.ndarray) -> float:
-    """The last number of a column, 0.0 if it has none."""
+    """Returns the last finite number of a column; 0.0 if it has none."""
     known = column[np.isfinite(column)]
     return float(known[-1]) if len(known) else 0.0
 
 
 def named_runs(words: Sequence[str | os.PathLike[str]]) -> list[Run]:
-    """The `samples` of words that are run folders, folders that hold some, names in the folder `runs`, or 'last'.
+    """Returns the `samples` of the runs that words name: run folders, folders with runs, names in the folder `runs`, 'last'.
 
     Raises: UserError as `find_runs`.
     """
@@ -329,13 +329,13 @@ def named_runs(words: Sequence[str | os.PathLike[str]]) -> list[Run]:
 
 
 def one_run(word: str) -> Path:
-    """The run, or file, that a word names where one is wanted: of a folder that holds several, the newest one, said in a line."""
+    """Returns the one run or file that a word names: the newest run of a folder with several, which is logged."""
     path = _place(word)
     return path if any((path / name).exists() for name in (CONFIG, 'checkpoints')) else _newest_in(path, word)
 
 
 def _place(word: str | os.PathLike[str]) -> Path:
-    """The path that a word is, or has in the folder `runs`; of 'last' the newest run there."""
+    """Returns the path that a word names, here or in the folder `runs`; for 'last', the newest run there."""
     path, root = Path(word), Path(LoggerConfig().root)
     if path == Path('last') and not path.exists():
         return _newest_in(root, word)
@@ -343,7 +343,7 @@ def _place(word: str | os.PathLike[str]) -> Path:
 
 
 def _newest_in(folder: Path, word: str | os.PathLike[str]) -> Path:
-    """The newest run in a folder, of those with a checkpoint if there are any; the folder itself if it holds none."""
+    """Returns the newest run in a folder, preferably one with a checkpoint; the folder itself if it has no run."""
     runs = [file.parent for file in folder.rglob(CONFIG)]
     if not runs:
         return folder
@@ -353,21 +353,21 @@ def _newest_in(folder: Path, word: str | os.PathLike[str]) -> Path:
 
 
 def from_here(path: Path, root: Path | None = None) -> Path:
-    """A path as it is named from a folder that holds it, by default the current one."""
+    """Returns a path relative to a folder that contains it, by default the current folder; other paths unchanged."""
     root = root or Path.cwd()
     return path.relative_to(root) if path.is_relative_to(root) else path
 
 
 def time_of(folder: Path) -> float:
-    """When a run wrote its last line, in seconds since 1970; 0.0 if that is not known."""
+    """Returns the time of a run's last line in seconds since 1970; 0.0 if it is not known."""
     return next((file.stat().st_mtime for file in (folder / METRICS, folder) if file.exists()), 0.0)
 
 
 def sides_of(words: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run]]:
-    """The groups of runs to compare, by their labels.
+    """Returns the groups of runs to compare, by label.
 
-    Of two words each is a side of its own (or several, where it holds runs of several configs), also if both are runs of
-    the same config. Of more words, or one folder, the runs are grouped by their config.
+    If there are two words, each is a separate side, even if both name runs of the same config; a word with runs of several
+    configs gives several sides. The runs of one word, or of more than two, are grouped by config.
     Raises: UserError for fewer than two groups; as `named_runs`.
     """
     parts = [[word] for word in words] if len(words) == 2 else [words]
@@ -384,7 +384,7 @@ def sides_of(words: Sequence[str | os.PathLike[str]]) -> dict[str, list[Run]]:
 
 
 def check_same_env(runs: Iterable[Run], allow: bool = False) -> None:
-    """Raises: UserError if runs are of different envs, whose returns say nothing about each other, unless `allow`."""
+    """Checks that runs are of one env, unless `allow`: returns of different envs cannot be compared. Raises: UserError."""
     first: dict[str, Run] = {}
     for run in runs:
         first.setdefault(run.env_id, run)

@@ -1,4 +1,4 @@
-"""`zoo report`: runs as one HTML page to send to somebody, which needs no network, no script and no other file."""
+"""`zoo report`: runs as one HTML page that can be sent to others; it needs no network, no script and no other file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STATES = {
     'failed': ('failed', 'failed'),
     'killed': ('was killed', 'were killed'),
 }
-"""What is said of a run, and of several, in a state other than 'done'."""
+"""Phrases for one run, and for several runs, in a state other than 'done'."""
 
 
 def report(
@@ -70,13 +70,13 @@ def report(
     title: str | None = None,
     video: Path | None = None,
 ) -> str:
-    """The page about some runs.
+    """Returns the HTML page about some runs.
 
     Runs that differ only in their seed are one group; each env has a figure with the curves of its groups. Many groups on one
-    env, as of a sweep, are shown with the best return first, and with what mattered.
+    env, e.g. of a sweep, are shown with the best return first, and with the importance of their settings.
     Args:
-      metric: whose curves and last values are shown; None: the return of evaluations, or else of training.
-      title: heading of the page; video: a film to show, instead of the newest ones in the folders of the runs.
+      metric: its curves and last values are shown; None: the return of evaluations, or else of training.
+      title: heading of the page; video: shown instead of the newest videos in the folders of the runs.
     Raises: UserError if matplotlib is not installed, no run has the metric, or the video cannot be shown.
     """
     if metric is not None or any(name in run.columns for run in runs for name in RETURNS):
@@ -84,7 +84,7 @@ def report(
     grouped = _short_labels(groups(runs))
     numbers = numbers_of(grouped, metric, stat)
     are_tried = len(grouped) >= LEAST and len(_envs(grouped)) == 1
-    if are_tried and metric in RETURNS:  # the best first
+    if are_tried and metric in RETURNS:  # best first
         numbers.sort(key=lambda group: math.inf if group.last is None else -group.last)
         grouped = {group.label: grouped[group.label] for group in numbers}
     runs = [run for group in grouped.values() for run in group]
@@ -101,7 +101,7 @@ def report(
         importance = importance_of(plain, last, sum(leaves.values(), []), words, metric in RETURNS)
     least = EARLY * max((run.env_step for run in runs), default=0)
 
-    def is_early(run: Run) -> bool:  # ended long before others, as by a sweep, and not because it was good enough
+    def is_early(run: Run) -> bool:  # ended long before others, e.g. pruned by a sweep, but not at its stop_value
         return run.env_step < least and not run.is_solved
 
     is_drawn = any(value_at(config, 'policy.eval.deterministic') is False for config in configs)
@@ -135,16 +135,16 @@ def report(
 
 def write_report(path: Path, page: str) -> None:
     """Writes a page, whole or not at all. Raises: UserError if it cannot be written."""
-    write_output(path, page.encode(errors='replace'))  # a folder's name may be no text
+    write_output(path, page.encode(errors='replace'))  # a folder's name may not be valid text
 
 
 def check_page_path(path: Path) -> None:
-    """Raises: UserError for a file that a page cannot be written to, before anything is read."""
+    """Checks before any run is read that a page can be written to a file. Raises: UserError if not."""
     check_output(path, 'report', ('.html', '.htm'), '.html', 'report.html')
 
 
 def _template() -> jinja2.Template:
-    """The page: it escapes every text, refuses a name that is not given, and writes numbers in its own way."""
+    """Returns the template of the page. It escapes all text, fails if a variable is missing, and has filters for numbers."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -159,7 +159,7 @@ def _template() -> jinja2.Template:
 def _curves(
     grouped: Groups, metric: str, x: Axis, stat: Stat
 ) -> Iterator[tuple[str, Figure, list[tuple[str, Markup]]]]:
-    """Each env with the curves of the metric, and small ones of other metrics."""
+    """Yields each env with the curves of the metric, and small curves of other metrics."""
     labels = list(grouped)
     for i, env in enumerate(_envs(grouped)):
         of_env = {label: runs for label, runs in grouped.items() if env_name(runs[0].config) == env}
@@ -169,7 +169,7 @@ def _curves(
 
 
 def _state_sentences(runs: Sequence[Run], with_reasons: bool) -> Iterator[str]:
-    """Sentences on runs that are not done; or, with reasons, on runs that have said why they ended."""
+    """Yields sentences about runs that are not done; with_reasons: about runs that recorded the reason of their end."""
     found: dict[tuple[tuple[str, str], str], int] = defaultdict(int)
     for run in runs:
         reason = str(run.result.get('error') or run.result.get('stop_reason') or '') if with_reasons else ''
@@ -181,7 +181,7 @@ def _state_sentences(runs: Sequence[Run], with_reasons: bool) -> Iterator[str]:
 
 
 def _facts(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Versions, machines and commits, as the runs recorded them."""
+    """Returns the versions, machines and commits that the runs recorded."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for run in runs:
         versions, machine, commit = (run.result.get(name) for name in ('versions', 'machine', 'commit'))
@@ -196,7 +196,7 @@ def _facts(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def _short_labels(grouped: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
-    """Labels without the name of the experiment where all have the same: 'learning_rate=0.001'."""
+    """Removes the name of the experiment from labels if it is the same in all: 'learning_rate=0.001'."""
     names = {run.label for runs in grouped.values() for run in runs}
     if len(grouped) == 1 or len(names) > 1:
         return dict(grouped)
@@ -213,7 +213,7 @@ def _and(names: Sequence[str]) -> str:
 
 
 def _found_videos(grouped: Groups) -> list[tuple[str, Video]]:
-    """For each config the newest film of a run, with words; one that a page cannot hold is left out, and the log says so."""
+    """Returns the newest video of a run for each config, with a caption. Leaves out and logs a video that a page cannot hold."""
     found = []
     for label, runs in grouped.items():
         for run, path in [(run, path) for run in runs if (path := newest_video(run)) is not None][:1]:
@@ -235,15 +235,15 @@ PARTS = {
     'evaluate': 'evaluating',
     'log': 'logging and saving',
 }
-"""Parts of a run by the name in `time/share_<part>`, and what they do."""
+"""Descriptions of the parts of a run, by the name in `time/share_<part>`."""
 NEARLY_ALL = 0.95
-"""Share of the time of a run that must be known to count as all: a checkpoint is older than the end of its process."""
+"""Known share of a run's time that counts as all of it: a process may continue after its last checkpoint."""
 EARLY = 0.8
 """Share of the env steps of the longest run below which another one ended early."""
 
 
 class RunNumbers(NamedTuple):
-    """A run with its metric at the last point and at the highest one, None without points."""
+    """A run with the last and the highest value of its metric, None without points."""
 
     run: Run
     last: float | None
@@ -262,12 +262,12 @@ class GroupNumbers(NamedTuple):
 
     @property
     def n_with(self) -> int:
-        """Runs that have the metric."""
+        """Number of runs that have the metric."""
         return sum(numbers.last is not None for numbers in self.runs)
 
 
 def numbers_of(groups: Mapping[str, Sequence[Run]], metric: str | None, stat: Stat) -> list[GroupNumbers]:
-    """The numbers of all groups. Args: metric: None where no run logged a return."""
+    """Returns the numbers of all groups. Args: metric: None if no run logged a return."""
     found = []
     for label, runs in groups.items():
         curves = [(run, curve_points(run, metric)[1] if metric else np.empty(0)) for run in runs]
@@ -284,10 +284,10 @@ def numbers_of(groups: Mapping[str, Sequence[Run]], metric: str | None, stat: St
 
 
 def time_shares(runs: Sequence[Run]) -> dict[str, float]:
-    """The share of the time that each part of a run took, the mean over runs, by the names of PARTS; {} if unknown.
+    """Returns the share of time that each part of a run took, the mean over runs, by the names of PARTS; {} if unknown.
 
-    That of a run which has ended is of all its processes, from their start to their end, the last evaluation included, as far
-    as they are known, see `has_all_times`; that of one which runs, or was killed, takes its last process from its last line.
+    For a run that has ended, the shares are over all its known processes from start to end, see `has_all_times`. For a run
+    that is running or was killed, the shares of the last process are from the last line of the log.
     """
     found = [shares for run in runs if (shares := _shares(run)) is not None]
     total = sum(means := np.mean(found, axis=0)) if found else 0.0
@@ -295,7 +295,7 @@ def time_shares(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def has_all_times(run: Run) -> bool:
-    """Whether the shares of `time_shares` are of the whole run: no process was killed before, or wrote to another folder."""
+    """Whether `time_shares` covers the whole run: no earlier process was killed or wrote to another folder."""
     timed_s = run.result.get('timed_s')
     if is_time(timed_s):
         return not run.result.get('n_killed') if _goes_on(run) else timed_s >= NEARLY_ALL * run.wall_s
@@ -303,20 +303,20 @@ def has_all_times(run: Run) -> bool:
 
 
 def number(value: float | None, missing: str = '–') -> str:
-    """A number to read: 0.9664, 475.3, 12,345."""
+    """Formats a number: 0.9664, 475.3, 12,345."""
     if value is None or not math.isfinite(value):
         return missing
     return f'{value:,.0f}' if abs(value) >= 1000 else f'{value:.4g}'
 
 
 def steps(value: float) -> str:
-    """Env steps in few characters: 950, 40.7k, 1.5M."""
+    """Formats env steps in few characters: 950, 40.7k, 1.5M."""
     value = float(f'{value:.3g}')  # first, so that 999,999 is 1M
     return short(value, 3) if value >= 1e3 else f'{value:.0f}'
 
 
 def duration(seconds: float) -> str:
-    """A time to read, that no line break divides: '0.8 s', '12 s', '3 min 20 s', '2 h 5 min'."""
+    """Formats a duration without line breaks: '0.8 s', '12 s', '3 min 20 s', '2 h 5 min'."""
     if not math.isfinite(seconds):
         return '–'
     if seconds < 59.5:
@@ -328,7 +328,7 @@ def duration(seconds: float) -> str:
 
 
 def seeds(runs: Sequence[Run]) -> str:
-    """The seeds of runs: 'seed 3', 'seeds 0 to 4', 'seeds 1, 5 and 9'."""
+    """Lists the seeds of runs: 'seed 3', 'seeds 0 to 4', 'seeds 1, 5 and 9', or from 9 seeds on, '12 seeds'."""
     values = sorted({run.seed for run in runs})
     if len(values) == 1:
         return f'seed {values[0]}'
@@ -338,13 +338,13 @@ def seeds(runs: Sequence[Run]) -> str:
 
 
 def spread(values: Sequence[float], write: Callable[[float], str]) -> str:
-    """One value, or the lowest and highest: '1.0 s', '0.6 s to 1.1 s'."""
+    """Formats one value, or the lowest and the highest: '1.0 s', '0.6 s to 1.1 s'."""
     return ' to '.join(dict.fromkeys(map(write, (min(values), max(values)))))
 
 
 def _shares(run: Run) -> np.ndarray | None:
-    """The share of each of PARTS; None if it is not known."""
-    found = run.result.get('seconds')  # in the processes that have ended
+    """Returns the time share of each of PARTS in a run; None if unknown."""
+    found = run.result.get('seconds')  # of the processes that have ended
     given = [found.get(name) for name in PARTS] if isinstance(found, dict) else [None]
     is_known = all(map(is_time, given)) and (not _goes_on(run) or is_time(run.result.get('timed_s')))
     seconds = np.array(given if is_known else [0] * len(PARTS), dtype=np.float64)
@@ -358,5 +358,5 @@ def _shares(run: Run) -> np.ndarray | None:
 
 
 def _goes_on(run: Run) -> bool:
-    """Whether its last process has not ended, or was killed."""
+    """Whether its last process is running or was killed."""
     return run.result.get('state') == 'running'

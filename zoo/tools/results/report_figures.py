@@ -1,4 +1,4 @@
-"""Curves and films inside a report: SVG for wide and narrow screens in the colours of light and dark ones, and videos."""
+"""Figures and videos of a report: curves as SVG for wide and narrow screens, with colours for light and dark screens."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from zoo.tools.results.read import Run
 from zoo.tools.results.statistics import Axis, Stat
 
 WIDE, NARROW, SMALL = (10.4, 4.4), (3.7, 3.9), (3.5, 2.3)
-"""Sizes in inches. The text of a figure is as large as that of the page where it is shown in its own width."""
+"""Sizes in inches. At these sizes, the text of a figure is as large as the text of the page."""
 N_MORE = 6
 N_COLOR = len(COLORS['light'])
 MARKS = {'o': '●', 's': '■', 'D': '◆', '^': '▲', 'v': '▼', 'P': '✚', 'X': '✖', '*': '★', 'h': '⬢'}
-"""The markers of matplotlib as text."""
+"""Matplotlib's markers as characters."""
 
 KINDS = {
     '.mp4': ('video/mp4', b'ftyp', 4),
     '.webm': ('video/webm', b'\x1a\x45\xdf\xa3', 0),
     '.gif': ('image/gif', b'GIF8', 0),
 }
-"""By the end of a file's name: its type, the bytes that such a file has near its beginning, and where."""
+"""By the suffix of a file: its media type, the bytes that identify such a file, and their offset."""
 MAX_BYTE = 32 << 20  # larger pages are refused by many mail servers, and slow on a phone
 
 Groups = Mapping[str, Sequence[Run]]
 
 
 def palette() -> str:
-    """The colours of curves as variables of CSS, one block for light and one for dark screens."""
+    """Returns the colours of curves as CSS variables, one block for light and one for dark screens."""
     themes: tuple[Theme, Theme] = ('light', 'dark')
     light, dark = (
         ''.join(f'--line-{i}: {color};' for i, color in enumerate(COLORS[theme]))
@@ -46,21 +46,21 @@ def palette() -> str:
 
 
 class Video(NamedTuple):
-    """A film. kind: its type, as 'video/mp4'; data: its bytes."""
+    """A video. kind: its media type, e.g. 'video/mp4'; data: its bytes."""
 
     kind: str
     data: bytes
 
     @property
     def source(self) -> str:
-        """The address of its data, inside the page."""
+        """The data URL of the video."""
         return f'data:{self.kind};base64,{base64.b64encode(self.data).decode()}'
 
 
 class Figure(NamedTuple):
-    """The curve of a metric, twice: a page shows the one that fits its width. Below it is the legend, as text.
+    """The curves of a metric in two sizes: a page shows the one that fits its width, with the legend below as text.
 
-    keys: of each line the number of its colour, its marker and its label.
+    keys: for each line, the number of its colour, its marker and its label.
     """
 
     wide: Markup
@@ -70,7 +70,7 @@ class Figure(NamedTuple):
 
 
 def main_figure(groups: Groups, colors: Sequence[int], metric: str, x: Axis, stat: Stat, name: str) -> Figure:
-    """The figure of a metric. Args: colors: the number of the colour of each group; name: begins the ids of its elements."""
+    """Draws the figure of a metric. Args: colors: index of the colour of each group; name: prefix of the ids of its elements."""
     words = f'{metric} of {len(groups)} {"config" if len(groups) == 1 else "configs"} over {_X_WORDS[x]}'
     (wide, labels, caption), (narrow, *_) = (
         _draw(groups, colors, metric, x, stat, size, f'{name}-{kind}', words)
@@ -85,7 +85,7 @@ def main_figure(groups: Groups, colors: Sequence[int], metric: str, x: Axis, sta
 def more_figures(
     groups: Groups, colors: Sequence[int], shown: str, x: Axis, stat: Stat, name: str
 ) -> list[tuple[str, Markup]]:
-    """Small curves of what else is known, each with a title, without the metric that is shown already."""
+    """Draws small curves of other known metrics, each with a title. Args: shown: the metric of the main figure."""
     columns = [run.columns for group in groups.values() for run in group]
     n_point = {
         metric: max(int(np.isfinite(each.get(metric, np.empty(0))).sum()) for each in columns) for metric in TITLES
@@ -99,7 +99,7 @@ def more_figures(
 
 
 def read_video(path: Path) -> Video:
-    """A film from a file. Raises: UserError if it is none that browsers show, or too large for a page."""
+    """Reads a video from a file. Raises: UserError if browsers cannot show it, or if it is too large for a page."""
     if path.suffix.lower() not in KINDS:
         raise UserError(f'the video {path} must end in {", ".join(KINDS)}, which browsers show; convert it')
     try:
@@ -118,15 +118,15 @@ def read_video(path: Path) -> Video:
 
 
 def newest_video(run: Run) -> Path | None:
-    """The film of the highest env step in the folder `videos` of a run, which are no links; None if there is none."""
+    """Returns the video with the highest env step in the folder `videos` of a run, without links; None if there is none."""
     folder = run.path / 'videos'
     found = [] if folder.is_symlink() else [path for path in sorted(folder.glob('*')) if path.suffix.lower() in KINDS]
-    files = [x for x in found if x.is_file() and not (x.is_symlink() or x.name.startswith('.'))]  # '.': not whole yet
+    files = [x for x in found if x.is_file() and not (x.is_symlink() or x.name.startswith('.'))]  # '.': unfinished
     return max(files, key=lambda path: (step_of(path) or 0, path.name), default=None)
 
 
 def step_of(path: Path) -> int | None:
-    """The env step in a name such as step_40670.mp4."""
+    """Returns the env step in a name such as step_40670.mp4; None if it has none."""
     found = re.search(r'step_0*(\d+)', path.stem)
     return int(found[1]) if found else None
 
@@ -145,15 +145,15 @@ def _draw(
     words: str,
     y_words: str | None = None,
 ) -> tuple[Markup, list[str], str]:
-    """A figure without its legend, and the texts of that: a line for each group, and what lines and shades are.
+    """Draws a figure without its legend, and returns the texts of the legend: a label for each group, and the caption.
 
-    Args: name: of its ids, which differ from those of other figures; words: for those who cannot see it.
+    Args: name: unique prefix of the ids in the figure; words: description for people who cannot see it.
     """
     drawn = figure(groups, metric, x, stat, size=size, title='')
     [legend] = drawn.legends
     labels = [' '.join(text.get_text().split()) for text in legend.get_texts()]
     caption = ' '.join(legend.get_title().get_text().split())
-    legend.remove()  # text of the page has every letter and wraps
+    legend.remove()  # the page's own text has all letters and wraps
     drawn.set_size_inches(*size)
     if y_words is not None:
         drawn.axes[0].set_ylabel(y_words)
@@ -161,9 +161,9 @@ def _draw(
 
 
 def inline(drawn: Any, colors: Sequence[int], name: str, words: str) -> Markup:
-    """A figure as a part of a page: with colours of the page, ids of its own, and words. Args: as of `_draw`."""
+    """Returns a figure as SVG for a page, with the page's colours, unique ids and a description. Args: as for `_draw`."""
     svg = re.sub(r'<metadata>.*?</metadata>', '', svg_text(drawn, salt=name), flags=re.DOTALL)
-    svg = re.sub(r'(\bid="|="#|url\(#)', rf'\g<1>{name}-', svg)  # ids, and what refers to them
+    svg = re.sub(r'(\bid="|="#|url\(#)', rf'\g<1>{name}-', svg)  # ids, and references to them
     for i, color in enumerate(COLORS['light'][: len(colors)]):
         svg = svg.replace(color, f'var(--line-{colors[i] % N_COLOR})')
     for part, color in PAPER['light'].items():

@@ -1,4 +1,4 @@
-"""Settings of saved configs, for people: those that differ from the defaults, and the commands that repeat the runs."""
+"""Settings of saved configs for readers: differences from the defaults, and commands that repeat the runs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from zoo.tools.results.read import Run
 
 NAMES = ('policy.type', 'env.id', 'env.game')
 ELSEWHERE = ('exp_name', 'seed', *NAMES)
-"""Keys that a report says in words; NAMES are listed too where they differ between configs."""
+"""Keys that a report names in its text; NAMES are also listed if they differ between configs."""
 NO_EFFECT = ('logger.', 'checkpoint.', 'cluster.')
-"""Sections that change what is kept, or where it runs, not what is learned."""
+"""Sections that change what is stored or where a run is computed, not what is learned."""
 
 CODE_FILE = re.compile(r'^.*[/\\](?=[^/\\]+\.py:\w+$)')
 """The folder in 'folder/file.py:name'."""
@@ -34,10 +34,10 @@ Defaults = dict[str, tuple[Any, str]]
 
 
 class Setting(NamedTuple):
-    """A key whose value differs from its default, or between configs, with texts as one types them.
+    """A key whose value differs from its default or between configs; values are texts as in a command.
 
-    values: one for each config, in order, '–' where it has no such key; default: '–' where it is not known, and with the
-    names of the policies where theirs differ.
+    values: one for each config, in order, '–' if it has no such key; default: '–' if it is unknown, with the names of the
+    policies if their defaults differ.
     """
 
     key: str
@@ -47,10 +47,10 @@ class Setting(NamedTuple):
 
 
 def changed_settings(configs: Sequence[Mapping[str, Any]]) -> list[Setting]:
-    """The keys that differ from the defaults of their policy in one of the configs, in the order of the schema.
+    """Returns the keys that differ from the defaults of their policy in one of the configs, in the order of the schema.
 
-    Configs are saved ones, with all keys. Defaults of a policy that is not registered in this process are not known: then
-    the keys are those that differ between the configs. No code that a config names is imported.
+    Configs are saved ones, with all keys. The defaults of a policy that is not registered in this process are unknown: then
+    keys that differ between the configs are added. No code that a config names is imported.
     """
     files = short_names(dict.fromkeys(file for config in configs for file in _files(config)))
     plain = [portable_config(config, files) for config in configs]
@@ -71,19 +71,19 @@ def changed_settings(configs: Sequence[Mapping[str, Any]]) -> list[Setting]:
 
 
 def portable_config(config: Mapping[str, Any], names: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A saved config as one gives it to somebody else: without derived values and folders of this machine.
+    """Returns a saved config that can be given to others: without derived values and folders of this machine.
 
-    The folder for runs is left out, and 'folder/my_env.py:MyEnv' is 'my_env.py:MyEnv': a file beside the config.
-    Args: names: of the files of code, where there are other configs too; None: `short_names` of those of this one.
+    The folder for runs is left out. 'folder/my_env.py:MyEnv' becomes 'my_env.py:MyEnv', a file next to the config.
+    Args: names: short names of the code files of several configs; None: `short_names` of the files of this config.
     """
     data = _portable(without_derived_values(dict(config)), short_names(_files(config)) if names is None else names)
     return {**data, 'logger': {key: value for key, value in (data.get('logger') or {}).items() if key != 'root'}}
 
 
 def short_names(files: Iterable[str]) -> dict[str, str]:
-    """A name for each of some files, without its folder, or with as much of that as tells it from the others.
+    """Returns the shortest end of each path that differs from the ends of the other paths.
 
-    'me/one/my_env.py' and 'me/two/my_env.py' are 'one/my_env.py' and 'two/my_env.py'.
+    'me/one/my_env.py' and 'me/two/my_env.py' become 'one/my_env.py' and 'two/my_env.py'.
     """
     parts = {file: path_parts(file) for file in files}
     found = {}
@@ -95,12 +95,12 @@ def short_names(files: Iterable[str]) -> dict[str, str]:
 
 
 def path_parts(path: str) -> tuple[str, ...]:
-    """The names in a path of any system, from the outermost folder to the file."""
+    """Returns the names in a path of any operating system, from the outermost folder to the file."""
     return tuple(part for part in re.split(r'^[A-Za-z]:|[/\\]', path) if part not in ('', '.', '..', '~'))
 
 
 def env_name(config: Mapping[str, Any]) -> str:
-    """The env as people name it: 'CartPole-v1', 'atari: pong'."""
+    """Returns a readable name of the env: 'CartPole-v1', 'atari: pong'."""
     env = config.get('env') or {}
     name = CODE_FILE.sub('', str(env.get('id', '')))
     return f'{name}: {env["game"]}' if env.get('game') else name
@@ -119,18 +119,18 @@ def _setting(key: str, configs: Sequence[Mapping[str, Any]], defaults: Sequence[
 
 
 def defaults_of(config: Mapping[str, Any]) -> Defaults:
-    """Default and meaning of each key of a policy with this type and model; {} if they are not registered here."""
+    """Returns default and meaning of each key for this type of policy and model; {} if they are not registered here."""
     model = value_at(config, 'policy.model.type')
     named = {'type': config['policy']['type'], **({'model': {'type': model}} if model is not None else {})}
     try:
-        rows = explain_config({'env': {'id': 'CartPole-v1'}, 'policy': named})  # the env is not made
+        rows = explain_config({'env': {'id': 'CartPole-v1'}, 'policy': named})  # the env is not created
     except (ConfigError, UserError):
         return {}
     return {row.key: (row.value, row.description) for row in rows}
 
 
 def _files(config: Mapping[str, Any]) -> list[str]:
-    """The files of code that a config names."""
+    """Returns the code files that a config names."""
     return [module for module in modules_of(dict(config)) if module.endswith('.py')]
 
 
@@ -147,10 +147,10 @@ def _portable(value: Any, names: Mapping[str, str]) -> Any:
 
 
 class Needs(NamedTuple):
-    """What runs need besides their configs.
+    """The requirements of runs in addition to their configs.
 
-    packages: to install; beside: what lies beside the configs; imports: what a command has to import; names: of files of code,
-    as seen from the folder of the configs.
+    packages: to install; beside: files and modules to put next to the configs; imports: for --import of a command; names: paths
+    of code files, relative to the folder of the configs.
     """
 
     packages: list[Markup]
@@ -160,9 +160,9 @@ class Needs(NamedTuple):
 
 
 def needs_of(runs: Sequence[Run]) -> Needs:
-    """What the configs of runs name, what their commands imported, and what else they began with.
+    """Returns the requirements of runs: the code that their configs name and their commands imported, and other inputs.
 
-    A package that was installed from an index is told from a module of the user's own as far as it is installed here, too.
+    A package from an index can be distinguished from a module of the user only if it is also installed here.
     """
     named = [module for run in runs for module in modules_of(run.config)]
     imports = list(dict.fromkeys(name for run in runs for name in _imports_of(run)))
@@ -185,7 +185,7 @@ def needs_of(runs: Sequence[Run]) -> Needs:
 
 
 class SavedConfig(NamedTuple):
-    """The config of a group of runs: the command that trains it, the name of its file, its text, and that in base64."""
+    """The config of a group of runs. command: trains it; name: of its file; text: of its file; data: the text in base64."""
 
     label: str
     command: str
@@ -195,7 +195,7 @@ class SavedConfig(NamedTuple):
 
 
 def commands(groups: Mapping[str, Sequence[Run]], needs: Needs) -> list[SavedConfig]:
-    """A command for each config, which a page carries as a file of a name that no other has: 'cartpole_ppo_2.yaml'."""
+    """Returns a command for each config, and the config as a file with a unique name: 'cartpole_ppo_2.yaml'."""
     imports = ''.join(f' --import {shlex.quote(name)}' for name in needs.imports)
     found: dict[str, SavedConfig] = {}
     for label, runs in groups.items():
@@ -211,7 +211,7 @@ def commands(groups: Mapping[str, Sequence[Run]], needs: Needs) -> list[SavedCon
 
 
 def started_by(run: Run) -> str:
-    """The command line that started a run, '' if it is not known, or that of a process that zoo started itself."""
+    """Returns the command line that started a run; '' if it is unknown, or if zoo itself started the process."""
     words = run.result.get('command')
     if not isinstance(words, list) or not words or '-c' in words[1:2]:
         return ''
@@ -219,7 +219,7 @@ def started_by(run: Run) -> str:
 
 
 def _imports_of(run: Run) -> Iterator[str]:
-    """What the command that started a run had imported; a file that its config names by that."""
+    """Yields the imports of the command that started a run; a file by the path that the config has for it."""
     words = run.result.get('command')
     words = [*map(str, words)] if isinstance(words, list) else []
     for word, after in zip(words, [*words[1:], ''], strict=False):
@@ -231,13 +231,13 @@ def _imports_of(run: Run) -> Iterator[str]:
 
 
 def _package_of(module: str, homes: Mapping[str, Sequence[str]]) -> Distribution | None:
-    """The installed package that has a module; None for a module of the user's own: of no package, or of one in a folder.
+    """Returns the installed package of a module; None for a user's module, which has no package or one in a local folder.
 
     Args: homes: `packages_distributions()`.
     """
     for name in homes.get(module.partition('.')[0], ()):
         package = distribution(name)
-        origin = json.loads(package.read_text('direct_url.json') or '{}')  # of what was installed from no index
+        origin = json.loads(package.read_text('direct_url.json') or '{}')  # of a package that is from no index
         if not str(origin.get('url', '')).startswith('file:'):
             return package
     return None

@@ -1,4 +1,4 @@
-"""Averages over runs, how far they would vary with other seeds, and curves of several runs on one grid of steps."""
+"""Statistics over runs: averages, their intervals under other seeds, and curves of several runs on one grid of steps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ WORDS: dict[Stat, str] = {'iqm': 'interquartile mean', 'mean': 'mean', 'median':
 
 N_DRAW, LEVEL, SEED = 5_000, 0.95, 0  # of the bootstrap: draws, share of them inside the interval, seed
 N_AT_ONCE = 1 << 22  # numbers drawn at a time: 32 MB
-N_SPLIT = 200_000  # ways to part runs that are all counted: 10 against 10 have 184,756
+N_SPLIT = 200_000  # most ways to split runs that are all counted: 10 against 10 have 184,756
 
 
 def iqm(values: ArrayLike, axis: int = 0) -> np.ndarray:
-    """Interquartile mean: of the middle half of the values, those on the quartiles counted in part.
+    """Interquartile mean: the mean of the middle half of the values; values at the quartiles have a partial weight.
 
-    With n values sorted, n/4 (a fraction included) is cut from either end: of 5 the weights are 0, .75, 1, .75, 0.
-    One outlier of five runs does not move it, and it varies less than the median.
+    Of n sorted values, n/4 (with its fraction) are cut from each end: for 5 values the weights are 0, 0.75, 1, 0.75, 0.
+    One outlier in five runs does not move it, and it varies less than the median.
     Raises: UserError for no value, NaN or an infinite number; `center` leaves NaN out.
     Source: Agarwal et al. 2021, arXiv:2108.13264, sec. 4.3. Departs: fractions instead of rounding down, for few runs.
     """
@@ -44,9 +44,9 @@ _FUNCTIONS: dict[Stat, Callable[..., Any]] = {'iqm': iqm, 'mean': np.mean, 'medi
 
 
 def center(values: ArrayLike, stat: Stat = 'iqm') -> np.ndarray:
-    """The average of runs.
+    """Returns the average of runs.
 
-    Args: values: [n_run, ...]; NaN: the run has no value there, and the others are averaged.
+    Args: values: [n_run, ...]; NaN means that the run has no value there: the others are averaged.
     Returns: [...], NaN where no run has a value. Raises: UserError for no run, or an infinite number.
     """
     columns, shape = _columns(values)
@@ -59,11 +59,11 @@ def center(values: ArrayLike, stat: Stat = 'iqm') -> np.ndarray:
 def interval(
     values: ArrayLike, stat: Stat = 'iqm', *, n_draw: int = N_DRAW, level: float = LEVEL, seed: int = SEED
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile bootstrap of an average of runs: where it would lie with other seeds, in `level` of all cases.
+    """Percentile bootstrap interval of an average of runs: with other seeds it would lie there in `level` of all cases.
 
-    Whole runs are drawn with replacement, as many as there are, and the average of each draw is taken. With fewer than
-    some 10 runs it is a rough interval; with one run it has no width.
-    Args: values: [n_run, ...], NaN as for `center`; level: in (0, 1); seed: the same one gives the same interval.
+    Each draw takes as many whole runs as there are, with replacement, and averages them. With fewer than about 10 runs the
+    interval is rough; with one run it has no width.
+    Args: values: [n_run, ...], NaN as for `center`; level: in (0, 1); seed: the same seed gives the same interval.
     Returns: lower and upper ends, each [...], NaN as for `center`. Raises: UserError for no run, an infinite number, a level
       outside of (0, 1), or n_draw below 1.
     Source: Agarwal et al. 2021, arXiv:2108.13264, sec. 4.1.
@@ -83,9 +83,10 @@ def interval(
 
 
 def probability_of_improvement(a: Sequence[float], b: Sequence[float]) -> float:
-    """Chance that a run of `a` is higher than one of `b`: the share of pairs in which it is, ties counted as halves.
+    """Chance that a run of `a` is higher than one of `b`: the share of such pairs, a tie counted as half a pair.
 
-    Args: a, b: [n_run] each. Raises: UserError for no run, or NaN: leave out runs without a value. Source: Agarwal et al. 2021, arXiv:2108.13264, sec. 4.3.
+    Args: a, b: [n_run] each. Raises: UserError for no run, or NaN: leave out runs without a value.
+    Source: Agarwal et al. 2021, arXiv:2108.13264, sec. 4.3.
     """
     return float(_wins(a, b).mean())
 
@@ -93,7 +94,7 @@ def probability_of_improvement(a: Sequence[float], b: Sequence[float]) -> float:
 def improvement_interval(
     a: Sequence[float], b: Sequence[float], *, n_draw: int = N_DRAW, level: float = LEVEL, seed: int = SEED
 ) -> tuple[float, float]:
-    """Percentile bootstrap of `probability_of_improvement`: runs of both sides are drawn anew. Args, Raises: as `interval`."""
+    """Percentile bootstrap of `probability_of_improvement`: draws runs of both sides. Args, Raises: as `interval`."""
     _check_draws(n_draw, level)
     wins, rng = _wins(a, b), np.random.default_rng(seed)
     rows, cols = (rng.integers(n, size=(n_draw, n)) for n in wins.shape)
@@ -103,10 +104,10 @@ def improvement_interval(
 
 
 def permutation_p(a: Sequence[float], b: Sequence[float], *, n_draw: int = 20_000, seed: int = SEED) -> float:
-    """How often chance alone gives such a `probability_of_improvement`, or one farther from .5: a two-sided p value.
+    """Two-sided p value: how often chance alone gives such a `probability_of_improvement`, or one farther from 0.5.
 
-    It is the share of all ways to part the runs into two sides of these sizes, or of n_draw random ones where these are more
-    than N_SPLIT. 3 runs against 3 have 20 ways: p is .1 or more, see `least_p`.
+    It is a share of all ways to split the runs into two sides of these sizes, or of n_draw random ways if there are more
+    than N_SPLIT. 3 runs against 3 have 20 ways: p is 0.1 or more, see `least_p`.
     Args, Raises: as `probability_of_improvement`.
     Source: the rank-sum test, Mann and Whitney 1947, with the exact distribution under permutation, ties included.
     """
@@ -124,12 +125,12 @@ def permutation_p(a: Sequence[float], b: Sequence[float], *, n_draw: int = 20_00
 
 
 def least_p(n_a: int, n_b: int) -> float:
-    """The lowest `permutation_p` of so many runs: that of two sides of which one has all the higher runs."""
+    """Returns the lowest possible `permutation_p` for these numbers of runs: one side has all the higher runs."""
     return min(1.0, 2 / math.comb(n_a + n_b, n_a))
 
 
 def _columns(values: ArrayLike) -> tuple[np.ndarray, tuple[int, ...]]:
-    """[n_run, ...] as [n_run, n], and the shape that results have. Raises: UserError for no run, or an infinite number."""
+    """Reshapes [n_run, ...] to [n_run, n]; also returns the shape of results. Raises: UserError for no run or infinity."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 0 or len(array) == 0:
         raise UserError(f'values have the shape {array.shape} but must be [n_run, ...] with one run or more')
@@ -146,7 +147,7 @@ def _check_draws(n_draw: int, level: float) -> None:
 
 
 def _kind(array: np.ndarray) -> str:
-    """What is wrong with numbers of which not all are finite, or there are none."""
+    """Returns a phrase that says what is wrong with an array that is empty or not finite."""
     if not array.size:
         return 'no number'
     n_nan, n_inf = int(np.isnan(array).sum()), int(np.isinf(array).sum())
@@ -154,7 +155,7 @@ def _kind(array: np.ndarray) -> str:
 
 
 def _alike(columns: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Indices of columns in which the same runs have values, and these values; columns without any are left out."""
+    """Yields indices of columns in which the same runs have values, and these values; omits columns without values."""
     has_value, kind = np.unique(~np.isnan(columns), axis=1, return_inverse=True)
     for i in range(has_value.shape[1]):
         if has_value[:, i].any():
@@ -163,7 +164,7 @@ def _alike(columns: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def _wins(a: ArrayLike, b: ArrayLike) -> np.ndarray:
-    """[len(a), len(b)]: 1 where a is higher, 1/2 where both are equal."""
+    """Compares all pairs, [len(a), len(b)]: 1 where a is higher, 1/2 where both are equal."""
     runs, others = (np.asarray(x, dtype=np.float64) for x in (a, b))
     for name, x in (('a', runs), ('b', others)):
         if x.ndim != 1 or not len(x) or np.isnan(x).any():
@@ -176,14 +177,14 @@ def _wins(a: ArrayLike, b: ArrayLike) -> np.ndarray:
 
 Axis = Literal['env_step', 'wall_s']
 N_POINT = 400
-NEXT: dict[Axis, float] = {'env_step': 1, 'wall_s': 0.001}  # the smallest distance that a log has
+NEXT: dict[Axis, float] = {'env_step': 1, 'wall_s': 0.001}  # the smallest distance in a log
 
 
 class Grid(NamedTuple):
     """Curves of runs at the same steps.
 
-    steps: [n], rising, in env steps or seconds; values: [n_run, n], NaN before the first and after the last point of a run,
-    but for one that keeps its last value.
+    steps: [n], rising, in env steps or seconds; values: [n_run, n], NaN before the first and after the last point of a run;
+    a run that keeps its last value has no NaN after its end.
     """
 
     steps: np.ndarray
@@ -193,9 +194,9 @@ class Grid(NamedTuple):
 class Band(NamedTuple):
     """The average of the curves of runs.
 
-    steps: [n], rising; center, low, high: [n], the average and its 95% interval, NaN where no run has a value, between runs
-    that do not overlap; n_run: [n], runs that have a value there.
-    n_with, n_without: runs that have the metric at all, and that have not; n_kept: that keep their last value up to the end.
+    steps: [n], rising; center, low, high: [n], the average and its 95% interval, NaN where no run has a value (between runs
+    that do not overlap); n_run: [n], number of runs that have a value there.
+    n_with, n_without: runs with and without the metric; n_kept: runs that keep their last value up to the end.
     """
 
     steps: np.ndarray
@@ -208,18 +209,17 @@ class Band(NamedTuple):
     n_kept: int = 0
 
     def parts(self) -> list[tuple[slice, int]]:
-        """Stretches of steps with the same number of runs, and that number."""
+        """Returns stretches of steps with the same number of runs, and that number."""
         starts = [0, *(np.flatnonzero(np.diff(self.n_run)) + 1), len(self.steps)] if len(self.steps) else []
         return [(slice(a, b), int(self.n_run[a])) for a, b in pairwise(starts)]
 
 
 def curves_on_grid(runs: Sequence[Run], metric: str, n_point: int = N_POINT, x: Axis = 'env_step') -> Grid:
-    """The curves of a metric at the same steps: straight lines between the points of a run, nothing outside of them.
+    """Interpolates the curves of a metric at common steps: linear between the points of a run, NaN outside of them.
 
-    A run that reached its stop_value, and whose policy so changes no more, keeps its last value of evaluations and episodes.
-
-    The steps are those of all points of all runs, so that no point is lost, and the next one after the end of each run,
-    where the others are without it. If they are more than n_point, they are n_point evenly spaced ones from the first to the
+    A run that reached its stop_value keeps its last value in evaluations and episodes, because its policy no longer changes.
+    The steps are those of all points of all runs, so that no point is lost, and the next step after the end of each run,
+    where that run is missing. If there are more than n_point, they are n_point evenly spaced ones from the first to the
     last. A run without the metric has a row of NaN.
     """
     points = [curve_points(run, metric, x) for run in runs]
@@ -237,14 +237,14 @@ def curves_on_grid(runs: Sequence[Run], metric: str, n_point: int = N_POINT, x: 
 
 
 def keep_last(runs: Sequence[Run], metric: str) -> list[bool]:
-    """Which runs keep their last value of a metric after their end."""
+    """Returns for each run whether it keeps its last value of a metric after its end."""
     return [run.is_solved and metric.startswith(('eval/', 'collect/')) for run in runs]
 
 
 def curve_points(run: Run, metric: str, x: Axis = 'env_step') -> tuple[np.ndarray, np.ndarray]:
-    """The points of a run: steps, strictly rising, and finite values.
+    """Returns the points of a run: strictly rising steps, and finite values.
 
-    A run that was continued from an older checkpoint has steps twice: what it did last holds.
+    A run that was continued from an older checkpoint has steps twice: the later ones count.
     """
     steps, values = run.columns[x], run.columns.get(metric)
     if values is None:
@@ -256,9 +256,9 @@ def curve_points(run: Run, metric: str, x: Axis = 'env_step') -> tuple[np.ndarra
 
 
 def band(runs: Sequence[Run], metric: str, x: Axis = 'env_step', stat: Stat = 'iqm', n_point: int = N_POINT) -> Band:
-    """The average of the curves of runs at each step of their grid, with its interval.
+    """Averages the curves of runs at each step of their grid, with an interval.
 
-    Runs with a single point each, at about one step, are averaged at the last of these steps.
+    If each run has a single point, all at about the same step, they are averaged at the last of these steps.
     """
     points, keeps = [curve_points(run, metric, x) for run in runs], keep_last(runs, metric)
     grid = _joined_points(curves_on_grid(runs, metric, n_point, x), points)
@@ -279,9 +279,9 @@ def band(runs: Sequence[Run], metric: str, x: Axis = 'env_step', stat: Stat = 'i
 
 
 def _joined_points(grid: Grid, points: Sequence[tuple[np.ndarray, np.ndarray]]) -> Grid:
-    """One step in place of several, if all runs have a single point and these lie within half of the first one's step.
+    """Joins the points at one step if each run has a single point and their distance is below half of the first step.
 
-    That is their distance to the step 0: with one point, a run has no other gap.
+    A gap between two points is not known here; the first step, its distance to step 0, replaces it.
     """
     lengths = {len(at) for at, _ in points}
     steps = np.array([at[0] for at, _ in points if len(at)])
@@ -292,11 +292,11 @@ def _joined_points(grid: Grid, points: Sequence[tuple[np.ndarray, np.ndarray]]) 
 
 
 def _without_ragged_ends(points: Sequence[np.ndarray], last: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Which steps to keep, [n] bool: not those before the first or after the last point of a run by less than half a gap.
+    """Returns the steps to keep, [n] bool: without ragged ends of less than half a gap, where only some runs have values.
 
-    Runs evaluate at slightly different steps, e.g. 4950, 4961 and 4967: between the ends of the first and the last of them
-    the average would be one of ever fewer runs. A gap is the median distance of two points that follow each other in a run.
-    Args: last: up to where each run has values.
+    Runs evaluate at slightly different steps, e.g. 4950, 4961 and 4967: between the end of the first and of the last run,
+    fewer and fewer runs would be averaged. A gap is the median distance between consecutive points of a run.
+    Args: last: the last step at which each run has a value.
     """
     gaps = np.concatenate([np.diff(at) for at in points]) if points else np.empty(0)
     if not len(gaps):

@@ -1,4 +1,4 @@
-"""The table of `zoo runs`: a line for each run, with what it reached and how it ended."""
+"""Table of `zoo runs`: a line for each run, with its results and its state."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ HEADS = ('run', 'config', 'policy', 'env', 'seed', 'env steps', 'last', 'best', 
 
 
 class RunRow(NamedTuple):
-    """What the table says of a run. label: exp_name, and what tells its config from others of that name. last, best: mean
-    returns of evaluations, of training where there were none; None: no return yet. speed: env steps per second, evaluations
-    included; time: of its last line, seconds since 1970."""
+    """A row of the table. label: exp_name, and the settings in which configs with that name differ. last, best: mean
+    returns of evaluations, or of training if there were none; None: no return yet. speed: env steps per second,
+    evaluations included; time: of the last line of its log, in seconds since 1970."""
 
     path: Path
     exp_name: str
@@ -34,13 +34,13 @@ class RunRow(NamedTuple):
 
 
 def rows_of(runs: Sequence[Run]) -> list[RunRow]:
-    """The rows of runs, with labels that tell their configs apart."""
+    """Returns the rows of runs, with labels that distinguish their configs."""
     labels = {run.path: label for label, members in groups(runs).items() for run in members}
     return [row_of(run, labels[run.path]) for run in runs]
 
 
 def row_of(run: Run, label: str | None = None) -> RunRow:
-    """The row of one run. Args: label: exp_name without one."""
+    """Returns the row of one run. Args: label: None: exp_name."""
     metric = next((name for name in DEFAULT_METRICS if name in run.columns), None)
     values = run.curve(metric)[1].tolist() if metric is not None else []
     last, best = (values[-1], max(values)) if values else (None, None)
@@ -62,7 +62,7 @@ def row_of(run: Run, label: str | None = None) -> RunRow:
 
 
 def sorted_rows(rows: Sequence[RunRow], order: Order = 'time') -> list[RunRow]:
-    """Rows in an order: the oldest first, the highest last return first, the longest first, or by name and seed."""
+    """Sorts rows: the oldest first, the highest last return first, the most env steps first, or by name and seed."""
     keys: dict[str, Callable[[RunRow], Any]] = {
         'time': lambda row: row.time,
         'return': lambda row: (row.last is None, -(row.last or 0.0)),
@@ -73,7 +73,7 @@ def sorted_rows(rows: Sequence[RunRow], order: Order = 'time') -> list[RunRow]:
 
 
 def as_text(row: RunRow, root: Path | None = None) -> tuple[str, ...]:
-    """A row as the words of HEADS. Args: root: folder to which paths are shown relative; the current one without it."""
+    """Returns a row as texts in the order of HEADS. Args: root: paths are shown relative to it; None: the current folder."""
     numbers = (
         f'{row.env_step:,}',
         number_text(row.last),
@@ -85,7 +85,7 @@ def as_text(row: RunRow, root: Path | None = None) -> tuple[str, ...]:
 
 
 def as_data(row: RunRow) -> dict[str, Any]:
-    """A row for programs."""
+    """Returns a row as data, for --json."""
     return row._asdict() | {
         'path': str(row.path),
         'time': datetime.fromtimestamp(row.time).isoformat(timespec='seconds'),
@@ -93,7 +93,7 @@ def as_data(row: RunRow) -> dict[str, Any]:
 
 
 def number_text(value: float | None) -> str:
-    """A number to read: 475.3, 12,345; '-' for none."""
+    """Formats a number: 475.3, 12,345; '-' for None."""
     if value is None:
         return '-'
     return f'{value:.4g}' if abs(value) < 10_000 else f'{value:,.0f}'

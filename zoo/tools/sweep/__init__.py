@@ -1,4 +1,4 @@
-"""Sweeps: many runs of one config with sampled values, judged by their returns; several processes share one."""
+"""Sweeps: many runs of one config with sampled values, compared by their returns; several processes can share a sweep."""
 
 from zoo.tools.sweep.study import SweepResult as SweepResult
 from zoo.tools.sweep.sweep import sweep as sweep

@@ -1,4 +1,4 @@
-"""Several runs of one command, a grid of seeds and values: each in a process of its own; one that fails ends no other."""
+"""Several runs of one command, a grid of seeds and values: each in a separate process; a failure ends no other run."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
 from zoo.tools.sweep.spaces import parts_of_text
 
 MAX_RUN = 1_000
-MAX_NAME = 100  # characters of the name of a folder
+MAX_NAME = 100  # most characters in the name of a folder
 _RANGE = re.compile(r'(-?\d+)\.\.(-?\d+)')
-_NEARLY_RANGE = re.compile(r'(\d+)(?:\.{3,}|-|:)(\d+)')  # of seeds, as others write it
+_NEARLY_RANGE = re.compile(r'(\d+)(?:\.{3,}|-|:)(\d+)')  # other notations for a range of seeds
 TEXT_KEYS = ('exp_name', 'logger.root')
-"""Keys whose value is one text, commas included."""
+"""Keys whose value is one text, even with commas."""
 
 
 class Member(NamedTuple):
     """One run of a grid.
 
-    values: the keys that have several values, with the value of this run; name: of its folder, 'seed0_batch_size=64'.
+    values: for each key with several values, the value in this run; name: of its folder, 'seed0_batch_size=64'.
     """
 
     values: dict[str, str]
@@ -55,12 +55,12 @@ class Member(NamedTuple):
 
 
 def grid_of(texts: Sequence[str], seeds: int | None = None, first_seed: int = 0) -> tuple[list[Member], list[str]]:
-    """All combinations of the values that keys have, seeds last; and the overrides that have one value.
+    """Returns a member for each combination of the values of keys, with seeds varying fastest; and the other overrides.
 
-    Args: texts: overrides, of which the last one of a key counts; '1..5' and 'a,b' are several values, but for commas inside
-      of brackets or quotes; seeds: that many, from first_seed on.
-    Returns: one member without values where nothing has several. Raises: ConfigError, also for a key with several values twice,
-      which may be meant together; UserError.
+    Args: texts: overrides; for each key the last one counts; '1..5' and 'a,b' are several values, except commas inside
+      brackets or quotes; seeds: number of seeds, from first_seed on.
+    Returns: one member without values if no key has several values. Raises: ConfigError, also if a key has several values
+      twice, because they may be meant together; UserError.
     """
     several: dict[str, list[str]] = {}
     fixed: list[str] = []
@@ -94,13 +94,13 @@ def grid_of(texts: Sequence[str], seeds: int | None = None, first_seed: int = 0)
 
 
 def _with_own_name(member: Member) -> Member:
-    """A member whose name no other one has, and that is short enough for a file system."""
+    """Gives a member a unique name that is short enough for a file system."""
     digest = hashlib.sha256(repr(sorted(member.values.items())).encode()).hexdigest()[:8]
     return member._replace(name=f'{member.name[:MAX_NAME]}-{digest}')
 
 
 def _values(key: str, raw: str) -> list[str]:
-    """The values of a text. Raises: ConfigError for a list or range that has none, or one of them twice."""
+    """Returns the values in a text. Raises: ConfigError for a list or range that is empty or has a value twice."""
     if found := _RANGE.fullmatch(raw):
         low, high = map(int, found.groups())
         if high < low:
@@ -118,7 +118,7 @@ def _values(key: str, raw: str) -> list[str]:
         raise ConfigError(f'{key}={raw} has an empty value; there are no spaces around commas: {key}={there}.')
     if len(values) == 1:
         return values
-    first: dict[str, str] = {}  # as it is written, by its meaning: 1e-3 and 0.001 are one value
+    first: dict[str, str] = {}  # text by meaning: 1e-3 and 0.001 are one value
     pairs = [(first.setdefault(_meaning(value), value), value) for value in values]
     if len(first) < len(values):
         ways = ', '.join(f'{one} and {other} are equal' for one, other in pairs if one != other)
@@ -130,10 +130,10 @@ def _values(key: str, raw: str) -> list[str]:
 
 
 def _meaning(text: str) -> str:
-    """A text that is the same for all ways to write one value."""
+    """Returns a text that is the same for all ways to write a value."""
     value = parse_value(text)
     if value == text:
-        with suppress(ValueError):  # YAML takes 00 for a text, a key that is a number does not
+        with suppress(ValueError):  # YAML reads 00 as a text, a numeric key does not
             value = float(text)
     return repr(_plain_number(value))
 
@@ -152,12 +152,12 @@ def _member(values: dict[str, str]) -> Member:
 
 
 State = Literal['done', 'failed', 'stopped', 'waiting']
-QUIET = 'logger.console=off'  # lines of several runs would mix
+QUIET = 'logger.console=off'  # otherwise lines of several runs would mix
 logger = logging.getLogger(__name__)
 
 
 class RunOutcome(NamedTuple):
-    """What came of one run. reason: why it failed, or ended early; run_dir: its folder, None if it did not begin."""
+    """The outcome of one run. reason: why it failed or ended early; run_dir: its folder, None if it did not begin."""
 
     member: Member
     state: State
@@ -166,10 +166,7 @@ class RunOutcome(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What the process of a run is given.
-
-    options: of `serial_pipeline`; command: that repeats the run, () if it is not known; note: a file for its folder.
-    """
+    """A run in one process. options: of `serial_pipeline`; command: repeats the run, () if unknown; note: file for its folder."""
 
     options: dict[str, Any]
     name: str
@@ -192,12 +189,12 @@ def train_many(
     """Trains the runs of a grid, `jobs` at a time, each with one torch thread.
 
     Args:
-      source: what `serial_pipeline` takes as a config; members: of `grid_of`; overrides: of all runs.
-      run_dir: holds the folder of each run, by its name; the same call then continues what has not ended. None: each run has
-        a new folder below logger.root.
-      command: words that train one run, 'zoo', 'train', config and overrides; with those of the run it is kept in its
-        result.json.
-      on_end: called with each outcome and how many runs have ended.
+      source: a config for `serial_pipeline`; members: from `grid_of`; overrides: of all runs.
+      run_dir: folder with a folder for each run, by its name; the same call continues runs that have not ended. None: each
+        run has a new folder below logger.root.
+      command: words that train one run: 'zoo', 'train', config and overrides; result.json has them with the run's own
+        overrides.
+      on_end: called with each outcome and the number of runs that have ended.
     Returns: outcomes in the order of members. Raises: ConfigError or UserError before anything starts, also if a folder of
       run_dir has a run of another config; Interrupted after a signal, once all runs have saved.
     """
@@ -254,15 +251,18 @@ def _check(source: Any, members: Sequence[Member], overrides: Sequence[str], job
 
 
 def _one_value(members: Sequence[Member], problems: Sequence[str]) -> Iterator[str]:
-    """How to write a list, for keys that must be one and have several values."""
+    """Yields sentences on writing a list, for keys that need a list and were given several values."""
     for key in members[0].values:
         texts = list(dict.fromkeys(member.values[key] for member in members))
         if key != 'seed' and any(problem.startswith(f'{key} ') and 'a list' in problem for problem in problems):
-            yield f'{key}={",".join(texts)} is {len(texts)} values, for a run each; one list of them is {key}=[{",".join(texts)}].'
+            yield (
+                f'{key}={",".join(texts)} is {len(texts)} values, for a run each; '
+                f'one list of them is {key}=[{",".join(texts)}].'
+            )
 
 
 def _train_one(work: tuple[int, Task], received: list[int]) -> tuple[str, str]:
-    """Trains one run; returns its folder, and why it ended early."""
+    """Trains one run. Returns: its folder, and the reason if it ended early."""
     task = work[1]
     if received:
         raise Interrupted(128 + received[0])
@@ -270,12 +270,12 @@ def _train_one(work: tuple[int, Task], received: list[int]) -> tuple[str, str]:
         handler.setFormatter(LogFormat(f'zoo: {task.name}:' if task.name else 'zoo:'))
     zoo = logging.getLogger('zoo')
     zoo.setLevel(max(zoo.getEffectiveLevel(), logging.WARNING))
-    logging.getLogger('zoo.run.signals').setLevel(logging.ERROR)  # the first process says it for all
+    logging.getLogger('zoo.run.signals').setLevel(logging.ERROR)  # the first process reports signals for all
     if task.command:
-        sys.argv = list(task.command)  # this process has that run alone; it was given the words of its parent
+        sys.argv = list(task.command)  # replaces the words of the parent: this process has only this run
 
-    def on_start(job: RunView) -> None:  # a callback that says the folder to the process that started this one
-        with suppress(OSError):  # it only serves a message
+    def on_start(job: RunView) -> None:  # tells the folder to the parent process
+        with suppress(OSError):  # the folder is only for a message
             task.note.write_text(str(job.run_dir), encoding='utf-8')
 
     result = serial_pipeline(**task.options, callbacks=[on_start])
@@ -291,6 +291,6 @@ def _outcome(member: Member, task: Task, ended: Ended, received: Sequence[int]) 
         return RunOutcome(member, 'failed', folder, str(ended.error))
     if ended.exitcode > 128:
         return RunOutcome(member, 'stopped', folder, f'by signal {received[0] if received else ended.exitcode - 128}')
-    if received and ended.exitcode == -signal.SIGTERM:  # of `Team.stop`, while the process still started
+    if received and ended.exitcode == -signal.SIGTERM:  # from `Team.stop`, before the process was ready
         return RunOutcome(member, 'stopped', folder, f'by signal {received[0]} before it began')
     return RunOutcome(member, 'failed', folder, f'its process {end_words(ended.exitcode)}')

@@ -1,4 +1,4 @@
-"""The plan of a sweep: its config, spaces, rules and score, all checked before anything starts."""
+"""Plan of a sweep: its config, spaces, rules and score, checked before any trial starts."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Curve(NamedTuple):
     returns: list[float]
 
     def solved_at(self, stop_value: float | None) -> int | None:
-        """Env steps of the first evaluation that reached stop_value; None if none did."""
+        """Returns the env step of the first evaluation that reached stop_value; None if none did."""
         points = zip(self.steps, self.returns, strict=True)
         return next((step for step, return_ in points if stop_value is not None and return_ >= stop_value), None)
 
 
 class Score(NamedTuple):
-    """Turns curves into the number that a sweep compares.
+    """Converts the curves of a trial to the number that a sweep compares.
 
-    Args: max_step: env steps of a run at most; stop_value: of the config's section policy.eval.
+    Args: max_step: most env steps of a run; stop_value: of the config's section policy.eval.
     """
 
     metric: Metric
@@ -56,24 +56,24 @@ class Score(NamedTuple):
         return self.metric == 'steps'
 
     def of(self, curves: Sequence[Curve]) -> float:
-        """The value of a trial: the mean over its runs, each with one evaluation or more."""
+        """Returns the value of a trial: the mean over its runs, each with at least one evaluation."""
         if self.metric == 'steps':
             return self._steps(curves)
         one = {'best': lambda c: max(c.returns), 'last': lambda c: c.returns[-1], 'auc': self._area}[self.metric]
         return float(np.mean([one(curve) for curve in curves]))
 
     def words(self, value: float) -> str:
-        """The value of a trial as a person reads it: 'best 481.3', '31,200 steps to 475'."""
+        """Formats the value of a trial: 'best 481.3', '31,200 steps to 475'."""
         if self.metric != 'steps':
             return f'{self.metric} {value:.5g}'
         goal = f'{self.stop_value:g}'
         return f'{value:,.0f} steps to {goal}' if value <= self.max_step else f'not all seeds reached {goal}'
 
     def _steps(self, curves: Sequence[Curve]) -> float:
-        """Mean env steps to stop_value, at most max_step, if all runs reached it; else a number above max_step.
+        """Returns the mean env steps to stop_value, each at most max_step, if all runs reached it; else more than max_step.
 
-        That is max_step * (1 + share + gap): the share of runs that did not, so that more solved runs always rank first,
-        and how far these stayed below, from 0 to 1 / runs.
+        The larger number is max_step * (1 + share + gap). share: of the runs that did not reach it, so that more solved runs
+        always rank first. gap: how far these runs stayed below, from 0 to 1 / runs.
         """
         assert self.stop_value is not None, 'checked by the plan'
         solved = [curve.solved_at(self.stop_value) for curve in curves]
@@ -84,7 +84,7 @@ class Score(NamedTuple):
         return self.max_step * (1 + (len(missed) + gap * 0.999) / len(curves))
 
     def _area(self, curve: Curve) -> float:
-        """The mean return over env steps 0 to max_step: straight lines between evaluations, constant before and after."""
+        """Returns the mean return from env step 0 to max_step or a later evaluation: linear between points, else constant."""
         steps, returns = [0, *curve.steps], [curve.returns[0], *curve.returns]
         if steps[-1] < self.max_step:
             steps, returns = [*steps, self.max_step], [*returns, returns[-1]]
@@ -95,17 +95,17 @@ class Score(NamedTuple):
 Sampler = Literal['tpe', 'random', 'grid']
 Pruner = Literal['median', 'halving']
 N_TRIAL = 20
-MAX_POINTS = 10_000  # trials of a grid
-MAX_TRIES = 100  # combinations that are looked at for one in which a value is accepted
+MAX_POINTS = 10_000  # most points of a grid
+MAX_TRIES = 100  # most combinations that are tried to find one in which a value is accepted
 FIXED = ('seed', 'exp_name', 'logger', 'checkpoint', 'max_env_step', 'policy.eval')
-"""Keys and sections that may have no space: they are the sweep's own, or decide how a trial is measured."""
+"""Keys and sections that may have no space: the sweep sets them, or they decide how a trial is measured."""
 
 
 class Plan(NamedTuple):
     """A checked sweep.
 
-    identity: what must be equal in all processes that share a storage; defaulted: keys of its config that nobody set, which an
-      older sweep, of a zoo that did not have them, may lack.
+    identity: values that must be equal in all processes that share a storage; defaulted: keys of its config with default
+      values; a sweep of an older zoo without these keys may lack them.
     """
 
     source: Any
@@ -125,15 +125,15 @@ class Plan(NamedTuple):
     defaulted: frozenset[str]
 
     def resolve(self, values: dict[str, str]) -> Config:
-        """The config of a trial. Raises: ConfigError if these values do not go together."""
+        """Returns the config of a trial. Raises: ConfigError if its values do not fit together."""
         return resolve_config(self.source, self.overrides_of(values))
 
     def overrides_of(self, values: dict[str, str]) -> list[str]:
-        """The overrides of a trial: those of the sweep, then its values by key."""
+        """Returns the overrides of a trial: those of the sweep, then its values by key."""
         return [*self.overrides, *(f'{key}={value}' for key, value in values.items())]
 
     def grid(self) -> list[dict[str, str]]:
-        """Every combination of the values of a grid."""
+        """Returns all combinations of the values of a grid."""
         columns = [space.grid() for space in self.spaces.values()]
         return [dict(zip(self.spaces, values, strict=True)) for values in itertools.product(*columns)]
 
@@ -150,7 +150,7 @@ def make_plan(
     storage: str | None = None,
     name: str | None = None,
 ) -> Plan:
-    """A plan of what `zoo.tools.sweep.sweep` takes. Raises: UserError, or ConfigError with a sentence for every problem."""
+    """Makes the plan for the arguments of `sweep`. Raises: UserError, or ConfigError with a sentence for every problem."""
     _check_words(n, seeds, metric, sampler, pruner)
     spaces, fixed = split_spaces(texts)
     cfg = resolve_config(source, fixed)
@@ -214,7 +214,7 @@ def _check_words(n: int | None, seeds: int, metric: str | None, sampler: str, pr
 
 
 def _default_spaces(source: Any, fixed: list[str], cfg: JobConfig) -> dict[str, Space]:
-    """The default spaces of the policy, without those of keys that it lacks, or of which the config refuses a value."""
+    """Returns the default spaces of the policy, except for keys that it lacks or of which the config refuses a value."""
     spaces = split_spaces([f'{key}={text}' for key, text in default_spaces(cfg).items()])[0]
     taken = {key: space for key, space in spaces.items() if not list(_refused_values(source, fixed, {key: space}))}
     if not taken:
@@ -246,7 +246,7 @@ def _grid_problems(spaces: dict[str, Space], sampler: Sampler) -> list[str]:
 
 
 def _refused_values(source: Any, fixed: list[str], spaces: dict[str, Space]) -> list[str]:
-    """A sentence for every value of `probes` that the config refuses, whatever values the other keys have."""
+    """Returns a sentence for each space with a value of `probes` that the config refuses for all tried values of other keys."""
     problems = []
     for key, space in spaces.items():
         for value in space.probes():
@@ -259,7 +259,7 @@ def _refused_values(source: Any, fixed: list[str], spaces: dict[str, Space]) -> 
 
 
 def _refusal(source: Any, fixed: list[str], spaces: dict[str, Space], key: str, value: str) -> list[str]:
-    """What the config says of a value; [] if it is accepted alone, or with some values of the other keys."""
+    """Returns the config's problems with a value; [] if it is accepted alone or with some values of the other keys."""
     others = [[f'{other}={text}' for text in space.probes()] for other, space in spaces.items() if other != key]
     first: list[str] = []
     for texts in itertools.islice(itertools.chain([()], itertools.product(*others)), MAX_TRIES):

@@ -1,4 +1,4 @@
-"""Processes of one command on this machine, each with one torch thread, that end with it and save when it is told to stop."""
+"""Processes of one command on this machine, each with one torch thread; they end with it, and save if it is to stop."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from zoo.core.streams import LogFormat
 from zoo.run.signals import catch_signals
 
 logger = logging.getLogger(__name__)
-MAX_TEXT = 4_000  # characters of an error: a pipe that nobody reads yet holds 64 KB, and its sender waits
+MAX_TEXT = 4_000  # most characters of an error: a pipe holds 64 KB, and with more the sender waits for the reader
 Work = Callable[[Any, list[int]], Any]
-"""What a process does: given a task and the list of signals that it received; what it returns is sent back."""
+"""The work of a process: takes a task and the list of signals that it received; the result is sent to the parent."""
 
 
 def say_if_too_many(n_process: int) -> None:
-    """Logs a hint where there are more processes than processor cores."""
+    """Logs a hint if there are more processes than processor cores."""
     if n_process > (n := n_core()):
         cores = 'one processor core' if n == 1 else f'{n} processor cores'
         logger.info('%d processes share %s, and gain no speed by it; use --jobs %d', n_process, cores, n)
 
 
 class Ended(NamedTuple):
-    """A process that ended: its task, exit code, and what it returned or could not do."""
+    """A process that ended: its task, exit code, and its result or error."""
 
     task: Any
     exitcode: int
@@ -45,9 +45,9 @@ class Ended(NamedTuple):
 
 
 class Team:
-    """The processes, and the ends of pipes on which they answer.
+    """A team of processes that send their results through pipes.
 
-    Args: work: a function of a module; imports: modules or files that each process imports first.
+    Args: work: a function at module level; imports: modules or files that each process imports first.
     """
 
     def __init__(self, work: Work, imports: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ class Team:
         self.members[process] = task, here
 
     def ended(self) -> list[Ended]:
-        """Waits until a process ends; those that did."""
+        """Waits until a process ends; returns all that have ended."""
         connection.wait([process.sentinel for process in self.members])
         return [self._end(process) for process in list(self.members) if not process.is_alive()]
 
@@ -83,7 +83,7 @@ class Team:
 
     @contextmanager
     def follow_signals(self) -> Iterator[None]:
-        """The signals of this process go to the others too: they are no part of its process group."""
+        """Passes signals of this process on to the others, which are not in its process group: each is asked to stop."""
         handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         is_main = threading.current_thread() is threading.main_thread()
 
@@ -113,9 +113,9 @@ class Team:
 def _run(
     work: Work, task: Any, imports: Sequence[str], level: int, pipe: Connection, parent_pid: int, is_main_thread: bool
 ) -> None:
-    """The whole life of a process."""
+    """Main function of a process."""
     if hasattr(os, 'setpgrp'):
-        os.setpgrp()  # Ctrl-C reaches the first process alone, which tells the others once
+        os.setpgrp()  # Ctrl-C reaches only the first process, which tells the others once
     parent = multiprocessing.parent_process()
     assert parent is not None
     die_with_parent(parent_pid, is_main_thread, lambda seconds: bool(connection.wait([parent.sentinel], seconds)))
@@ -132,11 +132,11 @@ def _run(
                 import_module_or_file(name)
             value = work(task, received)
     except (UserError, RunError) as error:
-        plain = UserError if isinstance(error, UserError) else RunError  # its subclasses may not survive the pipe
+        plain = UserError if isinstance(error, UserError) else RunError  # instances of subclasses may not be picklable
         pipe.send((None, plain(str(error)[:MAX_TEXT])))
         sys.exit(1)
     except Exception as error:
-        if (failure := env_failure(error)) is None:  # not of an env, in words: it was not expected, and is shown whole
+        if (failure := env_failure(error)) is None:  # not an env's error: unexpected, so its traceback is shown
             logger.exception('this was not expected')
         pipe.send((None, RunError((failure or show_error(error))[:MAX_TEXT])))
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Spaces of a sweep, as texts such as 'log(1e-4,1e-2)', and the default ones of each policy."""
+"""Spaces of a sweep, written as texts such as 'log(1e-4,1e-2)', and the default spaces of each policy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from zoo.run.base_config import JobConfig
 Kind = Literal['log', 'uniform', 'int', 'choice']
 KINDS: tuple[Kind, ...] = ('log', 'uniform', 'int', 'choice')
 FORMS = 'log(LOW,HIGH), uniform(LOW,HIGH), int(LOW,HIGH), choice(A,B,...) or {A,B,...}'
-DIGITS = 4  # significant ones of a sampled float: more say nothing, and a table with them is hard to read
-MAX_GRID = 1000  # values of one key
+DIGITS = 4  # significant digits of a sampled float: more have no effect and make tables hard to read
+MAX_GRID = 1000  # most values of one key
 _CALL = re.compile(r'([A-Za-z_]\w*)\s*\((.*)\)')
 _EXAMPLES = {'log': 'log(1e-4,1e-2)', 'uniform': 'uniform(.1,.4)', 'int': 'int(1,10)'}
 _OTHER_NAMES = {'loguniform': 'log', 'log_uniform': 'log', 'randint': 'int', 'range': 'int', 'float': 'uniform'}
@@ -29,8 +29,8 @@ _OTHER_NAMES = {'loguniform': 'log', 'log_uniform': 'log', 'randint': 'int', 'ra
 class Space(NamedTuple):
     """The values that one key may take.
 
-    Numbers lie in [low, high], both included; `n_point` of them make a grid (log and uniform). Choices are texts, as in an
-    override.
+    Numbers lie in [low, high], both included; `n_point`: number of grid points (log and uniform). Choices are texts, as in
+    an override.
     """
 
     kind: Kind
@@ -46,7 +46,7 @@ class Space(NamedTuple):
         return f'{self.kind}({",".join(ends)})'
 
     def text(self, value: float | str) -> str:
-        """A value of the space as an override has it, floats with 4 significant digits and never outside of the space."""
+        """Formats a value of the space for an override; a float gets 4 significant digits if it then stays in the space."""
         match self.kind:
             case 'choice':
                 return str(value)
@@ -56,14 +56,14 @@ class Space(NamedTuple):
         return repr(near if self.low <= near <= self.high else float(value))
 
     def probes(self) -> list[str]:
-        """Values to check before a sweep: all choices; both ends and a number between them, which is no integer."""
+        """Returns values to check before a sweep: all choices; or both ends, and for floats a non-integer between them."""
         if self.kind == 'choice':
             return list(self.choices)
         between = [] if self.kind == 'int' else [self._between(0.618)]
         return list(dict.fromkeys(map(self.text, [self.low, self.high, *between])))
 
     def grid(self) -> list[str]:
-        """All values of a grid; [] if a number of points is needed and not given."""
+        """Returns all values of a grid; [] if a number of points is needed and not given."""
         match self.kind:
             case 'choice':
                 return list(self.choices)
@@ -73,7 +73,7 @@ class Space(NamedTuple):
         return list(dict.fromkeys(self.text(self._between(i / max(n_point - 1, 1))) for i in range(n_point)))
 
     def distribution(self, distributions: Any) -> Any:
-        """As optuna has it. Args: distributions: the module `optuna.distributions`."""
+        """Returns the space as a distribution of optuna. Args: distributions: the module `optuna.distributions`."""
         match self.kind:
             case 'choice':
                 return distributions.CategoricalDistribution(self.choices)
@@ -88,7 +88,7 @@ class Space(NamedTuple):
 
 
 def split_spaces(texts: Sequence[str]) -> tuple[dict[str, Space], list[str]]:
-    """Spaces by key, and the other texts, which are overrides. Raises: ConfigError with a sentence for every problem."""
+    """Splits texts into spaces by key, and overrides. Raises: ConfigError with a sentence for every problem."""
     spaces, fixed, problems, seen = {}, [], [], set()
     for text in texts:
         try:
@@ -110,7 +110,7 @@ def split_spaces(texts: Sequence[str]) -> tuple[dict[str, Space], list[str]]:
 
 
 def parse_space(key: str, raw: str) -> Space | None:
-    """The space that a text describes; None if it is a plain value. Raises: ConfigError if it only looks like a space."""
+    """Parses the space that a text describes; None for a plain value. Raises: ConfigError if it only looks like a space."""
     if raw.startswith('{') and raw.endswith('}') and not any(':' in part for part in parts_of_text(raw[1:-1])):
         return _choice(key, raw, raw[1:-1])
     if found := _CALL.fullmatch(raw):
@@ -170,7 +170,7 @@ def _number(text: str) -> float | None:
 
 
 def parts_of_text(text: str) -> list[str]:
-    """Split at the commas that stand outside of brackets and quotes."""
+    """Splits a text at the commas outside brackets and quotes."""
     parts, depth, quote = [''], 0, ''
     for letter in text:
         if quote:
@@ -187,11 +187,11 @@ def parts_of_text(text: str) -> list[str]:
 
 CLIP, LAMBDA = 'policy.learn.clip_ratio', 'policy.collect.gae_lambda'
 DEFAULT_SPACES: dict[str, dict[str, str]] = data_file('zoo.tools.sweep', 'spaces.yaml')['policies']
-"""By policy.type. A policy of the user's has those of the nearest bundled class that it is derived from, else those of ppo."""
+"""By policy.type. A user's policy has the spaces of the nearest bundled class in its bases, else those of ppo."""
 
 
 def default_spaces(cfg: JobConfig) -> dict[str, str]:
-    """The spaces for the policy of a config, as texts by key, without keys that have no effect with its other values."""
+    """Returns the spaces for the policy of a config, as texts by key, without keys that have no effect in this config."""
     names = {POLICY_REGISTRY.get(one): one for one in DEFAULT_SPACES}
     bundled = next((names[one] for one in POLICY_REGISTRY.get(cfg.policy.type).__mro__ if one in names), 'ppo')
     surrogate, estimator = (

@@ -1,4 +1,4 @@
-"""Trials of a sweep in an Optuna journal, a file that several processes and machines append to, and which of them still live."""
+"""Trials of a sweep in an Optuna journal, a file that processes and machines share; detection of processes that have ended."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     import optuna
 
 BEAT_S = 15.0  # seconds between two signs of life
-LOST_S = 300.0  # seconds without one after which a process of another host counts as lost
+LOST_S = 300.0  # seconds without a sign of life after which a process of another host counts as lost
 
 
 def this_process() -> dict[str, Any]:
-    """The host, pid and start time of this process, which no other process shares."""
+    """Returns host, process id and start time of this process, which together are unique."""
     return {'host': socket.gethostname(), 'pid': os.getpid(), 'start': _start_of(os.getpid())}
 
 
 @contextmanager
 def beating(folder: Path) -> Iterator[None]:
-    """Gives signs of life while the context lasts: a thread sets the time of a file of this process."""
+    """Gives signs of life while the context lasts: a thread updates the time of a file of this process."""
     folder.mkdir(parents=True, exist_ok=True)
     file, end = _file(folder, this_process()), threading.Event()
     file.touch()
 
     def beat() -> None:
         while not end.wait(BEAT_S):
-            with suppress(OSError):  # a disk that is away for a while
+            with suppress(OSError):  # the disk may be unavailable for a while
                 file.touch()
 
     thread = threading.Thread(target=beat, name='signs of life', daemon=True)
@@ -58,9 +58,9 @@ def beating(folder: Path) -> Iterator[None]:
 
 
 def is_lost(owner: Mapping[str, Any], folder: Path) -> bool:
-    """Whether the process has ended: on this host the system knows, of another one its file is LOST_S old or gone.
+    """Whether a process has ended. This host's system knows it; on another host its file is gone or older than LOST_S.
 
-    The file's age is counted by the clock of the disk that holds it, which all hosts share.
+    The clock of the disk with the file, which all hosts share, measures the age.
     """
     if owner['host'] == socket.gethostname():
         return _start_of(owner['pid']) != owner['start']
@@ -83,7 +83,7 @@ def _file(folder: Path, owner: Mapping[str, Any]) -> Path:
 
 
 def _start_of(pid: int) -> str:
-    """When a process of this host started, as a text to compare; '' if it has ended, or waits for its parent to see that."""
+    """Returns the start time of a process of this host, as a text to compare; '' if it has ended, or is a zombie."""
     stat = Path(f'/proc/{pid}/stat')
     if stat.parent.parent.joinpath('self').exists():  # Linux
         try:
@@ -97,9 +97,9 @@ def _start_of(pid: int) -> str:
 
 
 STUDY = 'zoo'
-MAX_LINE = 1_000_000  # bytes of a line of the journal
+MAX_LINE = 1_000_000  # most bytes in a line of the journal
 LOST = 'its process ended in the middle'
-N_ATTEMPT = 3  # times that values are tried whose process ends in the middle
+N_ATTEMPT = 3  # most times that the same values are tried if their process ends in the middle
 State = Literal['complete', 'pruned', 'refused', 'failed', 'lost', 'stopped', 'running']
 COUNTED: tuple[State, ...] = ('complete', 'pruned', 'refused', 'failed')
 """States of a trial that is done. A lost one (its process ended) or a stopped one (by the user) is tried again."""
@@ -107,7 +107,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrialOutcome(NamedTuple):
-    """What came of a trial."""
+    """The outcome of a trial."""
 
     state: State
     value: float | None = None
@@ -116,7 +116,7 @@ class TrialOutcome(NamedTuple):
 
 
 class TrialRow(NamedTuple):
-    """One trial: what was tried, and what came of it."""
+    """One trial: the tried values and the outcome."""
 
     number: int
     state: State
@@ -130,11 +130,11 @@ _Owner = create_model('_Owner', host=(str, ...), pid=(int, ...), start=(str, ...
 _Own = create_model('_Own', state=(State, 'lost'), runs=(list[dict[str, Any]], []), reason=(str, ''), attempt=(int, 1))
 _Attributes = create_model('_Attributes', __base__=_Own, owner=(_Owner | None, None))
 _Line = create_model('_Line', op_code=(int, Field(ge=0, le=10)), user_attr=(_Attributes, None))
-"""A line of the journal: an operation of Optuna, with what this module writes into it."""
+"""A line of the journal: an operation of Optuna, with the attributes that this module writes."""
 
 
 class SweepResult(NamedTuple):
-    """A sweep so far: its trials, the best ones first; the best one if any is complete, its config; trials not done."""
+    """A sweep so far. rows: trials, best first; best: the best complete trial; best_file: its config; n_left: trials to do."""
 
     plan: Plan
     rows: list[TrialRow]
@@ -170,13 +170,13 @@ class Study:
         return [self._row(trial) for trial in self._study.get_trials(deepcopy=False)]
 
     def n_left(self) -> int:
-        """Trials that are not done."""
+        """Returns the number of trials that are not done."""
         return max(self._plan.n_trial - sum(row.state in COUNTED for row in self.rows()), 0)
 
     def next_trial(self) -> Any:
-        """A new optuna.Trial with its values, owned by this process; None if all are done or being worked on.
+        """Returns a new optuna.Trial with its values, owned by this process; None if all trials are done or running.
 
-        Only one process at a time chooses: none tries what another one has, or more than the plan's number.
+        Only one process chooses at a time, so that no two try the same point and not more trials run than planned.
         """
         with self._holding():
             self._mark_lost()
@@ -203,7 +203,7 @@ class Study:
             self._mark_lost()
 
     def end(self, trial: optuna.trial.FrozenTrial, outcome: TrialOutcome) -> None:
-        """Writes what came of a trial of this process."""
+        """Writes the outcome of a trial of this process."""
         states = self._optuna.trial.TrialState
         state = {'complete': states.COMPLETE, 'stopped': states.FAIL}.get(outcome.state, states.PRUNED)
         try:
@@ -214,7 +214,7 @@ class Study:
             logger.warning('trial %d: another process took it for lost meanwhile; it is tried again', trial.number)
 
     def values_of(self, params: Mapping[str, Any]) -> dict[str, str]:
-        """The values of a trial as overrides have them, by key."""
+        """Returns the values of a trial by key, as texts for overrides."""
         return {key: space.text(params[key]) for key, space in self._plan.spaces.items() if key in params}
 
     def _mark_lost(self) -> None:
@@ -228,7 +228,7 @@ class Study:
         backend = self._optuna.storages.journal.JournalFileBackend(str(self._plan.storage), lock_obj=self._lock(''))
         try:
             storage = self._optuna.storages.JournalStorage(backend)
-        except (AssertionError, LookupError, TypeError, ValueError) as error:  # of a line whose values do not fit
+        except (AssertionError, LookupError, TypeError, ValueError) as error:  # a line has unsuitable values
             raise UserError(
                 f'the storage {self._plan.storage} has lines that do not fit ({error!r:.60}); choose another with --storage'
             ) from error
@@ -239,7 +239,7 @@ class Study:
         direction = 'minimize' if self._plan.score.minimises else 'maximize'
         study = self._optuna.create_study(storage=storage, study_name=STUDY, direction=direction, load_if_exists=True)
         kept = study.user_attrs.get('sweep')
-        wanted = json.loads(json.dumps(self._plan.identity))  # as the journal gives it back
+        wanted = json.loads(json.dumps(self._plan.identity))  # as the journal returns it
         if kept is None:
             study.set_user_attr('sweep', wanted)
         elif differences := list(_differences(kept, wanted, self._plan.defaulted)):
@@ -250,7 +250,7 @@ class Study:
         return study
 
     def _mend(self) -> None:
-        """Removes the last line of the journal if it was cut off: by a full disk, a power cut."""
+        """Removes the last line of the journal if it was cut off, e.g. by a full disk or a power failure."""
         with self._holding(''), open(self._plan.storage, 'rb+') as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - MAX_LINE, 0))
@@ -275,7 +275,7 @@ class Study:
         )
 
     def _sampler(self, given: Mapping[str, Any], n_trial: int) -> Any:
-        """A sampler whose draws depend on the seed and the number of trials, so that each process draws other values."""
+        """Returns a sampler seeded by the seed and the number of trials, so that processes draw different values."""
         samplers, seed = self._optuna.samplers, (self._plan.seed * 100_003 + n_trial) % 2**32
         sampler = samplers.RandomSampler(seed=seed)
         if self._plan.sampler == 'tpe':
@@ -292,7 +292,7 @@ class Study:
         return pruners.NopPruner()
 
     def _grid_point(self, rows: list[TrialRow]) -> dict[str, Any] | None:
-        """The first point of the grid that nobody has tried, as parameters; {} without a grid, None if there is none."""
+        """Returns the first untried point of the grid as parameters; {} without a grid, None if all points were tried."""
         if self._plan.sampler != 'grid':
             return {}
         tried = [row.values for row in rows if row.state in (*COUNTED, 'running')]
@@ -313,7 +313,7 @@ class Study:
 
 
 def load_optuna() -> Any:
-    """The package optuna, quiet. Raises: UserError if it is not installed."""
+    """Imports the package optuna and silences it. Raises: UserError if it is not installed."""
     try:
         optuna = importlib.import_module('optuna')
     except ModuleNotFoundError as error:
@@ -326,7 +326,7 @@ def load_optuna() -> Any:
 
 
 def _to_try_again(trials: list[Any], rows: list[TrialRow]) -> tuple[Any, int]:
-    """The first trial without an outcome that nobody tries again so far, and the attempt that it then is; else None."""
+    """Returns the first lost or stopped trial that is not repeated yet, and the number of the new attempt; else None, 1."""
     followed = {trial.user_attrs.get('again') for trial in trials}
     for trial, row in zip(trials, rows, strict=True):
         if row.state in ('lost', 'stopped') and row.number not in followed and trial.params:
@@ -335,11 +335,11 @@ def _to_try_again(trials: list[Any], rows: list[TrialRow]) -> tuple[Any, int]:
 
 
 def _check_journal(path: Path) -> None:
-    """Raises: UserError if the file holds something else than a journal, or a line that no sweep writes."""
+    """Checks the file of a journal. Raises: UserError if it is no journal or has a line that no sweep writes."""
     with open(path, 'rb') as file:
         for n, line in enumerate(file, 1):
             try:
-                if n == 1 or line.endswith(b'\n'):  # a last one without it was cut off
+                if n == 1 or line.endswith(b'\n'):  # a last line without it was cut off
                     _Line.model_validate_json(line)
             except ValueError as error:
                 what = f'has a line {n} that no sweep writes; remove it, or' if n > 1 else 'is no journal of a sweep;'
@@ -347,7 +347,7 @@ def _check_journal(path: Path) -> None:
 
 
 def _differences(kept: Any, wanted: Any, defaulted: frozenset[str], path: str = '') -> Iterator[str]:
-    """Sentences about what two identities do not share. Args: defaulted: see `Plan`."""
+    """Yields sentences about the differences of two identities. Args: defaulted: see `Plan`."""
     if isinstance(kept, dict) and isinstance(wanted, dict):
         for key in {**kept, **wanted}:
             where = key if not path or path in ('config', 'spaces') else f'{path}.{key}'

@@ -1,4 +1,4 @@
-"""A sweep from its config and spaces to its best config: trials in this process or several, each a run for every seed."""
+"""Sweep: runs the trials, in this process or several, with a run for each seed, and writes the best config."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def sweep(
 ) -> SweepResult:
     """Trains a config with sampled values of some keys, and finds the best ones.
 
-    The same call continues a sweep that was ended in any way. Several processes, also on machines that share a disk, may
-    make the same call at once: together they do n trials.
+    The same call continues a sweep that ended in any way. Several processes, also on machines that share a disk, may make
+    the same call at the same time: together they run n trials.
 
     Args:
-      config: what `serial_pipeline` takes.
+      config: as for `serial_pipeline`.
       texts: 'key=value' overrides of all trials, and 'key=space' with a space of `zoo.tools.sweep.spaces`; without a space, those
         of DEFAULT_SPACES for the policy of the config.
-      n: trials that are complete, pruned, refused or failed at the end; 20, or all points of a grid.
-      seeds: runs of a trial, with the seeds of the config and after.
+      n: number of trials that are complete, pruned, refused or failed at the end; None: 20, or all points of a grid.
+      seeds: runs of a trial, with consecutive seeds from the config's seed on.
       jobs: processes, each with one torch thread; 1: this process.
-      metric: what is compared, see METRICS; by default steps if policy.eval.stop_value is set, else best.
-      sampler: tpe learns from the trials before, random does not, grid tries all combinations.
-      pruner: ends trials that are worse than the median of the others at the same step, or by successive halving.
+      metric: the number to compare, see METRICS; by default steps if policy.eval.stop_value is set, else best.
+      sampler: tpe learns from earlier trials, random does not, grid tries all combinations.
+      pruner: ends trials early: median if they are worse than the median of others at the same step; or successive halving.
       storage: the journal, a file; by default <logger.root>/<name>/journal.log.
       name: of the folder; by default <exp_name>_sweep.
       imports: modules or files that the processes import first.
@@ -93,16 +93,16 @@ def sweep(
     return result
 
 
-MAX_FAILED = 3  # trials that fail before any other one is done: then all would
-MAX_RESTART = 20  # processes that are started in place of others
+MAX_FAILED = 3  # first trials that may all fail: after that, every trial would fail
+MAX_RESTART = 20  # most processes that are started to replace others
 
 
 def work(plan: Plan, study: Study, received: list[int]) -> None:
-    """Runs trials in this process until none is left to take, or a signal was received; that of a run is added there.
+    """Runs trials in this process until none is left or a signal is received; adds a signal that ended a run to `received`.
 
     Raises: RunError if the first trials all fail.
     """
-    level = logging.getLogger('zoo').getEffectiveLevel()  # of the runs only warnings, not how to continue one of them
+    level = logging.getLogger('zoo').getEffectiveLevel()  # of runs only warnings, not the hint to continue one
     wanted = {'zoo': max(level, logging.WARNING), 'zoo.tools.sweep': level}
     wanted |= dict.fromkeys(('zoo.pipeline', 'zoo.run.signals'), max(level, logging.ERROR))
     with log_levels(wanted), beating(study.beats):
@@ -122,7 +122,7 @@ def work(plan: Plan, study: Study, received: list[int]) -> None:
 
 
 def run_workers(plan: Plan, study: Study, jobs: int, received: list[int], imports: Sequence[str]) -> None:
-    """Runs trials in as many processes; one that is killed is replaced. Raises: UserError or RunError of a process."""
+    """Runs trials in `jobs` processes; replaces a process that is killed. Raises: UserError or RunError of a process."""
     team = Team(_run_worker, imports)
     n_restart = 0
     failure: Exception | None = None
@@ -150,7 +150,7 @@ def _run_worker(plan: Plan, received: list[int]) -> None:
 
 
 def _tell(plan: Plan, study: Study, number: int) -> None:
-    """Logs what came of a trial. Raises: RunError if the first trials all failed."""
+    """Logs the outcome of a trial. Raises: RunError if the first trials all failed."""
     rows = study.rows()
     row, done = rows[number], [row for row in rows if row.state in COUNTED]
     values = ' '.join(f'{key.rpartition(".")[2]}={text}' for key, text in row.values.items())
@@ -163,14 +163,14 @@ def _tell(plan: Plan, study: Study, number: int) -> None:
         )
 
 
-MAX_REASON = 300  # characters
+MAX_REASON = 300  # most characters
 
 
 def run_trial(plan: Plan, trial: Any, values: dict[str, str]) -> TrialOutcome:
-    """Trains, and reports each evaluation to the pruner.
+    """Trains the runs of a trial, and reports each evaluation to the pruner.
 
-    A config that is refused and a run that fails are outcomes. Raises: Interrupted after a signal, UserError for what
-    would fail in every trial, such as a folder that cannot be written.
+    A refused config and a failed run are outcomes. Raises: Interrupted after a signal; UserError for an error that every
+    trial would have, such as a folder that cannot be written.
     """
     try:
         plan.resolve(values)
@@ -188,12 +188,12 @@ class _Runs:
 
     def __init__(self, plan: Plan, trial: Any, values: dict[str, str]) -> None:
         self._plan, self._trial, self._values = plan, trial, values
-        self._n_evaluation = plan.score.max_step // plan.eval_freq + 1  # of a run, one at its end included
+        self._n_evaluation = plan.score.max_step // plan.eval_freq + 1  # evaluations of a run, including one at its end
         self._curves: list[Curve] = []
         self._reported, self._is_pruned = -1, False
 
     def outcome(self) -> TrialOutcome:
-        """Runs all seeds, or as many as the pruner lets it."""
+        """Runs all seeds, unless the pruner ends the trial earlier."""
         runs: list[dict[str, Any]] = []
         for k in range(self._plan.n_seed):
             self._curves.append(Curve([], []))
@@ -224,7 +224,7 @@ class _Runs:
         }
 
     def _on_evaluation(self, env_step: int, evaluation: Evaluation) -> str | None:
-        """Tells the pruner the value so far, and the run whether it is to stop. Trials are compared at equal steps."""
+        """Reports the value so far to the pruner, which compares trials at equal steps; returns 'stop' to end the run."""
         k, n_evaluation = len(self._curves) - 1, env_step // self._plan.eval_freq
         self._curves[k].steps.append(env_step)
         self._curves[k].returns.append(evaluation.return_mean)
@@ -237,7 +237,7 @@ class _Runs:
         return 'stop' if self._is_pruned else None
 
     def _report_rest(self, k: int) -> None:
-        """Reports the value of a run that ended early at its later steps too: slower trials are compared with it there."""
+        """Repeats the report for the remaining steps of a run that ended early, so that slower trials are compared there."""
         value = self._plan.score.of(self._curves)
         last = (k + 1) * self._n_evaluation - 1
         for step in range(self._reported + 1, last + 1):
@@ -246,7 +246,7 @@ class _Runs:
 
 
 def table(result: SweepResult) -> list[tuple[str, ...]]:
-    """The trials as texts, the best ones first, below a row of headings."""
+    """Returns the trials as texts, best first, below a row of headings."""
     score, keys = result.plan.score, list(result.plan.spaces)
     columns: list[tuple[str, Callable[[TrialRow], str]]] = [
         ('trial', lambda row: str(row.number)),
@@ -269,7 +269,7 @@ def table(result: SweepResult) -> list[tuple[str, ...]]:
 
 
 def as_data(result: SweepResult) -> dict[str, Any]:
-    """The same for programs."""
+    """Returns the result as data, for --json."""
     return {
         'best': None if result.best is None else result.best._asdict(),
         'best_file': result.best_file and str(result.best_file),
@@ -283,13 +283,13 @@ def as_data(result: SweepResult) -> dict[str, Any]:
 
 
 def train_command(result: SweepResult, more: Sequence[str] = ()) -> str | None:
-    """The command that trains the best config, with more words; None if no trial is complete."""
+    """Returns the command that trains the best config. Args: more: words to append. None if no trial is complete."""
     found = result.best_file
     return None if found is None else shlex.join(['zoo', 'train', str(from_here(found)), *more])
 
 
 def best_config(plan: Plan, best: TrialRow) -> dict[str, Any]:
-    """The config of a trial, without what is default or derived."""
+    """Returns the config of a trial, without default and derived values."""
     data = without_derived_values(plan.resolve(best.values).to_dict())
     found: dict[str, Any] = {}
     for row in explain_config(plan.source, plan.overrides_of(best.values)):
@@ -310,7 +310,7 @@ def _write_best(plan: Plan, best: TrialRow) -> Path:
 
 
 def ranked(rows: list[TrialRow], minimises: bool) -> list[TrialRow]:
-    """Complete trials by value, then the others, each kind by number."""
+    """Sorts trials: complete ones by value, then the others by kind and number."""
     kinds = ['complete', 'pruned', 'running', 'refused', 'failed', 'stopped', 'lost']
     return sorted(rows, key=lambda x: (kinds.index(x.state), (x.value or 0.0) * (-1) ** (not minimises), x.number))
 
