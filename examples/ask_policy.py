@@ -1,4 +1,4 @@
-"""Asks a trained policy for more than its action, saves it, loads it, and takes a gradient step of one's own."""
+"""Gets values and probabilities from a trained policy, saves and loads it, and takes a gradient step by hand."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""A curriculum: a harder env step by step, by a schedule of the config, and by a callback that looks at the returns."""
+"""A curriculum: the env becomes harder by a schedule in the config, and by a callback that reads the returns."""
 
 import gymnasium
 

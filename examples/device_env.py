@@ -1,4 +1,4 @@
-"""An env as a tensor program: thousands of copies step at once, on the device that the policy learns on."""
+"""An env as a tensor program: thousands of copies step at once, on the device on which the policy learns."""
 
 import numpy as np
 import torch

@@ -1,5 +1,5 @@
-"""Policy 'my_dqn', on the public names of zoo: deep Q-learning with double-Q targets (van Hasselt et al. 2016) and draws
-by priority (Schaul et al. 2016).
+"""Policy 'my_dqn', with public names of zoo only: deep Q-learning with double-Q targets (van Hasselt et al. 2016) and
+draws by priority (Schaul et al. 2016).
 
 The network is the actor of the registered model 'vac': its logits [..., A] are the Q-values, its critic is not used.
 """

@@ -1,4 +1,4 @@
-"""Behaviour cloning, then PPO: demonstrations of a policy, another one that imitates them, and a run that begins with it."""
+"""Behaviour cloning, then PPO: a new policy imitates demonstrations of a trained one, and a run then trains it."""
 
 from zoo import pretrain, record_demonstrations, save_demonstrations, serial_pipeline
 

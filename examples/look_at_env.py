@@ -1,4 +1,4 @@
-"""Looks at an env before a run: what breaks the contract, what learns slowly, and how fast it is."""
+"""Checks an env before a run: breaks of the gymnasium interface, causes of slow learning, and the env's speed."""
 
 from zoo.env import inspect_env
 

@@ -1,4 +1,4 @@
-"""A policy with an LSTM balances a pole whose speeds it cannot see, then acts step by step outside of zoo."""
+"""A policy with an LSTM balances a pole without seeing any speed, then acts step by step in a loop of your own."""
 
 from zoo import load_policy, serial_pipeline
 from zoo.env import make_env

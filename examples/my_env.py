@@ -1,4 +1,4 @@
-"""An env of your own: a gymnasium.Env and a function with a name that makes one."""
+"""An env of your own: a gymnasium.Env, and a registered function that makes it."""
 
 import gymnasium
 import numpy as np

@@ -1,4 +1,4 @@
-"""Evaluation on other levels than those of training, numbers of the env's own, and what evaluate() finds."""
+"""Evaluation on other levels than those of training, the env's own numbers, and the results of evaluate()."""
 
 import gymnasium
 import numpy as np

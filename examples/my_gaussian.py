@@ -1,4 +1,4 @@
-"""A model of your own for actions that are real numbers, without any helper: the logit is mu beside sigma."""
+"""A model of your own for continuous actions, without helper functions: the logit is mu and sigma, concatenated."""
 
 import torch
 

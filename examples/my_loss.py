@@ -1,4 +1,4 @@
-"""The losses alone: one gradient of PPO's policy loss on data made up by hand, without policy, env or config."""
+"""The losses alone: one gradient of PPO's policy loss on hand-made data, without policy, env or config."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""An env that says which actions may be taken: 'action_mask' in its info, as in gymnasium's Taxi-v4."""
+"""An env with action masks: 'action_mask' in its info says which actions are allowed, as in gymnasium's Taxi-v4."""
 
 import gymnasium
 import numpy as np

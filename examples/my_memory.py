@@ -1,4 +1,4 @@
-"""A recurrent model of your own: a GRU each for actor and critic. It balances a pole whose speeds it cannot see."""
+"""A recurrent model of your own: actor and critic have a GRU each. It balances a pole without seeing any speed."""
 
 import torch
 from pydantic import Field

@@ -1,4 +1,4 @@
-"""A vector env of your own: one object steps all envs, as simulators do that compute many of them at once."""
+"""A vector env of your own: one object steps all envs, like a simulator that computes many envs at once."""
 
 import gymnasium
 import numpy as np

@@ -1,4 +1,4 @@
-"""Wrappers around the envs of a config: gymnasium's and your own, by name or as classes, in any vectorization."""
+"""Wrappers around envs: gymnasium's and your own, by name in a config or as classes, with any vectorization."""
 
 import gymnasium
 

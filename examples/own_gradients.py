@@ -1,4 +1,4 @@
-"""Gradients of your own: each tensor limited to a norm by itself, and noise that fades (Neelakantan et al. 2015)."""
+"""Gradients of your own: a separate norm limit for each tensor, and noise that decreases (Neelakantan et al. 2015)."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A plan of your own: several rollouts for each round of updates."""
+"""A pipeline of your own: several rollouts for each round of updates."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""A sink of your own: metrics to a SQLite database. And a table of all metrics, progress.csv."""
+"""A sink of your own that writes metrics to a SQLite database, next to the sink 'csv', which writes progress.csv."""
 
 import sqlite3
 

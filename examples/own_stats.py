@@ -1,4 +1,4 @@
-"""Metrics of your own: what the rewards and advantages of each rollout were, and how often episodes ended."""
+"""Metrics of your own: rewards and advantages of each rollout, and how many episodes ended."""
 
 from zoo import Callback, serial_pipeline
 

@@ -1,4 +1,4 @@
-"""Stop rules: by time, on a plateau, by a bound on a metric, and one of your own."""
+"""Stop rules: a time limit, a plateau, a bound on a metric, and a rule of your own."""
 
 from zoo import serial_pipeline
 

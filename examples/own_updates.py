@@ -1,4 +1,4 @@
-"""A policy made from another one by functions alone: PPO with smaller steps and limited rewards."""
+"""A policy made from another one by functions only: PPO with smaller steps and limited rewards."""
 
 from zoo import serial_pipeline
 from zoo.policy import PPOPolicy

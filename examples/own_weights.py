@@ -1,4 +1,4 @@
-"""A policy made without a run: its network, parameters that stay as they are, and a run that trains it."""
+"""A policy made without a run: its network, its frozen parameters, and a run that trains it."""
 
 from zoo import make_policy, serial_pipeline
 

@@ -1,4 +1,4 @@
-"""A loss of your own: the policy gradient of REINFORCE as one gradient step, in place of PPO's."""
+"""A loss of your own: the policy gradient of REINFORCE as a gradient step that replaces PPO's."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Train PPO on CartPole for 20,000 env steps, load the policy from its run folder, and ask it for an action."""
+"""Trains PPO on CartPole for 20,000 env steps, loads the policy from its run folder, and gets an action from it."""
 
 from zoo import load_policy, serial_pipeline
 

@@ -1,4 +1,4 @@
-"""A run as data: its curve, its state, what it was trained with."""
+"""A run as data: its curve, its state and its config."""
 
 from zoo import read_run, serial_pipeline
 

@@ -1,4 +1,4 @@
-"""Acts with an exported policy in its env, by onnxruntime alone: neither zoo nor PyTorch is imported.
+"""Acts in an env with an exported policy and onnxruntime: neither zoo nor PyTorch is imported.
 
 zoo export RUN -o policy.onnx
 python run_onnx.py policy.onnx [ENV]

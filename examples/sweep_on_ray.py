@@ -1,4 +1,4 @@
-"""A sweep whose trials are Ray tasks: any machine of the cluster takes the next one. It needs the extras ray and sweep."""
+"""A sweep whose trials are Ray tasks: any machine of the cluster runs the next one. It needs the extras ray and sweep."""
 
 import sys
 from pathlib import Path

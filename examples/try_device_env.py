@@ -1,4 +1,4 @@
-"""Step the env of device_env.py by hand, with the checks that find mistakes while you write one."""
+"""Steps the env of device_env.py by hand, with checks that find mistakes while you write an env."""
 
 import device_env  # registers Corridor-v0
 import torch

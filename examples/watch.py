@@ -1,4 +1,4 @@
-"""An env that draws itself, and a video of the policy that was trained in it; needs the extra video."""
+"""An env that can draw itself, and a video of a policy that was trained in it. It needs the extra video."""
 
 import gymnasium
 import numpy as np
