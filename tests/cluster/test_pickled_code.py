@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from zoo.cluster.pickled_code import Cargo, check_versions, packed, unpacked, versions
+from zoo.cluster.pickled_code import RunnerPayload, check_versions, packed, unpacked, versions
 from zoo.core.errors import UserError
 from zoo.core.registry import ENCODER_REGISTRY, MODEL_REGISTRY
 
@@ -38,7 +38,7 @@ def test_what_a_script_defines_is_there_in_another_process(tmp_path: Path) -> No
         import gymnasium
         from pydantic import Field
         import zoo
-        from zoo.cluster.pickled_code import Cargo, packed
+        from zoo.cluster.pickled_code import RunnerPayload, packed
         from zoo.core.registry import POLICY_REGISTRY
         from zoo.policy.ppo import PPOPolicy
 
@@ -62,7 +62,7 @@ def test_what_a_script_defines_is_there_in_another_process(tmp_path: Path) -> No
         gymnasium.register('Mine-v0', entry_point=Mine)
         gymnasium.register('Other-v0', entry_point='__main__:Other')
         PPOPolicy.with_updates('calm_ppo', {'learn': {'clip_ratio': 0.1}})
-        open('cargo', 'wb').write(packed(Cargo({'class': MyPPO}, {'id': 'Mine-v0'}, None)))
+        open('payload', 'wb').write(packed(RunnerPayload({'class': MyPPO}, {'id': 'Mine-v0'}, None)))
         """)
     )
     run(tmp_path, 'script.py')
@@ -72,7 +72,7 @@ def test_what_a_script_defines_is_there_in_another_process(tmp_path: Path) -> No
         'gymnasium.make("Other-v0", disable_env_checker=True).unwrapped.answer, mine is found.policy["class"], '
         'mine.config().bonus, mine.names(None), r.get("calm_ppo").config().learn.clip_ratio)'
     )
-    assert run(tmp_path, '-c', words, 'cargo') == '41 41 True 2.0 True 0.1'
+    assert run(tmp_path, '-c', words, 'payload') == '41 41 True 2.0 True 0.1'
 
 
 @pytest.mark.long
@@ -94,10 +94,10 @@ def test_a_file_is_sent_by_its_source_and_named_by_its_module(tmp_path: Path) ->
     )
     (tmp_path / 'script.py').write_text(
         textwrap.dedent("""
-        from zoo.cluster.pickled_code import Cargo, packed
+        from zoo.cluster.pickled_code import RunnerPayload, packed
         from zoo.config.source import import_module_or_file
         name = import_module_or_file('own/my_file.py').__name__
-        open('cargo', 'wb').write(packed(Cargo({'model': 'my_model'}, {'id': 'own/my_file.py:Mine'}, None)))
+        open('payload', 'wb').write(packed(RunnerPayload({'model': 'my_model'}, {'id': 'own/my_file.py:Mine'}, None)))
         """)
     )
     run(tmp_path, 'script.py')
@@ -106,20 +106,20 @@ def test_a_file_is_sent_by_its_source_and_named_by_its_module(tmp_path: Path) ->
         LOAD + 'from zoo.config.user_code import load_code; from zoo.core.registry import MODEL_REGISTRY as r; '
         'print(found.env["id"], load_code(found.env["id"], "env.id").answer, r.get("my_model").__module__)'
     )
-    assert run(tmp_path, '-c', words, 'cargo') == 'my_file:Mine 42 my_file'
+    assert run(tmp_path, '-c', words, 'payload') == 'my_file:Mine 42 my_file'
 
 
 @pytest.mark.long
 def test_a_module_that_a_runner_lacks_is_named(tmp_path: Path) -> None:
     (tmp_path / 'helper.py').write_text('class Thing:\n    pass\n')
     (tmp_path / 'script.py').write_text(
-        'import helper\nfrom zoo.cluster.pickled_code import Cargo, packed\n'
-        "open('cargo', 'wb').write(packed(Cargo({'class': helper.Thing}, {'id': 'CartPole-v1'}, None)))\n"
+        'import helper\nfrom zoo.cluster.pickled_code import RunnerPayload, packed\n'
+        "open('payload', 'wb').write(packed(RunnerPayload({'class': helper.Thing}, {'id': 'CartPole-v1'}, None)))\n"
     )
     run(tmp_path, 'script.py')
     (tmp_path / 'helper.py').unlink()
     words = f'try:\n    {LOAD}\nexcept ValueError as error:\n    print(type(error).__name__, error)'
-    said = run(tmp_path, '-c', words, 'cargo')
+    said = run(tmp_path, '-c', words, 'payload')
     assert said.startswith(
         "UserError the runner on node7 cannot import what the run uses (ModuleNotFoundError: No module named 'helper'"
     )
@@ -130,11 +130,11 @@ def test_what_cannot_be_sent_is_refused_if_the_run_uses_it(monkeypatch: pytest.M
     with pytest.raises(
         UserError, match=r'the config, or the policy cannot be sent to a runner \(TypeError: cannot pickle'
     ):
-        packed(Cargo({'model': threading.Lock()}, {'id': 'CartPole-v1'}, None))
+        packed(RunnerPayload({'model': threading.Lock()}, {'id': 'CartPole-v1'}, None))
     monkeypatch.setattr(MODEL_REGISTRY, 'entries', {**MODEL_REGISTRY.entries, 'locked': threading.Lock()})
     monkeypatch.setattr(MODEL_REGISTRY, 'places', {**MODEL_REGISTRY.places, 'locked': 'my_script:3'})
-    data = packed(Cargo({'cfg': {'model': {'type': 'mlp'}}}, {'id': 'CartPole-v1'}, None))
+    data = packed(RunnerPayload({'cfg': {'model': {'type': 'mlp'}}}, {'id': 'CartPole-v1'}, None))
     assert unpacked(data, 'here').env == {'id': 'CartPole-v1'}
     with pytest.raises(UserError, match="model 'locked', registered at my_script:3, cannot be sent to a runner"):
-        packed(Cargo({'cfg': {'model': {'type': 'locked'}}}, {'id': 'CartPole-v1'}, None))
+        packed(RunnerPayload({'cfg': {'model': {'type': 'locked'}}}, {'id': 'CartPole-v1'}, None))
     assert 'locked' not in ENCODER_REGISTRY

@@ -52,7 +52,7 @@ class Spec:
     group: int
     words: str = ''
     n: int = 100_000  # 800 kB, which Ray sends through its store
-    cargo: bytes = b'cargo'
+    payload: bytes = b'payload'
 
     def _replace(self, n: int) -> Spec:
         return replace(self, n=n)

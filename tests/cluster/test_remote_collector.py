@@ -211,6 +211,14 @@ def test_what_was_set_is_kept_and_a_mistake_is_not() -> None:
     assert envs.action_space == Discrete(3) and envs.n_env == 3
 
 
+def test_a_value_that_is_set_again_comes_last() -> None:
+    """It may replace an object inside which something was set in between."""
+    envs, scheduler = envs_of(CallEngine())
+    for name, value in (('cfg', 'a'), ('cfg.x', 1), ('cfg', 'b')):
+        envs.command(EnvCommand('set', name, (value,)))
+    assert [(each.name, each.args) for each in scheduler.commands.values()] == [('cfg.x', (1,)), ('cfg', ('b',))]
+
+
 def test_a_command_is_given_again_to_the_runner_made_anew() -> None:
     envs, scheduler = envs_of(CallEngine(n_loss=2))
     command = EnvCommand('get', 'gravity')

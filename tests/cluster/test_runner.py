@@ -14,7 +14,7 @@ import torch
 
 from zoo.cluster.messages import Request
 from zoo.cluster.pickled_code import packed, versions
-from zoo.cluster.remote_collector import cargo_of
+from zoo.cluster.remote_collector import payload_of
 from zoo.cluster.runner import Runner, RunnerSpec
 from zoo.cluster.weights import WeightLayout
 from zoo.core.errors import UserError
@@ -38,8 +38,8 @@ def _made() -> Iterator[tuple[RunnerSpec, Any, WeightLayout]]:
         cfg = resolve_config('cartpole_ppo', SMALL).read_only()
         parts = make_parts(cfg, None, undo, 1)
         layout = WeightLayout(parts.policy.acting_state())
-        cargo = packed(cargo_of(cfg, parts.policy, NO_NUMBERS))
-        yield RunnerSpec(1, 2, 2, None, versions(), layout.digest, cargo), parts.policy, layout
+        payload = packed(payload_of(cfg, parts.policy, NO_NUMBERS))
+        yield RunnerSpec(1, 2, 2, None, versions(), layout.digest, payload), parts.policy, layout
 
 
 def test_a_parcel_has_the_rows_of_its_envs_under_dotted_names(made: Any) -> None:

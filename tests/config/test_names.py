@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tools.importers.foreign_keys import ROWS
-from zoo.config.names import Here, Other, data_file, in_context, look_up, names
+from zoo.config.names import NoZooKey, ZooKey, data_file, in_context, look_up, names
 from zoo.config.section import ConfigError, fields_of
 from zoo.run.config import job_schema, resolve_config
 
@@ -73,9 +73,9 @@ def test_every_path_that_a_sentence_names_is_a_key() -> None:
 
 
 @pytest.mark.parametrize(
-    'entry', sorted({entry for entry in names().values() if isinstance(entry, Here) and entry.forms}), ids=str
+    'entry', sorted({entry for entry in names().values() if isinstance(entry, ZooKey) and entry.forms}), ids=str
 )
-def test_forms_that_a_sentence_gives_are_taken(entry: Here) -> None:
+def test_forms_that_a_sentence_gives_are_taken(entry: ZooKey) -> None:
     for form in entry.forms:
         value = (
             form.replace('{start: ..,', '{start: 1e-3,').replace('low: ..', 'low: -10').replace('high: ..', 'high: 10')
@@ -126,7 +126,7 @@ def test_sentence_has_the_factor_the_form_and_what_zoo_has_today(path: str, word
 
 def test_look_up_takes_the_longest_end_of_a_path_in_any_case_and_the_entry_of_an_unknown_section() -> None:
     found = look_up('policy.eval.evaluator.eval_freq')
-    assert found == look_up('evaluator.eval_freq') != look_up('eval.evaluator') and isinstance(found, Here)
+    assert found == look_up('evaluator.eval_freq') != look_up('eval.evaluator') and isinstance(found, ZooKey)
     assert look_up('policy.learn.learner.quux') == look_up('learn.learner')
     assert look_up('policy.learn.learner.quux', inside=False) is None
     assert look_up('CLIP_COEF') == look_up('clip_coef')
@@ -135,8 +135,8 @@ def test_look_up_takes_the_longest_end_of_a_path_in_any_case_and_the_entry_of_an
 
 
 def test_table_has_all_three_kinds_each_name_once_in_lower_case_and_no_key_of_ours() -> None:
-    assert {type(entry) for entry in names().values()} == {Here, Other}
-    others = {entry.sentence() for entry in names().values() if isinstance(entry, Other)}
+    assert {type(entry) for entry in names().values()} == {ZooKey, NoZooKey}
+    others = {entry.sentence() for entry in names().values() if isinstance(entry, NoZooKey)}
     assert {words.partition(' ')[0] for words in others} == {'in', 'zoo'}
     table = data_file('zoo.config', 'names.yaml').values()
     words = [word for kind in table for x in kind for word in x['names'].split()]

@@ -12,7 +12,7 @@ import pytest
 from tests.thread_ranks import on_ranks
 from zoo.core.ranks import Ranks
 from zoo.run.data_parallel import Agreement, RankAgreement
-from zoo.run.launch import OfRank
+from zoo.run.launch import RankLogFilter
 from zoo.run.observers.base import Progress
 from zoo.worker.evaluator import Evaluation, joined_evaluations
 from zoo.worker.infos import InfoTally
@@ -144,7 +144,7 @@ def test_evaluations_are_joined_in_the_order_of_the_ranks() -> None:
 
 
 def test_log_of_another_rank_has_its_warnings_with_its_number(caplog: pytest.LogCaptureFixture) -> None:
-    log, keep = logging.getLogger('tests.of_rank'), OfRank(3)
+    log, keep = logging.getLogger('tests.of_rank'), RankLogFilter(3)
     caplog.set_level(logging.INFO)
     caplog.handler.addFilter(keep)
     caplog.handler.addFilter(keep)  # a second handler sees the same record

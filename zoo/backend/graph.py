@@ -228,7 +228,6 @@ def _moving(numbers: Numbers) -> Iterator[tuple[_Place, float]]:
 
 
 def _replaced(numbers: Numbers, values: Mapping[_Place, Any]) -> Any:
-    """The numbers with other values at these places."""
     fields = {name: getattr(numbers, name) for name, _ in values}
     for (name, at), x in values.items():
         fields[name] = x if at is None else (*fields[name][:at], x, *fields[name][at + 1 :])
@@ -267,7 +266,6 @@ class GraphActing(ForwardActing):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors of the model."""
         return list(self._tensors.values())
 
     def _act(self, obs: Obs, state: State) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import Field
 
-from zoo.config.section import Keyed, S, Section
+from zoo.config.section import ConfigLike, S, Section
 from zoo.core.data import Columns, map_tensors
 from zoo.core.registry import BUFFER_REGISTRY
 
@@ -94,18 +94,18 @@ class RolloutBuffer:
 PARTS = ('policy', 'value')
 
 
-def n_draw_of(buffer: Keyed) -> int | None:
+def n_draw_of(buffer: ConfigLike) -> int | None:
     """Batches per rollout that the policy part of a resolved section `buffer` draws; None: it draws nothing."""
     return buffer.get('policy', buffer).get('update_per_collect')
 
 
-def n_rows_drawn(buffer: Keyed) -> list[int]:
+def n_rows_drawn(buffer: ConfigLike) -> list[int]:
     """Samples per draw, for each part of a resolved section `buffer`; [] if nothing is drawn."""
     draws = [buffer[part] for part in PARTS if part in buffer] or [buffer]
     return [draw['n_sample'] for draw in draws if 'n_sample' in draw]
 
 
-def reuse_of(buffer: Keyed, n_rollout: int) -> dict[str, float]:
+def reuse_of(buffer: ConfigLike, n_rollout: int) -> dict[str, float]:
     """Average number of draws of each sample, by part of the update; 1 if nothing is drawn.
 
     Args: buffer: the resolved section; n_rollout: samples per rollout, policy.collect.n_sample.

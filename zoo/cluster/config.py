@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from pydantic import Field
 
-from zoo.config.section import Keyed, S, Section, frozen, value_at
+from zoo.config.section import ConfigLike, S, Section, frozen, value_at
 from zoo.core.errors import around, install_extra
 from zoo.env.config import EnvConfig
 from zoo.policy.config import PolicyConfig
@@ -80,7 +80,7 @@ class RunConfig(Protocol):
     def to_dict(self) -> dict[str, Any]: ...
 
 
-def engine_of(cluster: Keyed) -> EngineName | None:
+def engine_of(cluster: ConfigLike) -> EngineName | None:
     """Returns the name of the engine that carries the runners; None if there are no runners."""
     if not cluster['runner_num']:
         return None
@@ -179,7 +179,7 @@ def rank_device(device: str, environ: Mapping[str, str] = os.environ) -> str:
     return 'cpu' if device == 'auto' else device
 
 
-def split_problems(config: Keyed, size: int, by: str = 'torchrun') -> Iterator[str]:
+def split_problems(config: ConfigLike, size: int, by: str = 'torchrun') -> Iterator[str]:
     """Yields sentences about numbers that cannot be divided among the ranks, and about settings that several ranks exclude.
 
     Args: by: what starts the ranks, 'torchrun' or 'ray'.
@@ -207,7 +207,7 @@ def split_problems(config: Keyed, size: int, by: str = 'torchrun') -> Iterator[s
         )
 
 
-def _sequence_problems(config: Keyed, size: int) -> Iterator[str]:
+def _sequence_problems(config: ConfigLike, size: int) -> Iterator[str]:
     """Yields a sentence if a rank's share of a minibatch is not a whole number of sequences."""
     learn = value_at(config, 'policy.learn') or {}
     if learn.get('sequence') is None or value_at(config, 'policy.model.recurrent') is None:
@@ -221,7 +221,7 @@ def _sequence_problems(config: Keyed, size: int) -> Iterator[str]:
             )
 
 
-def _sizes(config: Keyed) -> Iterator[tuple[str, int]]:
+def _sizes(config: ConfigLike) -> Iterator[tuple[str, int]]:
     for path in SIZES:
         whole = value_at(config, path)
         if isinstance(whole, int) and not isinstance(whole, bool):

@@ -77,7 +77,7 @@ class Arrived(NamedTuple):
 POLL_S = 0.1  # seconds between two checks for signals while runners start
 
 
-class OutsideEngine(Engine, ABC):
+class RemoteEngine(Engine, ABC):
     """Base class of engines with runners in other processes: the start before a deadline, and a queue of arrived items.
 
     Subclasses implement the messages to and from a process.

@@ -107,7 +107,6 @@ class Failure(NamedTuple):
 
 
 def failure_of(error: BaseException, who: str = 'a runner') -> Failure:
-    """Returns an exception of this process as a Failure."""
     trace = ''.join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         pickled = pickle.dumps(error)

@@ -28,7 +28,7 @@ from zoo.worker.infos import InfoKeys
 OF_THE_LEARNER = {'BUFFER_REGISTRY', 'PIPELINE_REGISTRY', 'SINK_REGISTRY', 'STOP_REGISTRY', 'SAVE_REGISTRY'}
 
 
-class Cargo(NamedTuple):
+class RunnerPayload(NamedTuple):
     """The data that all runners of a learner are created from.
 
     policy: class of the policy and its arguments, by name.   env: the section env.   infos: the numbers of infos to keep.
@@ -57,11 +57,11 @@ def check_versions(learner: Mapping[str, str], host: str, who: str = 'the runner
             )
 
 
-def packed(cargo: Cargo) -> bytes:
-    """Pickles a cargo together with the code that it needs. Raises: UserError if it cannot be sent to another process."""
-    env = _by_module(dict(cargo.env))
-    used = set(_words([cargo.policy, env]))
-    return _packed(cargo._replace(env=env), env, list(_entries(used, OF_THE_LEARNER)))
+def packed(payload: RunnerPayload) -> bytes:
+    """Pickles a payload together with the code that it needs. Raises: UserError if it cannot be sent to another process."""
+    env = _by_module(dict(payload.env))
+    used = set(_words([payload.policy, env]))
+    return _packed(payload._replace(env=env), env, list(_entries(used, OF_THE_LEARNER)))
 
 
 def packed_call(call: object, config: Mapping[str, Any]) -> bytes:
@@ -69,20 +69,20 @@ def packed_call(call: object, config: Mapping[str, Any]) -> bytes:
     return _packed(call, config['env'], list(_entries(set(_words(config)))))
 
 
-def _packed(cargo: object, env: Mapping[str, Any], entries: list[tuple[str, str, bytes]]) -> bytes:
-    """Pickles the cargo last, after the code that must be loaded before the cargo can be unpickled."""
+def _packed(payload: object, env: Mapping[str, Any], entries: list[tuple[str, str, bytes]]) -> bytes:
+    """Pickles the payload last, after the code that must be loaded before the payload can be unpickled."""
     folders = [os.path.abspath(path) for path in sys.path]  # where the learner looks for modules
     files = {name: (str(path), path.read_text(encoding='utf-8')) for name, path in files_run().items()}
     specs = _dumps(_specs(env), f'env {env["id"]!r}')
-    return pickle.dumps((folders, files, entries, specs, _dumps(cargo, 'the config, or the policy')))
+    return pickle.dumps((folders, files, entries, specs, _dumps(payload, 'the config, or the policy')))
 
 
 def unpacked(data: bytes, host: str, who: str = 'the runner') -> Any:
-    """Unpickles a cargo, after the code that came with it was loaded and registered in this process.
+    """Unpickles a payload, after the code that came with it was loaded and registered in this process.
 
     Raises: UserError for a module that this process cannot import.
     """
-    folders, files, entries, specs, cargo = pickle.loads(data)
+    folders, files, entries, specs, payload = pickle.loads(data)
     sys.path += [path for path in folders if path not in sys.path]
     try:
         for name, (path, source) in files.items():
@@ -96,7 +96,7 @@ def unpacked(data: bytes, host: str, who: str = 'the runner') -> Any:
                     registry.register(name, module=item)
         for spec in pickle.loads(specs):
             gymnasium.registry.setdefault(spec.id, spec)
-        return pickle.loads(cargo)
+        return pickle.loads(payload)
     except (ImportError, AttributeError) as error:
         raise UserError(
             f'{who} on {host} cannot import what the run uses ({show_error(error)}); install that package there, name '

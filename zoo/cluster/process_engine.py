@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from zoo.cluster.engine import Arrived, OutsideEngine
+from zoo.cluster.engine import Arrived, RemoteEngine
 from zoo.cluster.messages import Failure, Lost, Request, RunnerLostError, failure_of
 from zoo.cluster.runner import Runner, RunnerSpec
 from zoo.cluster.transport import BlockMemory, Channel, WeightSlots, map_memory, new_memory, read_blocks
-from zoo.config.section import Keyed
+from zoo.config.section import ConfigLike
 from zoo.core.errors import UserError
 from zoo.core.processes import (
     die_with_parent,
@@ -135,7 +135,7 @@ class _Child:
         self.stderr.close()
 
 
-class ProcessEngine(OutsideEngine):
+class ProcessEngine(RemoteEngine):
     """Engine whose runners are processes of this machine. Weights and rollouts are in memory shared with this process.
 
     A lost runner is replaced at once, while the others continue. No spare process is kept for this: a start takes 1.2 s
@@ -146,7 +146,7 @@ class ProcessEngine(OutsideEngine):
 
     lost_at_start = 'cannot be started'
 
-    def __init__(self, cluster: Keyed, run_id: str, make: Callable[[Any], Any] = Runner) -> None:
+    def __init__(self, cluster: ConfigLike, run_id: str, make: Callable[[Any], Any] = Runner) -> None:
         if os.name != 'posix':
             raise UserError(
                 "cluster.engine 'process' needs Linux or macOS; use cluster.engine=ray, or inline for a test."

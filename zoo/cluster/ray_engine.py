@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from zoo.cluster import ray_cluster
-from zoo.cluster.engine import Arrived, OutsideEngine
+from zoo.cluster.engine import Arrived, RemoteEngine
 from zoo.cluster.messages import Failure, Lost, Reply, Request, RunnerLostError, failure_of
 from zoo.cluster.ray_cluster import Place, ray
 from zoo.cluster.runner import Runner, RunnerSpec
-from zoo.config.section import Keyed
+from zoo.config.section import ConfigLike
 from zoo.core.errors import RunError, UserError, show_error
 from zoo.core.processes import given_up_at_its_end
 from zoo.worker.env_watch import OwnThread
@@ -39,10 +39,10 @@ class RunnerProcess:
         self._newest: tuple[int, np.ndarray] | None = None
         self._lock = threading.Lock()
 
-    def make(self, spec: RunnerSpec, cargo: np.ndarray) -> tuple[str, int, str] | Failure:
+    def make(self, spec: RunnerSpec, payload: np.ndarray) -> tuple[str, int, str] | Failure:
         """Creates a runner. Returns: its host, its process id and Ray's id of its node."""
         try:
-            self._runners[spec.group] = self._do(spec.group, self._make, replace(spec, cargo=cargo.tobytes()))
+            self._runners[spec.group] = self._do(spec.group, self._make, replace(spec, payload=payload.tobytes()))
         except Exception as error:  # also an env's own
             return failure_of(error)
         return socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id()
@@ -103,7 +103,7 @@ class _Actor:
     place: Place | None = None
 
 
-class RayEngine(OutsideEngine):
+class RayEngine(RemoteEngine):
     """An Engine over Ray Core. It replaces an actor that ends, and reports the loss. Ray itself restarts no actor: it would
     send the next requests to envs that nobody has reset.
 
@@ -115,7 +115,7 @@ class RayEngine(OutsideEngine):
     lost_at_start = 'ended as it started'
 
     def __init__(
-        self, cluster: Keyed, run_id: str, make: Callable[[Any], Any] = Runner, runners_per_process: int = 1
+        self, cluster: ConfigLike, run_id: str, make: Callable[[Any], Any] = Runner, runners_per_process: int = 1
     ) -> None:
         super().__init__()
         self.cluster, self._run_id, self._runner, self._per_process = cluster, run_id, make, runners_per_process
@@ -141,7 +141,7 @@ class RayEngine(OutsideEngine):
                 self._owns_ray = ray_cluster.join(self.cluster['address'], self._need, working_dir)
                 if lack := self._lack():
                     logger.warning('%s; waiting for more', lack)
-                self._cargo = ray.put(np.frombuffer(specs[0].cargo, dtype=np.uint8))
+                self._cargo = ray.put(np.frombuffer(specs[0].payload, dtype=np.uint8))
                 groups = list(self._specs)
                 for first in range(0, len(groups), self._per_process):
                     self._make(groups[first : first + self._per_process])
@@ -214,7 +214,7 @@ class RayEngine(OutsideEngine):
         actor = _Actor(remote(RunnerProcess).options(**options).remote(self._runner), groups, set(groups))
         self.actors |= dict.fromkeys(groups, actor)
         for group in groups:
-            ref = self._method(group, 'make').remote(replace(self._specs[group], cargo=b''), self._cargo)
+            ref = self._method(group, 'make').remote(replace(self._specs[group], payload=b''), self._cargo)
             self._due[ref] = group
 
     def _method(self, group: int, name: str) -> Any:

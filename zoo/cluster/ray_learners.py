@@ -35,7 +35,7 @@ Send = Callable[[Kind, Any], None]
 SAID_BY_DRIVER = 'zoo.run.signals'  # the logger that announces a signal; the driver got the signal too
 
 
-class Berth(NamedTuple):
+class RankAddress(NamedTuple):
     """The location of a rank. line: address that the driver connects to; free_port: for the ranks to meet, if rank 0."""
 
     place: Place
@@ -43,7 +43,7 @@ class Berth(NamedTuple):
     free_port: int
 
 
-class RankOrder(NamedTuple):
+class RankSettings(NamedTuple):
     """The settings that a rank starts with. environ: environment variables to set; levels: of loggers, by name.
     cwd: folder of the driver; root: logger.root."""
 
@@ -68,22 +68,22 @@ class RankProcess:
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name='line', daemon=True).start()
 
-    def berth(self) -> Berth:
+    def address(self) -> RankAddress:
         """Returns the addresses at which this process can be reached."""
         address: Any = self._listener.address
         with socket.socket() as free:
             free.bind((address[0], 0))
             port = free.getsockname()[1]
-        return Berth((socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id()), address, port)
+        return RankAddress((socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id()), address, port)
 
-    def run(self, order: RankOrder, cargo: bytes) -> Any:
-        """Calls the function in the cargo with the rank and `ask`. Returns: its result, or a Failure."""
-        who, host = f'rank {order.rank}', socket.gethostname()
+    def run(self, settings: RankSettings, payload: bytes) -> Any:
+        """Calls the function in the payload with the rank and `ask`. Returns: its result, or a Failure."""
+        who, host = f'rank {settings.rank}', socket.gethostname()
         try:
-            self._prepare(order)
-            check_versions(order.versions, host, who)
-            found: dict[str, Any] = unpacked(cargo, host, who)
-            return found['work'](order.rank, self.ask, **found['options'])
+            self._prepare(settings)
+            check_versions(settings.versions, host, who)
+            found: dict[str, Any] = unpacked(payload, host, who)
+            return found['work'](settings.rank, self.ask, **found['options'])
         except BaseException as error:  # also SystemExit after a signal
             return failure_of(error, who)
 
@@ -112,24 +112,24 @@ class RankProcess:
         except (EOFError, OSError):
             os._exit(1)
 
-    def _prepare(self, order: RankOrder) -> None:
+    def _prepare(self, settings: RankSettings) -> None:
         """Makes this process like one of torchrun's. Raises: UserError if it needs the driver's folder and cannot use it."""
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)  # removes Ray's handlers; the run sets its own later
         unblock_stop_signals()  # Ray blocks SIGINT in all processes that it starts
         logging.getLogger().addHandler(LineHandler(self.send))
-        for name, level in order.levels.items():
+        for name, level in settings.levels.items():
             logging.getLogger(name).setLevel(level)
-        if order.rank == 0:
+        if settings.rank == 0:
             sys.stdout, sys.stderr = LineStream(self.send, 'stdout'), LineStream(self.send, 'stderr')
-        os.environ.update(order.environ)
+        os.environ.update(settings.environ)
         try:
-            os.chdir(order.cwd)
+            os.chdir(settings.cwd)
         except OSError as error:
-            if os.path.isabs(order.root):
+            if os.path.isabs(settings.root):
                 return
             raise UserError(
-                f'rank {order.rank} on {socket.gethostname()} cannot use the folder {order.cwd!r} in which the run was '
+                f'rank {settings.rank} on {socket.gethostname()} cannot use the folder {settings.cwd!r} in which the run was '
                 f'started ({error.strerror}); start it in one that all nodes share, or set logger.root to one'
             ) from error
 
@@ -172,8 +172,8 @@ class _DiedError(RanksLostError):
     """The process of a rank is gone; all ranks may start again."""
 
 
-def run_ranks(cfg: RunConfig, cargo: bytes, received: Sequence[int], answer: Callable[..., Any] | None) -> Any:
-    """Runs the function in the cargo (see `RankProcess.run`) in cluster.learner_num ranks and returns the result of rank 0.
+def run_ranks(cfg: RunConfig, payload: bytes, received: Sequence[int], answer: Callable[..., Any] | None) -> Any:
+    """Runs the function in the payload (see `RankProcess.run`) in cluster.learner_num ranks and returns the result of rank 0.
 
     If a process ends unexpectedly, all ranks start again, at most cluster.restart_limit times in an hour.
     Args: received: signals that this process got; rank 0 gets the first one too. answer: called here to answer a rank's `ask`.
@@ -190,10 +190,10 @@ def run_ranks(cfg: RunConfig, cargo: bytes, received: Sequence[int], answer: Cal
     group = ray.util.placement_group([bundle] * n, strategy='PACK')  # on as few nodes as possible
     try:
         while True:
-            crew = _Crew(cfg, group, run_id, len(losses))
+            actors = RankActors(cfg, group, run_id, len(losses))
             try:
-                crew.start(cargo, received)
-                return crew.result(received, answer)
+                actors.start(payload, received)
+                return actors.result(received, answer)
             except _DiedError as error:
                 losses.append(monotonic())
                 n_lately = sum(loss > monotonic() - HOUR for loss in losses)
@@ -207,7 +207,7 @@ def run_ranks(cfg: RunConfig, cargo: bytes, received: Sequence[int], answer: Cal
                     cluster.restart_limit,
                 )
             finally:
-                crew.close(received)
+                actors.close(received)
     finally:
         if owns_ray:
             ray_cluster.leave()
@@ -215,7 +215,7 @@ def run_ranks(cfg: RunConfig, cargo: bytes, received: Sequence[int], answer: Cal
             ray.util.remove_placement_group(group)
 
 
-class _Crew:
+class RankActors:
     """The actors of all ranks, from one start of the ranks to the next.
 
     Args: group: Ray's placement group, with one bundle of resources for each rank; n_restart: number of earlier starts.
@@ -226,11 +226,11 @@ class _Crew:
         self._n = cfg.cluster.learner_num
         self._bundle: dict[str, float] = group.bundle_specs[0]
         self._actors: list[Any] = []
-        self._berths: list[Berth] = []
+        self._addresses: list[RankAddress] = []
         self._lines: list[Connection] = []
         self._pending: dict[Any, int] = {}  # rank by the reference of its result
 
-    def start(self, cargo: bytes, received: Sequence[int]) -> None:
+    def start(self, payload: bytes, received: Sequence[int]) -> None:
         """Places the actors, all or none, and starts `RankProcess.run` in each."""
         deadline = monotonic() + self._cfg.cluster.start_timeout
         self._wait_for([self._group.ready()], deadline, received)
@@ -244,19 +244,19 @@ class _Crew:
                 'scheduling_strategy': in_group(self._group, rank, placement_group_capture_child_tasks=False),
             }
             self._actors.append(ray.remote(RankProcess).options(**options).remote(key))
-        refs = [actor.berth.remote() for actor in self._actors]
+        refs = [actor.address.remote() for actor in self._actors]
         self._wait_for(refs, deadline, received)
-        berths = []
+        addresses = []
         for rank, ref in enumerate(refs):
             try:
-                berths.append(self._got(ref, rank))
+                addresses.append(self._got(ref, rank))
             except _DiedError as error:
                 raise RunError(f'rank {rank} ended as it started: {error}') from None
-        self._berths = berths
-        self._lines = [Client(berth.line, authkey=key) for berth in self._berths]
-        cargo_ref = ray.put(cargo)
+        self._addresses = addresses
+        self._lines = [Client(address.line, authkey=key) for address in self._addresses]
+        payload_ref = ray.put(payload)
         for rank, actor in enumerate(self._actors):
-            self._pending[actor.run.remote(self._order(rank), cargo_ref)] = rank
+            self._pending[actor.run.remote(self._settings_of(rank), payload_ref)] = rank
 
     def result(self, received: Sequence[int], answer: Callable[..., Any] | None) -> Any:
         """Waits for the end of all ranks and returns the result of rank 0. Raises: see `run_ranks`; _DiedError."""
@@ -296,7 +296,7 @@ class _Crew:
         After a signal, processes of this node are killed without Ray, because its services may have got the signal too.
         """
         if ray.is_initialized():
-            places = [berth.place for berth in self._berths]
+            places = [address.place for address in self._addresses]
             for i, actor in enumerate(self._actors):
                 if not (received and places and ray_cluster.end_process(places[i])):
                     ray_cluster.end(actor)
@@ -304,8 +304,8 @@ class _Crew:
         for line in self._lines:
             line.close()
 
-    def _order(self, rank: int) -> RankOrder:
-        first = self._berths[0]
+    def _settings_of(self, rank: int) -> RankSettings:
+        first = self._addresses[0]
         environ = {
             STARTED_BY: 'ray',
             'RANK': str(rank),
@@ -319,7 +319,7 @@ class _Crew:
         if 'GPU' not in self._bundle:
             environ['CUDA_VISIBLE_DEVICES'] = ''  # hides a GPU that Ray does not count; all ranks would use it
         levels = {name: logging.getLogger(name).getEffectiveLevel() for name in LOGGERS}
-        return RankOrder(rank, environ, levels, versions(), os.getcwd(), value_at(self._cfg, 'logger.root'))
+        return RankSettings(rank, environ, levels, versions(), os.getcwd(), value_at(self._cfg, 'logger.root'))
 
     def _listen(self, timeout: float, answer: Callable[..., Any] | None) -> bool:
         """Writes the output of the ranks and answers them. Returns: whether a message came within the time."""
@@ -347,7 +347,9 @@ class _Crew:
         except ray.exceptions.RayTaskError as error:
             raise RunError(f'rank {rank} failed in Ray: {show_error(error.cause or error, 500)}') from None
         except ray.exceptions.RayError as error:
-            raise _DiedError(ray_cluster.cause_of(error, self._berths[rank].place if self._berths else None)) from None
+            raise _DiedError(
+                ray_cluster.cause_of(error, self._addresses[rank].place if self._addresses else None)
+            ) from None
 
     def _wait_for(self, refs: list[Any], deadline: float, received: Sequence[int]) -> None:
         """Waits until all references are ready. Raises: RunError after the deadline; RanksLostError after a signal."""

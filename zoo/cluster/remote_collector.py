@@ -16,15 +16,15 @@ from zoo.backend.executor import Compile
 from zoo.cluster.config import ClusterConfig, RunConfig, engine_of
 from zoo.cluster.engine import Engine, InlineEngine
 from zoo.cluster.messages import Reply, RunnerLostError, nested
-from zoo.cluster.pickled_code import Cargo, packed, versions
+from zoo.cluster.pickled_code import RunnerPayload, packed, versions
 from zoo.cluster.runner import RunnerSpec
 from zoo.cluster.scheduler import RolloutScheduler, entropy_of
 from zoo.cluster.weights import WeightLayout, placements
-from zoo.config.section import Keyed, plain
+from zoo.config.section import ConfigLike, plain
 from zoo.core.data import BlockField, StepBlock, leaves
 from zoo.core.errors import UserError
 from zoo.core.spaces import Leaf, Space, map_spaces, obs_dtype
-from zoo.env.attributes import EnvCommand, sendable
+from zoo.env.attributes import EnvCommand, keep_setting, sendable
 from zoo.env.errors import EnvError, Restarts
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode
@@ -55,10 +55,9 @@ class RemoteEnvs:
         self.obs_space, self.action_space = spaces
 
     def command(self, command: EnvCommand) -> list[Any]:
-        sendable(command)
-        found: list[Any] = self._call('command', command)
+        found: list[Any] = self._call('command', sendable(command))
         if command.kind == 'set':
-            self._scheduler.commands[command.name] = command  # only after it has succeeded
+            keep_setting(self._scheduler.commands, command)  # only after it has succeeded
         return found
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
@@ -273,12 +272,12 @@ def start_runners(
     n_env, n_group = cfg.env.collector_env_num // n_runner, cfg.env.collector_group_num
     acting = policy.acting_state()
     layout, placed = WeightLayout(acting), placements(acting)
-    cargo = packed(cargo_of(cfg, policy, infos))
+    payload = packed(payload_of(cfg, policy, infos))
     n_group, n_thread = None if n_group is None else n_group // n_runner, cfg.policy.n_thread or 1
     firsts = [rank * cfg.env.collector_env_num + group * n_env for group in range(n_runner)]
     engine.start(
         [
-            RunnerSpec(group, first, n_env, n_group, versions(), layout.digest, cargo, n_thread, placed)
+            RunnerSpec(group, first, n_env, n_group, versions(), layout.digest, payload, n_thread, placed)
             for group, first in enumerate(firsts)
         ]
     )
@@ -305,7 +304,7 @@ def _placed(cluster: ClusterConfig, n_runner: int, n_env: int, pids: Mapping[int
     )
 
 
-def cargo_of(cfg: RunConfig, policy: Policy, infos: InfoKeys) -> Cargo:
+def payload_of(cfg: RunConfig, policy: Policy, infos: InfoKeys) -> RunnerPayload:
     """Returns the data from which runners create their envs and policies."""
     section = plain(policy.cfg)
     device = 'cuda' if cfg.cluster.runner_gpu else 'cpu'
@@ -323,10 +322,10 @@ def cargo_of(cfg: RunConfig, policy: Policy, infos: InfoKeys) -> Cargo:
         'model': given,
     }
     made_of = {'class': type(policy), 'cfg': {**section, 'device': device}, 'device': device, 'options': options}
-    return Cargo(made_of, plain(cfg.env), InfoKeys(infos.last, infos.step))
+    return RunnerPayload(made_of, plain(cfg.env), InfoKeys(infos.last, infos.step))
 
 
-def make_engine(cluster: Keyed, run_id: str) -> Engine:
+def make_engine(cluster: ConfigLike, run_id: str) -> Engine:
     """Returns the engine that section `cluster` names, without runners. Args: run_id: part of the names of its processes."""
     name = engine_of(cluster)
     if name == 'process':

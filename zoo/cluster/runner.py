@@ -32,7 +32,7 @@ class RunnerSpec:
     group: index of the runner; first: index of its first env among all envs of the run; n_env: number of its envs.
     n_group: groups of its envs that take turns; None: the runner chooses.
     versions: of zoo, torch and Python at the learner; digest: of the layout of the learner's weights.
-    cargo: policy, config and the user's own code, see `zoo.cluster.pickled_code`; the same for all runners.
+    payload: policy, config and the user's own code, see `zoo.cluster.pickled_code`; the same for all runners.
     n_thread: threads of torch.   placements: of the learner's weights in memory, by name.
     """
 
@@ -42,7 +42,7 @@ class RunnerSpec:
     n_group: int | None
     versions: Mapping[str, str]
     digest: str
-    cargo: bytes
+    payload: bytes
     n_thread: int = 1
     placements: Mapping[str, Placement] = field(default_factory=dict)
 
@@ -57,14 +57,14 @@ class Runner:
     def __init__(self, spec: RunnerSpec) -> None:
         self._spec, host = spec, socket.gethostname()
         check_versions(spec.versions, host)
-        cargo = unpacked(spec.cargo, host)
-        make, options = cargo.policy['class'], dict(cargo.policy['options'])
-        cfg = Config(cargo.policy['cfg'])
-        env = {**cargo.env, 'collector_env_num': spec.n_env, 'collector_group_num': spec.n_group}
+        payload = unpacked(spec.payload, host)
+        make, options = payload.policy['class'], dict(payload.policy['options'])
+        cfg = Config(payload.policy['cfg'])
+        env = {**payload.env, 'collector_env_num': spec.n_env, 'collector_group_num': spec.n_group}
         self._restarts = Restarts(env['max_restarts'])
         self._timeout = env['step_timeout']
         with ExitStack() as undo, _threads(spec.n_thread), watch_calls(self._timeout):
-            envs = make_env_groups(env, cargo.policy['device'], self._restarts, spec.first)
+            envs = make_env_groups(env, payload.policy['device'], self._restarts, spec.first)
             self._envs = [undo.enter_context(closing(each)) for each in envs]
             spaces = options.pop('obs_space'), options.pop('action_space')
             if (envs[0].obs_space, envs[0].action_space) != spaces:
@@ -79,7 +79,7 @@ class Runner:
                 )
             place(named_tensors(self._policy.model), spec.placements)
             self._layout = WeightLayout(self._policy.acting_state())
-            self._collector = Collector(self._envs, self._policy.collect_mode, cargo.infos, spec.first)
+            self._collector = Collector(self._envs, self._policy.collect_mode, payload.infos, spec.first)
             self._undo = undo.pop_all()
         self._version, self._has_reset = -1, False
 
@@ -117,7 +117,6 @@ class Runner:
         return [value for env in self._envs for value in env.command(command)]
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        """Sets the options of all resets from now on."""
         for env in self._envs:
             env.set_reset_options(options)
 

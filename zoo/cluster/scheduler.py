@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class _Asked:
+class RunnerState:
     """Requests and replies of one runner. `since`: time of its last reply, or of a request when none was outstanding."""
 
     attempt: int = 0
@@ -60,7 +60,7 @@ class RolloutScheduler:
         self._engine, self._run_id, self._seed = engine, run_id, seed
         self._max_lag, self._limit, self._start_s = max_lag, limit, start_s
         self._timeout = math.inf if timeout is None else timeout
-        self._asked = {group: _Asked() for group in range(n_runner)}
+        self._asked = {group: RunnerState() for group in range(n_runner)}
         self._losses: list[float] = []
         self.n_restart = self.n_discarded = 0
         self.commands: dict[str, EnvCommand] = {}
@@ -201,7 +201,7 @@ class RolloutScheduler:
         reward = reply.blocks.get('steps.reward')
         self.n_discarded += 0 if reward is None else reward.size
 
-    def _allowed(self, asked: _Asked) -> float:
+    def _allowed(self, asked: RunnerState) -> float:
         """Returns the seconds that a runner may be silent; a replaced runner also has the seconds of its start."""
         return self._timeout + (self._start_s if asked.starts else 0.0)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 
-class Here(NamedTuple):
+class ZooKey(NamedTuple):
     """A key of zoo with the same meaning.
 
     path: its dotted path; forms: how its value is written, '..' for a number; note: a factor or a limit, '' for none.
@@ -29,7 +29,7 @@ class Here(NamedTuple):
         return f'in zoo it is `{self.path}`{written}{f"; {self.note}" if self.note else ""}.'
 
 
-class Other(NamedTuple):
+class NoZooKey(NamedTuple):
     """A setting for which zoo has no key: another way to do it, or why there is none and what to do instead."""
 
     words: str
@@ -39,7 +39,7 @@ class Other(NamedTuple):
         return f'{self.words}.'
 
 
-Entry = Here | Other
+Entry = ZooKey | NoZooKey
 
 
 def look_up(path: str, inside: bool = True) -> Entry | None:
@@ -70,10 +70,10 @@ def names() -> dict[str, Entry]:
     """Returns {key of another library, or the end of its path, in lower case: its entry}; the first call reads the file."""
     data = data_file('zoo.config', 'names.yaml')
     entries: list[tuple[Entry, str]] = [
-        (Here(x['key'], tuple(x.get('forms', ())), x.get('note', '')), x['names']) for x in data['here']
+        (ZooKey(x['key'], tuple(x.get('forms', ())), x.get('note', '')), x['names']) for x in data['here']
     ]
-    entries += [(Other(f'in zoo {x["what"]}'), x['names']) for x in data['by']]
-    entries += [(Other(f'zoo has no such key: {x["why"]}; {x["instead"]}'), x['names']) for x in data['not_here']]
+    entries += [(NoZooKey(f'in zoo {x["what"]}'), x['names']) for x in data['by']]
+    entries += [(NoZooKey(f'zoo has no such key: {x["why"]}; {x["instead"]}'), x['names']) for x in data['not_here']]
     return {name: entry for entry, words in entries for name in words.split()}
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from zoo.config.names import Here, in_context, look_up, names
+from zoo.config.names import ZooKey, in_context, look_up, names
 from zoo.core.errors import shown
 from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry, closest
 
@@ -61,7 +61,7 @@ def _guess(section: str, key: str, siblings: list[str], known: list[str]) -> str
     near = closest(key, {*siblings, *(path.rsplit('.', 1)[-1] for path in known), *names()}, n=9)
     close = [f'{section}.{name}' if section else name for name in near if name in siblings]
     close = close or [path for name in near for path in known if path.rsplit('.', 1)[-1] == name]
-    if near and not close and isinstance(here := names()[near[0]], Here):
+    if near and not close and isinstance(here := names()[near[0]], ZooKey):
         return f'did you mean {here.path}, which has the name {near[0]} elsewhere?'
     if close:
         return f'did you mean {" or ".join(close[:2])}?'
@@ -144,9 +144,9 @@ def _as_list(path: str, value: Any, wanted: FieldInfo) -> str:
         entry = look_up(str(key), inside=False)
         if key in COMPONENTS[path] and (options := _options(COMPONENTS[path].get(key))):
             mine.append(_flow({'type': key, next(iter(options)): inner}))
-        elif isinstance(entry, Here) and entry.path == path and entry.forms:
+        elif isinstance(entry, ZooKey) and entry.path == path and entry.forms:
             mine.append(re.sub(r'\d+(?=\})', _flow(inner), entry.forms[0].removeprefix('[').removesuffix(']')))
-        elif isinstance(entry, Here):
+        elif isinstance(entry, ZooKey):
             others.append(f'{entry.path}: {_flow(inner)}')
         else:
             return ''

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from zoo.config.section import Keyed, Section
+from zoo.config.section import ConfigLike, Section
 from zoo.core.errors import shown
 
 MIN_CLIP = 1e-6
@@ -170,7 +170,6 @@ def schedule_problem(name: str, value: Any) -> str:
 
 
 def greatest(schedule: float | Linear | Points) -> float:
-    """The greatest value that a schedule has."""
     if isinstance(schedule, Linear):
         return max(schedule.start, schedule.end)
     return max(value for _, value in schedule.points) if isinstance(schedule, Points) else schedule
@@ -207,13 +206,12 @@ class Rates(dict[str, float]):
     Args: cfg: the resolved section `policy.learn`; names: its fields that may have a schedule.
     """
 
-    def __init__(self, cfg: Keyed, names: Sequence[str]) -> None:
+    def __init__(self, cfg: ConfigLike, names: Sequence[str]) -> None:
         super().__init__()
         self.names = tuple(names)
         self._cfg, self._warned = cfg, False
 
     def set_env_step(self, env_step: int) -> None:
-        """Sets all values to those at an env step."""
         for name in self.names:
             self[name] = schedule_value(self._cfg[name], env_step)
         if self['learning_rate'] == 0 and not self._warned:

@@ -116,11 +116,11 @@ else:
 """The type of a field that users may leave out (null). In a resolved config the field has a value."""
 LEFT_OUT: Any = None  # the default of a `Filled` field
 
-MAX_DEPTH, MAX_PARTS = 100, 100_000
+MAX_DEPTH, MAX_CONTAINERS = 100, 100_000
 """Limits for the levels of a config and for its dicts and lists: a bundled one has 4 and some 20, an array in env.kwargs many."""
 
 
-Keyed = Mapping[str, Any]
+ConfigLike = Mapping[str, Any]
 """A config or a section of one: a dict, as users and checkpoints write it, or the typed one that a run reads."""
 
 
@@ -259,7 +259,7 @@ def _frozen(value: Any) -> Any:
 def plain(value: Any) -> Any:
     """A deep copy in plain dicts, lists and Python numbers: EasyDicts, tuples, numpy and torch values are converted.
 
-    Raises: ConfigError if it is nested deeper than MAX_DEPTH, contains itself, or has more than MAX_PARTS dicts and lists.
+    Raises: ConfigError if it is nested deeper than MAX_DEPTH, contains itself, or has more than MAX_CONTAINERS dicts and lists.
     """
     return _plain(value, 0, itertools.count(1))
 
@@ -282,9 +282,9 @@ def _plain(value: Any, depth: int, n_part: Iterator[int]) -> Any:
             raise ConfigError(
                 f'the config contains itself, or is nested more than {MAX_DEPTH} levels deep; write it with fewer levels.'
             )
-        if next(n_part) > MAX_PARTS:
+        if next(n_part) > MAX_CONTAINERS:
             raise ConfigError(
-                f'the config has more than {MAX_PARTS:,} dicts and lists, those of YAML aliases counted at each of their '
+                f'the config has more than {MAX_CONTAINERS:,} dicts and lists, those of YAML aliases counted at each of their '
                 'places; pass large data in files.'
             )
     if isinstance(value, dict):

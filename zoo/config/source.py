@@ -158,7 +158,7 @@ def files_run() -> dict[str, Path]:
     return {names[str(path)]: path for path in _ran if str(path) in names}
 
 
-class _OfText(SourceFileLoader):
+class SourceOnlyLoader(SourceFileLoader):
     """Always compiles the text of a file: cached bytecode may be other code than the user read before trusting the file."""
 
     def get_code(self, fullname: str) -> Any:
@@ -171,7 +171,7 @@ def _module_of_file(path: Path) -> ModuleType:
     name = path.stem if _is_free(path.stem, path) else str(path.with_suffix('')).strip(os.sep).replace(os.sep, '_')
     if name in sys.modules and _ran.setdefault(path, stamp) == stamp:
         return sys.modules[name]  # running the file again would register its names twice
-    spec = importlib.util.spec_from_file_location(name, path, loader=_OfText(name, str(path)))
+    spec = importlib.util.spec_from_file_location(name, path, loader=SourceOnlyLoader(name, str(path)))
     assert spec is not None and spec.loader is not None, 'the suffix is .py'
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from zoo.config.section import MAX_DEPTH, ConfigError, Keyed, Section, plain
+from zoo.config.section import MAX_DEPTH, ConfigError, ConfigLike, Section, plain
 from zoo.core.errors import shown
 from zoo.core.files import read_small, whole_file
 from zoo.core.streams import without_passwords
@@ -98,13 +98,13 @@ def config_of_yaml(path: Path) -> dict[str, Any]:
     return plain(data)
 
 
-def save_yaml(config: Keyed, path: str | os.PathLike[str]) -> None:
+def save_yaml(config: ConfigLike, path: str | os.PathLike[str]) -> None:
     """Writes a config so that load_config reads an equal one; functions are written as 'module:function'."""
     with whole_file(Path(path)) as file:
         file.write(yaml_text(config).encode())
 
 
-def yaml_text(config: Keyed) -> str:
+def yaml_text(config: ConfigLike) -> str:
     """A config as YAML, in ASCII with escapes for other characters."""
     return yaml.dump(storable(config), Dumper=_Dumper, sort_keys=False, width=120)
 

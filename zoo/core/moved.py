@@ -71,7 +71,6 @@ class MovedModules(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module at its new path."""
         new = self._new(spec.name)
         assert new is not None
         warnings.warn(f'{spec.name} has moved to {new}; import that', DeprecationWarning, stacklevel=2)

@@ -100,7 +100,7 @@ class RunInfo(NamedTuple):
         return n * self.ranks.size
 
 
-def several(ranks: Ranks) -> str:
+def rank_count_text(ranks: Ranks) -> str:
     """The number of ranks for a sentence, such as '2 ranks'; '' for one process alone."""
     return f'{ranks.size} ranks' if ranks.size > 1 else ''
 

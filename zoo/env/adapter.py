@@ -228,7 +228,6 @@ def limit_of(env: object, attribute: str) -> int | None:
 
 
 def gymnasium_space(space: Space) -> gymnasium.Space:
-    """The gymnasium space of a zoo space."""
     if isinstance(space, Dict):
         parts = {key: gymnasium_space(part) for key, part in space.spaces.items()}
         return gymnasium.spaces.Tuple(parts.values()) if space.is_tuple else gymnasium.spaces.Dict(parts)

@@ -54,6 +54,12 @@ def apply(env: object, command: EnvCommand) -> Any:
     return found(*command.args, **command.kwargs)
 
 
+def keep_setting(commands: dict[str, EnvCommand], command: EnvCommand) -> None:
+    """Keeps a 'set' as the newest of the commands that a recreated env gets: it may replace what others have set inside it."""
+    commands.pop(command.name, None)
+    commands[command.name] = command
+
+
 def sendable(command: EnvCommand) -> EnvCommand:
     """Returns the command unchanged. Raises: UserError if it cannot be sent to another process."""
     try:

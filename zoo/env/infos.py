@@ -119,7 +119,6 @@ def other_shape_error(key: str, shape: tuple[int, ...], whose: str, wanted: tupl
 
 
 def _taken(info: Mapping[str, Any], i: int) -> dict[str, Number]:
-    """The numbers of env i in the info of a vector env."""
     own: dict[str, Any] = {}
     for key, values in info.items():
         is_of_vector = key in OWN_KEYS or (key.startswith('_') and key[1:] in info) or isinstance(values, Mapping | str)

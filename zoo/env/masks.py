@@ -73,7 +73,6 @@ def masked_space(obs_space: Space, action_space: Space, source: str, name: str) 
 
 
 def no_mask_error(name: str, action_space: Space) -> UnsupportedEnvError:
-    """The error for a mask of actions that are real numbers."""
     return UnsupportedEnvError(
         f'env {name!r} has an action mask but the actions are {action_space}: numbers of a Box cannot be masked, only '
         'those of Discrete, MultiDiscrete and MultiBinary; use env.action_mask=off.'

@@ -20,7 +20,7 @@ from gymnasium.vector.utils import concatenate, iterate
 from zoo.config.section import own_copy
 from zoo.core.action_map import Actions
 from zoo.env.adapter import takes_options
-from zoo.env.attributes import EnvCommand, apply
+from zoo.env.attributes import EnvCommand, apply, keep_setting
 from zoo.env.errors import (
     BROKEN,
     CALLS,
@@ -250,7 +250,7 @@ class SingleEnvs(VectorEnv):
     def command(self, command: EnvCommand) -> list[Any]:
         found: list[Any] = self.env.command(command)
         if command.kind == 'set':
-            self.env.commands[command.name] = command
+            keep_setting(self.env.commands, command)
         return found
 
     def set_reset_options(self, options: dict[str, Any] | None) -> None:

@@ -332,7 +332,6 @@ class WindowEnv(gymnasium.Wrapper):
 
 
 def _windowed(space: Space, n: int) -> Space:
-    """The space of n observations."""
     if isinstance(space, Dict):
         return Dict({key: _windowed(part, n) for key, part in space.spaces.items()}, space.is_tuple)
     return _WINDOWED[type(space)](space, n)

@@ -215,12 +215,10 @@ class ActorCriticPolicy(NetworkPolicy):
 
     @property
     def _policy_step(self) -> Step | None:
-        """The gradient step on the policy."""
         return getattr(self, 'step', None)
 
     @property
     def _value_step(self) -> Step | None:
-        """The gradient step on the critic."""
         return getattr(self, 'value_step', self._policy_step)
 
     def _coefficients(self) -> dict[str, float]:

@@ -125,7 +125,6 @@ def why_not_here(device: str) -> str:
 
 
 def device_of(name: str) -> torch.device:
-    """The device that `policy.device` names."""
     if name == 'auto':
         return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     if not re.fullmatch(DEVICE, name):  # a name given to `load_policy`; those in a config were validated

@@ -14,7 +14,7 @@ from torch import nn
 from zoo.backend.choose import ExecutorRequest, Named, choose_executor
 from zoo.config.components import name_of
 from zoo.core.errors import UserError
-from zoo.core.ranks import Ranks, several
+from zoo.core.ranks import Ranks, rank_count_text
 from zoo.core.seeding import stream
 from zoo.policy.options.base import Owner
 from zoo.rl_utils.distribution import ActionDist
@@ -26,7 +26,7 @@ def join_model(model: nn.Module, ranks: Ranks) -> None:
 
     Raises: UserError for a model that cannot be trained on several ranks.
     """
-    if not (number := several(ranks)):
+    if not (number := rank_count_text(ranks)):
         return
     for name, module in model.named_modules():
         is_norm = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
@@ -52,7 +52,7 @@ def executor_request(policy: Owner, exploration: str, step_per_env_step: float) 
         [*own, Named('optimizer', name_of(cfg.optimizer))], key=lambda component: component.kind == 'option'
     )
     components = [*policy.objective.components, *components]
-    is_summed = f'gradients are summed over {number}' if (number := several(run.ranks)) else ''
+    is_summed = f'gradients are summed over {number}' if (number := rank_count_text(run.ranks)) else ''
     why = ' and '.join(filter(None, (run.eager_only, is_summed)))
     return ExecutorRequest(
         cfg.executor, cfg.compile, n_step, components=tuple(components), eager_only=why, exploration=exploration

@@ -46,7 +46,7 @@ from zoo.run.log import make_sinks
 from zoo.run.log.logger import ConsoleLine, Logger, Report
 from zoo.run.observers.base import Observer, Parts, Progress, RunView
 from zoo.run.observers.callbacks import Callbacks, EvaluationListener, GradientEvents
-from zoo.run.observers.diagnostics import Advice, facts_of
+from zoo.run.observers.diagnostics import Diagnostics, facts_of
 from zoo.run.observers.rounds import (
     EnvResets,
     EnvSchedules,
@@ -241,7 +241,7 @@ class RunBuilder:
             self._videos.show = log.video
         if self.stop_rules is not None:
             log.listeners.append(partial(self.stop_rules.see, job))
-        look = Advice(facts_of(cfg, self.parts.policy)).look if leads else lambda env_step, values: None
+        look = Diagnostics(facts_of(cfg, self.parts.policy)).look if leads else lambda env_step, values: None
         self.report = Report(log, job, look, self.agreement, self._schedules.metrics)
         last = None if checkpoint is None else (checkpoint.path, job.env_step)
         self.manager = CheckpointManager(job.run_dir, cfg.checkpoint, last, log.keep_files, self._ranks)

@@ -64,7 +64,7 @@ def launched(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> Iterato
     with ExitStack() as undo:
         undo.callback(ranks.close)
         if ranks.rank > 0:
-            keep, handlers = OfRank(ranks.rank), list(logging.getLogger().handlers)
+            keep, handlers = RankLogFilter(ranks.rank), list(logging.getLogger().handlers)
             for handler in handlers:
                 handler.addFilter(keep)
                 undo.callback(handler.removeFilter, keep)
@@ -180,7 +180,7 @@ def _as_rank(
     return replace(result, policy=cast('Policy', None)) if rank == 0 else None
 
 
-class OfRank(logging.Filter):
+class RankLogFilter(logging.Filter):
     """Filter for the log of a rank above 0: only warnings and errors, each with the number of the rank."""
 
     def __init__(self, rank: int) -> None:

@@ -233,6 +233,5 @@ def check_env_known(run: SavedRun, overrides: Sequence[str] = ()) -> None:
 
 
 def _n_byte(state: State) -> int:
-    """Bytes of all tensors in a state."""
     inner = sum(_n_byte(value) for value in state.values() if isinstance(value, dict))
     return inner + sum(value.nbytes for value in state.values() if isinstance(value, torch.Tensor))

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.buffer.rollout import PARTS
-from zoo.config.section import Keyed, value_at
+from zoo.config.section import ConfigLike, value_at
 from zoo.core.spaces import Space, empty_obs, leaf_spaces, obs_dtype
 from zoo.policy.base import Policy
 from zoo.policy.sequences import SequenceConfig, n_copy
@@ -121,7 +121,7 @@ def machine_memory() -> int:
     return os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
 
 
-def sample_bytes(config: Keyed, obs_space: Space | None = None) -> int:
+def sample_bytes(config: ConfigLike, obs_space: Space | None = None) -> int:
     """The least bytes that samples of a rollout, a buffer or the auxiliary phase take. Args: config: a resolved one."""
     obs = 0
     if obs_space is not None:
@@ -137,7 +137,7 @@ def sample_bytes(config: Keyed, obs_space: Space | None = None) -> int:
     return n_obs * obs + max(n_collected, n_kept) * ROW_BYTES + n_step * STEP_BYTES
 
 
-def memory_problem(config: Keyed, obs_space: Space | None = None) -> str:
+def memory_problem(config: ConfigLike, obs_space: Space | None = None) -> str:
     """A sentence about the keys of a resolved config that need more memory than this machine has; '' if none do.
 
     Args: obs_space: of one env; None if there is no env yet: observations are then not counted.
@@ -158,7 +158,7 @@ def memory_problem(config: Keyed, obs_space: Space | None = None) -> str:
     return f'{what} {n_byte / 1e9:,.0f} GB or more but this machine has {memory / 1e9:,.0f} GB; use fewer.'
 
 
-def _n_copy(config: Keyed, n_step: int) -> float:
+def _n_copy(config: ConfigLike, n_step: int) -> float:
     """The number of copies of each row that are kept because sequences of a recurrent model overlap."""
     sequence = value_at(config, 'policy.learn.sequence')
     if not sequence or value_at(config, 'policy.model.recurrent') is None:
@@ -166,7 +166,7 @@ def _n_copy(config: Keyed, n_step: int) -> float:
     return max(n_copy(SequenceConfig.model_construct(**sequence), n_step), 1.0)
 
 
-def _whole(config: Keyed, key: str, default: int = 1) -> int:
+def _whole(config: ConfigLike, key: str, default: int = 1) -> int:
     value = value_at(config, key)
     return value if isinstance(value, int) else default
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from zoo.config.section import ConfigError, Keyed, fields_of, join_path, plain, section_problems, validate
+from zoo.config.section import ConfigError, ConfigLike, fields_of, join_path, plain, section_problems, validate
 from zoo.config.source import parse_value, split_override
 from zoo.core.errors import UserError, shown
 from zoo.core.spaces import Space, leaf_spaces
@@ -30,7 +30,7 @@ MAIN = ''  # name of the main evaluation among those of policy.eval.sets
 SET_NAME = re.compile(r'[\w-]{1,50}')
 
 
-def evaluation_env(cfg: Keyed, overrides: Sequence[str] = (), name: str | None = None) -> EnvConfig:
+def evaluation_env(cfg: ConfigLike, overrides: Sequence[str] = (), name: str | None = None) -> EnvConfig:
     """The config of the envs that a run evaluates on: its section env, overridden by policy.eval.env.
 
     Args:
@@ -64,12 +64,12 @@ def evaluation_env(cfg: Keyed, overrides: Sequence[str] = (), name: str | None =
     return validate(EnvConfig, env, 'env')
 
 
-def evaluation_envs(cfg: Keyed) -> dict[str, EnvConfig]:
+def evaluation_envs(cfg: ConfigLike) -> dict[str, EnvConfig]:
     """The envs of all evaluations of a resolved config: the main one, whose name is MAIN, then those of policy.eval.sets."""
     return {name: evaluation_env(cfg, name=name or None) for name in (MAIN, *_of_eval(cfg)[1])}
 
 
-def _of_eval(cfg: Keyed) -> tuple[Any, Any]:
+def _of_eval(cfg: ConfigLike) -> tuple[Any, Any]:
     """policy.eval.env and policy.eval.sets; empty where there are none."""
     of_eval = (cfg['policy'].get('eval') or {}) if 'policy' in cfg else {}
     return of_eval.get('env') or {}, of_eval.get('sets') or {}
@@ -94,7 +94,7 @@ def differing(env: Mapping[str, Any], differs: Mapping[str, Any]) -> dict[str, A
 
 
 @contextmanager
-def naming_section(cfg: Keyed, name: str) -> Iterator[None]:
+def naming_section(cfg: ConfigLike, name: str) -> Iterator[None]:
     """Context in which an EnvSettingError of evaluation envs names the section with the key: of a set, eval.env, or env."""
     try:
         yield

@@ -12,9 +12,19 @@ import pytest
 
 from zoo import serial_pipeline
 from zoo.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from zoo.run.observers.diagnostics import CLIP_RATIO, LONG, RULES, SHORT, Advice, Facts, facts_of, max_entropy, signs
+from zoo.run.observers.diagnostics import (
+    CLIP_RATIO,
+    LONG,
+    RULES,
+    SHORT,
+    Diagnostics,
+    RunFacts,
+    facts_of,
+    max_entropy,
+    signs,
+)
 
-FACTS = Facts(100_000, 4, shares_trunk=True, value_range=5.0, scales_returns=False, max_entropy=2.0)
+FACTS = RunFacts(100_000, 4, shares_trunk=True, value_range=5.0, scales_returns=False, max_entropy=2.0)
 VALUE = {'learn/value_weight': 0.5, 'learn/policy_loss': -0.25}
 
 CASES: dict[str, tuple[dict[str, float], dict[str, float], int, str]] = {
@@ -32,7 +42,7 @@ CASES: dict[str, tuple[dict[str, float], dict[str, float], int, str]] = {
 STEP = {'entropy_near_zero': 25_000, 'no_episode': 40_000}
 
 
-def said(name: str, facts: Facts, line: dict[str, float], env_step: int, n_line: int) -> list[str]:
+def said(name: str, facts: RunFacts, line: dict[str, float], env_step: int, n_line: int) -> list[str]:
     """What one rule says about a line that comes n_line times."""
     found = [dict(signs(facts, line, env_step)).get(name, '') for _ in range(n_line)]
     return found if all(found) else []
@@ -46,7 +56,7 @@ def test_every_rule_has_a_case() -> None:
 def test_a_rule_warns_at_its_threshold_once_with_a_remedy(name: str, caplog: pytest.LogCaptureFixture) -> None:
     line, _, n_line, remedy = CASES[name]
     facts = FACTS if name != 'returns_large' else FACTS._replace(value_range=None)
-    advice = Advice(facts)
+    advice = Diagnostics(facts)
     with caplog.at_level(logging.WARNING, 'zoo.run.observers.diagnostics'):
         texts = [advice.look(STEP.get(name, 10_000), line) for _ in range(n_line + 3)]
     assert [len(text) for text in texts] == [*[0] * (n_line - 1), 1, 0, 0, 0]
@@ -59,7 +69,7 @@ def test_a_rule_warns_at_its_threshold_once_with_a_remedy(name: str, caplog: pyt
 def test_a_rule_is_silent_below_its_threshold(name: str) -> None:
     _, line, n_line, _ = CASES[name]
     facts = FACTS if name != 'returns_large' else FACTS._replace(value_range=None)
-    advice = Advice(facts)
+    advice = Diagnostics(facts)
     assert not any(advice.look(STEP.get(name, 10_000), line) for _ in range(n_line + 3))
     assert not any(advice.look(STEP.get(name, 10_000), {}) for _ in range(n_line + 3))  # no such metric
 
@@ -67,7 +77,7 @@ def test_a_rule_is_silent_below_its_threshold(name: str) -> None:
 @pytest.mark.parametrize('name', [name for name, case in CASES.items() if case[2] > 1])
 def test_a_line_that_is_well_begins_the_count_anew(name: str) -> None:
     line, well, n_line, _ = CASES[name]
-    advice = Advice(FACTS)
+    advice = Diagnostics(FACTS)
     lines = [*[line] * (n_line - 1), well, *[line] * (n_line - 1)]
     assert not any(advice.look(10_000, each) for each in lines)
     assert advice.look(10_000, line)
@@ -85,7 +95,7 @@ def test_a_line_that_is_well_begins_the_count_anew(name: str) -> None:
         ('no_episode', FACTS, 39_999),
     ],
 )
-def test_a_rule_is_silent_where_it_does_not_apply(name: str, facts: Facts, env_step: int) -> None:
+def test_a_rule_is_silent_where_it_does_not_apply(name: str, facts: RunFacts, env_step: int) -> None:
     line, _, n_line, _ = CASES[name]
     assert not said(name, facts, line, env_step, n_line)
 
@@ -133,23 +143,23 @@ def config(tmp_path: Path, env: str = 'CartPole-v1', model: Any = None, **learn:
         (
             dict(value_clip=True, value_norm=False, reward_norm=False),
             None,
-            Facts(2048, 4, False, 0.2, False, math.log(2), pytest.approx(100.0)),
+            RunFacts(2048, 4, False, 0.2, False, math.log(2), pytest.approx(100.0)),
         ),
-        (dict(value_norm=True), None, Facts(2048, 4, False, None, True, math.log(2), pytest.approx(100.0))),
+        (dict(value_norm=True), None, RunFacts(2048, 4, False, None, True, math.log(2), pytest.approx(100.0))),
         (
             dict(value_loss={'type': 'error_clip', 'range': 9.0}, value_norm=False),
             dict(shared_encoder=True),
-            Facts(2048, 4, True, 3.0, False, math.log(2), pytest.approx(100.0)),
+            RunFacts(2048, 4, True, 3.0, False, math.log(2), pytest.approx(100.0)),
         ),
         (
             dict(value_norm=False),
             dict(shared_encoder='detach'),
-            Facts(2048, 4, False, None, False, math.log(2), pytest.approx(100.0)),
+            RunFacts(2048, 4, False, None, False, math.log(2), pytest.approx(100.0)),
         ),
     ],
 )
 def test_facts_are_those_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learn: Any, model: Any, want: Facts
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learn: Any, model: Any, want: RunFacts
 ) -> None:
     seen = []
     monkeypatch.setattr('zoo.run.build.facts_of', lambda *args: seen.append(facts_of(*args)) or seen[-1])

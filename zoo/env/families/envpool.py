@@ -120,7 +120,6 @@ class EnvpoolVectorEnv(gymnasium.vector.VectorEnv):
         self._pool.send(actions.astype(self._action_dtype) if is_choice else actions)
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Waits for the step and returns its result."""
         obs, reward, terminated, truncated, info = self._pool.recv()
         if self._limit is not None and np.max(info['elapsed_step']) > self._limit:
             raise UnsupportedEnvError(

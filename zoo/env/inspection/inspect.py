@@ -121,7 +121,7 @@ N_WORKER, N_STEP, N_WARM = 4, 100, 10
 GAIN = 1.25  # a worker costs memory and a core: it has to win by more than the measurement varies
 
 
-class VectorizationAdvice(NamedTuple):
+class VectorizationChoice(NamedTuple):
     """The faster vectorization and the reason, as entries of a report."""
 
     vectorization: str  # 'sync', 'async' or 'batched'
@@ -129,7 +129,7 @@ class VectorizationAdvice(NamedTuple):
     worker_ms: float | None  # time that one step of one worker costs the main process
 
 
-def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> VectorizationAdvice:
+def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasium.Space]) -> VectorizationChoice:
     """Compares env.collector_env_num envs in turn with as many in processes.
 
     Args: step_s: seconds of one step of one env; spaces: of its observations and actions.
@@ -138,7 +138,7 @@ def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasi
     try:
         worker_s = worker_seconds(spaces, min(n_env, N_WORKER), cfg.step_timeout)
     except (Exception, SystemExit) as error:  # without processes, or with spaces that no shared memory takes
-        return VectorizationAdvice('sync', f'no worker process could be timed here ({show_error(error)})', None)
+        return VectorizationChoice('sync', f'no worker process could be timed here ({show_error(error)})', None)
     in_turn = n_env * step_s
     at_once = n_env * (worker_s + step_s / min(n_env, n_cpu))
     is_async = in_turn > GAIN * at_once and n_cpu > 1
@@ -147,7 +147,7 @@ def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasi
         f'{1e3 * in_turn:.3g} ms one after the other, and in about {1e3 * at_once:.3g} ms in processes on {n_cpu} '
         f'core{"s" if n_cpu > 1 else ""}{": about equal" if in_turn > at_once and not is_async else ""}'
     )
-    return VectorizationAdvice('async' if is_async else 'sync', why, 1e3 * worker_s)
+    return VectorizationChoice('async' if is_async else 'sync', why, 1e3 * worker_s)
 
 
 def worker_seconds(spaces: tuple[gymnasium.Space, gymnasium.Space], n_worker: int, timeout: float) -> float:
@@ -358,7 +358,7 @@ class _Inspection:
                 self._add_findings(check_vector(env, cfg, self._n_step, seen))
             finally:
                 self._add_values(seen, env.obs_space, env.action_space)
-        self._facts |= VectorizationAdvice('batched', f'{self._name} steps all its envs at once', None)._asdict()
+        self._facts |= VectorizationChoice('batched', f'{self._name} steps all its envs at once', None)._asdict()
 
     def _add_spaces(self, env: object, obs_space: Space, action_space: Space) -> None:
         self._facts |= {
@@ -393,7 +393,7 @@ class _Inspection:
             return
         if vectorization_of(self._cfg) == 'batched':
             why = f'gymnasium has a batched version of {self._name}, which steps all its envs at once'
-            advice = VectorizationAdvice('batched', why, None)
+            advice = VectorizationChoice('batched', why, None)
         else:
             advice = advise(self._cfg, seen.step_s / seen.n_step, spaces)
         self._facts |= advice._asdict()

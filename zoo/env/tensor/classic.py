@@ -18,7 +18,6 @@ def _box(*high: float, low: tuple[float, ...] | None = None) -> Box:
 
 
 def _wrap(angle: Tensor) -> Tensor:
-    """The same angle in [-pi, pi]."""
     return torch.sub(angle, torch.round(angle / math.tau), alpha=math.tau)
 
 

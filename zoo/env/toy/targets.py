@@ -118,7 +118,6 @@ class Target:
 
 
 def _slices(sizes: Iterable[int]) -> list[slice]:
-    """Consecutive slices of these sizes."""
     stops = list(accumulate(sizes))
     return list(map(slice, [0, *stops], stops))
 

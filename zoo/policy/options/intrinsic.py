@@ -20,7 +20,7 @@ from zoo.config.components import make_component
 from zoo.config.section import Section
 from zoo.core.data import Columns, Metrics, Obs, Rollout, leaves, map_tensors, send, split_rows
 from zoo.core.errors import UserError
-from zoo.core.ranks import ALONE, Ranks, several
+from zoo.core.ranks import ALONE, Ranks, rank_count_text
 from zoo.core.registry import INTRINSIC_REGISTRY
 from zoo.core.seeding import reseed, stream, torch_generator
 from zoo.core.spaces import Space, empty_obs
@@ -76,7 +76,7 @@ def set_ranks(component: object, ranks: Ranks) -> None:
     """Lets an intrinsic reward learn from the samples of all ranks. Raises: UserError if it cannot."""
     if hasattr(component, 'set_ranks'):
         component.set_ranks(ranks)
-    elif number := several(ranks):
+    elif number := rank_count_text(ranks):
         raise UserError(
             f'policy.learn.intrinsic is a {type(component).__name__}, which has no set_ranks() and so cannot learn on '
             f'{number}; write one, see zoo.policy.options.intrinsic, or use one process'
@@ -210,7 +210,6 @@ class RND:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copies a `state_dict` in."""
         self.networks.load_state_dict(state['networks'])
         self._optimizer.load_state_dict(state['optimizer'])
         self._n_update = state.get('n_update', 0)  # older states have no counter

@@ -67,11 +67,9 @@ class Objective:
 
     @property
     def weights(self) -> list[Any]:
-        """The weights of the penalties at present."""
         return list(self.fixed.penalty_weights)
 
     def set_weight(self, i: int, weight: float) -> None:
-        """Sets the weight of penalty number i."""
         weights = self.weights
         weights[i] = weight
         self.fixed = self.fixed._replace(penalty_weights=tuple(weights))

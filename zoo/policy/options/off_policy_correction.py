@@ -9,7 +9,7 @@ from pydantic import Field
 
 from zoo.backend.choose import Named
 from zoo.config.components import make_component, name_of
-from zoo.config.section import Keyed, value_at
+from zoo.config.section import ConfigLike, value_at
 from zoo.core.data import Columns, Rollout
 from zoo.core.errors import UserError
 from zoo.core.registry import CORRECTION_REGISTRY, POLICY_REGISTRY, PROXIMAL_REGISTRY
@@ -110,7 +110,7 @@ def vtrace(
     return Correction(proximal={'type': 'recent', 'rho_max': rho_max}, estimator=estimator)
 
 
-def correction_of(learn: Keyed) -> Correction:
+def correction_of(learn: ConfigLike) -> Correction:
     """The correction that a resolved section `policy.learn` names."""
     return make_component(CORRECTION_REGISTRY, learn['correction'])()
 

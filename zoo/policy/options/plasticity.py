@@ -60,15 +60,15 @@ class Plasticity(UpdateOption):
                 x.copy_(state['plasticity']['initial'][name])
 
 
-Named = dict[str, Tensor]
+NamedTensors = dict[str, Tensor]
 Every = Annotated[int, Field(ge=1, description='updates from one call to the next')]
 
 
 @PLASTICITY_REGISTRY.register('shrink_perturb')
 @torch.no_grad()
 def shrink_perturb(
-    named: Named,
-    initial: Named,
+    named: NamedTensors,
+    initial: NamedTensors,
     generator: torch.Generator,
     *,
     every: Every = 100,
@@ -92,8 +92,8 @@ def shrink_perturb(
 @PLASTICITY_REGISTRY.register('l2_init')
 @torch.no_grad()
 def l2_init(
-    named: Named,
-    initial: Named,
+    named: NamedTensors,
+    initial: NamedTensors,
     generator: torch.Generator,
     *,
     every: Every = 1,
@@ -111,8 +111,8 @@ def l2_init(
 @PLASTICITY_REGISTRY.register('reset_last')
 @torch.no_grad()
 def reset_last(
-    named: Named,
-    initial: Named,
+    named: NamedTensors,
+    initial: NamedTensors,
     generator: torch.Generator,
     *,
     every: Every = 100,

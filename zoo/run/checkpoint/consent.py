@@ -17,7 +17,7 @@ from typing import Any
 
 import gymnasium
 
-from zoo.config.section import ConfigError, Keyed, value_at
+from zoo.config.section import ConfigError, ConfigLike, value_at
 from zoo.config.source import split_override
 from zoo.config.user_code import is_in_file, load_home, members, names_code, split_name
 from zoo.config.yaml_io import storable
@@ -162,7 +162,7 @@ def _hash_of(name: str) -> str | None:
     return None
 
 
-def consent_words(config: Keyed | None = None) -> str:
+def consent_words(config: ConfigLike | None = None) -> str:
     """The options by which a command on a checkpoint of this process consents to the code in the user's configs.
 
     Args: config: of the run that is to continue: also consents to its addresses; None: all configs of this process.
@@ -249,7 +249,6 @@ def check_names(
 
 
 def overridden(overrides: Sequence[str]) -> set[str]:
-    """The paths that overrides set."""
     return {split_override(text)[0] for text in overrides}
 
 
@@ -300,8 +299,9 @@ def _without_sinks(config: dict[str, Any], modules: Sequence[str]) -> dict[str, 
     if not isinstance(sinks, list):
         return config
     types = [sink.get('type') if isinstance(sink, dict) else sink for sink in sinks]
-    is_own = [isinstance(name, str) and names_code(name) and split_name(name)[0] in modules for name in types]
-    kept = [sink for sink, own in zip(sinks, is_own, strict=True) if not own]
+    homes = [split_name(name)[0] if isinstance(name, str) and names_code(name) else None for name in types]
+    is_other = [home is None or not (home in modules or _is_of_file(modules, home)) for home in homes]
+    kept = [sink for sink, other in zip(sinks, is_other, strict=True) if other]
     return {**config, 'logger': {**config['logger'], 'sinks': kept}}
 
 

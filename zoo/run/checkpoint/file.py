@@ -243,7 +243,6 @@ def _check_layout(entries: list[tuple[str, _Entry]], n_byte: int) -> None:
 
 
 def _tensor(file: BufferedReader, name: str, entry: _Entry) -> Tensor:
-    """Reads the next tensor of a file."""
     tensor = torch.empty(entry.shape, dtype=_BY_NAME[entry.dtype])
     data = tensor.reshape(-1).view(torch.uint8)
     if file.readinto(data.numpy().data) != len(data):
@@ -387,14 +386,14 @@ An example is `state_dict()` of a torch.optim.Optimizer. Tuples are loaded as li
 """
 MAX_NUMBER = 2**128
 """Bound for numbers in the state of a policy or buffer: numpy's generators have integers of 128 bits."""
-WHOLE = re.compile('learn/(plasticity|intrinsic)/')
+ALL_OR_NOTHING = re.compile('learn/(plasticity|intrinsic)/')
 """State of options that only some runs have: a file has all of it or none."""
-OPTIONAL = re.compile(  # state that is reset if a file lacks it, each number separately
+RESETTABLE = re.compile(  # state that is reset if a file lacks it, each number separately
     'learn/(adaptive_rate|penalty_weight)/|learn/optimizer/(.+/)?(average|average_weight|loss_scale|n_good_step)$'
 )
-LATER = re.compile('learn/(aux_filled|aux_oldest|intrinsic/carry|intrinsic/n_update)$')
+MAY_BE_MISSING = re.compile('learn/(aux_filled|aux_oldest|intrinsic/carry|intrinsic/n_update)$')
 """State that a file may lack; if a file has it, the run must have it too."""
-FORMER = re.compile('(learn/)?((learn|collect|plasticity|intrinsic)/generator|collect/n_acted)$')
+IGNORED = re.compile('(learn/)?((learn|collect|plasticity|intrinsic)/generator|collect/n_acted)$')
 """State of older files that is ignored: random streams; draws are now functions of the seed and a counter."""
 
 
@@ -466,9 +465,9 @@ def fit_state(
         for name, value in want.items()
         if name in have and not _fits(name, value, have[name])
     ]
-    lacked = [name for name in want if name not in have and name not in missing and not LATER.match(name)]
+    lacked = [name for name in want if name not in have and name not in missing and not MAY_BE_MISSING.match(name)]
     misfits += [f'{name} is not in the file' for name in lacked]
-    known = {*want, *in_vain, *filter(FORMER.match, have)}
+    known = {*want, *in_vain, *filter(IGNORED.match, have)}
     misfits += [f'{shown(name)} is only in the file' for name in have if name not in known]
     if misfits:
         more = f', and {len(misfits) - 3} more' if len(misfits) > 3 else ''
@@ -500,9 +499,9 @@ def check_finite(expected: State, got: State, path: str | os.PathLike[str]) -> N
 def _turned(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, str]:
     """The names that only `one` has because an option was turned on or off, each with its word in the log."""
     found = {}
-    halves = {match[0] for match in map(WHOLE.match, other) if match}
+    halves = {match[0] for match in map(ALL_OR_NOTHING.match, other) if match}
     for name in (name for name in one if name not in other):
-        whole, piece = WHOLE.match(name), OPTIONAL.match(name)
+        whole, piece = ALL_OR_NOTHING.match(name), RESETTABLE.match(name)
         if whole and whole[0] not in halves:
             found[name] = whole[0].rstrip('/')
         elif piece:

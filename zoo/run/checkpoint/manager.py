@@ -14,7 +14,10 @@ from zoo.policy.base import Policy
 from zoo.run.base_config import CheckpointConfig
 from zoo.run.checkpoint.file import Checkpoint, State, load_checkpoint, save_checkpoint, split, steps_of, to_tree
 
-OWN = ('buffer', 'memory')  # keys of a state that hold samples of one rank; the main file has those of rank 0
+RANK_STATE_KEYS = (
+    'buffer',
+    'memory',
+)  # keys of a state that hold samples of one rank; the main file has those of rank 0
 logger = logging.getLogger(__name__)
 
 
@@ -25,7 +28,7 @@ def rank_file(path: Path, rank: int) -> Path:
 
 def save_own(path: Path, rank: int, state: dict[str, Any], meta: dict[str, Any]) -> None:
     """Writes the samples of a rank above 0 to a file next to the main file, if it has any. Raises: OSError."""
-    own = {name: state[name] for name in OWN if state.get(name)}
+    own = {name: state[name] for name in RANK_STATE_KEYS if state.get(name)}
     if own:
         save_checkpoint(rank_file(path, rank), own, meta)
 
@@ -37,7 +40,7 @@ def of_rank(checkpoint: Checkpoint, ranks: Ranks, n_rank: int) -> Checkpoint:
     Args: n_rank: how many ranks train together. Raises: CheckpointError if the file of this rank is damaged.
     """
     n_before, path = checkpoint.meta.get('rank_num', 1), Path(checkpoint.path)
-    has_samples = any(checkpoint.state.get(name) for name in OWN)
+    has_samples = any(checkpoint.state.get(name) for name in RANK_STATE_KEYS)
     if n_before == n_rank == 1 or not has_samples:
         return checkpoint
     own = rank_file(path, ranks.rank)
@@ -49,10 +52,14 @@ def of_rank(checkpoint: Checkpoint, ranks: Ranks, n_rank: int) -> Checkpoint:
         return checkpoint
     else:
         found = load_checkpoint(own).state
-        return checkpoint._replace(state={**checkpoint.state, **{name: found[name] for name in OWN if name in found}})
+        return checkpoint._replace(
+            state={**checkpoint.state, **{name: found[name] for name in RANK_STATE_KEYS if name in found}}
+        )
     if ranks.rank == 0:
         logger.warning('%s: %s, so that its samples (buffer, auxiliary memory) are left out', path, why)
-    return checkpoint._replace(state={**checkpoint.state, **{name: {} for name in OWN if name in checkpoint.state}})
+    return checkpoint._replace(
+        state={**checkpoint.state, **{name: {} for name in RANK_STATE_KEYS if name in checkpoint.state}}
+    )
 
 
 class SaveError(RunError):

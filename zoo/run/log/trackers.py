@@ -55,7 +55,6 @@ class Tracker(Sink):
         return None
 
     def remember_id(self, run_id: str) -> None:
-        """Keeps the id for a resume."""
         with whole_file(self._file) as file:
             file.write(json.dumps({'id': run_id}).encode())
 

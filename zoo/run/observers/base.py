@@ -98,7 +98,6 @@ class RunView(Protocol):
 
     @property
     def train_iter(self) -> int:
-        """Optimiser steps."""
         return self.learn_mode.train_iter()
 
     @property

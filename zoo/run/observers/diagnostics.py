@@ -25,8 +25,8 @@ EPISODE_STEPS = 10_000  # env steps of each env
 SHORT, LONG = 5, 20  # lines in a row
 
 
-class Facts(NamedTuple):
-    """Facts about a run that the rules use in addition to its metrics.
+class RunFacts(NamedTuple):
+    """RunFacts about a run that the rules use in addition to its metrics.
 
     shares_trunk: the value loss moves a trunk of the policy. value_range: greatest error, in units of returns, that the
     value loss follows; None: any. scales_returns: an option brings returns to size 1. max_entropy: of uniform actions,
@@ -42,10 +42,10 @@ class Facts(NamedTuple):
     horizon: float = math.inf
 
 
-class Advice:
-    """Checks each line of training metrics and logs what its rules find, each rule once. Args: facts: see `Facts`."""
+class Diagnostics:
+    """Checks each line of training metrics and logs what its rules find, each rule once. Args: facts: see `RunFacts`."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: RunFacts) -> None:
         self._facts = facts
         self._counts: dict[str, int] = {}  # by rule, the number of lines in a row with its sign
         self._said: set[str] = set()
@@ -61,12 +61,12 @@ class Advice:
         return [texts[name] for name in new]
 
 
-def facts_of(cfg: JobConfig, policy: Policy) -> Facts:
+def facts_of(cfg: JobConfig, policy: Policy) -> RunFacts:
     """The facts of a run. Args: cfg: its resolved config."""
     learn = cfg.policy.learn
     scales = any(learn.get(name, False) for name in ('value_norm', 'reward_norm'))
     objective, model = getattr(policy, 'objective', None), getattr(policy, '_model', None)
-    return Facts(
+    return RunFacts(
         cfg.max_env_step,
         cfg.env.collector_env_num,
         bool(getattr(model, 'joint', getattr(model, 'one_trunk', False))),
@@ -117,7 +117,7 @@ RULES = {
 """Number of lines in a row with the sign of a rule after which the rule warns; in the order of the warnings."""
 
 
-def signs(facts: Facts, line: Mapping[str, float], env_step: int) -> Iterator[tuple[str, str]]:
+def signs(facts: RunFacts, line: Mapping[str, float], env_step: int) -> Iterator[tuple[str, str]]:
     """Yields (name of the rule, warning) for each sign of trouble in a line."""
     yield from _policy_signs(facts, line, env_step)
     yield from _critic_signs(facts, line, env_step)
@@ -129,7 +129,7 @@ def signs(facts: Facts, line: Mapping[str, float], env_step: int) -> Iterator[tu
         )
 
 
-def _policy_signs(facts: Facts, line: Mapping[str, float], env_step: int) -> Iterator[tuple[str, str]]:
+def _policy_signs(facts: RunFacts, line: Mapping[str, float], env_step: int) -> Iterator[tuple[str, str]]:
     name = next((name for name in ('learn/kl', 'learn/approx_kl') if not math.isfinite(line.get(name, 0.0))), None)
     if name is not None:
         yield (
@@ -154,7 +154,7 @@ def _policy_signs(facts: Facts, line: Mapping[str, float], env_step: int) -> Ite
         )
 
 
-def _critic_signs(facts: Facts, line: Mapping[str, float], env_step: int) -> Iterator[tuple[str, str]]:
+def _critic_signs(facts: RunFacts, line: Mapping[str, float], env_step: int) -> Iterator[tuple[str, str]]:
     value = _number(line, 'learn/value_weight') * _number(line, 'learn/value_loss')
     policy = abs(_number(line, 'learn/policy_loss'))
     if facts.shares_trunk and value >= VALUE_FLOOR and value >= VALUE_RATIO * policy:

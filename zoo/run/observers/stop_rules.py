@@ -294,7 +294,6 @@ def _own(name: str, rule: object) -> dict[str, str]:
 
 
 def _make(spec: object) -> tuple[str, Any]:
-    """Makes the rule of a spec, and returns its name and the rule."""
     section = section_of(STOP_REGISTRY, spec, 'stop')
     name, made = section.type, component_object(STOP_REGISTRY, section, 'stop')
     if callable(made) and not hasattr(made, 'reason'):

@@ -18,7 +18,7 @@ from zoo.tools.cli.parser import parse
 
 EXIT_FAILED, EXIT_USER = 1, 2
 MAX_PROBLEMS = 40  # problems that are shown of one error
-WORD_OF_RANK_0 = 5.0  # seconds that other ranks wait before they report an error
+RANK_0_REPORT_S = 5.0  # seconds that other ranks wait before they report an error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,9 +72,9 @@ def _log_to_stderr(args: argparse.Namespace) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormat())
     if rank := _other_rank():
-        from zoo.run.launch import OfRank
+        from zoo.run.launch import RankLogFilter
 
-        handler.addFilter(OfRank(rank))  # before the ranks meet, only rank 0 shows what all of them log
+        handler.addFilter(RankLogFilter(rank))  # before the ranks meet, only rank 0 shows what all of them log
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
@@ -122,7 +122,7 @@ def _report(error: Exception, code: int, hint: str = '') -> int:
         from zoo.core.ranks import RanksLostError
 
         if isinstance(error, UserError | RanksLostError):
-            time.sleep(WORD_OF_RANK_0)  # rank 0 reports the same, or the cause; torchrun then ends this process
+            time.sleep(RANK_0_REPORT_S)  # rank 0 reports the same, or the cause; torchrun then ends this process
     problems = str(error).splitlines() or [type(error).__name__]
     if len(problems) == 1:
         say(f'{problems[0]}{hint}', _error())

@@ -216,12 +216,12 @@ def _unknown_words(parser: argparse.ArgumentParser, args: argparse.Namespace, un
 
 def _meaning_of(option: str, value: str) -> str:
     """Returns a clause with the counterpart of another library's option, e.g. --learning-rate; '' if it is not known."""
-    from zoo.config.names import Here, look_up
+    from zoo.config.names import ZooKey, look_up
     from zoo.tools.cli.choice import keys_of
 
     name = option.lstrip('-').replace('-', '_')
-    own = (Here(key) for key in keys_of(None) if name in (key, key.rpartition('.')[2]))
+    own = (ZooKey(key) for key in keys_of(None) if name in (key, key.rpartition('.')[2]))
     found = look_up(name) or next(own, None)
-    if isinstance(found, Here) and not found.forms and not found.note:
+    if isinstance(found, ZooKey) and not found.forms and not found.note:
         return f'settings are written KEY=VALUE: {found.path}={value or "..."}'
     return found.sentence().rstrip('.').removeprefix('in zoo ') if found else ''

@@ -236,7 +236,7 @@ PARTS = {
     'log': 'logging and saving',
 }
 """Descriptions of the parts of a run, by the name in `time/share_<part>`."""
-NEARLY_ALL = 0.95
+MIN_TIMED_SHARE = 0.95
 """Known share of a run's time that counts as all of it: a process may continue after its last checkpoint."""
 EARLY = 0.8
 """Share of the env steps of the longest run below which another one ended early."""
@@ -298,7 +298,7 @@ def has_all_times(run: Run) -> bool:
     """Whether `time_shares` covers the whole run: no earlier process was killed or wrote to another folder."""
     timed_s = run.result.get('timed_s')
     if is_time(timed_s):
-        return not run.result.get('n_killed') if _goes_on(run) else timed_s >= NEARLY_ALL * run.wall_s
+        return not run.result.get('n_killed') if _goes_on(run) else timed_s >= MIN_TIMED_SHARE * run.wall_s
     return False
 
 

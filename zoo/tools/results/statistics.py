@@ -51,7 +51,7 @@ def center(values: ArrayLike, stat: Stat = 'iqm') -> np.ndarray:
     """
     columns, shape = _columns(values)
     found = np.full(columns.shape[1], np.nan)
-    for where, present in _alike(columns):
+    for where, present in _columns_by_runs(columns):
         found[where] = _FUNCTIONS[stat](present, axis=0)
     return found.reshape(shape)
 
@@ -71,7 +71,7 @@ def interval(
     _check_draws(n_draw, level)
     columns, shape = _columns(values)
     low, high = np.full((2, columns.shape[1]), np.nan)
-    for where, present in _alike(columns):
+    for where, present in _columns_by_runs(columns):
         # [n_draw, n_run], which runs each draw takes
         drawn = np.random.default_rng(seed).integers(len(present), size=(n_draw, len(present)))
         n_column = max(1, N_AT_ONCE // drawn.size)
@@ -154,7 +154,7 @@ def _kind(array: np.ndarray) -> str:
     return f'{n_inf} infinite of {array.size} numbers' if n_inf else f'{n_nan} NaN of {array.size} numbers'
 
 
-def _alike(columns: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _columns_by_runs(columns: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields indices of columns in which the same runs have values, and these values; omits columns without values."""
     has_value, kind = np.unique(~np.isnan(columns), axis=1, return_inverse=True)
     for i in range(has_value.shape[1]):
