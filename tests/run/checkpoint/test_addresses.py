@@ -85,7 +85,7 @@ def test_consent_to_the_code_of_a_sink_is_consent_to_what_it_reaches(
     with pytest.raises(CheckpointError, match="names code of module 'my_reaching_sinks'"):
         resume(path)
     assert resume(path, trust=['my_reaching_sinks']).env_step > 152
-    file = {**own[0], 'type': f'{tmp_path}/my_reaching_sinks.py:Reaching'}
+    file = {'type': f'{tmp_path}/my_reaching_sinks.py:Reaching', 'host': 'elsewhere.org'}
     monkeypatch.chdir(tmp_path)
     path = with_value(tmp_path / 'e', 'meta.config.logger.sinks', [file])
     assert resume(path, trust=['my_reaching_sinks.py']).env_step > 152  # the same file by another path
