@@ -244,7 +244,7 @@ def test_an_option_without_default_or_type_or_that_is_called_type_is_refused():
     for function, said in (
         (no_default, "no_default has the option 'chili' without a default or without a type"),
         (no_type, "no_type has the option 'chili' without a default or without a type"),
-        (confusing, "confusing has an option 'type', the key that names a part"),
+        (confusing, "confusing has an option 'type', the key that names a component"),
     ):
         with pytest.raises(ConfigError, match=said):
             options_of(function)

@@ -32,7 +32,7 @@ class PriorityConfig(DrawConfig):
         ge=0,
         le=2,
         description='samples are drawn in proportion to priority^alpha (0.6 is usual), the priority being the column that '
-        "the policy writes, batch['priority']; 0: all alike",
+        "the policy writes, batch['priority']; 0: all samples are equally likely",
     )
     beta: Annotated[float, Field(ge=0, le=1)] | Linear | Points = Field(
         0.4,

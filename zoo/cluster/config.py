@@ -49,7 +49,7 @@ class ClusterConfig(Section):
         0.0, ge=0, description='GPUs that each runner asks Ray for; above 0 the policy acts there'
     )
     runner_timeout: Annotated[float, Field(gt=0)] | None = Field(
-        300.0, description='seconds without a rollout after which a runner is ended and made anew; null: never'
+        300.0, description='seconds without a rollout after which a runner is ended and replaced; null: never'
     )
     start_timeout: float = Field(120.0, gt=0, description='seconds that all runners may take to start')
     restart_limit: int = Field(

@@ -205,7 +205,9 @@ def options_of(item: Any) -> type[Section]:
                 f'`*, {option.name}: float = 0.5`'
             )
         if option.name == 'type':
-            raise ConfigError(f"{item.__name__} has an option 'type', the key that names a part; give it another name")
+            raise ConfigError(
+                f"{item.__name__} has an option 'type', the key that names a component; give it another name"
+            )
     as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)  # configs have lists
     tuples = [name for name, x in hints.items() if any(get_origin(part) is tuple for part in (x, *get_args(x)))]
     hints |= {name: Annotated[hints[name], as_tuple] for name in tuples}

@@ -97,8 +97,8 @@ class EnvConfig(Section):
     )
     on_error: Literal['raise', 'restart'] = Field(
         'raise',
-        description='what becomes of an env that raises in a step or reset, or whose process dies or hangs; restart: it '
-        'is made anew, and nothing is learned from the episode that broke off (vectorization sync and async)',
+        description='what to do with an env that raises in a step or reset, or whose process dies or hangs; restart: create it '
+        'again, and learn nothing from the episode that broke off (vectorization sync and async)',
     )
     max_restarts: Annotated[int, Field(ge=0)] = Field(
         10,

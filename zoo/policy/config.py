@@ -207,8 +207,8 @@ class ActorCriticLearnConfig(LearnConfig):
     learning_rate: RateSchedule = Field(2.5e-4, description="the optimiser's step size")
     critic_learning_rate: RateSchedule | None = Field(
         None,
-        description="the optimiser's step size of the parameters that are the critic's alone; null: learning_rate. In ppo the "
-        "gradients of actor and critic are then limited by grad_clip apart; ppg's auxiliary phase moves the critic by "
+        description="the optimiser's step size of the parameters that are the critic's alone; null: learning_rate. ppo then "
+        "limits the gradients of actor and critic by grad_clip separately; ppg's auxiliary phase moves the critic by "
         'aux_learning_rate',
     )
     adam_eps: float = Field(1e-5, gt=0, description="Adam's epsilon")

@@ -224,7 +224,7 @@ class PPGLearnConfig(ActorCriticLearnConfig):
     )
     grad_clip: Positive | None = Field(
         0.5,
-        description='limit of the gradient norm, of actor and critic apart (unless shared); null: off, as published, '
+        description='limit of the gradient norm, separately for actor and critic (unless shared); null: off, as published, '
         'which at a learning rate of 1e-3 or more may lose what was learned',
     )
 

@@ -37,7 +37,7 @@ def n_step(
     gamma: float,
     lambda_: float,
     *,
-    n: Annotated[int, Field(ge=1, description='steps whose rewards count; the value stands for what follows them')] = 5,
+    n: Annotated[int, Field(ge=1, description='steps whose rewards count; the value estimates what follows them')] = 5,
 ) -> Estimate:
     """Returns of n steps, fewer where an end comes first; ignores gae_lambda.
 

@@ -89,7 +89,9 @@ def gae_estimate(
     *,
     value_lambda: Annotated[
         Lambda | None,
-        Field(description='lambda of the returns that the critic learns (DNA: 0.95 beside 0.8); null: gae_lambda'),
+        Field(
+            description='lambda of the returns that the critic learns (DNA: 0.95, with a gae_lambda of 0.8); null: gae_lambda'
+        ),
     ] = None,
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantages; the critic's returns may have a lambda of their own. Nothing is checked.

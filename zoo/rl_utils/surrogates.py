@@ -35,7 +35,7 @@ def asymmetric_clip(
     clip_ratio: Number,
     *,
     high: Annotated[
-        float, Field(gt=0, description='the ratio is clipped at 1 + high; 0.28 beside a clip_ratio of 0.2 is usual')
+        float, Field(gt=0, description='the ratio is clipped at 1 + high; 0.28 with a clip_ratio of 0.2 is usual')
     ] = 0.28,
 ) -> Tensor:
     """As 'clip' with a separate upper bound, so that unlikely actions can gain probability faster.

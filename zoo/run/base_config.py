@@ -87,7 +87,7 @@ class JobConfig(Section):
     init_from: str | None = Field(
         None,
         description='a run folder or checkpoint whose parameters and statistics a new run begins with, as far as they fit; the '
-        'optimiser and all counters begin anew',
+        'optimiser and all counters start from zero',
     )
     init_from_keys: list[str] = Field(
         ['*'], description="names of the parameters that init_from takes, as patterns: ['actor_*']"

@@ -16,10 +16,10 @@ from zoo.core.streams import write_line
 from zoo.tools.cli.output import argument, columns
 
 KINDS = {
-    'learning': 'the returns that the bundled configs reach, beside their targets, over several seeds',
-    'speed': 'env steps per second on matched work, beside other libraries where they are installed',
-    'kernels': 'time and error of each loss and of gae, beside what the memory of the device allows',
-    'cluster': 'what runners and ranks gain, beside other libraries where they are installed',
+    'learning': 'the returns that the bundled configs reach, compared with their targets, over several seeds',
+    'speed': 'env steps per second on matched work, compared with other libraries where they are installed',
+    'kernels': 'time and error of each loss and of gae, compared with what the memory of the device allows',
+    'cluster': 'what runners and ranks gain, compared with other libraries where they are installed',
 }
 TAKEN = {
     'learning': ('repeats', 'scale', 'jobs', 'force'),

@@ -30,7 +30,7 @@ ARGUMENTS = {
 NOTES = {
     'export': """\
 The file is compared with the policy on 1,000 random observations before it takes its place; a model card is written
-beside it, as FILE.md.
+next to it, as FILE.md.
 
   zoo export runs/cartpole_ppo/RUN -o policy.onnx
   zoo export runs/cartpole_ppo/RUN --format torch-export --value --best"""

@@ -23,7 +23,7 @@ SOURCES = ('di-engine', 'sb3', 'cleanrl', 'rllib')
 ARGUMENTS = {
     'init': (
         argument(
-            'file', metavar='FILE', help='e.g. my_env.py, my_policy.py or my_config.yaml; made anew, never overwritten'
+            'file', metavar='FILE', help='e.g. my_env.py, my_policy.py or my_config.yaml; a new file, never overwritten'
         ),
         argument('--kind', choices=list(NEXT), help='what to write; without it the name of the file says it'),
     ),

@@ -184,7 +184,7 @@ def _put_optimizer(draft: Draft) -> None:
     if found := {key: x for key, x in draft.given.items() if key.startswith(start)}:
         given = {key.rpartition('.')[2]: x for key, x in found.items() if x}  # without a weight_decay of 0
         kind, old = given.pop('optimizer_class', 'adam'), ', '.join(f'{key}={x}' for key, x in found.items())
-        is_adamw, note = kind == 'adam' and 'weight_decay' in given, 'decays apart from the gradient'
+        is_adamw, note = kind == 'adam' and 'weight_decay' in given, 'decays separately from the gradient'
         value = {'type': 'adamw' if is_adamw else kind, **given}
         draft.put('policy.learn.optimizer', value, old, note if is_adamw else '')
 
