@@ -5,7 +5,7 @@ import gymnasium
 from zoo import Callback, serial_pipeline
 
 
-class HeavyPole(gymnasium.Wrapper):
+class WindyCartPole(gymnasium.Wrapper):
     """CartPole whose `wind` pushes the cart, and whose info says how far the pole leans."""
 
     def __init__(self, env):
@@ -20,10 +20,10 @@ class HeavyPole(gymnasium.Wrapper):
 
 
 def make_env():
-    return HeavyPole(gymnasium.make('CartPole-v1'))
+    return WindyCartPole(gymnasium.make('CartPole-v1'))
 
 
-class HeavierWhenGood(Callback):
+class LongerWhenGood(Callback):
     """Makes the pole longer in all envs, those of evaluation too, each time an evaluation went well."""
 
     def on_evaluate(self, job, evaluation):
@@ -41,7 +41,7 @@ config = dict(
         info_columns=['lean'],
     ),
     policy=dict(type='ppo', learn=dict(learning_rate=1e-3), eval=dict(eval_freq=10_000)),
-    callbacks=[HeavierWhenGood],
+    callbacks=[LongerWhenGood],
 )
 
 if __name__ == '__main__':
