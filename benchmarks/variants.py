@@ -59,6 +59,11 @@ def robots(name: str) -> Comparison:
     )
 
 
+def natural(name: str, env: str, *more: str) -> Comparison:
+    """A natural gradient step in a trust region next to plain PPO, with the settings of ant_trpo."""
+    return Comparison({'ppo': name, 'trpo': ' '.join((f'ant_trpo env.id={env}', *more))})
+
+
 def stale(name: str, n_sample: int, decay: float, *more: str) -> Comparison:
     """Samples that may be up to 1, 2, 4 or 8 rollouts old, with the clip of PPO and with that of PPO-EWMA.
 
@@ -76,6 +81,11 @@ def stale(name: str, n_sample: int, decay: float, *more: str) -> Comparison:
 FLAG = 'mountaincar_continuous_ppo policy.model.log_std_init=0.0'  # a deviation of 1: on some seeds the flag is never found
 LANDER = 'policy.type=ppo_offpolicy policy.collect.n_step=128 buffer.n_sample=2048 buffer.update_per_collect=4 max_env_step=300000'
 
+SWIMMER = (
+    'env.collector_env_num=4 policy.collect.n_step=1024 policy.collect.discount_factor=0.9999 '
+    'policy.collect.gae_lambda=0.98'
+)
+
 COMPARISONS: dict[str, Comparison] = {
     'Hopper': robots('hopper_ppo'),
     'Walker2d': robots('walker2d_ppo'),
@@ -88,6 +98,10 @@ COMPARISONS: dict[str, Comparison] = {
     ),
     'CartPole, old samples': stale('cartpole_ppo_offpolicy', 1024, 0.976),  # 10 draws of 4 minibatches
     'CartPole, natural gradient': Comparison({'ppo': 'cartpole_ppo', 'trpo': 'cartpole_trpo', 'npg': 'cartpole_npg'}),
+    'Ant, natural gradient': Comparison({'ppo': 'ant_ppo', 'trpo': 'ant_trpo'}),
+    'Hopper, natural gradient': natural('hopper_ppo', 'Hopper-v5'),
+    'Walker2d, natural gradient': natural('walker2d_ppo', 'Walker2d-v5'),
+    'Swimmer, natural gradient': natural('swimmer_ppo', 'Swimmer-v5', SWIMMER),
     'LunarLander, old samples': stale('lunarlander_ppo', 2048, 0.992, LANDER),  # 4 draws of 32 minibatches
     'LunarLander, sliding memory': Comparison(
         {
