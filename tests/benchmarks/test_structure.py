@@ -111,7 +111,7 @@ def test_the_path_from_env_step_to_new_parameters_is_short(run: str, n_file: int
         page = (structure.REPO / 'CONTRIBUTING.md').read_text()
         listed = re.findall(r'`(zoo/[^`]*)`', page[page.index('<!-- path -->') : page.index('<!-- /path -->')])
         assert listed == list(path)
-    assert sys._getframe().f_trace is before  # else the watch on env calls in a later test finds a debugger
+    assert sys._getframe().f_trace is before  # else the watch for hung env calls takes it for a debugger's
     assert 10 < len(path) <= n_file
     assert 1_000 < sum(map(structure.n_line, path)) <= n_line
     assert 100 < sum(len(traced.executed) for traced in path.values()) <= n_executed

@@ -259,7 +259,7 @@ def test_make_env_type_error_inside_of_a_constructor_passes_through(text: str) -
 
 
 def test_env_kwargs_that_are_spaces_reach_the_env_as_they_are() -> None:
-    """gymnasium's Dict space is a Mapping, but no plain dict."""
+    """gymnasium's Dict space is a Mapping, but must not become a plain dict."""
     space = gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2))
     given = EnvConfig(id='x', kwargs={'space': space, 'plain': {'list': [1]}}).kwargs
     assert given['space'] is space and given['plain'] == {'list': [1]}

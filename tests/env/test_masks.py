@@ -162,7 +162,7 @@ def test_taxi_is_masked_by_its_info() -> None:
 
 
 class MaskEnv(LimitEnv):
-    """Counts its steps; the masks in `has` are 'info': all true, 'method': not action 2, 'obs': not action 0.
+    """Counts its steps. `has` names its masks: 'info' allows all actions, 'method' not action 2, 'obs' not action 0.
 
     `change` replaces the info mask of the 2nd step if the action is 1; if it returns None, the info has no mask.
     """

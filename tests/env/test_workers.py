@@ -407,7 +407,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.slow
 def test_workers_outlive_the_thread_that_made_them() -> None:
-    """Linux sends the parent-death signal already when the thread that started the worker ends."""
+    """Linux sends its signal for the end of a parent already when the thread that started the worker ends."""
     made: list[VectorEnv] = []
     thread = threading.Thread(target=lambda: made.append(make()))
     thread.start()

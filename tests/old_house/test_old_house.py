@@ -55,7 +55,7 @@ TUNED = {  # bundled configs whose values have changed since then; None: the def
 }
 IN_PROCESS = [name for name in RUNS if name != 'own_registered']  # it registers a name that others should not find
 POLICIES = sorted(SURFACE['config'])
-GROUPS = {  # groups of entry points: the registry of `zoo` that gets the entry of a package
+GROUPS = {  # {group of entry points: the registry of `zoo` that gets the entries of packages}
     'zoo.policies': 'POLICY_REGISTRY',
     'zoo.models': 'MODEL_REGISTRY',
     'zoo.encoders': 'ENCODER_REGISTRY',

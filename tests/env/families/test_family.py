@@ -438,7 +438,7 @@ def make_own_step(request: EnvRequest) -> Any:
 
 @pytest.mark.parametrize('game', OWN_STEPS)
 def test_step_of_ones_own_is_what_steps_envs_in_processes(game: str) -> None:
-    """Not the two halves of a step that its base class or the inner env has, which do not call this method."""
+    """The overridden step is called, not the two halves of a step of the base class or the inner env."""
     env = make_vector_env(EnvConfig(id='own_step_test', game=game), 2)
     env.reset(0)
     assert env.step(ACTION).reward.tolist() == [9.0, 9.0]

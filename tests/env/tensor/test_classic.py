@@ -34,7 +34,7 @@ def reference_step(env: Any, state: Tensor, action: Tensor) -> tuple[np.ndarray,
 @pytest.mark.slow
 @pytest.mark.parametrize('game', GAMES)
 def test_step_random_steps_equal_gymnasium(game: str) -> None:
-    """Before each step gymnasium's env gets our state, so that rounding does not add up; its limit is its own."""
+    """Before each step gymnasium's env gets our state, so that rounding does not add up; all else, also the limit, is its own."""
     n_env, rng = 3, torch.Generator().manual_seed(0)
     env = make_vector_env(EnvConfig(id='torch', game=game, max_episode_steps=60), n_env)
     references = [gymnasium.make(game, max_episode_steps=60) for _ in range(n_env)]
@@ -54,10 +54,10 @@ def test_step_random_steps_equal_gymnasium(game: str) -> None:
                 n_ended += 1
                 reference.reset()
     env.check()
-    assert n_ended >= n_env  # each passed its time limit or another end
+    assert n_ended >= n_env  # each env passed its limit or another end
 
 
-RANGES = {  # ranges of start states: all reachable ones; walls, goals and bounds are within one step
+RANGES = {  # start states: all that can be reached; from some a wall, a goal or a bound is one step away
     'Acrobot-v1': ([-math.pi, -math.pi, -4 * math.pi, -9 * math.pi], [math.pi, math.pi, 4 * math.pi, 9 * math.pi]),
     'CartPole-v1': ([-2.4, -4, -0.209, -4], [2.4, 4, 0.209, 4]),
     'MountainCar-v0': ([-1.2, -0.07], [0.6, 0.07]),

@@ -55,7 +55,7 @@ def run_both(game: str, n_step: int, **fields: Any) -> int:
         n_end += int((want.terminated | want.truncated).sum())
     assert isinstance(compiled.run, CompiledProgram)
     compiled.check()
-    # the check for finite values adds them times 0: the compiler must not have removed this
+    # `check` sums all values times 0, in which nan stays nan: the compiler must not have removed these products
     compiled.carry.state[2, 0] = torch.nan
     compiled.step(action)
     with pytest.raises(EnvContractError, match=f'index 2, step {n_step + 1}: '):
