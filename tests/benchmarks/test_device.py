@@ -1,4 +1,4 @@
-"""What benchmarks/device.py reads from traces and runs; the runs themselves need a GPU."""
+"""benchmarks/device.py: the waits that it finds in traces, and its rows of runs; the runs themselves need a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def event(name: str, ts: float, dur: float = 1.0, cat: str = 'cuda_runtime') -> 
 
 def test_waits_are_the_calls_inside_of_updates_that_block_the_host():
     update = [event('zoo/learn', ts, 100.0, 'user_annotation') for ts in (1000.0, 2000.0)]
-    # the same span is also there as seen by the GPU
+    # not counted: the GPU's copy of a span, a launch, and calls outside of the spans or without a wait
     beside = [
         event('zoo/learn', 1000.0, 100.0, 'gpu_user_annotation'),
         event('cudaLaunchKernel', 1010),

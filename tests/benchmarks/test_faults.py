@@ -1,4 +1,4 @@
-"""What the commands of benchmarks/faults.py count as a fault, and that each runs."""
+"""benchmarks/faults.py: what its commands count as a fault, and short runs of them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_full_disk_lets_a_process_write_nothing_and_gives_the_room_back(tmp_path
 
 
 def command(tmp_path: Path, *words: str) -> dict:
-    """The record that a command wrote."""
+    """Runs a command; returns the record that it wrote."""
     script = Path(faults.__file__)
     done = subprocess.run(
         [sys.executable, str(script), *words, '--out', str(tmp_path)], capture_output=True, text=True, timeout=600

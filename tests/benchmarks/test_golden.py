@@ -1,4 +1,4 @@
-"""That benchmarks/golden.py sees what changed, and nothing where nothing changed."""
+"""benchmarks/golden.py: it reports all that changed, and nothing if nothing changed."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def test_native_executor_is_compiled_where_it_is_missing_or_older_than_its_sourc
     folder.mkdir(parents=True)
     library, source = folder / '_native.abi3.so', folder / 'native.c'
     source.touch()
-    golden.build_native(tmp_path)  # none is there
+    golden.build_native(tmp_path)  # the library is missing: it is built
     library.touch()
     os.utime(source, (1, 1))
-    golden.build_native(tmp_path)  # it is newer
+    golden.build_native(tmp_path)  # the library is newer than its source
     assert len(builds) == 1
     os.utime(library, (0, 0))
     golden.build_native(tmp_path)

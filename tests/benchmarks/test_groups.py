@@ -1,4 +1,4 @@
-"""That benchmarks/groups.py measures real rollouts, and what it makes of them."""
+"""benchmarks/groups.py: it measures real rollouts and writes a table of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_run_leaves_a_table(tmp_path):
     assert text.count('CartPole-v1, 64 one after the other') == 1
     ((name, seconds),) = json.loads((tmp_path / 'groups_cpu.json').read_text())['seconds'].items()
     assert name.startswith('CartPole-v1, 64') and [len(seconds[n]) for n in ('1', '2')] == [1, 1]
-    assert text.count(f'| native {level()} |') == 1 and 'eager' not in text  # C acted, and the page says so
+    assert text.count(f'| native {level()} |') == 1 and 'eager' not in text  # the C code acted, and the page says so
 
 
 def test_a_ratio_is_of_medians():

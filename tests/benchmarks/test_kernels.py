@@ -1,4 +1,4 @@
-"""What benchmarks/kernels.py counts and writes; how fast anything is, no test asks."""
+"""benchmarks/kernels.py: the memory traffic that it counts and the tables that it writes; no speed is tested."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from zoo.rl_utils import kernels
 M = 2**20
 CHOICES = [case._replace(rows=16) for case in CUDA_CASES if case.nvec or case.masked]
 SMALL = [case for i, case in enumerate(CHOICES) if case.label not in {other.label for other in CHOICES[:i]}]
-"""Cases of masks and several choices, which only a GPU measures."""
+"""Cases with masks or several choices, which are measured on a GPU only; here with 16 rows."""
 small = pytest.mark.parametrize('case', SMALL, ids=lambda case: case.label)
 
 
-# Least bytes over the 4.3 TB/s of an H200, in us.
+# us: the least bytes divided by the 4.3 TB/s of an H200
 @pytest.mark.parametrize(
     'least, us',
     [

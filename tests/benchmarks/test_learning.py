@@ -1,4 +1,4 @@
-"""What benchmarks/learning.py runs: bundled configs without their early stop, once for each record."""
+"""benchmarks/learning.py: it runs bundled configs without their early stop, once for each record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That benchmarks/mutants.py makes one small error at a time, and that a test which fails kills it."""
+"""benchmarks/mutants.py: each mutant has one small error, and a test that fails kills it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXT = '''def f(x: int = 2) -> int:
         x += 1
     return x
 '''
-MUTANTS = {  # kind -> the lines that it may leave
+MUTANTS = {  # kind -> the changed lines that it may produce
     'constant': ['def f(x: int=3) -> int:', '    if x < 4 and x:', '        x += 2'],
     'condition': ['    if not (x < 3 and x):'],
     'operator': ['    if x < 3 or x:', '        x -= 1'],

@@ -1,4 +1,4 @@
-"""How runs on images are stopped, continued, read and reported; on CartPole, which is quicker to see."""
+"""benchmarks/pixels.py: it stops, continues, reads and reports runs on images; here on CartPole, which is faster."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def line(env_step: int, wall_s: float, **more: float) -> dict[str, float]:
 
 
 def test_thinned_keeps_the_first_and_the_last_point():
-    # 4 of 0..9 at 0, 3, 6, 9
+    # 4 of the points 0 to 9: 0, 3, 6, 9
     curve = [(step, step / 2) for step in range(10)]
     assert thinned(curve, 4) == [(0, 0.0), (3, 1.5), (6, 3.0), (9, 4.5)]
     assert thinned(curve[:2], 4) == curve[:2]
@@ -47,7 +47,7 @@ def test_thinned_keeps_the_first_and_the_last_point():
 
 
 def test_cost_tells_auxiliary_phases_from_usual_rounds():
-    # usual rounds took 10, 12 and 90 s (something else ran), the one with the auxiliary phase 40 = 12 + 28
+    # usual rounds took 10, 12 and 90 s (the machine was busy), median 12; that with the auxiliary phase 40 = 12 + 28
     rows = [
         line(100, 10.0),
         {'env_step': 100, 'wall_s': 11.0, 'eval/return_mean': 1.0},
@@ -99,7 +99,7 @@ def test_read_policy_leaves_the_auxiliary_memory_on_disk(tmp_path):
 
 @pytest.mark.long
 def test_run_for_ends_a_command_at_its_limit_and_passes_other_exit_codes_on():
-    # as a run that saves upon SIGINT; a shell could not catch it where the tests themselves were told to ignore it
+    # like a run that saves on SIGINT; a shell could not catch the signal if the tests themselves ignore it
     waits = 'import signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit({})); time.sleep(60)'
     assert pixels.run_for([sys.executable, '-c', waits.format(130)], 2.0) == 0
     assert pixels.run_for([sys.executable, '-c', waits.format(3)], 2.0) == 3

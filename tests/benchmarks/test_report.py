@@ -1,4 +1,4 @@
-"""What the benchmark tables share."""
+"""benchmarks/report.py: the functions that all benchmark tables share."""
 
 from __future__ import annotations
 

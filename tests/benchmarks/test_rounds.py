@@ -1,4 +1,4 @@
-"""How benchmarks/rounds.py pairs the rounds of two checkouts, and what it concludes from them."""
+"""benchmarks/rounds.py: the pairs of rounds of two checkouts, and the ratio that it computes from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from speed_works import WORKS
 
 
 class Watched:
-    """A trainer whose rounds take the seconds that it is given; `calls` has who ran, in order."""
+    """A trainer whose rounds take `seconds`; adds its name to `calls` at each round."""
 
     def __init__(self, name: str, seconds: float, calls: list[str]) -> None:
         self.name, self.seconds, self.calls = name, seconds, calls

@@ -1,4 +1,4 @@
-"""What the tables of benchmarks/speed.py conclude, and that the drivers are asked for the same work."""
+"""benchmarks/speed.py: the verdicts of its tables, and that all drivers are asked for the same work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from speed_runs import take_turns
 from speed_tables import by_label, fastest_reference, memory_cell, part_rows, return_rows, target_row, verdict
 from speed_works import PEERS, WORKS, arguments, left_out, peer_drivers, zoo_drivers
 
-WORK = WORKS[0]._replace(wanted=(2.5, 4.0))  # times the fastest of stable-baselines3 and CleanRL
+WORK = WORKS[0]._replace(wanted=(2.5, 4.0))  # multiples of the faster of stable-baselines3 and CleanRL
 
 
 def run(label: str, speed: float, seed: int = 0, **more) -> dict:
@@ -61,7 +61,7 @@ def test_return_rows_are_no_worse_if_the_interval_reaches_the_baselines():
         for seed, value in reversed(list(enumerate(values)))
     ]
     rows = {row[1]: row for row in return_rows(WORK, by_label(runs))}
-    assert rows['zoo eager'][2] == '50 60 115'  # by seed, whatever the order of running
+    assert rows['zoo eager'][2] == '50 60 115'  # in the order of seeds, not of runs
     assert [rows[label][-1] for label in returns] == ['', 'yes', 'no']
 
 

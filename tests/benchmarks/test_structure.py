@@ -1,4 +1,4 @@
-"""The shape of the code itself: who imports whom, how much there is, what a run loads, how things are named."""
+"""The structure of the code, measured by benchmarks/structure.py: imports between rooms, sizes, loaded modules, names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import structure
 
 @pytest.fixture(scope='module', autouse=True)
 def trees() -> Iterator[None]:
-    """The syntax trees of all files are half a million objects, which each fork of a later test would look at."""
+    """Frees the syntax trees of all files afterwards: half a million objects, which forks of later tests would scan."""
     yield
     structure.nodes_of.cache_clear()
 
@@ -40,7 +40,7 @@ def test_files_of_a_room_import_few_others(room: str, most: int) -> None:
 @pytest.mark.slow
 def test_library_imports_no_tool() -> None:
     users = {name for name, targets in structure.file_imports().items() if any(map(is_tool, targets))}
-    # the lazy table; the command itself
+    # zoo has the table of lazy names; zoo.__main__ is the command itself
     assert {name for name in users if not is_tool(name)} == {'zoo', 'zoo.__main__'}
 
 
@@ -111,7 +111,7 @@ def test_the_path_from_env_step_to_new_parameters_is_short(run: str, n_file: int
         page = (structure.REPO / 'CONTRIBUTING.md').read_text()
         listed = re.findall(r'`(zoo/[^`]*)`', page[page.index('<!-- path -->') : page.index('<!-- /path -->')])
         assert listed == list(path)
-    assert sys._getframe().f_trace is before  # else the watch on envs of a later test takes it for a debugger's
+    assert sys._getframe().f_trace is before  # else the watch for hung env calls takes it for a debugger's
     assert 10 < len(path) <= n_file
     assert 1_000 < sum(map(structure.n_line, path)) <= n_line
     assert 100 < sum(len(traced.executed) for traced in path.values()) <= n_executed

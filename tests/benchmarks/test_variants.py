@@ -1,4 +1,4 @@
-"""That benchmarks/variants.py finds its records, and what its page says of them."""
+"""benchmarks/variants.py: it finds its records, and its page describes them."""
 
 from __future__ import annotations
 

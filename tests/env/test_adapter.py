@@ -1,4 +1,4 @@
-"""Old gym envs, written out here since gym itself breaks on numpy 2: plain classes, no gymnasium in them."""
+"""The adapter for envs of old gym: here plain classes without gymnasium, since gym itself breaks on numpy 2."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from zoo.env.adapter import convert_space, gymnasium_space
 
 
 class OldEnv:
-    """gym 0.21: step gives 4 values, reset only the observation, seed() seeds; counts its steps as float64.
+    """gym 0.21: step returns 4 values, reset only the observation; seed() sets the seed. Counts its steps as float64.
 
-    The 3rd step ends the episode: a time limit, or, if `dies`, a terminal state.
+    The 3rd step ends the episode: by a time limit, or in a terminal state if `dies`.
     """
 
     observation_space = SimpleNamespace(low=np.zeros(2), high=np.full(2, np.inf), shape=(2,), dtype=np.dtype('float32'))
@@ -36,7 +36,7 @@ class OldEnv:
 
     def reset(self) -> np.ndarray:
         self.state[:] = 0, self.rng.random()
-        return self.state  # its own array, as old envs do
+        return self.state  # not a copy, as in old envs
 
     def step(self, action: Any) -> tuple:
         self.state[0] += 1
@@ -62,7 +62,7 @@ class OldWrapper:
 
 
 class Gym23Env(OldEnv):
-    """reset takes a seed, and still returns only the observation; its array has the dtype of the space."""
+    """gym 0.23: reset takes a seed and still returns only the observation. Its array has the dtype of the space."""
 
     def __init__(self, dies: bool = False) -> None:
         super().__init__(dies)
@@ -78,7 +78,7 @@ class Gym23Env(OldEnv):
 
 
 class Gym26Env(Gym23Env):
-    """5 values, (obs, info): only the class is not gymnasium's."""
+    """gym 0.26: step returns 5 values and reset (obs, info), as in gymnasium; only the class is not gymnasium's."""
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:  # type: ignore[override]
         return super().reset(seed=seed), {'lives': 3}
@@ -183,7 +183,7 @@ OLD_DICT = old_space(
 
 
 class OldNestedEnv(OldEnv):
-    """Counts its steps in leaves that old libraries give: float64, lists, arrays that it writes to again."""
+    """Counts its steps in leaves of the types that old libraries return: ints, float64, lists, int32 for int64."""
 
     observation_space = OLD_DICT
     action_space = old_space(spaces=(old_space(n=2, shape=()), NUMBER), shape=None)
@@ -225,7 +225,7 @@ def test_old_nested_env_is_cast_leaf_by_leaf_and_takes_tuples(how: str, mode: st
 
 @pytest.mark.parametrize('kind', [*KINDS, OldNestedEnv])
 def test_old_env_keeps_the_contract_once_adapted(kind: Any) -> None:
-    # dtype float32 though the env computes float64, infos, seeds, final observation
+    # the check covers: float32 though the env computes in float64, infos, seeds, the final observation
     assert check_env(EnvConfig(id=kind)) == []
 
 
@@ -251,7 +251,7 @@ def test_old_env_whose_numbers_the_space_cannot_hold_is_refused(space: Any, valu
 
 
 def test_old_env_of_pairs_returns_a_pair_as_its_observation() -> None:
-    """(obs, info) of gym 0.26, or an observation of two parts whose second is a Dict?"""
+    """A pair whose second entry is a Dict must not be taken for the (obs, info) of gym 0.26."""
 
     class Env(OldEnv):
         observation_space = old_space(spaces=(NUMBER, old_space(spaces={'n': old_space(n=4, shape=())})), shape=None)

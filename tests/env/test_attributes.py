@@ -46,7 +46,7 @@ def test_a_wrapper_that_has_the_name_itself_is_meant() -> None:
 
 def test_an_env_of_another_library_is_found_behind_its_adapter() -> None:
     class Passing:
-        """As wrappers of old gym: it passes on what it does not have."""
+        """Like a wrapper of old gym: an attribute that it does not have is that of the env."""
 
         def __init__(self, env: Any) -> None:
             self.env = env

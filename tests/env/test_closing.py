@@ -1,4 +1,4 @@
-"""Closing an env that raises or never returns: a warning, and the run goes to its end."""
+"""Envs whose close raises or never returns: this is only a warning, and the run ends normally."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _close(how: str) -> None:
 
 
 class Closing(LimitEnv):
-    """LimitEnv whose close does as `how` says: raise, exit or hang."""
+    """LimitEnv whose close raises, exits the program or hangs, as `how` says."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Closing(LimitEnv):
 
 
 class ClosingVector(LimitVectorEnv):
-    """The same, B at once."""
+    """The same as a vector env."""
 
     def __init__(self, num_envs: int = 1, how: str = '') -> None:
         super().__init__(num_envs)
@@ -74,7 +74,7 @@ def test_result_of_a_run_is_kept_though_its_envs_hang_in_close(
     result = serial_pipeline(job_config(tmp_path, Closing, env=dict(env, collector_env_num=2), max_env_step=64))
     assert result.env_step == 64 and result.last_return == 5.0
     warnings = [text for text in caplog.messages if WORDS['hang'] in text]
-    assert [', index 1: ' in words for words in warnings].count(True) == 1  # that of two training envs
+    assert [', index 1: ' in words for words in warnings].count(True) == 1  # the second training env
     assert len(warnings) == 4  # the env of the check, one of evaluation, two of training
 
 
@@ -94,7 +94,7 @@ def test_check_ends_though_its_env_does_not_close(how: str, caplog: pytest.LogCa
 
 
 class CountedEnv(LimitEnv):
-    """The third of these in a process raises, or has another space."""
+    """The third instance raises in its constructor, or has another observation space."""
 
     made: ClassVar[list[CountedEnv]] = []
     closed: ClassVar[list[int]] = []

@@ -1,4 +1,4 @@
-"""What an env's own code raises: it passes through with env and index, and is one sentence on the command line."""
+"""Exceptions of an env's own code: they pass through with env and index; the command prints them as one sentence."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ CALLS = ['constructor', 'reset', 'step']
 
 
 class SimulatorError(Exception):
-    """Of no kind that zoo or numpy know."""
+    """An exception class that neither zoo nor numpy knows."""
 
 
 class RaisingEnv(LimitEnv):
-    """Raises in one of its calls; in a step not before the n-th."""
+    """Raises in one of its calls: the constructor, every reset, or only the n-th step."""
 
     def __init__(self, call: str, error: Any = SimulatorError, n_step: int = 1) -> None:
         super().__init__(limit=100)
@@ -106,7 +106,7 @@ def test_env_exception_passes_through_with_env_index_and_step(how: str, call: st
     assert at == f'{__file__}:{line_of("raise self.error")}'
     if hasattr(raised.value, '__notes__'):  # from Python 3.11 on
         assert raised.value.__notes__ == [f'in {where}']
-    if how == 'async' and call != 'constructor':  # that is in this process first
+    if how == 'async' and call != 'constructor':  # which is called in this process first
         assert 'raise self.error' in str(raised.value.__cause__)  # the worker's traceback
 
 
@@ -197,7 +197,7 @@ def test_train_with_debug_shows_the_traceback(tmp_path: Path, monkeypatch: pytes
 
 
 class BrokenPipeEnv(RaisingEnv):
-    """Its simulator is gone, which is not the reader of the output that went."""
+    """The simulator's pipe is broken, which must not be taken for a closed output pipe of the command."""
 
     def __init__(self) -> None:
         super().__init__('step', BrokenPipeError, 40)

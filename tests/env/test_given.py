@@ -1,4 +1,4 @@
-"""Vector envs of the user's own: classes, functions and ones that exist already; their seeds, numbers and limits."""
+"""The user's own vector envs: classes, functions and existing objects; their seeds, numbers of envs and limits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def train(env: dict[str, Any], **config: Any) -> Any:
 
 
 def episode_len(env: dict[str, Any], n_env: int = 2) -> int:
-    """Steps of the first episode of all envs, of which each pays 1."""
+    """The number of steps of the first episode, the same in all envs; asserts that each step has reward 1."""
     vector = make_vector_env(env, n_env, training=True)
     vector.reset(0)
     n_step, is_over = 0, False
@@ -139,7 +139,7 @@ class Unsaid(Seeded):
 class UnsaidOne(LimitVectorEnv):
     def reset(self, *, seed=None, options=None):  # type: ignore[no-untyped-def]
         self.seeds = seed
-        return super().reset(seed=seed, options=options)  # gymnasium's takes one int and refuses a list
+        return super().reset(seed=seed, options=options)  # gymnasium's reset takes one int and refuses a list
 
 
 @pytest.mark.parametrize(('make', 'one'), [(OneSeed, True), (ManySeeds, False), (Unsaid, False), (UnsaidOne, True)])
@@ -151,14 +151,14 @@ def test_seeds_are_one_or_a_list_as_the_reset_takes_them(make: Any, one: bool) -
     assert isinstance(seeds, int) if one else len(set(seeds)) == 3
 
 
-# --- one that exists
+# --- existing vector envs
 
 
 def test_vector_env_that_exists_trains_itself_and_evaluates_on_a_copy() -> None:
     given = Seeded(4)
     result = train(dict(id=given))  # the numbers of envs follow from it
     assert result.last_return == 5
-    assert given.step(np.zeros(4, int))[0].max() > 1 and given.seeds is not None  # it was stepped before
+    assert given.step(np.zeros(4, int))[0].max() > 1 and given.seeds is not None  # training stepped it, not a copy
     config = (result.run_dir / 'config.yaml').read_text()
     assert 'collector_env_num: 4' in config and 'test_given:Seeded' in config
 
@@ -187,11 +187,11 @@ def test_vector_env_with_processes_is_refused_and_stays_whole() -> None:
     env = gymnasium.vector.AsyncVectorEnv([limit_env] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
     with pytest.raises(UnsupportedEnvError, match='cannot be copied .*give a function of num_envs'):
         train(dict(id=env))
-    assert env.reset(seed=0)[0].shape == (2, 1)  # its pipes are open
+    assert env.reset(seed=0)[0].shape == (2, 1)  # its pipes are still open
     env.close()
 
 
-# --- what does not fit
+# --- vector envs that are refused
 
 
 def untold(n: int = 2) -> Any:
@@ -306,13 +306,13 @@ def test_torch_tensors_of_a_vector_env_are_read() -> None:
 
 def test_autoreset_of_a_vector_env_is_its_own_whatever_others_did_to_the_metadata_of_the_class() -> None:
     class Own(SyncVectorEnv):
-        """Says in its metadata how it resets."""
+        """Has its autoreset mode in the metadata of the object."""
 
         def __init__(self) -> None:
             super().__init__([limit_env] * 2)
             self.metadata = {**self.metadata, 'autoreset_mode': AutoresetMode.SAME_STEP}
 
     given = SyncVectorEnv([limit_env] * 2)
-    given.metadata = {'autoreset_mode': AutoresetMode.SAME_STEP}  # as gymnasium 1.1 leaves it, once such a one was made
+    given.metadata = {'autoreset_mode': AutoresetMode.SAME_STEP}  # so in gymnasium 1.1 after a SAME_STEP env was made
     assert autoreset_of(given) == autoreset_of(gymnasium.vector.VectorWrapper(given)) == 'next_step'
     assert autoreset_of(Own()) == 'same_step'

@@ -1,4 +1,4 @@
-"""Ids of envs: files, old gym, other libraries' names; each wrong one gets what to write instead."""
+"""Ids of envs: files, old gym, names of other libraries. The error for a wrong id says what to write instead."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_env_in_a_file_that_leads_nowhere_says_what_to_write(folder: Path, env_i
 )
 def test_id_of_another_library_gets_its_name_here(env_id: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, spec in list(gymnasium.registry.items()):
-        if 'ale_py' in str(spec.entry_point):  # another test may have imported it, which registers all its games
+        if 'ale_py' in str(spec.entry_point):  # another test may have imported ale_py, which registers its games
             monkeypatch.delitem(gymnasium.registry, name)
     with pytest.raises(UnknownEnvError, match=re.escape(message)):
         make_env({'id': env_id})
@@ -168,7 +168,7 @@ def make(env_id, disable_env_checker=None, **kwargs):
 
 @pytest.fixture
 def old_gym(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A module gym with the interface of the predecessor of gymnasium, and a CartPole-v1 of its own."""
+    """A module `gym` with the interface of gymnasium's predecessor, and a CartPole-v1 of its own."""
     (tmp_path / 'gym.py').write_text(OLD_GYM)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, 'gym', raising=False)
@@ -197,7 +197,7 @@ def test_id_of_old_gym_without_gym_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Agents:
-    """What PettingZoo's parallel envs look like."""
+    """Has the attributes of a parallel env of PettingZoo."""
 
     possible_agents = ['a', 'b']
 
@@ -208,7 +208,7 @@ class Agents:
 
 
 class OtherVector:
-    """What vector envs of stable-baselines3 look like."""
+    """Has the attributes of a vector env of stable-baselines3."""
 
     num_envs = 2
     observation_space = action_space = gymnasium.spaces.Discrete(2)
@@ -289,7 +289,7 @@ def test_command_trains_an_env_in_a_file_and_evaluates_it_from_another_folder(
     assert done.returncode == 0 and json.loads(done.stdout)['return_mean'] == 5, done.stderr
 
 
-# --- which game an id means
+# --- the game of an id
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_games_are_those_of_the_families() -> None:
 def test_versions_of_an_env_are_those_that_can_be_made_oldest_first() -> None:
     ants = [spec.id for spec in versions_of('Ant-v2')]
     assert ants[-2:] == ['Ant-v4', 'Ant-v5']
-    if 'raise' in str(gymnasium.registry['Ant-v2'].entry_point):  # as in newer versions of gymnasium, and so does v3
+    if 'raise' in str(gymnasium.registry['Ant-v2'].entry_point):  # in newer versions of gymnasium v2 and v3 raise
         assert len(ants) == 2
     assert [spec.id for spec in versions_of('CartPole-v7')] == ['CartPole-v0', 'CartPole-v1']
     assert versions_of('NoSuchEnv-v0') == []

@@ -1,4 +1,4 @@
-"""Infos of single envs, out of the info of a vector. In `steer_env` the info of step n has step=n, that of a reset step=-1."""
+"""Infos of single envs from the info of a vector. In `steer_env` the info of step n has step=n, that of a reset step=-1."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def name_of(env: dict[str, Any]) -> str:
 
 
 def steps(env: dict[str, Any], n_step: int, watch: tuple[str, ...] = ()) -> Any:
-    """(info, ended) of each step of two envs, and the autoreset mode."""
+    """(info, indices of the ended envs) of each step of two envs, and the autoreset mode."""
     vector = make_vector_env(EnvConfig(**env), 2)
     try:
         vector.request_infos(watch)
@@ -105,7 +105,7 @@ def test_an_entry_of_different_shapes_is_refused_by_name() -> None:
 
 def test_infos_of_unnamed_forms() -> None:
     arrays = {'lives': np.array([3, 4]), 'env_id': np.array([0, 1]), 'players': {'x': 1}, 'final_obs': np.zeros((2, 1))}
-    assert end_infos(arrays, [1], 'same_step') == [{'lives': 4, 'env_id': 1}]  # of a family that gives no masks
+    assert end_infos(arrays, [1], 'same_step') == [{'lives': 4, 'env_id': 1}]  # of a family without these masks
     assert end_infos(None, [0, 1], 'same_step') == [{}, {}]
     assert end_infos({'a': np.array([1.0, 2.0]), '_a': np.array([True, False])}, [0, 1], 'next_step') == [
         {'a': 1.0},

@@ -1,4 +1,4 @@
-"""Names that lead to no env, and envs whose dependency is missing: one line that says what to write or install."""
+"""make_env with unknown names, missing dependencies or wrong kwargs: the error is one line that says what to do."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_make_env_missing_extra_names_the_pip_command(
 ) -> None:
     for name in [name for name in sys.modules if name.startswith(f'gymnasium.envs.{extra}')]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, module, None)  # what makes `import module` raise ImportError
+    monkeypatch.setitem(sys.modules, module, None)  # makes `import module` raise ImportError
     with pytest.raises(MissingExtraError) as raised:
         make(env_id)
     assert str(raised.value) == (
@@ -259,7 +259,7 @@ def test_make_env_type_error_inside_of_a_constructor_passes_through(text: str) -
 
 
 def test_env_kwargs_that_are_spaces_reach_the_env_as_they_are() -> None:
-    """gymnasium's Dict space is a Mapping, but no plain dict."""
+    """gymnasium's Dict space is a Mapping, but must not become a plain dict."""
     space = gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2))
     given = EnvConfig(id='x', kwargs={'space': space, 'plain': {'list': [1]}}).kwargs
     assert given['space'] is space and given['plain'] == {'list': [1]}

@@ -1,4 +1,4 @@
-"""That the quick action space takes and refuses what gymnasium's does."""
+"""QuickMultiDiscrete accepts and refuses the same values as gymnasium's MultiDiscrete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_contains_is_that_of_gymnasium(space: MultiDiscrete) -> None:
     quick, generator, n_in = QuickMultiDiscrete(space), np.random.default_rng(0), 0
     values: list[Any] = [generator.integers(-2, 9, 3).astype(dtype) for dtype in 4 * [np.int64, np.int8, np.float32]]
     values += [space.start + (space.nvec - 1), space.start, space.start + space.nvec, space.start - 1, space.sample()]
-    values += [space.start.astype(np.float32)]  # in range, of another number type
+    values += [space.start.astype(np.float32)]  # in range, but of another dtype
     values += [space.start[:2], space.start[None], space.start.tolist(), None, 1]
     for x in values:
         assert quick.contains(x) is space.contains(x), x
@@ -51,7 +51,7 @@ def test_random_stream_is_that_of_the_space_it_replaces() -> None:
 
 
 class Whole:
-    """A batched env of a user's own, as gymnasium takes it: no vector env, no attribute `action_space`."""
+    """A user's own batched env that gymnasium accepts: it is no VectorEnv and has no attribute `action_space`."""
 
     single_action_space = MultiDiscrete([2])
 

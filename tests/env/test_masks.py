@@ -1,4 +1,4 @@
-"""Action masks from every source; an env that raises on an illegal action and pays for the lowest legal one."""
+"""Action masks from every source. The env random_masks raises on an illegal action and rewards the lowest legal one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def make(env_id: Any, n_env: int = 2, **fields: Any) -> VectorEnv:
             plain.Dict({**HYBRID.spaces, 'kind': plain.Discrete(2)}),
             [[1, 0], [1, 1]],
             [1, 0, 1, 1],
-        ),  # of those with choices
+        ),  # one mask for each entry with choices
     ],
 )
 def test_flat_mask_lays_the_parts_side_by_side(space: Any, mask: Any, want: list) -> None:
@@ -98,7 +98,7 @@ def test_mask_size_counts_the_choices_and_bits(space: Any, size: int) -> None:
 
 def test_choice_check_finds_the_rows_in_which_a_choice_has_nothing_left() -> None:
     check = ChoiceCheck(plain.Dict({'a': plain.MultiBinary((2,)), 'b': plain.MultiDiscrete((2, 3), (0, 0), (2,))}))
-    # two bits that may all be 0, then choices of 2 and 3
+    # columns: two bits, which may all be 0; a choice of 2; a choice of 3
     masks = np.array([[0, 0, 1, 0, 0, 0, 1], [1, 1, 0, 0, 1, 1, 1], [0, 1, 1, 1, 0, 0, 0]], bool)
     assert check.empty(masks).tolist() == [False, True, True]
     assert check.fault(masks[1])[0] == "the action mask allows no value for entry 0 of 'b'"
@@ -143,7 +143,7 @@ def test_step_the_lowest_action_that_the_mask_allows_earns_every_reward(
 
 
 def test_step_an_illegal_action_is_refused_by_the_env() -> None:
-    """The oracle above is one: the env does look."""
+    """The oracle of the test above is valid: the env does check its actions."""
     env = make('random_masks', kwargs={'source': 'obs'})
     obs = env.reset(0)
     with pytest.raises(EnvError, match='illegal under the mask'):
@@ -162,9 +162,9 @@ def test_taxi_is_masked_by_its_info() -> None:
 
 
 class MaskEnv(LimitEnv):
-    """Counts its steps and has two masks, all true: one in its info and one in its Dict observations, as `has` says.
+    """Counts its steps. `has` names its masks: 'info' allows all actions, 'method' not action 2, 'obs' not action 0.
 
-    `change` makes something else of the mask of the 2nd step if the action is 1; None leaves it out.
+    `change` replaces the info mask of the 2nd step if the action is 1; if it returns None, the info has no mask.
     """
 
     def __init__(self, has: tuple[str, ...] = ('info',), change: Any = None, limit: int = 9, **spaces: Any) -> None:
@@ -262,7 +262,7 @@ def test_reset_mask_of_a_shape_of_its_own_is_laid_out_in_a_row() -> None:
     assert make(Env).reset(0)['action_mask'].int().tolist() == [[1, 0, 0, 1]] * 2
 
 
-# --- looking for a mask
+# --- the reset that looks for a mask
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_make_vector_env_resets_the_first_env_only_where_it_must(
     assert len(made) == 3 and reset == made[:1] * n_reset
 
 
-# --- masks that are none
+# --- invalid masks
 
 
 EMPTY = 'the action mask allows no action, wanted at least one; end the episode where nothing may be done'
@@ -353,7 +353,7 @@ def test_reset_mask_that_is_all_false_names_step_0() -> None:
         make(Env).reset(0)
 
 
-# --- what cannot be
+# --- sources of masks that are refused
 
 
 BOX = Box(-1, 1, (2,))
@@ -401,7 +401,7 @@ def test_make_env_has_the_mask_too() -> None:
 
 
 class InfoMaskVectorEnv(LimitVectorEnv):
-    """Its infos have masks, from a reset on or only from a step on."""
+    """Its infos have masks: in resets and steps, or, if `call` is 'step', in steps only."""
 
     call = 'reset'
 

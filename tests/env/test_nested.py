@@ -40,7 +40,7 @@ def raw_obs(t: int) -> dict[str, Any]:
 
 
 def want(t: int) -> dict[str, Tensor]:
-    """What zoo makes of the observation after t steps, by path."""
+    """The leaves that zoo returns for the observation after t steps, by path."""
     return {
         'image': torch.full((2, 2, 3), 200 + t, dtype=torch.uint8),
         'own.0': torch.tensor(t),
@@ -52,9 +52,9 @@ def want(t: int) -> dict[str, Tensor]:
 
 
 class NestedEnv(LimitEnv):
-    """The observation counts the steps; an episode has 3. It writes into the same arrays again and again.
+    """The observation counts the steps; an episode has 3. Every observation is written into the same arrays.
 
-    `change` makes something else of the 2nd step's observation.
+    `change` replaces the observation of the 2nd step if the action is 1.
     """
 
     def __init__(self, change: Any = None) -> None:
@@ -116,7 +116,7 @@ def test_receive_counts_the_steps_in_leaves_of_every_kind_in_every_mode(how: str
 
 
 class NestedVectorEnv(gymnasium.vector.VectorEnv):
-    """NestedEnv, B at once; its last observations are one tree of arrays, or an array of trees."""
+    """NestedEnv as a vector of 2; its final observations are one tree of arrays, or an array of trees if `are_objects`."""
 
     def __init__(self, mode: AutoresetMode, are_objects: bool) -> None:
         self.num_envs, self.are_objects, self.t = 2, are_objects, 0
@@ -234,7 +234,7 @@ ACTIONS = Dict(
 
 
 class EchoEnv(gymnasium.Env):
-    """The observation holds the numbers of the action that it was sent, which must be of its space."""
+    """The observation is the flattened action that the env received, which must be in its action space."""
 
     def __init__(self, space: gymnasium.Space = ACTIONS) -> None:
         self.action_space = space
@@ -289,7 +289,7 @@ def test_step_nested_action_that_is_not_finite_is_the_policys_fault() -> None:
 
 
 def test_step_nested_actions_for_another_number_of_envs_are_the_callers_fault() -> None:
-    for how in ('sync', 'async'):  # processes would be waited for until env.step_timeout
+    for how in ('sync', 'async'):  # a wait for processes would last until env.step_timeout
         env = make(EchoEnv, vectorization=how)
         env.reset(0)
         with pytest.raises(ValueError, match='step got 3 actions for 2 envs'):

@@ -1,4 +1,4 @@
-"""The table of names of zoo.env, whose modules load when a name is asked for."""
+"""The public names of zoo.env; its modules load only when one of their names is used."""
 
 from __future__ import annotations
 

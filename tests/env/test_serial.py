@@ -1,4 +1,4 @@
-"""How envs that step one after the other put their observations together."""
+"""SerialVectorEnv: envs that step one after the other, and the array of their observations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zoo.env.serial import SerialVectorEnv
 
 
 class Shows(gymnasium.Env):
-    """Its observation is what it is told."""
+    """Every observation is `obs`."""
 
     action_space = Discrete(2)
 
@@ -58,10 +58,10 @@ def test_observations_are_those_of_gymnasium(space: gymnasium.Space, values: lis
 @pytest.mark.parametrize(
     ('space', 'obs'),
     [
-        (VECTOR, np.ones((1,), np.float32)),  # which would fill a row of three
+        (VECTOR, np.ones((1,), np.float32)),  # would broadcast to a row of three
         (VECTOR, np.float32(1)),
         (VECTOR, np.ones((3, 1), np.float32)),
-        (BYTES, np.array([1, 2, 256])),  # int64 does not become bytes unseen
+        (BYTES, np.array([1, 2, 256])),  # int64 is not cast to bytes silently
         (BYTES, np.array([1.0, 2.0, 3.0])),
     ],
     ids=str,

@@ -112,7 +112,7 @@ def test_a_schedule_sets_an_attribute_at_its_env_steps_in_its_type(how: str) -> 
     schedule = {'wind': LINE, 'level': {'points': [[0, 1], [50, 3]], 'kind': 'step'}, 'on': [[0, 0], [60, 1]]}
     with open_envs(vectorization=how, schedule=schedule) as (cfg, (vector,)):
         settings, envs = EnvSettings(cfg), RunEnvs([vector], [])
-        assert envs.get_attr('wind') == [0.0, 0.0]  # as it was made
+        assert envs.get_attr('wind') == [0.0, 0.0]  # set when the env was made
         settings.apply([vector], 50)
         assert envs.get_attr('wind') == [2.0, 2.0] and settings.values['wind'] == 2.0
         level, on = envs.get_attr('level')[0], envs.get_attr('on')[0]
@@ -167,7 +167,7 @@ def test_options_reach_every_reset(how: str, autoreset: str) -> None:
     with open_envs(**env) as (cfg, (vector,)):
         assert goals(vector.reset(0)) == [0.0, 0.0]
         EnvSettings(cfg).apply([vector], 50)
-        assert goals(steps(vector, 1).obs) == [0.0, 0.0]  # those of the episode that runs
+        assert goals(steps(vector, 1).obs) == [0.0, 0.0]  # the running episode keeps its own
         assert goals(steps(vector, 2 if autoreset == 'next_step' else 1).obs) == [2.0, 2.0]
         assert goals(steps(vector, 3).obs) == [2.0, 2.0]
         assert goals(vector.reset(1)) == [2.0, 2.0]
@@ -213,7 +213,7 @@ def test_options_may_be_arrays_that_their_function_writes_into(how: str) -> None
 
 
 def test_options_that_stay_the_same_are_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runner on another machine would be waited for."""
+    """Sending them to a runner on another machine would cost a wait."""
     with open_envs(id=FirstGoalEnv, reset_options=lambda env_step: {'goal': np.full(2, env_step // 10)}) as (
         cfg,
         (vector,),
@@ -235,7 +235,7 @@ def test_an_env_that_takes_an_option_out_of_its_dict_takes_it_from_no_other_rese
 
 
 class GoalEnv(SteerEnv):
-    """No reset without an option, which it takes out of the dict; its mask is in its infos."""
+    """Every reset needs the option 'goal' and takes it out of the dict; the action mask is in the infos."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         assert options is not None

@@ -1,4 +1,4 @@
-"""env.wrappers: by name, from a file, as classes; around every env, in all vectorizations; what is said of wrong ones."""
+"""env.wrappers: by name, from a file or as classes; around every env in all vectorizations; errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HERE = __name__
 
 
 def reward_of(*wrappers: Any, **env: Any) -> float:
-    """Of a step of an env whose own reward is 1."""
+    """The reward of one step of a wrapped env whose own reward is 1."""
     vector = make_vector_env({'id': limit_env, 'wrappers': list(wrappers), **env}, 2)
     try:
         vector.reset(0)
@@ -99,7 +99,7 @@ def test_wrappers_may_change_both_spaces_and_zoo_s_own_are_outside_of_them() -> 
 
 
 class ShowsText(gymnasium.Env):
-    """An observation space that zoo does not take."""
+    """Has an observation space, Text, that zoo does not support."""
 
     observation_space = gymnasium.spaces.Text(3)
     action_space = gymnasium.spaces.Discrete(2)

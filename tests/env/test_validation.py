@@ -1,4 +1,4 @@
-"""Envs that keep the contract for two steps and then break it, one in three, in every vectorization."""
+"""Envs that break the contract in a later step: one of three envs in its 3rd step, in every vectorization."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES = ['same_step', 'next_step', 'disabled']
 
 
 class LateEnv(LimitEnv):
-    """Action 1: step returns `change` of the five values."""
+    """On action 1, step returns `change(obs, reward, terminated, truncated, info)`."""
 
     def __init__(self, change: Any, limit: int = 100, n_obs: int = 1) -> None:
         super().__init__(limit)
@@ -34,7 +34,7 @@ class LateEnv(LimitEnv):
 
 
 class LateResetEnv(LimitEnv):
-    """The 2nd episode begins with `change` of the two values."""
+    """The 2nd reset returns `change(obs, info)`."""
 
     def __init__(self, change: Any) -> None:
         super().__init__(limit=1)
@@ -56,7 +56,7 @@ def break_at_step_3(env: VectorEnv, index: tuple[int, ...] = (1,)) -> pytest.Exc
     return raised
 
 
-# what the env returns, and what the message says
+# {case: (`change` of LateEnv, beginning of the message)}
 BREAKS = {
     'obs shape': (
         lambda o, *v: (np.zeros(3, np.float32), *v),
@@ -123,7 +123,7 @@ def test_step_every_env_that_breaks_the_same_way_is_an_error_too(how: str) -> No
 
 @pytest.mark.slow
 def test_step_reward_in_an_array_of_one_value_is_refused() -> None:
-    """numpy would make a [3, 1] array of three of them, which broadcasts to [3, 3] against [3]."""
+    """numpy would stack three of them to [3, 1], which broadcasts with [3] to [3, 3]."""
     config = EnvConfig(id=LateEnv, kwargs={'change': lambda o, r, *v: (o, np.ones(1), *v)}, vectorization='async')
     raised = break_at_step_3(make_vector_env(config, 3), (0, 1, 2))
     assert str(raised.value).startswith(
@@ -206,7 +206,7 @@ def test_reset_that_returns_the_obs_alone_is_named(how: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_step_error_of_the_envs_own_numpy_call_passes_with_a_note(how: str) -> None:
-    """Its innermost frame is numpy's, as in a contract break, but the env is what called numpy."""
+    """The innermost frame is numpy's, as after a broken contract, but here the env itself called numpy."""
     config = EnvConfig(id=LateEnv, kwargs={'change': lambda *v: np.stack([])}, vectorization=how)
     raised = break_at_step_3(make_vector_env(config, 3))
     assert raised.type is ValueError and str(raised.value) == 'need at least one array to stack'
@@ -229,7 +229,7 @@ FLAGS = [True, np.True_, 1, np.int8(1), np.array(True), np.array(1), torch.tenso
 
 
 def returns(flag: str, value: Any) -> Any:
-    """A change of `LateEnv`: step returns this value as the flag."""
+    """A `change` for LateEnv: step returns `value` as 'terminated' or 'truncated'."""
     return lambda o, r, te, tr, i: (o, r, value, tr, i) if flag == 'terminated' else (o, r, te, value, i)
 
 
@@ -334,7 +334,7 @@ def test_step_flag_that_is_none_is_refused_behind_a_mask(value: Any) -> None:
 
 
 class OldEnv:
-    """Of old gym: no gymnasium.Env."""
+    """An env of old gym, which is no gymnasium.Env."""
 
     observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
 

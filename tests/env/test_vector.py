@@ -1,4 +1,4 @@
-"""The oracle of most tests is an env that counts its steps, or one that returns the action it was sent."""
+"""VectorEnv: autoreset, seeds, spaces, errors. The oracles are envs that count their steps or return their action."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make(id: Any, n_env: int = 2, **fields: Any) -> VectorEnv:
 
 
 class OneArrayEnv(LimitEnv):
-    """Its observations are one array of its own; a reset writes into that which was the last observation."""
+    """All observations are one array of the env, so that a reset overwrites the final observation."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -57,7 +57,7 @@ class NoiseEnv(LimitEnv):
 
 
 class EchoEnv(gymnasium.Env):
-    """The observation is the action it was sent; float64, so that the space's dtype is put to use."""
+    """The observation is the action that the env received, as float64, so that it has to be cast."""
 
     def __init__(self) -> None:
         low = np.array([-2, 0, -np.inf, -np.inf])
@@ -73,7 +73,7 @@ class EchoEnv(gymnasium.Env):
 
 
 class EchoDiscreteEnv(gymnasium.Env):
-    """The observation is the action it was sent (5, 6 or 7; `shift` moves it out of the space), the reward too."""
+    """Observation and reward are the action that the env received: 5, 6 or 7; `shift` is added to the observation."""
 
     def __init__(self, shift: int = 0) -> None:
         self.action_space = self.observation_space = Discrete(3, start=5)
@@ -110,7 +110,7 @@ class FaultEnv(LimitEnv):
 @pytest.mark.slow
 @pytest.mark.parametrize(('how', 'mode', 'end'), [(*pair, end) for pair, end in zip(MODES, ENDS, strict=False)])
 def test_step_every_mode_gives_the_sequence_of_a_counting_env(how: str, mode: str, end: str) -> None:
-    """limit 5: the 5th step ends the episode; next_step then has one row that is only a reset."""
+    """The limit is 5: the 5th step ends the episode; in next_step mode the 6th row is only a reset."""
     env_id = f'tests.envs:{BATCHED[mode]}' if how == 'batched' else OneArrayEnv
     env = make(env_id, kwargs={'end': end}, vectorization=how, autoreset=mode)
     assert env.autoreset == mode
@@ -178,7 +178,7 @@ def test_reset_in_the_middle_of_next_step_mode_leaves_no_reset_row(how: str) -> 
     assert not step.is_reset.any() and step.obs.tolist() == [[1], [1]]
 
 
-# --- which vectorization
+# --- choice of the vectorization
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_make_vector_env_space_that_is_not_supported_names_the_leaf_and_a_way_ou
 
 
 class ImageEnv(LimitEnv):
-    """Every pixel of the image is 200 + the number of steps; at its 2nd step it is what `show` makes of it."""
+    """Every pixel of the image is 200 + the number of steps; the 2nd step returns `show(image)` instead."""
 
     def __init__(self, dtype: Any = np.uint8, show: Any = lambda image: image, limit: int = 3) -> None:
         super().__init__(limit)

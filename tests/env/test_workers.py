@@ -1,4 +1,4 @@
-"""Env processes that die, hang, raise or are signalled."""
+"""Env processes that die, hang, raise or get signals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def no_process_left() -> Iterator[None]:
 
 
 class LockError(Exception):
-    """Cannot be sent to another process."""
+    """An exception that cannot be pickled, so not be sent to another process."""
 
     def __reduce__(self) -> Any:
         raise TypeError('no')
@@ -71,7 +71,7 @@ class UnsendableEnv(LimitEnv):
 
 
 class WorkerEnv(LimitEnv):
-    """In a worker, but not in the process that makes it first, it ends the process, or has another space."""
+    """In a worker it ends the process or has another action space; not in the parent, which makes it first."""
 
     parent = os.getpid()
 
@@ -136,7 +136,7 @@ def test_worker_at_fault_is_named_with_env_index_step_and_cause(
         for action in actions:
             env.step(torch.tensor(action))
     if env is not None:
-        env.close()  # may be called after the end
+        env.close()  # is allowed after a failure
 
 
 @pytest.mark.long
@@ -151,7 +151,7 @@ def test_close_ends_a_worker_in_the_middle_of_a_step() -> None:
 
 @pytest.mark.slow
 def test_step_workers_live_through_a_signal_to_their_process_group() -> None:
-    """Ctrl-C reaches every process of the group; the run's handler decides, not the workers."""
+    """Ctrl-C reaches every process of the group; only the run's own handler may act on it."""
     env = make()
     env.reset(0)
     for t, number in enumerate((signal.SIGINT, signal.SIGHUP, signal.SIGUSR1), 1):
@@ -194,7 +194,7 @@ def test_worker_killed_before_either_half_of_a_step_is_named(half: str) -> None:
     block = env.block(1)
     victim: Any = env.env.processes[2]  # type: ignore[attr-defined]
     if half == 'receive':
-        env.send(torch.tensor([0, 0, 3]))  # in which it still is
+        env.send(torch.tensor([0, 0, 3]))  # worker 2 hangs in this step
     os.kill(victim.pid, signal.SIGKILL)
     victim.join()
     with pytest.raises(EnvError, match=r'index 2: its worker process died during step 1 \(killed by SIGKILL'):
@@ -203,7 +203,7 @@ def test_worker_killed_before_either_half_of_a_step_is_named(half: str) -> None:
 
 @pytest.mark.slow
 def test_death_between_resets_of_some_envs_is_told_with_the_step_of_the_run() -> None:
-    """Envs that do not start anew by themselves are reset one by one, which is no new beginning of the count."""
+    """Without autoreset, ended envs are reset one by one, and such a reset must not restart the count of steps."""
     config = EnvConfig(id=ShortFragileEnv, vectorization='async', autoreset='disabled')
     env = make_vector_env(config, 2)
     env.reset(0)
@@ -248,7 +248,7 @@ def test_worker_whose_env_stops_the_program_is_a_sentence(stop: type[BaseExcepti
 
 
 class StopEnv(LimitEnv):
-    """Raises what ends a program, in a worker; the first env is made in the parent too."""
+    """Raises an exception that ends a program; only in a worker, not in the parent, which makes the first env too."""
 
     parent = os.getpid()
 
@@ -326,7 +326,7 @@ def test_close_that_hangs_or_raises_is_a_warning_with_env_and_index(how: str, me
 def test_close_of_good_workers_says_nothing(action: int, caplog: Any) -> None:
     env = make()
     env.reset(0)
-    env.send(torch.tensor([0, action, 0]))  # a step that nobody came for
+    env.send(torch.tensor([0, action, 0]))  # nobody receives the result of this step
     env.close()
     assert caplog.records == []
 
@@ -380,7 +380,7 @@ def test_workers_that_hang_in_a_step_die_with_their_parent(method: str, place: s
     file.write_text(HANGING_RUN)
     root = Path(next(iter(tests.__path__))).parent
     environment = {**os.environ, 'HANG': hang, 'PYTHONPATH': os.pathsep.join([str(tmp_path), str(root)])}
-    n_env = 4 if method == 'fork' else 2  # elsewhere each process imports torch
+    n_env = 4 if method == 'fork' else 2  # with other methods each process imports torch
     command = [sys.executable, str(file), method, place, str(n_env)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -398,7 +398,7 @@ def test_workers_that_hang_in_a_step_die_with_their_parent(method: str, place: s
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there and no zombie, which its new parent may leave."""
+    """Whether a process exists and is no zombie: the new parent may not collect its exit code."""
     try:
         return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
     except (FileNotFoundError, ProcessLookupError):
@@ -407,7 +407,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.slow
 def test_workers_outlive_the_thread_that_made_them() -> None:
-    """The signal that tells a worker of its parent's end tells of the end of a thread."""
+    """Linux sends its signal for the end of a parent already when the thread that started the worker ends."""
     made: list[VectorEnv] = []
     thread = threading.Thread(target=lambda: made.append(make()))
     thread.start()
@@ -421,7 +421,7 @@ def test_workers_outlive_the_thread_that_made_them() -> None:
 
 
 class _SlowPipe:
-    """A pipe on which nothing comes before `answer_at`, of a process that is stopped for `stop` seconds in its n-th look."""
+    """A pipe whose answer comes at `answer_at`; the process that polls it is stopped for `stop` s during its n-th poll."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answer_at: float, stop: float, n: int) -> None:
         self.now, self._answer_at, self._stop, self._left = 0.0, answer_at, stop, n
@@ -438,9 +438,9 @@ class _SlowPipe:
     [
         (1.9, 0.0, 1, True),
         (2.1, 0.0, 1, False),
-        (6.5, 5.0, 1, True),  # 1.5 s of its own
-        (7.5, 5.0, 3, False),  # 2.5 s
-        (6.9, 5.0, 8, True),  # in the last look
+        (6.5, 5.0, 1, True),  # 6.5 - 5 = 1.5 s count
+        (7.5, 5.0, 3, False),  # 7.5 - 5 = 2.5 s count
+        (6.9, 5.0, 8, True),  # 1.9 s; stopped in the last poll
     ],
 )
 def test_seconds_in_which_the_process_is_stopped_do_not_count(

@@ -1,4 +1,4 @@
-"""Windows, the action and reward before, and actions in bins, around an env that counts its steps and rewards the action."""
+"""env.window, prev_action, prev_reward and action_bins, around an env that counts its steps and rewards the action."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_window_holds_the_last_observations_of_the_episode_oldest_first(how: str
 @pytest.mark.parametrize(
     ('space', 'windowed'),
     [
-        (Box(10.0, 99.0, (1,)), plain.Box(np.zeros((2, 1)), np.full((2, 1), 99.0))),  # zeros are in it too
+        (Box(10.0, 99.0, (1,)), plain.Box(np.zeros((2, 1)), np.full((2, 1), 99.0))),  # 0, the padding, is in it
         (Box(0, 255, (2, 3, 3), np.uint8), plain.Box(np.zeros((2, 2, 3, 3)), np.full((2, 2, 3, 3), 255.0), 'uint8')),
         (Discrete(5, start=8), plain.MultiDiscrete((5, 5), (8, 8), (2,))),
         (MultiBinary(3), plain.MultiBinary((2, 3))),
@@ -149,7 +149,7 @@ def test_window_of_an_observation_that_cannot_be_is_named(how: str, show: Any, m
     env.close()
 
 
-# --- the action and reward before
+# --- the previous action and reward
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_prev_action_is_what_the_env_took_not_what_the_policy_said() -> None:
 
         def step(self, action: Any) -> Any:
             result = super().step(action['a'])
-            action['a'][:] = 0  # it may do what it likes with it
+            action['a'][:] = 0  # an env may change its action
             return result
 
     env = make(Env, n_env=1, prev_action=True)

@@ -1,6 +1,6 @@
 """Observed behaviour: answers of a policy, content of a checkpoint, metrics and machine.
 
-Only public names of zoo, and the public format of its files, so that nothing here depends on where a module is.
+Uses only public names of zoo and the public format of its files, so that nothing here depends on where a module is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ N_OBS = 5
 
 
 def observations(kind: str) -> Any:
-    """A batch of `N_OBS` raw observations of an env: of 'CartPole-v1', 'Pendulum-v1', or of `own_house.Walk`."""
+    """A batch of `N_OBS` raw observations of 'CartPole-v1', 'Pendulum-v1', or `own_house.Walk` ('masked': with a mask)."""
     rng = np.random.default_rng(7)
     if kind in ('CartPole-v1', 'Pendulum-v1'):
         return rng.normal(0.0, 0.5, (N_OBS, 4 if kind == 'CartPole-v1' else 3)).astype(np.float32)
@@ -33,13 +33,13 @@ def observations(kind: str) -> Any:
 
 
 def answers(policy: Any, obs: Any) -> dict[str, Any]:
-    """What a policy answers on a batch of observations, as JSON; null for what it refuses, as `dqn` a distribution."""
+    """The outputs of a policy for a batch of observations, as JSON; null for a call that it refuses, as `dqn` a distribution."""
 
     def draw() -> torch.Generator:
         return torch.Generator().manual_seed(3)
 
     def session() -> list[Any]:
-        """The batch as one episode."""
+        """The actions for the batch, taken as one episode."""
         one = policy.session()
         return [one.act(_row(obs, i), begins=i == 0) for i in range(N_OBS)]
 
@@ -57,7 +57,7 @@ def answers(policy: Any, obs: Any) -> dict[str, Any]:
 
 
 def content(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The tensors of a checkpoint file, and its other values by their path: the state, and what meta says but for times."""
+    """The tensors of a checkpoint file, and its other values by path: the state, and meta without version and times."""
     with safe_open(path, 'np') as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         metadata = file.metadata()
@@ -73,13 +73,13 @@ def newest(run_dir: str | Path) -> Path:
 
 
 def metrics(run_dir: str | Path) -> list[dict[str, Any]]:
-    """The lines of a run's log; the numbers of how long something took, or of the machine, as null."""
+    """The lines of a run's log; numbers that depend on time or on the machine are null."""
     lines = [json.loads(line) for line in Path(run_dir, 'metrics.jsonl').read_text().splitlines()]
     return [{key: None if _is_of_machine(key) else value for key, value in line.items()} for line in lines]
 
 
 def machine() -> dict[str, str]:
-    """What the last bits of a sum depend on: the processor, the instructions that torch uses on it, versions."""
+    """All that the last bits of a sum depend on: the processor, the instructions that torch uses on it, versions."""
     cpu, info = platform.machine(), Path('/proc/cpuinfo')
     if info.exists():
         first = dict(re.findall(r'^(.+?)\s*:\s*(.*)$', info.read_text().partition('\n\n')[0], re.MULTILINE))
@@ -90,7 +90,7 @@ def machine() -> dict[str, str]:
 
 
 def shape_of(value: Any) -> Any:
-    """The keys of a JSON value, with the kinds of its leaves; of a list those of its first entry."""
+    """The keys of a JSON value with the types of its leaves; a list has the shape of its first entry."""
     if isinstance(value, dict):
         return {key: shape_of(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""The public surface of the zoo that is imported, all that users can name; `python -m tests.old_house.surface` prints JSON.
+"""The public surface of the imported zoo: all that users can name. `python -m tests.old_house.surface` prints it as JSON.
 
-All that has to know where something is stands here: it asks the command `zoo`, the registries of `zoo`, and the modules that
-the pages and examples name. Nothing else of zoo is imported.
+Only this file of the tests knows where things are. It asks the command `zoo`, the registries of `zoo`, and the modules that
+the pages and examples name. It imports nothing else of zoo.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 PAGES = ('README.md', 'CONTRIBUTING.md', 'SECURITY.md', 'docs', 'examples', 'dizoo_configs', 'zoo/cli/starts')
-OFFERS = (  # packages whose names are an interface: those of the reference pages, and those that list what they offer
+OFFERS = (  # packages with public names: those of the reference pages, and those that list what they offer
     'zoo',
     'zoo.policy',
     'zoo.model',
@@ -39,7 +39,7 @@ OFFERS = (  # packages whose names are an interface: those of the reference page
     'zoo.backend.native',
     'zoo.cli',
 )
-NEEDED = {  # options of a component that has some without a default
+NEEDED = {  # the options without a default, for each component that has such options
     'bound': {'metric': 'eval/return_mean', 'above': 1.0},
     'iterations': {'n': 3},
     'patience': {'n': 3},
@@ -47,8 +47,8 @@ NEEDED = {  # options of a component that has some without a default
     'wall_time': {'s': 3.0},
 }
 LISTS = ('policy.learn.penalties', 'stop', 'logger.sinks')
-WHOLE = ('Callback', 'StopRule', 'Sink', 'Evaluation', 'TrainResult')  # classes that users derive from or are given
-FORMS = {  # ways to write a value that are a small section each
+WHOLE = ('Callback', 'StopRule', 'Sink', 'Evaluation', 'TrainResult')  # users derive from these or receive them
+FORMS = {  # values that can also be written as a small section
     'policy.learn.learning_rate': ({'start': 1e-3, 'end': 0.0}, {'start': 1e-3, 'kl_target': 0.01}),
     'policy.learn.entropy_weight': ({'points': [[0, 0.1], [100, 0.0]]},),
     'policy.model.recurrent': ({'cell': 'lstm'}, {'cell': 'gru'}),
@@ -56,7 +56,7 @@ FORMS = {  # ways to write a value that are a small section each
 
 
 def surface() -> dict[str, Any]:
-    """Everything, each entry by what a user writes."""
+    """The whole surface; the keys are the words that a user writes."""
     import zoo
 
     registries = {name: getattr(zoo, name).names() for name in zoo.__all__ if name.endswith('_REGISTRY')}
@@ -77,7 +77,7 @@ def surface() -> dict[str, Any]:
 
 
 def command(*words: str) -> str:
-    """What `zoo WORDS` prints. Raises: RuntimeError if it exits with another code than 0."""
+    """Returns the output of `zoo WORDS`. Raises: RuntimeError if it exits with another code than 0."""
     from zoo.__main__ import main
 
     out, before = io.StringIO(), sys.argv
@@ -112,7 +112,7 @@ def _arguments(*words: str) -> dict[str, Any]:
 
 
 def _help_lines(text: str, section: str, indent: int = 2) -> Iterator[list[str]]:
-    """The words before the explanation of each entry of a section of a --help."""
+    """Yields, for each entry of a section of a --help, the words before its explanation."""
     body = re.search(rf'^{section}:\n(.*?)(?:\n\n|\Z)', text, re.MULTILINE | re.DOTALL)
     for line in body[1].splitlines() if body else ():
         if found := re.match(rf' {{{indent}}}(\S.*?)(?:\s\s|$)', line):
@@ -120,7 +120,7 @@ def _help_lines(text: str, section: str, indent: int = 2) -> Iterator[list[str]]
 
 
 def config_keys(folder: Path, policies: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
-    """{policy: {key: [default, accepted values]}} of every policy; after 'ppo' of each what is not the same in 'ppo'."""
+    """{policy: {key: [default, accepted values]}}; each policy but 'ppo' has only its differences from it, None: no such key."""
     found: dict[str, dict[str, list[Any]]] = {}
     for policy in sorted(policies, key=lambda name: (name != 'ppo', name)):
         rows = _config(folder, policy)
@@ -133,7 +133,7 @@ def config_keys(folder: Path, policies: Iterable[str]) -> dict[str, dict[str, li
 
 
 def sections(folder: Path, encoders: Iterable[str]) -> dict[str, Any]:
-    """{key: {name of a component: its options, complete}}, and of other values that are small sections."""
+    """{key: {name of a component: all its options}}, also for other values that can be a small section."""
     components = json.loads(command('list', 'parts', '--json'))['parts']
     asked = [(key, name, {'type': name, **NEEDED.get(name, {})}) for key, names in components.items() for name in names]
     asked += [('policy.model.encoder', name, {'type': name}) for name in encoders]
@@ -146,7 +146,7 @@ def sections(folder: Path, encoders: Iterable[str]) -> dict[str, Any]:
 
 
 def _complete(folder: Path, key: str, value: Any) -> Any:
-    """The value as a config has it that gives it, with the first policy that takes it; None if none does."""
+    """The value as the complete config has it, with the first policy that accepts it; None if no policy does."""
     for policy in ('ppo', 'ppg', 'ppo_offpolicy'):
         with contextlib.suppress(RuntimeError), contextlib.redirect_stderr(io.StringIO()):
             return _config(folder, policy, f'{key}={json.dumps(value)}')[key]['value']
@@ -154,7 +154,7 @@ def _complete(folder: Path, key: str, value: Any) -> Any:
 
 
 def bundled() -> dict[str, dict[str, Any]]:
-    """{bundled config: {key: value}} of what it sets."""
+    """{bundled config: {key: value}} of the keys that it sets."""
     names = json.loads(command('list', 'configs', '--json'))['configs']
     rows = {name: json.loads(command('config', name, '--json')) for name in names}
     return {
@@ -177,7 +177,7 @@ def _texts() -> Iterator[str]:
 
 
 def offered(module: str) -> list[str]:
-    """The public names of a package, without its modules; none of one that is gone, of which a test of its own speaks."""
+    """The public names of a package, without its modules; [] if the package is gone, which another test reports."""
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError:
@@ -187,7 +187,7 @@ def offered(module: str) -> list[str]:
 
 
 def described(module: str) -> dict[str, Any]:
-    """{name: parameters of a call, and public members if it is a class} of what a package offers."""
+    """{name: parameters, and for a class its public members} of the classes and functions that a package offers."""
     found = importlib.import_module(module)
     items = {name: getattr(found, name) for name in offered(module)}
     return {name: _described(item) for name, item in items.items() if inspect.isclass(item) or inspect.isroutine(item)}
@@ -210,7 +210,7 @@ def _described(item: Any) -> dict[str, Any]:
 
 @functools.cache
 def _written() -> frozenset[str]:
-    """The members that pages and examples write, as `name`, `.name`, `name(`, `name =` or a field `name:`; the modes."""
+    """Members that pages and examples write, as `name`, `.name`, `name(`, `name =` or a field `name:`; and the three modes."""
     form = re.compile(r'[.`](_?[A-Za-z]\w*)|\b(_?[A-Za-z]\w*)(?=\(|: | ?=)')
     modes = {'learn_mode', 'collect_mode', 'eval_mode'}
     return frozenset({word for text in _texts() for pair in form.findall(text) for word in pair if word} | modes)

@@ -1,8 +1,8 @@
-"""Compatibility with commit 7e7fb52: its files load and continue as before, and all that users could name is still there.
+"""Compatibility with commit 7e7fb52: its files load and continue as before, and all that users could name still exists.
 
-`files/` was written at that commit, and nothing writes them again. If a test fails here, zoo has broken a promise; or numbers
-were to change, and the commit that changes them says so. Everything is reached by public names, by the command, or by the
-format of files; `surface` alone knows how to ask for all names.
+The files in `files/` were written at that commit, and nothing writes them again. A failing test means that zoo has broken a
+promise, or that numbers changed on purpose, which the message of the commit then says. The tests use only public names, the
+command and the format of files; only `surface` knows how to list all names.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MACHINE, SURFACE, RUNS, SWEEP, SAVED, COMMANDS = (
     json.loads((FILES / f'{name}.json').read_text())
     for name in ('machine', 'surface', 'runs', 'sweep', 'saved', 'commands')
 )
-# Sums of floats depend on the processor and on torch: on the machine that recorded all is compared bit for bit, elsewhere
-# to a tolerance. Another order of a sum changes some 1e-7 of it in each gradient step, of which a run has at most 40.
+# Sums of floats depend on the processor and on torch. On the machine that recorded the files, all is compared bit for bit;
+# elsewhere with a tolerance: another order of a sum changes about 1e-7 of it in each of the at most 40 gradient steps of a run.
 IS_SAME_MACHINE = behaviour.machine() == MACHINE
 TOLERANCE = 1e-5
-TUNED = {  # bundled configs whose values are others now; None: the default
+TUNED = {  # bundled configs whose values have changed since then; None: the default
     'acrobot_ppo': {
         'max_env_step': 300_000,
         'policy.learn.epoch_per_collect': 10,
@@ -53,9 +53,9 @@ TUNED = {  # bundled configs whose values are others now; None: the default
         'policy.eval.eval_freq': None,
     },
 }
-IN_PROCESS = [name for name in RUNS if name != 'own_registered']  # which needs a name that other tests should not find
+IN_PROCESS = [name for name in RUNS if name != 'own_registered']  # it registers a name that others should not find
 POLICIES = sorted(SURFACE['config'])
-GROUPS = {  # of entry points, each with the registry of `zoo` that a package's entry is then in
+GROUPS = {  # {group of entry points: the registry of `zoo` that gets the entries of packages}
     'zoo.policies': 'POLICY_REGISTRY',
     'zoo.models': 'MODEL_REGISTRY',
     'zoo.encoders': 'ENCODER_REGISTRY',
@@ -82,21 +82,21 @@ GROUPS = {  # of entry points, each with the registry of `zoo` that a package's 
 
 @pytest.fixture(autouse=True)
 def own_house(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's file is where `zoo train` found it: in a folder of modules."""
+    """Imports the user's file from a folder of modules, where `zoo train` found it."""
     monkeypatch.syspath_prepend(str(USER))
     importlib.import_module('own_house')
 
 
 @pytest.fixture(scope='module')
 def now() -> dict[str, Any]:
-    """The surface of the zoo that is tested."""
+    """The public surface of the zoo that is tested."""
     done = run_python('-m', 'tests.old_house.surface', cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def zoo(*words: str, cwd: Path) -> Any:
-    """What a command prints, as JSON if it was asked for."""
+    """The output of a command; parsed, if the command was asked for JSON."""
     path = os.pathsep.join([str(ROOT), str(USER)])
     done = run_python('-P', '-m', 'zoo', *words, cwd=cwd, PYTHONPATH=path)
     assert done.returncode == 0, f'zoo {" ".join(words)}\n{done.stderr}'
@@ -113,7 +113,7 @@ def run_copy(name: str, folder: Path) -> Path:
 
 
 def assert_same(got: Any, want: Any, at: str = '') -> None:
-    """JSON values that are equal: bit for bit on the machine that recorded, else numbers to `TOLERANCE`; new keys are allowed."""
+    """Asserts that JSON values are equal; on another machine, floats within `TOLERANCE`. `got` may have new keys."""
     if isinstance(want, dict):
         assert isinstance(got, dict) and not want.keys() - got.keys(), f'{at} lacks {want.keys() - got.keys()}'
         for key in want:
@@ -155,7 +155,7 @@ def test_loaded_policy_answers_as_before(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('name', IN_PROCESS)
 def test_resumed_run_ends_as_before(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Parameters, moments, statistics, memories, buffers, counters and random streams after two rounds; log; files."""
+    """Compared after two rounds: parameters, moments, statistics, memories, buffers, counters, random streams; log; files."""
     want, copy = RUNS[name], run_copy(name, tmp_path)
     if name == 'ppo_native':
         request.getfixturevalue('native')  # builds it, or skips where there is no compiler
@@ -177,7 +177,7 @@ def test_resumed_run_ends_as_before(name: str, tmp_path: Path, request: pytest.F
     ('name', 'said'), [('own', 'own_house'), ('own_mixed', 'own_house'), ('own_registered', 'old_house_soft')]
 )
 def test_code_of_a_user_needs_consent(name: str, said: str, tmp_path: Path) -> None:
-    """In a process of its own: in this one, a test before may have given it."""
+    """Runs in a new process: in this one, an earlier test may have given the consent."""
     done = run_python('-P', '-m', 'zoo', 'train', '--resume', run_copy(name, tmp_path), cwd=tmp_path)
     assert done.returncode == 2 and said in done.stderr and '--import' in done.stderr
 
@@ -202,7 +202,7 @@ def test_read_run_gives_what_the_log_has() -> None:
 
 @pytest.mark.slow
 def test_new_run_has_the_same_files_keys_and_format(tmp_path: Path) -> None:
-    """The config of an old run, as its folder has it, trains a new one."""
+    """The new run is trained with the config from the folder of the old run."""
     old, new = FILES / 'runs' / 'ppo' / 'old', tmp_path / 'new'
     more = [f'logger.root={tmp_path}', 'checkpoint.freq=16']
     serial_pipeline(old / 'config.yaml', overrides=more, run_dir=new)
@@ -316,7 +316,7 @@ def test_public_and_registered_names_are_there(now: dict[str, Any]) -> None:
 
 
 TAKES_MORE = {'logger.console': "one of 'auto', 'live', 'plain', 'table', 'off'"}
-"""Keys that take what they took and more."""
+"""Keys that accept more values than before."""
 
 
 @pytest.mark.long
@@ -329,7 +329,7 @@ def test_config_keys_have_their_defaults_and_take_the_same_values(policy: str, n
 
 
 def _keys(found: dict[str, Any], policy: str) -> dict[str, Any]:
-    """{key: [default, accepted values]}: those of ppo with the differences that are stored for a policy."""
+    """{key: [default, accepted values]} of a policy: those of ppo, changed by the stored differences."""
     config = found['config']
     return {key: row for key, row in {**config['ppo'], **config[policy]}.items() if row is not None}
 
@@ -398,7 +398,7 @@ def test_module_of_pages_is_imported_with_no_warning_but_that_it_has_moved(modul
 
 @pytest.mark.long
 def test_entry_points_of_packages_are_registered(tmp_path: Path) -> None:
-    """A package that names its entries in the groups of 7e7fb52; in a new interpreter, which reads them as it starts."""
+    """A package has an entry in each group of 7e7fb52; they are read in a new interpreter."""
     info = tmp_path / 'old_guest-1.0.dist-info'
     info.mkdir()
     (info / 'METADATA').write_text('Metadata-Version: 2.1\nName: old-guest\nVersion: 1.0\n')

@@ -1,4 +1,4 @@
-"""The real games. The raw game beside the training one is the oracle: both are the same game, seen differently."""
+"""Real Atari games. The oracle of a training env is the raw game with the same seed and actions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_step_images_stay_bytes_and_stack_the_last_four_frames() -> None:
 
 @pytest.mark.slow
 def test_step_training_is_the_raw_game_with_clipped_rewards_and_an_end_for_each_life() -> None:
-    """Qbert pays 25 for a cube and has 4 lives, so a game has 4 ends in training, of which the last is its own."""
+    """Qbert pays 25 for a cube and has 4 lives: in training a game has 4 ends; the last is the end of the game itself."""
     raw, clipped = make('Qbert', 1), make('Qbert', 1, training=True)
     assert torch.equal(raw.reset(3), clipped.reset(3))
     score, training_score, n_end = 0.0, 0.0, 0
@@ -54,7 +54,7 @@ def test_step_training_is_the_raw_game_with_clipped_rewards_and_an_end_for_each_
         assert not got.truncated.any()
         if got.terminated.any():
             n_end += 1
-            if not over.any():  # a lost life: the next episode goes on from its final observation
+            if not over.any():  # a lost life: the next episode continues from the final observation
                 assert torch.equal(got.final_obs, got.obs) and want.final_obs is None
                 assert got.final_index.tolist() == [0]
             else:
@@ -91,7 +91,7 @@ def test_step_training_does_only_what_is_asked_for(kwargs: dict, ends: bool, cli
 
 
 def lives_lost(env: VectorEnv, n_step: int) -> int:
-    """With a player that does nothing."""
+    """The number of lives lost in `n_step` steps by a player that does nothing."""
     env.reset(0)
     lives = [5]
     lives += [int(env.step(torch.zeros(1, dtype=torch.int64)).info['lives'][0]) for _ in range(n_step)]
@@ -158,7 +158,7 @@ def test_step_life_count_that_falls_to_none_ends_nothing_before_the_game_does() 
 
 @pytest.mark.slow
 def test_make_vector_env_name_and_kwargs_reach_the_game() -> None:
-    env = make('SpaceInvaders', 1)  # of several words
+    env = make('SpaceInvaders', 1)  # a name of two words
     assert env.action_space.n == 6
     env.close()
     env = make('Pong', 1, kwargs={'frame_stack': 2, 'screen_size': 42, 'full_action_space': True})

@@ -1,4 +1,4 @@
-"""Real pools of envpool, beside gymnasium's envs of the same name or a pool that is asked directly."""
+"""Real pools of envpool, compared with gymnasium's envs of the same name or with a pool that is called directly."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_reset_again_and_again_leaves_no_threads() -> None:
 
 
 def test_step_cartpole_truncated_row_shows_the_true_final_obs_and_the_next_only_resets() -> None:
-    """gymnasium's CartPole, put into the state before the last step, says what that step leads to."""
+    """The oracle of each step is gymnasium's CartPole, set to the state before this step."""
     env = make('CartPole-v1', 2, max_episode_steps=5)
     reference: Any = gymnasium.make('CartPole-v1').unwrapped
     last = env.reset(0)
@@ -100,7 +100,7 @@ def test_step_before_the_first_reset_raises() -> None:
 
 @pytest.mark.long
 def test_step_atari_options_hold_in_training_only_and_leave_the_score_whole() -> None:
-    """Four envs until each has ended a game; the raw pool beside it plays until the first life is lost."""
+    """Four envs for 600 steps; each must have the rewards of the raw pool until it loses its first life."""
     kwargs = {'episodic_life': True, 'reward_clip': True}
     env, raw = make('Qbert-v5', 4, True, kwargs=kwargs), make('Qbert-v5', 4, kwargs=kwargs)
     assert torch.equal(env.reset(0), raw.reset(0))
@@ -139,7 +139,7 @@ def test_make_vector_env_image_and_index_observations_keep_their_kind() -> None:
 
 
 def test_make_vector_env_lower_bound_of_the_smallest_float_is_none() -> None:
-    """envpool says 1.2e-38 to 3.4e38 for LunarLander, whose first observation has negative numbers too."""
+    """For LunarLander envpool gives the bounds 1.2e-38 to 3.4e38, but the first observations have negative numbers."""
     env = make('LunarLander-v3', 8)
     assert env.obs_space == Box(np.full(8, -np.inf), np.full(8, np.inf), 'float32')
     assert (env.reset(0) < 0).any()
@@ -157,7 +157,7 @@ def test_make_vector_env_dict_of_vectors_becomes_one_vector() -> None:
 
 
 def test_make_vector_env_dict_that_is_not_only_vectors_stays_a_dict() -> None:
-    """FrankaKitchen has goals inside of goals; envpool's own arrays are the oracle."""
+    """The oracle is the arrays of a pool that is called directly."""
     import envpool
 
     env = make('Maze-v0', 2)
@@ -216,7 +216,7 @@ def test_make_vector_env_game_of_two_players_is_refused() -> None:
             {'img_height': 0},
             'kwargs.img_height is 0 but .*Pong-v5 takes 1 to 1024; correct it, or leave it out for 84.$',
         ),
-        # named like something of ours, or of envpool
+        # names that zoo or envpool use for their own arguments
         *(
             ({key: 'breakout'}, f"env.kwargs has '{key}' but envpool/CartPole-v1 takes num_threads, .*; corr")
             for key in ('task', 'name', 'envpool', 'extra', 'request', 'options', 'task_id', 'env_name', 'num_envs')

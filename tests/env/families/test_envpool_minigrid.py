@@ -1,4 +1,4 @@
-"""Grids small enough to be encoded by hand, and the real 7x7 view read back from its vector."""
+"""MiniGridEncoder: grids small enough to encode by hand, and the real 7x7 view, decoded from its vector."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_warn_of_missions_warns_once_and_only_if_they_differ(caplog: pytest.LogC
 
 
 def decode(vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Back to image and direction."""
+    """Returns the image and direction that a vector encodes."""
     cells = vector[:, :-4].reshape(len(vector), 7, 7, sum(N_KIND))
     parts = np.split(cells, np.cumsum(N_KIND)[:-1], axis=-1)
     assert all((part.sum(-1) == 1).all() for part in parts)

@@ -1,4 +1,4 @@
-"""A family of a user's own: the counting env of tests.envs, B at once, with a clipped reward and two ends per game."""
+"""Env families. A user's own family is LimitVectorEnv, in training with a clipped reward and two ends per game."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from zoo.env.workers import WorkerVectorEnv
 
 
 class RawVectorEnv(LimitVectorEnv):
-    """Pays 5 a step and ends a game every `limit` steps; in training the reward is 1, and a game's 2nd step ends too.
+    """Pays 5 a step and ends a game every `limit` steps; in training the reward is 1 and the 2nd step ends an episode.
 
-    Its reset rows show 7 and an end as the game's own, which they are not.
+    In reset rows its raw reward is 7 and its raw end is true, which zoo must not pass on.
     """
 
     def __init__(self, request: EnvRequest, limit: int) -> None:
@@ -229,7 +229,7 @@ def needs_extra(env_id: str) -> None:
     [('raw_test', 'short'), ('atari', 'Breakout'), *TASKS, ('envpool', 'Breakout-v5'), ('procgen', 'coinrun')],
 )
 def test_check_env_finds_nothing_in_any_family(env_id: str, game: str) -> None:
-    """Not even that two episodes of one seed differ."""
+    """No warning either that two episodes with one seed differ."""
     needs_extra(env_id)
     assert check_env(EnvConfig(id=env_id, game=game), n_step=30) == []
 
@@ -252,7 +252,7 @@ def test_seed_gives_env_i_the_same_episodes_in_a_larger_vector(env_id: str, game
 
 
 class DrawVectorEnv(LimitSameStepVectorEnv):
-    """From step `since` on, env 1 shows or earns what no seed reaches; 0: from the reset on."""
+    """From step `since` on (0: the reset) env 1 has a random number that no seed reaches in its obs or reward."""
 
     rng = np.random.default_rng(0)
 
@@ -380,7 +380,7 @@ def test_step_action_that_does_not_fit_is_refused_before_the_family_sees_it(
     env.step(good)
     with pytest.raises(EnvError, match=message):
         env.step(torch.tensor(action))
-    assert env.step(good).obs.isfinite().all()  # the process and the game live on
+    assert env.step(good).obs.isfinite().all()  # the process and the game continue
     env.close()
 
 
@@ -401,7 +401,7 @@ def test_need_error_inside_of_the_module_passes_through(tmp_path: Any, monkeypat
 
 
 class NineMixin:
-    """A step of its own: the reward is 9."""
+    """Overrides step: the reward is 9."""
 
     def step(self: Any, actions: Any) -> Any:
         obs, _, *rest = super().step(actions)  # type: ignore[misc]
@@ -438,7 +438,7 @@ def make_own_step(request: EnvRequest) -> Any:
 
 @pytest.mark.parametrize('game', OWN_STEPS)
 def test_step_of_ones_own_is_what_steps_envs_in_processes(game: str) -> None:
-    """Not the two halves of the class below it, which know nothing of it."""
+    """The overridden step is called, not the two halves of a step of the base class or the inner env."""
     env = make_vector_env(EnvConfig(id='own_step_test', game=game), 2)
     env.reset(0)
     assert env.step(ACTION).reward.tolist() == [9.0, 9.0]

@@ -28,7 +28,7 @@ def all_do(action: int) -> Tensor:
 
 
 def thing(obs: Tensor) -> np.ndarray:
-    """The key or ball that is seen, 0 where there is none, [B]; never are two of them seen."""
+    """The key or ball that each env sees, [B], 0 for none; asserts that no env sees two."""
     objects = obs.numpy().reshape(N_ENV, 9, sum(N_KIND))[:, :, : N_KIND[0]].argmax(-1)  # [B, cells]
     seen = np.isin(objects, (KEY, BALL))
     assert (seen.sum(-1) <= 1).all()
@@ -46,7 +46,7 @@ def test_spaces_are_nine_cells_and_three_actions() -> None:
 @needs_envpool
 def test_the_first_object_decides_which_end_earns_the_reward() -> None:
     env = make()
-    cue = thing(env.reset(0))  # it is seen by those that start beside it, a quarter of them
+    cue = thing(env.reset(0))  # seen by the envs that start next to it, a quarter of them
     assert 0 < (cue != 0).mean() < 0.5
     for _ in range(4):  # to the end of the corridor, from any start
         assert not env.step(all_do(FORWARD)).terminated.any()
@@ -56,7 +56,7 @@ def test_the_first_object_decides_which_end_earns_the_reward() -> None:
     assert last.terminated.all()
     earned = last.reward.numpy() > 0
     assert np.array_equal(earned[cue != 0], (cue == end)[cue != 0])
-    assert 0.3 < earned.mean() < 0.7  # both ends are as likely
+    assert 0.3 < earned.mean() < 0.7  # both ends are equally likely
     assert last.reward.numpy()[earned] == pytest.approx(1 - 0.9 * 6 / 245)
 
 

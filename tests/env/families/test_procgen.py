@@ -1,4 +1,4 @@
-"""The real games, which need Qt 5: the system's, or that of the wheel."""
+"""Real Procgen games, which need Qt 5 of the system or of the PyQt5 wheel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_make_vector_env_hard_is_another_maze_than_easy() -> None:
 
 
 def levels(env: VectorEnv) -> set[int]:
-    """The levels of the first episodes."""
+    """The levels of the first episodes of all envs."""
     env.reset(0)
     return {int(level) for level in env.step(torch.zeros(env.n_env, dtype=torch.int64)).info['level_seed']}
 
@@ -80,7 +80,7 @@ def test_step_levels_are_those_of_training_or_of_evaluation(
 
 @pytest.mark.slow
 def test_step_time_limit_is_truncated_and_the_next_row_only_resets() -> None:
-    """A maze has 500 steps; whoever stands still sees the same one until the reset, and then another one."""
+    """A maze has 500 steps; an agent that stands still sees the same image until the reset, then another maze."""
     env = make('maze', 3)
     last = env.reset(0)
     for t in range(1, 503):
@@ -163,7 +163,7 @@ def test_load_qt_library_that_does_not_load_says_what_to_install(monkeypatch: py
 
 @pytest.mark.long
 def test_make_vector_env_after_envpool_was_imported_without_qt_still_works() -> None:
-    """envpool looks for Qt once, when it is imported; a program may have done that for another env before."""
+    """envpool looks for Qt once, when it is imported; a program may have imported it for another env before."""
     code = (
         'import envpool; from zoo.env import EnvConfig, make_vector_env; '
         "env = make_vector_env(EnvConfig(id='envpool', game='CartPole-v1'), 1); env.reset(0); "

@@ -1,4 +1,4 @@
-"""One env for each way to break the contract, all made from one that keeps it."""
+"""check_env: one env for each way to break the contract, all derived from envs that keep it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ShowEnv(LimitEnv):
 
 
 class NestedEnv(LimitEnv):
-    """Returns `change` of its observation from its 2nd step on; what it draws comes from its own stream."""
+    """Returns `change(observation)` from its 2nd step on; draws its random numbers from np_random."""
 
     def __init__(self, change: Any = lambda obs: obs) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ BREAKS = {
 
 
 def takes_12_steps(cfg: EnvConfig) -> bool:
-    """Whether envs can be stepped as a run does it."""
+    """Whether a vector env, as a run has it, takes 12 steps without an EnvContractError."""
     with closing(make_vector_env(cfg, 1)) as env:
         try:
             env.reset(0)
@@ -186,7 +186,7 @@ def takes_12_steps(cfg: EnvConfig) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize('case', BREAKS)
 def test_check_env_break_names_env_step_and_value_and_what_env_check_false_would_do(case: str) -> None:
-    """To train with it, where 12 steps without the check take it; else to move the error."""
+    """env.check=false would train with the env if 12 steps without the check succeed; else it only moves the error."""
     fields, message = BREAKS[case]
     with pytest.raises(EnvContractError) as raised:
         check_env(EnvConfig(**fields))
@@ -208,7 +208,7 @@ class NoOptionsEnv(LimitEnv):
 
 
 class WritesEnv(LimitEnv):
-    """Its reset makes the bootstrap value of a truncated episode that of the next one's start."""
+    """Its reset overwrites the final observation: a truncated episode would bootstrap from the next one's start."""
 
     state = np.zeros(1, np.float32)
 
@@ -230,7 +230,7 @@ class WritesLeafEnv(NestedEnv):
 
 
 class MaskEnv(LimitEnv):
-    """Its info has a mask where `masks` says so: of the number of steps, None for none."""
+    """Its info has the mask `masks(number of steps)`; None: no mask."""
 
     def __init__(self, masks: Any, action: Any = 'discrete') -> None:
         super().__init__(action=action)
@@ -298,7 +298,7 @@ def test_check_env_fault_that_shows_later_is_named_with_its_step(fields: dict[st
 
 @pytest.mark.parametrize('limit', [None, 5], ids=['bare', 'in a wrapper'])
 def test_check_env_reset_without_options_is_refused_though_a_run_may_take_it(limit: int | None) -> None:
-    """Wrappers pass options on."""
+    """Wrappers pass options on, so a wrapped env without that argument cannot run; a bare env can."""
     cfg = EnvConfig(id=NoOptionsEnv, max_episode_steps=limit)
     with pytest.raises(EnvContractError, match='reset has no argument options') as raised:
         check_env(cfg)
@@ -316,7 +316,7 @@ def test_config_check_of_another_word_is_refused() -> None:
         env_config({'id': limit_env, 'check': 'hard'})
 
 
-# --- envs in which nothing is found
+# --- envs without a fault
 
 
 class SeededEnv(LimitEnv):
@@ -361,7 +361,7 @@ SIMULATORS = {
     [
         *((dict(id=name), 100) for name in SIMULATORS),
         (dict(id='CartPole-v1'), 100),
-        (dict(id='Acrobot-v1'), 520),  # over its end
+        (dict(id='Acrobot-v1'), 520),  # beyond its limit of 500 steps
         (dict(id='Pendulum-v1'), 250),
         (dict(id='MountainCarContinuous-v0'), 20),
         (dict(id='FrozenLake-v1'), 100),
@@ -370,7 +370,7 @@ SIMULATORS = {
         (dict(id=NestedEnv), 30),
         *((shows(obs, FROM_1), 10) for obs in (1, 3, np.int64(2), np.array(2))),  # integers of any type
         (shows(IMAGE + 255, BYTES), 10),
-        (step_env(nan_reward, n_good=3), 3),  # later than the check looks
+        (step_env(nan_reward, n_good=3), 3),  # the fault comes after the checked steps
         # the env raises on illegal actions, and its masks change at every step
         *((dict(id='random_masks', kwargs={'source': source}), 50) for source in ('info', 'obs', 'method')),
         (dict(id='random_masks', kwargs={'action': 'multi_discrete'}), 50),
@@ -378,8 +378,8 @@ SIMULATORS = {
         (dict(id='envpool', game='Snake-v1'), 20),
         (dict(id=MaskEnv, kwargs=EMPTY_MASK), 2),
         (dict(id=MaskEnv, kwargs=LATE_MASK, action_mask='off'), 10),
-        (dict(id=MaskEnv, kwargs={**LATE_MASK, 'action': 'box'}), 10),  # numbers have no mask
-        (dict(id=endless_env), 999),  # too short a check to tell, as that at the start of a run is
+        (dict(id=MaskEnv, kwargs={**LATE_MASK, 'action': 'box'}), 10),  # a Box has no mask
+        (dict(id=endless_env), 999),  # too short to tell, as the check at the start of a run
         (dict(id=endless_env, max_episode_steps=10_000), 1000),
         (dict(id=endless_env, kwargs={'limit': 10_000}), 1000),
         (dict(id=limit_env, kwargs={'limit': 1000}), 1000),  # its episodes end
@@ -426,7 +426,7 @@ def test_check_env_samples_actions_of_the_space_with_its_start() -> None:
     assert seen == {7, 8}
 
 
-# --- warnings: to a policy what no seed reaches is chance like any other; only runs with one seed differ
+# --- warnings: a policy can learn from random numbers that no seed repeats; only two runs with one seed differ
 
 
 class DrawEnv(LimitEnv):
@@ -445,7 +445,7 @@ class DrawEnv(LimitEnv):
 
 
 class DrawNextEnv(RandomEnv):
-    """Only episodes without a seed of their own are drawn."""
+    """Only resets without a seed draw their first observation, from a stream that no seed reaches."""
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
         drawn, info = super().reset(seed=seed)
@@ -453,9 +453,9 @@ class DrawNextEnv(RandomEnv):
 
 
 class DrawEndEnv(LimitEnv):
-    """Its 2nd step ends the episode where that is the 5th since it was made, which is that of the replay.
+    """Its 2nd step ends the episode only in the replay, which starts at reset number 5, counted from 0.
 
-    Resets: the core, two for the first observation, the first run and its last step, the replay; and that of the maker.
+    Resets: the check of the core, two for the first observation, the first run, one after its last step, the replay.
     """
 
     n_reset = -1
@@ -475,7 +475,7 @@ class DrawEndEnv(LimitEnv):
 
 
 class OneArrayEnv(RandomEnv):
-    """What it draws is written into the same array."""
+    """Every drawn observation is written into the same array."""
 
     state = np.zeros(1, np.float32)
 
@@ -517,7 +517,7 @@ ENDLESS = (
         (dict(id=OneArrayEnv), 10, 'step 0: two resets with seed=0'),
         (dict(id=DrawEnv, kwargs={'what': 'observation'}), 10, f'step 3: {DIFFER}observation '),
         (dict(id=DrawEnv, kwargs={'what': 'reward'}), 10, f'step 3: {DIFFER}reward '),
-        # without a mask to look for, which would need a reset
+        # masks are off, since the search for a mask would be one more reset
         *(
             (
                 dict(id=DrawEndEnv, kwargs={'flag': flag}, action_mask='off'),

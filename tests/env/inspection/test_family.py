@@ -1,4 +1,4 @@
-"""Wrappers with running statistics, and limits of steps, in chains of gymnasium, old gym and vectors of envs."""
+"""Running statistics and step limits, found in chains of wrappers of gymnasium, old gym and vectors of envs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Statistics:
 
 
 class OldWrapper:
-    """As old gym's: no gymnasium.Wrapper."""
+    """Like a wrapper of old gym, which is no gymnasium.Wrapper."""
 
     def __init__(self, env: Any) -> None:
         self.env, self.obs_rms = env, Statistics()
@@ -53,7 +53,7 @@ class OldWrapper:
 
 
 class VecNormalize:
-    """As stable-baselines3's: it normalises both, or what its flags say."""
+    """Like that of stable-baselines3: its flags say whether it normalises observations, rewards or both."""
 
     def __init__(self, venv: Any, norm_obs: bool = True, norm_reward: bool = True, training: bool = True) -> None:
         self.venv, self.norm_obs, self.norm_reward, self.training = venv, norm_obs, norm_reward, training
@@ -108,7 +108,7 @@ def test_running_statistics_that_stand_still_are_none() -> None:
 
 
 def test_running_statistics_by_the_name_alone_are_not_sure() -> None:
-    class NormalizeObs(gymnasium.ObservationWrapper):  # divides by constants, for all that is known
+    class NormalizeObs(gymnasium.ObservationWrapper):  # as far as is known, it divides by constants
         def observation(self, observation: Any) -> Any:
             return observation / 5
 
@@ -132,7 +132,7 @@ def test_statistics_sentence_names_a_key_that_configs_take(key: str) -> None:
         (TimeLimit(LimitEnv(), 7), 7),
         (RecordEpisodeStatistics(TimeLimit(TimeLimit(LimitEnv(), 7), 9)), 7),  # the shorter one ends the episode
         (gymnasium.make('CartPole-v1'), 500),
-        (limit_env(3), None),  # its own code ends the episodes, which nobody can see
+        (limit_env(3), None),  # its own code ends the episodes, which is not visible outside
     ],
     ids=['none', 'one', 'two', 'registered', 'own'],
 )

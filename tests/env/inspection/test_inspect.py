@@ -1,4 +1,4 @@
-"""The report about an env: all problems in one run, warnings, and facts with known answers."""
+"""inspect_env: all problems in one run, warnings, and facts whose values are known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from zoo.env.make import make_env
 
 
 class BrokenEnv(LimitEnv):
-    """Breaks the contract in five ways, from its first step on, and goes on."""
+    """Breaks the contract in five ways, from its first step on, and continues."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class InfoEnv(LimitEnv):
 
 
 def with_a_lock() -> Callable[[], gymnasium.Env]:
-    """A maker that no process can be given."""
+    """Returns a maker that cannot be sent to another process."""
     lock = threading.Lock()
 
     def make() -> gymnasium.Env:
@@ -207,7 +207,7 @@ def test_inspect_env_stops_after_limit_s() -> None:
 
 @pytest.mark.slow
 def test_inspect_env_recommends_what_the_time_of_a_step_pays_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zoo.core.processes.n_core', lambda: 4)  # on one core nothing is gained
+    monkeypatch.setattr('zoo.core.processes.n_core', lambda: 4)  # on one core workers gain nothing
     slow, fast = (report_of(env, collector_env_num=8).facts for env in (SleepyEnv, limit_env))
     assert slow['vectorization'] == 'async' and 'one after the other' in slow['vectorization_why']
     assert fast['vectorization'] == 'sync' and fast['worker_ms'] > fast['step_ms']
@@ -215,7 +215,7 @@ def test_inspect_env_recommends_what_the_time_of_a_step_pays_for(monkeypatch: py
 
 
 class ScaledEnv(LimitEnv):
-    """Observations times `obs`, the reward `reward`, numbers from low to high as actions where there are some."""
+    """Multiplies observations by `obs`; every reward is `reward`; if `bounds` are given, actions are a Box with them."""
 
     def __init__(
         self, obs: float = 1, reward: float = 1, limit: int = 5, bounds: tuple[float, float] | None = None
@@ -235,7 +235,7 @@ class ScaledEnv(LimitEnv):
     ('kwargs', 'warning'),
     [
         (dict(obs=100), 'the observations reach 500, .*set policy.model.obs_norm=true'),
-        (dict(obs=20), ''),  # 100
+        (dict(obs=20), ''),  # they reach 5 * 20 = 100
         (dict(reward=101.0), 'the rewards reach 101, .*set policy.learn.reward_norm=true'),
         (dict(reward=100.0, limit=10), ''),
         (dict(reward=100.0, limit=11), 'the returns reach 1100, '),
@@ -245,7 +245,7 @@ class ScaledEnv(LimitEnv):
         (dict(bounds=(-9, 9)), ''),
         (dict(bounds=(-0.09, 0.09)), 'the actions are from -0.09 to 0.09, '),
         (dict(bounds=(-0.2, 0.2)), ''),
-        (dict(bounds=(3, 5)), 'the actions are from 3 to 5, '),  # of half a width of 1, around 4
+        (dict(bounds=(3, 5)), 'the actions are from 3 to 5, '),  # half the width is 1, but the middle is 4
         (dict(bounds=(0, 2)), ''),
         (dict(bounds=(-np.inf, 1)), 'the actions have no bounds on a side'),
     ],
@@ -288,7 +288,7 @@ def test_inspect_env_own_vector_has_the_facts_of_its_envs() -> None:
 def test_inspect_env_does_not_count_rows_that_only_reset_an_env() -> None:
     facts = report_of(own_vector, n_step=24).facts
     assert facts['episodes']['length_mean'] == facts['episodes']['length_max'] == 5
-    assert facts['reward'] == {'min': 1.0, 'max': 1.0, 'mean': 1.0, 'std': 0.0}  # that of such a row is 0
+    assert facts['reward'] == {'min': 1.0, 'max': 1.0, 'mean': 1.0, 'std': 0.0}  # the reward of a reset row is 0
 
 
 def test_inspect_env_family_has_a_report() -> None:
@@ -297,14 +297,14 @@ def test_inspect_env_family_has_a_report() -> None:
 
 
 def test_env_check_shows_its_watch_the_first_steps_alone() -> None:
-    """The replay, which looks for differences, would count each episode twice."""
+    """The recorder must not see the replay, in which it would count each episode again."""
 
     watch, cfg = Recorder(None), EnvConfig(id=limit_env)
     EnvCheck(make_env(cfg), cfg, watch).run(10)
     assert (watch.n_step, watch.n_reset) == (10, 3)
 
 
-# --- which vectorization pays
+# --- the recommended vectorization
 
 SPACES = Box(0.0, 1.0, (4,), np.float32), Discrete(2)
 
@@ -320,7 +320,7 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_advise_weighs_the_step_against_a_worker(step_s: float, wanted: str) -> None:
     advice = advise(EnvConfig(id=limit_env, collector_env_num=8), step_s, SPACES)
     assert advice.vectorization == wanted and advice.worker_ms is not None
-    # 8 steps of 100 ms in turn are 800 ms; on 4 cores 200 ms and the 8 workers
+    # 8 steps of 100 ms in turn are 800 ms; on 4 cores 200 ms and the time of the 8 workers
     if wanted == 'async':
         assert (
             '8 envs step in 800 ms one after the other' in advice.vectorization_why

@@ -1,4 +1,4 @@
-"""env.id=torch: from a config to a tensor env; the page about them."""
+"""env.id=torch: tensor envs that a config names, and the page about them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from zoo.env import (
 
 @TENSOR_ENV_REGISTRY.register('Track-v0', force=True)
 class LongTrack(Track):
-    """Track with a length to choose and a tensor of its own."""
+    """Track whose length is an argument; its constructor makes a tensor."""
 
     def __init__(self, length: int, offset: float = 0.0) -> None:
         self.end, self.offset = length, torch.tensor(offset)
@@ -56,7 +56,7 @@ def test_make_vector_env_makes_the_registered_env_with_its_kwargs() -> None:
 
 
 def test_make_vector_env_tensors_of_the_constructor_lie_on_the_device() -> None:
-    # by the family alone: there are no random numbers on 'meta', and so no vector
+    # calls only the family: 'meta' has no random numbers, so that no vector can be made there
     request = EnvRequest('torch/Track-v0', 'Track-v0', n_env=1, training=False, max_episode_steps=None, device='meta')
     assert ENV_REGISTRY.get('torch').make(request, length=2).offset.device.type == 'meta'
 

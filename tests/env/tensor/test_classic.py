@@ -1,4 +1,4 @@
-"""The classic tasks beside gymnasium's own, which compute in float64."""
+"""The classic-control tensor envs, compared with gymnasium's own, which compute in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.core.spaces import Discrete
 from zoo.env import TENSOR_ENV_REGISTRY, EnvConfig, TensorEnv, make_vector_env
 
 GAMES = ['Acrobot-v1', 'CartPole-v1', 'MountainCar-v0', 'MountainCarContinuous-v0', 'Pendulum-v1']
-# float32 has 24 bits, 1.2e-7; a step rounds some ten times, and what is seen reaches 28 (Acrobot's speed)
+# float32 has 24 bits, 1.2e-7; a step rounds about ten times, and observations reach 28 (Acrobot's speed)
 CLOSE = {'rtol': 1e-6, 'atol': 1e-6}
 
 
@@ -34,7 +34,7 @@ def reference_step(env: Any, state: Tensor, action: Tensor) -> tuple[np.ndarray,
 @pytest.mark.slow
 @pytest.mark.parametrize('game', GAMES)
 def test_step_random_steps_equal_gymnasium(game: str) -> None:
-    """gymnasium's state is ours at each step, so that rounding does not grow; all else, its limit too, is its own."""
+    """Before each step gymnasium's env gets our state, so that rounding does not add up; all else, also the limit, is its own."""
     n_env, rng = 3, torch.Generator().manual_seed(0)
     env = make_vector_env(EnvConfig(id='torch', game=game, max_episode_steps=60), n_env)
     references = [gymnasium.make(game, max_episode_steps=60) for _ in range(n_env)]
@@ -54,10 +54,10 @@ def test_step_random_steps_equal_gymnasium(game: str) -> None:
                 n_ended += 1
                 reference.reset()
     env.check()
-    assert n_ended >= n_env  # of each the time limit, or what else ends an episode, was passed
+    assert n_ended >= n_env  # each env passed its limit or another end
 
 
-RANGES = {  # states to start from: all that can be reached, and walls, goals and bounds within a step
+RANGES = {  # start states: all that can be reached; from some a wall, a goal or a bound is one step away
     'Acrobot-v1': ([-math.pi, -math.pi, -4 * math.pi, -9 * math.pi], [math.pi, math.pi, 4 * math.pi, 9 * math.pi]),
     'CartPole-v1': ([-2.4, -4, -0.209, -4], [2.4, 4, 0.209, 4]),
     'MountainCar-v0': ([-1.2, -0.07], [0.6, 0.07]),
@@ -75,7 +75,7 @@ KWARGS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(('game', 'kwargs'), [*((game, {}) for game in GAMES), *KWARGS])
 def test_step_from_anywhere_equals_gymnasium(game: str, kwargs: dict) -> None:
-    """In float64: at its highest speeds Acrobot is so steep that a step makes a rounding a hundred times larger."""
+    """Computed in float64: at Acrobot's highest speeds one step makes a rounding error a hundred times larger."""
     n, rng = 300, torch.Generator().manual_seed(1)
     env: TensorEnv = TENSOR_ENV_REGISTRY.get(game)(**kwargs)
     reference = gymnasium.make(game, **kwargs)
@@ -106,11 +106,11 @@ def test_reset_has_the_range_mean_and_variance_of_gymnasium(game: str) -> None:
     # uniform: 4,000 draws come within a thousandth of the range to its ends, and sqrt(12) * std is the range
     np.testing.assert_allclose(states.min(0), wanted.min(0), atol=0.005 * np.sqrt(12) * spread.max())
     np.testing.assert_allclose(states.max(0), wanted.max(0), atol=0.005 * np.sqrt(12) * spread.max())
-    # four standard errors of the mean; of the variance, whose own is spread^2 * sqrt(0.8 / n) for a uniform
+    # within four standard errors; that of the variance is spread^2 * sqrt(0.8 / n) for a uniform distribution
     assert (abs(states.mean(0) - wanted.mean(0)) <= 4 * spread * np.sqrt(1 / n + 1 / n_reference)).all()
     assert (abs(states.var(0) - wanted.var(0)) <= 4 * spread**2 * np.sqrt(0.8 * (1 / n + 1 / n_reference))).all()
     off_diagonal = np.corrcoef(states[:, spread > 0].T) - np.eye(np.count_nonzero(spread))
-    assert (abs(off_diagonal) < 4 / np.sqrt(n)).all()  # each number is drawn for itself
+    assert (abs(off_diagonal) < 4 / np.sqrt(n)).all()  # the numbers are independent
 
 
 @pytest.mark.parametrize('game', GAMES)

@@ -17,9 +17,9 @@ from zoo.env.config import EnvConfig as Config
 
 
 class Counter(TensorEnv):
-    """Counts its steps to `limit`; the reward is the sum of the two choices, whose second starts at 5.
+    """Counts its steps to `limit`; the reward is the sum of two choices, of which the second starts at 5.
 
-    A choice of the first kind is legal if it is at most the number of steps, of the second if it is below 5 + steps.
+    The first choice may be at most the number of steps, the second at most 5 + that number.
     """
 
     obs_space = Dict(
@@ -30,7 +30,7 @@ class Counter(TensorEnv):
     )
     action_space = MultiDiscrete((3, 2), (0, 5), (2,))
     limit = 3
-    bad_at = -1  # steps at which nothing is legal
+    bad_at = -1  # number of steps at which nothing is legal
 
     def reset(self, noise: Tensor) -> Tensor:
         return torch.zeros(len(noise))
@@ -124,7 +124,7 @@ def test_check_finds_an_index_outside_of_its_space() -> None:
     env.limit = 6
     run = vector(env)
     run.reset(0)
-    for _ in range(4):  # count 4 of Discrete(4)
+    for _ in range(4):  # count 4 is not in Discrete(4)
         run.step(ACTION)
     with pytest.raises(EnvContractError, match='step 4: .* outside of its space'):
         run.check()

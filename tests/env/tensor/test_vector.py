@@ -1,4 +1,4 @@
-"""TensorVectorEnv over small envs whose every number is known beforehand."""
+"""TensorVectorEnv with small envs whose every number is known in advance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Lap(NamedTuple):
 
 
 class Track(TensorEnv):
-    """Starts at a random hundred and goes on by its action; at `end` beyond the start the episode is over.
+    """Starts at a random multiple of 100 and moves by its action; the episode ends at `end` or more from the start.
 
     The observation is (place, place - start), the reward the place.
     """
@@ -157,7 +157,7 @@ def test_step_state_may_be_a_dict_or_a_tensor(kind: type[Track]) -> None:
 
 
 class Noise(TensorEnv):
-    """Every step ends an episode; the observation is the number that a reset drew, the reward that of the step."""
+    """Every step ends an episode; the observation is a random number of the reset, the reward one of the step."""
 
     obs_space, action_space = Box(np.zeros(1), np.ones(1)), Discrete(2)
     n_noise, n_step_noise = 1, 2
@@ -170,7 +170,7 @@ class Noise(TensorEnv):
 
 
 def noise_run(env: TensorVectorEnv, seed: Any, n_step: int) -> Tensor:
-    """[2, n_step + 1, B]: numbers of resets and of steps."""
+    """[2, n_step + 1, B]: the random numbers of resets and of steps; row 0 of the latter is from torch.rand."""
     obs, action = [env.reset(seed)[:, 0]], torch.zeros(env.n_env, dtype=torch.int64)
     done = [env.step(action) for _ in range(n_step)]
     return torch.stack(
@@ -188,7 +188,7 @@ def test_reset_same_seed_gives_the_same_run_and_another_seed_another() -> None:
     torch.manual_seed(0)
     assert torch.equal(run, noise_run(twin, 7, 100))
     torch.manual_seed(0)
-    assert torch.equal(run, noise_run(env, np.random.SeedSequence(7), 100))  # whatever was drawn before
+    assert torch.equal(run, noise_run(env, np.random.SeedSequence(7), 100))  # independent of earlier draws
     assert not (noise_run(env, 8, 100)[:, 1:] == run[:, 1:]).any()
     child = np.random.SeedSequence(7, spawn_key=(1,))
     assert not (noise_run(env, child, 100)[:, 1:] == run[:, 1:]).any()
@@ -211,7 +211,7 @@ def test_step_no_number_is_drawn_twice(n_env: int) -> None:
     n_step = 2 * BLOCK_STEPS + 5 if n_env < 100 else 3
     run = noise_run(vector(Noise(), n_env), 0, n_step)
     assert run.min() >= 0 and run.max() < 1
-    # of 24 bits: n numbers hold about n^2 / 2^25 pairs by chance
+    # of 24 bits: among n numbers about n^2 / 2^25 pairs are equal by chance
     n = run.numel()
     assert n - len(run.unique()) <= 5 + 2 * n**2 / 2**25
 
@@ -220,7 +220,7 @@ def test_step_no_number_is_drawn_twice(n_env: int) -> None:
 
 
 class Echo(TensorEnv):
-    """Pays what it is told to do."""
+    """The reward is the action, or the sum of its numbers."""
 
     obs_space = Box(np.zeros(1), np.ones(1))
 
@@ -242,7 +242,7 @@ def test_step_box_actions_are_mapped_as_for_any_env(mode: str) -> None:
     action = 4 * torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     env.reset(0)
     wanted = action.double().numpy()
-    if mode == 'rescale':  # of the first dimension alone, which has two bounds: 1 + 2 a
+    if mode == 'rescale':  # only the first dimension, which has two bounds: 1 + 2 a
         wanted[:, 0] = 1 + 2 * wanted[:, 0]
     wanted = np.clip(wanted, low, high).astype(np.float32)
     np.testing.assert_allclose(env.step(action).reward, wanted.sum(1), rtol=1e-6)
@@ -282,7 +282,7 @@ def test_step_before_reset_says_what_to_do() -> None:
 
 
 class Broken(Track):
-    """Returns `value` in place of one of what `step` returns, or of what reset or observe does."""
+    """Returns `value` in place of the result `what`: that of reset or observe, or one of the three of step."""
 
     def __init__(self, what: str, value: Any) -> None:
         self.what, self.value = what, value
@@ -331,7 +331,7 @@ def test_step_tensor_of_another_form_names_env_step_and_remedy(what: str, value:
 
 
 class Pair(Track):
-    """Track with a plain tuple as its state; `step` returns `extra` besides what it should, or adds to the state."""
+    """Track with a plain tuple as its state; step appends `extra` to its results and `extra_state` to the state."""
 
     def __init__(self, extra: tuple[Any, ...] = (), extra_state: tuple[Tensor, ...] = ()) -> None:
         self.extra, self.extra_state = extra, extra_state
@@ -426,7 +426,7 @@ def test_init_env_without_spaces_is_refused() -> None:
 
 
 class Sick(TensorEnv):
-    """Row b is not finite at the step when its age is its number in `when`, and is well again after it."""
+    """Row b is not finite in the step with number when[b], and finite again after it."""
 
     obs_space, action_space, n_noise = Box(np.zeros(2), np.ones(2)), Discrete(2), 0
 
@@ -437,7 +437,7 @@ class Sick(TensorEnv):
         return torch.zeros(len(noise), 2)
 
     def step(self, state: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        ill = self.when == action  # the test counts the steps in the action
+        ill = self.when == action  # the test gives the number of the step as the action
         value, zero = torch.where(ill, self.value, 0.0), torch.zeros(len(ill))
         spoilt, whole = torch.stack((zero, value), 1), torch.zeros(len(ill), 2)
         return (whole, value, zero > 0) if self.in_reward else (spoilt, zero, zero > 0)
@@ -460,7 +460,7 @@ def test_check_names_the_first_env_and_step_that_were_not_finite(
     env = vector(Sick(when, in_reward, value))
     env.reset(0)
     for t in range(1, 8):
-        env.step(torch.full((3,), t))  # does not wait to see it
+        env.step(torch.full((3,), t))  # raises nothing: `check` looks later
     with pytest.raises(
         EnvContractError,
         match=f"^env 'torch/test', index {index}, step {step}: the observation or the "
@@ -468,7 +468,7 @@ def test_check_names_the_first_env_and_step_that_were_not_finite(
     ):
         env.check()
     env.reset(0)
-    env.check()  # forgotten
+    env.check()  # the reset has removed the mark
 
 
 def test_check_finds_nothing_in_large_numbers() -> None:
@@ -511,7 +511,7 @@ def test_reset_discrete_observation_outside_of_its_space_is_refused(start: int) 
 
 
 class SickStart(TensorEnv):
-    """Begun episode number `row` starts with `value`, all others with 0, to which every step leads back."""
+    """The new episode number `row` starts with `value`, all others with 0; every step leads to state 0."""
 
     action_space = Discrete(2)
 
@@ -539,13 +539,13 @@ class SickStart(TensorEnv):
 def test_check_finds_a_first_observation_if_its_episode_begins(
     space: Box | Discrete, value: float, compiled: bool
 ) -> None:
-    # 3 are begun for reset and for each step: number 10 is of row 1, for the case that its episode ends at step 3
+    # the reset and each step get 3 new episodes: number 10 is that of row 1, used if its episode ends at step 3
     env = vector(SickStart(space, value, row=10))
     if compiled:
         env.compile(compile_function)
     env.reset(0)
     steps(env, [[1, 1, 1], [1, 1, 1], [1, 0, 1], [1, 1, 1]])
-    env.check()  # it was never used
+    env.check()  # number 10 was not used
     env.reset(0)
     steps(env, [[0, 1, 0], [1, 1, 1], [0, 1, 0], [1, 1, 1]])
     with pytest.raises(EnvContractError, match="^env 'torch/test', index 1, step 3: the observation or the reward is"):

@@ -1,4 +1,4 @@
-"""The small envs: their best returns are reached by whoever knows the answer."""
+"""The toy envs: actions that use the right answer reach the best return."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_cartpole_no_velocity_is_cartpole_without_its_speeds() -> None:
 
 
 def best_action(space: plain.Space, target: Tensor) -> Tensor:
-    """The action that a target [1, size] of one_step stands for, in the form that ActionMap takes."""
+    """The action that a target [1, size] of one_step encodes, in the form that ActionMap takes."""
     parts, start = [], 0
 
     def take(n: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Code of a user of 7e7fb52: an env, a callback, a stop rule and a sink of their own, each written as the pages say."""
+"""User code for commit 7e7fb52: an env, a callback, a stop rule and a sink, each written as the pages say."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zoo import Callback, Sink, StopRule
 
 
 class Walk(gymnasium.Env):
-    """A walk on a line with a Dict observation, one masked choice, and a Tuple action if it is wished."""
+    """A walk on a line with a Dict observation; the action is one masked choice, or a Tuple without a mask if `is_mixed`."""
 
     def __init__(self, size: int = 5, is_mixed: bool = False) -> None:
         place, kind = Box(-1.0, 1.0, (2,), np.float32), Discrete(3)
@@ -48,7 +48,7 @@ class Walk(gymnasium.Env):
 
 
 class Diary(Callback):
-    """Writes down what each event gives it: diary.json in the run folder."""
+    """Records the arguments of each event in diary.json in the run folder."""
 
     def on_start(self, job: Any) -> None:
         self.lines: list[Any] = [['start', job.env_step, job.train_iter, job.cfg.exp_name, job.policy.cfg.type]]
@@ -78,7 +78,7 @@ class Diary(Callback):
 
 
 class Rounds(StopRule):
-    """Ends the run after n rounds that it has seen, with those before a resume."""
+    """Ends the run after n rounds, including those before a resume."""
 
     def __init__(self, *, n: int = 100) -> None:
         self.n, self.n_seen = n, 0
@@ -95,7 +95,7 @@ class Rounds(StopRule):
 
 
 class Steps(Sink):
-    """The env step of each line, one a line: steps.txt in the run folder."""
+    """Writes the env step of each log line to steps.txt in the run folder, one a line."""
 
     def __init__(self, *, name: str = 'steps.txt') -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""Code of a user of 7e7fb52 that registers a name, which a checkpoint then has; it is imported in other processes only."""
+"""User code for commit 7e7fb52 that registers a name, which a checkpoint has; it is imported in other processes only."""
 
 from __future__ import annotations
 
