@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parents[2]
-PAGES = ('README.md', 'CONTRIBUTING.md', 'SECURITY.md', 'docs', 'examples', 'dizoo_configs', 'zoo/cli/starts')
+PAGES = ('README.md', 'CONTRIBUTING.md', 'SECURITY.md', 'docs', 'examples', 'dizoo_configs', 'zoo/tools/cli/starts')
 OFFERS = (  # packages with public names: those of the reference pages, and those that list what they offer
     'zoo',
     'zoo.policy',
