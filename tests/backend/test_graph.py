@@ -172,7 +172,7 @@ def sides_with(spec: Any, case: Case | None = None, n_step: int = 8, **options: 
 def test_steps_of_every_optimizer_are_those_of_the_eager_executor(
     spec: Any, options: dict[str, Any], graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With accumulation: two programs, one adds a gradient and one takes the step. The last of 7 steps moves parameters too."""
+    """With accumulation two programs: one adds a gradient, the other takes the step. The last of 7 steps moves parameters too."""
     graph, eager = sides_with(spec, Case('PPO', n_row=112, numbers=PolicyNumbers()), 7, **options)
     for _ in range(2):
         assert_equal_steps(graph, eager)
@@ -209,7 +209,7 @@ def test_overflow_of_the_loss_scale_leaves_parameters_bit_equal(graphs: list[tor
 
 @pytest.mark.slow
 def test_program_writes_nothing_before_all_gradients_are_there(graphs: list[torch.fx.GraphModule]) -> None:
-    """So a step that fails halfway has changed nothing, also with two optimisers."""
+    """A step that fails halfway has then changed nothing, also with two optimisers."""
     sides(Case('AUX', numbers=AuxNumbers()))[0].run()
     nodes = list(graphs[0].graph.nodes)
     inputs = [node for node in nodes if node.op == 'placeholder']
@@ -306,7 +306,7 @@ class Odd(nn.Module):
 
 
 class Parts(Odd):
-    """The same with observations that are a dict of two tensors."""
+    """An `Odd` whose observations are a dict of two tensors."""
 
     def compute_actor_critic(self, obs: Any) -> dict[str, Tensor]:
         return super().compute_actor_critic(obs['camera'] + obs['body']['arm'])

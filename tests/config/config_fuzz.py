@@ -3,8 +3,8 @@
     python -m tests.config.config_fuzz FOLDER SEED N
 
 The keys come from the schema, so new keys are covered automatically. Prints each kind of failure once; the last line is
-JSON: the number of cases by outcome, and the kinds of failure. No failure are a UserError or RunError whose problems are
-one line each, and a config that resolves and, unless it would take too long, trains one iteration and saves.
+JSON: the number of cases by outcome, and the kinds of failure. Not a failure: a UserError or RunError whose problems are
+one line each; a config that resolves and, unless it would take too long, trains one iteration and saves.
 """
 
 from __future__ import annotations

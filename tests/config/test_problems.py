@@ -105,7 +105,7 @@ PPO, PPG, OFFPOLICY = 'cartpole_ppo', 'cartpole_ppg', 'cartpole_ppg_offpolicy'
         ),
         (
             PPO,
-            'policy.learn.optimizer.lr=0.1',  # other libraries use this name for learning_rate; a component has separate keys
+            'policy.learn.optimizer.lr=0.1',  # also a name of learning_rate elsewhere; components have their own keys
             'unknown key policy.learn.optimizer.lr: the keys of policy.learn.optimizer are betas, eps, type.',
         ),
         (

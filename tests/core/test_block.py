@@ -23,7 +23,7 @@ MODES = {
 
 @pytest.mark.parametrize('mode', MODES)
 def test_rows_of_a_block_are_what_the_env_did_and_what_step_returns(mode: str) -> None:
-    """obs counts steps up to 5, then a new episode begins: at once (5 is only a final obs) or, with next_step, after a reset row."""
+    """obs counts to 5, then a new episode begins: at once (5 is only a final obs) or, with next_step, after a reset row."""
     env, other = (make_vector_env(EnvConfig(**{'id': 'tests.envs:limit_env', **MODES[mode]}), 2) for _ in range(2))
     block, action = env.block(7), torch.tensor([0, 1])
     block.obs[0].copy_(env.reset(0))
