@@ -1,4 +1,4 @@
-"""Problems for executors: a model of every kind, samples and numbers of its steps, and a run over them."""
+"""Test problems for executors: models of every kind, samples and step numbers, and a run over them."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ SHARED = {'separate': 'off', 'one trunk': 'both', 'stopped': 'detach'}
 class Case(NamedTuple):
     """A model, samples and options.
 
-    masked: actions have a mask; critic_rate: PPO's critic has an optimiser of its own; numbers: a list is of several
-    passes, one after the other.
+    masked: actions have a mask; critic_rate: PPO's critic has its own optimiser; numbers: if a list, one entry for each of
+    several passes in sequence.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class Case(NamedTuple):
 
 
 class Adam64(FlatAdam):
-    """Adam as published, in float64, which torch's fused one does not take."""
+    """Adam as published, in float64, which torch's fused Adam does not take."""
 
     @torch.no_grad()
     def step(self, grad_clip: Any = None) -> Tensor:
@@ -94,7 +94,7 @@ class Adam64(FlatAdam):
 
 
 class Problem:
-    """A case made: a float32 model that is not at its start, columns that stray from it, and orders of rows."""
+    """A case with its tensors: a float32 model moved from its initial state, columns that differ from its outputs, row orders."""
 
     def __init__(self, case: Case, n_step: int = 50) -> None:
         self.case, self.step = case, STEPS[case.kind]
@@ -150,13 +150,13 @@ class Problem:
         return 2 * (self.normal(n, 2, 3) if 'matrix' in self.case.input else self.normal(n, 5)) + 1
 
     def masks(self, n: int, nvec: tuple[int, ...]) -> Tensor:
-        """Random masks [n, sum(nvec)] that allow an option of each choice."""
+        """Random masks [n, sum(nvec)] that allow at least one option of each choice."""
         parts = [torch.rand(n, size, generator=self.generator) < 0.6 for size in nvec]
         kept = [torch.randint(size, (n, 1), generator=self.generator) for size in nvec]
         return torch.cat([part.scatter_(1, index, True) for part, index in zip(parts, kept, strict=True)], 1)
 
     def optimizers(self, model: Any, kind: type[FlatAdam] = FlatAdam) -> list[FlatAdam]:
-        """As the policies have them: one for all parameters, or the critic's own apart."""
+        """The optimisers that the policies have: one for all parameters, or a separate one for the critic."""
         named, own = list(model.named_parameters()), OWN_CRITIC[self.case.arch]
         if self.case.kind == 'PPO' and not self.case.critic_rate:
             return [kind(named)]
@@ -167,7 +167,7 @@ class Problem:
         return {'PPO': found, 'POLICY': found[:1], 'VALUE': found[-1:], 'AUX': found}[self.case.kind]
 
     def run(self, make: Callable[[Any, Any], Eager], dtype: torch.dtype = torch.float32) -> Result:
-        """The whole pass on a copy of the model."""
+        """Runs all passes on a copy of the model."""
         model = copy.deepcopy(self.model).to(dtype)
         if dtype == torch.float64:
             model.input.register_forward_hook(lambda module, args, x: x.to(dtype))  # one-hot rows are float32
@@ -182,7 +182,7 @@ class Problem:
 
 
 def space_of(name: str) -> Space:
-    """Of observations."""
+    """Observation space of an input name."""
     if name == 'index':
         return Discrete(7)
     if name == 'bits':
@@ -199,14 +199,14 @@ def action_space_of(dist: str) -> Space:
 
 
 class Result(NamedTuple):
-    """What a run leaves."""
+    """The state after a run: parameters, optimisers and metrics."""
 
     parameters: dict[str, Tensor]
     optimizers: list[FlatAdam]
     metrics: dict[str, Tensor]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything, detached, by name."""
+        """All tensors by name, detached."""
         found = {name: p.detach() for name, p in self.parameters.items()}
         for i, optimizer in enumerate(self.optimizers):
             found |= {f'{name} {i}': x for name, x in optimizer.buffers.items()}

@@ -1,4 +1,4 @@
-"""The rule that chooses an executor: what C knows, when a run is worth compiling, and what is said of it."""
+"""The choice of an executor: models that C runs, runs that are worth compiling, and the messages about it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ AUTO, NATIVE = ExecutorRequest('auto', 'auto', None), ExecutorRequest('native', 
 DIST = make_dist(TWO_ACTIONS)
 
 
-# --- models that C knows
+# --- models that C runs
 
 
 def model_of(obs_space: Space = OBS, action_space: Space = TWO_ACTIONS, **fields: Any) -> Any:
@@ -48,15 +48,15 @@ def model_of(obs_space: Space = OBS, action_space: Space = TWO_ACTIONS, **fields
 
 
 class Mine(VAC):
-    """As a user's, that may compute anything."""
+    """A user's model, which may compute anything."""
 
 
 class Other(nn.Linear):
-    """As a user's, that may compute anything."""
+    """A user's layer, which may compute anything."""
 
 
 class Choice(Categorical):
-    """With one choice that is never drawn."""
+    """A distribution with its own `sample`, which never draws the last choice."""
 
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
         return param[..., 1:].argmax(-1)
@@ -84,7 +84,7 @@ def edit(model: Any, path: str, value: Any) -> None:
         setattr(model, name, value)
 
 
-# what is done to the model, and why C does not run it
+# name -> (change of the model, the reason why C does not run it)
 CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
     'another encoder': (
         lambda m: edit(m, 'actor_encoder', nn.Sequential(nn.Linear(3, 8))),
@@ -114,7 +114,7 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
         'the native executor has no WideValueHead as value_head',
     ),
 }
-# observations, fields of policy.model, and why
+# name -> (observation space, fields of policy.model, the reason why C does not run it)
 FIELDS: dict[str, tuple[Space, dict[str, Any], str]] = {
     'another activation': (OBS, dict(activation='gelu'), 'has the activations tanh and relu, not gelu'),
     'layer norm': (OBS, dict(layer_norm=True), 'has no layer normalisation, as in actor_encoder'),
@@ -132,7 +132,7 @@ FIELDS: dict[str, tuple[Space, dict[str, Any], str]] = {
 
 
 def refused_model(name: str) -> tuple[Any, Any, torch.device, str]:
-    """Model, distribution, device and why C does not run it."""
+    """Returns a model, its distribution, the device and the reason why C does not run it."""
     if name in CHANGES:
         model, (change, why) = model_of(), CHANGES[name]
         change(model)
@@ -188,7 +188,7 @@ def test_hook_on_all_modules_and_another_device_run_eagerly() -> None:
         choose_executor(model_of().to(meta), DIST, meta, NATIVE)
 
 
-# --- parts of updates that C knows
+# --- components of updates that C knows
 
 
 def surrogate(spec: Any) -> Any:
@@ -260,7 +260,7 @@ def test_bounds_ranges_and_weights_of_a_step_are_those_of_the_options_or_the_cli
 
 
 def truncated(folder: Path) -> None:
-    """Opened, it ends the process with a bus error."""
+    """Writes a truncated library; opening it would end the process with a bus error."""
     whole = next(Path(bindings.__file__).parent.glob('_native*.so'))
     (folder / '_native.so').write_bytes(whole.read_bytes()[:20_000])
 
@@ -324,12 +324,12 @@ def test_unknown_level_is_a_sentence_that_names_the_three(monkeypatch: pytest.Mo
         bindings.load.__wrapped__()
 
 
-# --- when it is worth compiling
+# --- runs that are worth compiling
 
 
 @pytest.mark.parametrize('name, n_step', [('cartpole_ppo', 3906), ('cartpole_ppo_offpolicy', 3880)])
 def test_estimate_of_gradient_steps_is_what_the_run_takes(name: str, n_step: int) -> None:
-    """Within the first rounds, in which an off-policy buffer has too few samples for all draws."""
+    """Tolerance 2%: in the first rounds an off-policy buffer has too few samples for all draws."""
     cfg = resolve_config(name)
     learn = {key: cfg.policy.learn[key] for key in ('batch_size', 'epoch_per_collect')}
     policy: Any = make_policy(OBS, TWO_ACTIONS, type=cfg.policy.type, learn=learn)
@@ -339,7 +339,7 @@ def test_estimate_of_gradient_steps_is_what_the_run_takes(name: str, n_step: int
 
 @pytest.mark.parametrize('kind', ['pg', 'a2c', 'trpo'])
 def test_gradient_steps_count_every_draw_of_a_sample(kind: str) -> None:
-    """A buffer that yields each sample three times makes three times as many of them, whatever the policy."""
+    """A buffer that yields each sample three times triples the number of gradient steps, for any policy."""
     policy: Any = make_policy(OBS, TWO_ACTIONS, type=kind, learn=dict(batch_size=64))
     once = policy.steps_per_env_step()
     policy.run = policy.run._replace(reuse={'policy': 3.0, 'value': 1.0})
@@ -358,7 +358,7 @@ PASSES = dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, batch_size=
     ],
 )
 def test_gradient_steps_of_a_run_follow_from_its_config(policy: str, model: Any, learn: Any, want: float) -> None:
-    """E.g. PPO with 10 epochs of minibatches of 64 takes 10 / 64 steps per env step."""
+    """For example, PPO with 10 epochs of minibatches of 64 takes 10 / 64 steps per env step."""
     found: Any = make_policy(OBS, TWO_ACTIONS, type=policy, learn=learn, model=model)
     assert found.steps_per_env_step() == pytest.approx(want)
 
@@ -379,7 +379,7 @@ LINEAR, CONVOLUTION = nn.Linear(1, 1), nn.Sequential(nn.Conv2d(1, 1, 1))
         (ExecutorRequest('eager', 'auto', 1e9), LINEAR, 'true', 'eager', True),
         (ExecutorRequest('auto', 'auto', 1e9), CONVOLUTION, 'true', 'eager', True),
         (ExecutorRequest('graph', 'auto', 1e9), CONVOLUTION, 'true', 'graph', True),
-        (ExecutorRequest('eager', 'auto', 1e9), model_of(), 'true', 'eager', True),  # not native
+        (ExecutorRequest('eager', 'auto', 1e9), model_of(), 'true', 'eager', True),  # though C could run it
     ],
 )
 def test_long_runs_of_a_model_that_native_does_not_serve_are_compiled_and_steps_of_tensor_envs(
@@ -413,10 +413,10 @@ def test_compiling_what_c_leaves_is_an_error_too_where_there_is_no_compiler(monk
     monkeypatch.setenv('CXX', 'no-such-compiler')
     request = ExecutorRequest(
         'auto', 'on', 1e9, components=[Named('optimizer', 'rmsprop')]
-    )  # C has the model, and not this optimizer
+    )  # C knows the model, but not this optimizer
     with pytest.raises(UserError, match=f"policy.learn.compile is 'on' {NO_COMPILER}"):
         choose_executor(model_of(), DIST, CPU, request)
-    hooked = request._replace(eager_only='a hook reads gradients')  # nothing would be compiled
+    hooked = request._replace(eager_only='a hook reads gradients')  # then nothing would be compiled
     assert choose_executor(model_of(), DIST, CPU, hooked).name == 'native'
 
 
@@ -427,7 +427,7 @@ def test_env_step_that_is_to_be_compiled_and_cannot_be_says_so(
     def fail(*_: Any) -> Any:
         raise RuntimeError('there is no compiler')
 
-    importlib.import_module('torch._inductor.config')  # reads CXX, once for all tests
+    importlib.import_module('torch._inductor.config')  # the import reads CXX, once for all tests
     monkeypatch.setenv('CXX', 'no-such-compiler')
     monkeypatch.setattr(trace, 'inductor', fail)
     compiler = env_compiler(ExecutorRequest('auto', 'on', 1.0), CPU)

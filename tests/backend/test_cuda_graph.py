@@ -1,4 +1,4 @@
-"""A captured call does what the function does; only a GPU can tell."""
+"""Tests that a captured call does the same as its function; they need a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = needs_gpu
 
 
 def add_up(inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Adds the second to the first, in place; returns twice the second."""
+    """Adds the second input to the first, in place; returns twice the second."""
     total, x = inputs
     total.add_(x)
     return [x * 2]
@@ -23,7 +23,7 @@ def add_up(inputs: Sequence[Tensor]) -> list[Tensor]:
 def test_captured_call_takes_every_step_once() -> None:
     total, call = torch.zeros(3, device='cuda'), CapturedCall(add_up, n_fixed=1)
     results = [call([total, torch.full((3,), float(k), device='cuda')])[0] for k in range(1, 6)]
-    assert total.tolist() == [15.0] * 3  # 1 + 2 + 3 + 4 + 5, the captured one neither twice nor left out
+    assert total.tolist() == [15.0] * 3  # 1 + 2 + 3 + 4 + 5: the captured call counts exactly once
     assert [x[0].item() for x in results] == [2.0, 4.0, 6.0, 8.0, 10.0]  # no result is overwritten by the next
 
 

@@ -1,4 +1,4 @@
-"""Every executor against the eager one in float64: steps, what is skipped and dropped, acting, and the fallback."""
+"""Every executor against the eager one in float64: steps, skipped steps, dropped terms, acting, and the fallback."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.usefixtures('native')
 EXECUTORS: dict[str, Any] = {
     'eager': Eager,
     'native': NativeExecutor,
-    'graph': GraphExecutor,  # its programs as traced; 'compiled' through torch's inductor
+    'graph': GraphExecutor,  # runs its programs as traced; 'compiled' runs them through torch's inductor
     'compiled': GraphExecutor,
 }
 GRAPH = pytest.param('graph', marks=pytest.mark.slow)  # the first trace of a process loads a compiler: two seconds
@@ -61,7 +61,7 @@ GRAPH = pytest.param('graph', marks=pytest.mark.slow)  # the first trace of a pr
 
 @pytest.fixture(autouse=True)
 def nothing_falls_back(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """What cannot be traced or compiled runs eagerly, after a warning."""
+    """Fails if a warning was logged: steps that cannot be traced or compiled run eagerly after one."""
     executor = getattr(request.node, 'callspec', None) and request.node.callspec.params.get('executor')
     if executor == 'graph':
         request.getfixturevalue('graphs')
@@ -71,7 +71,7 @@ def nothing_falls_back(request: pytest.FixtureRequest, caplog: pytest.LogCapture
 
 
 def assert_near(found: Tensor, want: Tensor, name: str, bound: float = 1e-5) -> None:
-    """By the norms of error and value; a tenth of the bound is allowed to what is 0."""
+    """Compares the norm of the error with that of the wanted value; a wanted 0 allows a tenth of the bound."""
     error, size = (found.double() - want.double()).norm().item(), want.double().norm().item()
     assert error <= bound * (size + 0.1), f'{name}: {error} of {size}'
 
@@ -81,7 +81,7 @@ def assert_same_end(found: Result, want: Result) -> None:
         assert_near(found.parameters[name], p, name)
     assert found.metrics.keys() == want.metrics.keys()
     for name, x in want.metrics.items():
-        if name == 'clipfrac':  # a ratio may lie at the bound
+        if name == 'clipfrac':  # a ratio may lie exactly at the bound
             assert ((found.metrics[name] - x).abs() > 1e-5).sum() <= 1
         else:
             assert_near(found.metrics[name], x, name, 1e-3)
@@ -154,7 +154,7 @@ def test_native_ends_where_eager_in_float64_does(kind: str, dist: str, data: Any
 
 @pytest.mark.slow
 def test_native_has_the_gradient_of_eager_with_every_part() -> None:
-    """Of one step, some rows without weight; the moments of Adam after it say what the gradient was."""
+    """Takes one step, some rows without weight. The gradient is read from Adam's moments after the step."""
     for i, (surrogate, value_loss) in enumerate(itertools.product(SURROGATES, VALUE_LOSSES)):
         weights = (0.7,) * (i % 2)
         parts: Any = dict(surrogate=surrogate, value_loss=value_loss, penalties=(KL,) * len(weights))
@@ -169,7 +169,7 @@ def test_native_has_the_gradient_of_eager_with_every_part() -> None:
 
 @pytest.mark.slow
 def test_native_numbers_that_move_from_pass_to_pass_are_those_of_each_pass() -> None:
-    """As schedules and adaptive penalties move them; of graphs: test_graph."""
+    """Such numbers come from schedules and adaptive penalties. For graphs see test_graph."""
     numbers = [
         PolicyNumbers(
             0.3 - 0.1 * i, 0.01 * i, 3.5 - i, 0.5 + i, False, 0.5 + i, SPO, VALUE_CLIP, (KL,), (0.1 * (1 + i),)
@@ -180,7 +180,7 @@ def test_native_numbers_that_move_from_pass_to_pass_are_those_of_each_pass() -> 
     want = problem.run(Eager, torch.float64)
     assert_same_end(problem.run(NativeExecutor), want)
     still = Problem(Case('PPO', weighted=True, numbers=[numbers[0]] * 3), n_step=8).run(Eager, torch.float64)
-    for name in ('policy_head.weight', 'value_head.layer.weight'):  # it matters that they move
+    for name in ('policy_head.weight', 'value_head.layer.weight'):  # the changes must matter for the result
         assert (still.parameters[name] - want.parameters[name]).norm() > 1e-3
 
 
@@ -215,20 +215,20 @@ def test_native_skips_what_eager_skips_at_nan_and_infinity(kind: str, dist: str,
     floats = [x for name in names for _, x in leaves(problem.columns[name]) if x.is_floating_point()]
     column = data.draw(st.sampled_from(floats))
     row, place = data.draw(st.integers(0, len(column) - 1)), data.draw(st.integers(0, 3))
-    if 'weight' in problem.columns:  # what stands in a row without weight has to be finite
+    if 'weight' in problem.columns:  # numbers in a row without weight have to be finite, so give this row a weight
         problem.columns['weight'][row] = 1.4
     numbers = column.view(len(column), -1)
     numbers[row, place % numbers.shape[1]] = data.draw(st.sampled_from([torch.nan, torch.inf, -torch.inf]))
     found, want = problem.run(NativeExecutor), problem.run(Eager)
     a, b = found.tensors(), want.tensors()
     for name in b.keys() - want.metrics.keys():
-        if not name.startswith('grad '):  # of a step that is skipped no number of the gradient is used
+        if not name.startswith('grad '):  # the gradient of a skipped step is never used, so it is not compared
             assert torch.equal(a[name].isfinite(), b[name].isfinite()), name
             assert_near(a[name].where(b[name].isfinite(), 0.0), b[name].where(b[name].isfinite(), 0.0), name, 1e-3)
     assert all(torch.equal(a[name], x) for name, x in b.items() if name.startswith('step_count'))
     (norm,) = (x for name, x in want.metrics.items() if name.endswith('grad_norm'))
     for name, x in want.metrics.items():
-        taken = norm.isfinite() & (norm < 1e30)  # close to the largest float32 a sum overflows in one order of terms
+        taken = norm.isfinite() & (norm < 1e30)  # a sum near the largest float32 may overflow in one order only
         assert torch.equal(found.metrics[name][taken].isfinite(), x[taken].isfinite()), name
         if name != 'clipfrac':
             taken &= x.isfinite()
@@ -237,7 +237,7 @@ def test_native_skips_what_eager_skips_at_nan_and_infinity(kind: str, dist: str,
 
 @pytest.mark.parametrize('executor', ['eager', 'native', GRAPH, pytest.param('compiled', marks=pytest.mark.long)])
 def test_step_that_is_not_finite_changes_nothing_and_its_norm_says_so(executor: str) -> None:
-    """The second of four steps; the moments and the count of steps are those of the other three."""
+    """The second of four steps is not finite; the moments and the step count are those of the other three."""
     problem = Problem(Case('PPO', numbers=PolicyNumbers()), n_step=4)
     bad = problem.order[0, 16:32]
     problem.columns['adv'][bad[3]] = torch.nan
@@ -255,7 +255,7 @@ def test_step_that_is_not_finite_changes_nothing_and_its_norm_says_so(executor: 
 @pytest.mark.parametrize('executor', ['eager', 'native', GRAPH])
 @pytest.mark.parametrize(('arch', 'value'), [('dual', torch.inf), ('shared', torch.nan)])
 def test_in_the_auxiliary_phase_each_network_skips_for_itself(executor: str, arch: str, value: float) -> None:
-    """The critic's gradient breaks; where it has an optimiser of its own, the actor moves on."""
+    """The critic's gradient is not finite; if the critic has its own optimiser, the actor still moves."""
     problem = Problem(Case('AUX', arch=arch, numbers=AuxNumbers()), n_step=1)
     problem.model.value_head.layer.bias.data.fill_(value)
     found = problem.run(EXECUTORS[executor])
@@ -283,8 +283,8 @@ def test_factor_of_exactly_zero_drops_an_infinite_term(executor: str, kind: str,
     if metric == 'value_loss':
         problem.columns['return_'][:] = torch.inf
     else:
-        problem.columns['logit'][:, 2] = 1e20  # a deviation, whose square is infinite in float32
-        problem.columns['adv'] *= 1e-20  # the ratio is some 1e20
+        problem.columns['logit'][:, 2] = 1e20  # a standard deviation, whose square is infinite in float32
+        problem.columns['adv'] *= 1e-20  # the ratio is about 1e20
     found = problem.run(EXECUTORS[executor])
     norm = found.metrics['aux_grad_norm' if kind == 'AUX' else 'grad_norm']
     assert norm.isfinite().all() and found.optimizers[0].step_count == 4
@@ -293,7 +293,7 @@ def test_factor_of_exactly_zero_drops_an_infinite_term(executor: str, kind: str,
 
 @pytest.mark.slow
 def test_metrics_of_many_minibatches_at_once_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit: rows of one block are summed in the order in which a single row is."""
+    """They are equal bit for bit: each row of a block is summed in the same order as a single row."""
     for weighted, entropy_weight in ((False, 0.0), (True, 0.01)):
         numbers, found = PolicyNumbers(entropy_weight=entropy_weight, measure_kl=True), []
         problem = Problem(Case('PPO', n_row=96, batch_size=8, weighted=weighted, numbers=numbers), n_step=36)
@@ -327,7 +327,7 @@ def test_metrics_of_many_minibatches_at_once_are_those_of_each(monkeypatch: pyte
     ],
 )
 def test_native_acts_as_eager_does(dist: str, stage: str, arch: str, n_group: int) -> None:
-    """Over two rollouts of six envs, between which the model moves; several groups are parts of one block."""
+    """Runs two rollouts of six envs and moves the model between them; several groups share one block."""
     dist, masked = dist.removesuffix(' masked'), dist.endswith('masked')
     problem = Problem(Case('PPO', dist, arch, input=stage, masked=masked, n_row=7 * 6, numbers=PolicyNumbers()))
     model, one_trunk = problem.model, arch == 'one trunk'
@@ -355,10 +355,10 @@ def test_native_acts_as_eager_does(dist: str, stage: str, arch: str, n_group: in
         for native, _ in pairs:
             native.begin()
         for t in range(6):
-            for native, by_hand in pairs:  # in turns, as the collector has them
+            for native, by_hand in pairs:  # the groups alternate, as in the collector
                 with torch.no_grad():
                     a, b = native.step(t), by_hand.step(t)
-                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # indices: equal
+                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # integer actions have to be equal
         for native, by_hand in pairs:
             assert native.output.keys() == by_hand.output.keys() and ('value' in native.output) == one_trunk
             torch.testing.assert_close(native.output, by_hand.output, rtol=1e-5, atol=1e-6)
@@ -371,7 +371,7 @@ def test_native_acts_as_eager_does(dist: str, stage: str, arch: str, n_group: in
 
 
 def test_forward_sees_rows_as_they_lie_in_new_memory() -> None:
-    """Since the bits of a product depend on the address: envs of a runner lie elsewhere than in the run's own block."""
+    """Float rows are copied to aligned memory: a product's bits depend on the address, and a runner's envs have another one."""
     obs = {'x': torch.rand(4, 6, 5)[:, 1:3], 'image': torch.ones(4, 6, 5, dtype=torch.uint8)[:, 1:3]}
     seen: list[dict[str, Tensor]] = []
 
@@ -383,7 +383,7 @@ def test_forward_sees_rows_as_they_lie_in_new_memory() -> None:
     for t in range(3):
         acting.step(t)
         assert torch.equal(seen[t]['x'], obs['x'][t]) and seen[t]['x'].data_ptr() % 64 == 0
-        assert seen[t]['image'].data_ptr() == obs['image'][t].data_ptr()  # a network converts integers first
+        assert seen[t]['image'].data_ptr() == obs['image'][t].data_ptr()  # a network converts integers itself
 
 
 def test_native_values_are_those_of_the_critic_also_where_parameters_were_moved_to_other_memory() -> None:
@@ -396,7 +396,7 @@ def test_native_values_are_those_of_the_critic_also_where_parameters_were_moved_
             found = executor.compute_critic(obs)
             torch.testing.assert_close(found, problem.model.compute_critic(obs), rtol=1e-5, atol=1e-6)
             assert not found.requires_grad
-            assert executor.compute_critic(map_tensors(lambda x: x[:0], obs)).shape == (0,)  # as the eager one
+            assert executor.compute_critic(map_tensors(lambda x: x[:0], obs)).shape == (0,)  # no rows: as with eager
 
 
 # --- minibatches
@@ -429,17 +429,17 @@ def test_minibatches_normalise_advantages_over_the_valid_rows_of_each(weighted: 
 def test_minibatches_of_sequences_normalise_over_all_their_rows_and_of_one_row_are_only_centred() -> None:
     columns = {'adv': torch.tensor([[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]])}
     (found,) = minibatches(Pass(columns, torch.tensor([[0, 1]]), 2, CPU, True, gather=False))
-    # of 1, 2, 3, 4: mean 2.5, deviation sqrt((2.25 + .25) / 2)
+    # the numbers 1, 2, 3, 4 have mean 2.5 and deviation sqrt((2.25 + .25) / 2)
     torch.testing.assert_close(found['adv'], torch.tensor([[-1.5, -0.5], [0.5, 1.5]]) / 1.25**0.5)
     single = minibatches(Pass({'adv': torch.arange(6.0)}, torch.arange(6).unsqueeze(0), 1, CPU, True))
     assert [each['adv'].item() for each in single] == [0.0] * 6
 
 
-# --- what C does not know runs in the fallback
+# --- steps that C does not know run in the fallback
 
 
 def recorder(called: list[Any]) -> Callable[[Any, Any], Eager]:
-    """Makes a native executor whose fallback, an eager one, notes the numbers that it is called with."""
+    """Makes a native executor whose eager fallback appends the numbers of each call to `called`."""
 
     class Noting(Eager):
         def run(self, step: Any, optimizers: Any, data: Any, numbers: Any) -> Any:
@@ -450,7 +450,7 @@ def recorder(called: list[Any]) -> Callable[[Any, Any], Eager]:
 
 
 class OwnAdam(FlatAdam):
-    """Of a user's own: half as fast."""
+    """A user's optimiser: half as fast as Adam."""
 
     def step(self, grad_clip: Any = None) -> Tensor:
         before = self.param.clone()
@@ -477,7 +477,7 @@ def with_step(step: Any) -> Callable[[Problem], None]:
 
 
 def with_optimizers(make: Callable[[list[Any]], list[FlatAdam]]) -> Callable[[Problem], None]:
-    """Optimisers of the model's named parameters."""
+    """Returns a change that replaces a problem's optimisers by those made from the model's named parameters."""
 
     def change(problem: Problem) -> None:
         problem.optimizers = lambda model, kind=FlatAdam: make(list(model.named_parameters()))  # type: ignore
@@ -537,11 +537,11 @@ def test_what_native_does_not_know_runs_in_its_fallback(name: str) -> None:
     found, want = problem.run(recorder(called)), problem.run(Eager)
     assert called == [numbers]
     assert_equal_parameters(found, want)
-    assert_equal_parameters(problem.run(NativeExecutor), want)  # its own fallback is eager
+    assert_equal_parameters(problem.run(NativeExecutor), want)  # the default fallback is eager too
 
 
 def test_each_call_decides_again_and_reads_only_what_its_step_does() -> None:
-    """A step of the policy alone reads no value loss."""
+    """For example, a step of the policy alone does not read the value loss."""
     numbers = [PolicyNumbers(value_loss=SHORT), PolicyNumbers(surrogate=DPO), PLAIN]
     called: list[Any] = []
     Problem(Case('POLICY', numbers=numbers), n_step=4).run(recorder(called))

@@ -1,7 +1,7 @@
-"""Compiled updates and acting against the eager ones; when they are compiled again; what stops them.
+"""Compiled updates and acting against eager ones; recompilation; models and steps that cannot be compiled.
 
-The graphs run as they were traced, which is where ours could go wrong; those marked long are compiled, as some of
-test_executors.py.
+Most tests run the graphs as traced, because errors of our own would show there; those marked long compile them, as do some
+of test_executors.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from zoo.rl_utils import Categorical, kernels
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.run.config import resolve_policy
 
-CLOSE = dict(rtol=1e-5, atol=1e-6)  # float32 sums in another order; Adam divides by gradients that may be near 0
+CLOSE = dict(rtol=1e-5, atol=1e-6)  # float32 sums in another order, and Adam divides by gradients that may be near 0
 DIST = Categorical(2)
 ALL = PolicyNumbers(0.15, 0.03, 1.5, 0.5, True, 0.7, value_loss=VALUE_CLIP)
 PENALISED = PolicyNumbers(surrogate=UNCLIPPED, penalties=(KL,), penalty_weights=(0.6,))
@@ -55,7 +55,7 @@ class Side:
         self.executor = make(self.model, problem.dist)
 
     def run(self, numbers: Any = None, order: Tensor | None = None, columns: Any = None) -> dict[str, Tensor]:
-        """Passes over the problem's rows; returns the metrics, and all that the optimisers hold."""
+        """Passes over the problem's rows; returns the metrics and all buffers of the optimisers."""
         case = self.problem.case
         order = self.problem.order if order is None else order
         data = Pass(columns or self.problem.columns, order, case.batch_size, CPU, case.normalize_adv)
@@ -99,7 +99,7 @@ def test_steps_are_those_of_the_eager_executor(
 ) -> None:
     graph, eager = sides(case, 6)
     assert_equal_steps(graph, eager)
-    assert len(graphs) == 1 + (case.n_row == 50) and not messages(caplog)  # 50 rows end in a minibatch of 2
+    assert len(graphs) == 1 + (case.n_row == 50) and not messages(caplog)  # 50 rows leave a minibatch of 2
     values = [node.meta.get('val') for node in graphs[0].graph.nodes]
     is_half = any(getattr(x, 'dtype', None) == torch.bfloat16 for x in values)
     assert is_half == (getattr(case.numbers, 'precision', 'fp32') == 'bf16')
@@ -142,7 +142,7 @@ def test_number_that_moves_is_an_input_and_one_that_reaches_0_or_a_part_is_anoth
 
 
 def sides_with(spec: Any, case: Case | None = None, n_step: int = 8, **options: Any) -> tuple[Side, Side]:
-    """`sides` whose optimisers are those of a spec, with these mechanics."""
+    """Like `sides`, but with optimisers of the given spec, configured with these options."""
     problem = Problem(case or Case('PPO', numbers=PolicyNumbers()), n_step)
     plain = problem.optimizers
 
@@ -172,7 +172,7 @@ def sides_with(spec: Any, case: Case | None = None, n_step: int = 8, **options: 
 def test_steps_of_every_optimizer_are_those_of_the_eager_executor(
     spec: Any, options: dict[str, Any], graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With mechanics: two programs, one that adds a gradient and one that moves. The last of 7 steps moves too."""
+    """With accumulation two programs: one adds a gradient, the other takes the step. The last of 7 steps moves parameters too."""
     graph, eager = sides_with(spec, Case('PPO', n_row=112, numbers=PolicyNumbers()), 7, **options)
     for _ in range(2):
         assert_equal_steps(graph, eager)
@@ -187,7 +187,7 @@ def test_steps_of_every_optimizer_are_those_of_the_eager_executor(
 @pytest.mark.long
 @needs_compiler
 def test_compiled_steps_of_an_optimizer_equal_eager_ones(caplog: pytest.LogCaptureFixture) -> None:
-    """Through torch's inductor."""
+    """Compiles through torch's inductor."""
     graph, eager = sides_with('muon', Case('PPO', n_row=112, numbers=PolicyNumbers()), 7, **MECHANICS)
     assert_equal_steps(graph, eager)
     assert not messages(caplog)
@@ -209,7 +209,7 @@ def test_overflow_of_the_loss_scale_leaves_parameters_bit_equal(graphs: list[tor
 
 @pytest.mark.slow
 def test_program_writes_nothing_before_all_gradients_are_there(graphs: list[torch.fx.GraphModule]) -> None:
-    """So that a step which fails on its way has changed nothing, with two optimisers too."""
+    """A step that fails halfway has then changed nothing, also with two optimisers."""
     sides(Case('AUX', numbers=AuxNumbers()))[0].run()
     nodes = list(graphs[0].graph.nodes)
     inputs = [node for node in nodes if node.op == 'placeholder']
@@ -232,7 +232,7 @@ def test_program_writes_nothing_before_all_gradients_are_there(graphs: list[torc
 @pytest.mark.slow
 @pytest.mark.parametrize('change', ['in place', 'another tensor'])
 def test_buffers_of_the_model_are_read_again_at_each_pass(change: str, graphs: list[torch.fx.GraphModule]) -> None:
-    """Statistics of observations, which a graph that had them built in would never see change."""
+    """They hold observation statistics; a graph with the buffers built in as constants would never see them change."""
     graph, eager = sides(Case('PPO', input='normalised', numbers=PolicyNumbers()))
     for n in range(3):
         for model in (graph.model, eager.model):
@@ -248,7 +248,7 @@ def test_buffers_of_the_model_are_read_again_at_each_pass(change: str, graphs: l
 def test_graph_is_of_the_reference_where_eager_steps_run_kernels(
     graphs: list[torch.fx.GraphModule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU: the kernels would read the data of tensors that have none."""
+    """On a GPU the eager steps run kernels; while tracing, kernels would read data of tensors that have none."""
     graph, eager = sides(Case('PPO', numbers=ALL), n_step=1)
     monkeypatch.setattr(kernels, 'MODE', 'interpret')
     found = graph.run()
@@ -258,7 +258,7 @@ def test_graph_is_of_the_reference_where_eager_steps_run_kernels(
 
 
 def failing(at: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Programs fail when they are compiled (at 0), or run for the n-th time; returns an entry for each call."""
+    """Makes programs fail when they are compiled (at 0) or at their n-th run (at n); returns a list with an entry per run."""
     calls: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
@@ -282,7 +282,7 @@ def failing(at: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_step_that_fails_is_taken_eagerly_and_none_is_lost(
     at: int, accumulate: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With accumulation the eager step adds to what the program has gathered."""
+    """With accumulation the eager step continues from the gradients that the program has added up."""
     calls = failing(at, monkeypatch)
     graph, eager = sides_with('adam', n_step=4, accumulate=accumulate)
     for _ in range(2):
@@ -294,7 +294,7 @@ def test_step_that_fails_is_taken_eagerly_and_none_is_lost(
 
 
 class Odd(nn.Module):
-    """An actor-critic over observations [N, 3] with an operation of a user's own."""
+    """An actor-critic over observations [N, 3] that contains a user's own operation."""
 
     def __init__(self, odd: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -306,14 +306,14 @@ class Odd(nn.Module):
 
 
 class Parts(Odd):
-    """Its observations are a dict of two."""
+    """An `Odd` whose observations are a dict of two tensors."""
 
     def compute_actor_critic(self, obs: Any) -> dict[str, Tensor]:
         return super().compute_actor_critic(obs['camera'] + obs['body']['arm'])
 
 
 class Tied(nn.Module):
-    """Actor and critic with one bias, and the critic's module under two names."""
+    """An actor-critic whose actor and critic share one bias, and whose critic is registered under two names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +326,7 @@ class Tied(nn.Module):
 
 
 def rows(n: int = 16) -> dict[str, Tensor]:
-    """For a model over observations [n, 3] with two actions."""
+    """Columns for a model over observations [n, 3] with two actions."""
     generator = torch.Generator().manual_seed(1)
     shapes = {'obs': (n, 3), 'logit': (n, 2), 'value': (n,), 'adv': (n,), 'return_': (n,)}
     found = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
@@ -336,7 +336,7 @@ def rows(n: int = 16) -> dict[str, Tensor]:
 def train(
     make: Callable[[Any, Any], Eager], model: nn.Module, step: Any = ppo_step, columns: Any = None
 ) -> tuple[Eager, Tensor]:
-    """Three passes over `rows`, with a copy of the model."""
+    """Makes three passes over `rows` with a copy of the model."""
     model = copy.deepcopy(model)
     executor, optimizer = make(model, DIST), FlatAdam(model.named_parameters(), lr=3e-3)
     for _ in range(3):
@@ -355,7 +355,7 @@ def test_parameters_in_two_places_are_one_and_columns_may_be_nested(
     assert len(graphs) == 2 and not messages(caplog)
 
 
-SHIFT = torch.ones(3)  # neither parameter nor buffer: a graph would never see it change
+SHIFT = torch.ones(3)  # neither a parameter nor a buffer: a graph would never see it change
 ODD = {
     'random numbers are drawn': nn.Dropout(0.5),
     'data-dependent': lambda x: x if x.mean() > 0 else -x,
@@ -373,7 +373,7 @@ def test_model_that_cannot_be_compiled_is_trained_eagerly(
     for make in (GraphExecutor, Eager):
         torch.manual_seed(0)
         found.append(train(make, model))
-    assert torch.equal(found[0][1], found[1][1])  # with the same random numbers
+    assert torch.equal(found[0][1], found[1][1])  # both used the same random numbers
     assert len(messages(caplog)) == 1 and why in messages(caplog)[0]
     assert found[0][0].start_acting(torch.zeros(3, 2, 3), lambda n: torch.zeros(2, n, 2), False) is None
 
@@ -386,14 +386,14 @@ def test_error_of_the_step_itself_is_that_of_the_eager_step(graphs: list[torch.f
 
 
 class QNumbers(NamedTuple):
-    """The numbers of a step of a user's own."""
+    """The numbers of a user's own step."""
 
     gamma: float = 0.9
     double: bool = True
 
 
 def q_step(model: Any, dist: Any, optimizers: Any, minibatch: Any, numbers: QNumbers) -> dict[str, Tensor]:
-    """Q-learning, its target network being the critic, which no optimiser moves; metrics have names of their own."""
+    """Q-learning step. The critic is the target network, which no optimiser moves; the metrics have their own names."""
     with torch.no_grad():
         after = model.compute_critic(minibatch['next_obs'])
         after = after.max(-1).values if numbers.double else after.mean(-1)
@@ -427,7 +427,7 @@ def test_step_and_numbers_of_a_users_own_are_compiled(graphs: list[torch.fx.Grap
         for n in range(4):
             data = Pass(columns, torch.arange(16)[None], 8, CPU)
             steps.append(executor.run(q_step, [optimizer], data, QNumbers(0.9 + n / 100, n < 3)))
-            with torch.no_grad():  # the target follows
+            with torch.no_grad():  # the target network follows
                 model.target.weight.copy_(model.online.weight)
         found.append((steps, optimizer.param))
     torch.testing.assert_close(found[0], found[1], **CLOSE)
@@ -438,7 +438,7 @@ def test_step_and_numbers_of_a_users_own_are_compiled(graphs: list[torch.fx.Grap
 def test_step_that_moves_parameters_twice_runs_eagerly(
     graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its second gradient would be that of the parameters before the first."""
+    """In one program the second gradient would be that of the parameters before the first move."""
 
     def twice(*args: Any) -> dict[str, Tensor]:
         return [ppo_step(*args) for _ in range(2)][1]
@@ -451,7 +451,7 @@ def test_step_that_moves_parameters_twice_runs_eagerly(
 @needs_compiler
 @pytest.mark.long
 def test_compiled_acting_and_updates_equal_eager_ones(caplog: pytest.LogCaptureFixture) -> None:
-    """Through torch's inductor: two optimisers, weights, a Gaussian; and a second executor ends bit-equal."""
+    """Uses torch's inductor, two optimisers, weights and a Gaussian; a second graph executor ends bit-equal."""
     graph, eager = sides(Case('AUX', 'free std', weighted=True, numbers=AuxNumbers(1.5, 0.5)))
     again = Side(graph.problem, GraphExecutor)
     found = graph.run()
@@ -466,7 +466,7 @@ N_STEP = 4
 
 
 def acting_pair(problem: Problem, obs: Tensor, explore: Any = None) -> tuple[GraphActing, Acting]:
-    """Compiled and eager acting of one model, which draw the same noise."""
+    """Returns compiled and eager acting of one model, which draw the same noise."""
     model, dist, one_trunk = problem.model, problem.dist, problem.model.one_trunk
     device = next(model.parameters()).device
     generators = [torch.Generator(device).manual_seed(5) for _ in range(2)]
@@ -503,7 +503,7 @@ def assert_equal_acting(problem: Problem, explore: Any = None) -> None:
         assert compiled.output.keys() == eager.output.keys()
         assert ('value' in eager.output) == problem.model.one_trunk
         torch.testing.assert_close(compiled.output, eager.output, rtol=1e-6, atol=1e-6)
-        with torch.no_grad():  # as an update does
+        with torch.no_grad():  # moves the model, as an update does
             for p in problem.model.parameters():
                 p.add_(0.01)
         problem.model.update_normalizer(obs.flatten(0, 1) * 3 + 1)
@@ -557,7 +557,7 @@ def test_compiled_acting_that_fails_halfway_goes_on_eagerly(
     for _ in range(2):
         act(compiled), act(eager)
         torch.testing.assert_close(compiled.output, eager.output)
-    assert len(calls) == 3  # it is not tried again
+    assert len(calls) == 3  # acting does not call the program again after the failure
     assert messages(caplog) == [
         'acting could not be compiled and runs uncompiled from now on: MemoryError: out of memory'
     ]
@@ -575,7 +575,7 @@ def test_captured_acting_equals_eager_acting_and_waits_for_nothing(
     obs = obs.pin_memory() if pinned else obs.cuda()
     compiled, eager = acting_pair(problem, obs)
     for i in range(3):
-        with no_waiting() if i == 2 else nullcontext():  # the first calls compile and capture
+        with no_waiting() if i == 2 else nullcontext():  # the first two calls compile and capture
             compiled.begin()
             for t in range(N_STEP):
                 compiled.step(t)
@@ -589,7 +589,7 @@ def test_captured_acting_equals_eager_acting_and_waits_for_nothing(
 @needs_gpu
 @pytest.mark.parametrize('kind', ['PPO', 'AUX'])
 def test_captured_updates_equal_eager_ones(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Schedules and statistics move between the passes; the first step warms up, the second is captured."""
+    """Learning rate and statistics change between passes; the first step warms up, the second is captured."""
     numbers = {'PPO': PolicyNumbers(entropy_weight=0.01), 'AUX': AuxNumbers(1.5)}[kind]
     problem = Problem(Case(kind, 'free std', input='normalised', numbers=numbers))
     problem.model.cuda()
@@ -606,7 +606,7 @@ def test_captured_updates_equal_eager_ones(kind: str, caplog: pytest.LogCaptureF
 
 @pytest.mark.slow
 def test_sequences_of_a_recurrent_model_are_the_eager_ones(graphs: list[torch.fx.GraphModule]) -> None:
-    """Dict observations with a mask, burn-in, episodes that begin in mid-sequence; of other cells: test_recurrent."""
+    """Dict observations with a mask, burn-in, episodes that begin inside a sequence. For other cells: test_recurrent."""
     space = Dict({'obs': Box(np.full(3, -1.0), np.ones(3)), 'action_mask': MultiBinary((2,))})
     cfg = resolve_policy(dict(type='ppo', model=dict(recurrent=dict(cell='lstm', hidden_size=8)))).model
     torch.manual_seed(0)
@@ -614,7 +614,7 @@ def test_sequences_of_a_recurrent_model_are_the_eager_ones(graphs: list[torch.fx
     n, length, burn_in = 8, 3, 1
     mask = torch.rand(n, length + burn_in, 2) < 0.7
     mask[..., 0] |= ~mask.any(-1)
-    action = mask[:, burn_in:].long().argmax(-1)  # one that is legal
+    action = mask[:, burn_in:].long().argmax(-1)  # an action that the mask allows
     logit = torch.randn(n, length, 2).masked_fill(~mask[:, burn_in:], -torch.inf)
     columns = {
         'obs': {'obs': torch.randn(n, length + burn_in, 3), 'action_mask': mask},

@@ -18,7 +18,7 @@ from zoo.rl_utils import FlatAdam
 
 
 class Net(nn.Module):
-    """Returns what its layer computes, in several forms."""
+    """Returns the output of its layer as a tensor, inside a dict and inside a tuple."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def test_outputs_are_float32_of_a_forward_pass_in_bfloat16() -> None:
     assert found['logit'].dtype == found['state']['h'].dtype == torch.float32 and found['index'].dtype == torch.int64
     want = net.layer(obs)
     assert not torch.equal(found['logit'], want)
-    torch.testing.assert_close(found['logit'], want, rtol=0, atol=0.02)  # 2^-8 of numbers up to 2
+    torch.testing.assert_close(found['logit'], want, rtol=0, atol=0.02)  # bfloat16 rounds by 2^-8 of numbers up to 2
     logit, state = model.compute_actor(obs, None)
     assert logit.dtype == torch.float32 and state is None
 
@@ -88,7 +88,7 @@ def train(problem: Problem, precision: Any, device: str = 'cpu', **options: Any)
 
 
 def test_updates_in_bfloat16_are_near_those_in_float32() -> None:
-    """The first step of a 16-16 network: its losses and the direction of its gradient agree within a percent or so."""
+    """In the first step of a 16-16 network the losses and the direction of the gradient agree within about a percent."""
     problem = Problem(Case('PPO', numbers=PolicyNumbers(grad_clip=None)), n_step=1)
     problem.order = problem.order[:, : problem.case.batch_size]
     (low, low_metrics), (full, metrics) = train(problem, 'bf16'), train(problem, 'fp32')

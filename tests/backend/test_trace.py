@@ -1,4 +1,4 @@
-"""Compiled functions: when they are compiled, what they return, and what happens where something fails."""
+"""Compiled functions: when they are compiled, what they return, and what happens if something fails."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ FAILED = 'an area could not be compiled and runs uncompiled from now on: '
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Tensor]]:
-    """In place of a compiler: programs are the graphs as traced; the inputs of each are noted here."""
+    """Replaces the compiler: programs are the graphs as traced; the inputs of each are recorded in the returned list."""
     found: list[Sequence[Tensor]] = []
     monkeypatch.setattr(module, 'inductor', lambda graph, inputs: found.append(inputs) or graph)
     return found
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Ours; torch's compiler logs much of its own."""
+    """The warnings of zoo; torch's compiler logs many of its own."""
     return [record.getMessage() for record in caplog.records if record.name.startswith('zoo')]
 
 

@@ -1,10 +1,10 @@
-"""Changes every key of a config at random, gives it to zoo as a dict, a file or overrides, and trains where it passes.
+"""Changes random keys of a config, passes it to zoo as a dict, a file or overrides, and trains if zoo accepts it.
 
     python -m tests.config.config_fuzz FOLDER SEED N
 
-The keys come from the schema, so that a new one is covered. Prints each kind of failure once, and on the last line how the
-cases ended and the kinds of failure, as JSON. A failure is anything but a resolved config that trains one iteration and
-saves, or a UserError or RunError whose problems are one line each.
+The keys come from the schema, so new keys are covered automatically. Prints each kind of failure once; the last line is
+JSON: the number of cases by outcome, and the kinds of failure. Not a failure: a UserError or RunError whose problems are
+one line each; a config that resolves and, unless it would take too long, trains one iteration and saves.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ BUFFERS: dict[str, dict[str, Any]] = {
     'multi': {'size': 64, 'policy': DRAW, 'value': DRAW},
 }
 ENVS = ('CartPole-v1', 'Pendulum-v1')  # discrete and continuous actions
-SLOW = {  # what may be as large as the user likes, and only takes as long: those that pass train with few
+SLOW = {  # keys whose large values are valid but slow: configs that pass are trained with these values
     'policy.learn.epoch_per_collect': 1,
     'policy.learn.actor_epoch_per_collect': 1,
     'policy.learn.critic_epoch_per_collect': 1,
@@ -72,12 +72,12 @@ SLOW = {  # what may be as large as the user likes, and only takes as long: thos
     'buffer.policy.update_per_collect': 1,
     'buffer.value.update_per_collect': 1,
 }
-MOST_ROWS = 4_096  # larger rollouts are resolved, but not trained
-"""Sizes between this and what memory holds are possible, and only slow."""
+MOST_ROWS = 4_096  # larger rollouts are resolved but not trained
+"""Larger rollouts that fit in memory are valid, but slow."""
 
 
 class Case(NamedTuple):
-    """A config to try: the base, which sections it has, what is changed where, and how it is given."""
+    """A config to try: the env, the types of its sections, the changed keys, and the form in which zoo gets it."""
 
     env: str
     policy: str
@@ -88,7 +88,7 @@ class Case(NamedTuple):
 
 
 class TooLong(BaseException):
-    """A case did not end in time."""
+    """Raised if a case does not end in time."""
 
 
 TEXTS = st.one_of(
@@ -100,7 +100,7 @@ TEXTS = st.one_of(
 )
 INTS = st.one_of(
     st.sampled_from([0, 1, 2, 3, 4, 8, 16, 64, -1, -5, 10**9, 2**31, 2**53, 2**62, 2**63, 2**64, 10**30]),
-    st.builds(pow, st.just(10), st.just(5_000)),  # Python does not write it
+    st.builds(pow, st.just(10), st.just(5_000)),  # Python refuses to print this number
     st.integers(),
 )
 FLOATS = st.one_of(
@@ -119,7 +119,7 @@ UNKNOWN_KEYS = st.one_of(TEXTS, st.sampled_from(['lr', 'items', 'policy.learn.lr
 
 
 def fitting(annotation: Any) -> st.SearchStrategy[Any]:
-    """Values of the type of a field, in its range or near."""
+    """Values of a field's type, inside its range or close to it."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return fitting(args[0])
@@ -143,7 +143,7 @@ def fitting(annotation: Any) -> st.SearchStrategy[Any]:
 
 
 def all_kinds() -> Iterator[tuple[str, str, str]]:
-    """The policies, each with the models and buffers that it takes."""
+    """All policies, each with every model and buffer that it accepts."""
     for policy, model, buffer in itertools.product(
         *(r.names() for r in (POLICY_REGISTRY, MODEL_REGISTRY, BUFFER_REGISTRY))
     ):
@@ -156,14 +156,14 @@ def all_kinds() -> Iterator[tuple[str, str, str]]:
 
 @functools.cache
 def fields_in(policy: str, model: str, buffer: str) -> dict[str, FieldInfo]:
-    """Every key of the schema, by its path."""
+    """All keys of the schema, by path."""
     named = {'policy': {'type': policy, 'model': {'type': model}}, 'buffer': {'type': buffer}}
     return dict(fields_of(job_schema(named)))
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Up to three changes; one of them may be of a key that does not exist."""
+    """One to three changed keys, and sometimes one more key that may not exist."""
     kinds = draw(st.sampled_from(list(all_kinds())))
     fields = fields_in(*kinds)
     changes = {}
@@ -181,14 +181,14 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def merged(data: Any, more: Any) -> Any:
-    """Nested dicts in one; the second wins."""
+    """Nested dicts merged into one; the second takes precedence."""
     if not isinstance(data, dict) or not isinstance(more, dict):
         return more
     return {**data, **{key: merged(data.get(key), value) for key, value in more.items()}}
 
 
 def put(data: dict[str, Any], path: str, value: Any) -> None:
-    """Sets the value at a dotted path; at the root, one that is no dict has no place."""
+    """Sets the value at a dotted path; a parent that is not a dict is replaced by a dict."""
     *parents, last = path.split('.')
     for key in parents:
         data[key] = data[key] if isinstance(data.get(key), dict) else {}
@@ -197,7 +197,7 @@ def put(data: dict[str, Any], path: str, value: Any) -> None:
 
 
 def given(case: Case, folder: Path) -> tuple[Any, list[str]]:
-    """The source and the overrides that a case is: what `resolve_config` takes."""
+    """The source and the overrides of a case, as `resolve_config` takes them."""
     data = copy.deepcopy(merged(BASE, PPG) if case.policy.startswith('ppg') else BASE)
     put(data, 'env.id', case.env)
     put(data, 'policy.type', case.policy)
@@ -224,7 +224,7 @@ def _text(value: Any) -> str:
 
 
 def _source(value: Any) -> str:
-    """Python source of nested data; functions and classes by their names."""
+    """Python source of nested data; functions and classes are written by name."""
     if isinstance(value, dict):
         return f'{{{", ".join(f"{_source(k)}: {_source(v)}" for k, v in value.items())}}}'
     if isinstance(value, list):
@@ -235,7 +235,7 @@ def _source(value: Any) -> str:
 
 
 class Fuzz:
-    """Tries cases and keeps what became of them: counts by end, and failures by kind."""
+    """Tries cases and records the results: the number of cases by outcome, and failures by kind."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -243,7 +243,7 @@ class Fuzz:
         self.failures: dict[str, str] = {}
 
     def try_case(self, case: Case) -> None:
-        """One case, to its end."""
+        """Runs one case and records its outcome."""
         try:
             with _deadline():
                 end = self._run(case)
@@ -263,7 +263,7 @@ class Fuzz:
         except (
             yaml.YAMLError,
             ValueError,
-        ):  # this file cannot be written: a surrogate, an object, a number of 5,001 digits
+        ):  # this file cannot be written: a lone surrogate, an object, a number of 5,001 digits
             source, overrides = given(case._replace(form='dict'), self._folder)
         try:
             cfg = resolve_config(source, overrides)
@@ -277,7 +277,7 @@ class Fuzz:
             return 'refused later'
 
     def _train(self, cfg: Any) -> bool:
-        """One iteration and a checkpoint that can be read; False for what would take long."""
+        """Trains one iteration and reads its checkpoint; returns False, untrained, if that would take too long."""
         if cfg.policy.collect.n_step * cfg.env.collector_env_num > MOST_ROWS or cfg.env.collector_env_num > 64:
             return False
         if (
@@ -302,7 +302,7 @@ class Fuzz:
 
 
 def _check_sentences(error: Exception) -> None:
-    """Each problem is one line that a terminal can show, and not too long."""
+    """Asserts that each problem is one printable line of limited length."""
     problems = getattr(error, 'problems', [str(error)])
     for problem in problems:
         assert problem and problem.isprintable(), f'{problem!r:.300} is no line'
@@ -324,7 +324,7 @@ def _deadline() -> Iterator[None]:
 
 
 def run_cases(folder: Path, seed: int, n: int) -> Fuzz:
-    """Tries n cases, the same ones for the same seed, with a folder as the current one."""
+    """Tries n cases in `folder`, which becomes the current one; the same seed gives the same cases."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter('ignore')
     os.chdir(folder)

@@ -1,4 +1,4 @@
-"""Configs of any kind end in a sentence or a run: a part of what `tests.config.config_fuzz` tries."""
+"""A sample of the cases of `tests.config.config_fuzz`: any config ends with an error message or a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each config key of other libraries gets its right word: the key of zoo, what does it here, or why there is none."""
+"""Messages for config keys of other libraries: the key of zoo, what replaces it in zoo, or why zoo has no such key."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PATHS = {path for name in TYPES for path, _ in fields_of(job_schema({'policy': {
 
 
 def named_paths(text: str) -> Iterator[str]:
-    """The keys of zoo that a sentence of the table names, as `policy.type` or `policy.type=ppg`."""
+    """The zoo keys that a sentence of the table quotes, as `policy.type` or `policy.type=ppg`."""
     for quoted in re.findall('`([^`]*)`', text):
         if re.fullmatch(r'[a-z_]+(\.[a-z_]+)*(=.*)?', quoted):
             yield quoted.partition('=')[0]
 
 
 def message(path: str, policy_type: str = 'ppo') -> str:
-    """What a config with this key is told; '' if it is a key of zoo with another kind of value."""
+    """The error message for a config with this key; '' if it is a zoo key whose value is wrong."""
     config: dict[str, Any] = {'env': {'id': 'CartPole-v1'}, 'policy': {'type': policy_type}}
     node, (*parents, last) = config, path.split('.')
     for parent in parents:
@@ -54,7 +54,7 @@ def assert_right_word(path: str, wanted: str) -> None:
     assert ': the keys of ' not in said
     if not said.startswith(
         f'unknown key {path}:'
-    ):  # told of the section that it is in; a converter asks for the key itself
+    ):  # the message is about its section; a converter asks for the key itself
         entry = look_up(path)
         assert entry is not None
         said = f'unknown key {path}: {entry.sentence()}'
@@ -142,6 +142,6 @@ def test_table_has_all_three_kinds_each_name_once_in_lower_case_and_no_key_of_ou
     words = [word for kind in table for x in kind for word in x['names'].split()]
     assert len(words) == len(set(words)) and all(word == word.lower() for word in words)
     last = {path.rsplit('.')[-1] for path in PATHS}
-    of_other_types = {'update_per_collect', 'tau'}  # keys of buffers, and of dqn, that mean something else elsewhere
+    of_other_types = {'update_per_collect', 'tau'}  # zoo keys of buffers and dqn with another meaning elsewhere
     assert {name for name in names() if '.' not in name} & last <= of_other_types
     assert not set(names()) & PATHS

@@ -1,4 +1,4 @@
-"""Overrides: their form, and values read by the type of the key."""
+"""Overrides: their syntax, and values parsed by the type of the key."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_split_override_of_another_form_says_the_form(text):
         ('id', 'CartPole-v1', 'CartPole-v1'),
         ('id', 'a:b', 'a:b'),
         ('free', '{a: {b: 1e-3}}', {'a': {'b': 1e-3}}),
-        # what no reading fits is handed on for validation to judge
+        # a value that does not fit the type is passed on, and validation refuses it
         ('size', '2.5', 2.5),
         ('size', 'x', 'x'),
         ('size', 'true', True),

@@ -1,4 +1,4 @@
-"""What a refused config is told: which key is meant by an unknown one, and how a value is written."""
+"""Error messages for refused configs: the key that an unknown key probably means, and the correct form of a value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.run.config import explain_config, job_schema, resolve_config
 
 
 class EvenConfig(BufferConfig):
-    """A section of a user's buffer."""
+    """The section of a user's buffer."""
 
     beat: int = 2
 
@@ -26,7 +26,7 @@ ENV: dict[str, Any] = {'env': {'id': 'CartPole-v1'}}
 
 
 def is_said(wanted: str, said: str) -> bool:
-    """Whether a sentence is the wanted one, where a * is any text."""
+    """Whether a sentence equals the wanted one, in which each * matches any text."""
     return re.fullmatch('.*'.join(map(re.escape, wanted.split('*'))), said) is not None
 
 
@@ -69,7 +69,7 @@ PPO, PPG, OFFPOLICY = 'cartpole_ppo', 'cartpole_ppg', 'cartpole_ppg_offpolicy'
 @pytest.mark.parametrize(
     'source, override, wanted',
     [
-        # keys of another type
+        # keys that belong to another type
         (OFFPOLICY, 'buffer.type=replay', f"unknown key buffer.policy: only buffer.type 'multi' has it; {SET}"),
         (OFFPOLICY, 'buffer.type=replay', f"unknown key buffer.value: only buffer.type 'multi' has it; {SET}"),
         (PPO, 'buffer.size=64', f"unknown key buffer.size: only buffer.type 'multi' or 'replay' has it; {SET}"),
@@ -92,7 +92,7 @@ PPO, PPG, OFFPOLICY = 'cartpole_ppo', 'cartpole_ppg', 'cartpole_ppg_offpolicy'
             'unknown key policy.eval.batch_size: it belongs at policy.learn.batch_size.',
         ),
         (PPO, 'env.policy=3', 'unknown key env.policy: it belongs at policy.'),
-        # options of another component
+        # options that belong to another component
         (
             PPO,
             'policy.learn.surrogate={type: spo, slope: 0.3}',
@@ -100,12 +100,12 @@ PPO, PPG, OFFPOLICY = 'cartpole_ppo', 'cartpole_ppg', 'cartpole_ppg_offpolicy'
         ),
         (
             PPO,
-            'policy.collect.exploration.epsilon=0.1',  # a name of clip_ratio elsewhere
+            'policy.collect.exploration.epsilon=0.1',  # other libraries use this name for clip_ratio
             f"unknown key policy.collect.exploration.epsilon: only exploration 'epsilon' or 'epsilon_greedy' has it; {SET}",
         ),
         (
             PPO,
-            'policy.learn.optimizer.lr=0.1',  # a name of learning_rate elsewhere, and a component has keys of its own
+            'policy.learn.optimizer.lr=0.1',  # also a name of learning_rate elsewhere; components have their own keys
             'unknown key policy.learn.optimizer.lr: the keys of policy.learn.optimizer are betas, eps, type.',
         ),
         (
@@ -126,7 +126,7 @@ PPO, PPG, OFFPOLICY = 'cartpole_ppo', 'cartpole_ppg', 'cartpole_ppg_offpolicy'
         ),
         (
             PPO,
-            'policy.learn.plasticity={type: l2_init, shrink: 0.5}',  # a section that is a class
+            'policy.learn.plasticity={type: l2_init, shrink: 0.5}',  # the component is a class
             f"unknown key policy.learn.plasticity.shrink: only plasticity 'shrink_perturb' has it; {SET}",
         ),
         # a value in place of a section
@@ -182,7 +182,7 @@ def test_refused_config_is_told_the_key_or_the_form(source: Any, override: str, 
 
 def test_key_of_a_type_of_ones_own_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     class Odd:
-        """Without a class attribute `config`."""
+        """A buffer without the class attribute `config`."""
 
     monkeypatch.setitem(BUFFER_REGISTRY.entries, 'odd', Odd)
     monkeypatch.setitem(BUFFER_REGISTRY.entries, 'even', type('Even', (), {'config': EvenConfig}))

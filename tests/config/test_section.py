@@ -1,4 +1,4 @@
-"""Sections, their validation, and the nested dict that a config is once resolved."""
+"""Sections, their validation, and the nested dict of a resolved config."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Outer(Section):
 
 
 class Own(Section):
-    """A section with a value that it computes."""
+    """A section with a computed value."""
 
     e: int = 1
 
@@ -147,7 +147,7 @@ def test_validate_bad_value_says_got_wanted_do(key, value, wanted):
             'policy',
             "policy is 'ppo' (text) but must be a section with the keys name, inner, low, high.",
         ),
-        # own checks speak for themselves
+        # the message of a section's own check is unmodified
         (Inner, {'mode': 'batch'}, 'x', "x.mode is 'batch': batch comes later; use off."),
         (Outer, {'name': 'a', 'low': 5, 'high': 3}, 'x', 'x: low is 5 but high is 3; swap them.'),
         (Inner, {'free': {3: 1}}, '', 'key 3 in free is not a string; write keys as text'),
@@ -301,7 +301,7 @@ def test_config_module_does_not_import_torch():
 
 
 def nested(n: int) -> dict:
-    """A dict of n levels."""
+    """A dict with n levels of nesting."""
     return {} if n == 1 else {'a': nested(n - 1)}
 
 
@@ -343,7 +343,7 @@ def test_section_is_read_as_a_dict_of_its_keys_without_what_it_computes() -> Non
 
 
 class _Alias(types.GenericAlias):
-    """list[str] as it is on Python 3.10, where isinstance(list[str], type) is true."""
+    """list[str] as on Python 3.10, where isinstance(list[str], type) is true."""
 
     __class__ = property(lambda self: type)  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""Configs from dicts, files, names and the command line, and back to a file."""
+"""Configs loaded from dicts, files, names and the command line, and saved to a file."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ FILES = {
     'source, start, end',
     [
         ('cartpol_ppo', "unknown config 'cartpol_ppo': did you mean 'cartpole_ppo'", ''),
-        ('CartPole', "unknown config 'CartPole': did you mean 'cartpole_ppo'?", ''),  # an env's name
+        ('CartPole', "unknown config 'CartPole': did you mean 'cartpole_ppo'?", ''),  # the name of an env
         (
             'nothing like it',
             f"unknown config 'nothing like it': zoo list configs shows all {len(bundled_configs())}.",

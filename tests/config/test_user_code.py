@@ -1,4 +1,4 @@
-"""Names of code: which form a text has, where it leads, and what is said where it leads nowhere."""
+"""Names of user code: their forms, the objects that they refer to, and the messages if an object is not found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from zoo.config.user_code import (
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder, with a file that is no module on the import path."""
+    """A current folder with Python files that are not modules on the import path."""
     (tmp_path / 'broken_code_of_test.py').write_text('x = 1\nraise KeyError("mine")\n')
     (tmp_path / 'code_of_test.py').write_text('class Outer:\n    inner = len\n\ndef make():\n    return 1\n')
     monkeypatch.chdir(tmp_path)
@@ -64,7 +64,7 @@ def test_absolute_name_is_found_from_another_folder(folder: Path, tmp_path_facto
     name = absolute_name('./code_of_test.py:make')
     assert name == f'{folder}/code_of_test.py:make' == absolute_name(name)
     assert absolute_name('tests.envs:limit_env') == 'tests.envs:limit_env'
-    assert shown_name(name) == 'code_of_test.py:make'  # below the current folder
+    assert shown_name(name) == 'code_of_test.py:make'  # relative to the current folder
     assert shown_name('tests.envs:limit_env') == 'tests.envs:limit_env'
     with pytest.MonkeyPatch.context() as elsewhere:
         elsewhere.chdir(tmp_path_factory.mktemp('other'))

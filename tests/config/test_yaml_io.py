@@ -1,4 +1,4 @@
-"""Configs in YAML files, and back to a file."""
+"""Configs loaded from YAML files and saved to them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def refused(source: Any) -> str:
 
 
 def make_my_env() -> None:
-    """Stands for a user's own env function."""
+    """An example of a user's env function."""
 
 
 def aliases(n_level: int, n: int) -> str:
-    """YAML of a few lines that stands for n ** n_level values."""
+    """A few lines of YAML whose aliases expand to n ** n_level values."""
     levels = ''.join(f'a{i}: &a{i} [{", ".join([f"*a{i - 1}"] * n)}]\n' for i in range(1, n_level))
     return f'a0: &a0 [{", ".join("x" * n)}]\n{levels}'
 
@@ -135,4 +135,4 @@ def test_value_text_is_what_one_types() -> None:
     values = [None, True, 1e-05, 'auto', [64, 64], {'type': 'clip', 'ratio': 0.2}, {}]
     texts = ['null', 'true', '1.0e-05', 'auto', '[64, 64]', '{type: clip, ratio: 0.2}', '{}']
     assert list(map(value_text, values)) == texts
-    assert value_text(list(range(1_000))) == str(list(range(1_000)))  # one line, however long
+    assert value_text(list(range(1_000))) == str(list(range(1_000)))  # a long value is written on one line too

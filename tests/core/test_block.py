@@ -1,4 +1,4 @@
-"""A block has every step's row in its place; the env counts its steps, pays 1 for each and ends after 5."""
+"""Blocks of env steps: every step has its own row. The env counts its steps, rewards each with 1 and ends after 5."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES = {
 
 @pytest.mark.parametrize('mode', MODES)
 def test_rows_of_a_block_are_what_the_env_did_and_what_step_returns(mode: str) -> None:
-    """Its steps, 1 to 5, then the first of the next episode: at once, or (next_step) after a row that is a reset."""
+    """obs counts to 5, then a new episode begins: at once (5 is only a final obs) or, with next_step, after a reset row."""
     env, other = (make_vector_env(EnvConfig(**{'id': 'tests.envs:limit_env', **MODES[mode]}), 2) for _ in range(2))
     block, action = env.block(7), torch.tensor([0, 1])
     block.obs[0].copy_(env.reset(0))
@@ -55,7 +55,7 @@ def test_rows_of_a_block_are_what_the_env_did_and_what_step_returns(mode: str) -
 
 
 class InPlaceEnv(LimitEnv):
-    """Returns one array of its own, again and again."""
+    """Returns the same array at every step."""
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = super().reset(**kwargs)
@@ -78,7 +78,7 @@ def test_final_observation_of_an_env_that_writes_in_place_is_the_true_one() -> N
 
 
 class ScalarFlagsEnv(LimitVectorEnv):
-    """All envs share one flag; it writes into its actions."""
+    """Returns `terminated` as one flag for all envs, and overwrites the actions that it gets."""
 
     def step(self, actions: Any) -> Any:
         obs, reward, terminated, truncated, info = super().step(actions)

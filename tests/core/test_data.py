@@ -1,4 +1,4 @@
-"""Rollout: the true successor of every row; functions over trees of tensors."""
+"""Rollout: the true next observation of every row; functions over trees of tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zoo.core.data import Rollout, leaves, map_tensors, replace_rows, send
 
 
 def make(ends: list[tuple[int, int]], n_step: int = 3, n_env: int = 2, vector: bool = True) -> Rollout:
-    """obs of row t, env b: 10 t + b; what follows the block: 90 + b; final obs of an end at (t, b): 1000 + 10 t + b."""
+    """obs of row t, env b: 10 t + b; obs after the block: 90 + b; final obs of an end at (t, b): 1000 + 10 t + b."""
     t, b = torch.arange(n_step).view(-1, 1), torch.arange(n_env)
     final = torch.tensor([1000 + 10 * t + b for t, b in ends])
     index = torch.tensor(ends, dtype=torch.int64).reshape(-1, 2)
@@ -30,7 +30,7 @@ def first(obs: Tensor) -> list:
 
 @pytest.mark.parametrize('vector', [True, False])
 def test_next_obs_by_hand(vector):
-    # without ends the next row, and what followed the block; an end shows its final obs, not the next episode's first
+    # without an end: the next row, or the obs after the block; at an end: its final obs, not the next episode's first
     assert first(make([], vector=vector).next_obs()) == [[10, 11], [20, 21], [90, 91]]
     assert first(make([(0, 1), (2, 0)], vector=vector).next_obs()) == [[10, 1001], [20, 21], [1020, 91]]
     assert first(make([(1, 0), (1, 1)], vector=vector).next_obs()) == [[10, 11], [1010, 1011], [90, 91]]

@@ -1,4 +1,4 @@
-"""What errors are shown as; packages of extras that are not there are named with their extra."""
+"""The text shown for errors; a missing package is reported with the extra that installs it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_package_that_is_there_is_found_and_not_imported() -> None:
 
 @pytest.mark.parametrize('module', ['no_such_package', 'no_such_package.part', 'colorsys'])
 def test_package_that_is_not_there_is_named_with_its_extra(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, 'colorsys', None)  # an import of it raises ImportError
+    monkeypatch.setitem(sys.modules, 'colorsys', None)  # importing it raises ImportError
     with pytest.raises(UserError) as caught:
         need(module, 'plot', 'zoo plot')
     words = f"zoo plot needs {module}, which is not installed; run: pip install '.[plot]' in the checkout of zoo"

@@ -1,4 +1,4 @@
-"""Files that are whole or as they were."""
+"""Files that are written completely or stay unchanged; safe opening of files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_only_a_regular_file_of_a_run_folder_is_opened(tmp_path: Path) -> None:
     with pytest.raises(OSError, match='no regular file'):
         open_without_link('/dev/zero', os.O_RDONLY)
     with pytest.raises(OSError):
-        open_without_link(tmp_path / 'pipe', os.O_WRONLY)  # which nobody reads
+        open_without_link(tmp_path / 'pipe', os.O_WRONLY)  # no process reads from it
 
 
 def test_file_is_read_up_to_its_limit(tmp_path: Path) -> None:

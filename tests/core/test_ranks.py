@@ -1,4 +1,4 @@
-"""Ranks: one alone is the identity; moments of several blocks are those of all rows."""
+"""Ranks: a single rank changes nothing; merged moments of several blocks equal those of all rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_copies_of_alone_are_it() -> None:
 
 
 def test_merged_moments_hand_worked() -> None:
-    """Blocks (1, 3) and (5): of 1, 3, 5 the mean is 3, the variance (4 + 0 + 4) / 3."""
+    """Blocks (1, 3) and (5): the rows 1, 3, 5 have mean 3 and variance (4 + 0 + 4) / 3."""
     n, mean, var = merged_moments(*(torch.tensor(x, dtype=torch.float64) for x in ([2.0, 1.0], [2.0, 5.0], [1.0, 0.0])))
     assert (n.item(), mean.item()) == (3, 3) and var.item() == pytest.approx(8 / 3, abs=1e-15)
 
@@ -51,8 +51,8 @@ def test_merged_moments_are_those_of_all_rows(sizes: tuple[int, ...]) -> None:
 def test_weight_scale_makes_the_mean_1_and_keeps_zeros() -> None:
     valid = torch.tensor([0.0, 1.0, 1.0, 0.0])
     assert (valid * weight_scale(valid, ALONE)).tolist() == [0, 2, 2, 0]
-    assert weight_scale(torch.zeros(3), ALONE).item() == 3  # there is nothing to scale
-    # of two ranks 8 rows have the weights (0, 1, 1, 0) and (1, 1, 1, 1), which are 6 in all
+    assert weight_scale(torch.zeros(3), ALONE).item() == 3  # no weight to scale
+    # two ranks have 8 rows with the weights (0, 1, 1, 0) and (1, 1, 1, 1), whose sum is 6
     both = [valid, torch.ones(4)]
     assert [x.item() for x in on_ranks(lambda ranks: weight_scale(both[ranks.rank], ranks))] == pytest.approx(
         [8 / 6] * 2
@@ -60,7 +60,7 @@ def test_weight_scale_makes_the_mean_1_and_keeps_zeros() -> None:
 
 
 def test_weight_scale_of_several_ranks_copies_no_number_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch.tensor and new_tensor do, which wait for a GPU."""
+    """torch.tensor and new_tensor copy a number from the host, which waits for a GPU."""
     ranks: Any = SimpleNamespace(size=2, sum_=lambda x: x)
     monkeypatch.setattr(torch.Tensor, 'new_tensor', None)
     assert weight_scale(torch.tensor([1.0, 0.0, 2.0]), ranks) == 1

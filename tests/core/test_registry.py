@@ -1,4 +1,4 @@
-"""Registering and finding by name."""
+"""Registration of objects and lookup by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def registry() -> Registry:
 
 
 def install_plugin(tmp_path, monkeypatch, entry_point: str, source: str) -> None:
-    """A package on the path with one entry point, as pip would leave it."""
+    """Writes a package with one entry point into a folder on the path, as pip would install it."""
     (tmp_path / 'zoo_plugin.py').write_text(source)
     info = tmp_path / 'zoo_plugin-1.0.dist-info'
     info.mkdir()
@@ -93,7 +93,7 @@ def test_register_force_replaces(registry):
 
 @pytest.fixture
 def homes(tmp_path, monkeypatch) -> Registry:
-    """A registry whose built-in entries 'a' and 'b' are registered by a module each."""
+    """A registry with built-in entries 'a' and 'b', each registered by its own module."""
     for name in 'ab':
         (tmp_path / f'zoo_home_{name}.py').write_text(
             f'from zoo.core.registry import HOME_REGISTRY\n@HOME_REGISTRY.register("{name}")\ndef built_in(): pass\n'
@@ -134,7 +134,7 @@ def test_every_home_of_a_built_in_name_registers_it():
 @pytest.mark.long
 @pytest.mark.slow
 def test_every_name_that_zoo_registers_is_known_before_its_module_is_imported():
-    """A component without its line in zoo/core/registry.py works only where something else happens to import it."""
+    """A component that zoo/core/registry.py does not list works only if another module happens to import it."""
     code = (
         'import json, zoo.core.registry as r;'
         'print(json.dumps({k: x.names() for k, x in vars(r).items() if isinstance(x, r.Registry)}))'
@@ -147,7 +147,7 @@ def test_every_name_that_zoo_registers_is_known_before_its_module_is_imported():
 
 
 def test_where_is_module_and_line_of_the_decorator(registry):
-    line = sys._getframe().f_lineno + 2  # a blank line is between
+    line = sys._getframe().f_lineno + 2  # a blank line follows
 
     @registry.register('here')
     def function() -> None:
@@ -163,7 +163,7 @@ def test_where_is_module_and_line_of_the_decorator(registry):
         ('CARTPOLE_PPO', ['cartpole_ppo']),
         ('pendulum', ['pendulum_ppo']),
         ('xyz', []),
-        ('walker1d_ppo', ['walker2d_ppo', 'walker3d_ppo']),  # equally close: both, by name
+        ('walker1d_ppo', ['walker2d_ppo', 'walker3d_ppo']),  # equally close: both, in order of names
     ],
 )
 def test_closest_names_only_those_about_as_close_as_the_best(name, found):

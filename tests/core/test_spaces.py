@@ -1,4 +1,4 @@
-"""Spaces as plain data, and the one place where a policy's action becomes an env's."""
+"""Spaces as plain data, and ActionMap, the only place that converts a policy's action into the env's action."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAVED_SPACE = TypeAdapter(SavedSpace)
 
 
 def box(low: list[float], high: list[float], dtype: str = 'float32') -> Box:
-    return Box(np.array(low, dtype=np.float64), np.array(high, dtype=np.float64), dtype)  # float64, as of a real env
+    return Box(np.array(low, dtype=np.float64), np.array(high, dtype=np.float64), dtype)  # float64, as from an env
 
 
 # ---- ActionMap
@@ -56,13 +56,13 @@ BITS = Box(np.zeros(4), np.ones(4), 'bool')
         *((Discrete(3), mode, [0, 2, 1], [0, 2, 1], 'int64') for mode in ('clip', 'rescale')),
         *((Discrete(3, 5), mode, [0, 2, 1], [5, 7, 6], 'int64') for mode in ('clip', 'rescale')),
         (Discrete(3, -1), 'clip', [0, 2, 1], [-1, 1, 0], 'int64'),
-        # floats for indices stay floats, so that the env can refuse them
+        # floats given as indices stay floats, so the env can refuse them
         (Discrete(3), 'clip', [0.5, 1.5], [0.5, 1.5], 'float32'),
-        # each dimension is clamped to the bounds it has
+        # each dimension is clamped to the bounds that it has
         (MIXED, 'clip', [[-5, -5, -5], [2, 2, 2], [9, 9, 9]], [[-1, 0, -5], [2, 2, 2], [3, 9, 9]], 'float32'),
         *((HALF, mode, [[-9, -9], [1.5, 1.5], [9, 9]], [[-9, 1], [1.5, 1.5], [2, 9]], 'float32')
           for mode in ('clip', 'rescale')),
-        # [-1, 1] -> [-1, 3] is 1 + 2 * action, clamped; where a bound is missing it is as 'clip'
+        # [-1, 1] -> [-1, 3] is 1 + 2 * action, clamped; a dimension without a bound is treated as by 'clip'
         (MIXED, 'rescale', [[-1, -1, -1], [0, 0, 0], [0.5, 0.5, 0.5], [1, 1, 1]],
          [[-1, 0, -1], [1, 0, 0], [2, 0.5, 0.5], [3, 1, 1]], 'float32'),
         (MIXED, 'rescale', [[-7, -7, -7], [7, 7, 7]], [[-1, 0, -7], [3, 7, 7]], 'float32'),
@@ -71,14 +71,14 @@ BITS = Box(np.zeros(4), np.ones(4), 'bool')
          [[1, 3], [-2, 255], [1, 0]], 'int64'),
         # [-1, 1] -> [0, 10] is 5 + 5 * action, before it is rounded; 5.5 to even
         (box([0], [10], 'uint8'), 'rescale', [[-1.0], [0.1], [1.0], [4.0]], [[0], [6], [10], [10]], 'uint8'),
-        # 2^31 - 1 is no float32: clamped there it would become 2^31, which is no int32
+        # 2^31 - 1 is not a float32: clamping in float32 would give 2^31, which is not an int32
         (box([-INT32 - 1], [INT32], 'int32'), 'clip', [[1e10], [-1e10]], [[INT32], [-INT32 - 1]], 'int32'),
         # some envs write "unbounded" as the largest float; the middle of the box is still 0
         (box([-3.4028234663852886e38], [3.4028234663852886e38]), 'rescale', [[0.0]], [[0.0]], 'float32'),
         *((box([-most], [most], 'float64'), 'rescale', [[0.0]], [[0.0]], 'float64') for most in (1e300, MOST)),
-        # bools are true above zero
+        # a bool is true for an action above zero
         *((BITS, mode, [[-0.2, 0.3, 9.0, -9.0]], [[False, True, True, False]], 'bool') for mode in ('clip', 'rescale')),
-        # the env gets the shape of its space
+        # the action gets the shape of the env's space
         (MultiDiscrete((3, 2), (0, 5), (2,)), 'clip', [[2, 1], [0, 0]], [[2, 6], [0, 5]], 'int64'),
         (MultiDiscrete((3, 2, 2, 4), (1, 0, 0, 0), (2, 2)), 'clip', [[2, 1, 0, 3]], [[[3, 1], [0, 3]]], 'int64'),
         (MultiBinary((2,)), 'clip', [[0, 1]], [[0, 1]], 'int8'),
@@ -92,11 +92,11 @@ def test_action_map_hand_worked(space, mode, action, want, dtype):
     before, got = raw.clone(), ActionMap(space, mode)(raw)
     assert got.dtype == np.dtype(dtype) and got.tolist() == want
     got[...] = 0
-    assert torch.equal(raw, before)  # the raw action stays as it was
+    assert torch.equal(raw, before)  # the raw action is unchanged
 
 
 def test_int64_bounds_survive_the_detour_over_floats():
-    # 2^63 - 1 is no float64: as a bound it would become 2^63, which is no int64
+    # 2^63 - 1 is not a float64: as a bound it would become 2^63, which is not an int64
     high, low = ActionMap(box([-(2**63)], [2**63 - 1], 'int64'))(torch.tensor([1e30, -1e30])[:, None])[:, 0]
     assert high > 2**62 and low == -(2**63)
 
@@ -110,7 +110,7 @@ def test_unbounded_actions_pass_bit_for_bit_also_with_a_gradient():
     ('mode', 'dtype'), [('clip', 'float32'), ('rescale', 'float32'), ('clip', 'float64'), ('rescale', 'float16')]
 )
 def test_the_env_gets_its_own_dtype_and_never_leaves_its_bounds(mode, dtype):
-    # .1 and .3 are no floats: the bounds are those of the env's own dtype, as gymnasium's Box holds them
+    # .1 and .3 are not exact floats: the bounds have the precision of the env's dtype, as in gymnasium's Box
     low, high = np.array([0.1, -0.3]).astype(dtype), np.array([0.3, 0.7]).astype(dtype)
     space = Box(low.astype(np.float64), high.astype(np.float64), dtype)
     got = ActionMap(space, mode)(torch.linspace(-2, 2, 101).unsqueeze(-1).expand(-1, 2))
@@ -191,7 +191,7 @@ def test_json_round_trip_is_exact(space):
     assert again == space and type(again) is type(space)
     if isinstance(space, Box):
         assert again.shape == space.shape and again.dtype == space.dtype
-    assert list(leaf_spaces(again)) == list(leaf_spaces(space))  # in the same order, whatever JSON sorts
+    assert list(leaf_spaces(again)) == list(leaf_spaces(space))  # in the same order, although JSON may sort keys
 
 
 def test_json_that_was_sorted_gives_the_same_space():
@@ -203,7 +203,7 @@ def test_json_that_was_sorted_gives_the_same_space():
 def test_json_of_an_image_says_a_common_bound_once_and_that_of_a_vector_as_before() -> None:
     image = Box(np.zeros((4, 84, 84)), np.full((4, 84, 84), 255.0), 'uint8').to_json()
     assert (image['low'], image['high'], image['shape']) == (['0.0'], ['255.0'], [4, 84, 84])
-    assert box([0, 0], [1, 1]).to_json()['low'] == ['0.0', '0.0']  # as in checkpoints that are there already
+    assert box([0, 0], [1, 1]).to_json()['low'] == ['0.0', '0.0']  # the form in existing checkpoints
 
 
 HYBRID = Dict(

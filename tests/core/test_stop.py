@@ -1,4 +1,4 @@
-"""A stop ends work that may be given up, and only that."""
+"""A stop signal ends work that may be given up, and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _send(number: int) -> None:
 
 @pytest.fixture
 def not_ignored(number: int) -> Iterator[None]:
-    """`number` has its default action; under `nohup` a process starts with SIGHUP ignored."""
+    """Sets the default action of `number`; under `nohup` a process starts with SIGHUP ignored."""
     before = signal.signal(number, signal.SIG_DFL)
     yield
     signal.signal(number, before)
@@ -34,9 +34,9 @@ def test_signal_ends_work_that_may_be_given_up(number: int) -> None:
         with pytest.raises(GivenUp), may_be_given_up():
             _send(number)
         assert received == [number]
-        with pytest.raises(GivenUp), may_be_given_up():  # nothing of the kind begins any more
+        with pytest.raises(GivenUp), may_be_given_up():  # after the signal no such work begins
             pytest.fail('it began')
-    with may_be_given_up():  # the next run
+    with may_be_given_up():  # the next run may begin again
         pass
 
 
@@ -50,7 +50,7 @@ def test_part_that_nothing_may_interrupt_is_given_up_at_its_end() -> None:
                 done.append(is_over())
             pytest.fail('it went on')
         assert done == [True]
-        with given_up_at_its_end() as is_over:  # outside of work that may be given up
+        with given_up_at_its_end() as is_over:  # not inside work that may be given up
             assert not is_over()
 
 
@@ -83,7 +83,7 @@ def test_work_in_another_thread_is_left_alone() -> None:
 
 def test_compilation_is_given_up_and_the_function_runs_as_it_is() -> None:
     def function(static: object, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        _send(signal.SIGTERM)  # while it is traced
+        _send(signal.SIGTERM)  # while the function is traced
         return [inputs[0] + 1]
 
     compiled = CompiledFunction(function, 'a function')

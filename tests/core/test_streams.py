@@ -1,4 +1,4 @@
-"""What leaves for a terminal or a file: no control characters, no passwords."""
+"""Text for a terminal or a file: without control characters and passwords."""
 
 from __future__ import annotations
 

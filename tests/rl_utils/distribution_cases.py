@@ -1,4 +1,4 @@
-"""One distribution of every registered kind, random parameters for it, and the same distribution of torch."""
+"""Test cases: each registered distribution, random parameters for it, and the same distribution of torch."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def generator(seed: int) -> torch.Generator:
 
 
 class Case(NamedTuple):
-    """param(*lead, seed): float64; as_torch: the independent parts of the distribution of the env's actions;
-    parts: what of an action each of them is about."""
+    """A registered distribution. param(*lead, seed): random parameters, float64; as_torch: the independent parts of the
+    distribution of the env's actions; parts: the part of an action that each of them describes."""
 
     dist: ActionDist
     space: Space
@@ -64,7 +64,7 @@ class Case(NamedTuple):
 
 
 def entropy(dist: Distribution) -> Tensor:
-    """torch has none of transformed distributions: under a linear map log(scale) is added."""
+    """Entropy of a distribution of torch, which lacks that of a transformed one: a linear map adds log(scale)."""
     inner = getattr(dist, 'base_dist', None)
     if isinstance(dist, Independent) and isinstance(inner, TransformedDistribution):
         (affine,) = inner.transforms
@@ -107,7 +107,7 @@ def gaussian_param(*lead: int, seed: int = 0) -> Tensor:
 
 
 def small_gaussian_param(*lead: int, seed: int = 0) -> Tensor:
-    """Whose draws stay where tanh loses few digits, on which the density of torch depends."""
+    """Parameters whose draws stay where tanh loses few digits, on which torch's density depends."""
     return 0.5 * gaussian_param(*lead, seed=seed)
 
 
@@ -175,5 +175,5 @@ each_case = pytest.mark.parametrize('case', CASES.values(), ids=CASES)
 
 
 def action_of(case: Case, *lead: int, seed: int = 2) -> Tensor:
-    """Drawn from other parameters, so that it is likely under no given ones; float64 where it is real numbers."""
+    """Actions drawn from other parameters, so that they are not the likely ones; float64 if real-valued."""
     return case.dist.sample(case.param(*lead, seed=seed), case.dist.noise(lead, generator(seed), CPU))

@@ -1,4 +1,4 @@
-"""What the losses refuse: one fault a line, each a ValueError that says what was wrong with which input."""
+"""Inputs that the losses refuse: one fault per line; the ValueError names the input and its fault."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ BOTH = (ppo_error, ppg_joint_error)
 WITH_PRETRAINED = CATEGORICAL._replace(logit_pretrained=zeros(4, 3))
 FORM = ('logit_new is', "'mu' and 'sigma'")
 FAULTS = [
-    # ---- shapes: both are named
+    # ---- shapes: the message names both
     fault(CATEGORICAL, 'logit_old', '(5, 3)', 'logit_new', '(4, 3)', of=BOTH, logit_old=zeros(5, 3)),
     fault(CATEGORICAL, 'logit_old', '(4, 5)', 'logit_new', '(4, 3)', of=BOTH, logit_old=zeros(4, 5)),
     fault(CATEGORICAL, 'logit_old', '(4, 1, 3)', 'logit_new', '(4, 3)', of=BOTH, logit_old=zeros(4, 1, 3)),
@@ -92,7 +92,7 @@ FAULTS = [
     fault(GAUSSIAN, 'action', '(4,)', 'logit_new', '(4, 2)', action=zeros(4)),
     fault(GAUSSIAN, 'action', '(4, 1)', 'logit_new', '(4, 2)', action=zeros(4, 1)),
     fault(GAUSSIAN, 'adv', '(4, 2)', 'logit_new', '(4,)', adv=zeros(4, 2)),
-    # ---- policies of two kinds, of no known form, or not of the distribution that is named
+    # ---- two kinds of policies, an unknown form, or another distribution than `dist`
     fault(CATEGORICAL, 'logit_old is gaussian but logit_new categorical', of=BOTH, logit_old=gaussian((4, 3))),
     fault(GAUSSIAN, 'logit_old is categorical but logit_new gaussian', of=BOTH, logit_old=zeros(4, 2)),
     fault(CATEGORICAL, 'logit_pretrained is gaussian but logit_new', logit_pretrained=gaussian((4, 3))),
@@ -147,10 +147,10 @@ FAULTS = [
         fault(CATEGORICAL, 'action holds 0 to 3', action=torch.arange(4, dtype=dtype))
         for dtype in (torch.uint8, torch.int8, torch.int32)
     ),
-    # ---- nothing at all
+    # ---- empty tensors
     *(fault(empty(*shape), str(shape), 'no elements', of=BOTH) for shape in ((0, 3), (4, 0), (2, 0, 3))),
     fault(empty(0, 3), 'value_new has shape (0,) and so no elements', of=(ppo_value_error,)),
-    # ---- numbers
+    # ---- options out of range
     *(
         fault(CATEGORICAL, f'clip_ratio is {number} but must be above 0', of=LOSSES, options=dict(clip_ratio=number))
         for number in (0.0, -0.2, float('nan'))

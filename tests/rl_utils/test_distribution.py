@@ -1,4 +1,4 @@
-"""Distributions 'categorical' and 'gaussian' by hand-worked numbers, and finding a distribution; float64."""
+"""Distributions 'categorical' and 'gaussian' by hand-worked numbers in float64, and the lookup of a distribution."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from zoo.rl_utils.distributions.gaussian import LOG_STD_MAX, LOG_STD_MIN, bounde
 
 
 def log(*p: float) -> Tensor:
-    """Logits of the probabilities p, off by a constant that must not matter."""
+    """Logits of the probabilities p, shifted by a constant that must not matter."""
     return torch.tensor(p, dtype=torch.float64).log() + 0.7
 
 
@@ -64,15 +64,15 @@ TWO = normal([0.0, 1.0], [1.0, 2.0])
         # .5 ln 2 + .5 ln(2/3) = .5 ln(4/3); the other way .25 ln .5 + .75 ln 1.5
         (Categorical(2), 'kl', (HALF, QUARTER), 0.5 * math.log(4 / 3)),
         (Categorical(2), 'kl', (QUARTER, HALF), 0.130812),
-        # q = (1, e^-50000): .5 ln .5 + .5 (ln .5 + 50000), which is not cut off
+        # q = (1, e^-50000): .5 ln .5 + .5 (ln .5 + 50000); the large term is not cut off
         (Categorical(2), 'kl', (0 * HALF, torch.tensor([0.0, -50_000.0], dtype=torch.float64)), 25_000 - math.log(2)),
-        # where the second cannot take what the first may; the other way 1 * (ln 1 - ln .5)
+        # infinite if q forbids a choice that p may take; the reverse is 1 * (ln 1 - ln .5)
         (Categorical(2), 'kl', (HALF, MASKED), math.inf),
         (Categorical(2), 'kl', (MASKED, HALF), math.log(2)),
         # z = (1, -1): -.5 - .5 - ln 1 - ln 2 - ln(2 pi) = -1 - .693147 - 1.837877
         (Gaussian(2), 'log_prob', (TWO, torch.tensor([1.0, -1.0], dtype=torch.float64)), -3.531024),
         (Gaussian(2), 'entropy', (TWO,), 3.531024),  # .5 ln(2 pi e) = 1.418939 each, and ln 2
-        # ln(2/1) + (1 + (0 - 1)^2) / (2 * 4) - 1/2; back: -ln 2 + (4 + 1) / 2 - 1/2
+        # ln(2/1) + (1 + (0 - 1)^2) / (2 * 4) - 1/2; the reverse: -ln 2 + (4 + 1) / 2 - 1/2
         (Gaussian(1), 'kl', (NARROW, WIDE), 0.443147),
         (Gaussian(1), 'kl', (WIDE, NARROW), 1.306853),
         # dimensions are independent: two copies have twice the divergence
@@ -117,7 +117,7 @@ def test_categorical_sample_frequencies_match_the_probabilities():
 
 
 def test_categorical_rows_and_steps_are_drawn_independently():
-    # of two fair coins over n steps, and of one coin at successive steps, half agree: n/2 +- 5 * sqrt(n)/2
+    # two fair coins agree in half of n steps, and so does one coin with its next step: n/2 +- 5 * sqrt(n)/2
     n, dist = 20_000, Categorical(2)
     action = dist.sample(torch.zeros(2, 2), dist.noise((n, 2), generator(0), CPU))
     bound = 2.5 * math.sqrt(n)
@@ -132,7 +132,7 @@ def test_categorical_rows_and_steps_are_drawn_independently():
 @pytest.mark.parametrize('low, high', [(LOG_STD_MIN, LOG_STD_MAX), (-3.0, -0.5)])
 def test_gaussian_head_starts_with_the_given_deviation_and_keeps_it_in_bounds(state_dependent_std, low, high):
     options = {'state_dependent_std': state_dependent_std, 'log_std_init': -1.0}
-    if (low, high) != (LOG_STD_MIN, LOG_STD_MAX):  # which are the defaults
+    if (low, high) != (LOG_STD_MIN, LOG_STD_MAX):  # else the defaults
         options |= {'log_std_min': low, 'log_std_max': high}
     head = Gaussian(2).make_head(4, options)
     sigma = Gaussian(2).split(head(torch.zeros(3, 4)))['sigma']
@@ -168,7 +168,7 @@ def test_gaussian_head_has_the_parameter_names_of_old_checkpoints():
     assert names == {'mu.weight', 'mu.bias', 'log_std_layer.weight', 'log_std_layer.bias'}
 
 
-# ---- from a space, and from what users hold
+# ---- from a space, and from a user's logits
 
 
 def box(*shape: int) -> Box:
@@ -180,7 +180,7 @@ def box(*shape: int) -> Box:
     [
         (Discrete(5, 2), Categorical, 5, 0),
         (box(3), Gaussian, 6, 3),
-        # a box that is no vector: its numbers in a row
+        # a box that is not a vector is flattened
         (box(), Gaussian, 2, 1),
         (box(2, 3), Gaussian, 12, 6),
         (box(1, 2, 2), Gaussian, 8, 4),
@@ -216,7 +216,7 @@ def test_make_dist_of_what_does_not_fit_is_refused(space, name, sentence):
 
 def test_distribution_of_follows_the_form_of_the_logit():
     logit: dict[str, Any] = {'mu': torch.zeros(5, 2), 'sigma': torch.ones(5, 2)}
-    block = UserDict(logit)  # how a user's rollout may hold it
+    block = UserDict(logit)  # a user's rollout may use this mapping
     assert (
         isinstance(distribution_of(torch.zeros(5, 3)), Categorical) and distribution_of(torch.zeros(5, 3)).n_param == 3
     )
@@ -234,7 +234,7 @@ def test_noise_of_a_generator_of_the_host_comes_to_a_device_without_waiting(name
 
 
 def test_bounds_are_brought_to_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.tensor copies them from the host, which waits for a GPU and is refused while a CUDA graph is captured."""
+    """torch.tensor would copy them from the host, which waits for a GPU and is refused during the capture of a CUDA graph."""
     bounds, share = Bounds((-1.0, 0.1), (1.0, 0.3)), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     expected = torch.tensor([[-1.0, 0.3], [1.0, 0.1]])
     monkeypatch.delattr(torch, 'tensor')

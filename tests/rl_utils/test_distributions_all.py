@@ -1,4 +1,4 @@
-"""What every registered distribution must do, against torch.distributions, finite differences and its own draws."""
+"""Contract of every registered distribution, against torch.distributions, finite differences and its own draws."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_registered_distribution_has_a_case():
 
 
 def functions_of(case: Case, p: Tensor, q: Tensor, action: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """(ours, torch's) of each function; torch has no entropy of a squashed Gaussian."""
+    """The results (ours, torch's) of each function; torch has no entropy of a squashed Gaussian."""
     dist = case.dist
     found = {
         'log_prob': (dist.log_prob(p, action), case.log_prob(p, action)),
@@ -42,7 +42,7 @@ def functions_of(case: Case, p: Tensor, q: Tensor, action: Tensor) -> dict[str, 
 
 @each_case
 def test_values_of_1000_rows_in_float32_equal_torch_distributions(case):
-    # against float64: of numbers up to 100 (a divergence between far peaks) float32 keeps 7.6e-6
+    # against float64: float32 rounds numbers up to 100 (a divergence between distant peaks) by 7.6e-6
     p, q, action = (x.float() for x in (case.param(1000), case.param(1000, seed=1), action_of(case, 1000)))
     action = action.long() if case.dist.is_index else action
     real = action if case.dist.is_index else action.double()
@@ -115,17 +115,17 @@ def test_noise_and_draws_have_shape_dtype_and_a_reproducible_stream(case, lead):
     first, second, other = (case.dist.noise(lead, generator(seed), CPU) for seed in (1, 1, 2))
     assert first.shape == (*lead, case.dist.n_noise) and first.dtype == torch.float32 and first.isfinite().all()
     assert torch.equal(first, second) and not torch.equal(first, other)
-    with torch.random.fork_rng(devices=[]):  # without a generator it follows torch's own
+    with torch.random.fork_rng(devices=[]):  # without a generator the noise follows torch's own
         own = [torch.manual_seed(3) and case.dist.noise(lead, None, CPU) for _ in range(2)]
         assert torch.equal(*own) and not torch.equal(own[0], first)
     param = case.param(*lead).float()
     for action in (case.dist.sample(param, first), case.dist.mode(param)):
         assert action.dtype == (torch.int64 if case.dist.is_index else torch.float32)
-        case.dist.check_action(action, torch.Size(lead))  # raises if shape or dtype are not those of an action
+        case.dist.check_action(action, torch.Size(lead))  # raises if the shape or dtype is wrong
         assert case.dist.log_prob(param, action).shape == lead
 
 
-@pytest.mark.parametrize('name', sorted(set(CASES) - {'squashed_gaussian'}))  # whose mode is the median
+@pytest.mark.parametrize('name', sorted(set(CASES) - {'squashed_gaussian'}))  # its mode is the median
 def test_the_mode_is_the_most_likely_action(name):
     case = CASES[name]
     param = case.param(50)
@@ -142,7 +142,7 @@ def test_actions_of_an_env_lie_within_bounds_that_the_distribution_knows(case):
         assert torch.equal(case.dist.env_action(action), action)
         return
     low, high = (torch.tensor(x).float() for x in (BOX.low, BOX.high))
-    param = torch.cat((case.param(200), 50 * case.param(200, seed=1).abs() + 1)).float()  # extreme ones, too
+    param = torch.cat((case.param(200), 50 * case.param(200, seed=1).abs() + 1)).float()  # half of them extreme
     action = case.dist.sample(param, case.dist.noise((400,), generator(0), CPU))
     for each in (action, case.dist.mode(param)):
         found = case.dist.env_action(each)
@@ -163,17 +163,17 @@ def test_nothing_is_changed_in_place(case):
 # ---- masks
 
 
-SIZES = {'categorical': [4], 'multi_categorical': [3, 3, 5, 2], 'composite': [4, 2, 3], 'bernoulli': []}  # of choices
+SIZES = {'categorical': [4], 'multi_categorical': [3, 3, 5, 2], 'composite': [4, 2, 3], 'bernoulli': []}  # options
 
 
 def starts(case: Case) -> list[int]:
-    """Where in a mask each choice begins."""
+    """The position in a mask at which each choice begins."""
     sizes = SIZES[case.dist.name]
     return [sum(sizes[:k]) for k in range(len(sizes))]
 
 
 def random_mask(case: Case, n: int) -> Tensor:
-    """[n, n_mask]; of each choice at least one is left."""
+    """Random masks [n, n_mask] that allow at least one option of each choice."""
     mask = torch.rand((n, case.dist.n_mask), generator=generator(7)) < 0.5
     for start, size in zip(starts(case), SIZES[case.dist.name], strict=True):
         mask.scatter_(1, torch.randint(start, start + size, (n, 1), generator=generator(start)), True)
@@ -181,8 +181,8 @@ def random_mask(case: Case, n: int) -> Tensor:
 
 
 def choices_taken(case: Case, action: Tensor) -> Tensor:
-    """[n, n_mask], 1 for each choice that was taken; of bits, where it is 1."""
-    parts = [x for x in case.parts(action) if case.dist.name != 'composite' or x.dim() == 1]  # not its numbers
+    """[n, n_mask], true for each option that was taken; for bits, where the bit is 1."""
+    parts = [x for x in case.parts(action) if case.dist.name != 'composite' or x.dim() == 1]  # no real numbers
     if case.dist.name == 'bernoulli':
         return parts[0].bool()
     one_hots = (torch.nn.functional.one_hot(x.long(), n) for x, n in zip(parts, SIZES[case.dist.name], strict=True))
@@ -231,7 +231,7 @@ def test_where_one_choice_is_left_it_is_certain(case):
     first[:, starts(case)] = True
     param = case.dist.masked(case.param(50).float(), first)
     action = case.dist.sample(param, case.dist.noise((50,), generator(0), CPU))
-    if case.dist.name == 'composite':  # its numbers are free
+    if case.dist.name == 'composite':  # its real numbers are free
         assert not action[:, [0, 4, 5]].any()
     else:
         assert not action.any() and not case.dist.entropy(param).any() and not case.dist.log_prob(param, action).any()
@@ -280,7 +280,7 @@ def test_a_head_gives_parameters_of_its_features_and_starts_near_indifference(ca
     param = head(draw(7, N_FEATURE).float())
     assert param.shape == (7, case.dist.n_param) and not case.dist.problem_of(param)
     assert head(draw(2, 7, N_FEATURE).float()).shape == (2, 7, case.dist.n_param)
-    # POLICY_GAIN is .01 and features are some 2.2 long, so that logits and means are near 0
+    # POLICY_GAIN is .01 and features have a norm of about 2.2, so that logits and means are near 0
     low = case.dist.mode(param) if not case.dist.is_index and case.dist.name != 'composite' else param[:, :4]
     assert (low - (0.5 if case.dist.name == 'beta' else 0)).abs().max() < 0.1 and param.requires_grad
     loss = case.dist.log_prob(param, case.dist.mode(param).detach()).sum() - case.dist.entropy(param).sum()
@@ -291,7 +291,7 @@ def test_a_head_gives_parameters_of_its_features_and_starts_near_indifference(ca
 @pytest.mark.slow
 @each_case
 def test_it_is_traced_with_its_gradients_on_tensors_without_data(case):
-    """As the executor 'graph' does; constants that are tensors made elsewhere would be refused."""
+    """The executor 'graph' traces a distribution like this; constant tensors made outside the trace would be refused."""
     dist = case.dist
     p, q, noise = case.param(6).float(), case.param(6, seed=1).float(), dist.noise((6,), generator(0), CPU)
 
@@ -331,7 +331,7 @@ REWARDS = {
 @pytest.mark.slow
 @each_case
 def test_it_learns_a_one_step_env_in_10k_steps(case):
-    # the best reward is 1, and that of the first policy far below
+    # the best reward is 1, that of the first policy is below .9
     dist, near = case.dist, torch.tensor([0.6, 1.0, 2.0])
     reward_of = REWARDS.get(dist.name, lambda a: 1 - (a - near).square().sum(-1) / 3)
     with torch.random.fork_rng(devices=[]):
@@ -339,7 +339,7 @@ def test_it_learns_a_one_step_env_in_10k_steps(case):
         head = dist.make_head(N_FEATURE, {'log_std_init': -1.0})
     optimizer, feature, stream = FlatAdam(head.named_parameters(), lr=0.03), torch.ones(256, N_FEATURE), generator(0)
     first = reward_of(dist.env_action(dist.mode(head(feature))))
-    for _ in range(40):  # * 256 = 10,240
+    for _ in range(40):  # 40 * 256 = 10,240 steps
         with torch.no_grad():
             old = head(feature)
             action = dist.sample(old, dist.noise((256,), stream, CPU))

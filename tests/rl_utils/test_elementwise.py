@@ -1,4 +1,4 @@
-"""Contract of every registered surrogate and value loss, built in or not: numbers by hand are in the files of the two."""
+"""Contract of every registered surrogate and value loss, built in or not. By hand: test_surrogates.py, test_value_losses.py."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ VALUE = tensor(-4, 0, 0.1, 0.3, 0.5, 0.6, 0.7, 0.9, 1, 1.3, 1.7, 2, 1 + math.sqr
 
 
 def gain(part: Callable[..., Tensor], change: Tensor, clip_ratio: Any = CLIP) -> Tensor:
-    """Of a surrogate, at exactly the ratios above where change is 0."""
+    """Gain of a surrogate at the ratios above, multiplied by exp(change); at change 0 they are exact."""
     ratio, adv = RATIO.to(change.dtype), ADV.to(change.dtype)
     return part(ratio.log() + change, ratio * change.exp(), adv, clip_ratio)
 
 
 def error(part: Callable[..., Tensor], change: Tensor, clip_ratio: Any = CLIP) -> Tensor:
-    """Of a value loss."""
+    """Error of a value loss at the values above plus change."""
     value = VALUE.to(change.dtype) + change
     return part(value, torch.full_like(value, RETURN), torch.full_like(value, OLD), clip_ratio)
 
 
 def names(registry: Registry[Any]) -> list[str]:
-    """Of functions; classes are of critics that predict a histogram."""
+    """The registered functions; the classes are for critics that predict a histogram."""
     return [name for name in registry.names() if not isinstance(registry.get(name), type)]
 
 
@@ -62,7 +62,7 @@ def test_slope_lies_between_the_finite_differences_of_the_two_sides(part, result
     middle = result(part, change)
     (slope,) = torch.autograd.grad(middle.sum(), change)
     low, high = (result(part, zero + x) for x in (-step, step))
-    # equal but at a kink, where any slope between is one; second derivatives are at most some 100: an error of 1e-5
+    # the two are equal except at a kink, where any slope between them is valid; second derivatives up to 100: an error of 1e-5
     sides = torch.stack(((middle - low) / step, (high - middle) / step)).detach()
     assert (sides.amin(0) - 1e-4 <= slope).all() and (slope <= sides.amax(0) + 1e-4).all()
 
@@ -71,7 +71,7 @@ def test_slope_lies_between_the_finite_differences_of_the_two_sides(part, result
 def test_nan_is_not_hidden(part, result, zero):
     change = torch.full_like(zero, math.nan).requires_grad_()
     found = result(part, change)
-    assert found.isnan().all()  # the step is then skipped and counted
+    assert found.isnan().all()  # the optimiser then skips and counts the step
     assert result is gain or torch.autograd.grad(found.sum(), change)[0].isnan().all()
 
 
@@ -89,7 +89,7 @@ def test_each_element_is_its_own_in_any_shape_and_no_input_changes(part, result,
 @pytest.mark.slow
 @each_part
 def test_clip_ratio_in_a_tensor_and_a_traced_graph_give_the_same_bits(part, result, zero):
-    torch.compiler.reset()  # the function below is one and the same to it for all parts, and it keeps a few graphs of each
+    torch.compiler.reset()  # all components share the function below, and the compiler keeps only a few graphs of one function
     change = torch.randn(zero.shape, generator=torch.Generator().manual_seed(0))
     traced = torch.compile(lambda x, c: result(part, x, c), backend='eager', fullgraph=True, dynamic=False)
     wanted = result(part, change, 0.25)

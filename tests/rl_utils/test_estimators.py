@@ -1,4 +1,4 @@
-"""Estimators by hand on six steps with a terminal and a time limit, against plain loops, and where they coincide."""
+"""Estimators by hand on six steps with a terminal state and a time limit, against plain loops, and where two are equal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def six_steps() -> gae_data:
 
 
 def random_data(shape: tuple[int, ...], seed: int = 0) -> gae_data:
-    """Next values are those of the next rows, except at ends, as in a rollout."""
+    """Random data whose next values are the values of the next rows, except at ends, as in a rollout."""
     generator = torch.Generator().manual_seed(seed)
     value, beyond = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
     reward, end, terminal = (torch.randn(shape[:2], generator=generator, dtype=torch.float64) for _ in range(3))
@@ -52,7 +52,7 @@ def random_data(shape: tuple[int, ...], seed: int = 0) -> gae_data:
 
 
 def loop_returns(data: gae_data, gamma: float, n: int) -> Tensor:
-    """By the sum of the docstring, row by row; [T] data."""
+    """Returns by the sum in the docstring of `n_step`, row by row; [T] data."""
     found = torch.zeros_like(data.value)
     for t in range(len(data.value)):
         for k in range(n):
@@ -114,7 +114,7 @@ def test_estimators_coincide(shape):
         (estimate('n_step', data, n=1), 0.0, 0.0),
         *((estimate('n_step', data, n=n), 1.0, 1.0) for n in (shape[0], 8, 100)),
         (vtrace(data, 0.9, 0.7, None), 0.7, 0.7),
-        (vtrace(data, 0.9, 0.7, zero), 0.7, 0.7),  # of the policy itself
+        (vtrace(data, 0.9, 0.7, zero), 0.7, 0.7),  # data of the policy itself
         (estimate('gae', data), 0.7, 0.7),
         (estimate('gae', data, 0.9, 0.8, value_lambda=0.95), 0.8, 0.95),
     ):
@@ -126,7 +126,7 @@ def test_estimators_coincide(shape):
 @pytest.mark.parametrize(
     'lambda_, ratios, bounds, adv, return_',
     [
-        # 2 counts as 1: adv_2 = .25 * 4.5 = 1.125; adv_1 = .5 * 1.5 + .5 * .5 * 1.125 = 1.03125
+        # 2 is clipped to 1: adv_2 = .25 * 4.5 = 1.125; adv_1 = .5 * 1.5 + .5 * .5 * 1.125 = 1.03125
         # adv_0 = .5 + .5 * 1.03125 = 1.015625
         (1.0, (2.0, 0.5, 0.25), {}, [1.015625, 1.03125, 1.125], [2.015625, 2.03125, 2.125]),
         # adv_1 = 1.5 + .5 * 4.5 = 3.75, return_1 = 4.75; adv_0 = 3 (1 + .5 * 4.75 - 1) = 7.125, and not the trace,
@@ -169,7 +169,7 @@ def test_vtrace_of_extreme_ratios_is_finite():
     log_ratio = torch.tensor([1000.0, -1000.0, math.inf, -math.inf, 0.0, 89.0], dtype=torch.float64)
     adv, _ = vtrace(six_steps(), 0.9, 0.95, log_ratio, rho_max=5.0)
     assert adv.isfinite().all()
-    assert adv[1] == adv[3] == 0.0  # of actions that the policy would never take
+    assert adv[1] == adv[3] == 0.0  # the policy would never take these actions
 
 
 def test_vtrace_with_ratios_of_another_shape_is_refused():
@@ -236,7 +236,7 @@ def test_inputs_are_unchanged_and_the_result_is_new(name, dtype):
 def test_shapes_that_differ_are_refused(name):
     checked = (
         estimators.gae if name == 'gae' else ESTIMATOR_REGISTRY.get(name)
-    )  # the registered 'gae' is the formula alone
+    )  # the registered 'gae' does not check its inputs
     with pytest.raises(ValueError, match='reward has shape'):
         checked(six_steps()._replace(reward=torch.zeros(5)), 0.9, 0.7)
     with pytest.raises(ValueError, match='next_value has shape'):

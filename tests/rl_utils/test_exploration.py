@@ -1,4 +1,4 @@
-"""Behaviour policies: probabilities by hand, masks, and which distributions each exploration is for."""
+"""Behaviour policies: probabilities by hand, masks, and the distributions that each exploration accepts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def log(*p: float) -> Tensor:
 
 
 def draws(dist, n: int = 6) -> Tensor:
-    """Parameters of n rows; of real ones all above 1, as Beta wants them."""
+    """Random parameters of n rows; those of real-valued actions are above 1, as Beta requires."""
     x = torch.randn(n, dist.n_param, generator=torch.Generator().manual_seed(0))
     return x if isinstance(dist, (Categorical, MultiCategorical, Bernoulli)) or dist is BITS else 1 + x.exp()
 
@@ -59,7 +59,7 @@ UNIT, NEVER = Bounds((0.0,), (1.0,)), -math.inf
         ('temperature', 2.0, Categorical(2), log(0.8, 0.2), log(2 / 3, 1 / 3)),
         # odds of 4 to 1 at temperature 2 are 2 to 1
         ('temperature', 2.0, Bernoulli(1), [bit(0.8)], [bit(2 / 3)]),
-        # sigma alone
+        # only sigma changes
         ('temperature', 2.0, Gaussian(2), [1.0, -2.0, 0.5, 3.0], [1.0, -2.0, 1.0, 6.0]),
         ('temperature', 2.0, SquashedGaussian(BOUNDS), [1.0, -2.0, 0.5, 3.0], [1.0, -2.0, 1.0, 6.0]),
         # x^2 (1 - x)^4 has the root x^1 (1 - x)^2
@@ -67,12 +67,12 @@ UNIT, NEVER = Bounds((0.0,), (1.0,)), -math.inf
         ('temperature', 2.0, MIXED, [1.0, -2.0, 0.5, 3.0, 2.0, 4.0, 6.0], [1.0, -2.0, 1.0, 6.0, 1.0, 2.0, 3.0]),
         # .9 * (.5, .3, .2) + .1 / 3
         ('epsilon', 0.1, Categorical(3), log(0.5, 0.3, 0.2), log(0.45 + 1 / 30, 0.27 + 1 / 30, 0.18 + 1 / 30)),
-        # .9 of the best, the first of two equal ones, and .1 / 4 of each
+        # .9 for the best choice, the first of two equal ones, and .1 / 4 for each
         ('epsilon_greedy', 0.1, Categorical(4), [1.0, 5.0, 5.0, -3.0], log(0.025, 0.925, 0.025, 0.025)),
-        # evenly from what a mask allows
+        # uniform over the choices that a mask allows
         ('epsilon', 0.1, Categorical(4), [0.0, NEVER, 50.0, NEVER], log(0.05, 0.0, 0.95, 0.0)),
         ('epsilon_greedy', 0.1, Categorical(4), [0.0, NEVER, 50.0, NEVER], log(0.05, 0.0, 0.95, 0.0)),
-        # .9 * .8 + .05 = .77; a bit that may not be 1 stays 0
+        # .9 * .8 + .05 = .77; a masked bit stays 0
         ('epsilon', 0.1, Bernoulli(2), [bit(0.8), NEVER], [bit(0.77), NEVER]),
         (
             'epsilon_greedy',
@@ -80,7 +80,7 @@ UNIT, NEVER = Bounds((0.0,), (1.0,)), -math.inf
             Bernoulli(3),
             [2.0, -3.0, 0.0],
             [bit(0.95), bit(0.05), bit(0.05)],
-        ),  # the mode at 0 is 0
+        ),  # a bit with logit 0 has the mode 0
     ],
     ids=lambda x: x if isinstance(x, str) else x.name if hasattr(x, 'name') else '',
 )
@@ -88,7 +88,7 @@ def test_exploration_by_hand(name, option, dist, logit, wanted):
     options = {'temperature' if name == 'temperature' else 'epsilon': option}
     logit, wanted = (torch.as_tensor(x, dtype=torch.float64) for x in (logit, wanted))
     found = explore(name, dist, logit, **options)
-    if isinstance(dist, Categorical):  # less a constant
+    if isinstance(dist, Categorical):  # up to a constant
         found = found.log_softmax(-1)
     torch.testing.assert_close(found, wanted)
 
@@ -112,7 +112,7 @@ def test_temperature_1_and_sample_are_the_policy(dist):
 
 @pytest.mark.parametrize('dist', [*DISCRETE, *REAL, MIXED, BITS], ids=name_of)
 def test_temperature_orders_entropies(dist):
-    # rather sharp policies; a squashed Gaussian is most random near sigma .9 and less so beyond
+    # the policies are rather sharp: a squashed Gaussian is most random near sigma .9 and less so beyond
     logit = draws(dist) if dist in DISCRETE or dist is BITS else torch.full((4, dist.n_param), 0.3)
     if isinstance(dist, Beta):
         logit = draws(dist)
@@ -171,7 +171,7 @@ def test_options_out_of_range_are_refused(spec):
 
 
 @pytest.mark.parametrize('name', NAMES)
-@pytest.mark.parametrize('dist', [Bernoulli(3), BITS], ids=name_of)  # whose other parts are choices, one and several
+@pytest.mark.parametrize('dist', [Bernoulli(3), BITS], ids=name_of)  # BITS also has parts of one and of several choices
 def test_can_be_traced_and_changes_no_input(name, dist):
     torch.compiler.reset()
     part, logit = make_component(EXPLORATION_REGISTRY, name), draws(dist)

@@ -1,6 +1,6 @@
 """Generalised advantages, their normalisation and discounted sums, by hand and against plain loops.
 
-That rewards may be shared by agents and flags be numbers is part of the contract in test_estimators.py.
+test_estimators.py tests that agents may share rewards and that flags may be numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zoo.rl_utils.gae import discounted_sum, gae, gae_data, gae_return, linear_s
 
 
 def loop_gae(data: gae_data, gamma: float, lambda_: float) -> Tensor:
-    """The recursion of the docstring, row by row in float64; all five fields have one shape."""
+    """The recursion in the docstring of `gae`, row by row in float64; all five fields have one shape."""
     value, next_value, reward, done, traj_flag = (x.double() for x in data)
     adv, following = torch.zeros_like(value), torch.zeros_like(value[0])
     for t in reversed(range(len(value))):
@@ -131,7 +131,7 @@ def test_gae_leaves_its_inputs_and_returns_a_new_tensor_without_gradient(n_step,
 
 @pytest.mark.parametrize('name', gae_data._fields)
 def test_gae_of_a_number_that_is_not_finite_is_not_finite_in_that_row(name):
-    # also where done masks the bootstrap and where the flag of the last row carries nothing: 0 * nan is nan
+    # also where done masks the bootstrap, and in the flag of the last row, which nothing follows: 0 * nan is nan
     value, next_value, reward, _, _ = random_data((6, 2))
     end = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     for row in (0, 3, 5):
@@ -176,7 +176,7 @@ def test_gae_return_of_a_mean_far_above_the_spread_keeps_the_digits_of_std():
 def fault(
     *sentence: str, shape: tuple[int, ...] = (4, 2), gamma: float = 0.99, lambda_: float = 0.95, **others: Any
 ) -> Any:
-    """A row of the table below; others: of a tensor another shape, or its dtype."""
+    """A row of the table below; others: the shape or the dtype of a field."""
     rows = {name: torch.zeros(shape) for name in gae_data._fields}
     rows |= {name: torch.zeros(x) if isinstance(x, tuple) else rows[name].to(x) for name, x in others.items()}
     return pytest.param(gae_data(**rows), gamma, lambda_, sentence, id=' '.join(sentence))
@@ -286,7 +286,7 @@ def test_normalize_advantage_of_one_row_is_zero(value):
 
 @pytest.mark.parametrize('weighted', [False, True])
 def test_normalize_advantage_of_equal_rows_is_only_centred(weighted):
-    # the mean of equal float32 numbers may be off by a rounding; divided by itself that would be an advantage of 1
+    # the mean of equal float32 numbers may be off by a rounding; divided by itself the error would be an advantage of 1
     for n in (2, 3, 7, 256):
         for value in (0.1, -7.7, 1000.1):
             got = normalize_advantage(torch.full((n,), value), torch.ones(n) if weighted else None)

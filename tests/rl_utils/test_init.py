@@ -1,4 +1,4 @@
-"""How weights start."""
+"""Initialisation of weights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Contract of `ppo_error` and `ppg_joint_error`, of both kinds of logits, against plain formulas over torch.distributions.
+"""Contract of `ppo_error` and `ppg_joint_error`, for both kinds of logits, against plain formulas over torch.distributions.
 
-Numbers worked by hand are in test_ppo.py and test_ppg.py, what is refused in test_check.py.
+Numbers worked by hand are in test_ppo.py and test_ppg.py, refused inputs in test_check.py.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def results(data: Data, **options: Any) -> dict[str, Tensor]:
 
 
 def total(data: Data, **options: Any) -> Tensor:
-    """All losses, in a mixture as of a policy."""
+    """The weighted sum of all losses, as in a policy."""
     losses = [x for name, x in results(data, **options).items() if name not in INFO]
     return sum(factor * x for factor, x in zip((1, 0.5, -0.01, 0.2), losses, strict=False))  # type: ignore[return-value]
 
 
 def distribution(logit: Any) -> Distribution:
-    """Of torch; a mapping with 'loc' is that of test_own_distribution.py."""
+    """torch's distribution of a logit; a mapping with 'loc' is the one of test_own_distribution.py."""
     if isinstance(logit, Tensor):
         return Categorical(logits=logit)
     kind = Laplace if 'loc' in logit else Normal
@@ -50,13 +50,13 @@ def distribution(logit: Any) -> Distribution:
 def plain(
     data: Data, clip_ratio: float, use_value_clip: bool, dual_clip: float | None = None, kl_type: str = 'k1'
 ) -> dict[str, Tensor]:
-    """The formulas as they are written, with autograd through every one of them."""
+    """The formulas as they are written, with autograd through each of them."""
     weight = torch.ones_like(data.return_) if data.weight is None else data.weight
     square = (data.return_ - data.value_new) ** 2
     if use_value_clip:
         change = data.value_new - data.value_old
         bounded = change.detach().clamp(-clip_ratio, clip_ratio)
-        # the gradient is 1 at the edges: that of clamp depends on torch's version
+        # the gradient is 1 at the edges; the gradient of torch's clamp there depends on the version
         value_clip = data.value_old + torch.where(change.abs() > clip_ratio, bounded, change)
         square = torch.max(square, (data.return_ - value_clip) ** 2)
     value_loss, new = (0.5 * square * weight).mean(), distribution(data.logit_new)
@@ -127,7 +127,7 @@ def tensors_of(data: Data) -> list[Tensor]:
 
 
 def leaves(data: Data) -> list[Tensor]:
-    """The inputs that have a gradient, made to require it."""
+    """The inputs that get a gradient, set to require it."""
     parts = [data.logit_new] if isinstance(data.logit_new, Tensor) else list(data.logit_new.values())
     return [x.requires_grad_() for x in (*parts, data.value_new)]
 
@@ -137,7 +137,7 @@ def gradient(loss: Tensor, wrt: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def assert_equals_formulas(data: Data, **options: Any) -> None:
-    """Values, and the gradient of each loss alone."""
+    """Compares the values, and the gradient of each loss alone."""
     wrt, got, want = leaves(data), results(data, **options), plain(data, **options)
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
     for name in got.keys() - INFO:
@@ -195,7 +195,7 @@ def test_losses_and_gradients_equal_the_plain_formulas_for_any_batch(
 
 
 def test_the_batches_above_reach_every_branch():
-    # an oracle of the tests themselves: rows clipped and not, of both signs, value clip reached and not
+    # checks the batches themselves: rows clipped and not, of both signs, value clip reached and not
     data = random_data(lead=(40,))
     logp, logp_old = (distribution(logit).log_prob(data.action) for logit in (data.logit_new, data.logit_old))
     ratio = (logp - logp_old).exp()
@@ -221,9 +221,9 @@ def test_ratio_exactly_one_has_the_subgradient_of_torch(continuous):
 def test_ratio_exactly_at_the_clip_or_the_dual_clip_has_the_slope_inside(adv, new, bound):
     logit_new, logit_old = torch.tensor([[new, 0.0]], dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
     action, adv = torch.zeros(1, dtype=torch.int64), torch.tensor([adv], dtype=torch.float64)
-    # bit for bit the loss's own ratio: only so can it be met exactly
+    # the same ratio as the loss's, bit for bit: only then is the bound met exactly
     dist = ZooCategorical(2)
-    logp = (dist.log_prob(logit_new, action) - dist.log_prob(logit_old, action)).requires_grad_()  # less a constant
+    logp = (dist.log_prob(logit_new, action) - dist.log_prob(logit_old, action)).requires_grad_()  # minus a constant
     ratio = logp.exp()
     # ratio - 1 is exact below 2 (Sterbenz), so that 1 +- clip_ratio is the ratio itself
     clip_ratio, dual_clip = (abs(ratio.item() - 1), None) if bound == 'clip' else (0.1, ratio.item())
@@ -275,7 +275,7 @@ def test_half_precision_policies_are_computed_in_float32(kind, continuous):
         gradient(total(data._replace(logit_new=half)), parts),
         gradient(total(data._replace(logit_new=full)), wanted),
     )
-    # 8 bits
+    # bfloat16 has 8 bits
     torch.testing.assert_close([x.float() for x in got], list(want), rtol=2**-7, atol=1e-4)
 
 
@@ -300,7 +300,7 @@ def test_the_old_policy_may_be_any_mapping_and_a_weight_of_any_dtype(kind):
     torch.testing.assert_close(results(block), results(data), rtol=1e-12, atol=1e-12)
 
 
-# ---- what has no influence
+# ---- rows, choices and inputs without influence
 
 
 @each_kind
@@ -352,7 +352,7 @@ def test_backward_again_gives_the_same_gradient_in_new_policy_and_value_alone_an
 # ---- numbers that are not finite
 
 
-# of each place where such a number can stand: the results that it spoils
+# for each input that can hold such a number: the results that can become NaN or infinite
 @pytest.mark.parametrize(
     'kind, continuous, name, key, spoilt',
     [
@@ -389,16 +389,16 @@ def test_a_number_that_is_not_finite_never_gives_finite_results(wrong, kind, con
         if kind is ppo_data:
             data, options = data._replace(adv=sign * data.adv.abs()), dict(dual_clip=dual_clip, kl_type='k3')
         x = getattr(data, name) if key is None else getattr(data, name)[key]
-        x[(3,) if wrong == -math.inf else (3, 1)[: x.dim()]] = wrong  # a choice at -inf is only masked, a row is wrong
+        x[(3,) if wrong == -math.inf else (3, 1)[: x.dim()]] = wrong  # -inf in a choice is a mask, in a row an error
         wrt, found = leaves(data), results(data, **options)
         broken = {field for field, x in found.items() if not x.isfinite()}
-        if not math.isnan(wrong):  # a density may be 0 or infinite, a ratio of them clipped: the rest says it
+        if not math.isnan(wrong):  # a clip may hide an infinite ratio from some of the results
             assert fields & broken
             continue
         assert {field for field, x in found.items() if x.isnan()} == broken == fields
         grads = {field: gradient(found[field], wrt) for field in fields - INFO}
         assert all(grad[[0, 1, 2, 4]].isfinite().all() for each in grads.values() for grad in each)
-        # a weight is no part of a clipped row's gradient
+        # the gradient of a clipped row does not contain the weight
         assert name == 'weight' or all(any(grad[3].isnan().any() for grad in each) for each in grads.values())
 
 

@@ -1,4 +1,4 @@
-"""What an optimiser does around its rule: limit of elements, accumulation, average, loss scale; copies and state."""
+"""Mechanics of an optimiser around its rule: limit of elements, accumulation, average, loss scale; copies and state."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def made(net: nn.Module, spec: Any = 'adam', lr: float = 1e-2, **options: Any) -
 
 
 def descend(net: nn.Module, optimizer: FlatOptimizer, step: int, grad_clip: float | None = 0.5) -> Tensor:
-    """A step as of zoo.policy.gradient_steps."""
+    """Takes a step like zoo.policy.gradient_steps."""
     optimizer.zero_grad()
     backward(loss_of(net, step), [optimizer])
     return optimizer.step(grad_clip)
 
 
 def one_number(**options: Any) -> tuple[nn.Parameter, FlatOptimizer]:
-    """A parameter that begins at 0 and moves by -gradient."""
+    """A parameter that starts at 0 and moves by -gradient, and its optimiser."""
     p = nn.Parameter(torch.zeros(1))
     optimizer = FlatOptimizer([('p', p)], SGDRule(), lr=1.0)
     optimizer.configure(**options)
     return p, optimizer
 
 
-# --- limit of elements
+# --- limit of gradient elements
 
 
 def test_grad_clip_value_equals_torch_and_comes_before_the_norm() -> None:
@@ -71,7 +71,7 @@ def test_norm_that_step_returns_is_that_before_all_limits() -> None:
     optimizer.configure(grad_clip_value=1.0)
     optimizer.grad.copy_(torch.tensor([3.0, -4.0]))
     assert optimizer.step(1.0) == 5
-    torch.testing.assert_close(p.detach(), torch.tensor([-1.0, 1.0]) / 2**0.5)  # (1, -1), then of norm 1
+    torch.testing.assert_close(p.detach(), torch.tensor([-1.0, 1.0]) / 2**0.5)  # limited to (1, -1), then to norm 1
 
 
 def test_infinite_element_is_skipped_though_a_limit_would_make_it_finite() -> None:
@@ -86,7 +86,7 @@ def test_infinite_element_is_skipped_though_a_limit_would_make_it_finite() -> No
 
 @pytest.mark.parametrize('spec', SPECS, ids=str)
 def test_accumulated_minibatches_equal_one_that_is_as_large(spec: Any) -> None:
-    """Three of eight rows, and one of their twenty-four."""
+    """Three minibatches of eight rows move the parameters like one of twenty-four rows."""
     net, other = make_net(), make_net()
     small, large = made(net, spec, 1e-3, accumulate=3), made(other, spec, 1e-3)
     for step in range(0, 18, 3):
@@ -107,12 +107,12 @@ def test_accumulation_by_hand() -> None:
         (gradient * p).sum().backward()
         norm = optimizer.step()
         found.append((norm.item(), p.item()))
-    assert found == [(1, 0), (2, -2), (10, -2), (15, -17)]  # norms of the means so far
+    assert found == [(1, 0), (2, -2), (10, -2), (15, -17)]  # (norm of the mean so far, parameter)
 
 
 def test_last_step_of_a_pass_moves_by_the_mean_of_what_there_is() -> None:
     p, optimizer = one_number(accumulate=2)
-    for _ in range(2):  # two passes of three
+    for _ in range(2):  # two passes of three gradients
         optimizer.begin_pass(3)
         for gradient in (1.0, 3.0, 10.0):
             optimizer.zero_grad()
@@ -134,7 +134,7 @@ def test_gradient_that_is_not_finite_spoils_its_group_alone() -> None:
 
 
 def test_average_by_hand() -> None:
-    """Decay .5, parameters 0, -1, -2: weights .25, .5, 1 of 1.75."""
+    """Decay .5 and parameters 0, -1, -2: the weights are .25, .5, 1, divided by their sum 1.75."""
     p, optimizer = one_number(average_decay=0.5)
     for _ in range(2):
         optimizer.grad.fill_(1.0)
@@ -169,7 +169,7 @@ def test_averaged_are_views_by_name_and_refused_where_there_are_none() -> None:
 
 @pytest.mark.parametrize('spec', SPECS, ids=str)
 def test_loss_scale_changes_no_step(spec: Any) -> None:
-    """A power of two is divided out again without a rounding, and so is the limit of the norm."""
+    """A power of two is divided out without rounding, also in the limit of the norm."""
     net, other = make_net(), make_net()
     scaled, plain = made(net, spec, precision='fp16'), made(other, spec)
     for step in range(6):
@@ -210,7 +210,7 @@ def test_loss_scale_doubles_after_so_many_good_steps() -> None:
 
 
 def test_broken_gradient_ends_the_run_once_the_scale_is_at_its_least() -> None:
-    """16 halvings from 65536 to 1; then as without a scale."""
+    """16 halvings lead from 65536 to 1; then the run ends as without a scale."""
     p, optimizer = one_number(precision='fp16')
     for step in range(16):
         optimizer.zero_grad()
@@ -233,7 +233,7 @@ def test_optimisers_of_one_loss_share_the_smaller_scale() -> None:
 
 
 def test_gradient_of_an_unscaled_loss_is_taken_as_it_is() -> None:
-    """A step of a user's own may call loss.backward()."""
+    """A user's own step may call loss.backward()."""
     p, optimizer = one_number(precision='fp16')
     (2 * p).sum().backward()
     optimizer.step()
@@ -266,12 +266,12 @@ def test_copy_moves_the_copied_model_alone_and_as_the_original(spec: Any, option
     net = make_net()
     optimizer = made(net, spec, **options)
     sibling = optimizer.sibling()
-    for step in range(3):  # in the middle of a group
+    for step in range(3):  # the last step is in the middle of a group
         descend(net, optimizer, step)
     optimizer.grad[1] = torch.nan
-    optimizer.step(0.5)  # a step whose norm waits to be counted
+    optimizer.step(0.5)  # the norm of this step is not counted yet
     other, [twin, twin_sibling] = duplicate((net, [optimizer, sibling]))
-    (other_twin, also_other) = duplicate((optimizer, net))  # in either order
+    (other_twin, also_other) = duplicate((optimizer, net))  # the order of the two does not matter
     for each, model in ((twin, other), (twin_sibling, other), (other_twin, also_other)):
         for p in model.parameters():
             assert p.untyped_storage().data_ptr() == each.param.untyped_storage().data_ptr() and p.requires_grad
@@ -316,7 +316,7 @@ def test_state_round_trip_continues_identically(spec: Any) -> None:
         descend(net, optimizer, step)
     optimizer.loss_scale.fill_(1024.0)  # type: ignore[union-attr]
     other.load_state_dict(net.state_dict())
-    restored.load_state_dict(optimizer.state_dict())  # which is copied: else both would step in one buffer
+    restored.load_state_dict(optimizer.state_dict())  # this copies the state: otherwise both would step in one buffer
     for step in range(6, 12):
         descend(net, optimizer, step), descend(other, restored, step)
     for name, x in optimizer.buffers.items():
@@ -325,7 +325,7 @@ def test_state_round_trip_continues_identically(spec: Any) -> None:
 
 
 def test_state_from_before_there_were_mechanics_is_loaded() -> None:
-    """Its keys are those of plain Adam; the average begins with the parameters that were loaded."""
+    """The state has the keys of plain Adam; the average starts with the loaded parameters."""
     net, other = make_net(), make_net(seed=1)
     old = FlatAdam(net.named_parameters())
     train(net, old, range(3))

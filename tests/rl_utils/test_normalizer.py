@@ -1,4 +1,4 @@
-"""Running statistics, against statistics of the whole set and numbers by hand."""
+"""Running statistics against the statistics of the whole set and against numbers by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_two_blocks_by_hand():
     assert (stats.mean.item(), stats.var.item(), stats.count.item()) == (2.0, 1.0, 2.0)
     stats.update(torch.tensor([8.0]))
     assert stats.mean.item() == pytest.approx(4.0) and stats.var.item() == pytest.approx(26 / 3) and stats.count == 3
-    # the deviation is 2.943920: (13 - 4) / 2.943920 = 3.057148; in `rescale` the mean stays: 13 / 2.943920 = 4.415881
+    # standard deviation 2.943920: (13 - 4) / 2.943920 = 3.057148; `rescale` keeps the mean: 13 / 2.943920 = 4.415881
     x = torch.tensor(13.0)
     found = [function(x).item() for function in (stats, stats.standardize, stats.rescale, stats.restore)]
     assert found == pytest.approx([3.057148, 3.057148, 4.415881, 4 + 13 * 2.943920], abs=1e-4)
@@ -43,7 +43,7 @@ def test_rescale_keeps_the_sign_and_a_constant_becomes_zero():
     x = torch.tensor([[0.5, 3.0], [-0.5, 3.0], [102.5, 3.0], [105.0, 3.0], [-5.0, 3.0]])
     torch.testing.assert_close(stats.rescale(x)[:, 0], torch.tensor([0.5, -0.5, 2.0, 2.0, -2.0]))
     torch.testing.assert_close(stats(x), torch.tensor([[-2.0, 0], [-2.0, 0], [1.5, 0], [2.0, 0], [-2.0, 0]]))
-    torch.testing.assert_close(stats.standardize(x)[:, 0], x[:, 0] - 101)  # which has no bounds
+    torch.testing.assert_close(stats.standardize(x)[:, 0], x[:, 0] - 101)  # standardize has no bounds
     torch.testing.assert_close(stats.restore(stats.standardize(x)), x)
 
 
@@ -64,7 +64,7 @@ def test_blocks_of_any_size_give_the_statistics_of_the_whole(sizes, seed, shape,
 
 
 def test_a_large_offset_does_not_eat_the_variance():
-    # the naive E[x^2] - E[x]^2 would lose it: 1e8^2 has a spacing of 2 in float64
+    # the naive E[x^2] - E[x]^2 would lose the variance: numbers near 1e8^2 have a spacing of 2 in float64
     rows = 1e8 + draws(1000, 2)
     stats = RunningMeanStd((2,))
     for block in rows.split(100):
@@ -75,7 +75,7 @@ def test_a_large_offset_does_not_eat_the_variance():
 @pytest.mark.parametrize('scale', [1.0, 0.25, 4.0])
 @pytest.mark.parametrize('shape', [(), (3,)])
 def test_rows_of_weight_zero_enter_no_statistic(scale, shape):
-    # the others are scaled so that the mean over the block is 1: that must not count a row as more than one
+    # the weights scale the other rows to a mean of 1 over the block; a row must still count once
     rows = draws(20, *shape)
     weight = scale * (torch.arange(20) % 3 > 0).float()
     rows[weight == 0] = 1e6

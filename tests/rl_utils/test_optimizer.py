@@ -1,7 +1,7 @@
-"""FlatAdam against torch.optim.Adam and clip_grad_norm_, and what a gradient that is not finite does.
+"""FlatAdam against torch.optim.Adam and clip_grad_norm_, and steps whose gradient is not finite.
 
-Other rules are in test_update_rules.py; limits, accumulation, average and loss scale, and what holds for all rules (copies,
-siblings, state) in test_mechanics.py.
+Other rules are in test_update_rules.py. test_mechanics.py tests limits, accumulation, average and loss scale, and the
+features common to all rules: copies, siblings, state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer, NonFiniteGradientError
 
-# one kernel over the flat buffer or one per parameter: vector and scalar code may round differently in the last bit
+# one kernel over the flat buffer and one per parameter: vector and scalar code may round differently in the last bit
 CLOSE = dict(rtol=1e-5, atol=1e-7)
 
 
@@ -25,7 +25,7 @@ def make_net(seed: int = 0) -> nn.Sequential:
 
 
 def loss_of(net: nn.Module, step: int, scale: float = 1.0) -> Tensor:
-    """A different batch in every step."""
+    """The loss on a batch that is different in every step."""
     generator = torch.Generator().manual_seed(step)
     x, y = torch.randn(8, 3, generator=generator), torch.randn(8, 2, generator=generator)
     return scale * (net(x) - y).square().mean()
@@ -41,7 +41,7 @@ def train(
 
 
 def poison(net: nn.Module, optimizer: FlatOptimizer, step: int, name: str, value: float) -> None:
-    """A gradient as usual, but for one number of the parameter `name`."""
+    """Sets a gradient as usual, but one number of the parameter `name` gets `value`."""
     optimizer.zero_grad()
     loss_of(net, step).backward()
     dict(net.named_parameters())[name].grad.view(-1)[1] = value
@@ -143,7 +143,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(value, grad_cl
     norm = optimizer.step(grad_clip)
     assert all(torch.equal(x, y) for x, y in zip(watched, before, strict=True))
     assert not norm.isfinite() and optimizer.count_skipped(9) == 1 and optimizer.step_count == n_before
-    # and the run continues as if that step had never been
+    # the run continues as if that step had never been taken
     train(net, optimizer, range(10, 13), grad_clip)
     other = make_net()
     undisturbed = FlatAdam(other.named_parameters())
@@ -162,7 +162,7 @@ def test_count_skipped_names_the_first_parameter_that_is_not_finite(grad_clip, v
     net = make_net()
     optimizer = FlatAdam(net.named_parameters())
     for step in range(3):
-        assert optimizer.count_skipped(3) == step  # not yet
+        assert optimizer.count_skipped(3) == step  # not refused yet
         poison(net, optimizer, step, '2.weight', value)
         net[2].bias.grad[0] = later
         assert not optimizer.step(grad_clip).isfinite()
@@ -203,14 +203,14 @@ def test_state_round_trip_keeps_the_run_of_skipped_steps():
 
 
 def test_siblings_are_two_adams_over_the_same_parameters():
-    """Steps in turn, as of phases of training: each with its own moments, step size and bias correction."""
+    """Two phases alternate; each optimiser has its own moments, step size and bias correction."""
     net, other = make_net(), make_net()
     first = FlatAdam(net.named_parameters(), lr=0.01)
     second = first.sibling()
     second.lr = 0.003
     references = [torch.optim.Adam(other.parameters(), lr=lr, eps=1e-5) for lr in (0.01, 0.003)]
     for step in range(20):
-        turn = step % 5 > 2  # three of the one, two of the other, and so on
+        turn = step % 5 > 2  # three steps of the first, two of the second, and so on
         train(net, (first, second)[turn], range(step, step + 1))
         references[turn].zero_grad()
         loss_of(other, step).backward()
@@ -247,6 +247,6 @@ def test_frozen_parameters_stay_out_and_those_of_a_copy_its_own():
     assert optimizer.param.numel() == 32 - 15
     for each in (net[0].weight, other_net[0].weight):
         assert torch.equal(each, before) and each.grad is None
-    alone = copy.deepcopy(optimizer)  # without its model it owns its parameters
+    alone = copy.deepcopy(optimizer)  # a copy without its model owns its parameters
     alone.param.fill_(7.0)
     assert not any((p == 7).any() for p in net.parameters())

@@ -1,4 +1,4 @@
-"""The registered optimisers: options from a config; Muon by hand, against torch's, and which matrices are hidden."""
+"""The registered optimisers: options from a config; Muon by hand and against torch's; the choice of hidden matrices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def optimizer_of(spec: Any, net: nn.Module, *args: Any) -> FlatOptimizer:
         ({'type': 'adamw', 'weight_decay': 0.1}, AdamRule((0.9, 0.999), 1e-4, 0.1)),
         ({'type': 'rmsprop', 'momentum': 0.5}, RMSpropRule(0.99, 1e-4, 0.5)),
         ({'type': 'sgd', 'momentum': 0.5, 'nesterov': True}, SGDRule(0.5, True)),
-        # 3 * 8 + 8 numbers before it; then 6 * 8 + 6
+        # 3 * 8 + 8 numbers come before the first matrix; 6 * 8 + 6 between the two starts
         ({'type': 'muon'}, MuonRule((Matrix(32, 6, 8), Matrix(86, 8, 6)), adam=AdamRule(eps=1e-4))),
     ],
 )
@@ -81,7 +81,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize('shape', [(8, 8), (6, 8), (8, 6), (2, 5, 3), (1, 4)])
 def test_orthogonalized_moves_singular_values_alone(shape: tuple[int, ...]) -> None:
-    """Each by the polynomial, five times; singular vectors stay. Reference: a singular value decomposition."""
+    """The polynomial maps each singular value five times; singular vectors stay. Reference: a singular value decomposition."""
     x = random(*shape).double()
     u, s, v = torch.linalg.svd(x, full_matrices=False)
     s = s / s.norm(dim=-1, keepdim=True)  # the Frobenius norm
@@ -98,7 +98,7 @@ def test_orthogonalized_moves_singular_values_alone(shape: tuple[int, ...]) -> N
 def test_forty_steps_equal_torch_muon_and_torch_adam(
     scale: MuonScale, nesterov: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its iterations too are in float32 here: in bfloat16, runs part within some ten steps."""
+    """Both run their iterations in float32; in bfloat16 the two runs would diverge within about ten steps."""
     monkeypatch.setattr(Tensor, 'bfloat16', lambda x: x.clone())
     net, other = make_net(), make_net()
     named = list(net.named_parameters())
@@ -123,7 +123,7 @@ def test_forty_steps_equal_torch_muon_and_torch_adam(
 
 
 def test_first_step_by_hand() -> None:
-    """A 2 x 2 matrix with gradient 3 I: direction s I, s the polynomial's image of 1 / sqrt(2); biases by Adam."""
+    """A 2 x 2 matrix with gradient 3 I moves along s I, where s is the polynomial's image of 1 / sqrt(2); Adam moves biases."""
     rule = MuonRule((Matrix(0, 2, 2),), scale='spectral', adam=AdamRule(eps=1.0), adam_ratio=0.5)
     p = nn.Parameter(torch.zeros(2, 2))
     bias = nn.Parameter(torch.zeros(1))
@@ -162,12 +162,12 @@ def images() -> Box:
 @pytest.mark.parametrize(
     'model, hidden',
     [
-        # four actions as four observations: the actor's head seems to feed the critic's first layer, but is a head
+        # as many actions as observations: the actor's head has the shape to feed the critic's first layer, but it is a head
         (
             lambda: model_of(box(4), 4, hidden_sizes=[64, 64]),
             ['actor_encoder.layers.1.weight', 'critic_encoder.layers.1.weight'],
         ),
-        # as many observations as units: what the actor's layers give could be the input of the critic's first
+        # as many observations as units: the actor's last layer has the shape to feed the critic's first layer
         (
             lambda: model_of(box(64), 4, hidden_sizes=[64, 64]),
             ['actor_encoder.layers.1.weight', 'critic_encoder.layers.1.weight'],
@@ -194,14 +194,14 @@ def test_a_model_without_hidden_matrices_is_warned_of_once_but_not_heads_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     hidden_matrices(model_of(box(4), 2, hidden_sizes=[64, 64]).named_parameters())
-    # as of a critic's own optimiser, where the encoder is the actor's
+    # for example a critic's own optimiser, where the encoder is the actor's
     assert hidden_matrices([('value_head.layer.weight', torch.zeros(1, 8))]) == {} and not caplog.records
     hidden_matrices(model_of(box(4), 2, hidden_sizes=[32]).named_parameters())
     assert ['all parameters move by Adam' in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_frozen_layers_feed_the_others_and_have_no_place() -> None:
-    """Of three layers in a row the first is frozen: the second is still fed by it, and begins the buffer."""
+    """The first layer is frozen: it still feeds the second, and the buffer begins with the second."""
     net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))
     net[0].requires_grad_(False)
     assert hidden_matrices(net.named_parameters()) == {'1.weight': Matrix(0, 8, 8), '2.weight': Matrix(72, 8, 8)}

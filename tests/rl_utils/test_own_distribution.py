@@ -1,4 +1,4 @@
-"""A distribution of a user's own: one class with its name, and every loss takes it. Nothing else knows of it."""
+"""A user's own distribution: one class with a name is enough for every loss, and no other code knows the class."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPACE = Box(np.full(2, -1.0), np.full(2, 1.0))
 
 
 class LaplaceDist(ActionDist):
-    """D independent Laplace numbers; param [..., 2D] is loc followed by scale."""
+    """D independent Laplace-distributed numbers; param [..., 2D] is loc followed by scale."""
 
     name = 'laplace'
 
@@ -104,7 +104,7 @@ def batch(kind: Any = ppo_data) -> Any:
 def test_it_is_made_from_a_space_by_name_alone():
     dist = make_dist(SPACE, 'laplace')
     assert isinstance(dist, LaplaceDist) and dist.n_action == 2
-    assert isinstance(make_dist(SPACE), Gaussian)  # 'auto' keeps to the default of the space
+    assert isinstance(make_dist(SPACE), Gaussian)  # 'auto' still means the default of the space
     with pytest.raises(UserError, match="'laplace', which cannot draw the actions Discrete"):
         make_dist(Discrete(3), 'laplace')
 
@@ -132,7 +132,7 @@ def test_flat_parameters_with_dist_give_the_same_as_named_parts():
 
 
 def test_a_policy_with_it_learns():
-    # actions near (1.5, 1.5) have the larger advantage: its loc goes there
+    # actions near (1.5, 1.5) have the larger advantage, so loc moves there
     dist = make_dist(SPACE, 'laplace')
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

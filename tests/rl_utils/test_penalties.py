@@ -1,4 +1,4 @@
-"""Penalties against numbers by hand, for every distribution, and their gradients."""
+"""Penalties of categorical and Gaussian policies against numbers by hand, and their gradients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tensor(*x: float) -> Tensor:
 
 
 def rows(name: str, new: Tensor, old: Tensor, dist: ActionDist) -> Tensor:
-    """The penalty of rows whose logits are `new` and were `old`; values 3 and 1."""
+    """The penalty of each row: the logits were `old` and are `new`, the value was 1 and is 3."""
     n = len(new)
     output = {'logit': new, 'value': torch.full((n,), 3.0, dtype=torch.float64)}
     minibatch = {'logit': old, 'value': torch.ones(n, dtype=torch.float64)}
@@ -75,7 +75,7 @@ def test_gradient_equals_finite_differences_and_stops_at_what_is_stored(name):
     value, value_old = (torch.randn(4, generator=generator, dtype=torch.float64) for _ in range(2))
     part, stored = make_component(PENALTY_REGISTRY, name), {'logit': old, 'value': value_old}
 
-    def penalty(logit: Tensor, value: Tensor) -> Tensor:  # 0 * x: each reads one of the two
+    def penalty(logit: Tensor, value: Tensor) -> Tensor:  # 0 * x: a penalty reads only one of the two
         return part(Categorical(3), {'logit': logit, 'value': value}, stored) + 0 * (logit.sum() + value.sum())
 
     assert torch.autograd.gradcheck(penalty, (new.requires_grad_(), value.requires_grad_()))

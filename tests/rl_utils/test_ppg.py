@@ -17,7 +17,7 @@ def tensor(*x: float) -> Tensor:
 
 
 def policy_data(logit_new: Any, logit_old: Any, weight: Tensor | None = None) -> ppg_data:
-    """A batch whose values are all right: the auxiliary loss is 0."""
+    """A batch whose values are exact: the auxiliary loss is 0."""
     lead = (logit_new if isinstance(logit_new, Tensor) else logit_new['mu']).shape[:-1]
     zero = torch.zeros(lead, dtype=torch.float64)
     return ppg_data(logit_new, logit_old, None, zero, zero, zero, weight)
@@ -88,5 +88,5 @@ def test_equal_policies_have_no_cloning_loss_and_no_gradient_for_any_action(cont
     *parts, _ = leaves(data)
     loss = ppg_joint_error(data).behavioral_cloning_loss
     assert loss.item() == 0
-    # categorical: p - p * sum(p) over N = 12 rows, where sum(p) is 1 but for a rounding of 6e-8
+    # categorical: p - p * sum(p) over N = 12 rows, where sum(p) is 1 up to a rounding of 6e-8
     assert all((grad.abs() <= 1e-8).all() for grad in gradient(loss, parts))

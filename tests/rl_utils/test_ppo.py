@@ -1,4 +1,4 @@
-"""The PPO losses by hand, two choices, mostly in float64; the forms of their arguments."""
+"""The PPO losses by hand for two choices, mostly in float64; the accepted forms of their arguments."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def two_choices(p: Tensor) -> Tensor:
 
 
 def ratio_data(ratio: Tensor, adv: Tensor, p_old: float = 0.1) -> ppo_policy_data:
-    """Rows in which choice 0 was taken and is now `ratio` times as likely as it was (p_old)."""
+    """Rows in which choice 0 was taken; its probability was p_old and is now `ratio` times as large."""
     new, old = two_choices(p_old * ratio).requires_grad_(), two_choices(torch.full_like(ratio, p_old))
     return ppo_policy_data(new, old, torch.zeros(len(ratio), dtype=torch.int64), adv)
 
 
 def slope(loss: Tensor, data: ppo_policy_data) -> Tensor:
-    """d(-N * loss) / d logp_new of each row, of d logp(0) / d logit_0 = 1 - p_new."""
+    """d(-N * loss) / d logp_new of each row; uses d logp(0) / d logit_0 = 1 - p_new."""
     (grad,) = torch.autograd.grad(-len(data.adv) * loss, data.logit_new)
     torch.testing.assert_close(grad[:, 0], -grad[:, 1])  # the logits' gradients of a row add up to 0
     return grad[:, 0] / (1 - data.logit_new.softmax(-1)[:, 0])
@@ -56,12 +56,12 @@ CLIP_ROWS = [
     (1.0, -3.0, -3.0, -3.0),
     (1.5, 0.0, 0.0, 0.0),
 ]
-DUAL_CLIP_ROWS = [  # of 3
+DUAL_CLIP_ROWS = [  # dual_clip 3
     (5.0, -1.0, -3.0, 0.0),  # min(-5, -1.2) = -5, but no lower than 3 * -1
-    (2.0, -1.0, -2.0, -2.0),  # not so low
+    (2.0, -1.0, -2.0, -2.0),  # above the bound -3
     (5.0, -2.0, -6.0, 0.0),
-    (0.5, -1.0, -0.8, 0.0),  # clipped from the other side, the bound -3 does not hold
-    (5.0, 1.0, 1.2, 0.0),  # adv > 0: no dual clip, else max(1.2, 3)
+    (0.5, -1.0, -0.8, 0.0),  # clipped at the lower edge; the bound -3 has no effect
+    (5.0, 1.0, 1.2, 0.0),  # adv > 0: no dual clip, which would give max(1.2, 3)
     (0.5, 1.0, 0.5, 0.5),
     (5.0, 0.0, 0.0, 0.0),
 ]
@@ -69,7 +69,7 @@ DUAL_CLIP_ROWS = [  # of 3
 
 @pytest.mark.parametrize(
     'dual_clip, rows',
-    [(None, CLIP_ROWS), (4.0, CLIP_ROWS), (3.0, DUAL_CLIP_ROWS)],  # 4 * -1 lies below all of the first
+    [(None, CLIP_ROWS), (4.0, CLIP_ROWS), (3.0, DUAL_CLIP_ROWS)],  # 4 * adv is below every surrogate where adv < 0
     ids=['off', 'out of reach', 'reached'],
 )
 def test_policy_loss_with_clip_and_dual_clip_by_hand(dual_clip, rows):
@@ -78,7 +78,7 @@ def test_policy_loss_with_clip_and_dual_clip_by_hand(dual_clip, rows):
     loss, _ = ppo_policy_error(data, 0.2, dual_clip)
     torch.testing.assert_close(loss.policy_loss, -surrogate.mean())
     torch.testing.assert_close(slope(loss.policy_loss, data), gradient)
-    for i, each in enumerate(surrogate.tolist()):  # a mean hides rows that cancel
+    for i, each in enumerate(surrogate.tolist()):  # each row alone: errors may cancel in a mean
         row = ppo_policy_data(*(x[i : i + 1] for x in data[:4]))
         assert ppo_policy_error(row, 0.2, dual_clip)[0].policy_loss.item() == pytest.approx(-each)
 
@@ -132,7 +132,7 @@ def test_entropy_bonus_off_gives_a_zero_and_the_same_policy_loss():
     [
         # the second and third row have ratios outside [.8, 1.2]
         (None, 0.5, -math.log(1.1 * 0.5 * 1.5) / 4),
-        # (1 + 3) / (2 + 1 + 3 + 0) of the weight; the last is not there. sum(w * -ln r) / sum(w)
+        # (1 + 3) / (2 + 1 + 3 + 0) of the weight; the last row has no weight. sum(w * -ln r) / sum(w)
         ((2, 1, 3, 0), 4 / 6, -(2 * math.log(1.1) + math.log(0.5) + 3 * math.log(1.5)) / 6),
         ((0, 0, 0, 0), 0.0, 0.0),
     ],
@@ -177,8 +177,8 @@ VALUE_ROWS = [
     (0.0, -2.0, -1.0, 4.0, -2.0),  # V_clip = -1.5
     (1.0, 4.0, 4.0, 9.0, 3.0),  # V exactly V_old
     (2.0, 2.0, 2.0, 0.0, 0.0),
-    (5.0, 0.5, 0.0, 20.25, -4.5),  # at the edge of the range V_clip = V still
-    (0.75, 1.0, 0.0, 0.0625, 0.125),  # both errors are .25 but V_clip stands still: torch.max gives half to each
+    (5.0, 0.5, 0.0, 20.25, -4.5),  # at the edge of the range V_clip is still V
+    (0.75, 1.0, 0.0, 0.0625, 0.125),  # both errors are .25 but V_clip is constant: torch.max gives half to each
 ]
 
 
@@ -259,7 +259,7 @@ def test_an_infinite_clip_ratio_leaves_ratio_and_value_unclipped(clip_ratio):
 
 
 def test_another_surrogate_and_value_loss_replace_the_clipped_ones():
-    # without a clip the surrogate is ratio * adv = 1.5, in place of 1.2; errors 3 and .5: huber 3 - .5 and .5 * .25
+    # without a clip the surrogate is ratio * adv = 1.5 instead of 1.2; errors 3 and .5: huber 3 - .5 and .5 * .25
     loss, _ = ppo_policy_error(ratio_data(tensor(1.5), tensor(1.0)), surrogate=surrogates.none)
     assert loss.policy_loss.item() == pytest.approx(-1.5)
     data = ppo_value_data(tensor(4.0, 1.5), tensor(0.0, 0.0), tensor(1.0, 1.0))

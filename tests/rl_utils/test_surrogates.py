@@ -32,8 +32,8 @@ HAND = [
     ('clip', {}, 0.5, -1.0, -0.8, 0.0),  # below and better still: min(-.5, -.8)
     ('asymmetric_clip', {'high': 0.3}, 1.25, 2.0, 2.5, 2.5),  # 'clip' would have cut it
     ('asymmetric_clip', {'high': 0.3}, 1.5, 1.0, 1.3, 0.0),
-    ('asymmetric_clip', {'high': 0.3}, 0.7, -1.0, -0.8, 0.0),  # below the bound is 1 - .2
-    ('asymmetric_clip', {'high': 0.2}, 1.5, 1.0, 1.2, 0.0),  # as 'clip'
+    ('asymmetric_clip', {'high': 0.3}, 0.7, -1.0, -0.8, 0.0),  # the lower bound is 1 - .2
+    ('asymmetric_clip', {'high': 0.2}, 1.5, 1.0, 1.2, 0.0),  # equal to 'clip'
     ('spo', {}, 1.1, 2.0, 2.15, 1.1),  # 2.2 - 2 * .01 / .4; 2.2 - 1.1 * 2 * .1 / .2
     ('spo', {}, 1.2, 2.0, 2.2, 0.0),  # the best ratio: 2.4 - 2 * .04 / .4; 2.4 - 1.2 * 2 * .2 / .2
     ('spo', {}, 1.5, 1.0, 0.875, -2.25),  # 1.5 - .25 / .4; 1.5 - 1.5 * .5 / .2
@@ -49,7 +49,7 @@ HAND = [
     ('rollback', {'slope': 0.3}, 1.5, 1.0, 1.11, -0.45),  # 1.2 - .3 * .3; -.3 * 1.5
     ('rollback', {'slope': 0.3}, 0.5, -1.0, -0.89, 0.15),  # -(.8 + .3 * .3); .3 * .5
     ('rollback', {'slope': 0.3}, 0.5, 1.0, 0.5, 0.5),
-    ('rollback', {'slope': 0.0}, 1.5, 1.0, 1.2, 0.0),  # as 'clip'
+    ('rollback', {'slope': 0.0}, 1.5, 1.0, 1.2, 0.0),  # equal to 'clip'
     ('rollback', {'slope': 0.0}, 0.5, -1.0, -0.8, 0.0),
     ('none', {}, 1.5, -2.0, -3.0, -3.0),
     ('a2c', {}, E, -2.0, -2.0, -2.0),  # log ratio 1
@@ -72,7 +72,7 @@ def test_every_built_in_surrogate_has_numbers_by_hand():
     assert built_in == {name for name, *_ in HAND}
 
 
-@pytest.mark.parametrize('name', sorted(set(NAMES) - {'awr'}))  # whose slope is its weight
+@pytest.mark.parametrize('name', sorted(set(NAMES) - {'awr'}))  # its slope is its weight
 def test_slope_at_ratio_1_is_the_advantage(name):
     # sums such as .5 A + .5 A and A - 0 are exact
     assert [gain_and_slope(name, 1.0, adv)[1] for adv in (2.0, -1.5, 0.0)] == [2.0, -1.5, 0.0]

@@ -1,4 +1,4 @@
-"""Update rules against torch.optim, eagerly; compiled ones are in tests/backend/test_graph.py."""
+"""Update rules against torch.optim, run eagerly; compiled ones are in tests/backend/test_graph.py."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_forty_steps_equal_those_of_torch(name: str) -> None:
 
 @pytest.mark.parametrize('grad_clip, options', [(None, {}), (0.5, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-8))])
 def test_adam_rule_equals_the_fused_step(grad_clip: float | None, options: dict[str, Any]) -> None:
-    """In all its buffers, with a step in the middle that is not finite."""
+    """All buffers agree, also after a step in the middle whose gradient is not finite."""
     net, other = make_net(), make_net()
     fused = FlatAdam(net.named_parameters(), **options)
     written_out = FlatOptimizer(other.named_parameters(), fused.rule, fused.lr)

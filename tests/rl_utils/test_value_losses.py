@@ -1,4 +1,4 @@
-"""Every registered value loss by hand; histograms of returns. The contract of all functions is in test_elementwise.py."""
+"""Every registered value loss by hand; histograms of returns. test_elementwise.py has the contract of all functions."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def test_hl_gauss_is_cut_off_at_its_ends():
 def test_hl_gauss_target_decodes_to_the_return():
     loss = histogram('hl_gauss', n_bin=101, low=-10.0, high=10.0)
     width = 20 / 101
-    return_ = torch.linspace(-9.2, 9.2, 777, dtype=torch.float64)  # 4 bins, so 5 deviations, from the ends
+    return_ = torch.linspace(-9.2, 9.2, 777, dtype=torch.float64)  # 4 bins (5 standard deviations) from the ends
     assert (loss.decode(loss.target(return_).log()) - return_).abs().max() < 0.01 * width
-    ends = tensor(-10.0, 10.0)  # what is left of the normal distribution has its mean inside
+    ends = tensor(-10.0, 10.0)  # the remaining part of the normal distribution has its mean inside
     inside = (loss.decode(loss.target(ends).log()) - ends).abs()
     torch.testing.assert_close(
         inside, tensor(0.69, 0.69) * width, atol=0.005 * width, rtol=0
@@ -107,7 +107,7 @@ def test_hl_gauss_target_decodes_to_the_return():
 
 
 def test_two_hot_by_hand():
-    # centres 0, 1, 2; 1.25 is a quarter of the way from 1 to 2; beyond the ends all is in the last bin
+    # centres 0, 1, 2; 1.25 is a quarter of the way from 1 to 2; a return beyond the ends is all in the end bin
     loss = histogram('two_hot', n_bin=3, low=0.0, high=2.0)
     assert loss.target(tensor(1.25, 2.0, 7.0, -1.0)).tolist() == [[0, 0.75, 0.25], [0, 0, 1], [0, 0, 1], [1, 0, 0]]
     # probabilities .25, .5, .25: -(.75 log .5 + .25 log .25) = 1.25 log 2; the mean is 1

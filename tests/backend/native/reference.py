@@ -1,4 +1,4 @@
-"""The native executor's oracle: networks, losses, clip and Adam in float64, by autograd, from the formulas."""
+"""Float64 reference for the native executor: networks, losses, metrics and gradients, by autograd from the formulas."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from zoo.backend.native.bindings import (
 
 
 class Case(NamedTuple):
-    """A network by its sizes."""
+    """The architecture of a network: sizes, input, activation and distribution."""
 
     obs: int = 4
     hidden: tuple[int, ...] = (16, 16)
-    critic: tuple[int, ...] | None = (16, 16)  # None: on the actor's trunk
-    action: int = 3  # of several choices: the options of all together
+    critic: tuple[int, ...] | None = (16, 16)  # None: the critic uses the actor's trunk
+    action: int = 3  # number of options or dimensions; with several choices, the options of all together
     dist: Dist = Dist.CATEGORICAL
     state_std: bool = False
     input: Input = Input.FLOAT
     activation: Activation = Activation.TANH
     stop: bool = False
-    nvec: tuple[int, ...] | None = None  # options of each of several choices; None: one choice
-    log_std: tuple[float, float] = (-10.0, 2.0)  # bounds
+    nvec: tuple[int, ...] | None = None  # number of options of each choice; None: one choice
+    log_std: tuple[float, float] = (-10.0, 2.0)  # lower and upper bound
 
 
 class Linear(NamedTuple):
-    """A linear layer as the library reads it."""
+    """A linear layer in the form that the library reads."""
 
     weight: Tensor  # [n_out, n_in] f32
     bias: Tensor  # [n_out] f32
 
 
 class FlatState:
-    """Adam's buffers, of which the parameters become views."""
+    """Adam's buffers; the parameters become views of them."""
 
     def __init__(self, params: list[nn.Parameter], rates: tuple[float, ...] = (1e-2, 0.9, 0.999, 1e-5)) -> None:
         size = sum(p.numel() for p in params)
@@ -58,7 +58,7 @@ class FlatState:
 
 
 class Net:
-    """The parameters of a case by name, as float32 views of one or two buffers, and as what the library takes."""
+    """The parameters of a case by name, as float32 views of one or two buffers, and the `Model` that the library takes."""
 
     def __init__(self, case: Case, n_buffer: int = 1, seed: int = 0) -> None:
         self.case, generator = case, torch.Generator().manual_seed(seed)
@@ -77,7 +77,7 @@ class Net:
         policy, aux = add('policy', case.hidden[-1], case.action), add('aux', case.hidden[-1], 1)
         std = add('std', case.hidden[-1], case.action) if case.state_std else None
         if case.dist == Dist.GAUSSIAN and not case.state_std:
-            # one beyond the bound, where the clamp stops the gradient; one on it, where it does not
+            # one is beyond the bound, where the clamp stops the gradient; one is on the bound, where it does not
             values = torch.tensor([2.5, 2.0, -0.5, 0.3, 0.0])[torch.arange(case.action) % 5]
             self.params['log_std'] = nn.Parameter(values.clone())
         critic = None if case.critic is None else trunk('critic', case.critic)
@@ -111,7 +111,7 @@ class Net:
 
 
 def masks(case: Case, n: int, seed: int = 0) -> Tensor:
-    """Random masks [n, A], with one option or more of each choice."""
+    """Random masks [n, A] that allow at least one option of each choice."""
     g = torch.Generator().manual_seed(seed)
     parts = []
     for size in case.nvec or (case.action,):
@@ -123,7 +123,7 @@ def masks(case: Case, n: int, seed: int = 0) -> Tensor:
 def rows(
     case: Case, n: int, seed: int = 0, weighted: bool = False, impossible: bool = False, mask: bool = False
 ) -> dict[str, Tensor]:
-    """A batch [n] for the case; impossible: the logits of an option are -inf though no mask says so."""
+    """A batch [n] for the case; impossible: the logits of an option are -inf although no mask forbids it."""
     g = torch.Generator().manual_seed(seed + 1)
     index = case.input == Input.INDEX
     obs = torch.randint(0, case.obs, (n,), generator=g) if index else torch.randn(n, case.obs, generator=g)
@@ -153,7 +153,7 @@ def rows(
 def outputs(
     net: Net, params: dict[str, Tensor], obs: Tensor, stop: bool, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Flat logit, value, aux_value."""
+    """Returns the flat logit, value and aux_value."""
     case, act = net.case, torch.tanh if net.case.activation == Activation.TANH else torch.relu
     x = nn.functional.one_hot(obs, case.obs).double() if case.input == Input.INDEX else obs.double()
     if case.input == Input.NORMALIZED:
@@ -174,7 +174,7 @@ def outputs(
         log_std = linear('std', feature) if case.state_std else params['log_std'].expand_as(logit)
         low, high = case.log_std
         bounded = log_std.detach().clamp(low, high)
-        # the gradient is 1 on the bounds: that of clamp depends on torch's version
+        # the gradient is 1 on the bounds; the gradient of torch's clamp there depends on the version
         log_std = torch.where((log_std < low) | (log_std > high), bounded, log_std)
         logit = torch.cat([logit, log_std.exp()], 1)
     if mask is not None:
@@ -184,7 +184,7 @@ def outputs(
 
 
 def distribution(case: Case, new: Tensor, old: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log p_new - log p_old of the actions, entropy of new, KL(old || new)."""
+    """Returns log p_new - log p_old of the actions, the entropy of new, and KL(old || new)."""
     if case.dist == Dist.GAUSSIAN:
         p, q = (torch.distributions.Normal(*x.chunk(2, -1)) for x in (old, new))
         kl = torch.distributions.kl_divergence(p, q).sum(-1)
@@ -202,7 +202,7 @@ def distribution(case: Case, new: Tensor, old: Tensor, action: Tensor) -> tuple[
 
 
 def gain(step: StepSpec, ratio: Tensor, adv: Tensor) -> Tensor:
-    """Of the policy, for each row."""
+    """Surrogate of the policy for each row."""
     if step.surrogate == Surrogate.UNCLIPPED:
         return ratio * adv
     if step.surrogate == Surrogate.SPO:
@@ -211,7 +211,7 @@ def gain(step: StepSpec, ratio: Tensor, adv: Tensor) -> Tensor:
 
 
 def value_error(step: StepSpec, value: Tensor, value_old: Tensor, return_: Tensor) -> Tensor:
-    """Of the critic, for each row."""
+    """Error of the critic for each row."""
     error, c = return_ - value, step.value_range
     if step.value_loss == ValueLoss.HUBER:
         return nn.functional.huber_loss(value, return_, reduction='none', delta=c)
@@ -226,7 +226,7 @@ def value_error(step: StepSpec, value: Tensor, value_old: Tensor, return_: Tenso
 def loss(
     net: Net, step: StepSpec, params: dict[str, Tensor], batch: dict[str, Tensor]
 ) -> tuple[Tensor, dict[str, Any]]:
-    """What a step minimises, and its metrics."""
+    """Returns the loss that a step minimises, and its metrics."""
     case, b = net.case, {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
     w = b.get('weight', torch.ones_like(b['return_']))
     logit, value, aux_value = outputs(net, params, b['obs'], case.stop, b.get('mask'))
@@ -277,7 +277,7 @@ def loss(
 def gradients(
     net: Net, step: StepSpec, params: dict[str, Tensor], batch: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """By parameter, 0 where the loss does not depend on one; and the metrics."""
+    """Returns the gradient of each parameter, 0 if the loss does not depend on it; and the metrics."""
     leaves = {name: p.detach().double().requires_grad_() for name, p in params.items()}
     total, metrics = loss(net, step, leaves, batch)
     found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)

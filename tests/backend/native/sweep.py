@@ -1,4 +1,4 @@
-"""A short run of every kind of step, of forward and of acting, at every level; for a library with sanitizers.
+"""Runs every kind of step, the forward function and acting at every instruction-set level, for a library built with sanitizers.
 
 Usage: sweep.py FOLDER_OF_LIBRARY. `test_native_sanitizer.py` runs it with the sanitizers' runtime loaded first.
 """
@@ -40,14 +40,14 @@ CASES = [
 
 
 def sweep(lib: bindings.Library) -> None:
-    """Each case with each kind of step, 1 and 2 threads, odd numbers of rows."""
+    """Runs each case with each kind of step on odd numbers of rows, in up to 2 threads; then acts."""
     for case in CASES:
         net = reference.Net(case)
         is_masked = case.dist == Dist.CATEGORICAL
         batch = reference.rows(case, 403, weighted=True, mask=is_masked)
         mask = batch.get('mask')
         for n in (1, 67, 201, 403):
-            for i, kind in enumerate((*Kind, *Kind)):  # 8 steps
+            for i, kind in enumerate((*Kind, *Kind)):  # 8 steps: each kind twice
                 surrogate, value_loss = list(Surrogate)[i % 3], list(ValueLoss)[i * 3 % 4]
                 step = StepSpec(kind, True, surrogate, value_loss=value_loss, dual_clip=2.0, kl_penalty=0.1)
                 step = step._replace(entropy_weight=0.01)

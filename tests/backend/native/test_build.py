@@ -1,4 +1,4 @@
-"""The command that compiles the native executor in place."""
+"""Tests of the command that compiles the native executor in place."""
 
 from __future__ import annotations
 

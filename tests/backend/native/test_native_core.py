@@ -1,4 +1,4 @@
-"""The native executor against a float64 reference, and its promises: skipped steps, equal bits, refused input."""
+"""The native executor against a float64 reference; skipped steps, reproducible bits, refused input."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ALL_OPTIONS: dict[str, Any] = dict(
     grad_clip=0.3,
     measure_kl=True,
 )
-CASES: list[tuple[str, Any, StepSpec, int, dict[str, bool]]] = [  # more of all kinds: the sweep below
+CASES: list[tuple[str, Any, StepSpec, int, dict[str, bool]]] = [  # the sweep below tries more of each kind
     ('all options', Case(5, (33, 7), (9,), 5), StepSpec(Kind.PPO, True, **ALL_OPTIONS), 77, {'weighted': True}),
     ('one of all', Case(1, (1,), (1,), 1), StepSpec(Kind.PPO), 1, {}),
     (
@@ -117,7 +117,7 @@ def name_of(x: Any) -> str:
 
 
 def _buffers(case: Any, step: StepSpec) -> int:
-    """Two where PPG has two: the value step then has the second alone."""
+    """Returns 2 for the auxiliary phase, which keeps the critic's parameters in a buffer of their own, else 1."""
     return 2 if step.kind == Kind.AUX else 1
 
 
@@ -156,7 +156,7 @@ def test_epoch_one_step_has_gradients_and_metrics_of_float64(
     assert float(found[Column.GRAD_NORM]) == pytest.approx(total, rel=1e-5)
     for key, p in net.params.items():
         assert p.grad is not None
-        # float32 sums over n rows: small gradients are differences of larger numbers
+        # float32 sums over n rows: a small gradient is the difference of larger numbers
         assert float((p.grad.double() - grads[key]).norm()) <= 3e-6 * total + 3e-6 * float(grads[key].norm()), key
 
 
@@ -173,7 +173,7 @@ def test_epoch_gradient_not_finite_changes_nothing_and_the_next_step_is_taken(le
         before = _snapshot(net)
         if batch[column].is_floating_point():
             batch[column][17] = bad
-        else:  # an index has no infinity
+        else:  # an integer action cannot be infinite
             batch['logit'][17] = torch.nan
         metrics = _run(leveled, net, StepSpec(Kind.PPO, True), batch, everything, 40)
         assert not metrics[0, Column.GRAD_NORM].isfinite()
@@ -229,15 +229,15 @@ def test_epoch_any_network_and_options_have_gradients_of_float64(
     lib.set_level(level)
     net, batch = Net(case), rows(case, n, **how)
     if 'weight' in batch:
-        batch['weight'][0] = 1.0  # with no valid row float64's reference has no mean
+        batch['weight'][0] = 1.0  # without a valid row the float64 reference has no mean
     grads, metrics = reference.gradients(net, step, net.params, batch)
     found = _run(lib, net, step, batch, torch.arange(n), n)[0]
     lib.set_level(-1)
     total = sum(float(g.square().sum()) for g in grads.values()) ** 0.5
     for key, wanted in metrics.items():
-        if key != 'CLIPFRAC':  # a ratio may lie at the bound
+        if key != 'CLIPFRAC':  # a ratio may lie exactly at the bound
             assert float(found[Column[key]]) == pytest.approx(wanted, rel=1e-4, abs=1e-5), key
-    # equal advantages are exactly 0 in float32, which leaves nothing to be relative to
+    # equal advantages normalise to exactly 0 in float32, so a relative tolerance alone would not do
     assert float(found[Column.GRAD_NORM]) == pytest.approx(total, rel=2e-5, abs=1e-6)
     for key, p in net.params.items():
         assert p.grad is not None
@@ -289,7 +289,7 @@ def test_epoch_bits_depend_neither_on_threads_nor_on_the_run(leveled: Library, k
 
 
 def test_levels_agree_to_rounding(lib: Library) -> None:
-    """Over 20 steps, which at the best level end where eager ones in float64 do: test_executors."""
+    """The levels agree after 20 steps. test_executors compares the best level with eager steps in float64."""
     case, ends = Case(6, (24, 24), (24, 24), 5, nvec=(3, 2)), []
     for level in LEVELS:
         lib.set_level(level)
@@ -364,7 +364,7 @@ def test_act_equals_float64(leveled: Library, case: Any, greedy: bool, masked: b
 
 
 def test_one_of_several_choices_has_the_bits_of_one_choice(leveled: Library) -> None:
-    """The same network over Discrete(5) and over MultiDiscrete([5])."""
+    """The same network over Discrete(5) and over MultiDiscrete([5]) gives the same bits."""
     found = []
     for nvec in (None, (5,)):
         case = Case(6, (24, 24), (24,), 5, nvec=nvec)
@@ -388,7 +388,7 @@ def test_gradient_of_an_option_that_no_row_allows_is_exactly_zero(leveled: Libra
     case = Case(6, (24,), (24,), 6, nvec=(4, 2))
     net, batch = Net(case), rows(case, 100, mask=True)
     batch['mask'][:, 1], batch['mask'][:, 0] = False, True
-    old = batch['logit'].nan_to_num(neginf=0.0)  # possible once, to the old policy: KL(old || new) is infinite
+    old = batch['logit'].nan_to_num(neginf=0.0)  # the old policy allowed the masked option: KL(old || new) is infinite
     batch['logit'], batch['action'][:, 0] = old, 0
     step = StepSpec(kind, entropy_weight=0.05, kl_penalty=0.5, measure_kl=True)
     _run(leveled, net, step, batch, torch.arange(100), 100)
@@ -398,7 +398,7 @@ def test_gradient_of_an_option_that_no_row_allows_is_exactly_zero(leveled: Libra
 
 
 def test_row_that_allows_nothing_moves_nothing_if_it_has_no_weight(leveled: Library) -> None:
-    """As where the row only resets its env: the terms of its policy are NaN, its gradient is 0."""
+    """Such a row only resets its env: the policy terms of its loss are NaN, but its gradient is 0."""
     case = Case(6, (24,), (24,), 4)
     net, batch = Net(case), rows(case, 40, mask=True)
     batch['weight'] = torch.ones(40)
@@ -507,7 +507,7 @@ def test_spo_and_error_clip_of_one_row_are_those_worked_by_hand(leveled: Library
     net = Net(case)
     for p in net.params.values():
         p.data.zero_()
-    net.params['value.bias'].data.fill_(1.0)  # the new policy takes each choice with probability 1/2
+    net.params['value.bias'].data.fill_(1.0)  # the logits are 0: the new policy takes each choice with probability 1/2
     batch = {'obs': torch.zeros(1, 1), 'action': torch.tensor([0]), 'adv': torch.tensor([-2.0])}
     batch |= {'return_': torch.tensor([3.0]), 'logit': torch.tensor([[1 / 3, 2 / 3]]).log()}
     step = StepSpec(Kind.PPO, False, Surrogate.SPO, 0.25, 0.25, ValueLoss.CLIPPED_ERROR, 2.5, kl_penalty=0.0)
@@ -516,6 +516,6 @@ def test_spo_and_error_clip_of_one_row_are_those_worked_by_hand(leveled: Library
     assert float(metrics[Column.VALUE_LOSS]) == pytest.approx(1.25, rel=1e-6)
     # 1/3 log(2/3) + 2/3 log(4/3)
     assert float(metrics[Column.PENALTY_KL]) == pytest.approx(0.0566330, rel=1e-5)
-    # d loss / d logit_0 = -slope (1 - 1/2), slope of the gain = 1.5 * -2 - 1.5 * 2 * 0.5 / 0.25 = -9
+    # d loss / d logit_0 = -slope * (1 - 1/2), where slope of the gain = 1.5 * -2 - 1.5 * 2 * 0.5 / 0.25 = -9
     assert net.params['policy.bias'].grad.tolist() == pytest.approx([4.5, -4.5], rel=1e-5)
     assert float(net.params['value.bias'].grad) == 0.0

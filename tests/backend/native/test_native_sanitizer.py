@@ -1,4 +1,4 @@
-"""The native executor under the address and undefined-behaviour sanitizers."""
+"""Runs sweep.py on the native executor under the address and undefined-behaviour sanitizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLAGS = ('-fsanitize=address,undefined', '-fno-sanitize-recover=all', '-fno-omit
 
 
 def _runtime() -> str:
-    """The path of gcc's address sanitizer, which has to be loaded before all else."""
+    """The path of gcc's address sanitizer, which the process has to load before any other library."""
     try:
         path = subprocess.run(['gcc', '-print-file-name=libasan.so'], capture_output=True, text=True).stdout.strip()
     except OSError:

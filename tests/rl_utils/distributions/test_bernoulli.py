@@ -20,7 +20,7 @@ def log_odds(*p: float) -> torch.Tensor:
     'function, args, number',
     [
         ('log_prob', (log_odds(0.25, 0.5), torch.tensor([1, 0])), -2.079442),  # ln .25 + ln .5 = -1.386294 - .693147
-        ('entropy', (log_odds(0.25, 0.5),), 0.562335 + 0.693147),  # as of a categorical (.25, .75), and ln 2
+        ('entropy', (log_odds(0.25, 0.5),), 0.562335 + 0.693147),  # a categorical (.25, .75), plus ln 2
         # KL(.5 || .25) = .5 ln(4/3), KL(.25 || .5) = .130812
         ('kl', (log_odds(0.25, 0.5), log_odds(0.5, 0.25)), 0.130812 + 0.5 * math.log(4 / 3)),
     ],
@@ -44,7 +44,7 @@ def test_the_mode_is_the_likelier_bit():
 
 @pytest.mark.parametrize('size', [20.0, 100.0, 1e5, 1e30])
 def test_bits_that_are_nearly_certain_have_finite_numbers_and_gradients(size):
-    # at log-odds of +-x the rare bit has log-probability -x, and a divergence from fair bits is x/2 - ln 2 each
+    # at log-odds +-x the rare bit has log-probability -x; the divergence from fair bits is x/2 - ln 2 for each bit
     param = torch.tensor([size, -size]).requires_grad_()
     dist, fair = Bernoulli(2), torch.zeros(2)
     results = [dist.log_prob(param, torch.tensor([0, 0])), dist.entropy(param), dist.kl(fair, param)]
@@ -58,9 +58,9 @@ def test_a_bit_that_the_mask_forbids_is_always_0():
     param = dist.masked(torch.full((1000, 4), 9.0), torch.tensor([True, False, True, False]))
     action = dist.sample(param, dist.noise((1000,), generator(0), CPU))
     assert not action[:, [1, 3]].any() and action[:, [0, 2]].float().mean() > 0.99
-    # the others count as without it
+    # the other bits count as they do without a mask
     assert torch.equal(dist.entropy(param), Bernoulli(2).entropy(torch.full((1000, 2), 9.0)))
-    assert dist.kl(torch.zeros(4), param[0]) == torch.inf  # which can take what the second never does
+    assert dist.kl(torch.zeros(4), param[0]) == torch.inf  # the fair policy can set a masked bit
 
 
 def test_actions_that_are_no_bits_are_found_in_debug_mode(monkeypatch):

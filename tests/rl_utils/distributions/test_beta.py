@@ -64,7 +64,7 @@ def test_numbers_by_hand():
     dist = make((-1.0, 3.0))
     assert dist.log_prob(param(2, 1), param(0.25)).item() == pytest.approx(math.log(0.125))
     assert dist.entropy(param(2, 1)).item() == pytest.approx(0.5 - math.log(2) + math.log(4))
-    # KL(2x || 1) = int 2x ln(2x) = ln 2 - 1/2; back - int ln(2x) = 1 - ln 2; the width does not matter
+    # KL(2x || 1) = int 2x ln(2x) = ln 2 - 1/2; the reverse is -int ln(2x) = 1 - ln 2; the width of the box does not matter
     assert dist.kl(param(2, 1), param(1, 1)).item() == pytest.approx(math.log(2) - 0.5)
     assert dist.kl(param(1, 1), param(2, 1)).item() == pytest.approx(1 - math.log(2))
 
@@ -85,7 +85,7 @@ def test_actions_at_the_bounds_have_finite_numbers_and_gradients(action):
 
 
 def test_log_prob_of_float32_keeps_its_digits_where_log_gamma_is_large():
-    # lgamma(1e5) is 1e6, of which float32 keeps a sixteenth: a ratio of probabilities needs more
+    # lgamma(1e5) is about 1e6, which float32 rounds by up to 1/16: too much for a ratio of probabilities
     dist, p = make((0.0, 1.0)), torch.tensor([1e5, 1.2e5])
     want = torch.distributions.Beta(p[:1].double(), p[1:].double()).log_prob(param(0.45454545))
     assert dist.log_prob(p, param(0.45454545)).item() == pytest.approx(want.item(), abs=1e-5)

@@ -19,7 +19,7 @@ def categoricals(nvec: tuple[int, ...]) -> list[Categorical]:
 
 
 def total(function: str, nvec: tuple[int, ...], *columns: Tensor) -> Tensor:
-    """The sum of a function over entries, each a Categorical of its own."""
+    """The sum of a function over all entries, each with its own Categorical."""
     cut = [x.split(nvec, -1) if x.is_floating_point() else x.unbind(-1) for x in columns]
     return sum(getattr(dist, function)(*each) for dist, *each in zip(categoricals(nvec), *cut, strict=True))
 
@@ -62,7 +62,7 @@ def test_entries_are_independent_categoricals(nvec):
 
 
 def test_sample_frequencies_match_the_probabilities():
-    # of an entry with 3 choices and one with 2; chi square of 2 and 1 degrees of freedom
+    # one entry with 3 choices and one with 2: chi square with 2 and 1 degrees of freedom
     p, n, dist = [torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.9, 0.1])], 40_000, MultiCategorical((3, 2))
     action = dist.sample(torch.cat(p).log(), dist.noise((n,), generator(1), CPU))
     for k, each in enumerate(p):
@@ -70,11 +70,11 @@ def test_sample_frequencies_match_the_probabilities():
         assert ((count - n * each).square() / (n * each)).sum() < 20  # exceeded once in 20,000 seeds
     both = torch.bincount(action[:, 0] * 2 + action[:, 1], minlength=6)
     expected = n * (p[0].unsqueeze(-1) * p[1]).flatten()
-    assert ((both - expected).square() / expected).sum() < 28  # 5 degrees: independent, too
+    assert ((both - expected).square() / expected).sum() < 28  # 5 degrees of freedom; the entries are independent too
 
 
 def test_memory_that_is_no_block_of_its_own_is_taken():
-    # parameters inside a wider row, as a part of a composite has them
+    # parameters inside a wider row, as in a part of a composite distribution
     dist, row = MultiCategorical((2, 3, 2, 3)), draw(6, 14)
     p, action = row[:, 2:12], torch.zeros(6, 5, dtype=torch.int64)[:, :4]
     assert torch.equal(dist.log_prob(p, action), dist.log_prob(p.contiguous(), action.contiguous()))

@@ -1,4 +1,4 @@
-"""Distribution 'composite': which parts it has, how they lie side by side, and that their numbers add up."""
+"""Distribution 'composite': its parts, the order of their parameters, and sums over the parts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make(space: Dict = ALL, name: str = 'auto') -> Composite:
 
 
 def param_of(dist: Composite, *lead: int, seed: int = 0) -> torch.Tensor:
-    """What a head gives: every part's parameters in their range."""
+    """Parameters as a head returns them: those of every part are in their range."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head = dist.make_head(N_FEATURE, {})
@@ -50,7 +50,7 @@ def test_parts_follow_the_leaves_and_their_sizes_add_up():
     ]
     assert dist.n_param == 4 + 6 + 2 + 5 + 2 and dist.n_noise == 4 + 3 + 2 + 5 + 1
     assert dist.n_action == 1 + 3 + 2 + 2 + 1 and not dist.is_index
-    assert dist.n_mask == 4 + 2 + 5  # numbers take no mask
+    assert dist.n_mask == 4 + 2 + 5  # real-valued parts take no mask
 
 
 @pytest.mark.parametrize(
@@ -120,16 +120,16 @@ def test_numbers_are_the_sums_of_the_parts(name):
 def test_indices_up_to_the_limit_survive_as_numbers():
     dist = make(Dict({'a': Discrete(2**24 - 1), 'b': BOX}))
     param = torch.zeros(1, 2**24 - 1 + 6)
-    param[0, 2**24 - 2], param[0, -3:] = 100.0, 1.0  # and deviations
+    param[0, 2**24 - 2], param[0, -3:] = 100.0, 1.0  # the last three are standard deviations
     action = dist.mode(param)
-    assert action[0, 0] == 2**24 - 2 and dist.log_prob(param, action) > -50  # that of any other index is 100 less
+    assert action[0, 0] == 2**24 - 2 and dist.log_prob(param, action) > -50  # any other index has a log_prob 100 lower
 
 
 def test_masks_go_to_the_parts_that_take_them_in_their_order():
     dist, p = make(), param_of(make(), 2)
     mask = torch.ones(2, 11, dtype=torch.bool)
     mask[0, [1, 5, 9]] = (
-        False  # of move its choice 1, of aim.1 its second bit, of tools entry 1 choice 1 (4 + 2 + 2 + 1)
+        False  # choice 1 of move, the second bit of aim.1, and choice 1 of entry 1 of tools (4 + 2 + 2 + 1)
     )
     found = dist.masked(p, mask)
     assert (found == -torch.inf).nonzero().tolist() == [[0, 1], [0, 11], [0, 15]]  # 4 + 6 + 1, 4 + 6 + 2 + 2 + 1
@@ -152,10 +152,10 @@ def test_env_actions_of_bounded_parts_are_in_the_units_of_the_env(name):
         assert torch.equal(found, action)
     else:
         assert (found[:, 1:4] >= low).all() and (found[:, 1:4] <= high).all()
-    # and back: squashed numbers near a bound to the nearest one that is kept, so they are compared as the env has them
+    # the way back moves squashed numbers near a bound to the nearest one that is kept, so both are compared in env units
     torch.testing.assert_close(dist.env_action(dist.from_env_action(found)), found, rtol=0, atol=1e-3)
     torch.testing.assert_close(dist.from_env_action(found)[:, [0, 4, 5, 6, 7]], action[:, [0, 4, 5, 6, 7]])
-    env = ActionMap(ALL)(found)  # and what it gives is an action of the space
+    env = ActionMap(ALL)(found)  # the result is an action of the space
     assert env['move'].min() >= 2 and env['move'].max() <= 5 and env['aim'][1].shape == (50, 2)
     assert env['tools'].min(0).tolist()[1] >= 5 and env['scalar'].shape == (50,)
 

@@ -1,4 +1,4 @@
-"""'squashed_gaussian': its density over the box, its entropy, against numerical integration. Noise of a color of 'gaussian'."""
+"""'squashed_gaussian': density over the box and entropy, against numerical integration. Colored noise of 'gaussian'."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def param(mu: float, sigma: float) -> Tensor:
 
 
 def grid(mu: float, sigma: float) -> Tensor:
-    """Of u, [n, 1]; 9 deviations wide: what lies outside has a probability below 1e-18."""
+    """Grid of u, [n, 1], 9 standard deviations to each side; the probability outside is below 1e-18."""
     return torch.linspace(mu - 9 * sigma, mu + 9 * sigma, 50_001, dtype=torch.float64).unsqueeze(-1)
 
 
@@ -45,7 +45,7 @@ def grid(mu: float, sigma: float) -> Tensor:
 def test_the_density_integrates_to_1_over_the_box(mu, sigma):
     bounds = (-1.0, 1.0) if mu == 0 else (2.0, 7.0)
     dist, u = make(bounds), grid(mu, sigma)
-    # tanh is 1 - 2 / (e^2u + 1): written so, the distance to a bound keeps its digits where tanh(u) is 1
+    # tanh is 1 - 2 / (e^2u + 1): in this form the distance to a bound keeps its digits where tanh(u) is 1
     from_low, to_high = (bounds[1] - bounds[0]) / (1 + (-2 * u).exp()), (bounds[1] - bounds[0]) / (1 + (2 * u).exp())
     density = dist.log_prob(param(mu, sigma), u).exp()
     step = torch.where(u[1:] < 0, from_low.diff(dim=0), -to_high.diff(dim=0)).squeeze(-1)
@@ -63,7 +63,7 @@ def test_entropy_and_its_gradient_are_exact_to_6_digits_over_a_grid_of_means(sig
     u = both[:, 0] + both[:, 1] * z  # [n, 51]
     weight = (-0.5 * z * z).exp() * (z[1] - z[0]) / math.sqrt(2 * math.pi)
     squash = (weight * 2 * (math.log(2) - u - torch.nn.functional.softplus(-2 * u))).sum(0)
-    want = squash + Gaussian(1).entropy(both) + math.log(2.5)  # half the width
+    want = squash + Gaussian(1).entropy(both) + math.log(2.5)  # half the width of the box
     got = dist.entropy(both)
     assert (got - want).abs().max() < 2e-7
     torch.testing.assert_close(dist.entropy(both.float()), want.float(), rtol=1e-6, atol=1e-5)
@@ -72,7 +72,7 @@ def test_entropy_and_its_gradient_are_exact_to_6_digits_over_a_grid_of_means(sig
 
 
 def test_entropy_is_that_of_a_normal_in_the_linear_part_of_tanh():
-    # of small sigma: tanh(u) = u and the box of half width 3 scales by 3
+    # sigma is small: tanh(u) = u, and the box of half width 3 scales by 3
     entropy = make((-3.0, 3.0)).entropy(param(0.0, 1e-4))
     assert entropy.item() == pytest.approx(
         math.log(1e-4) + 0.5 * math.log(2 * math.pi * math.e) + math.log(3), abs=1e-6
@@ -94,7 +94,7 @@ def test_draws_follow_the_density(mu, sigma):
 
 
 def test_log_prob_is_finite_and_exact_far_out():
-    # 1 - tanh(u)^2 = 4 e^-2|u| there: log p = log N(u) - (ln 4 - 2 |u|); half width 1
+    # far out 1 - tanh(u)^2 = 4 e^-2|u|, so log p = log N(u) - (ln 4 - 2 |u|); the half width is 1
     dist, u = make((-1.0, 1.0)), torch.tensor([[40.0], [-40.0], [1000.0]])
     want = Gaussian(1).log_prob(torch.tensor([0.0, 10.0]), u) - (math.log(4) - 2 * u.abs().squeeze(-1))
     torch.testing.assert_close(dist.log_prob(torch.tensor([0.0, 10.0]), u), want)
@@ -135,17 +135,17 @@ def test_spaces_without_finite_bounds_are_refused(space: Space, name: str):
         make_dist(space, name)
 
 
-# --- noise of a color
+# --- colored noise
 
 
 def test_colored_noise_of_an_impulse_by_hand() -> None:
-    # T = 4, color 1: power 1, 1, 1/2, 1 at the frequencies 0 (as 1), 1, 2, 1, over their mean 7/8; amplitudes s = its roots.
+    # T = 4, color 1: frequencies 0 (taken as 1), 1, 2, 1 have power 1, 1, 1/2, 1 over its mean 7/8; amplitudes s: its roots.
     # The impulse 1, 0, 0, 0 has the spectrum 1, 1, 1, 1, so x_t is the sum of s_k cos(2 pi k t / 4) / 4.
     s, s2 = math.sqrt(8 / 7), math.sqrt(4 / 7)
     hand = torch.tensor([3 * s + s2, s - s2, s2 - s, s - s2], dtype=torch.float64) / 4
     impulse = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
     torch.testing.assert_close(colored(impulse.view(4, 1, 1), 1.0).flatten(), hand)
-    assert hand.square().sum().item() == pytest.approx(1)  # white noise of variance 1 keeps it
+    assert hand.square().sum().item() == pytest.approx(1)  # white noise of variance 1 keeps its variance
 
 
 @pytest.mark.parametrize('n_step', [1, 2, 63, 64])
@@ -154,13 +154,13 @@ def test_colored_noise_has_variance_1_and_its_power_at_each_frequency(color: flo
     n = 20_000
     white = torch.randn(n_step, n, 1, generator=generator(0), dtype=torch.float64)
     noise = colored(white, color)
-    assert noise.mean().abs() < 6 / math.sqrt(n)  # of a color whose series is nearly one number
+    assert noise.mean().abs() < 6 / math.sqrt(n)  # n, not n * T: a series of strong color is nearly constant
     assert (noise.square().mean((1, 2)) - 1).abs().max() < 6 * math.sqrt(2 / n)
     power = torch.fft.rfft(noise, dim=0).abs().square().mean((1, 2))
     frequency = torch.arange(len(power), dtype=torch.float64).clamp(min=1)
     ratio = power * frequency**color
     assert (ratio / ratio.mean() - 1).abs().max() < 6 * math.sqrt(2 / n)
-    other = (noise[:, : n // 2] * noise[:, n // 2 :]).mean((1, 2))  # series do not depend on each other
+    other = (noise[:, : n // 2] * noise[:, n // 2 :]).mean((1, 2))  # the series are independent of each other
     assert other.abs().max() < 6 * math.sqrt(2 / n)
 
 

@@ -1,4 +1,4 @@
-"""Distribution 'gsde': noise that is a function of the state, and how long an env keeps it."""
+"""Distribution 'gsde': noise that is a function of the state and that an env keeps for a number of steps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_draws_over_noise_have_the_mean_and_deviation():
     dist, p, n = make(), draw(18), 40_000
     action, parts = dist.sample(p, dist.noise((n,), generator(0), CPU)), dist.split(p)
     z = (action - parts['mu']) / parts['sigma']
-    assert z.mean(0).abs().max() < 5 / math.sqrt(n)  # deviation of a mean: 1 / sqrt(n)
+    assert z.mean(0).abs().max() < 5 / math.sqrt(n)  # standard deviation of a mean: 1 / sqrt(n)
     assert (z.square().mean(0) - 1).abs().max() < 5 * math.sqrt(2 / n)
     assert abs((z[:, 0] * z[:, 1]).mean()) < 5 / math.sqrt(n)
 
@@ -48,7 +48,7 @@ def test_an_env_keeps_its_noise_for_so_many_steps(freq, draws):
     step = freq if freq and freq > 0 else 10
     for t in range(10):
         assert torch.equal(noise[t], noise[t - t % step])
-    assert len(torch.unique(noise.reshape(-1))) == draws * 3 * 15  # all else differs: other envs, other numbers
+    assert len(torch.unique(noise.reshape(-1))) == draws * 3 * 15  # no other two numbers are equal, also between envs
 
 
 def test_rows_that_are_no_rollout_have_noise_of_their_own():
@@ -59,7 +59,7 @@ def test_rows_that_are_no_rollout_have_noise_of_their_own():
 def test_features_get_a_gradient_through_mu_alone():
     dist, head = make(), make().make_head(N_FEATURE, {'log_std_init': -1.0})
     feature = draw(6, N_FEATURE).float().requires_grad_()
-    dist.entropy(head(feature)).sum().backward()  # depends on sigma alone
+    dist.entropy(head(feature)).sum().backward()  # the entropy depends on sigma alone
     assert feature.grad is None or not feature.grad.any()
     assert head.log_std.grad.abs().min() > 0
     dist.mode(head(feature)).sum().backward()

@@ -1,4 +1,4 @@
-"""Inputs of the kernels' tests: random, leaves with gradient, of any leading shape."""
+"""Random inputs for the kernels' tests: leaves that require a gradient, of any leading shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zoo.rl_utils import ActionDist, gae_data, ppg_data, ppo_policy_data, ppo_va
 
 
 def policy_case(dist: ActionDist, *lead: int, weight: bool = False, seed: int = 0, **options: Any) -> ppo_policy_data:
-    """A batch [*lead] of flat parameters; the ratios lie on both sides of the clip range. options: of `_params`."""
+    """A batch [*lead] of flat parameters; the ratios lie on both sides of the clip range. options: those of `_params`."""
     generator = torch.Generator().manual_seed(seed)
     new, old, action = _params(dist, lead, generator, **options)
     adv = torch.randn(lead, generator=generator)
@@ -19,13 +19,13 @@ def policy_case(dist: ActionDist, *lead: int, weight: bool = False, seed: int = 
 
 
 def joint_case(dist: ActionDist, *lead: int, weight: bool = False, seed: int = 0, **options: Any) -> ppg_data:
-    """As `policy_case`, with values."""
+    """Like `policy_case`, with values."""
     new, old, _ = _params(dist, lead, torch.Generator().manual_seed(seed), **options)
     return ppg_data(new, old, None, *value_case(*lead, weight=weight, seed=seed))
 
 
 def value_case(*shape: int, weight: bool = False, seed: int = 0) -> ppo_value_data:
-    """Values [*shape]; the changes lie on both sides of the clip range."""
+    """Values [*shape] whose changes lie on both sides of the clip range."""
     generator = torch.Generator().manual_seed(seed)
     value_old, change, error = torch.randn((3, *shape), generator=generator)
     value_new = (value_old + 0.3 * change).requires_grad_()
@@ -56,7 +56,7 @@ def _params(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """New and old parameters [*lead, P] and actions.
 
-    masked: 'new', 'old' or 'both', whose logits are -inf at some options; every choice keeps the one that is taken.
+    masked: 'new', 'old' or 'both': these logits are -inf at some options, but never at the option that is taken.
     """
     if dist.name == 'gaussian':
         first, change = torch.randn((2, *lead, dist.n_action), generator=generator)

@@ -1,8 +1,8 @@
-"""Results of the losses as lists, and how far those of a kernel may be from the reference in float64.
+"""The results of the losses as lists, and the allowed distance of a kernel from the float64 reference.
 
-Tolerances: float32 has 24 bits, so a mean of numbers around 1 is good to some 1e-6; a gradient is of size 1/N and is
-compared after multiplying by N. bfloat16 inputs are exact in float64 too, only their gradients are rounded: to 8 bits,
-2^-8, when they are scaled, and before that when they are stored, where the interpreter even truncates (2^-7).
+Tolerances: float32 has 24 bits, so a mean of numbers around 1 is accurate to about 1e-6; a gradient is of size 1/N and is
+compared after multiplying by N. bfloat16 inputs are exact in float64 too. Only their gradients are rounded to 8 bits: by
+2^-8 when they are scaled, and before that when they are stored, where the interpreter even truncates (2^-7).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'
 
 
 def set_mode(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    """'interpret': kernels wherever there is one; '0': references."""
+    """'interpret': use kernels wherever one exists; '0': use the references."""
     monkeypatch.setattr(kernels, 'MODE', mode)
     monkeypatch.setattr(kernels, 'ENABLED', mode == 'interpret')
 
 
 def moved(data: Any, dtype: torch.dtype | None = None) -> Any:
-    """A copy on the device under test, leaves with gradient again; dtype: of what is floating."""
+    """A copy on the device under test, with leaves that require a gradient again; dtype: that of floating tensors."""
 
     def one(x: Any) -> Any:
         if x is None:
@@ -37,7 +37,7 @@ def moved(data: Any, dtype: torch.dtype | None = None) -> Any:
 
 
 def leaves(data: Any) -> list[Tensor]:
-    """The tensors that want a gradient."""
+    """The tensors that require a gradient."""
     return [x for x in data if x is not None and x.requires_grad]
 
 
@@ -49,7 +49,7 @@ def policy_results(data: ppo_policy_data, **options: Any) -> list[Tensor]:
 
 
 def joint_results(data: ppg_data, **options: Any) -> list[Tensor]:
-    """Both losses and N times the gradients of 1.3 * auxiliary_loss + 0.7 * behavioral_cloning_loss, likewise."""
+    """Both losses and N times the gradients of 1.3 * auxiliary_loss + 0.7 * behavioral_cloning_loss, in float64 on the CPU."""
     loss = ppg_joint_error(data, **options)
     (1.3 * loss.auxiliary_loss + 0.7 * loss.behavioral_cloning_loss).backward()
     return finish(list(loss), data, data.return_.numel())
@@ -61,7 +61,7 @@ def finish(results: list[Tensor], data: Any, n: int) -> list[Tensor]:
 
 
 def assert_close(got: list[Tensor], wanted: list[Tensor], dtype: torch.dtype = torch.float32, n_sum: int = 4) -> None:
-    """The first n_sum are float32 sums for any dtype, the rest gradients in dtype."""
+    """The first n_sum results are float32 sums for any dtype; the others are gradients in dtype."""
     for i, (x, y) in enumerate(zip(got, wanted, strict=True)):
         rounding = 1e-5 if dtype == torch.float32 or i < n_sum else 2**-6
         torch.testing.assert_close(x, y, rtol=rounding, atol=rounding)

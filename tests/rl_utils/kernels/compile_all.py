@@ -1,6 +1,6 @@
-"""Compiles every kernel for a GPU that need not be there, from the launches that the public functions make.
+"""Compiles every kernel for a GPU that may be absent, from the launches that the public functions make.
 
-Run as a script, without TRITON_INTERPRET. Prints one JSON line a kernel: name, constants, registers and bytes of spill.
+Run as a script, without TRITON_INTERPRET. Prints one JSON line per kernel: name, constants, registers and bytes of spill.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-os.environ['ZOO_KERNELS'] = 'interpret'  # kernels on CPU tensors: only their launches are wanted here
+os.environ['ZOO_KERNELS'] = 'interpret'  # kernels on CPU tensors: only their launches are needed
 
 import torch
 import triton
@@ -46,7 +46,7 @@ TOOL = Path(triton.__file__).parent / 'backends' / 'nvidia' / 'bin' / 'cuobjdump
 
 
 def compile_launch(kernel: Any, capability: int, args: tuple, constants: dict[str, Any]) -> None:
-    """What a launch would compile, and prints what came out."""
+    """Compiles the kernel of a launch without running it, and prints the result."""
     options = {key: constants.pop(key) for key in ('num_warps',)}
     values = dict(zip(kernel.arg_names, args, strict=False))
     constants |= {name: None for name, value in values.items() if value is None}
@@ -83,11 +83,11 @@ def main(capability: int) -> None:
     triton.runtime.jit.JITFunction.__getitem__ = lambda kernel, grid: (
         lambda *args, **constants: compile_launch(kernel, capability, args, constants)
     )
-    # generations before 90 have as many registers: one size shows that the kernels compile for them
+    # generations before 90 have the same number of registers: one size shows that the kernels compile for them
     sizes = ((64, 2), (64, 18), (4, 4096)) if capability >= 90 else ((64, 18),)
     cases = [(kind(n), n_row, torch.float32) for n_row, n in sizes for kind in (Categorical, Gaussian)]
     cases += [(Categorical(18), 64, torch.bfloat16), (Gaussian(18), 64, torch.bfloat16)]
-    # two of two options, a game's, many of two, and one that is as large as a block's registers allow
+    # two choices of two options, a game's choices, 300 choices of two, and one as large as a block's registers allow
     nvecs = ((2, 2), (6, 4, 4, 4, 4, 7, 49), (2,) * 300, (4096, 3)) if capability >= 90 else ((3,) * 6,)
     for dist, n_row, dtype in (*cases, *((MultiCategorical(nvec), 64, torch.float32) for nvec in nvecs)):
         data = policy_case(dist, n_row, weight=True, dtype=dtype)

@@ -1,4 +1,4 @@
-"""The kernels as a GPU would get them: compiled for two generations, with no GPU at hand."""
+"""Kernels compiled as for a GPU, for two generations, without a GPU."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def test_kernels_compile_and_keep_their_rows_in_registers(capability):
     assert kinds == {'categorical', 'multi_categorical', 'gaussian'}
     surrogates = {kernel['SURROGATE'] for kernel in kernels if kernel['kernel'] == 'ppo_policy._forward'}
     assert surrogates == {'clip', 'spo'}
-    # bytes per thread in memory: a tile that does not fit spills hundreds, one or two numbers are ptxas' own choice
+    # stack bytes per thread: a tile that does not fit spills hundreds; one or two numbers are ptxas' own choice
     assert [kernel for kernel in kernels if kernel['stack'] > 16] == []

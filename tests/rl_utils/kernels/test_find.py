@@ -1,4 +1,4 @@
-"""Which version is chosen, and what `explain` says about it."""
+"""The choice between a kernel and the reference, and the reason that `explain` gives."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_find_inside_disabled_is_the_reference():
 
 
 def test_kernels_that_are_not_enabled_are_not_asked_for(monkeypatch):
-    # what keeps `find` out of every call on a build of torch without CUDA
+    # ENABLED is False on a build of torch without CUDA, so that no call there has to ask `find`
     monkeypatch.setattr(kernels, 'ENABLED', False)
     monkeypatch.setattr(kernels, 'find', None)
     assert gae(gae_data(*torch.ones(3, 2)), 1.0, 1.0).tolist() == [2.0, 1.0]
@@ -72,15 +72,15 @@ class OtherName(Categorical):
 
 
 class Own(Categorical):
-    """Which inherits the name."""
+    """A user's subclass that inherits the name."""
 
 
 class OwnSeveral(MultiCategorical):
-    """Likewise."""
+    """A user's subclass that inherits the name."""
 
 
 def clip(log_ratio, ratio, adv, clip_ratio):
-    """A user's own under a name of zoo."""
+    """A user's function with the name of one of zoo."""
     return ratio * adv
 
 
@@ -98,7 +98,7 @@ SURROGATES, VALUE_LOSSES = 'not covered, only clip and spo of zoo', 'not covered
         (rows(16385), {}, 'rows of 16385 are not covered, only up to 16384'),
         (rows(32770), dict(dist=Gaussian(16385)), 'rows of 16385 are not covered, only up to 16384'),
         (rows(32769), dict(dist=MultiCategorical((16384, 16385))), 'rows of 16385 are not covered, only up to 16384'),
-        # padded to 10 * 91 = 910 of 100 logits, over 8 times as many
+        # padded to 10 * 91 = 910 logits in place of 100, over 8 times as many
         (
             rows(100),
             dict(dist=MultiCategorical((1,) * 9 + (91,))),
@@ -110,7 +110,7 @@ SURROGATES, VALUE_LOSSES = 'not covered, only clip and spo of zoo', 'not covered
             '9 choices, the largest of 92 options, would take over 8 times their 100 logits',
         ),
         (rows(100), dict(dist=MultiCategorical((1,) * 7 + (93,))), ''),  # 8 * 93 = 744
-        (rows(20_000), dict(dist=MultiCategorical((100,) * 200)), ''),  # but 100 of a choice
+        (rows(20_000), dict(dist=MultiCategorical((100,) * 200)), ''),  # wide, but each choice has only 100
         (rows(7), dict(dist=OtherName(7)), rf"the distribution 'other' \(OtherName\) is {COVERED}"),
         (rows(7), dict(dist=Own(7)), rf"the distribution 'categorical' \(Own\) is {COVERED}"),
         (rows(7), dict(dist=OwnSeveral((3, 4))), rf"the distribution 'multi_categorical' \(OwnSeveral\) is {COVERED}"),
@@ -195,7 +195,7 @@ print(kernels.MODE, kernels.ENABLED, *(y.tolist() for y in f(*torch.ones(3, 2)))
     [
         (LOADED, '0', '0 False []'),  # no compiler, no backend and no env
         (WITHOUT_TRITON, 'auto', '[2.0, 1.0]'),  # delta = 1 + 1 - 1 = 1 in both steps
-        # kernels whose first calls are compiled are loaded; R - V = 3 - 1 = 2, and half of its square is 2
+        # kernels load even if their first calls are compiled; R - V = 3 - 1 = 2, and half of its square is 2
         pytest.param(COMPILED, 'interpret', 'interpret True [2.0, 1.0] 2.0', marks=pytest.mark.long),
     ],
     ids=['imports', 'without triton', 'compiled'],

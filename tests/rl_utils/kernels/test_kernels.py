@@ -1,4 +1,4 @@
-"""Every kernel, forward and backward, against the reference in float64; what it does not cover is in test_find.py."""
+"""Every kernel, forward and backward, against the float64 reference; uncovered inputs are in test_find.py."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ launch = pytest.importorskip('zoo.rl_utils.kernels.launch', reason='triton is no
 pytestmark = [
     with_gpu_too,
     pytest.mark.usefixtures('kernels_everywhere', 'poisoned_memory'),
-    # the interpreter is numpy, which tells of NaN and of 9 * e^88
+    # the interpreter uses numpy, which warns of NaN and of the overflow of 9 * e^88
     pytest.mark.filterwarnings('ignore:(invalid value|overflow) encountered'),
 ]
 BFLOAT16 = dict(dtype=torch.bfloat16)
@@ -53,8 +53,8 @@ DISTS = [Categorical(5), Gaussian(3), MultiCategorical((3, 4))]
 each_dist = pytest.mark.parametrize('dist', DISTS, ids=lambda dist: dist.name)
 MANY = MultiCategorical((5, 1, 33, 2, 7))
 
-# One row; several tiles; more than one program; rows wider than a tile; masks on either side; groups of one option; 300
-# groups, that are computed 256 at a time; groups that are computed one at a time; a game's
+# One row; several tiles; more than one program; rows wider than a tile; masks of new and of old; choices of one option; 300
+# choices, which are computed 256 at a time; choices that are computed one at a time; a game's choices
 CASES: list[tuple[ActionDist, tuple[int, ...], dict[str, Any]]] = [
     *((kind(1), (1,), {}) for kind in (Categorical, Gaussian)),
     *((kind(3), (7,), {}) for kind in (Categorical, Gaussian)),
@@ -114,7 +114,7 @@ def test_policy_kernel_equals_float64_reference(dist, lead, options):
 @pytest.mark.slow
 @each_case
 def test_joint_kernel_equals_float64_reference(dist, lead, options):
-    # where only `new` forbids an option the divergence is infinite, with a finite gradient
+    # where only `new` forbids an option the divergence is infinite, but its gradient is finite
     data, clip = joint_case(dist, *lead, **options), lead[0] != 7
     got, wanted = (joint_results(moved(data, dtype), use_value_clip=clip, dist=dist) for dtype in (None, torch.float64))
     assert (got[1] == torch.inf) == (options.get('masked') == 'new') and got[2].isfinite().all()
@@ -125,7 +125,7 @@ def test_joint_kernel_equals_float64_reference(dist, lead, options):
     'dist, dual_clip, weight', [(DISTS[0], None, False), (DISTS[1], 1.5, True), (DISTS[2], None, True)]
 )
 def test_policy_kernel_of_spo_equals_float64_reference(dist, dual_clip, weight):
-    """The kernel itself: the losses ask `find` for it."""
+    """Calls the kernel directly; the losses get it from `find`."""
     data = policy_case(dist, 7, weight=weight)
 
     def results(data, kernel):
@@ -176,7 +176,7 @@ FLAGS = [('none', torch.bool), ('done', torch.bool), ('both', torch.float32), ('
 def test_gae_kernel_equals_float64_reference(shape, flags, kind):
     data = gae_case(shape, flags, kind)
     got, wanted = gae_return(moved(data), 0.97, 0.9), gae_return(moved(data, torch.float64), 0.97, 0.9)
-    for x, y in zip(got, wanted, strict=True):  # sums of some ten terms of size 1
+    for x, y in zip(got, wanted, strict=True):  # sums of about ten terms of size 1
         torch.testing.assert_close(x.double(), y.double(), rtol=1e-5, atol=1e-5)
     assert torch.equal(gae(moved(data), 0.97, 0.9), got.adv)
 
@@ -241,7 +241,7 @@ def test_policy_kernel_at_ties_equals_float32_reference(monkeypatch):
 
 
 def test_value_kernel_at_ties_equals_float32_reference(monkeypatch):
-    # change exactly at the clip range; and (R - V)^2 = (R - V_clip)^2 with R midway between V and V_clip
+    # the change is exactly the clip range; in row 2 R is midway between V and V_clip, so (R - V)^2 = (R - V_clip)^2
     data = ppo_value_data(
         torch.tensor([0.5, -0.5, 2.0, 0.0], requires_grad=True), torch.zeros(4), torch.tensor([1.0, 1.0, 1.25, 0.0])
     )
@@ -264,10 +264,10 @@ def test_value_kernel_at_ties_equals_float32_reference(monkeypatch):
 def test_policy_kernel_caps_the_ratio_as_the_reference(gaussian, dual_clip, monkeypatch):
     # log ratios: four of 100 and one of 80; 9 * e^88 is beyond float32
     log_ratio, adv = torch.tensor([100.0, 100.0, 100.0, 100.0, 80.0]), torch.tensor([1.0, -1.0, -9.0, -1e-30, -1e-30])
-    if gaussian:  # of N(0, 1) and N(a - 1, 1) at a: (a^2 - 1) / 2
+    if gaussian:  # log ratio of N(a - 1, 1) to N(0, 1) at a: (a^2 - 1) / 2
         action = (2 * log_ratio + 1).sqrt().unsqueeze(-1)
         new, old = torch.cat((action - 1, torch.ones(5, 1)), -1), torch.tensor([[0.0, 1.0]]).repeat(5, 1)
-    else:  # of logits (-x, x) and (x, -x) at choice 1: 2 x
+    else:  # log ratio of logits (-x, x) to (x, -x) at choice 1: 2 x
         action, old = torch.ones(5, dtype=torch.int64), torch.stack((log_ratio, -log_ratio), -1) / 2
         new = -old
     data = ppo_policy_data(new.requires_grad_(), old, action, adv)
@@ -280,11 +280,11 @@ def test_policy_kernel_caps_the_ratio_as_the_reference(gaussian, dual_clip, monk
         results.append((loss.policy_loss.detach(), *info, copy.logit_new.grad))
     got, wanted = results
     assert got[0].isinf() == (dual_clip is None) and not got[-1][:4].any()
-    for x, y in zip(got, wanted, strict=True):  # e^80 has the relative error of 80: 80 * 6e-8
+    for x, y in zip(got, wanted, strict=True):  # relative error of e^80: that of the exponent, 80 * 6e-8
         torch.testing.assert_close(x, y, rtol=2e-5, atol=1e-5)
 
 
-# ---- what has no influence, and what is kept
+# ---- rows and logits without influence; strided inputs; equal bits; training steps
 
 
 @pytest.mark.parametrize('dist', DISTS[::2], ids=lambda dist: dist.name)
@@ -316,7 +316,7 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
 @each_dist
 def test_kernels_of_strided_inputs_equal_those_of_copies(dist):
     def spread(x: Tensor | None, columns: bool) -> Tensor | None:
-        """The same numbers, every second row (and column) of something larger."""
+        """The same numbers in every second row (and column) of a larger tensor."""
         if x is None:
             return None
         wide = x.detach().repeat_interleave(2, 0)
@@ -355,7 +355,7 @@ def value_results(data: ppo_value_data) -> list[Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'results, data',
-    [  # each op with inputs of more than one program's worth
+    [  # each op, with inputs for more than one program
         *((lambda d, dist=dist: policy_results(d, dist=dist), policy_case(dist, 300, weight=True)) for dist in DISTS),
         *((lambda d, dist=dist: joint_results(d, dist=dist), joint_case(dist, 300)) for dist in DISTS),
         (value_results, value_case(1500)),
@@ -402,7 +402,7 @@ def test_a_training_step_with_kernels_is_the_step_without(dist, monkeypatch):
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
-# ---- NaN, and actions that there are not
+# ---- NaN, and actions outside their choice
 
 
 @pytest.mark.parametrize('dist', DISTS[::2], ids=lambda dist: dist.name)
@@ -454,7 +454,7 @@ def test_gae_kernel_of_nan_gives_nan(field):
     'dist, action',
     [
         *((Categorical(3), action) for action in (-1, 3, 7)),
-        # 3 is no option of the first choice, although the row has a fourth logit
+        # 3 is not an option of the first choice, although the row has a fourth logit
         *((MultiCategorical((3, 4)), action) for action in ([-1, 0], [3, 0], [0, -1], [0, 4])),
     ],
 )
@@ -471,7 +471,7 @@ def test_policy_kernel_of_an_action_outside_its_choice_gives_nan(dist, action):
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')  # torch's own tracer and compiler use what torch deprecates
 @pytest.mark.parametrize('backend', ['aot_eager', pytest.param('inductor', marks=pytest.mark.slow)])
 def test_kernels_compile_without_graph_breaks(backend):
-    # the sizes of the second are used nowhere else: its bounds are made while the function is traced
+    # no other test uses the sizes of the second distribution: its bounds are made while the function is traced
     dists = Categorical(3), MultiCategorical((2, 5, len(backend)))
     data = [case(dist, 30) for dist in dists for case in (policy_case, joint_case)] + [value_case(30), gae_case((9, 4))]
 
@@ -483,7 +483,7 @@ def test_kernels_compile_without_graph_breaks(backend):
             metrics.extend(info)
         return total, gae(rollout), *metrics
 
-    torch.compiler.reset()  # a dist of other sizes would make the sizes symbols
+    torch.compiler.reset()  # a trace with other sizes would make the sizes symbolic
     found = []
     for run in (torch.compile(step, fullgraph=True, backend=backend), step):
         inputs = list(map(moved, data))
@@ -491,7 +491,7 @@ def test_kernels_compile_without_graph_breaks(backend):
         results[0].backward()
         found.append([*results, *(x.grad for each in inputs for x in leaves(each))])
         bounds = [launch.bounds(dists[1].nvec, inputs[2].adv.device) for _ in range(2)]
-        assert bounds[0] is bounds[1]  # it is kept
+        assert bounds[0] is bounds[1]  # the bounds are cached
     for x, y in zip(*found, strict=True):
         torch.testing.assert_close(x, y)
 
@@ -500,7 +500,7 @@ def test_kernels_compile_without_graph_breaks(backend):
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')
 def test_find_is_traced_again_for_choices_of_other_sizes():
-    # the second time a compiler takes the sizes for variables
+    # at the second trace a compiler treats the sizes as variables
     def policy_loss(data, dist):
         kernel = kernels.find('ppo_policy_error', *data[:5], dist=dist, numbers=(0.2, None))
         return kernel(dist, *data[:5], 0.2, None)[0]
@@ -517,7 +517,7 @@ def test_find_is_traced_again_for_choices_of_other_sizes():
 @pytest.mark.parametrize('dist', DISTS[::2], ids=lambda dist: dist.name)
 def test_ops_pass_torchs_own_checks(dist):
     for op in ('gae', 'ppo_policy_error', 'ppo_value_error', 'ppg_joint_error'):
-        kernels.find(op, torch.zeros(1, 1, device=DEVICE))  # which registers it
+        kernels.find(op, torch.zeros(1, 1, device=DEVICE))  # find registers the op
     policy, joint, value, rollout = map(
         moved, (policy_case(dist, 30), joint_case(dist, 30), value_case(30), gae_case((9, 4)))
     )
@@ -534,7 +534,7 @@ def test_ops_pass_torchs_own_checks(dist):
         assert set(torch.library.opcheck(op, args).values()) == {'SUCCESS'}
 
 
-# ---- what only a GPU can run
+# ---- tests that need a GPU
 
 
 @needs_gpu
@@ -542,14 +542,14 @@ def test_ops_pass_torchs_own_checks(dist):
 def test_kernels_inside_a_captured_graph_replay_on_new_inputs(dist):
     data, other = (moved(policy_case(dist, 700, seed=seed)) for seed in (0, 1))
     static = moved(data)
-    ppo_policy_error(static, dist=dist)  # compiled, and its bounds made, before the capture
+    ppo_policy_error(static, dist=dist)  # compiles the kernel and makes its bounds before the capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         loss = ppo_policy_error(static, dist=dist)[0].policy_loss
     with torch.no_grad():
         for x, y in zip(static[:4], other[:4], strict=True):
             x.copy_(y)
-    for _ in range(2):  # the counter is back at zero after each replay
+    for _ in range(2):  # each replay leaves the kernel's counter at zero
         graph.replay()
         assert torch.equal(loss, ppo_policy_error(other, dist=dist)[0].policy_loss)
 
@@ -561,8 +561,8 @@ def test_kernels_inside_a_captured_graph_replay_on_new_inputs(dist):
 def test_kernels_compile_into_cuda_graphs(dist):
     data = moved(policy_case(dist, 700))
     compiled = torch.compile(lambda data: ppo_policy_error(data, dist=dist)[0].policy_loss, mode='reduce-overhead')
-    results = []  # of several choices the bounds are first made while the function is traced
-    for _ in range(4):  # warmed up, captured, replayed
+    results = []  # with several choices the bounds are first made during tracing
+    for _ in range(4):  # warm-up, capture, replay
         torch.compiler.cudagraph_mark_step_begin()
         results.append(compiled(data).clone())
     wanted = ppo_policy_error(data, dist=dist)[0].policy_loss
