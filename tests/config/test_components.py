@@ -1,4 +1,4 @@
-"""Parts that a config names: checked, completed, made of functions and classes; what bad ones get."""
+"""Components in a config: validation, defaults, components made from functions and from classes, error messages."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ class Dish(Section):
 def test_a_function_is_called_with_its_options():
     part = make_component(SAUCES, {'type': 'hot', 'chili': 2, 'salt': 1.0})
     assert part('fish') == ('fish', 1, 2.0, ('mint',), 1.0)
-    assert part('fish', 4)[1] == 4  # positional parameters are no options, with a default or without
+    assert part('fish', 4)[1] == 4  # positional parameters are not options, with or without a default
     assert (part.kind, part.name, part.function) == ('sauce', 'hot', hot_sauce)
     defaults = {'type': 'hot', 'chili': 0.5, 'herbs': ['mint'], 'salt': None}
     assert make_component(SAUCES, 'hot') == make_component(SAUCES, defaults)
-    assert make_component(SAUCES, {'type': 'wrapped', 'chili': 3.0})('fish')[2] == 3.0  # a decorated one
+    assert make_component(SAUCES, {'type': 'wrapped', 'chili': 3.0})('fish')[2] == 3.0  # a decorated function
 
 
 def test_parts_are_values():
@@ -129,7 +129,7 @@ def test_an_object_is_made_of_its_options_and_has_what_a_part_has():
     assert one == ColdSauce(ice=5)
     assert (one.kind, one.name, one.options) == ('sauce', 'cold', (('ice', 5), ('herbs', ())))
     assert one == same and hash(one) == hash(same) and one != other
-    stored = make_component(SAUCES, {'type': 'stored', 'age': 7}, 'Ann')  # of a section, and what the caller gives
+    stored = make_component(SAUCES, {'type': 'stored', 'age': 7}, 'Ann')  # age is an option, 'Ann' the caller's cook
     assert (stored.age, stored.cook) == (7, 'Ann')
     assert (stored.kind, stored.name) == ('sauce', 'stored') and dict(stored.options)['age'] == 7 and hash(stored)
 
@@ -214,7 +214,7 @@ def test_common_options_are_checked_but_not_given_to_the_part():
         (
             {'type': 'plain', 'chili': 1.0},
             'unknown key dish.sauce.chili: the keys of dish.sauce are type.',
-        ),  # of another
+        ),  # an option of another sauce
         ({'type': 'hot', 'spoons': 2}, 'unknown key dish.sauce.spoons'),
         ({'type': 'hot', 'chili': 0}, 'dish.sauce.chili is 0 (integer) but must be a number > 0; leave it out for 0.5'),
         ({'type': 'hot', 'chili': 'much'}, "dish.sauce.chili is 'much' (text) but must be a number > 0"),
@@ -253,7 +253,7 @@ def test_an_option_without_default_or_type_or_that_is_called_type_is_refused():
 @pytest.mark.parametrize('path', COMPONENTS)
 def test_every_registered_part_has_options_and_a_summary(path):
     registry = COMPONENTS[path]
-    assert registry.names() or path == 'policy.learn.options'  # zoo's own options have config keys of their own
+    assert registry.names() or path == 'policy.learn.options'  # zoo's own options have separate config keys
     for name in registry.names():
         assert summary_of(registry.get(name)), name
         described = {key: field.description for key, field in options_of(registry.get(name)).model_fields.items()}

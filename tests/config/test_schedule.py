@@ -1,4 +1,4 @@
-"""Values that move with the env steps."""
+"""Schedules: values that change with the number of env steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Rates(Section):
         (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 0, 1.0),  # before the first point
         (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 15, 2.0),  # half way from 1 to 3
         (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 20, 3.0),
-        (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 35, 0.75),  # a quarter of 3 is left
+        (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 35, 0.75),  # a quarter of 3 remains
         (Points(points=[(10, 1.0), (20, 3.0), (40, 0.0)]), 99, 0.0),  # after the last
         (Points(points=[(10, 1.5)]), 3, 1.5),
         (Points(points=[(0, 0.01), (1000, 0.001)], kind='step'), 999, 0.01),
@@ -59,7 +59,7 @@ def test_linear_is_points_with_two_points(start, end, over, env_step):
     two = Points(points=[(0, start), (over, end)])
     assert schedule_value(Linear(start=start, end=end, over=over), env_step) == pytest.approx(
         schedule_value(two, env_step), abs=1e-9
-    )  # the two sum in another order
+    )  # the two add in another order
 
 
 @pytest.mark.parametrize(
