@@ -152,7 +152,7 @@ def test_new_episodes_depend_on_the_seed_and_the_env_step(tmp_path: Path) -> Non
         a.iteration()
         later = first_obs(a)
         assert not torch.equal(later, start) and torch.equal(first_obs(a), later)
-        assert a.run_dir != b.run_dir  # two runs that start at once
+        assert a.run_dir != b.run_dir  # although both runs start at the same time
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shown(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What a command prints with --json."""
+    """Runs a command with --json; returns the data that it prints."""
     assert main([*words, '--json']) == 0
     return json.loads(capsys.readouterr().out)
 

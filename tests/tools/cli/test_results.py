@@ -33,7 +33,7 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def data_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict:
-    """What a command prints with --json."""
+    """Runs a command with --json; returns the data that it prints."""
     assert main([*words, '--json']) == 0
     return json.loads(capsys.readouterr().out)
 
