@@ -2,7 +2,7 @@
 
 one-step envs with a known best action:   match_env (discrete), aim_env (box)
 every observation the same:               constant_env, and as gymnasium id 'tests.policy_envs:Constant-v0' (batched)
-episode lengths that vary:                uneven_env (drawn from the seed)
+episode lengths that vary:                uneven_env (short or long, by the seed)
 envs that misbehave:                      nan_env (a NaN reward), huge_env (rewards whose sum is infinite),
                                           stuck_env (a step that never returns)
 reset rows with garbage in them:          'tests.policy_envs:Garbage-v0' (batched, NEXT_STEP)

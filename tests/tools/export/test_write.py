@@ -162,7 +162,7 @@ def test_forbidden_actions_are_never_given(action: str, tmp_path: Path) -> None:
     for options in allowed[action]:
         mask[np.arange(1000), rng.choice(options, 1000)] = 1
     check_acts_as(policy, tmp_path / 'p.onnx', {ACTION_MASK: mask, 'place': place})
-    if action == 'discrete':  # one of them was allowed
+    if action == 'discrete':  # each mask allows one action
         assert np.array_equal(load_onnx(tmp_path / 'p.onnx')(mask, place)[0], mask.argmax(1))
 
 

@@ -93,7 +93,7 @@ READABLE = ('/proc', '/sys', '/usr', '/lib', '/dev/urandom', '/etc/localtime', '
 
 
 class FolderWatch(Watch):
-    """Notes reads, writes and removals outside of the folder, processes and connections; refused links are allowed."""
+    """Notes reads, writes and removals outside of the folder, processes and connections. Ignores an open that refuses links."""
 
     def __init__(self, folder: Path, outside: Path) -> None:
         self.outside, self._waiting = os.path.realpath(outside), ''

@@ -77,7 +77,7 @@ def test_interval_is_that_of_a_loop_over_draws(stat: str) -> None:
 
 def test_interval_of_columns_in_portions_is_that_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(1).normal(size=(4, 9))
-    values[0, 5:] = NAN  # two kinds of columns
+    values[0, 5:] = NAN  # some columns lack a value
     whole = interval(values, n_draw=50)
     monkeypatch.setattr('zoo.tools.results.statistics.N_AT_ONCE', 400)  # 2 columns of 50 x 4 at a time
     assert np.array_equal(interval(values, n_draw=50), whole)
