@@ -1,9 +1,9 @@
-"""What holds for all tests: one torch thread, since the networks are small; kernels without a GPU are interpreted.
+"""Settings of all tests: one torch thread, since the networks are small; without `--gpu`, Triton interprets its kernels.
 
-`--few` runs only the first and the last case of each parametrised test, as `make test-fast` does. Of a test that is marked slow
-the cases between are marked soak: `make test` and CI leave them to `make test-long`, which runs what is marked long or soak.
-`--gpu` runs what is marked gpu, on the GPU, and nothing else; without it no test sees a GPU, so that the others are the same
-on every machine. `--seeds N` runs the tests of learning that take an argument `seed` with N seeds instead of one.
+`--few` runs only the first and the last case of each parametrised test, as `make test-fast` does. In a test marked slow,
+the cases between them are marked soak: `make test` and CI leave those to `make test-long`, which runs tests marked long or soak.
+`--gpu` runs only the tests marked gpu, on the GPU. Without it no test sees a GPU, so that all other tests are the same
+on every machine. `--seeds N` runs each learning test that takes an argument `seed` with N seeds instead of one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from zoo.backend.native.build import build
 from zoo.core.registry import POLICY_REGISTRY
 
 torch.set_num_threads(1)
-os.environ['XDG_STATE_HOME'] = os.devnull  # no run of a test is remembered, here or in the user's own folder
-# a busy machine is slow: that is no defect of a property
+os.environ['XDG_STATE_HOME'] = os.devnull  # zoo records no run of a test, neither here nor in the user's own folder
+# a slow example means a busy machine, not a property that fails
 settings.register_profile('zoo', deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile('zoo')
 
@@ -54,7 +54,7 @@ def _is_skipped(item: pytest.Item) -> bool:
 
 
 def _first_and_last(items: list[pytest.Item]) -> set[int]:
-    """The ids of the first and the last case of each test; those that are skipped count only where there is no other."""
+    """The ids of the first and last case of each test; a skipped case counts only if the test has no case that runs."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in sorted(items, key=_is_skipped):
         if not _is_skipped(item) or item.nodeid.split('[')[0] not in cases:
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker('soak')
         if item.get_closest_marker('soak'):
             item.add_marker('long')
-    yield  # marks leave out cases
+    yield  # here pytest deselects tests by their marks (-m)
     kept = _first_and_last(items) if config.getoption('--few') else set(map(id, items))
     if on_gpu:
         kept &= {id(item) for item in items if item.get_closest_marker('gpu')}
@@ -89,7 +89,7 @@ def pytest_collectstart() -> None:
 
 def pytest_collection_finish() -> None:
     gc.enable()
-    gc.freeze()  # half a million objects that stay: no search for garbage, here or in a fork, looks at them again
+    gc.freeze()  # half a million permanent objects: no garbage collection visits them again, here or in a fork
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -103,15 +103,15 @@ def imports_are_no_garbage() -> Iterator[None]:
 
 @pytest.fixture
 def forgets_policies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names of policies that a test registers are free again afterwards."""
+    """After the test, unregisters the policies that it registered."""
     for name in POLICY_REGISTRY.names():
-        POLICY_REGISTRY.get(name)  # a module that a test were the first to load would be forgotten with its names
+        POLICY_REGISTRY.get(name)  # a module that the test loads first would lose its names after the test
     monkeypatch.setattr(POLICY_REGISTRY, 'entries', dict(POLICY_REGISTRY.entries))
 
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
-    """In place of a compiler, which takes seconds a program: programs are the graphs as traced, which are noted here."""
+    """Replaces the compiler, which takes seconds per program: each program is its traced graph, which this list collects."""
     found: list[torch.fx.GraphModule] = []
     monkeypatch.setattr(trace, 'inductor', lambda graph, inputs: found.append(graph) or graph)
     return found
@@ -119,7 +119,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[torch.fx.GraphModule]:
 
 @pytest.fixture(scope='session')
 def native() -> Library:
-    """The compiled library of the native executor, built in its place where it is not there."""
+    """The compiled library of the native executor. Builds it if it is missing; skips the test if the build fails."""
     if load()[0] is None:
         try:
             build()

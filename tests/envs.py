@@ -57,7 +57,7 @@ def limit_env(limit: int = 5, end: End = 'truncated', action: Literal['discrete'
 
 
 class LimitVectorEnv(gymnasium.vector.VectorEnv):
-    """LimitEnv, B at once, with reset rows (reward 0) between the episodes."""
+    """A batch of B LimitEnvs; in NEXT_STEP mode with reset rows (reward 0) between the episodes."""
 
     metadata = {'render_modes': [], 'autoreset_mode': AutoresetMode.NEXT_STEP}
 
@@ -88,7 +88,7 @@ class LimitVectorEnv(gymnasium.vector.VectorEnv):
         ended = self._ended = self._n_step == self.limit
         info: dict[str, Any] = {}
         if mode is AutoresetMode.SAME_STEP:
-            info = {'final_obs': self.observed()} if ended.any() else {}  # one array for all envs, as ale-py has it
+            info = {'final_obs': self.observed()} if ended.any() else {}  # one array for all envs, as in ale-py
             self._n_step = np.where(ended, 0, self._n_step)
             self._ended = np.zeros_like(ended)
         none = np.zeros_like(ended)

@@ -1,7 +1,7 @@
-"""Envs that draw, with known pictures: the position on a line of 11 places, as a white pixel, red in the first state.
+"""Envs that render known pictures: a position on a line of 11 places as a white pixel, red in the first state.
 
-'tests.film_envs:LineEnv'       a gymnasium env; `SEEN` has the positions that its states had, those of a new episode last
-'tests.film_envs:line_env'      a function that makes one and takes no render_mode
+'tests.film_envs:LineEnv'       a gymnasium env; `SEEN` lists the positions of all its states, the newest last
+'tests.film_envs:line_env'      a function that makes a LineEnv and takes no render_mode
 'tests.film_envs:line_vector'   makes a vector env, see `LineVectorEnv`
 """
 
@@ -18,7 +18,7 @@ SEEN: list[int] = []
 
 
 class LineEnv(gymnasium.Env):
-    """A walk from -2..2 by one to the left or right, with some wind; ends at -5 and 5, or after 30 steps."""
+    """A walk that starts at -2..2 and moves by 1; 30% of the moves are random. Ends at -5, at 5 or after 30 steps."""
 
     metadata = {'render_modes': ['rgb_array'], 'render_fps': 12}  # noqa: RUF012
 
@@ -51,7 +51,7 @@ class LineEnv(gymnasium.Env):
 
 
 class TextEnv(LineEnv):
-    """Draws letters alone."""
+    """Renders text only."""
 
     metadata = {'render_modes': ['ansi']}  # noqa: RUF012
 
@@ -68,7 +68,7 @@ def line_env(what: str = 'uint8') -> gymnasium.Env:
 
 
 class LineVectorEnv(SyncVectorEnv):
-    """LineEnv, B at once; a SyncVectorEnv draws all its envs."""
+    """A batch of B LineEnvs; a SyncVectorEnv renders all its envs."""
 
 
 def line_vector(num_envs: int, mode: str = 'NEXT_STEP', render_mode: str | None = None) -> gymnasium.vector.VectorEnv:
@@ -76,7 +76,7 @@ def line_vector(num_envs: int, mode: str = 'NEXT_STEP', render_mode: str | None 
 
 
 def position(picture: np.ndarray) -> tuple[int, bool]:
-    """What a picture shows: the position, and whether it is the first state of an episode."""
+    """The position that a picture shows, and whether it shows the first state of an episode."""
     size = picture.shape[1] // 11
     column = int(np.flatnonzero(picture[0, :, 0])[0]) // size
     return column - 5, not picture[0, column * size, 1]

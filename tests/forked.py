@@ -1,7 +1,7 @@
-"""Programs in processes of their own that begin with torch and zoo imported: one to two seconds less of CPU time each.
+"""Runs programs in forked processes that have imported torch and zoo: each saves one to two seconds of CPU time.
 
-A server that has them imported forks for each program. What the program reads, prints and exits with is as in a new
-interpreter. Not for tests of what is imported when, or of what an interpreter does before the program begins.
+A server process imports both and forks for each program. The program has the same input, output and exit code as in a new
+interpreter. Not for tests of when a module is imported, or of what an interpreter does before the program begins.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SIZE = 1 << 20  # bytes of a message at most
 
 
 def run_python(*args: object, cwd: str | os.PathLike[str] | None = None, timeout: float = 240.0, **env: str) -> Done:
-    """As `subprocess.run([sys.executable, *args])` with captured text, for args '-m', MODULE, ... or FILE, ..., after '-P' or not.
+    """Runs a program like `subprocess.run([sys.executable, *args])`, args: [-P] -m MODULE ... or FILE ...; captures its text.
 
-    Args: env: more variables of the environment; of those that an interpreter reads when it starts, PYTHONPATH alone counts.
+    Args: env: more environment variables. Of those that an interpreter reads when it starts, only PYTHONPATH has an effect.
     Raises: subprocess.TimeoutExpired, after the program was killed.
     """
     words, server = list(map(str, args)), _server()
@@ -54,7 +54,7 @@ Done = subprocess.CompletedProcess[str]
 
 @cache
 def _server() -> socket.socket:
-    """The server of this process, which ends with it."""
+    """The socket of this process's server; the server ends when this process ends."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         quiet = subprocess.DEVNULL
@@ -65,7 +65,7 @@ def _server() -> socket.socket:
 
 
 def _serve(server: socket.socket) -> tuple[list[str], str]:
-    """Forks for each request; returns in the new processes alone, with words and folder."""
+    """Forks for each request. Returns only in the forked processes: the program's words and its current folder."""
     while True:
         message, fds, _, _ = socket.recv_fds(server, SIZE, 2)
         if not message:
@@ -89,13 +89,13 @@ def _serve(server: socket.socket) -> tuple[list[str], str]:
 
 
 def _run(words: list[str], folder: str) -> None:
-    """The program, as an interpreter that was started with these words runs it."""
+    """Runs the program as an interpreter that was started with these words."""
     is_safe = words[0] == '-P'
     words = words[is_safe:]
     is_module = words[0] == '-m'
     given = [path for path in os.environ.get('PYTHONPATH', '').split(os.pathsep) if path and path not in sys.path]
     first = [] if is_safe else [folder if is_module else str(Path(folder, words[0]).parent)]
-    sys.path[:1] = [*first, *given]  # in place of the folder of this file
+    sys.path[:1] = [*first, *given]  # replaces the folder of this file
     sys.argv = words[is_module:]
     if is_module:
         runpy.run_module(words[1], run_name='__main__', alter_sys=True)
@@ -104,7 +104,7 @@ def _run(words: list[str], folder: str) -> None:
 
 
 def _leave(codes: list[int]) -> None:
-    """Ends the process, unless a signal does: the interpreter would clear all modules first, which takes 0.2 s."""
+    """Ends the process with the last code. A normal exit (without a code) first clears all modules, which takes 0.2 s."""
     sys.stdout.flush()
     sys.stderr.flush()
     if codes:
@@ -119,7 +119,7 @@ if __name__ == '__main__':
 
     import zoo.pipeline  # noqa: F401
 
-    gc.freeze()  # else each program ends with a search for garbage among all that was imported, which takes 0.4 s
+    gc.freeze()  # otherwise each program ends with a garbage collection of all imported objects, which takes 0.4 s
     try:
         _run(*_serve(socket.socket(fileno=int(sys.argv[1]))))
         codes.append(0)

@@ -1,4 +1,4 @@
-"""Runs a fuzz of files in a process of its own: a module that changes them at random and reports on the last line."""
+"""Runs a fuzz module in a separate process: it changes files at random and prints its report as the last line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def run_fuzz(module: str, folder: Path, n: int, timeout: float) -> dict[str, Any]:
-    """The report on the first n files, made below a folder. Fails the test if the process did, or found a fault."""
+    """The report on the first n files, made below a folder. Fails the test if the process fails or reports a fault."""
     env = {'PYTHONPATH': str(ROOT), 'TMPDIR': str(folder), 'PYTHONDONTWRITEBYTECODE': '1', 'OMP_NUM_THREADS': '1'}
     done = subprocess.run(
         [sys.executable, '-m', module, str(folder), '0', str(n)],

@@ -1,4 +1,4 @@
-"""For tests that only a GPU can run."""
+"""Marks and a check for tests that run on a GPU."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 import torch
 
 needs_gpu = pytest.mark.gpu
-with_gpu_too = pytest.mark.gpu(too=True)  # elsewhere on a CPU
+with_gpu_too = pytest.mark.gpu(too=True)  # without --gpu it runs on the CPU
 
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """What makes the host wait for the GPU raises a RuntimeError."""
+    """Within this context, a call that makes the host wait for the GPU raises a RuntimeError."""
     try:
         torch.cuda.set_sync_debug_mode('error')
         yield

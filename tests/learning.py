@@ -1,4 +1,4 @@
-"""Rounds of updates without a run: what `SerialJob.learn_round` does with a learn mode and a buffer."""
+"""Rounds of updates without a run, as `SerialJob.learn_round` does them with a learn mode and a buffer."""
 
 from __future__ import annotations
 

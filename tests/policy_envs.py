@@ -2,7 +2,7 @@
 
 one-step envs with a known best action:   match_env (discrete), aim_env (box)
 every observation the same:               constant_env, and as gymnasium id 'tests.policy_envs:Constant-v0' (batched)
-episode lengths that vary:                uneven_env (drawn from the seed)
+episode lengths that vary:                uneven_env (short or long, by the seed)
 envs that misbehave:                      nan_env (a NaN reward), huge_env (rewards whose sum is infinite),
                                           stuck_env (a step that never returns)
 reset rows with garbage in them:          'tests.policy_envs:Garbage-v0' (batched, NEXT_STEP)
@@ -50,7 +50,7 @@ def constant_env(limit: int = 5, end: End = 'truncated') -> gymnasium.Env:
 
 
 class ConstantVectorEnv(LimitVectorEnv):
-    """ConstantEnv, B at once, with reset rows between the episodes."""
+    """A batch of B ConstantEnvs, with reset rows between the episodes."""
 
     def observed(self) -> np.ndarray:
         return np.ones((self.num_envs, 1), np.float32)
@@ -95,7 +95,7 @@ class AimEnv(gymnasium.Env):
 
 
 class UnevenEnv(LimitEnv):
-    """LimitEnv whose episodes all last `short` or all last `long` steps, as its seed says."""
+    """LimitEnv whose episodes all last `short` steps (even seed) or all last `long` steps (odd seed)."""
 
     def __init__(self, short: int = 2, long: int = 20) -> None:
         super().__init__(short, 'terminated')
@@ -121,7 +121,7 @@ class NanEnv(LimitEnv):
 
 
 class HugeEnv(LimitEnv):
-    """LimitEnv with rewards of 3e38 from the `at`-th step on: finite, but no two of them add up in float32."""
+    """LimitEnv with rewards of 3e38 from the `at`-th step on: finite, but the sum of two is infinite in float32."""
 
     def __init__(self, at: int = 40) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ def job_config(root: Any, env_id: Any = 'tests.envs:limit_env', **sections: Any)
 
 @contextmanager
 def phase_held_back(policy: Any) -> Iterator[None]:
-    """Within this context `forward` begins no auxiliary phase; after it `policy.learn_mode.learn_aux()` does, when it is due."""
+    """Within this context `forward` runs no auxiliary phase; afterwards `policy.learn_mode.learn_aux()` runs it if it is due."""
     policy.learn_aux = dict
     try:
         yield
@@ -222,17 +222,17 @@ def phase_held_back(policy: Any) -> Iterator[None]:
 
 
 def clone(samples: Any) -> Any:
-    """The same numbers in memory of their own."""
+    """A copy with separate memory."""
     return map_tensors(Tensor.clone, samples)
 
 
 def take(samples: Any, rows: Any) -> Any:
-    """Some rows of all columns."""
+    """The samples at these indices, of every tensor."""
     return map_tensors(lambda x: x[rows], samples)
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """All rows of several batches."""
+    """Several batches as one."""
     return map_tensors(lambda *xs: torch.cat(xs), *parts)
 
 
@@ -259,7 +259,7 @@ def _merged(base: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows(run_dir: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl, times aside."""
+    """The lines of metrics.jsonl without times."""
     lines = (run_dir / 'metrics.jsonl').read_text().splitlines()
     return [
         {k: v for k, v in json.loads(line).items() if k != 'wall_s' and not k.startswith('time/')} for line in lines

@@ -1,4 +1,4 @@
-"""Processes of this machine as tests see them: whether they live, what they started, and waiting for what they do."""
+"""Helpers for tests that start processes: whether a process is alive, its descendants, and waiting for a condition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 PATIENCE = 120.0  # seconds, on a busy machine
-GONE_S = 10.0  # within which processes must have ended
+GONE_S = 10.0  # seconds within which processes must end
 
 
 def stat_of(pid: int) -> list[str]:
@@ -26,12 +26,12 @@ def stat_of(pid: int) -> list[str]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process; one that only waits for its parent to take its exit code is gone."""
+    """Whether the process is alive; a zombie, whose parent has not read its exit code yet, is not."""
     return stat_of(pid)[:1] not in ([], ['Z'], ['X'])
 
 
 def left(pids: Iterable[int], seconds: float = GONE_S) -> list[int]:
-    """Those that are not gone in time."""
+    """The processes that are still alive after some seconds."""
     deadline = time.monotonic() + seconds
     alive = list(filter(is_alive, pids))
     while alive and time.monotonic() < deadline:
@@ -41,7 +41,7 @@ def left(pids: Iterable[int], seconds: float = GONE_S) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes under a process."""
+    """The child processes of a process, their children and so on."""
     parents = {each: int(stat[1]) for each, stat in _all() if stat}
     found = [pid]
     for each in found:
@@ -65,7 +65,7 @@ def words_of(pid: int) -> list[str]:
 def wait_until(
     condition: Callable[[], Any], process: subprocess.Popen[Any] | None = None, said: Callable[[], str] | None = None
 ) -> Any:
-    """What the condition gives as soon as it is true. Args: process: must not end before; said: what it wrote, for a message."""
+    """Waits until the condition holds; returns its value. Args: process: must not end before; said: its output, for the error."""
     deadline = time.monotonic() + PATIENCE
     while not (found := condition()):
         late, ended = time.monotonic() > deadline, process is not None and process.poll() is not None
@@ -77,7 +77,7 @@ def wait_until(
 
 
 def once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """A folder that `make` fills, once for all processes of a test session: pytest-xdist may share out a file's tests."""
+    """A folder that `make` fills once per test session: pytest-xdist may run a file's tests in several processes."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base
     folder, done = base / name, base / f'{name}.done'

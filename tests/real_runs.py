@@ -1,4 +1,4 @@
-"""Run folders for tests: trained ones of some tenths of a second, and made ones whose curves are known."""
+"""Run folders for tests: real runs that train for some tenths of a second, and made runs whose curves are known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def made_run(
     metric: str = 'eval/return_mean',
     **learn: float,
 ) -> Run:
-    """A run with a known curve, one step a second; learn: keys of policy.learn."""
+    """A run with a known curve, at one env step per second. Args: learn: keys of policy.learn."""
     config = {'exp_name': name, 'seed': seed, 'env': {'id': env}, 'policy': {'type': 'ppo', 'learn': learn}}
     at = np.array(steps, dtype=np.float64)
     return Run(
@@ -42,7 +42,7 @@ def made_run(
 
 
 def write_run(folder: Path, run: Run) -> Path:
-    """A folder with the config and the log of a run."""
+    """Writes the config and the log of a run into a new folder."""
     folder.mkdir(parents=True)
     (folder / 'config.yaml').write_text(yaml_text(run.config))
     names = list(run.columns)

@@ -1,4 +1,4 @@
-"""An env whose infos, attributes and reset options can be seen in what it returns.
+"""Envs that show their attributes and reset options in observations, and that return infos of many types.
 
 steer_env(lengths=(5,))   episodes of these lengths in turn; observation [steps taken, option 'goal', wind], reward 1
 'tests.steer_envs:SteerVectorEnv'   LimitVectorEnv (5 steps) whose infos have 'step', as gymnasium's batched envs give them
@@ -18,7 +18,7 @@ from tests.envs import LimitVectorEnv
 
 
 class Engine:
-    """A part of the env, for dotted names."""
+    """An object inside the env, for attributes with dotted names (engine.power)."""
 
     def __init__(self) -> None:
         self.power = 1.0
@@ -84,7 +84,7 @@ class NoOptionsEnv(SteerEnv):
 
 
 class SteerVectorEnv(LimitVectorEnv):
-    """Infos in gymnasium's form: at the end of an episode that of its last step is in 'final_info' (same_step)."""
+    """LimitVectorEnv with infos in gymnasium's form: in SAME_STEP mode 'final_info' has the info of an episode's last step."""
 
     wind = 0.5
 

@@ -1,4 +1,4 @@
-"""The documentation: its commands are understood, its keys exist, every policy has a page, and the site builds without a warning."""
+"""The documentation: its commands are understood, its keys exist, every policy has a page, the site builds without a warning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DOTTED = re.compile(r'`((?:env|policy|buffer|logger|checkpoint|cluster)\.[a-z_][
 
 
 def commands_of(page: Path) -> list[str]:
-    """The lines of a page that a reader types: 'zoo ...' in indented blocks and in blocks of a shell."""
+    """The commands of a page ('zoo ...'), from its shell blocks and its indented blocks."""
     text = page.read_text()
     blocks = re.findall(r'```(?:sh|bash|console)\n(.*?)```', text, re.DOTALL)
     outside = re.sub(r'```.*?```', '', text, flags=re.DOTALL)
@@ -74,7 +74,7 @@ def test_policy_page_names_keys_of_the_policy_and_has_its_curve(name: str) -> No
 
 @pytest.mark.soak
 def test_tutorial_word_by_word_in_an_empty_folder(tmp_path: Path) -> None:
-    """Files are written as the page says, commands run in order; zoo is the one that runs the tests."""
+    """Writes the files of the page and runs its commands in order, with the zoo of this checkout."""
     text = (DOCS / 'tutorial.md').read_text()
     step = re.compile(r'Save this as\s`([\w.]+)`:\n\n```python\n(.*?)```|```sh\n(.*?)```', re.DOTALL)
     environ = {'PYTHONPATH': str(ROOT), 'SDL_VIDEODRIVER': 'dummy', 'XDG_STATE_HOME': str(tmp_path / 'state')}
@@ -101,7 +101,7 @@ def test_site_builds_without_a_warning_and_has_every_key(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     keys = (
         (tmp_path / 'site' / 'reference' / 'config_keys.html').read_text().replace('<wbr>', '')
-    )  # where names may break
+    )  # <wbr>: a long name may break here
     for row in explain_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'ppo'}}):
         assert row.key in keys
     api = (tmp_path / 'site' / 'reference' / 'api_zoo.html').read_text()
@@ -115,7 +115,7 @@ def test_site_builds_without_a_warning_and_has_every_key(tmp_path: Path) -> None
 
 
 def _found(page: Path, word: str) -> int:
-    """How many pages the search box of a page that is opened from a folder finds."""
+    """The number of pages that the search box finds; the page is opened as a file, without a server."""
     api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed')
     path = shutil.which('chromium') or shutil.which('google-chrome')
     if path is None:

@@ -1,4 +1,4 @@
-"""Every file of examples/ runs; the DQN learns; a policy on the bare base sections runs, or is refused by name."""
+"""Every file of examples/ runs; the DQN learns; a minimal policy runs, and an incomplete one is refused with its fault."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from zoo.run.checkpoint.file import load_checkpoint
 
 EXAMPLES = Path(__file__).parents[1] / 'examples'
 QUIET = ['logger.console=off', 'logger.tensorboard=false']
-SHORT = {  # max_env_step that leaves one rollout or a few, with every kind of update
+SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
     **dict.fromkeys('my_env my_vector_env my_wrappers my_model my_masks memory my_memory my_surrogate'.split(), 2_048),
     **dict.fromkeys('my_advantage policy_gradient own_updates my_evaluation curriculum watch'.split(), 2_048),
     **dict.fromkeys('my_gaussian device_env own_sink own_stop'.split(), 4_096),
     'policy_gradient': 8_192,
     'quick_start': 512,
 }
-OWN = 'my_ppo dqn my_option random_policy own_stats own_gradients own_plan'.split()  # trained by a test of their own
+OWN = 'my_ppo dqn my_option random_policy own_stats own_gradients own_plan'.split()  # each has a separate test
 SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights read_run try_device_env'.split()  # they have no config
 WITH_FILE = ['run_onnx']  # it needs an exported policy: tests/tools/cli/test_export.py runs it
 ON_RAY = ['sweep_on_ray']  # it starts Ray on this machine
@@ -116,7 +116,7 @@ def lines_of(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 def test_random_policy_has_the_return_of_random_actions(tmp_path: Path) -> None:
-    # an episode of CartPole lasts 22 steps on average (deviation 12): 200 of them 22 +- 0.9
+    # with random actions an episode of CartPole lasts 22 steps (standard deviation 12); the mean of 200 is 22 +- 0.9
     assert train('random_policy', cwd=tmp_path)['last_return'] == pytest.approx(22, abs=5)
 
 
@@ -126,7 +126,7 @@ def test_own_stats_are_in_the_log_and_stop_the_run(tmp_path: Path) -> None:
     rows = [line for line in lines_of(result) if 'learn/policy_loss' in line]
     assert all(row['learn/reward_min'] >= 0 and row['learn/reward_max'] == 1 for row in rows)
     assert all(row['learn/adv_abs_max'] > 0 and row['learn/episode_end'] >= 0 for row in rows)
-    assert result['last_return'] >= 400 and result['env_step'] < 30_000  # its own rule ended it
+    assert result['last_return'] >= 400 and result['env_step'] < 30_000  # the example's own rule stopped it
 
 
 @pytest.mark.long
@@ -169,13 +169,13 @@ def test_my_option_refuses_another_rule_for_rewards_has_its_key_and_metric_and_i
     means = [line['learn/reward_mean'] for line in lines_of(first) if 'learn/reward_mean' in line]
     path = Path(first['run_dir']) / 'checkpoints' / 'step_000002048.safetensors'
     state = load_checkpoint(path).state['policy']['learn']['centering']
-    # rollouts of 8 x 64 steps: 3, and one more; with a rate of 1 the mean is that of the newest one
+    # rollouts of 8 x 64 steps: 3, and 1 after the resume; with a rate of 1 the mean is that of the newest rollout
     assert len(means) == state['n_rollout'] == 4 and means[-1] == pytest.approx(state['mean'].item())
-    assert len(set(means)) == 4 and all(-16.3 < mean < 0 for mean in means)  # Pendulum's bounds of a reward
+    assert len(set(means)) == 4 and all(-16.3 < mean < 0 for mean in means)  # rewards of Pendulum are in [-16.3, 0]
 
 
 class RandomPolicy(Policy):
-    """Acts at random and learns nothing: every abstract method, and no section of its own."""
+    """Acts at random and learns nothing; has every abstract method and no config section of its own."""
 
     @classmethod
     def default_model(cls) -> str | None:
@@ -226,7 +226,7 @@ def test_policy_on_the_base_sections_without_a_network_runs(buffer: str, tmp_pat
     config['buffer'] = {'type': buffer, **({'n_sample': 64} if buffer == 'replay' else {})}
     result = serial_pipeline(config)
     assert result.env_step > 192 and result.train_iter == 4  # a batch for each of the 4 rollouts of 16 x 4 steps
-    assert result.last_return is not None and 8 <= result.last_return <= 11  # always left: the pole falls at once
+    assert result.last_return is not None and 8 <= result.last_return <= 11  # always left: the pole falls soon
     resumed = serial_pipeline(resume=result.run_dir, max_env_step=512)
     assert resumed.run_dir == result.run_dir and resumed.env_step > result.env_step
     assert load_policy(result.run_dir).act([0.0, 0.0, 0.0, 0.0]) == 0
@@ -247,7 +247,7 @@ def test_policy_that_lacks_a_method_is_refused_by_its_name(method: str, named: s
     POLICY_REGISTRY.register('bare_test', force=True)(type('Unfinished', (Policy,), parts))
     with pytest.raises(UserError, match=named):
         serial_pipeline(bare_config(tmp_path, learn=dict(batch_size=64), collect=dict(n_step=16)))
-    assert not list(tmp_path.iterdir())  # before anything is made
+    assert not list(tmp_path.iterdir())  # refused before anything is written
 
 
 class Unnamed(RandomPolicy):

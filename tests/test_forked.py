@@ -1,4 +1,4 @@
-"""Programs that are forked do what new interpreters do."""
+"""Forked programs behave as in a new interpreter."""
 
 from __future__ import annotations
 

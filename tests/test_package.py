@@ -1,4 +1,4 @@
-"""What is shipped: dependencies, pins, the Makefile's set-up, the built files, the bundled configs."""
+"""The distribution: dependencies, pins, the Makefile's set-up, the built files, the bundled configs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from zoo.run.config import explain_config, resolve_config
 REPO = Path(__file__).resolve().parents[1]
 CONFIGS = sorted(path for path in (REPO / 'dizoo_configs').glob('*.py') if path.stem != '__init__')
 SOURCES = sorted((REPO / 'zoo').rglob('*.py')) + CONFIGS
-MODULE_OF = {'pyyaml': 'yaml', 'tensorboardx': 'tensorboardX'}  # where the import is not named as the package
-EXTRA_OF_MODULE = {  # loaded by what needs them only
+MODULE_OF = {'pyyaml': 'yaml', 'tensorboardx': 'tensorboardX'}  # packages whose module has another name
+EXTRA_OF_MODULE = {  # module: (extra, package); loaded only when a feature needs it
     'mujoco': ('mujoco', 'mujoco'),
     'ray': ('ray', 'ray'),
     'optuna': ('sweep', 'optuna'),
@@ -40,7 +40,7 @@ EXTRA_OF_MODULE = {  # loaded by what needs them only
     'onnxruntime': ('export', 'onnxruntime'),
     'minari': ('minari', 'minari'),
 }
-OF_A_PLACE = {('IPython', 'zoo/run/log/logger.py')}  # in a notebook it is there
+OF_A_PLACE = {('IPython', 'zoo/run/log/logger.py')}  # a notebook always has it
 EXTRA_OF_ENV = {
     'LunarLander': 'Box2D',
     'HalfCheetah': 'mujoco',
@@ -79,7 +79,7 @@ def make(*args: str, cwd: Path = REPO) -> subprocess.CompletedProcess[str]:
     program = shutil.which('make')
     if program is None:
         pytest.skip('no make on this machine')
-    outer = ('MAKEFLAGS', 'MAKEOVERRIDES', 'MFLAGS', 'VENV', 'PYTHON', 'CONSTRAINTS')  # of the make that runs the tests
+    outer = ('MAKEFLAGS', 'MAKEOVERRIDES', 'MFLAGS', 'VENV', 'PYTHON', 'CONSTRAINTS')  # from the make that runs pytest
     env = {name: value for name, value in os.environ.items() if name not in outer}
     return subprocess.run([program, *args], cwd=cwd, capture_output=True, text=True, check=False, env=env)
 
@@ -105,8 +105,8 @@ def test_third_party_imports_are_the_core_dependencies(package):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ''] if isinstance(node, ast.ImportFrom) else []
             found |= {(name.split('.')[0], str(path.relative_to(REPO))) for name in names}
-    # pydantic_core: pydantic's own other half, pinned by it; triton: of the CUDA builds of torch, pinned by them;
-    # setuptools: builds the native executor
+    # pydantic pins pydantic_core, which belongs to it; the CUDA builds of torch pin triton; setuptools builds the
+    # native executor
     own = {'zoo', 'dizoo_configs', 'pydantic_core', 'triton', 'setuptools'}
     known = {MODULE_OF.get(name, name) for name in core} | set(sys.stdlib_module_names) | own
     undeclared = {(name, path) for name, path in found if name not in known and name not in EXTRA_OF_MODULE}
@@ -115,7 +115,7 @@ def test_third_party_imports_are_the_core_dependencies(package):
     assert {name for name in core if MODULE_OF.get(name, name) not in used} == {'crc32c'}
     import tensorboardX.crc32c
 
-    assert tensorboardX.crc32c._crc32c_native is not None  # tensorboardX takes crc32c if it is installed
+    assert tensorboardX.crc32c._crc32c_native is not None  # tensorboardX uses crc32c if it is installed
 
 
 def test_extras_install_the_packages_of_their_modules_and_are_no_dependencies_of_the_core(package: dict) -> None:
@@ -192,7 +192,7 @@ def test_every_module_can_be_the_first_that_is_imported():
 
 
 class Built(NamedTuple):
-    """What is shipped, built from a copy of the checkout: its files, unpacked and installed."""
+    """The distribution files, built from a copy of the checkout, and the folders where they are unpacked and installed."""
 
     checkout: Path
     files: list[Path]
@@ -211,7 +211,7 @@ class Built(NamedTuple):
 
 @pytest.fixture(scope='module')
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The source distribution and the wheel, by `python -m build`: the wheel is built from what the former holds."""
+    """The source distribution and the wheel, by `python -m build`, which builds the wheel from the source distribution."""
     here = tmp_path_factory.mktemp('built')
     ignored = shutil.ignore_patterns('.*', 'runs', 'build', 'dist', '*.egg-info', '__pycache__', '*.so', '*.TXT')
     checkout = shutil.copytree(REPO, here / 'checkout', ignore=ignored)
@@ -247,7 +247,7 @@ def test_source_distribution_has_all_files_and_its_tests_pass_with_the_installed
     packed = {str(path.relative_to(built.sources)) for path in built.sources.rglob('*') if path.is_file()}
     assert {'zoo/py.typed', 'tests/conftest.py', 'docs/index.md', 'constraints.txt', 'Makefile', 'mkdocs.yml'} <= packed
     assert wanted - packed == set()
-    # a part of its tests, in an empty folder with all but the two packages that the wheel has installed
+    # some of its tests, in a copy without zoo and dizoo_configs: these come from the installed wheel
     elsewhere = shutil.copytree(
         built.sources, tmp_path / 'sources', ignore=shutil.ignore_patterns('zoo', 'dizoo_configs')
     )
@@ -267,10 +267,10 @@ def test_built_files_pass_the_checks_of_the_package_index_and_install_all_files(
     said = built.run('-m', 'twine', 'check', '--strict', *map(str, built.files), cwd=built.sources)
     assert said.count('PASSED') == 2
     (wheel,) = (path.name for path in built.files if path.suffix == '.whl')
-    assert '-cp310-abi3-' in wheel  # one for all versions of Python
+    assert '-cp310-abi3-' in wheel  # one wheel for all versions of Python
     installed = {path.relative_to(built.site) for path in (built.site / 'zoo').rglob('*')}
     sources = {path.relative_to(built.sources) for path in (built.sources / 'zoo').rglob('*')}
-    assert Path('zoo/py.typed') in installed  # type checkers see the annotations of what is installed
+    assert Path('zoo/py.typed') in installed  # type checkers read the annotations of the installed package
     assert sources - installed == set()
 
 
@@ -374,9 +374,9 @@ def test_bundled_config_is_a_script_is_found_by_name_and_named_after_itself(path
     main = ast.parse(path.read_text(encoding='utf-8')).body[-1]
     script = "if __name__ == '__main__':\n    from zoo import serial_pipeline\n    serial_pipeline(config)"
     assert ast.unparse(main) == script
-    # after the env; of a family after the game, or after the family if the game is left to the user
+    # named after the env; in a family of games after the game, or after the family if the user chooses the game
     names = {re.sub(r'-v\d+$', '', env or '').replace('-', '').lower() for env in (config.env.id, config.env.game)}
-    stem = name.removesuffix(f'_{config.policy.type}').replace('_', '')  # a variant of it may follow
+    stem = name.removesuffix(f'_{config.policy.type}').replace('_', '')  # the name of a variant may follow
     assert any(env and stem.startswith(env.replace('_', '')) for env in names)
 
 
@@ -401,11 +401,11 @@ def test_bundled_config_trains_one_rollout(path, tmp_path, monkeypatch):
 
 
 def shrink(config: dict) -> None:
-    """Fewer envs, steps and samples, episodes of 50 steps; games are not checked, tests of their family are in tests/env."""
+    """Sets fewer envs, steps and samples, and episodes of 50 steps. Games get no env check; tests/env tests their families."""
     policy, buffer, is_game = config['policy'], config.get('buffer', {}), config['env']['id'] in ('atari', 'procgen')
     config['env'] |= {'collector_env_num': 1 if is_game else 2, 'evaluator_env_num': 1, 'check': not is_game}
     if config['env']['id'] == 'atari':
-        config['env'].setdefault('kwargs', {})['noop_max'] = 0  # which are played at each reset
+        config['env'].setdefault('kwargs', {})['noop_max'] = 0  # no-op actions are played at each reset
     if config['env']['id'] != 'procgen':
         config['env']['max_episode_steps'] = 50
     n_step = 16 if is_game else 32
@@ -418,13 +418,13 @@ def shrink(config: dict) -> None:
 
 
 def steps_per_rollout(config) -> int:
-    """Gradient steps on a first rollout, with an auxiliary phase only where each rollout has one."""
+    """Gradient steps on the first rollout, with those of the auxiliary phase only if every rollout has one."""
     learn, rollout = config.policy.learn, {'n_sample': config.policy.collect.n_sample, 'update_per_collect': 1}
     parts = {'policy': 'actor_epoch_per_collect', 'value': 'critic_epoch_per_collect'}
     if 'actor_epoch_per_collect' not in learn:
         parts = {'policy': 'epoch_per_collect'}  # pg and dqn have no such key: one pass
     draws = {part: config.buffer.get(part, config.buffer if 'n_sample' in config.buffer else rollout) for part in parts}
-    of_policy = config.policy.type in ('trpo', 'npg')  # one step of its own, before those of the critic
+    of_policy = config.policy.type in ('trpo', 'npg')  # one policy step, before the steps of the critic
     return (
         of_policy
         + sum(
@@ -453,5 +453,5 @@ def test_bundled_config_lists_differences_only(name):
     config, _ = load_config(name)
     alike = {'env': {'id': 'CartPole-v1'}, 'policy': {'type': config['policy']['type']}}
     defaults = {row.key: row.value for row in explain_config(alike)}
-    said = {'exp_name', 'max_env_step', 'env.id', 'policy.type'}  # what a reader looks for, default or not
+    said = {'exp_name', 'max_env_step', 'env.id', 'policy.type'}  # a config may always state these, default or not
     assert [key for key, value in leaves(config) if key not in said and defaults.get(key, ...) == value] == []

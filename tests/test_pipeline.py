@@ -1,4 +1,4 @@
-"""The run as a whole: reproducible, resumable, stoppable, and what it leaves behind."""
+"""Whole runs: reproducibility, resume, stop conditions, run folder and log, errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def continuous(root: Any, **sections: Any) -> dict[str, Any]:
 
 
 def keeping(root: Any, name: str, **learn: Any) -> dict[str, Any]:
-    """CartPole with 64 steps a rollout; PPG's phases are of 4 rollouts (ppg), or of 4 draws, two a rollout."""
+    """CartPole with 64 steps a rollout; PPG has an auxiliary phase every 4 rollouts (ppg), or every 4 draws, two a rollout."""
     if 'ppg' in name:
         learn = {'aux_freq': 4, 'value_norm': True, 'aux_learning_rate': {'start': 2e-3, 'end': 0.0}, **learn}
     learn = {'reward_norm': True, 'learning_rate': {'start': 3e-3, 'end': 0.0}, **learn}
@@ -65,12 +65,12 @@ def keeping(root: Any, name: str, **learn: Any) -> dict[str, Any]:
 
 
 def column(run_dir: Path, name: str) -> list[Any]:
-    """A column of the log, without the lines that lack it."""
+    """The values of a column of the log, without the lines that lack it."""
     return [row[name] for row in rows(run_dir) if name in row]
 
 
 def checked_checkpoint(root: Path) -> Checkpoint:
-    """The last checkpoint of the one run below a folder, whose numbers are finite."""
+    """The last checkpoint of the only run below a folder; asserts that its numbers are finite."""
     (run_dir,) = (root / 'run').iterdir()
     checkpoint = load_checkpoint(run_dir)
     floats = [x for x in flat(checkpoint.state).values() if isinstance(x, torch.Tensor) and x.is_floating_point()]
@@ -95,7 +95,7 @@ def test_runs_with_one_seed_are_equal_to_the_bit_whatever_the_global_random_stre
 
 @pytest.mark.parametrize('name', ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
 def test_resumed_run_equals_one_that_went_straight_on(tmp_path: Path, name: str) -> None:
-    """The checkpoint lies in the middle of a phase: 3 of 4 rollouts, or 2 of 4 draws, of it are over."""
+    """The checkpoint lies between two auxiliary phases: 3 of 4 rollouts, or 2 of 4 draws, are done."""
     cfg = resolve_config(continuous(tmp_path, max_env_step=400) if name == 'ppo' else keeping(tmp_path, name))
     with SerialJob(cfg) as job:
         for i in range(6):
@@ -117,7 +117,7 @@ def test_resumed_run_equals_one_that_went_straight_on(tmp_path: Path, name: str)
         assert (job.env_step, job.train_iter) == counts
         for key in ('policy', 'memory', 'buffer'):
             assert not differing(job.state_dict()[key], straight[key])
-    if 'ppg' in name:  # there was a phase after the checkpoint, with what was kept before it
+    if 'ppg' in name:  # an auxiliary phase after the checkpoint learned from samples kept before it
         before, after = (x['policy']['learn']['optimizer']['aux_actor'] for x in (checkpoint.state, straight))
         assert after['step_count'] > before['step_count']
 
@@ -133,9 +133,9 @@ def test_resume_continues_counters_log_best_and_rate(tmp_path: Path) -> None:
     lines = [row for row in rows(first.run_dir) if 'collect/iter' in row]
     assert [row['env_step'] for row in lines] == list(range(64, 513, 64))
     assert [row['collect/iter'] for row in lines] == list(range(1, 9))
-    # 4 envs x 16 steps a rollout, episodes of 5: those under way are cut by the resume, so 4 x 12, and 4 x 12 again
+    # 4 rollouts of 4 envs x 16 steps, episodes of 5: 4 x 12 are whole; the resume cuts the others, so 4 x 12 again
     assert [row['collect/episode'] for row in lines][3::4] == [48, 96]
-    # the length of the line was left to max_env_step: where that grows, the line must not have ended before
+    # the schedule's length follows max_env_step: when that grows, the rate must not have reached 0 before
     rates = column(first.run_dir, 'learn/learning_rate')
     assert len(rates) == 8 and min(rates) > 0
     assert second.best_return == 5 and load_checkpoint(first.run_dir).meta['env_step'] == 512
@@ -152,14 +152,14 @@ def test_new_episodes_depend_on_the_seed_and_the_env_step(tmp_path: Path) -> Non
         a.iteration()
         later = first_obs(a)
         assert not torch.equal(later, start) and torch.equal(first_obs(a), later)
-        assert a.run_dir != b.run_dir  # two runs at once
+        assert a.run_dir != b.run_dir  # although both runs start at the same time
 
 
 @pytest.mark.slow
 def test_file_of_a_run_on_a_gpu_is_resumed_in_a_new_folder_the_same_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The states of a GPU's generators have 16 bytes: they continue in streams of their own."""
+    """A GPU generator's state has 16 bytes, which no CPU generator can load: the resumed run draws from new streams."""
     monkeypatch.chdir(tmp_path)
     first = serial_pipeline(job_config(tmp_path), max_env_step=128)
     checkpoint = load_checkpoint(first.run_dir)
@@ -184,7 +184,7 @@ def test_file_of_a_run_on_a_gpu_is_resumed_in_a_new_folder_the_same_each_time(
         (
             {'max_train_iter': 5},
             (128, 8),
-        ),  # 2 epochs of 2 minibatches a rollout: 4 updates, so 5 are reached by the second
+        ),  # 2 epochs x 2 minibatches = 4 updates a rollout, so the second rollout reaches 5
         ({'overrides': ['policy.eval.stop_value=5.0']}, (128, 8)),  # every return is 5
         ({'overrides': ['policy.eval.stop_value=5.1']}, (256, 16)),
     ],
@@ -197,7 +197,7 @@ def test_run_stops_between_rollouts_at_the_first_limit_and_never_passes_it(
 
 
 def test_max_env_step_is_never_passed_where_reset_rows_do_not_count(tmp_path: Path) -> None:
-    # rollouts of 16 x 4 rows, of which every 6th is a reset
+    # rollouts of 16 x 4 rows; every 6th row of an env only resets it
     result = serial_pipeline(job_config(tmp_path, 'tests.envs:Limit-v0'))
     assert 256 - 64 < result.env_step <= 256
 
@@ -218,8 +218,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], T
     )
     before, n_thread = json.dumps(cfg), torch.get_num_threads()
     result = serial_pipeline(cfg, max_env_step=256, overrides=['policy.learn.learning_rate={start: 1e-3, end: 0}'])
-    assert json.dumps(cfg) == before  # what is given is not changed
-    assert torch.get_num_threads() == n_thread  # threads are given back
+    assert json.dumps(cfg) == before  # the given config is not changed
+    assert torch.get_num_threads() == n_thread  # the number of threads is restored
     return cfg, result
 
 
@@ -235,15 +235,15 @@ def test_run_folder_and_result(trained: tuple[dict[str, Any], TrainResult]) -> N
     assert resolve_config(str(result.run_dir / 'config.yaml')) == resolve_config(cfg)
     assert (result.env_step, result.train_iter, result.best_return, result.last_return) == (256, 16, 5, 5)
     assert result.wall_s > 0 and result.env_step_per_s > 0
-    assert result.policy.run.max_env_step == 256  # it is told how long the run is
+    assert result.policy.run.max_env_step == 256  # the policy knows how long the run is
 
 
 def test_log_has_schedules_raw_returns_and_shares_of_time(trained: tuple[dict[str, Any], TrainResult]) -> None:
     lines = [json.loads(line) for line in (trained[1].run_dir / 'metrics.jsonl').read_text().splitlines()]
     lines = [line for line in lines if 'learn/learning_rate' in line]
-    # 4 rollouts of 64; the one that begins at the half of the run is learned from with half the rate
+    # 4 rollouts of 64 steps; the rollout that begins at half of the run is learned from with half the rate
     assert [line['learn/learning_rate'] for line in lines] == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
-    assert [line['collect/return_mean'] for line in lines] == [5.0] * 4  # in rewards as they came
+    assert [line['collect/return_mean'] for line in lines] == [5.0] * 4  # in rewards before scaling
     for line in lines:
         assert sum(v for k, v in line.items() if k.startswith('time/share_')) == pytest.approx(1)
     assert {f'time/share_{name}' for name in ('env', 'act', 'sample', 'learn', 'evaluate')} <= lines[-1].keys()
@@ -298,7 +298,7 @@ def test_numbers_that_are_not_finite_stop_the_run_and_leave_the_last_good_checkp
     sections = dict(env=dict(kwargs={'at': 40}), policy=dict(learn=dict(nonfinite_limit=2)), checkpoint=dict(freq=1))
     with pytest.raises(error, match=said):
         serial_pipeline(job_config(tmp_path, f'tests.policy_envs:{env}', **sections))
-    assert checked_checkpoint(tmp_path).meta['env_step'] == 128  # rollouts of 16 steps: two were whole
+    assert checked_checkpoint(tmp_path).meta['env_step'] == 128  # rollouts of 4 x 16 steps: two were complete
 
 
 @pytest.mark.slow
@@ -428,7 +428,7 @@ CARTPOLE: Any = {'id': 'CartPole-v1'}
         ),
         (lambda run_dir: serial_pipeline(resume=run_dir, run_dir=run_dir), 'got both resume and run_dir; '),
         (lambda _: load_policy(3), 'path of a file or run folder, got 3'),  # type: ignore[arg-type]
-        (lambda run_dir: load_policy(run_dir, trust=3), 'trust is 3 but must be True or a list of modules'),  # type: ignore[arg-type]
+        (lambda run_dir: load_policy(run_dir, trust=3), 'trust is 3 but must be True or a list of modules'),  # type: ignore
         (lambda _: evaluate('ppo', CARTPOLE), "policy is 'ppo' but must be a policy"),  # type: ignore[arg-type]
         (lambda _: make_env('CartPole-v1'), "env is 'CartPole-v1' (text) but must be a section"),  # type: ignore[arg-type]
         (lambda _: make_env({'id': 3}), 'env.id is 3 (integer) but must be text or a function'),
@@ -457,8 +457,8 @@ def test_default_dtype_other_than_float32_is_refused_in_a_sentence(tmp_path: Pat
 
 
 def test_log_has_the_auxiliary_phase_though_it_is_written_between_two_lines(tmp_path: Path) -> None:
-    # rollouts of 64 rows, a few of them resets; the one line, from 320 env steps on, comes after the 6th rollout or
-    # later, the auxiliary phase after the 4th
+    # rollouts of 64 rows, a few of them reset rows: the only log line is due from 320 env steps on, so it comes after
+    # the 6th rollout or later; the auxiliary phase comes after the 4th
     cfg = keeping(tmp_path, 'ppg')
     result = serial_pipeline({**cfg, 'logger': {**cfg['logger'], 'freq': 320}})
     learn = [row for row in rows(result.run_dir) if 'learn/policy_loss' in row]
@@ -479,7 +479,7 @@ def test_checkpoint_without_the_auxiliary_memory_resumes_with_a_new_count(
     serial_pipeline(resume=first.run_dir, max_env_step=448)
     kept = {'ppg': 3, 'ppg_offpolicy': 2}[name]
     assert f'no auxiliary memory: what was kept of {kept} policy phases is lost' in caplog.text
-    # ppg: after the resume the phase comes with the fourth rollout, not with the first; or with every fourth draw
+    # ppg: the phase comes with the fourth rollout after the resume, not the first; ppg_offpolicy: with every fourth draw
     phases = [row['collect/iter'] for row in rows(first.run_dir) if 'learn/aux_kl_after' in row]
     assert phases == ([7] if name == 'ppg' else [2, 5, 7])
 
@@ -495,7 +495,7 @@ def test_resume_with_other_rollouts_or_phases_takes_the_memory_along(tmp_path: P
     more = 1024 if change.endswith('freq=8') else 640
     second = serial_pipeline(resume=first.run_dir, max_env_step=more, overrides=[change, *sizes])
     phases = [row['collect/iter'] for row in rows(second.run_dir) if 'learn/aux_kl_after' in row]
-    # 3 rollouts are kept: the phase comes with the fourth, also where it would have been due; or with the eighth
+    # 3 rollouts are kept: the phase comes with the fourth, even if aux_freq=2 made it due before; if 8, with the eighth
     assert phases[0] == (8 if change.endswith('freq=8') else 4)
     assert phases[1] - phases[0] == (2 if change.endswith('freq=2') else 8 if change.endswith('freq=8') else 4)
 
@@ -505,7 +505,7 @@ def test_resume_with_other_rollouts_or_phases_takes_the_memory_along(tmp_path: P
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 32 kB, where temporary files go; the memory of `on_disk` has 4 x 64 rows of 16 + 4 bytes."""
+    """A file system of 32 kB for temporary files; the auxiliary memory of `on_disk` has 4 x 64 rows of 16 + 4 bytes."""
     folder = tmp_path / 'disk'
     folder.mkdir()
     try:
@@ -536,14 +536,14 @@ def test_disk_that_is_full_before_a_run_stops_it_with_a_clear_error(tmp_path: Pa
     with pytest.raises(RunError, match=r"aux_memory is 'disk' but .*/disk has no room for .*No space left.*set TMPDIR"):
         serial_pipeline(on_disk(tmp_path))
     (run_dir,) = (tmp_path / 'run').iterdir()
-    assert not (run_dir / 'checkpoints').exists()  # nothing of a half-made update
+    assert not (run_dir / 'checkpoints').exists()  # no checkpoint of a half-made update
 
 
 @pytest.mark.slow
 def test_disk_that_fills_up_during_a_run_does_not_disturb_it(tmp_path: Path, small_disk: Path) -> None:
     with SerialJob(resolve_config(on_disk(tmp_path / 'a'))) as job:
         job.iteration()
-        fill(small_disk)  # the space of the memory is reserved, 4 x 64 rows of which 64 are filled
+        fill(small_disk)  # the memory has reserved space for 4 x 64 rows; 64 are filled
         for _ in range(5):
             job.iteration()
         state = job.state_dict()
@@ -571,7 +571,7 @@ def test_disk_that_is_full_at_a_resume_leaves_the_last_checkpoint_intact(tmp_pat
 def test_policy_that_has_taken_all_its_steps_is_not_trained_in_silence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """16 steps: 4 rollouts of 64 samples, 2 passes over 2 minibatches of each."""
+    """16 optimiser steps: 4 rollouts of 64 samples, each with 2 epochs of 2 minibatches."""
     policy = serial_pipeline(job_config(tmp_path)).policy
     assert serial_pipeline(job_config(tmp_path), policy=policy, max_train_iter=16).env_step == 0
     said = 'nothing is left to train: the policy has taken 16 optimiser steps and max_train_iter is 16; raise that'

@@ -1,4 +1,4 @@
-"""What a prompt shows of zoo: its public names, the nearest of them, and objects in a few lines."""
+"""zoo at a Python prompt: its public names, suggestions for wrong names, and short texts for objects."""
 
 from __future__ import annotations
 

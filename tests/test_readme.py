@@ -1,4 +1,4 @@
-"""README, docs and the other pages: their code is that of examples/, what they name exists, README is short and true."""
+"""README, docs and the other pages: their code is from examples/, the files that they name exist, README is short."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of the headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r'^#+ (.*)$', prose(page), re.MULTILINE)
     return {re.sub(r'[^\w\- ]', '', heading).strip().lower().replace(' ', '-') for heading in headings}
 

@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process, for tests of what ranks agree on."""
+"""Ranks as threads of one process, for tests of values that ranks must agree on."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import Tensor
 from zoo.core.ranks import Ranks, merged_moments
 
 T = TypeVar('T')
-PATIENCE = 30.0  # seconds until ranks that do not make the same calls are an error
+PATIENCE = 30.0  # seconds that a rank waits for the same call of the others, before an error
 
 
 class ThreadRanks:
-    """One of several ranks, which meet at a barrier and leave their values in a common list."""
+    """One of several ranks. They wait for each other at a barrier and exchange values in a shared list."""
 
     def __init__(self, rank: int, size: int, barrier: Barrier, values: list[Any]) -> None:
         self.rank, self.size = rank, size
@@ -41,11 +41,11 @@ class ThreadRanks:
         return self.gather(value)[root]
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Does nothing: there is no process group."""
 
 
 def on_ranks(work: Callable[[Ranks], T], size: int = 2) -> list[T]:
-    """What `work` returns on each of some ranks. Raises: what it raised on one of them."""
+    """Runs `work` on `size` ranks; returns their results in order of rank. Raises: the error of a rank."""
     barrier, values = Barrier(size, timeout=PATIENCE), [None] * size
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(work, [ThreadRanks(rank, size, barrier, values) for rank in range(size)]))

@@ -10,7 +10,7 @@ import numpy as np
 
 
 def read_video(path: str | Path) -> tuple[np.ndarray, float]:
-    """The pictures of a video, [N, H, W, 3] of bytes, and its frames per second."""
+    """The pictures of a video, [N, H, W, 3] u8, and its frames per second."""
     import imageio_ffmpeg
 
     words = ['-i', str(path), '-f', 'rawvideo', '-pix_fmt', 'rgb24', '-fps_mode', 'passthrough', '-']

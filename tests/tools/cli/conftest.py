@@ -1,4 +1,4 @@
-"""What tests of commands share: a current folder of their own."""
+"""Fixture for tests of commands: an empty current folder for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code of a user: an env in a file, as text."""
+"""A user's file with an env, as text."""
 
 LINE_ENV = """
 import gymnasium, numpy as np

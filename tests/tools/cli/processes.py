@@ -1,4 +1,4 @@
-"""The command in a process of its own."""
+"""Runs the `zoo` command in a separate process."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from tests.forked import Done, run_python
 
 
 def run_in(*args: str, cwd: Path | None = None) -> Done:
-    """`zoo ARGS` in a folder, which is waited for."""
+    """Runs `zoo ARGS` in a folder and waits until it ends."""
     return run_python('-m', 'zoo', *args, cwd=cwd)

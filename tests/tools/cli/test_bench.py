@@ -1,4 +1,4 @@
-"""`zoo bench`: what it lists, what it refuses, and short runs that leave the benchmarks' own tables."""
+"""`zoo bench`: its lists, its refusals, and short runs that write the tables of the benchmarks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_speed_without_other_libraries_measures_zoo_and_says_once_what_is_left_o
     assert warnings == [f'sb3-contrib is left out: not installed in none; {guide}']
     found = json.loads((in_tmp / 'out' / 'speed.json').read_text())['works'][work]
     assert [run['label'] for run in found['runs']] == ['zoo eager', 'zoo best'] and found['failed'] == {}
-    # after two rollouts of 8 x 128 the clock runs until 3 x 1,024 env steps are done; rows that reset an env are none
+    # after two rollouts of 8 x 128 the clock runs until 3 x 1,024 steps are done; steps that reset an env are no env steps
     assert all(1_024 <= run['env_step'] < 3 * 1_024 and run['env_step_all'] >= 3 * 1_024 for run in found['runs'])
 
 
@@ -83,7 +83,7 @@ def test_speed_without_other_libraries_measures_zoo_and_says_once_what_is_left_o
 def test_cluster_measures_a_runner_beside_one_process(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = next(work for work in cluster.WORKS if work.name == 'overhead')
     kept = [variant for variant in work.variants if variant.label in (cluster.SERIAL, 'zoo, 1 runner, process')]
-    short = work._replace(variants=(*kept, cluster.RLLIB))  # of seven: each starts processes
+    short = work._replace(variants=(*kept, cluster.RLLIB))  # 3 of the 7 variants: each starts processes
     monkeypatch.setattr(cluster, 'WORKS', (short,))
     words = ['bench', 'cluster', '--only', 'overhead', '--quick', '--scale', '0.01', '-o', 'out', '--venvs', 'none']
     assert main(words) == 0

@@ -1,4 +1,4 @@
-"""The `zoo` command: what it prints where, and with which code it exits."""
+"""The `zoo` command: its output on stdout and stderr, and its exit codes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ print(spins, loaded, more)
 
 @pytest.mark.long
 def test_help_and_lists_load_no_torch_and_threads_that_wait_leave_their_core() -> None:
-    """Unless the user says otherwise; and libraries of the extras are loaded by their commands alone."""
+    """GOMP_SPINCOUNT is 1000 unless the user sets it or OMP_WAIT_POLICY; only an extra's commands load its libraries."""
     done = subprocess.run([sys.executable, '-c', LIGHT], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0 and 'train' in done.stdout, done.stderr
     assert done.stdout.splitlines()[-1] == "['1000', '7', None] set() set()"
@@ -314,7 +314,7 @@ def test_run_with_all_standard_streams_closed_trains_and_saves(tmp_path: Path) -
     done = _shell(f'zoo train cartpole_ppo {" ".join(QUICK)} logger.console=plain <&- >&- 2>&-', tmp_path)
     assert done.returncode == 0
     run = next(tmp_path.glob('runs/*/*'))
-    assert [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]  # and nothing else is in it
+    assert [json.loads(line) for line in (run / 'metrics.jsonl').read_text().splitlines()]  # it has only JSON lines
     assert run_in('eval', str(run), '--episodes', '1', '--json', cwd=tmp_path).returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""Completion: the shells' code, and what it asks of the command."""
+"""Completion: the code for each shell, and the words that the command completes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_code_of_each_shell_names_the_command(shell: str, capsys: pytest.Capture
 
 
 def _complete(line: str, tmp_path: Path) -> list[str]:
-    """What a shell is given for a line with the cursor at its end."""
+    """The completions that a shell gets for a line with the cursor at its end."""
     out = tmp_path / 'completions'
     env = {
         '_ARGCOMPLETE': '1',
@@ -69,7 +69,7 @@ def test_keys_are_kept_until_a_file_that_they_are_from_changes(tmp_path: Path) -
 
     kept = tmp_path / 'cache' / 'zoo' / 'completions.json'
     kept.write_text(kept.read_text().replace('policy.learn.surrogate', 'policy.learn.surely'))
-    assert _complete(line, tmp_path) == ['policy.learn.surely=']  # nothing is worked out again
+    assert _complete(line, tmp_path) == ['policy.learn.surely=']  # from the cache, not computed again
 
     os.utime(config, ns=(2**62, 2**62))
     assert _complete(line, tmp_path) == ['policy.learn.surrogate=']

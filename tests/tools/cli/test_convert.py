@@ -1,4 +1,4 @@
-"""`zoo convert`: the config on stdout or in a file that trains; what became what on stderr."""
+"""`zoo convert`: the config goes to stdout or to a file that trains; the report of each key goes to stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_config_goes_to_stdout_and_the_report_to_stderr(capsys: pytest.CaptureFi
     out, err = capsys.readouterr()
     config = yaml.safe_load(out)
     assert config['env']['id'] == 'CartPole-v1' and config['max_env_step'] == 100_000
-    assert config['policy']['learn']['value_weight'] == 1.0  # the squared error there is not halved
+    assert config['policy']['learn']['value_weight'] == 1.0  # SB3 does not halve the squared error
     assert re.search(r'vf_coef=0.5 .*->  policy.learn.value_weight=1.0', err)
     assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '--quiet']) == 0
     assert capsys.readouterr() == (out, '')

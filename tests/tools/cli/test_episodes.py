@@ -42,7 +42,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shown(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What a command prints with --json."""
+    """Runs a command with --json; returns the data that it prints."""
     assert main([*words, '--json']) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -117,7 +117,7 @@ def test_output_has_a_row_for_each_episode(
 def test_play_shows_the_episodes_of_zoo_eval(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """SDL's driver 'dummy' has a window that nobody sees."""
+    """SDL's driver 'dummy' has an invisible window."""
     monkeypatch.setenv('SDL_VIDEODRIVER', 'dummy')
     words = [str(run_dir), '--seed', '2']
     found = shown(['play', *words, '--fps', '1000'], capsys)
@@ -208,7 +208,7 @@ def test_video_that_is_refused_leaves_no_file(
 def test_own_env_of_a_file_needs_consent_like_zoo_eval(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = serial_pipeline(job_config(in_tmp / 'runs', f'{OWN}:LineEnv', max_env_step=64))
     words = ['video', str(result.run_dir), '-o', 'x.mp4']
-    refused = run_in(*words, cwd=in_tmp)  # here its code is loaded
+    refused = run_in(*words, cwd=in_tmp)  # in a new process: this one has loaded its code
     assert refused.returncode == 2 and 'loaded only with your consent' in refused.stderr and not Path('x.mp4').exists()
     found = shown([*words, '--import', str(OWN)], capsys)
     assert found['frames'] == found['lengths'][0] + 1 and found['fps'] == 12

@@ -1,4 +1,4 @@
-"""`zoo export`: files, model cards and what is printed, of real runs; what cannot be is refused and leaves nothing behind."""
+"""`zoo export`: files, model cards and output of real runs; a refused export leaves no file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def returns_by_example(path: str, env: str) -> float:
-    """What the example says in a process in which neither zoo nor PyTorch can be imported."""
+    """The mean return that the example prints in a process that can import neither zoo nor PyTorch."""
     code = (
         "import runpy, sys; sys.modules |= dict.fromkeys(('zoo', 'torch')); "
         f'sys.argv = ["run_onnx.py", {path!r}, {env!r}]; runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")'
@@ -74,7 +74,7 @@ def returns_by_example(path: str, env: str) -> float:
 
 
 def mean_return(run: Path, env: gymnasium.Env) -> float:
-    """Of the episodes that the example plays, by the policy itself."""
+    """The mean return of the policy itself in the episodes that the example plays."""
     session, returns = load_policy(run).session(), []
     for episode in range(10):
         obs, total, begins, done = env.reset(seed=episode)[0], 0.0, True, False

@@ -1,4 +1,4 @@
-"""`zoo list`: names with a line each; `zoo config`: keys by words and options; `zoo check-env`: its report."""
+"""`zoo list`: one line per name; `zoo config`: keys by words and options; `zoo check-env`: its report."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_json_has_the_names_of_the_lines(kind: str, capsys: pytest.CaptureFixtur
 
 
 def said_of(kind: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """Each name that `zoo list` prints, and what it says of it."""
+    """Each name that `zoo list` prints, and its description."""
     assert main(['list', kind]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     return {name: ' '.join(words) for name, *words in lines}
@@ -50,7 +50,7 @@ def said_of(kind: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_every_registered_name_is_described(tmp_path: Path) -> None:
-    """In a process of its own: other tests register names too."""
+    """Runs in a separate process: other tests register names too."""
     kinds = ['policies', 'models', 'buffers', 'encoders', 'distributions']
     (tmp_path / 'all.py').write_text(
         f'from zoo.tools.cli import main\nfor kind in {kinds}:\n    main(["list", kind])\n    print()'

@@ -1,4 +1,4 @@
-"""What is typed wrongly: one sentence on stderr that names the way, exit code 2, and nothing is written."""
+"""Wrong command lines: one sentence on stderr that says what to do, exit code 2, and no file is written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tools.importers.published import RL_ZOO3_PPO
 from zoo.tools.cli import main
 
 RATE = 'policy.learn.learning_rate'
-WORDS = [  # of no command or of any
+WORDS = [  # without a command, or with any command
     ('--quiet', '--quiet names no command'),
     ('trian cartpole_ppo', "no command 'trian'; did you mean zoo train?"),
     ('lst', 'did you mean zoo list?'),
@@ -36,7 +36,7 @@ WORDS = [  # of no command or of any
     ('config cartpole_ppo lr=3', RATE),
     ('config cartpole_ppo --json --sed=7', '--sed=7'),
     ('config cartpole_ppo foobar', 'no key has foobar in its name or meaning'),
-    ('config cartpole_ppo type=ppg', 'unknown key type'),  # of policy, model and buffer
+    ('config cartpole_ppo type=ppg', 'unknown key type'),  # policy, model and buffer have it
 ]
 TRAIN = [
     ('', '--resume .. zoo list configs'),
@@ -67,7 +67,7 @@ TRAIN = [
     ('cartpole_ppo --lr=3e-4', f'KEY=VALUE: {RATE}=3e-4'),
     ('cartpole_ppo --total-timesteps 3', 'max_env_step=...'),
     ('cartpole_ppo seed 3', "override 'seed' is not key=value"),
-    ('cartpole_ppo --jobs 2', '--jobs 2 is for several runs'),  # from here on, of several runs
+    ('cartpole_ppo --jobs 2', '--jobs 2 is for several runs'),  # from here on: several runs
     ('cartpole_ppo --seeds 2 --resume x', '--resume is for one run'),
     ('cartpole_ppo --seeds 2 --profile 3', '--profile is for one run'),
     ('cartpole_ppo seed=3..1', 'counts down'),
@@ -182,7 +182,7 @@ ROWS = [
 
 @pytest.fixture
 def folder(in_tmp: Path) -> Path:
-    """The current folder, with an env, runs of three configs, demonstrations and files of others."""
+    """The current folder, with an env, runs of three configs, demonstrations and files of other programs."""
     (in_tmp / 'line.py').write_text(LINE_ENV)
     (in_tmp / 'line_env.py').write_text('mine')
     (in_tmp / 'ppo.yml').write_text(RL_ZOO3_PPO)

@@ -1,4 +1,4 @@
-"""The words of the command line: near misses, help, short forms; no torch is needed for any of them."""
+"""The parser of the command line: near misses, help, short forms. It needs no torch."""
 
 from __future__ import annotations
 

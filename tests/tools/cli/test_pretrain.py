@@ -1,4 +1,4 @@
-"""`zoo pretrain`, between `zoo eval -o demos.npz` and `zoo train init_from=...`: as typed, with mistakes."""
+"""`zoo pretrain`, between `zoo eval -o demos.npz` and `zoo train init_from=...`: its commands and its output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_eval_writes_are_the_steps_of_its_episodes(demos: Path, capsys: pyt
     shown = json.loads(capsys.readouterr().out)
     with np.load(demos) as one, np.load('again.npz') as other:
         assert sorted(one) == ['action', 'episode_ends', 'obs', 'reward', 'terminated']
-        assert all((one[name] == other[name]).all() for name in one)  # the same seed, the same steps
+        assert all((one[name] == other[name]).all() for name in one)  # same seed, same steps
         assert shown['steps'] == len(one['obs']) == one['episode_ends'][-1] == one['reward'].sum()
         assert shown['return_mean'] == pytest.approx(len(one['obs']) / 3)
     assert main(['eval', run, '-o', 'cut.npz', '--max-step', '5', '-q']) == 2 and not Path('cut.npz').exists()
@@ -57,7 +57,7 @@ def test_command_that_it_prints_trains_on(demos: Path, capsys: pytest.CaptureFix
 def test_commands_that_it_prints_import_what_it_was_given_to_import(
     demos: Path, in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else the env that a file registers is not known to them."""
+    """Without the import, the printed commands do not know the env that a file registers."""
     (in_tmp / 'my poles.py').write_text(
         'import gymnasium\nfrom zoo.core.registry import ENV_REGISTRY\n'
         "ENV_REGISTRY.register('my_pole')(lambda: gymnasium.make('CartPole-v1'))\n"

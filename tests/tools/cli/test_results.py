@@ -1,4 +1,4 @@
-"""`zoo runs`, `plot`, `compare` and `report`: their numbers against those that numpy finds in the logs, words and files."""
+"""`zoo runs`, `plot`, `compare` and `report`: their text and files, and their numbers against numpy's from the logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METRIC = 'eval/return_mean'
 
 
 def write(name: str, returns: list[float], end: int = 1_000, env: str = 'CartPole-v1', **learn: float) -> None:
-    """runs/<name> with a run of each return."""
+    """Writes runs/<name> with one run for each return."""
     for seed, value in enumerate(returns):
         run = made_run([0, end], [0, value], seed=seed, name=name, env=env, **learn)
         write_run(Path('runs') / name / str(seed), run)
@@ -33,7 +33,7 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def data_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict:
-    """What a command prints with --json."""
+    """Runs a command with --json; returns the data that it prints."""
     assert main([*words, '--json']) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -51,7 +51,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def runs(trained: Path, in_tmp: Path) -> Path:
-    """A copy of them in the current folder."""
+    """A copy of the trained runs in the current folder."""
     return shutil.copytree(trained, in_tmp / 'runs')
 
 
@@ -65,7 +65,7 @@ def logged(folder: Path, metric: str = METRIC) -> list[np.ndarray]:
 
 
 def iqm(values: np.ndarray) -> np.ndarray:
-    """Over the last axis: each value 4 times, and of these the middle half."""
+    """The interquartile mean over the last axis: the mean of the middle half of 4 copies of each value."""
     n = values.shape[-1]
     return np.sort(np.repeat(values, 4, axis=-1), axis=-1)[..., n : 3 * n].mean(axis=-1)
 
@@ -146,11 +146,11 @@ def test_pictures_and_report_of_trained_runs_are_a_file_each(runs: Path, capsys:
 @pytest.mark.parametrize(
     ('others', 'meaning', 'luck'),
     [
-        # 2 of the 70 ways to part 8 runs have all higher runs on one side
+        # 2 of the 70 ways to split 8 runs into 4 and 4 have all higher runs on one side
         ([7, 8, 9, 6], '100% of the pairs of runs (95% interval 100% to 100%): it is higher (', '2.9% of cases)'),
         ([0, 0, 0, 0], '0% of the pairs of runs (95% interval 0% to 0%): it is lower (', '2.9% of cases)'),
         ([1, 2, 3, 4], ': no clear difference (', '100% of cases)'),
-        # of 3 and 4 runs 2 of 35, of 1 and 4 runs 2 of 5: never called different, and without an interval
+        # for 3 and 4 runs 2 of 35, for 1 and 4 runs 2 of 5: never called different, and the chance has no interval
         (
             [7, 8, 9],
             '100% of the pairs of runs: 3 and 4 runs are too few to tell them apart (',

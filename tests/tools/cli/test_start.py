@@ -1,4 +1,4 @@
-"""`zoo init`: what it writes checks, trains and is never written over a file."""
+"""`zoo init`: its file passes the check and trains; it never overwrites a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zoo sweep`: its words, its table, its mistakes."""
+"""`zoo sweep`: its command line, its table, its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zoo train`: envs without a config, short forms, and how much it says."""
+"""`zoo train`: envs without a config, short forms, and the amount of its output."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_same_command_with_run_makes_a_run_and_continues_it_as_resume_does(
     first = _trained(['cartpole_ppo', '--run', 'mine'], capsys)
     assert Path(first['run_dir']) == in_tmp / 'mine' and first['env_step'] <= 2048
     log = (in_tmp / 'mine' / 'metrics.jsonl').read_text()
-    again = _trained(['cartpole_ppo', '--run', 'mine'], capsys)  # nothing is left
+    again = _trained(['cartpole_ppo', '--run', 'mine'], capsys)  # nothing is left to train
     assert (again['env_step'], again['run_dir']) == (first['env_step'], first['run_dir'])
     assert (in_tmp / 'mine' / 'metrics.jsonl').read_text() == log
     for way, n in (('--run', 3_072), ('--resume', 4_096)):

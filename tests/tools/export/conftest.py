@@ -1,4 +1,4 @@
-"""The table of ONNX operations, which torch makes anew for each export in 0.3 s, is made once for all of these tests."""
+"""Builds the table of ONNX operations once for all of these tests; torch builds it again for each export, in 0.3 s."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 def one_table_of_operations() -> Iterator[None]:
     registration: Any = pytest.importorskip('torch.onnx._internal.exporter._registration')
     make = getattr(getattr(registration, 'ONNXRegistry', None), 'from_torchlib', None)
-    if make is None:  # it is no public name: another torch may have none, and the tests take longer
+    if make is None:  # the name is not public: in a torch without it, the tests only take longer
         yield
         return
     with pytest.MonkeyPatch.context() as patch:

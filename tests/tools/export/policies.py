@@ -1,4 +1,4 @@
-"""Policies to export, with numbers as large as those of trained ones, and files of them as functions."""
+"""Untrained policies to export, with outputs as large as those of trained ones, and ONNX files as functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_policy(
     fields: Any = ('eval',),
     **model: Any,
 ) -> Any:
-    """A policy that was not trained, with drawn statistics and a policy head 100 times larger than at the start."""
+    """An untrained policy with random statistics and weights of the policy head 100 times larger than their initial values."""
     spaces = [
         convert_space(names[given]() if isinstance(given, str) else given, kind, 'test')
         for names, given, kind in ((OBS_SPACES, obs, 'observation'), (ACTION_SPACES, action, 'action'))
@@ -48,7 +48,7 @@ def make_policy(
 
 
 def load_onnx(path: Path) -> Callable[..., list[np.ndarray]]:
-    """inputs in order -> outputs in order."""
+    """The file as a function from its inputs to its outputs, both in the order of the file."""
     session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
     names = [each.name for each in session.get_inputs()]
     return lambda *arrays: session.run(None, dict(zip(names, arrays, strict=True)))

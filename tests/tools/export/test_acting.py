@@ -1,4 +1,4 @@
-"""A policy as a module of tensors: names of inputs and outputs, the copy that is exported, its precision."""
+"""A policy as a module of tensors: names of inputs and outputs, the exported copy, its precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison of a file with its policy: the observations that are drawn, what counts as a difference, what as a tie."""
+"""The comparison of a file with its policy: the random observations, and when outputs count as different or as a tie."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zoo.tools.export.check import compare, draw_obs, drawn_words, effect_of_bf1
 def test_drawn_observations_are_of_the_space_and_spread_over_it(name: str) -> None:
     policy, space = make_policy('ppo', name), OBS_SPACES[name]()
     drawn = draw_obs(policy, 200, np.random.default_rng(0))
-    read_obs(policy, nested_obs(policy.obs_space, drawn))  # raises where one is not
+    read_obs(policy, nested_obs(policy.obs_space, drawn))  # raises if one is not of the space
     for path, leaf in leaf_spaces(policy.obs_space):
         assert drawn[path].shape == (200, *leaf.shape) and len(np.unique(drawn[path])) > 1
     if not isinstance(space, Dict | gymnasium.spaces.Tuple):
@@ -43,7 +43,7 @@ def test_numbers_without_bounds_are_normal_as_the_statistics() -> None:
     norm.mean.copy_(torch.tensor([5.0, 0.0, -7.0]))
     norm.var.copy_(torch.tensor([4.0, 1.0, 0.01]))
     drawn = draw_obs(policy, 10_000, np.random.default_rng(0))['']
-    # the mean of 10,000 has a deviation of a hundredth of theirs
+    # the mean of 10,000 numbers has a standard deviation of a hundredth of theirs
     assert np.abs(drawn.mean(0) - [5, 0, -7]).max() < 0.1 and np.allclose(drawn.std(0)[[0, 2]], [2, 0.1], rtol=0.05)
     assert np.abs(drawn[:, 1]).max() <= 1
     assert drawn_words(policy) == 'uniform between bounds and normal, as the statistics of obs_norm elsewhere'
@@ -70,7 +70,7 @@ def parts(*args: Any, **model: Any) -> tuple[Any, ActingModule]:
 
 
 def runs(acting: ActingModule, change: Any = lambda outputs: outputs) -> Any:
-    """The policy itself as a file, whose outputs are changed."""
+    """The policy itself in place of a file, with changed outputs."""
 
     def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
         with torch.no_grad():
@@ -122,7 +122,7 @@ def test_one_other_choice_in_a_thousand_is_refused() -> None:
 
 
 def test_choice_between_equals_is_a_tie() -> None:
-    """Of two choices that are as good, a file whose rounding differs may take the other one."""
+    """If two choices are equally good, a file whose rounding differs may take the other one."""
     twin, acting = parts('box', 'discrete')
     head = twin.model.policy_head
     with torch.no_grad():
@@ -135,7 +135,7 @@ def test_choice_between_equals_is_a_tie() -> None:
 
     found = compare(twin, acting, runs(acting, change))
     assert (found.n_differ, found.n_tie) == (1, 1) and '1 of them ties within rounding' in found.text()
-    with pytest.raises(RunError):  # but not in all of them: that is another policy
+    with pytest.raises(RunError):  # if all choices differ, it is another policy
         compare(twin, acting, runs(acting, lambda outputs: [np.ones_like(outputs[0])]))
 
 
@@ -156,7 +156,7 @@ def test_what_bfloat16_changes_is_counted_by_the_policy_that_computes_in_it(
     policy = make_policy('ppo', IMAGE, action_space, precision='bf16')
     obs = draw_obs(policy, 1000, np.random.default_rng(0))['']
     with torch.no_grad():
-        if action_space != 'box':  # where every choice is about as good, rounding decides
+        if action_space != 'box':  # makes all choices about equally good, so that rounding decides
             policy.model.policy_head.bias.sub_(policy.model.compute_actor(torch.from_numpy(obs)).mean(0))
     twin = for_export(policy)
     found, wanted = (np.asarray(each.act(obs)) for each in (policy, twin))

@@ -1,4 +1,4 @@
-"""Exported files act as `policy.act`, for every policy, space and distribution; what does not is never left on the disk."""
+"""Exported files act as `policy.act`, for every policy, space and distribution; a file that does not is removed."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ KINDS = [
     *((ACTORS[i % len(ACTORS)], obs, ACTIONS[i % len(ACTIONS)]) for i, obs in enumerate(OBS_SPACES)),
     ('dqn', 'box', 'discrete'),
 ]
-"""Every policy, space of observations and space of actions at least once."""
+"""Triples of policy, observation space and action space; each kind occurs at least once."""
 
 
 def batch(space: gymnasium.Space, n: int = 1000) -> Any:
-    """n random observations as a vector env gives them."""
+    """n random observations, stacked as a vector env returns them."""
     return stack(space, samples(space, n), create_empty_array(space, n))
 
 
@@ -58,7 +58,7 @@ def rows(tree: Any, n: int) -> Any:
 
 
 def check_acts_as(policy: Any, path: Path, obs: Any, tolerance: float = 1e-5) -> None:
-    """The file gives `policy.act` for 1,000 observations at once, and for one."""
+    """Asserts that the file returns the actions of `policy.act`, for 1,000 observations at once and for one."""
     run = load_onnx(path)
     for n in (1000, 1):
         got, wanted = run(*leaves(rows(obs, n))), leaves(policy.act(rows(obs, n)))
@@ -88,7 +88,7 @@ def test_numbers_are_within_1e_5(name: str, tmp_path: Path) -> None:
     assert 0 < policy.export(tmp_path / 'p.onnx').comparison.error < 1e-5
     obs = np.random.default_rng(0).normal(3, 2, (1000, 4)).astype(np.float32)
     check_acts_as(policy, tmp_path / 'p.onnx', obs)
-    assert policy.act(obs).std() > 0.5  # of bounds that are some 2 apart
+    assert policy.act(obs).std() > 0.5  # the bounds are some 2 apart
 
 
 @pytest.mark.soak
@@ -133,7 +133,7 @@ def test_beta_whose_parameters_are_1_gives_the_middle_and_no_nan(tmp_path: Path)
 def test_normaliser_network_and_rescaling_equal_numpy(tmp_path: Path) -> None:
     policy = make_policy('ppo', Box(-np.inf, np.inf, (3,)), Box(-2.0, 6.0, (1,)), 'rescale', obs_norm=True)
     with torch.no_grad():
-        policy.model.policy_head.mu.weight.mul_(5)  # so that bounds are met
+        policy.model.policy_head.mu.weight.mul_(5)  # so that actions reach the bounds
     policy.export(tmp_path / 'p.onnx')
     weights = {name: x.detach().double().numpy() for name, x in policy.model.state_dict().items()}
     obs = np.random.default_rng(0).normal(3, 2, (50, 3)).astype(np.float32)
@@ -142,7 +142,7 @@ def test_normaliser_network_and_rescaling_equal_numpy(tmp_path: Path) -> None:
         layer = f'actor_encoder.layers.{i}'
         x = np.tanh(x @ weights[f'{layer}.weight'].T + weights[f'{layer}.bias'])
     mu = x @ weights['policy_head.mu.weight'].T + weights['policy_head.mu.bias']
-    wanted = np.clip(2 + 4 * mu, -2, 6)  # -1 is -2, 1 is 6
+    wanted = np.clip(2 + 4 * mu, -2, 6)  # -1 becomes -2, 1 becomes 6
     assert np.abs(load_onnx(tmp_path / 'p.onnx')(obs)[0] - wanted).max() < 1e-5
     assert 0 < (np.abs(mu) > 1).mean() < 1
 
@@ -150,7 +150,7 @@ def test_normaliser_network_and_rescaling_equal_numpy(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize('action', ['discrete', 'multi_discrete', 'tuple'])
 def test_forbidden_actions_are_never_given(action: str, tmp_path: Path) -> None:
-    n = {'discrete': 4, 'multi_discrete': 5, 'tuple': 9}[action]  # of tuple 2 + 2 + 3 choices and 2 bits
+    n = {'discrete': 4, 'multi_discrete': 5, 'tuple': 9}[action]  # tuple: 2 + 2 + 3 choices and 2 bits
     space = Dict({ACTION_MASK: gymnasium.spaces.MultiBinary(n), 'place': Box(-1.0, 1.0, (3,))})
     policy = make_policy('ppo', space, action)
     exported = policy.export(tmp_path / 'p.onnx')
@@ -162,7 +162,7 @@ def test_forbidden_actions_are_never_given(action: str, tmp_path: Path) -> None:
     for options in allowed[action]:
         mask[np.arange(1000), rng.choice(options, 1000)] = 1
     check_acts_as(policy, tmp_path / 'p.onnx', {ACTION_MASK: mask, 'place': place})
-    if action == 'discrete':  # one of them was allowed
+    if action == 'discrete':  # each mask allows one action
         assert np.array_equal(load_onnx(tmp_path / 'p.onnx')(mask, place)[0], mask.argmax(1))
 
 
@@ -185,7 +185,7 @@ def test_memory_is_carried_through_episodes_by_state_in_and_out(cell: str, tmp_p
         with torch.no_grad():
             wanted, critic = policy.model.compute_critic(torch.from_numpy(obs), critic)
         assert np.abs(value - wanted.numpy()).max() < 1e-5
-        assert t == 0 or np.abs(action - policy.act(obs)).max() > 1e-3  # what it remembers matters
+        assert t == 0 or np.abs(action - policy.act(obs)).max() > 1e-3  # the memory changes the action
 
 
 @pytest.mark.long
@@ -197,7 +197,7 @@ def test_memory_of_the_critic_is_left_out_where_its_value_is(tmp_path: Path) -> 
 
 @pytest.mark.parametrize('name', list(FORMATS))
 def test_value_is_that_of_the_policy_in_return_units(name: str, tmp_path: Path) -> None:
-    policy = make_policy('ppg', 'box', 'box', fields=None)  # one that could go on learning
+    policy = make_policy('ppg', 'box', 'box', fields=None)  # a policy that could continue to learn
     before = {key: x.clone() for key, x in policy.model.state_dict().items()}
     exported = policy.export(tmp_path / f'p{FORMATS[name].suffix}', value=True)
     obs = batch(OBS_SPACES['box'](), 7)
@@ -246,7 +246,7 @@ def test_torch_export_file_runs_without_zoo(tmp_path: Path) -> None:
 
 
 def own(change: Any) -> Any:
-    """A ppo whose network is of one's own."""
+    """A ppo policy whose network has a changed `compute_actor`."""
     policy = make_policy('ppo')
     policy.model.__class__ = type(
         'Own', (type(policy.model),), {'compute_actor': change(type(policy.model).compute_actor)}
@@ -320,6 +320,6 @@ def test_policies_without_values_are_refused_the_value(tmp_path: Path) -> None:
 
 
 def test_path_that_is_none_is_refused() -> None:
-    """Those of other folders and endings are rows of tests/tools/cli/test_export.py."""
+    """tests/tools/cli/test_export.py has the cases of wrong folders and endings."""
     with pytest.raises(UserError, match='the path of a file'):
         make_policy('ppo').export(3)

@@ -1,4 +1,4 @@
-"""Demonstrations: what is recorded, written, read back, and refused."""
+"""Demonstrations: recording, writing, reading, and the files that are refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_recorded_episodes_are_those_of_evaluate(cartpole: Any, tmp_path: Path) 
 
 
 def test_steps_follow_each_other_in_the_env(cartpole: Any) -> None:
-    """Each observation is the one that CartPole reaches from the one before by the recorded action."""
+    """Oracle: CartPole, set to each recorded observation, reaches the next one by the recorded action."""
     demos, _ = record_demonstrations(cartpole, 'CartPole-v1', 2, seed=1)
     env: Any = gymnasium.make('CartPole-v1').unwrapped
     env.reset(seed=0)
@@ -93,7 +93,7 @@ def test_actions_of_the_env_become_those_of_the_policy_and_back(mode: str, distr
     low_high = np.array([[-2.0], [-1.5], [0.0], [0.3], [1.9], [2.0]], np.float32)
     path = write(tmp_path / 'a.npz', **arrays(obs=np.zeros((6, 3), np.float32), action=low_high))
     action = read_demonstrations(path, policy).policy_action(policy)
-    np.testing.assert_allclose(policy.env_action(action), low_high, atol=5e-4)  # squashed ones stay off the bounds
+    np.testing.assert_allclose(policy.env_action(action), low_high, atol=5e-4)  # squashed actions stay off the bounds
     assert policy.dist.log_prob(policy.distribution(np.zeros((6, 3), np.float32)).param, action).isfinite().all()
 
 
@@ -117,7 +117,7 @@ def test_numbers_in_a_dict_of_actions_become_those_of_a_bounded_distribution(dis
     demos, _ = record_demonstrations(policy, env, 2, deterministic=False)
     replayed = list(_rows(policy.env_action(demos.policy_action(policy))))
     for one, other in zip(replayed, demos.action.values(), strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-3)  # squashed ones stay off the bounds
+        np.testing.assert_allclose(one, other, atol=2e-3)  # squashed actions stay off the bounds
 
 
 def _rows(action: Any) -> Any:
@@ -181,7 +181,7 @@ def test_files_that_are_none_are_refused(cartpole: Any, tmp_path: Path) -> None:
 def test_file_that_claims_more_memory_than_there_is_is_refused_before_it_is_read(
     is_said: bool, cartpole: Any, tmp_path: Path
 ) -> None:
-    """512 TB of zeros; is_said: also by the table of the archive, not by the header of the array alone."""
+    """The array's header claims 512 TB; is_said: the table of the archive claims as much."""
     head = io.BytesIO()
     np.lib.format.write_array_header_2_0(head, {'descr': '<f4', 'fortran_order': False, 'shape': (2**45, 4)})
     with zipfile.ZipFile(tmp_path / 'a.npz', 'w', zipfile.ZIP_DEFLATED) as file:
@@ -201,7 +201,7 @@ def test_dataset_of_minari_is_read_by_its_id(cartpole: Any, tmp_path: Path, monk
     lengths, buffers = [3, 5], []
     for i, n in enumerate(lengths):
         obs, action = np.full((n + 1, 4), i, np.float32), np.arange(n) % 2
-        ends = [False] * (n - 1) + [i == 0], [False] * (n - 1) + [i == 1]  # the second one by a time limit
+        ends = [False] * (n - 1) + [i == 0], [False] * (n - 1) + [i == 1]  # the second episode ends by a time limit
         buffers.append(EpisodeBuffer(i, 0, None, obs, action, [1.0] * n, *ends, None))
     about = dict.fromkeys(('algorithm_name', 'author', 'author_email', 'code_permalink', 'description'), 'x')
     with warnings.catch_warnings():
@@ -288,7 +288,7 @@ def test_leaves_of_a_dataset_of_minari_keep_their_names(
 
 
 def stacked(rows: Any) -> Any:
-    """Observations or actions of several steps as one, leaf by leaf."""
+    """Stacks the observations or actions of several steps, leaf by leaf."""
     first = rows[0]
     if isinstance(first, dict):
         return {name: stacked([row[name] for row in rows]) for name in first}

@@ -1,4 +1,4 @@
-"""`zoo pretrain`: the loss by hand, the statistics, memory, the folder that it leaves, and what is refused."""
+"""`zoo pretrain`: the loss by hand, statistics, recurrent policies, the run folder, interrupts and refusals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHORT = ['policy.eval.n_episode=1', 'logger.tensorboard=false', 'logger.console=
 
 
 def lean(n_episode: int, n_step: int, seed: int = 0) -> Demonstrations:
-    """CartPole's observations, and the action that pushes to the side to which the pole leans."""
+    """Random observations of CartPole, each with the action that pushes to the side to which the pole leans."""
     obs = torch.randn(n_episode * n_step, 4, generator=torch.Generator().manual_seed(seed)) * 0.05
     action = (obs[:, 2] > 0).long().numpy()
     ends = np.arange(1, n_episode + 1) * n_step
@@ -69,7 +69,7 @@ def test_statistics_that_the_config_asks_for_are_those_of_the_demonstrations() -
 
 
 def test_policy_with_memory_reads_whole_episodes_from_their_start() -> None:
-    """Row for row what the model gives step by step, with a new state where an episode begins."""
+    """The losses equal those of the model called step by step, with a new state at the start of each episode."""
     demos = lean(3, 5)._replace(episode_ends=np.array([4, 9, 15]))
     one = student('cartpole_ppo', demos, 'policy.model.recurrent={cell: gru, hidden_size: 8}')
     batches = list(one.batches(one.episodes, 8, None))
@@ -100,7 +100,7 @@ def test_policy_imitates_and_leaves_a_run_that_others_read(tmp_path: Path) -> No
 
 
 class CtrlC(logging.Handler):
-    """Sends SIGINT to this process when a line of the log begins with a text."""
+    """Sends SIGINT to this process when a log message begins with a text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class CtrlC(logging.Handler):
 
 
 def interrupted(text: str, demos: Path, caplog: pytest.LogCaptureFixture, **options: Any) -> None:
-    """Imitation that gets SIGINT at a line of its log, and ends with it."""
+    """Runs an imitation that gets SIGINT at a log message; asserts exit code 130 and that the signal handler is restored."""
     log, handler = logging.getLogger('zoo.tools.imitation.pretrain'), CtrlC(text)
     before = signal.getsignal(signal.SIGINT)
     log.addHandler(handler)
@@ -253,7 +253,7 @@ def test_policy_without_a_distribution_is_refused(tmp_path: Path) -> None:
 
 
 def test_steps_before_a_time_limit_teach_the_critic_less() -> None:
-    """1 - gamma^k, k steps before the end that was cut off; 1 where the episode ended by itself."""
+    """The weight is 1 - gamma^k, k steps before a time limit; 1 if the episode terminated."""
     demos = lean(2, 3)._replace(terminated=np.array([False, True]))
     one = student('cartpole_ppo', demos, 'policy.collect.discount_factor=0.5')
     np.testing.assert_allclose(one.known, [1 - 0.125, 1 - 0.25, 1 - 0.5, 1, 1, 1])
@@ -287,7 +287,7 @@ def test_action_that_its_mask_forbids_is_refused() -> None:
 def test_deviation_of_actions_is_put_back_unless_it_is_to_be_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An expert that always does the same: its deviation would fall; greedy actions are the same both ways."""
+    """The expert is deterministic, so imitation lowers the policy's deviation; the option does not change greedy actions."""
     obs = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
     action = obs[:, :1].tanh().numpy()
     demos = Demonstrations(obs, {'': action}, np.arange(1, 5) * 100)

@@ -1,10 +1,10 @@
-"""Config keys of other libraries with what each is in zoo: data of test_names.py.
+"""Config keys of other libraries and their counterparts in zoo: data of tests/config/test_names.py.
 
-A line: what the message of the keys after the arrow must name: a path of zoo (the key is that one), 'key' (it is a key of
-zoo at this very path), 'by: ...' (a word of how it is done here), or 'none: ...' (a word of why there is none).
+A line: text that the message about each key after the arrow must name: the path of zoo's key, 'key' (zoo has a key at this
+same path), 'by: ...' (words on how zoo does it), or 'none: ...' (words on why zoo has no counterpart).
 Sources: RLlib's PPOConfig and its older dict of keys, rl8's AlgorithmConfig, AgileRL's PPO with INIT_HP and NET_CONFIG,
 DI-engine's PPO and PPG configs, stable-baselines3's PPO and rl-zoo3's files, CleanRL's ppo scripts, Tianshou's PPOPolicy;
-`guessed`: words of no library, which people try first.
+`guessed`: words of no library, which users are likely to try first.
 """
 
 from __future__ import annotations

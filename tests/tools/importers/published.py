@@ -1,4 +1,4 @@
-"""Published configs of other libraries: their keys and values, as facts that the translators are tested on.
+"""Published configs of other libraries: keys and values on which the translators are tested.
 
 DI-engine: dizoo/classic_control/{cartpole,pendulum}/config, dizoo/atari/config/serial/pong. rl-zoo3: hyperparams/ppo.yml.
 """
@@ -11,7 +11,7 @@ import yaml
 
 
 def _cartpole(name: str, learn: dict[str, Any], n_sample: int = 128, model: Any = (), **policy: Any) -> dict[str, Any]:
-    """What DI-engine's configs for CartPole have in common."""
+    """The part that DI-engine's configs for CartPole have in common."""
     network = dict(
         obs_shape=4,
         action_shape=2,

@@ -1,4 +1,4 @@
-"""Any key of a foreign config with any value: a config or a ConfigError, never another error."""
+"""Any value at any key of another library's config gives a config or a ConfigError, never another error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VALUES = [None, True, 'text', '', -1, 0, 2.5, math.nan, math.inf, [], [1, 'a'], 
 
 
 def _leaves(data: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The paths of all values, those of sections included."""
+    """The paths of all values, including sections."""
     found = []
     for key, value in data.items():
         found.append((*path, key))
@@ -36,9 +36,9 @@ def _with(data: Any, path: tuple[str, ...], value: Any) -> Any:
 
 
 def _tries(data: dict[str, Any], give: Any, tried: Any = ()) -> set[tuple[str, ...]]:
-    """Converts the data with each odd value at each key: no other error than a ConfigError, whose problems are lines.
+    """Converts the data with each odd value at each key. Asserts that only ConfigErrors occur, with one line per problem.
 
-    Args: tried: keys that are left out.   Returns: these, and those of the data.
+    Args: give: makes the argument of `convert` from the data.   tried: keys to skip.   Returns: `tried` and the data's keys.
     """
     n_refused, paths = 0, [path for path in _leaves(data) if path not in tried]
     for path in paths:
@@ -55,7 +55,7 @@ def _tries(data: dict[str, Any], give: Any, tried: Any = ()) -> set[tuple[str, .
 @pytest.mark.slow
 def test_pairs_of_di_engine():
     tried, tried_create = set(), set()
-    for main, create in PAIRS.values():  # the keys that no pair before it has
+    for main, create in PAIRS.values():  # only the keys that no earlier pair has
         tried = _tries(main, lambda changed, create=create: (changed, create), tried)
         tried_create = _tries(create, lambda changed, main=main: (main, changed), tried_create)
     assert len(tried) > 40 and len(tried_create) >= 6

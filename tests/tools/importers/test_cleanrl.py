@@ -92,7 +92,7 @@ def test_default_that_the_script_works_out_is_asked_for(ppo_script):
 
 
 def test_numbers_in_the_code_are_those_of_the_config(ppg_script):
-    """As in ppg_procgen.py: Adam's epsilon is not that of ppo's scripts, and the wrapper has its own gamma of .99."""
+    """As in ppg_procgen.py: Adam's epsilon differs from the ppo scripts, and the wrapper has its own gamma of .99."""
     code = 'envs = gym.wrappers.NormalizeReward(envs)\noptimizer = optim.Adam(p, lr=args.learning_rate, eps=1e-8)\n'
     ppg_script.write_text(ppg_script.read_text() + code)
     config = convert(ppg_script).config

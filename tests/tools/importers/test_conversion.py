@@ -1,4 +1,4 @@
-"""The parts of which translators are made: tables of keys, ids of envs, literals of files that are not run."""
+"""The building blocks of translators: tables of keys, ids of envs, literals from files that are not run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_key_that_the_table_of_names_knows_gets_its_sentence():
 
 @pytest.mark.parametrize('n, wanted, found', [(256, 64, 64), (200, 32, 40), (8, 256, 8), (7, 3, 7), (4000, 128, 125)])
 def test_nearest_divisor_is_the_closest_by_ratio(n, wanted, found):
-    assert nearest_divisor(n, wanted) == found  # of 7: 7 / 3 = 2.33, 3 / 1 = 3
+    assert nearest_divisor(n, wanted) == found  # divisors of 7: 7 / 3 = 2.33 is closer than 3 / 1 = 3
 
 
 def test_nearest_divisor_of_a_large_number_is_quick():

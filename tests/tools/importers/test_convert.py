@@ -1,4 +1,4 @@
-"""Which library a config is of, what is said where that is not clear, and pairs of DI-engine where configs are loaded."""
+"""Converting configs: the guess of the library, errors if it is unclear, and loading DI-engine's pairs as configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DI-engine's pairs of configs: the same policy and env as they say, or a refusal by name."""
+"""DI-engine's pairs (main_config, create_config): converted to the same policy and env, or refused with the keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUIET = ['logger.console=off', 'logger.tensorboard=false']
 
 
 def changed(pair: Any, path: str, value: Any, which: int = 0) -> Any:
-    """A pair of which one key is another one."""
+    """A copy of a pair in which one key has another value."""
     found = copy.deepcopy(pair)
     *parents, last = path.split('.')
     inner = found[which]
@@ -56,7 +56,7 @@ def test_cartpole_ppo_pair_has_di_engines_numbers():
     assert (cfg.env.id, cfg.env.vectorization, cfg.policy.device) == ('CartPole-v0', 'sync', 'cpu')
     assert (learn.epoch_per_collect, learn.batch_size, learn.learning_rate) == (2, 64, 0.001)
     assert (learn.value_weight, learn.entropy_weight, learn.grad_clip) == (0.5, 0.01, 0.5)
-    # what the pair leaves to DI-engine's own defaults
+    # values that the pair leaves to DI-engine's defaults
     assert (learn.adv_norm, learn.value_norm, learn.recompute_adv, learn.value_clip) == ('minibatch', True, True, True)
     assert (model.hidden_sizes, model.actor_head, model.critic_head) == ([64, 64, 128], [128], [128])
     assert (model.shared_encoder, model.activation) == (True, 'relu')
@@ -81,7 +81,7 @@ def test_keys_that_set_up_threads_of_a_buffer_are_left_out_by_name():
 def test_ppg_offpolicy_pair_keeps_the_two_buffers_apart():
     buffer = resolve_config(PAIRS['cartpole_ppg_offpolicy']).buffer
     assert (buffer.type, buffer.policy.max_use, buffer.value.max_use) == ('multi', 10, 100)
-    assert (buffer.policy.size, buffer.value.size) == (128, 1000)  # 100 does not hold a rollout of 128
+    assert (buffer.policy.size, buffer.value.size) == (128, 1000)  # the pair's 100 cannot hold a rollout of 128
 
 
 def test_ppg_pair_says_that_its_buffers_are_left_out():

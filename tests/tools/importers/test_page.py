@@ -1,4 +1,4 @@
-"""docs/coming_from.md: its tables are those of the translators, and what it names exists."""
+"""docs/coming_from.md: its tables equal those of the translators, and the names in it exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_name_of_the_code_is_on_the_page():
 
 
 def _keys() -> set[str]:
-    """All keys of zoo, and their sections."""
+    """All keys of zoo, and the sections that hold them."""
     kinds = [
         {'policy': {'type': kind}, 'env': {'id': 'CartPole-v1'}}
         for kind in ('ppo', 'ppo_offpolicy', 'ppg', 'ppg_offpolicy')

@@ -1,4 +1,4 @@
-"""Settings of RLlib's PPO: dicts, YAML and PPOConfig chains in code, which is never run."""
+"""Settings of RLlib's PPO: dicts, YAML, and PPOConfig chains in code that is never run."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_stop_that_the_code_works_out_is_named(stop):
     ],
 )
 def test_setting_that_the_code_works_out_is_asked_for(call, name):
-    """Before, RLlib's default took its place."""
+    """Such a setting must not be replaced by RLlib's default, as it once was."""
     code = f"config = PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=2){call}"
     with pytest.raises(ConfigError) as caught:
         from_rllib(settings_of(ast.parse(code)))
@@ -208,7 +208,7 @@ PPOTrainer(config=config)
 
 
 def test_network_of_the_new_api_is_read_with_its_own_defaults():
-    """Of DefaultModelConfig vf_share_layers is true, of PPO's own model false."""
+    """vf_share_layers is true in DefaultModelConfig and false in PPO's own model."""
     code = """
 config = (PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=1)
     .rl_module(model_config={model}))
@@ -235,7 +235,7 @@ def test_several_agents_are_refused():
 
 @pytest.mark.parametrize('home', ['model', '_model_config'])
 def test_network_of_an_object_is_read(home):
-    """An object has all keys, with RLlib's defaults; those of a network that are not set are left alone."""
+    """An object has every key, with RLlib's default; network keys that still have their default are ignored."""
 
     class PPOConfig:
         def to_dict(self):

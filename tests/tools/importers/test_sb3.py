@@ -1,4 +1,4 @@
-"""Settings of stable-baselines3: rl-zoo3's PPO blocks, whole."""
+"""Settings of stable-baselines3: whole PPO blocks of rl-zoo3."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_target_kl_is_looked_at_after_each_minibatch_as_there():
     ],
 )
 def test_class_and_options_of_the_optimizer_are_one_part(kwargs, wanted):
-    """One after the other, the last one took the place of those before."""
+    """The class and all options are kept; once, each option that was set replaced those before it."""
     block = {'n_steps': 64, 'n_timesteps': 1e5, 'policy_kwargs': f'dict({kwargs})'}
     found = convert(block, 'sb3', 'CartPole-v1').config
     assert found['policy']['learn']['optimizer'] == wanted
@@ -164,7 +164,7 @@ def test_betas_that_are_no_pair_are_said():
 
 
 def test_value_clip_of_sb3_is_said_to_be_another_one():
-    """Of R = 0, V_old = 0, V = 1 and a range of .2 SB3 has the error .2^2, which has no gradient; zoo 1^2, which has one."""
+    """For R = 0, V_old = 0, V = 1 and a range of .2, SB3's error is .2^2, without gradient; zoo's is 1^2, with a gradient."""
     found = convert({'n_steps': 64, 'n_timesteps': 1e5, 'clip_range_vf': 0.2}, 'sb3', 'CartPole-v1')
     [(_, said)] = [each for each in found.became if each[0].startswith('clip_range_vf')]
     assert said.endswith('(the larger of clipped and plain error, there the clipped one alone)')

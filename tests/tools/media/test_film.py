@@ -1,4 +1,4 @@
-"""What an env is given so that it draws, what its answers become, and what is said where it cannot draw."""
+"""Rendering of envs: their render arguments, the forms of their pictures, and errors of envs that cannot render."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_without_a_display_it_is_drawn_into_memory(monkeypatch: pytest.MonkeyPat
             assert os.environ.get('MUJOCO_GL') == want and os.environ['SDL_VIDEODRIVER'] == 'dummy'
         for name in ('SDL_VIDEODRIVER', 'MUJOCO_GL'):
             os.environ.pop(name, None)
-    monkeypatch.setenv('MUJOCO_GL', 'osmesa')  # what the user says holds
+    monkeypatch.setenv('MUJOCO_GL', 'osmesa')  # the user's value is kept
     draw_without_display()
     assert os.environ['MUJOCO_GL'] == 'osmesa'
     os.environ.pop('SDL_VIDEODRIVER')

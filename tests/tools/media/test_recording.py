@@ -1,4 +1,4 @@
-"""Pictures belong to the episodes whose returns are told, in every kind of env; they are handed on one by one."""
+"""Recording: in every kind of env, the pictures belong to the episodes whose returns are reported; they come one by one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def policy_of(env: dict[str, Any]) -> Policy:
 
 
 def film(env: Any, policy: Policy, n_episode: int, **options: Any) -> tuple[Recording, list[np.ndarray]]:
-    """What was recorded, with copies of the pictures."""
+    """Records episodes; returns the recording and copies of its pictures."""
     pictures: list[np.ndarray] = []
     recording = record(policy, env, n_episode, 3, on_frame=lambda image, fps: pictures.append(image.copy()), **options)
     assert recording is not None
@@ -54,8 +54,8 @@ def film(env: Any, policy: Policy, n_episode: int, **options: Any) -> tuple[Reco
     ids=str,
 )
 def test_pictures_are_those_of_the_states_of_evaluate(env: dict[str, Any], deterministic: bool) -> None:
-    """`evaluate` plays first and tells the positions of all states; the pictures are to show the same ones in order."""
-    env = {**env, 'action_mask': 'off'}  # no env is reset to look for a mask
+    """Oracle: `evaluate` plays first and gives the positions of all states; the pictures must show the same, in order."""
+    env = {**env, 'action_mask': 'off'}  # no extra reset to look for a mask
     policy = policy_of(env)
     SEEN.clear()
     alone = {**env, 'evaluator_env_num': 1, 'vectorization': 'sync' if 'vectorization' in env else 'auto'}
@@ -140,7 +140,7 @@ def test_stop_ends_it_without_a_result() -> None:
         )
         is None
     )
-    assert len(seen) == 3  # the first state and those that two steps reach
+    assert len(seen) == 3  # the first state and the states after two steps
 
 
 def test_schedule_and_env_given_as_an_object_are_used() -> None:
@@ -226,7 +226,7 @@ def test_known_envs_give_their_real_pictures_and_the_returns_of_evaluate(name: s
     assert recording.n_frame == len(pictures) == sum(evaluation.lengths) + 2
     assert recording.fps == fps and {picture.shape for picture in pictures} == {shape}
     colors = [picture.reshape(-1, 3) for picture in pictures]
-    if name != 'cartpole':  # which is black and white, but for the pole
+    if name != 'cartpole':  # CartPole is black and white, except for the pole
         assert any((picture[:, 0] != picture[:, 1]).any() for picture in colors)
     n_change = sum(not np.array_equal(a, b) for a, b in zip(pictures[:-1], pictures[1:], strict=True))
     assert n_change > len(pictures) / 4
@@ -255,7 +255,7 @@ def test_mujoco_is_drawn_without_a_display_by_the_camera_that_follows() -> None:
     try:
         recording, pictures = film(env, policy, 1)
     except UnsupportedEnvError as error:
-        pytest.skip(str(error))  # neither EGL nor OSMesa is here: the sentence names both
+        pytest.skip(str(error))  # this machine has neither EGL nor OSMesa; the error names both
     assert recording.evaluation.returns == evaluate(policy, env, 1, 3).returns
     assert len(pictures) == 21 and pictures[0].shape == (480, 480, 3) and np.ptp(pictures[0]) > 100
     assert not np.array_equal(pictures[0], pictures[-1])

@@ -1,4 +1,4 @@
-"""Videos hold the pictures that they were given, and are there whole or not at all."""
+"""Video files hold the pictures that were written to them, and exist completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RAMP = [np.full((400, 600, 3), 20 * i, np.uint8) for i in range(12)]
 
 @pytest.mark.parametrize(('suffix', 'fps', 'error'), [('mp4', 24.0, 3), ('gif', 25.0, 0)])
 def test_pictures_come_back_in_order(suffix: str, fps: float, error: int, tmp_path: Path) -> None:
-    """Grey level i * 20 of picture i; H.264 keeps levels to a few steps, a GIF exactly."""
+    """Picture i has the grey level i * 20. H.264 changes levels by up to 3, a GIF not at all."""
     path = tmp_path / f'ramp.{suffix}'
     assert write_video(path, RAMP, fps) == 12
     pictures, found_fps = read_video(path)
@@ -33,7 +33,7 @@ def test_pictures_come_back_in_order(suffix: str, fps: float, error: int, tmp_pa
 
 
 def test_small_and_odd_pictures_are_enlarged_by_a_whole_number(tmp_path: Path) -> None:
-    """A 7 x 9 picture with one white pixel, 36 times as large is 252 x 324; 401 x 601 gets one more row and column."""
+    """A 7 x 9 picture with one white pixel becomes 252 x 324, 36 times as large; 401 x 601 gets one more row and column."""
     small = np.zeros((7, 9, 3), np.uint8)
     small[2, 3] = 255
     write_video(tmp_path / 'small.gif', [small], 10)
@@ -102,7 +102,7 @@ def test_ffmpeg_that_fails_is_told_with_its_words(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.long
 def test_preview_is_a_small_gif_of_the_first_seconds(tmp_path: Path) -> None:
-    """300 pictures at 10 per second are 30 s, of which 15 s are shown: 150 pictures, 256 pixels wide."""
+    """300 pictures at 10 per second are 30 s; the preview shows 15 s of them: 150 pictures, 256 pixels wide."""
     path = tmp_path / 'long.mp4'
     write_video(path, RAMP * 25, 10)
     (tmp_path / 'small.gif').write_bytes(preview(path))

@@ -1,4 +1,4 @@
-"""A window of SDL's driver 'dummy' gets the pictures; keys close and pause it; without a display there is none."""
+"""The window of `zoo play`, with SDL's driver 'dummy': it shows pictures, keys close and pause it, it needs a display."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def press(key: int) -> None:
 
 
 def test_picture_is_shown_enlarged_by_a_whole_number(window: Window) -> None:
-    """480 / 4: each pixel is 120 x 120."""
+    """A picture 4 pixels wide in a window of 480: each pixel is 120 x 120."""
     window.show(FRAME, 30.0)
     screen: Any = pygame.display.get_surface()
     assert screen.get_size() == (480, 240) and pygame.display.get_caption()[0] == 'line'
@@ -72,7 +72,7 @@ def test_without_a_display_it_names_zoo_video(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr('sys.platform', 'linux')
     with pytest.raises(UserError, match='there is no display here; write a video: zoo video RUN -o FILE.mp4'):
         Window('line')
-    monkeypatch.setenv('DISPLAY', ':987')  # where nobody answers
+    monkeypatch.setenv('DISPLAY', ':987')  # no server answers there
     with pytest.raises(UserError, match='there is no display here'):
         Window('line')
 

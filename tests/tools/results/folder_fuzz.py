@@ -1,8 +1,8 @@
-"""Changes run folders at random, gives each to runs, plot, report, compare, eval and a resume, and watches.
+"""Changes run folders at random, gives each to runs, plot, report, compare, eval and a resume, and watches the process.
 
-As a program, in a process of its own: python -m tests.tools.results.folder_fuzz FOLDER FIRST N
-FOLDER gets `inside`, which becomes the current folder and holds the runs, and `outside`, to which nothing may lead.
-Prints one JSON object: how the commands ended, and all that they should not have done.
+To run in a separate process: python -m tests.tools.results.folder_fuzz FOLDER FIRST N
+In FOLDER it makes `inside`, the current folder with the runs, and `outside`, which no command may read or change.
+Prints one JSON object: how the commands ended, and everything that they must not do but did.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.run import checkpoint_fuzz
 from tests.run.checkpoint_fuzz import STARTS, VALUES, Watch, fault_of, paths_of
 from tests.run.checkpoint_fuzz import TEXTS as JSON_TEXTS
 
-LIMIT_S = 10  # of processor time, on a machine with other work; a command that waits has 60 s of the clock
+LIMIT_S = 10  # seconds of processor time, on a busy machine; a command that waits has 60 s of wall time
 OVERRIDES = (
     'max_env_step=256',
     'env.collector_env_num=2',
@@ -93,7 +93,7 @@ READABLE = ('/proc', '/sys', '/usr', '/lib', '/dev/urandom', '/etc/localtime', '
 
 
 class FolderWatch(Watch):
-    """What is read, written or removed outside of the folder, processes and connections; what is refused for a link is none."""
+    """Notes reads, writes and removals outside of the folder, processes and connections. Ignores an open that refuses links."""
 
     def __init__(self, folder: Path, outside: Path) -> None:
         self.outside, self._waiting = os.path.realpath(outside), ''
@@ -118,7 +118,7 @@ class FolderWatch(Watch):
                 self.on = True
 
     def _see_open(self, event: str, path: str, flags: int) -> None:
-        """`open` with an opener is an event before that of the opener, which alone says that no link is followed."""
+        """Notes an open outside of the folder. `open` with an opener gives two events; only the second has O_NOFOLLOW."""
         if flags & os.O_NOFOLLOW and self._waiting.endswith(f' {path}'):
             self._waiting = ''
         self._keep_waiting()
@@ -134,7 +134,7 @@ class FolderWatch(Watch):
 
     @staticmethod
     def _place(path: str) -> str:
-        """Where a name is, without following a link there."""
+        """The real path of a name, without following the name itself if it is a link."""
         return os.path.join(os.path.realpath(os.path.dirname(path) or '.'), os.path.basename(path))
 
     def _check_path(self, event: str, path: Any) -> None:
@@ -145,7 +145,7 @@ class FolderWatch(Watch):
 
 
 class FolderFuzz:
-    """Random changes of a run folder. Args: source: the folder; outside: where links lead."""
+    """Random changes of a run folder. Args: source: the folder; outside: the target of links."""
 
     def __init__(self, source: Path, outside: Path) -> None:
         from zoo.config.yaml_io import config_of_yaml
@@ -156,7 +156,7 @@ class FolderFuzz:
         self._source_rows = [json.loads(line) for line in (source / 'metrics.jsonl').read_text().splitlines()]
 
     def change(self, i: int, folder: Path) -> str:
-        """Makes the i-th change in a copy of the source, the same in every process; returns how."""
+        """Makes the i-th change, the same in every process, in a copy of the source; returns the kind of change."""
         rng = random.Random(i)
         kinds = [
             rng.choice(('config', 'config', 'config', 'result', 'rows', 'rows', 'text', 'bytes', 'place', 'place'))
@@ -191,7 +191,7 @@ class FolderFuzz:
         file.write_bytes(data if rng.random() < 0.7 else data[: rng.randrange(len(data))])
 
     def _place(self, rng: random.Random, folder: Path) -> None:
-        """A link, a pipe, a socket, a folder or nothing in the place of a file or folder; or one without rights."""
+        """Replaces a file or folder by a link, a pipe, a socket, a folder or nothing, or removes its permissions."""
         name = rng.choice(PLACES)
         path, kind = (
             folder / name,
@@ -241,13 +241,13 @@ class FolderFuzz:
 
 
 def _peak_gb() -> float:
-    """Most memory of this process; getrusage would count what its parent had before this program began."""
+    """The peak memory of this process; getrusage would include its parent's memory before this program began."""
     status = Path('/proc/self/status').read_text()
     return round(int(status.partition('VmHWM:')[2].split()[0]) / 1e6, 2)
 
 
 def commands(run: str, other: str) -> dict[str, Callable[[], int]]:
-    """What is done with a run folder, with another one beside it; each returns an exit code."""
+    """The commands that get a run folder (`other`: a second one, for compare); each returns an exit code."""
     from zoo.tools.cli import main
 
     few = ['policy.eval.n_episode=1', 'policy.learn.executor=eager', 'logger.console=off', 'env.check=false']
@@ -262,7 +262,7 @@ def commands(run: str, other: str) -> dict[str, Callable[[], int]]:
 
 
 def made_source(folder: Path) -> Path:
-    """A run of two rollouts with all that a run folder may have."""
+    """Makes a run of two rollouts with every kind of file that a run folder may have."""
     from zoo.pipeline import serial_pipeline
 
     run = serial_pipeline('cartpole_ppo', overrides=[*OVERRIDES, f'logger.root={folder}']).run_dir
@@ -275,13 +275,13 @@ def made_source(folder: Path) -> Path:
 
 
 def content(folder: Path) -> str:
-    """A hash of all names and bytes of a folder."""
+    """A hash of the names and bytes of all files of a folder."""
     files = [path for path in sorted(folder.rglob('*')) if path.is_file()]
     return hashlib.sha256(repr([(str(path), path.read_bytes()) for path in files]).encode()).hexdigest()
 
 
 def emptied(folder: Path) -> None:
-    """Removes a folder, also where something in it has no rights."""
+    """Removes a folder, even if something in it has no permissions."""
     for path in [folder, *folder.rglob('*')]:
         if not path.is_symlink():
             path.chmod(0o700)

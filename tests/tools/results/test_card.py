@@ -1,4 +1,4 @@
-"""The model card: what it says of a policy, and that its code runs."""
+"""The model card: its text about a policy, and its code, which runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def checkpoint(run_dir: Path) -> Checkpoint:
 
 
 def blocks(text: str) -> list[str]:
-    """The Python of a page."""
+    """The Python code blocks of a page."""
     return re.findall(r'```python\n(.*?)```', text, re.DOTALL)
 
 
@@ -44,7 +44,7 @@ def test_card_says_what_how_good_and_how_it_was_trained(run_dir: Path, checkpoin
     text = card(checkpoint)
     run = read_run(run_dir)
     mean, std = (run.curve(f'eval/return_{name}')[1][-1] for name in ('mean', 'std'))
-    half = 1.96 * std / math.sqrt(2 - 1)  # of 2 episodes; the log has the deviation over n, not n - 1
+    half = 1.96 * std / math.sqrt(2 - 1)  # 2 episodes; the logged deviation divides by n, not by n - 1
     assert yaml.safe_load(text.split('---')[1]) == {'tags': ['reinforcement-learning', 'ppo', 'CartPole-v1']}
     assert '# cartpole\\_ppo: ppo on CartPole-v1' in text
     assert f'trained with `ppo` on `CartPole-v1` for {run.env_step:,} env steps. Its mean return is {mean:.4g} ' in text

@@ -1,4 +1,4 @@
-"""Comparisons, against numbers worked by hand."""
+"""Comparisons of runs, against numbers worked by hand."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ def side(returns: list[float], end: int = 100, **learn: float) -> list:
 
 
 def test_last_values_and_the_chance_to_beat_the_first_side() -> None:
-    # of the 4 pairs, 3 beats 1 and 2, 2 beats 1 and ties 2: (2 + 1.5) / 4
+    # of the 4 pairs 3 wins against 1 and 2, and 2 wins against 1 and ties with 2: (2 + 1.5) / 4
     found = compare({'plain': side([1, 2]), 'new': side([3, 2])}, METRIC, 'mean')
     first, second = found.sides
     assert (first.last.values, first.last.center, first.last.low, first.last.high) == ((1, 2), 1.5, 1, 2)
     assert first.chance is None and second.chance is not None and second.chance.value == 3.5 / 4
-    # of the 6 ways to part 1, 2, 2, 3, these are as far from .5: the two 2 change places, and so do the sides
+    # of the 6 ways to split 1, 2, 2, 3, four are as far from .5: either 2 is with the 3, and they are on either side
     assert second.chance == (3.5 / 4, None, None, 4 / 6)
 
 
 def test_interval_of_the_chance_and_whether_it_is_clear() -> None:
     apart = compare({'plain': side([1, 2, 3, 4]), 'new': side([5, 6, 7, 8])}, METRIC).sides[1].chance
     assert apart == (1, 1, 1, 2 / 70) and apart.is_clear
-    # 16 pairs, of which only 5 loses, once, to 6: 15/16; the other ways as far from .5: with 4 and 5, and the sides, changed
+    # of 16 pairs only (5, 6) is lost: 15/16. p: 4 of 70 ways, with 5 and 6 exchanged or not, and the sides exchanged or not
     near = compare({'plain': side([1, 2, 3, 6]), 'new': side([5, 7, 8, 9])}, METRIC).sides[1].chance
     assert (near.value, near.p) == (15 / 16, 4 / 70) and not near.is_clear and near.low > 0.5
 
 
 def test_runs_of_different_length_are_compared_where_all_have_values() -> None:
-    # at step 50 the first side, 0 to 10 in 100 steps, is at 5, the second at its end, 6
+    # at step 50 the first side, which rises from 0 to 10 in 100 steps, is at 5; the second is at its end, 6
     found = compare({'long': side([10, 10, 10]), 'short': side([6, 6, 6], end=50)}, METRIC)
     assert found.common_step == 50 and [s.last.center for s in found.sides] == [10, 6]
     assert [s.common.center for s in found.sides if s.common] == [5, 6]
@@ -64,7 +64,7 @@ def test_run_that_died_early_does_not_decide_the_common_step_and_is_named() -> N
     b = side([6, 6], end=100)
     found = compare({'a': a, 'b': [made_run([0, 100], [0, 6], name='b', seed=k) for k in range(len(b))]}, METRIC)
     assert found.common_step == 100 and found.left_out == [(str(a[2].path), 'failed', 4)]
-    # at step 100 the first side, 0 to 10 in 200 steps, is at 5
+    # at step 100 the first side, which rises from 0 to 10 in 200 steps, is at 5
     assert found.sides[0].last.values == (10, 10) and found.sides[0].common.values == (5, 5)
     assert (found.sides[0].n_run, found.sides[0].env_step) == (3, (200, 200)) and found.sides[
         1
@@ -89,7 +89,7 @@ def test_unfinished_run_that_came_as_far_as_the_others_counts() -> None:
 @pytest.mark.parametrize(
     ('states', 'step', 'n_left_out'),
     [
-        (('stopped', 'running', 'failed'), 40, 1),  # ends at 60, 40 and 20 of 100
+        (('stopped', 'running', 'failed'), 40, 1),  # the runs end at steps 60, 40 and 20 of 100
         (('failed', 'killed', 'failed'), 20, 0),
         (('stopped', 'done', 'done'), 20, 0),
     ],

@@ -1,4 +1,4 @@
-"""Run folders changed at random: every command that reads them ends, with a result or in a sentence, and does no harm."""
+"""Run folders changed at random: every command that reads them ends with a result or an error message, and does no harm."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.fuzz import run_fuzz
 
 @pytest.mark.soak
 def test_changed_run_folders_end_in_a_sentence_and_lead_nowhere_else(tmp_path: Path) -> None:
-    """Each goes through runs, plot, report, compare, eval and a resume; see `folder_fuzz` for what is watched.
+    """Each folder goes through runs, plot, report, compare, eval and a resume; `folder_fuzz` watches them.
 
-    More folders: `python benchmarks/faults.py folders --n 2000`.
+    For more folders: `python benchmarks/faults.py folders --n 2000`.
     """
     n = 40
     report = run_fuzz('tests.tools.results.folder_fuzz', tmp_path, n, timeout=600)

@@ -1,4 +1,4 @@
-"""What mattered among many configs: shares worked by hand, and the pictures of a report."""
+"""The importance of settings among many configs: shares worked by hand, and their part of a report."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ pytest.importorskip('matplotlib')
 
 
 def test_share_of_a_choice_is_that_of_ranks_around_the_mean_of_each() -> None:
-    # ranks 0 to 3 about means .5 and 2.5 leave 4 * .25 / (4 - 2) = .5 of 5 / 3: 1 - .3
+    # ranks 0, 1 | 2, 3 about their means .5 and 2.5: residual variance 4 * .25 / (4 - 2) = .5 of the total 5 / 3: 1 - .3
     assert rank_share(np.array([0, 0, 1, 1]), np.array([1, 20, 30, 400]), is_choice=True) == pytest.approx(0.7)
 
 
 def test_share_of_a_number_is_that_of_a_parabola_through_ranks() -> None:
     at = np.arange(6.0)
-    assert rank_share(at, np.exp(at)) == pytest.approx(1)  # its order is all that counts
-    # ranks 4.5, 2.5, .5, ... (less 2.5: 2, 0, -2, ...) and squares 6.25, 2.25, .25, ... (less their mean 35 / 12: 10/3, -2/3,
-    # -8/3, ...): 24^2 / (112 / 3) of 16 is explained, 4/7 is left to 3 degrees of freedom, beside 16 to 5
+    assert rank_share(at, np.exp(at)) == pytest.approx(1)  # only the order counts
+    # ranks 4.5, 2.5, .5, .. (minus the mean 2.5: 2, 0, -2, ..), squares 6.25, 2.25, .25, .. (minus the mean 35 / 12: 10/3, -2/3,
+    # -8/3, ..): the fit explains 24^2 / (112 / 3) of 16; the rest, 4/7, has 3 degrees of freedom, the total, 16, has 5
     assert rank_share(at, np.array([9, 4, 1, 1, 4, 9])) == pytest.approx(1 - (4 / 7 / 3) / (16 / 5))
-    assert rank_share(np.array([0.0, 1, 0, 1]), np.array([1.0, 2, 2, 1])) == 0  # two values: a line, and nothing
+    assert rank_share(np.array([0.0, 1, 0, 1]), np.array([1.0, 2, 2, 1])) == 0  # two values: a line, explains nothing
     assert math.isnan(rank_share(at[:3], at[:3]))
 
 
@@ -94,7 +94,7 @@ def test_report_of_a_sweep_says_what_mattered_and_joins_the_seeds_of_a_trial() -
     assert f'of {LEAST} configs' in section and '<code>policy.learn.clip_ratio</code> 1.00' in section
     assert '<b>' not in section and '/home/me' not in section and 'ended early' not in section
     assert 'best quarter' in section
-    assert words.index(f'trial_{LEAST - 1:03d}') < words.index('trial_000')  # the best one is first
+    assert words.index(f'trial_{LEAST - 1:03d}') < words.index('trial_000')  # the best trial is first
     assert 'What mattered' not in report(runs[: 2 * LEAST - 2])
-    runs[0].config['env']['id'] = 'Other-v0'  # returns of two envs are no two results
+    runs[0].config['env']['id'] = 'Other-v0'  # returns of two envs cannot be compared
     assert 'What mattered' not in report(runs)

@@ -1,4 +1,4 @@
-"""Pictures of curves: what their lines, words and colours are, and what happens where they cannot be drawn."""
+"""Pictures of curves: their lines, text and colours, and the errors if they cannot be drawn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def words_of(drawn) -> list[str]:
 
 
 def caption_of(drawn) -> str:
-    """What it says of lines and shades."""
+    """The caption, which explains lines and shades."""
     return (drawn.get_supxlabel() or drawn.legends[0].get_title().get_text()).replace('\n', ' ')
 
 
@@ -110,7 +110,7 @@ def test_runs_that_reached_stop_value_keep_their_last_value_and_the_caption_says
         run.config['policy']['eval'] = {'stop_value': 8.0}
     drawn = figure({'made': runs}, METRIC, stat='mean')
     [line] = drawn.axes[0].lines
-    assert line.get_xydata().tolist() == [[10, 3], [20, 5], [30, 8.5]]  # 8.5: the mean of 9 and the 8 that is kept
+    assert line.get_xydata().tolist() == [[10, 3], [20, 5], [30, 8.5]]  # 8.5: the mean of 9 and of the kept 8
     assert drawn.axes[0].get_xlim()[0] == 0 and words_of(drawn) == ['made: 2 runs']
     assert caption_of(drawn).endswith('; 1 run reached stop_value and kept the last value')
 
@@ -151,7 +151,7 @@ def test_short_numbers() -> None:
 def test_names_with_marks_of_formulas_are_drawn_as_they_are() -> None:
     names = ['a$b_{', '_c', '$x$', '100%']
     drawn = figure({name: TWO[:1] for name in names}, METRIC, title='cost in $ and _{')
-    svg_text(drawn)  # a formula that is none would fail here
+    svg_text(drawn)  # would fail if a name were read as a formula
     assert [word.partition(':')[0] for word in words_of(drawn)] == names
 
 
@@ -167,7 +167,7 @@ def test_figure_grows_with_its_legend_and_nothing_is_outside_of_it() -> None:
     assert drawn.axes[0].get_window_extent().height > 100
 
 
-# How eyes without one kind of cone see linear RGB: Machado, Oliveira and Fernandes 2009, severity 1.
+# Linear RGB as seen by eyes that lack one kind of cone: Machado, Oliveira and Fernandes 2009, severity 1.
 CONES = {
     'all': np.eye(3),
     'no red': [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
@@ -177,13 +177,13 @@ CONES = {
 
 
 def linear(color: str) -> np.ndarray:
-    """'#rrggbb' in light: sRGB without its curve."""
+    """Linear RGB of '#rrggbb': sRGB without its transfer curve."""
     srgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
 
 
 def lab(light: np.ndarray) -> np.ndarray:
-    """CIE Lab, in which equal distances look about equally large."""
+    """CIE Lab of linear RGB; in Lab, equal distances look about equally large."""
     to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
     x, y, z = np.cbrt(np.clip(np.array(to_xyz) @ light / [0.9505, 1, 1.089], 0.008856, None))
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
@@ -192,7 +192,7 @@ def lab(light: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize('theme', COLORS)
 @pytest.mark.parametrize('eyes', CONES)
 def test_colors_differ_for_all_eyes(theme, eyes: str) -> None:
-    # a distance of 2.3 is just seen where two colours touch; lines are thin and apart. Most pictures need the first four
+    # 2.3 is the least visible distance of colours that touch; lines are thin and separate. Most pictures use the first four
     seen = [lab(np.clip(CONES[eyes] @ linear(color), 0, 1)) for color in COLORS[theme]]
     assert min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2)) > 13
     assert min(float(np.linalg.norm(a - b)) for a, b in combinations(seen[:4], 2)) > 24

@@ -1,4 +1,4 @@
-"""Runs read from their folders, named by words, grouped by config; and what is said where there is none."""
+"""Runs: reading them from folders, finding them by words, grouping them by config; and the errors if there is none."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_state_is_running_while_the_folder_is_locked_and_killed_if_nothing_ended
 def test_state_of_a_run_by_an_older_zoo_follows_from_its_log(
     last: int, stop_value: float | None, state: str, tmp_path: Path
 ) -> None:
-    made = made_run([100, last], [1.0, 5.0])  # rollouts of 128, of 1000 env steps: from 873 on there is no further one
+    made = made_run([100, last], [1.0, 5.0])  # of at most 1000 env steps: after step 872 no rollout of 128 fits
     made.config['max_env_step'] = 1000
     made.config['policy'] |= {'collect': {'n_sample': 128}, 'eval': {'stop_value': stop_value}}
     assert read_run(write_run(tmp_path / 'a', made)).state == state
@@ -102,14 +102,14 @@ RATES = ({'policy.learn.rate': 0.1}, {'policy.learn.rate': 0.2})
     [
         (({'seed': 1}, {'logger': {'root': 'elsewhere'}}, {}), {'made': 3}),
         ((*RATES, {**RATES[0], 'seed': 1}), {'made rate=0.1': 2, 'made rate=0.2': 1}),
-        (  # a key is named whole where another one ends in the same word
+        (  # a label has the whole key if another key ends in the same word
             ({**RATES[0], 'policy.aux': {'rate': None}}, {**RATES[1], 'policy.aux': {'rate': 'auto'}}),
             {
                 'made policy.learn.rate=0.1 policy.aux.rate=null': 1,
                 'made policy.learn.rate=0.2 policy.aux.rate=auto': 1,
             },
         ),
-        (({'later': None}, {}), {'made': 2}),  # of a newer zoo
+        (({'later': None}, {}), {'made': 2}),  # a key of a newer zoo
         (
             ({'env.kwargs': {}}, {'env.kwargs': {'sutton_barto_reward': True}}),
             {'made': 1, 'made sutton_barto_reward=true': 1},
@@ -228,7 +228,7 @@ def test_label_has_no_length_of_a_schedule_that_only_follows_that_of_the_run(tmp
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """runs/ of the current folder: a with seeds 0 and 1, b with seed 0 at two learning rates."""
+    """runs/ in the current folder: `a` with seeds 0 and 1, `b` with seed 0 at two learning rates."""
     monkeypatch.chdir(tmp_path)
     for seed in (0, 1):
         write_run(tmp_path / 'runs' / 'a' / f'1_seed{seed}', made_run([1], [seed], seed=seed, name='a'))
@@ -311,7 +311,7 @@ def test_last_is_the_newest_run(runs: Path, caplog: pytest.LogCaptureFixture) ->
 
 def test_repeated_runs_of_one_config_and_seed_are_one_sample(runs: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level('INFO')
-    for k, state in enumerate(('done', 'done', 'killed')):  # the newest that is done: the second
+    for k, state in enumerate(('done', 'done', 'killed')):  # the second is the newest that is done
         write_run(runs / 'a' / f'2_again{k}', made_run([1], [k], seed=0, name='a'))
         (runs / 'a' / f'2_again{k}' / 'result.json').write_text(f'{{"state": "{state}"}}')
         os.utime(runs / 'a' / f'2_again{k}' / 'metrics.jsonl', (2e9 + k, 2e9 + k))

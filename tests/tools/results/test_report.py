@@ -1,4 +1,4 @@
-"""The page about runs: its numbers by hand, what it says, that it loads nothing, and that names of runs are only text."""
+"""The report page: numbers worked by hand, its text, that it loads nothing, and that names of runs are never markup."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_time_shares_are_the_mean_over_runs_and_add_up_to_one() -> None:
 
 
 def test_time_and_shares_of_a_run_that_has_ended_are_those_of_all_of_it() -> None:
-    run = made_run([1_000], [1])  # its last line is after 1,000 s
+    run = made_run([1_000], [1])  # its last log line is at 1,000 s
     run.columns.update({f'time/share_{name}': np.array([1.0 if name == 'learn' else 0.0]) for name in PARTS})
     run.result.update(
         env_step=1_000, wall_s=1_250.0, seconds={**dict.fromkeys(PARTS, 0), 'learn': 900, 'evaluate': 300}
@@ -92,12 +92,12 @@ def test_time_and_shares_of_a_run_that_has_ended_are_those_of_all_of_it() -> Non
 
 
 def test_shares_of_a_run_that_goes_on_add_its_last_process_to_those_before() -> None:
-    run = made_run([400], [1])  # its last line is after 400 s
+    run = made_run([400], [1])  # its last log line is at 400 s
     run.columns.update({f'time/share_{name}': np.array([1.0 if name == 'learn' else 0.0]) for name in PARTS})
     run.result.update(state='running', seconds={}, timed_s=0.0)
     assert time_shares([run])['learn'] == 1 and has_all_times(run)
     run.result.update(seconds={**dict.fromkeys(PARTS, 0), 'env': 80, 'learn': 20}, timed_s=100.0)
-    shares = time_shares([run])  # learn: 20 s, and the 300 s since
+    shares = time_shares([run])  # learn: 20 s, and the 300 s since then
     assert shares == {**dict.fromkeys(PARTS, 0), 'env': pytest.approx(0.2), 'learn': pytest.approx(0.8)}
     assert has_all_times(run)
     run.result['n_killed'] = 1
@@ -144,7 +144,7 @@ NASTY = '</title><script>alert(1)</script><img src=x onerror=alert(2)> "a" \'b\'
 
 
 class Page(HTMLParser):
-    """A page: its text, its elements with their attributes, and whether all are closed in order."""
+    """The content of a page: its text, its elements with their attributes, and whether all are closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -176,7 +176,7 @@ class Page(HTMLParser):
 
 
 def whole_run(seed: int = 0, name: str = 'made', values: Any = (1.0, 3.0, 2.0), *overrides: str, **more: Any) -> Run:
-    """A run with a whole config and a known curve, at 1,000, 2,000 and 4,000 env steps."""
+    """A run with a complete config and a known curve, at 1,000, 2,000 and 4,000 env steps."""
     run = made_run([1000, 2000, 4000], values, seed=seed, **more)
     words = [f'seed={seed}', f'exp_name={name}', 'max_env_step=4096', *overrides]
     config = plain(resolve_config({'env': {'id': more.get('env', 'CartPole-v1')}}, words))
@@ -193,7 +193,7 @@ def test_time_and_speed_of_two_runs_are_their_medians() -> None:
         run.columns['wall_s'] = run.columns['wall_s'] * wall_s / 4000
     text = page_of(runs).text.replace('\u00a0', ' ')
     assert re.search(r'Time\s*41 min 40 s\s*of a run, median', text)  # 2,500 s
-    assert re.search(r'Speed\s*2\s*env steps per second', text)  # 2.5, which rounds to the even 2
+    assert re.search(r'Speed\s*2\s*env steps per second', text)  # 2.5 rounds to the even number 2
 
 
 def test_return_of_drawn_actions_is_not_that_of_the_greedy_policy() -> None:
@@ -206,7 +206,7 @@ def test_page_of_one_run_says_what_how_good_and_how_long() -> None:
     assert 'made on CartPole-v1' in page.text and 'in one run with seed 3, for 4,000 env steps' in page.text
     assert 'The mean return of the greedy policy in an evaluation is 2 at the end.' in page.text
     assert '1 h 7 min' in page.text.replace('\u00a0', ' ')  # 4,000 s
-    assert 'interval' not in page.text.split('Curves')[0]  # one run has none
+    assert 'interval' not in page.text.split('Curves')[0]  # one run has no interval
     assert 'seed 3' in page.text.split('Runs')[1] and 'max_env_step' in page.text
     assert 'zoo train made.yaml seed=3' in page.text
 
@@ -239,10 +239,10 @@ def test_page_has_a_figure_for_each_env() -> None:
     labels = [
         e['aria-label'] for e in page.named('svg') if str(e['aria-label']).startswith('eval/return_mean of 1 config')
     ]
-    assert len(labels) == 4  # wide and narrow
+    assert len(labels) == 4  # per env: wide and narrow
     colours = [set(re.findall(r'var\(--line-\d\)', svg)) for svg in re.findall('<svg.*?</svg>', text, re.DOTALL)]
     assert colours == [{'var(--line-0)'}, {'var(--line-0)'}, {'var(--line-1)'}, {'var(--line-1)'}]  # as in the tables
-    assert 'The highest' not in page.text  # returns of two envs do not compare
+    assert 'The highest' not in page.text  # returns of two envs cannot be compared
     assert 'CartPole-v1 and Acrobot-v1' in page.text
 
 
@@ -252,7 +252,7 @@ def test_page_has_a_figure_for_each_env() -> None:
     [
         ('collect/return_mean', 'done', ['The mean return of recent training episodes is 2 at the end.']),
         ('learn/entropy', 'done', ['No return is known yet', 'No run has logged a return yet.']),
-        (None, 'killed', ['for 0 env steps', 'The run was killed.']),  # without a line
+        (None, 'killed', ['for 0 env steps', 'The run was killed.']),  # without a log line
     ],
 )
 def test_page_without_evaluations_says_so(metric: str | None, state: Any, said: list[str]) -> None:
@@ -408,7 +408,7 @@ def test_files_of_one_name_in_two_folders_are_two_files_in_the_list_the_configs_
 
 
 def installed(folder: Path, module: str, name: str, version: str, url: str = '') -> None:
-    """A package as pip leaves it. Args: url: what it was installed from, if that was no index."""
+    """Writes a package as pip installs it. Args: url: the source if it is not a package index."""
     (folder / module).mkdir(parents=True)
     (folder / module / '__init__.py').write_text('raise RuntimeError("a report imports nothing")')
     info = folder / f'{name.replace("-", "_")}-{version}.dist-info'

@@ -1,4 +1,4 @@
-"""The page in a real Chromium, narrow and wide, light and dark: nothing fails, curves are there, all text fits."""
+"""The report page in a real Chromium, narrow and wide, light and dark: no errors, curves are visible, all text fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings a report lists, and as what."""
+"""The settings that a report lists, their values, and the portable config."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zoo.tools.results.settings import NONE, changed_settings, env_name, portabl
 
 
 def saved(*overrides: str, source: Any = 'cartpole_ppo') -> dict[str, Any]:
-    """A config as a run saves it."""
+    """A resolved config, as a run saves it."""
     return plain(resolve_config(source, overrides))
 
 

@@ -27,7 +27,7 @@ NAN = np.nan
 
 
 def iqm_by_hand(values: np.ndarray) -> float:
-    """Every value 4 times, so that a quarter of them is a whole number: the mean of the middle half."""
+    """The mean of the middle half of 4 copies of each value, of which a quarter is a whole number."""
     fourfold = np.sort(np.repeat(values, 4))
     return float(fourfold[len(values) : 3 * len(values)].mean())
 
@@ -77,7 +77,7 @@ def test_interval_is_that_of_a_loop_over_draws(stat: str) -> None:
 
 def test_interval_of_columns_in_portions_is_that_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(1).normal(size=(4, 9))
-    values[0, 5:] = NAN  # two kinds of columns
+    values[0, 5:] = NAN  # some columns lack a value
     whole = interval(values, n_draw=50)
     monkeypatch.setattr('zoo.tools.results.statistics.N_AT_ONCE', 400)  # 2 columns of 50 x 4 at a time
     assert np.array_equal(interval(values, n_draw=50), whole)
@@ -103,14 +103,14 @@ def test_interval_of_many_runs_matches_the_normal_approximation() -> None:
 
 
 def test_probability_of_improvement_counts_pairs_and_half_of_ties() -> None:
-    # 3 beats 1 and 2, ties 3; 1 ties 1, loses twice: (2 + .5 + .5) / 6
+    # 3 wins against 1 and 2 and ties with 3; 1 ties with 1 and loses twice: (2 + .5 + .5) / 6
     assert probability_of_improvement([3, 1], [1, 2, 3]) == pytest.approx(0.5)
     assert probability_of_improvement([5], [1, 2]) == 1 and probability_of_improvement([0], [1, 2]) == 0
 
 
 @pytest.mark.slow
 def test_improvement_interval_draws_runs_of_both_sides() -> None:
-    # a = (1, 3) against b = (2): a draw has 0, 1 or 2 runs of 3 with probabilities 1/4, 1/2, 1/4: from 0 to 1
+    # a = (1, 3) against b = (2): a draw has the 3 never, once or twice with probabilities 1/4, 1/2, 1/4: from 0 to 1
     assert improvement_interval([1, 3], [2]) == (0, 1) == improvement_interval([2], [1, 3])
     assert improvement_interval([5, 6], [1, 2]) == (1, 1)
 
@@ -118,13 +118,13 @@ def test_improvement_interval_draws_runs_of_both_sides() -> None:
 def test_permutation_p_counts_the_ways_to_part_the_runs() -> None:
     assert permutation_p([4, 5, 6], [1, 2, 3]) == permutation_p([1, 2, 3], [4, 5, 6]) == 2 / 20 == least_p(3, 3)
     assert permutation_p([1, 1], [1, 1]) == 1 and least_p(1, 1) == 1
-    # 3 beats 1 and 2, 2.5 too; 1.5 beats 1: 5 of 6. The ways of 3 of {1, 1.5, 2, 2.5, 3}: ranks 1 to 5, sums 6 to 12 about 9;
-    # the sum is 2 + 4 + 5 = 11, and 6, 7, 11, 12 of the 10 are as far from 9 or farther, one each
+    # a wins 5 of 6 pairs (1.5 loses to 2); its ranks are 2, 4, 5, with the sum 11. The 10 ways to choose 3 of the ranks 1 to 5
+    # have sums from 6 to 12 with the mean 9; 6, 7, 11 and 12 are at least as far from 9 as 11, and each occurs once
     assert permutation_p([3, 2.5, 1.5], [1, 2]) == 4 / 10
 
 
 def test_permutation_p_of_many_runs_is_near_the_normal_approximation() -> None:
-    # of 20 against 20, the pairs that a wins have the mean 200 and the variance 20 * 20 * 41 / 12 = 36.97^2;
+    # for 20 against 20 runs, the number of pairs that a wins has the mean 200 and the variance 20 * 20 * 41 / 12 = 36.97^2;
     # a step of one pair moves p by some .005, and 20,000 draws have the standard error .002
     a, b = np.arange(20) + 3.4, np.arange(20)
     n_won = sum(x > y for x in a for y in b)
@@ -166,7 +166,7 @@ METRIC = 'eval/return_mean'
 
 def test_curves_meet_at_the_points_of_all_runs_without_values_outside_of_each() -> None:
     grid = curves_on_grid([made_run([0, 10, 20], [0, 100, 50]), made_run([5, 15], [7, 9])], METRIC)
-    assert grid.steps.tolist() == [0, 5, 10, 15, 16, 20]  # 16: where the second has ended
+    assert grid.steps.tolist() == [0, 5, 10, 15, 16, 20]  # 16: just after the end of the second
     assert grid.values[0].tolist() == [0, 50, 100, 75, 70, 50]
     assert np.array_equal(grid.values[1], [NAN, 7, 8, 9, NAN, NAN], equal_nan=True)
 
@@ -193,7 +193,7 @@ def test_points_at_steps_below_0_which_no_run_has_are_left_out() -> None:
 
 
 def test_steps_that_a_continued_run_did_again_count_once_as_it_did_them_last() -> None:
-    # killed after step 40, continued from a checkpoint of step 20; an evaluation and a line of training share step 50
+    # killed after step 40, continued from a checkpoint at step 20; an evaluation and a training line are both at step 50
     steps, values = curve_points(made_run([10, 20, 30, 40, 25, 35, 50, 50], [1, 2, 3, 4, 5, 6, 7, 8]), METRIC)
     assert steps.tolist() == [10, 20, 25, 35, 50] and values.tolist() == [1, 2, 5, 6, 8]
 
@@ -211,7 +211,7 @@ def test_curves_over_wall_time_have_seconds_on_the_grid() -> None:
 
 
 def test_band_has_no_ragged_ends_where_runs_evaluate_at_slightly_different_steps() -> None:
-    # gaps of some 2,500: ends at 4,950 to 4,967 are one end, that of the first run to get there
+    # there are some 2,500 steps between evaluations, so 4,950 to 4,967 count as one end: that of the first run to reach it
     runs = [made_run([at, 2_500 + at, 4_950 + at], [1, 2, 3]) for at in (0, 11, 17)]
     curve = band(runs, METRIC)
     assert curve.steps[[0, -1]].tolist() == [17, 4_950] and set(curve.n_run) == {3}
@@ -235,7 +235,7 @@ def test_band_keeps_what_reached_stop_value_where_the_policy_is_measured_alone()
     ended = band(runs, 'learn/entropy', stat='mean')
     assert (
         ended.n_run[-1] == 1 and ended.center[-1] == 9 and ended.n_kept == 0
-    )  # an optimiser that has stopped has none
+    )  # after its end a run has no entropy to keep
 
 
 def test_band_counts_runs_without_the_metric_apart() -> None:
@@ -246,7 +246,7 @@ def test_band_counts_runs_without_the_metric_apart() -> None:
 
 
 def test_band_of_runs_with_one_point_each_is_one_point() -> None:
-    # evaluated once, at slightly different steps: one average of all runs, whose interval reaches from 1 to 3
+    # runs evaluated once, at slightly different steps, give one average, whose interval reaches from 1 to 3
     curve = band(
         [made_run([4_950], [1]), made_run([4_967], [3]), made_run([1], [2], metric='other')], METRIC, stat='mean'
     )

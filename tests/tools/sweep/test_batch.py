@@ -1,4 +1,4 @@
-"""Several runs of one command: the grid of their values; and in real processes, equal to single runs, saved by a signal."""
+"""Several runs of one command: the grid of values; real runs in processes equal single runs, and a signal saves them."""
 
 import json
 import os
@@ -200,7 +200,7 @@ def test_signal_lets_all_runs_save_and_leaves_no_process(tmp_path: Path) -> None
     finally:
         process.kill()
     runs = [read_run(path.parent) for path in tmp_path.glob('runs/*/*/config.yaml')]
-    assert [run.state for run in runs] == ['stopped', 'stopped']  # the third never began
+    assert [run.state for run in runs] == ['stopped', 'stopped']  # the third run never started
     assert all(list(run.path.glob('checkpoints/step_*')) for run in runs)
     assert '0 of 3 runs done' in (tmp_path / 'log').read_text()
     assert not left([int(path.name) for path in Path('/proc').glob('[0-9]*') if _is_of(path, tmp_path)])
@@ -214,7 +214,7 @@ def _is_of(process: Path, folder: Path) -> bool:
 
 
 def test_command_of_each_run_imports_the_file_that_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name of its module is found only where the file lies."""
+    """The command must name the file: its module name can be imported only from the file's own folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'sub').mkdir()
     (tmp_path / 'sub' / 'parts_of_mine.py').write_text('')
@@ -234,7 +234,7 @@ def test_command_of_each_run_imports_the_file_that_was_typed(tmp_path: Path, mon
 def test_each_run_keeps_the_command_that_repeats_it_and_a_folder_of_another_config_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also what was trained stays what config.yaml says of it."""
+    """The refusal changes no file, so config.yaml still describes the trained run."""
     words = ['train', 'cartpole_ppo', '--seeds', '2', '--json', '--run-dir', 'g', *SHORT]
     rate = 'policy.learn.learning_rate'
     first = zoo(*words, f'{rate}=1e-3', cwd=tmp_path)

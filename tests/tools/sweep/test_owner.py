@@ -1,4 +1,4 @@
-"""Which processes live."""
+"""Whether the process that owns a trial is still alive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_process_lives_until_it_ends_and_no_other_one_has_its_name(tmp_path: Pat
         assert child.stdout is not None
         owner = json.loads(child.stdout.readline())
         assert not is_lost(owner, tmp_path) and not is_lost(this_process(), tmp_path)
-        assert is_lost({**owner, 'start': 'another'}, tmp_path)  # the pid was given again
+        assert is_lost({**owner, 'start': 'another'}, tmp_path)  # another process has the pid now
         child.kill()
     assert is_lost(owner, tmp_path)
 

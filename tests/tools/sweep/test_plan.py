@@ -1,4 +1,4 @@
-"""Plans of sweeps: what is refused before one starts, what a plan holds, and what trials are compared by."""
+"""Plans of sweeps: mistakes refused before the start, the spaces of a plan, and the scores that compare trials."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_mistake_is_one_sentence_before_anything_is_made(
 
 
 def test_value_that_some_other_values_allow_is_accepted(tmp_path: Path) -> None:
-    # batches of 512 do not fit into rollouts of 4 x 64, but into those of 4 x 128
+    # a batch of 512 fits into a rollout of 4 x 128 samples, not into one of 4 x 64
     texts = ['policy.learn.batch_size=choice(64,512)', 'policy.collect.n_step=choice(64,128)']
     assert list(make_plan(config(tmp_path), texts).spaces) == ['policy.learn.batch_size', 'policy.collect.n_step']
 
@@ -73,7 +73,7 @@ def test_returns_are_means_over_seeds() -> None:
 
 
 def test_area_is_the_mean_return_over_all_env_steps() -> None:
-    # 0..100: 10; 100..200: 15 on average; 200..400: 20, the last value held: (1000 + 1500 + 4000) / 400
+    # steps 0..100: 10; 100..200: 15 on average; 200..400: the last value, 20: (1000 + 1500 + 4000) / 400
     assert Score('auc', None, 400).of([Curve([100, 200], [10.0, 20.0])]) == pytest.approx(16.25)
 
 

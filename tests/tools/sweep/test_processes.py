@@ -1,4 +1,4 @@
-"""Processes of one command: what they return or raise reaches the first one; what cannot be sent is refused."""
+"""Processes of one command: their values and errors reach the first process; a task that cannot be pickled is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
 
 
 class OwnError(UserError):
-    """An error that pickle cannot make anew: it takes two arguments."""
+    """An error that pickle cannot restore: its constructor takes two arguments."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f'{first} {second}')

@@ -1,4 +1,4 @@
-"""Spaces as words, a sentence for each mistake; default spaces of each policy, which all configs take and which have an effect."""
+"""Spaces as text, with one sentence per mistake; default spaces of each policy: all configs take them, each has an effect."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from zoo.tools.sweep.spaces import DEFAULT_SPACES, Space, default_spaces, parse_
         ('{64, 128}', Space('choice', choices=('64', '128'))),
         ('choice([64,64],[128])', Space('choice', choices=('[64,64]', '[128]'))),
         ('choice({start: 1, end: 0},1e-3)', Space('choice', choices=('{start: 1, end: 0}', '1e-3'))),
-        ('{start: 1e-3, end: 0}', None),  # a value: a schedule
+        ('{start: 1e-3, end: 0}', None),  # a schedule is a value, no space
         ('1e-3', None),
         ('[64,64]', None),
     ],
 )
 def test_text_is_read_as_space_or_value(raw: str, space: Space | None) -> None:
     assert parse_space('a.b', raw) == space
-    assert space is None or parse_space('a.b', str(space)) == space  # what is printed can be typed
+    assert space is None or parse_space('a.b', str(space)) == space  # the printed form can be typed again
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_mistake_is_one_sentence(raw: str, said: str) -> None:
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         split_spaces(['a=log(0,1)', 'b=1', 'c', 'b=2'])
-    assert len(caught.value.problems) == 3  # the logarithm, no value, twice
+    assert len(caught.value.problems) == 3  # log(0, 1); no value; b given twice
 
 
 def test_spaces_and_overrides_are_told_apart() -> None:
@@ -81,7 +81,7 @@ def test_spaces_and_overrides_are_told_apart() -> None:
 
 def test_values_stay_inside_when_rounded() -> None:
     space = Space('uniform', 0.123446, 0.2)
-    assert space.text(0.123446) == '0.123446'  # rounded it were 0.1234, which is below the low end
+    assert space.text(0.123446) == '0.123446'  # rounded to 0.1234 it would be below the low end
     assert space.text(0.1523467) == '0.1523'
     assert float(Space('log', 1e-4, 0.00999999).text(0.00999999)) <= 0.00999999
 
@@ -114,7 +114,7 @@ def test_every_bundled_policy_has_spaces_of_its_own() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('name', bundled_configs())
 def test_every_bundled_config_takes_the_spaces_of_its_policy(name: str) -> None:
-    """All of them, both ends of each, and all low or high ends at once."""
+    """The config takes all its spaces, both ends of each, and all low or all high ends together."""
     plan = make_plan(name, [])
     cfg = resolve_config(name)
     assert list(plan.spaces) == list(default_spaces(cfg)) and len(plan.spaces) >= 3
@@ -133,7 +133,7 @@ def test_every_policy_can_be_made_at_the_ends_of_its_spaces(name: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize('name', sorted(DEFAULT_SPACES))
 def test_every_key_of_a_default_space_changes_what_is_trained(name: str, tmp_path: Path) -> None:
-    """A key without an effect would waste a dimension of the sweep: an end of its space trains another policy."""
+    """A key without an effect wastes a dimension of the sweep. Oracle: an end of the key's space trains another policy."""
     resolved = resolve_config({'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}})
 
     def trained(*words: str) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def test_every_key_of_a_default_space_changes_what_is_trained(name: str, tmp_pat
 
 
 def _learn(name: str) -> dict[str, Any]:
-    """Steps that are large enough to be clipped; auxiliary phases after each second rollout, of 64 env steps."""
+    """A learning rate at which updates are clipped; auxiliary phases after every second rollout of 64 env steps."""
     learn: dict[str, Any] = {'learning_rate': 0.03, 'target_freq': 2}
     if not name.startswith(('ppg', 'dna')):
         return learn
@@ -192,6 +192,6 @@ def test_documentation_names_the_keys_of_each_policy() -> None:
     said = {name: set(re.findall(r'`(\w+)`', keys)) for names, keys in rows for name in re.findall(r'`(\w+)`', names)}
     for name, spaces in DEFAULT_SPACES.items():
         words = said[name]
-        for _ in range(2):  # 'those of ppg', which are 'those of ppo' and more
+        for _ in range(2):  # resolves 'those of ppg', which include 'those of ppo'
             words = words.union(*(said[other] for other in words if other in said))
         assert {key.rpartition('.')[2] for key in spaces} <= words, name

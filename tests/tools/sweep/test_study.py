@@ -1,4 +1,4 @@
-"""The journal: whose it is, who tries what, what is tried again."""
+"""The journal of a sweep: which sweep it belongs to, which process has which trial, and trials that are repeated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plan(root: Path, *texts: str, **rules: Any) -> Plan:
 
 
 def die(study: Study, trial: Any) -> None:
-    """As if the process of the trial had ended."""
+    """Makes the trial look as if its process had ended."""
     trial.set_user_attr('owner', {**this_process(), 'start': 'an earlier process'})
 
 
@@ -184,7 +184,7 @@ def test_line_that_no_sweep_writes_is_named(line: str, tmp_path: Path) -> None:
     study.end(study.next_trial(), TrialOutcome('complete', 1.0))
     journal = tmp_path / 'tiny_sweep' / 'journal.log'
     lines = journal.read_text().splitlines()
-    for at in (len(lines), len(lines) - 1):  # the last line, and one before it; trial 0 is there
+    for at in (len(lines), len(lines) - 1):  # as the last line and before the last line; trial 0 exists
         journal.write_text('\n'.join([*lines[:at], line, *lines[at:]]) + '\n')
         before = journal.read_bytes()
         with pytest.raises(UserError, match=f'the storage {journal} has a line {at + 1} that no sweep writes'):
@@ -195,7 +195,7 @@ def test_line_that_no_sweep_writes_is_named(line: str, tmp_path: Path) -> None:
 def test_lines_that_do_not_fit_each_other_are_one_sentence(tmp_path: Path) -> None:
     Study(plan(tmp_path, n=2))
     journal = tmp_path / 'tiny_sweep' / 'journal.log'
-    journal.write_text(journal.read_text() + '{"op_code": 4, "worker_id": "x"}\n')  # a trial of no study
+    journal.write_text(journal.read_text() + '{"op_code": 4, "worker_id": "x"}\n')  # a trial without a study
     with pytest.raises(UserError, match='has lines that do not fit .*; choose another with --storage'):
         Study(plan(tmp_path, n=2))
 

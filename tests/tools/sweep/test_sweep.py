@@ -1,4 +1,4 @@
-"""Whole sweeps: real runs, kills, signals, two processes at once."""
+"""Whole sweeps: real runs, kills, signals, two commands that share a sweep."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPACE = f'{LR}=log(1e-4,1e-2)'
 
 
 def owners(root: Path) -> list[dict[str, Any]]:
-    """The processes that had a trial, in the order in which they took them."""
+    """The processes that owned the trials, in the order in which the trials were taken."""
     text = (root / 'tiny_sweep' / 'journal.log').read_text()
     attrs = [json.loads(line).get('user_attr', {}) for line in text.splitlines()]
     return [attr['owner'] for attr in attrs if 'owner' in attr]
@@ -59,7 +59,7 @@ def test_done_sweep_is_shown_again_without_a_run_and_can_be_extended(tmp_path: P
 
 
 def test_combination_that_the_config_refuses_is_a_trial_with_its_reason(tmp_path: Path) -> None:
-    # 4 x 64 = 256 samples hold batches of 64 and 256, 4 x 16 = 64 only those of 64
+    # rollouts of 4 x 64 = 256 samples fit batches of 64 and 256; rollouts of 4 x 16 = 64 fit only batches of 64
     texts = ['policy.learn.batch_size=choice(64,256)', 'policy.collect.n_step=choice(64,16)']
     result = sweep(config(tmp_path), texts, sampler='grid', pruner=None)
     states = {tuple(row.values.values()): row.state for row in result.rows}
@@ -74,7 +74,7 @@ def test_combination_that_the_config_refuses_is_a_trial_with_its_reason(tmp_path
 
 @pytest.mark.soak
 def test_trial_worse_than_the_others_is_pruned(tmp_path: Path) -> None:
-    # a learning rate of 1 leaves a policy that always does the same; the points come in order
+    # a learning rate of 1 gives a policy that always takes the same action; a grid runs its points in order
     rates = ','.join(['3e-3', '3.1e-3', '3.2e-3', '3.3e-3', '3.4e-3', '1.0'])
     long = config(tmp_path, 2048)
     long['policy']['eval']['n_episode'] = 3
@@ -130,7 +130,7 @@ def test_folder_that_cannot_be_written_ends_the_sweep(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_killed_sweep_continues_with_the_same_command(tmp_path: Path) -> None:
     words = [SPACE, '--n', '3', '--no-prune', '--json']
-    hold(tmp_path, 1)  # in the second trial
+    hold(tmp_path, 1)  # stops in the second trial
     killed = start(words, tmp_path)
     wait_until(lambda: 'trial_001_seed_0' in folders(tmp_path), killed)
     killed.kill()
@@ -142,13 +142,13 @@ def test_killed_sweep_continues_with_the_same_command(tmp_path: Path) -> None:
     assert states == ['complete', 'lost', 'complete', 'complete'] and result['n_left'] == 0
     assert by_number[1]['values'] == by_number[2]['values'] != by_number[3]['values']
     pids = [owner['pid'] for owner in owners(tmp_path)]
-    assert pids[0] == pids[1] == killed.pid and pids[2] == pids[3] != killed.pid  # trial 0 was not done again
+    assert pids[0] == pids[1] == killed.pid and pids[2] == pids[3] != killed.pid  # trial 0 was not repeated
 
 
 @pytest.mark.soak
 def test_two_commands_at_once_share_the_trials(tmp_path: Path) -> None:
     words = [SPACE, '--n', '6', '--no-prune', '--json']
-    hold(tmp_path, 0)  # until each has one
+    hold(tmp_path, 0)  # until each command has a trial
     both = [start(words, tmp_path), start(words, tmp_path)]
     wait_until(lambda: len(folders(tmp_path)) == 2)
     release(tmp_path)
@@ -189,7 +189,7 @@ def test_process_that_is_killed_is_replaced_and_its_trial_tried_again(tmp_path: 
 @pytest.mark.parametrize(('number', 'jobs'), [(signal.SIGINT, '1'), (signal.SIGTERM, '2')])
 def test_signal_ends_all_processes_and_the_same_command_continues(number: int, jobs: str, tmp_path: Path) -> None:
     words = [SPACE, '--n', '4', '--jobs', jobs, '--no-prune', '--json']
-    hold(tmp_path, 1)  # one is complete, or held too
+    hold(tmp_path, 1)  # the first trial is complete, or stopped too
     process = start(words, tmp_path)
     wait_until(lambda: len(folders(tmp_path)) == 2, process)
     process.send_signal(number)

@@ -1,4 +1,4 @@
-"""The order and words of a table, and what best.yaml holds, from trials worked out by hand."""
+"""The rows and text of a sweep's table, and the content of best.yaml, from trials made by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial reports to the pruner, and how it ends."""
+"""A trial's reports to the pruner, and its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPACE = f'{LR}=log(1e-4,1e-2)'
 
 
 class Trial:
-    """Keeps what it is told; wants to end at the given step."""
+    """Stands in for optuna's trial: keeps the reports and asks to be pruned from the step `ends_at` on."""
 
     number = 4
 
@@ -32,7 +32,7 @@ class Trial:
 
 
 def test_run_that_reaches_its_goal_early_is_reported_at_all_later_steps_too(tmp_path: Path) -> None:
-    # an episode of CartPole has 8 steps or more: the first evaluation reaches 5; a run has 4 evaluations and one at its end
+    # an episode of CartPole has 8 steps or more, so the first evaluation reaches 5; a run has 4 evaluations, and 1 at its end
     plan, trial = make_plan(config(tmp_path, 1024, stop_value=5.0), [SPACE], seeds=2), Trial()
     outcome = run_trial(plan, trial, {LR: '1e-3'})
     assert outcome.state == 'complete' and sorted(trial.reports) == [1, 2, 3, 4, 6, 7, 8, 9]

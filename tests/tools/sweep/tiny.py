@@ -1,4 +1,4 @@
-"""Sweeps that take seconds: CartPole, a few rollouts; and trials that wait until a test lets them go on."""
+"""Sweeps that take seconds, with a few rollouts of CartPole, and trials that a test can stop and continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LR = 'policy.learn.learning_rate'
 
 
 def config(root: Path, max_env_step: int = 512, **evaluation: Any) -> dict[str, Any]:
-    """Rollouts of 256 env steps, evaluated after each."""
+    """A config with rollouts of 256 env steps and an evaluation after each."""
     return dict(
         exp_name='tiny',
         max_env_step=max_env_step,
@@ -36,7 +36,7 @@ def config(root: Path, max_env_step: int = 512, **evaluation: Any) -> dict[str, 
 
 
 class Held(gymnasium.Wrapper):
-    """CartPole that does not step while the file `hold` in the folder says so, see `hold`, unless its process was told to end."""
+    """CartPole that waits in `step` while the file of `hold()` says so, unless its process was asked to stop."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(gymnasium.make('CartPole-v1'))
@@ -50,7 +50,7 @@ class Held(gymnasium.Wrapper):
     def _number(self) -> int | None:
         try:
             return int((self._folder / 'hold').read_text())
-        except (OSError, ValueError):  # there is none, or it is being written
+        except (OSError, ValueError):  # the file does not exist, or is being written
             return None
 
 
@@ -59,22 +59,22 @@ def held_env(folder: str) -> gymnasium.Env:
 
 
 def hold(folder: Path, n_trial: int) -> None:
-    """From now on all trials in this folder stop at their next env step once there are more than n_trial."""
+    """From now on all trials in this folder wait at their next env step while more than n_trial trials have begun."""
     (folder / 'hold').write_text(str(n_trial))
 
 
 def release(folder: Path) -> None:
-    """The trials go on."""
+    """Lets the trials continue."""
     (folder / 'hold').unlink()
 
 
 def folders(root: Path) -> list[str]:
-    """Of the trials that have begun."""
+    """The names of the folders of trials that have begun."""
     return sorted(path.name for path in (root / 'tiny_sweep').glob('trial_*'))
 
 
 def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
-    """`zoo sweep` in a process of its own, in a folder that has its config; `hold` stops its trials."""
+    """Starts `zoo sweep` in a separate process, in a folder with its config; `hold` stops its trials."""
     script, held = folder / 'tiny.py', config(folder, 4096)
     held['env'] |= dict(
         id='tests.tools.sweep.tiny:held_env', kwargs=dict(folder=str(folder)), vectorization='sync', check=False
@@ -86,7 +86,7 @@ def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What a process prints with --json."""
+    """Waits for a process; returns the JSON that it prints."""
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     return json.loads(out)
