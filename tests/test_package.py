@@ -332,7 +332,7 @@ def test_make_installs_only_after_a_change_of_setup(target, age, installs, comma
 
 
 @pytest.mark.parametrize('fault', ['none', 'moved', 'python gone'])
-def test_make_makes_the_environment_anew_where_it_names_another_place(fault, tmp_path):
+def test_make_creates_the_environment_again_if_it_was_moved(fault, tmp_path):
     here = tmp_path / 'here'
     venv = here / '.venv'
     (here / 'zoo').mkdir(parents=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from zoo.core.ranks import Ranks, merged_moments
 
 T = TypeVar('T')
-PATIENCE = 30.0  # seconds that a rank waits for the same call of the others, before an error
+BARRIER_TIMEOUT_S = 30.0  # seconds that a rank waits for the same call of the others, before an error
 
 
 class ThreadRanks:
@@ -46,6 +46,6 @@ class ThreadRanks:
 
 def on_ranks(work: Callable[[Ranks], T], size: int = 2) -> list[T]:
     """Runs `work` on `size` ranks; returns their results in order of rank. Raises: the error of a rank."""
-    barrier, values = Barrier(size, timeout=PATIENCE), [None] * size
+    barrier, values = Barrier(size, timeout=BARRIER_TIMEOUT_S), [None] * size
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(work, [ThreadRanks(rank, size, barrier, values) for rank in range(size)]))

@@ -222,7 +222,7 @@ def test_parts_that_c_has_are_known_and_kinds_that_no_step_has_are_nothing_to_it
     ],
     ids=lambda x: x if isinstance(x, str) else '',
 )
-def test_first_part_that_c_does_not_have_is_named(part: Any, said: str) -> None:
+def test_first_component_that_c_does_not_have_is_named(part: Any, said: str) -> None:
     assert unknown_components([surrogate('clip'), part]) == f'the native executor does not know {said}'
 
 

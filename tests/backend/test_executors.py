@@ -153,7 +153,7 @@ def test_native_ends_where_eager_in_float64_does(kind: str, dist: str, data: Any
 
 
 @pytest.mark.slow
-def test_native_has_the_gradient_of_eager_with_every_part() -> None:
+def test_native_has_the_gradient_of_eager_with_every_component() -> None:
     """Takes one step, some rows without weight. The gradient is read from Adam's moments after the step."""
     for i, (surrogate, value_loss) in enumerate(itertools.product(SURROGATES, VALUE_LOSSES)):
         weights = (0.7,) * (i % 2)

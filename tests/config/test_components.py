@@ -116,7 +116,7 @@ def test_a_function_is_called_with_its_options():
     assert make_component(SAUCES, {'type': 'wrapped', 'chili': 3.0})('fish')[2] == 3.0  # a decorated function
 
 
-def test_parts_are_values():
+def test_components_are_values():
     one, same, other = (make_component(SAUCES, {'type': 'hot', 'herbs': [x]}) for x in 'aab')
     assert one == same and hash(one) == hash(same) and one != other
     assert pickle.loads(pickle.dumps(Component('text', 'len', len))) == Component('text', 'len', len)

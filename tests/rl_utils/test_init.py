@@ -19,6 +19,6 @@ def test_filters_have_the_gain_as_their_norm_or_as_singular_values(layer):
         assert not layer.bias.any() and layer.weight.requires_grad
 
 
-def test_layers_zero_bias_are_taken():
+def test_layers_without_bias_are_taken():
     layer = nn.Linear(4, 2, bias=False)
     assert normed(layer, 1.0) is layer and orthogonal(layer, 1.0) is layer and layer.bias is None
