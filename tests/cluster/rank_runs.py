@@ -56,7 +56,7 @@ def digest(job: SerialJob) -> str:
 
 
 class Watch:
-    """Callback that notes the digest after each round and at checkpoints, the states at start and end, and evaluations."""
+    """Callback that notes digests (at start, after rounds, at checkpoints), the states at start and end, and evaluations."""
 
     def __init__(self, stop_on: int = -1, metric_of: int = -1) -> None:
         self.seen: dict[str, Any] = {'digests': {}, 'checkpoints': {}, 'evaluations': []}
@@ -89,10 +89,10 @@ class Sink:
         (folder / f'sink_{RANK}').touch()
 
     def write(self, env_step: int, metrics: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 class AfterTwo(StopRule):

@@ -17,7 +17,7 @@ from zoo.cluster.messages import Reply, Request
 
 
 def shared_names() -> list[str]:
-    """Returns the names in /dev/shm, without those of multiprocessing, torch and Ray, which other tests use meanwhile."""
+    """Returns the names in /dev/shm, without those of multiprocessing, torch and Ray, which other tests use at the same time."""
     others = 'sem.', 'psm_', 'torch_', 'plasma', 'ray'
     folder = '/dev/shm'
     return sorted(name for name in os.listdir(folder) if not name.startswith(others)) if os.path.isdir(folder) else []

@@ -38,7 +38,7 @@ from zoo.cluster.ray_engine import RayEngine  # noqa: E402
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.filterwarnings('ignore::ResourceWarning'),  # Ray closes some sockets and files only at exit
+    pytest.mark.filterwarnings('ignore::ResourceWarning'),  # Ray leaves some resources open until exit
 ]
 
 N_CPU = 4  # two ranks with a runner each

@@ -28,7 +28,7 @@ T, B = 2, 2
 
 
 class RowsEngine(FaultyEngine):
-    """Runner g sends steps of value 10 * g + t and a final observation of its second env at t = 0."""
+    """Engine whose runner g sends steps of value 10 * g + t, and whose second env per runner ends an episode at t = 0."""
 
     n_restart = 0
     info_shape: tuple[int, ...] = ()

@@ -111,7 +111,7 @@ class TooLong(BaseException):
 
 
 class Watch:
-    """Records what no checkpoint may cause: started programs, connections, and changed files outside the folder."""
+    """Records the events that no checkpoint may cause: those of STARTS, and changes of files outside the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.found, self.on = os.path.realpath(folder), [], False

@@ -202,7 +202,7 @@ def test_env_version_that_is_gone_names_the_one_there_is():
 
 
 def ppg(n_env: int = 8, name: str = 'ppg', learn: Any = None, model: Any = None, **sections: Any) -> dict[str, Any]:
-    """Returns a config for PPG; its rollouts have 32 steps x 8 envs = 256 samples."""
+    """Returns a config, of PPG unless `name` is another policy; 32 steps of 8 envs are 256 samples a rollout."""
     policy = {'type': name, 'collect': {'n_step': 32}, 'learn': {'batch_size': 64, **(learn or {})}}
     return job(n_env, policy=policy | ({'model': model} if model else {}), **sections)
 

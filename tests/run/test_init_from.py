@@ -121,7 +121,7 @@ def test_made_policy_is_that_of_the_run(tmp_path: Path) -> None:
 
 
 def test_given_policy_begins_as_its_maker_left_it(trained: Path, tmp_path: Path) -> None:
-    """The run does not read init_from again, which would undo the caller's changes to the policy."""
+    """The run does not read init_from again, which would undo the caller's changes to the policy after make_policy."""
     words = [*SHORT, ONE, 'policy.model.obs_norm=true', f'init_from={trained}', 'policy.learn.learning_rate=1e-12']
     policy = make_policy('cartpole_ppo', words)
     with torch.no_grad():
