@@ -26,7 +26,7 @@ THIS = f'{__file__}:'
 
 
 class HangingEnv(LimitEnv):
-    """LimitEnv that hangs in its at-th `call` ('init', 'step', 'reset'). how: see `hang`; index: of the env that hangs; None: all."""
+    """LimitEnv that hangs in its at-th `call` ('init', 'step', 'reset'). how: see `hang`; index: which env hangs; None: all."""
 
     n_made = 0
 
