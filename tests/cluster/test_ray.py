@@ -187,7 +187,7 @@ def test_missing_cores_are_named_after_the_deadline(session: str) -> None:
 
 
 def test_handlers_of_signals_stay_those_of_the_caller(session: str) -> None:
-    """Ray, which `session` has started, sets its own handler of SIGTERM, which would end the process without saving."""
+    """`session` has started Ray, whose own handler of SIGTERM would end the process without saving."""
     assert {number: signal.getsignal(number) for number in HANDLERS} == HANDLERS
 
 
