@@ -1,6 +1,6 @@
-"""The same training on two ranks, and in one process of twice the batch, for the tests of ranks.
+"""The same training on two ranks, and in one process with twice the batch, for the tests of ranks.
 
-The one process steps the ranks' envs as two groups, and takes minibatches that are the ranks' put together ("stratified").
+The one process steps the ranks' envs as two groups. Each of its minibatches joins one minibatch of each rank ("stratified").
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from zoo.rl_utils.optimizer import FlatAdam
 from zoo.run.config import resolve_policy
 from zoo.worker.collector import Collector
 
-HANG_S = 5.0  # that ranks wait for each other where one hangs; they meet in it too, on a busy machine
-SIZE, SEED, N_ENV, N_STEP, BATCH_SIZE = 2, 3, 4, 64, 64  # envs and samples of a minibatch: of one rank
+HANG_S = 5.0  # seconds that a rank waits for one that hangs; ranks must also join within it, on a busy machine
+SIZE, SEED, N_ENV, N_STEP, BATCH_SIZE = 2, 3, 4, 64, 64  # N_ENV and BATCH_SIZE are of one rank
 
 
 class Case(NamedTuple):
-    """What is trained: sections of the policy, the env, rollouts; `aux_batch_size` and the like are those of one rank."""
+    """A training: the policy's sections, the env, the number of rollouts. `aux_batch_size` and other sizes are of one rank."""
 
     policy: dict[str, Any]
     env: str = 'CartPole-v1'
@@ -78,7 +78,7 @@ CASES = {
     'returns of whole episodes': Case({'type': 'a2c', 'learn': {}, 'collect': {'batch_mode': 'episode'}}),
 }
 
-EQUAL_ONLY = {  # whose order in one process is not known here: the ranks are compared with each other
+EQUAL_ONLY = {  # `stratified` does not reproduce their order of samples: the ranks are only compared with each other
     'rnd': Case(ppo(dict(intrinsic={'type': 'rnd', 'batch_size': 64})), n_rollout=2),
     'muon, no weights': Case(ppo(dict(optimizer='muon')), 'Pendulum-v1'),
     'prioritized draw': Case(ppo(dict(draw='prioritized'))),
@@ -88,7 +88,7 @@ EQUAL_ONLY = {  # whose order in one process is not known here: the ranks are co
 
 
 def make_policy(case: Case, ranks: Ranks, n_part: int) -> Any:
-    """The policy of a case. Args: n_part: of how many ranks it has the envs and minibatches: 1, or SIZE in one process."""
+    """Returns the policy of a case. Args: n_part: ranks whose envs and minibatches it has: 1, or SIZE in one process."""
     sections = copy.deepcopy(case.policy)
     learn = sections['learn']
     if sections['type'] != 'a2c':
@@ -105,7 +105,7 @@ def make_policy(case: Case, ranks: Ranks, n_part: int) -> Any:
 
 
 def trained(case: Case, ranks: Ranks = ALONE, n_part: int = 1) -> dict[str, Tensor]:
-    """The whole state after the rollouts of a case, by path, and the last metrics."""
+    """Trains on the rollouts of a case; returns the whole state of the policy, by path, and the last metrics."""
     policy = make_policy(case, ranks, n_part)
     firsts = [N_ENV * (ranks.rank + i) for i in range(n_part)]
     envs = [make_vector_env({'id': case.env}, N_ENV, first=first) for first in firsts]
@@ -121,18 +121,18 @@ def trained(case: Case, ranks: Ranks = ALONE, n_part: int = 1) -> dict[str, Tens
 
 
 def in_one_process(case: Case) -> dict[str, Tensor]:
-    """`trained` on all envs at once, by minibatches that are those of the ranks put together."""
+    """Returns `trained` with all envs in one process; each minibatch joins one minibatch of each rank."""
     with stratified():
         return trained(case, ALONE, SIZE)
 
 
 @contextmanager
 def stratified() -> Iterator[None]:
-    """Within this context one process takes minibatches that are those of SIZE ranks, one after the other."""
+    """Makes one process take minibatches that each join one minibatch of each of SIZE ranks, in the order of the ranks."""
     own = Passes._reseed, Passes._pass, Passes.permutations
 
     def orders_of(passes: Passes, n_pass: int, n: int) -> list[Tensor]:
-        """Of each rank, [n_pass, n // SIZE]: as `Passes` draws them."""
+        """Returns the order of samples of each rank, [n_pass, n // SIZE], as `Passes` draws it."""
         return [
             torch.stack([torch.randperm(n // SIZE, generator=generator) for _ in range(n_pass)])
             for generator in passes.generators  # type: ignore[attr-defined]
@@ -169,10 +169,10 @@ def stratified() -> Iterator[None]:
 
 
 def together(orders: list[Tensor], n_rollout: int, n_row: int) -> Tensor:
-    """The ranks' orders as one of all entries, a minibatch of n_row of each rank beside the other's.
+    """Joins the ranks' orders into one order of all entries: n_row entries of rank 0, n_row of rank 1, and so on.
 
-    Args: orders: of each rank, over entries (rows or sequences) that go by time, then by env, rollout after rollout;
-      n_rollout: entries of a rollout, of all ranks.
+    Args: orders: of each rank, over its entries (samples or sequences), sorted by rollout, then time, then env;
+      n_rollout: entries of one rollout of all ranks.
     """
     mapped = []
     for rank, order in enumerate(orders):
@@ -189,7 +189,7 @@ def free_port() -> int:
 
 
 def hang(ranks: Ranks, path: Path) -> None:
-    """Rank 1 does not come to a sum in time; then to none at all."""
+    """Lets rank 1 hang until rank 0's wait for a sum has timed out; then rank 1 has left, and rank 0 waits for a gather."""
     if ranks.rank == 1:
         while not (path / 'late').exists():
             time.sleep(0.05)
@@ -205,7 +205,7 @@ def hang(ranks: Ranks, path: Path) -> None:
 
 
 def as_rank(path: Path) -> None:
-    """What each process of torchrun does: all cases, then one whose other rank hangs."""
+    """Runs the work of one process of torchrun: all cases, then `hang`."""
     for work, timeout in ((train_all, 60.0), (hang, HANG_S)):
         ranks = join('cpu', timeout)
         try:
@@ -215,7 +215,7 @@ def as_rank(path: Path) -> None:
 
 
 def train_all(ranks: Ranks, path: Path) -> None:
-    """Trains every case on this rank."""
+    """Trains every case on this rank and saves the results and those of `operations`."""
     found = {}
     for name, case in {**CASES, **EQUAL_ONLY}.items():
         start = time.perf_counter()
@@ -225,7 +225,7 @@ def train_all(ranks: Ranks, path: Path) -> None:
 
 
 def operations(ranks: Ranks) -> dict[str, Any]:
-    """What the operations give on this rank, of numbers whose results are known."""
+    """Returns what this rank gets from each operation of `Ranks`, for numbers whose results are known."""
     rank, generator = ranks.rank, torch.Generator().manual_seed(ranks.rank)
     rows = torch.arange(6.0, dtype=torch.float64).view(3, 2) + 10 * rank
     sums = [ranks.sum_(torch.randn(n, generator=generator)) for n in (1, 7, 1000, 100_003) for _ in range(2)]
@@ -245,7 +245,7 @@ def operations(ranks: Ranks) -> dict[str, Any]:
 
 
 def steps_of_two(ranks: Ranks) -> dict[str, Any]:
-    """Two steps of a parameter (0, 0): with gradients (6, 0) and (0, 8), and with one that is no number on rank 1."""
+    """Takes two steps of a parameter (0, 0): gradients (6, 0) on rank 0 and (0, 8) on rank 1; then NaN on rank 1 alone."""
     own = torch.tensor([[6.0, 0.0], [0.0, 8.0]])[ranks.rank]
     p = torch.nn.Parameter(torch.zeros(2))
     optimizer, seen = FlatAdam([('p', p)], lr=0.1), []
@@ -261,7 +261,7 @@ def steps_of_two(ranks: Ranks) -> dict[str, Any]:
 
 
 class Lonely(Alone):
-    """A rank that takes its decisions alone."""
+    """A rank of SIZE that never asks the other ranks."""
 
     size = SIZE
 
@@ -270,7 +270,7 @@ class Lonely(Alone):
 
 
 def n_draw(seed: int, ranks: Any) -> int:
-    """How many draws of 4 from 8 samples there are, each sample in at most 3: 6 at most, fewer by chance."""
+    """Returns the number of draws of 4 of 8 samples, each sample in at most 3 draws: at most 8 * 3 / 4 = 6, by chance fewer."""
     section = dict(type='replay', size=8, n_sample=4, update_per_collect=9, max_use=3)
     buffer = ReplayBuffer(validate(ReplayBuffer.config, section), seed=seed)
     buffer.set_ranks(ranks)
@@ -279,8 +279,8 @@ def n_draw(seed: int, ranks: Any) -> int:
 
 
 def differences(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, float]:
-    """The largest absolute difference of each tensor of a state."""
+    """Returns the largest absolute difference of each tensor of a state, by name."""
     names = [
         name for name in one if not name.startswith(('metric/', 'time', 'learn.intrinsic.carry'))
-    ]  # of each rank's envs
+    ]  # the carry belongs to each rank's own envs
     return {name: float((one[name].double() - other[name].double()).abs().max()) for name in names if one[name].numel()}

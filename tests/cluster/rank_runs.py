@@ -1,7 +1,7 @@
-"""A user's script under torchrun: several runs one after the other, and what each rank saw of them.
+"""A user's script under torchrun: several runs one after the other, and what callbacks saw on each rank.
 
-`torchrun ... -m tests.cluster.rank_runs FOLDER` writes FOLDER/rank_<rank>.pt: what `rank_cases` trained;
-FOLDER/seen_<rank>.pt: by name of a run, what its rank saw.
+`torchrun ... -m tests.cluster.rank_runs FOLDER` writes two files per rank: FOLDER/rank_<rank>.pt, what `rank_cases`
+trained; FOLDER/seen_<rank>.pt, what the rank saw of each run, by the run's name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RANK = int(os.environ.get('RANK', '0'))
 
 
 class RankEnv(LimitEnv):
-    """LimitEnv whose episodes have `limits` steps on rank 0 and on rank 1; on rank `fails` its step `at` raises."""
+    """LimitEnv with episodes of limits[rank] steps; on rank `fails` its step number `at` raises."""
 
     def __init__(self, limits: Sequence[int] = (3, 7), fails: int = -1, at: int = 0) -> None:
         super().__init__(limits[RANK])
@@ -49,14 +49,14 @@ def rank_env(**kwargs: Any) -> gymnasium.Env:
 
 
 def digest(job: SerialJob) -> str:
-    """Of the bits of all parameters, buffers and optimisers."""
+    """Returns a hash of the exact values of all parameters, buffers and optimisers."""
     leaves = flat(job.policy.state_dict())
     numbers = [f'{path} {x.tolist() if isinstance(x, torch.Tensor) else x!r}' for path, x in sorted(leaves.items())]
     return hashlib.sha256('\n'.join(numbers).encode()).hexdigest()
 
 
 class Watch:
-    """Notes the digest after each round, before and after the run, at checkpoints, and what `on_evaluation` gets."""
+    """Callback that notes digests (at start, after rounds, at checkpoints), the states at start and end, and evaluations."""
 
     def __init__(self, stop_on: int = -1, metric_of: int = -1) -> None:
         self.seen: dict[str, Any] = {'digests': {}, 'checkpoints': {}, 'evaluations': []}
@@ -83,20 +83,20 @@ class Watch:
 
 
 class Sink:
-    """A tracker that notes where it is opened."""
+    """A sink that touches a file in the folder when it is opened: the file's name has the rank."""
 
     def open(self, cfg: Any, folder: Path) -> None:
         (folder / f'sink_{RANK}').touch()
 
     def write(self, env_step: int, metrics: Any) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 class AfterTwo(StopRule):
-    """Says so on rank 1 alone after two rounds, and after three on rank 0: that decides."""
+    """Asks to stop after two rounds on rank 1 and after three on rank 0. Only rank 0's rule counts."""
 
     def reason(self, job: Any) -> str | None:
         return 'enough' if job.n_iteration >= 3 - RANK else None
@@ -107,7 +107,7 @@ def cartpole(root: Path, **sections: Any) -> dict[str, Any]:
 
 
 def keeping(root: Path, name: str, **sections: Any) -> dict[str, Any]:
-    """Four rollouts of 64 and of whole episodes, of policies that keep samples; PPG's phase is after the third."""
+    """Config of four rollouts of 64 env steps, whole episodes, for policies that keep samples; PPG's phase follows the third."""
     env = dict(kwargs={'limits': [4, 8]})
     cfg = run_config(root, name, 'tests.cluster.rank_runs:rank_env', max_env_step=256, env=env, **sections)
     cfg['policy']['learn']['aux_freq'] = 3 if name == 'ppg' else 6
@@ -116,7 +116,7 @@ def keeping(root: Path, name: str, **sections: Any) -> dict[str, Any]:
 
 
 def watched(cfg: dict[str, Any], watch: Watch | None = None, **options: Any) -> dict[str, Any]:
-    """Runs a config; what its watch saw."""
+    """Runs a config and returns what its watch saw, with the result or the error of the run."""
     watch = watch or Watch()
     try:
         result = serial_pipeline(cfg, callbacks=[watch], on_evaluation=watch.evaluated, **options)
@@ -127,13 +127,13 @@ def watched(cfg: dict[str, Any], watch: Watch | None = None, **options: Any) -> 
 
 
 def network() -> torch.nn.Module:
-    """A network of the user's own, which begins with other parameters on each rank."""
+    """A user's network, with different initial parameters on each rank."""
     torch.manual_seed(RANK)
     return OneLayer()
 
 
 def runs(root: Path) -> dict[str, Callable[[], dict[str, Any]]]:
-    """All runs by name, in their order."""
+    """Returns all runs by name, in the order in which they are run."""
     often = dict(eval=dict(eval_freq=64, n_episode=5, sets={'short': dict(max_episode_steps=9)}))
     checkpoint = dict(freq=64, keep_last=10)
     logger = dict(sinks=['jsonl', 'tests.cluster.rank_runs:Sink'])
@@ -166,7 +166,7 @@ def runs(root: Path) -> dict[str, Callable[[], dict[str, Any]]]:
             cartpole(root / 'bad', env=dict(collector_env_num=3), policy=dict(learn=dict(batch_size=48)))
         ),
         'a file': lambda: watched(cartpole(root / 'bad', logger=dict(root=__file__))),
-        'env': lambda: watched(  # the last one: the ranks leave each other
+        'env': lambda: watched(  # the last run, since the ranks lose each other
             job_config(root / 'env', 'tests.cluster.rank_runs:rank_env', env=dict(kwargs={'fails': 1, 'at': 40}))
         ),
     }

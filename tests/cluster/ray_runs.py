@@ -1,4 +1,4 @@
-"""Runs on Ray in processes of their own, and what is left of them."""
+"""Runs on Ray in separate processes, and the processes that such a run leaves behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.processes import is_alive, wait_until, words_of
 from zoo.core.data import leaves
 
 REPO = Path(__file__).resolve().parents[2]
-MARK = 'TEST_RUN'  # in the environment of a run and of all that it starts
+MARK = 'TEST_RUN'  # environment variable of a run and of every process that it starts
 SCRIPT = """
 import sys
 from zoo import serial_pipeline
@@ -27,7 +27,7 @@ serial_pipeline('cartpole_ppo', overrides=['policy.eval.stop_value=null', 'max_e
 
 
 def driver(folder: Path, *overrides: str) -> subprocess.Popen[bytes]:
-    """A run in a process group of its own, which ends only by a signal; its output is in folder/log."""
+    """Starts a run in its own process group. It ends only by a signal; its output is in folder/log."""
     env = {**os.environ, 'PYTHONPATH': str(REPO), 'OMP_NUM_THREADS': '1'}
     env[MARK] = str(folder)
     env.pop('RAY_ADDRESS', None)
@@ -38,7 +38,7 @@ def driver(folder: Path, *overrides: str) -> subprocess.Popen[bytes]:
 
 
 def wait_for(folder: Path, process: subprocess.Popen[bytes], pattern: str, words: str = '') -> None:
-    """Returns when a file in a driver's folder has these words."""
+    """Waits until a file in a driver's folder has these words."""
     wait_until(
         lambda: any(words in path.read_text(errors='replace') for path in folder.glob(pattern)),
         process,
@@ -47,7 +47,7 @@ def wait_for(folder: Path, process: subprocess.Popen[bytes], pattern: str, words
 
 
 def processes_of(folder: Path) -> list[int]:
-    """The processes of the run of a folder, and of Ray if it has started one."""
+    """Returns the ids of the processes of a folder's run, with those of Ray if the run has started Ray."""
     mark, found = f'{MARK}={folder}\0'.encode(), []
     for path in Path('/proc').glob('[0-9]*/environ'):
         with suppress(OSError):
@@ -57,12 +57,12 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def names(folder: Path) -> set[str]:
-    """What the processes of the run of a folder are called: raylet, ray::RunnerProcess and so on."""
+    """Returns the names of the processes of a folder's run: raylet, ray::RunnerProcess and so on."""
     return {Path(words_of(pid)[0]).name for pid in processes_of(folder)}
 
 
 def waiting_env(marker: str) -> gymnasium.Env:
-    """CartPole, which is never made in a runner: its process writes its id into the file `marker`, and waits."""
+    """CartPole, except in a runner: there it writes the process id into the file `marker`, and sleeps for an hour."""
     if 'ray::RunnerProcess' in words_of(os.getpid())[0]:
         Path(marker).write_text(str(os.getpid()))
         time.sleep(3600)
@@ -70,6 +70,6 @@ def waiting_env(marker: str) -> gymnasium.Env:
 
 
 def same_state(a: Any, b: Any) -> bool:
-    """Whether two policies have the same bits."""
+    """Whether two policies' models are equal bit for bit."""
     pairs = zip(leaves(a.model.state_dict()), leaves(b.model.state_dict()), strict=True)
     return all(x[0] == y[0] and torch.equal(x[1], y[1]) for x, y in pairs)

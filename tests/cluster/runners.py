@@ -1,4 +1,4 @@
-"""Runners without envs, for tests of engines: what they send can be worked out by hand."""
+"""Runners without envs, for tests of engines: the numbers that they send can be worked out by hand."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from zoo.cluster.messages import Reply, Request
 
 
 def shared_names() -> list[str]:
-    """What lies in /dev/shm and is not of multiprocessing, torch or Ray, which other tests use at the same time."""
+    """Returns the names in /dev/shm, without those of multiprocessing, torch and Ray, which other tests use at the same time."""
     others = 'sem.', 'psm_', 'torch_', 'plasma', 'ray'
     folder = '/dev/shm'
     return sorted(name for name in os.listdir(folder) if not name.startswith(others)) if os.path.isdir(folder) else []
 
 
 class Spec(NamedTuple):
-    """What a runner is made of here. words: what it does when it is made; n: floats of its block."""
+    """Specification of a `Numbers`. words: what it does when it is made, see `_do`; n: floats of its block 'obs'."""
 
     group: int
     words: str = ''
@@ -32,7 +32,7 @@ class Spec(NamedTuple):
 
 
 class Numbers:
-    """Sends n times version + collect_iter / 1000 + the first byte of its weights; what it does else, `call` says."""
+    """Runner that sends n times version + collect_iter / 1000, and the first byte of its weights. `next` adds behaviour."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec, self._weights, self._version = spec, 0, -1
@@ -66,7 +66,7 @@ class Numbers:
         )
 
     def next(self, words: str) -> None:
-        """What is done before the next rollouts."""
+        """Sets what is done before each of the next rollouts, see `_do`."""
         self._next = words
 
     def grow(self, n: int) -> None:
@@ -98,7 +98,7 @@ class Numbers:
             time.sleep(3600)
         elif words == 'nap':
             time.sleep(0.5)
-        elif words.startswith('until '):  # a file of this name is there; PATH.begun says that it waits
+        elif words.startswith('until '):  # waits for this file; creates FILE.begun first
             file = Path(words.removeprefix('until '))
             file.with_suffix('.begun').touch()
             while not file.exists():
@@ -121,4 +121,4 @@ def _hang_with_gil(with_parent: bool = False) -> None:
         from zoo.core.processes import die_with_parent
 
         die_with_parent(os.getppid(), True, lambda seconds: time.sleep(seconds))
-    ctypes.PyDLL(None).sleep(3600)  # PyDLL keeps the lock
+    ctypes.PyDLL(None).sleep(3600)  # PyDLL holds the GIL during the call

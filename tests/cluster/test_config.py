@@ -1,4 +1,4 @@
-"""Section cluster: what cannot be, or has no effect, is one sentence before anything is started; shares of ranks."""
+"""Section `cluster`: a setting that is impossible or has no effect is refused before anything is started; shares of ranks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_engine_of_a_config_is_none_by_default_and_auto_means_process(overrides:
     assert section.engine_of(cfg.cluster) == engine and not list(section.cluster_problems(cfg))
 
 
-# --- what each of several ranks has
+# --- the share of each rank
 
 
 def frozen(name: str = 'cartpole_ppo', *overrides: str) -> Any:
@@ -138,7 +138,7 @@ def test_part_of_a_config_is_a_valid_config() -> None:
         (
             2,
             [],
-            {'runner_num': 3},  # which alone would be refused
+            {'runner_num': 3},  # set after resolve_config, which would refuse it
             'cluster.runner_num is 3, for each of 2 ranks, but each of them has 4 envs: 4 % 3 = 1; use a divisor, e.g. 2 or 4.',
         ),
         (

@@ -1,4 +1,4 @@
-"""What every engine promises; the engine of this process; and which engine a config names."""
+"""The contract of every engine; the inline engine, which imports no other engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def request(group: int, collect_iter: int, version: int | None = 0) -> Request:
 
 
 def until(engine: Engine, n: int) -> list[Reply | Lost]:
-    """The next n things, of replies copies."""
+    """Waits for the next n replies (copies) and losses."""
     found: list[Reply | Lost] = []
     deadline = time.monotonic() + PATIENCE
     while len(found) < n and time.monotonic() < deadline:
@@ -35,7 +35,7 @@ def until(engine: Engine, n: int) -> list[Reply | Lost]:
 
 
 def shown(reply: Any) -> tuple[int, int, float, int]:
-    """Group, version, last number of the block, byte of the weights."""
+    """Returns (group, version, last number of the block 'obs', byte of the weights)."""
     return reply.group, reply.version, reply.blocks['obs'][-1], int(reply.blocks['steps.reward'][1, 2])
 
 
@@ -44,7 +44,7 @@ def weights(value: int) -> np.ndarray:
 
 
 class EngineContract:
-    """Each engine's tests inherit it. `engine` has two runners, `Numbers`, and weights of version 0, which are 100."""
+    """Tests that each engine's tests inherit. `engine` has two runners, `Numbers`; the weights of version 0 are bytes of 100."""
 
     def test_orders_are_done_with_the_weights_of_their_version_or_the_newest(self, engine: Engine) -> None:
         engine.ask(request(0, 0, 0))
@@ -71,7 +71,7 @@ class EngineContract:
 
 
 class OutsideContract(EngineContract):
-    """Of engines with runners in other processes. Attributes: killed: what is said of one that was killed."""
+    """Tests of engines with runners in other processes. Attributes: killed: the cause that is reported for a killed runner."""
 
     killed: ClassVar[str]
 
@@ -93,13 +93,13 @@ class OutsideContract(EngineContract):
 
     def test_killed_runner_is_lost_once_and_made_anew_while_others_collect(self, engine: Engine) -> None:
         engine.call(1, 'next', 'sleep')
-        for i in (6, 7):  # for an hour
+        for i in (6, 7):  # each takes an hour
             engine.ask(request(1, i))
         pid = engine.pids()[1][1]
         os.kill(pid, signal.SIGKILL)
         assert until(engine, 1) == [Lost(1, self.killed.format(pid=pid, host=socket.gethostname()))]
         assert not left([pid])
-        engine.ask(request(1, 8))  # of the new one, which is still starting
+        engine.ask(request(1, 8))  # for its replacement, which is still starting
         engine.ask(request(0, 9))
         assert [shown(reply) for reply in until(engine, 2)] == [(0, 0, 0.009, 100), (1, 0, 0.008, 100)]
         assert engine.pids()[1][1] != pid
@@ -109,7 +109,7 @@ class OutsideContract(EngineContract):
         os.kill(pid, signal.SIGKILL)
         assert not left([pid])
         engine.ask(request(0, 10))
-        (lost,) = until(engine, 1)  # no rollout of envs that nobody has reset
+        (lost,) = until(engine, 1)  # not a reply: nobody has reset the new runner's envs
         assert isinstance(lost, Lost) and lost.group == 0
 
     @pytest.mark.parametrize('how', ['gil', 'stopped'])

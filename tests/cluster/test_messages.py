@@ -1,4 +1,4 @@
-"""What goes to runners and comes back: names of blocks, memory for those of all envs, exceptions."""
+"""Messages to and from runners: names of blocks, blocks of tensors, sizes, exceptions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_size_of_a_parcel_is_that_of_its_blocks() -> None:
     assert Reply('run', 0, 0, 0, blocks, [], [], {}).n_byte == 96 + 16  # 24 and 4 numbers of 4 bytes
 
 
-# --- exceptions: the exception itself where it can be sent, else its words
+# --- exceptions: the exception itself if it can be sent, else its message
 
 
 class TwoArguments(Exception):

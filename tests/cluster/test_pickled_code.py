@@ -1,4 +1,4 @@
-"""What runners are built of reaches another process: code of the script by value, files by their source."""
+"""Code that runners need reaches another process: code of the script by value, files as source text."""
 
 from __future__ import annotations
 

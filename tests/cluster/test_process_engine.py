@@ -1,4 +1,4 @@
-"""The engine by itself, with runners whose numbers are known; runs on it are in test_process_runs.py."""
+"""The process engine, with runners whose numbers are known; whole runs are in test_process_runs.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope='module')
 def engine() -> Iterator[ProcessEngine]:
-    """Two runners, with weights of version 0, for all tests that leave nothing outstanding."""
+    """An engine with two runners and weights of version 0, shared by all tests that leave no request outstanding."""
     engine = ProcessEngine(CLUSTER, 'run', Numbers)
     engine.start([Spec(0), Spec(1)])  # type: ignore[list-item]
     engine.publish(np.full(9, 100, np.uint8), 0)
@@ -39,9 +39,9 @@ def engine() -> Iterator[ProcessEngine]:
 
 
 def n_open() -> int:
-    """Open descriptors, without those of garbage."""
+    """Returns the number of open descriptors, after garbage is collected."""
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore', ResourceWarning)  # of others
+        warnings.simplefilter('ignore', ResourceWarning)  # for garbage of other tests
         gc.collect()
     return len(os.listdir('/proc/self/fd'))
 
@@ -56,7 +56,7 @@ def test_parcel_stays_whole_until_the_next_wait(engine: ProcessEngine) -> None:
     assert isinstance(reply, Reply)
     for i in (1, 2):
         engine.ask(request(0, i, 0))
-    assert engine.call(0, 'give', 'threads') == 1  # after both requests, whose replies are kept
+    assert engine.call(0, 'give', 'threads') == 1  # served after both requests; their replies are kept for `wait`
     assert (reply.blocks['obs'] == 0.0).all() and reply.finals[0][2]['a'].tolist() == [1.0, 1.0]
     assert [shown(each)[2] for each in engine.wait(0.0)] == [0.001, 0.002]
     assert engine.wait(0.0) == []
@@ -78,7 +78,7 @@ def test_call_of_a_runner_that_dies_raises_and_its_loss_is_given(engine: Process
         engine.call(0, 'give', 'threads')
     (lost,) = until(engine, 1)
     assert isinstance(lost, Lost) and lost.group == 0
-    assert engine.call(0, 'give', 'threads') == 1  # the new one
+    assert engine.call(0, 'give', 'threads') == 1  # the replacement answers
 
 
 def test_call_that_takes_too_long_ends_the_runner() -> None:

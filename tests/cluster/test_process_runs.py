@@ -1,4 +1,4 @@
-"""Whole runs on engine process: the bits of the serial run, and what becomes of them when something dies or hangs."""
+"""Whole runs on engine 'process': equal to the serial run bit for bit; continued or ended cleanly if a process dies."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ SAME = ['policy.n_thread=1', 'policy.learn.compile=off', 'policy.eval.stop_value
 
 
 class FaultyEnv(LimitEnv):
-    """LimitEnv that does something at its step `at`: raises, or hangs if it is the first to make the file `marker`.
+    """LimitEnv whose step `at` raises. With a `marker`, the first env to create that file hangs in that step instead.
 
-    With starts=False it makes that file when a runner makes it, and hangs.
+    With starts=False an env in a runner creates the file in its constructor and hangs. With kills=True a step kills its process.
     """
 
     def __init__(
@@ -74,24 +74,24 @@ def faulty_env(**kwargs: Any) -> gymnasium.Env:
 
 
 def config(root: Path, **sections: Any) -> dict[str, Any]:
-    """Two runners of 2 envs, 64 env steps a rollout; no evaluation but the last."""
+    """Config of two runners of 2 envs each, 64 env steps a rollout, no evaluation except the last."""
     sections['env'] = dict(id='tests.cluster.test_process_runs:faulty_env', **sections.get('env', {}))
     return job_config(root, **{**sections, 'cluster': dict(runner_num=2, **sections.get('cluster', {}))})
 
 
 def logged(root: Path) -> list[dict[str, Any]]:
-    """The rows of rollouts, without that of the last evaluation."""
+    """Returns the logged rows of rollouts, without the row of the last evaluation."""
     (path,) = root.glob('*/*/metrics.jsonl')
     return [row for row in rows(path.parent) if 'cluster/restart' in row]
 
 
 def runners_of(pid: int) -> list[int]:
-    """The runner processes that a run has started."""
+    """Returns the ids of the runner processes that a run has started."""
     return [child for child in descendants(pid) if any('zoo-runner' in word for word in words_of(child))]
 
 
 class Command:
-    """`zoo train` of a config, as a process group of its own."""
+    """`zoo train` of a config, in its own process group."""
 
     def __init__(self, root: Path, **sections: Any) -> None:
         self.root = root
@@ -172,7 +172,7 @@ def test_env_and_policy_of_a_script_without_a_main_guard(tmp_path: Path) -> None
     done = run_python(tmp_path / 'script.py', tmp_path, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ['the script runs', 'env_step 256']
-    assert len((tmp_path / 'acted').read_text()) == 2 * 16 * 4  # by runners: 4 rollouts of 16 steps
+    assert len((tmp_path / 'acted').read_text()) == 2 * 16 * 4  # by 2 runners, in 4 rollouts of 16 steps
 
 
 @pytest.mark.parametrize('vectorization', ['sync', 'async'])
@@ -202,7 +202,7 @@ def test_runner_that_hangs_is_replaced_and_the_run_ends(tmp_path: Path) -> None:
     result = serial_pipeline(config(tmp_path, env=dict(kwargs=kwargs), cluster=dict(runner_timeout=4)))
     assert (tmp_path / 'hung').exists()
     assert result.env_step == 256
-    assert logged(tmp_path)[-1]['cluster/restart'] >= 1  # on a busy machine others may take too long too
+    assert logged(tmp_path)[-1]['cluster/restart'] >= 1  # more on a busy machine: others may take too long too
 
 
 def test_killed_runners_change_no_counter(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_killed_driver_leaves_no_process_and_no_memory(tmp_path: Path) -> None:
     run = Command(tmp_path, env=dict(kwargs={'pause': 0.005}, vectorization='async'), max_env_step=10**6)
     run.wait_for_rows(2)
     group = group_of(run.process.pid)
-    assert len(group) >= 1 + 2 + 4  # the run, 2 runners, 4 envs of theirs
+    assert len(group) >= 1 + 2 + 4  # the run, its 2 runners, their 4 envs
     run.process.kill()
     run.end()
     assert not left(group) and shared_names() == shared
@@ -278,6 +278,6 @@ def test_second_signal_ends_a_run_with_runners_at_once(tmp_path: Path) -> None:
     group = group_of(run.process.pid)
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.process.stderr is not None
-    assert any('signal 2: finishing the update' in line for line in run.process.stderr)  # which would take an hour
+    assert any('signal 2: finishing the update' in line for line in run.process.stderr)  # the update would take an hour
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.end()[0] == 130 and not left(group)

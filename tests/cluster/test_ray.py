@@ -1,4 +1,4 @@
-"""Ray: what the engine promises, with runners that have no envs; whole runs with runners and with learners on it."""
+"""The Ray engine: its contract, with runners that have no envs; whole runs with runners and with learners on Ray."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from zoo.cluster.ray_engine import RayEngine  # noqa: E402
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.filterwarnings('ignore::ResourceWarning'),  # what Ray leaves open to the end of the process
+    pytest.mark.filterwarnings('ignore::ResourceWarning'),  # Ray leaves some resources open until exit
 ]
 
 N_CPU = 4  # two ranks with a runner each
@@ -47,11 +47,9 @@ SMALL_RUN = 'env.collector_env_num=4', 'policy.collect.n_step=32', 'policy.learn
 
 @dataclass(frozen=True)
 class Spec:
-    """What a runner of `Numbers` is made of."""
-
     group: int
     words: str = ''
-    n: int = 100_000  # 800 kB, which Ray sends through its store
+    n: int = 100_000  # floats: 800 kB, large enough that Ray sends them through its object store
     payload: bytes = b'payload'
 
     def _replace(self, n: int) -> Spec:
@@ -62,10 +60,10 @@ HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGTERM, sign
 
 
 def cluster(**options: Any) -> dict[str, Any]:
-    """The section `cluster`, with runners that take no CPU of Ray's."""
+    """Returns a section `cluster` whose runners reserve no CPU in Ray."""
     return {
         **ClusterConfig().model_dump(),
-        'runner_cpu': 0.0,  # which leaves all for learners
+        'runner_cpu': 0.0,  # leaves all CPUs for learners
         'runner_timeout': PATIENCE,
         'start_timeout': PATIENCE,
         **options,
@@ -74,7 +72,7 @@ def cluster(**options: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope='module', autouse=True)
 def session() -> Iterator[str]:
-    """One cluster for all tests, since starting one takes seconds; its address as an override. Other processes may join it."""
+    """Starts one cluster for all tests, since a start takes seconds; gives its address as an override, for other processes."""
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter('ignore')
         patch.setattr(ray_cluster, '_alone', contextlib.nullcontext)
@@ -85,7 +83,7 @@ def session() -> Iterator[str]:
 
 @pytest.fixture(scope='module')
 def engine(session: str) -> Iterator[RayEngine]:
-    """Two runners, with weights of version 0."""
+    """An engine with two runners and weights of version 0."""
     engine = RayEngine(cluster(), 'run', Numbers)
     engine.start([Spec(0), Spec(1)])  # type: ignore[list-item]
     engine.publish(np.full(9, 100, np.uint8), 0)
@@ -125,13 +123,12 @@ def test_local_cluster_listens_on_the_loopback_interface_and_its_token_is_privat
     environment = {**os.environ, 'HOME': str(tmp_path), 'PYTHONPATH': str(REPO)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     found = [line.split() for line in done.stdout.splitlines()]
-    assert len({pid for _, pid in found}) >= 3, done.stderr  # gcs, raylet, the process itself
+    assert len({pid for _, pid in found}) >= 3, done.stderr  # at least gcs, raylet and the process itself
     assert {address for address, _ in found} <= {'0100007F', '0000000000000000FFFF00000100007F'}
     assert (tmp_path / '.ray' / 'auth_token').stat().st_mode & 0o077 == 0
 
 
 def train(tmp_path: Path, name: str, *overrides: str) -> Any:
-    """A short run."""
     always = ['policy.learn.compile=off', 'seed=3', f'logger.root={tmp_path}', 'policy.eval.n_episode=1']
     return serial_pipeline(name, overrides=[*SMALL_RUN, *always, *overrides])
 
@@ -159,11 +156,11 @@ def test_orders_without_version_take_weights_that_came_while_they_waited(session
         for i in (0, 1):
             engine.ask(request(0, i, None))
         engine.ask(request(1, 0, None))
-        assert shown(until(engine, 1)[0]) == (1, 0, 0.0, 100)  # not behind its waiting neighbour
+        assert shown(until(engine, 1)[0]) == (1, 0, 0.0, 100)  # does not wait for runner 0, in the same process
         wait_until(lambda: (tmp_path / 'go.begun').exists())
         engine.publish(np.full(9, 107, np.uint8), 7)
         actor = engine.actors[0].handle
-        ray.get(actor.publish.options(concurrency_group='weights').remote(-1, None), timeout=PATIENCE)  # the 7 is there
+        ray.get(actor.publish.options(concurrency_group='weights').remote(-1, None), timeout=PATIENCE)  # 7 is there
         (tmp_path / 'go').touch()
         assert [shown(reply) for reply in until(engine, 2)] == [(0, 0, 0.0, 100), (0, 7, 7.001, 107)]
         os.kill(engine.pids()[0][1], signal.SIGKILL)
@@ -181,19 +178,22 @@ def test_runner_that_cannot_be_made_raises_what_it_raised(session: str) -> None:
 
 def test_missing_cores_are_named_after_the_deadline(session: str) -> None:
     engine = RayEngine(cluster(runner_cpu=8.0, start_timeout=0.5), 'cores', Numbers)
-    words = r'runners did not start within cluster.start_timeout=0.5 s: 2 runners of 8 CPU each need 16, and the Ray cluster has 4'
+    words = (
+        r'runners did not start within cluster.start_timeout=0.5 s: '
+        r'2 runners of 8 CPU each need 16, and the Ray cluster has 4'
+    )
     with pytest.raises(RunError, match=words):
         engine.start([Spec(0), Spec(1)])  # type: ignore[list-item]
 
 
 def test_handlers_of_signals_stay_those_of_the_caller(session: str) -> None:
-    """The session has been started: Ray's own handler of SIGTERM would end the process unsaved."""
+    """`session` has started Ray, whose own handler of SIGTERM would end the process without saving."""
     assert {number: signal.getsignal(number) for number in HANDLERS} == HANDLERS
 
 
 def test_machine_without_a_cluster_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**options: Any) -> None:
-        raise ConnectionError('Could not find any running Ray instance. Please specify ...')  # as Ray has it
+        raise ConnectionError('Could not find any running Ray instance. Please specify ...')  # Ray's own words
 
     monkeypatch.setattr(ray, 'is_initialized', lambda: False)
     monkeypatch.setattr(ray, 'init', init)
@@ -224,7 +224,7 @@ def test_address_without_a_cluster_is_one_sentence(address: str, words: str, mon
 def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(
     lag: tuple[str, ...], session: str, tmp_path: Path
 ) -> None:
-    """With a lag above 1 runners collect in threads, since weights arrive in the meantime."""
+    """With max_lag above 1, runners collect in threads, since weights arrive during a rollout."""
     hangs = 'env.id=tests.cluster.test_process_runs:faulty_env', f'env.kwargs={{at: 20, marker: {tmp_path}/hung}}'
     runners = 'env.check=false', 'env.vectorization=sync', 'cluster.runner_num=2', 'cluster.engine=ray', session
     patience = 'env.step_timeout=2', f'cluster.runner_timeout={PATIENCE}', f'logger.root={tmp_path}'
@@ -257,9 +257,9 @@ TWO = 'cluster.learner_num=2'
 
 @pytest.mark.soak
 def test_signals_to_a_run_leave_no_process(session: str, tmp_path: Path) -> None:
-    """SIGTERM and SIGINT go to the process group, as a scheduler and a terminal send them; SIGKILL to the run alone.
+    """SIGTERM and SIGINT go to the process group, as schedulers and terminals send them; SIGKILL goes to the run alone.
 
-    Two runs train, with Ray of their own. Two are still starting, one of them on the cluster of these tests.
+    Two runs train, each with its own Ray cluster. Two runs are still starting, one of them on the cluster of these tests.
     """
     hangs = *ONE, 'env.id=tests.cluster.ray_runs:waiting_env'
     options = {
@@ -287,7 +287,7 @@ def test_signals_to_a_run_leave_no_process(session: str, tmp_path: Path) -> None
         assert codes == {'told': 143, 'killed': -signal.SIGKILL, 'starting': 130, 'joined': 130}, {
             name: said(name)[-2000:] for name in drivers
         }
-        runner = int((tmp_path / 'joined_marker').read_text())  # its environment is that of the cluster
+        runner = int((tmp_path / 'joined_marker').read_text())  # unmarked: it inherits the cluster's environment
         for name in drivers:
             assert not left([*processes_of(tmp_path / name), runner]), names(tmp_path / name)
     finally:
@@ -314,7 +314,7 @@ SMALL = (
 
 
 class Trained:
-    """A run of two learners with a runner each, and what was called in the process that started them."""
+    """A run of two learners with one runner each. `seen`: the calls of on_evaluation in the process that started the run."""
 
     def __init__(self, root: Path) -> None:
         self.seen: list[tuple[int, float, int]] = []
@@ -342,12 +342,12 @@ def trained(session: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def processes() -> list[int]:
-    """The ranks on the cluster of these tests."""
+    """Returns the ids of the ranks' processes on the cluster of these tests."""
     return [pid for pid in descendants(os.getpid()) if any('RankProcess' in word for word in words_of(pid))]
 
 
 def newest(root: Path) -> int:
-    """Env step of the newest checkpoint."""
+    """Returns the env step of the newest checkpoint."""
     return max(step for folder in root.glob('*/*/checkpoints') for step in steps_of(folder))
 
 
@@ -396,7 +396,7 @@ def test_error_of_an_env_is_raised_as_it_is(tmp_path: Path) -> None:
     steer = 'env.id=tests.steer_envs:SteerEnv', 'env.kwargs={fail_at: 3}'
     with pytest.raises(RuntimeError, match='it fell over') as caught:
         serial_pipeline('cartpole_ppo', overrides=[*SMALL, TWO, *steer, f'logger.root={tmp_path}'])
-    assert caught.value.env_place  # type: ignore[attr-defined]  # by which the command says it in one sentence
+    assert caught.value.env_place  # type: ignore[attr-defined]  # `zoo train` makes one sentence of it
     assert f'on {socket.gethostname()}' in ''.join(caught.value.__notes__) and 'in rank ' in ''.join(
         caught.value.__notes__
     )
@@ -439,6 +439,6 @@ def test_lost_rank_is_replaced_and_ctrl_c_leaves_no_process(session: str, tmp_pa
     assert text.count('ended unexpectedly, e.g. by signal 9') == text.count('(1 of 20 times in an hour)') == 1, text
     assert text.count('finishing the update, then saving') == text.count('stopped by signal 2') == 1, text
     assert 'Traceback' not in text
-    (found,) = folder.glob('*/*')  # which the second start continued
+    (found,) = folder.glob('*/*')  # one folder: the second start continued the run
     logged = [row['env_step'] for row in rows(found)]
     assert logged == sorted(logged)

@@ -1,4 +1,4 @@
-"""Rows of runners in the learner's block: where they are put, in which order episodes are told, and what is refused."""
+"""The remote collector: where runners' steps lie in the learner's block, the order of episodes, requests, errors; remote envs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T, B = 2, 2
 
 
 class RowsEngine(FaultyEngine):
-    """Runner g sends rows of 10 * g + t, and ends the episode of its second env at t = 0."""
+    """Engine whose runner g sends steps of value 10 * g + t, and whose second env per runner ends an episode at t = 0."""
 
     n_restart = 0
     info_shape: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ def made(engine: RowsEngine, max_lag: int = 0, limit: int = 10, reader: torch.de
     )
     envs: Any = [SimpleNamespace(n_env=B, name='x', obs_space=space)] * 2
     mode: Any = SimpleNamespace(n_step=T, reset=lambda: None)
-    rows = RemoteCollector(envs, mode, engine, scheduler, layout, max_lag, Restarts(limit), ('speed',), reader)  # type: ignore[arg-type]
+    rows = RemoteCollector(envs, mode, engine, scheduler, layout, max_lag, Restarts(limit), ('speed',), reader)  # type: ignore
     rows.reset(np.random.SeedSequence([1, 2]))
     return rows
 
@@ -104,7 +104,7 @@ def test_the_block_is_allocated_once() -> None:
 
 
 def test_rows_are_written_once_a_gpu_has_read_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The block is pinned memory, which a GPU reads when its turn comes; without a GPU it is plain memory."""
+    """The block is pinned memory, which a GPU reads asynchronously. Here it is plain memory, so that no GPU is needed."""
     seen: list[tuple[str, list[float]]] = []
     monkeypatch.setattr(torch, 'empty', partial(_unpinned, torch.empty))
     monkeypatch.setattr(
@@ -114,7 +114,7 @@ def test_rows_are_written_once_a_gpu_has_read_those_before(monkeypatch: pytest.M
     rows = made(engine, reader=torch.device('cuda'))
     for i in range(2):
         steps_of(rows, i, 8 * i)
-        rows.block.steps.reward.fill_(-1)  # as long as the GPU reads it
+        rows.block.steps.reward.fill_(-1)  # must still be there at the synchronisation
     assert seen == [(torch.device('cuda'), [-1.0] * 4)]
 
 
@@ -132,7 +132,7 @@ def test_what_runners_are_asked_and_with_which_weights(max_lag: int, versions: l
     assert [request.collect_iter for request in asked] == list(range(len(versions)))
     assert [request.version for request in asked] == versions
     assert [request.reset_seed for request in asked] == [(1, 2), *[None] * (len(asked) - 1)]
-    assert engine.weights == [0, 1, 2]  # each once
+    assert engine.weights == [0, 1, 2]  # each version is published once
 
 
 def test_metrics_are_of_the_rollouts_since_the_last_call() -> None:
@@ -148,7 +148,7 @@ def test_metrics_are_of_the_rollouts_since_the_last_call() -> None:
 
 def test_envs_made_anew_in_runners_count_for_the_run() -> None:
     engine = RowsEngine(2)
-    engine.n_restart = 3  # of each runner so far
+    engine.n_restart = 3  # of each of the 2 runners so far
     rows = made(engine, limit=6)
     steps_of(rows, 0, 0), steps_of(rows, 1, 8)
     engine.n_restart = 4
@@ -170,15 +170,15 @@ def test_resets_need_runners_that_wait(env: Any, collect: Any, words: str | None
     assert not list(lag_problems({**config, 'cluster': {'max_lag': 0}}))
     modes = [mode for problem in lag_problems(config) for mode in re.findall(r'batch_mode=(\w+)', problem)]
     assert len(modes) == ('batch_mode' in collect)
-    for mode in modes:  # what it advises exists
+    for mode in modes:  # the advised values exist
         resolve_config('cartpole_ppo', [f'policy.collect.batch_mode={mode}'])
 
 
-# --- its envs: commands reach a runner, and what was set is kept for the one made anew
+# --- remote envs: commands reach a runner, and values that were set are kept for its replacement
 
 
 class CallEngine(FaultyEngine):
-    """Answers with the call itself; `n_loss` times its runner is lost instead."""
+    """Answers a call with the call itself; in the first `n_loss` calls the runner is lost instead."""
 
     def __init__(self, n_loss: int = 0) -> None:
         super().__init__(1)
@@ -212,7 +212,7 @@ def test_what_was_set_is_kept_and_a_mistake_is_not() -> None:
 
 
 def test_a_value_that_is_set_again_comes_last() -> None:
-    """It may replace an object inside which something was set in between."""
+    """The value may replace an object in which another value was set in between."""
     envs, scheduler = envs_of(CallEngine())
     for name, value in (('cfg', 'a'), ('cfg.x', 1), ('cfg', 'b')):
         envs.command(EnvCommand('set', name, (value,)))

@@ -1,4 +1,4 @@
-"""A runner: what it refuses, and what its replies have."""
+"""Runners: their replies, weights and requests, and the learners that they refuse."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_parcel_has_the_rows_of_its_envs_under_dotted_names(made: Any) -> None
     assert shapes['obs'] == (n_step + 1, b, 4) and shapes['output.logit'] == (n_step, b, 2)
     assert {'steps.reward', 'steps.terminated', 'steps.truncated', 'output.action'} <= shapes.keys()
     assert reply[:4] == ('run', 1, 0, 0) and reply.time.keys() == {'env', 'act'}
-    assert 0 < reply.time['env'] < reply.time['env'] + reply.time['act'] <= took  # parts of one time
+    assert 0 < reply.time['env'] < reply.time['env'] + reply.time['act'] <= took  # both are parts of `took`
     assert all(0 <= i < b for _, envs, _ in reply.finals for i in envs)
 
 
@@ -65,7 +65,7 @@ def test_weights_act_from_the_next_rollout_on(made: Any) -> None:
         before = runner.collect(REQUEST).blocks['output.logit'].copy()
         assert np.array_equal(
             runner.collect(REQUEST).blocks['output.logit'], before
-        )  # the same seed, rollout and weights
+        )  # the seed, rollout and weights are the same
         with torch.no_grad():
             for x in policy.acting_state().values():
                 x.mul_(1.5)

@@ -1,4 +1,4 @@
-"""Runs with runners end as serial runs do, bit for bit, and lost runners change no count."""
+"""Runs with runners equal serial runs bit for bit, and lost runners change no count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def train(folder: Path, config: Any, n_step: int, *overrides: str) -> tuple[Trai
 
 
 def assert_same(serial: tuple[TrainResult, Any], remote: tuple[TrainResult, Any]) -> None:
-    """The bits of two runs, and their logs but for what is of runners."""
+    """Asserts that the policies of two runs are equal bit for bit, and their logs equal except for metrics of runners."""
     assert not differing(serial[0].policy.state_dict(), remote[0].policy.state_dict())
     assert comparable(serial[1]) == comparable(remote[1])
 
@@ -110,7 +110,7 @@ def test_a_run_that_is_one_rollout_behind_is_the_same_each_time(tmp_path: Path) 
     one, two = (train(tmp_path, 'cartpole_ppo', 4096, *RUNNERS, 'cluster.max_lag=1') for _ in range(2))
     assert_same(one, two)
     lags = [row['collect/lag_max'] for row in one[1] if 'collect/lag_max' in row]
-    assert lags == [0, *[1] * (len(lags) - 1)] and len(lags) > 3  # the first weights are nobody's of before
+    assert lags == [0, *[1] * (len(lags) - 1)] and len(lags) > 3  # rollout 0 has no older weights to act with
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_resumed_run_continues_with_runners(tmp_path: Path) -> None:
 
 
 class LosingEngine(InlineEngine):
-    """Loses runner 1 after its third request came, and repeats its replies."""
+    """Loses runner 1 at its third request, and delivers the latest earlier reply again before each new one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,11 +145,11 @@ def test_a_lost_runner_changes_no_count(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(engine_module, 'InlineEngine', LosingEngine)
     extra = ('env.vectorization=sync', 'policy.learn.reward_norm=true', f'cluster.max_lag={max_lag}')
     result, lines = train(tmp_path, 'cartpole_ppo', 5120, *RUNNERS, *extra)
-    assert result.env_step == 5120  # sync envs have no rows that only reset
+    assert result.env_step == 5120  # sync envs have no rows that only reset an env
     assert lines[-2]['cluster/restart'] == 1 and lines[-2]['cluster/discarded_step'] > 0
     steps = [row['env_step'] for row in lines if 'collect/iter' in row]
     assert steps == sorted(set(steps))
-    assert max(row.get('collect/episode_len_mean', 0) for row in lines) <= 500  # no episode was joined to another
+    assert max(row.get('collect/episode_len_mean', 0) for row in lines) <= 500  # no two episodes were joined
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_the_unfinished_episodes_of_a_lost_runner_leave_the_statistics(
         'env': {'id': 'Pendulum-v1', 'collector_env_num': 4, 'max_episode_steps': 20, 'vectorization': 'sync'},
         'policy': {'type': 'ppo', 'collect': {'n_sample': 64}, 'learn': {'batch_size': 64, 'reward_norm': True}},
     }
-    _, lines = train(tmp_path, config, 512, *RUNNERS)  # 16 steps of each env: every loss is within an episode
+    _, lines = train(tmp_path, config, 512, *RUNNERS)  # rollouts of 16 steps: each loss is within an episode
     last = [row for row in lines if 'collect/episode_len_mean' in row][-1]
     assert last['collect/episode_len_mean'] == 20.0 and last['cluster/restart'] == 1
 
@@ -198,7 +198,7 @@ def test_envs_of_runners_are_read_and_set(tmp_path: Path) -> None:
         assert job.envs.get_attr('gravity', of='training') == [5.0] * n_env
         job.collector.engine.kill(1, 'a test')  # type: ignore[attr-defined]
         job.iteration()
-        assert job.envs.get_attr('gravity', of='training') == [5.0] * n_env  # also in the new runner
+        assert job.envs.get_attr('gravity', of='training') == [5.0] * n_env  # also in the replacement
         assert job.collector.metrics()['cluster/restart'] == 1
 
 
@@ -206,7 +206,7 @@ def test_envs_of_runners_are_read_and_set(tmp_path: Path) -> None:
 def test_envs_are_not_reset_while_runners_are_ahead(tmp_path: Path) -> None:
     overrides = [f'logger.root={tmp_path}', *BASE, *RUNNERS]
     with SerialJob(resolve_config('cartpole_ppo', [*overrides, 'cluster.max_lag=1'])) as job:
-        job.reset_env()  # nothing was asked yet
+        job.reset_env()  # allowed: no rollout has been requested yet
         job.iteration()
         with pytest.raises(UserError, match='cannot be reset now: cluster.max_lag is 1, .*; use cluster.max_lag=0'):
             job.reset_env()

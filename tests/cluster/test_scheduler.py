@@ -1,4 +1,4 @@
-"""The rollout scheduler: every rollout is used once, none with weights that are too old, whatever an engine does with replies."""
+"""The rollout scheduler: each rollout is used once and none is too old, even if replies are late, repeated, foreign or lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN, T, B = 'run', 4, 2  # a reply has 8 env steps
 
 
 class FaultyEngine:
-    """Does with requests and replies what `choose` says. A runner's episodes are a token and the rollouts since its reset."""
+    """Delays, repeats and loses replies as `choose` says. An episode is a token, new at each reset, and its rollouts so far."""
 
     def __init__(self, n_runner: int, choose: Any = lambda n: 0, n_fault: int = 0) -> None:
         self.choose, self.n_fault, self.now = choose, n_fault, 0.0
@@ -31,8 +31,8 @@ class FaultyEngine:
         self.token, self.length = [-1] * n_runner, [0] * n_runner
         self.is_hung = [False] * n_runner
         self.weights: list[int] = []
-        self.held: list[Reply] = []  # on their way
-        self.sent: list[Reply] = []  # arrived before
+        self.held: list[Reply] = []  # not yet delivered
+        self.sent: list[Reply] = []  # already delivered
         self.asked: list[Request] = []
         self.news: list[Reply | Lost] = []
         self.n_arrived = self.n_token = self.n_lost = 0
@@ -53,7 +53,7 @@ class FaultyEngine:
         if ready:
             self.held.append(self.collect(ready[self.choose(len(ready))]))
         if self.held and (timeout or self.choose(2)):
-            found = self.held.pop(self.choose(len(self.held)))  # in any order
+            found = self.held.pop(self.choose(len(self.held)))  # replies may overtake each other
             self.arrive(found)
         if not self.news:
             self.now += timeout
@@ -73,14 +73,14 @@ class FaultyEngine:
         if kind == 0:
             self.lose(group, 'its process was ended by signal 9')
         elif kind == 1 and self.sent:
-            self.arrive(self.sent[self.choose(len(self.sent))])  # again
+            self.arrive(self.sent[self.choose(len(self.sent))])  # a second time
         elif kind == 2 and self.sent:
             self.arrive(self.sent[-1]._replace(run_id='another'))
         elif kind == 3:
             self.is_hung[group] = True
         elif kind == 4 and self.held:
             i = self.choose(len(self.held))
-            if self.asked[0].version is None:  # by chance it had older weights
+            if self.asked[0].version is None:  # as if it had acted with older weights
                 self.held[i] = self.held[i]._replace(version=self.held[i].version - 2)
 
     def lose(self, group: int, cause: str) -> None:
@@ -103,7 +103,7 @@ class FaultyEngine:
 
 
 def play(engine: FaultyEngine, scheduler: RolloutScheduler, n_runner: int, max_lag: int, n_rollout: int) -> list[Any]:
-    """Rollouts as `RemoteCollector` asks for them; [(group, collect_iter, lag, is_fresh, token, length)] of those that are used."""
+    """Requests rollouts as `RemoteCollector` does; returns (group, collect_iter, lag, is_fresh, token, length) of each used."""
     used: list[Any] = []
     asked_to = -1
 
@@ -150,13 +150,13 @@ def test_every_rollout_is_used_once_and_none_is_too_old(max_lag: int, data: st.D
     assert sorted(key[:2] for key in used) == [(g, i) for g in range(n_runner) for i in range(n_rollout)]
     assert all(0 <= lag <= max_lag for _, _, lag, *_ in used)
     assert scheduler.is_idle and scheduler.n_discarded == engine.n_arrived - T * B * len(used)
-    assert scheduler.n_restart <= engine.n_lost  # one that was lost at the end is not known yet
+    assert scheduler.n_restart <= engine.n_lost  # a loss at the end is not yet known
     for group in range(n_runner):
         own = sorted((i, is_fresh, token, length) for g, i, _, is_fresh, token, length in used if g == group)
-        assert all(token >= 0 for _, _, token, _ in own)  # envs that were never reset
+        assert all(token >= 0 for _, _, token, _ in own)  # -1: envs that were never reset
         for (_, _, token, length), (_, is_fresh, next_token, next_length) in zip(own, own[1:], strict=False):
             goes_on = (next_token, next_length) == (token, length + 1)
-            assert is_fresh != goes_on  # an episode goes on from one rollout to the next, or is known to be lost
+            assert is_fresh != goes_on  # an episode continues in the next rollout, or is known to be lost
 
 
 Make = Callable[..., tuple[FaultyEngine, RolloutScheduler]]
@@ -164,7 +164,7 @@ Make = Callable[..., tuple[FaultyEngine, RolloutScheduler]]
 
 @pytest.fixture(name='make')
 def _make(monkeypatch: pytest.MonkeyPatch) -> Make:
-    """An engine without chance, by the number of its runners, and a scheduler whose time is that of the engine."""
+    """Function of the number of runners that makes an engine without faults, and a scheduler that uses the engine's clock."""
 
     def make(n_runner: int, **options: Any) -> tuple[FaultyEngine, RolloutScheduler]:
         engine = FaultyEngine(n_runner)
@@ -176,7 +176,7 @@ def _make(monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def ignore(reply: Reply, is_fresh: bool) -> None:
-    """Uses nothing of a reply."""
+    """Callback that uses nothing of a reply."""
 
 
 def test_a_lost_runner_is_asked_again_with_a_seed_of_its_own_and_what_was_set(
@@ -194,7 +194,7 @@ def test_a_lost_runner_is_asked_again_with_a_seed_of_its_own_and_what_was_set(
     assert again.commands == (EnvCommand('set', 'gravity', (9.0,)),) and again.reset_options == {'low': 0.1}
     assert all(
         request.reset_options is None and not request.commands for request in engine.asked[:-1]
-    )  # have them already
+    )  # the other envs have them already
     assert 'runner 1 is lost (its process was ended by signal 9)' in caplog.text
     assert 'the run is not that of its seed' in caplog.text and scheduler.n_restart == 1
 
@@ -228,7 +228,7 @@ def test_a_runner_that_hangs_is_ended_after_the_timeout(make: Make) -> None:
 
 def test_a_runner_that_is_made_anew_has_the_seconds_of_its_start_besides(make: Make) -> None:
     engine, scheduler = make(2, timeout=30.0, start_s=120.0)
-    for i, now in enumerate((150.0, 180.0)):  # the second time it has given a rollout
+    for i, now in enumerate((150.0, 180.0)):  # before and after the first reply of the new one
         scheduler.ask(i, i, 0, (1,))
         engine.publish(None, i)
         if i == 0:
@@ -247,7 +247,7 @@ def test_each_runner_that_is_made_anew_has_another_seed(make: Make) -> None:
     assert seeds == [entropy_of(stream(5, 'collect', 640, 'again', n)) for n in (1, 2, 3)]
 
 
-@pytest.mark.parametrize('group', [0, 7])  # 7: it had more runners than this one
+@pytest.mark.parametrize('group', [0, 7])  # 7: the other run had more runners than this one
 def test_a_rollout_of_another_run_is_not_used(make: Make, group: int) -> None:
     engine, scheduler = make(1)
     scheduler.ask(0, 0, 0, (1,))
@@ -259,7 +259,7 @@ def test_a_rollout_of_another_run_is_not_used(make: Make, group: int) -> None:
 
 def test_losses_are_forgotten_after_an_hour(make: Make) -> None:
     engine, scheduler = make(2, limit=2)
-    for engine.now in (0.0, 1800.0, 3600.0, 5400.0):  # never more than two less than an hour apart
+    for engine.now in (0.0, 1800.0, 3600.0, 5400.0):  # never three losses within one hour
         engine.lose(0, 'x'), scheduler.settle()
     engine.now = 5401.0
     engine.lose(0, 'x')
@@ -272,7 +272,7 @@ def test_a_rollout_of_one_runner_forgives_the_losses_of_all(make: Make) -> None:
     for i in range(4):
         scheduler.ask(i, i, 0, (1,))
         engine.publish(None, i)
-        for group in (0, 1):  # twice in a row; three times without a rollout in between would end the run
+        for group in (0, 1):  # twice in a row; a third time without a rollout would end the run
             engine.lose(group, 'x'), engine.lose(group, 'x')
         scheduler.wait(i, ignore)
     assert scheduler.n_restart == 16
@@ -282,17 +282,17 @@ def test_time_counts_from_the_last_rollout_of_a_runner(make: Make) -> None:
     engine, scheduler = make(1, max_lag=2, timeout=30.0)
     for i in range(3):
         scheduler.ask(i, None, 0, (1,) if i == 0 else None)
-    for i in (0, 1):  # each takes 20 of its 30 s
+    for i in (0, 1):  # each takes 20 s of 30 s
         engine.now += 20.0
         scheduler.wait(i, ignore)
-    engine.held.clear()  # the third does not come
+    engine.held.clear()  # the third never arrives
     scheduler.wait(2, ignore)
     assert (engine.now, engine.n_lost) == (2 * 20.0 + 30.0, 1)
 
 
 def test_a_rollout_that_comes_early_is_kept_when_its_memory_is_used_again(make: Make) -> None:
     engine, scheduler = make(1, max_lag=1)
-    memory = np.zeros((T, B), np.float32)  # of the engine
+    memory = np.zeros((T, B), np.float32)  # the engine's, used for every reply
     for i in range(2):
         scheduler.ask(i, 0, 0, (1,) if i == 0 else None)
     engine.queues[0].clear()
@@ -303,7 +303,7 @@ def test_a_rollout_that_comes_early_is_kept_when_its_memory_is_used_again(make: 
         engine.arrive(Reply(RUN, 0, i, 0, {'steps.reward': memory}, [], [], {}))
         scheduler.settle()
 
-    arrive(0), arrive(1)  # nobody waits for them yet
+    arrive(0), arrive(1)  # before anyone waits for them
     memory[:] = 9
     for i in range(2):
         scheduler.wait(i, lambda reply, is_fresh: used.append(reply.blocks['steps.reward'][0, 0]))

@@ -1,4 +1,4 @@
-"""How ranks meet, and what is said where they do not; what they train is in test_torchrun.py."""
+"""Joining of ranks and its error messages; training on ranks is in test_torchrun.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs and scripts under torchrun: what the ranks train and write, how they end, and what they continue from."""
+"""Runs and scripts under torchrun: the ranks' training and files, ends of runs, resumed runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zoo.tools.cli.command import main
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
-TOLERANCE = 1e-6  # of any parameter, moment or statistic after the rollouts of a case: sums in another order
+TOLERANCE = 1e-6  # absolute, of any parameter, moment or statistic after a case: sums are in another order
 SMALL = (
     'policy.learn.epoch_per_collect=2',
     'policy.collect.n_step=32',
@@ -40,7 +40,7 @@ ENDLESS = (
 
 
 def _state(folder: Path) -> dict[str, torch.Tensor]:
-    """Tensors of the newest checkpoint that training changes, by name."""
+    """Returns the tensors of the newest checkpoint that training changes, by name."""
     state = load_checkpoint(folder).state
     return dict(leaves({'model': state['policy']['model'], **_tensors(state['policy'])}))
 
@@ -80,7 +80,7 @@ def test_two_ranks_write_one_run(two: Started) -> None:
     _check_log_rises(run)
     assert two.output.count('run folder: ') == 1
     updates = [row for row in rows(run) if 'learn/train_iter' in row]
-    # rollouts of 8 x 32 rows in 2 passes of 4 minibatches, whatever the number of ranks
+    # rollouts of 8 x 32 rows, 2 passes of 4 minibatches each, for any number of ranks
     assert [row['learn/train_iter'] for row in updates] == [8, 16, 24, 32]
     assert all(0 < row['env_step'] <= 256 * (i + 1) for i, row in enumerate(updates))
     assert [row['learn/sample'] for row in updates] == [row['env_step'] for row in updates]
@@ -159,7 +159,7 @@ def test_signals_to_the_group_save_once_and_leave_no_process(tmp_path: Path) -> 
         ranks = started.ranks()
         assert len(ranks) == 2
         os.killpg(started.process.pid, number)
-        assert started.ended() == 1  # of torchrun itself
+        assert started.ended() == 1  # torchrun's own exit code
         assert not left(ranks)
         assert started.output.count('continue with: zoo train --resume') == 1
         assert 'Traceback' not in started.output.partition('SignalException')[0].partition('Traceback')[2]
@@ -177,7 +177,7 @@ Seen = list[dict[str, dict[str, Any]]]
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the script has run: `rank_cases`, then `rank_runs`."""
+    """The folder in which the script has run `rank_cases`, then `rank_runs`."""
 
     def make(path: Path) -> None:
         words = *TORCHRUN[1:], '--nproc-per-node=2', '-m', 'tests.cluster.rank_runs', str(path)
@@ -189,7 +189,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope='module')
 def seen(folder: Path) -> Seen:
-    """What rank 0 and rank 1 saw of each run."""
+    """[what rank 0 saw, what rank 1 saw], each by name of the run."""
     return [torch.load(folder / f'seen_{rank}.pt', weights_only=False) for rank in (0, 1)]
 
 
@@ -226,15 +226,15 @@ def test_log_is_one_with_rising_env_steps(seen: Seen) -> None:
 
 def test_numbers_of_the_log_are_of_both_ranks_hand_worked(seen: Seen) -> None:
     first, *_, last = [row for row in rows(seen[0]['uneven']['run_dir']) if 'learn/train_iter' in row]
-    # 2 envs of rank 0 have episodes of 3 steps, 2 of rank 1 of 7: 16 steps are 2 * 5 + 2 * 2 whole episodes,
-    # after the first reset of 4 envs
+    # the 2 envs of rank 0 have episodes of 3 steps, the 2 of rank 1 of 7: in 16 steps 2 * 5 + 2 * 2 = 14 episodes end;
+    # 14 + 4 first resets = 18 resets
     assert (first['env_step'], first['collect/episode'], first['env/reset'], first['learn/sample']) == (64, 14, 18, 64)
     assert (first['collect/return_min'], first['collect/return_max']) == (3, 7)
     assert first['collect/return_mean'] == pytest.approx((10 * 3 + 4 * 7) / 14)
-    # after 64 steps 2 * 21 + 2 * 9
+    # in 64 steps of each env 2 * 21 + 2 * 9 = 60 episodes end
     assert (last['env_step'], last['collect/episode'], last['learn/sample']) == (256, 60, 256)
-    assert first['learn/mine'] == 1  # that only rank 1 gave
-    # reset rows are no steps: of 16 rows of an env 2 are, after 5 steps each, and at first 4 envs have none before
+    assert first['learn/mine'] == 1  # only rank 1 gave this metric
+    # rows that only reset an env are no steps: an env's 16 rows are 5 steps, reset, 5 steps, reset, 4 steps
     first = rows(seen[0]['resets']['run_dir'])[0]
     assert (first['env_step'], first['learn/sample']) == (4 * 14, 4 * 14)
 
@@ -243,7 +243,7 @@ def test_evaluation_is_shared_out_and_told_by_rank_0(seen: Seen) -> None:
     found = seen[0]['ppo']['evaluations']
     assert [step for step, *_ in found] == [124, 185, 247] and seen[1]['ppo']['evaluations'] == []
     for _, returns, sets in found:
-        assert len(returns) == 5 and sets == {'short': 5}  # 3 of rank 0 and 2 of rank 1
+        assert len(returns) == 5 and sets == {'short': 5}  # rank 0 has 3 of the 5 episodes, rank 1 has 2
     lines = [row for row in rows(seen[0]['ppo']['run_dir']) if 'eval/return_mean' in row]
     assert [row['eval/return_mean'] for row in lines] == [pytest.approx(sum(x) / 5) for _, x, _ in found]
 
@@ -270,7 +270,7 @@ def test_one_process_that_continues_a_run_of_two_ranks_says_whose_samples_are_le
 
 
 def test_rank_files_go_with_their_step(seen: Seen) -> None:
-    # keep_last is 2; ppg's phase was at 192, after which it keeps nothing
+    # keep_last is 2; ppg's auxiliary phase was at 192 and emptied its memory, so that step has no rank file
     for name, own in (('ppg', [256]), ('off', [192, 256])):
         files = {path.name for path in (seen[0][name]['run_dir'] / 'checkpoints').iterdir()}
         main = {f'step_{step:09d}.safetensors' for step in (192, 256)}
@@ -286,9 +286,9 @@ def test_runners_of_two_ranks_end_with_the_bits_of_groups(seen: Seen) -> None:
 @pytest.mark.parametrize(
     ('name', 'n_round', 'reason'),
     [
-        ('max_train_iter', 2, ''),  # 4 steps a round, at least 5
-        ('stop on rank 1', 3, 'rank 1 wants it'),  # in the first round after 128 env steps, which has 185
-        ('rule', 3, 'enough'),  # rank 0's rule says so after 3, that of rank 1 after 2
+        ('max_train_iter', 2, ''),  # 4 gradient steps per round, at least 5 wanted
+        ('stop on rank 1', 3, 'rank 1 wants it'),  # the first round with at least 128 env steps has 185
+        ('rule', 3, 'enough'),  # rank 0's rule asks to stop after 3 rounds, rank 1's after 2
         ('stop_value', 2, 'policy.eval.stop_value is reached'),  # at the first evaluation, due from 64 env steps on
     ],
 )
@@ -309,7 +309,7 @@ def test_profile_is_of_rank_0(seen: Seen) -> None:
 
 
 def test_model_given_is_that_of_rank_0(seen: Seen) -> None:
-    assert seen[0]['model']['start'][1] == seen[1]['model']['start'][1]  # both were made from other random numbers
+    assert seen[0]['model']['start'][1] == seen[1]['model']['start'][1]  # each rank made it from other random numbers
 
 
 def test_what_cannot_be_is_refused_by_all_ranks_before_anything_is_made(seen: Seen, folder: Path) -> None:
@@ -325,14 +325,14 @@ def test_what_cannot_be_is_refused_by_all_ranks_before_anything_is_made(seen: Se
 def test_error_of_an_env_ends_all_ranks_and_passes_through_on_its_own(seen: Seen, folder: Path) -> None:
     assert seen[1]['env']['error'] == 'ValueError: the wheel came off'
     assert 'RanksLostError: rank 0 waited for' in seen[0]['env']['error']
-    # in the 3rd rollout: what the first two taught is not saved by one rank alone
+    # the error is in rollout 3; rank 0 alone does not save what the first two taught
     assert list(seen[0]['env']['digests']) == [64, 128] and 'end' not in seen[0]['env']
     assert not list((folder / 'env').rglob('*.safetensors'))
 
 
 @pytest.fixture(scope='module')
 def found(folder: Path) -> list[dict[str, Any]]:
-    """What each rank has after all cases."""
+    """What each rank saved after all cases, by rank."""
     return [torch.load(folder / f'rank_{rank}.pt', weights_only=True) for rank in range(SIZE)]
 
 
@@ -359,10 +359,10 @@ def test_ranks_are_equal_to_the_bit(name: str, found: list[dict[str, Any]]) -> N
 def test_the_cases_show_what_they_are_for(found: list[dict[str, Any]]) -> None:
     cases = found[0]['cases']
     for name in ('target_kl', 'target_kl at minibatches'):
-        assert 1 < cases[name]['metric/n_epoch'] < 8  # it stopped in the middle
+        assert 1 < cases[name]['metric/n_epoch'] < 8  # it stopped before the last pass
     adaptive = cases['adaptive rate and penalty']
     assert adaptive['learn.adaptive_rate.learning_rate'] != 1e-3 and adaptive['learn.penalty_weight.kl'] != 0.5
-    assert cases['three normalisers']['normalizer.reward.count'] < SIZE * 256  # rows that only reset are left out
+    assert cases['three normalisers']['normalizer.reward.count'] < SIZE * 256  # without rows that only reset
     assert 'metric/aux_kl_after' in cases['ppg with its auxiliary phase']
 
 
@@ -379,7 +379,7 @@ def test_sums_and_moments_are_of_all_ranks_and_the_same_bits_on_each(found: list
         n, mean, var = operations['moments']
         assert n == 6 and torch.equal(mean, both.mean(0))
         torch.testing.assert_close(var, both.var(0, correction=0), rtol=0, atol=1e-12)
-        n, mean, var = operations['empty']  # of rank 0 there are no rows
+        n, mean, var = operations['empty']  # rank 0 has no rows
         assert n == 3 and torch.equal(mean, rows.mean(0) + 10)
         torch.testing.assert_close(var, rows.var(0, correction=0), rtol=0, atol=1e-12)
         assert operations['counts'][0].tolist() == [6, 1]
@@ -398,7 +398,7 @@ def test_steps_are_with_the_mean_gradient_and_skipped_by_all_hand_worked(found: 
 
 def test_ranks_draw_as_often_as_the_one_with_fewest_draws(found: list[dict[str, Any]]) -> None:
     counts = list(zip(*(each['operations']['draws'] for each in found), strict=True))
-    assert any(one[0] != other[0] for one, other in counts)  # by themselves they would differ
+    assert any(one[0] != other[0] for one, other in counts)  # without an agreement some counts differ
     for (alone, agreed), (other_alone, other_agreed) in counts:
         assert agreed == other_agreed == min(alone, other_alone)
 

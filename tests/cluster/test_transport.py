@@ -1,4 +1,4 @@
-"""Transport between processes of a machine: memory they share, and channels for messages and descriptors."""
+"""Transport between processes of one machine: shared memory, and channels for messages and descriptors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.cluster.transport import BlockMemory, Channel, WeightSlots, map_memory,
 
 
 def slots_of(n_byte: int, n_slot: int) -> tuple[WeightSlots, WeightSlots]:
-    """A writer and a reader of the same memory."""
+    """Returns a writer and a reader of the same memory."""
     fd = WeightSlots.new(n_byte, n_slot)
     try:
         return WeightSlots(fd), WeightSlots(fd)
@@ -46,7 +46,7 @@ def test_versions_in_use_stay_whole_and_the_oldest_other_goes() -> None:
     writer, reader = slots_of(5, 3)
     for version in (0, 1, 2):
         writer.write(filled(10 + version), version, ())
-    writer.write(filled(13), 3, {0})  # 1 is the oldest that may go
+    writer.write(filled(13), 3, {0})  # 0 is in use, so it replaces version 1
     assert loaded(reader, 0) == (0, [10] * 5)
     assert loaded(reader, 2) == (2, [12] * 5)
     assert loaded(reader, None) == (3, [13] * 5)
@@ -71,7 +71,7 @@ def test_weights_overwritten_while_they_are_loaded_are_loaded_again() -> None:
     seen: list[int] = []
 
     def load(weights: np.ndarray, version: int) -> None:
-        if not seen:  # two newer versions: the second one takes the place of that which is read
+        if not seen:  # with 2 slots, version 2 overwrites the weights being read
             writer.write(filled(1), 1, ())
             writer.write(filled(2), 2, ())
         seen.append(version)
@@ -166,7 +166,7 @@ def test_close_closes_descriptors_that_were_not_taken(channels: tuple[Channel, C
     a.send('x', [write])
     os.close(write)
     b.close()
-    assert os.read(read, 1) == b''  # no end that could write is left
+    assert os.read(read, 1) == b''  # end of file: no write end is open
     os.close(read)
 
 

@@ -1,4 +1,4 @@
-"""Weights as one vector of bytes: the same values arrive, at aligned places, and another layout is known by its digest."""
+"""Weights as one vector of bytes: values arrive unchanged, at aligned offsets; the digest tells layouts apart."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_values_arrive_in_place_bit_for_bit() -> None:
 
 def test_the_vector_is_aligned_and_as_long_as_it_says() -> None:
     layout = WeightLayout(tensors(1.0))
-    # count 8, wide 16, none 0, weight 24, half 10 -> 16, flag 3 -> 8
+    # bytes: count 8, wide 16, none 0, weight 24, half 10, padded to 16, flag 3, padded to 8; sum 72
     assert layout.n_byte == len(layout.pack()) == 72
-    assert layout.pack()[58:].tolist() == [0] * 6 + [1] * 3 + [0] * 5  # after half: flag at 64
+    assert layout.pack()[58:].tolist() == [0] * 6 + [1] * 3 + [0] * 5  # half ends at 58, flag is at 64 .. 66
 
 
 def test_pack_reads_live_memory() -> None:
@@ -59,7 +59,7 @@ def test_the_order_of_names_has_no_meaning_and_shapes_and_dtypes_have() -> None:
 def test_memory_that_may_not_be_written_is_read(n: int) -> None:
     x = torch.arange(n, dtype=torch.float32)
     flat = WeightLayout({'x': x}).pack()
-    flat.flags.writeable = False  # as engines give it
+    flat.flags.writeable = False  # engines give it read-only
     there = torch.zeros(n)
     WeightLayout({'x': there}).unpack(flat)
     assert torch.equal(there, x)
@@ -81,7 +81,7 @@ def test_tensors_are_placed_as_others_lie_and_keep_their_values() -> None:
     assert all(
         there[name].stride() == x.stride() and torch.equal(there[name], values[name]) for name, x in here.items()
     )
-    assert all(there[name] is layers[name] for name in here)  # the layers that hold them hold them still
+    assert all(there[name] is layers[name] for name in here)  # the tensor objects are the same: layers still hold them
 
 
 def test_the_digest_has_the_version_since_other_code_may_give_weights_another_meaning(

@@ -33,14 +33,14 @@ class Started:
 
     @classmethod
     def of(cls, folder: Path) -> Started:
-        """One that has ended, perhaps in another process."""
+        """Returns the object for a run that has ended, perhaps started by another process."""
         found = cls.__new__(cls)
         found.folder, found.root, found.log = folder, folder / 'runs', folder / 'output.txt'
         return found
 
     @classmethod
     def ran(cls, folder: Path, n_rank: int, *args: str) -> tuple[Started, int]:
-        """One that has ended by itself, and its exit code."""
+        """Runs it to its end; returns the object and the exit code."""
         found = cls.of(folder)
         folder.mkdir(exist_ok=True)
         done = run_python(*_command(n_rank, found.root, *args)[1:], timeout=PATIENCE, OMP_NUM_THREADS='1')
@@ -52,7 +52,7 @@ class Started:
         return self.log.read_text()
 
     def ended(self) -> int:
-        """The exit code; processes that do not end are killed, and the test fails."""
+        """Waits for the exit code; processes that do not end are killed, and the test fails."""
         try:
             return self.process.wait(PATIENCE)
         finally:
@@ -60,11 +60,11 @@ class Started:
                 os.kill(pid, signal.SIGKILL)
 
     def ranks(self) -> list[int]:
-        """The processes of the ranks, in order."""
+        """Ids of the ranks' processes, in ascending order."""
         return sorted(pid for pid in descendants(self.process.pid) if 'train' in words_of(pid))
 
     def run(self) -> Path:
-        """The one run folder."""
+        """The run folder; there must be exactly one."""
         (found,) = self.root.glob('*/*')
         return found
 

@@ -1,8 +1,8 @@
-"""Changes checkpoints at random, gives each to `load_policy`, `zoo eval` and `zoo train --resume`, and watches.
+"""Fuzz test of checkpoints: changes files at random and gives each to `load_policy`, `zoo eval` and `zoo train --resume`.
 
-As a program, in a process of its own: python -m tests.run.checkpoint_fuzz FOLDER FIRST N
-FOLDER becomes the current folder; it gets a module `trap` that a file may name, and all that is written.
-Prints one JSON object: how the commands ended, and all that they should not have done.
+Run it as a program, in a separate process: python -m tests.run.checkpoint_fuzz FOLDER FIRST N
+FOLDER becomes the current folder; all files are written there, with a module `trap` that a checkpoint may name.
+Prints one JSON object: how the commands ended, and everything that they should not have done.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ TEXTS = ('', '{', '[]', 'null', '1' * 5_000, '{"a":' * 500 + '1' + '}' * 500, '[
 
 
 class TooLong(BaseException):
-    """A command did not end in time."""
+    """Raised if a command does not end in time."""
 
 
 class Watch:
-    """What the process does that no checkpoint may make it do."""
+    """Records the events that no checkpoint may cause: those of STARTS, and changes of files outside the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.found, self.on = os.path.realpath(folder), [], False
@@ -120,7 +120,7 @@ class Watch:
     def see(self, event: str, args: tuple[Any, ...]) -> None:
         if not self.on:
             return
-        self.on = False  # what is done here is no event
+        self.on = False  # events of this method do not count
         try:
             if event in STARTS and args[:1] != (None,):  # dlopen of None is the program itself
                 self.found.append(f'{event} {args!r:.200}')
@@ -133,9 +133,9 @@ class Watch:
             self.on = True
 
     def take(self) -> list[str]:
-        """What was found since the last time, and the modules that were imported and should not have been.
+        """Returns the events since the last call, and the imported modules that must not be imported.
 
-        They are looked up: importlib.import_module is no audit event.
+        The modules are looked up in sys.modules, since importlib.import_module raises no audit event.
         """
         found, self.found = self.found, []
         return found + [f'import {name}' for name in TRAPS if sys.modules.pop(name, None) is not None]
@@ -153,7 +153,7 @@ class Watch:
 
 
 def paths_of(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of all that is in nested dicts and lists."""
+    """Yields the path of every item of nested dicts and lists."""
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, item in items:
         yield (*path, key)
@@ -167,7 +167,7 @@ class Fuzz:
         self._sources, self._split, self._join = sources, split, join
 
     def file(self, i: int) -> tuple[str, bytes]:
-        """The i-th changed file, the same in every process, and how it was changed."""
+        """Returns (kind of change, bytes) of the i-th changed file, which is the same in every process."""
         rng = random.Random(i)
         data = rng.choice(self._sources)
         kinds = 'bytes cut value value missing extra name number tensor entry space text'.split()
@@ -279,7 +279,7 @@ class Fuzz:
 
     @staticmethod
     def _some_paths(rng: random.Random, tree: Any) -> list[tuple[Any, ...]]:
-        """Paths below a few levels as often as deep ones, of which there are more."""
+        """Returns all paths up to a random depth: shallow paths are then chosen as often as the more numerous deep ones."""
         paths, depth = list(paths_of(tree)), rng.choice((1, 2, 3, 9))
         return [path for path in paths if len(path) <= depth]
 
@@ -291,7 +291,7 @@ def _at(node: Any, path: Any) -> Any:
 
 
 def commands(path: str) -> dict[str, Callable[[], int]]:
-    """What is done with a file; each returns an exit code."""
+    """Returns the commands that are tried on a file, by name; each returns an exit code."""
     from zoo import load_policy
     from zoo.core.errors import UserError
     from zoo.tools.cli import main
@@ -313,7 +313,7 @@ def commands(path: str) -> dict[str, Callable[[], int]]:
 
 
 def fault_of(command: Callable[[], int], ends: Counter[str]) -> str:
-    """Runs a command; what is wrong with how it ended, '' if nothing."""
+    """Runs a command and returns the fault in how it ended, '' if there is none."""
     said = io.StringIO()
     signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
     try:
@@ -328,7 +328,7 @@ def fault_of(command: Callable[[], int], ends: Counter[str]) -> str:
     if not said.getvalue().replace('\n', '').isprintable():
         return f'said what controls a terminal: {said.getvalue()!r}'
     lines = said.getvalue().splitlines()
-    first = next((line for line in reversed(lines) if not line.startswith('  ')), '')  # of several problems the head
+    first = next((line for line in reversed(lines) if not line.startswith('  ')), '')  # of several, the heading
     is_said = first.startswith('zoo: error: ') and all(len(line) < 3_000 for line in lines)
     if code not in (0, 1, 2) or (code and not is_said):
         return f'exit code {code}, said {lines[-1:]}'
@@ -341,7 +341,7 @@ def main(folder: Path, first: int, n: int) -> dict[str, Any]:
         Path(f'{name}.py').write_text('import os\nopen("sprung", "w")\nmake = os.system\n')
     from tests.run.crafted import OLD, components_of, crafted, joined
 
-    for name in SOURCES:  # in the newest format, and all that is imported later
+    for name in SOURCES:  # writes them in the newest format and imports every module that is needed later
         crafted(folder / name, lambda state, meta: None, name)
         for command in commands(name).values():
             assert not (fault := fault_of(command, Counter())), fault

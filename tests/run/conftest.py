@@ -1,4 +1,4 @@
-"""A run that has ended, made once and copied for each test that needs one."""
+"""Fixture of a finished run, which is made once and copied for each test that needs one."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def _finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finished(_finished: Path, tmp_path: Path) -> Path:
-    """The folder of a run of `job_config(tmp_path)`: 256 env steps, its last and its best checkpoint."""
+    """The folder of a finished run of `job_config(tmp_path)`: 256 env steps, with its last and its best checkpoint."""
     return shutil.copytree(_finished, tmp_path / 'run' / _finished.name)

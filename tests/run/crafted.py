@@ -18,7 +18,7 @@ DIGEST_KEY = b'"sha256":"'
 def crafted(
     path: Path, change: Callable[[dict[str, Any], dict[str, Any]], None], source: str = 'ppo_categorical'
 ) -> Path:
-    """Writes a checkpoint whose state and meta `change` has changed in place."""
+    """Writes a checkpoint after `change` has changed its state and meta in place."""
     state, meta, _ = load_checkpoint(OLD / f'{source}.safetensors')
     change(state, meta)
     save_checkpoint(path, state, meta)
@@ -42,7 +42,7 @@ def with_value(path: Path, key: str, value: Any, source: str = 'ppo_categorical'
 
 
 def mended(data: bytes) -> bytes:
-    """The bytes of a file with the checksum that they should have, where there is a place for it."""
+    """Returns a file's bytes with the correct checksum; unmodified if the file has no place for a checksum."""
     at = data.find(DIGEST_KEY) + len(DIGEST_KEY)
     if at < len(DIGEST_KEY) or at + 64 > len(data):
         return data
@@ -51,13 +51,13 @@ def mended(data: bytes) -> bytes:
 
 
 def components_of(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """The header of a file, and the bytes of its tensors."""
+    """Returns a file's header and the bytes of its tensors."""
     n = int.from_bytes(data[:8], 'little')
     return json.loads(data[8 : 8 + n]), data[8 + n :]
 
 
 def joined(header: dict[str, Any], tensors: bytes) -> bytes:
-    """The file of a header and the bytes of its tensors, with a correct checksum."""
+    """Returns the bytes of a file with this header, these tensors and a correct checksum."""
     text = json.dumps(header, separators=(',', ':')).encode()
     text += b' ' * (-len(text) % 8)
     return mended(len(text).to_bytes(8, 'little') + text + tensors)

@@ -1,4 +1,4 @@
-"""`zoo` in processes of their own, with limits, and file systems that are small or read-only."""
+"""`zoo` in separate processes; limits on files and rights; file systems that are small or read-only."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ PATIENCE = 300.0  # seconds, on a busy machine
 
 
 def config_file(path: Path, root: Path, env_id: str = 'tests.envs:limit_env', **sections: Any) -> Path:
-    """A file with the config of a quick run, whose run folder is made in `root`."""
+    """Writes the config of a quick run, whose run folder is made in `root`; returns the path of the config."""
     save_yaml(resolve_config(job_config(root, env_id, **sections)), path)
     return path
 
 
 def run_zoo(*args: object) -> Done:
-    """`zoo ARGS`, which is waited for."""
+    """Runs `zoo ARGS` to its end."""
     return run_python('-m', 'zoo', *args, cwd=ROOT, **environment())
 
 
 def start_zoo(*args: object, **env: str) -> subprocess.Popen[str]:
-    """`zoo ARGS` in a process group of its own, which goes on; `ended` waits for it."""
+    """Starts `zoo ARGS` in its own process group and returns at once; `ended` waits for it."""
     return subprocess.Popen(
         [sys.executable, '-m', 'zoo', *map(str, args)],
         cwd=ROOT,
@@ -53,7 +53,7 @@ def start_zoo(*args: object, **env: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Exit code and stderr; a process that does not end is killed, and the test fails."""
+    """Waits for (exit code, stderr); a process that does not end is killed, and the test fails."""
     try:
         _, stderr = process.communicate(timeout=PATIENCE)
     finally:
@@ -62,7 +62,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def wait_for(found: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
-    """What `found` gives as soon as it is true."""
+    """Waits until `found` returns a true value, and returns it."""
     end = time.monotonic() + PATIENCE
     while not (value := found()):
         assert process.poll() is None, process.communicate()[1]
@@ -77,7 +77,7 @@ def environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of this size in a new folder; the test is skipped where this user may not mount one."""
+    """Mounts a file system of this size in a new folder; the test is skipped if this user may not mount one."""
     folder.mkdir()
     try:
         mounted = subprocess.run(
@@ -94,12 +94,12 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 
 def make_read_only(disk: Path) -> None:
-    """Mounts what `small_disk` made anew."""
+    """Remounts the file system of `small_disk` as read-only."""
     subprocess.run(['mount', '-o', 'remount,ro', str(disk)], check=True)
 
 
 def fill(disk: Path) -> None:
-    """Leaves no byte on a disk."""
+    """Fills a disk until no byte is free."""
     with open(disk / 'other', 'wb', buffering=0) as file, contextlib.suppress(OSError):
         while file.write(bytes(1024)):
             pass
@@ -111,9 +111,9 @@ def _as_from_a_shell() -> None:
 
 @contextlib.contextmanager
 def without_override() -> Iterator[None]:
-    """Within this context root, too, may write and look only where the mode of a folder says so. Linux."""
+    """Makes root, too, obey the modes of folders within this context, for writing and for looking up. Linux only."""
     libc = ctypes.CDLL(None)
-    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()  # capget(2): effective is the first
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()  # capget(2): sets[0] is effective
     libc.capget(header, sets)
     before = sets[0]
     sets[0] &= ~(1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH)
@@ -127,7 +127,7 @@ def without_override() -> Iterator[None]:
 
 @contextlib.contextmanager
 def small_files(max_byte: int) -> Iterator[None]:
-    """Within this context no file of this process grows beyond a size."""
+    """Limits the size of every file that this process writes within this context."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (max_byte, before[1]))
     try:

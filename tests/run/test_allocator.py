@@ -1,4 +1,4 @@
-"""That freed memory is used again without the system: counted in pages that it had to give."""
+"""Freed memory is used again without asking the system: the pages that the system had to give are counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
 from zoo.run.resources import KEPT, MAPPED_FROM, keep_freed_memory
 
-# a block of 40 MB, as an update makes and frees them: glibc by itself keeps none from 32 MB on
+# blocks of 40 MB, like those that an update makes and frees; by default glibc keeps no freed block of 32 MB or more
 CODE = """
 import ctypes, resource, sys, torch
 from zoo.run.resources import MAPPED_FROM, keep_freed_memory
@@ -36,7 +36,7 @@ pytestmark = [
 
 
 def faults(mode: str) -> tuple[str, int, int, bool]:
-    """What keep_freed_memory returned, pages for blocks of a step and for larger ones, and whether it could be set."""
+    """Returns (result of keep_freed_memory, pages for blocks of an update, pages for larger ones, whether it could be set)."""
     bare = {name: x for name, x in os.environ.items() if not name.startswith(('MALLOC_', 'GLIBC_'))}
     done = subprocess.run(
         [sys.executable, '-c', CODE, mode],
@@ -52,7 +52,7 @@ def faults(mode: str) -> tuple[str, int, int, bool]:
 @pytest.mark.soak
 def test_steps_ask_the_system_for_nothing_once_freed_memory_is_kept():
     pages = 2 * (40 << 20) // 4096  # 20,480 if nothing is kept
-    assert faults('leave')[1] > pages / 600  # a page may be one of 2 MB, which is 512 small ones
+    assert faults('leave')[1] > pages / 600  # a page may have 2 MB: 512 small pages
     told, n, n_large, is_taken = faults('keep')
     assert told == 'True' and n_large > 2 * MAPPED_FROM // 4096 / 600  # larger blocks go back to the system
     if not is_taken:

@@ -1,4 +1,4 @@
-"""A folder of a run takes only a config that continues that run, from the command and from Python."""
+"""A run folder accepts only a config that continues its run, from the command line and from Python."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_project_may_be_moved_but_the_code_in_it_is_of_the_same_file(tmp_path: P
 
 
 def test_key_that_the_run_did_not_know_counts_only_if_it_is_given(tmp_path: Path) -> None:
-    """It was trained by a version of zoo without it."""
+    """A run that was trained by a version of zoo without the key has no value for it."""
     file = begun(tmp_path / 'run')
     file.write_text(''.join(line for line in file.read_text().splitlines(True) if 'dual_clip' not in line))
     refuse_other_configs('cartpole_ppo', [[]], [tmp_path / 'run'])
@@ -79,7 +79,7 @@ def files(folder: Path) -> dict[Path, bytes]:
 
 
 def begun(folder: Path, *overrides: str) -> Path:
-    """A folder as a run leaves it: its config and a checkpoint, of which only the name counts here."""
+    """Makes a folder like that of a run: a config and an empty checkpoint, whose name is enough here; returns the config."""
     (folder / 'checkpoints').mkdir(parents=True)
     save_yaml(resolve_config('cartpole_ppo', overrides), folder / 'config.yaml')
     (folder / 'checkpoints' / 'step_2048.safetensors').touch()
@@ -114,4 +114,4 @@ def test_resume_from_python_may_change_settings_in_the_same_folder(tmp_path: Pat
     by_resume = serial_pipeline(other, resume=finished)
     assert (by_resume.run_dir, by_resume.env_step) == (finished, 320)
     again = serial_pipeline(run_dir=finished, overrides=['policy.learn.learning_rate=0.1', 'max_env_step=384'])
-    assert (again.run_dir, again.env_step) == (finished, 384)  # without a config nothing but what is named changes
+    assert (again.run_dir, again.env_step) == (finished, 384)  # without a config, only the overrides change

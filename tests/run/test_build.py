@@ -1,4 +1,4 @@
-"""What a run is built of, as far as that depends on its config alone."""
+"""Building a run: the number of samples for which its threads are chosen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zoo.run.resources import Phase
 
 
 class Silent(PPOPolicy):
-    """Builds its learner for one batch size, and tells the run another."""
+    """PPO that tells the run another batch size than that of its config."""
 
     told: Any = None
 
@@ -29,7 +29,7 @@ class Silent(PPOPolicy):
     ('told', 'buffer', 'want'),
     [
         (32, {}, 32),
-        (None, {}, 64),  # the rollout: 16 x 4
+        (None, {}, 64),  # the whole rollout: 16 steps x 4 envs
         (None, {'type': 'replay', 'n_sample': 96}, 96),
         ({'policy': 32, 'value': None}, {'type': 'multi', 'policy': {'n_sample': 64}, 'value': {'n_sample': 160}}, 160),
     ],

@@ -1,4 +1,4 @@
-"""The whole config of a run: layers, what a bad one gets, and where each value came from."""
+"""The whole config of a run: its layers, the errors for bad input, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CARTPOLE = {'env': {'id': 'CartPole-v1'}}
 
 
 def make_cartpole() -> Any:
-    """An env function of a user."""
+    """A user's env function."""
     return zoo.env.make_env({'id': 'CartPole-v1'})
 
 
@@ -133,7 +133,7 @@ def test_resolve_layers_default_user_override_argument():
     assert (config.exp_name, config.max_env_step, config.seed) == ('user', 10_000, 3)
     assert resolve_config(source, seed=None).seed == 1
     assert resolve_config(source, seed=np.int64(7)).seed == 7
-    assert resolve_config(source, seed=2**128 - 1).seed == 2**128 - 1  # of a numpy SeedSequence
+    assert resolve_config(source, seed=2**128 - 1).seed == 2**128 - 1  # the largest entropy of a numpy SeedSequence
 
 
 def test_resolve_override_goes_into_the_section_that_is_there():
@@ -215,7 +215,7 @@ def test_resolve_registered_class_without_config_says_what_is_missing(monkeypatc
     ]
 
 
-# What bad input gets: before any env or network is made
+# Errors for bad input, raised before any env or network is made
 
 SCHEDULE = 'a number > 0 or {start, end, over} or {points, kind}'
 NUMBER = f'{SCHEDULE} or {{start, kl_target, min, max, factor}}; leave it out for'

@@ -51,7 +51,7 @@ def test_rollout_size_follows_from_the_key_given(collect, n_step, n_sample):
     ],
 )
 def test_rollout_size_override_of_one_key_replaces_both(override, n_step, n_sample):
-    resolved = resolve_config(rollout(n_step=32)).to_dict()  # holds both
+    resolved = resolve_config(rollout(n_step=32)).to_dict()  # has both keys
     found = resolve_config(resolved, [override]).policy.collect
     assert (found.n_step, found.n_sample) == (n_step, n_sample)
 
@@ -198,11 +198,11 @@ def test_env_version_that_is_gone_names_the_one_there_is():
     assert 'Acrobot-v1' in refused({'env': {'id': 'Acrobot-v7'}})[0]
 
 
-# --- what PPG and the replay buffers want ---
+# --- requirements of PPG and of replay buffers ---
 
 
 def ppg(n_env: int = 8, name: str = 'ppg', learn: Any = None, model: Any = None, **sections: Any) -> dict[str, Any]:
-    """32 steps of 8 envs are 256 samples a rollout."""
+    """Returns a config, of PPG unless `name` is another policy; 32 steps of 8 envs are 256 samples a rollout."""
     policy = {'type': name, 'collect': {'n_step': 32}, 'learn': {'batch_size': 64, **(learn or {})}}
     return job(n_env, policy=policy | ({'model': model} if model else {}), **sections)
 
@@ -234,7 +234,7 @@ def test_policies_and_buffers_that_fit_are_taken(source):
     assert resolve_config(source).policy.type == source['policy']['type']
 
 
-# 32 x 256 = 8192 = 2 ** 13 samples are kept; of 3 rollouts 768 = 2 ** 8 * 3; of 2 draws of 128 256
+# samples in the memory: 32 rollouts 32 x 256 = 8192 = 2 ** 13; 3 rollouts 768 = 2 ** 8 * 3; 2 draws of 128 256
 AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} = {} samples: '
 
 
@@ -283,8 +283,8 @@ AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} =
         ),
         (
             ppg(name='ppo', buffer=REPLAY, learn={'recompute_adv': True}),
-            "policy.learn.recompute_adv is true but buffer.type is 'replay', which yields random draws: advantages are recomputed "
-            "over whole rollouts; use recompute_adv=false or buffer.type 'rollout'.",
+            "policy.learn.recompute_adv is true but buffer.type is 'replay', which yields random draws: advantages are "
+            "recomputed over whole rollouts; use recompute_adv=false or buffer.type 'rollout'.",
         ),
         (
             ppg(name='ppo_offpolicy', buffer=REPLAY, learn={'recompute_adv': True}),
@@ -293,8 +293,8 @@ AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} =
         ),
         (
             ppg(name='ppg_offpolicy', learn={'aux_batch_size': 128}, buffer=MULTI, model={'arch': 'shared'}),
-            "policy.model.arch is 'shared' but buffer.type is 'multi': a network that shares all parameters cannot learn policy and "
-            "value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'.",
+            "policy.model.arch is 'shared' but buffer.type is 'multi': a network that shares all parameters cannot learn policy "
+            "and value from different samples; use arch 'dual' or 'detach', or buffer.type 'replay'.",
         ),
         (ppg(learn={'aux_freq': 0}), 'policy.learn.aux_freq is 0 (integer) but must be an integer >= 1'),
         (ppg(learn={'aux_train_epoch': 0}), 'policy.learn.aux_train_epoch is 0 (integer) but must be an integer >= 1'),
@@ -333,7 +333,7 @@ AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} =
             ),
             'buffer.value.max_use is 0 (integer) but must be an integer >= 1',
         ),
-        # a buffer smaller than a draw, than a rollout; a draw smaller than a minibatch
+        # a buffer smaller than a draw, or than a rollout; a draw smaller than a minibatch
         (
             ppg(name='ppo_offpolicy', buffer={**REPLAY, 'size': 100}),
             'buffer: size is 100 but n_sample is 128: the buffer '
@@ -350,7 +350,7 @@ AUX = 'policy.learn.aux_batch_size is {} but the memory holds aux_freq {} x {} =
             'is 64: 32 % 64 = 32 would be dropped; use a '
             'multiple, e.g. 64.',
         ),
-        # 999 // 256 = 3 rollouts; a draw for the policy and one for the value
+        # 999 // 256 = 3 rollouts; then the same with a draw for the policy and one for the value
         (
             ppg(name='ppo_offpolicy', buffer={**REPLAY, 'n_sample': 1024}, max_env_step=999),
             'buffer.n_sample is 1024 but max_env_step is 999 and a rollout has 256 samples: the run collects 3 x 256 = 768, '
@@ -394,7 +394,7 @@ def test_policies_bring_their_buffer(name, kind):
 
 
 def test_keywords_of_the_form_of_a_schedule_stay_as_they_are_when_a_run_continues():
-    """A schedule as long as the run gets the length of the longer run; what the user's own code is given does not."""
+    """A schedule as long as the run becomes as long as the longer run; arguments of the user's own code stay as they are."""
     line = {'start': 0.5, 'end': 0.0, 'over': 4096}
     own = {'kwargs': {'line': line}, 'schedule': {'wind': line}, 'reset_options': {'goal': line, 'map': {'line': line}}}
     penalty = {'type': 'kl', 'weight': line}

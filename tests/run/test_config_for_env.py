@@ -1,4 +1,4 @@
-"""A config for an env that was named without one."""
+"""The config that is chosen for an env named without a config."""
 
 from __future__ import annotations
 

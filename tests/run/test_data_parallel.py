@@ -1,4 +1,4 @@
-"""What ranks agree on, with ranks that are threads and numbers worked by hand."""
+"""Agreement of ranks on counters, stops and metrics; here ranks are threads and numbers are worked by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zoo.worker.infos import InfoTally
 
 
 def parts(returns: Any = (), lengths: Any = (), infos: dict[str, Any] | None = None) -> Any:
-    """What an agreement needs of the parts of a run."""
+    """Returns the parts of a run that `RankAgreement` reads."""
     tally = InfoTally()
     tally.values.update(infos or {})
     episodes = SimpleNamespace(n_episode=0, n_reset=0, returns=returns, lengths=lengths, infos=tally)
@@ -50,7 +50,7 @@ def test_counters_are_the_sum_of_what_each_rank_added() -> None:
             found.append(counters(own, progress))
         return found
 
-    # 100 of before, which both ranks have, and 121, then 127 more; 2 + 3 episodes, 1 + 1 resets, 32 + 32 samples each time
+    # env steps: 100 of both ranks + 60 + 61 = 221, + 64 + 63 = 348; each time 2 + 3 episodes, 1 + 1 resets, 32 + 32 samples
     assert on_ranks(work) == [[(221, 5, 2, 164), (348, 10, 4, 228)]] * 2
 
 
@@ -147,7 +147,7 @@ def test_log_of_another_rank_has_its_warnings_with_its_number(caplog: pytest.Log
     log, keep = logging.getLogger('tests.of_rank'), RankLogFilter(3)
     caplog.set_level(logging.INFO)
     caplog.handler.addFilter(keep)
-    caplog.handler.addFilter(keep)  # a second handler sees the same record
+    caplog.handler.addFilter(keep)  # as for a second handler, which sees the same record
     try:
         log.info('not this')
         log.warning('%d of these', 2)

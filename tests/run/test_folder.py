@@ -1,4 +1,4 @@
-"""Where a resumed run writes, and that it harms nothing which is there."""
+"""Run folders: where a run writes when it begins or continues, and the files there that it must not harm."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_resume_from_an_older_checkpoint_leaves_its_run_as_it_was(tmp_path: Path
 def test_resume_keeps_a_best_policy_that_came_after_the_last_checkpoint(finished: Path) -> None:
     best = finished / 'checkpoints' / 'best.safetensors'
     state, meta, _ = load_checkpoint(best)
-    save_checkpoint(best, state, {**meta, 'best_return': 1000.0})  # as if the run was killed right after it
+    save_checkpoint(best, state, {**meta, 'best_return': 1000.0})  # as if the run had been killed right after this save
     result = serial_pipeline(resume=finished, max_env_step=512)
     assert result.best_return == 1000.0 and load_checkpoint(best).meta['best_return'] == 1000.0
 
@@ -111,7 +111,7 @@ def test_resume_of_a_killed_run_logs_no_evaluation_twice(tmp_path: Path) -> None
     first = serial_pipeline(cfg)
     for path in (first.run_dir / 'checkpoints').glob('step_*'):
         if path.name > 'step_000000064.safetensors':
-            path.unlink()  # as if it was killed before they were written
+            path.unlink()  # as if the run had been killed before it wrote them
     serial_pipeline(resume=first.run_dir)
     judged = [row['env_step'] for row in rows(first.run_dir) if 'eval/return_mean' in row]
     assert judged == [64, 128, 192, 256]
@@ -193,7 +193,7 @@ def test_run_folder_that_cannot_be_made_anew_is_a_failed_write(
         assert all('could not be saved' in message for message in saves)
         (tmp_path / 'root').unlink()
         job.iteration()
-        assert [row['env_step'] for row in rows(job.run_dir)] == [256]  # as soon as it can be made
+        assert [row['env_step'] for row in rows(job.run_dir)] == [256]  # written as soon as the folder can be made
         shutil.rmtree(tmp_path / 'root')
         (tmp_path / 'root').touch()
         job.finish()
@@ -282,7 +282,7 @@ def test_config_that_was_half_written_does_not_matter_to_a_resume(tmp_path: Path
     first = serial_pipeline(job_config(tmp_path))
     whole = (first.run_dir / 'config.yaml').read_bytes()
     (first.run_dir / 'config.yaml').write_bytes(whole[:100])
-    (first.run_dir / 'config.yaml.123.tmp').write_bytes(whole[:50])  # of a process that was killed
+    (first.run_dir / 'config.yaml.123.tmp').write_bytes(whole[:50])  # left by a killed process
     serial_pipeline(resume=first.run_dir, max_env_step=256)
     assert (first.run_dir / 'config.yaml').read_bytes() == whole
     assert not list(first.run_dir.glob('*.tmp'))
@@ -394,7 +394,7 @@ def test_named_folder_in_use_is_refused(tmp_path: Path) -> None:
 def test_last_checkpoint_of_a_process_that_is_about_to_end_is_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that is given another machine: the new process looks for the newest checkpoint while the old one still saves."""
+    """A job moves to another machine: the new process looks for the newest checkpoint while the old one is still saving."""
     mine = tmp_path / 'mine'
     with SerialJob(resolve_config(job_config(tmp_path)), run_dir=mine) as job:
         job.iteration()
@@ -440,7 +440,7 @@ def test_command_that_was_killed_continues_and_ends_when_started_again(
 def test_root_is_that_of_the_folder_in_which_the_command_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An env may change the current folder when it is made; what the config names is not looked for there."""
+    """An env may change the current folder when it is made. Paths in the config do not refer to that folder."""
     (tmp_path / 'here').mkdir()
     (tmp_path / 'of_env').mkdir()
     monkeypatch.chdir(tmp_path / 'here')

@@ -1,4 +1,4 @@
-"""init_from and make_policy: parameters of another run, by name, as far as they fit."""
+"""init_from and make_policy: parameters are taken from another run by name, if they fit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_run_begins_there_and_its_optimiser_anew(trained: Path, tmp_path: Path) 
     ]
     result = serial_pipeline('cartpole_ppo', overrides=words, run_dir=tmp_path / 'a')
     expert = load_policy(trained)
-    assert result.train_iter == 40  # 10 passes over 4 minibatches: of this run alone
+    assert result.train_iter == 40  # only this run's: 10 passes over 4 minibatches
     for name, value in expert.model.named_parameters():
         torch.testing.assert_close(result.policy.model.get_parameter(name), value, rtol=0, atol=1e-8)
 
@@ -108,12 +108,12 @@ def test_nothing_that_fits_and_no_such_run_are_refused(trained: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_made_policy_is_that_of_the_run(tmp_path: Path) -> None:
-    """A learning rate that moves nothing shows what a run begins with."""
+    """With a learning rate of 1e-30 weights do not move, so the trained policy shows the initial weights of the run."""
     words = [*SHORT, ONE, 'policy.learn.learning_rate=1e-30', 'seed=3']
     made = make_policy('cartpole_ppo', words)
     assert made.act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     result = serial_pipeline('cartpole_ppo', overrides=words, run_dir=tmp_path / 'a')
-    weights = {name for name in made.model.state_dict() if name.endswith('weight')}  # a bias of 0 does move
+    weights = {name for name in made.model.state_dict() if name.endswith('weight')}  # not a bias of 0: it does move
     assert equal_names(made, result.policy) >= weights
     given = make_policy('cartpole_ppo', words)
     trained = serial_pipeline('cartpole_ppo', overrides=words, run_dir=tmp_path / 'b', policy=given)
@@ -121,7 +121,7 @@ def test_made_policy_is_that_of_the_run(tmp_path: Path) -> None:
 
 
 def test_given_policy_begins_as_its_maker_left_it(trained: Path, tmp_path: Path) -> None:
-    """What was done to it between make_policy and the run is not undone by reading init_from again."""
+    """The run does not read init_from again, which would undo the caller's changes to the policy after make_policy."""
     words = [*SHORT, ONE, 'policy.model.obs_norm=true', f'init_from={trained}', 'policy.learn.learning_rate=1e-12']
     policy = make_policy('cartpole_ppo', words)
     with torch.no_grad():
@@ -158,12 +158,12 @@ def test_run_keeps_what_it_began_with_when_it_continues_without_naming_it(traine
 
 
 def test_statistics_without_a_place_are_warned_of(trained: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The layers behind would see observations of another scale."""
+    """The policy has no normaliser for these statistics, so its layers see observations of another scale."""
     make_policy('cartpole_ppo', [f'init_from={trained}'])
     assert 'input.mean, input.var, input.count, input.shift and 1 more of' in caplog.text
     caplog.clear()
     make_policy('cartpole_ppo', [f'init_from={trained}', 'init_from_keys=[actor_*]'])
-    assert not caplog.records  # they were not asked for
+    assert not caplog.records  # statistics that were not asked for give no warning
 
 
 def test_other_ranks_get_the_parameters_from_the_first_which_alone_reads_the_file(trained: Path) -> None:
@@ -178,7 +178,7 @@ def test_other_ranks_get_the_parameters_from_the_first_which_alone_reads_the_fil
 
 @pytest.mark.soak
 def test_runner_of_another_process_acts_with_what_the_run_begins_with(trained: Path, tmp_path: Path) -> None:
-    """Bit for bit the run of one process, so its first rollout is acted on with these parameters too."""
+    """The run equals that of one process bit for bit, so its first rollout, too, was collected with these parameters."""
     words = [*SHORT, 'max_env_step=2_048', 'policy.model.obs_norm=true', f'init_from={trained}', 'seed=9']
     alone, apart = (
         serial_pipeline('cartpole_ppo', overrides=[*words, f'cluster.runner_num={n}'], run_dir=tmp_path / str(n)).policy

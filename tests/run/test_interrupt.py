@@ -1,4 +1,4 @@
-"""Signals and exit codes: in this process where that tells as much, else in a real one, and what is left on the disk."""
+"""Signals: exit codes and saved files; tested in this process where that is enough, otherwise in a separate process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UPDATE = 40  # gradient steps of an update of cartpole_ppo: 10 epochs of 4 minib
 
 
 class SendingEnv(LimitEnv):
-    """LimitEnv that sends its own process these signals, one at each step from the `at`-th one on."""
+    """LimitEnv that sends these signals to its own process, one per step from step number `at` on."""
 
     def __init__(self, numbers: list[int], at: int = 1, limit: int = 5) -> None:
         super().__init__(limit)
@@ -48,7 +48,7 @@ class SendingEnv(LimitEnv):
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """Those that a command finds, though the tests may run under `nohup`; they are given back."""
+    """Sets the signal handlers that a command finds, even under `nohup`, and checks that a test restores them."""
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     for number in (signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_DFL)
@@ -61,7 +61,7 @@ def handlers() -> Iterator[None]:
 
 
 def stopped(root: Path, numbers: list[int], at: int, **sections: Any) -> tuple[Any, Path]:
-    """The exit code and the run folder of a run whose envs send signals at a step."""
+    """Trains until the envs' signals stop the run; returns its exit code and run folder."""
     env = dict(kwargs=dict(numbers=[*map(int, numbers)], at=at), collector_env_num=1, vectorization='sync')
     policy = dict(learn=dict(batch_size=16), eval=dict(eval_freq=16))
     sections = {'max_env_step': 10_000_000, 'checkpoint': dict(freq=10**6), 'env': env, 'policy': policy, **sections}
@@ -76,7 +76,7 @@ def stopped(root: Path, numbers: list[int], at: int, **sections: Any) -> tuple[A
 def test_first_signal_finishes_the_update_and_saves(tmp_path: Path, number: int, code: int) -> None:
     found, run_dir = stopped(tmp_path, [number], at=40)
     meta = load_checkpoint(run_dir).meta
-    assert found == code and (meta['env_step'], meta['train_iter']) == (48, 6)  # 3 rollouts of 16, 2 epochs of each
+    assert found == code and (meta['env_step'], meta['train_iter']) == (48, 6)  # 3 rollouts of 16, 2 steps each
     assert rows(run_dir)[-1]['env_step'] == 48
     resumed = serial_pipeline(resume=run_dir, max_env_step=80, overrides=['env.kwargs.numbers=[]'])
     assert (resumed.env_step, resumed.train_iter) == (80, 10)
@@ -92,7 +92,7 @@ def test_signal_that_comes_again_from_a_closed_terminal_or_scheduler_does_not_en
 
 @pytest.mark.usefixtures('handlers')
 def test_signal_ends_an_evaluation_that_never_would(tmp_path: Path) -> None:
-    kwargs = dict(numbers=[2], at=200, limit=10**9)  # a training env has 16 steps before it
+    kwargs = dict(numbers=[2], at=200, limit=10**9)  # a training env makes only 16 steps before the evaluation
     env = dict(kwargs=kwargs, collector_env_num=4, evaluator_env_num=1, vectorization='sync')
     code, run_dir = stopped(tmp_path, [], at=0, env=env, policy=dict(eval=dict(eval_freq=64)))
     assert code == 130 and load_checkpoint(run_dir).meta['env_step'] == 64
@@ -116,7 +116,7 @@ def test_signals_that_the_caller_handles_or_ignores_are_left_alone(tmp_path: Pat
 @pytest.mark.usefixtures('handlers')
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGHUP])
 def test_signal_to_the_env_workers_too_saves(tmp_path: Path, number: int) -> None:
-    """As Ctrl-C on a terminal and most job schedulers send it, to the whole process group."""
+    """Ctrl-C on a terminal and most job schedulers send a signal to the whole process group."""
 
     def on_rollout(job: Any, rollout: Any) -> None:
         workers = multiprocessing.active_children()
@@ -141,7 +141,7 @@ def test_signal_between_two_catchers_stops_what_begins_then(tmp_path: Path) -> N
 def test_command_whose_env_fails_exits_1_with_the_state_before_it_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """4 envs whose reward is NaN at their 40th step: after two rollouts of 16 steps."""
+    """The reward of each of 4 envs is NaN at its 40th step: after two rollouts of 16 steps, or 128 env steps."""
     config = config_file(tmp_path / 'a.yaml', tmp_path, 'tests.policy_envs:nan_env', env=dict(kwargs={'at': 40}))
     assert main(['train', str(config)]) == 1
     (run_dir,) = (tmp_path / 'run').iterdir()
@@ -163,7 +163,7 @@ def test_command_that_is_refused_exits_2_with_nothing_made(
 
 
 def started(folder: Path, kwargs: dict[str, Any], freq: int = 10**6, **env: Any) -> subprocess.Popen[str]:
-    """`zoo train` of envs that are slow or stuck, in a process group of its own."""
+    """Starts `zoo train` on envs that are slow or stuck, in its own process group."""
     sections = dict(env=dict(kwargs=kwargs, **env), max_env_step=10_000_000, checkpoint=dict(freq=freq))
     return start_zoo('train', config_file(folder / 'a.yaml', folder, 'tests.policy_envs:stuck_env', **sections))
 
@@ -173,7 +173,7 @@ def has_begun(folder: Path) -> bool:
 
 
 def saved_in(folder: Path) -> int:
-    """The env step of the checkpoint of the only run."""
+    """Returns the env step of the newest checkpoint of the only run."""
     (run_dir,) = (folder / 'run').iterdir()
     return int(load_checkpoint(run_dir).meta['env_step'])
 
@@ -195,16 +195,16 @@ def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     wait_for(marker.exists, process)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    while 'finishing the update' not in process.stderr.readline():  # it waits for a step that never ends
+    while 'finishing the update' not in process.stderr.readline():  # the run waits for a step that never ends
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert ended(process)[0] == 143
-    assert saved_in(tmp_path) == 64  # that of the only whole rollout
+    assert saved_in(tmp_path) == 64  # after the only whole rollout
 
 
 @pytest.mark.long
 def test_closed_terminal_saves_the_run(tmp_path: Path) -> None:
-    """All standard streams are that terminal; writing to it then fails, which must not change the exit code."""
+    """All standard streams are the terminal. Writing to it fails once it is closed, which must not change the exit code."""
     config = config_file(
         tmp_path / 'a.yaml',
         tmp_path,
@@ -239,16 +239,16 @@ def test_closed_terminal_saves_the_run(tmp_path: Path) -> None:
 @pytest.mark.skipif(missing_compiler(torch.device('cpu')) != '', reason='nothing can be compiled here')
 @pytest.mark.parametrize('to_group', [False, True])
 def test_signal_during_compilation_gives_it_up_and_saves(tmp_path: Path, to_group: bool) -> None:
-    cache = tmp_path / 'cache'  # an empty one: compiling then takes a minute
+    cache = tmp_path / 'cache'  # empty, so that compiling takes a minute
     words = [f'logger.root={tmp_path}', 'logger.console=off', 'policy.learn.compile=on', 'policy.learn.executor=graph']
     process = start_zoo('train', 'cartpole_ppo', *words, TORCHINDUCTOR_CACHE_DIR=str(cache))
-    wait_for(lambda: any(path.is_file() for path in cache.rglob('*')), process)  # what the compiler reads
+    wait_for(lambda: any(path.is_file() for path in cache.rglob('*')), process)  # the compiler's input
     (os.killpg if to_group else os.kill)(process.pid, signal.SIGINT)
     code, stderr = ended(process)
     assert code == 130 and 'compiling ppo_step is given up' in stderr
     (run_dir,) = (tmp_path / 'cartpole_ppo').iterdir()
     meta = load_checkpoint(run_dir).meta
-    assert 0 < meta['env_step'] <= 1024 and meta['train_iter'] == UPDATE  # all of the first update was done, uncompiled
+    assert 0 < meta['env_step'] <= 1024 and meta['train_iter'] == UPDATE  # the whole first update, uncompiled
 
 
 BEGIN = """

@@ -1,4 +1,4 @@
-"""A run's rounds, and plans of the user's own for them."""
+"""The rounds of a run, and users' own pipelines, which change what a round does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TimesConfig(Section):
 
 @PIPELINE_REGISTRY.register('times_test')
 class Times(SerialJob):
-    """n rollouts for each round of updates."""
+    """Pipeline that collects n rollouts before each round of updates."""
 
     config = TimesConfig
 
@@ -41,7 +41,7 @@ class Times(SerialJob):
 
 @PIPELINE_REGISTRY.register('every_second_test')
 class EverySecond(SerialJob):
-    """Learns from two rollouts in every second round."""
+    """Pipeline that learns in every second round, from two rollouts."""
 
     n_round = 0
 
@@ -68,13 +68,13 @@ def test_serial_is_the_default_and_by_any_spelling_the_same_run(tmp_path: Path) 
 
 
 def test_plan_by_name_and_options_collects_twice_and_learns_once(tmp_path: Path) -> None:
-    # rollouts of 64 samples, of which each gives 2 epochs x 2 minibatches; 256 env steps
+    # each rollout of 64 samples gives 2 epochs x 2 minibatches = 4 steps; 256 env steps have 4 rollouts, of which 3 fit n=3
     assert numbers_of(serial_pipeline(job_config(tmp_path, pipeline='times_test'))) == (256, 16)
     assert numbers_of(serial_pipeline(job_config(tmp_path, pipeline=dict(type='times_test', n=3)))) == (192, 12)
 
 
 def test_round_of_two_rollouts_learns_from_both_as_they_were_collected(tmp_path: Path) -> None:
-    """The buffer 'rollout' copies nothing unless the next rollout would be written over what it holds."""
+    """The buffer 'rollout' copies samples only if the next rollout would overwrite them."""
     pushed: list[Any] = []
     learned: list[Any] = []
 
@@ -110,7 +110,7 @@ def test_plan_that_learns_in_every_second_round_gives_schedules_the_step_of_its_
 def test_plan_is_kept_by_a_checkpoint(tmp_path: Path) -> None:
     first = serial_pipeline(job_config(tmp_path, max_env_step=128, pipeline='times_test'))
     assert load_checkpoint(first.run_dir).meta['config']['pipeline'] == 'times_test'
-    assert numbers_of(serial_pipeline(resume=first.run_dir, max_env_step=320)) == (256, 16)  # 384 would pass 320
+    assert numbers_of(serial_pipeline(resume=first.run_dir, max_env_step=320)) == (256, 16)  # a round more: 384 > 320
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_plan_and_its_options_are_checked_and_completed(given: Any, overrides: l
 def test_registered_thing_that_is_no_run_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PIPELINE_REGISTRY, 'entries', dict(PIPELINE_REGISTRY.entries))  # so that it is forgotten again
+    monkeypatch.setattr(PIPELINE_REGISTRY, 'entries', dict(PIPELINE_REGISTRY.entries))  # undone after the test
     PIPELINE_REGISTRY.register('function_test')(lambda *args: None)
     with pytest.raises(
         ConfigError, match="'function_test' of tests.run.test_job.* is no class derived from zoo.SerialJob"
@@ -196,7 +196,7 @@ def test_on_evaluation_that_returns_anything_else_is_refused(tmp_path: Path) -> 
 
 def test_errors_of_on_evaluation_pass_through_after_the_run_is_saved(tmp_path: Path) -> None:
     class PrunedError(Exception):
-        """Of a library."""
+        """An error class of another library."""
 
     def prune(env_step: int, evaluation: Any) -> None:
         raise PrunedError

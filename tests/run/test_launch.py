@@ -1,4 +1,4 @@
-"""Which start a run folder belongs to, and the variables of torchrun."""
+"""Starts under torchrun: environment variables, ids, and the run folder that belongs to a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run folder of somebody else leads to no other folder or file, and no pipe or device in it is waited for."""
+"""Run folders from somebody else: their links are not followed, and no command waits for a pipe or device in them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_commands_that_read_a_run_end_whatever_its_files_are(
     tmp_path: Path, finished: Path, first: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip('matplotlib')  # zoo report
-    for i, name in enumerate(['metrics.jsonl', 'result.json', 'run.lock']):  # in the three cases each is of each kind
+    for i, name in enumerate(['metrics.jsonl', 'result.json', 'run.lock']):  # each kind in one of 3 cases
         (finished / name).unlink(missing_ok=True)
         kind = KINDS[(first + i) % 3]
         if kind == 'pipe':
@@ -77,7 +77,7 @@ def test_checkpoint_of_a_run_that_is_a_link_is_not_read(tmp_path: Path, finished
     kept = newest.rename(tmp_path / 'kept.safetensors')
     (finished / where).unlink(missing_ok=True)
     (finished / where).symlink_to(kept)
-    assert load_checkpoint(kept).meta['env_step'] > 0  # the file itself is one
+    assert load_checkpoint(kept).meta['env_step'] > 0  # the file itself is a checkpoint
     with pytest.raises(CheckpointError, match='is a link; pass a run folder or a .safetensors file of it'):
         load_checkpoint(finished / where)
 

@@ -18,7 +18,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob('*.safetensors'))
 
 
 def wanted(name: str) -> dict[str, Any]:
-    """What the policy gave, in the commit that wrote the checkpoint, for observations that were drawn once."""
+    """Returns random observations and the policy's outputs for them, recorded by the commit that wrote the checkpoint."""
     return json.loads((FOLDER / f'{name}.json').read_text())
 
 
@@ -31,7 +31,7 @@ def test_there_is_one_of_every_bundled_policy_and_kind_of_action() -> None:
 def test_old_checkpoint_acts_as_it_did(name: str) -> None:
     policy, want = load_policy(FOLDER / f'{name}.safetensors'), wanted(name)
     obs = np.array(want['obs'], dtype=np.float32)
-    # 1e-6: tanh was computed as 2 * sigmoid(2x) - 1 then, 2e-7 from torch's
+    # 1e-5: tanh was then computed as 2 * sigmoid(2x) - 1, which differs from torch's tanh by 2e-7
     np.testing.assert_allclose(policy.act(obs), want['action'], rtol=0, atol=1e-5)
     with torch.no_grad():
         logit, value = (
@@ -56,7 +56,7 @@ def test_old_checkpoint_resumes(name: str, executor: str, tmp_path: Path) -> Non
 def test_old_replay_buffer_keeps_its_rows_with_flat_logits() -> None:
     state = load_checkpoint(FOLDER / 'ppo_offpolicy_gaussian.safetensors').state
     data = state['buffer']['ring']['data'] if 'ring' in state['buffer'] else state['buffer']['data']
-    assert data['logit'].shape == (len(data['adv']), 2)  # mu beside sigma of one action
+    assert data['logit'].shape == (len(data['adv']), 2)  # mu and sigma of one action
     assert (data['logit'][:, 1] > 0).all()
 
 
@@ -73,5 +73,5 @@ def test_checkpoint_names_the_executor_and_a_resume_with_another_warns(
 
 
 def test_old_policy_knows_no_mask() -> None:
-    """An env that shows masks today has the spaces that its old policy was trained on."""
+    """An env that offers action masks today still gets the spaces that its old policy was trained on."""
     assert load_checkpoint(FOLDER / 'ppo_offpolicy_gaussian.safetensors').meta['config']['env']['action_mask'] == 'off'

@@ -1,4 +1,4 @@
-"""Policies saved alone, by hand or from a run, and loaded to act, to learn on, or in part; own policies of torch.optim."""
+"""Policy files: saved by hand or from a run; loaded to act, to continue training, or in part; users' own policies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def by_hand(kind: str = 'ppo', **learn: Any) -> Policy:
 
 
 def learn(policy: Policy, n: int) -> None:
-    """n rounds, each on envs that begin anew."""
+    """Trains for n rounds, each on new envs."""
     for i in range(n):
         env = make_vector_env(EnvConfig(id='tests.envs:limit_env'), 2)
         collector = Collector([env], policy.collect_mode)
@@ -56,7 +56,7 @@ def equal(first: Policy, second: Policy) -> bool:
 
 @pytest.mark.parametrize('kind', ['ppo', 'ppg'])
 def test_policy_trained_by_hand_learns_on_bit_equal(kind: str, tmp_path: Path) -> None:
-    """PPG is saved within a phase (aux_freq 3, after 2 rollouts), so what it keeps of them counts too."""
+    """PPG is saved after 2 of the 3 rollouts of a phase (aux_freq=3), so the samples that it keeps count too."""
     policy = by_hand(kind, **({'aux_freq': 3, 'aux_batch_size': 16} if kind == 'ppg' else {}))
     learn(policy, 2)
     loaded = load_policy(policy.save(tmp_path / 'mine.safetensors', env_step=32), fields='all')
@@ -114,7 +114,7 @@ def test_loaded_policy_is_saved_with_the_env_steps_of_its_file(tmp_path: Path) -
     third = load_policy(first, fields='all').save(tmp_path / 'third.safetensors', env_step=48)
     assert load_checkpoint(third).meta['env_step'] == 48
     part = load_policy(second, only=['critic_*', 'value_head*']).save(tmp_path / 'part.safetensors')
-    assert load_checkpoint(part).meta['env_step'] == 0  # most of it begins anew
+    assert load_checkpoint(part).meta['env_step'] == 0  # most of the policy is new
 
 
 def test_fields_choose_the_modes(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_action_mode_is_kept(tmp_path: Path) -> None:
     obs = Box(np.full(1, -np.inf), np.full(1, np.inf))
     policy = POLICY_REGISTRY.build('ppo', resolve_policy({'type': 'ppo'}), obs, space, action_mode='rescale')
     assert (load_policy(policy.save(tmp_path / 'a.safetensors')).act(ROWS) == policy.act(ROWS)).all()
-    assert abs(policy.act(ROWS)[0, 0] - 5) < 2  # the middle of the bounds
+    assert abs(policy.act(ROWS)[0, 0] - 5) < 2  # 5 is the middle of the bounds
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_unknown_device_of_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_policy_of_a_gpu_that_is_not_here_is_loaded_to_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trained on the second of two, loaded where there is one; asked for by name it is refused."""
+    """The policy was trained on the second of two GPUs and is loaded on a machine with one; naming that GPU is refused."""
     policy = by_hand()
     policy.cfg = policy.cfg.model_copy(update={'device': 'cuda:1'})
     path = policy.save(tmp_path / 'policy')
@@ -230,7 +230,7 @@ def test_policy_of_a_gpu_that_is_not_here_is_loaded_to_the_cpu(tmp_path: Path, m
 
 
 class TorchOptimPPO(PPOPolicy):
-    """PPO with a second network, moved by an optimiser of torch."""
+    """PPO with a second network, trained by an optimiser of torch."""
 
     def _init_learn(self) -> None:
         super()._init_learn()
@@ -255,7 +255,7 @@ class TorchOptimPPO(PPOPolicy):
 
 
 class SetPPO(PPOPolicy):
-    """PPO whose state no file holds."""
+    """PPO whose state has a set, which no checkpoint can hold."""
 
     def _state_dict_learn(self) -> dict[str, Any]:
         return {**super()._state_dict_learn(), 'seen': {1, 2}}

@@ -1,4 +1,4 @@
-"""What a profile says of a run, and that it does not change it."""
+"""Profiles: their numbers, their trace, and that they do not change the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
 from zoo.run.profile import Clocks, profiled
 
-LEARN_STEPS = 4  # of a rollout of 4 envs x 16 steps: 2 epochs of 2 minibatches of 32
+LEARN_STEPS = 4  # per rollout of 4 envs x 16 steps: 2 epochs of 2 minibatches of 32
 TRACED: list[bool] = []
 """Whether torch's profiler was on, for each step of one env."""
 
@@ -36,12 +36,12 @@ def traced_env() -> gymnasium.Env:
 
 
 def cartpole(root: Path, **sections: Any) -> dict[str, Any]:
-    """10 iterations of 4 envs x 16 steps, none of which is a mere reset."""
+    """Config of 10 iterations of 4 envs x 16 steps; sync envs have no steps that only reset an env."""
     return job_config(root, 'CartPole-v1', **{'max_env_step': 640, 'env': dict(vectorization='sync'), **sections})
 
 
 def table(run_dir: Path) -> dict[str, list[str]]:
-    """The rows of the first table by name: seconds, share, calls, env steps/s."""
+    """Returns the rows of the first table, by name: seconds, share, calls, env steps/s."""
     lines = (run_dir / 'profile.txt').read_text().split('costliest')[0].splitlines()
     return {line.split()[0]: line.split()[1:] for line in lines[2:] if line.startswith('  ')}
 
@@ -54,7 +54,7 @@ def test_clocks_since_an_earlier_reading_are_the_differences() -> None:
 
 @pytest.fixture(scope='module')
 def profile_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run with a profile of 3 iterations, all of whose operators are torch's."""
+    """The folder of a run with a profile of 3 iterations; with the eager executor all operators are torch's."""
     cfg = cartpole(tmp_path_factory.mktemp('profiled'), policy=dict(learn=dict(executor='eager')))
     return serial_pipeline(cfg, profile=3).run_dir
 
@@ -82,7 +82,7 @@ def test_evaluation_is_told_by_the_call_and_as_its_share_of_a_run(tmp_path: Path
     (line,) = [x for x in (run_dir / 'profile.txt').read_text().splitlines() if x.startswith('evaluate')]
     call_s, share = float(line.split()[1]), float(line.split('takes ')[1].split('%')[0])
     iteration_s = float(table(run_dir)['all'][0])
-    # one evaluation for every 320 env steps, that is for 5 iterations
+    # one evaluation every 320 env steps, which are 5 iterations
     assert 'one every 320 env steps' in line
     assert share == pytest.approx(100 * call_s / (call_s + 5 * iteration_s), abs=0.5)
 
@@ -98,7 +98,7 @@ def test_iterations_that_are_timed_are_not_traced(tmp_path: Path) -> None:
         policy=dict(learn=dict(batch_size=16), eval=dict(n_episode=1)),
     )
     serial_pipeline(cfg, profile=2)
-    # 10 iterations of 16 steps; after the second an evaluation of 5 steps, and another at the end
+    # 10 iterations of 16 steps; an evaluation of 5 steps after the second iteration, and another at the end
     assert TRACED == [False] * (2 * 16 + 5 + 2 * 16) + [True] * (3 * 16) + [False] * (3 * 16 + 5)
 
 
@@ -108,7 +108,7 @@ def test_trace_has_the_parts_of_three_iterations_and_their_operators(profile_dir
     names = [event.get('name') for event in events if event.get('cat') in ('user_annotation', 'cpu_op')]
     for part in ('collect', 'sample', 'learn'):
         assert names.count(f'zoo/{part}') == 3
-    assert names.count('aten::addmm') >= 3 * LEARN_STEPS * 6  # two networks of three layers, in every update
+    assert names.count('aten::addmm') >= 3 * LEARN_STEPS * 6  # 6: two networks of three layers
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_resumed_run_is_profiled_from_where_it_goes_on(tmp_path: Path) -> None:
     second = serial_pipeline(resume=first.run_dir, max_env_step=1280, profile=2)
     assert second.run_dir == first.run_dir and second.env_step == 1280
     text = (first.run_dir / 'profile.txt').read_text()
-    assert text.startswith('profile of 2 iterations, env steps 768 to 896')  # from 640 on, 2 x 64 of them to warm up
+    assert text.startswith('profile of 2 iterations, env steps 768 to 896')  # 640 + 2 x 64 of warm-up
 
 
 @pytest.mark.slow
@@ -175,7 +175,7 @@ def test_profile_of_no_iterations_is_refused(profile: Any) -> None:
 
 @pytest.mark.slow
 def test_trace_ends_before_the_final_evaluation_where_the_run_ends_with_it(tmp_path: Path) -> None:
-    """2 iterations to warm up, 5 timed and 3 traced are the 10 of the run."""
+    """The run has 10 iterations: 2 to warm up, 5 timed, 3 traced."""
     run_dir = serial_pipeline(cartpole(tmp_path), profile=5).run_dir
     names = [event.get('name') for event in json.loads((run_dir / 'trace.json').read_text())['traceEvents']]
     assert 'zoo/learn' in names and 'zoo/evaluate' not in names

@@ -1,4 +1,4 @@
-"""The limit on what building a network allocates."""
+"""Limits on memory: building a network, the samples of a run, the number of envs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def config(n_env: int = 2, n_step: int = 8, **sections: Any) -> dict[str, Any]:
 
 
 def test_samples_take_a_row_for_each_and_the_objects_of_each_step() -> None:
-    # 2 x 8 rows of 64 bytes and of 3 x 4 numbers of 4 bytes, 8 steps of 1,000 bytes
+    # 2 x 8 rows of 64 bytes + 3 x 4 numbers of 4 bytes (an observation); 8 steps of 1,000 bytes
     space = Box(np.zeros((3, 4)), np.ones((3, 4)))
     assert sample_bytes(config()) == 16 * 64 + 8_000
     assert sample_bytes(config(), space) == 16 * (64 + 48) + 8_000
@@ -79,7 +79,7 @@ def test_samples_of_a_buffer_take_the_largest_size_of_its_parts() -> None:
     assert n_byte(size=100) == 100 * ROW_BYTES
     assert n_byte(size=100, policy=own, value=null) == n_byte(size=100, policy=null, value=own) == 300 * ROW_BYTES
     assert n_byte(size=500, policy=own, value=null) == 500 * ROW_BYTES
-    assert n_byte(size=500, policy=own, value={'size': 200}) == 300 * ROW_BYTES  # the common size is nobody's
+    assert n_byte(size=500, policy=own, value={'size': 200}) == 300 * ROW_BYTES  # 500 is used by neither
 
 
 def test_samples_of_an_auxiliary_memory_are_those_of_its_window() -> None:
@@ -93,7 +93,7 @@ def test_samples_of_an_auxiliary_memory_are_those_of_its_window() -> None:
 
 
 def test_samples_of_overlapping_sequences_are_counted_as_often_as_they_are_kept() -> None:
-    cfg = config()  # of 8 steps in sequences of 4 there are 5 by steps of 1: 20 rows for 8
+    cfg = config()  # 8 steps have 8 - 4 + 1 = 5 sequences of 4, one at each step: 20 rows for 8
     cfg['policy'] |= {'model': {'recurrent': {'cell': 'lstm'}}, 'learn': {'sequence': {'len': 4, 'overlap': 'maximum'}}}
     assert sample_bytes(cfg) == 2 * 20 * 64 + 8_000
     cfg['policy']['collect']['n_step'] = 10**9

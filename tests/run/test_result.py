@@ -1,4 +1,4 @@
-"""result.json: what it says at each end of a run."""
+"""result.json: its content after each way in which a run can end."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from zoo.run.result import ResultFile, command, commit
 
 @pytest.fixture
 def cfg(tmp_path: Path) -> Any:
-    """Of a run of two rounds."""
+    """The config of a run of two rounds."""
     return resolve_config(job_config(tmp_path, max_env_step=128))
 
 
@@ -49,7 +49,7 @@ def test_last_finish_counts(cfg: Any) -> None:
         job.iteration()
         job.finish()
         second = read(job.run_dir)
-        with pytest.raises(ZeroDivisionError), job:  # of code after the end of the run, which it does not change
+        with pytest.raises(ZeroDivisionError), job:  # an error after the end changes nothing
             raise ZeroDivisionError
     assert (first['state'], second['state']) == ('done', 'done')
     assert (second['env_step'], second['train_iter']) == (job.env_step, job.train_iter) and first != second
@@ -68,7 +68,7 @@ def fails_later(job: Any, rollout: Any) -> None:
         raise ValueError('mine')
 
 
-# what happens in the block of the job, and the state and the error afterwards; the length is 2 rounds
+# by name: (what happens within `with SerialJob(..)`, the state and the error afterwards); the run has 2 rounds
 ENDS: dict[str, tuple[Callable[[SerialJob], Any], str, str]] = {
     'left after a round': (lambda job: job.iteration(), 'stopped', ''),
     'left after its length': (lambda job: (job.iteration(), job.iteration()), 'done', ''),
@@ -135,9 +135,9 @@ def test_times_of_processes_add_up_and_one_that_was_killed_is_counted(tmp_path: 
     file = ResultFile(tmp_path)
     assert read(tmp_path)['timed_s'] == 0.0
     file.end(times)
-    file.end(times)  # of several calls the last one counts
+    file.end(times)  # the last of several calls counts
     assert (read(tmp_path)['seconds'], read(tmp_path)['timed_s']) == ({'env': 1.0, 'learn': 3.0}, 5.0)
-    ResultFile(tmp_path)  # of a process that was killed
+    ResultFile(tmp_path)  # a process that is killed: it never calls `end`
     assert read(tmp_path)['state'] == 'running' and read(tmp_path)['seconds'] == {'env': 1.0, 'learn': 3.0}
     file = ResultFile(tmp_path)
     file.end({'seconds': {'env': 2.0, 'log': 0.5}, 'timed_s': 4.0}, is_done=True)

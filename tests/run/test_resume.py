@@ -1,4 +1,4 @@
-"""What a resume says of itself."""
+"""The messages of a resume."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zoo.pipeline import serial_pipeline
 
 
 def resumed(caplog: pytest.LogCaptureFixture, run_dir: Path, *overrides: str, **kwargs: Any) -> list[str]:
-    """The messages of a resume, after the line that says where it continues."""
+    """Resumes a run; returns the messages after the line that says where it continues."""
     caplog.clear()
     with caplog.at_level(logging.INFO):
         serial_pipeline(resume=run_dir, overrides=overrides, **kwargs)
@@ -23,7 +23,7 @@ def resumed(caplog: pytest.LogCaptureFixture, run_dir: Path, *overrides: str, **
 
 @pytest.mark.slow
 def test_resume_says_which_values_differ_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    learn = dict(learning_rate={'start': 1e-3, 'end': 0.0})  # its length is that of the run
+    learn = dict(learning_rate={'start': 1e-3, 'end': 0.0})  # as long as the run
     first = serial_pipeline(job_config(tmp_path, policy=dict(learn=learn), env=dict(kwargs=dict(limit=5))))
     overrides = ['policy.learn.entropy_weight=0.5', 'env.collector_env_num=8', 'env.kwargs.limit=7']
     (message,) = resumed(caplog, first.run_dir, *overrides, max_env_step=512)

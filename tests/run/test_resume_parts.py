@@ -1,4 +1,4 @@
-"""A resume with other parts than the run had: what begins anew, and what is refused by the key that is to be changed."""
+"""A resume with other components than the run had: new ones start from scratch; unfit ones are refused with the key to change."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_rule_with_the_same_moments_takes_them_over(was: str, now: str, tmp_path
         next(int(x) for path, x in flat(run.policy.state_dict()).items() if path.endswith('/step_count'))
         for run in (first, again)
     ]
-    assert steps == [8, 12]  # 2 passes of 2 minibatches over each of 2 and then 3 rollouts
+    assert steps == [8, 12]  # 2 passes of 2 minibatches for each of 2 and of 3 rollouts
 
 
 @pytest.mark.parametrize(('was', 'now'), [('mse', 'hl_gauss'), ('hl_gauss', 'mse')])
@@ -112,7 +112,7 @@ def test_aux_window_made_smaller_keeps_the_newest(tmp_path: Path) -> None:
 
 
 def old(run_dir: Path, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any], **learn: Any) -> Path:
-    """The checkpoint of a run, written as of format 3 and with these values in its config."""
+    """Writes a run's checkpoint again, in format 3 and with these values in its config; returns the path."""
     found = load_checkpoint(run_dir)
     found.meta['config']['policy']['learn'] |= learn
     found.meta['config']['policy']['model'] |= model
@@ -129,7 +129,7 @@ def old(run_dir: Path, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any], *
 def test_old_value_weight_keeps_its_effect(
     arch: str, was: float, now: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had none in networks apart, and null is 0.5 in the policy phase of shared ones."""
+    """It had no effect in separate networks: null now. In the policy phase of shared networks, null means 0.5."""
     cfg = config(tmp_path, 'ppg', aux_batch_size=64)
     cfg['policy']['model']['arch'] = arch
     path = old(serial_pipeline(cfg).run_dir, monkeypatch, {}, value_weight=was)

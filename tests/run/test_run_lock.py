@@ -1,4 +1,4 @@
-"""One process at a time writes to a run folder, and the next one may as soon as that has ended in any way."""
+"""One process at a time writes to a run folder. As soon as it has ended, in any way, another one may."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_lock_that_is_held_names_its_holder(tmp_path: Path) -> None:
         RunFolderInUseError, match=rf'{tmp_path} is in use by process {os.getpid()} on host .* since 20'
     ):
         RunLock(tmp_path)
-    assert json.loads((tmp_path / NAME).read_text())['pid'] == os.getpid()  # the second one did not harm it
+    assert json.loads((tmp_path / NAME).read_text())['pid'] == os.getpid()  # the refused lock left the file as it was
     lock.close()
     lock.close()
     assert not (tmp_path / NAME).exists()
@@ -63,7 +63,7 @@ def test_lock_of_a_killed_process_is_free_though_its_children_live(tmp_path: Pat
             holder.wait()
             assert (tmp_path / NAME).exists()
             RunLock(tmp_path).close()
-            os.kill(child, 0)  # it is alive
+            os.kill(child, 0)  # raises if the child is not alive
         finally:
             holder.kill()
             os.kill(child, signal.SIGKILL)

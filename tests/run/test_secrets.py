@@ -1,4 +1,4 @@
-"""Passwords in URIs of the config are used, and are in nothing that a run writes or shows."""
+"""Passwords in URIs of the config are used and never shown; those of sinks are in no file of the run, those of envs are kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ used: list[str] = []
 
 
 class Remote:
-    """A sink that is given an address."""
+    """A sink with an address."""
 
     def __init__(self, *, uri: str = '') -> None:
         used.append(uri)
@@ -67,7 +67,7 @@ def test_password_is_used_and_is_in_no_file_of_the_run_and_in_no_page(
 @pytest.mark.long
 @pytest.mark.slow
 def test_password_of_an_env_continues_with_the_run_and_is_in_no_page_as_those_of_an_older_run(tmp_path: Path) -> None:
-    """An env that got stars for its password would fail, or read something else, long after the first run."""
+    """The env needs its password at a resume: with stars instead it would fail, or read something else."""
     pytest.importorskip('matplotlib')  # zoo report
     config = job_config(tmp_path, 'tests.run.test_secrets:remote_env', policy={'eval': {'n_episode': 1}})
     config['env']['kwargs'] = {'url': URI, 'sinks': [URI]}
@@ -102,7 +102,7 @@ def test_tracker_of_a_run_that_continues_is_named_without_stars(
     for uri in (URI, 'http://***@localhost:1'):
         sink = SINK_REGISTRY.get('mlflow')(SINK_REGISTRY.get('mlflow').config(uri=uri))
         sink.open(resolve_config(job_config(tmp_path)), tmp_path), sink.close()
-    # begun at once and at the end; MLFLOW_TRACKING_USERNAME and _PASSWORD count then
+    # each URI is asked at open and again at close; without a user in it, MLflow reads MLFLOW_TRACKING_USERNAME and _PASSWORD
     assert asked == [URI, URI, 'http://localhost:1', 'http://localhost:1']
 
 

@@ -1,4 +1,4 @@
-"""Env calls in this process that never return: the run ends with the place and the line, and its state is saved."""
+"""Env calls in this process that never return: the error names the env, the step and the line; the run is saved."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ THIS = f'{__file__}:'
 
 
 class HangingEnv(LimitEnv):
-    """LimitEnv that hangs at `at`: 'init', or a number of calls of step or reset; `how`: in Python, C, or again and again."""
+    """LimitEnv that hangs in its at-th `call` ('init', 'step', 'reset'). how: see `hang`; index: which env hangs; None: all."""
 
     n_made = 0
 
@@ -61,7 +61,7 @@ def hang(how: str) -> None:
             time.sleep(3600)
         except Exception:
             pass
-    while how == 'c':  # libc's sleep ends at a signal, and the Python code that follows does not look at it
+    while how == 'c':  # a signal may end libc's sleep: sleep again
         _sleep_blind()
 
 
@@ -77,7 +77,7 @@ hangs_in_c = partial(HangingEnv, 'step', 3, 'c')
 
 
 class MadeTogetherEnv(LimitEnv):
-    """LimitEnv; two are made at once, in two threads: the one that begins first ends first."""
+    """LimitEnv of which two are made at the same time, in two threads: the first to begin is the first to end."""
 
     begun, ended = [threading.Event(), threading.Event()], threading.Event()
 
@@ -88,7 +88,7 @@ class MadeTogetherEnv(LimitEnv):
 
 
 class SleepyEnv(LimitEnv):
-    """LimitEnv whose 20th and 30th steps, counted over all such envs, take longer than a test and 8 s."""
+    """LimitEnv whose 20th step, counted over all such envs, takes an hour and whose 30th step takes 8 s."""
 
     n_step = 0
 
@@ -99,7 +99,7 @@ class SleepyEnv(LimitEnv):
 
 
 class CtrlCEnv(LimitEnv):
-    """LimitEnv in whose third step somebody presses Ctrl-C."""
+    """LimitEnv whose third step sends the signal of Ctrl-C."""
 
     n_step = 0
 
@@ -143,8 +143,8 @@ class SlowEnv(LimitEnv):
     ('kwargs', 'place'),
     [
         ({'call': 'step', 'at': 20, 'index': 1}, 'index 1, step 20'),
-        ({'call': 'reset', 'at': 3, 'index': 1}, 'index 1, step 10'),  # of episodes of 5 steps
-        ({'call': 'reset', 'at': 2, 'index': 2}, 'index 0, step 0'),  # of the evaluation; one reset looks for masks
+        ({'call': 'reset', 'at': 3, 'index': 1}, 'index 1, step 10'),  # third reset: after 2 episodes of 5 steps
+        ({'call': 'reset', 'at': 2, 'index': 2}, 'index 0, step 0'),  # evaluation env; the first looks for masks
         ({'call': 'init', 'at': 1, 'index': 1}, 'index 1, while it was made'),
     ],
 )
@@ -180,7 +180,7 @@ def test_check_of_an_env_that_hangs_ends(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.slow
 def test_many_slow_calls_are_no_hang(tmp_path: Path) -> None:
-    """8 resets of 0.1 s each in one reset of the vector, and again after each episode, with 0.5 s for a call."""
+    """One reset of the vector makes 8 resets of 0.1 s, as does each end of the episodes; the limit for a call is 0.5 s."""
     env = dict(step_timeout=0.5, vectorization='sync', collector_env_num=8, evaluator_env_num=1)
     assert serial_pipeline(job_config(tmp_path, SlowEnv, env=env, max_env_step=128)).env_step == 128
 
@@ -199,7 +199,7 @@ def test_env_that_hangs_in_another_thread_is_a_warning(tmp_path: Path, caplog: p
 
 
 def test_each_thread_has_the_time_of_its_own_calls(tmp_path: Path) -> None:
-    """The making of an env may take ten times env.step_timeout; two made at once leave nothing behind."""
+    """Making an env may take ten times env.step_timeout. Two made at the same time do not leave this longer limit behind."""
 
     def make(number: int) -> None:
         cfg = EnvConfig(id=MadeTogetherEnv, kwargs={'number': number}, vectorization='sync', action_mask='off')
@@ -219,7 +219,7 @@ def test_each_thread_has_the_time_of_its_own_calls(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_second_hang_is_seen_while_it_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The watch does not wait out the 10 s that it gives a call to end if the call ends at once."""
+    """If an interrupted call ends at once, the watch does not wait the rest of the 10 s that it gives the call to end."""
     SleepyEnv.n_step = 0
     env = dict(step_timeout=0.3, vectorization='sync', on_error='restart')
     serial_pipeline(job_config(tmp_path, SleepyEnv, env=env, max_env_step=64))
@@ -248,7 +248,7 @@ def test_watch_calls_leaves_ctrl_c_to_the_handler_of_the_caller() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize('how', ['python', 'c'])
 def test_zoo_check_env_of_an_env_that_hangs_exits_1(tmp_path: Path, how: str) -> None:
-    """A problem of the report; or, of a call that cannot be interrupted, the end of the process."""
+    """The hang is a problem in the report; if the call cannot be interrupted, the process ends instead."""
     done = run_zoo('check-env', f'tests.run.test_signals:hangs_in_{how}', '--import', _impatient(tmp_path))
     assert done.returncode == 1, done.stderr
     said = done.stdout + done.stderr
@@ -265,7 +265,7 @@ def test_ctrl_c_ends_zoo_check_env_at_once() -> None:
 @pytest.mark.long
 def test_zoo_eval_of_an_env_that_hangs_exits_1(tmp_path: Path) -> None:
     env = dict(kwargs={'call': 'step', 'at': 3, 'index': 1}, step_timeout=0.5, vectorization='sync')
-    HangingEnv.n_made = 100  # so none hangs in the training
+    HangingEnv.n_made = 100  # so that no env hangs in the training
     result = serial_pipeline(job_config(tmp_path, hanging_env, env=env, max_env_step=64))
     done = run_zoo('eval', result.run_dir, '--import', 'tests.run.test_signals')
     assert done.returncode == 1, done.stderr
@@ -274,7 +274,7 @@ def test_zoo_eval_of_an_env_that_hangs_exits_1(tmp_path: Path) -> None:
 
 
 def _impatient(folder: Path) -> Path:
-    """A module for `--import` that makes 0.5 s the default of env.step_timeout."""
+    """Writes a module for `--import` that makes 0.5 s the default of env.step_timeout; returns its path."""
     path = folder / 'impatient.py'
     path.write_text(
         'from zoo.env import EnvConfig\n'
@@ -287,7 +287,7 @@ def _impatient(folder: Path) -> Path:
 @pytest.mark.soak
 @pytest.mark.parametrize('how', ['stubborn', 'c'])
 def test_process_ends_with_1_and_its_state_saved(tmp_path: Path, how: str) -> None:
-    """Even if the env takes no exception, or sleeps in C code that no signal reaches."""
+    """This holds even if the env catches every exception, or sleeps in C code that no signal reaches."""
     env = dict(kwargs={'call': 'step', 'at': 40, 'how': how}, step_timeout=0.5, vectorization='sync')
     sections = dict(env=env, checkpoint=dict(freq=10**6))
     done = run_zoo(

@@ -1,4 +1,4 @@
-"""How many threads a phase gets, and that a run keeps to it."""
+"""The number of threads of each phase, and that a run uses this number."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from zoo.run.resources import PER_THREAD, Phase, multiply_adds, phase_threads, u
 VECTOR = Box(-np.ones(4, np.float32), np.ones(4, np.float32))
 FRAMES = Box(np.zeros((4, 84, 84), np.uint8), np.full((4, 84, 84), 255, np.uint8), 'uint8')
 CARTPOLE = 4 * 64 + 64 * 64 + 64 * 2  # multiply-adds of its actor: 4480
-# 400, 81 and 49 places of filters of 8x8 over 4 maps, 4x4 over 32 and 3x3 over 64; then 3136 -> 512 -> 6
+# filters of 8x8x4 at 400 positions, 4x4x32 at 81, 3x3x64 at 49; then dense layers 3136 -> 512 -> 6
 NATURE = 400 * 32 * 256 + 81 * 64 * 512 + 49 * 64 * 576 + 3136 * 512 + 512 * 6  # 9,346,048
 SEEN: list[tuple[str, int]] = []
-"""Phase and threads of every call."""
+"""(phase, number of threads) of every call."""
 
 
 def rows_of(collect: int, learn: int, evaluate: int) -> dict[Phase, int]:
@@ -39,7 +39,7 @@ def rows_of(collect: int, learn: int, evaluate: int) -> dict[Phase, int]:
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    """Torch as it is found by a run on two cores."""
+    """Sets torch to two threads, as a run on two cores finds it."""
     SEEN.clear()
     torch.set_num_threads(2)
     yield
@@ -47,7 +47,7 @@ def two_threads() -> Iterator[None]:
 
 
 class SeenEnv(gymnasium.Wrapper):
-    """CartPole that writes down the threads of each step."""
+    """CartPole that notes the number of threads of each step."""
 
     def __init__(self) -> None:
         super().__init__(gymnasium.make('CartPole-v1', max_episode_steps=10))
@@ -58,7 +58,7 @@ class SeenEnv(gymnasium.Wrapper):
 
 
 class SeenPPO(PPOPolicy):
-    """PPO that writes down the threads of each phase."""
+    """PPO that notes the number of threads of each call of a phase."""
 
     def _forward_collect(self, obs: torch.Tensor, state: Any) -> dict[str, Any]:
         SEEN.append(('collect', torch.get_num_threads()))
@@ -79,13 +79,13 @@ class SeenPPO(PPOPolicy):
 
 @cache
 def make(obs: str, n_action: int = 6) -> Policy:
-    """A policy of vectors, or of frames."""
+    """Returns a policy for observations that are 'vectors' or 'frames'."""
     cfg = resolve_policy(dict(type='ppo', device='cpu', collect=dict(n_step=8), model=dict(precision='fp32')))
     return POLICY_REGISTRY.get('ppo')(cfg, {'vectors': VECTOR, 'frames': FRAMES}[obs], Discrete(n_action))
 
 
 def run(root: Path, **policy: Any) -> dict[str, set[int]]:
-    """The threads seen in each phase of a run with 4 envs x 16 steps and minibatches of 64."""
+    """Returns the numbers of threads seen in each phase of a run with 4 envs x 16 steps and minibatches of 64."""
     SEEN.clear()
     config = job_config(root, SeenEnv, max_env_step=128, policy=dict(learn=dict(batch_size=64), **policy))
     cfg = resolve_config(config)
@@ -108,7 +108,7 @@ def test_multiply_adds_of_a_convolution_count_every_place_of_a_filter() -> None:
 
 @pytest.mark.slow
 def test_threads_grow_with_the_rows_up_to_the_limit() -> None:
-    two = -(-2 * PER_THREAD // CARTPOLE)  # the first number of rows with two threads' work
+    two = -(-2 * PER_THREAD // CARTPOLE)  # the smallest number of rows that is work for two threads
     policy = make('vectors', 2)
     assert phase_threads(policy, rows_of(two - 1, two, 1), 8) == {'collect': 1, 'learn': 2, 'evaluate': 1}
     assert phase_threads(policy, rows_of(2 * two, 100 * two, two), 8) == {'collect': 4, 'learn': 8, 'evaluate': 2}
@@ -160,7 +160,7 @@ def test_phase_with_enough_work_alone_gets_two_threads(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_number_that_is_given_holds_in_all_phases(tmp_path: Path) -> None:
-    model = dict(hidden_sizes=[512, 512])  # by itself it would learn on two threads and act on one
+    model = dict(hidden_sizes=[512, 512])  # without n_thread: two threads to learn, one to act
     assert set.union(*run(tmp_path / '1', n_thread=1, model=model).values()) == {1}
     assert set.union(*run(tmp_path / '2', n_thread=2).values()) == {2}
 

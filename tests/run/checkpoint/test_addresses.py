@@ -1,4 +1,4 @@
-"""Whom a checkpoint may reach: nobody, unless the user consents; and a class for each key of the config."""
+"""A checkpoint may reach no address unless the user consents; each key of the config is code, an address or content."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_address_in_a_checkpoint_needs_consent_which_the_error_says(
     tmp_path: Path, key: str, value: Any, named: str
 ) -> None:
     path = with_value(tmp_path / 'c', f'meta.config.{key}', value)
-    for trust in ((), ['mlflow', 'wandb', 'ray']):  # consent to code is none to reach somebody
+    for trust in ((), ['mlflow', 'wandb', 'ray']):  # consent to code is not consent to an address
         what = 'asks for a cluster' if named in ('cluster.engine', 'cluster.learner_num') else 'names an address'
         with pytest.raises(CheckpointError, match=rf'{what} \({re.escape(named)} is .* add --trust') as error:
             resume(path, trust=trust)
@@ -113,11 +113,11 @@ def test_words_to_continue_a_run_have_the_consent_that_it_needs(
     config['logger']['sinks'] = [{'type': 'mlflow', 'uri': 'http://here'}]
     consent.give_names(config)
     assert consent.consent_words(config) == ' --trust'
-    assert consent.consent_words() == ''  # to evaluate, nobody is reached
+    assert consent.consent_words() == ''  # an evaluation reaches nobody
 
 
 class _Tracker(BaseHTTPRequestHandler):
-    """A server that counts what it is asked, and knows nothing."""
+    """A server that counts requests and answers each with 404."""
 
     n_request = 0
 
@@ -188,16 +188,16 @@ TEXTS = {
     'registered component inside of another one': r'policy\.learn\.intrinsic\.encoder|policy\.model\.encoder\.(encoders|join)',
     'names of layers': r'policy\.learn\.plasticity\.layers',
 }
-"""Keys of texts that are content, by what they are. A new key must be added here or, if it leads to code or to somebody
-outside, to CODE_PATH or ADDRESSES of zoo/run/checkpoint/consent.py."""
+"""Keys whose texts are content, by the meaning of the text. A new key must be added here; but if it leads to code or to an
+address, to CODE_PATH or ADDRESSES of zoo/run/checkpoint/consent.py."""
 NUMBERS_OF_CLUSTER = {
     *('runner_num', 'max_lag', 'runner_cpu', 'runner_gpu', 'runner_timeout', 'start_timeout', 'restart_limit'),
 }
-"""Keys of the section whose closed choices and numbers may reach somebody too."""
+"""Keys of section `cluster` that are content. Its other keys need a class even if they are numbers or closed choices."""
 
 
 def holds_text(annotation: Any) -> bool:
-    """Whether a value of a type may be a text, or have one, that no closed choice limits."""
+    """Whether a value of this type may be or have a text that is not one of a closed set of choices."""
     if get_origin(annotation) is Literal or annotation in (int, float, bool, type(None)):
         return False
     if sections := sections_of(annotation):
@@ -211,7 +211,7 @@ def holds_text(annotation: Any) -> bool:
 
 
 def every_field() -> Iterator[tuple[str, Any]]:
-    """Key and type of every field that a config may have, options of components included."""
+    """Yields (key, type) of every field that a config may have, including options of components."""
     for policy, model in itertools.product(POLICY_REGISTRY.names(), MODEL_REGISTRY.names()):
         for buffer in BUFFER_REGISTRY.names():
             schema = job_schema({'policy': {'type': policy, 'model': {'type': model}}, 'buffer': {'type': buffer}})
@@ -223,7 +223,7 @@ def every_field() -> Iterator[tuple[str, Any]]:
 
 
 def classes_of(key: str, annotation: Any) -> list[str]:
-    """The classes that a key is in: code, address, content."""
+    """Returns the classes of a key: 'code', 'address', 'content'; [] if it has none yet."""
     found = ['code'] if consent.CODE_PATH.fullmatch(key) else []
     if key in consent.ADDRESSES or key.startswith('logger.sinks.'):
         found.append('address')

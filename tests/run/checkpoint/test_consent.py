@@ -1,4 +1,4 @@
-"""What a checkpoint may load: nothing that the user did not name, in this process or in this command."""
+"""A checkpoint loads no code that the user did not name, in this process or in this command."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Watcher:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on the import path with a module that leaves a trace when it is imported."""
+    """A folder on the import path with a module that creates a file when it is imported."""
     (tmp_path / 'trap_of_test.py').write_text(TRAP)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(consent, 'given', set())
@@ -150,7 +150,7 @@ def test_consent_to_a_module_is_none_to_another(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ('attribute', 'home'),
-    [  # pathlib._local from Python 3.13 on
+    [  # Path is of pathlib._local from Python 3.13 on
         ('os.system', 'os'),
         ('system', 'posix'),
         ('gymnasium.make', 'gymnasium'),
@@ -188,7 +188,7 @@ def test_sink_or_stop_rule_of_a_module_needs_consent_and_one_that_it_imports_is_
         resume(path, trust=['other'])
     assert env_config_of(load_checkpoint(path)).id == 'CartPole-v1'  # to evaluate, neither is made
     assert not is_sprung(folder)
-    with pytest.raises(UserError, match="'trap_of_test:Maker'"):  # it is loaded, and is neither
+    with pytest.raises(UserError, match="'trap_of_test:Maker'"):  # it is loaded, but is no sink or rule
         resume(path, trust=['trap_of_test'])
     spec = {'type': 'trap_of_test:system'} if is_dict else 'trap_of_test:system'
     path = with_value(folder / 'd', f'meta.config.{key}', [spec])
@@ -196,7 +196,7 @@ def test_sink_or_stop_rule_of_a_module_needs_consent_and_one_that_it_imports_is_
         resume(path, trust=['trap_of_test'])
 
 
-CODE = [  # one key for each that names code which is imported, and where in its value the name is
+CODE = [  # (key, value with {} at the place of the name) for each way in which a config names code to import
     *(
         (f'{envs}{key}', form)
         for envs in ('env.', 'policy.eval.env.', 'policy.eval.sets.other.')
@@ -217,7 +217,7 @@ CODE = [  # one key for each that names code which is imported, and where in its
 
 
 def with_name(path: Path, key: str, form: Any, name: str) -> Path:
-    """Writes a checkpoint whose config names code there."""
+    """Writes a checkpoint whose config names code in this key, at the place {} of this form."""
     value: Any = json.loads(json.dumps(form).replace('{}', name))
     if key.startswith('policy.eval.'):
         *group, last = key.removeprefix('policy.eval.').split('.')
@@ -340,7 +340,7 @@ def test_code_in_a_file_is_named_by_its_path_and_needs_consent_from_any_folder(
     (folder / 'sprung').unlink()
     monkeypatch.setattr(consent, 'given', set())
     sys.modules.pop('parts_of_test')
-    serial_pipeline(resume=run_dir, max_env_step=384, overrides=[f'{key}=[]'])  # which replaces what needs consent
+    serial_pipeline(resume=run_dir, max_env_step=384, overrides=[f'{key}=[]'])  # replaces the code that needs consent
     assert not is_sprung(folder)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: exact round trips, every way a file can be bad, kills and full disks in the middle of a save."""
+"""Checkpoints: exact round trips; damaged and foreign files; kills and full disks in the middle of a save."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_round_trip_views_tied_and_strided_tensors_stored_in_full(tmp_path: Path
     for name, tensor in state.items():
         assert torch.equal(got[name], tensor.detach()), name
     got['first'].zero_()
-    assert torch.equal(got['tied'], weight.detach())  # nothing loaded shares memory
+    assert torch.equal(got['tied'], weight.detach())  # loaded tensors do not share memory
 
 
 def test_save_file_is_read_by_safetensors_itself(saved: Path) -> None:
@@ -99,7 +99,7 @@ def test_save_file_is_read_by_safetensors_itself(saved: Path) -> None:
 
 
 def test_state_of_a_torch_optimizer_comes_back_and_continues_bit_equal(tmp_path: Path) -> None:
-    """It has integers as keys, lists of dicts and tuples; and where it is loaded it has no state yet."""
+    """Its state has integer keys, lists of dicts and tuples; the optimiser into which it is loaded has no state yet."""
 
     def module() -> tuple[torch.nn.Linear, torch.optim.Adam]:
         torch.manual_seed(0)
@@ -150,7 +150,7 @@ def test_save_unsupported_leaf_names_it_and_leaves_old_file(saved: Path, state: 
     assert os.listdir(saved.parent) == [saved.name]
 
 
-# --- files that are no good ---
+# --- damaged and foreign files ---
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ def test_load_swapped_tensors_of_equal_size_is_refused(tmp_path: Path) -> None:
 
 
 class Trap:
-    """Unpickling it makes a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -390,7 +390,7 @@ def test_save_killed_at_a_point_leaves_older_checkpoint(tmp_path: Path, point: s
     (tmp_path / 'killed.py').write_text(KILLED_SAVE)
     result = run_python(tmp_path / 'killed.py', tmp_path, point, step, PYTHONPATH=str(ROOT))
     assert result.returncode == -signal.SIGKILL, result.stderr
-    assert any(name.endswith('.tmp') for name in names(tmp_path))  # it was in the middle
+    assert any(name.endswith('.tmp') for name in names(tmp_path))  # it was killed in the middle of a save
     assert torch.equal(load_checkpoint(tmp_path).state['a'], torch.ones(1000))
     CheckpointManager(tmp_path, CheckpointConfig()).save(300, {}, {})
     assert not any(name.endswith('.tmp') for name in names(tmp_path))
@@ -431,7 +431,7 @@ def test_save_without_room_is_told_and_leaves_the_older_checkpoint(tmp_path: Pat
                 save(200, {'w': torch.ones(100_000)}, {})
             said = f'could not be saved ({reason}); saved last was env step 100, in {path}'
             assert str(told.value) == f'checkpoint {folder / name}.safetensors {said}'
-        assert os.listdir(folder) == ['step_000000100.safetensors']  # no litter
+        assert os.listdir(folder) == ['step_000000100.safetensors']  # no temporary file is left
         assert torch.equal(load_checkpoint(run_dir).state['w'], torch.ones(1000))
         assert manager.save(300, {'w': torch.ones(1000)}, {}) is not None
 

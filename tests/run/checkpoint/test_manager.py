@@ -1,4 +1,4 @@
-"""A run that cannot save: in its middle a warning, at its end an error that says what is lost and what is left."""
+"""A run that cannot save: a warning in the middle of the run; at its end an error that names what is lost and what is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zoo.run.job import SerialJob
 from zoo.run.result import TrainResult
 from zoo.tools.cli.command import main
 
-LIMIT = 16_000  # bytes of a file: config.yaml and the log have less, a checkpoint more
+LIMIT = 16_000  # largest size of a file in bytes: config.yaml and the log are smaller, a checkpoint is larger
 LARGE = dict(model=dict(hidden_sizes=[64, 64]))
 
 
@@ -35,14 +35,14 @@ def temporary_files(run_dir: Path) -> list[Path]:
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> str:
-    """The last line on stderr."""
+    """Returns the last line on stderr."""
     return capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.slow
 def test_end_that_does_not_fit_on_the_disk_is_a_failed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with small_disk(tmp_path / 'disk', '2m') as disk:
-        policy = dict(model=dict(hidden_sizes=[512, 512]))  # 1 MB a network, with Adam's two means 3 MB each
+        policy = dict(model=dict(hidden_sizes=[512, 512]))  # 1 MB per network, 3 MB with Adam's two means
         code = main(['train', str(config_file(tmp_path / 'config.yaml', disk, policy=policy))])
         run_dir = run_dir_in(disk)
         assert (code, told(capsys)) == (
@@ -68,7 +68,7 @@ def test_end_over_the_file_size_limit_names_what_was_saved_last(
 
 
 class StoppingEnv(LimitEnv):
-    """LimitEnv in whose third step somebody asks the process to end."""
+    """LimitEnv in whose third step the process is asked to end by a signal."""
 
     n_step = 0
 

@@ -1,4 +1,4 @@
-"""Samples of each rank in files beside a checkpoint: written first, found again, left out where they do not fit."""
+"""Files next to a checkpoint with the samples of each rank: written first, found again, left out if they do not fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zoo.run.checkpoint.manager import CheckpointManager, SaveError, of_rank, ra
 
 
 def state_of(rank: int, keeps: bool = True) -> dict[str, Any]:
-    """The policy is that of all ranks, the buffer one's own."""
+    """Returns a rank's state: the policy is the same on all ranks, the buffer is the rank's own."""
     return {
         'policy': {'w': torch.ones(2)},
         'buffer': {'obs': torch.full((3,), float(rank))} if keeps else {},
@@ -25,13 +25,13 @@ def state_of(rank: int, keeps: bool = True) -> dict[str, Any]:
 
 
 def saved(folder: Path, steps: list[int], size: int = 2, keep_last: int = 2, keeps: bool = True) -> None:
-    """Checkpoints of some env steps, by as many ranks."""
+    """Saves checkpoints at these env steps with `size` ranks."""
 
     def work(ranks: Ranks) -> None:
         manager = CheckpointManager(folder, CheckpointConfig(keep_last=keep_last), ranks=ranks)
         for step in steps:
             manager.save(step, state_of(ranks.rank, keeps), {'rank_num': size})
-            ranks.gather(None)  # in a run a whole rollout is between two saves
+            ranks.gather(None)  # in a run, a whole rollout lies between two saves
 
     on_ranks(work, size)
 
@@ -54,7 +54,7 @@ def test_each_rank_finds_its_own_samples_and_the_policy_of_all(tmp_path: Path) -
 
 def test_files_are_removed_with_their_step_and_without_it(tmp_path: Path) -> None:
     saved(tmp_path, [64, 128])
-    (tmp_path / 'checkpoints' / 'step_000000100.rank_1.safetensors').touch()  # killed before the main file
+    (tmp_path / 'checkpoints' / 'step_000000100.rank_1.safetensors').touch()  # as if killed before the main file
     saved(tmp_path, [192])
     assert names(tmp_path) == [f'step_000000{n}{part}.safetensors' for n in (128, 192) for part in ('.rank_1', '')]
     assert load_checkpoint(tmp_path).path.name == 'step_000000192.safetensors'
@@ -67,7 +67,7 @@ def test_ranks_without_samples_write_no_files(tmp_path: Path) -> None:
 
 def test_rank_that_cannot_write_leaves_the_step_out_on_all(tmp_path: Path) -> None:
     path = tmp_path / 'checkpoints' / 'step_000000064.safetensors'
-    rank_file(path, 1).mkdir(parents=True)  # no file can take its place
+    rank_file(path, 1).mkdir(parents=True)  # a folder: no file can replace it
 
     def work(ranks: Ranks) -> str:
         with pytest.raises(SaveError) as caught:

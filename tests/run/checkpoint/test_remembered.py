@@ -1,4 +1,4 @@
-"""A file with which the user trained needs no consent again, as long as it is the same; nothing else follows from that."""
+"""A file with which the user has trained needs no new consent as long as it is unchanged; other code still needs consent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FEW = [
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run on an env in a file of the current folder, as another process sees it."""
+    """The folder of a run on an env in a file of the current folder; this process forgets its consent, like a new one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('XDG_STATE_HOME', str(tmp_path / 'state'))
     monkeypatch.setattr(consent, 'given', set())
@@ -123,7 +123,7 @@ def test_code_that_is_no_env_needs_consent(run: Path) -> None:
 
 
 def test_bytecode_beside_the_file_is_not_run(run: Path) -> None:
-    """An unchecked .pyc of other code: Python itself would run it in place of the file."""
+    """A .pyc of other code, marked as unchecked: Python itself would run it instead of the file."""
     other = compile('raise SystemExit("other code")', 'my_coin.py', 'exec')
     cached = Path(importlib.util.cache_from_source(str(Path('my_coin.py').absolute())))
     cached.parent.mkdir(exist_ok=True)
@@ -147,12 +147,12 @@ def test_pipe_in_place_of_file_or_memory_is_not_waited_for(run: Path, tmp_path: 
         os.mkfifo(path)
         with pytest.raises(UserError, match='only with your consent'):
             _env_of(run)
-        path.unlink()  # hypothesis opens the files of all modules
+        path.unlink()  # hypothesis would open it: it reads the files of all modules
 
 
 @pytest.mark.parametrize('state', ['state', '~'])
 def test_memory_is_never_in_the_current_folder(run: Path, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if state == '~':  # as where nobody knows a home
+    if state == '~':  # as if no home folder is known
         Path('~').symlink_to('state')
     monkeypatch.setenv('XDG_STATE_HOME', state)
     with pytest.raises(UserError, match='only with your consent'):

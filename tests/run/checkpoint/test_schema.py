@@ -1,4 +1,4 @@
-"""Crafted checkpoints with a correct checksum: whatever they say, the answer is one sentence."""
+"""Crafted checkpoints with a correct checksum: any bad content is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -236,11 +236,11 @@ def test_file_larger_than_the_memory_is_not_read(tmp_path: Path) -> None:
     data = (OLD / 'ppo_categorical.safetensors').read_bytes()
     with open(tmp_path / 'c', 'wb') as file:
         file.write(data)
-        file.truncate(1 << 43)  # a hole: it takes no room
+        file.truncate(1 << 43)  # sparse: takes no disk space
     start = time.monotonic()
     with pytest.raises(CheckpointError, match='has tensors of 8,796,093 MB, at most'):
         load_checkpoint(tmp_path / 'c')
-    assert time.monotonic() - start < 5  # not read
+    assert time.monotonic() - start < 5  # too short to have read 8 TB
 
 
 def test_model_larger_than_the_file_is_not_built(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""States with integers as keys, lists of tensors, and text that looks like these."""
+"""Trees of states with integer keys, with lists of tensors, and with text keys that look like either."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from zoo.run.checkpoint.file import from_tree, is_numbered, split, to_tree
 )
 def test_tree_has_text_keys_alone_and_comes_back(state: dict[Any, Any]) -> None:
     tree = to_tree(state)
-    split(tree)  # refuses all keys that are no text
+    split(tree)  # raises if a key is not text
     assert from_tree(tree) == state
 
 

@@ -1,4 +1,4 @@
-"""The line in a notebook: one output that is replaced, and only where a kernel runs."""
+"""The console in a notebook: one output, which is replaced, and only if a kernel runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zoo.run.log.logger import LiveConsole, in_notebook, make_console
 
 
 class Notebook:
-    """Stands for IPython in a kernel: keeps the cell's outputs, each as the texts that it has had."""
+    """Replacement for IPython in a kernel: keeps the outputs of a cell, each as a list of the texts that it has shown."""
 
     def __init__(self) -> None:
         self.outputs: list[list[str]] = []
@@ -29,7 +29,7 @@ class Notebook:
 
 
 def enter(monkeypatch: pytest.MonkeyPatch, shell: object) -> Notebook:
-    """IPython is loaded, with this shell."""
+    """Puts a replacement for IPython with this shell into sys.modules."""
     notebook = Notebook()
     ipython, display = types.ModuleType('IPython'), types.ModuleType('IPython.display')
     ipython.get_ipython = lambda: shell  # type: ignore[attr-defined]
@@ -105,5 +105,5 @@ def test_a_run_in_a_real_kernel_leaves_one_line_about_its_last_rollout(tmp_path:
     shown = [output for output in notebook.cells[0].outputs if output.output_type == 'display_data']
     streams = ''.join(output.text for output in notebook.cells[0].outputs if output.output_type == 'stream')
     assert len(shown) == 1 and 'env steps' not in streams
-    line = shown[0].data['text/plain']  # 4 rollouts of 1,024 rows, some of which only reset an env
+    line = shown[0].data['text/plain']  # 4 x 1,024 rows, of which some only reset an env
     assert re.fullmatch(r'cartpole_ppo +9\d%  left 0:00:00 .* (3,[89]\d\d|4,0\d\d)/4,096 env steps', line)

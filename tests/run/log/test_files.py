@@ -1,4 +1,4 @@
-"""progress.csv: one table of all lines, cut where metrics.jsonl is, valid with a full disk."""
+"""progress.csv: one table of all lines; a resume cuts it at the same step as metrics.jsonl; a full disk leaves it valid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CFG = LoggerConfig(console='off', tensorboard=False, sinks=['csv'])
 def table(run_dir: Path) -> list[dict[str, str]]:
     with open(run_dir / 'progress.csv', newline='') as file:
         rows = list(csv.DictReader(file, strict=True))
-    assert all(None not in row and None not in row.values() for row in rows)  # as many cells as columns in each
+    assert all(None not in row and None not in row.values() for row in rows)  # each row has a cell per column
     return rows
 
 
@@ -37,7 +37,7 @@ def test_columns_are_the_union_of_all_lines(tmp_path: Path) -> None:
 
 def test_not_finite_is_nan_in_all_rows(tmp_path: Path) -> None:
     with Logger(tmp_path, CFG, 'exp', 100) as log:
-        for step in (8, 16):  # the first is read back from metrics.jsonl, the second written as it comes
+        for step in (8, 16):  # the first is read back from metrics.jsonl, the second is written directly
             log.write(step, {'a': float('nan'), 'b': float('inf')})
     assert [(row['a'], row['b']) for row in table(tmp_path)] == [('nan', 'nan')] * 2
 

@@ -1,4 +1,4 @@
-"""The log of a run: valid files whatever happens, one host sync a write, a console that fits where it is shown."""
+"""The log of a run: files that stay valid, one host sync per write, a console that fits its terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_TB = LoggerConfig(console='off', tensorboard=False)
 
 
 def read_rows(run_dir: Path) -> list[dict[str, Any]]:
-    """All rows, by a reader that takes standard JSON only."""
+    """Returns all rows, read as standard JSON: NaN and Infinity are refused."""
 
     def refuse(word: str) -> None:
         raise ValueError(f'{word} is not JSON')
@@ -42,7 +42,7 @@ def read_rows(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def read_events(path: Path) -> list[Event]:
-    """The events of a TensorBoard file: [length u64, its crc u32, event, its crc u32] each."""
+    """Returns the events of a TensorBoard file; each is stored as [length u64, its crc u32, event, its crc u32]."""
     data, at, events = path.read_bytes(), 0, []
     while at < len(data):
         (size,) = struct.unpack_from('<Q', data, at)
@@ -85,7 +85,7 @@ def test_write_not_finite_is_null_in_json_and_itself_elsewhere(tmp_path: Path) -
 
 
 class CountCalls(TorchDispatchMode):
-    """Counts the operators that run."""
+    """Counts the calls of each operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def test_write_reads_all_tensors_in_one_host_sync(tmp_path: Path) -> None:
     with Logger(tmp_path, QUIET, 'exp', 100) as log, CountCalls() as counted:
         assert log.write(8, metrics) == {f'm{i}': float(i) for i in range(20)}
     assert counted.calls['stack'] == 1
-    assert counted.calls['_local_scalar_dense'] == 0  # what item() and float() of a tensor run
+    assert counted.calls['_local_scalar_dense'] == 0  # the operator of item() and float()
 
 
 def test_write_tensor_with_dims_is_refused_with_its_name(tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ def test_tensorboard_file_reads_back(tmp_path: Path) -> None:
         log.write(8, {'learn/loss': torch.tensor(0.5), 'train_iter': 3})
         log.write(16, {'learn/loss': torch.tensor(0.25)})
     (file,) = (tmp_path / 'tb').iterdir()
-    assert 'tfevents' in file.name  # what TensorBoard looks for
+    assert 'tfevents' in file.name  # TensorBoard looks for this word
     events = read_events(file)
     assert events[0].file_version == 'brain.Event:2'
     assert scalars(events) == [(8, 'learn/loss', 0.5), (8, 'train_iter', 3.0), (16, 'learn/loss', 0.25)]
     log.close()
-    assert read_events(file) == events  # closed twice, it has no more
+    assert read_events(file) == events  # a second close writes nothing
 
 
 def test_rows_are_on_disk_before_close_and_alone_without_tensorboard(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_resume_cuts_what_was_logged_beyond_and_appends(tmp_path: Path) -> None:
     assert [(row['env_step'], row['run']) for row in read_rows(tmp_path)] == [(8, 1), (16, 1), (20, 2)]
     first, second = sorted((tmp_path / 'tb').iterdir(), key=lambda file: file.stat().st_mtime_ns)
     assert len(scalars(read_events(first))) == 4
-    start = read_events(second)[1]  # tells TensorBoard to drop the steps from 17 on of the first file
+    start = read_events(second)[1]  # tells TensorBoard to drop the first file's steps from 17 on
     assert (start.step, start.session_log.status) == (17, SessionLog.START)
     assert scalars(read_events(second)) == [(20, 'run', 2.0)]
 
@@ -230,7 +230,7 @@ def test_console_without_terminal_writes_plain_lines_to_stderr(
     ('width', 'line'),
     [
         (110, b'left 0:01:28  train 23.06  last -  best -  1,000/s  12,000/100,000 env steps'),
-        (80, b'left 0:01:28  train 23.06  last -  12,000/100,000 env steps'),  # with name and share 79
+        (80, b'left 0:01:28  train 23.06  last -  12,000/100,000 env steps'),  # 79 characters with name and share
         (60, b'train 23.06  last -  12,000/100,000'),
     ],
 )
@@ -241,7 +241,7 @@ def test_console_on_terminal_redraws_one_line_that_fits(
     shown: list[bytes] = []
 
     def read() -> None:
-        with contextlib.suppress(OSError):  # how Linux says that the other end was closed
+        with contextlib.suppress(OSError):  # Linux raises it when the other end is closed
             while chunk := os.read(master, 4096):
                 shown.append(chunk)
 
@@ -262,7 +262,7 @@ def test_console_on_terminal_redraws_one_line_that_fits(
     os.close(master)
     text = b''.join(shown)
     assert capsys.readouterr().out == 'printed\n'
-    for part in (b'cartpole [v1]', line, b'99%', b'take care\r\n', b'\x1b[2K'):  # the last erases the line
+    for part in (b'cartpole [v1]', line, b'99%', b'take care\r\n', b'\x1b[2K'):  # \x1b[2K erases the line
         assert part in text
     assert text.rfind(b'\x1b[?25h') > text.rfind(b'\x1b[?25l')  # the cursor is visible
     assert text.endswith((b'\r\n', b'\x1b[?25h'))

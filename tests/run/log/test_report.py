@@ -1,4 +1,4 @@
-"""The lines of a run's log: their numbers against the run's own episodes, and docs/metrics.md against their names."""
+"""The lines of a run's log: their numbers agree with the run's episodes, and docs/metrics.md has exactly their names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def config(root: Path, type: str = 'ppo', n_step: int = 32, collect: Any = None,
 
 
 class Watch:
-    """Counts what a run does, by itself."""
+    """Callback that computes the counts and statistics of a run from its rollouts, independently of the log."""
 
     def __init__(self) -> None:
         self.rewards: list[list[float]] = []
@@ -120,7 +120,7 @@ RARE |= {'env/restart', 'env/schedule/<name>', 'eval/<name>/return_mean'}
 
 
 def page_names() -> set[str]:
-    """The names in the first column of the page's tables of metrics."""
+    """Returns the names in the first column of the page's tables of metrics."""
     tables = PAGE.read_text().split('## Warnings')[0]
     cells = re.findall(r'^\| (`.*?) \|', tables, re.M)
     return {name for cell in cells for name in re.findall('`([^`]+)`', cell)}

@@ -1,4 +1,4 @@
-"""Sinks by name and by code: order, refusals, what a failing one does."""
+"""Sinks by name and by code: their order, refused sinks, sinks that fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = __name__
 
 
 class Notes(Sink):
-    """Notes what it is given."""
+    """Sink that notes the calls of its methods."""
 
     made: list[Notes] = []
 
@@ -39,7 +39,7 @@ class Notes(Sink):
 
 
 class Failing:
-    """Raises in the method that `at` names; it is derived from nothing."""
+    """Sink that raises in the method named by `at`; it is not derived from `Sink`."""
 
     calls: list[str] = []
 
@@ -62,7 +62,7 @@ class Failing:
 
 
 class NoSink:
-    """Has none of the methods."""
+    """A class with none of a sink's methods."""
 
 
 @pytest.fixture(autouse=True)

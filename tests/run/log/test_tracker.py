@@ -1,4 +1,4 @@
-"""What trackers share: the id in the run folder, a library that is missing."""
+"""Code that all trackers share: the id in the run folder, and the error if their library is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.run.log.trackers import Tracker
 
 @pytest.mark.parametrize(('name', 'module'), [('wandb', 'wandb'), ('mlflow', 'mlflow.tracking')])
 def test_missing_library_is_refused_with_its_extra(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, module, None)  # what import does where it is not installed
+    monkeypatch.setitem(sys.modules, module, None)  # makes its import fail, as if it were not installed
     with pytest.raises(ConfigError, match=rf"pip install '\.\[{name}\]'"):
         make_sinks(LoggerConfig(sinks=[name], tensorboard=False))
 

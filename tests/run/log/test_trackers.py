@@ -27,13 +27,13 @@ def client_of(folder: Path) -> Any:
 
 @pytest.fixture(scope='module', autouse=True)
 def mlflow() -> None:
-    for name in ('mlflow.tracking', 'sqlalchemy'):  # not before a test needs them: they take a second
+    for name in ('mlflow.tracking', 'sqlalchemy'):  # only when a test needs them: their import takes a second
         pytest.importorskip(name)
 
 
 @pytest.fixture(scope='module')
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with MLflow's tables, which take it seconds to make."""
+    """A database with MLflow's tables; it is shared, since MLflow takes seconds to make them."""
     folder = tmp_path_factory.mktemp('mlflow')
     client_of(folder).search_experiments()
     return folder / 'mlflow.db'
@@ -56,7 +56,7 @@ def runs_of(folder: Path, experiment: str) -> tuple[Any, list[Any]]:
 
 @pytest.mark.soak
 def test_run_and_its_resume_are_one_run_with_all_metrics(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(store)  # where MLflow keeps artifacts
+    monkeypatch.chdir(store)  # MLflow keeps artifacts in the current folder
     sinks = [sink(store, tags={'who': 'me'})]
     config = job_config(store, exp_name='tracked', seed=3, policy={'eval': {'eval_freq': 64}})
     config['logger']['sinks'] = sinks
@@ -123,7 +123,7 @@ def test_line_that_mlflow_refuses_does_not_hold_up_those_after_it(
         for step in (1, 2, 3):
             with monkeypatch.context() as patch:
                 if step == 2:
-                    patch.setattr(time, 'time', lambda: -1.0)  # before 1970, which MLflow refuses
+                    patch.setattr(time, 'time', lambda: -1.0)  # MLflow refuses times before 1970
                 log.write(step, {'a': 1.0})
     client, (run,) = runs_of(store, 'exp')
     steps = [metric.step for metric in client.get_metric_history(run.info.run_id, 'a')]

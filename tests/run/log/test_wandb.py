@@ -1,4 +1,4 @@
-"""Weights & Biases, offline: metrics, config, resume, a run that is the user's own, and its TensorBoard mode."""
+"""Weights & Biases, offline: metrics, config, resume, a run that the user has begun, and its TensorBoard mode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings('ignore')]  # MLflow 
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip('wandb')  # not before a test needs it: it takes half a second
+    pytest.importorskip('wandb')  # only when a test needs it: its import takes 0.5 s
     monkeypatch.setenv('WANDB_SILENT', 'true')
 
 
@@ -46,7 +46,7 @@ def test_run_and_its_resume_have_one_id_config_metrics_and_best_checkpoint(tmp_p
     second = serial_pipeline(resume=first.run_dir, max_env_step=512)
     assert second.run_dir == first.run_dir
     runs = offline_runs(first.run_dir)
-    assert len(runs) == 2 and all(f'-{run_id}' in run.name for run in runs)  # two of one second: '-1' at the end
+    assert len(runs) == 2 and all(f'-{run_id}' in run.name for run in runs)  # within one second: '-1' is added
     for run in runs:
         data = records_of(run)
         words = ['eval/return_mean', 'learn/train_iter', 'env_step', 'sunny', 'flowers', first.run_dir.name, 'tracked']
@@ -92,7 +92,7 @@ run.finish()
 
 @pytest.mark.soak
 def test_sync_tensorboard_of_wandb_has_what_zoo_logs(tmp_path: Path) -> None:
-    pytest.importorskip('tensorboard')  # which W&B asks for
+    pytest.importorskip('tensorboard')  # W&B needs it
     done = subprocess.run(
         [sys.executable, '-c', SYNC, str(tmp_path)], capture_output=True, text=True, timeout=120, env=environment()
     )

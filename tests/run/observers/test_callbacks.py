@@ -1,4 +1,4 @@
-"""Callbacks: every event in its order and with what it promises, refusals at the door, a stop wish, a failure."""
+"""Callbacks: the order and the arguments of the events, refused callbacks, requests to stop, callbacks that raise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_NAME = "which is no 'module:Class' and no 'path/file.py:Class'; name a class 
 
 
 class Notes(Callback):
-    """Notes every event with a number that tells which."""
+    """Callback that notes every event, with a number or a name that identifies it."""
 
     log: list[tuple[str, Any]] = []
 
@@ -87,13 +87,13 @@ def test_every_event_comes_in_its_order(tmp_path: Path, notes: list[tuple[str, A
         ('on_checkpoint', 'best.safetensors'),
         ('on_evaluate', 2),
         ('on_checkpoint', 'step_000000128.safetensors'),
-        ('on_checkpoint', 'step_000000128.safetensors'),  # of the end
+        ('on_checkpoint', 'step_000000128.safetensors'),  # at the end of the run
         ('on_end', 128),
     ]
 
 
 def test_gradients_of_two_runs_in_two_threads_are_shown_to_their_own_callbacks(tmp_path: Path) -> None:
-    """The runs take turns, one update each, so that either is in the middle of its steps when the other begins its own."""
+    """A barrier in on_gradient makes the runs alternate, so that each is in the middle of its steps when the other takes one."""
     turn = Barrier(2, timeout=60)
 
     def train(seed: int) -> set[int]:
@@ -112,7 +112,7 @@ def test_gradients_of_two_runs_in_two_threads_are_shown_to_their_own_callbacks(t
 
 
 def test_run_that_continues_in_a_new_folder_begins_before_its_first_checkpoint(tmp_path: Path) -> None:
-    """Of a new folder the resumed policy is the best one, and is saved at once."""
+    """In a new folder the resumed policy counts as the best one, and is saved at once."""
     first = serial_pipeline(job_config(tmp_path))
     told: list[Any] = []
 
@@ -173,7 +173,7 @@ def test_samples_changed_in_place_are_what_is_learned_from(tmp_path: Path) -> No
 
     result = serial_pipeline(job_config(tmp_path, policy=dict(learn=dict(adv_norm='off'))), callbacks=[on_samples])
     first = next(line for line in lines_of(result) if 'learn/policy_loss' in line)
-    assert first['learn/policy_loss'] == 0.0  # no advantage, nothing gained
+    assert first['learn/policy_loss'] == 0.0  # return_ = value: every advantage is 0
 
 
 def test_gradient_set_to_zero_leaves_the_parameters_still(tmp_path: Path) -> None:
@@ -308,8 +308,8 @@ def test_stop_ends_the_run_after_the_present_round(event: str, tmp_path: Path) -
     want = 0 if event == 'on_start' else 64
     assert result.env_step == want and result.train_iter == want // 16
     assert load_checkpoint(result.run_dir).meta['env_step'] == want
-    assert result.last_return is not None  # the last policy is evaluated, as at any end
-    assert serial_pipeline(resume=result.run_dir).env_step == 256  # the wish is not kept
+    assert result.last_return is not None  # the last policy is evaluated, as at the end of any run
+    assert serial_pipeline(resume=result.run_dir).env_step == 256  # a request to stop is not saved
 
 
 def test_reason_to_stop_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -325,7 +325,7 @@ def test_reason_to_stop_is_logged_once(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def raising(event: str, at: int = 1) -> Any:
-    """A callback that raises at its at-th event."""
+    """Returns a callback that raises at its at-th call of this event."""
     n_call = 0
 
     def method(job: Any, *rest: Any) -> None:
@@ -370,14 +370,14 @@ def test_callback_that_raises_is_named_with_its_event_and_the_run_is_saved(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('at', [3, 7, 10])  # in the first round, the second, and in the auxiliary phase of that
+@pytest.mark.parametrize('at', [3, 7, 10])  # in round 1, in round 2, in the auxiliary phase of round 2
 def test_run_whose_callback_raised_in_an_update_is_saved_and_resumed(at: int, tmp_path: Path) -> None:
     cfg = run_config(tmp_path, 'ppg')
     with pytest.raises(CallbackError, match='in on_gradient'):
         serial_pipeline(cfg, callbacks=[raising('on_gradient', at)])
     run_dir = next(tmp_path.glob('run/*'))
     saved = load_checkpoint(run_dir).meta['env_step']
-    assert not load_checkpoint(run_dir).state.get('memory')  # else a phase that was broken off would be made twice
+    assert not load_checkpoint(run_dir).state.get('memory')  # otherwise the resume would repeat the interrupted phase
     result = serial_pipeline(resume=run_dir, max_env_step=saved + 512)
     assert result.env_step == saved + 512
 

@@ -1,4 +1,4 @@
-"""Each warning comes at its threshold, not below, once, and says what to do; runs of the real thing give them too."""
+"""Diagnostics: each warning comes at its threshold, not below, once, and says what to do; real runs give warnings, too."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FACTS = RunFacts(100_000, 4, shares_trunk=True, value_range=5.0, scales_returns=
 VALUE = {'learn/value_weight': 0.5, 'learn/policy_loss': -0.25}
 
 CASES: dict[str, tuple[dict[str, float], dict[str, float], int, str]] = {
-    # rule: (a line that is just at its threshold, one just below, lines in a row, what to do)
+    # rule: (a line just at its threshold, a line just below, lines in a row until it warns, a word of its remedy)
     'kl_not_finite': ({'learn/kl': math.inf}, {'learn/kl': 0.9}, 1, 'target_kl'),
     'kl_large': ({'learn/kl': 1.0}, {'learn/kl': 0.999}, SHORT, 'learning_rate'),
     'value_dominates': ({**VALUE, 'learn/value_loss': 50.0}, {**VALUE, 'learn/value_loss': 49.9}, SHORT, 'value_norm'),
@@ -43,7 +43,7 @@ STEP = {'entropy_near_zero': 25_000, 'no_episode': 40_000}
 
 
 def said(name: str, facts: RunFacts, line: dict[str, float], env_step: int, n_line: int) -> list[str]:
-    """What one rule says about a line that comes n_line times."""
+    """Returns the messages of one rule for a line that comes n_line times; [] if one of them is empty."""
     found = [dict(signs(facts, line, env_step)).get(name, '') for _ in range(n_line)]
     return found if all(found) else []
 
@@ -71,7 +71,7 @@ def test_a_rule_is_silent_below_its_threshold(name: str) -> None:
     facts = FACTS if name != 'returns_large' else FACTS._replace(value_range=None)
     advice = Diagnostics(facts)
     assert not any(advice.look(STEP.get(name, 10_000), line) for _ in range(n_line + 3))
-    assert not any(advice.look(STEP.get(name, 10_000), {}) for _ in range(n_line + 3))  # no such metric
+    assert not any(advice.look(STEP.get(name, 10_000), {}) for _ in range(n_line + 3))  # a line without the metric
 
 
 @pytest.mark.parametrize('name', [name for name, case in CASES.items() if case[2] > 1])
@@ -91,7 +91,7 @@ def test_a_line_that_is_well_begins_the_count_anew(name: str) -> None:
         ('returns_beyond_clip', FACTS._replace(value_range=None), 10_000),
         ('returns_large', FACTS._replace(scales_returns=True), 10_000),
         ('entropy_near_zero', FACTS._replace(max_entropy=None), 10_000),
-        ('entropy_near_zero', FACTS, 25_001),  # no longer early
+        ('entropy_near_zero', FACTS, 25_001),  # later than the first quarter of the run
         ('no_episode', FACTS, 39_999),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_rule_is_silent_where_it_does_not_apply(name: str, facts: RunFacts, en
 
 
 def test_large_returns_of_long_episodes_are_small_where_a_discount_ends_them() -> None:
-    """Pendulum: 200 steps of -6.3; at gamma .9 a critic learns 10 / 200 of -1,260, at .99 half of it."""
+    """Pendulum: 200 steps of -6.3. At gamma = 0.9 a critic learns 10 / 200 of -1,260, at 0.99 half of -1,260."""
     line = {'collect/return_mean': -1260.0, 'collect/episode_len_mean': 200.0}
     facts = FACTS._replace(value_range=None)
     assert not said('returns_large', facts._replace(horizon=10.0), line, 10_000, SHORT)
@@ -187,4 +187,4 @@ def test_a_run_warns_of_a_value_clip_that_is_small_for_its_returns(
     with caplog.at_level(logging.WARNING, 'zoo.run.observers.diagnostics'):
         serial_pipeline(config(tmp_path, value_clip=True, clip_ratio=0.2, value_norm=False, reward_norm=False))
     assert sum('follows errors up to 0.2' in record.getMessage() for record in caplog.records) == 1
-    assert CLIP_RATIO * 0.2 < 9  # the least return of CartPole
+    assert CLIP_RATIO * 0.2 < 9  # 9 is CartPole's least return

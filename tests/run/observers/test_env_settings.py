@@ -1,4 +1,4 @@
-"""Runs whose envs change with the env steps, and what of a rollout is learned from."""
+"""Envs whose settings follow the env steps of a run; the samples of a rollout that a policy learns from."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from zoo.run.checkpoint.file import CheckpointError
 from zoo.run.config import resolve_config
 
 STEER, OTHER = 'tests.steer_envs:steer_env', 'tests.steer_envs:SteerEnv'
-WIND = {'wind': {'start': 0.0, 'end': 256.0}}  # over 256 env steps: the value is the env step
+WIND = {'wind': {'start': 0.0, 'end': 256.0}}  # over 256 env steps, so the wind equals the env step
 
 
 class Keeps(Callback):
-    """Copies what each rollout and its samples hold, and the winds of the envs."""
+    """Callback that copies each rollout and its samples, and the winds of the envs."""
 
     def __init__(self) -> None:
         self.rollouts: list[Any] = []
@@ -42,7 +42,7 @@ class Keeps(Callback):
 
 
 def train(root: Path, name: str = '', **sections: Any) -> tuple[Any, Any, list[dict[str, Any]]]:
-    """(result, what was kept, the log) of a run of 4 envs x 16 steps a rollout, 256 steps. name: of a policy."""
+    """Trains 4 envs for 256 env steps, 16 steps per rollout; returns (result, its `Keeps`, log). name: of the policy."""
     keeps = Keeps()
     cfg = run_config(root, name, STEER, **sections) if name else job_config(root, STEER, **sections)
     result = serial_pipeline(cfg, callbacks=[keeps])
@@ -64,7 +64,7 @@ def test_a_schedule_is_applied_at_each_rollout_and_evaluation_and_logged(tmp_pat
     policy = dict(collect=dict(n_step=32), eval=dict(eval_freq=128))
     _, keeps, log = train(tmp_path, env=env, policy=policy)
     assert keeps.winds == [[float(step)] * 2 for step in (0, 64, 128, 192)]
-    assert keeps.rollouts[1]['obs'][1:, :, 2].unique().tolist() == [64.0]  # the observation has the wind
+    assert keeps.rollouts[1]['obs'][1:, :, 2].unique().tolist() == [64.0]  # obs[2] is the wind
     assert winds(log) == {64: 0.0, 128: 64.0, 192: 128.0, 256: 192.0}
     assert keeps.eval_winds == [[128.0] * 2, [256.0] * 2]
 
@@ -105,7 +105,7 @@ def test_a_schedule_continues_at_a_resume(tmp_path: Path) -> None:
     path = next(p for p in sorted(first.run_dir.rglob('*')) if '256' in p.name)
     keeps = Keeps()
     again = serial_pipeline(resume=path, overrides=[f'logger.root={tmp_path / "again"}'], callbacks=[keeps])
-    assert keeps.winds[0] == [128.0] * 4 and again.env_step == 512  # 256 of 512 env steps
+    assert keeps.winds[0] == [128.0] * 4 and again.env_step == 512  # 256 / 512 of the schedule
     assert winds(log_of(again.run_dir))[512] == winds(log)[512] == 448 / 2
 
 
@@ -126,12 +126,12 @@ def test_options_follow_the_run_and_are_there_at_its_first_reset(tmp_path: Path)
     options = {'goal': {'points': [[0, 1.0], [100, 2.0]], 'kind': 'step'}}
     _, keeps, _ = train(tmp_path, env=dict(reset_options=options))
     goals = [rollout['obs'][..., 1].unique().tolist() for rollout in keeps.rollouts]
-    assert goals == [[1.0], [1.0], [1.0, 2.0], [2.0]]  # an episode that runs keeps what it began with
+    assert goals == [[1.0], [1.0], [1.0, 2.0], [2.0]]  # running episodes keep their goal
 
 
 @pytest.mark.slow
 def test_envs_are_reset_every_so_many_rollouts(tmp_path: Path) -> None:
-    """rl8's rule, a reset before each horizon: 16 steps of episodes of 5 are 3 returns an env, and one step is lost."""
+    """rl8 resets the envs before each rollout: in 16 steps each env ends 3 episodes of 5 steps, and 1 step is lost."""
     _, keeps, log = train(tmp_path, env=dict(reset_every=1))
     assert all(rollout['obs'][0, :, 0].tolist() == [0.0] * 4 for rollout in keeps.rollouts)
     rows = [row for row in log if 'collect/episode' in row]
@@ -144,7 +144,7 @@ def test_envs_are_reset_every_so_many_rollouts(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('env', [dict(reset_every=1), dict(reset_every=2), {}])
 def test_a_resume_counts_the_resets_of_the_envs_once(tmp_path: Path, env: dict[str, Any]) -> None:
-    """A rollout of 16 steps of episodes of 5; the resume is a reset of its own where none is due."""
+    """Rollouts of 16 steps, episodes of 5. The resume resets the 4 envs; this counts only if no reset was due anyway."""
     cfg = dict(env=env, policy=dict(eval=dict(eval_freq=1024)))
     *_, whole = train(tmp_path / 'whole', **cfg)
     half, *_ = train(tmp_path / 'half', max_env_step=128, **cfg)
@@ -174,19 +174,19 @@ def test_a_run_that_resets_at_each_rollout_resumes_bit_for_bit(tmp_path: Path) -
     ],
 )
 def test_whole_episodes_train_and_cut_ones_do_not(tmp_path: Path, name: str, autoreset: str) -> None:
-    """Episodes of 3, 5, 7 steps: in 16 rows they end after rows 2, 7, 14; the row after is cut, or with reset rows the
-    last of the third episode too."""
+    """Episodes of 3, 5, 7 steps end with rows 2, 7, 14 of 16 rows, and the episode of row 15 is cut. With rows that only
+    reset an env, the third episode is cut before its last step."""
     env = dict(kwargs={'lengths': [3, 5, 7]}, autoreset=autoreset, action_mask='off')
     _, keeps, _ = train(tmp_path, name, env=env, policy=dict(collect=dict(batch_mode='episode')))
     for samples, rollout in zip(keeps.samples, keeps.rollouts, strict=True):
         weight = samples['weight'].view(16, 4)
-        if autoreset == 'next_step':  # rows 3 and 9 are resets; the third episode has 6 of its 7 steps
+        if autoreset == 'next_step':  # rows 3 and 9 are resets; 6 of 7 steps of episode 3 fit
             rows = [0, 1, 2, 4, 5, 6, 7, 8]
         else:
             rows = list(range(15))
         first = rollout['obs'][:, 0, 0].tolist()
         assert first[0] == 0.0
-        if first[3] == 0.0 or autoreset == 'next_step':  # it began with an episode of 3
+        if first[3] == 0.0 or autoreset == 'next_step':  # the rollout begins with an episode of 3
             assert weight[:, 0].nonzero().flatten().tolist() == rows
         assert weight.mean().item() == pytest.approx(1.0, abs=1e-6)
         assert len(weight[weight > 0].unique()) == 1
@@ -194,7 +194,7 @@ def test_whole_episodes_train_and_cut_ones_do_not(tmp_path: Path, name: str, aut
 
 @pytest.mark.parametrize('name', ['ppo', 'ppg'])
 def test_samples_that_nothing_is_learned_from_are_not_logged_as_trained_on(tmp_path: Path, name: str) -> None:
-    """Episodes of 5 steps and a row that resets: in 16 rows 13 or 14 are steps."""
+    """Each episode has 5 steps and one row that only resets the env: 13 or 14 of 16 rows are steps."""
     _, keeps, log = train(tmp_path, name, env=dict(autoreset='next_step'))
     assert all((samples['weight'] == 0).any() for samples in keeps.samples)
     logged = [row['learn/sample'] for row in log if 'learn/sample' in row]

@@ -1,4 +1,4 @@
-"""Rounds of updates on whatever a buffer yields: samples counted, names of metrics checked, metrics averaged."""
+"""Rounds of updates on the batches of a buffer: samples are counted, names of metrics checked, metrics averaged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_train_uses_each_pushed_block_once() -> None:
     learner.train(0)
     assert learner.train_iter == 6  # 16 samples, 2 minibatches, 3 epochs
     with pytest.raises(UserError, match='^there is nothing to learn from: the buffer is empty; collect a rollout'):
-        learner.train(0)  # nothing was pushed
+        learner.train(0)  # nothing new was pushed
     assert learner.train_iter == 6
 
 
@@ -50,7 +50,7 @@ def test_train_with_a_replay_buffer_that_was_never_filled_says_so() -> None:
     with pytest.raises(UserError, match='the buffer is empty'):
         learner.train(0)
     buffer.push(samples)
-    assert learner.train(0) == {}  # 16 samples, too few for a draw, as early in any run
+    assert learner.train(0) == {}  # 16 samples are too few for a draw of 64, as early in any run
 
 
 def test_train_averages_the_metrics_of_all_blocks() -> None:
@@ -123,7 +123,7 @@ def ppg_and_samples(**learn: object) -> tuple[Policy, dict[str, Any]]:
 
 
 class Given:
-    """A buffer that yields the batches it was given, each round the next list of them."""
+    """A buffer that yields given batches: in each round the next list."""
 
     def __init__(self, *rounds: list[dict[str, Any] | dict[str, dict[str, Any]]]) -> None:
         self._rounds = list(rounds)
@@ -137,7 +137,7 @@ def test_train_gives_the_metrics_of_an_auxiliary_phase_in_the_round_that_has_it(
     learner = Learner(policy.learn_mode, Given(*[[samples]] * 4))
     metrics = [learner.train(0) for _ in range(4)]
     assert ['auxiliary_loss' in m for m in metrics] == [False, True, False, True]
-    assert learner.train_iter == 4 * 4 + 2 * 6  # 16 samples: 2 + 2 minibatches a round; 3 epochs of 32 rows
+    assert learner.train_iter == 4 * 4 + 2 * 6  # a round: 16 samples, 2 + 2 minibatches; a phase: 3 epochs of 32 / 16
 
 
 def test_train_runs_the_auxiliary_phase_between_the_batches_of_a_round() -> None:
@@ -152,7 +152,7 @@ def test_train_runs_the_auxiliary_phase_between_the_batches_of_a_round() -> None
 
 
 def test_train_averages_each_metric_over_the_batches_that_gave_it() -> None:
-    """One batch for both parts, three for the critic alone."""
+    """One batch is for policy and critic, three are for the critic alone."""
     (policy, samples), (by_hand, _) = ppg_and_samples(), ppg_and_samples()
     parts: list[dict[str, dict[str, Any]]] = [{'policy': samples, 'value': samples}, *[{'value': samples}] * 3]
     metrics = Learner(policy.learn_mode, Given(parts)).train(0)

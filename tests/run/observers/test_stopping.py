@@ -1,4 +1,4 @@
-"""Stop rules: each at its threshold, made from a config, asked in turn, resumed with their state, refused without sense."""
+"""Stop rules: their thresholds, configs and order, their state in a resume, and refused rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JOB: Any = SimpleNamespace(wall_s=10.0, n_iteration=4, train_iter=32)
 
 
 def evaluated(rules: StopRules, *returns: float) -> list[bool]:
-    """Whether the rules say stop after each evaluation."""
+    """Returns, for each evaluation, whether the rules stop the run after it."""
     answers = []
     for value in returns:
         rules.see(JOB, {'learn/train_iter': 1.0})
@@ -64,7 +64,7 @@ def broken(metrics: Any) -> bool:
 
 
 class Third(StopRule):
-    """Stops at the n-th line."""
+    """Rule that stops the run at the n-th line of the log."""
 
     def __init__(self, *, n: int = 3) -> None:
         self.n, self.seen = n, 0
@@ -122,7 +122,7 @@ def test_object_without_a_hash_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r'Rule, whose objects have no hash; write `@dataclass\(eq=False\)`'):
         serial_pipeline(job_config(tmp_path, stop=[Rule(2)]))
-    job = resolve_config(job_config(tmp_path, stop=[Rule]))  # the class itself has one
+    job = resolve_config(job_config(tmp_path, stop=[Rule]))  # the class itself has a hash
     assert job.stop[0].endswith('Rule')
 
 
@@ -156,7 +156,7 @@ def test_config_with_a_wrong_rule_is_refused_with_the_right_word(stop: Any, word
 
 
 def run(root: Path, stop: list[Any], **sections: Any) -> Any:
-    """A run of at most 16 rounds of 64 env steps, evaluated after each; every episode has the same return."""
+    """Runs at most 16 rounds of 64 env steps, with an evaluation after each; every episode has the same return."""
     config = job_config(root, max_env_step=1024, policy={'eval': {'eval_freq': 64}}, **sections)
     return serial_pipeline({**config, 'stop': stop})
 
@@ -177,7 +177,7 @@ def test_run_without_rules_has_no_reason_and_no_state(tmp_path: Path) -> None:
 
 def test_run_on_a_plateau_of_five_evaluations_ends_at_the_fifth(tmp_path: Path) -> None:
     result = run(tmp_path, [{'type': 'patience', 'n': 5}])
-    assert result.env_step == 6 * 64  # the first is the best, of five more none is better
+    assert result.env_step == 6 * 64  # the first is the best; none of the five after it is better
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_resume_counts_on_and_a_rule_that_holds_ends_it_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = run(tmp_path, [f'{HERE}:Third', {'type': 'patience', 'n': 5}])
-    assert first.env_step == 2 * 64  # 2 lines a round: the third comes in the second
+    assert first.env_step == 2 * 64  # 2 lines a round: line 3 is in round 2
     again = serial_pipeline(resume=first.run_dir)
     assert again.env_step == first.env_step and again.stop_reason == 'that was the third'
     assert 'this run ends by a stop rule: that was the third' in caplog.text
@@ -239,7 +239,7 @@ def patience(metric: str) -> dict[str, Any]:
 @pytest.mark.parametrize(('rule', 'values'), [(bound, (9.0,)), (patience, (1.0, 1.0))])
 def test_state_goes_to_the_rule_of_its_metric(rule: Any, values: tuple[float, ...]) -> None:
     first = StopRules([rule('eval/return_mean'), rule('learn/kl')])
-    for value in values:  # the first rule holds, the second one not
+    for value in values:  # the first rule wants to stop, the second one does not
         first.see(JOB, {'eval/return_mean': value})
     state = first.state_dict()
     swapped = StopRules([rule('learn/kl'), rule('eval/return_mean')])
@@ -264,7 +264,7 @@ def test_state_of_an_older_version_without_metric_is_taken_where_it_is_clear_who
 @pytest.mark.slow
 def test_function_of_metrics_keeps_its_answer_over_a_resume(tmp_path: Path) -> None:
     first, second, old = (StopRules([f'{HERE}:high', f'{HERE}:late']) for _ in range(3))
-    assert evaluated(first, 1, 2, 1) == [True] * 3  # 'late' has no state
+    assert evaluated(first, 1, 2, 1) == [True] * 3  # 'high' remembers that it said stop; 'late' has no state
     second.load_state_dict(first.state_dict())
     assert second.reason(JOB) == first.reason(JOB) and 'high says so' in str(second.reason(JOB))
     old.load_state_dict({'0': {'rule': f'{HERE}:high'}, '1': {'rule': f'{HERE}:late'}})
@@ -286,7 +286,7 @@ def test_function_of_metrics_keeps_its_answer_over_a_resume(tmp_path: Path) -> N
         ({'n': 2}, [1, 1, 2, 2, 2], 5),  # a new best begins the count again
         ({'n': 2, 'min_eval': 5}, [1, 1, 1, 1, 1], 5),
         ({'n': 2, 'min_delta': 0.5}, [1, 1.5, 1.5], 3),
-        ({'n': 2}, [1, float('nan'), float('nan')], 3),  # NaN is no new best
+        ({'n': 2}, [1, float('nan'), float('nan')], 3),  # NaN is never a new best
     ],
 )
 def test_patience_stops_at_the_last_evaluation_without_a_new_best(
@@ -343,7 +343,7 @@ def test_bound_on_a_metric_that_no_line_has_warns_once(caplog: pytest.LogCapture
 
 
 class _Counts(StopRule):
-    """Counts lines with numpy, as rules do that take a mean or a largest value."""
+    """Rule that counts lines with numpy, like rules that take a mean or a maximum."""
 
     def __init__(self) -> None:
         self.n = np.int64(0)
