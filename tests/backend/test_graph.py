@@ -549,7 +549,7 @@ def test_compiled_acting_follows_a_model_whose_tensors_are_replaced(
     assert not compiled.compiled.failed
 
 
-def test_compiled_acting_that_fails_halfway_goes_on_eagerly(
+def test_compiled_acting_that_fails_halfway_continues_eagerly(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = failing(3, monkeypatch)

@@ -131,7 +131,7 @@ def test_record_random_on_cartpole_finds_the_known_mean_length():
 
 
 @pytest.mark.long
-def test_train_goes_on_with_an_unfinished_folder_and_record_reports_it(tmp_path, monkeypatch):
+def test_train_continues_with_an_unfinished_folder_and_record_reports_it(tmp_path, monkeypatch):
     monkeypatch.setitem(RUNS, 'quick', RUN)
     monkeypatch.setattr(pixels, 'RAW', tmp_path / 'raw')
     part = serial_pipeline(

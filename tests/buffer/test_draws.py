@@ -178,7 +178,7 @@ def test_draws_are_those_that_a_list_of_samples_allows(
 # --- two parts
 
 
-def test_multi_buffer_pairs_its_draws_and_goes_on_with_the_part_that_has_more() -> None:
+def test_multi_buffer_pairs_its_draws_and_continues_with_the_part_that_has_more() -> None:
     policy, value = dict(n_sample=4, update_per_collect=2, max_staleness=0), dict(n_sample=6, update_per_collect=5)
     buffer = multi(size=32, policy=policy, value=value)
     push_numbered(buffer, [16, 16])
@@ -237,7 +237,7 @@ def test_multi_buffer_part_of_the_common_size_draws_as_without_sizes() -> None:
 
 
 @pytest.mark.parametrize('size', [16, 24, 12])
-def test_multi_buffer_keeps_sizes_apart_through_a_resume_also_with_another_common_size(size: int) -> None:
+def test_multi_buffer_keeps_sizes_separately_through_a_resume_also_with_another_common_size(size: int) -> None:
     first, second = multi(size=16, **SIZES), multi(size=size, **SIZES)
     push_numbered(first, [4] * 7)
     second.load_state_dict(first.state_dict())

@@ -29,7 +29,7 @@ def by_age(ring: Ring) -> list[tuple[int, int]]:
     return list(zip(state['data']['id'][rows].tolist(), state['push_number'][rows].tolist(), strict=True))
 
 
-def test_push_past_the_end_goes_on_at_the_start_and_one_that_ends_there_is_one_piece() -> None:
+def test_push_past_the_end_continues_at_the_start_and_one_that_ends_there_is_one_piece() -> None:
     ring = Ring(5)
     written = [ring.push(numbered(first, 3)) for first in (0, 3)]
     # 0 1 2 . .  then  3 4 to rows 3 4 and 5 to row 0

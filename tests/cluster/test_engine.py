@@ -57,7 +57,7 @@ class EngineContract:
         assert replies == [(0, 0, 0.0, 100), (0, 1, 1.001, 101), (0, 0, 0.002, 100), (1, 1, 1.003, 101)]
         assert engine.wait(0.0) == []
 
-    def test_call_comes_after_the_orders_before_it_whose_parcels_are_kept(self, engine: Engine) -> None:
+    def test_call_comes_after_the_requests_before_it_whose_replies_are_kept(self, engine: Engine) -> None:
         before = engine.call(1, 'give', 'rollouts')
         for i in (4, 5):
             engine.ask(request(1, i))
@@ -81,7 +81,7 @@ class OutsideContract(EngineContract):
         notes = ''.join(caught.value.__notes__)
         assert 'tests/cluster/runners.py' in notes and f'in a runner on {socket.gethostname()}' in notes
 
-    def test_error_of_a_rollout_is_raised_by_wait_after_earlier_parcels(self, engine: Engine) -> None:
+    def test_error_of_a_rollout_is_raised_by_wait_after_earlier_replies(self, engine: Engine) -> None:
         engine.ask(request(0, 0))
         engine.call(0, 'next', 'raise')
         engine.ask(request(0, 1))
@@ -91,7 +91,7 @@ class OutsideContract(EngineContract):
             until(engine, 1)
         assert caught.value.errno == 28 and 'in a runner on' in caught.value.__notes__[0]
 
-    def test_killed_runner_is_lost_once_and_made_anew_while_others_collect(self, engine: Engine) -> None:
+    def test_killed_runner_is_lost_once_and_recreated_while_others_collect(self, engine: Engine) -> None:
         engine.call(1, 'next', 'sleep')
         for i in (6, 7):  # each takes an hour
             engine.ask(request(1, i))

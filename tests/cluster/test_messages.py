@@ -29,7 +29,7 @@ def test_blocks_of_tensors_on_the_cpu_are_views() -> None:
     assert x.tolist() == [0.0, 5.0, 0.0]
 
 
-def test_the_size_of_a_parcel_is_that_of_its_blocks() -> None:
+def test_the_size_of_a_reply_is_that_of_its_blocks() -> None:
     blocks = {'obs': np.zeros((3, 2, 4), np.float32), 'steps.reward': np.zeros((2, 2), np.float32)}
     assert Reply('run', 0, 0, 0, blocks, [], [], {}).n_byte == 96 + 16  # 24 and 4 numbers of 4 bytes
 

@@ -50,7 +50,7 @@ class TestProcessEngine(OutsideContract):
     killed = 'its process {pid} was ended by signal 9 (SIGKILL; by the system if memory ran out)'
 
 
-def test_parcel_stays_whole_until_the_next_wait(engine: ProcessEngine) -> None:
+def test_reply_stays_whole_until_the_next_wait(engine: ProcessEngine) -> None:
     engine.ask(request(0, 0, 0))
     (reply,) = engine.wait(PATIENCE)
     assert isinstance(reply, Reply)
@@ -93,7 +93,7 @@ def test_call_that_takes_too_long_ends_the_runner() -> None:
     engine.close()
 
 
-def test_larger_parcel_gets_larger_memory(engine: ProcessEngine) -> None:
+def test_larger_reply_gets_larger_memory(engine: ProcessEngine) -> None:
     for n in (1000, 10**6, 500):
         engine.call(0, 'grow', n)
         engine.ask(request(0, 0, 0))

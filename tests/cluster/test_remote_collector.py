@@ -146,7 +146,7 @@ def test_metrics_are_of_the_rollouts_since_the_last_call() -> None:
     assert 'collect/lag_max' not in rows.metrics()
 
 
-def test_envs_made_anew_in_runners_count_for_the_run() -> None:
+def test_envs_recreated_in_runners_count_for_the_run() -> None:
     engine = RowsEngine(2)
     engine.n_restart = 3  # of each of the 2 runners so far
     rows = made(engine, limit=6)
@@ -219,7 +219,7 @@ def test_a_value_that_is_set_again_comes_last() -> None:
     assert [(each.name, each.args) for each in scheduler.commands.values()] == [('cfg.x', (1,)), ('cfg', ('b',))]
 
 
-def test_a_command_is_given_again_to_the_runner_made_anew() -> None:
+def test_a_command_is_given_again_to_the_runner_recreated() -> None:
     envs, scheduler = envs_of(CallEngine(n_loss=2))
     command = EnvCommand('get', 'gravity')
     assert envs.command(command) == [(0, 'command', command)]

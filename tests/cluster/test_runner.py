@@ -42,7 +42,7 @@ def _made() -> Iterator[tuple[RunnerSpec, Any, WeightLayout]]:
         yield RunnerSpec(1, 2, 2, None, versions(), layout.digest, payload), parts.policy, layout
 
 
-def test_a_parcel_has_the_rows_of_its_envs_under_dotted_names(made: Any) -> None:
+def test_a_reply_has_the_rows_of_its_envs_under_dotted_names(made: Any) -> None:
     spec, _, layout = made
     with closing(Runner(spec)) as runner:
         runner.load(layout.pack(), 0)

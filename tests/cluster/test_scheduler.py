@@ -226,7 +226,7 @@ def test_a_runner_that_hangs_is_ended_after_the_timeout(make: Make) -> None:
     assert engine.now == 30.0 and engine.n_lost == 1 and fresh == {0: False, 1: True}
 
 
-def test_a_runner_that_is_made_anew_has_the_seconds_of_its_start_besides(make: Make) -> None:
+def test_a_runner_that_is_recreated_has_the_seconds_of_its_start_besides(make: Make) -> None:
     engine, scheduler = make(2, timeout=30.0, start_s=120.0)
     for i, now in enumerate((150.0, 180.0)):  # before and after the first reply of the new one
         scheduler.ask(i, i, 0, (1,))
@@ -238,7 +238,7 @@ def test_a_runner_that_is_made_anew_has_the_seconds_of_its_start_besides(make: M
         assert engine.now == now
 
 
-def test_each_runner_that_is_made_anew_has_another_seed(make: Make) -> None:
+def test_each_runner_that_is_recreated_has_another_seed(make: Make) -> None:
     engine, scheduler = make(2, seed=5)
     scheduler.ask(0, 0, 640, (1, 2))
     engine.lose(0, 'x'), engine.lose(1, 'x'), engine.lose(1, 'x')

@@ -81,7 +81,7 @@ def test_weights_overwritten_while_they_are_loaded_are_loaded_again() -> None:
     assert seen == [0, 2]
 
 
-def test_blocks_come_back_as_views_and_memory_is_made_anew_only_to_grow() -> None:
+def test_blocks_come_back_as_views_and_memory_is_recreated_only_to_grow() -> None:
     blocks = {
         'obs': np.arange(12, dtype=np.float32).reshape(3, 4),
         'fortran': np.asfortranarray(np.arange(6).reshape(2, 3)),

@@ -58,7 +58,7 @@ def test_load_py_file_runs_it_once_and_its_functions_can_be_imported(tmp_path):
     assert storable(first) == {'env': {'id': 'zoo_case_once:make'}}
 
 
-def test_load_py_file_that_changed_is_read_anew(tmp_path, monkeypatch):
+def test_load_py_file_that_changed_is_read_again(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, 'dont_write_bytecode', True)
     path = tmp_path / 'zoo_case_changed.py'
     for seed in (1, 2):

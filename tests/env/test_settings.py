@@ -56,7 +56,7 @@ def test_attributes_of_all_envs_are_read_set_and_called() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('how', HOW)
-def test_what_the_envs_refuse_is_said_and_they_go_on(how: str) -> None:
+def test_what_the_envs_refuse_is_said_and_they_continue(how: str) -> None:
     with open_envs(vectorization=how) as (_, (vector,)):
         envs = RunEnvs([vector], [])
         with pytest.raises(UserError, match="did you mean 'wind'"):
@@ -69,7 +69,7 @@ def test_what_the_envs_refuse_is_said_and_they_go_on(how: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('how', HOW)
-def test_an_env_that_is_made_anew_has_what_was_set_and_the_options(how: str) -> None:
+def test_an_env_that_is_recreated_has_what_was_set_and_the_options(how: str) -> None:
     env = dict(
         vectorization=how,
         kwargs={'lengths': [3], 'fail_at': 2},

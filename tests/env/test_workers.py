@@ -474,7 +474,7 @@ env.close()
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_run_that_is_stopped_longer_than_step_timeout_goes_on(tmp_path: Path) -> None:
+def test_run_that_is_stopped_longer_than_step_timeout_continues(tmp_path: Path) -> None:
     (tmp_path / 'stopped_run.py').write_text(STOPPED_RUN)
     root = Path(next(iter(tests.__path__))).parent
     command = [sys.executable, str(tmp_path / 'stopped_run.py')]

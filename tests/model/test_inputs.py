@@ -125,7 +125,7 @@ def test_rows_without_weight_enter_no_statistic_of_a_dict():
     assert all(torch.equal(x, other.state_dict()[name]) for name, x in one.state_dict().items())
 
 
-def test_names_of_leaves_that_a_module_cannot_have_are_kept_apart():
+def test_names_of_leaves_that_a_module_cannot_have_are_kept_distinct():
     names: list[Space] = [module_name(i, path) for i, path in enumerate([('a', 'b'), ('a_b',), ('keys',), ('ä.',)])]
     assert names == ['0_a_b', '1_a_b', '2_keys', '3__']
     odd = Dict({'a': Dict({'b': box(2)}), 'a_b': box(2), 'keys': box(1), 'forward': box(1), '': box(1)})

@@ -34,7 +34,7 @@ def test_noise_is_a_function_of_seed_first_env_and_rollout() -> None:
     assert not any(torch.equal(a, b) for a, b in combinations(blocks, 2))
 
 
-def test_rows_are_those_of_the_block_and_go_on_without_repetition() -> None:
+def test_rows_are_those_of_the_block_and_continue_without_repetition() -> None:
     one, other = noise(), noise()
     rows = torch.stack([one.row(N_ENV, 8) for _ in range(3 * N_STEP)]).view(3, N_STEP, N_ENV, -1)
     assert torch.equal(rows[0], other.rollout(N_ENV, 8))

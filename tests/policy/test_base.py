@@ -120,7 +120,7 @@ def test_state_dict_of_a_trained_policy_is_no_view_of_the_next_one() -> None:
     assert torch.equal(a.model.policy_head.bias, torch.ones(2))  # the parameters are still views of the flat buffer
 
 
-def test_streams_are_told_apart_by_name_number_and_seed() -> None:
+def test_streams_are_distinguished_by_name_number_and_seed() -> None:
     names: list[tuple[Any, ...]] = [
         (0, 'collect'),
         (0, 'evaluate'),
@@ -146,7 +146,7 @@ def test_device_auto_is_where_the_network_is() -> None:
     assert make_policy(OBS, TWO_ACTIONS, device='cpu').device.type == 'cpu'
 
 
-def test_generator_goes_on_from_its_state() -> None:
+def test_generator_continues_from_its_state() -> None:
     one, other = torch_generator(0, 'a'), torch_generator(1, 'a')
     torch.randn(5, generator=one)
     restore_generator(other, one.get_state())

@@ -190,7 +190,7 @@ def test_auxiliary_phase_counts_its_steps_and_gives_metrics_of_its_own(name: str
 
 
 @cases
-def test_policies_that_draw_apart_learn_from_both_parts_or_one(name: str, env: str) -> None:
+def test_policies_that_draw_separately_learn_from_both_parts_or_one(name: str, env: str) -> None:
     policy, collector = build(name, env)
     sizes = policy.learn_mode.get_batch_size()
     assert policy.takes_separate_draws == isinstance(sizes, dict)

@@ -432,7 +432,7 @@ def test_non_finite_gradient_of_the_auxiliary_phase_names_what_broke() -> None:
         policy.learn_mode.forward({'policy': bad})
 
 
-def test_draws_apart_for_what_learns_together_are_refused() -> None:
+def test_separate_draws_for_what_learns_together_are_refused() -> None:
     policy = ppg(arch='shared')
     samples = samples_of(policy)
     before = parameters(policy)

@@ -139,7 +139,7 @@ def hidden(model: Elman, part: str, episode: list[float]) -> list[Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('mode', 'n_group'), [(mode, 1 + i % 2) for i, mode in enumerate(MODES)])
-def test_acting_carries_the_state_and_begins_anew_with_each_episode(mode: str, n_group: int) -> None:
+def test_acting_carries_the_state_and_starts_again_with_each_episode(mode: str, n_group: int) -> None:
     """Over rollouts too, whether an episode ends in the middle or with the last row of one."""
     policy, collector = make(mode, 8, n_group, learn=dict(sequence=dict(len=8)))
     after = {part: torch.stack(hidden(policy.model, part, list(range(20)))) for part in ('actor', 'critic')}

@@ -151,7 +151,7 @@ def test_a_run_does_not_depend_on_the_global_random_stream_nor_moves_it(
     assert not differing(*found)
 
 
-def test_dropout_draws_anew_in_every_update() -> None:
+def test_dropout_draws_again_in_every_update() -> None:
     model, masks = network('dropout'), []
     policy = policy_with(model)
     samples = samples_of(policy)

@@ -292,7 +292,7 @@ def test_copy_moves_the_copied_model_alone_and_as_the_original(spec: Any, option
 
 
 @pytest.mark.parametrize('spec', SPECS, ids=str)
-def test_sibling_shares_parameters_and_gradient_and_begins_anew(spec: Any) -> None:
+def test_sibling_shares_parameters_and_gradient_and_starts_again(spec: Any) -> None:
     net = make_net()
     first = made(net, spec, **ALL)
     for step in range(4):

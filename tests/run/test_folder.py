@@ -61,7 +61,7 @@ def test_resume_with_another_env_of_the_same_spaces_says_so(finished: Path, capl
 
 
 @pytest.mark.slow
-def test_resume_of_a_solved_run_stays_stopped_and_says_how_to_go_on(
+def test_resume_of_a_solved_run_stays_stopped_and_says_how_to_continue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     solved = job_config(tmp_path, max_env_step=10_000, policy=dict(eval=dict(eval_freq=128, stop_value=5.0)))
@@ -142,7 +142,7 @@ def move(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('remove', [shutil.rmtree, move])
 @pytest.mark.parametrize('level', [0, 1])
-def test_run_folder_removed_in_mid_run_is_begun_anew_with_one_warning(
+def test_run_folder_removed_in_mid_run_is_recreated_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, remove: Any, level: int
 ) -> None:
     with begun(tmp_path / 'root') as job:
@@ -162,9 +162,7 @@ def test_run_folder_removed_in_mid_run_is_begun_anew_with_one_warning(
     assert serial_pipeline(resume=job.run_dir, max_env_step=256).run_dir == job.run_dir
 
 
-def test_run_folder_removed_before_the_last_save_is_begun_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_run_folder_removed_before_the_last_save_is_recreated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with begun(tmp_path) as job:
         job.iteration()
         shutil.rmtree(job.run_dir)
@@ -179,7 +177,7 @@ def test_run_folder_removed_before_the_last_save_is_begun_anew(
     ]
 
 
-def test_run_folder_that_cannot_be_made_anew_is_a_failed_write(
+def test_run_folder_that_cannot_be_recreated_is_a_failed_write(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with begun(tmp_path / 'root') as job, pytest.raises(SaveError, match='is lost: .*no other one is saved'):
@@ -200,7 +198,7 @@ def test_run_folder_that_cannot_be_made_anew_is_a_failed_write(
 
 
 @pytest.mark.parametrize('name', ['metrics.jsonl', 'tb'])
-def test_log_file_removed_in_mid_run_is_begun_anew_with_a_warning(
+def test_log_file_removed_in_mid_run_is_recreated_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     with begun(tmp_path) as job:

@@ -44,7 +44,7 @@ def test_policy_begins_with_all_parameters_and_statistics_of_the_run(trained: Pa
 
 
 @pytest.mark.slow
-def test_run_begins_there_and_its_optimiser_anew(trained: Path, tmp_path: Path) -> None:
+def test_run_begins_there_and_its_optimiser_again(trained: Path, tmp_path: Path) -> None:
     words = [
         *SHORT,
         ONE,

@@ -66,7 +66,7 @@ def test_policy_trained_by_hand_learns_on_bit_equal(kind: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_moving_average_that_a_file_lacks_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_moving_average_that_a_file_lacks_starts_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     policy = by_hand('ppo', proximal='ewma')
     learn(policy, 1)
     state, meta, _ = load_checkpoint(policy.save(tmp_path / 'whole.safetensors'))

@@ -129,7 +129,7 @@ def test_profile_does_not_change_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_resumed_run_is_profiled_from_where_it_goes_on(tmp_path: Path) -> None:
+def test_resumed_run_is_profiled_from_where_it_continues(tmp_path: Path) -> None:
     first = serial_pipeline(cartpole(tmp_path))
     second = serial_pipeline(resume=first.run_dir, max_env_step=1280, profile=2)
     assert second.run_dir == first.run_dir and second.env_step == 1280

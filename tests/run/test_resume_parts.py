@@ -43,7 +43,7 @@ def in_yaml(value: Any) -> str:
 
 
 @pytest.mark.parametrize('name', PARTS)
-def test_part_that_is_turned_on_begins_anew(name: str, finished: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_part_that_is_turned_on_starts_again(name: str, finished: Path, caplog: pytest.LogCaptureFixture) -> None:
     learn, piece = PARTS[name]
     with caplog.at_level(logging.INFO):
         again = resumed(finished, 320, **{key: in_yaml(x) for key, x in learn.items()})

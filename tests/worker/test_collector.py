@@ -34,7 +34,7 @@ def make_collector(env: dict[str, Any], n_step: int, n_env: int = 2, network: An
     return collector
 
 
-def test_rollout_in_same_step_mode_has_final_observations_beside_the_block() -> None:
+def test_rollout_in_same_step_mode_has_final_observations_next_to_the_block() -> None:
     rollout = make_collector(SAME_STEP, 12).collect()
     want = torch.tensor([0.0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1])
     assert torch.equal(rollout.data['obs'], want[:, None, None].expand(12, 2, 1))
@@ -99,7 +99,7 @@ def test_final_index_says_which_env_ended_when() -> None:
 
 
 @pytest.mark.parametrize('env', [SAME_STEP, NEXT_STEP, BATCHED], ids=['same', 'next', 'batched'])
-def test_second_rollout_goes_on_where_the_first_ended(env: dict[str, Any]) -> None:
+def test_second_rollout_continues_where_the_first_ended(env: dict[str, Any]) -> None:
     once, twice = make_collector(env, 14), make_collector(env, 7)
     whole = once.collect()
     halves = []
@@ -128,7 +128,7 @@ def test_episode_returns_ignore_rewards_of_reset_rows() -> None:
     assert set(collector.episodes.returns) == {5.0}  # the reset rows pay 1000
 
 
-def test_tracker_tells_envs_apart() -> None:
+def test_tracker_distinguishes_envs() -> None:
     tracker = EpisodeTracker(2)
     rewards = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]])
     ends = torch.tensor([[False, True], [True, False], [False, False], [True, True]])

@@ -167,7 +167,7 @@ def test_no_advantage_crosses_the_break(mode: str, file: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(('how', 'mode'), [('async', 'same_step'), ('sync', 'next_step')])
-def test_recurrent_state_begins_anew_after_the_break(how: str, mode: str, file: str) -> None:
+def test_recurrent_state_starts_again_after_the_break(how: str, mode: str, file: str) -> None:
     collector = make_collector(file, how, mode, model=dict(recurrent=dict(cell='gru', hidden_size=4)))
     rollout = collector.collect()
     assert rows(rollout.data['is_first']) == FIRST[mode]
@@ -183,7 +183,7 @@ def test_recurrent_state_begins_anew_after_the_break(how: str, mode: str, file: 
 
 
 @pytest.mark.slow
-def test_other_envs_go_on_as_if_nothing_had_happened(file: str) -> None:
+def test_other_envs_continue_as_if_nothing_had_happened(file: str) -> None:
     data = make_collector(file, 'sync', 'same_step', n_env=3).collect().data
     assert rows(data['is_reset'], 0) == [5, 6, 7]
     for env in (1, 2):
@@ -210,7 +210,7 @@ def test_break_in_the_first_row_leaves_the_rollout_before(file: str) -> None:
         ('hang', 'no answer to step 8 within 2 s'),
     ],
 )
-def test_worker_that_fails_in_any_way_is_made_anew(fault: str, what: str, file: str, caplog: Any) -> None:
+def test_worker_that_fails_in_any_way_is_recreated(fault: str, what: str, file: str, caplog: Any) -> None:
     collector = make_collector(file, 'async', 'same_step', n_env=2, fault=fault)
     with caplog.at_level(logging.WARNING):
         data = collector.collect().data
@@ -224,7 +224,7 @@ def test_worker_that_fails_in_any_way_is_made_anew(fault: str, what: str, file: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('how', 'mode'), EACH_ONCE)
-def test_first_reset_that_fails_is_made_anew(how: str, mode: str, file: str) -> None:
+def test_first_reset_that_fails_is_recreated(how: str, mode: str, file: str) -> None:
     collector = make_collector(file, how, mode, n_step=-1, n_reset=1)
     assert collector.collect().data['obs'].flatten().tolist()[:5] == [0, 1, 2, 3, 4]
     collector.groups[0].env.close()
@@ -282,7 +282,7 @@ def test_worker_that_dies_in_a_reset_takes_the_step_before_with_it(file: str) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize('command', [EnvCommand('set', 'limit', (7,)), EnvCommand('get', 'limit')])
-def test_worker_that_dies_between_rollouts_is_made_anew_by_a_command(command: EnvCommand, file: str) -> None:
+def test_worker_that_dies_between_rollouts_is_recreated_by_a_command(command: EnvCommand, file: str) -> None:
     collector = make_collector(file, 'async', 'same_step', n_env=2, n_step=-1)
     collector.collect()  # it ends two steps into the third episode
     vector: Any = collector.groups[0].env
@@ -409,7 +409,7 @@ class ShortEnv(LimitEnv):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
-def test_env_that_breaks_the_interface_is_not_made_anew(how: str) -> None:
+def test_env_that_breaks_the_interface_is_not_recreated(how: str) -> None:
     env = make_vector_env(EnvConfig(id=ShortEnv, vectorization=how, on_error='restart'), 2)  # type: ignore[arg-type]
     env.reset(0)
     with pytest.raises(EnvError, match='index 0, step 1: step returned another number of values'):
@@ -429,7 +429,7 @@ def test_envs_that_step_at_once_refuse_restarts(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_auto_takes_single_envs_where_they_may_be_made_anew() -> None:
+def test_auto_takes_single_envs_where_they_may_be_recreated() -> None:
     env = make_vector_env(EnvConfig(id='tests.envs:LimitSameStep-v0', on_error='restart'), 2)
     env.reset(0)
     assert env.step(torch.tensor([0, 0])).begins.tolist() == [False, False]
@@ -480,7 +480,7 @@ def test_warnings_are_one_each_at_first_then_one_in_a_hundred(caplog: Any) -> No
 
 
 @pytest.mark.slow
-def test_run_logs_its_restarts_and_goes_on(file: str, tmp_path: Path) -> None:
+def test_run_logs_its_restarts_and_continues(file: str, tmp_path: Path) -> None:
     env = dict(kwargs=dict(file=file), on_error='restart', vectorization='sync', collector_group_num=1)
     with SerialJob(resolve_config(job_config(tmp_path, FailingEnv, env=env))) as job:
         while not job.done:

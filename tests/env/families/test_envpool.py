@@ -258,7 +258,7 @@ def test_make_vector_env_options_that_make_it_another_game_are_refused(game: str
         ('agent_start_dir', -1),
     ],
 )
-def test_make_vector_env_what_a_minigrid_id_stands_for_is_no_option(key: str, value: Any) -> None:
+def test_make_vector_env_what_a_minigrid_id_means_is_no_option(key: str, value: Any) -> None:
     message = f"env.kwargs has '{key}' but envpool/MiniGrid-DoorKey-6x6-v0 takes num_threads, thread_affinity_offset; "
     with pytest.raises(EnvKwargsError, match=message):
         make('MiniGrid-DoorKey-6x6-v0', kwargs={key: value})

@@ -88,7 +88,7 @@ def test_make_vector_env_tells_the_family_what_the_config_asks_for() -> None:
     assert not make_vector_env(config(), 3).env.request.training  # type: ignore[attr-defined]
 
 
-def test_step_training_keeps_the_games_own_rewards_and_ends_apart() -> None:
+def test_step_training_keeps_the_games_own_rewards_and_ends_separately() -> None:
     env = make_vector_env(config(), 2, training=True)
     env.reset(0)
     steps = [env.step(ACTION) for _ in range(4)]

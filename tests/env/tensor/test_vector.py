@@ -107,7 +107,7 @@ def test_step_ended_row_shows_the_next_start_and_keeps_the_true_successor() -> N
 
 
 @pytest.mark.parametrize(('fields', 'limit'), [({}, 5), ({'max_episode_steps': 2}, 2), ({'max_episode_steps': 7}, 7)])
-def test_step_time_limit_truncates_and_counts_anew(fields: dict, limit: int) -> None:
+def test_step_time_limit_truncates_and_counts_again(fields: dict, limit: int) -> None:
     env = vector(Track(), **fields)
     env.reset(0)
     done = steps(env, [[0, 0, 0]] * (2 * limit))

@@ -87,7 +87,9 @@ def test_rnd_observations_are_normalised_by_what_was_reached_and_clipped_to_5() 
     assert error[5] == pytest.approx(error[4]) != pytest.approx(error[3])  # 2 + 5 is 7
 
 
-def test_rnd_advantage_worked_by_hand_goes_on_beyond_ends_and_skips_reset_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rnd_advantage_worked_by_hand_continues_beyond_ends_and_skips_reset_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rnd = make_rnd(discount_factor=0.5, gae_lambda=1.0, weight=0.5)
     with_known_networks(rnd, monkeypatch)
     ends = torch.tensor([[True], [False], [False]])

@@ -174,7 +174,7 @@ def test_ewma_is_the_debiased_average_of_the_steps() -> None:
     torch.testing.assert_close(optimizer.buffers['average'], want)
 
 
-def test_the_average_begins_anew_after_an_auxiliary_phase() -> None:
+def test_the_average_starts_again_after_an_auxiliary_phase() -> None:
     policy = make_policy(
         OBS, TWO_ACTIONS, type='ppg', learn=dict(proximal='ewma', batch_size=N, aux_freq=1, aux_batch_size=N)
     )
@@ -186,7 +186,7 @@ def test_the_average_begins_anew_after_an_auxiliary_phase() -> None:
     assert torch.equal(actor.buffers['average'], actor.param)
 
 
-def test_plasticity_begins_the_average_anew() -> None:
+def test_plasticity_begins_the_average_again() -> None:
     policy = ppo(dict(proximal='ewma', plasticity={'type': 'shrink_perturb', 'every': 1, 'shrink': 0.5}))
     policy.learn_mode.forward(samples_of(policy))
     optimizer = policy.optimizers['all']

@@ -214,7 +214,7 @@ def test_resume_with_a_column_more_drops_what_the_buffer_kept(
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['ppg', 'ppg_offpolicy'])
-def test_resume_with_sequences_of_another_length_begins_the_auxiliary_phase_anew(
+def test_resume_with_sequences_of_another_length_begins_the_auxiliary_phase_again(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy = dict(learn=dict(aux_freq=3, sequence=dict(len=8)), model=dict(recurrent={}))

@@ -455,7 +455,7 @@ def test_folder_elsewhere_that_a_file_names_is_not_written_to(
 
 
 @pytest.mark.slow
-def test_run_that_was_moved_goes_on_beside_its_old_folder(folder: Path) -> None:
+def test_run_that_was_moved_continues_next_to_its_old_folder(folder: Path) -> None:
     first = serial_pipeline(job_config(folder / 'first'))
     (folder / 'first').rename(folder / 'moved')
     run = folder / 'moved' / first.run_dir.relative_to(folder / 'first')

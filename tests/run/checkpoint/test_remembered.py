@@ -122,7 +122,7 @@ def test_code_that_is_no_env_needs_consent(run: Path) -> None:
         env_config_of(checkpoint)
 
 
-def test_bytecode_beside_the_file_is_not_run(run: Path) -> None:
+def test_bytecode_next_to_the_file_is_not_run(run: Path) -> None:
     """A .pyc of other code, marked as unchecked: Python itself would run it instead of the file."""
     other = compile('raise SystemExit("other code")', 'my_coin.py', 'exec')
     cached = Path(importlib.util.cache_from_source(str(Path('my_coin.py').absolute())))

@@ -61,7 +61,7 @@ def test_notebook_console_replaces_one_output_and_ends_with_the_last_text(monkey
     assert notebook.outputs == [['pole  ', 'pole  10%', 'pole  30%']]
 
 
-def test_notebook_console_closed_twice_draws_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_console_closed_twice_draws_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = enter(monkeypatch, KERNEL)
     console = make_console('live', 1000.0, 'pole', 10)
     assert console is not None

@@ -60,7 +60,7 @@ def test_asked_for_at_a_resume_it_has_the_earlier_lines(tmp_path: Path) -> None:
     assert [row['a'] for row in table(tmp_path)] == ['1', '2']
 
 
-def test_a_removed_file_is_made_anew_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_removed_file_is_recreated_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Logger(tmp_path, CFG, 'exp', 100) as log:
         log.write(8, {'a': 1})
         (tmp_path / 'progress.csv').unlink()

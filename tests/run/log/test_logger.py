@@ -182,7 +182,7 @@ print('went on')
 
 
 @pytest.mark.long
-def test_full_disk_warns_once_goes_on_and_leaves_valid_rows(tmp_path: Path) -> None:
+def test_full_disk_warns_once_continues_and_leaves_valid_rows(tmp_path: Path) -> None:
     (tmp_path / 'full.py').write_text(FULL_DISK)
     result = run_python(tmp_path / 'full.py', tmp_path, PYTHONPATH=str(ROOT))
     assert (result.returncode, result.stdout) == (0, 'went on\n'), result.stderr
@@ -268,7 +268,7 @@ def test_console_on_terminal_redraws_one_line_that_fits(
     assert text.endswith((b'\r\n', b'\x1b[?25h'))
 
 
-def test_console_reader_gone_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_console_reader_gone_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     cfg = LoggerConfig(tensorboard=False, console='plain', console_freq=1e-9)

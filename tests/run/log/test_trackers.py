@@ -98,7 +98,7 @@ def test_names_and_numbers_that_mlflow_does_not_take(store: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_run_that_is_gone_is_begun_anew_with_a_warning(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_run_that_is_gone_is_recreated_with_a_warning(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     (store / 'run').mkdir()
     (store / 'run' / 'mlflow_run.json').write_text('{"id": "0123456789abcdef0123456789abcdef"}')
     log_some(store, store / 'run')

@@ -128,7 +128,7 @@ def test_run_that_continues_in_a_new_folder_begins_before_its_first_checkpoint(t
 
 
 @pytest.mark.slow
-def test_resume_makes_the_callbacks_of_the_config_anew(tmp_path: Path, notes: list[tuple[str, Any]]) -> None:
+def test_resume_makes_the_callbacks_of_the_config_again(tmp_path: Path, notes: list[tuple[str, Any]]) -> None:
     first = serial_pipeline(job_config(tmp_path, max_env_step=128, callbacks=[f'{HERE}:Notes']))
     notes.clear()
     serial_pipeline(resume=first.run_dir, max_env_step=192)
@@ -136,7 +136,7 @@ def test_resume_makes_the_callbacks_of_the_config_anew(tmp_path: Path, notes: li
     assert load_checkpoint(first.run_dir).meta['config']['callbacks'] == [f'{HERE}:Notes']
 
 
-def test_class_object_and_function_are_called_alike_after_those_of_the_config(
+def test_class_object_and_function_are_called_in_the_same_way_after_those_of_the_config(
     tmp_path: Path, notes: list[tuple[str, Any]]
 ) -> None:
     def on_start(job: Any) -> None:

@@ -75,7 +75,7 @@ def test_a_rule_is_silent_below_its_threshold(name: str) -> None:
 
 
 @pytest.mark.parametrize('name', [name for name, case in CASES.items() if case[2] > 1])
-def test_a_line_that_is_well_begins_the_count_anew(name: str) -> None:
+def test_a_line_that_is_well_begins_the_count_again(name: str) -> None:
     line, well, n_line, _ = CASES[name]
     advice = Diagnostics(FACTS)
     lines = [*[line] * (n_line - 1), well, *[line] * (n_line - 1)]

@@ -80,7 +80,7 @@ def test_speed_without_other_libraries_measures_zoo_and_says_once_what_is_left_o
 
 
 @pytest.mark.soak
-def test_cluster_measures_a_runner_beside_one_process(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_measures_a_runner_next_to_one_process(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = next(work for work in cluster.WORKS if work.name == 'overhead')
     kept = [variant for variant in work.variants if variant.label in (cluster.SERIAL, 'zoo, 1 runner, process')]
     short = work._replace(variants=(*kept, cluster.RLLIB))  # 3 of the 7 variants: each starts processes

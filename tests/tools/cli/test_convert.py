@@ -78,7 +78,7 @@ def test_force_writes_over_a_file(in_tmp: Path, capsys: pytest.CaptureFixture[st
     assert 'CartPole-v1' in Path('mine.yaml').read_text()
 
 
-def test_json_beside_a_file_leaves_the_file_too(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_next_to_a_file_leaves_the_file_too(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '-o', 'my config.yaml']) == 0
     assert shlex.split(capsys.readouterr().out) == ['train', 'it:', 'zoo', 'train', 'my config.yaml']
     assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '-o', 'b.yaml', '--json']) == 0

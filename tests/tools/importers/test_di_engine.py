@@ -78,7 +78,7 @@ def test_keys_that_set_up_threads_of_a_buffer_are_left_out_by_name():
     assert left_out == ['policy.other.replay_buffer.thruput_controller']
 
 
-def test_ppg_offpolicy_pair_keeps_the_two_buffers_apart():
+def test_ppg_offpolicy_pair_keeps_the_two_buffers_separately():
     buffer = resolve_config(PAIRS['cartpole_ppg_offpolicy']).buffer
     assert (buffer.type, buffer.policy.max_use, buffer.value.max_use) == ('multi', 10, 100)
     assert (buffer.policy.size, buffer.value.size) == (128, 1000)  # the pair's 100 cannot hold a rollout of 128

@@ -178,7 +178,7 @@ def test_setting_without_counterpart_that_the_code_works_out_is_refused_with_the
         from_rllib(settings_of(ast.parse(code)))
 
 
-def test_entries_of_a_dict_are_read_beside_one_that_the_code_works_out():
+def test_entries_of_a_dict_are_read_next_to_one_that_the_code_works_out():
     code = """
 config = {'env': 'CartPole-v1', 'num_workers': 1, 'lr': 1e-3, 'log_level': level(), 'num_gpus': int(os.environ['N'])}
 PPOTrainer(config=config)

@@ -121,7 +121,7 @@ def test_overlay_is_a_line_below_the_picture_about_the_step_that_led_to_it(monke
     assert texts[-1].startswith(f'step {lengths[1]}   return {returns[1]:.2f}   action ')
 
 
-def test_episodes_that_are_cut_off_begin_anew_with_their_first_picture() -> None:
+def test_episodes_that_are_cut_off_start_again_with_their_first_picture() -> None:
     env = dict(id=LINE)
     recording, pictures = film(env, policy_of(env), 3, max_step=2)
     assert recording.evaluation.lengths == [2, 2, 2] and recording.evaluation.n_cut == 3

@@ -91,7 +91,7 @@ def test_time_and_shares_of_a_run_that_has_ended_are_those_of_all_of_it() -> Non
     assert time_shares([run])['learn'] == 1
 
 
-def test_shares_of_a_run_that_goes_on_add_its_last_process_to_those_before() -> None:
+def test_shares_of_a_run_that_continues_add_its_last_process_to_those_before() -> None:
     run = made_run([400], [1])  # its last log line is at 400 s
     run.columns.update({f'time/share_{name}': np.array([1.0 if name == 'learn' else 0.0]) for name in PARTS})
     run.result.update(state='running', seconds={}, timed_s=0.0)

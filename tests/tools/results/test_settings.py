@@ -80,7 +80,7 @@ def test_portable_config_names_no_folder_and_trains_the_same() -> None:
     assert saved('logger.root=/home/me/runs') == saved('logger.root=/home/me/runs', source=made)
 
 
-def test_files_of_one_name_are_told_apart_by_as_much_of_their_folders_as_it_takes() -> None:
+def test_files_of_one_name_are_distinguished_by_as_much_of_their_folders_as_it_takes() -> None:
     files = ['/home/me/one/my_env.py', '/home/me/two/my_env.py', r'C:\code\two\my_env.py', '/home/me/one/parts.py']
     assert short_names(files) == {
         files[0]: 'one/my_env.py',

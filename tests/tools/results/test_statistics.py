@@ -217,7 +217,7 @@ def test_band_has_no_ragged_ends_where_runs_evaluate_at_slightly_different_steps
     assert curve.steps[[0, -1]].tolist() == [17, 4_950] and set(curve.n_run) == {3}
 
 
-def test_band_goes_on_with_fewer_runs_after_the_end_of_one() -> None:
+def test_band_continues_with_fewer_runs_after_the_end_of_one() -> None:
     runs = [made_run([0, 10, 20, 30, 40], [1, 1, 1, 1, 1]), made_run([0, 10, 20], [3, 3, 3])]
     curve = band(runs, METRIC, stat='mean')
     assert [(curve.steps[part].tolist(), n) for part, n in curve.parts()] == [([0, 10, 20], 2), ([21, 30, 40], 1)]
@@ -238,7 +238,7 @@ def test_band_keeps_what_reached_stop_value_where_the_policy_is_measured_alone()
     )  # after its end a run has no entropy to keep
 
 
-def test_band_counts_runs_without_the_metric_apart() -> None:
+def test_band_counts_runs_without_the_metric_separately() -> None:
     curve = band([made_run([1, 2], [3, 4]), made_run([1, 2], [5, 6], metric='other')], METRIC)
     assert (curve.n_with, curve.n_without) == (1, 1) and curve.center.tolist() == [3, 4]
     nothing = band([made_run([], [])], METRIC)

@@ -74,7 +74,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert len(caught.value.problems) == 3  # log(0, 1); no value; b given twice
 
 
-def test_spaces_and_overrides_are_told_apart() -> None:
+def test_spaces_and_overrides_are_distinguished() -> None:
     spaces, fixed = split_spaces(['seed=1', 'a.b=int(1,2)', 'c={x: 1}'])
     assert list(spaces) == ['a.b'] and fixed == ['seed=1', 'c={x: 1}']
 
