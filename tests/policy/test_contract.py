@@ -81,7 +81,7 @@ def test_modes_are_named_tuples_of_functions(name: str) -> None:
         mode = getattr(policy, f'{field}_mode')
         assert type(mode) is kind
         fields = mode._asdict()
-        optional = {'initial_state', 'env_action'}  # None without a recurrent state, and where actions need no conversion
+        optional = {'initial_state', 'env_action'}  # None without a recurrent state or action conversion
         assert all(fields[key] is None for key in optional & fields.keys())
         numbers = {'n_step', 'has_aux'}
         assert all(callable(value) for key, value in fields.items() if key not in numbers | optional)
@@ -143,7 +143,7 @@ def test_ratio_is_one_before_the_first_step_of_every_rollout(name: str, env: str
         with torch.no_grad():
             logit = policy.model.compute_actor(samples['obs'])
         now, then = (policy.dist.log_prob(x, samples['action']) for x in (logit, samples['logit']))
-        torch.testing.assert_close(now, then, rtol=0, atol=1e-5)  # computed from 4 rows at a time, or from 32
+        torch.testing.assert_close(now, then, rtol=0, atol=1e-5)  # computed from 4 rows or from 32
         policy.learn_mode.forward(samples)
 
 
@@ -184,7 +184,7 @@ def test_auxiliary_phase_counts_its_steps_and_gives_metrics_of_its_own(name: str
     has_one = 'learn.aux_freq' in dict(fields_of(POLICY_REGISTRY.get(name).config))
     assert any(given) == has_one
     for metrics in given:
-        assert not metrics.keys() & set(policy.learn_mode.monitor_vars())  # other names, so that the means of a round stay separate
+        assert not metrics.keys() & set(policy.learn_mode.monitor_vars())  # so their means stay separate
         for key, value in metrics.items():
             assert value.dim() == 0 and not value.requires_grad and value.isfinite(), key
 

@@ -1,4 +1,4 @@
-"""Parts of a state taken over by a policy that differs."""
+"""Partial loading of a state into a policy that differs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_strict_is_as_before() -> None:
     [('ppo_ewma', {}), ('ppg_ewma', {}), ('ppo', {'plasticity': {'type': 'l2_init', 'strength': 0.5}})],
 )
 def test_copies_of_the_network_begin_anew_from_what_was_loaded(kind: str, learn: dict[str, Any]) -> None:
-    """The average that is the proximal policy, and the values that plasticity pulls back to."""
+    """The copies: the average used as proximal policy, and the values that plasticity pulls parameters back to."""
     old, new = policy_of(kind), policy_of(kind, learn=learn)
     for p in old.model.parameters():
         p.data.add_(0.5)

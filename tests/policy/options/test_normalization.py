@@ -54,7 +54,7 @@ def test_reward_norm_divides_by_the_deviation_of_running_discounted_sums(given: 
                     total[b] = 0.0
         got = scaled_rewards(policy, reward, end)
         torch.testing.assert_close(got, reward / torch.tensor(seen).std(correction=0))
-    assert abs(float(torch.tensor(seen).std(correction=0)) - 1) > 0.05  # otherwise a missing division would not be noticed
+    assert abs(float(torch.tensor(seen).std(correction=0)) - 1) > 0.05  # so a missing division would be noticed
 
 
 def test_reward_norm_clips_at_ten() -> None:

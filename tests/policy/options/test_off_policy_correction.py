@@ -66,13 +66,13 @@ def corrected_by(policy: Any, samples: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ('new', 'proximal', 'old', 'rho_max', 'gain'),  # probabilities of the taken action; advantage 1, clip .2
+    ('new', 'proximal', 'old', 'rho_max', 'gain'),  # probabilities of the taken action; A 1, clip .2
     [
-        (0.75, 0.6, 0.5, None, 1.44),  # .75 / .6 = 1.25, clipped at 1.2; importance weight .6 / .5 = 1.2; unclipped gain 1.5
-        (0.88, 0.8, 0.2, None, 4.4),  # the ratio 1.1 is within the clip; the importance weight is 4, or its bound
+        (0.75, 0.6, 0.5, None, 1.44),  # .75 / .6 = 1.25, clipped at 1.2; importance .6 / .5 = 1.2; unclipped gain 1.5
+        (0.88, 0.8, 0.2, None, 4.4),  # the ratio 1.1 is within the clip; importance 4, or its bound rho_max
         (0.88, 0.8, 0.2, 2.0, 2.2),
         (0.88, 0.8, 0.2, 1.0, 1.1),
-        (0.9, 0.9, 0.001, None, 100.0),  # the importance weight 900 is bounded at 100
+        (0.9, 0.9, 0.001, None, 100.0),  # importance 900, bounded at 100
     ],
 )
 def test_decoupled_clip_by_hand(new: float, proximal: float, old: float, rho_max: float | None, gain: float) -> None:
