@@ -260,7 +260,7 @@ def test_full_disk_is_named_with_the_first_batch(small_disk: Path, monkeypatch: 
         "TMPDIR to a folder with more, or use aux_memory 'cpu'"
     )
     assert isinstance(caught.value.__cause__, OSError) and list(small_disk.iterdir()) == []
-    assert memory.n_since_phase == memory.n_row == 0 and memory.state_dict() == {}  # a checkpoint is complete
+    assert memory.n_since_phase == memory.n_row == 0 and memory.state_dict() == {}  # a checkpoint now is complete
 
 
 LIMITED = """

@@ -345,7 +345,7 @@ def test_length_of_a_run_in_gradient_steps_knows_the_overlap(overlap: str, n_ste
     ],
 )
 def test_ratio_is_one_before_the_first_step(mode: str, burn_in: int, overlap: str, n_sequence: int) -> None:
-    """With any overlap and burn-in: with unchanged weights the states of each row are those used for acting."""
+    """For any overlap and burn-in: with unchanged weights the states of each row are those used for acting."""
     sequence = dict(len=8, overlap=overlap, burn_in=burn_in)
     policy, collector = make(mode, 24, learn=dict(sequence=sequence, batch_size=32))
     collector.collect()

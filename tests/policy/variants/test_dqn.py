@@ -99,7 +99,7 @@ def learned(policy: Policy, batch: dict[str, Tensor]) -> dict[str, Any]:
 def test_targets_by_hand_of_a_step_a_terminal_state_and_a_time_limit(double: bool, wanted: list[float]) -> None:
     # double: in state 1 the network prefers action 0 (5 > 3), which the target network values at 10: 1 + .5 * 10 = 6, and
     # Q(0, 0) = 1. Terminal: 2, and Q(1, 1) = 3. The time limit: state 3, action 1 (7 > 6): 3 + .5 * 60 = 33, Q(0, 1) = 2.
-    # Without double: the maximum of the target network, in state 1 hence 1 + .5 * 20 = 11; the others are the same
+    # Without double: the maximum of the target network, in state 1: 1 + .5 * 20 = 11; the others are the same
     assert errors(with_tables(double=double)) == wanted
 
 
