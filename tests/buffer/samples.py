@@ -1,4 +1,4 @@
-"""Numbered samples for tests of buffers, and tables of sections and what is said of them."""
+"""Helpers for buffer tests: numbered samples, and tables of config sections with the expected problems."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zoo.core.data import leaves, map_tensors
 
 
 def numbered(first: int, n: int) -> dict[str, Any]:
-    """Samples first, first + 1, ...: everything in a sample follows from its number, under 'id'."""
+    """Samples with the numbers first, first + 1, ... in column 'id'; the other columns are computed from the number."""
     number = torch.arange(first, first + n)
     return {
         'id': number,
@@ -51,7 +51,7 @@ def push_numbered(buffer: Any, sizes: list[int], first: int = 0) -> None:
 
 
 def rows_of(table: str) -> list[tuple[dict[str, Any], list[str]]]:
-    """Sections in YAML, one a line, with the sentences that each gets below it: begun by '- ', gone on by an indent."""
+    """Parses YAML sections, one a line, each followed by its expected sentences: '- ' begins one, other lines continue it."""
     rows: list[tuple[dict[str, Any], list[str]]] = []
     for line in filter(None, (line.strip() for line in table.splitlines())):
         if line.startswith('{'):

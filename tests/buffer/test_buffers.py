@@ -1,4 +1,4 @@
-"""What holds of every registered buffer, what 'rollout' keeps, and a run that is resumed with its samples."""
+"""Contracts of every registered buffer, the buffer 'rollout', and a resumed run that keeps its samples."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make(seed: int, type: str, **fields: Any) -> Any:
 
 
 def drawn(buffer: Any) -> list[dict[str, Any]]:
-    """All batches of a round, of each part; as priorities the samples' numbers are written into them."""
+    """All batches of a round, each part separately; writes priorities into them, in 'replay' the sample's number + 1."""
     found = []
     for batch in buffer.batches():
         parts = {'all': batch} if 'id' in batch else batch
@@ -57,7 +57,7 @@ def test_buffer_is_registered_with_its_config_and_starts_empty_also_from_an_empt
     assert (type(buffer), buffer.config) == CLASSES[name] and validate(buffer.config, {}).type == name
     buffer.load_state_dict({})
     assert list(buffer.batches()) == []
-    push_numbered(buffer, [1024])  # a draw, by default
+    push_numbered(buffer, [1024])  # the default size of a draw
     assert len(list(buffer.batches())) == 1
 
 
@@ -124,7 +124,7 @@ def test_state_of_another_kind_of_buffer_is_refused() -> None:
 @pytest.mark.parametrize('n', [1, 3])
 def test_rollout_buffer_yields_what_was_pushed_once_and_in_order(n: int) -> None:
     buffer, blocks = RolloutBuffer(), [{'adv': torch.full((4,), float(k))} for k in range(n)]
-    for _ in range(2):  # it goes on after it was emptied
+    for _ in range(2):  # it still works after it was emptied
         for samples in blocks:
             buffer.push(samples)
         assert buffer.state_dict() == {} and not buffer.is_empty
@@ -144,7 +144,7 @@ def test_block_pushed_while_batches_are_read_waits_for_the_next_round() -> None:
 
 def test_rollout_buffer_keeps_a_copy_of_what_is_about_to_be_overwritten() -> None:
     buffer, block = RolloutBuffer(), {'obs': {'x': torch.zeros(3)}, 'adv': torch.zeros(3)}
-    buffer.keep()  # nothing is there
+    buffer.keep()  # the buffer is empty
     buffer.push(block)
     buffer.keep()
     block['obs']['x'].fill_(1)
@@ -176,7 +176,7 @@ def test_resumed_run_with_priorities_equals_one_that_was_not_stopped(tmp_path: P
             job.iteration()
         assert job.train_iter == 72  # 6 rollouts x 3 draws x 2 epochs x 64 / 32 minibatches
         straight = {key: job.state_dict()[key] for key in ('policy', 'buffer')}
-        assert len(straight['buffer']['draws']['all']['priority'].unique()) > 32  # they did come back
+        assert len(straight['buffer']['draws']['all']['priority'].unique()) > 32  # the policy wrote them back
     with SerialJob(resolve_config(cfg)) as job:
         for _ in range(3):
             job.iteration()

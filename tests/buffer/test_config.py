@@ -1,4 +1,4 @@
-"""Sections of buffers: what is refused, and draws that contradict a run's rollouts and minibatches."""
+"""Config sections of buffers: refused values, and draws that contradict a run's rollouts and minibatches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ REFUSED = """
 {type: multi, policy: {}, value: {size: 0}}
     - buffer.value.size is 0 (integer) but must be an integer >= 1 or null; leave it out for null, the default.
 """
-# of rollouts of 1,024 samples, minibatches of 256 and 100,000 env steps, where the row says nothing else
+# unless a row differs: rollouts of 1,024 samples, minibatches of 256 and 100,000 env steps
 CONTRADICTIONS = """
 {}
 {size: 1024}
@@ -154,8 +154,8 @@ def test_draws_that_the_rollouts_cannot_feed_are_named(fields: dict[str, Any], s
 @pytest.mark.parametrize('size', [4, 7, 8, 12])
 @pytest.mark.parametrize('limit', [0, 1, 2])
 def test_a_limit_of_staleness_that_is_refused_is_no_limit(size: int, limit: int) -> None:
-    """Oracle: the ages in a full buffer, of rollouts of 4."""
-    buffer = replay(size=size, n_sample=size)  # one draw is all that it holds
+    """Oracle: the staleness of the samples in a full buffer, with rollouts of 4 samples."""
+    buffer = replay(size=size, n_sample=size)  # one draw has all its samples
     push_numbered(buffer, [4] * 4)
     oldest = next(buffer.batches())['staleness'].max()
     found = problems(n_rollout=4, batch_size=1, size=size, n_sample=1, max_staleness=limit)
@@ -173,7 +173,7 @@ def test_overrides_reach_the_parts_and_a_resolved_config_resolves_to_itself() ->
 
 
 def test_reuse_of_draws_is_their_samples_over_those_of_a_rollout() -> None:
-    # 4 draws of 512 from rollouts of 1,024 are 2 uses; the value part has 6 of 256
+    # 4 draws of 512 from rollouts of 1,024 are 2 uses; the value part's 6 draws of 256 are 1.5
     draw = {'n_sample': 512, 'update_per_collect': 4}
     assert reuse_of({'size': 4096, **draw}, 1024) == {'policy': 2.0, 'value': 2.0}
     parts = {'policy': draw, 'value': {'n_sample': 256, 'update_per_collect': 6}}
@@ -183,7 +183,7 @@ def test_reuse_of_draws_is_their_samples_over_those_of_a_rollout() -> None:
 
 def test_sizes_in_sequences_are_steps_over_stride_and_draws_over_length() -> None:
     config = validate(MultiConfig, dict(size=64, policy=dict(n_sample=16, size=32), value=dict(n_sample=9)))
-    found = in_sequences(config, 4, 2)  # of 4 steps, each from the middle of the one before
+    found = in_sequences(config, 4, 2)  # sequences of 4 steps that start every 2 steps
     assert (found.size, found.policy.size, found.value.size) == (64 // 2, 32 // 2, None)
     assert n_rows_drawn(plain(found)) == [16 // 4, 9 // 4]
     assert in_sequences(config, 1, 1) is config

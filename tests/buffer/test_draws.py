@@ -1,4 +1,4 @@
-"""Draws of 'replay' and 'multi': uniform, without repetition, never beyond a limit; each part by itself."""
+"""Draws of 'replay' and 'multi': uniform, without repetition, within all limits; each part separately."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.buffer.ring import distinct
 
 
 def assert_uniform(counts: torch.Tensor, expected: float, share: float = 0.0) -> None:
-    """Chi-square, a count having the variance expected * (1 - share): mean k, deviation sqrt(2k); 4 deviations."""
+    """Chi-square test; a count has variance expected * (1 - share). Mean k, deviation sqrt(2k), bound 4 deviations."""
     k = len(counts) - 1
     found = float(((counts.double() - expected) ** 2).sum() / (expected * (1 - share))) * k / len(counts)
     assert abs(found - k) < 4 * (2 * k) ** 0.5
@@ -41,14 +41,14 @@ def test_distinct_is_the_permutation_where_independent_draws_do_not_suffice(monk
 
 
 def test_distinct_covers_choices_beyond_those_of_32_bits() -> None:
-    # 200 numbers below 10^10: all below 2^32 has the probability 0.43^200
+    # 200 numbers below 10^10: with probability 0.43^200 all are below 2^32
     rows = distinct(10**10, 200, torch.Generator().manual_seed(0))
     assert len(rows.unique()) == 200 and rows.max() > 2**32
 
 
 def test_samples_are_drawn_equally_often_whatever_their_age() -> None:
     buffer = replay(size=48, n_sample=12, update_per_collect=500)
-    push_numbered(buffer, [30, 30])  # 12 .. 59 are kept, and lie around the end of the ring
+    push_numbered(buffer, [30, 30])  # 12 .. 59 are kept; they wrap around the end of the ring
     ids = torch.stack([batch['id'] for batch in buffer.batches()])
     assert ids.shape == (500, 12)
     counts = torch.bincount(ids.flatten(), minlength=60)
@@ -61,7 +61,7 @@ def test_samples_are_drawn_equally_often_whatever_their_age() -> None:
     [
         (dict(size=100, n_sample=10, update_per_collect=3), [4, 4, 4, 4], [0, 0, 3, 3]),  # with 4, 8, 12, 16 samples
         (dict(size=64, n_sample=8, update_per_collect=4, max_use=1), [32, 32, 32], [4, 4, 4]),  # each sample once
-        # twice; 4 and 5 are used up, 6 .. 9 are new: no 6 to draw; then 6 .. 11, written over used ones, twice
+        # 0 .. 5 twice; then 4, 5 are used up and 6 .. 9 are new: too few for a draw; then 6 .. 11 twice
         (dict(size=6, n_sample=6, update_per_collect=9, max_use=2), [6, 4, 2], [2, 0, 2]),
     ],
 )
@@ -83,7 +83,7 @@ def test_samples_older_than_max_staleness_are_never_drawn_and_all_others_are(lim
     for k in range(6):
         push_numbered(buffer, [4], 4 * k)
         drawn = torch.cat([batch['id'] for batch in buffer.batches()])
-        # push j brought 4j .. 4j + 3; 240 draws miss one of at most 16 samples with probability < 16 * (15/16)^240
+        # push j added 4j .. 4j + 3; 240 draws miss one of at most 16 samples with probability < 16 * (15/16)^240
         assert drawn.unique().tolist() == list(range(4 * max(k - limit, 0), 4 * k + 4))
 
 
@@ -94,7 +94,7 @@ def test_draws_depend_on_the_seed_and_the_part_alone() -> None:
         one, two = replay(seed, size=64, **draw), multi(seed, size=64, policy=draw, value=draw)
         push_numbered(one, [40])
         push_numbered(two, [40])
-        torch.rand(3)  # another user of torch's own stream
+        torch.rand(3)  # other code that uses torch's global generator
         pairs = [[pair[part]['id'].tolist() for pair in two.batches()] for part in ('policy', 'value')]
         return [*zip([batch['id'].tolist() for batch in one.batches()], *pairs, strict=True)]
 
@@ -114,7 +114,7 @@ def test_samples_pushed_while_batches_are_read_are_drawn_from_at_once() -> None:
 
 
 class Model:
-    """A list of samples that does what a part of a buffer should: what may be drawn, and how often."""
+    """Reference for one part of a buffer: the samples that may be drawn, and the use count of each."""
 
     def __init__(self, size: int, n_sample: int, update_per_collect: int, max_use: Any, max_staleness: Any) -> None:
         self.size, self.n_sample, self.n_draw = size, n_sample, update_per_collect
@@ -122,7 +122,7 @@ class Model:
         self.used: Counter[int] = Counter()
 
     def expects(self, batch: Any, born: list[int], now: int) -> bool:
-        """Checks a batch, or that there is none, against what is eligible; returns whether there is one."""
+        """Checks a batch, or None, against the eligible samples; returns whether there is a batch."""
         kept = range(len(born))[-self.size :]
         fresh = [i for i in kept if self.max_staleness is None or now - born[i] <= self.max_staleness]
         eligible = {i for i in fresh if self.max_use is None or self.used[i] < self.max_use}
@@ -154,7 +154,7 @@ draws = st.fixed_dictionaries(
 def test_draws_are_those_that_a_list_of_samples_allows(
     policy: dict[str, Any], value: dict[str, Any], size: int, sizes: list[int]
 ) -> None:
-    """Of each part by itself, of its own size, whatever the common one; and of 'replay' as of one part."""
+    """Each part is checked separately, with its own size and any common size; 'replay' is checked as one part."""
     models = {'policy': Model(**policy), 'value': Model(**value)}
     two, one, model = multi(size=size, policy=policy, value=value), replay(**policy), Model(**policy)
     born: list[int] = []
@@ -186,7 +186,7 @@ def test_multi_buffer_pairs_its_draws_and_continues_with_the_part_that_has_more(
 
 
 def test_multi_buffer_part_draws_as_if_it_were_alone() -> None:
-    # what the policy draws changes neither which samples the value function may see nor which it is given
+    # draws of the policy part change neither the eligible samples of the value part nor its draws
     value = dict(n_sample=4, update_per_collect=3, max_use=2)
     ids = []
     for policy in (dict(n_sample=1), dict(n_sample=16, update_per_collect=9, max_use=1)):
@@ -213,7 +213,7 @@ def drawn(buffer: Any) -> dict[str, set[int]]:
 @pytest.mark.parametrize(
     ('size', 'parts', 'n_push', 'n_newest'),
     [
-        (16, SIZES, 4, (8, 16)),  # 4 of 4 fill the ring of 16, the others write over its start
+        (16, SIZES, 4, (8, 16)),  # 4 pushes of 4 fill the ring of 16; further pushes overwrite its start
         (16, SIZES, 6, (8, 16)),
         (8, dict(policy=DRAW, value={**DRAW, 'size': 12}), 5, (8, 12)),
     ],

@@ -1,4 +1,4 @@
-"""Prioritised draws: how often a sample comes, what its weight is, what the policy writes back."""
+"""Prioritised draws: frequency and weight of each sample, and the priorities that the policy writes back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.run.config import resolve_config
 
 
 def one_draw(buffer: ReplayBuffer, priority_of: Any = lambda number: torch.ones(len(number))) -> dict[str, Any]:
-    """The next batch, into which the priorities are written, of which the buffer then takes them."""
+    """Returns the only batch of a round; writes priorities into it, which the buffer then reads."""
     batches = buffer.batches()
     batch = next(batches)
     batch['priority'] = priority_of(batch['id'])
@@ -24,7 +24,7 @@ def one_draw(buffer: ReplayBuffer, priority_of: Any = lambda number: torch.ones(
 
 
 def with_priorities(priorities: list[float], n_sample: int, **fields: Any) -> ReplayBuffer:
-    """A buffer of one sample for each priority."""
+    """A buffer with one sample for each priority."""
     old, buffer = (replay(size=len(priorities), n_sample=n_sample, **fields) for _ in range(2))
     push_numbered(old, [len(priorities)])
     state = old.state_dict()
@@ -64,7 +64,7 @@ def test_alpha_0_is_the_uniform_draw_to_the_bit() -> None:
 def test_sample_is_drawn_in_proportion_to_a_power_of_its_priority(alpha: float, limit: dict[str, Any]) -> None:
     n, n_draw = 40, 300
     buffer = replay(seed=1, size=80, n_sample=n, alpha=alpha, **limit)
-    if limit:  # stale ones, not drawn, however large their priority
+    if limit:  # stale samples are not drawn, even with a large priority
         push_numbered(buffer, [n])
         one_draw(buffer, lambda number: torch.full((n,), 1e6))
     push_numbered(buffer, [n], 100)
@@ -80,8 +80,8 @@ def test_sample_is_drawn_in_proportion_to_a_power_of_its_priority(alpha: float, 
 def test_weight_is_that_of_the_formula() -> None:
     buffer = with_priorities([1.0, 1.0, 2.0, 4.0], 4, alpha=1.0, beta=0.5)
     batch = one_draw(buffer)
-    # P = 1/8, 1/8, 1/4, 1/2 and n = 4: (4 P)^-.5 = 1.4142, 1.4142, 1, .7071; each range of 1/4 has the row it ends in,
-    # so the largest weight of the batch is that of sample 0 or 1
+    # P = 1/8, 1/8, 1/4, 1/2 and n = 4: (4 P)^-.5 = 1.4142, 1.4142, 1, .7071. One row comes from each quarter of the sum;
+    # the first is sample 0 or 1, so the largest weight of the batch is theirs
     want = torch.tensor([1.0, 1.0, 0.5**0.5, 0.5])[batch['id']]
     torch.testing.assert_close(batch['weight'], want)
 
@@ -93,7 +93,7 @@ LINEAR = {'start': 0.4, 'end': 1.0, 'over': 1000}
     ('beta', 'env_step', 'now', 'is_plain'),
     [
         (LINEAR, 0, 0.4, False),
-        (LINEAR, 500, 0.7, True),  # a resolved config
+        (LINEAR, 500, 0.7, True),  # as a resolved config
         (LINEAR, 5000, 1.0, False),
         ({'points': [[0, 0.0], [100, 1.0]], 'kind': 'step'}, 99, 0.0, True),
         (0.25, 77, 0.25, True),
@@ -134,7 +134,7 @@ def test_weight_of_the_samples_is_multiplied(shape: tuple[int, ...]) -> None:
 
 def test_new_samples_have_the_largest_priority_so_far() -> None:
     buffer = with_priorities([1.0, 8.0], 2, alpha=1.0)
-    buffer.push(numbered(2, 1))  # over sample 0
+    buffer.push(numbered(2, 1))  # replaces sample 0
     assert priorities_of(buffer) == [8.0, 8.0] and buffer.state_dict()['draws']['all']['largest'] == 8.0
 
 
@@ -153,7 +153,7 @@ def test_sample_pushed_over_one_that_is_learned_from_keeps_the_priority_of_new_o
     push_numbered(buffer, [4])
     batches = buffer.batches()
     batch = next(batches)
-    buffer.push(numbered(4, 2))  # over 0 and 1
+    buffer.push(numbered(4, 2))  # replaces 0 and 1
     batch['priority'] = batch['id'] + 2.0  # 2, 3 for 0, 1, and 4, 5 for 2, 3
     assert next(batches, None) is None
     assert priorities_of(buffer) == [1.0, 1.0, 4.0, 5.0]

@@ -1,4 +1,4 @@
-"""The ring: what is kept after any pushes, in what form, and where in memory."""
+"""Ring storage of a buffer: kept samples after any pushes, their dtypes and shapes, and their memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def by_age(ring: Ring) -> list[tuple[int, int]]:
 def test_push_past_the_end_continues_at_the_start_and_one_that_ends_there_is_one_piece() -> None:
     ring = Ring(5)
     written = [ring.push(numbered(first, 3)) for first in (0, 3)]
-    # 0 1 2 . .  then  3 4 to rows 3 4 and 5 to row 0
+    # first 0 1 2 . ., then 3 4 to rows 3 4 and 5 to row 0
     assert written == [[slice(0, 3)], [slice(3, 5), slice(0, 1)]]
     state = ring.state_dict()
     assert state['data']['id'].tolist() == [5, 1, 2, 3, 4] and state['push_number'].tolist() == [2, 1, 1, 2, 2]
@@ -75,7 +75,7 @@ def test_storage_is_allocated_once_and_samples_are_copied_without_their_gradient
     ring.push(samples)
     data = ring.state_dict()['data']
     places = {key: leaf.data_ptr() for key, leaf in leaves(data)}
-    assert not data['adv'].requires_grad and samples['adv'].requires_grad  # else the graph of every push would be kept
+    assert not data['adv'].requires_grad and samples['adv'].requires_grad  # otherwise every push would keep its graph
     samples['adv'].data.fill_(-1)  # the collector's block is written again
     assert ring.gather(torch.arange(4))['adv'].tolist() == [0, 0.5, 1, 1.5]
     for first in range(4, 40, 5):
@@ -104,7 +104,7 @@ def test_samples_of_another_form_are_refused_with_both_forms():
     assert 'samples have no adv, obs float32 [2, 3] but the buffer keeps adv float32 [], obs uint8 [2, 3]' in str(
         error.value
     )
-    assert by_age(ring) == [(0, 1), (1, 1)] and ring.n_push == 1  # nothing of it was taken
+    assert by_age(ring) == [(0, 1), (1, 1)] and ring.n_push == 1  # no column of it was stored
 
 
 @pytest.mark.parametrize(
@@ -203,4 +203,4 @@ def test_samples_of_a_checkpoint_with_other_columns_are_dropped_with_a_warning(c
     assert ring.state_dict()['data']['id'].tolist() == [4, 5, 6] and ring.n_push == 2
     assert 'samples now have weight float32 [] where those of the checkpoint have no weight' in caplog.text
     with pytest.raises(UserError, match='the buffer keeps weight'):
-        ring.push(numbered(7, 3))  # in a run of its own that is a fault of the policy
+        ring.push(numbered(7, 3))  # within one run other columns are an error of the policy

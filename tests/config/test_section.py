@@ -241,7 +241,7 @@ def test_config_missing_attribute_names_the_keys():
         _ = Config(NESTED).lr
 
 
-def test_config_to_dict_is_plain_and_separately():
+def test_config_to_dict_is_a_plain_copy():
     config = Config(NESTED).read_only()
     data = config.to_dict()
     data['a']['b'].append(2)

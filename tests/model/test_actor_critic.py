@@ -1,4 +1,4 @@
-"""What holds of every actor-critic: outputs, gradients, statistics, masks and entries, sizes, starts, and refusals."""
+"""Contracts of every actor-critic: outputs, gradients, statistics, masks and entries, sizes, initial values, errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zoo.rl_utils.normalizer import RunningMeanStd
 KINDS: dict[str, tuple[Any, Any, Any]] = {'vac': (VAC, VACConfig, RecurrentVAC), 'ppg': (PPG, PPGConfig, RecurrentPPG)}
 CRITIC = {'separate': {'critic_encoder', 'critic_core', 'value_head'}, 'detach': {'value_head'}}
 CRITIC['shared'] = {'actor_encoder', 'actor_core', 'value_head'}
-# fields, and what a loss over the value moves
+# fields, and the key in CRITIC of the modules that a loss over the value moves
 MODELS: dict[str, tuple[dict[str, Any], str]] = {
     'vac off': (dict(shared_encoder='off'), 'separate'),
     'vac both': (dict(shared_encoder='both'), 'shared'),
@@ -92,7 +92,7 @@ def at(obs: Any, *index: int) -> Any:
 
 
 def outputs(model: Any, obs: Any, *more: Any) -> dict[str, Tensor]:
-    """All that the methods give, by method and name."""
+    """All outputs of all methods, by method and name."""
     pairs = {'actor.logit': model.compute_actor(obs, *more), 'critic.value': model.compute_critic(obs, *more)}
     found = {name: x[0] if isinstance(x, tuple) else x for name, x in pairs.items()}
     methods = {'both': model.compute_actor_critic} | ({'aux': model.compute_aux} if hasattr(model, 'aux_head') else {})
@@ -111,7 +111,7 @@ def test_model_is_registered_with_its_config_and_has_a_memory_only_where_it_is_a
     assert MODEL_REGISTRY.get(kind) is cls and cls.config is config and validate(config, {}).type == kind
     plain, keeps = (cls(validate(config, fields), VECTOR, Discrete(3)) for fields in ({}, {'recurrent': {}}))
     assert type(plain) is cls and not hasattr(plain, 'initial_state') and type(keeps) is recurrent
-    # of 64 numbers a layer, twice for an LSTM, of actor and critic
+    # 64 numbers a layer, twice for an LSTM; for actor and critic
     assert {key: x.shape for key, x in keeps.initial_state(1).items()} == {'actor': (1, 128), 'critic': (1, 128)}
     vac, ppg = (set(section.model_fields) for section in (VACConfig, PPGConfig))
     assert vac ^ ppg == {'shared_encoder', 'arch'} and not issubclass(PPG, VAC)
@@ -302,7 +302,7 @@ def test_obs_norm_sees_observations_standardised_and_clipped_in_all_outputs(name
     small, state = (observe(VECTOR, 6), *state_of(plain, 6)), copy.deepcopy(normed.state_dict())
     before = outputs(normed, *small)
     assert all(torch.equal(x, before[key]) for key, x in outputs(plain, *small).items())
-    assert all(torch.equal(x, state[key]) for key, x in normed.state_dict().items())  # a pass moves no statistic
+    assert all(torch.equal(x, state[key]) for key, x in normed.state_dict().items())  # a pass changes no statistic
     normed.update_normalizer(rows[:120])
     normed.update_normalizer(rows[120:])
     obs = torch.cat((rows[:5], 1e6 * torch.ones(1, 4)))
@@ -340,7 +340,7 @@ def test_every_logit_has_the_mask_applied_and_is_else_that_of_the_network(name: 
     model, obs = make(name, space), observe(space, 2, 3)
     plain = outputs(model, {**obs, ACTION_MASK: torch.ones(2, 3, 3, dtype=torch.bool)})
     assert model.is_masked and obs[ACTION_MASK].any() and not obs[ACTION_MASK].all()
-    for key, x in outputs(model, obs).items():  # encoders do not see it
+    for key, x in outputs(model, obs).items():  # encoders do not see the mask
         assert torch.equal(x, torch.where(obs[ACTION_MASK], plain[key], -torch.inf) if 'logit' in key else plain[key])
 
 
@@ -465,7 +465,7 @@ def test_spaces_and_fields_that_do_not_fit_are_refused(
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-# --- sizes and starts
+# --- sizes and initial values
 
 # nature, 84x84x4: maps of (84-8)/4+1 = 20, (20-4)/2+1 = 9, 9-3+1 = 7; 7*7*64 = 3136 numbers into the layer of 512.
 # 4*8*8*32+32 = 8224, 32*4*4*64+64 = 32832, 64*3*3*64+64 = 36928, 3136*512+512 = 1606144
@@ -514,7 +514,7 @@ def test_parameters_are_those_of_the_parts_and_as_many_as_published(name: str, f
 
 
 def gain_of(weight: Tensor) -> Tensor:
-    """All singular values of the weights; of an orthogonal matrix they are its gain."""
+    """All singular values of the weights; after orthogonal initialisation each equals the gain."""
     return torch.linalg.svdvals(weight.detach())
 
 

@@ -22,7 +22,7 @@ IMAGE = Box(np.zeros((8, 8, 3)), np.full((8, 8, 3), 255.0), 'uint8')
 
 
 class Net(torch.nn.Module):
-    """Right for 4 observations and 2 choices; each row of a table spoils one method."""
+    """A correct model for 4 observations and 2 choices; each row of BROKEN spoils one method."""
 
     def compute_actor(self, obs):
         return torch.zeros(*obs.shape[:-1], 2)
@@ -35,7 +35,7 @@ class Net(torch.nn.Module):
 
 
 class Recurrent(torch.nn.Module):
-    """The same with a state, which counts steps."""
+    """A correct model with a recurrent state, which it returns unchanged."""
 
     def initial_state(self, n_env):
         return {'count': torch.zeros(n_env), 'twice': torch.zeros(n_env, 2)}
@@ -63,7 +63,7 @@ def aux(**spoilt):
 
 
 def stateful(call):
-    """A method of Recurrent of what it gives for (obs, state, first)."""
+    """A method for Recurrent that returns call(obs, state, first)."""
     return lambda self, obs, state, first=None: call(obs, state, first)
 
 
@@ -86,7 +86,7 @@ LOG_STD = torch.tensor([0.0, -0.5]).expand(3, 2)
 TWO, ONE, TWO_REALS = Categorical(2), Gaussian(1), Gaussian(2)
 AC, NO_STATE = 'compute_actor_critic', stateful(lambda x, s, f: {'logit': zeros(*x.shape[:-1], 2), 'value': x.sum(-1)})
 LAST_OF_ALL = stateful(lambda x, s, f: (x.sum(-1) if f is None else x.sum(-1)[-1], s))
-# distribution, class, method, what it gives, and what the sentence says, in parts
+# distribution, class, method, its wrong output, and parts of the error message
 BROKEN: list[tuple[Any, type, str, Any, str]] = [
     (TWO, Net, 'compute_critic', lambda self, x: x[..., :1], 'Net.compute_critic gave .. (3, 1) .. (3,)'),
     (TWO, Net, 'compute_critic', None, 'Net.compute_critic gave a NoneType .. (3,)'),

@@ -1,4 +1,4 @@
-"""Images: layouts, bytes, windows, sizes, the networks written out, and how they start."""
+"""Image encoders: layouts, bytes, frame windows, sizes, networks written out layer by layer, initial values."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ CONVOLUTIONS = [  # height, width, channels, kernel, stride, padding
 def test_convolution_and_its_gradients_are_those_of_conv2d(
     height, width, n_channel, kernel, stride, padding, as_bytes, channels_last, monkeypatch
 ):
-    # blocks are for bfloat16: told that it is that, but with float64 inside, so that only the arithmetic counts
+    # block convolution is for bfloat16; here float64 takes the place of bfloat16, so that only the arithmetic is tested
     monkeypatch.setattr(torch, 'is_autocast_enabled', lambda device: True)
     monkeypatch.setattr(torch, 'bfloat16', torch.float64)
     torch.manual_seed(0)
@@ -134,7 +134,7 @@ def test_bytes_that_are_no_whole_words_are_moved_too():
         with torch.autocast('cpu', torch.bfloat16):
             got = convolve(view, conv)
         want = conv(view / 255)
-        assert (got - want).abs().max() < 0.02 * want.abs().max()  # of 8 bits, the last of some 100 terms
+        assert (got - want).abs().max() < 0.02 * want.abs().max()  # bfloat16 has 8 bits, and about 100 terms are summed
 
 
 @pytest.mark.skipif(not has_bf16('cpu', 'auto'), reason='bfloat16 is emulated')
@@ -170,7 +170,7 @@ def test_impala_is_its_layers_written_out():
     maps = x
     for i, size in enumerate(((7, 8), (4, 4), (2, 2))):  # halved, rounded up
         maps = F.conv2d(maps, w[f'stages.{i}.0.weight'], w[f'stages.{i}.0.bias'], padding=1)
-        # the maximum over a 3x3 window; minus infinity stands outside
+        # the maximum over a 3x3 window; the padding is minus infinity
         around = F.pad(maps, (1, 1, 1, 1), value=-math.inf).unfold(2, 3, 2).unfold(3, 3, 2)
         maps = around.amax((-1, -2))
         assert maps.shape[2:] == size
@@ -196,7 +196,7 @@ def test_nature_starts_orthogonal_with_gain_sqrt_2():
 def test_impala_starts_with_residual_blocks_that_add_up_to_their_input():
     network = cnn(images(64, 64, 3), 'impala')
     norms = {name: p.flatten(1).norm(dim=1) for name, p in network.named_parameters() if name.endswith('weight')}
-    # six blocks whose gains g satisfy 6 * g^2 = 1; each is the product of two convolutions of sqrt(g)
+    # six blocks with gains g that satisfy 6 * g^2 = 1; each block has two convolutions with gain sqrt(g)
     block = (1 / math.sqrt(6)) ** 0.5
     for name, norm in norms.items():
         gain = math.sqrt(2) if name == 'dense.weight' else 1.0 if name.endswith('.0.weight') else block
@@ -239,7 +239,7 @@ def test_images_too_small_are_refused_with_both_sizes(shape, name, words):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-# ---- windows, scaling, sizes of one's own, pooling
+# ---- windows, scaling, custom sizes, pooling
 
 
 @pytest.mark.parametrize('shape', [(3, 6, 7, 2), (3, 2, 6, 7)], ids=['channels last', 'channels first'])

@@ -1,4 +1,4 @@
-"""Section `policy.model`: what is refused, by key, and how the section of an encoder is completed."""
+"""Section `policy.model`: errors that name the wrong key, and completion of an encoder's section."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zoo.config.section import ConfigError, validate
 from zoo.model import PPGConfig, VACConfig
 
 ENCODERS = 'auto, cnn, flat, impala, mlp, multi, nature, simba'
-# fields, and what the sentence says
+# fields, and parts of the error message
 OF_BOTH: list[tuple[dict[str, Any], list[str]]] = [
     (dict(hidden_sizes=[]), ['policy.model.hidden_sizes']),
     (dict(hidden_sizes=[64, 0]), ['policy.model.hidden_sizes']),

@@ -1,4 +1,4 @@
-"""The encoder that observations get, what 'multi' and 'simba' compute, and encoders that are refused."""
+"""Encoders: the choice for each observation space, the computations of 'multi' and 'simba', and refused encoders."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class MineConfig(Section):
 
 
 class Mine(nn.Module):
-    """An encoder of a user's own, for any observations."""
+    """A user-defined encoder, for any observations."""
 
     config = MineConfig
     value_gain = 0.5
@@ -142,7 +142,7 @@ def mine(monkeypatch):
 def test_an_encoder_of_ones_own_is_built_by_name_and_by_section(mine, space):
     network, n = make_encoder(space, {'type': 'mine', 'width': 6}, activation='elu')
     assert type(network) is Mine and n == 6 and network.space == space
-    assert network.cfg.activation == 'elu'  # null in its section: that of the model
+    assert network.cfg.activation == 'elu'  # null in its section: the model's activation
     assert network(make_input(space)(empty_obs(space, (2,)))).shape == (2, 6)
     model = VAC(validate(VACConfig, {'encoder': 'mine'}), space, Discrete(2))
     torch.testing.assert_close(model.value_head.layer.weight.norm(), torch.tensor(0.5))
@@ -226,7 +226,7 @@ def test_single_entries_get_the_encoders_they_are_given_and_the_smallest_gain() 
     assert [part.n_feature for part in encoder.parts.values()] == [10, 11, 128] and encoder.join is None
     assert encoder.n_feature == 10 + 11 + 128
     assert encoder(make_input(SPACE)(observe(3))).shape == (3, 149)
-    assert multi(of_entries(None)).value_gain == 0.1  # of impala
+    assert multi(of_entries(None)).value_gain == 0.1  # the gain of impala
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_simba_is_its_layers_written_out() -> None:
     w, x = network.state_dict(), torch.randn(7, 5)
     y = x @ w['embed.weight'].T + w['embed.bias']
     for k in range(2):
-        inner = F.layer_norm(y, (6,))  # its own factors start at 1 and 0
+        inner = F.layer_norm(y, (6,))  # its own scale and shift start at 1 and 0
         inner = (inner @ w[f'blocks.{k}.first.weight'].T).clamp(min=0) @ w[f'blocks.{k}.second.weight'].T
         y = y + inner
     torch.testing.assert_close(network(x), F.layer_norm(y, (6,)))

@@ -1,4 +1,4 @@
-"""The first stage of a model: what becomes of each kind of leaf, and which leaves are normalised."""
+"""Input stage of a model: conversion of each kind of leaf, and normalisation of leaves."""
 
 from __future__ import annotations
 

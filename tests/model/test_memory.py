@@ -1,4 +1,4 @@
-"""Models with a memory: sequences, what passes through in the state, and where there is one memory or none."""
+"""Models with a memory: sequences, state entries that pass through, and models with one memory or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells of memory: sequences equal single steps, states begin again, torch's own cells as a reference, starts."""
+"""Recurrent cells: sequences equal single steps, state resets, torch's cells as a reference, initial weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def core(cell: str, n_layer: int = 1, n_in: int = N_IN) -> Core:
-    """With weights that are not small, in float64."""
+    """A core with weights that are not small, in float64."""
     made = Core(n_in, cell, N, n_layer).double()
     with torch.no_grad():
         for i, p in enumerate(made.parameters()):
@@ -80,7 +80,7 @@ def test_a_state_that_begins_again_knows_nothing_of_what_was_before_nor_of_other
     torch.testing.assert_close(feature[3:, :1], alone, rtol=0, atol=1e-12)
     torch.testing.assert_close(end[:1], last, rtol=0, atol=1e-12)
     alone, _ = made(x[:, 1:], random(2, made.n_state, seed=2)[1:], first[:, 1:])
-    torch.testing.assert_close(feature[:, 1:], alone, rtol=0, atol=1e-12)  # nor of the other sequences
+    torch.testing.assert_close(feature[:, 1:], alone, rtol=0, atol=1e-12)  # independent of the other sequences
     x[0] += 1
     changed, _ = made(x, random(2, made.n_state, seed=2), first)
     assert torch.equal(changed[3:, 0], feature[3:, 0]) and not torch.equal(changed[3:, 1], feature[3:, 1])
@@ -89,7 +89,7 @@ def test_a_state_that_begins_again_knows_nothing_of_what_was_before_nor_of_other
 @pytest.mark.parametrize('dtype, tolerance', [(torch.float32, 2e-6), (torch.float64, 1e-12)])
 @pytest.mark.parametrize('chance', [0.0, 0.1])
 def test_lstm_in_lanes_is_the_loop(dtype, tolerance, chance, monkeypatch):
-    # 2e-6: 40 steps in single precision, sums in another order
+    # 2e-6: 40 steps in single precision, sums in a different order
     made, x, first = core('lstm').to(dtype), random(40, 6, N_IN).to(dtype), resets(chance, 40, 6)
     state = random(6, made.n_state, seed=2).to(dtype)
     assert Resets(first).lanes is not None
@@ -103,7 +103,7 @@ def test_lanes_are_the_parts_of_sequences_between_resets():
     first = torch.zeros(4, 2, dtype=torch.bool)
     first[0, 1] = first[2, 0] = first[3, 0] = True
     lanes = Lanes(first)
-    # two that begin with row 0, then (2, 0) and (3, 0); spares up to 8
+    # two lanes begin at row 0, one at (2, 0), one at (3, 0); unused lanes fill up to 8
     assert lanes.column.tolist() == [0, 1, 0, 0, 0, 0, 0, 0] and lanes.keep.tolist() == [[True], [False]]
     assert lanes.shut[:, :4, 0].T.tolist() == [
         [False] * 4,
@@ -170,7 +170,7 @@ def test_mingru_is_its_formula():
     torch.testing.assert_close(made(x, h)[1], (1 - z) * h + z * new, rtol=0, atol=1e-12)
 
 
-# ---- states, sizes, starts
+# ---- states, sizes, initial weights
 
 
 @cells
@@ -182,7 +182,7 @@ def test_the_initial_state_is_zeros_of_each_layer_and_the_type_of_the_parameters
     assert not state.any() and made(random(7, N_IN), state)[1].shape == state.shape
 
 
-# inputs, state, biases of 4 gates of 64 over 32 inputs; of 3 gates, two biases; of 2 gates that read no state
+# 32 inputs, 64 units; lstm: 4 gates with inputs, state, bias; gru: 3 gates with two biases; mingru: 2 gates without state
 SIZES = {'lstm': 4 * 64 * (32 + 64 + 1), 'gru': 3 * 64 * (32 + 64 + 2), 'mingru': 2 * 64 * (32 + 1)}
 
 
@@ -199,7 +199,7 @@ def test_what_is_remembered_stays_for_a_while_at_the_start(cell):
     assert isinstance(made, Cell)
     gate, sign = {LSTM: (slice(N, 2 * N), 1), GRU: (slice(N, 2 * N), 1), MinGRU: (slice(0, N), -1)}[type(made)]
     bias = made.bias.detach().clone()
-    # 1 / (1 + e^-1) = .7311; of 1, 11, 21 and 31 u / (u + 1)
+    # lstm: 1 / (1 + e^-1) = .7311; the others: u / (u + 1) for u = 1, 11, 21, 31
     kept = [0.7311] * 4 if cell == 'lstm' else [1 / 2, 11 / 12, 21 / 22, 31 / 32]
     torch.testing.assert_close((sign * bias[gate]).sigmoid(), torch.tensor(kept), rtol=0, atol=1e-4)
     bias[gate] = 0.0
@@ -231,7 +231,7 @@ def test_a_cue_is_remembered_for_ten_steps(cell: str) -> None:
 @cells
 @pytest.mark.parametrize('share', [0.1, 0.6])
 def test_bf16_is_the_same_to_its_precision_and_has_a_gradient(cell, share):
-    """Reference: float32; 0.6 resets are too many for lanes, layer 2 reads float32. bfloat16 has 8 bits, 16 rows below 1."""
+    """Reference: float32. 0.6 resets are too many for lanes; layer 2 reads float32. bfloat16: 8 bits, 16 rows below 1."""
     made = Core(N_IN, cell, 8, 2)
     x, first = random(16, 6, N_IN).float(), resets(share, 16, 6)
     whole, _ = made(x, made.initial_state(6), first)

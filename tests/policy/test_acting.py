@@ -1,4 +1,4 @@
-"""Noise of acting: a function of seed, rollout and group, in any process and by any executor."""
+"""Action noise: a function of seed, rollout and env group, the same in every process and executor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_rows_are_those_of_the_block_and_continue_without_repetition() -> None:
     one, other = noise(), noise()
     rows = torch.stack([one.row(N_ENV, 8) for _ in range(3 * N_STEP)]).view(3, N_STEP, N_ENV, -1)
     assert torch.equal(rows[0], other.rollout(N_ENV, 8))
-    assert torch.equal(rows[1], other.rollout(N_ENV, 8))  # without `begin` a further draw is another one
+    assert torch.equal(rows[1], other.rollout(N_ENV, 8))  # without `begin` the next draw is new noise
     assert not any(torch.equal(a, b) for a, b in combinations(rows.unbind(0), 2))
 
 
@@ -49,14 +49,14 @@ def test_groups_in_turn_have_rows_of_their_own() -> None:
 
 
 class OwnForward(PPOPolicy):
-    """Acts by a forward function of its own, around PPO's."""
+    """Overrides the forward function for acting and calls that of PPO."""
 
     def _forward_collect(self, obs: Any, state: Any = None) -> dict[str, Any]:
         return {**super()._forward_collect(obs, state)}
 
 
 def acted(policy: Any, first: int, collect_iter: int) -> torch.Tensor:
-    """The actions of a rollout on one observation, of a group of envs beside another one."""
+    """Returns the actions of one env group in a rollout of constant observations; another group acts in turn with it."""
     obs = torch.full((N_STEP + 1, N_ENV, 3), 0.5)
     policy.collect_mode.begin(collect_iter)
     group, beside = policy.collect_mode.start(obs, first), policy.collect_mode.start(obs, 100)
@@ -84,7 +84,7 @@ def test_acting_again_in_the_same_rollout_is_other_noise_and_the_same_rollout_ag
     assert torch.equal(first, again)
     acting = policy.collect_mode.start(torch.full((N_STEP + 1, N_ENV, 3), 0.5))
     blocks = []
-    for _ in range(2):  # a collector of one's own, which calls no `begin` of the mode
+    for _ in range(2):  # like a custom collector that does not call `collect_mode.begin`
         acting.begin()
         blocks.append(torch.stack([acting.step(t).clone() for t in range(N_STEP)]))
     assert not torch.equal(*blocks)

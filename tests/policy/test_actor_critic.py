@@ -1,4 +1,4 @@
-"""Bootstrap and samples. The env pays 1 per step and ends after 5; its observation is the number of steps taken."""
+"""Bootstrapping and samples. The env gives reward 1 and ends after 5 steps; it observes the number of steps taken."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CUT_3, CUT_1 = [1.40175, 1.115, 0.7], [0.9]
 
 
 def hand_policy(value: Any, n_step: int, lambda_: float, gamma: float = 0.9, **learn: Any) -> Policy:
-    """A policy for collecting whose critic is a function of the observed number."""
+    """A policy with a collect mode only; its critic is the function `value` of the observed number."""
     collect = dict(n_step=n_step, discount_factor=gamma, gae_lambda=lambda_)
     sections = dict(network=HandModel(value), enable_field=['collect'], learn=learn, collect=collect)
     return make_policy(OBS, TWO_ACTIONS, **sections)
@@ -81,12 +81,12 @@ def test_samples_of_every_autoreset_mode_equal_hand_worked_advantages(mode: str,
     policy = hand_policy(lambda s: 10 + s, 13, 0.5)
     rollout = collect(policy, {**MODES[mode], 'kwargs': {'end': end}})
     samples = in_blocks(policy.collect_mode.get_train_sample(rollout), 2)
-    if 'next_step' in mode:  # 5 transitions, a reset row, 5, a reset row, 1
+    if 'next_step' in mode:  # 5 transitions, a reset row, 5 transitions, a reset row, 1 transition
         rows = [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 12]
         adv, value = EPISODE[end] * 2 + CUT_1, VALUE * 2 + VALUE[:1]
         weight = torch.zeros(13, 2).index_fill(0, torch.tensor(rows), 13 / 11)  # 11 of 13 rows count, mean 1
         torch.testing.assert_close(samples['weight'], weight)
-    else:  # 5, 5, 3
+    else:  # episodes of 5, 5 and 3 steps
         rows = list(range(13))
         adv, value = EPISODE[end] * 2 + CUT_3, VALUE * 2 + VALUE[:3]
         assert 'weight' not in samples.keys()
@@ -97,7 +97,7 @@ def test_samples_of_every_autoreset_mode_equal_hand_worked_advantages(mode: str,
 
 
 def learned_value(tmp_path: Any, env: dict[str, Any]) -> float:
-    """V of the first observation after some 80 rollouts of 40 steps, gamma .9."""
+    """V of the first observation after 80 rollouts of 20 steps in 4 envs, gamma .9."""
     rate = {'start': 2e-2, 'end': 1e-3, 'over': 6400}
     cfg = job_config(
         tmp_path,
@@ -122,9 +122,9 @@ def learned_value(tmp_path: Any, env: dict[str, Any]) -> float:
 def test_learned_value_of_truncated_episodes_is_that_of_endless_ones(
     mode: str, end: str, wanted: float, within: float, tmp_path: Any
 ) -> None:
-    """Truncated: the observation never changes, so V = 1 + .9 V = 10; with the limit as an end it were below 4.1.
+    """Truncated: the observation never changes, so V = 1 + .9 V = 10; with the limit as an end it would be below 4.1.
 
-    Terminated: 1 + .9 + .81 + .729 + .6561; with a bootstrap at the end it were 10.
+    Terminated: V = 1 + .9 + .81 + .729 + .6561; with a bootstrap at the end it would be 10.
     """
     env = {**MODES[mode], 'kwargs': {'end': end}}
     if end == 'truncated':
@@ -133,7 +133,7 @@ def test_learned_value_of_truncated_episodes_is_that_of_endless_ones(
 
 
 def column(rollout: Rollout, b: int) -> Rollout:
-    """What a rollout of env b alone would hold."""
+    """The rollout of env b alone: its column of a rollout of several envs."""
     mine = rollout.final_index[:, 1] == b
     index = torch.stack((rollout.final_index[mine, 0], torch.zeros(int(mine.sum()), dtype=torch.int64)), 1)
     return Rollout(
@@ -148,14 +148,13 @@ def test_samples_of_one_env_equal_its_column_of_all(mode: str) -> None:
         OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=dict(recompute_adv=True), enable_field=['collect']
     )
     rollout = collect(policy, MODES[mode], n_env=3)
-    rollout.final_obs += torch.arange(len(rollout.final_obs)).unsqueeze(
-        1
-    )  # all different, so that a mixed-up index shows
+    # all different, so that a wrong index is noticed
+    rollout.final_obs += torch.arange(len(rollout.final_obs)).unsqueeze(1)
     together = in_blocks(policy.collect_mode.get_train_sample(rollout), 3)
     for b in range(3):
         alone = in_blocks(policy.collect_mode.get_train_sample(column(rollout, b)), 1)
         assert alone.keys() == together.keys()
-        for name in alone.keys():  # [13, 1, ...]; a matrix product of another height rounds differently
+        for name in alone.keys():  # [13, 1, ...]; a matrix product with fewer rows rounds differently
             torch.testing.assert_close(
                 alone[name], together[name][:, b : b + 1], msg=lambda m, name=name, b=b: f'{name} of env {b}: {m}'
             )
@@ -171,7 +170,7 @@ def test_samples_are_t_major() -> None:
 def test_collect_only_policy_takes_the_state_of_a_full_one(learn: dict[str, Any]) -> None:
     full = make_policy(OBS, TWO_ACTIONS, seed=1, collect=dict(n_step=8), learn=learn)
     part = make_policy(OBS, TWO_ACTIONS, seed=1, collect=dict(n_step=8), learn=learn, enable_field=['collect'])
-    for x in part.acting_state().values():  # which the state is to bring back; the noise is a function of the seed
+    for x in part.acting_state().values():  # the loaded state must restore these; the noise depends on the seed
         x.zero_()
     part.load_state_dict(full.state_dict())
     a, b = (p.collect_mode.get_train_sample(collect(p, MODES['sync same_step'])) for p in (full, part))
@@ -183,7 +182,7 @@ def test_greedy_evaluation_takes_the_mode() -> None:
     with torch.no_grad():
         policy.model.policy_head.bias.copy_(torch.tensor([0.0, 0.5]))
     obs = torch.zeros(50, 1)
-    assert policy.eval_mode.forward(obs, None)['action'].tolist() == [1] * 50  # drawing would give some 19 zeros
+    assert policy.eval_mode.forward(obs, None)['action'].tolist() == [1] * 50  # random draws would give about 19 zeros
 
 
 def test_collect_draws_actions_with_the_probability_of_the_logit() -> None:
@@ -192,24 +191,24 @@ def test_collect_draws_actions_with_the_probability_of_the_logit() -> None:
         policy.model.policy_head.bias.copy_(torch.tensor([0.0, 1.0986123]))  # odds 1 to 3
     obs = torch.zeros(200, 1)
     actions = torch.stack([policy.collect_mode.forward(obs, None)['action'] for _ in range(50)]).double()
-    # 10,000 draws of p = .75: deviation of the mean .0043
+    # 10,000 draws with p = .75: the standard error of the mean is .0043
     assert actions.mean().item() == pytest.approx(0.75, abs=0.02)
     assert actions.std(0).min() > 0  # fresh noise at each step
 
 
 @pytest.mark.parametrize('mode', ['sync same_step', 'batched next_step'])
 def test_values_found_in_pieces_equal_those_found_at_once(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of images, of which a whole rollout may not fit; the last piece is a short one."""
-    learn = dict(value_norm=True, executor='eager')  # the others run no hooks
+    """Images need this: a whole rollout may not fit into memory. The last piece is shorter."""
+    learn = dict(value_norm=True, executor='eager')  # the other executors run no hooks
     policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=learn)
     rollout, found, sizes = collect(policy, MODES[mode]), [], []
     policy.model.value_head.register_forward_hook(lambda module, args, value: sizes.append(len(value)))
     for cells in (1 << 24, 7):
         monkeypatch.setattr('zoo.policy.samples.PASS_CELLS', cells)
         found.append(policy.collect_mode.get_train_sample(rollout))
-    n = sizes.pop(0)  # 13 x 2 rows, 2 that follow, and the final observations
+    n = sizes.pop(0)  # 13 x 2 rows, 2 observations after the last step, and the final observations
     assert n >= 28 and sizes == [7] * (n // 7) + [n % 7] * bool(n % 7)
-    for name in ('value', 'adv', 'return_'):  # a matrix product of another height rounds differently
+    for name in ('value', 'adv', 'return_'):  # a matrix product with fewer rows rounds differently
         torch.testing.assert_close(found[1][name], found[0][name])
 
 
@@ -226,7 +225,7 @@ def test_values_found_in_pieces_equal_those_found_at_once(mode: str, monkeypatch
     ],
 )
 def test_values_found_while_acting_or_from_successors_equal_those_of_a_pass(mode: str, n_trunk: int) -> None:
-    """With one trunk the critic sees what follows a trace alone; dense successors stand in for final observations."""
+    """With one trunk the critic only runs on states after a trace. Dense successors replace final observations."""
     learn, model = dict(value_norm=True, executor='eager'), dict(shared_encoder=n_trunk == 1)
     policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=learn, model=model)
     policy.normalizers['value'].update(torch.tensor([47.0, 53.0]))
@@ -253,7 +252,7 @@ def test_values_found_while_acting_or_from_successors_equal_those_of_a_pass(mode
     ],
 )
 def test_samples_of_all_policies_are_those_of_ppo(name: str, mode: str) -> None:
-    """With one network between them: on policy or off, in phases or not, they act and judge alike."""
+    """With the same network all types, on- or off-policy, with or without phases, give the same actions and values."""
     samples = []
     for other in (name, 'ppo'):
         model = make_policy(OBS, TWO_ACTIONS, type='ppg', seed=3).model

@@ -1,4 +1,4 @@
-"""What is kept for the auxiliary phase: exactly what came, in exactly so many bytes, wherever it lies."""
+"""Memory of the auxiliary phase: exactly the appended rows and the expected number of bytes, at every location."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ weighted_places = pytest.mark.parametrize(
 
 
 def part(seed: int, n: int = 6, weighted: bool = False, dtype: torch.dtype = torch.uint8) -> dict[str, Tensor]:
-    """Images, returns, and what a batch has besides."""
+    """A batch: images, returns, and columns that the memory does not keep."""
     generator = torch.Generator().manual_seed(seed)
     data = {
         'obs': torch.randint(256, (n, 4, 5, 3), generator=generator).to(dtype),
@@ -66,7 +66,7 @@ def test_rows_are_what_was_appended_in_order_and_nothing_else(where: MemoryLocat
         memory.append(batch)
         assert_holds(memory, joined(parts[: i + 1], *keys))
     first, again = memory.columns(), memory.columns()
-    assert all(x.data_ptr() == again[key].data_ptr() for key, x in first.items())  # views
+    assert all(x.data_ptr() == again[key].data_ptr() for key, x in first.items())  # both are views of the block
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_block_has_the_bytes_of_the_observations_and_of_one_or_two_floats(
 ) -> None:
     memory = AuxMemory(5, where)
     memory.append(part(0, 6, weighted, dtype))
-    # 5 batches of 6 rows, of 4 x 5 x 3 numbers each; room for all of them is taken with the first
+    # 5 batches of 6 rows, each of 4 x 5 x 3 numbers; the first append allocates room for all of them
     assert sum(x.untyped_storage().nbytes() for x in memory.columns().values()) == 5 * 6 * (obs_bytes + rest)
     assert all_rows(memory)['obs'].dtype == dtype
 
@@ -93,7 +93,7 @@ def test_append_copies_and_later_phases_use_the_same_block(where: MemoryLocation
     memory, batch = AuxMemory(2, where), part(0)
     memory.append(batch)
     want = batch['obs'].clone()
-    batch['obs'].zero_()  # the collector fills its block anew
+    batch['obs'].zero_()  # the collector fills its block again
     assert torch.equal(all_rows(memory)['obs'], want)
     place = memory.columns()['obs'].data_ptr()
     for i in (1, 2, 3):
@@ -122,10 +122,10 @@ def test_state_goes_through_a_checkpoint_and_is_filled_up_there(
         memory.append(batch)
     save_checkpoint(tmp_path / 'a.safetensors', memory.state_dict(), {})
     state = load_checkpoint(tmp_path / 'a.safetensors').state
-    other = AuxMemory(4, PLACES[PLACES.index(where) - 1])  # it may lie elsewhere after a resume
+    other = AuxMemory(4, PLACES[PLACES.index(where) - 1])  # a resumed run may use another location
     other.load_state_dict(state, 3, CPU)
     n_byte = [sum(x.untyped_storage().nbytes() for x in m.columns().values()) for m in (memory, other)]
-    assert n_byte[0] == n_byte[1]  # the room is that of a whole phase again, no more
+    assert n_byte[0] == n_byte[1]  # again the room of one whole phase, no more
     other.append(parts[3])
     keys = ('obs', 'return_', 'weight') if weighted else ('obs', 'return_')
     assert_holds(other, joined(parts, *keys))
@@ -151,7 +151,7 @@ def test_rows_of_a_checkpoint_of_another_form_are_dropped_with_a_warning(caplog:
     assert_holds(memory, joined([part(1, dtype=torch.float32)], 'obs', 'return_'))
     assert memory.n_filled == 1 and 'the auxiliary memory begins empty' in caplog.text
     with pytest.raises(UserError, match='obs'):
-        memory.append(part(2))  # within a run that is a fault of the policy
+        memory.append(part(2))  # within one run a new form is an error of the policy
     assert memory.n_filled == 1
 
 
@@ -167,7 +167,7 @@ def test_rollouts_of_another_size_after_a_resume_are_taken(where: MemoryLocation
     memory.load_state_dict(before.state_dict(), 2, CPU)
     memory.append(parts[2])
     assert_holds(memory, joined(parts[:3], 'obs', 'return_'))
-    again = AuxMemory(4, where)  # and once more, with parts that are not all of one size
+    again = AuxMemory(4, where)  # a second resume, with batches of different sizes
     again.load_state_dict(memory.state_dict(), 3, CPU)
     again.append(parts[3])
     assert_holds(again, joined(parts, 'obs', 'return_'))
@@ -178,8 +178,8 @@ def test_rollouts_of_another_size_after_a_resume_are_taken(where: MemoryLocation
 
 
 @pytest.mark.parametrize('first', [True, False])
-def test_rows_without_a_weight_next_to_rows_with_one_have_weight_one(first: bool) -> None:
-    """As after a resume in another autoreset mode."""
+def test_rows_without_a_weight_beside_rows_with_one_have_weight_one(first: bool) -> None:
+    """A resume in another autoreset mode leads to such rows."""
     parts = [part(0, weighted=first), part(1, weighted=not first)]
     before, memory = AuxMemory(2, 'cpu'), AuxMemory(2, 'cpu')
     before.append(parts[0])
@@ -191,7 +191,7 @@ def test_rows_without_a_weight_next_to_rows_with_one_have_weight_one(first: bool
 
 
 def test_what_is_kept_beyond_a_shorter_phase_counts_as_one_batch_less_than_it() -> None:
-    """aux_freq was 4 and is 2 after a resume: the phase comes after one more rollout, over all that was kept."""
+    """aux_freq was 4 and is 2 after a resume: the phase starts after one more rollout and uses all kept rows."""
     before, memory, parts = AuxMemory(4, 'cpu'), AuxMemory(2, 'cpu'), [part(i) for i in range(4)]
     for batch in parts[:3]:
         before.append(batch)
@@ -223,7 +223,7 @@ def test_file_has_no_name_and_lies_in_the_temporary_folder(tmp_path: Path, monke
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB, full beyond that."""
+    """A file system of 1 MB."""
     try:
         mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=1m', 'none', str(tmp_path)], capture_output=True)
     except FileNotFoundError:
@@ -260,7 +260,7 @@ def test_full_disk_is_named_with_the_first_batch(small_disk: Path, monkeypatch: 
         "TMPDIR to a folder with more, or use aux_memory 'cpu'"
     )
     assert isinstance(caught.value.__cause__, OSError) and list(small_disk.iterdir()) == []
-    assert memory.n_since_phase == memory.n_row == 0 and memory.state_dict() == {}  # and a checkpoint of now is whole
+    assert memory.n_since_phase == memory.n_row == 0 and memory.state_dict() == {}  # a checkpoint now is complete
 
 
 LIMITED = """
@@ -282,7 +282,7 @@ def test_file_size_limit_is_an_error_and_no_bus_error() -> None:
     assert done.returncode == 0 and 'has no room for 0.1 MB (File too large); set TMPDIR' in done.stdout, done.stderr
 
 
-# --- the newest batches, as a ring ---
+# --- a ring of the newest batches ---
 
 
 @places
@@ -291,21 +291,21 @@ def test_a_full_ring_has_the_newest_batches(where: MemoryLocation) -> None:
     for seed in range(5):
         memory.append(part(seed))
     got = all_rows(memory)
-    want = joined([part(seed) for seed in (3, 4, 2)], 'obs', 'return_')  # batches 3 and 4 took the places of 0 and 1
+    want = joined([part(seed) for seed in (3, 4, 2)], 'obs', 'return_')  # batches 3 and 4 replaced 0 and 1
     assert memory.n_row == 18 and memory.n_filled == 3
     assert torch.equal(got['obs'], want['obs']) and torch.equal(got['return_'], want['return_'])
 
 
-def test_a_batch_of_another_size_begins_a_ring_again() -> None:
+def test_a_batch_of_another_size_begins_a_ring_anew() -> None:
     memory = AuxMemory(2, 'device', is_ring=True)
     for seed, n in enumerate((6, 6, 4)):
         memory.append(part(seed, n))
     assert memory.n_row == 4 and torch.equal(all_rows(memory)['return_'], part(2, 4)['return_'])
 
 
-def test_a_ring_continues_from_a_checkpoint() -> None:
+def test_a_ring_goes_on_from_a_checkpoint() -> None:
     memory, other = AuxMemory(2, 'device', is_ring=True), AuxMemory(2, 'device', is_ring=True)
-    for seed in range(3):  # batch 2 took the place of batch 0, so batch 1 is the oldest
+    for seed in range(3):  # batch 2 replaced batch 0, so batch 1 is the oldest
         memory.append(part(seed))
     rows = {key: x.clone() for key, x in memory.state_dict().items()}
     other.load_state_dict(rows, memory.n_filled, CPU, memory.oldest)
@@ -315,7 +315,7 @@ def test_a_ring_continues_from_a_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(('n_part', 'n_appended'), [(2, 3), (2, 6), (3, 4), (3, 6), (6, 3), (6, 6)])
-def test_ring_of_another_size_takes_the_newest_batches_and_continues(n_part: int, n_appended: int) -> None:
+def test_ring_of_another_size_takes_the_newest_batches_and_goes_on(n_part: int, n_appended: int) -> None:
     was, now = (AuxMemory(n, 'device', is_ring=True) for n in (4, n_part))
     for seed in range(n_appended):
         was.append(part(seed))
@@ -323,7 +323,7 @@ def test_ring_of_another_size_takes_the_newest_batches_and_continues(n_part: int
     kept = list(range(n_appended))[-4:][-n_part:]
     assert_holds(now, joined([part(seed) for seed in kept], 'obs', 'return_'))
     assert now.n_filled == len(kept)
-    for seed in range(10, 10 + n_part):  # as many as it holds: of the old ones none is left
+    for seed in range(10, 10 + n_part):  # as many as it holds: no old batch is left
         now.append(part(seed))
     want = joined([part(seed) for seed in range(10, 10 + n_part)], 'return_')['return_']
     assert sorted(all_rows(now)['return_'].tolist()) == sorted(want.tolist())

@@ -1,4 +1,4 @@
-"""What every policy promises: modes that can be built apart, `act`, one state."""
+"""Contract of every policy: modes that can be built separately, `act`, one state dict."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_policy_of_some_modes_takes_the_state_of_a_full_one(fields: list[Any]) -
 def test_act_gives_actions_as_the_env_takes_them(space: Any, mode: Any, want: Any, wanted: str) -> None:
     cfg = resolve_policy(dict(model=dict(hidden_sizes=[8])))
     policy = PPOPolicy(cfg, OBS, space, enable_field=['eval'], action_mode=mode)
-    with torch.no_grad():  # always the last choice, or 4
+    with torch.no_grad():  # the mode is the last choice, or 4 in a Box
         for p in policy.model.policy_head.parameters():
             p.zero_()
         getattr(policy.model.policy_head, 'mu', policy.model.policy_head).bias[-1] = 4.0
@@ -105,7 +105,7 @@ def test_noise_of_a_rollout_is_the_same_whatever_a_policy_drew_before() -> None:
 
     a, b = (make_policy(OBS, ONE_NUMBER, collect=dict(n_step=4)) for _ in range(2))
     first = draw(a, 0)
-    b.collect_mode.forward(torch.zeros(5, 2), None)  # what it drew in advance must not be used any more
+    b.collect_mode.forward(torch.zeros(5, 2), None)  # noise that this call drew in advance must not be used
     b.load_state_dict(a.state_dict())
     assert torch.equal(draw(a, 7), draw(b, 7)) and torch.equal(draw(b, 0), first) and not torch.equal(draw(a, 7), first)
 
@@ -154,14 +154,14 @@ def test_generator_continues_from_its_state() -> None:
 
 
 def test_device_of_a_policy_is_written_as_tensors_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """'cuda' is not equal to 'cuda:0', nor 'cpu:0' to 'cpu'; a policy compares its own with those of tensors."""
+    """'cuda' is not equal to 'cuda:0', nor 'cpu:0' to 'cpu'; a policy compares its device with the devices of tensors."""
     monkeypatch.setattr(base, 'device_of', lambda name: torch.device('cpu', 0))
     policy = make_policy(OBS, TWO_ACTIONS)
     assert policy.device == next(policy.model.parameters()).device
 
 
 def test_state_of_another_device_begins_a_stream_that_depends_on_it_alone() -> None:
-    """A generator on a GPU has 16 bytes of state: its seed, and how far it is."""
+    """The state of a GPU generator has 16 bytes: its seed and its offset."""
     states = [torch.tensor([seed, *[0] * 7, 4, *[0] * 7], dtype=torch.uint8) for seed in (7, 7, 8)]
     drawn = []
     for i, state in enumerate(states):

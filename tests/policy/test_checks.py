@@ -1,4 +1,4 @@
-"""What does not fit together in a policy, and options that nothing reads: each is refused, and its neighbours are not."""
+"""Checks of a policy's config: incompatible options and unread options are refused, similar valid ones are not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER = 'but the actions are drawn by the distribution'
 
 
 def made(kind: str, text: str) -> None:
-    """A policy on rollouts of 8 steps, whose config differs from the defaults in a text; 'space' names its actions."""
+    """Builds a policy for rollouts of 8 steps from YAML of non-default options; its key 'space' names an action space."""
     sections = yaml.safe_load(text)
     space = SPACES[sections.pop('space', 'two')]
     for name, defaults in (('collect', {'n_step': 8}), ('model', {'hidden_sizes': [8]})):
@@ -43,7 +43,7 @@ def made(kind: str, text: str) -> None:
 @pytest.mark.parametrize(
     ('kind', 'text', 'words'),
     [
-        # a proximal policy, and surrogates that keep no step near it
+        # a proximal policy with a surrogate that keeps no step near it
         (
             'ppo',
             'learn: {proximal: recent, surrogate: none}',
@@ -53,7 +53,7 @@ def made(kind: str, text: str) -> None:
         ('ppo', 'learn: {proximal: ewma, surrogate: awr}', "surrogate 'awr' keeps no step"),
         ('ppg', 'learn: {proximal: recent, policy_loss: kl}', "policy_loss 'kl' keeps no step"),
         ('ppo', 'learn: {proximal: ewma, surrogate: a2c}', "use proximal 'behaviour'"),
-        # what measures a change of the policy, and exploration, which is one
+        # measures of a policy's change, where exploration would count as a change
         (
             'ppo',
             '{learn: {target_kl: 0.02}, collect: {exploration: {type: temperature, temperature: 2.0}}}',
@@ -198,7 +198,7 @@ def made(kind: str, text: str) -> None:
         ('dqn', 'collect: {eps: 2.0}', 'eps is .*: it reaches 2 but is a probability'),
         ('dqn', 'collect: {eps: {start: 5.0, end: 0.1, over: 100}}', 'eps is .*: it reaches 5 but is a probability'),
         ('dqn', 'collect: {n_return: 9}', 'n_return is 9 but a rollout has 8 steps.*use n_return 8 or less'),
-        # parameters that shall not move
+        # frozen parameters
         (
             'ppo',
             'learn: {freeze: [actor_encodr.*]}',
@@ -216,7 +216,7 @@ def made(kind: str, text: str) -> None:
             'learn: {freeze: [actor_encoder, policy_head]}',
             "nothing to train of the actor, which is all that policy 'dqn' trains",
         ),
-        # its steps would have no gradient
+        # steps of the actor without a gradient
         (
             'ppo',
             'learn: {value_weight: 0, freeze: [actor_encoder, policy_head]}',
@@ -227,7 +227,7 @@ def made(kind: str, text: str) -> None:
             'learn: {critic_learning_rate: 1.0e-3, freeze: [actor_encoder, policy_head]}',
             'leaves nothing to train of the actor',
         ),
-        # fields that another distribution reads
+        # fields that only another distribution reads
         (
             'ppo',
             '{space: box, model: {sde_sample_freq: 4}}',
@@ -291,7 +291,7 @@ def test_distribution_that_declares_no_fields_may_read_any(monkeypatch: pytest.M
 
 
 def unread(kind: str, text: str, n_draw: int | None = None) -> str:
-    """The sentence for a config of 4 envs with rollouts of 8 steps, and the policy's own defaults elsewhere."""
+    """Returns the problem of a config with 4 envs, rollouts of 8 steps and otherwise the policy's defaults, or ''."""
     sections: dict[str, Any] = yaml.safe_load(text)
     sections['collect'] = {'n_step': 8, 'n_sample': 32, **sections.get('collect', {})}
     cfg = resolve_policy({'type': kind, **sections})
@@ -338,14 +338,14 @@ def test_options_that_nothing_reads_are_named(kind: str, text: str, words: str) 
     [
         *((kind, '{}', None) for kind in ('ppo', 'ppo_offpolicy', 'a2c', 'pg', 'ppg', 'ppg_offpolicy')),  # the defaults
         ('ppo', 'collect: {gae_lambda: 0.9}', None),
-        ('ppo', 'collect: {estimator: returns, gae_lambda: 0.95}', None),  # as the default
+        ('ppo', 'collect: {estimator: returns, gae_lambda: 0.95}', None),  # equal to the default
         ('a2c', 'learn: {clip_ratio: 0.1, value_clip: true}', None),
         ('a2c', 'learn: {clip_ratio: 0.1, surrogate: cispo}', None),
         ('ppo', 'learn: {adam_eps: 1.0e-8, optimizer: {type: adamw, betas: [0.9, 0.99]}}', None),
         ('a2c', 'learn: {target_kl: 0.01, epoch_per_collect: 2}', None),
         ('ppo', 'learn: {target_kl: 0.01, epoch_per_collect: 1, batch_size: 16}', None),
         ('ppo', 'learn: {batch_size: 16, epoch_per_collect: 2, accumulate: 4}', None),
-        ('ppo_offpolicy', 'learn: {batch_size: 32, accumulate: 9}', 4),  # the size of a draw is the buffer's
+        ('ppo_offpolicy', 'learn: {batch_size: 32, accumulate: 9}', 4),  # the buffer sets the size of a draw
         ('ppg', 'learn: {batch_size: 32, accumulate: 9}', None),  # the auxiliary phase has more minibatches
     ],
 )

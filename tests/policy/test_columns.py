@@ -1,4 +1,4 @@
-"""A column that a policy adds travels with its rows from `_process_transition` to every minibatch of its step."""
+"""A column added by a policy stays with its rows, from `_process_transition` to every minibatch of an update step."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ pytestmark = pytest.mark.usefixtures('native')
 
 
 def mark(obs: Tensor, action: Tensor) -> Tensor:
-    """Something that no other column holds, but that follows from two of them."""
+    """A number that no other column holds, computed from two of them."""
     return 10 * obs[..., 0] + action
 
 
 class Marked:
-    """Adds one number, two numbers and a flag to each transition, and notes the minibatches that its step is given."""
+    """Adds numbers, a pair and a flag to each transition, and records the minibatches that its update step receives."""
 
     seen: list[dict[str, Any]]
 
@@ -62,7 +62,7 @@ class MarkedOffPolicy(Marked, PPOOffPolicy):
 
 
 def job(cls: Any, executor: str) -> tuple[Any, Collector]:
-    """Envs that end at different times, so that rows differ."""
+    """Returns a policy and its collector; every episode has 5 steps."""
     env = EnvConfig(id=lambda: LimitEnv(5, 'terminated'), collector_env_num=N_ENV, vectorization='sync')
     vector = make_vector_env(env, N_ENV)
     learn = dict(batch_size=BATCH, epoch_per_collect=2, executor=executor)
@@ -86,7 +86,7 @@ def check_rows(seen: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize('executor', ['eager', 'native'])
 def test_added_columns_reach_the_step_with_their_rows(executor: str) -> None:
-    """'native' does not know the step and runs it eagerly."""
+    """The native executor does not support this step and runs it eagerly."""
     policy, collector = job(MarkedPPO, executor)
     assert policy.executor_name.startswith(executor)
     learner = Learner(policy.learn_mode, buffer := RolloutBuffer())
@@ -108,7 +108,7 @@ def test_added_columns_come_back_from_a_replay_buffer_with_their_rows(executor: 
     policy, collector = job(MarkedOffPolicy, executor)
     buffer = replay(size=96, n_sample=32, update_per_collect=3)
     learner = Learner(policy.learn_mode, buffer)
-    for rollout in range(4):  # 48 samples each: the third rollout is over the first one
+    for rollout in range(4):  # 48 samples each: the third rollout overwrites the first one
         buffer.push(policy.collect_mode.get_train_sample(collector.collect()))
         learner.train(rollout)
     assert len(policy.seen) == 4 * 3 * 2 * 32 // BATCH

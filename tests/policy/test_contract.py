@@ -1,4 +1,4 @@
-"""The contracts of DESIGN.md, for every registered policy and model; a plugin that is installed is tested too."""
+"""Contracts of every registered policy and model; installed plugins are tested too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from zoo.run.config import explain_config, resolve_config, resolve_policy
 from zoo.worker.collector import Collector
 
 N_STEP, N_ENV = 8, 4
-N_UPDATE = 3  # rounds of updates that are enough for an auxiliary phase, where a policy has one
+N_UPDATE = 3  # enough updates for an auxiliary phase, where a policy has one
 ENVS = {
     'box to discrete': dict(id='tests.envs:limit_env'),
     'box to box': dict(id='tests.envs:limit_env', kwargs={'action': 'box'}),
@@ -34,7 +34,7 @@ ENVS = {
     'with reset rows': dict(id='tests.envs:Limit-v0'),
 }
 policies = pytest.mark.parametrize('name', POLICY_REGISTRY.names())
-# each policy with reset rows and with one of the other kinds of spaces
+# each policy with the env that has reset rows, and with one of the other envs
 cases = pytest.mark.parametrize(
     ('name', 'env'),
     [
@@ -48,7 +48,7 @@ cases = pytest.mark.parametrize(
 def build(
     name: str, env: str, enable_field: list[Any] | None = None, obs_norm: bool = False
 ) -> tuple[Policy, Collector]:
-    """A policy with its options at their defaults, on a small rollout."""
+    """Returns a policy with default options and small rollouts, and its collector (None if `enable_field` is given)."""
     vector = make_vector_env(EnvConfig(**ENVS[env]), N_ENV)
     cls = POLICY_REGISTRY.get(name)
     known = dict(fields_of(cls.config))
@@ -81,7 +81,7 @@ def test_modes_are_named_tuples_of_functions(name: str) -> None:
         mode = getattr(policy, f'{field}_mode')
         assert type(mode) is kind
         fields = mode._asdict()
-        optional = {'initial_state', 'env_action'}  # none without a recurrent state, and for unbounded actions
+        optional = {'initial_state', 'env_action'}  # None without a recurrent state or action conversion
         assert all(fields[key] is None for key in optional & fields.keys())
         numbers = {'n_step', 'has_aux'}
         assert all(callable(value) for key, value in fields.items() if key not in numbers | optional)
@@ -134,7 +134,7 @@ def test_samples_are_flat_and_metrics_are_those_announced(name: str, env: str) -
 
 @cases
 def test_ratio_is_one_before_the_first_step_of_every_rollout(name: str, env: str) -> None:
-    """What acted is what is learned from: also after updates, with statistics of observations that move with them."""
+    """The network that learns is the one that acted, also after updates that change the statistics of observations."""
     policy, collector = build(name, env, obs_norm=True)
     for _ in range(N_UPDATE):
         samples = policy.collect_mode.get_train_sample(collector.collect())
@@ -143,7 +143,7 @@ def test_ratio_is_one_before_the_first_step_of_every_rollout(name: str, env: str
         with torch.no_grad():
             logit = policy.model.compute_actor(samples['obs'])
         now, then = (policy.dist.log_prob(x, samples['action']) for x in (logit, samples['logit']))
-        torch.testing.assert_close(now, then, rtol=0, atol=1e-5)  # of actions of 4 rows at once, or of 32
+        torch.testing.assert_close(now, then, rtol=0, atol=1e-5)  # computed from 4 rows or from 32
         policy.learn_mode.forward(samples)
 
 
@@ -154,7 +154,7 @@ def test_state_goes_through_a_checkpoint_and_continues_the_same(name: str, env: 
     policy.learn_mode.forward(first)
     state = {'policy': policy.state_dict(), 'memory': policy.memory_state_dict()}
     save_checkpoint(tmp_path / 'a.safetensors', state, {})
-    other, _ = build(name, env)  # of the same seed, which random orders are a function of
+    other, _ = build(name, env)  # the same seed, because random orders depend on it
     assert differing(other.state_dict(), policy.state_dict())
     loaded = load_checkpoint(tmp_path / 'a.safetensors').state
     other.load_state_dict(loaded['policy'])
@@ -162,7 +162,7 @@ def test_state_goes_through_a_checkpoint_and_continues_the_same(name: str, env: 
     assert not differing(other.state_dict(), policy.state_dict())
     assert not differing(other.memory_state_dict(), policy.memory_state_dict())
     assert other.learn_mode.train_iter() == policy.learn_mode.train_iter() > 0
-    for p in (policy, other):  # the next updates are the same too, a phase between some of them as well
+    for p in (policy, other):  # the next updates are the same too, and so is an auxiliary phase between them
         for _ in range(N_UPDATE):
             p.learn_mode.forward(first)
     assert not differing(other.state_dict(), policy.state_dict())
@@ -184,7 +184,7 @@ def test_auxiliary_phase_counts_its_steps_and_gives_metrics_of_its_own(name: str
     has_one = 'learn.aux_freq' in dict(fields_of(POLICY_REGISTRY.get(name).config))
     assert any(given) == has_one
     for metrics in given:
-        assert not metrics.keys() & set(policy.learn_mode.monitor_vars())  # the means of a round keep them apart
+        assert not metrics.keys() & set(policy.learn_mode.monitor_vars())  # so their means stay separate
         for key, value in metrics.items():
             assert value.dim() == 0 and not value.requires_grad and value.isfinite(), key
 
@@ -257,7 +257,7 @@ def test_model_outputs_are_of_the_spaces_and_of_each_row_alone(name: str, space:
     for lead in ((6,), (2, 3)):
         obs = some_obs(space, *lead)
         actor, critic, both = model.compute_actor(obs), model.compute_critic(obs), model.compute_actor_critic(obs)
-        assert actor.shape == (*lead, 4) and critic.shape == lead  # 4 choices, or 2 means beside 2 deviations
+        assert actor.shape == (*lead, 4) and critic.shape == lead  # 4 logits, or 2 means and 2 deviations
         assert torch.equal(both['logit'], actor) and torch.equal(both['value'], critic)
         torch.testing.assert_close(model.compute_actor(obs[1:2]), actor[1:2])
         torch.testing.assert_close(model.compute_critic(obs[1:2]), critic[1:2])
@@ -268,6 +268,6 @@ def test_model_outputs_are_of_the_spaces_and_of_each_row_alone(name: str, space:
 def test_first_policy_is_near_uniform(name: str, space: str) -> None:
     model, obs = model_of(name, space), some_obs(space, 50)
     first = make_dist(SPACES[space][1]).mode(model.compute_actor(obs))
-    if not first.is_floating_point():  # an index: the logits say more
+    if not first.is_floating_point():  # an index: compare the logits instead
         first = model.compute_actor(obs)
     assert (first - first.mean(-1, keepdim=True)).abs().max() < 0.1

@@ -1,4 +1,4 @@
-"""A policy copied, pickled or restored in the middle of a run continues as the original, and moves nothing of it."""
+"""A policy that is copied, pickled or restored during a run continues like the original and does not change it."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def made(kind: str, space: Any = TWO_ACTIONS, network: Any = None, **sections: A
 
 
 def trained(policy: Policy, *seeds: int) -> dict[str, Any]:
-    """Everything that some rounds leave."""
-    policy.collect_mode.begin(seeds[0])  # a state holds neither how far the noise of a rollout is nor open episodes
+    """Trains one round per seed; returns the whole state."""
+    policy.collect_mode.begin(seeds[0])  # a state has neither the noise position in a rollout nor open episodes
     policy.collect_mode.forget(slice(0, N_ENV))
     for seed in seeds:
         policy.learn_mode.set_env_step(seed)
@@ -69,7 +69,7 @@ def everything(policy: Policy) -> dict[str, Any]:
 @pytest.mark.usefixtures('native')
 @pytest.mark.parametrize('case', CASES)
 def test_copies_and_restored_policy_end_in_the_same_bits_as_the_original(case: str) -> None:
-    """For PPG in the middle of a phase. The restored one is of the same seed, which random orders are a function of."""
+    """PPG is in the middle of a phase. The restored policy has the same seed, because random orders depend on it."""
     kind, sections = CASES[case]
     policy, restored = made(kind, **copy.deepcopy(sections)), made(kind, **copy.deepcopy(sections))
     trained(policy, 0, 1)
@@ -82,12 +82,12 @@ def test_copies_and_restored_policy_end_in_the_same_bits_as_the_original(case: s
     for way, other in others.items():
         assert other.executor_name == policy.executor_name and not differing(everything(other), before), way
         found[way] = copy.deepcopy(trained(other, 2, 3, 4))
-    assert not differing(everything(policy), before)  # training them moved nothing of it
+    assert not differing(everything(policy), before)  # training the others did not change the original
     after = trained(policy, 2, 3, 4)
     assert differing(after['model'], before['model'])
     for way, other in others.items():
         assert not differing(found[way], after), way
-        assert not differing(everything(other), found[way]), way  # nor did training it move them
+        assert not differing(everything(other), found[way]), way  # training the original did not change the others
 
 
 @pytest.mark.parametrize('way', WAYS)
@@ -100,7 +100,7 @@ def test_parameters_of_a_copy_are_views_of_its_own_optimisers(way: str) -> None:
             optimizer.param.fill_(0.5)
     assert all((p == 0.5).all() for p in other.model.parameters())
     assert not differing(parameters(policy), before)
-    # the auxiliary phase moves the same parameters, with moments of its own
+    # the auxiliary phase trains the same parameters with its own moments
     for name in ('actor', 'critic'):
         assert other.optimizers[name].param is other.optimizers[f'aux_{name}'].param
         assert other.optimizers[name].exp_avg is not other.optimizers[f'aux_{name}'].exp_avg
@@ -127,7 +127,7 @@ def test_modes_of_a_copy_act_for_the_copy(name: str, way: str) -> None:
 def test_copy_of_a_copy_and_a_policy_of_one_mode() -> None:
     policy = make_policy(OBS, TWO_ACTIONS, enable_field=['collect'])
     obs = torch.zeros(4, 2)
-    policy.collect_mode.forward(obs, None)  # in the middle of the noise of a rollout
+    policy.collect_mode.forward(obs, None)  # the noise of this rollout is partly used
     other = copy.deepcopy(pickle.loads(pickle.dumps(policy)))
     for _ in range(3):
         a, b = (each.collect_mode.forward(obs, None) for each in (policy, other))

@@ -1,7 +1,7 @@
-"""A policy on a device of its own, with envs on the host: the host never waits, but where statistics are read.
+"""A policy on an accelerator, with envs on the host: the host waits only where statistics are read.
 
-Without a GPU the device is torch's 'meta', whose tensors have no data: whoever looks at a value there gets an error,
-and every operation says on which devices its tensors lie.
+Without a GPU the device is torch's 'meta'. Its tensors have no data, so reading a value raises an error;
+every operation still shows the devices of its tensors.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ LEARN: dict[str, dict[str, Any]] = {
 
 
 class Crossings(TorchDispatchMode):
-    """Counts copies from host to device that the host does not wait for; notes all else that has tensors on both.
+    """Counts non-blocking copies from host to device; records every other operation with tensors on both.
 
-    A number of the host in an operation on a device (0-dim) is an argument of its kernel, and no crossing. Neither are
-    random numbers: those for a GPU are drawn there, but 'meta' has no generator.
-    Args: counts_draws: random numbers count too, where a generator of the host draws them for any device.
+    A 0-dim tensor of the host in an operation on a device is a kernel argument, not a crossing. Random numbers are no
+    crossing either: those for a GPU are drawn there, but 'meta' has no generator.
+    Args: counts_draws: random numbers count too; for code that draws them by a host generator for every device.
     """
 
     def __init__(self, counts_draws: bool = False) -> None:
@@ -77,7 +77,7 @@ def make(device: str, kind: str, space: Any, monkeypatch: pytest.MonkeyPatch, **
 
 
 def rollout_of(policy: Policy, with_resets: bool) -> Rollout:
-    """As a collector makes it of envs on the host: an end, whose last observation lies beside the block."""
+    """A rollout as collected from host envs; one episode ends, and its final observation is stored separately."""
     obs, ends = torch.randn(T + 1, B, 3), torch.zeros(T, B, dtype=torch.bool)
     ends[2, 1] = True
     acting = policy.collect_mode.start(obs)
@@ -113,7 +113,7 @@ def rollout_of(policy: Policy, with_resets: bool) -> Rollout:
 def test_host_waits_once_an_update_for_its_statistics(
     kind: str, space: Any, learn: str, with_resets: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one place where an update may wait is `count_skipped`, once for each optimiser."""
+    """An update may wait only in `count_skipped`, once for each optimiser."""
     policy = make('meta', kind, space, monkeypatch, **LEARN[learn])
     reads: list[FlatAdam] = []
     monkeypatch.setattr(FlatAdam, 'count_skipped', lambda self, limit: reads.append(self) or 0)
@@ -136,7 +136,7 @@ def test_auxiliary_phase_waits_for_nothing_but_statistics(monkeypatch: pytest.Mo
 
 
 def test_a_look_at_a_value_or_a_copy_that_waits_is_found() -> None:
-    """The instrument itself."""
+    """Tests `Crossings` itself."""
     x = torch.ones(3, device='meta')
     with Crossings() as crossings:
         for look in (lambda: float(x.sum()), lambda: x[x > 0], lambda: bool((x > 0).any()), lambda: x.tolist()):
@@ -152,7 +152,7 @@ def test_a_look_at_a_value_or_a_copy_that_waits_is_found() -> None:
 
 @pytest.mark.slow
 def test_intrinsic_rewards_learn_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their generator is one of the host, on any device."""
+    """Their random generator is on the host for every device."""
     intrinsic = {'type': 'rnd', 'batch_size': 16}
     policy = make('meta', 'ppo', TWO_ACTIONS, monkeypatch, intrinsic=intrinsic)
     monkeypatch.setattr(FlatAdam, 'count_skipped', lambda self, limit: 0)
@@ -178,6 +178,5 @@ def test_cuda_says_the_same(
     monkeypatch.setattr(FlatAdam, 'count_skipped', lambda self, limit: 0)
     with no_waiting():
         policy.learn_mode.forward(batch)
-    assert not [
-        record for record in caplog.records if record.levelno >= logging.WARNING
-    ]  # none of a step that is not compiled
+    # no warning that a step is not compiled
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -1,4 +1,4 @@
-"""A policy on one of several ranks: what is refused, and how its steps are executed."""
+"""A policy on one of several ranks: refused configs, and the execution of its steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OBS = Box(-torch.ones(3).numpy(), torch.ones(3).numpy())
 
 
 class TwoRanks(Alone):
-    """Says that there is another rank, which has the same of everything."""
+    """Two ranks that always have the same values: a sum doubles them."""
 
     size = 2
 

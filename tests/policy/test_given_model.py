@@ -1,4 +1,4 @@
-"""A network given in place of a registered one; fields of policy.model that nothing reads."""
+"""A network given by the caller instead of a registered one; fields of policy.model that nothing reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zoo.run.config import resolve_policy
 
 
 class Line(nn.Module):
-    """A model that is registered nowhere, of `limit_env`."""
+    """An unregistered model for `limit_env`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Line(nn.Module):
 
 
 def config(root: Path, **sections: Any) -> dict[str, Any]:
-    """Without fields for a model."""
+    """A job config without the section policy.model."""
     made = job_config(root, max_env_step=64, **sections)
     del made['policy']['model']
     return made
@@ -108,7 +108,7 @@ def test_checkpoint_from_before_this_was_noted_loads_as_it_did(run_dir: Path, tm
 
 @pytest.mark.slow
 def test_new_run_refuses_such_a_field_and_a_resumed_one_takes_it(tmp_path: Path) -> None:
-    """An older version began runs with it, and these go on."""
+    """Older versions started runs with such a field, and these runs must continue."""
     result = serial_pipeline(job_config(tmp_path, max_env_step=64))
     checkpoint = load_checkpoint(result.run_dir)
     checkpoint.meta['config']['policy']['model']['log_std_init'] = -1.0

@@ -1,4 +1,4 @@
-"""Each step against the formulas of the papers, written out with autograd."""
+"""Gradient steps, compared with the formulas of the papers written out with autograd."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def only(batch: dict[str, Tensor], *names: str) -> dict[str, Tensor]:
 
 
 def as_torch(logit: Tensor, discrete: bool) -> torch.distributions.Distribution:
-    """The distribution of two choices, or of one number, as torch has it."""
+    """The distribution of torch.distributions for two choices or for one number."""
     if discrete:
         return torch.distributions.Categorical(logits=logit)
     return torch.distributions.Independent(torch.distributions.Normal(*logit.chunk(2, -1)), 1)
@@ -68,7 +68,7 @@ def dist_of(batch: dict[str, Tensor]) -> Any:
 
 
 def reference(model: Any, batch: dict[str, Tensor], step: PolicyNumbers) -> tuple[Tensor, dict[str, Tensor]]:
-    """The PPO objective, and its parts."""
+    """Returns the PPO objective and its terms."""
     w = batch.get('weight', torch.ones(N))
     adv = batch['adv']
     logp, entropy = log_prob_and_entropy(model.compute_actor(batch['obs']), batch['action'])
@@ -138,14 +138,14 @@ def test_ppo_step_does_not_add_up_gradients() -> None:
 
 
 class Still(FlatAdam):
-    """Moves nothing, so that the gradient of a float64 model can be looked at; Adam takes float32 only."""
+    """Does not move parameters, so that the gradient of a float64 model can be read; Adam takes float32 only."""
 
     def step(self, grad_clip: float | None = None) -> Tensor:
         return self.grad.norm()
 
 
 def ppg_model_and_batch(arch: str, space: Any, weighted: bool = False) -> tuple[Any, dict[str, Tensor]]:
-    """Of a policy that is not near uniform."""
+    """As `model_and_batch`, for PPG and with a policy that is not near uniform."""
     model, batch = model_and_batch(space, weighted, type='ppg', model=dict(arch=arch))
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -155,18 +155,18 @@ def ppg_model_and_batch(arch: str, space: Any, weighted: bool = False) -> tuple[
 
 
 def in_float64(model: Any, batch: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
-    """So that only a wrong formula differs."""
+    """Converts both to float64, so that only a wrong formula makes a difference."""
     return model.double(), {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
 
 
 def divergence(batch: dict[str, Tensor], new: Tensor) -> Tensor:
-    """KL(old || new) per row, of torch.distributions."""
+    """KL(old || new) per row, by torch.distributions."""
     discrete = not batch['action'].is_floating_point()
     return torch.distributions.kl_divergence(*(as_torch(x, discrete) for x in (batch['logit'], new)))
 
 
 def gradients(optimizer: FlatAdam, loss: Tensor, model: Any) -> Tensor:
-    """The gradient that autograd finds, laid out as the optimizer's; 0 where a parameter has none."""
+    """The gradient by autograd, in the layout of the optimizer's buffer; 0 where a parameter has none."""
     found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     return torch.cat(
         [
@@ -177,7 +177,7 @@ def gradients(optimizer: FlatAdam, loss: Tensor, model: Any) -> Tensor:
 
 
 def component_of(model: Any, optimizer: FlatAdam, *names: str) -> Tensor:
-    """Which numbers of an optimizer's buffer belong to the parts of these names."""
+    """Mask of the numbers in an optimizer's buffer that belong to the modules of these names."""
     return torch.cat([torch.full((p.numel(),), name.split('.')[0] in names) for name, p in model.named_parameters()])
 
 
@@ -244,8 +244,8 @@ def test_kl_penalty_with_surrogate_none_is_the_kl_loss_of_ppg(arch: str, space: 
     torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(metrics['policy_loss'], surrogate.detach())
     torch.testing.assert_close(metrics['penalty_kl'], (divergence(batch, logit) * w).mean().detach())
-    assert ((ratio - 1).abs() > 0.2).any()  # a clip would have shown
-    # and in one step with the value loss, as where arch is shared
+    assert ((ratio - 1).abs() > 0.2).any()  # so a clip would change the gradient
+    # the same in one step with the value loss, as with arch 'shared'
     value_loss = 0.5 * ((model.compute_critic(batch['obs']) - batch['return_']) ** 2 * w).mean()
     want += gradients(optimizer, 0.5 * value_loss, model)
     ppo_step(model, dist_of(batch), [optimizer], batch, step)
@@ -255,7 +255,7 @@ def test_kl_penalty_with_surrogate_none_is_the_kl_loss_of_ppg(arch: str, space: 
 def aux_parts(model: Any, arch: str, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """The terms of the auxiliary objective (arXiv:2009.04416, algorithm 1), each from its own pass.
 
-    Of arch 'detach' one value gradient enters the trunk, that of the auxiliary head (as in the authors' code).
+    With arch 'detach' only the value gradient of the auxiliary head enters the trunk (as in the authors' code).
     """
     w = batch.get('weight', torch.ones(N))
     feature = model.actor_encoder(model.input(batch['obs']))
@@ -274,7 +274,7 @@ def aux_parts(model: Any, arch: str, batch: dict[str, Tensor]) -> dict[str, Tens
 
 
 def groups_of(model: Any, arch: str, kind: Callable[..., FlatAdam] = FlatAdam) -> list[FlatAdam]:
-    """Optimisers as policy 'ppg' has them: of the critic's own parameters, and of all others."""
+    """Optimisers as in policy 'ppg': one for the critic's own parameters, after one for all others."""
     critic = set() if arch == 'shared' else {name for name, _ in model.critic_parameters()}
     named = list(model.named_parameters())
     split = [[(name, p) for name, p in named if (name in critic) == mine] for mine in (False, True)]
@@ -316,7 +316,7 @@ def test_aux_step_has_the_gradient_and_metrics_of_the_objective(
         torch.testing.assert_close(metrics[name], value.detach(), rtol=1e-9, atol=1e-12)
     norm = torch.sqrt(sum((g**2).sum() for g in want if g is not None))
     torch.testing.assert_close(metrics['aux_grad_norm'], norm)
-    assert parts['behavioral_cloning_loss'] > 0.02  # else it would not show
+    assert parts['behavioral_cloning_loss'] > 0.02  # otherwise a wrong cloning term would not be noticed
 
 
 def test_terms_of_weight_zero_may_be_infinite() -> None:

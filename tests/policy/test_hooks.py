@@ -1,4 +1,4 @@
-"""The place in an update where callbacks see gradients."""
+"""Gradient hook of an update: callbacks see each gradient before its step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_listener_that_raises_is_gone_afterwards() -> None:
 def test_listener_sees_the_gradient_of_the_step_that_follows_and_no_other(
     precision: UpdatePrecision, accumulate: int
 ) -> None:
-    """Losses k p with k = 1, 3, 5, 9, of gradient k: alone, or means of two, 2 and 7, whatever the loss scale."""
+    """Losses k * p with k = 1, 3, 5, 9 have the gradients k, or in pairs the means 2 and 7, with any loss scale."""
     p = torch.nn.Parameter(torch.zeros(1))
     optimizer = FlatOptimizer([('p', p)], SGDRule(), lr=1.0)
     optimizer.configure(accumulate=accumulate, precision=precision)
@@ -51,7 +51,7 @@ def test_listener_sees_the_gradient_of_the_step_that_follows_and_no_other(
         for k in (1.0, 3.0, 5.0, 9.0):
             descend([optimizer], (k * p).sum(), None)
     assert seen == ([1, 3, 5, 9] if accumulate == 1 else [2, 7])
-    assert p.item() == -sum(seen)  # the step divides no more than it did
+    assert p.item() == -sum(seen)  # the step applies the gradient as it was shown, without another division
 
 
 def test_listener_changes_the_step_where_gradients_gather() -> None:

@@ -1,4 +1,4 @@
-"""What a policy says of observations: values, distributions, drawn actions, judged actions; for one and for a batch."""
+"""Inference of a policy: values, distributions, drawn and evaluated actions, for one observation and for a batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def policy_of(
     )
     torch.manual_seed(1)
     for name, p in policy.model.named_parameters():
-        if 'head' in name:  # the first policy is near uniform, which would hide mistakes
+        if 'head' in name:  # the initial policy is near uniform, which would hide mistakes
             p.data.normal_()
     return policy
 
@@ -60,7 +60,7 @@ def test_numbers_are_those_of_the_network_and_of_torch(kind: str) -> None:
 def test_box_actions_are_the_policys_own_and_env_action_clips_them() -> None:
     policy = policy_of(action=ONE_NUMBER)
     action, log_prob, value = policy.sample(ROWS, torch.Generator().manual_seed(3))
-    assert action.shape == (6, 1) and (action.abs() > 1).any()  # beyond the bounds, which env_action keeps
+    assert action.shape == (6, 1) and (action.abs() > 1).any()  # beyond the bounds; env_action clips
     mu, sigma = policy.distribution(ROWS).param.chunk(2, -1)
     torch.testing.assert_close(log_prob, Normal(mu, sigma).log_prob(action).sum(-1))
     torch.testing.assert_close(policy.evaluate_actions(ROWS, action).log_prob, log_prob)
@@ -109,7 +109,7 @@ def test_value_is_in_the_unit_of_returns_where_the_critic_has_another() -> None:
 
 @pytest.mark.parametrize('memory', [False, True])
 def test_stochastic_acting_follows_the_distribution(memory: bool) -> None:
-    """400 draws of one observation: the share of action 1 lies within 4 standard deviations of its probability."""
+    """400 draws for one observation: the share of action 1 is within 4 standard errors of its probability."""
     policy = policy_of(model={'recurrent': {'cell': 'gru', 'hidden_size': 8}} if memory else {})
     p = float(policy.distribution(ROWS[0]).param.softmax(-1)[1])
     drawn = policy.act(np.tile(ROWS[0], (400, 1)), deterministic=False, generator=torch.Generator().manual_seed(0))
@@ -121,7 +121,7 @@ def test_stochastic_acting_follows_the_distribution(memory: bool) -> None:
 def test_session_draws_and_keeps_the_state() -> None:
     policy = policy_of(model={'recurrent': {'cell': 'gru', 'hidden_size': 8}})
     drawing, greedy = policy.session(), policy.session()
-    for row in ROWS:  # the state depends on what was seen, not on what was drawn
+    for row in ROWS:  # the state depends on the observations, not on the drawn actions
         drawing.act(row, deterministic=False)
         greedy.act(row)
     states = [torch.cat([x.flatten() for _, x in leaves(each.state)]) for each in (drawing, greedy)]

@@ -1,4 +1,4 @@
-"""Policies learn one-step envs from scratch: to name the number that they see, and to aim at half of it."""
+"""Policies learn one-step envs from scratch: the best action is the observed number ('match') or half of it ('aim')."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def test_policy_learns_to_aim(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(('env', 'bound'), [('match', 0.9), ('aim', -0.03)])
 def test_policy_learns_nothing_at_a_vanishing_learning_rate(env: str, bound: float, tmp_path: Path) -> None:
-    """So that the two tests above cannot pass by luck."""
+    """Shows that the two tests above cannot pass by luck."""
     assert learned(tmp_path, env, 'ppo', 1e-9, max_env_step=640) < bound

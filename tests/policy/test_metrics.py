@@ -1,4 +1,4 @@
-"""Statistics of an update, against numbers worked by hand."""
+"""Metrics of an update, against numbers worked by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zoo.policy.base import Policy
 from zoo.policy.gradient_steps import PolicyNumbers
 from zoo.policy.metrics import adv_abs_max, explained_variance, over_ranks, summaries, summary, total_loss
 
-# returns 1, 3, 5 have variance 8/3; errors 0, 1, -1 have 2/3: 1 - 1/4
+# returns 1, 3, 5 have variance 8/3, errors 0, 1, -1 have variance 2/3: the explained variance is 1 - 1/4
 RETURN, VALUE = [1.0, 3.0, 5.0], [1.0, 2.0, 6.0]
 
 
@@ -63,7 +63,7 @@ def batch_of(weighted: bool) -> dict[str, torch.Tensor]:
 
 
 def by_numpy(policy: Policy, batch: dict[str, torch.Tensor], value_loss: str) -> dict[str, float]:
-    """The metrics of one step of PPO on the whole batch, in float64, from what the networks put out before it."""
+    """The metrics of one PPO step on the whole batch, in float64, from the outputs of the networks before the step."""
     with torch.no_grad():
         logit = policy.model.compute_actor(batch['obs']).double().numpy()
         v = policy.model.compute_critic(batch['obs']).double().numpy()
@@ -164,7 +164,7 @@ def test_a_maximum_is_kept_over_steps_and_others_are_averaged() -> None:
 @pytest.mark.parametrize('executor', ['eager', 'native'])
 def test_ratio_max_of_an_update_is_that_of_its_worst_minibatch(executor: str) -> None:
     policy, batch = policy_of(executor, batch_size=16, learning_rate=1e-12), batch_of(False)
-    want = by_numpy(policy, batch, 'mse')  # the steps move nothing
+    want = by_numpy(policy, batch, 'mse')  # with this learning rate the steps move nothing
     metrics = policy.learn_mode.forward(batch)
     assert metrics['ratio_max'].item() == pytest.approx(want['ratio_max'], rel=1e-5)
     assert metrics['kl'].item() == pytest.approx(want['kl'], rel=1e-5)

@@ -1,4 +1,4 @@
-"""policy.learn.freeze: what is frozen keeps its bits with every executor and rule, and what is refused."""
+"""policy.learn.freeze: frozen parameters keep their bits with every executor and update rule; refused configs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def trained(
     sections = dict(collect={'n_step': 8}, model={'obs_norm': True})
     policy = tiny_policy(OBS, TWO_ACTIONS, type=kind, learn=learn, **sections)
     before = clone(policy.model.state_dict())
-    for seed in (0, 1):  # steps that were traced once have to read what the first update changed
+    for seed in (0, 1):  # traced steps must see the changes of the first update
         policy.learn_mode.forward(samples_of(policy, seed))
     return before, policy.model.state_dict()
 
@@ -57,13 +57,13 @@ def test_frozen_parameters_and_statistics_alone_keep_their_bits(kind: str, froze
 @pytest.mark.usefixtures('native')
 def test_executors_agree_where_layers_are_frozen(graphs: list[torch.fx.GraphModule]) -> None:
     found = [trained('ppo', ['actor_encoder.*', 'value_head.*'], name)[1] for name in ('eager', 'native', 'graph')]
-    assert graphs  # else no step was traced
+    assert graphs  # otherwise no step was traced
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-5)
 
 
 def test_norm_of_the_gradient_is_that_of_what_moves() -> None:
-    """The sum of squares over the parameters that move, with the gradients of a policy of which all move."""
+    """The squared norm is summed over the moving parameters; the reference gradients are of a policy without freeze."""
     words = [*SHORT, 'policy.learn.executor=eager', 'policy.learn.batch_size=null', 'policy.learn.epoch_per_collect=1']
     frozen = [*words, 'policy.learn.freeze=[actor_encoder.*]']
     whole, part = (make_policy('cartpole_ppo', each) for each in (words, frozen))

@@ -1,4 +1,4 @@
-"""Components that a config chooses: what they do inside a policy, and ones of a user's own, also those that are wrong."""
+"""Components that a config chooses: their effects in a policy, user-defined components, and errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error
 
 
 def test_what_is_stored_is_the_policy_that_acted() -> None:
-    """temperature 2: the logit of the samples is half the model's, so the first ratio is not 1 but p / p_behaviour."""
+    """With temperature 2 the stored logit is half the model's, so the first ratio is not 1 but p / p_behaviour."""
     policy = ppo(collect=dict(n_step=N_STEP, exploration={'type': 'temperature', 'temperature': 2.0}))
     obs = torch.randn(3, 2)
     with torch.no_grad():
@@ -43,7 +43,7 @@ def test_a_penalty_of_weight_zero_may_be_infinite() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(('kind', 'loss'), [('ppo', 'hl_gauss'), ('ppg', 'two_hot')])
 def test_a_classifying_critic_learns_the_returns(kind: str, loss: str) -> None:
-    """Returns of 3 everywhere: values come from 0, the mean of all bins, close to 3."""
+    """All returns are 3: the values start at 0, the mean of all bins, and come close to 3."""
     learn: dict[str, Any] = dict(
         value_loss={'type': loss, 'n_bin': 21}, learning_rate=0.05, batch_size=N, adv_norm='off'
     )
@@ -90,10 +90,10 @@ def test_a_resume_as_a_variant_has_the_parts_of_the_variant(tmp_path: Any) -> No
     assert run.policy.cfg.learn.surrogate == 'clip'
     again = serial_pipeline(resume=run.run_dir, overrides=['policy.type=spo'], max_env_step=128)
     learn = again.policy.cfg.learn
-    assert learn.surrogate == 'spo' and learn.batch_size == 32  # what the run had set stays
+    assert learn.surrogate == 'spo' and learn.batch_size == 32  # settings of the resumed run stay
 
 
-# --- components of a user's own
+# --- user-defined components
 
 PLACES: dict[str, tuple[str, str]] = {
     'policy.learn.surrogate': ('learn', 'clip'),
@@ -112,7 +112,7 @@ def class_of(path: str, name: str) -> type:
 
     @dataclass(frozen=True, kw_only=True)
     class Own:
-        """The same, as a class."""
+        """The registered function, as a class."""
 
         unused: Annotated[float, Field(ge=0, description='nothing')] = 0.5
 
@@ -139,10 +139,10 @@ def test_class_with_options_trains_like_the_function(
     key = path.rpartition('.')[2]
     specs: list[dict[str, Any]] = [{'type': name}, {'type': 'own', 'unused': 0.25}]
     if key == 'plasticity':
-        specs[0]['every'] = 1  # as it is of a part without such an option
+        specs[0]['every'] = 1  # the interval of a component without this option
     runs = [serial_pipeline(own_config(tmp_path / str(i), section, key, spec)) for i, spec in enumerate(specs)]
     known, own = (run.policy.state_dict() for run in runs)
-    for parameter, x in known['model'].items():  # some known ones have kernels of their own, equal to rounding
+    for parameter, x in known['model'].items():  # some registered ones have their own kernels, equal up to rounding
         torch.testing.assert_close(own['model'][parameter], x, rtol=1e-3, atol=1e-5)
 
 
@@ -152,7 +152,7 @@ def test_registered_class_can_be_pickled_with_what_it_was_given() -> None:
     assert other == part and hash(other) == hash(part) and dict(other.options)['n_bin'] == 11
 
 
-# --- and those that give the wrong thing
+# --- components that return the wrong thing
 
 
 @pytest.mark.parametrize('wrong', [lambda gain: gain.mean(), lambda gain: gain[:, None], lambda gain: None])
@@ -169,7 +169,7 @@ def test_a_surrogate_without_a_gradient_is_refused() -> None:
     with pytest.raises(UserError, match='the surrogate returned numbers without a gradient'):
         ppo_policy_error(data, surrogate=lambda log_ratio, ratio, adv, clip_ratio: adv)
     fixed = ppo_policy_data(logit.detach(), logit.detach(), action, torch.ones(4))
-    ppo_policy_error(fixed, surrogate=lambda log_ratio, ratio, adv, clip_ratio: adv)  # nobody asks for one
+    ppo_policy_error(fixed, surrogate=lambda log_ratio, ratio, adv, clip_ratio: adv)  # here no gradient is needed
     with torch.no_grad():
         ppo_policy_error(data, surrogate=lambda log_ratio, ratio, adv, clip_ratio: adv)
 

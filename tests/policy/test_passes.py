@@ -1,4 +1,4 @@
-"""Draws: permutations of today's stream, orders, and prioritised draws against their probabilities and weights by hand."""
+"""Draws: permutations from the random stream, row order, and prioritised draws with probabilities and weights by hand."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_same_seed_gives_the_same_draw(name):
 
 
 def test_prioritized_probabilities_by_hand():
-    # alpha 1, |adv| 1, 2, 1: .25, .5, .25; of 30,000 draws the shares are off by sqrt(.25 / 30000) = .003
+    # alpha 1, |adv| 1, 2, 1: p .25, .5, .25; standard error of the shares of 30,000 draws: sqrt(.25 / 30000) = .003
     order, _ = draw('prioritized', batch(1.0, -2.0, 1.0), 10_000, alpha=1.0)
     share = order.flatten().bincount(minlength=3) / order.numel()
     torch.testing.assert_close(share, torch.tensor([0.25, 0.5, 0.25]), atol=0.012, rtol=0)
@@ -86,7 +86,7 @@ def test_prioritized_weights_by_hand(adv, alpha, beta, wanted):
 
 
 def test_prioritized_with_beta_1_has_the_loss_of_shuffle_on_average():
-    # losses 1, 10, 100, mean 37; 60,000 draws of terms within 100, deviation some 40: off by 40 / 245 = .16
+    # losses 1, 10, 100 have mean 37; 60,000 draws of terms up to 100 with deviation about 40: error 40 / 245 = .16
     order, weight = draw('prioritized', batch(0.5, 1.0, 3.0), 20_000, alpha=0.8, beta=1.0)
     loss = torch.tensor([1.0, 10.0, 100.0])
     assert (weight * loss)[order].mean().item() == pytest.approx(37.0, abs=0.8)
@@ -108,7 +108,7 @@ def test_prioritized_never_draws_rows_without_weight():
 
 
 def test_prioritized_sequences_go_by_the_sum_of_their_steps():
-    # |adv| sums 2 and 6, less the steps without weight: 2 and 2
+    # sums of |adv|: 2 and 6; without the step of weight 0 they are 2 and 2
     columns = {'adv': torch.tensor([[1.0, -1.0], [-2.0, 4.0]]), 'state': torch.zeros(2, 1)}
     assert draw('prioritized', columns, alpha=1.0, beta=1.0)[1].tolist() == pytest.approx([2.0, 2 / 3])
     columns['weight'] = torch.tensor([[4 / 3, 4 / 3], [4 / 3, 0.0]])
@@ -121,14 +121,14 @@ def test_prioritized_of_rows_without_weight_alone_draws_them_evenly_with_weight_
     columns = batch(1.0, 2.0, 3.0, 9.0) | {'weight': torch.zeros(4)}
     order, weight = draw('prioritized', columns, 500, alpha=alpha, beta=1.0)
     assert weight.tolist() == [0.0] * 4
-    assert order.flatten().bincount(minlength=4).min() > 400  # of 500 each, deviation 19
+    assert order.flatten().bincount(minlength=4).min() > 400  # the mean is 500 each, the deviation 19
 
 
 @pytest.mark.parametrize('alpha', [0.0, 0.8])
 def test_prioritized_without_advantages_draws_evenly(alpha):
     order, weight = draw('prioritized', batch(0.0, 0.0, 0.0, 0.0), 500, alpha=alpha)
     assert weight.tolist() == pytest.approx([1.0] * 4)
-    assert order.flatten().bincount().min() > 400  # of 500 each, deviation 19
+    assert order.flatten().bincount().min() > 400  # the mean is 500 each, the deviation 19
 
 
 def test_prioritized_draws_a_row_without_advantage_at_times():

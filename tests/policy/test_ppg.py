@@ -1,4 +1,4 @@
-"""The phases of PPG: what each moves, when each comes, what each is given."""
+"""Phases of PPG: the parameters that each one moves, its schedule and its data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ACTOR = {'actor_encoder', 'policy_head'}
 
 
 def ppg(learn: dict[str, Any] | None = None, arch: str = 'dual', **kwargs: Any) -> Policy:
-    """Phases of one epoch of one minibatch, an auxiliary phase after every other one, unless `learn` says otherwise."""
+    """A PPG policy; by default phases of one epoch of one minibatch, and an auxiliary phase after every second rollout."""
     base = dict(batch_size=N, adv_norm='off', learning_rate=1e-2, aux_freq=2, aux_train_epoch=1, aux_batch_size=N)
     kwargs.setdefault('collect', dict(n_step=N_STEP, discount_factor=0.9, gae_lambda=0.8))
     model = {'arch': arch, **kwargs.pop('model', {})}
@@ -51,7 +51,7 @@ def ppg(learn: dict[str, Any] | None = None, arch: str = 'dual', **kwargs: Any) 
 
 
 def to_the_phase(policy: Policy, n: int) -> list[dict[str, Tensor]]:
-    """n rollouts and their updates, with no auxiliary phase after the last one yet; returns the samples."""
+    """Learns from n rollouts, but holds back the auxiliary phase; returns the samples."""
     found = []
     with phase_held_back(policy):
         for seed in range(n):
@@ -61,7 +61,7 @@ def to_the_phase(policy: Policy, n: int) -> list[dict[str, Tensor]]:
 
 
 def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
-    """Parts of the model in which any bit changed."""
+    """Names of the top-level modules in which any bit changed."""
     return {name.split('.')[0] for name in differing(before, after)}
 
 
@@ -70,7 +70,7 @@ def moments(policy: Policy, *names: str) -> dict[str, Any]:
 
 
 def log_p(policy: Policy, model: Any, obs: Tensor) -> Any:
-    """The policy's distribution as torch has it."""
+    """The policy's distribution as an object of torch.distributions."""
     with torch.no_grad():
         logit = model.compute_actor(obs)
     if policy.action_space is TWO_ACTIONS:
@@ -78,7 +78,7 @@ def log_p(policy: Policy, model: Any, obs: Tensor) -> Any:
     return torch.distributions.Independent(torch.distributions.Normal(*logit.chunk(2, -1)), 1)
 
 
-# --- what feeds what ---
+# --- inputs and parameters of each phase ---
 
 
 @archs
@@ -98,7 +98,7 @@ def test_garbage_in_the_auxiliary_head_reaches_no_sample_and_no_policy_or_value_
     [('dual', TWO_ACTIONS, 'clip'), ('dual', ONE_NUMBER, 'kl'), ('detach', ONE_NUMBER, 'clip')],
 )
 def test_policy_phase_moves_no_critic_and_value_phase_no_actor(arch: str, space: Any, policy_loss: str) -> None:
-    """In turn, several times: neither does the momentum of one phase move the other's parameters."""
+    """The phases alternate several times: the momentum of one phase does not move the other's parameters either."""
     policy = ppg(dict(aux_freq=99, entropy_weight=0.01, policy_loss=policy_loss), arch, action_space=space)
     samples = samples_of(policy)
     for _ in range(4):
@@ -142,7 +142,7 @@ def test_moments_of_the_phases_are_their_own(arch: str) -> None:
     before, model = moments(policy, *mine), parameters(policy)
     policy.learn_mode.learn_aux()
     assert not differing(before, moments(policy, *mine))
-    assert moved(model, parameters(policy)) == {name.split('.')[0] for name in model}  # all parts
+    assert moved(model, parameters(policy)) == {name.split('.')[0] for name in model}  # all modules
     # 2 x N rows in minibatches of N / 2
     assert [policy.optimizers[name].step_count.item() for name in mine + aux] == [2] * len(mine) + [4] * len(aux)
     before = moments(policy, *aux)
@@ -150,12 +150,12 @@ def test_moments_of_the_phases_are_their_own(arch: str) -> None:
     assert not differing(before, moments(policy, *aux))
 
 
-# --- when the auxiliary phase comes, and what it is given ---
+# --- schedule and data of the auxiliary phase ---
 
 
 @pytest.mark.parametrize(('arch', 'per_rollout'), [('dual', 2 + 3 * 2), ('detach', 2 + 3 * 2), ('shared', 3 * 2)])
 def test_auxiliary_phase_comes_every_aux_freq_policy_phases(arch: str, per_rollout: int) -> None:
-    """N = 32 in minibatches of 16: two steps an epoch; actor and critic of 'shared' take theirs together."""
+    """N = 32 in minibatches of 16: two steps per epoch; with 'shared' each step trains both actor and critic."""
     n_actor = 3 if arch == 'shared' else 1
     epochs = dict(actor_epoch_per_collect=n_actor, critic_epoch_per_collect=3)
     policy = ppg(dict(batch_size=16, aux_freq=3, aux_train_epoch=2, aux_batch_size=24, **epochs), arch)
@@ -174,7 +174,7 @@ def test_auxiliary_phase_comes_every_aux_freq_policy_phases(arch: str, per_rollo
 def test_auxiliary_phase_gathers_all_minibatches_at_once_where_the_memory_is_on_the_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The device of a policy may be named otherwise than that of its tensors: 'cuda' and 'cuda:0', 'cpu:0' and 'cpu'."""
+    """The device of a policy and of its tensors may have different names: 'cuda' and 'cuda:0', 'cpu:0' and 'cpu'."""
     monkeypatch.setattr(base, 'device_of', lambda name: torch.device('cpu', 0))
     policy: Any = ppg()
     to_the_phase(policy, 2)
@@ -195,20 +195,20 @@ def test_value_only_batches_are_no_policy_phases() -> None:
 
 
 def seen_by_aux_steps(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Tensor]]:
-    """The minibatches of the auxiliary phase, each as it was before its step."""
+    """A list that receives a copy of each minibatch of the auxiliary phase before its step."""
     seen: list[dict[str, Tensor]] = []
     step = policy.phase.step
 
     def watched(model: Any, dist: Any, optimizers: Any, minibatch: dict[str, Tensor], numbers: Any) -> Any:
         seen.append(clone(minibatch))
-        return step(model, dist, optimizers, minibatch, numbers)  # of no kind that another executor knows: eager
+        return step(model, dist, optimizers, minibatch, numbers)  # unknown to the other executors, so it runs eagerly
 
     monkeypatch.setattr(policy, 'phase', policy.phase._replace(step=watched))
     return seen
 
 
 def in_order(rows: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Rows sorted by their first observation, all of which differ."""
+    """Rows sorted by the first number of the observation; all these numbers differ."""
     return take(rows, rows['obs'][:, 0].argsort())
 
 
@@ -228,14 +228,14 @@ def test_auxiliary_phase_takes_each_row_kept_once_an_epoch(
     where: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the returns of collection, in the critic's unit, and the policy as it was when the phase began."""
+    """The returns are those of collection, in the critic's unit; the logits those of the policy before the phase."""
     policy = ppg(
         dict(aux_freq=3, aux_train_epoch=2, aux_batch_size=12, value_norm=value_norm, aux_memory=where),
         arch,
         action_space=space,
     )
     seen = seen_by_aux_steps(policy, monkeypatch)
-    for phase in range(2):  # the second has rows of its own only
+    for phase in range(2):  # the second phase has only its own rows
         kept = []
         for i in range(3):
             kept.append(clone(samples_of(policy, 3 * phase + i)))
@@ -257,7 +257,7 @@ def test_auxiliary_phase_takes_each_row_kept_once_an_epoch(
         assert not torch.equal(joined(seen[:8])['obs'], joined(seen[8:])['obs'])  # in another order
         new = log_p(policy, policy.model, want['obs'])
         kl = torch.distributions.kl_divergence(log_p(policy, model, want['obs']), new).mean()
-        assert kl > 1e-6  # it moved, so that logits of later would have shown
+        assert kl > 1e-6  # the policy moved, so later logits would differ
         torch.testing.assert_close(metrics['aux_kl_after'], kl, rtol=1e-3, atol=1e-7)
         assert metrics['aux_kl_before'].abs() < 1e-6
         losses = {'auxiliary_loss', 'aux_value_loss', 'behavioral_cloning_loss'}
@@ -276,7 +276,7 @@ def test_memory_that_a_subclass_never_empties_is_an_error() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(('env', 'arch'), [('CartPole-v1', 'dual'), ('Pendulum-v1', 'shared')])
 def test_cloning_holds_the_policy_that_the_auxiliary_phase_would_move(tmp_path: Any, env: str, arch: str) -> None:
-    """On what a run collects: the same rounds, and then the phase with and without cloning."""
+    """Data of a run: the same rounds, then one auxiliary phase with cloning or without it."""
     kl, before = {}, {}
     for bc_weight in (0.0, 1.0):
         learn = dict(batch_size=32, aux_freq=3, aux_batch_size=64, aux_train_epoch=60, aux_bc_weight=bc_weight)
@@ -293,7 +293,7 @@ def test_cloning_holds_the_policy_that_the_auxiliary_phase_would_move(tmp_path: 
             metrics = policy.learn_mode.learn_aux()
         assert metrics['aux_kl_before'].abs() < 1e-6
         kl[bc_weight] = metrics['aux_kl_after'].item()
-    assert not differing(before[0.0], before[1.0])  # up to the phase they were one
+    assert not differing(before[0.0], before[1.0])  # equal until the phase
     assert 0 < kl[1.0] < 0.2 * kl[0.0], kl
 
 
@@ -301,7 +301,7 @@ def test_cloning_holds_the_policy_that_the_auxiliary_phase_would_move(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ('aux', 'wanted'),  # of the rate of the auxiliary phase, after 0, 500 and 1000 env steps
+    ('aux', 'wanted'),  # wanted: rates of the auxiliary phase after 0, 500 and 1000 env steps
     [
         ({'start': 4e-3, 'end': 2e-3, 'over': 1000}, (4e-3, 3e-3, 2e-3)),
         (None, (1e-3, 0.5e-3, 0.0)),
@@ -328,7 +328,7 @@ def test_target_kl_stops_the_policy_phase_and_not_the_value_phase() -> None:
     epochs = dict(actor_epoch_per_collect=6, critic_epoch_per_collect=5)
     policy = ppg(dict(target_kl=1e-4, learning_rate=0.1, batch_size=N // 2, **epochs))
     metrics = policy.learn_mode.forward(samples_of(policy))
-    # the first minibatch has KL 0, the second that of an Adam step of .1: their mean is above 1.5e-4
+    # the first minibatch has KL 0, the second the KL of an Adam step of .1: their mean is above 1.5e-4
     assert metrics['n_epoch'].item() == 1 and metrics['kl'].item() > 1.5e-4
     assert policy.optimizers['actor'].step_count == 2 and policy.optimizers['critic'].step_count == 10
 
@@ -338,7 +338,7 @@ def test_value_norm_learns_returns_far_from_zero_in_both_phases() -> None:
     samples = samples_of(policy)
     samples['return_'] = 500 + 20 * samples['obs'][:, 0]
     assert 'auxiliary_loss' in policy.learn_mode.forward(samples)
-    # with steps of .01 an output of 500 would take a head far more than 60 of them
+    # without value_norm a head would have to reach 500: far more than 60 steps of .01
     with torch.no_grad():
         output = policy.model.compute_aux(samples['obs'])
     for name in ('value', 'aux_value'):
@@ -352,14 +352,14 @@ def test_grad_clip_holds_in_all_phases(grad_clip: float | None) -> None:
     samples = samples_of(policy)
     samples['return_'] += 10
     metrics = policy.learn_mode.forward(samples)
-    assert metrics['value_grad_norm'] > 1 and metrics['aux_grad_norm'] > 1  # as they were before the limit
+    assert metrics['value_grad_norm'] > 1 and metrics['aux_grad_norm'] > 1  # norms before clipping
     for name in ('actor', 'critic', 'aux_actor', 'aux_critic'):  # Adam's first moment is (1 - .9) * gradient
         norm = policy.optimizers[name].exp_avg.norm().item()
         assert norm == pytest.approx(0.001, rel=1e-3) if grad_clip else norm > 0.0011
 
 
 def test_shared_arch_takes_policy_and_value_loss_in_one_step() -> None:
-    """As PPO does: two models with one trunk, and the same numbers in it."""
+    """PPO with a shared encoder and the same initial parameters gives the same results."""
     learn = dict(batch_size=N // 2, adv_norm='batch', entropy_weight=0.01, grad_clip=0.5, learning_rate=1e-2)
     learn |= dict(value_weight=0.7, value_norm=False)
     mine = ppg({**learn, 'actor_epoch_per_collect': 3, 'critic_epoch_per_collect': 3}, 'shared')
@@ -391,7 +391,7 @@ def test_rows_of_weight_zero_change_nothing_in_any_phase() -> None:
                 batch[key][1::2] = value
         metrics = policy.learn_mode.forward(batch)
         found.append(parameters(policy) | metrics)
-    assert metrics['aux_kl_after'] > 1e-3  # else it would not show there
+    assert metrics['aux_kl_after'] > 1e-3  # otherwise an effect there would not be noticed
     for name, value in found[0].items():
         torch.testing.assert_close(value, found[1][name], msg=lambda m, name=name: f'{name}: {m}')
 
@@ -418,7 +418,7 @@ def test_non_finite_gradients_of_the_auxiliary_phase_are_skipped_and_counted() -
     with phase_held_back(policy):
         policy.learn_mode.forward({'policy': bad})
     before = parameters(policy)
-    policy.learn_mode.learn_aux()  # one epoch of two minibatches, one of which has the row
+    policy.learn_mode.learn_aux()  # one epoch of two minibatches, one of which has the bad row
     assert [policy.optimizers[name].n_skipped for name in ('aux_actor', 'aux_critic')] == [1, 1]
     assert all(p.isfinite().all() for p in parameters(policy).values()) and differing(before, parameters(policy))
     assert policy.learn_mode.forward(samples_of(policy, 2))['skipped_step'].item() == 2
@@ -467,7 +467,7 @@ def test_state_right_after_a_phase_needs_no_memory(caplog: pytest.LogCaptureFixt
 def test_other_phases_after_a_resume_begin_with_the_next_rollout(
     aux_freq: int, n_kept: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With shorter phases nothing that was kept is lost; phases of one rollout train on that rollout alone, and say so."""
+    """With a smaller aux_freq all kept rows are used; with aux_freq 1 only the new rollout is used, and the log says so."""
     one, other = ppg(dict(aux_freq=4)), ppg(dict(aux_freq=aux_freq, aux_batch_size=N))
     to_the_phase(one, 3)
     other.load_state_dict(one.state_dict())
@@ -502,8 +502,8 @@ def test_a_run_too_short_for_an_auxiliary_phase_says_so(
 
 @pytest.mark.parametrize('name', ['procgen_ppg', 'procgen_ppo'])
 def test_procgen_configs_have_the_published_numbers(name: str) -> None:
-    # arXiv:2009.04416 and its authors' code: Adam with torch's epsilon, a reward normaliser of discount .99, 64 x 256
-    # steps in 8 minibatches; PPO adds .5 of the whole squared error, which is 1 of half of it
+    # arXiv:2009.04416 and its authors' code: Adam with torch's epsilon, a reward normaliser with discount .99, 64 x 256
+    # steps in 8 minibatches. The published PPO weighs the squared error with .5: weight 1 for zoo's half squared error.
     cfg = resolve_config(name)
     learn, collect = cfg.policy.learn, cfg.policy.collect
     want = dict(learning_rate=5e-4, adam_eps=1e-8, clip_ratio=0.2, entropy_weight=0.01, batch_size=64 * 256 // 8)

@@ -1,4 +1,4 @@
-"""Each option of PPO does what it says."""
+"""Options of PPO: each one has its documented effect."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ N = N_STEP * N_ENV
 
 
 def ppo(learn: dict[str, Any] | None = None, **kwargs: Any) -> Policy:
-    """One epoch of one minibatch, every option off, unless `learn` says otherwise."""
+    """A PPO policy with one epoch of one minibatch and every option off; `learn` overrides this."""
     base = dict(epoch_per_collect=1, batch_size=N, adv_norm='off', grad_clip=None, learning_rate=1e-2)
     kwargs.setdefault('collect', dict(n_step=N_STEP, discount_factor=0.9, gae_lambda=0.8))
     return make_policy(OBS, kwargs.pop('action_space', TWO_ACTIONS), learn={**base, **(learn or {})}, **kwargs)
 
 
 def random_rollout(policy: Policy, seed: int = 0) -> Rollout:
-    """N_STEP x N_ENV of random observations, rewards and ends, acted on by the policy."""
+    """A rollout [N_STEP, N_ENV] of random observations, rewards and episode ends, with actions of the policy."""
     generator = torch.Generator().manual_seed(seed)
     obs = torch.randn(N_STEP + 1, N_ENV, 2, generator=generator)
     output = [policy.collect_mode.forward(obs[t], None) for t in range(N_STEP)]
@@ -83,7 +83,7 @@ VALUE_CLIP = Component('value loss', 'clip', value_losses.clip, (('range', None)
     ],
 )
 def test_update_is_the_gradient_step_with_the_numbers_of_the_config(learn: Any, numbers: Any) -> None:
-    """SGD at rate 1 moves by the gradient; the samples are of another policy, so that clips bind."""
+    """SGD at rate 1 moves by the gradient; the samples are of another policy, so that clips are active."""
     plain: dict[str, Any] = dict(clip_ratio=0.2, entropy_weight=0.0, grad_clip=None, value_weight=0.5)
     policy = ppo(dict(optimizer='sgd', learning_rate=1.0, **learn))
     samples, generator = samples_of(policy), torch.Generator().manual_seed(2)
@@ -95,7 +95,7 @@ def test_update_is_the_gradient_step_with_the_numbers_of_the_config(learn: Any, 
         optimizer = FlatOptimizer(model.named_parameters(), SGDRule(), lr=1.0)
         ppo_step(model, policy.dist, [optimizer], samples, PolicyNumbers(**given))
         found.append({name: p.detach() for name, p in model.named_parameters()})
-    assert bool(differing(*found)) == bool(numbers)  # it matters
+    assert bool(differing(*found)) == bool(numbers)  # the option has an effect
     policy.learn_mode.forward(samples)
     torch.testing.assert_close(parameters(policy), found[0], rtol=1e-4, atol=1e-6)
 
@@ -138,7 +138,7 @@ def test_adv_norm_batch_is_over_the_rollout_and_minibatch_over_each_part() -> No
 
 @pytest.mark.parametrize('batch_size', [N, N // 4])
 def test_rows_of_weight_zero_change_nothing(batch_size: int) -> None:
-    """The gradient of a block with reset rows is that of its valid rows alone, whatever stands in the others."""
+    """The gradient of a block with reset rows is that of its valid rows alone, for any values in the other rows."""
     learn = dict(adv_norm='batch', value_norm=True, entropy_weight=0.01, reward_norm=False)
     samples = samples_of(ppo())
     samples['weight'] = torch.zeros(N)
@@ -187,7 +187,7 @@ def test_non_finite_gradient_is_skipped_and_counted() -> None:
     assert not differing(before, parameters(policy))
     assert metrics['skipped_step'].item() == 1
     policy.learn_mode.forward(bad)
-    metrics = policy.learn_mode.forward(good)  # a good one in between: not in a row
+    metrics = policy.learn_mode.forward(good)  # a good update in between: the bad ones are not consecutive
     assert metrics['skipped_step'].item() == 2
     assert differing(before, parameters(policy))
     policy.learn_mode.forward(bad)
@@ -206,7 +206,7 @@ def test_non_finite_gradient_names_a_parameter_of_the_part_that_broke(where: str
 
 
 def test_non_finite_gradient_leaves_every_statistic_finite() -> None:
-    """A state that is skipped must also be one that a later update can go on from."""
+    """Later updates must be able to continue after a skipped one."""
     policy = ppo(dict(value_norm=True, nonfinite_limit=10))
     bad = samples_of(policy)
     bad['return_'][0] = torch.nan

@@ -1,7 +1,7 @@
-"""Models with a recurrent state: carried through acting, begun anew with each episode, and trained on sequences.
+"""Models with a recurrent state: carried through acting, reset at each episode, and trained on sequences.
 
-The observation of the env is the number of steps since its episode began, so what a state should be can be read off the
-observations, and what training should compute is worked out here by plain loops over envs and time, in float64.
+The observation of the env is the number of steps since its episode began, so the observation determines the right state.
+The right results of training are computed here by plain loops over envs and time, in float64.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MODES = {
 
 
 class Staggered(gymnasium.Wrapper):
-    """The k-th one made since `n_made` was set to 0 is cut off after 3 + k steps."""
+    """An env with episodes of 3 + k steps, where k counts the envs made before it since `n_made` was set to 0."""
 
     n_made = 0
 
@@ -53,7 +53,7 @@ class Staggered(gymnasium.Wrapper):
 
 
 class Elman(nn.Module):
-    """Two Elman networks (actor, critic) in float64, one number each: h' = tanh(w h + u x); aux value from the actor's."""
+    """Two Elman networks (actor, critic) in float64 with one unit each: h' = tanh(w h + u x); aux value from the actor's h."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,8 +139,8 @@ def hidden(model: Elman, part: str, episode: list[float]) -> list[Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('mode', 'n_group'), [(mode, 1 + i % 2) for i, mode in enumerate(MODES)])
-def test_acting_carries_the_state_and_starts_again_with_each_episode(mode: str, n_group: int) -> None:
-    """Over rollouts too, whether an episode ends in the middle or with the last row of one."""
+def test_acting_carries_the_state_and_begins_anew_with_each_episode(mode: str, n_group: int) -> None:
+    """Across rollouts too: an episode may end in the middle of a rollout or at its last row."""
     policy, collector = make(mode, 8, n_group, learn=dict(sequence=dict(len=8)))
     after = {part: torch.stack(hidden(policy.model, part, list(range(20)))) for part in ('actor', 'critic')}
     n_begin = 0
@@ -158,7 +158,7 @@ def test_acting_carries_the_state_and_starts_again_with_each_episode(mode: str, 
 
 @pytest.mark.parametrize('mode', ['same_step', 'next_step', 'disabled'])
 def test_rollout_that_ends_with_an_episode_is_followed_by_a_new_state(mode: str) -> None:
-    """Episodes of 3 steps in the first env, and a row for the reset where that takes a step."""
+    """The first env has episodes of 3 steps; with next_step the reset takes one more row."""
     n_row = 4 if mode == 'next_step' else 3
     _, collector = make(mode, n_row, learn=dict(sequence=dict(len=n_row), batch_size=n_row * 4))
     for _ in range(3):
@@ -182,7 +182,7 @@ def test_session_keeps_the_state_and_act_does_not() -> None:
     session = policy.session()
     big, small = np.full(1, 3.0, np.float32), np.full(1, -0.1, np.float32)
     assert policy.act(big) == 0 and policy.act(small) == 1
-    assert session.act(big) == 0 and session.act(small) == 0  # what it saw before outweighs what it sees
+    assert session.act(big) == 0 and session.act(small) == 0  # the earlier observation outweighs the new one
     assert session.act(small, begins=True) == 1
     assert session.act(big, begins=True) == 0
     session.reset()
@@ -201,7 +201,7 @@ def test_session_keeps_the_state_and_act_does_not() -> None:
 def by_hand(model: Elman, rollout: Rollout, before: list[dict[str, Tensor]], length: int) -> dict[str, Tensor]:
     """logit, value, adv, return_ of all rows [T, B], by loops; gradients stop at every `length`-th row.
 
-    before: the state of each env before row 0. What follows the last row of an episode of k steps is observation k.
+    before: the state of each env before row 0. After the last row of an episode of k steps comes observation k.
     """
     obs, data = rollout.data['obs'][..., 0], rollout.data
     n_step, n_env = obs.shape
@@ -217,7 +217,7 @@ def by_hand(model: Elman, rollout: Rollout, before: list[dict[str, Tensor]], len
             h = {part: model.cell(part, obs[t, b].double(), x) for part, x in h.items()}
             value.append(h['critic'] * model.critic[2])
             logit.append(h['actor'] * model.actor[2:])
-            following = model.cell('critic', obs[t, b].double() + 1, h['critic'])  # each env counts on
+            following = model.cell('critic', obs[t, b].double() + 1, h['critic'])  # each env counts its steps
             next_value.append((following * model.critic[2]).detach())
         adv, trace = [], torch.zeros((), dtype=torch.float64)
         for t in reversed(range(n_step)):
@@ -241,7 +241,7 @@ def states_of(rollout: Rollout) -> list[dict[str, Tensor]]:
     [('same_step', 1), ('next_step', 8), ('disabled', 24), ('async same_step', 8), ('next_step', 24)],
 )
 def test_update_on_sequences_is_that_of_a_loop_over_time(mode: str, length: int) -> None:
-    """Gradients, values and advantages to 1e-6; episodes end in mid-sequence, and are cut off by time limits."""
+    """Gradients, values and advantages to 1e-6; episodes end inside sequences and are truncated by time limits."""
     n_step = 24
     learn = dict(
         batch_size=n_step * 4, epoch_per_collect=1, adv_norm='off', grad_clip=None, entropy_weight=0.01, clip_ratio=0.2
@@ -287,14 +287,14 @@ def test_every_row_is_trained_once() -> None:
     rollout.data['number'] = number
     samples = policy.collect_mode.get_train_sample(rollout)
     for row in samples['number']:
-        assert torch.equal(row, row[0] + 4 * torch.arange(8.0))  # one env, one step after the other
+        assert torch.equal(row, row[0] + 4 * torch.arange(8.0))  # consecutive steps of one env
         seen += row.tolist()
     assert sorted(seen) == list(range(96))
     close(collector)
 
 
 class Normed(Elman):
-    """With statistics of the observations, which it does not use."""
+    """Elman with running statistics of the observations, which it does not use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -322,7 +322,7 @@ def test_statistics_count_every_row_once_though_sequences_overlap(mode: str, ove
     close(collector)
 
 
-# of 24 steps: none 3 sequences of 8, half 5, maximum 17; times 4 envs, and 4 passes in minibatches of 32 samples
+# 24 steps have 3 sequences of 8 (none), 5 (half) or 17 (maximum), in 4 envs; 4 passes in minibatches of 32 samples
 @pytest.mark.slow
 @pytest.mark.parametrize('overlap, n_step', [('none', 12), ('half', 20), ('maximum', 68)])
 def test_length_of_a_run_in_gradient_steps_knows_the_overlap(overlap: str, n_step: int) -> None:
@@ -345,7 +345,7 @@ def test_length_of_a_run_in_gradient_steps_knows_the_overlap(overlap: str, n_ste
     ],
 )
 def test_ratio_is_one_before_the_first_step(mode: str, burn_in: int, overlap: str, n_sequence: int) -> None:
-    """Whatever the overlap and burn-in: with unchanged weights the states of each row are those that acted."""
+    """For any overlap and burn-in: with unchanged weights the states of each row are those used for acting."""
     sequence = dict(len=8, overlap=overlap, burn_in=burn_in)
     policy, collector = make(mode, 24, learn=dict(sequence=sequence, batch_size=32))
     collector.collect()
@@ -360,7 +360,7 @@ def test_ratio_is_one_before_the_first_step(mode: str, burn_in: int, overlap: st
 
 
 def test_burn_in_brings_an_old_state_up_to_date() -> None:
-    """The stored state is made wrong: after three steps of burn-in the error is that of tanh(w ..), three times over."""
+    """The stored state gets an error of .1; each of 4 cell steps (3 of burn-in) multiplies it by at most w = .7."""
     policy, collector = make('same_step', 24, learn=dict(sequence=dict(len=8, burn_in=3), batch_size=32))
     collector.collect()
     samples = policy.collect_mode.get_train_sample(collector.collect())
@@ -370,7 +370,7 @@ def test_burn_in_brings_an_old_state_up_to_date() -> None:
     error = (wrong - right).abs()[:, 0]
     is_first = samples['is_first'][:, :4].any(1) | (samples['obs'][:, :4, 0] == 0).any(1)
     assert (error[~samples['is_burned'] & ~is_first] > 1e-4).all()
-    assert (error[samples['is_burned']] < 0.1 * 0.7**4 * 2).all()  # times the value's weight, 2
+    assert (error[samples['is_burned']] < 0.1 * 0.7**4 * 2).all()  # 2: the weight of the value
     close(collector)
 
 
@@ -392,7 +392,7 @@ def test_burn_in_runs_no_other_network_than_the_sequence_does(
 
 
 class Forgetful(Line):
-    """A model that says itself that it has no state."""
+    """A model that declares that it has no state."""
 
     initial_state = None
 
@@ -407,7 +407,7 @@ def test_model_whose_initial_state_is_none_has_no_state(tmp_path: Path) -> None:
 
 
 def test_ppg_trains_its_three_phases_on_sequences() -> None:
-    """The auxiliary step's gradient is that of a loop over time, and no KL is there before its first step."""
+    """The gradient of the auxiliary step is that of a loop over time; the KL before the first step is 0."""
     learn: dict[str, Any] = dict(batch_size=96, adv_norm='off', value_norm=False, grad_clip=None, learning_rate=1e-9)
     learn |= dict(aux_freq=1, aux_batch_size=96, aux_train_epoch=1)
     policy, collector = make('same_step', 24, cls=PPGPolicy, learn=dict(**learn, sequence=dict(len=8)))
@@ -435,7 +435,7 @@ def test_ppg_trains_its_three_phases_on_sequences() -> None:
 def test_sequences_are_drawn_whole_from_a_replay_buffer() -> None:
     learn = dict(batch_size=16, epoch_per_collect=1, learning_rate=1e-2, sequence=dict(len=4, burn_in=2))
     policy, collector = make('same_step', 12, cls=PPOOffPolicy, learn=learn)
-    buffer = replay(size=24, n_sample=8, update_per_collect=2)  # sequences
+    buffer = replay(size=24, n_sample=8, update_per_collect=2)  # counted in sequences
     n_draw = 0
     for _ in range(4):
         buffer.push(policy.collect_mode.get_train_sample(collector.collect()))
@@ -443,7 +443,7 @@ def test_sequences_are_drawn_whole_from_a_replay_buffer() -> None:
             n_draw += 1
             steps = batch['obs'][:, 2:, 0]
             assert batch['obs'].shape == (8, 6, 1) and batch['state']['actor'].shape == (8,)
-            assert ((steps[:, 1:] == steps[:, :-1] + 1) | (steps[:, 1:] == 0)).all()  # one step follows another
+            assert ((steps[:, 1:] == steps[:, :-1] + 1) | (steps[:, 1:] == 0)).all()  # consecutive, or a new episode
             policy.learn_mode.forward(batch)
     assert n_draw == 4 * 2 and policy.learn_mode.train_iter() == 4 * 2 * 2  # 8 sequences of 4 in minibatches of 16
     close(collector)

@@ -1,4 +1,4 @@
-"""What a gradient step reads of a rollout."""
+"""Columns of a rollout that a gradient step reads."""
 
 from __future__ import annotations
 

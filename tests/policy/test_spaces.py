@@ -21,7 +21,7 @@ from zoo.run.config import resolve_config
 from zoo.worker.collector import Collector
 
 QUIET = dict(console='off', tensorboard=False)
-ACTIONS = {  # of the env 'one_step', and the distributions that draw them
+ACTIONS = {  # action spaces of the env 'one_step', and their distributions
     'discrete': ['categorical'],
     'multi_discrete': ['multi_categorical'],
     'multi_binary': ['bernoulli'],
@@ -46,7 +46,7 @@ def config_of(action: str, distribution: str, **sections: Any) -> Any:
 
 
 def rollout_of(cfg: Any, n_rollout: int = 2) -> tuple[Any, Any]:
-    """A policy for a config, and the last of some rollouts; none is trained on."""
+    """An untrained policy for a config, and the last of `n_rollout` rollouts."""
     groups = make_env_groups(cfg.env)
     spaces = groups[0].obs_space, groups[0].action_space
     policy = POLICY_REGISTRY.get(cfg.policy.type)(cfg.policy, *spaces, action_mode=cfg.env.action_mode)
@@ -81,7 +81,7 @@ def test_ratio_is_one_before_the_first_step(
     rows = rows_of(samples)
     log_ratio = policy.dist.log_prob(logit, rows['action']) - policy.dist.log_prob(rows['logit'], rows['action'])
     assert log_ratio.isfinite().all() and log_ratio.shape == (64,)
-    assert log_ratio.abs().max() < (1e-6 if executor == 'eager' else 5e-6)  # C and torch add in another order
+    assert log_ratio.abs().max() < (1e-6 if executor == 'eager' else 5e-6)  # C and torch add in different orders
     assert policy.dist.entropy(logit).isfinite().all()
 
 
@@ -96,7 +96,7 @@ def test_ratio_is_one_before_the_first_step(
     ],
 )
 def test_masked_policies_learn_what_is_legal(name: str, action: str, source: str, tmp_path: Path) -> None:
-    """The env raises on an illegal action, and pays for the lowest legal one, which only the mask shows."""
+    """The env raises an error on an illegal action and rewards the lowest legal one, which only the mask shows."""
     n_sample = 512
     learn: dict[str, Any] = dict(learning_rate=1e-2, batch_size=128)
     if name.startswith('ppg'):
@@ -113,7 +113,7 @@ def test_masked_policies_learn_what_is_legal(name: str, action: str, source: str
             **({'buffer': buffer[name]} if name in buffer else {}),
         )
     )
-    assert result.last_return is not None and result.last_return >= 8.0  # of 10; at random 4.1 (8 actions)
+    assert result.last_return is not None and result.last_return >= 8.0  # of 10; random actions get 4.1 (8 actions)
     policy = load_policy(result.run_dir)
     env = make_env(dict(id='random_masks', kwargs=dict(action=action, source=source)))
     obs, _ = env.reset(seed=5)
@@ -126,7 +126,7 @@ def test_masked_policies_learn_what_is_legal(name: str, action: str, source: str
 @pytest.mark.soak
 @pytest.mark.parametrize(('action', 'executor'), [('discrete', 'eager'), ('multi_discrete', 'auto')])
 def test_no_illegal_action_in_50k_env_steps(action: str, executor: str, tmp_path: Path) -> None:
-    """Sampled ones while it trains, and greedy ones of the evaluations; the env raises on the first."""
+    """Neither sampled in training nor greedy in an evaluation: the env raises an error on an illegal action."""
     result = serial_pipeline(
         dict(
             exp_name='masks',
@@ -141,7 +141,7 @@ def test_no_illegal_action_in_50k_env_steps(action: str, executor: str, tmp_path
 
 @pytest.mark.parametrize('action', ['discrete', 'multi_discrete', 'multi_binary', 'tuple'])
 def test_gradient_of_forbidden_choices_is_exactly_zero(action: str) -> None:
-    """Through policy loss, entropy bonus and cloning KL, in the head's own output."""
+    """The gradient of policy loss, entropy bonus and cloning KL, at the output of the policy head."""
     policy, rollout = rollout_of(config_of(action, ACTIONS[action][0], masked=True, learn=dict(executor='eager')))
     samples = policy.collect_mode.get_train_sample(rollout)
     mask = samples['obs']['action_mask']

@@ -19,7 +19,7 @@ LAYERS = {'dropout': lambda: nn.Dropout(0.5), 'batch_norm': lambda: nn.BatchNorm
 
 
 class Shared(nn.Module):
-    """Two heads on a trunk with such a layer, and PPG's auxiliary head."""
+    """A trunk with the given layer, and three heads: policy, value and PPG's auxiliary value."""
 
     def __init__(self, layer: nn.Module, n_obs: int = 2, n_action: int = 2) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def test_spectral_norm_follows_the_weights_in_gradient_steps_alone(norm: Any) ->
             if name.endswith(('original', 'weight_orig')):
                 weight.mul_(10)  # as an optimiser might
         before = model(x)
-        assert torch.equal(model(x), before)  # acting leaves its estimate alone
+        assert torch.equal(model(x), before)  # acting does not change the norm's estimate
         for i in range(50):
             with mode.steps(0, i):
                 model(x)
@@ -159,7 +159,7 @@ def test_dropout_draws_again_in_every_update() -> None:
     for _ in range(2):
         policy.learn_mode.forward(samples)
     assert len(masks) == 8 and not any(torch.equal(masks[i], masks[j]) for i in range(8) for j in range(i))
-    assert sum(mask.float().mean() for mask in masks) / 8 == pytest.approx(0.5, abs=0.05)  # 4096 draws of chance .5
+    assert sum(mask.float().mean() for mask in masks) / 8 == pytest.approx(0.5, abs=0.05)  # 4096 draws with p = .5
 
 
 @pytest.mark.slow
@@ -170,8 +170,8 @@ def test_traced_steps_move_batch_statistics_as_eager_ones_do(graphs: list[torch.
         for seed in range(2):
             policy.learn_mode.forward(samples_of(policy, seed))
         states.append(dict(policy.model.state_dict()))
-    assert graphs  # else both are eager
-    del states[0]['trunk.0.bias']  # before batch normalisation it has no gradient but rounding, which Adam enlarges
+    assert graphs  # otherwise both are eager
+    del states[0]['trunk.0.bias']  # batch norm removes this bias; Adam enlarges the rounding of its gradient
     for name, x in states[0].items():
         torch.testing.assert_close(states[1][name], x, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f'{name}: {m}')
 

@@ -1,4 +1,4 @@
-"""`Policy.with_updates`: other methods and defaults under a name of their own; names that nothing calls are refused."""
+"""`Policy.with_updates`: new methods and defaults under a new name; names that nothing calls are refused."""
 
 from __future__ import annotations
 
@@ -59,8 +59,7 @@ def test_own_step_is_called_once_for_each_gradient_step(tmp_path: Path) -> None:
     new = PPOPolicy.with_updates('stepping', {'learn': {'executor': 'eager'}}, step=step)
     assert isinstance(vars(new)['step'], staticmethod)
     result = serial_pipeline(job_config(tmp_path, policy=dict(type='stepping')))
-    # 256 env steps in rollouts of 64, 2 epochs of 2 minibatches of 32
-    assert len(sizes) == result.train_iter == 16 and set(sizes) == {32}
+    assert len(sizes) == result.train_iter == 16 and set(sizes) == {32}  # 256 / 64 rollouts x 2 epochs x 2 minibatches
 
 
 def test_defaults_of_a_dict_are_those_of_the_name_alone() -> None:
@@ -152,7 +151,7 @@ CalmPPO = PPOPolicy.with_updates('calm_at_module_level', {'learn': {'clip_ratio'
 
 
 class CalmerPPO(CalmPPO):  # type: ignore[misc,valid-type]
-    """A class statement below such a class."""
+    """A subclass of a class made by `with_updates`."""
 
 
 @pytest.mark.parametrize('copied', [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=['deepcopy', 'pickle'])
@@ -193,7 +192,8 @@ def test_class_says_where_it_comes_from() -> None:
         (dict(zzz=1), "PPOPolicy has no method 'zzz', so nothing would call it: there are .*_forward_learn"),
         (dict(__init__=lambda self: None), "no method '__init__'"),
         (dict(_forward_learn=3), '_forward_learn is 3 but PPOPolicy._forward_learn is a function; give one'),
-        (dict(takes_separate_draws=print), 'takes_separate_draws is <built-in.* but PPOPolicy.takes_separate_draws is a value like False; give one'),
+        (dict(takes_separate_draws=print), 'takes_separate_draws is <built-in.* but PPOPolicy.takes_separate_draws is a value '
+         'like False; give one'),
         (dict(with_updates=print), "no method 'with_updates'"),
         (dict(config=3), 'config is 3 but must be a dict of defaults, or a class derived from PPOConfig'),
         (dict(config=PPGPolicy.config), 'must be a dict of defaults, or a class derived from PPOConfig'),

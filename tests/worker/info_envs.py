@@ -1,9 +1,9 @@
 """Envs whose infos have known numbers.
 
 info_env(limit=5, ...)    LimitEnv; the info of step n (from 1 on) has n under 'steps', 2 n under 'speed', and more; with
-                          fails its second episode breaks off at step 3, with empty_end the last info is empty
-plain_env(limit=5)        the same with an empty info
-vector_env(num_envs, mode)    B of info_env in gymnasium's own SyncVectorEnv, in any autoreset mode
+                          fails the env raises an error at step 3 of its second episode, with empty_end the last info is empty
+plain_env(limit=5)        LimitEnv, whose infos are empty
+vector_env(num_envs, mode)    num_envs times info_env in gymnasium's SyncVectorEnv, in any autoreset mode
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a rollout holds. The env's observation is the number of steps taken, it pays 1 per step and ends after 5."""
+"""Contents of a rollout. The env observes the number of steps taken, gives reward 1 per step and ends after 5."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_terminal_ends_are_done_and_end_the_trace() -> None:
 
 
 class Staggered(gymnasium.Wrapper):
-    """The k-th one made ends after 2 + k steps; its observations are 100 k higher than the number of steps."""
+    """The k-th env made, from 0, has episodes of 2 + k steps; its observation is 100 k + the number of steps."""
 
     n_made = 0
 
@@ -114,7 +114,7 @@ def test_second_rollout_continues_where_the_first_ended(env: dict[str, Any]) -> 
 
 @pytest.mark.parametrize(('env', 'n'), [(SAME_STEP, 6), (NEXT_STEP, 5), (BATCHED, 5)], ids=['same', 'next', 'batched'])
 def test_episodes_that_span_rollouts_are_counted_whole_and_reset_rows_are_no_steps(env: dict[str, Any], n: int) -> None:
-    """Each of 2 envs has 30 rows: 6 episodes of 5 steps, or 5 with a row that is a reset after each."""
+    """Each of 2 envs has 30 rows: 6 episodes of 5 steps, or 5 episodes that are each followed by a reset row."""
     collector = make_collector(env, 3)
     for _ in range(10):
         collector.collect()
@@ -125,7 +125,7 @@ def test_episodes_that_span_rollouts_are_counted_whole_and_reset_rows_are_no_ste
 def test_episode_returns_ignore_rewards_of_reset_rows() -> None:
     collector = make_collector(dict(id='tests.policy_envs:Garbage-v0', vectorization='batched'), 13)
     collector.collect()
-    assert set(collector.episodes.returns) == {5.0}  # the reset rows pay 1000
+    assert set(collector.episodes.returns) == {5.0}  # the reset rows have reward 1000
 
 
 def test_tracker_distinguishes_envs() -> None:
@@ -172,11 +172,11 @@ def test_reset_drops_the_episodes_that_were_under_way() -> None:
     rollout = collector.collect()
     assert rollout.data['obs'][:, 0, 0].tolist() == [0.0, 1.0, 2.0]
     collector.collect()
-    assert set(collector.episodes.lengths) == {5}  # with the first three steps it were 8
+    assert set(collector.episodes.lengths) == {5}  # with the first three steps it would be 8
 
 
 def test_rows_are_copies_of_what_the_env_returned() -> None:
-    """gymnasium's vectors write every observation into one array."""
+    """The vector envs of gymnasium write every observation into one array."""
     for env in (SAME_STEP, BATCHED):
         collector = make_collector(env, 4)
         rollout = collector.collect()
@@ -205,7 +205,7 @@ def test_block_is_allocated_once() -> None:
 
 
 def test_model_whose_logit_is_a_view_of_a_parameter_collects() -> None:
-    """Such as a bandit's: the same preferences whatever is observed."""
+    """For example a bandit, with the same logits for every observation."""
 
     class Bandit(HandModel):
         def compute_actor(self, obs: torch.Tensor) -> torch.Tensor:
@@ -238,4 +238,4 @@ def test_acting_begins_a_rollout_when_its_first_row_is_there() -> None:
     group.acting.begin = lambda: (seen.append(group.block.obs[0, 0].item()), begin())  # type: ignore[method-assign]
     collector.collect()
     collector.collect()
-    assert seen == [0.0, 3.0]  # an episode counts its steps
+    assert seen == [0.0, 3.0]  # the observation is the number of steps

@@ -1,4 +1,4 @@
-"""Envs in groups that take turns: the rollouts are those of one group, whatever steps where."""
+"""Env groups that step in turns: their rollouts equal those of one group, with every kind of vector env."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KINDS = [
 
 
 class Greedy(PPOPolicy):
-    """Without noise, so that every way of collecting takes the same actions."""
+    """A PPO that acts without noise, so that every way of collecting takes the same actions."""
 
     def _forward_collect(self, obs: torch.Tensor, state: Any = None) -> dict[str, Any]:
         output = super()._forward_collect(obs, state)
@@ -72,7 +72,7 @@ def test_groups_collect_what_one_group_collects(env: dict[str, Any], n_group: in
     assert len(one.groups) == 1 and len(several.groups) == n_group
     assert sum(data['traj_flag'].sum() for data in whole) > 3  # some episodes ended, in the middle of blocks
     for got, want in zip(parts, whole, strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)  # products of 2, 3 and 6 rows: other rounding
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)  # matrix products of 2, 3, 6 rows round differently
     assert one.env_step == several.env_step
     assert list(one.episodes.lengths) == list(several.episodes.lengths)
 
@@ -107,7 +107,7 @@ def test_batched_envs_of_a_group_have_a_seed_of_their_own() -> None:
 
 
 def noted(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, name: Any, order: list[str]) -> None:
-    """Notes the calls of a method. Args: name: what is noted of one, from the method's arguments."""
+    """Records the calls of a method in `order`. Args: name: computes the text for a call from the method's arguments."""
     inner = getattr(owner, method)
 
     def call(self: Any, *args: Any) -> Any:
@@ -118,7 +118,7 @@ def noted(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, name: Any, 
 
 
 def test_policy_acts_for_one_group_while_another_has_a_step_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the two halves of a group's step lies a whole turn of the other, so that one can hide the other."""
+    """Between the two halves of a group's step the other group has a whole turn, so that acting and stepping overlap."""
     order: list[str] = []
     for method in ('act', 'step'):
         noted(monkeypatch, EnvGroup, method, lambda group, t: f'{group.env.name[-4:-1]} {t}', order)
@@ -162,7 +162,7 @@ def test_actions_that_a_policy_overwrites_are_still_those_that_are_taken() -> No
     collector = Collector(groups, policy.collect_mode)
     collector.reset(stream(0, 'test'))
     for env_ in (one for group in groups for one in group.env.envs):
-        env_.unwrapped.limit = 10**6 if env_ in groups[0].env.envs else 2  # so that the groups see different things
+        env_.unwrapped.limit = 10**6 if env_ in groups[0].env.envs else 2  # so that observations of the groups differ
     data = collector.collect().data
     taken = [env_.unwrapped.last_action for group in groups for env_ in group.env.envs]
     assert not torch.equal(data['action'][-1, :2], data['action'][-1, 2:])
@@ -177,7 +177,7 @@ def test_actions_that_a_policy_overwrites_are_still_those_that_are_taken() -> No
 def test_native_executor_collects_what_the_eager_one_collects(
     env_id: str, shared_encoder: bool, n_group: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each group draws noise of its own, the same under both."""
+    """Each group draws its own noise, the same with both executors."""
     found = []
     for name in ('native', 'eager'):
         env = EnvConfig(id=env_id, collector_env_num=4, vectorization='sync', collector_group_num=n_group)
@@ -235,7 +235,7 @@ def test_groups_are_closed_when_one_of_them_cannot_be_made() -> None:
     parent, made = os.getpid(), []
 
     class Scarce(LimitEnv):
-        def __init__(self) -> None:  # the parent makes one of each group, for its spaces
+        def __init__(self) -> None:  # the parent makes one env of each group to read its spaces
             super().__init__()
             made.append(os.getpid())
             if made.count(parent) > 1:

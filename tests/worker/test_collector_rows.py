@@ -1,4 +1,4 @@
-"""Rows that a collector steps: what they give beside the block, and what acting is told."""
+"""Steps of a collector: arguments passed to acting, final observations of groups, and lost episodes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_finals_of_groups_are_counted_over_all_envs(made: Any) -> None:
     steps = collector.block.steps
     ended = (steps.terminated | steps.truncated).nonzero().tolist()
     assert ended and sorted([t, b] for t, envs, _ in collector.block.all_finals() for b in envs.tolist()) == ended
-    assert {b for _, b in ended} & {2, 3}  # also of the second group
+    assert {b for _, b in ended} & {2, 3}  # some are of the second group
 
 
 def test_envs_whose_episodes_were_lost_are_forgotten(made: Any) -> None:

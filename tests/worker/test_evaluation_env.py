@@ -39,7 +39,7 @@ def last_row(run_dir: Path) -> dict[str, Any]:
 
 
 class OldEnv:
-    """An env of old gym's: reset returns the observation alone, step four values."""
+    """An env with the interface of old gym: reset returns the observation alone, step returns four values."""
 
     observation_space, action_space = LimitEnv().observation_space, LimitEnv().action_space
     n_close = 0
@@ -115,7 +115,7 @@ def test_an_env_of_other_spaces_is_refused(policy: Policy) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('given', ['id', 'dict', 'env'])
 def test_actions_are_mapped_as_in_training(given: str) -> None:
-    """Of policy and env in one, only the policy knows that its actions are rescaled: [-1, 1] to torques of +-2."""
+    """The policy knows that its actions are rescaled, [-1, 1] to torques of +-2; the given env does not say so."""
     vector = make_vector_env(EnvConfig(id='Pendulum-v1'), 1)
     cfg = resolve_policy({'type': 'ppo', 'model': {'hidden_sizes': [8, 8]}, 'device': 'cpu'})
     make = POLICY_REGISTRY.get('ppo')
@@ -134,7 +134,7 @@ OWN = {'kwargs': {'z': 1}, 'schedule': {'ice': 1.0}, 'reset_options': 'mine:opti
 @pytest.mark.parametrize(
     ('env', 'given', 'want'),
     [
-        # kwargs of the same env are merged; those of another, its schedule and reset options are its own or empty
+        # kwargs of the same env are merged; another env has its own kwargs, schedule and reset options, or none
         (ENV, {'window': 4}, {**ENV, 'window': 4}),
         (ENV, {'kwargs': {'y': 5}}, {**ENV, 'kwargs': {'x': 1, 'y': 5}}),
         (ENV, {'id': 'c:d'}, OTHER),
@@ -159,7 +159,7 @@ def test_what_differs_is_merged_into_the_training_env(
         (['env.schedule.wind.end=3'], {'schedule': {'wind': {'start': 0, 'end': 3, 'over': 9}, 'ice': 1}}),
         (['env.kwargs.size.x=5'], {'kwargs': {'size': {'x': 5, 'y': 2}, 'n': 3}}),
         (['env.reset_options={low: -1}'], {'reset_options': {'low': -1}}),
-        # an order of overrides does not matter: the key of another env is not lost with those of this one
+        # the order of overrides does not matter: a key of the new env is not dropped with the keys of the training env
         (['env.kwargs.n=4', 'env.id=c:d'], {'id': 'c:d', 'kwargs': {'n': 4}, 'schedule': {}, 'reset_options': {}}),
         (['env.game=Pong', 'env.id=atari'], {'id': 'atari', 'game': 'Pong', 'kwargs': {}}),
     ],
@@ -192,7 +192,7 @@ def limit_11() -> gymnasium.Env:
 
 @pytest.mark.slow
 def test_parameters_are_the_same_bits_whatever_is_evaluated_and_drawn_actions_differ(tmp_path: Path) -> None:
-    """The reward is the action: 0 or 1 at all of 100 steps if it is greedy; near its start the policy chooses evenly."""
+    """The reward is the action: greedy, always 0 or always 1 in 100 steps; drawn, evenly, as the policy is near its start."""
     drawn = dict(env={'kwargs': {'limit': 90}}, sets={'x': {}}, deterministic=False)
     greedy, other = (
         serial_pipeline(job_config(tmp_path / str(i), counting_env, policy=dict(eval=dict(eval_freq=64, **options))))
@@ -280,7 +280,7 @@ def bad_env() -> gymnasium.Env:
 
 
 def test_code_that_a_checkpoint_names_for_evaluation_needs_consent(tmp_path: Path) -> None:
-    """An id with a colon is code, whatever else it looks like: 'other-module:x' is no name of 'module:function'."""
+    """Every id with a colon is code, also one like 'my-package:Env-v0', which cannot be a 'module:function'."""
     cfg = job_config(tmp_path, 'CartPole-v1', policy=dict(eval=dict(sets={'x': {}})))
     checkpoint = load_checkpoint(serial_pipeline(cfg).run_dir)
     for where in ('env', 'sets'):

@@ -1,4 +1,4 @@
-"""Evaluations: no bias to short episodes, what is cut off or drawn, and what can be read from one."""
+"""Evaluations: no bias to short episodes, episodes that are cut off, drawn actions, and statistics of the results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Make = Callable[..., Evaluator]
 
 @pytest.fixture(name='make')
 def _make() -> Iterator[Make]:
-    """An evaluator of an untrained policy, from the fields of its envs, their number and the arguments of `Evaluator`."""
+    """Makes evaluators of untrained policies from the fields of the envs, their number and the arguments of `Evaluator`."""
     vectors = []
 
     def make(env: dict[str, Any], n_env: int, *args: Any, policy: Any = None) -> Evaluator:
@@ -51,7 +51,7 @@ def _make() -> Iterator[Make]:
 
 
 def policy_of(env: Any, **options: Any) -> Any:
-    """One that evaluates alone. Args: env: a vector, or what is its id."""
+    """A policy with an eval mode only. Args: env: a vector env, or the id of an env."""
     vector = env if isinstance(env, VectorEnv | TensorVectorEnv) else make_vector_env(EnvConfig(id=env), 1)
     return make_policy(vector.obs_space, vector.action_space, enable_field=['eval'], **options)
 
@@ -62,7 +62,7 @@ def policy_of(env: Any, **options: Any) -> Any:
         *MODES.values(),
         {**MODES['same_step'], 'kwargs': {'end': 'terminated'}},
         {**MODES['batched'], 'kwargs': {'end': 'terminated'}},
-        dict(id='tests.policy_envs:Garbage-v0', vectorization='batched'),  # whose reset rows have rewards
+        dict(id='tests.policy_envs:Garbage-v0', vectorization='batched'),  # its reset rows have rewards
     ],
 )
 def test_returns_and_lengths_are_those_of_the_episodes_in_every_mode(env: dict[str, Any], make: Make) -> None:
@@ -84,7 +84,7 @@ def test_returns_and_lengths_are_those_of_the_episodes_in_every_mode(env: dict[s
 def test_each_env_gives_its_share_however_long_its_episodes_are(
     mode: str, n_env: int, n_episode: int, shares: list[int], make: Make
 ) -> None:
-    env = {**MODES[mode], 'id': 'tests.policy_envs:uneven_env'}  # of 2 or all of 20 steps, as the seed of each env says
+    env = {**MODES[mode], 'id': 'tests.policy_envs:uneven_env'}  # an env's seed sets all its episodes to 2 or 20 steps
     one_each = make(env, n_env, n_env)
     for seed in range(20):
         lengths = one_each.evaluate(stream(seed, 'test')).lengths
@@ -125,7 +125,7 @@ def test_evaluation_that_is_told_to_stop_gives_none(make: Make) -> None:
 
 
 class Blowup(TensorEnv):
-    """Its state is nan from the third step on, and so never beyond the end."""
+    """Its state is nan from the third step on, so the condition of its end is never true."""
 
     obs_space, action_space = Box(np.zeros(1), np.full(1, np.inf)), Discrete(2)
 
@@ -144,7 +144,7 @@ def test_evaluation_whose_episodes_cannot_end_for_nan_raises() -> None:
     asked = iter([False] * 1001)
     with pytest.raises(EnvContractError, match='index 0, step 3: the observation or the reward is not finite'):
         Evaluator(vector, mode, 2).evaluate(stream(0, 'test'), lambda: next(asked, True))
-    assert len(list(asked)) == 1  # at step 1,000
+    assert len(list(asked)) == 1  # it raised at step 1,000
 
 
 @pytest.mark.parametrize('mode', MODES)
@@ -161,11 +161,11 @@ def test_episodes_that_never_end_are_cut_off_and_counted(
 
 def test_only_episodes_that_are_too_long_are_cut_off(make: Make) -> None:
     whole, at_end, at_10 = (make(dict(id='tests.policy_envs:uneven_env'), 3, 7, n) for n in (None, 20, 10))
-    for seed in range(20):  # episodes of 2 or of 20 steps, as the seed of each env says
+    for seed in range(20):  # episodes of 2 or of 20 steps, by the seed of each env
         free = whole.evaluate(stream(seed, 'test'))
         if set(free.lengths) == {2, 20}:
             break
-    assert at_end.evaluate(stream(seed, 'test')) == free and free.n_cut == 0  # one of 20 ends at the bound
+    assert at_end.evaluate(stream(seed, 'test')) == free and free.n_cut == 0  # an episode of 20 ends at the bound
     got = at_10.evaluate(stream(seed, 'test'))
     assert got.lengths == [min(n, 10) for n in free.lengths] and got.n_cut == free.lengths.count(20)
 
@@ -189,7 +189,7 @@ def counting_env(limit: int = 100) -> gymnasium.Env:
 
 
 def biased_policy(**options: Any) -> Any:
-    """Action 1 with probability .7 in every state."""
+    """A policy that takes action 1 with probability .7 in every state."""
     model = HandModel(lambda x: x)
     model.zero.data = torch.tensor([0.3, 0.7]).log()
     return policy_of(counting_env, network=model, device='cpu', **options)
@@ -205,7 +205,7 @@ def biased_policy(**options: Any) -> Any:
     ],
 )
 def test_actions_that_are_drawn_have_their_probabilities(options: dict[str, Any], share: float) -> None:
-    """Over 100 episodes x 100 steps the deviation of a share of .7 is sqrt(.7 * .3 / 10,000) = .0046."""
+    """Over 100 episodes x 100 steps the standard error of a share of .7 is sqrt(.7 * .3 / 10,000) = .0046."""
     drawn = evaluate(biased_policy(**options), counting_env, 100, deterministic=False)
     assert drawn.return_mean / 100 == pytest.approx(share, abs=0.02)
 
@@ -296,7 +296,7 @@ def test_arguments_of_another_kind_are_refused(options: dict[str, Any], words: s
         evaluate(biased_policy(), counting_env, **options)
 
 
-# --- what can be read from one
+# --- results of an evaluation
 
 
 FOUR = Evaluation(
@@ -352,7 +352,7 @@ def test_an_evaluation_can_be_pickled() -> None:
 
 
 class RawVectorEnv(LimitSameStepVectorEnv):
-    """Games of 5 steps that pay 5 each; what it returns for learning is 1, and an end after every step."""
+    """Games of 5 steps with a raw reward of 5 per step; for learning it returns reward 1 and an end after every step."""
 
     metadata: ClassVar[dict[str, Any]] = {**LimitSameStepVectorEnv.metadata, RAW: True}
 

@@ -1,4 +1,4 @@
-"""A rollout as one graph is that of single steps: without a GPU a recorded graph of operations is played, on one a CUDA graph."""
+"""Rollouts as one graph equal those of single steps: a recorded graph of operations without a GPU, a CUDA graph on one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T, B = 6, 5
 
 
 class Recorded:
-    """In place of a CUDA graph: the operations of the second call, played with the same memory from then on."""
+    """Replaces a CUDA graph: records the operations of the second call and replays them on the same memory from then on."""
 
     calls: ClassVar[list[int]] = []
 
@@ -46,7 +46,7 @@ class Recorded:
         if self.n_call == 2:
             self._fixed, self._others = fixed, [x.clone() for x in others]
             before = [x.clone() for x in fixed]
-            self._graph = make_fx(lambda *x: self._run(x))(*fixed, *self._others)  # runs it, which a capture does not
+            self._graph = make_fx(lambda *x: self._run(x))(*fixed, *self._others)  # this also runs it, unlike a capture
             for x, y in zip(fixed, before, strict=True):
                 x.copy_(y)
         assert all(x.data_ptr() == y.data_ptr() for x, y in zip(fixed, self._fixed, strict=True))
@@ -57,7 +57,7 @@ class Recorded:
 
 
 def collector_of(game: str, captured: bool) -> tuple[Collector, PPOPolicy]:
-    """A collector in a tensor env, whose acting is that of the graph executor."""
+    """A collector of a tensor env that acts with the graph executor."""
     env = make_vector_env(EnvConfig(id='torch', game=game, max_episode_steps=4), B)
     cfg = resolve_policy(dict(type='ppo', device='cpu', collect=dict(n_step=T), model=dict(hidden_sizes=[8])))
     torch.manual_seed(0)
@@ -78,7 +78,7 @@ def collector_of(game: str, captured: bool) -> tuple[Collector, PPOPolicy]:
 
 
 def rollouts(collector: Collector, policy: PPOPolicy, n: int = 4) -> list[Any]:
-    """n rollouts; before the third the weights move, before the fourth all envs are reset."""
+    """Collects n rollouts; before the third the weights change, before the fourth all envs are reset."""
     found = []
     for i in range(n):
         if i == 2:
@@ -111,7 +111,7 @@ def test_rollout_as_one_graph_is_that_of_single_steps(
 def test_rollout_that_cannot_be_captured_is_taken_step_by_step(
     monkeypatch: pytest.MonkeyPatch, graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It fails in the fourth step of the second call."""
+    """The capture fails in the fourth step of the second call."""
     monkeypatch.setattr(module, 'CapturedCall', lambda run, n_fixed: run)
     one, many = collector_of('CartPole-v1', True), collector_of('CartPole-v1', False)
     group, n_step = one[0].groups[0], count(1)
@@ -167,7 +167,7 @@ def test_rollouts_on_a_gpu_are_one_launch_each_and_what_single_steps_give(
         goes_on = ~(steps.terminated | steps.truncated)
         torch.testing.assert_close(obs[1:][goes_on], steps.next_obs[goes_on])
         assert not goes_on.all() and len(output['action'].unique()) > 1
-        if game == 'CartPole-v1':  # whose state is what is observed
+        if game == 'CartPole-v1':  # its state is its observation
             for t in range(len(steps.reward)):
                 state, *_ = group.env.program.env.step(obs[t], output['action'][t], obs[t])
                 torch.testing.assert_close(state, steps.next_obs[t], rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""env.info_columns: entries of the infos in the rows of a rollout. `steer_env`: the info of step n has step=n; 5 steps."""
+"""env.info_columns: entries of the infos in the rows of a rollout. `steer_env`: step n of 5 has step=n in its info."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_entries_may_be_arrays_or_missing_in_some_steps_and_groups_are_joined(ho
     (data,) = rollouts(env, 6, n_group=2)
     assert data['info/even'].shape == (6, 4) and same(data['info/even'], [NAN, 2, NAN, 4, NAN, NAN])
     assert data['info/place'].shape == (6, 4, 2) and data['info/place'][:, 3].tolist()[:2] == [[1.0, 0.5], [2.0, 0.5]]
-    assert same(data['info/score'], [NAN] * 4 + [2.5, NAN])  # at the end of an episode alone
+    assert same(data['info/score'], [NAN] * 4 + [2.5, NAN])  # only at the end of an episode
 
 
 class Grows(SteerEnv):
-    """The shape of 'place' changes at step 3 of an episode, or is that of the env."""
+    """The shape of 'place' changes at step `at` of an episode; with None it differs between envs."""
 
     n_made = 0
 

@@ -1,4 +1,4 @@
-"""The env's own numbers, in training and in evaluation. An episode of `info_env` has 5 steps: 'steps' ends at 5."""
+"""Numbers from an env's infos, in training and evaluation. An episode of `info_env` has 5 steps: 'steps' ends at 5."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def collect(env: dict[str, Any], keys: InfoKeys, n_rollout: int = 3, n_env: int 
     collector = Collector(groups, policy.collect_mode, keys)
     try:
         collector.reset(stream(0, 'test'))
-        for _ in range(n_rollout):  # 21 steps: 3 episodes or more in each env, some over the ends of rollouts
+        for _ in range(n_rollout):  # 21 steps: 3 episodes or more in each env, some across rollouts
             collector.collect()
     finally:
         for group in groups:
@@ -104,14 +104,14 @@ def test_the_mean_over_steps_leaves_out_those_with_nan() -> None:
     reader, found = InfoReader(InfoKeys((), ('speed',)), 2, 'same_step'), {}
     for t, values in enumerate(([2.0, math.nan], [math.nan, math.nan], [4.0, math.nan])):
         found = reader.read({'speed': np.array(values)}, np.full(2, t == 2))
-    assert found == {0: {'speed': 3.0}, 1: {}}  # (2 + 4) / 2, and an env that never had one
+    assert found == {0: {'speed': 3.0}, 1: {}}  # (2 + 4) / 2; env 1 never had a number
 
 
 def test_a_tally_has_the_last_100_numbers_and_leaves_nan_out() -> None:
     tally = InfoTally()
     tally.add([{'a': float(i)} for i in range(150)])
     tally.add([{'a': math.nan, 'success': 1.0}])
-    assert tally.metrics() == {'info/a_mean': 99.5, 'info/success_mean': 1.0, 'success_rate': 1.0}  # of 50 to 149
+    assert tally.metrics() == {'info/a_mean': 99.5, 'info/success_mean': 1.0, 'success_rate': 1.0}  # mean of 50 to 149
 
 
 def test_a_name_that_no_info_has_is_a_warning_with_the_names_there_are(caplog: pytest.LogCaptureFixture) -> None:
@@ -154,7 +154,7 @@ def test_a_tensor_env_has_no_infos_to_read_in_training(tmp_path: Path, caplog: p
     )
     cfg['logger'] |= {'info_keys': ['score']}
     serial_pipeline(cfg)
-    assert len([record for record in caplog.records if 'info_keys' in record.getMessage()]) == 1  # of the evaluation
+    assert len([record for record in caplog.records if 'info_keys' in record.getMessage()]) == 1  # from the evaluation
 
 
 def test_all_readers_of_a_run_warn_once_of_a_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -232,7 +232,7 @@ def test_steps_are_those_of_one_episode_though_its_last_info_is_empty(autoreset:
 
 @pytest.mark.slow
 def test_counters_of_atari_are_left_out() -> None:
-    """ale-py has them of the next episode: episode_frame_number is 30 or less at the end of 30 steps of 4 frames."""
+    """ale-py reports them for the next episode: episode_frame_number is 30 or less at the end of 30 steps of 4 frames."""
     pytest.importorskip('ale_py')
     assert play(dict(id='atari', game='Pong', max_episode_steps=30), InfoKeys(), 2).infos == {}
 

@@ -1,6 +1,6 @@
-"""env.on_error=restart: an env that fails is made anew, and its broken episode is learned from in no row.
+"""env.on_error=restart: an env that fails is made again, and no row of its broken episode is learned from.
 
-The env's observation is the number of steps taken in its episode, it pays 1 per step and ends after 5.
+The env observes the number of steps taken in its episode, gives reward 1 per step and ends after 5.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from zoo.worker.evaluator import Evaluator
 
 N_KILL = 3
 MODES = [(how, mode) for how in ('sync', 'async') for mode in ('same_step', 'next_step', 'disabled')]
-EACH_ONCE = [('sync', 'same_step'), ('async', 'next_step'), ('async', 'disabled')]  # what one vector and one mode shows
+EACH_ONCE = [('sync', 'same_step'), ('async', 'next_step'), ('async', 'disabled')]  # each vector and mode
 
 
 class FailingEnv(LimitEnv):
-    """Fails once, at its n-th step or reset; who takes the file away has failed."""
+    """Fails once, at its n-th step or reset; the env that fails removes `file`, so that no other env fails."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class FailingEnv(LimitEnv):
 @pytest.fixture(autouse=True)
 def no_process_left() -> Iterator[None]:
     yield
-    gc.collect()  # a failed test's vectors
+    gc.collect()  # frees the vectors of a failed test
     assert multiprocessing.active_children() == []
 
 
@@ -116,7 +116,7 @@ def rows(flags: torch.Tensor, env: int = 0) -> list[int]:
     return flags[:, env].nonzero().flatten().tolist()
 
 
-# what the 12 rows of a rollout hold if the 8th step fails, the third of the second episode
+# the 12 rows of a rollout in which the 8th step fails, the third step of the second episode
 OBS = dict.fromkeys(('same_step', 'disabled'), [0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3])
 OBS['next_step'] = [0, 1, 2, 3, 4, 5, 0, 1, 2, 0, 1, 2]  # row 5 is only a reset
 INVALID = {'same_step': [5, 6, 7], 'next_step': [5, 6, 7, 8], 'disabled': [5, 6, 7]}
@@ -135,9 +135,9 @@ def test_rows_of_the_broken_episode_are_no_samples(how: str, mode: str, file: st
     assert data['reward'].flatten().tolist() == [
         float(t not in (broken, 5 if mode == 'next_step' else -1)) for t in range(12)
     ]
-    assert collector.env_step == 12 - (2 if mode == 'next_step' else 1)  # neither a reset nor the failed step is one
+    assert collector.env_step == 12 - (2 if mode == 'next_step' else 1)  # neither a reset nor the failed step counts
     assert list(collector.episodes.returns) == [5.0] and collector.episodes.n_episode == 1
-    data = collector.collect().data  # the new episode goes on, and is a whole one
+    data = collector.collect().data  # the new episode continues to its end after 5 steps
     assert rows(data['is_reset']) == ([] if mode != 'next_step' else [2, 8])
     assert set(collector.episodes.lengths) == {5}
     collector.groups[0].env.close()
@@ -146,7 +146,7 @@ def test_rows_of_the_broken_episode_are_no_samples(how: str, mode: str, file: st
 @pytest.mark.slow
 @pytest.mark.parametrize('mode', ['same_step', 'next_step'])
 def test_no_advantage_crosses_the_break(mode: str, file: str) -> None:
-    """Each stretch of valid rows has the advantages that it has alone; the weights are 0 elsewhere, and 1 in the mean."""
+    """Each stretch of valid rows has the advantages of GAE on it alone; other rows have weight 0, the mean weight is 1."""
     collector = make_collector(file, 'sync', mode)
     rollout = collector.collect()
     next_obs = rollout.next_obs()
@@ -171,9 +171,8 @@ def test_recurrent_state_starts_again_after_the_break(how: str, mode: str, file:
     collector = make_collector(file, how, mode, model=dict(recurrent=dict(cell='gru', hidden_size=4)))
     rollout = collector.collect()
     assert rows(rollout.data['is_first']) == FIRST[mode]
-    first, again = FIRST[
-        mode
-    ]  # of the episode that breaks after observations 0, 1, 2, and of the next, which has the same
+    # first rows of the episode that breaks after observations 0, 1, 2, and of the next one, which has the same
+    first, again = FIRST[mode]
     for _, state in leaves(rollout.data['state'], 'state'):
         assert torch.equal(state[first : first + 3], state[again : again + 3]) and state[again + 1].any()
     sample = collector.mode.get_train_sample(rollout)  # 3 sequences of 4 rows
@@ -194,7 +193,7 @@ def test_other_envs_continue_as_if_nothing_had_happened(file: str) -> None:
 @pytest.mark.slow
 def test_break_in_the_first_row_leaves_the_rollout_before(file: str) -> None:
     collector = make_collector(file, 'sync', 'same_step', n_step=13)
-    assert not collector.collect().data['is_reset'].any()  # it was learned from already
+    assert not collector.collect().data['is_reset'].any()  # this rollout was already learned from
     data = collector.collect().data
     assert rows(data['is_reset']) == [0] and rows(data['traj_flag']) == [0, 5, 10]
     assert list(collector.episodes.lengths) == [5] * 4 and collector.env_step == 23
@@ -274,7 +273,7 @@ def test_reset_row_that_fails_first_in_a_rollout_leaves_the_episode_before(how: 
 @pytest.mark.long
 @pytest.mark.slow
 def test_worker_that_dies_in_a_reset_takes_the_step_before_with_it(file: str) -> None:
-    """In mode same_step the reset is part of the step that ended the episode, and nobody knows what that returned."""
+    """In mode same_step the reset is part of the step that ended the episode, so the result of that step is lost."""
     collector = make_collector(file, 'async', 'same_step', n_step=-1, n_reset=2, fault='kill')
     assert rows(collector.collect().data['is_reset']) == [0, 1, 2, 3, 4]
     collector.groups[0].env.close()
@@ -327,7 +326,7 @@ def test_step_and_reset_that_fail_at_once_break_only_the_episode_of_the_step(how
         timestep = env.step(torch.tensor([0, 0]))
     env.close()
     assert timestep.is_reset is not None and timestep.begins is not None and timestep.final_obs is not None
-    broken = int(timestep.is_reset.nonzero())  # the env that took the file
+    broken = int(timestep.is_reset.nonzero())  # the env that removed the file
     assert timestep.reward[1 - broken] == 1 and timestep.reward[broken] == 0
     assert timestep.begins.all() and timestep.truncated.all() and timestep.obs.tolist() == [[0], [0]]
     assert timestep.final_index.tolist() == [1 - broken] and timestep.final_obs.tolist() == [[5]]  # type: ignore[union-attr]
@@ -353,7 +352,7 @@ def test_restart_that_fails_again_says_what_it_did(how: str, tmp_path: Path, cap
 
 
 class AgainEnv(LimitEnv):
-    """Each call fails once if its file is there, which it takes away."""
+    """Each call fails once if its file exists, and removes the file."""
 
     def __init__(self, construction: str, reset: str, step: str) -> None:
         self._files = {'reset': Path(reset), 'step': Path(step)}
@@ -394,7 +393,7 @@ def test_more_than_max_restarts_end_the_run_with_the_last_cause(how: str) -> Non
         for _ in range(12):
             env.step(torch.tensor([0]))
     env.close()
-    # after steps 3 and 6
+    # restarted after steps 3 and 6
     assert str(raised.value).startswith(f"env '{__name__}:HopelessEnv', index 0, step 9: OSError: no more (")
     assert isinstance(raised.value.__cause__, OSError)
     assert str(raised.value).endswith(
@@ -486,7 +485,7 @@ def test_run_logs_its_restarts_and_continues(file: str, tmp_path: Path) -> None:
         while not job.done:
             job.iteration()
         lines = [json.loads(line) for line in (job.run_dir / 'metrics.jsonl').read_text().splitlines()]
-    assert job.env_step == 255  # 4 rollouts of 64 rows, of which the failed step is none
+    assert job.env_step == 255  # 4 rollouts of 64 rows; the failed step does not count
     assert lines[-1]['env/restart'] == 1
 
 
@@ -503,7 +502,7 @@ def test_run_with_restarts_counts_its_steps(policy: str, file: str, tmp_path: Pa
     if policy == 'recurrent':
         config['policy'] |= dict(type='ppo', model=dict(recurrent=dict(cell='lstm', hidden_size=4)))
     result = serial_pipeline(config)
-    assert result.env_step == 255 and result.last_return == 5.0  # 4 rollouts of 64 rows, one of which is no step
+    assert result.env_step == 255 and result.last_return == 5.0  # 4 rollouts of 64 rows; the failed step does not count
 
 
 @pytest.mark.long
@@ -534,7 +533,6 @@ def test_workers_killed_at_random_leave_an_exact_count_and_no_child(tmp_path: Pa
         finally:
             is_over.set()
         assert restarts.count == N_KILL
-        assert (
-            job.env_step == job.collector.collect_iter * 64 - N_KILL
-        )  # rows of 4 envs and 16 steps, less those that broke
+        # a rollout has 4 envs x 16 steps = 64 rows; each kill breaks one row
+        assert job.env_step == job.collector.collect_iter * 64 - N_KILL
     assert multiprocessing.active_children() == []

@@ -1,4 +1,4 @@
-"""Rates and weights that follow how far an update moved the policy, against rules worked by hand."""
+"""Learning rates and penalty weights that adapt to the KL of an update, against rules worked by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def objective(kind: str = 'ppo', **learn: Any) -> Objective:
 
 
 def follower(found: Objective, ranks: Any = ALONE) -> AdaptiveNumbers:
-    """Of the weights alone: no rate is adaptive."""
+    """An option that adapts the penalty weights only: no learning rate is adaptive."""
     option = AdaptiveNumbers()
     rates, run = SimpleNamespace(names=()), SimpleNamespace(ranks=ranks)
     option.attach(SimpleNamespace(objective=found, rates=rates, run=run))  # type: ignore[arg-type]
@@ -42,9 +42,9 @@ def test_value_clip_is_the_value_loss_clip() -> None:
 
 
 @pytest.mark.parametrize(
-    ('numbers', 'steps'),  # of KL and the weight after it
+    ('numbers', 'steps'),  # each step: a KL, and the weight after it
     [
-        # RLlib: KL above 2 targets x1.5, below half a target x0.5, else as it is
+        # rule of RLlib: weight * 1.5 if KL > 2 * target, weight * 0.5 if KL < target / 2, otherwise unchanged
         ({'weight': 0.2}, ((0.021, 0.3), (0.015, 0.3), (0.004, 0.15), (0.0201, 0.225), (0.0051, 0.225))),
         (
             {'weight': 1.0, 'min_weight': 0.5, 'max_weight': 2.0},
@@ -79,12 +79,12 @@ def test_a_weight_without_target_follows_its_schedule() -> None:
     penalties.attach(SimpleNamespace(objective=found))
     for env_step, weight in ((0, 1.0), (25, 0.75), (100, 0.0)):
         penalties.set_env_step(env_step)
-        follower(found).adapt_weights({'penalty_kl': torch.tensor(1.0)})  # moves nothing without a target
+        follower(found).adapt_weights({'penalty_kl': torch.tensor(1.0)})  # no effect without a target
         assert found.weights == [weight]
 
 
 class TwoRanks:
-    """Of two ranks the one whose fellow always has 0.3 of everything."""
+    """Rank 0 of two ranks; the other rank adds 0.3 to every sum."""
 
     rank, size = 0, 2
 
@@ -93,7 +93,7 @@ class TwoRanks:
 
 
 def test_weight_with_a_target_follows_the_mean_over_all_ranks() -> None:
-    """The own .05 is below half of the target .2 and would halve the weight; the mean .175 is within the band."""
+    """Alone, a KL of .05 is below half the target .2 and halves the weight; the mean (.05 + .3) / 2 = .175 does not."""
     penalties = [{'type': 'reverse_kl', 'weight': 1.0, 'target': 0.2}]
     own = torch.tensor(0.05)
     weights = []
@@ -105,7 +105,7 @@ def test_weight_with_a_target_follows_the_mean_over_all_ranks() -> None:
 
 
 def test_a_penalty_with_target_moves_its_weight_once_an_update_and_is_in_checkpoints() -> None:
-    """A first update with a large rate leaves KL far above the target."""
+    """The first update has a large learning rate, so its KL is far above the target: .2 * 1.5 = .3."""
     learn = dict(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 1e-6}], learning_rate=0.1, epoch_per_collect=2)
     policy = ppo(learn)
     metrics = policy.learn_mode.forward(samples_of(policy))
@@ -120,7 +120,7 @@ def test_a_penalty_with_target_moves_its_weight_once_an_update_and_is_in_checkpo
 
 
 def test_the_rate_falls_after_a_large_kl_and_resumes() -> None:
-    """KL far above 2 targets: 1e-2 / 1.5."""
+    """KL is far above twice the target, so the rate becomes 1e-2 / 1.5."""
     learn = dict(learning_rate={'start': 1e-2, 'kl_target': 1e-9}, epoch_per_collect=2)
     policy = ppo(learn)
     policy.learn_mode.forward(samples_of(policy))
@@ -133,7 +133,7 @@ def test_the_rate_falls_after_a_large_kl_and_resumes() -> None:
 
 
 def test_one_step_moves_the_policy_and_the_rate_follows_it() -> None:
-    """A KL that is measured before each step would be 0 here, and the rate would rise for ever."""
+    """A KL that is measured before each step would be 0 here, and the rate would always rise."""
     policy = ppo(dict(learning_rate={'start': 1e-2, 'kl_target': 1e-9}, batch_size=None, epoch_per_collect=1))
     samples = samples_of(policy)
     before = policy.model.compute_actor(samples['obs']).detach()

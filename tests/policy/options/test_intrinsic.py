@@ -1,4 +1,4 @@
-"""Random network distillation: what is new is rewarded, by the published formulas, the same in every run."""
+"""Random network distillation: rewards for new observations, by the published formulas, reproducible by the seed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_rnd(space: Any = ONE_NUMBER, seed: int = 0, **options: Any) -> RND:
 
 
 def rollout_of(obs: Any, **columns: Tensor) -> Rollout:
-    """A rollout whose observations are those of a block [T + 1, B, *O]; no episode ends, unless `columns` say so."""
+    """A rollout with the observations of a block [T + 1, B, *O]; no episode ends, unless `columns` contain ends."""
     n_step, n_env = len(first_leaf(obs)) - 1, first_leaf(obs).shape[1]
     done = torch.zeros(n_step, n_env, dtype=torch.bool)
     data: Any = {'obs': map_tensors(lambda x: x[:-1], obs), 'done': done, 'traj_flag': done, **columns}
@@ -47,7 +47,7 @@ def numbers(*rows: float) -> Tensor:
 
 
 def with_known_networks(rnd: RND, monkeypatch: pytest.MonkeyPatch, value: float = 0.0) -> None:
-    """The error of an observation is its number, the value of each is the same."""
+    """Replaces the outputs of the networks: the error of an observation is its number, every value is `value`."""
     monkeypatch.setattr(rnd.networks, 'errors', lambda obs: obs[:, 0])
     monkeypatch.setattr(rnd.networks, 'value', lambda obs: torch.full((len(obs),), value))
 
@@ -81,10 +81,10 @@ def test_rnd_update_moves_predictor_and_critic_but_never_the_target() -> None:
 
 def test_rnd_observations_are_normalised_by_what_was_reached_and_clipped_to_5() -> None:
     rnd = make_rnd()
-    rnd.advantage(rollout_of(numbers(99.0, 1.0, 3.0)))  # reached: 1 and 3, mean 2, deviation 1
+    rnd.advantage(rollout_of(numbers(99.0, 1.0, 3.0)))  # the reached states are 1 and 3: mean 2, deviation 1
     error = rnd.networks.errors(torch.tensor([[-90.0], [-3.0], [-2.9], [6.9], [7.0], [90.0]])).tolist()
-    assert error[0] == pytest.approx(error[1]) != pytest.approx(error[2])  # 2 - 5 is -3
-    assert error[5] == pytest.approx(error[4]) != pytest.approx(error[3])  # 2 + 5 is 7
+    assert error[0] == pytest.approx(error[1]) != pytest.approx(error[2])  # the clip is at 2 - 5 = -3
+    assert error[5] == pytest.approx(error[4]) != pytest.approx(error[3])  # the clip is at 2 + 5 = 7
 
 
 def test_rnd_advantage_worked_by_hand_continues_beyond_ends_and_skips_reset_rows(
@@ -95,11 +95,11 @@ def test_rnd_advantage_worked_by_hand_continues_beyond_ends_and_skips_reset_rows
     ends = torch.tensor([[True], [False], [False]])
     columns = {'done': ends, 'traj_flag': ends, 'is_reset': torch.tensor([[False], [True], [False]])}
     adv = rnd.advantage(rollout_of(numbers(7.0, 1.0, 9.0, 2.0), **columns))
-    # errors 1, 0 (a reset), 2; their sums 1, .5, 2.25; of the first and the last the mean 1.625, the deviation .625
-    # rewards 1.6, 0, 3.2; returns 1.6 + .5 * 1.6, .5 * 3.2, 3.2; half of these
+    # errors 1, 0 (reset row), 2; discounted sums 1, .5, 2.25; the valid sums 1, 2.25 have mean 1.625, deviation .625
+    # rewards 1 / .625 = 1.6, 0, 2 / .625 = 3.2; returns 1.6 + .5 * 1.6, .5 * 3.2, 3.2; the weight .5 halves these
     assert adv.flatten().tolist() == pytest.approx([1.2, 0.8, 1.6])
     monkeypatch.undo()  # the networks have gradients again
-    assert rnd.update()['intrinsic_reward'].item() == pytest.approx((1.6 + 3.2) / 2)  # of the two valid rows
+    assert rnd.update()['intrinsic_reward'].item() == pytest.approx((1.6 + 3.2) / 2)  # the mean of the two valid rows
 
 
 def test_rnd_sum_of_errors_carries_over_to_the_next_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_rnd_critic_bootstraps_from_the_state_after_the_rollout(monkeypatch: pyt
 def test_rnd_reward_is_of_the_true_successor_not_of_the_next_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     rnd = make_rnd(discount_factor=0.0, weight=1.0, reward_clip=1e9)
     with_known_networks(rnd, monkeypatch)
-    rollout = rollout_of(numbers(0.0, 50.0, 2.0))  # 50: the first of the next episode; the last before was 4
+    rollout = rollout_of(numbers(0.0, 50.0, 2.0))  # 50 begins the next episode; the true successor is 4
     rollout.final_obs, rollout.final_index = torch.tensor([[4.0]]), torch.tensor([[0, 0]])
     adv = rnd.advantage(rollout).flatten()
     assert adv[0] / adv[1] == pytest.approx(4.0 / 2.0)
@@ -144,7 +144,7 @@ def test_rnd_predictor_learns_from_its_share_of_the_rows_of_each_step(monkeypatc
     seen, errors = [], rnd.networks.errors
     monkeypatch.setattr(rnd.networks, 'errors', lambda obs: seen.append(len(obs)) or errors(obs))
     rnd.update()
-    assert seen == [4, 4]  # half of 8 rows, twice
+    assert seen == [4, 4]  # half of 8 rows, in each of two minibatches
 
 
 def test_rnd_rows_that_only_reset_train_nothing() -> None:
@@ -196,7 +196,7 @@ def test_run_with_rnd_and_a_recurrent_model_logs_what_it_found_and_resumes(tmp_p
     before = flat(first.policy.state_dict())
     again = serial_pipeline(resume=first.run_dir, max_env_step=384)
     after = flat(again.policy.state_dict())
-    count = 'learn/intrinsic/networks/returns.count'  # of rows, less those that only reset an env
+    count = 'learn/intrinsic/networks/returns.count'  # the number of rows, without those that only reset an env
     n_new = float(after[count]) - float(before[count])
     assert before.keys() == after.keys() and n_new == again.env_step - first.env_step > 100
 

@@ -1,4 +1,4 @@
-"""Statistics of returns and rewards: the units of samples and critic, and what enters the statistics."""
+"""Normalisation of returns and rewards: units of samples and critic, and the rows that enter the statistics."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ def test_value_norm_gives_samples_in_return_units() -> None:
     samples = policy.collect_mode.get_train_sample(collect(policy, MODES['sync same_step'], 1))
     value = torch.tensor([50.0, 53.0, 56.0, 59.0, 62.0])
     torch.testing.assert_close(samples['value'], value)
-    torch.testing.assert_close(
-        samples['return_'], 1 + 0.9 * (value + 3)
-    )  # the successor of 62 is 65, by the final observation
+    # the value after 62 is 65: that of the final observation
+    torch.testing.assert_close(samples['return_'], 1 + 0.9 * (value + 3))
 
 
 def scaled_rewards(policy: Policy, reward: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-    """Rewards [T, B] as the policy scales them: with V = 0 and lambda = 0 the advantage is the reward."""
+    """Returns the rewards [T, B] as scaled by the policy: with V = 0 and lambda = 0 the advantage is the reward."""
     n_step, n_env = reward.shape
     data = {
         'obs': torch.zeros(n_step, n_env, 1),
@@ -44,7 +43,7 @@ def test_reward_norm_divides_by_the_deviation_of_running_discounted_sums(given: 
     generator = torch.Generator().manual_seed(0)
     policy = hand_policy(torch.zeros_like, 6, 0.0, reward_norm=True, reward_norm_discount=given)
     total, seen = [0.0, 0.0], []
-    for _ in range(3):  # the sums run on from one rollout to the next
+    for _ in range(3):  # the sums continue from one rollout to the next
         reward = torch.randn(6, 2, generator=generator) + 1
         end = torch.rand(6, 2, generator=generator) < 0.3
         for t in range(6):
@@ -55,7 +54,7 @@ def test_reward_norm_divides_by_the_deviation_of_running_discounted_sums(given: 
                     total[b] = 0.0
         got = scaled_rewards(policy, reward, end)
         torch.testing.assert_close(got, reward / torch.tensor(seen).std(correction=0))
-    assert abs(float(torch.tensor(seen).std(correction=0)) - 1) > 0.05  # else the division would not show
+    assert abs(float(torch.tensor(seen).std(correction=0)) - 1) > 0.05  # so a missing division would be noticed
 
 
 def test_reward_norm_clips_at_ten() -> None:
@@ -70,7 +69,7 @@ def test_rewards_of_reset_rows_enter_no_statistic() -> None:
     policy = hand_policy(torch.zeros_like, 13, 0.0, reward_norm=True)
     env = dict(id='tests.policy_envs:Garbage-v0', vectorization='batched')
     policy.collect_mode.get_train_sample(collect(policy, env, 1))
-    sums = [1.0, 1.9, 2.71, 3.439, 4.0951]  # of one episode
+    sums = [1.0, 1.9, 2.71, 3.439, 4.0951]  # the discounted sums of one episode
     want = torch.tensor(sums * 2 + sums[:1], dtype=torch.float64)
     stats = policy.normalizers['reward']
     assert stats.count.item() == 11
@@ -83,7 +82,7 @@ def test_value_norm_learns_returns_far_from_zero_in_their_unit() -> None:
     samples = samples_of(policy)
     samples['return_'] = 500 + 20 * samples['obs'][:, 0]
     policy.learn_mode.forward(samples)
-    # with steps of .01 an output of 500 would take the critic far more than 60 of them
+    # without value_norm the output would have to reach 500: far more than 60 steps of .01
     got = policy.samples.units.restore(policy.compute_critic(samples['obs']))
     assert (got - samples['return_']).abs().mean().item() < 5
     assert policy.normalizers['value'].mean.item() == pytest.approx(samples['return_'].mean().item(), rel=1e-5)
@@ -101,8 +100,8 @@ def test_value_norm_compares_values_in_the_unit_of_the_critic() -> None:
 
 @pytest.mark.parametrize('kind', ['ppo', 'ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
 def test_value_clip_is_around_what_the_normalised_critic_puts_out_before_the_first_step(kind: str) -> None:
-    # the returns, near 500, move the statistics of value_norm before the first step; the clip must not see that.
-    # Steps of 1e-5 move an output by far less than the clip's .2: so it binds nowhere, and changes nothing
+    # The returns, near 500, change the statistics of value_norm before the first step; the clip must ignore this change.
+    # Steps of 1e-5 move an output by far less than the clip range .2, so the clip is never active and changes nothing.
     epochs = dict(epoch_per_collect=1) if kind.startswith('ppo') else {}
 
     def after(clip: bool) -> dict[str, Tensor]:
@@ -112,7 +111,7 @@ def test_value_clip_is_around_what_the_normalised_critic_puts_out_before_the_fir
         samples = samples_of(policy)
         samples['return_'] = 500 + 20 * samples['obs'][:, 0]
         policy.learn_mode.forward(samples)
-        policy.learn_mode.forward(samples)  # drawn again: the clip is around the outputs of the collection still
+        policy.learn_mode.forward(samples)  # the same samples again: the clip is still around the outputs at collection
         return parameters(policy)
 
     with_clip, without = after(True), after(False)

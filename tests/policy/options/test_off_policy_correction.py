@@ -1,4 +1,4 @@
-"""Corrections for samples of older policies: by hand, on fresh samples, and where they are refused or needed."""
+"""Off-policy corrections: results worked by hand, no effect on fresh samples, and configs that need one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def logit_of(p: float) -> Tensor:
 
 
 def steps(reward: list[float], p_behaviour: list[float]) -> Rollout:
-    """One env without ends; the probability of each action (always 0) when it was drawn."""
+    """A rollout of one env without episode ends; every action is 0, drawn with the probabilities `p_behaviour`."""
     n = len(reward)
     obs = torch.randn(n + 1, 1, 2, generator=torch.Generator().manual_seed(0))
     no = torch.zeros(n, 1, dtype=torch.bool)
@@ -43,7 +43,7 @@ def steps(reward: list[float], p_behaviour: list[float]) -> Rollout:
 
 
 def plain(kind: str, learn: dict[str, Any], n_step: int = 3, **kwargs: Any) -> Any:
-    """A policy that takes both actions with .5, and whose critic says 1; discount and lambda .5 and 1."""
+    """A policy that takes each action with probability .5 and has V = 1; discount .5, lambda 1."""
     collect = dict(n_step=n_step, discount_factor=0.5, gae_lambda=1.0)
     learn = dict(batch_size=n_step, adv_norm='off', grad_clip=None, value_norm=False, executor='eager') | learn
     policy = make_policy(OBS, TWO_ACTIONS, type=kind, learn=learn, collect=collect, **kwargs)
@@ -57,7 +57,7 @@ def plain(kind: str, learn: dict[str, Any], n_step: int = 3, **kwargs: Any) -> A
 
 
 def corrected_by(policy: Any, samples: Any) -> Any:
-    """The samples as an update of a policy with correction vtrace reads them."""
+    """Returns the samples as corrected by V-trace at the start of an update."""
     (option,) = (option for option in policy.options if isinstance(option, VTrace))
     return option.before_update(samples)
 
@@ -66,13 +66,13 @@ def corrected_by(policy: Any, samples: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ('new', 'proximal', 'old', 'rho_max', 'gain'),  # probabilities of the one taken of two choices; A 1, clip .2
+    ('new', 'proximal', 'old', 'rho_max', 'gain'),  # probabilities of the taken action; A 1, clip .2
     [
-        (0.75, 0.6, 0.5, None, 1.44),  # .75 / .6 = 1.25, clipped 1.2; importance .6 / .5 = 1.2; unclipped 1.5
-        (0.88, 0.8, 0.2, None, 4.4),  # the ratio is 1.1, within the clip; importance 4, or its bound
+        (0.75, 0.6, 0.5, None, 1.44),  # .75 / .6 = 1.25, clipped at 1.2; importance .6 / .5 = 1.2; unclipped gain 1.5
+        (0.88, 0.8, 0.2, None, 4.4),  # the ratio 1.1 is within the clip; importance 4, or its bound rho_max
         (0.88, 0.8, 0.2, 2.0, 2.2),
         (0.88, 0.8, 0.2, 1.0, 1.1),
-        (0.9, 0.9, 0.001, None, 100.0),  # 900 counts as 100
+        (0.9, 0.9, 0.001, None, 100.0),  # importance 900, bounded at 100
     ],
 )
 def test_decoupled_clip_by_hand(new: float, proximal: float, old: float, rho_max: float | None, gain: float) -> None:
@@ -86,21 +86,21 @@ def test_decoupled_clip_by_hand(new: float, proximal: float, old: float, rho_max
 def test_decoupled_by_hand() -> None:
     """Lambda 1, gamma .5, V 1: adv_2 = 3 + .5 - 1 = 2.5, adv_1 = 1.5 + .5 * 2.5 = 2.75, adv_0 = .5 + .5 * 2.75 = 1.875.
 
-    Ratios .5 / .1 = 5, bounded at 2; .5 / 1 = .5 (p = 1 - 1e-6); .5 / .5 = 1: the mean of 2 * 1.875, .5 * 2.75 and 2.5.
+    Ratios .5 / .1 = 5, bounded at 2; .5 / 1 = .5 (p = 1 - 1e-6); .5 / .5 = 1. Gain: mean of 2 * 1.875, .5 * 2.75 and 2.5.
     """
     policy = plain('ppo', dict(correction='decoupled', epoch_per_collect=1))
     samples = policy.collect_mode.get_train_sample(steps([1.0, 2.0, 3.0], [0.1, 1 - 1e-6, 0.5]))
     metrics = policy.learn_mode.forward(samples)
     assert metrics['policy_loss'].item() == pytest.approx(-(3.75 + 1.375 + 2.5) / 3, rel=1e-5)
-    assert samples['return_'].tolist() == pytest.approx([2.875, 3.75, 3.5])  # those of gae
+    assert samples['return_'].tolist() == pytest.approx([2.875, 3.75, 3.5])  # the returns of GAE
 
 
 @pytest.mark.parametrize('kind', ['ppo', 'ppg'])
 def test_vtrace_by_hand(kind: str) -> None:
-    """Gamma .5, lambda 1, V 1, rewards 1 to 3: deltas .5, 1.5, 2.5; ratios 2 (counts as 1), .625, .5 / .9 = .5556.
+    """Gamma .5, lambda 1, V 1, rewards 1 to 3: deltas .5, 1.5, 2.5; ratios 2 (bounded at 1), .625, .5 / .9 = .5556.
 
     trace_2 = .5556 * 2.5 = 1.38889; trace_1 = .625 * (1.5 + .5 * 1.38889) = 1.37153; trace_0 = .5 + .5 * 1.37153 = 1.18576.
-    Returns are 1 + trace; rho (r + gamma return' - V) is the trace here, so -policy_loss is its mean, 1.31539.
+    Returns are 1 + trace. Here the advantage rho (r + gamma next_return - V) is the trace: -policy_loss is its mean, 1.31539.
     """
     policy = plain(kind, dict(correction='vtrace', **({} if kind == 'ppg' else dict(epoch_per_collect=1))))
     samples = policy.collect_mode.get_train_sample(steps([1.0, 2.0, 3.0], [0.25, 0.8, 0.9]))
@@ -110,12 +110,12 @@ def test_vtrace_by_hand(kind: str) -> None:
     metrics = policy.learn_mode.forward(samples)
     assert metrics['policy_loss'].item() == pytest.approx(-sum(trace) / 3, rel=1e-5)
     assert metrics['value_loss'].item() == pytest.approx(0.5 * sum(x * x for x in trace) / 3, rel=1e-5)
-    if kind == 'ppg':  # what the auxiliary phase learns
+    if kind == 'ppg':  # the targets of the auxiliary phase
         assert policy.memory_state_dict()['return_'].tolist() == pytest.approx([1 + x for x in trace], rel=1e-5)
 
 
 def test_impala_step_is_the_papers_policy_gradient() -> None:
-    """SGD at rate 1 moves by the gradient of mean(rho_t (r_t + gamma vs_{t+1} - V_t) log p(a_t)), the trace above."""
+    """SGD at rate 1 moves by the gradient of mean(trace_t log p(a_t)), trace_t = rho_t (r_t + gamma vs_{t+1} - V_t)."""
     learn = dict(optimizer='sgd', learning_rate=1.0, value_weight=0.0, entropy_weight=0.0)
     policy = plain('impala', learn)
     samples = policy.collect_mode.get_train_sample(steps([1.0, 2.0, 3.0], [0.25, 0.8, 0.9]))
@@ -129,7 +129,7 @@ def test_impala_step_is_the_papers_policy_gradient() -> None:
 
 
 def test_advantages_are_normalised_before_they_are_weighed() -> None:
-    """A sample that the policy would never draw moves nothing, whatever the mean of the advantages."""
+    """A sample that the policy would never draw moves nothing, for any mean of the advantages."""
     learn = dict(optimizer='sgd', learning_rate=1.0, value_weight=0.0, entropy_weight=0.0, adv_norm='batch')
     moved = []
     for reward in (3.0, -50.0):
@@ -140,7 +140,7 @@ def test_advantages_are_normalised_before_they_are_weighed() -> None:
         before = parameters(policy)
         policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout))
         moved.append((parameters(policy)['policy_head.bias'] - before['policy_head.bias']).abs().max())
-    assert max(moved) < 1e-8  # p = 1e-13 of all three actions
+    assert max(moved) < 1e-8  # all three actions have p = 1e-13
 
 
 # --- a proximal policy other than the one that acted ---
@@ -162,7 +162,7 @@ def test_proximal_recent_moves_further_on_old_samples() -> None:
 
 
 def test_ewma_is_the_debiased_average_of_the_steps() -> None:
-    """decay .5, three steps: weights .125 .25 .5 1 of the start and the three, over 1.875."""
+    """Decay .5, three steps: weight .125 for the start, .25, .5 and 1 for the steps; their sum is 1.875."""
     policy = ppo(dict(proximal={'type': 'ewma', 'decay': 0.5}, executor='eager'))
     optimizer, path = policy.optimizers['all'], []
     samples = samples_of(policy)
@@ -201,7 +201,7 @@ A2C = dict(learning_rate=1e-3, optimizer='adam')
 
 
 @pytest.mark.parametrize(
-    ('kind', 'learn', 'same'),  # as a policy without a correction
+    ('kind', 'learn', 'same'),  # same: a policy without a correction that must learn the same
     [
         *(('ppo', {**LONG, 'correction': correction}, ('ppo', LONG)) for correction in CORRECTIONS),
         *(
@@ -239,7 +239,7 @@ def test_vtrace_of_fresh_samples_has_the_returns_of_gae() -> None:
 def test_vtrace_is_computed_once_unless_each_pass_shall(
     monkeypatch: pytest.MonkeyPatch, recompute_adv: bool, n_call: int
 ) -> None:
-    """As the update begins, and with recompute_adv before each of the other 3 passes; always of the ratio to then."""
+    """Once at the start; with recompute_adv also before the other 3 passes. The ratio is always to the acting policy."""
     policy = ppo(dict(correction='vtrace', epoch_per_collect=4, recompute_adv=recompute_adv, learning_rate=0.05))
     samples, estimate, ratios = samples_of(policy), policy.samples.estimate, []
 
@@ -254,7 +254,7 @@ def test_vtrace_is_computed_once_unless_each_pass_shall(
 
 
 def test_old_samples_have_the_ratio_of_the_present_policy() -> None:
-    """Rollout of a first policy, learned by another one: the returns are those of a plain loop over V-trace's sums."""
+    """One policy acts and another one learns: the returns equal those of a plain loop of the V-trace recursion."""
     old, policy = ppo(), ppo(dict(correction='vtrace'), seed=1)
     with torch.no_grad():
         policy.model.policy_head.weight.mul_(100)  # so that it is far from uniform
@@ -296,7 +296,7 @@ def test_a_run_whose_runners_are_ahead_learns_to_match_a_number(tmp_path: Any) -
 
 @pytest.mark.parametrize('kind', ['ppo', 'ppg', 'ppo_offpolicy', 'a2c', 'spo', 'dna'])
 def test_decoupled_works_in_all_actor_critics(kind: str) -> None:
-    """Of old samples it changes the update of each."""
+    """On old samples it changes the update of every policy type."""
     found = []
     for correction in ('none', 'decoupled'):
         collect = dict(n_step=N_STEP)
@@ -311,7 +311,7 @@ def test_decoupled_works_in_all_actor_critics(kind: str) -> None:
     assert not torch.allclose(*found, rtol=0, atol=1e-6)
 
 
-# --- needed ---
+# --- configs that need a correction ---
 
 
 def lagging(tmp_path: Any, max_lag: int, **policy: Any) -> dict[str, Any]:
@@ -334,7 +334,7 @@ def lagging(tmp_path: Any, max_lag: int, **policy: Any) -> dict[str, Any]:
         ),
         (2, dict(type='dqn'), ["policy 'dqn' has no key policy.learn.correction", 'impala, npg, pg, ppg, ']),
         (4, dict(type='impala'), []),
-        (4, dict(type='ppo_ewma'), []),  # an average as the proximal policy weighs old samples too
+        (4, dict(type='ppo_ewma'), []),  # with an average as the proximal policy old samples are weighted too
         (4, dict(type='ppo', learn=dict(correction='decoupled')), []),
         (4, dict(type='ppg', learn=dict(correction={'type': 'vtrace', 'c_max': 2.0})), []),
     ],

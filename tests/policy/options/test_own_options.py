@@ -1,4 +1,4 @@
-"""Options of one's own, which `policy.learn.options` names: keys, checks, columns, metrics, state, and none without it."""
+"""User-defined options from `policy.learn.options`: config keys, checks, columns, metrics and state; none by default."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ScaledConfig(Section):
 
 @OPTION_REGISTRY.register('scaled_of_test', force=True)
 class Scaled(UpdateOption):
-    """Multiplies advantages by factor^k in the k-th update, k from 0; adds their sign as a column."""
+    """Multiplies advantages by factor^k in the k-th update, k from 0; adds the sign of the reward as a column."""
 
     config = ScaledConfig
     names = ('advantage_scale',)
@@ -98,7 +98,7 @@ def test_column_of_an_own_option_is_in_the_samples() -> None:
 
 
 def test_batch_of_an_own_option_is_what_the_update_learns_from() -> None:
-    """The second update has 3 times the advantages; the first ones as they are."""
+    """The first update uses the advantages unchanged, the second 3 times the advantages."""
     plain, own = ppo(), scaled()
     for k in range(2):
         samples = samples_of(plain, k)

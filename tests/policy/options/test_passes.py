@@ -1,4 +1,4 @@
-"""What comes between the passes over a batch: a stop at target_kl, advantages of the critic as it is now."""
+"""Options between the passes over a batch: early stop at target_kl, advantages recomputed with the current critic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_recompute_adv_uses_the_critic_as_it_is_before_each_epoch() -> None:
     rollout = random_rollout(ppo())
     assert not differing(once.state_dict()['model'], twice.state_dict()['model'])
     twice.learn_mode.forward(twice.collect_mode.get_train_sample(rollout))
-    for _ in range(2):  # by hand: samples anew from the same rollout, with the critic moved by the first epoch
+    for _ in range(2):  # by hand: new samples of the same rollout, with the critic of the first epoch's end
         once.learn_mode.forward(once.collect_mode.get_train_sample(rollout))
     torch.testing.assert_close(parameters(twice), parameters(once))
     stale = ppo(dict(epoch_per_collect=2))
@@ -27,7 +27,7 @@ def test_recompute_adv_uses_the_critic_as_it_is_before_each_epoch() -> None:
 def test_target_kl_stops_the_epochs_and_says_so() -> None:
     policy = ppo(dict(epoch_per_collect=6, target_kl=1e-4, learning_rate=0.1, batch_size=N // 2))
     metrics = policy.learn_mode.forward(samples_of(policy))
-    # the first minibatch has KL 0, the second that of an Adam step of .1: their mean is above 1.5e-4
+    # the first minibatch has KL 0, the second the KL of an Adam step of .1: their mean is above 1.5e-4
     assert metrics['n_epoch'].item() == 1
     assert policy.learn_mode.train_iter() == 2
     assert metrics['kl'].item() > 1.5e-4
@@ -42,7 +42,7 @@ def test_target_kl_lets_small_steps_run_all_epochs() -> None:
 
 @pytest.mark.parametrize(('limit', 'n_step'), [(1e-9, 2), (1e9, 8)])
 def test_minibatch_stop_takes_the_step_that_was_found_beyond_and_no_more(limit: float, n_step: int) -> None:
-    """4 minibatches a pass. The first has KL 0, since nothing has moved; the second is beyond: 1 + 1 steps."""
+    """A pass has 4 minibatches. The first has KL 0, since nothing has moved; the second exceeds the limit: 1 + 1 steps."""
     learn = dict(epoch_per_collect=2, batch_size=N // 4, target_kl=limit, target_kl_at='minibatch', learning_rate=0.05)
     policy = ppo(learn)
     policy.learn_mode.forward(samples_of(policy))

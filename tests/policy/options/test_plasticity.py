@@ -1,4 +1,4 @@
-"""Changes of parameters between updates, against numbers by hand."""
+"""Plasticity, changes of parameters between updates: numbers worked by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def change(name: str, named: dict[str, Tensor], initial: dict[str, Tensor], seed
 
 
 def network() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Parameters 2 of an encoder and two heads that were 1."""
+    """Returns the current and initial parameters of an encoder and two heads: all 2 now, all 1 initially."""
     names = {'actor_encoder.layers.0.weight': (300, 100), 'actor_encoder.layers.0.bias': (300,)}
     names |= {'policy_head.weight': (2, 300), 'value_head.layer.weight': (1, 300), 'value_head.layer.bias': (1,)}
     return {k: torch.full(s, 2.0) for k, s in names.items()}, {k: torch.ones(s) for k, s in names.items()}
@@ -108,7 +108,7 @@ def test_has_an_interval_and_a_summary(name):
     assert options_of(function).model_fields['every'].default >= 1 and summary_of(function).endswith('.')
 
 
-# --- every so many updates
+# --- the interval `every`, in updates
 
 
 def make_model() -> nn.Linear:

@@ -1,4 +1,4 @@
-"""Learning without a critic, and without the ends of episodes: weights and returns by hand."""
+"""Learning without a critic, and with `ignore_done`: weights and returns worked by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zoo.policy.options.whole_episodes import whole_episodes
 
 
 def test_steps_of_unfinished_episodes_weigh_nothing_without_a_critic() -> None:
-    """Env 0 ends at step 1 (of 0 to 3), env 1 never, env 2 at 3: 2 + 0 + 4 of 12 rows are known, so each weighs 2."""
+    """Env 0 ends at step 1 (of 0 to 3), env 1 never, env 2 at 3: 2 + 0 + 4 = 6 of 12 rows count, with weight 12 / 6 = 2."""
     ends = torch.zeros(4, 3, dtype=torch.bool)
     ends[1, 0] = ends[3, 2] = True
     weight = whole_episodes(ends, None)
@@ -23,7 +23,7 @@ def test_steps_of_unfinished_episodes_weigh_nothing_without_a_critic() -> None:
 
 
 def test_baseline_none_has_the_plain_return_as_advantage() -> None:
-    """Rewards 1, discount .9, an episode of 5 steps: 1 + .9 * .. = 4.0951 at its first step."""
+    """Rewards 1, discount .9, an episode of 5 steps: 1 + .9 + .81 + .729 + .6561 = 4.0951 at its first step."""
     cfg = dict(learn=dict(baseline='none'), collect=dict(estimator='returns', discount_factor=0.9, n_step=5))
     policy = make_policy(OBS, TWO_ACTIONS, **cfg)
     rollout = random_ends(policy)

@@ -1,4 +1,4 @@
-"""A2C is one step of PPO without its clip, on the whole of a short rollout."""
+"""A2C: one step of PPO without the clip, on all samples of a short rollout."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_a2c_update_is_one_step_of_ppo_without_a_clip(space: Any) -> None:
     metrics = policy.learn_mode.forward(samples)
     optimizer = FlatAdam(by_hand.model.named_parameters(), lr=7e-4)
     numbers = PolicyNumbers(clip_ratio=1e9, entropy_weight=0.01, grad_clip=0.5, value_weight=0.5)
-    wanted = ppo_step(by_hand.model, by_hand.dist, [optimizer], samples, numbers)  # surrogate 'clip', which never binds
-    assert policy.learn_mode.train_iter() == 1  # by default: one pass, and all of the rollout is one minibatch
+    wanted = ppo_step(by_hand.model, by_hand.dist, [optimizer], samples, numbers)  # a clip range of 1e9 has no effect
+    assert policy.learn_mode.train_iter() == 1  # by default one pass, and the rollout is one minibatch
     for name, x in parameters(by_hand).items():
         torch.testing.assert_close(parameters(policy)[name], x, atol=1e-6, rtol=0)
     for name in ('value_loss', 'entropy', 'grad_norm'):

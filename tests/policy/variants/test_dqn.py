@@ -1,4 +1,4 @@
-"""DQN: targets by hand, what is drawn and what goes back to the buffer, masks, and runs that continue."""
+"""DQN: targets worked by hand, draws and priorities of the buffer, masks, and resumed runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMBER = Box(np.zeros(1), np.full(1, 9.0))
 TABLE = [[1.0, 2.0], [5.0, 3.0], [0.0, 4.0], [6.0, 7.0]]
 """Q-values of two actions in the states 0 to 3."""
 OLD_TABLE = [[0.0, 0.0], [10.0, 20.0], [30.0, 40.0], [50.0, 60.0]]
-"""Those of the target network."""
+"""Q-values of the target network."""
 
 
 class Table(nn.Module):
@@ -60,7 +60,7 @@ def with_tables(**learn: Any) -> Policy:
 
 
 def small_rollout() -> Rollout:
-    """0 -> 1 goes on; 1 -> 2 is terminal; then, from 0, 0 -> 3 ends by a time limit."""
+    """Three transitions: 0 -> 1 does not end; 1 -> 2 is terminal; 0 -> 3, of a new episode, ends by a time limit."""
     data = {
         'obs': torch.tensor([0.0, 1.0, 0.0]).view(3, 1, 1),
         'action': torch.tensor([[0], [1], [1]]),
@@ -73,7 +73,7 @@ def small_rollout() -> Rollout:
 
 
 def errors(policy: Policy) -> list[float]:
-    """|target - Q| of the three transitions, as they go back to a buffer."""
+    """|target - Q| of the three transitions, as written back for a buffer."""
     batch: Any = dict(policy.collect_mode.get_train_sample(small_rollout()))
     policy.learn_mode.forward(batch)
     return batch['priority'].tolist()
@@ -99,12 +99,12 @@ def learned(policy: Policy, batch: dict[str, Tensor]) -> dict[str, Any]:
 def test_targets_by_hand_of_a_step_a_terminal_state_and_a_time_limit(double: bool, wanted: list[float]) -> None:
     # double: in state 1 the network prefers action 0 (5 > 3), which the target network values at 10: 1 + .5 * 10 = 6, and
     # Q(0, 0) = 1. Terminal: 2, and Q(1, 1) = 3. The time limit: state 3, action 1 (7 > 6): 3 + .5 * 60 = 33, Q(0, 1) = 2.
-    # Without double the largest of the target network: in state 1 1 + .5 * 20 = 11; the others agree
+    # Without double: the maximum of the target network, in state 1: 1 + .5 * 20 = 11; the others are the same
     assert errors(with_tables(double=double)) == wanted
 
 
 @pytest.mark.parametrize(
-    ('delta', 'loss'),  # |e| - .5 beyond 1, e^2 / 2 within; or half of the squared errors
+    ('delta', 'loss'),  # delta 1: |e| - .5 if |e| > 1, else e^2 / 2; None: always e^2 / 2
     [(1.0, (4.5 + 0.5 + 30.5) / 3), (None, (25 + 1 + 961) / 2 / 3)],
 )
 def test_step_is_the_gradient_of_the_huber_loss_by_hand(delta: float | None, loss: float) -> None:
@@ -156,7 +156,7 @@ def test_priorities_in_the_buffer_are_the_errors_of_the_last_draw() -> None:
     ).buffer
     buffer = BUFFER_REGISTRY.get('replay')(section, seed=0)
     buffer.push(policy.collect_mode.get_train_sample(small_rollout()))
-    Learner(policy.learn_mode, buffer).train(0)  # all are as likely at first: a draw of 3 has each of the 3
+    Learner(policy.learn_mode, buffer).train(0)  # all are equally likely at first: a draw of 3 has each of them
     priority = buffer.state_dict()['draws']['all']['priority']
     torch.testing.assert_close(priority, torch.tensor([5.0, 1.0, 31.0], dtype=torch.float64))
 
@@ -216,7 +216,7 @@ def test_eps_zero_is_greedy_and_eps_one_is_uniform() -> None:
     obs = torch.zeros(4000, 1)  # in state 0 action 1 is the better one
     assert dqn(Table(), dict(eps=0.0)).collect_mode.forward(obs, None)['action'].unique().tolist() == [1]
     share = dqn(Table(), dict(eps=1.0)).collect_mode.forward(obs, None)['action'].float().mean().item()
-    assert share == pytest.approx(0.5, abs=0.03)  # 4 deviations of 4000 throws
+    assert share == pytest.approx(0.5, abs=0.03)  # 4 standard errors of 4000 draws
 
 
 def test_eps_falls_with_the_env_steps_before_a_rollout() -> None:
@@ -277,7 +277,7 @@ def run_config(folder: Path, env: str = 'tests.policy_envs:match_env', **top: An
 
 @pytest.mark.slow
 def test_resumed_run_is_bit_equal_to_one_that_went_straight_on(tmp_path: Path) -> None:
-    """With a target network, priorities and exploration in the middle of their ways."""
+    """The checkpoint lies between two copies of the target network, with priorities written and eps still falling."""
     cfg = resolve_config(run_config(tmp_path, 'tests.envs:limit_env', max_env_step=512))
     with SerialJob(cfg) as job:
         for i in range(6):
@@ -308,7 +308,7 @@ def with_statistics() -> tuple[Policy, RunningMeanStd]:
 def test_observation_counts_once_in_the_statistics_however_often_it_is_drawn() -> None:
     policy, statistics = with_statistics()
     batch: Any = dict(policy.collect_mode.get_train_sample(small_rollout()))
-    for rows in ([0, 1, 2], [1, 1, 1], [1, 1, 0]):  # as draws by priority are
+    for rows in ([0, 1, 2], [1, 1, 1], [1, 1, 0]):  # as in draws by priority
         policy.learn_mode.forward({name: column[rows] for name, column in batch.items()})
     policy.collect_mode.get_train_sample(small_rollout())
     # twice the observations 0, 1 and 0: mean 1/3, variance 1/3 - 1/9

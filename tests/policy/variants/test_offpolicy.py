@@ -1,4 +1,4 @@
-"""The off-policy variants: the learners of PPO and PPG, given draws; and what is known of the age of samples."""
+"""Off-policy variants: PPO and PPG that learn from draws of a buffer; staleness of samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zoo.policy.base import Policy
 
 
 def make(name: str, space: Any = TWO_ACTIONS, seed: int = 0, **learn: Any) -> Policy:
-    """One epoch of minibatches of N, every option off, unless `learn` says otherwise."""
+    """A policy with one epoch of minibatches of N and every option off; `learn` overrides this."""
     phases = dict(aux_freq=4, aux_train_epoch=1, aux_batch_size=N) if 'ppg' in name else dict(epoch_per_collect=1)
     base = dict(batch_size=N, adv_norm='off', grad_clip=None, learning_rate=1e-2, **phases)
     return make_policy(
@@ -34,7 +34,7 @@ def make(name: str, space: Any = TWO_ACTIONS, seed: int = 0, **learn: Any) -> Po
 
 @pytest.mark.parametrize(('on_policy', 'space'), [('ppo', TWO_ACTIONS), ('ppg', ONE_NUMBER)])
 def test_draw_of_a_whole_fresh_rollout_is_learned_from_as_on_policy(on_policy: str, space: Any) -> None:
-    """The draw is a permutation of the rollout, so that only sums are taken in another order."""
+    """The draw is a permutation of the rollout, so only the order of sums differs."""
     learn = dict(aux_batch_size=4 * N) if on_policy == 'ppg' else {}
     one, other = make(on_policy, space, **learn), make(f'{on_policy}_offpolicy', space, **learn)
     draw = dict(n_sample=N, max_staleness=0)
@@ -56,7 +56,7 @@ def test_draw_of_a_whole_fresh_rollout_is_learned_from_as_on_policy(on_policy: s
 
 @pytest.mark.parametrize(('name', 'space'), [('ppo_offpolicy', ONE_NUMBER), ('ppg_offpolicy', TWO_ACTIONS)])
 def test_ratio_is_to_the_policy_that_acted(name: str, space: Any) -> None:
-    """1 for fresh samples; of older ones it is that to the logits stored when they were collected."""
+    """The ratio is 1 for fresh samples; for older ones it is relative to the logits stored at collection."""
     policy = make(name, space, learning_rate=0.05)
     draw = dict(n_sample=N, max_staleness=0)
     kwargs: Any = dict(policy=draw, value=draw) if 'ppg' in name else draw
@@ -95,9 +95,9 @@ def test_staleness_is_the_mean_age_in_rollouts() -> None:
     for seed in range(3):
         buffer.push(samples_of(policy, seed))
         metrics = learner.train(0)
-        # nothing is drawn before there are 3 N samples; all of them are then: of age 2, 1 and 0
+        # nothing is drawn before there are 3 N samples; then all are drawn, of ages 2, 1 and 0
         assert metrics == {} if seed < 2 else metrics['staleness'].item() == 1
-    buffer.push(samples_of(policy, 3))  # over the oldest: 2, 1, 0 again
+    buffer.push(samples_of(policy, 3))  # replaces the oldest: ages 2, 1, 0 again
     assert learner.train(0)['staleness'].item() == 1
 
 
@@ -118,7 +118,7 @@ def test_staleness_is_zero_where_no_samples_are_kept(name: str) -> None:
     assert [value.item() for key, value in metrics.items() if 'staleness' in key] == [0] * (1 + (name[2] == 'g'))
 
 
-# --- draws of their own ---
+# --- separate draws of policy and value ---
 
 
 def steps(policy: Policy) -> dict[str, int]:
@@ -138,19 +138,19 @@ def test_both_parts_have_their_own_draws_and_reuse() -> None:
     for rollout in range(1, 5):
         buffer.push(samples_of(policy, rollout))
         metrics = learner.train(0)
-        # 2 steps of the actor; 6 draws x 2 epochs x 1 minibatch of the critic; every other rollout 64 / 8 of both
+        # 2 actor steps; critic: 6 draws x 2 epochs x 1 minibatch; after every second rollout 64 / 8 auxiliary steps of both
         aux = 8 * (rollout // 2)
         assert steps(policy) == {'actor': 2 * rollout, 'critic': 12 * rollout, 'aux_actor': aux, 'aux_critic': aux}
         assert learner.train_iter == 14 * rollout + aux
         assert ('auxiliary_loss' in metrics) == (rollout % 2 == 0)
-        assert metrics['n_epoch'].item() == 1  # of the one policy phase; five batches were for the critic alone
+        assert metrics['n_epoch'].item() == 1  # of the one policy phase; five batches trained the critic only
     assert [set(batch) for batch in seen] == 4 * [{'policy', 'value'}, *5 * [{'value'}]]
     assert [len(batch['value']['adv']) for batch in seen] == [16] * 24 and len(seen[0]['policy']['adv']) == 32
 
 
 @pytest.mark.parametrize(('early', 'late'), [('value', 'policy'), ('policy', 'value')])
 def test_rounds_in_which_only_one_part_has_draws_are_trained_on(early: str, late: str) -> None:
-    """One part asks for four rollouts, the other for one."""
+    """One part needs four rollouts for its draw, the other needs one."""
     policy = make('ppg_offpolicy', aux_freq=99)
     buffer = multi(size=4 * N, **{early: dict(n_sample=N), late: dict(n_sample=4 * N)})
     learner = Learner(policy.learn_mode, buffer)
@@ -188,7 +188,7 @@ def test_memory_keeps_the_draws_of_the_policy_and_their_returns_of_collection() 
 
 
 def run_config(root: Any, name: str, env_id: str = 'tests.envs:limit_env', **sections: Any) -> dict[str, Any]:
-    """64 samples a rollout; off-policy draws of 64 from the last two."""
+    """A job config: 64 samples a rollout; off-policy draws of 64 from the last two rollouts."""
     cfg = job_config(root, env_id, **sections)
     learn = dict(batch_size=32, learning_rate=1e-3)
     if 'ppg' in name:
@@ -207,7 +207,7 @@ def test_resume_with_a_column_more_drops_what_the_buffer_kept(
 ) -> None:
     learn = {'value_norm': True, 'value_clip': False}
     first = serial_pipeline(run_config(tmp_path, name, 'tests.policy_envs:match_env', policy={'learn': learn}))
-    change = ['policy.learn.value_clip=true']  # it needs what the critic put out when it acted
+    change = ['policy.learn.value_clip=true']  # it needs the critic's outputs at collection
     more = serial_pipeline(resume=first.run_dir, max_env_step=first.env_step + 256, overrides=change)
     assert 'the replay buffer begins empty' in caplog.text and more.train_iter > first.train_iter
 
@@ -222,13 +222,13 @@ def test_resume_with_sequences_of_another_length_begins_the_auxiliary_phase_agai
     change = ['policy.learn.sequence.len=4']
     more = serial_pipeline(resume=first.run_dir, max_env_step=512, overrides=change)
     assert caplog.text.count('the auxiliary memory begins empty') == 1
-    # 4 rollouts of 1 or 2 policy phases, an auxiliary phase after 3 of them, as in a new run
+    # 4 rollouts of 1 or 2 policy phases; an auxiliary phase after every 3 policy phases, as in a new run
     n_aux = sum('learn/aux_kl_after' in row and row['collect/iter'] > 4 for row in rows(more.run_dir))
     assert n_aux == (1 if name == 'ppg' else 2)
 
 
 class Refuses(PPOPolicy):
-    """Raises in the third rollout, where `refuses_in` says."""
+    """Raises an error in the third rollout, in the method that `refuses_in` names."""
 
     refuses_in = ''
     n_rollout = 0
@@ -256,7 +256,7 @@ def test_a_half_iteration_is_not_saved(where: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match='no samples'):
         serial_pipeline(cfg, policy=policy)
     newest = max(tmp_path.glob('**/step_*.safetensors'), key=lambda path: path.stat().st_mtime)
-    assert int(newest.stem.removeprefix('step_')) == 128  # of the second rollout
+    assert int(newest.stem.removeprefix('step_')) == 128  # after the second rollout
 
 
 @pytest.mark.parametrize(
@@ -273,8 +273,8 @@ def test_one_pipeline_runs_all_policies(name: str, env_id: str, tmp_path: Path) 
     lines = [row for row in rows(result.run_dir) if 'collect/iter' in row]
     logged = {key.removeprefix('learn/') for row in lines for key in row}
     assert len(lines) == 4 and set(result.policy.learn_mode.monitor_vars()) <= logged
-    # 4 rollouts; 2 minibatches an epoch: ppo 4 epochs of each rollout, ppo_offpolicy 1 of each of 2 draws; ppg 1 for
-    # policy and value each, ppg_offpolicy of each of 2 draws; after 2 rollouts, or draws, 2 epochs of 128 / 64
+    # 4 rollouts, 2 minibatches an epoch. Epochs a rollout: ppo 4, ppo_offpolicy 1 for each of 2 draws, ppg 1 policy + 1 value,
+    # ppg_offpolicy that for each of 2 draws. Auxiliary phase after 2 rollouts (or draws): 2 epochs of 128 / 64 minibatches
     want = {'ppo': 4 * 8, 'ppo_offpolicy': 4 * 4, 'ppg': 4 * 4 + 2 * 4, 'ppg_offpolicy': 4 * 8 + 4 * 4}
     assert result.train_iter == want[name]
     assert ('auxiliary_loss' in logged) == ('ppg' in name)

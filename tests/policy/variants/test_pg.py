@@ -40,7 +40,7 @@ def pg(network: nn.Module | None = None, n_step: int = N_STEP, **learn: Any) -> 
 
 
 def small_rollout(ends: bool = True) -> Rollout:
-    """4 steps of 2 envs: the first has a terminal state after two steps, the second reaches a time limit with its last."""
+    """4 steps of 2 envs: the first has a terminal state after two steps, the second reaches a time limit in its last step."""
     done = torch.tensor([[0, 0], [1, 0], [0, 0], [0, 0]]).bool() & ends
     end = torch.tensor([[0, 0], [1, 0], [0, 0], [0, 1]]).bool() & ends
     data = {
@@ -57,7 +57,7 @@ def small_rollout(ends: bool = True) -> Rollout:
 
 def test_pg_samples_hold_rewards_to_go_of_whole_episodes() -> None:
     samples = pg(n_step=4).collect_mode.get_train_sample(small_rollout())
-    # gamma .5; the first env: 1 + .5 * 2, 2; then an episode without an end. The second: 1, 1.5, 1.75, 1.875 from below
+    # gamma .5; the first env: 1 + .5 * 2, 2; then an unfinished episode. The second, backwards: 1, 1.5, 1.75, 1.875
     known = torch.tensor([[1, 1], [1, 1], [0, 1], [0, 1]]).flatten()
     wanted = torch.tensor([[2.0, 1.875], [2.0, 1.75], [0.0, 1.5], [0.0, 1.0]]).flatten()
     torch.testing.assert_close(samples['adv'] * known, wanted)
@@ -67,7 +67,7 @@ def test_pg_samples_hold_rewards_to_go_of_whole_episodes() -> None:
 def test_pg_step_is_the_gradient_by_hand_and_leaves_the_critic_alone() -> None:
     model = Coin()
     policy = pg(model, n_step=4, optimizer='sgd', learning_rate=1.0)
-    n_judged = model.n_judged  # by the checks of a new model
+    n_judged = model.n_judged  # calls by the checks of a new model
     metrics = policy.learn_mode.forward(policy.collect_mode.get_train_sample(small_rollout()))
     # d log p(a) / d logit = onehot(a) - (.5, .5); the mean over the 6 known rows of return * that, for action 0:
     # .5 * (2 - 2 + 1.875 + 1.75 - 1.5 - 1) / 6 = .09375

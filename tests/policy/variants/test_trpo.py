@@ -43,8 +43,8 @@ def test_step_by_hand(kind: str, damping: float) -> None:
     model = Coin()
     policy = trpo(kind, model, n_step=4, damping=damping, max_kl=0.02)
     metrics = policy.learn_mode.forward(policy.collect_mode.get_train_sample(small_rollout()))
-    # of two logits with p = 1/2 the Fisher matrix is (1, -1)'(1, -1) / 4, whose eigenvalue is 1/2 along the gradient (c, -c):
-    # x = c / (.5 + damping), and sqrt(2 max_kl / (.5 + damping) / 2 c^2) c = sqrt(max_kl / (.5 + damping)), whatever c is
+    # for two logits with p = 1/2 the Fisher matrix is (1, -1)'(1, -1) / 4, whose eigenvalue is 1/2 along the gradient (c, -c):
+    # x = c / (.5 + damping), and sqrt(2 max_kl / (.5 + damping) / 2 c^2) c = sqrt(max_kl / (.5 + damping)), for any c
     length = (0.02 / (0.5 + damping)) ** 0.5
     assert model.logit.abs().tolist() == pytest.approx([length, length])
     p = 1 / (1 + torch.tensor(2 * length).exp())
@@ -87,7 +87,7 @@ def test_step_is_that_of_a_dense_fisher_matrix(space: Space) -> None:
 
 @pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['categorical', 'gaussian'])
 def test_trust_region_holds_at_each_update_and_the_loss_falls(space: Space) -> None:
-    policy = trpo(space=space, max_kl=0.5)  # far enough for the quadratic model of KL to be wrong
+    policy = trpo(space=space, max_kl=0.5)  # so large that the quadratic model of KL is wrong
     halved = []
     for seed in range(8):
         metrics = policy.learn_mode.forward(samples_of(policy, seed))
@@ -147,7 +147,7 @@ def test_callbacks_see_the_gradient_of_the_actor_and_may_change_it() -> None:
     with listening(turn):
         policy.learn_mode.forward(policy.collect_mode.get_train_sample(small_rollout()))
     assert len(seen) == 1 and seen[0].norm() > 0
-    assert (model.logit.detach() @ seen[0]) > 0  # up the loss, since the sign was turned
+    assert (model.logit.detach() @ seen[0]) > 0  # the step increases the loss, since the callback negated the gradient
 
 
 def test_learning_rate_is_the_critics() -> None:
