@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from zoo.model import make_input
 from zoo.model.inputs import module_name, update_input
 from zoo.model.layers import input_width
@@ -126,7 +126,7 @@ def test_rows_without_weight_enter_no_statistic_of_a_dict():
 
 
 def test_names_of_leaves_that_a_module_cannot_have_are_kept_distinct():
-    names: list[Space] = [module_name(i, path) for i, path in enumerate([('a', 'b'), ('a_b',), ('keys',), ('ä.',)])]
+    names = [module_name(i, path) for i, path in enumerate([('a', 'b'), ('a_b',), ('keys',), ('ä.',)])]
     assert names == ['0_a_b', '1_a_b', '2_keys', '3__']
     odd = Dict({'a': Dict({'b': box(2)}), 'a_b': box(2), 'keys': box(1), 'forward': box(1), '': box(1)})
     stage = make_input(odd, obs_norm=True)

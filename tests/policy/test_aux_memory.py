@@ -178,7 +178,7 @@ def test_rollouts_of_another_size_after_a_resume_are_taken(where: MemoryLocation
 
 
 @pytest.mark.parametrize('first', [True, False])
-def test_rows_without_a_weight_beside_rows_with_one_have_weight_one(first: bool) -> None:
+def test_rows_without_a_weight_next_to_rows_with_one_have_weight_one(first: bool) -> None:
     """A resume in another autoreset mode leads to such rows."""
     parts = [part(0, weighted=first), part(1, weighted=not first)]
     before, memory = AuxMemory(2, 'cpu'), AuxMemory(2, 'cpu')
@@ -296,14 +296,14 @@ def test_a_full_ring_has_the_newest_batches(where: MemoryLocation) -> None:
     assert torch.equal(got['obs'], want['obs']) and torch.equal(got['return_'], want['return_'])
 
 
-def test_a_batch_of_another_size_begins_a_ring_anew() -> None:
+def test_a_batch_of_another_size_begins_a_ring_again() -> None:
     memory = AuxMemory(2, 'device', is_ring=True)
     for seed, n in enumerate((6, 6, 4)):
         memory.append(part(seed, n))
     assert memory.n_row == 4 and torch.equal(all_rows(memory)['return_'], part(2, 4)['return_'])
 
 
-def test_a_ring_goes_on_from_a_checkpoint() -> None:
+def test_a_ring_continues_from_a_checkpoint() -> None:
     memory, other = AuxMemory(2, 'device', is_ring=True), AuxMemory(2, 'device', is_ring=True)
     for seed in range(3):  # batch 2 replaced batch 0, so batch 1 is the oldest
         memory.append(part(seed))
@@ -315,7 +315,7 @@ def test_a_ring_goes_on_from_a_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(('n_part', 'n_appended'), [(2, 3), (2, 6), (3, 4), (3, 6), (6, 3), (6, 6)])
-def test_ring_of_another_size_takes_the_newest_batches_and_goes_on(n_part: int, n_appended: int) -> None:
+def test_ring_of_another_size_takes_the_newest_batches_and_continues(n_part: int, n_appended: int) -> None:
     was, now = (AuxMemory(n, 'device', is_ring=True) for n in (4, n_part))
     for seed in range(n_appended):
         was.append(part(seed))

@@ -35,7 +35,7 @@ def test_patterns_choose_and_the_others_stay() -> None:
     }
 
 
-def test_optimiser_begins_anew_and_still_moves_what_was_loaded() -> None:
+def test_optimiser_starts_again_and_still_moves_what_was_loaded() -> None:
     """The parameters are views of the optimiser's buffer and stay so."""
     old, new = policy_of(), policy_of()
     new.load_state_dict(old.state_dict(), strict=False)
@@ -65,7 +65,7 @@ def test_strict_is_as_before() -> None:
     ('kind', 'learn'),
     [('ppo_ewma', {}), ('ppg_ewma', {}), ('ppo', {'plasticity': {'type': 'l2_init', 'strength': 0.5}})],
 )
-def test_copies_of_the_network_begin_anew_from_what_was_loaded(kind: str, learn: dict[str, Any]) -> None:
+def test_copies_of_the_network_start_again_from_what_was_loaded(kind: str, learn: dict[str, Any]) -> None:
     """The copies: the average used as proximal policy, and the values that plasticity pulls parameters back to."""
     old, new = policy_of(kind), policy_of(kind, learn=learn)
     for p in old.model.parameters():

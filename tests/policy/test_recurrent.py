@@ -139,7 +139,7 @@ def hidden(model: Elman, part: str, episode: list[float]) -> list[Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('mode', 'n_group'), [(mode, 1 + i % 2) for i, mode in enumerate(MODES)])
-def test_acting_carries_the_state_and_begins_anew_with_each_episode(mode: str, n_group: int) -> None:
+def test_acting_carries_the_state_and_starts_again_with_each_episode(mode: str, n_group: int) -> None:
     """Across rollouts too: an episode may end in the middle of a rollout or at its last row."""
     policy, collector = make(mode, 8, n_group, learn=dict(sequence=dict(len=8)))
     after = {part: torch.stack(hidden(policy.model, part, list(range(20)))) for part in ('actor', 'critic')}
@@ -277,11 +277,10 @@ def test_update_on_sequences_is_that_of_a_loop_over_time(mode: str, length: int)
     close(collector)
 
 
-def test_every_row_is_trained_once() -> None:
+def test_every_row_is_in_one_sequence() -> None:
     policy, collector = make('same_step', 24, learn=dict(sequence=dict(len=8), batch_size=32, epoch_per_collect=1))
     collector.collect()
     rollout = collector.collect()
-    samples = policy.collect_mode.get_train_sample(rollout)
     number = torch.arange(96.0).view(24, 4)
     seen = []
     rollout.data['number'] = number

@@ -34,16 +34,16 @@ LEVELS = [Level.V4, Level.V3, Level.BASE]
 
 
 @pytest.fixture
-def lib(native: Library) -> Library:
-    return native
+def lib(native: Library) -> Iterator[Library]:
+    yield native
+    native.set_level(-1)
 
 
 @pytest.fixture(params=LEVELS, ids=lambda level: level.name.lower())
-def leveled(lib: Library, request: pytest.FixtureRequest) -> Iterator[Library]:
+def leveled(lib: Library, request: pytest.FixtureRequest) -> Library:
     if lib.set_level(request.param) != request.param:
         pytest.skip(f'this CPU has no {request.param.name}')
-    yield lib
-    lib.set_level(-1)
+    return lib
 
 
 ALL_OPTIONS: dict[str, Any] = dict(
@@ -232,7 +232,6 @@ def test_epoch_any_network_and_options_have_gradients_of_float64(
         batch['weight'][0] = 1.0  # without a valid row the float64 reference has no mean
     grads, metrics = reference.gradients(net, step, net.params, batch)
     found = _run(lib, net, step, batch, torch.arange(n), n)[0]
-    lib.set_level(-1)
     total = sum(float(g.square().sum()) for g in grads.values()) ** 0.5
     for key, wanted in metrics.items():
         if key != 'CLIPFRAC':  # a ratio may lie exactly at the bound
@@ -296,7 +295,6 @@ def test_levels_agree_to_rounding(lib: Library) -> None:
         net, batch = Net(case), rows(case, 100, mask=True)
         _run(lib, net, StepSpec(Kind.PPO), batch, torch.arange(100).repeat(20), 100)
         ends.append(net.states[0].param.double())
-    lib.set_level(-1)
     for end in ends[1:]:
         _assert_close(end, ends[0], 2e-5, 'param')
 
