@@ -1,5 +1,5 @@
-"""LunarLanderContinuous-v3: the lander with two throttles; settings after rl-zoo3, but for
-shorter rollouts and more passes. Needs the box2d extra."""
+"""LunarLanderContinuous-v3: the lander with two throttles; settings after rl-zoo3, except for
+shorter rollouts and more epochs. Needs the box2d extra."""
 
 config = dict(
     exp_name='lunarlander_continuous_ppo',
