@@ -224,8 +224,8 @@ def write_results(folder: Path) -> None:
     parts = [
         f'# Runners that are killed\n\nOne run of CartPole (PPO, {N_ROLLOUT} rollouts of {ROLLOUT:,} env steps, '
         f'{N_RUNNER} runners, {1000 * PAUSE_S:g} ms a step) whose runners are killed with `kill -9` at random moments, starting '
-        'ones too. Back: a rollout that was asked after the kill is complete, which takes half a second without a kill. Held: the '
-        f'run ends by itself with every rollout counted once, the log rises strictly, the return is {WANTED:g} or more, no '
+        'ones too. Back: a rollout that was asked after the kill is complete, which takes half a second without a kill. Held: '
+        f'the run ends by itself with every rollout counted once, the log rises strictly, the return is {WANTED:g} or more, no '
         f'process is left after {GONE_S:g} s, and nothing in /dev/shm.\n\n' + table(tuple(COLUMNS.values()), shown)
     ]
     for name, record in records.items():
