@@ -21,7 +21,7 @@ from typing import Any
 
 from report import RESULTS, git_commit, machine, metric_rows, table, today, versions, versions_line
 
-os.environ.setdefault('RAY_DEDUP_LOGS_SKIP_REGEX', '.')  # hides Ray's messages about nodes that are killed here on purpose
+os.environ.setdefault('RAY_DEDUP_LOGS_SKIP_REGEX', '.')  # hides Ray's messages about nodes killed on purpose
 sys.path.append(str(Path(__file__).resolve().parent / 'peers'))
 
 import slow_env  # noqa: E402, F401  registers SlowCartPole-v1

@@ -206,7 +206,7 @@ def night(args: argparse.Namespace) -> dict[str, Any]:
         sums = {'hurt': summary(hurt, memories[0]), 'straight': summary(straight, memories[1])}
     faults = [*hurt.faults, *(f'without faults: {fault}' for fault in straight.faults)]
     for name, found in sums.items():
-        if not max_env_step - ROLLOUT < found['env_step'] <= max_env_step:  # rows of a restart do not count as env steps
+        if not max_env_step - ROLLOUT < found['env_step'] <= max_env_step:  # rows of a restart are no env steps
             faults.append(f'{name}: ended at env step {found["env_step"]} of {max_env_step}')
         if max_env_step >= ENOUGH and (found['return'] or 0) < WANTED:
             faults.append(f'{name}: greedy return {found["return"]} where {WANTED} is wanted')

@@ -155,7 +155,7 @@ POLICIES: dict[str, Case] = {
     'ppg_reloaded': run('ppg_reloaded', aux_freq=1, aux_window=3, aux_memory='cpu'),
     'dna': run('dna'),
     'a2c': run('a2c'),
-    'impala': run('impala', collect={'temperature': 2.0}),  # temperature: the acting policy differs from the learning one
+    'impala': run('impala', collect={'temperature': 2.0}),  # so the acting policy differs from the learning one
     'pg': run('pg', env=WALK, collect={'n_step': 32}),
     'spo': run('spo'),
     'ppo_ewma': run('ppo_ewma'),

@@ -41,7 +41,7 @@ from zoo.run.checkpoint.file import Checkpoint
 
 RAW = RESULTS / 'pixels_raw'
 ORIGIN = 'origin.json'  # next to the folders of a run: commit, machine and versions of each training
-SHARE_OF_LIMIT = 0.95  # a run is finished after this share of its minutes: it also starts up and ends with a whole round
+SHARE_OF_LIMIT = 0.95  # a run is finished after this share of its minutes: start-up and the last round take the rest
 
 log = logging.getLogger('pixels')
 

@@ -184,7 +184,7 @@ def part_rows(work: Work, groups: Runs) -> list[list[str]]:
 
 
 def return_rows(work: Work, groups: Runs) -> list[list[str]]:
-    """Returns by seed of zoo and of the peers, and whether they are no worse than the baseline's."""
+    """Returns by seed of zoo and of peers that report returns, and whether they are no worse than the baseline's."""
     from zoo.tools.results.statistics import interval
 
     returns = {
