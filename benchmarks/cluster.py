@@ -67,7 +67,7 @@ class Variant(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The training job of one table. wanted: {label of a variant: (factor, label of the variant it is to be faster than)}."""
+    """The training job of one table. wanted: {label: (x, other)}: variant `label` is to have x times the speed of `other`."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""Returns of training on rollouts by old weights, with and without a correction; writes benchmarks/results/cluster_lag.md.
+"""Effect of old weights on the return, with and without a correction; writes benchmarks/results/cluster_lag.md.
 
     python benchmarks/cluster_lag.py [--only 'decoupled, 4 updates old' ...] [--seeds 5] [--workers 2] [--force] [--table]
 

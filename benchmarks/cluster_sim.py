@@ -2,11 +2,11 @@
 
     python benchmarks/cluster_sim.py [--iterations 200]
 
-Measured here, in one process for each work: the mean and spread of the seconds of a rollout, a gradient step, packing the
-weights. Measured with two processes: an all-reduce of the gradient over gloo. Assumed: the network (10 Gbit/s, .3 ms per
-rollout of a runner), copies in memory at 5 GB/s, 32 cores a node, each as fast as this one. Simulated: each rollout's seconds
-are drawn from a gamma distribution with the measured mean and spread; the learner receives rollouts one after the other over
-its one network card and learns when all have arrived (lag 0), or during the next collection (lag 1).
+Measured here, in one process for each work: seconds of a rollout (mean and spread), a gradient step and packing the weights.
+Measured with two processes: an all-reduce of the gradient over gloo. Assumed: the network (10 Gbit/s, .3 ms to request and
+fetch a rollout), copies in memory at 5 GB/s, 32 cores a node, each as fast as this one. Simulated: the seconds of each rollout
+are drawn from a gamma distribution with the measured mean and spread. The learner receives rollouts one after the other over
+its one network card. It learns when all have arrived (lag 0), or during the next collection (lag 1).
 """
 
 from __future__ import annotations

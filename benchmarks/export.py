@@ -40,7 +40,7 @@ class Row(NamedTuple):
 def policy_of_config(name: str) -> Any:
     """An untrained policy of a config whose numbers are about as large as those of a trained one."""
     cfg = resolve_config(name, ['policy.device=cpu'])
-    cfg.env.collector_env_num = cfg.env.collector_group_num = 1  # not by an override: minibatches would not fit
+    cfg.env.collector_env_num = cfg.env.collector_group_num = 1  # no override: the check would refuse batch_size
     groups = make_env_groups(cfg.env)
     spaces = groups[0].obs_space, groups[0].action_space
     for group in groups:

@@ -308,7 +308,7 @@ def main() -> int:
         command.add_argument('--seed', type=int, default=0)
         command.add_argument('--out', type=Path, default=RESULTS, help='folder of the results')
     args = parser.parse_args()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it, and so would the runs
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores SIGHUP, and the runs would inherit that
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
     logging.getLogger('zoo').setLevel(logging.ERROR)
     start = time.monotonic()

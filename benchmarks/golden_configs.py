@@ -98,7 +98,7 @@ def run(*args: Any, **kwargs: Any) -> Case:
 
 
 def off_policy(kind: str, *, buffer: Config | None = None, **kwargs: Any) -> Case:
-    """A run on draws from a replay buffer of 160 samples; a rollout has 64, and so has a draw unless `buffer` differs."""
+    """A run that learns on draws from a replay buffer of 160 samples. buffer: settings of the draws; None: `DRAW`."""
     section = {'size': 160, **(DRAW if buffer is None else buffer)}
     return run(kind, sections={'buffer': section}, **kwargs)
 

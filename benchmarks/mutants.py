@@ -307,7 +307,7 @@ def run(n: int, seed: int, n_job: int, limit_s: float, only: Sequence[str], resu
 def run_errors(n_job: int, only: Sequence[str]) -> None:
     """Runs the tests of each deliberate error; prints how many notice it, and a failing test whose name says what broke.
 
-    Raises: SystemExit, with 1 if some error makes no test fail whose name matches the error's `named`.
+    Raises: SystemExit at the end, with code 1 if for some error no failing test's name matches the error's `named`.
     """
     errors = [
         each for each in yaml.safe_load(ERRORS.read_text()) if not only or any(word in each['what'] for word in only)

@@ -52,7 +52,7 @@ class Work(NamedTuple):
     minibatch: int
     epochs: int
     wanted: tuple[float, float]  # targets for zoo eager and zoo best: speed / that of the fastest reference
-    total_steps: int  # stable-baselines3 took some 10 to 15 s for these on the first machine
+    total_steps: int  # stable-baselines3 took some 10 to 15 s on the machine of the first table
     eager: tuple[Setting, ...]
     best: tuple[Setting, ...]
     tensor: tuple[Setting, ...] = ()  # like best, but with the env as a tensor program

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 Call = Callable[[int], Any]
-QUEUE_S = 1.5e-3  # of calls queued while the device spins: 500 launches of 3 us; the queue holds some 1,000
+QUEUE_S = 1.5e-3  # work queued while the device spins: 500 launches of 3 us; the queue holds some 1,000
 SPIN_CYCLES = 6_000_000  # 3 ms at 2 GHz: longer than queueing takes
 
 

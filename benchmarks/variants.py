@@ -3,7 +3,7 @@
     python benchmarks/variants.py [--only Hopper ...] [--seeds 5] [--workers 2] [--force] [--table]
 
 All rows of a comparison have the same env, env steps, seeds and settings, except for what the row names; nothing was tuned
-for either side. A run is that of benchmarks/learning.py: one process, one thread, the whole budget, then greedy episodes of
+for either side. A run is done as in benchmarks/learning.py: one process, one thread, the whole budget, then greedy episodes of
 the last policy. Raw numbers stay in results/variants_raw/; a run with a record there is not repeated.
 """
 

@@ -1,4 +1,4 @@
-"""MiniGrid MemoryS7 with a view of 3x3 cells, PPO and an LSTM. Without memory half the answers are right. Needs envpool."""
+"""MiniGrid MemoryS7, view 3x3, PPO with an LSTM. Without memory half the answers are right. Needs the envpool extra."""
 
 config = dict(
     exp_name='minigrid_memory_s7_ppo',

@@ -15,7 +15,7 @@ config = dict(
         ),
         eval=dict(eval_freq=500_000),
     ),
-    checkpoint=dict(freq=500_000, aux_memory=False),  # the auxiliary memory is 0.9 GB
+    checkpoint=dict(freq=500_000, aux_memory=False),  # the auxiliary memory would add 0.9 GB
 )
 
 
