@@ -1,6 +1,6 @@
 """Effect of old weights on the return, with and without a correction; writes benchmarks/results/cluster_lag.md.
 
-    python benchmarks/cluster_lag.py [--only 'decoupled, 4 updates old' ...] [--seeds 5] [--workers 2] [--force] [--table]
+    python benchmarks/cluster_lag.py [--only 'ppo, vtrace, 4 updates old' ...] [--seeds 5] [--workers 2] [--force] [--table]
 
 A run has two runners in its own process (engine inline) and one thread. Inline runners would always use the newest weights, so
 this engine collects each rollout with the weights of the time of its request: cluster.max_lag updates old, equal in every run.
