@@ -6,29 +6,29 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-NATIVE = runpy.run_path(str(HERE / 'zoo' / 'backend' / 'native' / 'build.py'))  # not imported: zoo needs torch
+NATIVE = runpy.run_path(str(HERE / 'zoo' / 'backend' / 'native' / 'build.py'))  # importing zoo would need torch
 VERSION = runpy.run_path(str(HERE / 'zoo' / 'core' / 'version.py'))['VERSION']
-# Floors: the fast tests pass with all of them on Python 3.10, see benchmarks/results/versions.md and .ci/versions.
+# Minimum versions ("floors"): the fast tests pass with them on Python 3.10, see benchmarks/results/versions.md, .ci/versions.
 CORE = [
-    'torch>=2.10',  # networks; older versions have a known hole in loading weights
+    'torch>=2.10',  # networks; older versions have a known vulnerability in loading weights
     'numpy>=1.26',  # arrays of the environments, seed streams
-    'gymnasium>=1.1',  # environments; vector environments that say their autoreset mode (1.0 cannot)
+    'gymnasium>=1.1',  # environments; vector environments declare their autoreset mode (not in 1.0)
     'easydict>=1.10',  # attribute access to the resolved config; LGPL-3.0
     'tensorboardX>=2.6.1',  # TensorBoard event files without TensorFlow; 2.6 needs protobuf 3, which warns
     'crc32c>=2.3',  # tensorboardX writes lines three times as fast with it; LGPL-2.1
     'pydantic>=2.7',  # typed, ranged sections of the config; 2.6 cannot read back the spaces of Dict in Dict
-    'rich>=13.0',  # the live line on the console
+    'rich>=13.0',  # the progress line on the console
     'pyyaml>=6.0',  # config files and command-line values
     'cloudpickle>=2.0',  # sends classes and functions of a user's script to runners; gymnasium needs it too
-    'jinja2>=3.1',  # the page of zoo report, escaped; torch needs it too
-    'markupsafe>=2.1',  # marks what is HTML already; jinja2 needs it
+    'jinja2>=3.1',  # the page of zoo report, with HTML escaped; torch needs it too
+    'markupsafe>=2.1',  # marks text that already is HTML; jinja2 needs it
     'argcomplete>=3.1',  # completion of the command in bash, zsh and fish
 ]
 ENVPOOL = 'envpool>=1.2; python_version >= "3.11" and platform_system == "Linux"'
 EXTRAS = {
     'box2d': ['gymnasium[box2d]>=1.1'],  # LunarLander, BipedalWalker
     'mujoco': ['gymnasium[mujoco]>=1.1', 'mujoco>=3.1.3'],  # HalfCheetah, Hopper, Walker2d, Ant
-    'atari': ['ale-py>=0.12'],  # Atari games, ROMs included; GPL-2, so never without being asked for
+    'atari': ['ale-py>=0.12'],  # Atari games, ROMs included; GPL-2, so only on request
     'envpool': [ENVPOOL],  # Atari, MuJoCo, Box2D, MiniGrid, ... as one C++ batch; Apache-2.0
     'procgen': [ENVPOOL, 'PyQt5-Qt5>=5.15'],  # Procgen in envpool draws with Qt's Core and Gui libraries; LGPL-3
     'wandb': ['wandb>=0.19'],  # the sink wandb: Weights & Biases
@@ -40,11 +40,11 @@ EXTRAS = {
     'ray': ['ray>=2.60'],  # runners on many machines; older ones have token authentication off
     'sweep': ['optuna>=4.0'],  # zoo sweep: samplers, pruning, a journal that several machines share
     'plot': ['matplotlib>=3.8'],  # zoo plot, zoo report and the curve of a result
-    'video': ['imageio-ffmpeg>=0.5', 'pygame-ce>=2.5'],  # zoo video and zoo play: an ffmpeg of its own; a window
+    'video': ['imageio-ffmpeg>=0.5', 'pygame-ce>=2.5'],  # zoo video and zoo play: a bundled ffmpeg; text and a window
     'export': [
         'onnx>=1.17',  # zoo export: the ONNX format
-        'onnxscript>=0.3',  # what torch writes ONNX with
-        'onnxruntime>=1.20',  # runs what was exported, to compare it with the policy
+        'onnxscript>=0.3',  # torch writes ONNX with it
+        'onnxruntime>=1.20',  # runs an exported file, to compare it with the policy
     ],
     'minari': ['minari[hdf5]>=0.5'],  # zoo pretrain: demonstrations of Minari's collection
     'docs': [
@@ -55,7 +55,7 @@ EXTRAS = {
         'pytest>=8.2',  # tests; importorskip(exc_type=) is new in 8.2
         'pytest-xdist>=3.5',  # tests in parallel
         'hypothesis>=6.100',  # property tests
-        'safetensors>=0.4.3',  # its readers and zoo's read each other's files
+        'safetensors>=0.4.3',  # this library and zoo read each other's files
     ],
     'dev': [
         'ruff>=0.6',  # lint
@@ -63,17 +63,17 @@ EXTRAS = {
         'triton>=3.2; platform_system == "Linux"',  # its interpreter runs the GPU kernels on a CPU
         'types-PyYAML',  # types of pyyaml
         'tensorboard>=2.15',  # W&B asks for it where it reads TensorBoard files
-        'playwright>=1.45',  # opens reports in a browser of the system
+        'playwright>=1.45',  # opens reports in a browser installed on the system
         'build>=1.2',  # the test of packaging builds sdist and wheel
-        'twine>=5.1',  # checks what was built
+        'twine>=5.1',  # checks the built packages
     ],
 }
 EXTRAS['dev'] = [*EXTRAS['test'], *EXTRAS['dev']]
 EXTRAS['dev'] += [*EXTRAS['wandb'], *EXTRAS['mlflow']]  # tests write to their local stores
-EXTRAS['dev'] += [*EXTRAS['ray'], *EXTRAS['sweep']]  # tests start a Ray of this machine
+EXTRAS['dev'] += [*EXTRAS['ray'], *EXTRAS['sweep']]  # tests start Ray on this machine
 EXTRAS['dev'] += [
     EXTRA for NAME in ('plot', 'video', 'export', 'minari', 'docs') for EXTRA in EXTRAS[NAME]
-]  # tests of these
+]  # the tests use these extras
 EXTRAS['all'] = [requirement for name in ('box2d', 'mujoco', 'procgen') for requirement in EXTRAS[name]]
 README = HERE / 'README.md'
 
@@ -89,7 +89,7 @@ setup(
     options={
         'bdist_wheel': {'py_limited_api': 'cp310'}
     },  # the C library is loaded by ctypes: one wheel for all Pythons
-    ext_modules=[NATIVE['extension']()],  # optional: without a C compiler zoo runs, more slowly
+    ext_modules=[NATIVE['extension']()],  # optional: without a C compiler zoo runs, but more slowly
     package_data={
         'zoo': ['py.typed'],
         'zoo.backend.native': ['*.c', '*.h', '*.inc'],

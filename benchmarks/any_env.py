@@ -1,8 +1,8 @@
-"""Settings for an env that nobody has tuned: the defaults of ppo with and without normalised observations and rewards.
+"""PPO on envs without a tuned config: its defaults with and without normalised observations and rewards.
 
     python benchmarks/any_env.py [--seeds 3]       # writes benchmarks/results/any_env.md and any_env.json
 
-`zoo train --env ID` turns both on where no bundled config is for the env; this is why.
+The results are the reason why `zoo train --env ID` turns both on for an env without a bundled config.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def last_return(env: str, variant: str, seed: int) -> float:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The results as a page."""
+    """The results as a Markdown page."""
     lines = [
         '# An env without a config',
         '',
@@ -61,7 +61,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Runs all and writes the results."""
+    """Trains every env, variant and seed, and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--seeds', type=int, default=3)
     args = parser.parse_args()

@@ -1,11 +1,11 @@
-"""What runners and ranks gain, beside other libraries on the same work: writes cluster.md and cluster.json in results/.
+"""Speed of zoo with runners and ranks, and of other libraries on the same work; writes cluster.md and .json in results/.
 
     python benchmarks/cluster.py [--only slow cheetah overlap overhead] [--repeats 5] [--scale 1] [--quick]
 
-Each variant of a work trains in processes of its own (benchmarks/peers); all take turns, every second round backwards.
-The clock runs from the third iteration to the last update. RLlib needs gymnasium 1.2 and has a virtual environment of its
-own: $ZOO_BENCH_VENVS/rllib, made by `pip install torch 'ray[rllib]'`; $ZOO_BENCH_VENVS/sb3 has stable-baselines3. What is
-not there is left out.
+Each variant of a work trains in its own processes (benchmarks/peers). The variants take turns, every second round in reverse
+order. The clock runs from the third iteration to the last update. RLlib needs gymnasium 1.2, hence its own virtual environment
+$ZOO_BENCH_VENVS/rllib, made by `pip install torch 'ray[rllib]'`; $ZOO_BENCH_VENVS/sb3 has stable-baselines3. Libraries that are
+not installed are left out.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Variant(NamedTuple):
 
     label: str
     script: str = 'run_zoo.py'
-    venv: str = ''  # in --venvs; '': the Python that runs this
+    venv: str = ''  # folder in --venvs; '': the Python that runs this file
     args: tuple[str, ...] = ()
     n_rank: int = 1
 
     def command(self, work: Work, scale: float, seed: int, venvs: Path) -> list[str]:
-        """What is run for a work."""
+        """The command line that runs this variant on a work."""
         python = str(python_of(self.venv, venvs)) if self.venv else sys.executable
         launch = ['-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={self.n_rank}']
         return [
@@ -67,7 +67,7 @@ class Variant(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One table: what is trained, and how. wanted: {label: times the serial run, or another label}."""
+    """The training job of one table. wanted: {label: (x, other)}: variant `label` is to have x times the speed of `other`."""
 
     name: str
     title: str
@@ -79,10 +79,10 @@ class Work(NamedTuple):
     total_steps: int
     variants: tuple[Variant, ...]
     wanted: Mapping[str, tuple[float, str]] = {}
-    zoo: tuple[str, ...] = ()  # overrides of all zoo's variants
+    zoo: tuple[str, ...] = ()  # config overrides for all variants of zoo
 
     def arguments(self, scale: float) -> list[str]:
-        """The matched work, as arguments of a driver."""
+        """Command-line arguments that give every driver this work."""
         batch = self.n_env * self.rollout
         n_step = max(round(self.total_steps * scale / batch), 4) * batch
         numbers = {
@@ -97,12 +97,12 @@ class Work(NamedTuple):
 
 
 def zoo(label: str, *overrides: str, n_rank: int = 1) -> Variant:
-    """A variant of zoo."""
+    """A variant that trains with zoo."""
     return Variant(label, args=tuple(f'--set={text}' for text in overrides), n_rank=n_rank)
 
 
 def runners(n: int, *overrides: str, engine: str = 'process') -> Variant:
-    """zoo with runners."""
+    """A variant that trains with zoo and n runners."""
     lag = next((f', lag {text[-1]}' for text in overrides if text.startswith('cluster.max_lag=')), '')
     what = f'{n} runner{"s" if n > 1 else ""}'
     return zoo(f'zoo, {what}, {engine}{lag}', f'cluster.runner_num={n}', f'cluster.engine={engine}', *overrides)
@@ -189,12 +189,12 @@ WORKS = (
         SYNC,
     ),
 )
-PARTS = {work.name: work.title for work in WORKS}  # what --only chooses from
+PARTS = {work.name: work.title for work in WORKS}  # choices of --only
 COLUMNS = ('variant', 'env steps/s', 'times', 'collect, s', 'learn, s', 'wait, ms', 'put, ms', 'join, ms', 'wanted')
 
 
 def measure(work: Work, n_repeat: int, scale: float, venvs: Path) -> list[dict[str, Any]]:
-    """All variants in turn; -> their records."""
+    """Runs all variants of a work in turn; returns their records."""
     found = []
     by_label = {variant.label: variant for variant in work.variants if variant.is_in(venvs)}
     with tempfile.TemporaryDirectory() as cache:
@@ -204,7 +204,7 @@ def measure(work: Work, n_repeat: int, scale: float, venvs: Path) -> list[dict[s
             if not variant.venv:
                 command += [f'--set={text}' for text in work.zoo]
             try:
-                record = run_driver(command, Path(cache), PEERS_DIR)  # which has the slow env
+                record = run_driver(command, Path(cache), PEERS_DIR)  # this folder has the slow env
             except DriverError as error:
                 log.error('%s, %s failed: %s', work.name, label, str(error).splitlines()[0])
                 continue
@@ -219,7 +219,7 @@ def _load(record: Mapping[str, Any]) -> Any:
 
 
 def rows(work: Work, records: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """The table of a work."""
+    """Rows of a work's table, one for each variant."""
     of = {v.label: [r for r in records if (r['work'], r['label']) == (work.name, v.label)] for v in work.variants}
     speed = {label: statistics.median(r['env_step_per_s'] for r in runs) for label, runs in of.items() if runs}
     found = []
@@ -239,7 +239,7 @@ def rows(work: Work, records: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
 
 
 def _parts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Seconds of the parts, and milliseconds a rollout of what runners add; medians."""
+    """Medians: seconds of collecting and learning, and milliseconds per rollout that runners cost the learner."""
 
     def median(group: str, name: str, unit: str) -> str:
         found = [run[group][name] for run in runs if name in run.get(group, {})]
@@ -256,7 +256,7 @@ def _parts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def page(works: Sequence[Work], data: Mapping[str, Any]) -> str:
-    """The report."""
+    """The Markdown report."""
     text = [
         '# Runners and ranks',
         '',
@@ -291,7 +291,7 @@ def parse_args(argv: Sequence[str], program: str) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/cluster.py') -> int:
-    """Measures and writes; 1 if nothing could be measured. program: what the command is called in the results."""
+    """Measures and writes; 1 if nothing could be measured. program: the command's name in the results."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv, program)
     logging.basicConfig(level=logging.INFO, format='%(message)s')

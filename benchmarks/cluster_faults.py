@@ -1,9 +1,9 @@
-"""kill -9 of runners at random moments of one CartPole run: writes its section of benchmarks/results/cluster_faults.md.
+"""Kills runners (kill -9) at random moments of one CartPole run; writes a section of benchmarks/results/cluster_faults.md.
 
     python benchmarks/cluster_faults.py [--engine process|ray] [--n 20] [--seed 0]
 
-Ends with exit code 1 if something did not hold, and says what. --out FOLDER writes to another folder.
-Linux: processes are found in /proc.
+If a check fails, it is logged and the exit code is 1. --out FOLDER writes to another folder.
+Linux only: processes are found in /proc.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from report import (
     write_json,
 )
 
-PAUSE_S = 0.001  # that a step of an env takes: the pace of the run, so that the kills fall into rollouts
+PAUSE_S = 0.001  # pause in every env step: it slows rollouts down so far that kills happen during them
 ROLLOUT = 1_024  # env steps
 N_ROLLOUT = 98
 N_RUNNER = 2
 WANTED = 475.0
-AGAIN = 0.25  # of the kills are followed by another before a rollout is complete: of the other runner, or of a new one
-BACK_S, GONE_S, RUN_S = 30.0, 10.0, 900.0  # a runner is back, processes are gone, the run is over: within these
+AGAIN = 0.25  # share of kills that are followed by a second one before the next rollout is complete
+BACK_S, GONE_S, RUN_S = 30.0, 10.0, 900.0  # time limits: a runner is back, all processes are gone, the run has ended
 MODULE = 'fault_runs'
 ENGINES = ('process', 'ray')
 NAMES = {
     'process': b'zoo-runner',
     'ray': b'ray::RunnerProcess',
-}  # in the command lines of runners; others of Ray's are its services
+}  # found in the command lines of runners; Ray's other processes are its services
 CONFIG = (
     f'env.id={MODULE}:slow_cartpole',
     f'env.kwargs={{pause: {PAUSE_S}}}',
-    'env.vectorization=sync',  # without rows that are only resets: every rollout has the same number of env steps
+    'env.vectorization=sync',  # no rows that only reset an env: every rollout has the same number of env steps
     f'max_env_step={N_ROLLOUT * ROLLOUT}',
     'policy.eval.stop_value=null',
     'policy.eval.eval_freq=100000000',
@@ -67,7 +67,7 @@ log = logging.getLogger('cluster_faults')
 
 
 class Run:
-    """The run as a process. Attributes: row_at: when each line of its log was seen; killed_at: of each kill."""
+    """A training run in a subprocess. Attributes: row_at, killed_at: times at which log lines were seen and runners killed."""
 
     def __init__(self, root: Path, engine: str) -> None:
         self._root, self._name, self.mark = root, NAMES[engine], uuid.uuid4().hex
@@ -108,7 +108,7 @@ class Run:
         return found
 
     def watch(self, seconds: float) -> bool:
-        """Notes the lines of the log for so long; False if the run ended."""
+        """Records new log lines for that many seconds; returns False if the run ended."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
@@ -120,9 +120,9 @@ class Run:
         return True
 
     def kill_one(self, rng: random.Random) -> None:
-        """kill -9 of one runner, which may be starting; waits for one if there is none.
+        """Kills one runner with kill -9, perhaps while it starts; waits for one if there is none.
 
-        Ray names a process once it is a runner's: of all that it has started before, one will be, and none may be yet.
+        Ray starts processes in advance and names one only when it becomes a runner, so there may be no runner yet.
         """
         while not (pids := sorted(self.runners())):
             if not self.watch(0.01):
@@ -132,7 +132,7 @@ class Run:
             self.killed_at.append(time.monotonic())
 
     def back_s(self) -> list[float]:
-        """For each kill the seconds until a rollout that was asked after it is complete: the second line after it."""
+        """For each kill, the seconds until a rollout requested after it is complete: the second log line after the kill."""
         return [
             later[1] - killed
             for killed in self.killed_at
@@ -141,7 +141,7 @@ class Run:
 
 
 def kill_runners(engine: str, n: int, seed: int, root: Path) -> dict[str, Any]:
-    """The run with n kills, and what did not hold of it."""
+    """Trains one run, kills its runners n times and returns its record; 'faults' lists the checks that failed."""
     rng, shared = random.Random(seed), sorted(os.listdir('/dev/shm'))
     run = Run(root, engine)
     while run.process.poll() is None and not run.row_at:
@@ -151,7 +151,7 @@ def kill_runners(engine: str, n: int, seed: int, root: Path) -> dict[str, Any]:
         if rng.random() < AGAIN and len(run.killed_at) < n and run.watch(rng.uniform(0.0, 2.0)):
             run.kill_one(rng)
         n_row = len(run.row_at)
-        while len(run.row_at) == n_row and run.watch(0.05):  # else no rollout would ever be complete
+        while len(run.row_at) == n_row and run.watch(0.05):  # without this wait, no rollout would ever be complete
             pass
     n_at_end = len(run.row_at)
     while run.watch(1.0):
@@ -193,7 +193,7 @@ def kill_runners(engine: str, n: int, seed: int, root: Path) -> dict[str, Any]:
 
 
 def _until_gone(run: Run) -> float | None:
-    """Seconds until no process of the run was left; None: some were after GONE_S."""
+    """Seconds until no process of the run was left; None if some were left after GONE_S."""
     start = time.monotonic()
     while marked(run.mark):
         if time.monotonic() - start > GONE_S:
@@ -216,16 +216,16 @@ COLUMNS = {
 
 
 def write_results(folder: Path) -> None:
-    """cluster_faults.md anew, from all that cluster_faults.json holds."""
+    """Writes cluster_faults.md again, from all records of cluster_faults.json."""
     records = json.loads((folder / 'cluster_faults.json').read_text(encoding='utf-8'))
     shown = [
         [f'{x:.2f}' if isinstance(x := record[key], float) else x for key in COLUMNS] for record in records.values()
     ]
     parts = [
         f'# Runners that are killed\n\nOne run of CartPole (PPO, {N_ROLLOUT} rollouts of {ROLLOUT:,} env steps, '
-        f'{N_RUNNER} runners, {1000 * PAUSE_S:g} ms a step) whose runners are killed with `kill -9` at random moments, starting ones too. Back: '
-        'a rollout that was asked after the kill is complete, which takes half a second without a kill. Held: the run '
-        f'ends by itself with every rollout counted once, the log rises strictly, the return is {WANTED:g} or more, no '
+        f'{N_RUNNER} runners, {1000 * PAUSE_S:g} ms a step) whose runners are killed with `kill -9` at random moments, starting '
+        'ones too. Back: a rollout that was asked after the kill is complete, which takes half a second without a kill. Held: '
+        f'the run ends by itself with every rollout counted once, the log rises strictly, the return is {WANTED:g} or more, no '
         f'process is left after {GONE_S:g} s, and nothing in /dev/shm.\n\n' + table(tuple(COLUMNS.values()), shown)
     ]
     for name, record in records.items():

@@ -1,11 +1,11 @@
-"""What old weights cost, and what a correction gains: writes benchmarks/results/cluster_lag.md.
+"""Effect of old weights on the return, with and without a correction; writes benchmarks/results/cluster_lag.md.
 
-    python benchmarks/cluster_lag.py [--only 'decoupled, 4 updates old' ...] [--seeds 5] [--workers 2] [--force] [--table]
+    python benchmarks/cluster_lag.py [--only 'ppo, vtrace, 4 updates old' ...] [--seeds 5] [--workers 2] [--force] [--table]
 
-A run has two runners in its own process (engine inline) and one thread. Runners that run ahead would find the newest weights
-there, so the engine here gives every rollout those of when it was asked: cluster.max_lag updates old, in every run alike.
-The rows without a correction are refused by `zoo train`; here that one check is off. A run trains its whole budget, then its
-last policy acts greedily for 20 episodes. Raw numbers stay in results/cluster_lag_raw/; --force repeats them.
+A run has two runners in its own process (engine inline) and one thread. Inline runners would always use the newest weights, so
+this engine collects each rollout with the weights of the time of its request: cluster.max_lag updates old, equal in every run.
+`zoo train` refuses the configs without a correction; here that check is off. A run trains its whole budget, then its
+last policy acts greedily for 20 episodes. Raw numbers stay in results/cluster_lag_raw/; --force repeats the runs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ROWS: dict[str, tuple[str, int, str]] = {
     'ppo, decoupled, 16 updates old': (PPO, 16, 'decoupled'),
     'ppo, vtrace, 16 updates old': (PPO, 16, 'vtrace'),
 }
-"""Of each row the bundled config, cluster.max_lag and policy.learn.correction."""
+"""Label of a table row -> bundled config, cluster.max_lag, policy.learn.correction."""
 COLUMNS = (
     'run',
     'age of the weights, mean (updates)',
@@ -68,7 +68,7 @@ log = logging.getLogger('cluster_lag')
 
 
 def train_one(label: str, seed: int) -> dict[str, Any]:
-    """One run, in this process."""
+    """Trains one run in this process; returns its record."""
     import torch
 
     from zoo import serial_pipeline
@@ -104,7 +104,7 @@ def train_one(label: str, seed: int) -> dict[str, Any]:
 
 
 def allow_old_samples() -> None:
-    """Switches the check off that refuses cluster.max_lag above 1 without a correction."""
+    """Turns off the check that refuses cluster.max_lag above 1 without a correction."""
     from zoo.run import config_check
 
     def nothing(config: dict[str, Any]) -> Iterator[str]:
@@ -114,11 +114,11 @@ def allow_old_samples() -> None:
 
 
 def delay_weights() -> None:
-    """Runners in this process take the weights of when a rollout was asked."""
+    """Makes inline runners collect a rollout with the weights that were newest when it was requested."""
     from zoo.cluster import engine
 
     class Delayed(engine.InlineEngine):
-        """Every order has a version: without one, the newest as it is asked."""
+        """An inline engine that fixes the weights of a request at once: the newest, unless it names a version."""
 
         def ask(self, order: engine.Request) -> None:
             super().ask(order if order.version is not None else order._replace(version=max(self._weights)))
@@ -132,7 +132,7 @@ def raw_path(label: str, seed: int) -> Path:
 
 
 def run_child(job: tuple[str, int]) -> bool:
-    """One run in a process of its own; False if it failed."""
+    """Trains one run in its own process and stores its record; False if it failed."""
     label, seed = job
     command = [sys.executable, str(Path(__file__).resolve()), '--one', label, str(seed)]
     done = subprocess.run(command, cwd=REPO, env=one_thread_env(), capture_output=True, text=True, check=False)
@@ -146,7 +146,7 @@ def run_child(job: tuple[str, int]) -> bool:
 
 
 def table_row(label: str, runs: list[dict[str, Any]]) -> list[str]:
-    """Of the runs of one row, by seed."""
+    """Cells of one table row; runs: by seed."""
     first = [next((step for step, value in run['curve'] if value >= GOAL), None) for run in runs]
     finals = [run['return_mean'] for run in runs]
     return [

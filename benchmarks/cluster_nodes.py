@@ -1,10 +1,10 @@
-"""Ray beyond one machine, on one: three nodes of which one is killed, and 64 runners; writes results/cluster_nodes.md.
+"""Ray with several nodes on one machine: three nodes, one of them killed, and 64 runners; writes results/cluster_nodes.md.
 
     python benchmarks/cluster_nodes.py [--rollouts 12]
 
-The nodes are raylets on the loopback, each with two CPUs of its own account. 64 processes with torch are too much for a
-small machine, so that eight processes have eight runners each, whose envs sleep for 2 ms a step. Nothing here is timed:
-what is checked is where runners are, that each rollout is used once, that counters are exact and that little is in flight.
+The nodes are raylets on the loopback that declare two CPUs each. 64 processes with torch are too many for a
+small machine, so eight processes have eight runners each, whose envs sleep for 2 ms a step. Nothing here is timed. The checks:
+the runners are on the right nodes, each rollout is used once, counters are exact and few requests are in flight.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 
 from report import RESULTS, git_commit, machine, metric_rows, table, today, versions, versions_line
 
-os.environ.setdefault('RAY_DEDUP_LOGS_SKIP_REGEX', '.')  # what Ray writes of nodes that are killed here on purpose
+os.environ.setdefault('RAY_DEDUP_LOGS_SKIP_REGEX', '.')  # hides Ray's messages about nodes killed on purpose
 sys.path.append(str(Path(__file__).resolve().parent / 'peers'))
 
 import slow_env  # noqa: E402, F401  registers SlowCartPole-v1
 
 import zoo.cluster.engine as engines  # noqa: E402
 from zoo import serial_pipeline  # noqa: E402
-from zoo.cluster import ray_cluster  # noqa: E402, F401  before ray, whose settings it has
+from zoo.cluster import ray_cluster  # noqa: E402, F401  before ray: it sets variables that ray reads
 from zoo.cluster.messages import Lost, Reply, Request  # noqa: E402
 from zoo.cluster.ray_engine import RayEngine  # noqa: E402
 
@@ -40,7 +40,7 @@ PROCESSES, PER_PROCESS = 8, 8
 
 
 class Watched(RayEngine):
-    """The engine, with a record of what went through it."""
+    """A Ray engine that records its requests, its replies and the nodes of its runners."""
 
     newest: Watched | None = None
 
@@ -71,7 +71,7 @@ class Watched(RayEngine):
 
 
 class At:
-    """Does something once a rollout is reached."""
+    """A callback that calls `do` once, after so many rollouts."""
 
     def __init__(self, rollout: int, do: Any) -> None:
         self._left, self._do = rollout, do
@@ -83,7 +83,7 @@ class At:
 
 
 def run(n_runner: int, n_rollout: int, at: At, *overrides: str) -> tuple[Any, Watched, list[dict[str, Any]]]:
-    """A run on Ray: its result, its engine and its metrics."""
+    """Trains one run on Ray; returns its result, its engine and its metrics."""
     with tempfile.TemporaryDirectory() as root:
         always = [
             'cluster.engine=ray',
@@ -104,7 +104,7 @@ def run(n_runner: int, n_rollout: int, at: At, *overrides: str) -> tuple[Any, Wa
 
 
 def nodes(n_rollout: int) -> list[str]:
-    """Three nodes, one of them killed in the middle of a run of four runners."""
+    """Trains with four runners on three nodes, kills one node in the middle; returns the lines of its section."""
     engines.make_engine = lambda cluster, run_id: Watched(cluster, run_id)
     cluster = Cluster(initialize_head=True, head_node_args={'num_cpus': 2, 'include_dashboard': False})
     others = [cluster.add_node(num_cpus=2) for _ in range(2)]
@@ -131,7 +131,7 @@ def nodes(n_rollout: int) -> list[str]:
 
 
 def many(n_rollout: int, lag: int) -> list[Any]:
-    """64 runners in 8 processes, of which one is killed; a row of the table."""
+    """Trains with 64 runners in 8 processes, kills one process; returns a row of the table."""
     engines.make_engine = lambda cluster, run_id: Watched(cluster, run_id, runners_per_process=PER_PROCESS)
     n_runner = PROCESSES * PER_PROCESS
 
@@ -155,7 +155,7 @@ def many(n_rollout: int, lag: int) -> list[Any]:
 
 
 def check_counters(engine: Watched, rows: Sequence[dict[str, Any]], n_runner: int, n_rollout: int) -> None:
-    """Every rollout of every runner came, none of them twice, and env steps rise strictly in the log."""
+    """Asserts that every rollout of every runner arrived, none twice, and that env steps rise strictly in the log."""
     assert max(engine.keys.values()) == 1, 'a reply came twice'
     came = {(group, i) for group, i, _ in engine.keys}
     assert came >= {(group, i) for group in range(n_runner) for i in range(n_rollout)}
@@ -179,9 +179,9 @@ def main() -> None:
         '',
         f'## {PROCESSES * PER_PROCESS} runners of an env that sleeps 2 ms a step',
         '',
-        f'Not 64 processes: {PROCESSES} processes with {PER_PROCESS} runners each, one env a runner. One process is killed with '
-        f'-9 after rollout {n_rollout // 2}, which loses {PER_PROCESS} runners at once. No reply came twice, and every rollout of '
-        'every runner came.',
+        f'Not 64 processes: {PROCESSES} processes with {PER_PROCESS} runners each, one env a runner. One process is killed '
+        f'with -9 after rollout {n_rollout // 2}, which loses {PER_PROCESS} runners at once. No reply came twice, and every '
+        'rollout of every runner came.',
         '',
     ]
     columns = [

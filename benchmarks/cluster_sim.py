@@ -1,12 +1,12 @@
-"""How far runners and learners would carry: a simulation fed with what this machine measures; writes cluster_sim.md.
+"""Simulated speed of up to 1,000 runners and 8 learners, from costs measured on this machine; writes cluster_sim.md.
 
     python benchmarks/cluster_sim.py [--iterations 200]
 
-Measured here: seconds of an env step, of acting and of an update (a run of one process for each work), the spread of a
-runner's rollouts, packing weights, copying rollouts, an all-reduce of the gradient over gloo between two processes.
-Assumed: the network (10 Gbit/s, .3 ms to hand out or fetch a rollout), 32 cores a node, all of them as fast as this one.
-Simulated: rollouts of every runner drawn one by one from a gamma distribution of the measured mean and spread; the learner
-takes them as they come over its one network card; it learns when all are there (lag 0), or meanwhile (lag 1).
+Measured here, in one process for each work: seconds of a rollout (mean and spread), a gradient step and packing the weights.
+Measured with two processes: an all-reduce of the gradient over gloo. Assumed: the network (10 Gbit/s, .3 ms to request and
+fetch a rollout), copies in memory at 5 GB/s, 32 cores a node, each as fast as this one. Simulated: the seconds of each rollout
+are drawn from a gamma distribution with the measured mean and spread. The learner receives rollouts one after the other over
+its one network card. It learns when all have arrived (lag 0), or during the next collection (lag 1).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from report import RESULTS, git_commit, last_json_line, machine, one_thread_env,
 
 RUNNERS = (1, 4, 16, 64, 256, 1000)
 WIRE, MEMORY = 1.25e9, 5e9  # bytes/s of 10 Gbit/s, and of a copy in memory
-CALL_S = 0.3e-3  # the driver's share of asking a runner and taking its reply
-PER_NODE = 32  # runners of a node
+CALL_S = 0.3e-3  # the driver's time to send a request to a runner and take its reply
+PER_NODE = 32  # runners on a node
 
 
 class Work(NamedTuple):
-    """What a runner does: b envs x T steps, with what learning from its rows takes."""
+    """One runner's rollouts (n_env envs x n_step steps) and the settings of the update. set: config overrides."""
 
     title: str
     env: str
@@ -55,10 +55,10 @@ WORKS = (
 
 
 class Measured(NamedTuple):
-    """Of one work on this machine, in seconds and bytes."""
+    """Costs of one work on this machine, in seconds and bytes."""
 
-    collect_s: float  # of a rollout of b envs x T steps
-    spread: float  # standard deviation of it / mean
+    collect_s: float  # mean of collecting a rollout
+    spread: float  # standard deviation of collecting a rollout / its mean
     step_s: float  # a gradient step
     put_s: float  # packing the weights
     weight_bytes: int
@@ -67,7 +67,7 @@ class Measured(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """Env steps/s with lag 0 and lag 1, and what limits the latter."""
+    """Env steps/s with lag 0 and lag 1; limit: the slowest of learning, collecting and the network."""
 
     lag_0: float
     lag_1: float
@@ -77,22 +77,22 @@ class Speed(NamedTuple):
 def simulate(
     m: Measured, work: Work, n_runner: int, n_learner: int = 1, n_iteration: int = 200, seed: int = 0
 ) -> Speed:
-    """Env steps/s of n_runner runners, divided among n_learner learners that step together."""
+    """Speed of n_runner runners, divided among n_learner learners that take every gradient step together."""
     rng = np.random.default_rng(seed)
     each = max(n_runner // n_learner, 1)
     shape = 1 / max(m.spread, 1e-3) ** 2
     collect = rng.gamma(shape, m.collect_s / shape, size=(n_iteration, n_learner, each))
     n_node = -(-each // PER_NODE)
     publish = m.put_s + m.weight_bytes * (1 + math.log2(max(n_node, 1))) / WIRE
-    fetch = CALL_S + m.rollout_bytes / WIRE  # one after the other: the card is one
+    fetch = CALL_S + m.rollout_bytes / WIRE  # rollouts come one after the other: there is one network card
     copy = each * m.rollout_bytes / MEMORY
     order = np.sort(collect, axis=-1)
     arrive = order + publish
     done = np.zeros(arrive.shape[:-1])
-    for i in range(each):  # the card takes each when it is there, and free
+    for i in range(each):  # a transfer starts when the rollout is ready and the card is free
         done = np.maximum(done, arrive[..., i]) + fetch
     rows = work.n_env * work.n_step * each
-    n_step = work.epochs * max(rows // work.minibatch, 1)  # of each learner
+    n_step = work.epochs * max(rows // work.minibatch, 1)  # gradient steps of each learner
     learn = n_step * (m.step_s + (m.all_reduce_s * math.log2(n_learner) if n_learner > 1 else 0.0)) + copy
     slowest = done.max(axis=-1)  # learners wait for each other
     steps = rows * n_learner
@@ -105,7 +105,7 @@ def simulate(
 
 
 def measure(work: Work) -> Measured:
-    """One run of one process for the costs of its parts, and a few calls for what runners add."""
+    """Measures one work in a child process, and the all-reduce of its gradient."""
     command = [sys.executable, str(Path(__file__)), '--measure', json.dumps(work._asdict())]
     path = os.pathsep.join((str(PEERS_DIR), one_thread_env()['PYTHONPATH']))
     done = subprocess.run(
@@ -118,7 +118,7 @@ def measure(work: Work) -> Measured:
 
 
 def measure_here(work: Work) -> dict[str, Any]:
-    """In a process of its own."""
+    """Measures a work in this process: all of `Measured` but the all-reduce."""
     from zoo.cluster.weights import WeightLayout
     from zoo.run.config import resolve_config
     from zoo.run.job import SerialJob
@@ -186,7 +186,7 @@ def all_reduce_s(n: int) -> float:
 
 
 def page(found: Sequence[tuple[Work, Measured]], n_iteration: int) -> str:
-    """The report."""
+    """The Markdown report."""
     text = [
         '# How far runners and learners would carry',
         '',

@@ -1,11 +1,11 @@
-"""What compiling pays on a CPU, for what has no native code: writes benchmarks/results/compile.md and compile.json.
+"""Gain of torch.compile on a CPU for code without a native version; writes benchmarks/results/compile.md and compile.json.
 
     python benchmarks/compile.py [--rows 64 256 1024] [--envs 8 4096] [--out PATH] [--quick]
 
-Updates and acting of a model of a user's own (two towers of 64-64, a plain nn.Module), and the step of the torch env
-CartPole-v1, each eager and compiled. A process of its own for each case, in one thread: first with an empty cache of
-compiled code, then with what the first one left, then eager alone for its memory. Times are medians of rounds in which
-eager and compiled take turns. --quick: in seconds where compilation is warm, into the temporary folder.
+Cases: updates and acting of a user's own model (two towers of 64-64, a plain nn.Module), and the step of the torch env
+CartPole-v1; each eager and compiled. Each case runs in three processes of one thread: with an empty cache of compiled code,
+then with the cache of the first process, then eager alone to measure its memory. Times are medians of rounds in which
+eager and compiled take turns. --quick: one size and few rounds per case, into the temporary folder.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ log = logging.getLogger('compile')
 
 
 class Towers(nn.Module):
-    """An actor and a critic as a user may write them."""
+    """An actor and a critic in the way a user may write them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Towers(nn.Module):
 
 
 def updates(n_row: int) -> dict[str, Any]:
-    """Passes of 16 minibatches, by executor."""
+    """One pass over 16 minibatches of n_row samples, eager and compiled; n: calls to divide the time by."""
     torch.manual_seed(0)
     n, dist = 16 * n_row, Categorical(N_ACTION)
     columns = {'obs': torch.randn(n, N_OBS), 'action': torch.randint(N_ACTION, (n,))}
@@ -102,7 +102,7 @@ def updates(n_row: int) -> dict[str, Any]:
 
 
 def acting(n_env: int) -> dict[str, Any]:
-    """Rollouts of 64 steps. (The graph executor compiles acting on a GPU only.)"""
+    """Acting over 64 steps, eager and with the graph executor, which compiles acting only on a GPU."""
     torch.manual_seed(0)
     model, dist, obs = Towers(), Categorical(N_ACTION), torch.randn(N_STEP + 1, n_env, N_OBS)
     noise: list[Tensor] = []
@@ -126,7 +126,7 @@ def acting(n_env: int) -> dict[str, Any]:
 
 
 def env_steps(n_env: int) -> dict[str, Any]:
-    """64 steps of CartPole-v1, new episodes included."""
+    """64 steps of n_env CartPole-v1 envs, resets included, eager and compiled."""
     envs = [make_vector_env(EnvConfig(id='torch', game='CartPole-v1'), n_env) for _ in range(2)]
     envs[1].compile(compile_function)  # type: ignore[union-attr]
     actions = torch.randint(2, (N_STEP, n_env), generator=torch.Generator().manual_seed(0))
@@ -144,7 +144,7 @@ CASES = {'update': updates, 'acting': acting, 'env step': env_steps}
 
 
 def child(args: argparse.Namespace) -> None:
-    """One case in this process; prints a JSON line: seconds of the first call and of a step, peak memory in MB."""
+    """Runs one case in this process; prints a JSON line: seconds of the first call, microseconds a step, peak memory in MB."""
     what, size, mode = args.child
     case = CASES[what](int(size))
     record: dict[str, Any] = {}
@@ -167,7 +167,7 @@ def child(args: argparse.Namespace) -> None:
 
 
 def peak_mb() -> float:
-    """What was resident at most."""
+    """Peak resident memory of this process, in MB."""
     lines = dict(line.split(':', 1) for line in Path('/proc/self/status').read_text().splitlines())
     return int(lines['VmHWM'].split()[0]) * 1024 / 1e6
 
@@ -187,7 +187,7 @@ def measure(what: str, size: int, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def row(found: dict[str, Any]) -> list[str]:
-    """A line of the table."""
+    """One row of the table."""
     gain = found['eager_us'] - found['compiled_us']
     pays = f'{found["cold_first_s"] / gain * 1e6:,.0f} calls' if gain > 0 else 'never'
     return [

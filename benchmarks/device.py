@@ -1,10 +1,10 @@
-"""How fast zoo trains on a GPU, and when its host waits for it: writes device_<kind>.md and .json in results/.
+"""Training speed on a GPU, and the calls in which the host waits for it; writes device_<kind>.md and .json in results/.
 
     python benchmarks/device.py [--device cuda] [--envs 1024 8192 65536] [--repeats 5] [--seconds 5]
 
 CartPole-v1 as a tensor program (env.id=torch), PPO, rollouts of 32 steps, 4 epochs of 4 minibatches, two towers of two
-tanh layers of 64, eager and compiled; settings take turns, one process each, and the clock starts after 2 iterations.
-Then a trace of torch's profiler: every call inside of an update in which the host waits for the device.
+tanh layers of 64, eager and compiled. The settings take turns, one process each; the clock starts after 2 iterations.
+Then torch's profiler traces a run: every call within an update in which the host waits for the device is listed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger('device')
 
 
 class Case(NamedTuple):
-    """One setting of one size."""
+    """One setting ('eager' or 'compiled') with one number of envs."""
 
     what: str
     num_envs: int
@@ -43,12 +43,12 @@ class Case(NamedTuple):
 
 
 def cases(envs: Sequence[int]) -> list[Case]:
-    """All that is timed."""
+    """All cases that are timed."""
     return [Case(what, n, mode) for n in envs for what, mode in (('eager', EAGER), ('compiled', COMPILED))]
 
 
 def command(case: Case, device: str, seconds: float) -> list[str]:
-    """run_zoo.py for a case; so many env steps that only the seconds end it."""
+    """Command line of run_zoo.py for a case; --seconds ends the run, since its env steps are too many to be reached."""
     options = {
         'env': 'torch/CartPole-v1',
         'num-envs': case.num_envs,
@@ -65,7 +65,7 @@ def command(case: Case, device: str, seconds: float) -> list[str]:
 
 
 def measure(args: argparse.Namespace, cache: Path) -> Iterator[dict[str, Any]]:
-    """A record of every run; of one that failed, the reason."""
+    """Yields a record of every run; for a failed run, the reason."""
     for _ in range(args.repeats):
         for case in cases(args.envs):
             try:
@@ -78,7 +78,7 @@ def measure(args: argparse.Namespace, cache: Path) -> Iterator[dict[str, Any]]:
 
 
 def trace_run(device: str, num_envs: int, cache: Path) -> dict[str, Any]:
-    """The trace that `zoo train --profile` leaves of a run with tensor envs, compiled."""
+    """The trace that `zoo train --profile` writes for a compiled run with tensor envs."""
     n_sample = num_envs * ROLLOUT
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
@@ -110,7 +110,7 @@ def trace_run(device: str, num_envs: int, cache: Path) -> dict[str, Any]:
 
 
 def waits(trace: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
-    """For every update in a trace: the calls in which the host waits for the device, and how far into it, 0 to 1."""
+    """For every update in a trace: the calls in which the host waits, and their position in the update (0 to 1)."""
     events = [event for event in trace['traceEvents'] if event.get('ph') == 'X']
     updates = [event for event in events if event['name'] == 'zoo/learn' and event.get('cat') == 'user_annotation']
     calls = [
@@ -130,7 +130,7 @@ def waits(trace: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
 
 
 def rows(records: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
-    """A line for every case."""
+    """Yields a table row for every case."""
     for what, n in dict.fromkeys((record['what'], record['num_envs']) for record in records):
         runs = [record for record in records if (record['what'], record['num_envs']) == (what, n)]
         speeds = [record['env_step_per_s'] for record in runs if 'env_step_per_s' in record]
@@ -151,7 +151,7 @@ def rows(records: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
 
 
 def report(data: Mapping[str, Any]) -> str:
-    """The page, from all that the json has."""
+    """The Markdown page, made from the data of the JSON file."""
     text = [
         f'# Training on {data["device_name"]}\n',
         f'CartPole-v1 as a tensor program (env.id=torch), PPO, rollouts of {ROLLOUT} steps, {EPOCHS} epochs of '
@@ -230,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def write(folder: Path, kind: str, data: Mapping[str, Any]) -> None:
-    """The two files."""
+    """Writes the JSON and the Markdown file."""
     write_json(folder / f'device_{kind}.json', data)
     (folder / f'device_{kind}.md').write_text(report(data), encoding='utf-8')
 

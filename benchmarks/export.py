@@ -1,9 +1,9 @@
-"""Exports a policy of every bundled config in both formats, and writes how far the files are from `policy.act`.
+"""Exports a policy of every bundled config in both formats and measures how much the files differ from `policy.act`.
 
     python benchmarks/export.py [--only NAME ...]       # writes benchmarks/results/export.md
 
-The policies are not trained. Their last layers are made 100 times larger and their statistics are drawn, so that differences
-are as large as those of trained ones, whose last layers grow.
+The policies are not trained. Their last layers are multiplied by 100 and their statistics are drawn at random, so that
+differences are as large as those of trained policies, whose last layers grow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GAIN = 100.0
 
 
 class Row(NamedTuple):
-    """One config: what it is about, and a file of each format."""
+    """One config: its spaces and, by format, the exported file and its size in bytes."""
 
     config: str
     obs: str
@@ -38,9 +38,9 @@ class Row(NamedTuple):
 
 
 def policy_of_config(name: str) -> Any:
-    """A policy that was not trained, but is about as large in its numbers."""
+    """An untrained policy of a config whose numbers are about as large as those of a trained one."""
     cfg = resolve_config(name, ['policy.device=cpu'])
-    cfg.env.collector_env_num = cfg.env.collector_group_num = 1  # not by an override: minibatches would not fit
+    cfg.env.collector_env_num = cfg.env.collector_group_num = 1  # no override: the check would refuse batch_size
     groups = make_env_groups(cfg.env)
     spaces = groups[0].obs_space, groups[0].action_space
     for group in groups:
@@ -51,7 +51,7 @@ def policy_of_config(name: str) -> Any:
 
 @torch.no_grad()
 def as_trained(policy: Any) -> Any:
-    """Changes the last layers and the statistics of a policy, see above."""
+    """Multiplies a policy's last layers by GAIN and draws its statistics at random, in place."""
     generator = torch.Generator().manual_seed(0)
     for name, module in policy.model.named_modules():
         if isinstance(module, nn.Linear) and name.startswith('policy_head'):
@@ -63,7 +63,7 @@ def as_trained(policy: Any) -> Any:
 
 
 def export(name: str, folder: Path) -> Row:
-    """Raises: UserError, RunError if a file cannot be written or acts otherwise."""
+    """Exports a policy in every format. Raises: UserError, RunError if a file cannot be written or acts differently."""
     policy, files = policy_of_config(name), {}
     for each in FORMATS.values():
         exported = policy.export(folder / f'{name}{each.suffix}', value=policy.cfg.type not in ('dqn', 'pg'))
@@ -73,7 +73,7 @@ def export(name: str, folder: Path) -> Row:
 
 
 def table(rows: list[Row]) -> str:
-    """The results as a page."""
+    """The results as a Markdown page."""
     heads = ' | '.join(f'{name}, kB | {name}, difference' for name in FORMATS)
     lines = [
         '# Exported policies',

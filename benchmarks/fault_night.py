@@ -1,4 +1,4 @@
-"""A night in small: one run of PPG with its envs in workers, a fault every minute, and the same run without faults."""
+"""A short fault test "night": PPG with envs in workers and a fault every minute, and the same run without faults."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fault_system import FullDisk, rss_mb
 
 from report import table
 
-PAUSE_S = 0.01  # that a step of an env takes: the pace of both runs, which then leave the processor to each other
+PAUSE_S = 0.01  # pause in every env step: it limits both runs, so that they do not compete for the processor
 N_ENV = 8
-STEP_PER_S = 650  # of the run without faults at that pace, minus what learning and evaluation take
-SHARE = 0.85  # of the time, in which a run without faults would end
+STEP_PER_S = 650  # env steps/s of the run without faults: below 8 / .01 = 800, since learning and evaluation take time
+SHARE = 0.85  # share of --minutes after which a run without faults would end
 ROLLOUT = 1_024  # env steps
-WANTED, ENOUGH = 475.0, 90_000  # greedy return, and the env steps from which on it is asked for
-GROWTH = 0.05
-SETTLED_S = 300.0  # of a process's life; memory is compared with that of then
+WANTED, ENOUGH = 475.0, 90_000  # greedy return, required of runs with at least so many env steps
+GROWTH = 0.05  # share by which memory may grow
+SETTLED_S = 300.0  # age of a process from which on growth of its memory is measured
 MODULE = 'fault_runs'
 CONFIG = (
     f'env.id={MODULE}:slow_cartpole',
@@ -43,11 +43,11 @@ log = logging.getLogger('faults')
 
 
 class Fault(NamedTuple):
-    """What happens to the run, and the exit code that it has to end with; None: it goes on, and is then stopped."""
+    """A fault, and the exit code that the run must end with; None: the run must continue, and is then stopped."""
 
     name: str
     code: int | None
-    number: int = 0  # of a signal
+    number: int = 0  # of the signal that is sent
 
 
 FAULTS = (
@@ -68,7 +68,7 @@ FAULTS = (
 
 
 class Memory(threading.Thread):
-    """Resident memory of a run's newest process, in MB, once a second: [(seconds of its life, MB)] of each process."""
+    """Thread that reads the memory of a run's newest process once a second. lives: [(age in s, MB)] of each process."""
 
     def __init__(self, run: FaultyRun) -> None:
         super().__init__(daemon=True)
@@ -92,13 +92,13 @@ class Memory(threading.Thread):
 
 
 def growth(life: Sequence[tuple[float, float]], settled_s: float) -> float | None:
-    """How much the most memory after settled_s is above that at settled_s, as a share; None for shorter lives."""
+    """Growth of the peak memory after settled_s over the memory at settled_s, as a share; None for shorter lives."""
     later = [mb for second, mb in life if second >= settled_s]
     return max(later) / later[0] - 1 if later else None
 
 
 def strike(run: FaultyRun, fault: Fault, disk: FullDisk, rng: random.Random) -> int | None:
-    """Does to a run what the fault says; returns its exit code."""
+    """Applies a fault to a run; returns the run's exit code."""
     run.note_checkpoints()
     if fault.name.startswith('full disk'):
         with disk.full(run.process.pid):
@@ -120,7 +120,7 @@ def strike(run: FaultyRun, fault: Fault, disk: FullDisk, rng: random.Random) -> 
 def hit(
     run: FaultyRun, fault: Fault, disk: FullDisk, rng: random.Random, is_over: Callable[[], bool]
 ) -> dict[str, Any]:
-    """Resumes a run, lets it train until is_over, and strikes; looks at what is left."""
+    """Resumes a run, lets it train until `is_over`, applies the fault and checks what the process left behind."""
     start, n = time.monotonic(), len(run.faults)
     run.start(*(['env.on_error=restart'] if fault.code is None else ['env.on_error=raise']))
     if run.wait_until_running():
@@ -144,7 +144,7 @@ def hit(
 
 
 def faulty(run: FaultyRun, args: argparse.Namespace, disk: FullDisk) -> list[dict[str, Any]]:
-    """The night itself: each fault once in every round, in an order drawn anew, until the time is over."""
+    """Applies faults until the time is over: each fault once per round, every round in a new random order."""
     rng, records, faults = random.Random(args.seed), [], []
     end = time.monotonic() + 60 * args.minutes
     while time.monotonic() < end and not (records and records[-1]['code'] == 0):
@@ -159,7 +159,7 @@ def faulty(run: FaultyRun, args: argparse.Namespace, disk: FullDisk) -> list[dic
 
 
 def finish(run: FaultyRun, args: argparse.Namespace) -> None:
-    """Waits for the end of a run that nothing hits any more."""
+    """Waits for the end of a run that gets no more faults, and checks it."""
     code = run.wait(DEADLINE_S + 240 * args.minutes)
     run.check_resume()
     run.check_end(is_complete=True)
@@ -168,7 +168,7 @@ def finish(run: FaultyRun, args: argparse.Namespace) -> None:
 
 
 def summary(run: FaultyRun, memory: Memory) -> dict[str, Any]:
-    """Where a run ended, and the memory of its processes."""
+    """The end of a run (env step, return) and the memory of its processes."""
     lives = memory.end()
     run.note_checkpoints()
     life = max(lives, key=len, default=[])
@@ -206,7 +206,7 @@ def night(args: argparse.Namespace) -> dict[str, Any]:
         sums = {'hurt': summary(hurt, memories[0]), 'straight': summary(straight, memories[1])}
     faults = [*hurt.faults, *(f'without faults: {fault}' for fault in straight.faults)]
     for name, found in sums.items():
-        if not max_env_step - ROLLOUT < found['env_step'] <= max_env_step:  # the rows of a restart are no env steps
+        if not max_env_step - ROLLOUT < found['env_step'] <= max_env_step:  # rows of a restart are no env steps
             faults.append(f'{name}: ended at env step {found["env_step"]} of {max_env_step}')
         if max_env_step >= ENOUGH and (found['return'] or 0) < WANTED:
             faults.append(f'{name}: greedy return {found["return"]} where {WANTED} is wanted')
@@ -216,7 +216,7 @@ def night(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def night_text(record: dict[str, Any]) -> str:
-    """The section of the results."""
+    """The section of the results as Markdown."""
     names = list(dict.fromkeys(entry['fault'] for entry in record['records']))
     rows = []
     for name in names:

@@ -1,4 +1,4 @@
-"""A run that is hit by faults: started, stopped, killed and resumed as a process, and looked at in between."""
+"""A training run for fault tests: a process that is started, stopped, killed and resumed, and checked in between."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fault_system import environment, is_helper, marked
 from report import last_json_line
 
 DEADLINE_S = 120.0
-"""For a start, a stop and an evaluation, on a busy machine."""
+"""Time limit for a start or a stop on a busy machine; an evaluation has ten times as much."""
 
 ORPHAN_S = 30.0
-"""In which the children of a killed run have to be gone."""
+"""Time limit within which the children of a killed run must have ended."""
 
 
 class _Slow(gymnasium.Wrapper):
@@ -40,7 +40,7 @@ class _Slow(gymnasium.Wrapper):
 
 
 def slow_cartpole(pause: float) -> gymnasium.Env:
-    """CartPole-v1 whose steps take at least `pause` seconds: the pace of a run is that of its envs, on any machine."""
+    """CartPole-v1 whose steps take at least `pause` seconds, so that the envs limit the speed of a run on any machine."""
     return _Slow(gymnasium.make('CartPole-v1'), pause)
 
 
@@ -48,11 +48,11 @@ class FaultyRun:
     """One run folder and the process that trains in it.
 
     Args:
-      root: a folder for the run folder and what the processes say.
+      root: a folder for the run folder and the output of the processes.
       config: a config's name or file; overrides: 'key=value' words for the first start.
       imports: modules that the run's config names.
-    Attributes: process: the newest; mark: what all its processes have in their environment; faults: what should not have
-      been, in words.
+    Attributes: process: the newest process; mark: a value that all processes of the run have in their environment;
+      faults: one sentence for each failed check.
     """
 
     def __init__(self, root: Path, config: str, overrides: Sequence[str], imports: Sequence[str] = ()) -> None:
@@ -61,7 +61,7 @@ class FaultyRun:
         self.mark, self._n_start, self._is_resume = uuid.uuid4().hex, 0, False
         self.process: subprocess.Popen[bytes] | None = None
         self.floor = 0  # env step of the newest checkpoint that was seen
-        self._left: set[str] = set()  # files of saves that processes before the newest one did not finish
+        self._left: set[str] = set()  # unfinished checkpoint files of earlier processes
         self.orphan_s = 0.0  # the longest that children outlived their run
 
     @property
@@ -72,17 +72,17 @@ class FaultyRun:
 
     @property
     def said(self) -> Path:
-        """What the newest process wrote to stderr."""
+        """The file with the stderr of the newest process."""
         return self.root / f'stderr_{self._n_start}'
 
     @property
     def resumed_at(self) -> int | None:
-        """The env step from which the newest process continued; None before it said so, and at a first start."""
+        """The env step from which the newest process continued; None before it logs that, and at a first start."""
         found = re.search(r'resuming at env step (\d+)', self.said.read_text(errors='replace'))
         return None if found is None else int(found[1])
 
     def start(self, *overrides: str) -> None:
-        """A new process: it resumes the newest run folder, or starts if there is no checkpoint yet."""
+        """Starts a new process, which resumes the newest run folder, or begins a run if there is no checkpoint yet."""
         self._n_start += 1
         self._left = self._unfinished()
         folder = self.run_dir
@@ -102,7 +102,7 @@ class FaultyRun:
             )
 
     def wait_until_running(self) -> bool:
-        """Waits until the new process has said that it resumes, and has logged a line; False if it ended before."""
+        """Waits until the new process says that it resumes and writes a log line; False if it ended before."""
         if self._is_resume and not self._wait_for(lambda: self.resumed_at is not None):
             return False
         return self.wait_for_line()
@@ -121,7 +121,7 @@ class FaultyRun:
         return False
 
     def wait(self, timeout: float = DEADLINE_S) -> int | None:
-        """The exit code; None, and a fault, if the process did not end, which is then killed."""
+        """Waits for the exit code. After the timeout it kills the process, adds a fault and returns None."""
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -130,12 +130,12 @@ class FaultyRun:
             return None
 
     def kill(self) -> None:
-        """kill -9 of the run's process alone."""
+        """Kills the run's main process, and only that, with kill -9."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """Ends all processes of the run that are left."""
+        """Kills all remaining processes of the run."""
         for pid in marked(self.mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -143,18 +143,18 @@ class FaultyRun:
             self.process.wait()
 
     def note_checkpoints(self) -> None:
-        """Remembers the newest checkpoint, behind which no resume may fall. Call it before a fault."""
+        """Records the newest checkpoint, which a resume must reach; to be called before a fault."""
         folder = self.run_dir
         self.floor = max([self.floor, *(checkpoints(folder) if folder else ())])
 
     def check_resume(self) -> None:
-        """The resume continues from the newest checkpoint that was there before, or a later one."""
+        """Adds a fault unless the resume continued from the last recorded checkpoint or a later one."""
         at = self.resumed_at
         if self.floor and (at is None or at < self.floor):
             self.faults.append(f'lost: a checkpoint of env step {self.floor} was there, the resume is at {at}')
 
     def check_end(self, is_complete: bool = False) -> dict[str, int]:
-        """Looks at what a process left: orphans, checkpoints, the log. Returns the counts of what is wrong."""
+        """Checks what an ended process left: orphans, checkpoints, the log. Returns the number of problems by kind."""
         found = {'children left': self._orphans(), 'corrupt checkpoints': 0, 'log lines out of order': 0, '*.tmp': 0}
         folder = self.run_dir
         folders = [path for path in self.root.glob('runs/*/*') if checkpoints(path)]
@@ -164,7 +164,7 @@ class FaultyRun:
             found['log lines out of order'] = broken_lines(folder / 'metrics.jsonl')
             found['*.tmp'] = len(list(folder.rglob('*.tmp'))) if is_complete else 0
         said = self.said.read_text(errors='replace')
-        if self.process.returncode != -signal.SIGKILL:  # after which workers may say that a pipe broke
+        if self.process.returncode != -signal.SIGKILL:  # after kill -9, workers may report a broken pipe
             found['tracebacks'] = said.count('Traceback (most recent call last)')
         self.faults += [f'{n} {what}: {self.tail()}' for what, n in found.items() if n]
         return found
@@ -188,7 +188,7 @@ class FaultyRun:
         return (last_json_line(done.stdout) or {}).get('return_mean')
 
     def workers(self) -> list[int]:
-        """Ids of the env workers of the run that is in progress; those of its training envs come first."""
+        """Process ids of the running run's env workers, those of its training envs first."""
         return [pid for pid in sorted(marked(self.mark)) if pid != self.process.pid and not is_helper(pid)]
 
     def is_saved(self) -> bool:
@@ -201,7 +201,7 @@ class FaultyRun:
 
     def is_saving(self) -> bool:
         """Whether the newest process is writing a checkpoint at this moment, or was when it was killed."""
-        return bool(self._unfinished() - self._left)  # a file that a killed process left stays until the next save
+        return bool(self._unfinished() - self._left)  # a killed process's file stays until the next save
 
     def _unfinished(self) -> set[str]:
         folder = self.run_dir
@@ -209,7 +209,7 @@ class FaultyRun:
         return {name for name in names if name.endswith('.tmp')}
 
     def tail(self) -> str:
-        """The last that the newest process said."""
+        """The last three lines of the newest process's stderr."""
         return ' / '.join(self.said.read_text(errors='replace').splitlines()[-3:])
 
     def _log_size(self) -> int:
@@ -233,7 +233,7 @@ def checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def is_valid(file: Path) -> bool:
-    """Whether a checkpoint is whole; one that was removed meanwhile is."""
+    """Whether a checkpoint can be loaded; True also for a file that was removed meanwhile."""
     from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
 
     try:
@@ -244,12 +244,12 @@ def is_valid(file: Path) -> bool:
 
 
 def kind_of(row: Mapping[str, Any]) -> str:
-    """A line of the log is of training or of an evaluation; both may have one env step."""
+    """The kind of a log line: 'training' or 'eval'. Lines of both kinds may have the same env step."""
     return 'eval' if any(name.startswith('eval/') for name in row) else 'training'
 
 
 def broken_lines(path: Path) -> int:
-    """Lines of a log that are cut off, or whose env step is not above that of the line before of the same kind."""
+    """Number of log lines that are cut off, or whose env step is not above that of the previous line of the same kind."""
     if not path.exists():
         return 0
     newest: dict[str, int] = {}

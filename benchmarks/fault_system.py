@@ -1,4 +1,4 @@
-"""Processes that one can find again, their memory, and a disk that is full for a while; of Linux."""
+"""Linux tools for fault tests: processes found by a marker, their memory, and a disk that is full for a while."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pathlib import Path
 from report import REPO, one_thread_env
 
 MARKER = 'ZOO_FAULTS_RUN'
-"""An environment variable: every process of a run has it, its orphans too."""
+"""Environment variable that every process of a run has, orphans included."""
 
 
 def environment(mark: str) -> dict[str, str]:
-    """The environment of a run: one thread, this checkout, the marker."""
+    """Environment variables of a run: one thread, zoo and benchmarks of this checkout, the marker."""
     env = one_thread_env()
     return {**env, MARKER: mark, 'PYTHONPATH': os.pathsep.join([str(REPO / 'benchmarks'), env['PYTHONPATH']])}
 
 
 def marked(mark: str) -> list[int]:
-    """Ids of the processes, of this user, that have the marker in their environment and are no zombies."""
+    """Ids of this user's processes that have the marker in their environment, without zombies."""
     return [pid for pid in map(int, filter(str.isdigit, os.listdir('/proc'))) if _is_marked(pid, mark.encode())]
 
 
@@ -35,7 +35,7 @@ def _is_marked(pid: int, mark: bytes) -> bool:
 
 
 def is_helper(pid: int) -> bool:
-    """Whether a process is one that Python's multiprocessing keeps for itself."""
+    """Whether a process is a helper of Python's multiprocessing (resource tracker, fork server), or has ended."""
     try:
         words = Path(f'/proc/{pid}/cmdline').read_bytes()
     except OSError:
@@ -50,7 +50,7 @@ def status(pid: int) -> dict[str, str]:
 
 
 def rss_mb(pid: int) -> float | None:
-    """Resident memory of a process; None if it has ended."""
+    """Resident memory of a process in MB; None if it has ended."""
     try:
         return int(status(pid)['VmRSS'].split()[0]) * 1024 / 1e6
     except (OSError, KeyError):
@@ -58,9 +58,9 @@ def rss_mb(pid: int) -> float | None:
 
 
 class FullDisk:
-    """A place for a run folder whose disk can be full for a while: a small file system if one may be mounted.
+    """A folder for runs whose disk can be made full for a while: a small tmpfs, if this user may mount one.
 
-    Elsewhere no file of the process may grow beyond 64 kB, less than a checkpoint, which gives the same errors from the system's calls.
+    Otherwise no file of the process may grow beyond 64 kB, less than a checkpoint: system calls then fail in the same way.
     """
 
     def __init__(self, folder: Path, n_mb: int = 64) -> None:
@@ -75,10 +75,10 @@ class FullDisk:
 
     @contextlib.contextmanager
     def full(self, pid: int) -> Iterator[None]:
-        """Within this context nothing more can be written by the process."""
+        """Context in which the process `pid` cannot write any more."""
         fillers = [self.folder / f'filler_{i}' for i in range(3)]
         if self.is_mounted:
-            for filler in fillers:  # again: what was being written is removed, which makes room
+            for filler in fillers:  # several times: removed unfinished files free space
                 _fill(filler)
                 time.sleep(0.5)
         else:
@@ -90,7 +90,7 @@ class FullDisk:
                 filler.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Gives the file system back; what was on it is gone."""
+        """Unmounts the file system; its files are lost."""
         if self.is_mounted:
             subprocess.run(['umount', '-l', str(self.folder)], capture_output=True, check=False)
 
@@ -104,7 +104,7 @@ def _fill(path: Path) -> None:
 
 
 def wait_for(condition: Callable[[], bool], timeout: float) -> bool:
-    """Whether the condition came true in time; it is asked very often, to meet short moments."""
+    """Whether the condition became true in time; it is checked every 0.2 ms, to catch short moments."""
     deadline = time.monotonic() + timeout
     while not (is_true := condition()) and time.monotonic() < deadline:
         time.sleep(0.0002)

@@ -1,12 +1,12 @@
-"""What a run survives: writes its section of benchmarks/results/faults.md, and faults.json.
+"""Fault tests of training runs; each command writes its section of benchmarks/results/faults.md, and faults.json.
 
     python benchmarks/faults.py kills [--n 50]           kill -9 at random moments, during saves too, and resumes
     python benchmarks/faults.py night [--minutes 30]     a fault every minute: signals, kills, a full disk; and resumes
-    python benchmarks/faults.py checkpoints [--n 2000]   checkpoint files changed at random, their checksums mended
+    python benchmarks/faults.py checkpoints [--n 2000]   checkpoint files changed at random, with correct checksums
     python benchmarks/faults.py folders [--n 2000]       run folders changed at random: content, links, pipes
 
-Each ends with exit code 1 if something did not hold, and says what. --out FOLDER writes to another folder.
-Linux: processes are found in /proc.
+If a check fails, it is logged and the exit code is 1. --out FOLDER writes to another folder.
+Linux only: processes are found in /proc.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ log = logging.getLogger('faults')
 
 
 def hit(run: FaultyRun, rng: random.Random) -> str:
-    """Starts or resumes a run and kills it; returns the moment: 'start', 'training' or 'save'."""
+    """Starts or resumes a run and kills it; returns the moment aimed at: 'start', 'training' or 'save'."""
     moment = rng.choice(MOMENTS)
     run.start()
     if moment == 'start':
@@ -83,7 +83,7 @@ def hit(run: FaultyRun, rng: random.Random) -> str:
 
 
 def kill_run(policy: str, vectorization: str, n: int, seed: int, root: Path) -> dict[str, Any]:
-    """A run that is killed n times, and then ends."""
+    """Kills and resumes a run n times, then lets it end; returns its record."""
     rng, moments, found, n_in_save = random.Random(seed), Counter(), Counter(), 0
     run = FaultyRun(root, f'cartpole_{policy}', [*SMALL, f'env.vectorization={vectorization}'])
     for _ in range(n):
@@ -113,7 +113,7 @@ def kill_run(policy: str, vectorization: str, n: int, seed: int, root: Path) -> 
 
 
 def kills(args: argparse.Namespace) -> dict[str, Any]:
-    """All policies, with envs in the process and in workers; the kills are dealt out in turn."""
+    """Kills and resumes runs of all policies, with envs in the process and in workers; all get about the same number."""
     cases = [(policy, vectorization) for policy in POLICIES for vectorization in VECTORIZATIONS]
     counts = [len(range(i, args.n, len(cases))) for i in range(len(cases))]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.workers) as pool:
@@ -172,7 +172,7 @@ def kills_text(record: dict[str, Any]) -> str:
 
 
 def fuzzed(module: str, folder: Path, first: int, n: int) -> dict[str, Any]:
-    """What a fuzz of the tests found, in a process of its own."""
+    """Runs a fuzz module of the tests in its own process; returns its result."""
     folder.mkdir()
     env = {**one_thread_env(), 'TMPDIR': str(folder), 'PYTHONDONTWRITEBYTECODE': '1'}
     done = subprocess.run(
@@ -191,7 +191,7 @@ def fuzzed(module: str, folder: Path, first: int, n: int) -> dict[str, Any]:
 
 
 def checkpoints(args: argparse.Namespace) -> dict[str, Any]:
-    """The fuzz of the tests, with more files."""
+    """Runs the tests' fuzz of checkpoint files, with more files."""
     with tempfile.TemporaryDirectory() as folder:
         found = fuzzed('tests.run.checkpoint_fuzz', Path(folder) / 'fuzz', args.seed, args.n)
     if 'ends' not in found:
@@ -220,7 +220,7 @@ def checkpoints_text(record: dict[str, Any]) -> str:
 
 
 def folders(args: argparse.Namespace) -> dict[str, Any]:
-    """The fuzz of run folders of the tests, with more of them."""
+    """Runs the tests' fuzz of run folders, with more folders."""
     shares = [(args.seed + i * args.n // args.workers, args.n // args.workers) for i in range(args.workers)]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.workers) as pool:
         jobs = [
@@ -267,7 +267,7 @@ TITLES = {
 
 
 def write_results(folder: Path) -> None:
-    """faults.md anew, from all that faults.json holds."""
+    """Writes faults.md again, from all records of faults.json."""
     records = json.loads((folder / 'faults.json').read_text(encoding='utf-8'))
     parts = ['# Faults\n\nWhat zoo survives, and what was found. [What is checked, and how](../../docs/faults.md).\n']
     for name in SECTIONS:
@@ -308,7 +308,7 @@ def main() -> int:
         command.add_argument('--seed', type=int, default=0)
         command.add_argument('--out', type=Path, default=RESULTS, help='folder of the results')
     args = parser.parse_args()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it, and so would the runs
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores SIGHUP, and the runs would inherit that
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
     logging.getLogger('zoo').setLevel(logging.ERROR)
     start = time.monotonic()

@@ -1,16 +1,16 @@
-"""Whether a change of the code changes a number: trains every config of golden_configs.py and compares what came of it.
+"""Golden test: checks that a change of the code changes no number, by training every config of golden_configs.py.
 
-    python benchmarks/golden.py check --before CHECKOUT   # beside another checkout, or a commit, on this machine
-    python benchmarks/golden.py check --before            # beside the commit that results/golden.json was recorded at
-    python benchmarks/golden.py check                     # beside results/golden.json, on the machine that it is of
+    python benchmarks/golden.py check --before CHECKOUT   # compares with another checkout, or a commit, on this machine
+    python benchmarks/golden.py check --before            # compares with the commit at which golden.json was recorded
+    python benchmarks/golden.py check                     # compares with golden.json, on the machine that recorded it
     python benchmarks/golden.py record                    # writes results/golden.json
     options: [--only WORDS ...] [--jobs 2] [--list]
 
-Of each run every tensor and number of the last checkpoint and every logged metric is hashed; times and paths are left out.
-Numbers of another processor, or another torch, differ in the last digits: there only --before can compare. Exit code 0:
-all configs are equal; 1: some differ, and the list says in what; 3: nothing could be compared.
+For each run, every tensor and number of the last checkpoint and every logged metric is hashed; times and paths are left out.
+On another processor or with another torch the last digits differ, so only --before can compare there. Exit code 0:
+all configs are equal; 1: some differ, the output lists the differences; 3: nothing could be compared.
 
-It uses nothing of zoo but public names, config keys and files of runs, so that one script serves old and new checkouts.
+The script uses only zoo's public names, config keys and run files, so that it works with old and new checkouts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ N_SHOWN = 4  # names of a group that a message lists
 
 
 def run_here(names: Sequence[str], folder: Path, n_job: int) -> None:
-    """Trains cases in forks of this process, which has imported zoo; each leaves FOLDER/<number>.json, and its output."""
+    """Trains cases in forks of this process, which has imported zoo; each writes FOLDER/<number>.json and .txt (output)."""
     import torch
 
     from zoo import serial_pipeline  # noqa: F401  # loaded once for all forks
@@ -58,12 +58,12 @@ def run_here(names: Sequence[str], folder: Path, n_job: int) -> None:
 
 
 def is_slow(case: Case) -> bool:
-    """Whether a case takes seconds, so that it should begin early."""
+    """Whether a case takes seconds and should therefore begin early."""
     return case.traced or case.ranks > 1 or 'cluster' in case.config
 
 
 def start(name: str, folder: Path) -> int:
-    """Trains a case in a fork of this process; -> its process id."""
+    """Trains a case in a fork of this process; returns the fork's process id."""
     if pid := os.fork():
         return pid
     place = folder / f'{list(CASES).index(name)}'
@@ -75,7 +75,7 @@ def start(name: str, folder: Path) -> int:
             os.dup2(out.fileno(), 1)
             os.dup2(out.fileno(), 2)
         result = {'found': fingerprint(CASES[name], place)}
-    except BaseException as error:  # of whatever kind, it is the answer
+    except BaseException as error:  # any error is the case's result
         at = traceback.extract_tb(error.__traceback__)[-1]
         result = {'error': f'{type(error).__name__}: {error} ({at.filename}:{at.lineno})'}
     finally:
@@ -87,7 +87,7 @@ def start(name: str, folder: Path) -> int:
 
 
 def run_all(checkout: Path, names: Sequence[str], n_job: int) -> dict[str, Any]:
-    """The fingerprints of cases, trained by the code of a checkout; of one that fails, the error as text."""
+    """The fingerprints of cases trained by the code of a checkout; for a failed case, the error as text."""
     build_native(checkout)
     with tempfile.TemporaryDirectory(prefix='zoo-golden-') as folder:
         words = [
@@ -113,7 +113,7 @@ def run_all(checkout: Path, names: Sequence[str], n_job: int) -> dict[str, Any]:
 
 
 def environment(checkout: Path) -> dict[str, str]:
-    """Of a process with one thread that imports zoo from a checkout."""
+    """Environment variables of a process with one thread that imports zoo from a checkout."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith('ZOO_')}
     return {
         **plain,
@@ -123,7 +123,7 @@ def environment(checkout: Path) -> dict[str, str]:
 
 
 def build_native(checkout: Path) -> None:
-    """Compiles the native executor of a checkout where it has none, or one that is older than its sources: zoo would not use it."""
+    """Compiles a checkout's native executor if it is missing or older than its sources, when zoo would not use it."""
     files = list((checkout / 'zoo').rglob('*.*'))
     built = [file.stat().st_mtime for file in files if file.match('_native*.so')]
     if built and max(built) >= max(file.stat().st_mtime for file in files if file.suffix in ('.c', '.h', '.inc')):
@@ -136,7 +136,7 @@ def build_native(checkout: Path) -> None:
 
 
 def differences(before: Any, after: Any, but: Sequence[str] = ()) -> list[str]:
-    """In what two fingerprints of a case differ, a line for each group; of a run that failed, its error. but: names left out."""
+    """Differences of two fingerprints, one line per group; for a failed run, its error. but: names that are not compared."""
     errors = [f'{side}: {x}' for side, x in (('before', before), ('after', after)) if isinstance(x, str)]
     if errors:
         return errors
@@ -152,7 +152,7 @@ def differences(before: Any, after: Any, but: Sequence[str] = ()) -> list[str]:
 
 
 def change(name: str, was: str | None, now: str | None) -> str:
-    """A name, with how its last value changed where that is known."""
+    """A name, with its last value before and after where both are known."""
     if was is None or now is None:
         return f'{name} ({"is new" if was is None else "is gone"})'
     old, new = was.split()[-1], now.split()[-1]
@@ -160,7 +160,7 @@ def change(name: str, was: str | None, now: str | None) -> str:
 
 
 def refused(before: Any, after: Any) -> str | None:
-    """The sentence with which both sides refuse a config, as one that this processor cannot compute; None if they do not."""
+    """The common error with which both sides refuse a config that this machine cannot run; None if there is none."""
     if not (isinstance(before, str) and isinstance(after, str)):
         return None
     was, now = (each.rpartition(' (')[0] for each in (before, after))  # without the line of code
@@ -168,7 +168,7 @@ def refused(before: Any, after: Any) -> str | None:
 
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float) -> int:
-    """Prints what differs, and how many cases are equal; -> the exit code."""
+    """Prints the differences and the number of equal cases; returns the exit code."""
     n_equal = n_refused = 0
     for name, found in after.items():
         was = before.get(name, 'it is not in golden.json; record it')
@@ -189,18 +189,18 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float)
 
 
 def this_machine() -> dict[str, str]:
-    """What the last digits depend on."""
+    """The processor and the package versions on which the last digits depend."""
     return {'cpu': machine().split(',')[0], **versions(('torch', 'numpy'))}
 
 
 def git(*words: str) -> str:
-    """What git says in this repository; '' if it fails."""
+    """The output of a git command in this repository; '' if it fails."""
     done = subprocess.run(('git', *words), cwd=REPO, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ''
 
 
 def checkout_of(place: str) -> Path | None:
-    """The folder of that path; or build/golden-<commit>, to which a commit is extracted. None if git has no such commit."""
+    """The folder `place`; if it is a commit, build/golden-<commit>, where it is extracted; None if there is neither."""
     if Path(place).is_dir():
         return Path(place).resolve()
     commit = git('rev-parse', '--short', '--verify', '--quiet', f'{place}^{{commit}}')
@@ -217,7 +217,7 @@ def checkout_of(place: str) -> Path | None:
 
 
 def record(names: Sequence[str], n_job: int) -> int:
-    """Writes golden.json; with --only the other cases of it stay, where they are of this machine and commit."""
+    """Writes golden.json; with --only its other cases are kept if they are of this machine and commit."""
     is_changed = git('status', '--porcelain', '--', 'zoo') != ''
     commit = git('log', '-1', '--format=%h', '--', 'zoo') + ('+' if is_changed else '')
     about = {'commit': commit, 'machine': this_machine()}
@@ -236,7 +236,7 @@ def record(names: Sequence[str], n_job: int) -> int:
 
 
 def check(names: Sequence[str], n_job: int, before: str | None) -> int:
-    """Compares the present code with another checkout, or with golden.json; -> the exit code."""
+    """Compares the present code with another checkout, or with golden.json; returns the exit code."""
     begin = time.perf_counter()
     golden = json.loads(GOLDEN.read_text())
     checkout = None

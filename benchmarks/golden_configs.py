@@ -1,8 +1,8 @@
-"""The configs of benchmarks/golden.py: each a run of some tenths of a second in which the options that it names act.
+"""The configs of benchmarks/golden.py: each is a run of some tenths of a second in which its options take effect.
 
-A case is a difference from `BASE`, 4 envs x 16 steps x 4 rollouts on networks of 8-8. It uses names that users have: config
-keys, registered names, and golden_envs.py for what zoo does not register. With a learning rate of .01 and 4 passes an
-update moves the policy out of the clip, so that clips, penalties and bounds act.
+A case is a difference from `BASE`: 4 envs x 16 steps x 4 rollouts, networks of 8-8. It uses only names that users have: config
+keys, registered names, and golden_envs.py for envs that zoo does not register. With a learning rate of .01 and 4 passes an
+update moves the policy beyond the clip range, so that clips, penalties and bounds take effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BASE: Config = {
     },
     'logger': {'console': 'off', 'tensorboard': False, 'freq': 1},
 }
-ONE_BATCH = ('a2c', 'impala', 'pg')  # one step for each rollout, by their own defaults
+ONE_BATCH = ('a2c', 'impala', 'pg')  # by default one gradient step for each rollout
 PHASIC = ('ppg', 'ppg_offpolicy', 'ppg_ewma')
 PENDULUM = {'id': 'Pendulum-v1', 'max_episode_steps': 20}
 WALK = {'id': 'golden_envs:Walk'}
@@ -38,13 +38,13 @@ DRAW = {'n_sample': 64, 'update_per_collect': 2}
 
 
 class Case(NamedTuple):
-    """A run, and what else is done: its config, complete but for the folder of its log.
+    """A training run. config: complete except for the folder of the log.
 
-    ranks: processes that train together.   stop_at: env step at which the run stops, to be resumed by another call.
-    first: a run before, whose checkpoint this one begins with (init_from).
-    model: of golden_envs.py, what makes the network that is given in place of policy.model.
-    traced: programs are the graphs as traced, without a compiler.
-    asks: the trained policy is loaded and plays, and a policy of the same config is trained on what it did (`pretrain`).
+    ranks: processes that train together.   stop_at: env step at which the run stops; a second call resumes it.
+    first: config of an earlier run; this run begins with its checkpoint (init_from).
+    model: function of golden_envs.py that makes the network, which replaces policy.model.
+    traced: graphs run as traced, without a compiler.
+    asks: the trained policy is loaded and plays, and a policy of the same config imitates these episodes (`pretrain`).
     """
 
     config: Config
@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
 
 def merged(base: Config, other: Config) -> Config:
-    """Both, key by key; `other` wins."""
+    """Both dicts merged key by key; `other` overrides."""
     both = {
         k: merged(base[k], v) if isinstance(base.get(k), dict) and isinstance(v, dict) else v for k, v in other.items()
     }
@@ -75,7 +75,7 @@ def config(
     sections: Config | None = None,
     **learn: Any,
 ) -> Config:
-    """BASE with the sections of a policy; `learn` is policy.learn, `sections` all else."""
+    """BASE with the sections of a policy. learn: keys of policy.learn; sections: other top-level sections."""
     base: Config = {} if kind in ONE_BATCH else {'batch_size': 32}
     base |= {} if kind == 'dqn' else {'executor': executor}
     base |= {'aux_freq': 2, 'aux_train_epoch': 2} if kind in PHASIC else {}
@@ -98,18 +98,18 @@ def run(*args: Any, **kwargs: Any) -> Case:
 
 
 def off_policy(kind: str, *, buffer: Config | None = None, **kwargs: Any) -> Case:
-    """A run on draws from a replay buffer, of 64 samples out of the last four rollouts unless `buffer` says otherwise."""
+    """A run that learns on draws from a replay buffer of 160 samples. buffer: settings of the draws; None: `DRAW`."""
     section = {'size': 160, **(DRAW if buffer is None else buffer)}
     return run(kind, sections={'buffer': section}, **kwargs)
 
 
 def space(action: str, kind: str = 'ppo', executor: Any = 'eager', **kwargs: Any) -> Case:
-    """A run on observations that are vectors, with some space of actions."""
+    """A run with vector observations and the given action space."""
     return run(kind, executor, env={'id': 'any_space', 'kwargs': {'action': action}}, **kwargs)
 
 
 def seen(obs: str, action: str = 'discrete', **kwargs: Any) -> Case:
-    """A run on some space of observations."""
+    """A run with the given observation space."""
     return run(env={'id': 'any_space', 'kwargs': {'obs': obs, 'action': action}}, **kwargs)
 
 
@@ -123,7 +123,7 @@ EIGHT: Config = {
     'intrinsic': {'type': 'rnd', 'batch_size': 32, 'weight': 0.5},
     'plasticity': {'type': 'shrink_perturb', 'every': 2},
 }
-"""Eight options of an update at once."""
+"""Eight options of policy.learn at once."""
 
 POLICIES: dict[str, Case] = {
     'ppo': run(),
@@ -155,7 +155,7 @@ POLICIES: dict[str, Case] = {
     'ppg_reloaded': run('ppg_reloaded', aux_freq=1, aux_window=3, aux_memory='cpu'),
     'dna': run('dna'),
     'a2c': run('a2c'),
-    'impala': run('impala', collect={'temperature': 2.0}),  # then the policy that acts is not the one that learns
+    'impala': run('impala', collect={'temperature': 2.0}),  # so the acting policy differs from the learning one
     'pg': run('pg', env=WALK, collect={'n_step': 32}),
     'spo': run('spo'),
     'ppo_ewma': run('ppo_ewma'),
@@ -413,4 +413,4 @@ PLACES: dict[str, Case] = {
 CASES: dict[str, Case] = {**POLICIES, **SPACES, **PARTS, **OPTIONS, **PLACES}
 
 CHANGED = {'dqn': ('learn/q', 'learn/td_error')}
-"""Metrics of a case that were wrong at the recorded commit, and are not compared: dqn's counted rows that only reset an env."""
+"""Metrics of a case that are not compared, as they were wrong at the recorded commit: dqn's counted reset-only rows."""

@@ -1,4 +1,4 @@
-"""Envs and a network that benchmarks/golden.py needs and that zoo does not register: they import nothing of zoo."""
+"""Envs, a network and a callback for benchmarks/golden.py that zoo does not register; this module does not import zoo."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Walk(gymnasium.Env):
 
     The info has 'place' and 'n_step'; `wind` is added to every move, and each reset takes the option 'start'.
 
-    Args: huge_at: step at which the reward is 3e38, two of which add up to infinity in float32, in each episode.
-      fails_at: step at which an episode raises, where it began right of 0.
+    Args: huge_at: step of each episode at which the reward is 3e38; two of these add up to infinity in float32.
+      fails_at: step at which an episode that began right of 0 raises RuntimeError.
     """
 
     metadata = {'render_modes': []}  # noqa: RUF012
@@ -55,7 +55,7 @@ class Walk(gymnasium.Env):
 
 
 class _Walks(gymnasium.vector.VectorEnv):
-    """B walks at once; how their episodes begin again is said by the class. A row that only resets has a reward of 1000."""
+    """B walks at once; the subclass sets the autoreset mode. A row that only resets an env has a reward of 1000."""
 
     def __init__(self, num_envs: int = 1) -> None:
         self.num_envs = num_envs
@@ -102,25 +102,25 @@ class _Walks(gymnasium.vector.VectorEnv):
 
 
 class NextStepWalks(_Walks):
-    """An ended episode is reset by the step after its last one, which is a row of its own."""
+    """Walks with autoreset mode NEXT_STEP: the step after the last one of an episode only resets the env."""
 
     metadata = {'render_modes': [], 'autoreset_mode': AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
 
 class SameStepWalks(_Walks):
-    """An ended episode is reset by its last step."""
+    """Walks with autoreset mode SAME_STEP: the last step of an episode also resets the env."""
 
     metadata = {'render_modes': [], 'autoreset_mode': AutoresetMode.SAME_STEP}  # noqa: RUF012
 
 
 class DisabledWalks(_Walks):
-    """An ended episode is reset by the caller."""
+    """Walks with autoreset mode DISABLED: the caller resets an ended episode."""
 
     metadata = {'render_modes': [], 'autoreset_mode': AutoresetMode.DISABLED}  # noqa: RUF012
 
 
 class Scaled(gymnasium.ObservationWrapper):
-    """Observations times a factor."""
+    """A wrapper that multiplies observations by a factor."""
 
     def __init__(self, env: gymnasium.Env, factor: float = 0.5) -> None:
         super().__init__(env)
@@ -131,7 +131,7 @@ class Scaled(gymnasium.ObservationWrapper):
 
 
 class DropoutModel(nn.Module):
-    """A network of the user's own for `Walk`, with dropout, which is there in gradient steps alone."""
+    """A user's own network for `Walk`, with dropout, which acts only in gradient steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,13 +147,13 @@ class DropoutModel(nn.Module):
         return self.critic(self.trunk(obs)).squeeze(-1)
 
     def compute_actor_critic(self, obs: Tensor) -> dict[str, Tensor]:
-        """Both, the trunk run once."""
+        """Logits and values with one pass through the trunk."""
         feature = self.trunk(obs)
         return {'logit': self.actor(feature), 'value': self.critic(feature).squeeze(-1)}
 
 
 def dropout_model() -> nn.Module:
-    """The same parameters at every call."""
+    """A new `DropoutModel` with the same parameters at every call."""
     torch.manual_seed(0)
     return DropoutModel()
 
@@ -162,14 +162,14 @@ class Halve:
     """A callback that halves every gradient, adds a metric, and takes 1 off the rewards of each rollout."""
 
     def on_rollout(self, job: Any, rollout: Any) -> None:
-        """Changes the column in place, as a callback may."""
+        """Changes the column in place, which callbacks may do."""
         rollout.data['reward'] -= 1.0
 
     def on_gradient(self, job: Any, optimizers: Any, loss: Tensor) -> None:
-        """Before the limit of the norm."""
+        """Halves the gradients; called before their norm is limited."""
         for optimizer in optimizers:
             optimizer.grad.mul_(0.5)
 
     def on_update(self, job: Any, metrics: Any) -> dict[str, float]:
-        """A metric of its own."""
+        """Adds a metric."""
         return {'env_step_now': float(job.env_step)}

@@ -1,4 +1,4 @@
-"""One run of benchmarks/golden.py: trains a case, and hashes what came of it."""
+"""One run of benchmarks/golden.py: trains a case and hashes its results."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ GROUPS = {
     'buffer/': 'replay',
     'memory/': 'replay',
 }
-"""What a checkpoint's names begin with -> what it is; all else is 'other state'."""
+"""Beginning of a checkpoint's name -> group; all other names are in the group 'other state'."""
 
 Fingerprint = dict[str, dict[str, str]]
-"""Group -> name -> '#' and the hash of a tensor's bytes; of a metric the hash of all its values, and the last of them; of a
-number in a checkpoint the number."""
+"""Group -> name -> text. Of a tensor: '#' and the hash of its bytes; of a metric: the hash of all its values and the last
+value; of a number in a checkpoint: the number."""
 
 
 def fingerprint(case: Case, folder: Path) -> Fingerprint:
-    """Trains a case in an empty folder; what came of it, by group and name."""
+    """Trains a case in an empty folder; returns the fingerprint of its results."""
     import golden_envs
 
     from zoo import serial_pipeline
@@ -57,21 +57,21 @@ def fingerprint(case: Case, folder: Path) -> Fingerprint:
 
 
 def trace_alone() -> None:
-    """Lets torch run a graph as it was traced in place of compiling it, which takes seconds for each kind of step."""
+    """Makes torch run graphs as traced: compiling takes seconds for each kind of step."""
     import torch._inductor
 
     torch._inductor.standalone_compile = lambda graph, inputs, **_: graph  # type: ignore[assignment]
 
 
 def become_ranks(n: int) -> None:
-    """Splits this process into n ranks, with the environment that torchrun gives them; rank 0 is this process."""
+    """Forks this process into n ranks with the environment variables of torchrun; rank 0 is this process."""
     with socket.socket() as free:
         free.bind(('127.0.0.1', 0))
         port = free.getsockname()[1]
     place = {'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(port), 'WORLD_SIZE': str(n), 'LOCAL_WORLD_SIZE': str(n)}
     rank = next((rank for rank in range(1, n) if os.fork() == 0), 0)
     os.environ.update(place, RANK=str(rank), LOCAL_RANK=str(rank))
-    signal.alarm(LIMIT_S)  # a fork has no alarm of its parent
+    signal.alarm(LIMIT_S)  # a fork does not inherit its parent's alarm
 
 
 def newest(run_dir: Path) -> Path:
@@ -80,7 +80,7 @@ def newest(run_dir: Path) -> Path:
 
 
 def of_checkpoint(path: Path) -> Fingerprint:
-    """The tensors of a safetensors file and the numbers in its metadata, by group and name; seconds are left out."""
+    """Fingerprint of a safetensors file: its tensors and the numbers of its metadata; seconds are left out."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], 'little')
     header = json.loads(data[8:start])
@@ -102,12 +102,12 @@ def group_of(name: str) -> str:
 
 
 def short(name: str) -> str:
-    """A name of the state without what all names of its group begin with."""
+    """A name of the state without the prefix that all names of its group have."""
     return name.removeprefix('policy/').removeprefix('model/').removeprefix('learn/').removeprefix('optimizer/')
 
 
 def leaves(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
-    """(path, value) of everything in nested dicts that is no dict."""
+    """(path, value) of every value in nested dicts that is not a dict itself."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(item, f'{path}/{key}' if path else key)
@@ -116,7 +116,7 @@ def leaves(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
 
 
 def of_metrics(lines: Sequence[str]) -> dict[str, str]:
-    """Of each metric that is no time: the hash of its values, with the env steps and lines they came at, and the last."""
+    """For each metric that is not a time: the hash of all its values with their line numbers and env steps; the last value."""
     series: dict[str, list[Any]] = {}
     for i, line in enumerate(lines):
         row = json.loads(line)
@@ -132,7 +132,7 @@ def last(series: Sequence[Any]) -> str:
 
 
 def plain(value: Any) -> str:
-    """A JSON value as text; the hash of a long one."""
+    """A JSON value as text; for a text of more than 24 characters its hash."""
     text = json.dumps(value)
     return text if len(text) <= 24 else digest(text.encode())
 
@@ -143,7 +143,7 @@ def is_time(name: str) -> bool:
 
 
 def of_answers(cfg: Config, folder: Path) -> dict[str, str]:
-    """What the trained policy does and says once it is loaded, and what another one learns of that."""
+    """Outputs of the trained policy loaded from its file, and the parameters of a policy that imitates it."""
     import torch
 
     from zoo import load_policy, pretrain, record_demonstrations, save_demonstrations
@@ -173,5 +173,5 @@ def of_answers(cfg: Config, folder: Path) -> dict[str, str]:
 
 
 def digest(data: bytes) -> str:
-    """7 hexadecimal digits of the sha256, which hide one change in 268 million."""
+    """7 hexadecimal digits of the sha256: one change in 16^7 = 268 million goes unnoticed."""
     return f'#{hashlib.sha256(data).hexdigest()[:7]}'

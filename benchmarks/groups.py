@@ -1,10 +1,10 @@
-"""What it gains that two groups of envs take turns: writes groups_<kind>.md and .json in results/.
+"""Gain of double-buffered sampling, where two groups of envs take turns; writes groups_<kind>.md and .json in results/.
 
     python benchmarks/groups.py [--device cpu] [--rollouts 20] [--threads 1] [--only NAME ...]
 
-Seconds of collecting a rollout with the envs in one group and in two (env.collector_group_num), both runs in one
-process, in turn. Untrained policies: two tanh layers of 64 by the bundled default, Nature for images. They act by the
-executor that serves, as in training, uncompiled; the table names it.
+Measures the seconds of collecting a rollout with the envs in one group and in two (env.collector_group_num). Both run in one
+process, in turn. The policies are untrained: two tanh layers of 64 (the default), the Nature CNN for images. They act by the
+same executor as in training, uncompiled; the table names it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger('groups')
 
 
 class Work(NamedTuple):
-    """Envs, and how long a rollout of theirs is."""
+    """Envs, and the number of steps of their rollouts."""
 
     name: str
     env: dict[str, Any]
@@ -53,7 +53,7 @@ WORKS = (
 
 
 def make_collector(work: Work, n_group: int, device: str, undo: ExitStack) -> tuple[Collector, str]:
-    """What collects with the envs in so many groups and a new policy, and the name of the executor that acts."""
+    """A collector with a new policy and n_group groups of envs, and the name of the executor that acts."""
     cfg = resolve_config(
         {
             'env': {**work.env, 'collector_group_num': n_group},
@@ -72,7 +72,7 @@ def make_collector(work: Work, n_group: int, device: str, undo: ExitStack) -> tu
 
 
 def seconds(work: Work, device: str, n_rollout: int) -> tuple[dict[int, list[float]], str]:
-    """Of every rollout after the first two, by the number of groups; and the name of the executor that acts."""
+    """Seconds of every rollout after the first two, by number of groups; and the name of the executor that acts."""
     found: dict[int, list[float]] = {1: [], 2: []}
     with ExitStack() as undo:
         collectors = {n_group: make_collector(work, n_group, device, undo) for n_group in found}
@@ -86,7 +86,7 @@ def seconds(work: Work, device: str, n_rollout: int) -> tuple[dict[int, list[flo
 
 
 def report(data: Mapping[str, Any]) -> str:
-    """The page, from all that the json has."""
+    """The Markdown page, made from the data of the JSON file."""
     lines = []
     for name, runs in data['seconds'].items():
         one, two = (statistics.median(runs[n]) for n in ('1', '2'))

@@ -1,4 +1,4 @@
-"""What benchmarks/kernels.py measures: inputs, the bytes an op must move, and the plain code it is compared with."""
+"""Cases of benchmarks/kernels.py: inputs, the bytes an op must move, and the plain code it is compared with."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ GAMMA, LAMBDA, CLIP = 0.99, 0.95, 0.2  # the defaults of the ops
 class Case(NamedTuple):
     """An op at one size: rows N and columns A or D; gae: rows T and columns B; values have one column.
 
-    nvec: the sizes of K choices, whose P logits are the columns. masked: in both logits half of the options that
-    the action does not take are -inf.
+    nvec: the numbers of options of K choices; their P = sum(nvec) logits are the columns. masked: in the old and the new
+    logits, half of the options that the action does not take are -inf.
     """
 
     op: str
@@ -81,7 +81,7 @@ _HEADS = tuple(
     for dtype in (torch.float32, BF16)
 )
 _WIDE = tuple((4096, 4096, False, dtype) for dtype in (torch.float32, BF16))
-_NVECS = ((3,) * 6, (6, 4, 4, 4, 4, 7, 49), (2,) * 300)  # equal; those of a unit of MicroRTS; many
+_NVECS = ((3,) * 6, (6, 4, 4, 4, 4, 7, 49), (2,) * 300)  # choices of equal size; those of a MicroRTS unit; many choices
 _CHOICES = tuple(
     (rows, sum(nvec), False, dtype, nvec, masked)
     for rows in (2**15, 2**20)
@@ -105,7 +105,7 @@ FACTORS = {'gae': (), 'ppo_policy_error': (1.0, -0.01), 'ppo_value_error': (1.0,
 
 
 def dist_of(case: Case) -> ActionDist | None:
-    """The distribution of a case's logits, flat parameters [N, P]; None if it has none."""
+    """The distribution of a case's logits, flat parameters [N, P]; None if the op has no logits."""
     if case.op not in ('ppo_policy_error', 'ppg_joint_error'):
         return None
     if case.nvec:
@@ -114,7 +114,7 @@ def dist_of(case: Case) -> ActionDist | None:
 
 
 def call_of(case: Case) -> Callable[[Any], tuple[Tensor, ...]]:
-    """The op as a function of the data of `make`; it returns what is differentiated or, for gae, made."""
+    """The op as a function of the data of `make`; it returns the losses or, for gae, the advantages."""
     dist = dist_of(case)
     calls: dict[str, Callable[[Any], tuple[Tensor, ...]]] = {
         'gae': lambda data: (gae(data),),
@@ -126,9 +126,9 @@ def call_of(case: Case) -> Callable[[Any], tuple[Tensor, ...]]:
 
 
 class Traffic(NamedTuple):
-    """Bytes: what the forward and the backward launch move, and the least for both together.
+    """Bytes that the forward and the backward launch move, and the minimum for both together.
 
-    The least: every input is read once and every result written once.
+    least: every input is read once and every result is written once.
     """
 
     forward: int
@@ -137,7 +137,7 @@ class Traffic(NamedTuple):
 
 
 def traffic(case: Case) -> Traffic:
-    """Bytes of a case of `make`: weights and float32 values, int64 actions, bool flags."""
+    """Bytes moved for the data of `make`: weights and values in float32, int64 actions, bool flags."""
     n, size = case.rows, case.rows * case.columns * case.dtype.itemsize  # rows; bytes of one part of a head
     n_part = 2 if case.gaussian else 1
     if case.op == 'gae':
@@ -159,7 +159,7 @@ def traffic(case: Case) -> Traffic:
 
 
 def gae_traffic(n_cell: int, n_flag: int = 2) -> Traffic:
-    """value, next_value, reward read, adv written: 4 * 4 = 16 a cell, and 1 for each of done and traj_flag."""
+    """Bytes moved by gae, per cell: value, next_value, reward read, adv written, 4 * 4 = 16; done and traj_flag 1 each."""
     return Traffic((16 + n_flag) * n_cell, 0, (16 + n_flag) * n_cell)
 
 
@@ -202,27 +202,27 @@ def make(case: Case, generator: torch.Generator) -> Any:
 
 
 def tensors_of(data: Any) -> list[Tensor]:
-    """All tensors, in the order of the fields."""
+    """All tensors of an op's data, in the order of the fields."""
     return [x for x in data if x is not None]
 
 
 def leaves_of(data: Any) -> list[Tensor]:
-    """The tensors that want a gradient."""
+    """The tensors of an op's data that require a gradient."""
     return [x for x in tensors_of(data) if x.requires_grad]
 
 
 def with_new_leaves(data: Any) -> Any:
-    """The same memory; the tensors that want a gradient are leaves of no graph yet."""
+    """The same data in the same memory; the tensors that require a gradient are new leaves, without a graph."""
     return _each(data, lambda x: x.detach().requires_grad_(x.requires_grad))
 
 
 def in_float64(data: Any) -> Any:
-    """A copy in float64; bools and indices keep their dtype."""
+    """A copy of an op's data in float64; bools and indices keep their dtype."""
     return _each(data, lambda x: x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x)
 
 
 def gae_loop(data: gae_data) -> tuple[Tensor]:
-    """gae as it is usually written: what can be is computed at once, then a loop over rows."""
+    """gae as it is usually written: whole-tensor operations where possible, then a loop over rows."""
     value, next_value, reward, done, traj_flag = data
     delta = reward + GAMMA * next_value * (1 - done.float()) - value
     decay = GAMMA * LAMBDA * (1 - traj_flag.float())
@@ -254,5 +254,5 @@ def plain_policy_error(data: ppo_policy_data, validate_args: bool | None = None)
 
 
 def _each(data: Any, one: Callable[[Tensor], Any]) -> Any:
-    """The same tuple with one(tensor) for each tensor."""
+    """A tuple of the same type in which each tensor x is replaced by one(x)."""
     return type(data)(*(None if x is None else one(x) for x in data))

@@ -1,4 +1,4 @@
-"""The tables of benchmarks/kernels.py, from its records."""
+"""Report of benchmarks/kernels.py: makes the Markdown tables from its records."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def plain_row(record: dict[str, Any]) -> list[str]:
 
 
 def _number(x: float | str | None, form: str = '.3g') -> str:
-    """Three digits; a reason unmodified; '-' where there is nothing."""
+    """A number with three digits; a string unmodified; '-' for None."""
     if x is None or isinstance(x, str):
         return x or '-'
     return f'{x:,.0f}' if x >= 100 else f'{x:{form}}'

@@ -1,11 +1,11 @@
-"""How fast and how exact the losses and gae are: writes benchmarks/results/kernels_<device>.md and .json.
+"""Speed and numerical error of the losses and gae; writes benchmarks/results/kernels_<device>.md and .json.
 
     python benchmarks/kernels.py [--device auto] [-o PATH] [--quick] [--only OP ...] [--rows N ...] [--no-compile]
 
-First the copy bandwidth of the device; then every op at several sizes: its error against float64, its time, that of
-the reference (eager, and under torch.compile) and the floor, which is bytes over copy bandwidth; then what a call costs
-the host; on a CPU also the same formulas written with torch.distributions. The file is rewritten after every case, so
-an interrupted run leaves what it measured. --quick shows in seconds that it works, with numbers that mean nothing.
+Measures first the copy bandwidth of the device; then, for every op at several sizes, its error against float64, its time, the
+time of the reference (eager, and under torch.compile) and the floor, which is bytes over copy bandwidth; then the host's time
+of a call; on a CPU also the same formulas written with torch.distributions. The files are rewritten after every case, so an
+interrupted run keeps its results. --quick only shows, within seconds, that the script works: its numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from torch import Tensor
 from report import git_commit, machine, results_folder, today, versions
 from zoo.rl_utils import ActionDist, Categorical, FlatAdam, kernels, ppo_data, ppo_error, ppo_policy_error
 
-PARTS = {op: '' for op in FACTORS}  # what --only chooses from
+PARTS = {op: '' for op in FACTORS}  # choices of --only
 log = logging.getLogger('kernels')
 
 
 class Setting(NamedTuple):
-    """What holds for the whole run."""
+    """Settings of the whole run."""
 
     device: torch.device
     bandwidth: float  # bytes per second, read and written
     budget: Budget
-    n_set: int | None  # input sets per case; None: as many as exceed the cache twice
+    n_set: int | None  # input sets per case; None: enough to fill the cache twice
     compiles: bool
 
     @property
@@ -67,12 +67,12 @@ class Variant(NamedTuple):
 
     run: Callable[[Any], tuple[Tensor, ...]]
     mode: str
-    repeats_backward: bool = True  # not so under torch.compile, which reuses the memory of what it saved
+    repeats_backward: bool = True  # False under torch.compile, which reuses the memory of saved tensors
 
 
 @contextmanager
 def forced(mode: str) -> Iterator[None]:
-    """kernels.MODE for a while: 'auto' or '0', the reference."""
+    """Context with kernels.MODE set to `mode`: 'auto', or '0' for the reference."""
     before, kernels.MODE = kernels.MODE, mode
     try:
         yield
@@ -81,7 +81,7 @@ def forced(mode: str) -> Iterator[None]:
 
 
 def input_sets(case: Case, setting: Setting) -> list[Any]:
-    """Different inputs of one case; on a GPU so many that together they are twice as large as its cache."""
+    """Different inputs of one case; on a GPU so many that together they are twice as large as its L2 cache."""
     n_set = setting.n_set
     if n_set is None:
         cache = torch.cuda.get_device_properties(setting.device).L2_cache_size if setting.on_cuda else 0
@@ -91,7 +91,7 @@ def input_sets(case: Case, setting: Setting) -> list[Any]:
 
 
 def variants(case: Case, data: Any, setting: Setting) -> tuple[dict[str, Variant], dict[str, str]]:
-    """What can be measured here, by name: kernel, reference, compiled, loop; and of what cannot, the reason."""
+    """The variants that can be measured here, by name (kernel, reference, compiled, loop), and reasons for missing ones."""
     found, missing = {}, {}
     explained = kernels.explain(case.op, *data, dist=dist_of(case))
     if explained.startswith('kernel'):
@@ -99,7 +99,7 @@ def variants(case: Case, data: Any, setting: Setting) -> tuple[dict[str, Variant
     else:
         missing['kernel'] = explained
     found['reference'] = Variant(call_of(case), '0')
-    # a compilation takes some 20 s: on a GPU, with its many cases, only where the comparison is of interest
+    # a compilation takes some 20 s; a GPU has many cases, so only the interesting ones are compiled there
     if not setting.compiles or setting.on_cuda and (case.columns in (2, 4096) or case.dtype != torch.float32):
         missing['compiled'] = 'not run'
     else:
@@ -108,7 +108,7 @@ def variants(case: Case, data: Any, setting: Setting) -> tuple[dict[str, Variant
         try:
             outcome(case, data, compiled)
             found['compiled'] = compiled
-        except RuntimeError as error:  # all that torch.compile raises is one
+        except RuntimeError as error:  # the base class of all errors of torch.compile
             missing['compiled'] = f'does not compile: {str(error).splitlines()[0]}'
     if case.op == 'gae':
         found['loop'] = Variant(torch.no_grad()(gae_loop), '0')
@@ -116,7 +116,7 @@ def variants(case: Case, data: Any, setting: Setting) -> tuple[dict[str, Variant
 
 
 def outcome(case: Case, data: Any, variant: Variant) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Results and, for a loss, the gradients of their weighted sum."""
+    """Results of a variant and, for a loss, the gradients of their sum weighted by `FACTORS`."""
     with forced(variant.mode):
         results = variant.run(data)
         if not FACTORS[case.op]:
@@ -129,9 +129,9 @@ def factors(case: Case, losses: Sequence[Tensor]) -> list[Tensor]:
 
 
 def errors(case: Case, data: Any, found: dict[str, Variant]) -> dict[str, dict[str, float | None]]:
-    """Largest distance to the reference in float64, by variant: of the results and of the gradients.
+    """Largest distance of results and gradients to the reference in float64, by variant.
 
-    gradient_relative: over the largest gradient there is, since that of a mean is of size 1/N. None without gradients.
+    gradient_relative: divided by the largest gradient, since gradients of a mean are of size 1/N. None without gradients.
     """
     results, grads = outcome(case, in_float64(data), Variant(call_of(case), '0'))
     largest = max((float(grad.abs().max()) for grad in grads), default=None)
@@ -148,14 +148,14 @@ def errors(case: Case, data: Any, found: dict[str, Variant]) -> dict[str, dict[s
 
 
 def distance(ours: Sequence[Tensor], wanted: Sequence[Tensor]) -> float | None:
-    """Largest of all differences."""
+    """Largest absolute difference; None without tensors."""
     return max(
         (float((x.detach().double() - y.detach()).abs().max()) for x, y in zip(ours, wanted, strict=True)), default=None
     )
 
 
 def calls(case: Case, sets: list[Any], variant: Variant) -> dict[str, Call]:
-    """Pass -> call, for gae the forward pass only."""
+    """Pass ('forward', 'backward', 'both') -> call; for gae only 'forward'."""
     n, run = len(sets), variant.run
     if not FACTORS[case.op]:
         return {'forward': lambda i: run(sets[i % n])}
@@ -163,8 +163,8 @@ def calls(case: Case, sets: list[Any], variant: Variant) -> dict[str, Call]:
     weights = factors(case, outcome(case, sets[0], variant)[0])
     passes: dict[str, Call] = {'forward': lambda i: run(sets[i % n])}
     if variant.repeats_backward:
-        # leaves of their own for the graphs that stay: a leaf in a living graph is tied to the stream of that graph,
-        # and the whole call could not be captured on another
+        # the kept graphs get separate leaves: a leaf of a living graph is tied to that graph's stream, and 'both' could
+        # not be captured on another stream with the same leaves
         kept = [with_new_leaves(data) for data in sets]
         kept_leaves = [leaves_of(data) for data in kept]
         with forced(variant.mode):
@@ -210,7 +210,7 @@ def measure_case(case: Case, setting: Setting) -> list[dict[str, Any]]:
 
 
 def host_record(timed: dict[str, Timed], setting: Setting, n_set: int) -> dict[str, Any]:
-    """What the whole call (the last pass) costs by the wall clock, the host alone, and replayed from a CUDA graph."""
+    """Times of the whole call (the last pass): wall clock, host alone, replay from a CUDA graph."""
     graph = {}
     for name in timed.keys() & {'kernel', 'reference'}:
         with timed[name].context():
@@ -223,7 +223,7 @@ def host_record(timed: dict[str, Timed], setting: Setting, n_set: int) -> dict[s
 
 
 def measure_host(case: Case, setting: Setting) -> dict[str, Any]:
-    """On a CPU: the whole call for one row, where the arithmetic is next to nothing."""
+    """On a CPU: time of the whole call for one row, which has almost no arithmetic."""
     case = case._replace(rows=1, columns=1 if case.op == 'gae' else case.columns)
     passes = calls(case, input_sets(case, setting), Variant(call_of(case), '0'))
     timed = {'reference': Timed(passes[list(passes)[-1]], partial(forced, '0'))}
@@ -236,7 +236,7 @@ def measure_host(case: Case, setting: Setting) -> dict[str, Any]:
 
 
 def measure_plain(case: Case, setting: Setting) -> list[dict[str, Any]]:
-    """On a CPU: the policy loss, forward and backward and without weights, against the code that people write."""
+    """On a CPU: time of the policy loss (forward and backward, no weights) and of the code that people usually write."""
     sets = [data._replace(weight=None) for data in input_sets(case, setting)]
     dist = dist_of(case)
     against = {
@@ -314,7 +314,7 @@ def logit_dtype(case: Case) -> str:
 
 
 def measure(cases: Sequence[Case], setting: Setting, facts: dict[str, Any], out: Path) -> None:
-    """All cases; the files are written anew after each."""
+    """Measures all cases; writes the files again after each."""
     records: list[dict[str, Any]] = []
     host: list[dict[str, Any]] = []
     firsts = {case.label: case for case in reversed(cases)}  # the first size of each op
@@ -356,7 +356,7 @@ def measure(cases: Sequence[Case], setting: Setting, facts: dict[str, Any], out:
 
 
 def chosen_cases(on_cuda: bool, quick: bool, only: Sequence[str], rows: Sequence[int] = ()) -> list[Case]:
-    """The cases of a device; only: of these ops; rows: with so many; quick: the first size of each op."""
+    """The cases of a device. only: keep these ops; rows: keep these numbers of rows; quick: keep the first size of each op."""
     cases = [
         case
         for case in (CUDA_CASES if on_cuda else CPU_CASES)
@@ -380,7 +380,7 @@ def parse(argv: Sequence[str], program: str) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/kernels.py') -> int:
-    """Measures and writes. program: what the command is called in the results."""
+    """Measures and writes. program: the command's name in the results."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(argv, program)
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)

@@ -1,14 +1,14 @@
-"""What the bundled configs learn, beside what others have published: writes benchmarks/results/learning.md.
+"""Returns that the bundled configs reach, next to published ones; writes benchmarks/results/learning.md.
 
     python benchmarks/learning.py [--only cartpole_ppo ...] [--seeds N] [--jobs 2] [--quick] [--force] [--table]
     python benchmarks/learning.py --tune 'lunarlander_ppo policy.learn.value_norm=true' ... [--seeds 5]
 
-A run is one process with one thread: it trains the whole budget (no early stop); then the last policy, not the best, plays
+A run is one process with one thread. It trains the whole budget (no early stop); then the last policy, not the best, plays
 100 episodes (MuJoCo: 20, Pendulum: 500) greedily and as many with drawn actions. All seeds of an env play the same episodes,
-from starts that no training env ever saw. The raw numbers stay in results/learning_raw/; a run that is there is not repeated, so
-a table that was interrupted goes on. All rows of a table are of one commit of what trains (CODE); each row is of the config that is
-bundled now, and is trained again, alone, where that has changed.
---tune trains a config and overrides of one's choice on seeds 100, 101, ..., which no row of the table has, and writes
+from start states that training never saw. Raw numbers are kept in results/learning_raw/. A run with a record there is not
+repeated, so an interrupted table continues. All rows of a table are of one commit of the training code (CODE). Each row is of
+the bundled config as it is now; if a config changes, only its rows are trained again.
+--tune trains a config with chosen overrides on seeds 100, 101, ..., which no row of the table has, and writes
 results/learning_tuning.md, with every setting that was ever tried. --quick trains one seed for a tenth of the env steps.
 """
 
@@ -53,9 +53,9 @@ from report import (
 
 RAW = RESULTS / 'learning_raw'
 TUNING = RESULTS / 'learning_tuning_raw'
-EVAL_SEED = 1_000_000  # root of the final evaluation's seed streams; those of training are far below
+EVAL_SEED = 1_000_000  # root of the final evaluation's seed streams; training uses much smaller roots
 CODE = ('zoo', ':!zoo/tools', 'setup.py', 'constraints.txt', 'benchmarks/learning.py')
-"""Paths, as git has them, of what trains and judges."""
+"""Git pathspecs of the code that trains and evaluates."""
 COLUMNS = (
     'config',
     'env',
@@ -72,7 +72,7 @@ COLUMNS = (
 )
 
 OF_TARGET = {'ahead': 'reached', 'level': 'level', 'behind': 'missed'}
-"""What a `verdict` is called where it is one about the target."""
+"""Name of a `verdict` about a target."""
 
 log = logging.getLogger('learning')
 
@@ -80,11 +80,11 @@ PARTS = {
     name: f'return {row.target:g} is the target' if row.target is not None else 'no target'
     for name, row in ROWS.items()
 }
-"""What --only chooses from, with the target of each."""
+"""Choices of --only, with the target of each."""
 
 
 def bench_config(name: str, scale: float = 1.0) -> dict[str, Any]:
-    """The bundled config without its early stop, with the overrides that follow its name; scale: of its env steps."""
+    """The bundled config without early stop. name: its name and overrides; scale: factor of its env steps."""
     from zoo.run.config import resolve_config
     from zoo.run.config_check import without_derived_values
 
@@ -97,7 +97,7 @@ def bench_config(name: str, scale: float = 1.0) -> dict[str, Any]:
 
 
 def train_one(name: str, seed: int, scale: float = 1.0) -> dict[str, Any]:
-    """One run, in this process: trains, lets the last policy play, returns the raw record."""
+    """Trains one run in this process, lets its last policy play, and returns the raw record."""
     import torch
 
     from zoo import serial_pipeline
@@ -137,13 +137,13 @@ def train_one(name: str, seed: int, scale: float = 1.0) -> dict[str, Any]:
 
 
 def row_of(name: str) -> Row:
-    """The row of a name; of one that is no row, as in tuning, that of its bundled config."""
+    """The row of a name; for a name without a row, as in tuning, the first row of its bundled config."""
     bundled = name.split()[0]
     return ROWS.get(name) or next((row for key, row in ROWS.items() if key.split()[0] == bundled), Row())
 
 
 def raw_path(name: str, seed: int, folder: Path = RAW) -> Path:
-    """The file of a run's record; `folder` has those of one benchmark."""
+    """The file of a run's record; `folder` has the records of one benchmark."""
     words = re.sub(r'[^a-zA-Z0-9_.=-]+', '-', name.replace(' ', '__'))
     if len(words) > 200:  # a file's name has at most 255 bytes
         words = f'{words[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}'
@@ -151,7 +151,7 @@ def raw_path(name: str, seed: int, folder: Path = RAW) -> Path:
 
 
 def is_done(name: str, seed: int, folder: Path = RAW, scale: float = 1.0, commit: str | None = None) -> bool:
-    """Whether there is a record of a run with this very config; commit: and of this code, with as many episodes as its row has."""
+    """Whether a run with this config has a record; commit: it must also be of this code and have its row's n_episode."""
     path = raw_path(name, seed, folder)
     if not path.exists():
         return False
@@ -162,16 +162,16 @@ def is_done(name: str, seed: int, folder: Path = RAW, scale: float = 1.0, commit
         return False
     resolved = record['resolved']
     learn = resolved['policy']['learn']
-    if 'aux_freq' in learn and learn['value_weight'] == 0.5:  # of ppg it had no effect then
+    if 'aux_freq' in learn and learn['value_weight'] == 0.5:  # older records of ppg: the value had no effect then
         learn['value_weight'] = None
     recorded = settings(resolved)
     return holds(resolve_config(bench_config(name, scale), seed=seed).to_dict(), recorded)
 
 
 def run_child(job: tuple[str, int], folder: Path = RAW, scale: float = 1.0) -> bool:
-    """Trains one (config, seed) in a process of its own and stores its record; False if it failed.
+    """Trains one (config, seed) in its own process and stores its record; False if it failed.
 
-    Run folders are made in runs/ of the checkout; where zoo is an installed wheel, in runs/ beside the results.
+    Run folders are made in runs/ of the checkout; if zoo is an installed wheel, in runs/ next to the results.
     """
     name, seed = job
     command = [sys.executable, str(Path(__file__).resolve()), '--one', name, str(seed), '--scale', str(scale)]
@@ -196,12 +196,12 @@ def run_child(job: tuple[str, int], folder: Path = RAW, scale: float = 1.0) -> b
 
 
 def verdict(low: float, high: float, wanted: float) -> str:
-    """'ahead' if the whole interval lies above what is wanted, 'level' if that lies in it, else 'behind'."""
+    """'ahead' if the whole interval lies above `wanted`, 'level' if `wanted` lies in it, else 'behind'."""
     return 'ahead' if low > wanted else 'level' if high >= wanted else 'behind'
 
 
 def steps_to(runs: Sequence[dict[str, Any]], value: float) -> str:
-    """The median over seeds of the env steps of the first evaluation that was at least `value`."""
+    """Median over seeds of the env steps until an evaluation first reached `value`."""
     first = [next((step for step, mean in run['curve'] if mean >= value), math.inf) for run in runs]
     middle = float(np.median(first))
     if math.isfinite(middle):
@@ -241,12 +241,12 @@ def table_row(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def records_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """{file: record} of a folder."""
+    """{file name: record} of a folder."""
     return {path.name: json.loads(path.read_text()) for path in sorted(folder.glob('*.json'))}
 
 
 def refuse_mixed(records: Sequence[Mapping[str, Any]], *own: str) -> None:
-    """Raises: SystemExit if a table would mix commits, or has a run on a seed of tuning. Args: own: commits of runs to come."""
+    """Raises SystemExit if a table would mix commits or has a run on a tuning seed. own: commits of the runs to come."""
     commits = sorted({*own, *(record['commit'] for record in records)})
     if len(commits) > 1:
         raise SystemExit(
@@ -281,9 +281,9 @@ def write_table(results: Path, program: str, scale: float = 1.0) -> None:
         *([f'**A look: with {scale:g} of the env steps, too few for most targets.**\n'] if scale < 1 else []),
         'A run trains its whole budget in one process with one thread. Then the last policy (not the best) plays 100 episodes '
         '(MuJoCo: 20, Pendulum: 500) greedily, and as many with drawn actions; all seeds of an env play the same episodes, from '
-        'starts that training never saw. Means over seeds are interquartile, with a bootstrap interval of 95% over seeds. *ahead*: '
-        'the interval lies above the published number; *level*: the number lies in it; *behind* else. *on the way* is the mean of '
-        'all evaluations during training. Wall times include these, with other runs on the same machine.\n',
+        'starts that training never saw. Means over seeds are interquartile, with a bootstrap interval of 95% over seeds. '
+        '*ahead*: the interval lies above the published number; *level*: the number lies in it; *behind* else. *on the way* is '
+        'the mean of all evaluations during training. Wall times include these, with other runs on the same machine.\n',
         f'Of {len(said)} rows with a published number, {said.count("ahead")} are ahead, {said.count("level")} level, '
         f'{said.count("behind")} behind.\n',
         table(COLUMNS, rows),
@@ -296,7 +296,7 @@ def write_table(results: Path, program: str, scale: float = 1.0) -> None:
 
 
 def write_tuning(results: Path, program: str) -> None:
-    """Rebuilds learning_tuning.md: every setting that was tried, best first on each env, failures too."""
+    """Rebuilds learning_tuning.md: all settings that were tried, the best of each env first, failures included."""
     from zoo.tools.results.statistics import center
     from zoo.tools.results.table import number_text
 
@@ -321,8 +321,8 @@ def write_tuning(results: Path, program: str) -> None:
     ]
     text = [
         '# Settings that were tried\n',
-        'Greedy return of the last policy on seeds for tuning, which no row of the table of `benchmarks/learning.py` has: interquartile '
-        "mean, and each seed's mean (seed). Best first on each env; what did not help stands here too.\n",
+        'Greedy return of the last policy on seeds for tuning, which no row of the table of `benchmarks/learning.py` has: '
+        "interquartile mean, and each seed's mean (seed). Best first on each env; what did not help stands here too.\n",
         table(('env', 'config and overrides', 'env steps', 'mean', 'each seed', 'commit'), rows),
         f"- command: `{program} --tune 'CONFIG KEY=VALUE ...'`; raw numbers and curves: `{TUNING.name}/`",
     ]
@@ -374,7 +374,7 @@ def parse_args(argv: Sequence[str], program: str) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/learning.py') -> int:
-    """Trains and writes; 1 if a run failed. program: what the command is called in the results."""
+    """Trains and writes; 1 if a run failed. program: the command's name in the results."""
     args = parse_args(sys.argv[1:] if argv is None else argv, program)
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
     if args.one:
@@ -393,7 +393,7 @@ def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/le
             'learning: the code differs from its commit, so nobody could repeat these runs: commit first, or write elsewhere '
             'with --results FOLDER'
         )
-    if todo and not args.tune:  # now: hours later would be late to hear of it
+    if todo and not args.tune:  # checked now, not after hours of training
         again = {raw_path(*job, raw).name for job in jobs}
         refuse_mixed([record for file, record in records_of(raw).items() if file not in again], commit)
     log.info('%d runs to do, %d are there, %d at a time', len(todo), len(jobs) - len(todo), args.jobs)

@@ -1,8 +1,8 @@
-"""The rows of the learning table: which config with which overrides, how many seeds, and what others have published.
+"""The rows of the learning table: configs with overrides, numbers of seeds, targets and published returns.
 
-An anchor is the best return that an on-policy method is published to reach in at most as many env steps on that env (where the
-versions of the env differ, its source says which). Marked: "1 run" where it rests on a single run, "maximum" where it is
-the best point of a curve and not its end.
+An anchor is the best published return of an on-policy method on that env, with at most as many env steps as the bundled config
+(on Taxi: the optimum). Its source names the env's version where that differs, says "1 run" if it rests on a single run, and
+"maximum" if it is the best point of a curve and not its end.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ TUNING_SEED = 100  # the first seed of tuning: 100, 101, ...; those of the table
 
 
 class Anchor(NamedTuple):
-    """A published mean return and where it stands."""
+    """A published mean return and its source."""
 
     value: float
     source: str
 
 
 class Row(NamedTuple):
-    """What a row is held to.
+    """Requirements on a row, and its numbers of seeds and evaluation episodes.
 
-    target: what the interquartile mean is to reach; None: measured only. n_episode: more where the starts decide much: the
-    means of one policy over two sets of 100 starts of Pendulum differ by up to 45.
+    target: the interquartile mean is to reach it; None: no target. n_episode: more where start states matter a lot: on
+    Pendulum, one policy's means over two sets of 100 starts differ by up to 45.
     """
 
     target: float | None = None

@@ -1,11 +1,11 @@
-"""What PPG's auxiliary memory costs: writes benchmarks/results/memory.md and memory.json.
+"""Peak memory of PPG's auxiliary phase; writes benchmarks/results/memory.md and memory.json.
 
     python benchmarks/memory.py [--rollouts 16] [--rows 2048] [--minibatch 256] [--encoder nature] [--quick]
 
-Procgen-sized observations (64x64x3 bytes), one process per place of the memory (policy.learn.aux_memory), which makes
-all policy phases and an auxiliary phase of one epoch. Before, and in the baseline, the process makes the same with a
-phase of one rollout: so the baseline has the networks, the optimiser and the largest minibatch of all phases, and of
-the memory one rollout, which is added to the difference again. --quick: in seconds, into the temporary folder.
+Observations have the size of Procgen's (64x64x3 bytes). One process per place of the memory (policy.learn.aux_memory) runs
+all policy phases and an auxiliary phase of one epoch. Before that, the process does the same with one rollout; its peak is
+the baseline: networks, optimiser, the largest minibatch of all phases and one rollout in the memory. The size of that
+rollout is added to the difference of the two peaks. --quick: takes seconds, writes into the temporary folder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from report import (
 
 PLACES = ('device', 'cpu', 'disk')
 SHAPE, N_ACTION = (64, 64, 3), 15
-LIMIT = 1.1  # what is claimed: the peak over the raw size of the observations
+LIMIT = 1.1  # claimed upper limit of the memory's peak / the raw size of the observations
 COLUMNS = (
     'aux_memory',
     'observations, MB',
@@ -54,13 +54,13 @@ log = logging.getLogger('memory')
 
 
 def status_mb(*keys: str) -> float:
-    """The sum of some lines of /proc/self/status, e.g. VmHWM, the peak of what was resident."""
+    """Sum of some lines of /proc/self/status in MB, e.g. VmHWM, the peak of the resident memory."""
     lines = dict(line.split(':', 1) for line in Path('/proc/self/status').read_text().splitlines())
     return sum(int(lines[key].split()[0]) for key in keys) * 1024 / 1e6
 
 
 def train(args: argparse.Namespace, n_rollout: int) -> float:
-    """n_rollout policy phases and the auxiliary phase after them; returns the MB of file pages as it ends."""
+    """Runs n_rollout policy phases and the auxiliary phase after them; returns the MB of file pages at the end."""
     import numpy as np
     import torch
 
@@ -81,7 +81,7 @@ def train(args: argparse.Namespace, n_rollout: int) -> float:
     )
     generator = torch.Generator().manual_seed(0)
     n = args.rows
-    # as a collector has it: one block, filled anew by every rollout
+    # like a collector's block: every rollout overwrites it
     samples = {
         'obs': torch.empty((n, *SHAPE), dtype=torch.uint8),
         'action': torch.zeros(n, dtype=torch.int64),
@@ -100,7 +100,7 @@ def train(args: argparse.Namespace, n_rollout: int) -> float:
 
 
 def child(args: argparse.Namespace) -> None:
-    """One place, in a process of its own; prints a JSON line."""
+    """Measures one place of the memory in this process; prints a JSON line."""
     start = time.perf_counter()
     file_before = train(args, 1)
     gc.collect()
@@ -136,7 +136,7 @@ def measure(where: str, args: argparse.Namespace) -> dict[str, Any]:
         '--encoder',
         args.encoder,
     ]
-    # what is freed goes back to the system at once, so that the resident set is what is in use
+    # freed memory returns to the system at once, so that the resident set is the memory in use
     env = {**one_thread_env(), 'MALLOC_MMAP_THRESHOLD_': str(2**16), 'MALLOC_TRIM_THRESHOLD_': str(2**16)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     record = last_json_line(done.stdout)

@@ -1,16 +1,16 @@
-"""How many small errors in the code do the tests notice? A mutant is the code with one such error.
+"""Mutation tests: the share of small errors in the code that the tests notice. A mutant is the code with one such error.
 
     python benchmarks/mutants.py map                 # which tests call which function: one traced run of `make test`
-    python benchmarks/mutants.py run [--n 600]       # mutants drawn by seed; results/mutants.json; goes on after a stop
+    python benchmarks/mutants.py run [--n 600]       # mutants drawn by seed; results/mutants.json; continues after a stop
     python benchmarks/mutants.py report              # share of mutants killed in each room, and the survivors
     python benchmarks/mutants.py errors              # the deliberate errors of errors.yaml, and the tests that name them
     options: [--seed 0] [--jobs 2] [--limit-s 60] [--only policy/samples rl_utils]
     another room: MUTANTS_SUBJECTS='env worker' python benchmarks/mutants.py map --tests tests/env, then run --results FILE
 
-A mutant swaps a comparison, an operator, `and` with `or`, a condition with its opposite, changes a number by 1, or leaves a
-statement out; each place where one can be made has the same chance. Docstrings, messages, annotations and imports are not
-mutated. It is killed if one of the tests that call its function fails or hangs (outside of functions: that call any of the
-module), the shortest tests first, at most --limit-s of them; otherwise it survives.
+A mutant swaps a comparison or an operator, `and` and `or`, negates a condition, adds 1 to a number, negates a bool, or leaves
+a statement out; every possible place has the same chance. Docstrings, messages, annotations and imports are not mutated. The
+tests that call the mutant's function are run (outside of functions: tests that call any function of the module), the shortest
+first, at most --limit-s seconds of them. The mutant is killed if one of them fails or hangs; otherwise it survives.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SUBJECTS = tuple(
 )
 ERRORS = REPO / 'benchmarks' / 'errors.yaml'
 LEFT_OUT = ('kernels', '__init__.py')
-UNKNOWN_TEST = 4  # pytest's exit code, also where a module that all tests load cannot be imported
+UNKNOWN_TEST = 4  # pytest's exit code, also if a module that all tests load cannot be imported
 
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE,
@@ -82,7 +82,7 @@ def subjects() -> list[Path]:
 
 
 def places(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """Each node that can be changed, with the name of the change."""
+    """Yields each node that can be changed, with the kind of the change."""
     skipped = {id(node) for each in ast.walk(tree) for node in _unread(each)}
     todo: list[ast.AST] = [tree]
     while todo:
@@ -105,7 +105,7 @@ def places(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
 
 
 def _unread(node: ast.AST) -> list[ast.AST]:
-    """Parts of a node that no run reads: docstrings, annotations, code for type checkers; and texts."""
+    """Parts of a node that are not mutated: annotations, code for type checkers, imports and f-strings."""
     found: list[Any] = [getattr(node, 'annotation', None), getattr(node, 'returns', None)]
     if isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING':
         found.append(node)
@@ -132,7 +132,7 @@ def mutate(node: Any, kind: str) -> None:
 
 
 def draw(n: int, seed: int, only: Sequence[str]) -> list[dict[str, Any]]:
-    """n mutants, in random order: file, number of the place, kind, line, function and what it reads."""
+    """n mutants in random order: file, number of the place, kind, line, function and text of the code."""
     found: list[dict[str, Any]] = []
     for file in subjects():
         name = str(file.relative_to(REPO / 'zoo'))
@@ -153,21 +153,21 @@ def draw(n: int, seed: int, only: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def mutated(text: str, place: int) -> ast.Module:
-    """The program of a file with a change at one of its `places`."""
+    """The syntax tree of a file's text with a change at one of its `places`."""
     tree = ast.parse(text)
     mutate(*list(places(tree))[place])
     return ast.fix_missing_locations(tree)
 
 
 def replaced(text: str, before: str, after: str) -> ast.Module:
-    """The program of a file with one text in place of another. Raises: SystemExit if that is not in it, or twice."""
+    """The syntax tree of a file's text with `before` replaced by `after`. Raises: SystemExit unless `before` occurs once."""
     if text.count(before) != 1:
         raise SystemExit(f'{ERRORS} names {before!r}, which is {text.count(before)} times in its file')
     return ast.parse(text.replace(before, after))
 
 
 class _Mutated(SourceFileLoader):
-    """Imports one module with a change."""
+    """Import loader of one module that changes its code."""
 
     def __init__(self, name: str, path: str, change: Change) -> None:
         super().__init__(name, path)
@@ -178,7 +178,7 @@ class _Mutated(SourceFileLoader):
 
 
 class _Finder:
-    """Finds the mutated module, before the usual finders."""
+    """Import finder of the mutated module; it comes before the usual finders."""
 
     def __init__(self, module: str, change: Change) -> None:
         self._module, self._change = module, change
@@ -196,7 +196,7 @@ class _Finder:
 
 
 def make_map(n_job: int, tests: Sequence[str]) -> None:
-    """Runs `make test`'s tests with a trace of calls; writes which test called which function, and how long it took."""
+    """Runs the tests of `make test` with a trace of calls; writes which test called which function, and its seconds."""
     MAP.parent.mkdir(exist_ok=True)
     for old in MAP.parent.glob('mutants_map.*.part'):
         old.unlink()
@@ -220,7 +220,7 @@ def _env(**more: str) -> dict[str, str]:
 
 
 def tests_of(mutant: dict[str, Any], found: dict[str, Any], limit_s: float) -> list[str]:
-    """The tests that call its function, the shortest first, as many as fit into the time."""
+    """The tests that call the mutant's function, the shortest first, as many as fit into limit_s seconds."""
     prefix = mutant['file'] + ':'
     if mutant['function']:
         tests = set(found['calls'].get(prefix + mutant['function'], ()))
@@ -236,9 +236,9 @@ def tests_of(mutant: dict[str, Any], found: dict[str, Any], limit_s: float) -> l
 
 
 def verdict(mutant: dict[str, Any], tests: Sequence[str], limit_s: float) -> str:
-    """'killed', 'survived', or 'no test'.
+    """Tests a mutant: 'killed', 'survived', or 'no test'.
 
-    Raises: SystemExit if pytest does not know a test, with the code as it is too.
+    Raises: SystemExit if pytest does not know a test even with the unmodified code.
     """
     if not tests:
         return 'no test'
@@ -252,7 +252,7 @@ def verdict(mutant: dict[str, Any], tests: Sequence[str], limit_s: float) -> str
 
 
 def _exit_code(options: Sequence[str], tests: Sequence[str], limit_s: float) -> int | None:
-    """Of pytest in a process of its own; None: it hung."""
+    """Exit code of pytest in its own process; None if it hung."""
     words = [sys.executable, __file__, 'one', *options]
     process = subprocess.Popen(
         words,
@@ -276,7 +276,7 @@ def _exit_code(options: Sequence[str], tests: Sequence[str], limit_s: float) -> 
 
 
 def test_one(module: str | None, place: int) -> int:
-    """In a process of its own: the tests named on standard input, with one module mutated, if one is named."""
+    """Runs the tests named on standard input in this process, with `module` mutated unless it is None."""
     tests = sys.stdin.read().split('\n')
     if module is not None:
         sys.meta_path.insert(0, _Finder(module, partial(mutated, place=place)))  # type: ignore[arg-type]
@@ -286,7 +286,7 @@ def test_one(module: str | None, place: int) -> int:
 
 
 def run(n: int, seed: int, n_job: int, limit_s: float, only: Sequence[str], results: Path) -> None:
-    """Tests mutants that are not in the results yet, and writes these after each."""
+    """Tests mutants that are not in the results yet, and writes the results after each."""
     if not MAP.exists():
         raise SystemExit(f'{MAP} is not there; make it first: python benchmarks/mutants.py map')
     found, done = json.loads(MAP.read_text()), _verdicts(results)
@@ -305,9 +305,9 @@ def run(n: int, seed: int, n_job: int, limit_s: float, only: Sequence[str], resu
 
 
 def run_errors(n_job: int, only: Sequence[str]) -> None:
-    """Runs the tests of each deliberate error with it; prints those that fail, first the one whose name says what broke.
+    """Runs the tests of each deliberate error; prints how many notice it, and a failing test whose name says what broke.
 
-    Raises: SystemExit with 1 if an error is not noticed, or by no test of such a name.
+    Raises: SystemExit at the end, with code 1 if for some error no failing test's name matches the error's `named`.
     """
     errors = [
         each for each in yaml.safe_load(ERRORS.read_text()) if not only or any(word in each['what'] for word in only)
@@ -332,7 +332,7 @@ def run_errors(n_job: int, only: Sequence[str]) -> None:
 
 
 def test_error(what: str) -> int:
-    """In a process of its own: the tests of one deliberate error, with it."""
+    """Runs the tests of one deliberate error in this process, with the error in the code."""
     error = next(each for each in yaml.safe_load(ERRORS.read_text()) if each['what'] == what)
     module = 'zoo.' + error['file'].removesuffix('.py').replace('/', '.')
     change = partial(replaced, before=error['before'], after=error['after'])

@@ -1,4 +1,4 @@
-"""A pytest plugin for mutants.py: notes which functions of the subjects each test calls, and its seconds."""
+"""A pytest plugin for mutants.py: records which functions of the mutated files each test calls, and its seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOUND: dict[str, tuple[float, list[str]]] = {}
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """Traces calls during a test with its fixtures."""
+    """Traces calls during a test and its fixtures."""
     called: set[str] = set()
 
     def on_call(frame: FrameType, event: str, arg: object) -> None:
@@ -38,6 +38,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
 
 
 def pytest_sessionfinish() -> None:
-    """Writes what was noted, a file for each process."""
+    """Writes the records, one file for each process."""
     if FOUND:
         Path(os.environ['MUTANTS_MAP']).with_suffix(f'.{os.getpid()}.part').write_text(json.dumps(FOUND))

@@ -1,6 +1,6 @@
-"""What a run folder of benchmarks/pixels.py shows: its curve, its counters, how its last policy acts; random actions.
+"""Records of the runs of benchmarks/pixels.py: curve, counters, returns of the last policy; returns of random actions.
 
-A folder may be that of a run that still goes on or was stopped: the record then says how far it had come.
+A run may still be in progress or have been stopped: its record says how far it has come.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from zoo.run.policy_file import policy_of
 from zoo.worker.evaluator import Evaluation, Evaluator, evaluate
 
 N_POINT = 50  # points of a curve that are kept
-N_ENV = 20  # evaluation envs that step together, if there are as many episodes
-EVAL_SEED = 1_000_000  # root of the seed streams of what is measured here; training uses small roots
+N_ENV = 20  # evaluation envs that step together, unless there are fewer episodes
+EVAL_SEED = 1_000_000  # root of this module's seed streams; training uses small roots
 
 
 class Progress(NamedTuple):
-    """How far a run folder is, by its newest checkpoint or by its log, whichever is further."""
+    """Counters of a run, from its newest checkpoint or its log, whichever is further."""
 
     env_step: int
     train_iter: int
@@ -48,9 +48,9 @@ def last_checkpoint(run_dir: Path) -> Checkpoint | None:
 
 
 def read_policy(path: Path) -> Checkpoint:
-    """A checkpoint without its auxiliary memory, which may be larger than what is free: gigabytes after PPG on images.
+    """A checkpoint without its auxiliary memory, which may not fit into memory: gigabytes after PPG on images.
 
-    The checksum is over the whole file, so it is not looked at.
+    The checksum covers the whole file, so it is not checked.
     """
     with safe_open(path, 'pt') as file:
         head = file.metadata()
@@ -82,7 +82,7 @@ def progress(rows: Sequence[Mapping[str, Any]], checkpoint: Checkpoint | None) -
 
 
 def record_run(run_dir: Path, n_episode: int) -> dict[str, Any]:
-    """All that a run folder shows; `evaluation` is None where no checkpoint is there yet."""
+    """The record of a run folder; `evaluation` is None if there is no checkpoint yet."""
     checkpoint, rows = last_checkpoint(run_dir), metric_rows(run_dir)
     config = settings(load_config(run_dir / 'config.yaml')[0])
     at = progress(rows, checkpoint)
@@ -101,15 +101,15 @@ def record_run(run_dir: Path, n_episode: int) -> dict[str, Any]:
 
 
 def thinned(curve: Sequence[tuple[int, float]], n_point: int = N_POINT) -> list[tuple[int, float]]:
-    """At most n_point of the points, evenly by number, the first and the last among them."""
+    """At most n_point points of a curve at evenly spaced indices, with the first and the last."""
     index = np.unique(np.linspace(0, len(curve) - 1, min(n_point, len(curve))).round().astype(int))
     return [curve[i] for i in index]
 
 
 def cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | int | None]:
-    """What a round of collecting and learning takes, from its lines in the log: medians, as some rounds had to wait.
+    """Cost of a round of collecting and learning, from its log lines: medians, since some rounds had to wait.
 
-    Returns: env_step and s of a usual round; aux_s, what an auxiliary phase adds to one, None if there was none yet.
+    Returns: env_step and s (seconds) of a usual round; aux_s, seconds that an auxiliary phase adds, None if there was none.
     """
     lines = [row for row in rows if 'learn/train_iter' in row]
     before = [{'env_step': 0, 'wall_s': 0.0}, *lines[:-1]]
@@ -130,7 +130,7 @@ def cost(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | int | None]:
 
 
 def evaluate_last(checkpoint: Checkpoint, n_episode: int) -> dict[str, Any]:
-    """The policy of a checkpoint in the raw game: its likeliest actions, and actions drawn as it draws to collect."""
+    """Returns of a checkpoint's policy in the raw game: with greedy actions, and with actions drawn as in collection."""
     cfg = Config(checkpoint.meta['config'])
     env, seed = env_config({**cfg.env, 'evaluator_env_num': N_ENV}), EVAL_SEED + cfg.seed
     torch.set_num_threads(1)
@@ -142,7 +142,7 @@ def evaluate_last(checkpoint: Checkpoint, n_episode: int) -> dict[str, Any]:
 
 
 def sampling(checkpoint: Checkpoint, vector: VectorEnv) -> EvalMode:
-    """The policy of a checkpoint, acting as it does when it collects."""
+    """Eval mode in which the policy of a checkpoint acts as in collection."""
     cfg = Config(checkpoint.meta['config'])
     policy = POLICY_REGISTRY.get(cfg.policy.type)(
         cfg.policy,
@@ -157,19 +157,19 @@ def sampling(checkpoint: Checkpoint, vector: VectorEnv) -> EvalMode:
 
 
 def record_random(env: Mapping[str, Any], n_episode: int) -> dict[str, Any]:
-    """Uniform actions in the raw game (env: the section `env` of a config whose actions are discrete)."""
+    """Returns of uniform actions in the raw game. env: the section `env` of a config with discrete actions."""
     return {'env': dict(env), 'return': summary(play(env_config(env), uniform, n_episode, EVAL_SEED))}
 
 
 def uniform(vector: VectorEnv) -> EvalMode:
-    """Every action as likely as any other, whatever is seen."""
+    """Eval mode that draws uniform actions for any observation."""
     generator = torch.Generator().manual_seed(EVAL_SEED)
     n_action, n_env = vector.action_space.n, vector.n_env
     return EvalMode(lambda obs, state: {'action': torch.randint(n_action, (n_env,), generator=generator)})
 
 
 def play(env: EnvConfig, mode_in: Callable[[VectorEnv], EvalMode], n_episode: int, seed: int) -> Evaluation:
-    """Whole episodes of whatever `mode_in` makes for the envs; the same episodes as `evaluate` plays."""
+    """Plays whole episodes with the eval mode that `mode_in` makes for the envs; the same episodes as `evaluate` plays."""
     with closing(make_vector_env(env, min(n_episode, N_ENV))) as vector:
         evaluation = Evaluator(vector, mode_in(vector), n_episode).evaluate(stream(seed, 'evaluate'))
     assert evaluation is not None, 'nothing stops it'
@@ -177,7 +177,7 @@ def play(env: EnvConfig, mode_in: Callable[[VectorEnv], EvalMode], n_episode: in
 
 
 def summary(evaluation: Evaluation) -> dict[str, Any]:
-    """Mean, its standard error, mean length, and the return of each episode."""
+    """Mean return and its standard error, mean length, and the return of each episode."""
     returns = np.asarray(evaluation.returns)
     return {
         'mean': float(returns.mean()),

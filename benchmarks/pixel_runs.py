@@ -10,15 +10,15 @@ from zoo.run.config import resolve_config
 
 
 class Run(NamedTuple):
-    """A bundled config, what is changed of it, and how it is judged."""
+    """A bundled config with overrides, and its evaluation."""
 
     config: str
     overrides: tuple[str, ...]
     n_episode: int  # of each evaluation of its last policy
     n_random: int  # episodes of random actions in its game
-    published: str  # the return to compare with, and whose
+    published: str  # the return to compare with, and its source
     published_env_step: int
-    minutes: float | None = None  # of training, after which it is stopped; None: it ends with its env steps
+    minutes: float | None = None  # training is stopped after these; None: it ends after its env steps
     note: str = ''
 
 
@@ -59,7 +59,7 @@ RUNS = {
 
 
 def command_of(name: str, runs: Path | None = None) -> list[str]:
-    """The command line that begins a run."""
+    """The command line that starts a run."""
     run = RUNS[name]
     root = [] if runs is None else [f'logger.root={runs}']
     return ['zoo', 'train', run.config, *run.overrides, f'exp_name={name}', *root]

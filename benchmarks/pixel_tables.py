@@ -1,4 +1,4 @@
-"""The page that benchmarks/pixels.py writes: returns, curves, what a longer run would need."""
+"""Markdown page of benchmarks/pixels.py: returns, curves, needs of a longer run."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def page(records: Mapping[str, Record], randoms: Mapping[str, Record], stale: Se
 
 
 def notes(name: str, found: Record) -> Iterator[str]:
-    """What a reader of a run's row should know."""
+    """Yields remarks about a run's row."""
     run, at = RUNS[name], found['evaluation']
     if not found['finished']:
         yield 'stopped part-way, or still going on'
@@ -93,7 +93,7 @@ def result_row(name: str, found: Record, random: Record | None) -> list[str]:
 
 
 def curve_table(records: Mapping[str, Record]) -> str:
-    """The curves of one game's runs at N_COLUMN env steps, those of the longest run."""
+    """The curves of one game's runs at N_COLUMN env steps, evenly spaced over the longest run."""
     end = max((found['curve'][-1][0] for found in records.values() if found['curve']), default=0)
     steps = [end * (i + 1) / N_COLUMN for i in range(N_COLUMN)]
     rows = [
@@ -103,7 +103,7 @@ def curve_table(records: Mapping[str, Record]) -> str:
 
 
 def _near(curve: Sequence[Sequence[float]], step: float, within: float) -> str:
-    """The return at the point of a curve that is closest to an env step; '-' if none is that close."""
+    """The return at the point of a curve that is closest to `step`; '-' if no point is `within` so many env steps."""
     close = min(curve, key=lambda point: abs(point[0] - step), default=(math.inf, 0.0))
     return f'{close[1]:.2f}' if abs(close[0] - step) <= within else '-'
 
@@ -120,9 +120,9 @@ def longer_row(name: str, found: Record) -> list[str]:
 
 
 def seconds_for(env_step: int, cost: Mapping[str, float | None], aux_freq: int | None) -> float | None:
-    """Training time of so many env steps, from the cost of a round and of an auxiliary phase; None if not known.
+    """Training time of env_step steps, from the cost of a round and of an auxiliary phase; None if unknown.
 
-    An auxiliary phase that has a place (aux_freq) but was never reached makes it unknown.
+    It is unknown if the config has auxiliary phases (aux_freq) and none was reached.
     """
     if cost['s'] is None or cost['env_step'] is None or (aux_freq and cost['aux_s'] is None):
         return None

@@ -1,11 +1,11 @@
-"""What PPO and PPG learn from images: trains Procgen and Atari, writes benchmarks/results/pixels.md.
+"""Returns of PPO and PPG on images: trains Procgen and Atari, writes benchmarks/results/pixels.md.
 
     python benchmarks/pixels.py [--only starpilot_ppo ...] [--runs FOLDER] [--record | --table]
 
-Each run is a `zoo train` of its own with one thread, one after the other: hours. One whose folder is not finished goes
-on from its newest checkpoint; a limit in minutes is kept by SIGINT, upon which a run saves. Then every run folder that
-is there is recorded, finished or not, in results/pixels_raw/, beside the returns of random actions.
-Needs the extras procgen and atari. --record: train nothing, such as while runs go on elsewhere; --table: only rebuild
+The runs take hours: each is one `zoo train` with one thread, one after the other. An unfinished run continues from its newest
+checkpoint. A run with a limit in minutes gets SIGINT, after which it saves and ends. Then every run folder is recorded,
+finished or not, in results/pixels_raw/, and so are the returns of random actions.
+Needs the extras procgen and atari. --record: train nothing, for example while runs continue elsewhere; --table: only rebuild
 pixels.md from the raw files.
 """
 
@@ -40,19 +40,19 @@ from report import (
 from zoo.run.checkpoint.file import Checkpoint
 
 RAW = RESULTS / 'pixels_raw'
-ORIGIN = 'origin.json'  # beside the folders of a run: commit, machine and versions of whatever trained it
-SHARE_OF_LIMIT = 0.95  # of its minutes, from which on a run is finished: it starts, and ends with a whole round
+ORIGIN = 'origin.json'  # next to the folders of a run: commit, machine and versions of each training
+SHARE_OF_LIMIT = 0.95  # a run is finished after this share of its minutes: start-up and the last round take the rest
 
 log = logging.getLogger('pixels')
 
 
 def newest_folder(name: str, runs: Path) -> Path | None:
-    """The run folder that was made last."""
+    """The run folder that was made last; None if there is none."""
     return max((path.parent for path in (runs / name).glob('*/config.yaml')), default=None)
 
 
 def is_finished(name: str, checkpoint: Checkpoint | None) -> bool:
-    """Whether a run's last checkpoint is that of its end: by its minutes, or since no whole rollout is left."""
+    """Whether a run has ended by its last checkpoint: its minutes are over, or no whole rollout is left."""
     if checkpoint is None:
         return False
     at, config, minutes = progress([], checkpoint), checkpoint.meta['config'], RUNS[name].minutes
@@ -62,7 +62,7 @@ def is_finished(name: str, checkpoint: Checkpoint | None) -> bool:
 
 
 def train(name: str, runs: Path) -> bool:
-    """Begins a run or goes on with it, unless it is finished; whether it ended as it should."""
+    """Starts or resumes a run unless it is finished; returns whether it ended without an error."""
     run_dir = newest_folder(name, runs)
     checkpoint = None if run_dir is None else last_checkpoint(run_dir)
     if is_finished(name, checkpoint):
@@ -79,7 +79,7 @@ def train(name: str, runs: Path) -> bool:
 
 
 def run_for(command: Sequence[str], limit_s: float | None) -> int:
-    """The exit code of a command that gets SIGINT after some seconds, 0 if that is what ended it."""
+    """Runs a command, sends SIGINT after limit_s seconds; returns its exit code, 0 if the SIGINT ended it."""
     with subprocess.Popen(command, cwd=REPO, env=one_thread_env()) as child:
         try:
             return child.wait(limit_s)
@@ -90,7 +90,7 @@ def run_for(command: Sequence[str], limit_s: float | None) -> int:
 
 
 def write_origin(path: Path) -> None:
-    """Adds what trains from here on, unless it is what trained before."""
+    """Adds this commit, machine and versions to the file, unless an entry with the same values (but the date) is there."""
     here = {'commit': git_commit(), 'date': today(), 'machine': machine(), 'versions': packages()}
     before = read_origin(path)
     if all({**here, 'date': one.get('date')} != one for one in before):
@@ -106,7 +106,7 @@ def packages() -> dict[str, str]:
 
 
 def record(name: str, runs: Path) -> None:
-    """Records the newest folder of a run, if there is one, and random actions in its game, if they are not known."""
+    """Records the newest folder of a run, if any, and random actions in its game, if they have no record yet."""
     run, env = RUNS[name], resolved(name).to_dict()['env']
     game = env['game'] or env['id']
     path = RAW / f'random_{game.lower()}.json'

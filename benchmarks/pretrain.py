@@ -1,11 +1,11 @@
-"""Imitation, then PPO: writes benchmarks/results/pretrain.md.
+"""Returns of PPO that starts from an imitated policy; writes benchmarks/results/pretrain.md.
 
     python benchmarks/pretrain.py [--seeds 5] [--only cartpole_ppo]
 
-For each seed an expert is trained; 5,000 of its steps are written down; a new policy of another seed imitates them
-(`zoo pretrain`), without an env step; then ppo trains on from that policy, with the settings of its config. To compare, it also
-trains on from the actor's parameters alone, with a new critic; from nothing; and for continuous actions with the deviation
-that was imitated (`--keep-std`).
+For each seed: an expert is trained, and at most 5,000 of its steps are recorded. A new policy with another seed imitates them
+(`zoo pretrain`), without env steps. Then ppo trains that policy further, with the settings of its config. For comparison, ppo
+also starts from the actor's parameters alone, with a new critic; from a new policy; and, for continuous actions, from a policy
+with the imitated standard deviation (`--keep-std`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ACTOR = 'init_from_keys=[actor_*, policy_*]'
 
 
 class Case(NamedTuple):
-    """What is trained: a config, env steps after the imitation and between its evaluations, episodes shown, other keys."""
+    """A config, its env steps after the imitation and between evaluations, its recorded episodes and other overrides."""
 
     config: str
     n_step: int
@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
 CASES = (
     Case('cartpole_ppo', 20_000, 1_000, 10),
-    # value_norm: its returns are about -1000, and a critic without it takes long to reach them
+    # value_norm: returns are about -1000, which a critic without it takes long to reach
     Case('pendulum_ppo', 60_000, 4_000, 25, ('policy.learn.value_norm=true',), True),
 )
 ARMS = {
@@ -64,7 +64,7 @@ ARMS = {
 
 
 def zoo(folder: Path, *words: str) -> dict[str, Any]:
-    """What a command prints as JSON."""
+    """Runs a command of zoo; returns the JSON that it prints. Raises: RuntimeError if it fails."""
     done = subprocess.run(
         [sys.executable, '-m', 'zoo', *words, '--json'],
         cwd=folder,
@@ -78,7 +78,7 @@ def zoo(folder: Path, *words: str) -> dict[str, Any]:
 
 
 def one(case: Case, seed: int, folder: Path) -> dict[str, Any]:
-    """All numbers of one seed."""
+    """Trains, imitates and trains again with one seed; returns all numbers."""
     begin, other = time.perf_counter(), seed + 100
     expert = zoo(folder, 'train', case.config, f'seed={seed}', *QUIET, '--run-dir', 'expert')
     words = ('--episodes', str(case.n_episode), '--seed', str(seed), '-o', 'demos.npz')
@@ -107,7 +107,7 @@ def one(case: Case, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def returns(run: Path) -> dict[str, list[float]]:
-    """Returns of evaluations, and of the training episodes in between."""
+    """Mean returns of a run's evaluations ('eval') and of its training episodes ('collect')."""
     rows = metric_rows(run)
     return {kind: [value for _, value in metric_curve(rows, f'{kind}/return_mean')] for kind in ('eval', 'collect')}
 
@@ -161,7 +161,7 @@ NUMBERS = {
 
 
 def main() -> None:
-    """Runs all and writes the results."""
+    """Runs all cases and seeds, and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--seeds', type=int, default=5, help='seeds 0 .. N-1')
     parser.add_argument('--only', nargs='*', choices=[case.config for case in CASES], help='only these configs')

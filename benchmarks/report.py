@@ -1,7 +1,7 @@
-"""What the benchmarks share: the machine, Markdown tables, one-process runs, where results go.
+"""Common functions of the benchmarks: machine and versions, Markdown tables, child processes, result files.
 
-The files of this folder run as scripts of a checkout (`python benchmarks/speed.py`), and from an installed wheel, where
-the folder is named zoo_benchmarks, by `zoo bench`.
+The files of this folder run as scripts of a checkout (`python benchmarks/speed.py`). In an installed wheel the folder is
+named zoo_benchmarks, and `zoo bench` runs them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 REPO = HERE.parent
 IN_CHECKOUT = HERE.name == 'benchmarks' and (REPO / 'setup.py').exists()
-RESULTS = HERE / 'results' if IN_CHECKOUT else Path('zoo_bench')  # beside an installed wheel: in the current folder
+RESULTS = HERE / 'results' if IN_CHECKOUT else Path('zoo_bench')  # of an installed wheel: in the current folder
 PEERS_DIR = HERE / 'peers'
 VENVS = Path(os.environ.get('ZOO_BENCH_VENVS', REPO.parent / 'venvs' if IN_CHECKOUT else 'venvs'))
 PACKAGES = ('torch', 'numpy', 'gymnasium', 'mujoco', 'box2d')
 
 
 def machine(device: str = 'cpu') -> str:
-    """The CPU, its number of cores and the memory, in one line; before them the GPU, where the device is one."""
+    """One line with the CPU, its number of cores and the memory; the GPU comes first, if the device is one."""
     info = Path('/proc/cpuinfo')
     names = (
         [line.split(':', 1)[1].strip() for line in info.read_text().splitlines() if line.startswith('model name')]
@@ -41,13 +41,13 @@ def machine(device: str = 'cpu') -> str:
     host = f'{names[0] if names else platform.machine()}, {cores} cores, {memory:.0f} GiB, {platform.system()}'
     if device == 'cpu':
         return host
-    import torch  # seconds, which most benchmarks need not spend here
+    import torch  # takes seconds, which most benchmarks need not spend here
 
     return f'{torch.cuda.get_device_name(device)}; {host}'
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Python and the packages that decide about speed and returns; those that are not installed are left out."""
+    """Versions of Python and of the packages that affect speed and returns, if they are installed."""
     found = {'python': platform.python_version()}
     for name in packages:
         try:
@@ -58,20 +58,20 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
 
 
 def git_commit(paths: Sequence[str] = ()) -> str:
-    """The short commit of this checkout, '+' if files differ from it; 'zoo 0.1.0', the version, where there is no git.
+    """The short commit of this checkout, with '+' if files differ from it; without git the version, as 'zoo 0.1.0'.
 
-    paths: the newest commit that changed one of these, and only their files are compared with it.
+    paths: if given, the newest commit that changed one of these; only their files are compared with it.
     """
 
     def git(*args: str) -> str:
         return subprocess.run(('git', *args), cwd=REPO, capture_output=True, text=True, check=False).stdout.strip()
 
-    # an installed zoo, or the unpacked sources, may lie in the folder of another project that has a git of its own
+    # an installed zoo, or its unpacked sources, may lie in the git repository of another project
     if not IN_CHECKOUT or shutil.which('git') is None or not same_folder(git('rev-parse', '--show-toplevel')):
         from zoo.core.version import VERSION
 
         return f'zoo {VERSION}'
-    # the results that a benchmark writes are no change of what it measured
+    # result files of benchmarks do not change the measured code
     changed = git('status', '--porcelain', '--', *(paths or (':!benchmarks/results',)))
     return git('log', '-1', '--format=%h', '--', *paths) + ('+' if changed else '')
 
@@ -82,15 +82,15 @@ def same_folder(path: str) -> bool:
 
 
 def results_folder(chosen: Path | None, quick: bool) -> Path:
-    """The folder that a benchmark writes to: the chosen one; else RESULTS, or a temporary one for a quick look."""
+    """The folder that a benchmark writes to: the chosen one; else RESULTS, or a temporary one for a quick run."""
     return (chosen or (Path(tempfile.gettempdir()) / 'zoo_bench' if quick else RESULTS)).absolute()
 
 
 def one_thread_env(*paths: Path) -> dict[str, str]:
-    """The environment of a child process with one thread that imports zoo from this checkout, and modules of `paths`.
+    """Environment variables of a child process with one thread that imports zoo of this checkout, and modules in `paths`.
 
-    An installed zoo is not named in PYTHONPATH: its folder has all other packages too, which drivers of other
-    libraries must not see.
+    The folder of an installed zoo is not added to PYTHONPATH: it contains all other packages too, which drivers of other
+    libraries must not import.
     """
     own = [str(REPO)] if IN_CHECKOUT else []
     known = [*map(str, paths), *own, os.environ.get('PYTHONPATH', '')]
@@ -109,7 +109,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Writes JSON through a temporary file, so that an interrupted run leaves no half file."""
+    """Writes JSON through a temporary file, so that an interrupted run leaves no incomplete file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix('.part')
     part.write_text(json.dumps(data, indent=1) + '\n', encoding='utf-8')
@@ -117,20 +117,20 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def last_json_line(text: str) -> dict[str, Any] | None:
-    """The last line of a driver's output that is a JSON object."""
+    """The last line of a driver's output that begins with '{', parsed as JSON; None if there is no such line."""
     lines = [line for line in text.splitlines() if line.startswith('{')]
     return json.loads(lines[-1]) if lines else None
 
 
 def holds(now: Any, recorded: Any) -> bool:
-    """Whether every value of a recorded config still is what it was; keys that came since then do not matter."""
+    """Whether the config `now` has every value of a recorded config; keys that are only in `now` do not matter."""
     if isinstance(recorded, dict):
         return isinstance(now, dict) and all(key in now and holds(now[key], recorded[key]) for key in recorded)
     return now == recorded
 
 
 def settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """A resolved config without what changes no return: where the log goes, and threads (a benchmark's run has one)."""
+    """A resolved config without keys that change no return: `logger`, and the threads (a benchmark's run has one)."""
     policy = {key: value for key, value in resolved['policy'].items() if key != 'n_thread'}
     return {**{key: value for key, value in resolved.items() if key != 'logger'}, 'policy': policy}
 
@@ -142,7 +142,7 @@ def metric_rows(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def metric_curve(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """(env_step, value) of every line that has a value of that name."""
+    """(env_step, value) of every log line that has a value of that name."""
     return [(row['env_step'], row[name]) for row in rows if row.get(name) is not None]
 
 
@@ -157,9 +157,9 @@ def last_words(stderr: str) -> str:
 
 
 def without_folders(text: str) -> str:
-    """A text in which paths of this checkout are relative to it, and those of the user to ~: what a results file may have."""
+    """A text for a results file: paths in this checkout become relative to it, paths in the home folder begin with ~."""
     for folder, name in ((str(REPO), ''), (os.path.expanduser('~'), '~/')):
-        text = re.sub(rf'(?<![\w.-]){re.escape(folder + os.sep)}', name, text)  # not the same folders below another
+        text = re.sub(rf'(?<![\w.-]){re.escape(folder + os.sep)}', name, text)  # only at the beginning of a path
     return text
 
 

@@ -1,11 +1,11 @@
-"""How fast two checkouts of zoo train, round by round in turn: small differences that whole runs drown in noise.
+"""Training speed of two checkouts of zoo, compared round by round: finds differences that noise hides in whole runs.
 
     python benchmarks/rounds.py --before CHECKOUT [--only NAME ...] [--rounds 60] [--eager]
 
-Both train the same work (speed_works.py) at the same time, each in its own process on one thread, and only one of them
-runs at any moment: a round of one, the same round of the other, the next pair in the opposite order. The ratio of a
-pair has the same state of the machine on both sides; its median over the pairs is printed and written, with a 95%
-interval (of the order statistics). The C library of the other checkout has to be built there, as `make train` does.
+Both train the same work (speed_works.py), each in its own process on one thread. They take turns, so that only one runs at any
+moment: a round of one, the same round of the other, the next pair in the opposite order. Both rounds of a pair see the same
+state of the machine. The median ratio over the pairs is printed and written, with a 95% interval (of the order
+statistics). The C library of the other checkout has to be built there, as `make train` does.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from speed_works import WORKS, Driver, Setting, Work, arguments
 from report import git_commit, last_words, machine, one_thread_env, results_folder, today, versions, write_json
 
 HERE = Path(__file__).resolve().parent
-END_S = 60.0  # in which a trainer has to end
+END_S = 60.0  # time limit for a trainer to end
 log = logging.getLogger('rounds')
 
 
 class Trainer:
-    """A process that trains a work with the zoo of a checkout, one round when it is told to."""
+    """A process that trains a work with the zoo of a checkout and runs one round per call of `round_s`."""
 
     def __init__(self, checkout: Path, work: Work, setting: Setting, n_round: int) -> None:
         script = HERE / 'peers' / 'run_zoo.py'
@@ -46,7 +46,7 @@ class Trainer:
         )
 
     def round_s(self) -> float:
-        """One round -> seconds that it took. Raises: RuntimeError, if the process ended."""
+        """Runs one round; returns its seconds. Raises: RuntimeError if the process ended."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(b'\n')
@@ -59,14 +59,14 @@ class Trainer:
     def close(self) -> None:
         """Ends the process."""
         try:
-            self.process.communicate(timeout=END_S)  # told of no more rounds it ends, and removes its run folder
+            self.process.communicate(timeout=END_S)  # closes its stdin: it ends and removes its run folder
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
 
 
 def pairs_of(before: Trainer, now: Trainer, n_round: int) -> list[tuple[float, float]]:
-    """Seconds of both in the same round; who goes first alternates."""
+    """Seconds of both trainers in each round; they alternate in going first."""
     pairs = []
     for index in range(n_round):
         if index % 2:
@@ -79,7 +79,7 @@ def pairs_of(before: Trainer, now: Trainer, n_round: int) -> list[tuple[float, f
 
 
 def summary(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Speed of now over before: the median of the pairs and the interval that holds it in 95 of 100 cases."""
+    """Speed of `now` over `before`: the median ratio of the pairs and its 95% confidence interval; median times in ms."""
     ratios = sorted(before / now for before, now in pairs)
     half = 0.98 * math.sqrt(len(ratios))  # 1.96 deviations of a binomial count with probability 1/2
     low, high = (len(ratios) - 1) / 2 - half, (len(ratios) - 1) / 2 + half
@@ -93,10 +93,10 @@ def summary(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
 
 
 def compare(work: Work, setting: Setting, checkout: Path, n_round: int) -> dict[str, Any]:
-    """One work with one setting of zoo, trained by both checkouts."""
+    """Trains one work with one setting of zoo by both checkouts; returns the comparison."""
     trainers = [Trainer(where, work, setting, n_round + 1) for where in (checkout, HERE.parent)]
     try:
-        pairs = pairs_of(*trainers, n_round + 1)[1:]  # in the first round of one the other may still warm up
+        pairs = pairs_of(*trainers, n_round + 1)[1:]  # without the first pair: one trainer may still warm up then
     finally:
         for trainer in trainers:
             trainer.close()
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = []
     for work in (work for work in WORKS if work.name in args.only):
         setting = (work.eager if args.eager else work.best)[0]
-        short = compare(work, setting, args.before, 4)  # how long a round takes; compiles what is compiled
+        short = compare(work, setting, args.before, 4)  # measures a round's time, and compiles
         n_round = max(10, min(args.rounds, int(1e3 * args.seconds / (short['before_ms'] + short['now_ms']))))
         rows.append(compare(work, setting, args.before, n_round))
         log.info('%(work)s: %(ratio).3f [%(low).3f, %(high).3f] of %(rounds)d rounds, %(now_ms).1f ms', rows[-1])

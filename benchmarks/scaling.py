@@ -1,11 +1,11 @@
-"""How zoo's cost grows with envs, network width and rollout length: writes scaling.md and scaling.json in results/.
+"""Speed and memory of zoo by number of envs, network width and rollout length; writes scaling.md and .json in results/.
 
     python benchmarks/scaling.py [--axes envs widths rollouts] [--seconds 2] [--threads 1] [--device cpu]
 
-CartPole-v1, PPO, 4 epochs of 4 minibatches whatever the size, so 16 optimiser steps per rollout; two towers of two tanh
-layers. One process for each point: with executor eager, and with the fastest executor (C on a CPU) and compiled envs.
-The clock starts after 2 iterations (imports, compilation) and runs for some seconds. On another device than the CPU the
-files are named after it.
+CartPole-v1, PPO, 4 epochs of 4 minibatches at any size, so 16 optimiser steps per rollout; two towers of two tanh
+layers. Each point is run with executor eager, and with the fastest executor (C on a CPU) and compiled envs, in a process each.
+The clock starts after 2 iterations (imports, compilation) and runs for some seconds. For a device other than the CPU, the
+file names contain the device.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger('scaling')
 
 
 class Point(NamedTuple):
-    """One size: which table it is in, its place there, and what is run."""
+    """One size. axis: its table; x: its place on that axis; the other fields are the settings of the run."""
 
     axis: str
     env: str
@@ -64,7 +64,7 @@ TITLES = {
 
 
 def command(point: Point, mode: str, args: argparse.Namespace) -> list[str]:
-    """run_zoo.py for one point; so many env steps that only --seconds ends it."""
+    """Command line of run_zoo.py for one point; --seconds ends the run, since its env steps are too many to be reached."""
     env, overrides = ENVS[point.env]
     settings = [
         *overrides,
@@ -89,7 +89,7 @@ def command(point: Point, mode: str, args: argparse.Namespace) -> list[str]:
 
 
 def measure(args: argparse.Namespace, cache: Path) -> list[dict[str, Any]]:
-    """A record of every point and mode; of one that failed, the reason."""
+    """Runs every point in every mode; returns their records, for a failed run with the reason."""
     records = []
     for point in (point for point in POINTS if point.axis in args.axes):
         for mode in MODES:
@@ -112,7 +112,7 @@ def measure(args: argparse.Namespace, cache: Path) -> list[dict[str, Any]]:
 
 
 def row(x: int, by_mode: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The two modes of one point, side by side."""
+    """Table row of one point, with both modes."""
 
     def cells(key: str, form: str) -> list[str]:
         return [format(record[key], form) if key in record else 'failed' for record in by_mode.values()]
@@ -137,7 +137,7 @@ def section(axis: str, records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def report(data: Mapping[str, Any]) -> str:
-    """scaling.md, from all that scaling.json has."""
+    """The text of scaling.md, made from the data of scaling.json."""
     records = data['records']
     text = [
         '# How the cost grows\n',

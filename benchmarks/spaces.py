@@ -3,8 +3,8 @@
     python benchmarks/spaces.py [--obs dict ...] [--action tuple ...] [--policy ppo ...] [--workers 2]
 
 Each combination trains 3 rollouts, evaluates, resumes from its checkpoint for a fourth, evaluates again, and acts on a
-raw observation with the policy loaded from the file alone. A cell of the table counts the policies that did; what a
-combination raised is listed below it.
+raw observation with the policy loaded from the file alone. A cell of the table counts the policies that pass; errors are
+listed below the table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROLLOUT = N_ENV * N_STEP
 
 
 def config_of(obs: str, action: str, policy: str, root: str) -> dict[str, Any]:
-    """Three rollouts with every kind of update of the policy, and an evaluation."""
+    """Config of three rollouts, which include every kind of update of the policy, and of an evaluation."""
     learn: dict[str, Any] = {'batch_size': 8}
     if policy.startswith('ppg'):
         learn |= {'aux_freq': 2, 'aux_batch_size': 16, 'aux_train_epoch': 1}
@@ -66,7 +66,7 @@ def config_of(obs: str, action: str, policy: str, root: str) -> dict[str, Any]:
 
 
 def try_one(combination: tuple[str, str, str]) -> str:
-    """Empty if the combination trains, resumes, evaluates and acts from its file; else what it raised."""
+    """Tests a combination (obs, action, policy): '' if it trains, resumes, evaluates and acts from its file, else the error."""
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as root:
@@ -90,13 +90,13 @@ def _train(config: dict[str, Any]) -> None:
 
 
 def _is_close(space: Any, action: Any) -> bool:
-    """Whether an action is of the space but for the class of its numbers, such as numpy's int64 for an int."""
+    """Whether an action is in the space if the types of its numbers are ignored, such as numpy's int64 for int."""
     batch = space.from_jsonable(space.to_jsonable([action]))
     return bool(space.contains(batch[0]))
 
 
 def write(found: dict[tuple[str, str, str], str], seconds: float, command: str) -> None:
-    """The table and its raw numbers."""
+    """Writes the table and the raw results."""
     policies = sorted({policy for *_, policy in found}, key=POLICIES.index)
     actions = [name for name in ACTION_SPACES if any(name == a for _, a, _ in found)]
     rows = []

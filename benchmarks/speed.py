@@ -1,16 +1,16 @@
-"""How fast zoo trains beside other libraries on matched work: writes speed.md and speed.json in benchmarks/results/.
+"""Training speed of zoo and other libraries on matched work; writes speed.md and speed.json in benchmarks/results/.
 
     python benchmarks/speed.py [--only NAME ...] [--peers NAME ...] [--repeats 5] [--threads 1 2] [--quick]
 
-The works and the drivers are data (speed_works.py). For each work, every driver first takes a short run for each of
-its settings and numbers of threads; the quickest of these is what counts. Then all drivers run in turn, each in a
-process of its own, every second round backwards, with the round as the seed. The clock of a run starts after its first
-iterations (2; 1 where a rollout is 2,048 steps of one env, or images), the same for all: imports and compilation are
-timed apart.
+The works and the drivers are data (speed_works.py). For each work, every driver first makes a short run with each of its
+settings and numbers of threads, and the fastest combination is measured. Then all drivers run in turn, each in its own
+process, every second round in reverse order; the number of the round is the seed. The clock of a run starts after its first
+iterations (2; 1 where a rollout is 2,048 steps of one env, or images), equal for all drivers. Imports and compilation are
+timed separately.
 
-Peers run where they have a virtual environment: --venvs, else $ZOO_BENCH_VENVS, else ../venvs beside the repository
-(./venvs where zoo is an installed wheel); peers/README.md tells how to make them. Works that are not measured this time
-keep what speed.json has of them.
+A peer runs if it has a virtual environment in --venvs, else $ZOO_BENCH_VENVS, else ../venvs next to the repository
+(./venvs if zoo is an installed wheel); peers/README.md explains how to make it. Works that are not measured this time
+keep their results in speed.json.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from speed_works import PEERS, WORKS, Work, before_driver, is_installed, left_ou
 
 from report import VENVS, git_commit, last_words, machine, one_thread_env, results_folder, today, versions, write_json
 
-PARTS = {work.name: work.title for work in WORKS}  # what --only chooses from
+PARTS = {work.name: work.title for work in WORKS}  # choices of --only
 log = logging.getLogger('speed')
 
 
@@ -63,7 +63,7 @@ def first_update_s(limit_s: float = 60.0) -> float:
 
 
 def measure_work(work: Work, plan: Plan, args: argparse.Namespace) -> dict[str, Any]:
-    """Everything about one work, as it goes into speed.json."""
+    """Measures one work with all drivers; returns its entry of speed.json."""
     start, failed = time.perf_counter(), {}
     peers, missing = peer_drivers(work, args.peers, args.venvs)
     before = [] if args.before is None else [before_driver(work, args.before)]
@@ -125,12 +125,12 @@ def parse_args(argv: Sequence[str], program: str) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/speed.py') -> int:
-    """Measures and writes; 1 if nothing could be measured. program: what the command is called in the results."""
+    """Measures and writes; 1 if some work could not be measured. program: the command's name in the results."""
     args = parse_args(sys.argv[1:] if argv is None else argv, program)
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
     path = args.results / ('speed.json' if args.device == 'cpu' else f'speed_{args.device}.json')
     data: dict[str, Any] = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
-    data = data if 'works' in data else {'works': {}}  # an older speed.json has one work only
+    data = data if 'works' in data else {'works': {}}  # older files have only one work
     works = data['works']
     todo = [] if args.render else [work for work in WORKS if work.name in args.only]
     say_what_is_left_out(todo, args)
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/sp
         plan = Plan(tuple(args.threads), args.repeats, args.scale, not args.quick, Path(cache))
         for work in todo:
             works[work.name] = measure_work(work, plan, args)
-            write_json(path, data)  # after each work: an hour is long
+            write_json(path, data)  # after each work, since all works take an hour
     if not args.render and not args.quick and args.device == 'cpu':
         data['first_update_s'] = [first_update_s() for _ in range(3)]
     write_json(path, data)
@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None, program: str = 'python benchmarks/sp
 
 
 def say_what_is_left_out(works: Sequence[Work], args: argparse.Namespace) -> None:
-    """One sentence in the log about all peers that are asked for and not installed."""
+    """Logs one sentence about all requested peers that are not installed."""
     wanted = dict.fromkeys(name for work in works for name in work.peers if name in args.peers)
     for line in left_out([PEERS[name].label for name in wanted if not is_installed(name, args.venvs)], args.venvs):
         log.warning('%s', line)

@@ -1,4 +1,4 @@
-"""How benchmarks/speed.py runs its drivers: one process each, the quickest setting found first, then all in turn."""
+"""Runs of benchmarks/speed.py: one process per driver; first finds the fastest setting of each, then runs all in turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from speed_works import Driver, Setting, Work, arguments
 
 from report import last_json_line, last_words, one_thread_env, without_folders
 
-CALIBRATION = 0.25  # of the env steps, for each setting and number of threads
+CALIBRATION = 0.25  # share of the env steps in the short run of each setting and number of threads
 
 log = logging.getLogger('speed')
 
@@ -25,7 +25,7 @@ class DriverError(RuntimeError):
 
 
 class Choice(NamedTuple):
-    """A driver with the setting and the number of threads that it is measured with."""
+    """A driver with its setting and number of threads."""
 
     driver: Driver
     setting: Setting
@@ -33,17 +33,17 @@ class Choice(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How much is run: `scale` of the env steps, each library `n_repeat` times; `calibrate`: not just first choices."""
+    """Amount of runs. scale: factor of the env steps; calibrate: find the fastest choices, instead of taking the first."""
 
     threads: tuple[int, ...]
     n_repeat: int
     scale: float
     calibrate: bool
-    cache: Path  # of compiled code; empty when the benchmark begins, so that calibration shows the cost of compiling
+    cache: Path  # folder of compiled code; empty at the beginning, so that calibration includes the cost of compiling
 
 
 def busy_seconds() -> float | None:
-    """Seconds that all cores of the machine were busy since boot; None where the kernel does not say."""
+    """Busy seconds since boot, summed over all cores of the machine; None if there is no /proc/stat."""
     stat = Path('/proc/stat')
     if not stat.exists():
         return None
@@ -52,10 +52,10 @@ def busy_seconds() -> float | None:
 
 
 def run_driver(command: Sequence[str], cache: Path, *paths: Path) -> dict[str, Any]:
-    """One driver in a process of its own -> its record, with the load of others while it ran.
+    """Runs one driver in its own process; returns its record, with the load by other processes meanwhile, in cores.
 
-    paths: folders that its modules are found in, besides those of the environment.
-    Raises: DriverError.
+    paths: additional folders for PYTHONPATH.
+    Raises: DriverError if the driver fails or prints no record.
     """
     usage, busy, start = resource.getrusage(resource.RUSAGE_CHILDREN), busy_seconds(), time.time()
     env = {**one_thread_env(*paths), 'TORCHINDUCTOR_CACHE_DIR': str(cache)}
@@ -68,13 +68,13 @@ def run_driver(command: Sequence[str], cache: Path, *paths: Path) -> dict[str, A
     if busy is not None and busy_after is not None:
         own = after.ru_utime + after.ru_stime - usage.ru_utime - usage.ru_stime
         record['other_load'] = round(max(0.0, (busy_after - busy - own) / (time.time() - start)), 3)
-    if record['library'] == 'zoo' and done.stderr.strip():  # a fallback is worth knowing
+    if record['library'] == 'zoo' and done.stderr.strip():  # it may tell of a fallback
         record['stderr'] = without_folders(done.stderr)[-1000:]
     return record
 
 
 def run_choice(work: Work, choice: Choice, scale: float, seed: int, cache: Path) -> dict[str, Any]:
-    """One run of a work, labelled. Raises: DriverError."""
+    """Runs a work once; returns the record with its label and setting. Raises: DriverError."""
     driver = choice.driver
     args = arguments(work, driver, choice.setting, work.scaled_steps(scale), choice.n_thread, seed)
     record = {'label': driver.label, 'setting': list(choice.setting), **run_driver([*driver.command, *args], cache)}
@@ -96,7 +96,7 @@ def run_choice(work: Work, choice: Choice, scale: float, seed: int, cache: Path)
 def calibrate(
     work: Work, drivers: Sequence[Driver], plan: Plan, failed: dict[str, str]
 ) -> tuple[list[Choice], list[dict[str, Any]]]:
-    """The quickest setting and number of threads of each driver, by one short run of all; and these runs."""
+    """The fastest setting and number of threads of each driver, by one short run of each; and the records of these runs."""
     choices, runs = [], []
     for driver in drivers:
         options = [Choice(driver, setting, n) for setting in driver.settings for n in plan.threads]
@@ -117,7 +117,7 @@ def calibrate(
 
 
 def take_turns(labels: Sequence[str], n_repeat: int) -> list[tuple[int, str]]:
-    """(repeat, label) in the order of running: every second round backwards, so that drifts of the machine cancel."""
+    """(repeat, label) in the order of the runs: every second round is reversed, so that drifts of the machine cancel."""
     return [
         (repeat, label)
         for repeat in range(n_repeat)
@@ -126,7 +126,7 @@ def take_turns(labels: Sequence[str], n_repeat: int) -> list[tuple[int, str]]:
 
 
 def measure(work: Work, choices: Sequence[Choice], plan: Plan, failed: dict[str, str]) -> list[dict[str, Any]]:
-    """All choices in turn, `plan.n_repeat` times, the repeat being the seed; one that fails is then left out."""
+    """Runs all choices in turn, `plan.n_repeat` times; the repeat is the seed. A choice that fails is left out afterwards."""
     by_label: Mapping[str, Choice] = {choice.driver.label: choice for choice in choices}
     runs = []
     for repeat, label in take_turns(list(by_label), plan.n_repeat):

@@ -1,4 +1,4 @@
-"""From the records of benchmarks/speed.py to speed.md."""
+"""Report of benchmarks/speed.py: makes speed.md from its records."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from speed_works import BASELINE, PEERS, WORKS, Work
 
 from report import table, versions_line
 
-BUSY_CORES = 0.12  # other load above this makes a run doubtful; it is marked, never dropped
-MEMORY_MB = 100  # that zoo may take more than stable-baselines3
-FEW_SEEDS = 3  # with less than these an interval says nothing
+BUSY_CORES = 0.12  # a run with more load by other processes is marked as busy, but never dropped
+MEMORY_MB = 100  # memory that zoo may use in addition to that of stable-baselines3
+FEW_SEEDS = 3  # with fewer seeds an interval means nothing
 ZOO = ('zoo eager', 'zoo best')
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # by label
 
@@ -81,7 +81,7 @@ def fastest_reference(work: Work, groups: Runs) -> tuple[str, float] | None:
 
 
 def verdict(got: float, wanted: float) -> str:
-    """Whether a ratio is reached, and else by what share of the wanted one it is missed."""
+    """'met' if a ratio is reached, else the share of the wanted ratio by which it is missed."""
     return 'met' if got >= wanted else f'missed by {1 - got / wanted:.0%}'
 
 
@@ -98,7 +98,7 @@ def target_row(work: Work, groups: Runs) -> list[str]:
 
 
 def memory_cell(groups: Runs) -> str:
-    """Peaks of zoo over those of stable-baselines3, the largest of all runs each."""
+    """Peak memory of zoo minus that of stable-baselines3; each peak is the largest of all runs."""
     peak = {label: max(run['peak_rss_mb'] for run in runs) for label, runs in groups.items()}
     if BASELINE not in peak or not set(ZOO) & set(peak):
         return 'not measured'
@@ -157,12 +157,12 @@ def work_section(work: Work, data: Mapping[str, Any]) -> str:
 
 
 def cold_s(data: Mapping[str, Any]) -> list[float]:
-    """Seconds of the first iterations of 'zoo best' in its very first run of this work."""
+    """Seconds of the first iterations of 'zoo best' in its first run of this work; [] without calibration."""
     return [run['warmup_s'] for run in data['calibration'] if run['label'] == ZOO[1]][:1]
 
 
 def part_rows(work: Work, groups: Runs) -> list[list[str]]:
-    """Shares of zoo's time over all runs; what no part claims is 'other'."""
+    """Shares of the parts of zoo's time over all runs; the remaining time is 'other'."""
     rows = []
     for label in (label for label in ZOO if label in groups):
         runs = groups[label]
@@ -184,7 +184,7 @@ def part_rows(work: Work, groups: Runs) -> list[list[str]]:
 
 
 def return_rows(work: Work, groups: Runs) -> list[list[str]]:
-    """Returns by seed of zoo and of peers with the same task, and whether they are no worse than the baseline's."""
+    """Returns by seed of zoo and of peers that report returns, and whether they are no worse than the baseline's."""
     from zoo.tools.results.statistics import interval
 
     returns = {
@@ -214,7 +214,7 @@ def return_rows(work: Work, groups: Runs) -> list[list[str]]:
 
 
 def report(data: Mapping[str, Any]) -> str:
-    """speed.md, from all that speed.json has."""
+    """The text of speed.md, made from the data of speed.json."""
     measured = [(work, data['works'][work.name]) for work in WORKS if work.name in data['works']]
     groups = [(work, by_label(found['runs'])) for work, found in measured]
     returns = [row for work, runs in groups for row in return_rows(work, runs)]

@@ -1,8 +1,8 @@
-"""What benchmarks/speed.py measures, as data: the matched works, the libraries, and the settings of zoo.
+"""Matched works of benchmarks/speed.py, as data, with the libraries and the settings of zoo.
 
-A work is the same for all: env, envs x steps of a rollout, epochs, minibatch, network (two towers 64-64 of tanh; the
+A work is equal for all libraries: env, envs x steps of a rollout, epochs, minibatch, network (two towers 64-64 of tanh; the
 Nature CNN for images), learning rate, entropy weight; gamma .99, lambda .95, clip .2, value weight .5, gradient norm
-.5, advantages normalised per minibatch, no clipping of values (rl8: over the rollout, and its own value loss).
+.5, advantages normalised per minibatch, no clipping of values. (rl8: normalised over the rollout, and its own value loss.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from report import IN_CHECKOUT, PEERS_DIR
 
-BASELINE = 'stable-baselines3'  # whose peak memory and returns are the measure
+BASELINE = 'stable-baselines3'  # peak memory and returns are compared with this library
 BEFORE = 'zoo best, before'
 Setting = tuple[str, ...]  # config overrides of zoo
 
@@ -42,7 +42,7 @@ BF16 = 'policy.model.precision=auto'
 
 
 class Work(NamedTuple):
-    """One row of the table. `eager` and `best` are settings of zoo that may be; the quickest of each is taken."""
+    """One row of the table. `eager`, `best` and `tensor` are alternative settings of zoo; the fastest of each is taken."""
 
     name: str
     title: str
@@ -51,33 +51,33 @@ class Work(NamedTuple):
     rollout: int
     minibatch: int
     epochs: int
-    wanted: tuple[float, float]  # times the fastest reference: zoo eager, zoo best
-    total_steps: int  # some 10 to 15 s of stable-baselines3 on the machine of the first table
+    wanted: tuple[float, float]  # targets for zoo eager and zoo best: speed / that of the fastest reference
+    total_steps: int  # stable-baselines3 took some 10 to 15 s on the machine of the first table
     eager: tuple[Setting, ...]
     best: tuple[Setting, ...]
-    tensor: tuple[Setting, ...] = ()  # as best, with the same env as a tensor program
+    tensor: tuple[Setting, ...] = ()  # like best, but with the env as a tensor program
     peers: tuple[str, ...] = ('sb3', 'cleanrl', 'tianshou')
-    reference: tuple[str, ...] = ('sb3', 'cleanrl')  # the fastest of these is what the ratio is taken against
+    reference: tuple[str, ...] = ('sb3', 'cleanrl')  # zoo's speed is divided by that of the fastest of these
     lr: float = 2.5e-4
     entropy: float = 0.01
     warmup: int = 2  # iterations before the clock starts
     episodes: int = 20  # greedy episodes after the clock
     image: bool = False
-    peer_env: Mapping[str, str] = {}  # where a library calls the env otherwise
+    peer_env: Mapping[str, str] = {}  # library -> its name of the env, if it differs
     note: str = ''
 
     @property
     def batch(self) -> int:
-        """Env steps of a rollout."""
+        """Env steps of a rollout, over all envs."""
         return self.num_envs * self.rollout
 
     def scaled_steps(self, scale: float) -> int:
-        """About `scale` of the env steps, in whole rollouts, at least one of them timed."""
+        """About `scale` times the env steps, in whole rollouts, of which at least one is timed."""
         return max(round(self.total_steps * scale / self.batch), self.warmup + 1) * self.batch
 
 
 class Driver(NamedTuple):
-    """What runs: a label, the library behind it, the command up to the work's arguments, its settings."""
+    """A program that trains: label, library, command without the work's arguments, alternative settings."""
 
     label: str
     library: str
@@ -231,9 +231,9 @@ WORKS = (
 
 
 def zoo_drivers(work: Work, omit: Sequence[str], device: str = 'cpu') -> list[Driver]:
-    """zoo eager and at its best; `omit`: config keys that are not set (an older zoo may not know them).
+    """Drivers of zoo: eager, best, best with a tensor env. omit: config keys that are not set (unknown to an older zoo).
 
-    On a GPU the best is what is compiled and captured.
+    On a GPU the best settings are compiled and captured.
     """
     command = (sys.executable, str(PEERS_DIR / 'run_zoo.py'))
 
@@ -248,18 +248,18 @@ def zoo_drivers(work: Work, omit: Sequence[str], device: str = 'cpu') -> list[Dr
 
 
 def captured(setting: Setting) -> Setting:
-    """A setting for a GPU: compiled and captured, whatever executor it names for a CPU."""
+    """A setting for a GPU: compiled and captured, in place of the executor that it names for a CPU."""
     return (GRAPH, COMPILED, *(item for item in setting if item not in (EAGER, NATIVE, COMPILED)))
 
 
 def before_driver(work: Work, checkout: Path) -> Driver:
-    """The zoo of another checkout (an older commit, its C library built there) at its best, to compare with."""
+    """Driver of another checkout's zoo (for example an older commit, with its C library built) at its best."""
     script = checkout.resolve() / 'benchmarks' / 'peers' / 'run_zoo.py'
     return Driver(BEFORE, 'zoo', ('env', f'PYTHONPATH={checkout.resolve()}', sys.executable, str(script)), work.best)
 
 
 def peer_drivers(work: Work, names: Sequence[str], venvs: Path) -> tuple[list[Driver], list[str]]:
-    """The peers of a work that are asked for and installed; and a sentence about the others, if there are any."""
+    """Drivers of the requested peers of a work that are installed; and a sentence about the others, if any."""
     found, missing = [], []
     for name in (name for name in work.peers if name in names):
         peer = PEERS[name]
@@ -282,7 +282,7 @@ def is_installed(name: str, venvs: Path) -> bool:
 
 
 def left_out(labels: Sequence[str], venvs: Path) -> list[str]:
-    """A sentence about the libraries that are not installed; no sentence without one."""
+    """A sentence about libraries that are not installed; [] if there are none."""
     if not labels:
         return []
     guide = 'benchmarks/peers/README.md' if IN_CHECKOUT else PEERS_DIR / 'README.md'
@@ -291,7 +291,7 @@ def left_out(labels: Sequence[str], venvs: Path) -> list[str]:
 
 
 def arguments(work: Work, driver: Driver, setting: Setting, total_steps: int, n_thread: int, seed: int) -> list[str]:
-    """The work as the arguments that every driver understands."""
+    """Command-line arguments of a work, which every driver understands."""
     options = {
         'env': work.peer_env.get(driver.library, work.env),
         'num-envs': work.num_envs,
@@ -310,7 +310,7 @@ def arguments(work: Work, driver: Driver, setting: Setting, total_steps: int, n_
 
 
 def flags(options: Mapping[str, Any], setting: Sequence[str]) -> list[str]:
-    """Options of a driver, and config overrides of zoo, as a command line has them."""
+    """Options of a driver and config overrides of zoo as command-line arguments."""
     return [
         *(part for name, value in options.items() for part in (f'--{name}', str(value))),
         *(part for item in setting for part in ('--set', item)),

@@ -1,9 +1,9 @@
-"""Measures the shape of the code itself: rooms and their imports, the traced reading path, sizes, loads, names, variants.
+"""Structure of the code in numbers: rooms and their imports, the traced reading path, sizes, loads, names, variants.
 
     python benchmarks/structure.py [rooms [--files] | path | size | loads | names [--files] | variants]  # all without a name
 
 A room is a folder of zoo/ (with its subfolders), or a file directly in zoo/; `__main__.py`, which only calls the command,
-belongs to tools. An import may go within a room or to a room of a lower layer; annotations count (`if TYPE_CHECKING:` too).
+belongs to tools. A file may import from its own room and from rooms of lower layers. `if TYPE_CHECKING:` imports count too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
 REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))  # the zoo that is traced is the one beside this file, whichever is installed
+sys.path.insert(0, str(REPO))  # traces the zoo of this checkout, even if another one is installed
 LAYERS: tuple[tuple[str, ...], ...] = (
     ('core',),
     ('config', 'rl_utils'),
@@ -36,11 +36,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ('tools',),
     ('__init__',),
 )
-"""The rooms from the ground up: a room imports from lower layers only, never from its own layer or a higher one."""
+"""The rooms in layers, the lowest first: a room imports from other rooms only if they are in lower layers."""
 
 
 def imported_modules(path: Path) -> Iterator[str]:
-    """Dotted names of the modules that a file imports, in functions and for type checkers too."""
+    """Dotted names of the modules that a file imports, also within functions and for type checkers."""
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -53,14 +53,14 @@ def imported_modules(path: Path) -> Iterator[str]:
 
 
 def room_of(module: str) -> str:
-    """'zoo.policy.ppo' -> 'policy'; '' for a module that is not of zoo, or zoo itself."""
+    """The room of a module: 'zoo.policy.ppo' -> 'policy'; '' for zoo itself and for modules outside of zoo."""
     parts = module.split('.')
     return parts[1] if parts[0] == 'zoo' and len(parts) > 1 else ''
 
 
 @cache
 def room_imports() -> dict[tuple[str, str], list[str]]:
-    """{(importing room, imported room): the imports, as 'file imports module'}, between different rooms of zoo/."""
+    """Imports between rooms: {(importing room, imported room): ['file imports module', ...]}."""
     root, found = REPO / 'zoo', {}
     for path in sorted(root.rglob('*.py')):
         room = room_of_file(path)
@@ -73,12 +73,12 @@ def room_imports() -> dict[tuple[str, str], list[str]]:
 
 
 def rooms() -> list[str]:
-    """The rooms that exist."""
+    """The rooms of zoo/, sorted."""
     return sorted({room_of_file(path) for path in (REPO / 'zoo').rglob('*.py')})
 
 
 def upward_imports() -> list[str]:
-    """Imports from a room to another one of its own layer or of a higher one; none of them may exist."""
+    """Forbidden imports: from a room to another room of the same or a higher layer."""
     level = {room: i for i, layer in enumerate(LAYERS) for room in layer}
     return [line for (room, target), lines in room_imports().items() if level[target] >= level[room] for line in lines]
 
@@ -92,7 +92,7 @@ def circles() -> list[list[str]]:
 
 
 def groups_in_circles(arrows: dict[str, set[str]]) -> list[list[str]]:
-    """Groups of nodes that reach each other, each sorted; arrows: {node: the nodes that it points to}."""
+    """Groups of nodes of a directed graph that reach each other, each sorted. arrows: {node: its successors}."""
 
     def reached(start: str) -> set[str]:
         seen, queue = set(), [start]
@@ -117,7 +117,7 @@ def modules() -> dict[str, Path]:
 
 @cache
 def file_imports() -> dict[str, set[str]]:
-    """{module: the modules of zoo that it imports}, in functions and for type checkers too; folders count as modules."""
+    """{module: the modules of zoo that it imports}, also within functions and for type checkers; packages are modules."""
     found: dict[str, set[str]] = {}
     for name, path in modules().items():
         targets = found[name] = set()
@@ -142,7 +142,7 @@ def file_circles() -> list[list[str]]:
 
 
 def slices() -> list[tuple[str, str]]:
-    """(module, its one importer): under 100 lines, and imported by one module, of its own room."""
+    """(module, its importer) of modules under 100 lines that only one module imports, which is in the same room."""
     importers: dict[str, list[str]] = {}
     for name, targets in file_imports().items():
         for target in targets:
@@ -167,7 +167,7 @@ FOUND_BY_REGISTRATION = (
     'zoo.run.log',
     'zoo.tools.cli',
 )
-"""Rooms' tables of what is found by name: what they alone import is a component of its own."""
+"""Modules that import components so that they are registered; a component that only they import is no slice."""
 
 
 LEFT_OUT = {
@@ -178,11 +178,11 @@ LEFT_OUT = {
     'zoo/run/resources.py': 'thread settings',
     'zoo/core/timer.py': 'logging: seconds of each part of a run',
 }
-"""Files that the reading path leaves out, with the reason."""
+"""Files that the reading path omits, with the reason."""
 
 
 class Traced(NamedTuple):
-    """What of a file runs: {function: its lines}, what a function holds being part of it, and the lines that are executed."""
+    """The traced code of one file. functions: {name: its lines, inner functions included}; executed: line numbers."""
 
     functions: dict[str, int]
     executed: set[int]
@@ -194,15 +194,15 @@ PATHS: dict[str, dict[str, Any]] = {
     'dqn': {},
     'lstm': {'type': 'ppo', 'model': {'recurrent': {'cell': 'lstm'}}, 'learn': {'sequence': {'len': 8}}},
 }
-"""What is traced, by what differs of the section `policy`."""
+"""Traced runs: differences of the section `policy` from the defaults."""
 
 
 def traced_path(run: str = 'ppo') -> dict[str, Traced]:
-    """Files of zoo/ with code that runs between the first env.step and the change of the parameters, in reading order.
+    """Files of zoo/ with code that runs from the first env.step to the first change of the parameters, in reading order.
 
-    One eager iteration of a small CartPole run is traced: the functions on the stack when the env steps, and all that
-    are entered from then until the first `FlatAdam.step` returns (for 'ppg': until that of the auxiliary phase does).
-    Files in LEFT_OUT are not counted. Args: run: a name of PATHS.
+    One eager iteration of a small CartPole run is traced: the functions on the stack when the env first steps, and all
+    functions entered from then on until `FlatAdam.step` first returns (for 'ppg': until it returns in the auxiliary phase).
+    Files in LEFT_OUT are not counted. Args: run: a key of PATHS.
     """
     import tempfile
 
@@ -262,7 +262,7 @@ def traced_path(run: str = 'ppo') -> dict[str, Traced]:
             finally:
                 sys.settrace(before)
                 below = sys._getframe()
-                while below is not None:  # these go on: who looks at them is to see no trace, as a debugger has one
+                while below is not None:  # these frames continue; a remaining trace function would look like a debugger
                     below.f_trace, below = None if below.f_trace is watch else below.f_trace, below.f_back
     return {name: traced for name, traced in found.items() if name not in LEFT_OUT and traced.functions}
 
@@ -295,7 +295,7 @@ def report_path() -> None:
 
 
 class Size(NamedTuple):
-    """What a part of zoo/ measures; statements are `ast.stmt` nodes, so that denser lines count nothing."""
+    """Size of some files; statements are `ast.stmt` nodes, so that longer lines do not reduce their number."""
 
     n_line: int
     n_file: int
@@ -303,19 +303,19 @@ class Size(NamedTuple):
 
 
 def size_of(paths: Iterable[Path]) -> Size:
-    """The size of some files together."""
+    """The total size of some files."""
     paths = list(paths)
     n_statement = sum(isinstance(node, ast.stmt) for path in paths for node in nodes_of(path))
     return Size(sum(n_line(str(path)) for path in paths), len(paths), n_statement)
 
 
 def is_tool(path: Path) -> bool:
-    """Whether a file lies on the storey of tools, zoo/tools/."""
+    """Whether a file belongs to the room tools."""
     return room_of_file(path) == 'tools'
 
 
 def sizes() -> dict[str, Size]:
-    """The sizes of the library, which is zoo/ without tools/, and of zoo/tools/."""
+    """The sizes of the library, which is zoo/ without the room tools, and of the room tools."""
     paths = list(modules().values())
     return {
         'library': size_of(path for path in paths if not is_tool(path)),
@@ -342,7 +342,7 @@ print('MODULES', *sorted(name for name in sys.modules if name.partition('.')[0] 
 
 
 def loaded_modules() -> list[str]:
-    """The modules of zoo that `zoo train cartpole_ppo` loads, in a new process, over a short run."""
+    """The modules of zoo that a short `zoo train cartpole_ppo` loads in a new process."""
     environment = {**os.environ, 'PYTHONPATH': str(REPO), 'OMP_NUM_THREADS': '1'}
     done = subprocess.run([sys.executable, '-c', LOADED], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.rpartition('MODULES ')[2].split()
@@ -357,7 +357,7 @@ def report_loads() -> None:
 
 
 def repeated_classes() -> dict[str, list[str]]:
-    """{name: modules} of classes whose name exists more than once in zoo/."""
+    """{name: modules} of class names that are defined more than once in zoo/."""
     found: dict[str, list[str]] = {}
     for name, path in modules().items():
         for node in nodes_of(path):
@@ -367,7 +367,7 @@ def repeated_classes() -> dict[str, list[str]]:
 
 
 def nested_conditionals() -> list[str]:
-    """Places of conditional expressions inside a conditional expression."""
+    """Places (module:line) of conditional expressions that contain another one as a direct operand."""
     return [
         f'{name}:{node.lineno}'
         for name, path in modules().items()
@@ -384,20 +384,20 @@ def questions() -> list[str]:
 
 
 def riddles() -> list[str]:
-    """Modules whose docstring begins with What, How, Which, When or Where, and does not say what the module is."""
+    """Modules whose docstring begins with What, How, Which, When or Where."""
     texts = {name: ast.get_docstring(nodes_of(path)[0]) for name, path in modules().items()}
     return [name for name, text in texts.items() if re.match(r'(What|How|Which|When|Where)\b', text or '')]
 
 
 def n_written(words: str, skip: Sequence[str] = ()) -> int:
-    """How often something is written in zoo/, as `: Any`. Args: skip: beginnings of files, as 'core/ranks.py', left out."""
+    """Number of matches of a regular expression in zoo/, such as `: Any`. skip: prefixes of omitted files, as 'core/ranks.py'."""
     left_out = tuple(f'{REPO}/zoo/{name}' for name in skip)
     files = [path for path in modules().values() if not str(path).startswith(left_out)]
     return sum(len(re.findall(rf'{words}\b', path.read_text(encoding='utf-8'))) for path in files)
 
 
 def methods_of_ppo() -> set[str]:
-    """Names of the methods and properties of a PPO object over its classes, but for those that Python itself calls."""
+    """Names of the methods and properties of a PPO object, base classes included, special methods (__name) excluded."""
     from zoo.policy.ppo import PPOPolicy
 
     kinds = FunctionType, property, classmethod, staticmethod, cached_property
@@ -407,7 +407,7 @@ def methods_of_ppo() -> set[str]:
 
 
 def private_names() -> list[str]:
-    """Places in tests/ that use a private name of zoo/, other than methods of Policy, which classes may override."""
+    """Places in tests/ that use a private name of zoo/, except methods of Policy, which subclasses may override."""
     from zoo.policy.base import Policy
 
     nodes = [x for path in modules().values() for x in nodes_of(path)]
@@ -424,7 +424,7 @@ def private_names() -> list[str]:
 
 
 def used_names(node: ast.AST) -> list[str]:
-    """Names that a node imports, or has of another object than self: as an attribute, or in the text given to `setattr`."""
+    """Names that a node imports, or uses of an object other than self or cls: attributes, texts given to get/setattr."""
     if isinstance(node, ast.Attribute):
         return [] if getattr(node.value, 'id', '') in ('self', 'cls') else [node.attr]
     if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(('setattr', 'getattr')):
@@ -464,7 +464,7 @@ VARIANTS = {
     ),
     'rnd': (('intrinsic.py',), r"'rnd'"),
 }
-"""For each variant what it alone brings: files, functions and classes by name, and what its other lines have in common."""
+"""Code of each variant: names of its own files, functions and classes; a regular expression for its other lines."""
 FAMILIES = {
     'a2c': (('a2c.py', 'a2c'), r"'a2c'"),
     'pg': (('pg.py',), r"'pg'"),
@@ -472,7 +472,7 @@ FAMILIES = {
     'trpo, npg': (('trpo.py',), '$^'),
     'losses of dqn': (('q_learning.py',), '$^'),
 }
-"""The same for other families of policies."""
+"""The same as VARIANTS, for other families of policies."""
 VARIANT_ROOMS = ('policy', 'rl_utils', 'model')
 
 
@@ -484,7 +484,7 @@ def nodes_of(path: Path) -> list[ast.AST]:
 
 @cache
 def code_lines(path: Path) -> dict[int, str]:
-    """{number: text} of the lines of a file that are neither blank, comment, docstring nor import."""
+    """{number: text} of the lines of a file that are not blank, comment, docstring or import."""
     text, left_out = path.read_text(encoding='utf-8'), set()
     for node in nodes_of(path):
         is_text = (
@@ -497,7 +497,7 @@ def code_lines(path: Path) -> dict[int, str]:
 
 
 def variant_lines(names: tuple[str, ...], words: str) -> int:
-    """Code lines of functions, classes and registrations that are a variant's own, and of other lines that have its words."""
+    """Number of a variant's code lines: own files, functions, classes and registrations, and other lines that match `words`."""
     files = [x for room in VARIANT_ROOMS for x in (REPO / 'zoo' / room).rglob('*.py') if '/kernels/' not in str(x)]
     n = 0
     for path in files:
@@ -511,14 +511,14 @@ def variant_lines(names: tuple[str, ...], words: str) -> int:
 
 
 def is_registration(node: ast.Expr | ast.Assign, words: str) -> bool:
-    """Whether it is a call of `with_updates` for a name that has the words."""
+    """Whether a statement calls `with_updates` with a name that matches `words`."""
     call = node.value
     is_call = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == 'with_updates'
     return is_call and re.search(words, ast.unparse(call.args[0])) is not None
 
 
 def lines_per_variant() -> float:
-    """The mean over VARIANTS."""
+    """Mean number of code lines per variant of VARIANTS; a key with two names counts as two variants."""
     n_variant = sum(name.count(',') + 1 for name in VARIANTS)
     return sum(variant_lines(*found) for found in VARIANTS.values()) / n_variant
 
@@ -559,7 +559,7 @@ def report_rooms(files: bool = False) -> None:
 
 
 def n_inner_import(room: str) -> int:
-    """Imports among the files of a room: pairs of modules; its `__init__.py` files, which list what there is, not counted."""
+    """Number of imports among the modules of a room, without `__init__.py` files, which only list the room's names."""
     inner = {name for name, path in modules().items() if room_of(name) == room and path.name != '__init__.py'}
     return sum(len(file_imports()[name] & inner) for name in inner)
 

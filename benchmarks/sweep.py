@@ -1,4 +1,4 @@
-"""What a sweep finds: learning rate and clip of CartPole, then default and best with fresh seeds; writes sweep.md.
+"""Gain of a sweep: learning rate and clip on CartPole, then the default and the best config on new seeds; writes sweep.md.
 
     python benchmarks/sweep.py [--n 20] [--seeds 3] [--jobs 2] [--fresh 5] [--folder FOLDER] [--out FOLDER]
 
@@ -30,7 +30,7 @@ TARGET, N_FRESH = 0.5, 5
 
 
 def sweep(folder: Path, n: int, seeds: int, jobs: int) -> tuple[list[str], dict[str, Any]]:
-    """The words of the command, and what it found."""
+    """Runs `zoo sweep`; returns the words of the command and the JSON that it prints."""
     words = ['sweep', CONFIG, *SPACES, *FIXED, '--n', str(n), '--seeds', str(seeds), '--jobs', str(jobs)]
     command = [sys.executable, '-m', 'zoo', *words, f'logger.root={folder}', '--json']
     done = subprocess.run(command, cwd=REPO, env=one_thread_env(), stdout=subprocess.PIPE, text=True, check=True)
@@ -38,7 +38,7 @@ def sweep(folder: Path, n: int, seeds: int, jobs: int) -> tuple[list[str], dict[
 
 
 def solved_at(config: str, seed: int, folder: Path) -> int | None:
-    """Env steps at the first evaluation that reached stop_value; None if none did."""
+    """Trains a config; returns the env steps at the first evaluation that reached stop_value, None if none did."""
     overrides = [*FIXED, f'logger.root={folder}', 'logger.console=off', f'seed={seed}']
     result = serial_pipeline(config, overrides=overrides)
     return result.env_step if 'stop_value' in result.stop_reason else None
@@ -61,7 +61,8 @@ The sweep was
 
     zoo {' '.join(found['words'])}
 
-Then the config as it is and best.yaml were trained with {len(default)} seeds that the sweep had not seen, also evaluated every 1,000 env steps (10 episodes; solved: a mean of 475). The env steps of all trials
+Then the config as it is and best.yaml were trained with {len(default)} seeds that the sweep had not seen, also evaluated \
+every 1,000 env steps (10 episodes; solved: a mean of 475). The env steps of all trials
 together: {found['env_step']:,}.
 
 Env steps until CartPole is solved, best divided by default: {ratio}. The target is at most
@@ -76,7 +77,7 @@ The trials: the value is the mean number of env steps over the seeds; above 100,
 
 
 def _ratio(default: Sequence[int | None], best: Sequence[int | None]) -> str:
-    """Of the means and of the medians."""
+    """Best divided by default, as text: of the means and of the medians."""
     few, many = ([step for step in steps if step is not None] for steps in (best, default))
     if len(few) + len(many) < len(best) + len(default):
         return 'none, not all runs were solved'
@@ -90,7 +91,6 @@ def _line(name: str, steps: Sequence[int | None]) -> list[str]:
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--n', type=int, default=20)
     parser.add_argument('--seeds', type=int, default=3)

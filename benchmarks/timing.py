@@ -1,7 +1,7 @@
-"""How long a call takes: medians of rounds in which all variants take turns, on a CPU or on a CUDA device.
+"""Timing of calls: medians of rounds in which all variants take turns, on a CPU or on a CUDA device.
 
-A call is a function of the number of an input set; numbers go on and on, the call takes them modulo its sets, so that
-no input is found in a cache just because it was there a moment ago.
+A call is a function of the number of an input set. The number increases from call to call, and the call takes it modulo its
+number of sets, so that an input is not in a cache only because the call before used it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 Call = Callable[[int], Any]
-QUEUE_S = 1.5e-3  # what is queued behind the spinning device: 500 launches of 3 us; the queue holds some 1,000
+QUEUE_S = 1.5e-3  # work queued while the device spins: 500 launches of 3 us; the queue holds some 1,000
 SPIN_CYCLES = 6_000_000  # 3 ms at 2 GHz: longer than queueing takes
 
 
@@ -28,7 +28,7 @@ class Timed(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How much is measured: at most n_round rounds of round_s seconds per variant, and total_s seconds in all."""
+    """Limits per variant: at most n_round rounds of round_s seconds each, and about total_s seconds in total."""
 
     n_round: int = 31
     round_s: float = 0.01
@@ -42,15 +42,15 @@ def synchronize(device: torch.device) -> None:
 
 
 def wall_seconds(timed: Mapping[str, Timed], device: torch.device, budget: Budget) -> dict[str, float]:
-    """Median seconds per call by the clock on the wall: host and device, whichever takes longer."""
+    """Median seconds per call by the wall clock: the time of the host or the device, the longer one."""
     return _medians(timed, device, partial(_wall_round, device), budget)
 
 
 def device_seconds(timed: Mapping[str, Timed], device: torch.device, budget: Budget) -> dict[str, float]:
-    """Median seconds that a call keeps the device busy: CUDA events, the calls queued while the device spins.
+    """Median seconds that a call keeps the device busy: CUDA events around calls that are queued while the device spins.
 
-    A call that takes the host longer than the queue holds (a Python loop) counts with the host's time; on a CPU this is
-    `wall_seconds`.
+    If the host needs longer to queue the calls than the device spins (a Python loop), the host's time is measured. On a CPU
+    this is `wall_seconds`.
     """
     if device.type == 'cpu':
         return wall_seconds(timed, device, budget)
@@ -58,7 +58,7 @@ def device_seconds(timed: Mapping[str, Timed], device: torch.device, budget: Bud
 
 
 def host_seconds(timed: Mapping[str, Timed], device: torch.device, budget: Budget) -> dict[str, float]:
-    """Median seconds until a call returns to the host, the device idle before it: launch and wrapper."""
+    """Median seconds until a call returns to the host, with an idle device before it: launch and wrapper."""
     return _medians(timed, device, partial(_host_round, device), budget)
 
 
@@ -67,7 +67,7 @@ def graph_seconds(call: Call, n_call: int, n_round: int = 11) -> float | str:
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     try:
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # capture wants a warm-up on another stream than the default one
+        with torch.cuda.stream(side):  # capture needs a warm-up on a stream other than the default one
             for i in range(3):
                 call(i)
         torch.cuda.current_stream().wait_stream(side)
@@ -96,12 +96,12 @@ def _medians(
     for name, (call, context) in timed.items():
         with context():
             _wall_round(device, call, 0, 2)  # warm-up: compiles, fills the allocator's cache
-            seconds = _wall_round(device, call, 2, 2)  # not less than host or device takes
+            seconds = _wall_round(device, call, 2, 2)  # at least the time of the host or the device
         n_call = min(max(int(budget.round_s / seconds), 1), 1000)
         plan[name] = n_call, min(max(int(budget.total_s / (n_call * seconds)), 3), budget.n_round)
     taken: dict[str, list[float]] = {name: [] for name in timed}
     for index in range(budget.n_round):
-        for name in timed if index % 2 == 0 else reversed(list(timed)):  # drifts of the machine cancel
+        for name in timed if index % 2 == 0 else reversed(list(timed)):  # so that drifts of the machine cancel
             n_call, n_round = plan[name]
             if index < n_round:
                 with timed[name].context():

@@ -1,11 +1,10 @@
-"""What variants of PPO and PPG learn beside the plain ones: writes benchmarks/results/variants.md.
+"""Returns of variants of PPO and PPG and of the plain policies; writes benchmarks/results/variants.md.
 
-    python benchmarks/variants.py [--only spo_hopper ...] [--seeds 5] [--workers 2] [--force] [--table]
+    python benchmarks/variants.py [--only Hopper ...] [--seeds 5] [--workers 2] [--force] [--table]
 
-All rows of a comparison have the same env, env steps, seeds and settings, but for what the row names; nothing was tuned
-for either side. Each run is that of benchmarks/learning.py: one process, one thread, the whole budget, then greedy
-episodes of the last policy, as many as that asks for. Raw numbers stay in results/variants_raw/; a run with the same config and
-as many episodes is not repeated.
+All rows of a comparison have the same env, env steps, seeds and settings, except for what the row names; nothing was tuned
+for either side. A run is done as in benchmarks/learning.py: one process, one thread, the whole budget, then greedy episodes of
+the last policy. Raw numbers stay in results/variants_raw/; a run with a record there is not repeated.
 """
 
 from __future__ import annotations
@@ -36,20 +35,18 @@ COLUMNS = (
     'wall time of a run',
 )
 KL_RATE = 'policy.learn.learning_rate={"start":3.0e-4,"kl_target":0.008}'
-
-
 Record = dict[str, Any]  # of a run, as learning.py writes it
 
 
 class Comparison(NamedTuple):
-    """Rows by their label, the plain one first: each a bundled config and its overrides."""
+    """Rows of one comparison. rows: {label: bundled config and overrides}, the plain policy first."""
 
     rows: dict[str, str]
     n_seed: int = 5
 
 
 def robots(name: str) -> Comparison:
-    """SPO and a learning rate that follows the KL beside plain PPO."""
+    """Comparison of plain PPO, SPO, and a learning rate that follows the KL divergence."""
     return Comparison(
         {
             'ppo': name,
@@ -65,9 +62,9 @@ def natural(name: str, env: str, *more: str) -> Comparison:
 
 
 def stale(name: str, n_sample: int, decay: float, *more: str) -> Comparison:
-    """Samples that may be up to 1, 2, 4 or 8 rollouts old, with the clip of PPO and with that of PPO-EWMA.
+    """Comparison of samples up to 1, 2, 4 or 8 rollouts old, with the clip of PPO and with that of PPO-EWMA.
 
-    n_sample: of a rollout and of a draw; decay: of the average, its centre of mass as many steps as follow a rollout.
+    n_sample: samples of a rollout and of a draw; decay: of the average, whose centre of mass is one rollout's gradient steps.
     """
     rows = {}
     for age in (1, 2, 4, 8):
@@ -78,8 +75,11 @@ def stale(name: str, n_sample: int, decay: float, *more: str) -> Comparison:
     return Comparison(rows)
 
 
-FLAG = 'mountaincar_continuous_ppo policy.model.log_std_init=0.0'  # a deviation of 1: on some seeds the flag is never found
-LANDER = 'policy.type=ppo_offpolicy policy.collect.n_step=128 buffer.n_sample=2048 buffer.update_per_collect=4 max_env_step=300000'
+FLAG = 'mountaincar_continuous_ppo policy.model.log_std_init=0.0'  # std exp(0) = 1: some seeds never find the flag
+LANDER = (
+    'policy.type=ppo_offpolicy policy.collect.n_step=128 buffer.n_sample=2048 '
+    'buffer.update_per_collect=4 max_env_step=300000'
+)
 
 SWIMMER = (
     'env.collector_env_num=4 policy.collect.n_step=1024 policy.collect.discount_factor=0.9999 '
@@ -144,14 +144,14 @@ COMPARISONS: dict[str, Comparison] = {
 
 
 def records_of(comparison: Comparison, records: Sequence[Record]) -> dict[str, list[Record]]:
-    """The records that are there, by the label of the row, in the order of seeds."""
+    """The records of a comparison by label of the row, sorted by seed; rows without records are left out."""
     ordered = sorted(records, key=lambda record: record['seed'])
     found = {label: [r for r in ordered if r['config'] == name] for label, name in comparison.rows.items()}
     return {label: runs for label, runs in found.items() if runs}
 
 
 def table_rows(key: str, comparison: Comparison, records: Sequence[Record]) -> list[list[str]]:
-    """One row of the table for each row of a comparison that has records."""
+    """A row of the table for each row of a comparison that has records."""
     from zoo.tools.results.statistics import interval, iqm, probability_of_improvement
 
     found = records_of(comparison, records)
@@ -195,8 +195,8 @@ def write_table() -> None:
         'All rows of a comparison have the same env, env steps, seeds and settings, but for what the second column names; '
         'nothing was tuned for either side; only the bins of hl_gauss were chosen to fit its returns. '
         'A run has one process and one thread; after the last env step its policy acts '
-        f'greedily for {episodes} episodes on seeds that training never saw. The interval is a bootstrap over seeds, rough with so '
-        'few; a chance of .5 is a tie, and with 5 seeds each one below .1 or above .9 is unlikely to be luck. Wall times are '
+        f'greedily for {episodes} episodes on seeds that training never saw. The interval is a bootstrap over seeds, rough with '
+        'so few; a chance of .5 is a tie, and with 5 seeds each one below .1 or above .9 is unlikely to be luck. Wall times are '
         'those of a shared machine, where some runs were paused.\n',
         table(COLUMNS, rows),
         *(f'- {key}: {"; ".join(values)}' for key, values in facts.items()),

@@ -1,1 +1,1 @@
-"""Bundled configs: <env>_<policy>_config.py, each a dict `config` with what differs from the defaults."""
+"""Bundled configs: <env>_<policy>_config.py, each defines a dict `config` of the differences from the defaults."""

@@ -1,7 +1,7 @@
-"""Acrobot-v1 with PPO whose critic is a classifier of returns (HL-Gauss); else after rl-zoo3.
+"""Acrobot-v1 with PPO and a critic that classifies returns into bins (HL-Gauss); other settings after rl-zoo3.
 
-Scaled by reward_norm the returns lie between -5 and 0. Bins that reach far beyond them cost learning: with -30 to 5 most
-seeds end at -500.
+After scaling by reward_norm the returns lie between -5 and 0. Bins far outside that range slow learning down: with bins from
+-30 to 5 most seeds end at -500.
 """
 
 config = dict(

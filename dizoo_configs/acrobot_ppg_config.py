@@ -1,4 +1,4 @@
-"""Acrobot-v1 with phasic policy gradient: swings up in some 80 steps."""
+"""Acrobot-v1 with phasic policy gradient: swings up in about 80 steps."""
 
 config = dict(
     exp_name='acrobot_ppg',

@@ -1,4 +1,4 @@
-"""Ant-v5: runs forward on four legs; the settings of walker2d_ppo, not tuned for it. Needs mujoco."""
+"""Ant-v5: runs forward on four legs; the settings of walker2d_ppo, not tuned for this env. Needs the mujoco extra."""
 
 config = dict(
     exp_name='ant_ppo',

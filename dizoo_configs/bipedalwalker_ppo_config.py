@@ -1,5 +1,5 @@
-"""BipedalWalker-v3: a two-legged robot walks over rough ground; settings after rl-zoo3, but for
-shorter rollouts, less noise, gamma 0.995 and a falling rate. Needs the box2d extra."""
+"""BipedalWalker-v3: a two-legged robot walks over rough ground. Needs the box2d extra.
+Settings after rl-zoo3, except for shorter rollouts, less noise, gamma 0.995 and a decaying learning rate."""
 
 config = dict(
     exp_name='bipedalwalker_ppo',

@@ -1,4 +1,4 @@
-"""Atari Breakout with PPO: as Pong. Needs the atari extra (GPL-2)."""
+"""Atari Breakout with PPO: the settings of pong_ppo. Needs the atari extra (GPL-2)."""
 
 from dizoo_configs.pong_ppo_config import config as pong
 

@@ -1,4 +1,4 @@
-"""CartPole-v1 without velocities with PPG: an LSTM each for policy and critic; 'cartpole_no_velocity' is one of zoo's own envs."""
+"""CartPole-v1 without velocities with PPG, one LSTM for each network; 'cartpole_no_velocity' is one of zoo's own envs."""
 
 config = dict(
     exp_name='cartpole_no_velocity_ppg',

@@ -1,4 +1,4 @@
-"""CartPole-v1 without velocities, which an LSTM has to work out; 'cartpole_no_velocity' is one of zoo's own envs."""
+"""CartPole-v1 without velocities, which an LSTM has to infer; 'cartpole_no_velocity' is one of zoo's own envs."""
 
 config = dict(
     exp_name='cartpole_no_velocity_ppo',

@@ -1,4 +1,4 @@
-"""CartPole-v1 without velocities, seen through a window: the last four observations and a mask, as a Dict."""
+"""CartPole-v1 without velocities; an observation is a Dict of the last four observations and a mask (env.window)."""
 
 config = dict(
     exp_name='cartpole_no_velocity_window_ppo',
@@ -6,7 +6,7 @@ config = dict(
     env=dict(id='cartpole_no_velocity', window=4),
     policy=dict(
         type='ppo',
-        model=dict(obs_norm=True),  # angles are small, and what differs between two steps smaller still
+        model=dict(obs_norm=True),  # angles are small, and their differences between two steps are even smaller
         learn=dict(
             epoch_per_collect=10,
             learning_rate=dict(start=1e-3, end=0.0),

@@ -1,4 +1,4 @@
-"""CartPole-v1 with the natural policy gradient, as cartpole_trpo without line search: solved (475 of 500)."""
+"""CartPole-v1 with the natural policy gradient, as cartpole_trpo but without the line search: solved (475 of 500)."""
 
 config = dict(
     exp_name='cartpole_npg',

@@ -3,7 +3,7 @@
 config = dict(
     exp_name='cartpole_pg',
     max_env_step=100_000,
-    # two envs: a rollout is then twice as long as the longest episode, since one that it cuts off teaches nothing
+    # two envs x 1,024 steps: a rollout is twice as long as the longest episode (500), as cut-off episodes teach nothing
     env=dict(id='CartPole-v1', collector_env_num=2),
     policy=dict(
         type='pg',

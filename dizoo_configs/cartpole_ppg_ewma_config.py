@@ -1,4 +1,4 @@
-"""CartPole-v1 with PPG-EWMA: as cartpole_ppg, but the policy stays near an average of its past."""
+"""CartPole-v1 with PPG-EWMA: as cartpole_ppg, but the policy stays near a moving average of itself."""
 
 config = dict(
     exp_name='cartpole_ppg_ewma',

@@ -1,4 +1,4 @@
-"""CartPole-v1 with PPO-EWMA: as cartpole_ppo, but the policy stays near an average of its past."""
+"""CartPole-v1 with PPO-EWMA: as cartpole_ppo, but the policy stays near a moving average of itself."""
 
 config = dict(
     exp_name='cartpole_ppo_ewma',
@@ -11,7 +11,7 @@ config = dict(
             learning_rate=dict(start=1e-3, end=0.0),
             clip_ratio=dict(start=0.2, end=0.02),
         ),
-        # rollouts longer than rl-zoo3's 32 steps, and half its epochs: small ones gone over often can kill the critic
+        # longer rollouts than rl-zoo3's 32 steps and half its epochs: many epochs on a small rollout can kill the critic
         collect=dict(discount_factor=0.98, gae_lambda=0.8),
         eval=dict(eval_freq=10_000, stop_value=475.0),
     ),

@@ -1,4 +1,4 @@
-"""CartPole-v1 with PPO on draws from the last four rollouts: solved (475 of 500)."""
+"""CartPole-v1 with PPO on samples drawn from the last four rollouts: solved (475 of 500)."""
 
 config = dict(
     exp_name='cartpole_ppo_offpolicy',
@@ -13,7 +13,7 @@ config = dict(
         collect=dict(discount_factor=0.98, gae_lambda=0.8),
         eval=dict(eval_freq=10_000, stop_value=475.0),
     ),
-    buffer=dict(size=4096, update_per_collect=10, max_staleness=3),  # draws of 1024
+    buffer=dict(size=4096, update_per_collect=10, max_staleness=3),  # 1,024 samples per draw
 )
 
 

@@ -1,4 +1,4 @@
-"""Humanoid-v5: walks forward without falling; the settings of walker2d_ppo, not tuned for it. Needs mujoco."""
+"""Humanoid-v5: walks forward without falling; the settings of walker2d_ppo, not tuned for this env. Needs the mujoco extra."""
 
 config = dict(
     exp_name='humanoid_ppo',

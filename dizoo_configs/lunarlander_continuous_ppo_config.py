@@ -1,5 +1,5 @@
-"""LunarLanderContinuous-v3: the lander with two throttles; settings after rl-zoo3, but for
-shorter rollouts and more passes. Needs the box2d extra."""
+"""LunarLanderContinuous-v3: the lander with two throttles. Needs the box2d extra.
+Settings after rl-zoo3, except for shorter rollouts and more epochs."""
 
 config = dict(
     exp_name='lunarlander_continuous_ppo',

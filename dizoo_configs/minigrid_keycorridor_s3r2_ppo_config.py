@@ -1,7 +1,7 @@
-"""MiniGrid KeyCorridorS3R2 with PPO: 1M env steps, the same as minigrid_keycorridor_s3r2_rnd without RND.
+"""MiniGrid KeyCorridorS3R2 with PPO: 1M env steps, minigrid_keycorridor_s3r2_rnd_ppo without RND.
 
-Find the key, open the locked door, pick up the ball behind it: the only reward. Its colour, which the mission tells and the
-observations leave out, does not matter: there is no other. Needs the envpool extra.
+Find the key, open the locked door and pick up the ball behind it: only that gives a reward. The mission names the ball's
+colour, the observations do not; it does not matter, since there is only one ball. Needs the envpool extra.
 """
 
 config = dict(

@@ -1,7 +1,7 @@
-"""MiniGrid KeyCorridorS3R2 with PPO and intrinsic rewards for what is new (RND): 1M env steps.
+"""MiniGrid KeyCorridorS3R2 with PPO and intrinsic rewards for novel observations (RND): 1M env steps.
 
-Find the key, open the locked door, pick up the ball behind it: the only reward. Its colour, which the mission tells and the
-observations leave out, does not matter: there is no other. Needs the envpool extra.
+Find the key, open the locked door and pick up the ball behind it: only that gives a reward. The mission names the ball's
+colour, the observations do not; it does not matter, since there is only one ball. Needs the envpool extra.
 """
 
 config = dict(

@@ -1,4 +1,4 @@
-"""MiniGrid MemoryS7 seen through 3x3 cells, with PPO and an LSTM; without memory half are right. Needs the envpool extra."""
+"""MiniGrid MemoryS7, view 3x3, PPO with an LSTM. Without memory half the answers are right. Needs the envpool extra."""
 
 config = dict(
     exp_name='minigrid_memory_s7_ppo',
@@ -6,7 +6,7 @@ config = dict(
     env=dict(id='minigrid_memory_s7', collector_env_num=16),
     policy=dict(
         type='ppo',
-        # a key and a ball differ in two numbers of 180, which are rarely 1: they are not remembered without obs_norm
+        # a key and a ball differ in 2 of 180 numbers, which are rarely 1: not remembered without obs_norm
         model=dict(recurrent=dict(cell='lstm'), shared_encoder=True, hidden_sizes=[64], obs_norm=True),
         learn=dict(
             batch_size=512,

@@ -6,7 +6,7 @@ config = dict(
     env=dict(id='MountainCarContinuous-v0', collector_env_num=16),
     policy=dict(
         type='ppo',
-        # std exp(.5) = 1.6 on actions clipped to +-1: small pushes never reach the flag, where the only reward is
+        # std exp(.5) = 1.6 on actions clipped to +-1: small pushes never reach the flag, the only place with a reward
         model=dict(obs_norm=True, log_std_init=0.5),
         learn=dict(
             epoch_per_collect=10,

@@ -1,4 +1,4 @@
-"""Pendulum-v1 with PPO and eleven torques to choose from (MultiDiscrete) in place of a continuous one."""
+"""Pendulum-v1 with PPO and eleven discrete torques (MultiDiscrete) instead of a continuous one."""
 
 config = dict(
     exp_name='pendulum_bins_ppo',

@@ -1,4 +1,4 @@
-"""Atari Pong with phasic policy gradient on one network: as many env steps as PPO. Needs the atari extra (GPL-2)."""
+"""Atari Pong with phasic policy gradient on one network, with as many env steps as PPO. Needs the atari extra (GPL-2)."""
 
 config = dict(
     exp_name='pong_ppg',
@@ -15,7 +15,7 @@ config = dict(
         ),
         eval=dict(eval_freq=500_000),
     ),
-    checkpoint=dict(freq=500_000, aux_memory=False),  # which is 0.9 GB
+    checkpoint=dict(freq=500_000, aux_memory=False),  # the auxiliary memory would add 0.9 GB
 )
 
 

@@ -1,8 +1,8 @@
 """Procgen with phasic policy gradient as published (arXiv:2009.04416 and its code): easy, 25M env steps, all levels.
 
 Another game: env.game=bigfish. Hard: env.kwargs.difficulty=hard env.collector_env_num=256 policy.learn.batch_size=8192
-policy.learn.aux_batch_size=4096 max_env_step=100_000_000. Departs: minibatches are random rows, not whole segments
-of envs. Needs the procgen extra (envpool, Apache-2.0; Qt, LGPL-3) and 7 GB (hard: 26) for the auxiliary memory.
+policy.learn.aux_batch_size=4096 max_env_step=100_000_000. Departs: minibatches are random samples, not whole
+segments of envs. Needs the procgen extra (envpool, Apache-2.0; Qt, LGPL-3) and 7 GB (hard: 26) for the auxiliary memory.
 """
 
 config = dict(

@@ -1,7 +1,7 @@
 """Procgen with PPO, the baseline of the PPG paper (arXiv:2009.04416 and its code): easy, 25M env steps, all levels.
 
 Another game: env.game=bigfish. Hard: env.kwargs.difficulty=hard env.collector_env_num=256 policy.learn.batch_size=8192
-max_env_step=100_000_000. Departs: minibatches are random rows, not whole segments of envs.
+max_env_step=100_000_000. Departs: minibatches are random samples, not whole segments of envs.
 Needs the procgen extra (envpool, Apache-2.0; Qt, LGPL-3).
 """
 
@@ -18,7 +18,7 @@ config = dict(
             learning_rate=5e-4,
             adam_eps=1e-8,
             entropy_weight=0.01,
-            value_weight=1.0,  # of half the mean squared error: the authors' 0.5 of the whole
+            value_weight=1.0,  # zoo weighs half the mean squared error: 1.0 of it is the authors' 0.5 of the whole
             adv_norm='batch',
             reward_norm=True,
             reward_norm_discount=0.99,

@@ -1,4 +1,4 @@
-"""Atari Qbert with phasic policy gradient: as Pong. Needs the atari extra (GPL-2)."""
+"""Atari Qbert with phasic policy gradient: the settings of pong_ppg. Needs the atari extra (GPL-2)."""
 
 from dizoo_configs.pong_ppg_config import config as pong
 

@@ -1,4 +1,4 @@
-"""Atari Qbert with PPO: as Pong. Needs the atari extra (GPL-2)."""
+"""Atari Qbert with PPO: the settings of pong_ppo. Needs the atari extra (GPL-2)."""
 
 from dizoo_configs.pong_ppo_config import config as pong
 

@@ -1,4 +1,4 @@
-"""A cue seen once must be answered 20 steps later: PPO with an LSTM, or cell=mingru; without memory half are right."""
+"""A cue seen once must be answered 20 steps later: PPO with an LSTM or cell=mingru. Without memory half the answers are right."""
 
 config = dict(
     exp_name='remember_cue_ppo',

@@ -1,4 +1,4 @@
-"""Swimmer-v5: swims forward; a discount near 1, since speed comes from whole strokes. Needs the mujoco extra."""
+"""Swimmer-v5: swims forward; the discount is near 1, since only whole strokes give speed. Needs the mujoco extra."""
 
 config = dict(
     exp_name='swimmer_ppo',

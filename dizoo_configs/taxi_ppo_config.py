@@ -1,4 +1,4 @@
-"""Taxi-v4 with PPO and action masks: its info says which of the six actions would change anything."""
+"""Taxi-v4 with PPO and action masks: the env's info lists which of the six actions change the state."""
 
 config = dict(
     exp_name='taxi_ppo',

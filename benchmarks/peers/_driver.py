@@ -1,7 +1,7 @@
-"""What the drivers share: one command line, one clock, one JSON line. Import it before torch, which reads the threads.
+"""Common code of the drivers: command line, clock, JSON line. To be imported before torch, which reads the thread count.
 
-The clock stands still for the first --warmup iterations (lazy imports, caches, compilation; timed apart) and then runs
-until the last update. Env steps and optimiser steps count from where the clock starts.
+The clock starts after the first --warmup iterations (lazy imports, caches, compilation; timed separately) and runs
+until the last update. Env steps and optimiser steps are counted from the start of the clock.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ def parse_args() -> argparse.Namespace:
     for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS'):
         os.environ[name] = str(args.threads)
     if args.env.startswith('Slow'):
-        import slow_env  # noqa: F401  # it registers it
+        import slow_env  # noqa: F401  # the import registers the env
     return args
 
 
 def peak_rss_mb() -> float:
-    """Peak resident set of this process so far."""
+    """Peak resident memory of this process so far, in MiB."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
 
 class Mark(NamedTuple):
-    """A moment of the training."""
+    """A moment of the training, with the counts reached."""
 
     wall_s: float
     env_step: int
@@ -60,7 +60,7 @@ class Mark(NamedTuple):
 
 
 class Clock:
-    """Three moments: training begins, the warm-up has ended, the last update is done."""
+    """Clock with three marks: training begins, the warm-up has ended, the last update is done."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
@@ -69,22 +69,22 @@ class Clock:
         self.peak_rss_mb = 0.0
 
     def begin(self) -> None:
-        """Imports and construction are over."""
+        """Sets the first mark; imports and construction must be over."""
         self.startup_s = time.time() - self._args.started
         self.mark(0, 0)
 
     def mark(self, env_step: int, train_iter: int) -> None:
-        """The next of the three moments, at these counts since the beginning."""
+        """Sets the next of the three marks, with the counts since training began."""
         self.marks.append(Mark(time.perf_counter(), env_step, train_iter))
         self.peak_rss_mb = peak_rss_mb()
 
     @property
     def seconds(self) -> float:
-        """Since the last mark."""
+        """Seconds since the last mark."""
         return time.perf_counter() - self.marks[-1].wall_s
 
     def record(self) -> dict[str, Any]:
-        """What the marks say: speed alone, and with everything since the process was started."""
+        """The JSON record of the marks: speed of the timed part, and of everything since the process was started (_all)."""
         begun, warm, end = self.marks
         wall_s, env_step, train_iter = (b - a for a, b in zip(warm, end, strict=True))
         warmup_s = warm.wall_s - begun.wall_s
@@ -102,10 +102,10 @@ class Clock:
 
 
 class UpdateClock(Clock):
-    """Reads itself off the peer's own optimiser: it stops the time at the last step of an iteration.
+    """Clock that counts the steps of the peer's own optimiser and sets its marks at the last step of an iteration.
 
-    So a peer runs as it is, without callbacks in its loop. The peer trains total_steps // rollout iterations of
-    epochs x minibatches optimiser steps; `record` raises if it did not.
+    So the peer's code runs unmodified, without callbacks in its loop. It has to train total_steps // (num_envs * rollout)
+    iterations of epochs x minibatches optimiser steps; `record` raises RuntimeError if it did not.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -130,7 +130,7 @@ class UpdateClock(Clock):
 
 
 def greedy_returns(env: Any, act: Callable[[Any], Any], n_episode: int, seed: int) -> list[float]:
-    """Undiscounted returns of whole episodes of one gymnasium env, seeded apart from training."""
+    """Undiscounted returns of whole episodes of one gymnasium env, with seeds that training does not use."""
     returns = []
     for episode in range(n_episode):
         obs, _ = env.reset(seed=1_000_000 + 1000 * seed + episode)

@@ -1,7 +1,7 @@
-"""One timed run of CleanRL's own script, unchanged: ppo.py or ppo_continuous_action.py of the installed package.
+"""One timed run of CleanRL's own script, unmodified: ppo.py or ppo_continuous_action.py of the installed package.
 
-Their switches turn off what the matched work does not have: annealing of the learning rate, clipping of the value loss.
-What they print goes nowhere; what they log goes to TensorBoard files in a folder that is thrown away.
+Options of the scripts turn off annealing of the learning rate and clipping of the value loss, which the matched work does not
+have. Their standard output is discarded; their TensorBoard files go to a temporary folder.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def command_line() -> list[str]:
 
 
 def act_greedily(agent: Any, envs: Any) -> Any:
-    """Most probable action, or the mean; with the statistics of observations that the continuous script keeps."""
+    """A function obs -> most probable action, or for the continuous script the mean action on normalised observations."""
     if hasattr(agent, 'actor'):
         return lambda obs: int(agent.actor(torch.as_tensor(obs, dtype=torch.float32)).argmax())
     layer = envs.envs[0]

@@ -1,7 +1,7 @@
-"""One timed run of rl8 PPO on the CartPole of its own examples, which is another task than CartPole-v1.
+"""One timed run of rl8 PPO on the CartPole of its own examples, which is a different task from CartPole-v1.
 
-Its env is a tensor program whose step is compiled: 3 actions, 5 observations, a shaped reward, no ends; all envs are
-reset after each rollout. The examples come with its source package, not with its wheel; they are looked for in the
+Its env is a tensor program with a compiled step: 3 actions, 5 observations, a shaped reward; episodes do not end, and all
+envs are reset after each rollout. The examples come with rl8's source package, not with its wheel; they have to be in the
 folder `examples` of the virtual environment.
 """
 

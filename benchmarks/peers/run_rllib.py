@@ -1,4 +1,4 @@
-"""One timed run of RLlib PPO with env runners in processes of their own (--workers) and its learner in this one."""
+"""One timed run of RLlib PPO with env runners in separate processes (--workers) and the learner in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig  # 
 
 def make_env(_: object) -> gymnasium.Env:
     if args.env.startswith('Slow'):
-        import slow_env  # noqa: F401  # in the process of a runner too
+        import slow_env  # noqa: F401  # env runners import it in their own processes
     return gymnasium.make(args.env)
 
 
@@ -73,7 +73,7 @@ def main() -> None:
             clock.mark(n_done, i * per_iter)
         found = algo.train()
         n_done = int(found['num_env_steps_sampled_lifetime'])
-    clock.mark(n_done, args.total_steps // batch * per_iter)  # its learner takes that many, its own metrics say
+    clock.mark(n_done, args.total_steps // batch * per_iter)  # RLlib's own metrics show this number of steps
     returns = [found['env_runners'].get('episode_return_mean', float('nan'))] if args.episodes else []
     emit(args, clock, 'rllib', ray.__version__, returns, gymnasium=gymnasium.__version__)
     algo.stop()

@@ -1,4 +1,4 @@
-"""One timed run of stable-baselines3 PPO: DummyVecEnv, or with --workers SubprocVecEnv, with Monitor, without callback."""
+"""One timed run of stable-baselines3 PPO: DummyVecEnv (SubprocVecEnv with --workers), with Monitor, without callbacks."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ def main() -> None:
     emit(args, clock, 'stable-baselines3', stable_baselines3.__version__, returns, gymnasium=gymnasium.__version__)
 
 
-if __name__ == '__main__':  # its workers import this file again
+if __name__ == '__main__':  # the workers of SubprocVecEnv import this file again
     main()

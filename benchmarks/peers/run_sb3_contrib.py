@@ -1,4 +1,4 @@
-"""One timed run of sb3-contrib's RecurrentPPO: an LSTM each for actor and critic, then one layer; no evaluation."""
+"""One timed run of sb3-contrib's RecurrentPPO: actor and critic each have an LSTM, then one layer."""
 
 from __future__ import annotations
 

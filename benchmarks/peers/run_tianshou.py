@@ -27,7 +27,7 @@ BATCH = args.num_envs * args.rollout
 
 
 def parts(env: gymnasium.Env) -> tuple[Any, Any]:
-    """-> policy, critic."""
+    """Returns a policy and a critic for the spaces of an env."""
 
     def tower() -> Net:
         return Net(state_shape=env.observation_space.shape, hidden_sizes=[64, 64], activation=torch.nn.Tanh)

@@ -1,4 +1,4 @@
-"""One timed run of zoo PPO, through the parts that `serial_pipeline` is made of; no evaluation."""
+"""One timed run of zoo PPO with `SerialJob`, which `serial_pipeline` uses too; no evaluation during training."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from zoo.run.config import resolve_config  # noqa: E402
 from zoo.run.job import SerialJob  # noqa: E402
 from zoo.worker.evaluator import evaluate  # noqa: E402
 
-NEVER = 10**12  # env steps: evaluation and checkpoints are outside the matched work
+NEVER = 10**12  # env steps: no evaluation and no checkpoint, since the matched work has none
 TOWERS = {'type': 'vac', 'hidden_sizes': [64, 64], 'activation': 'tanh', 'shared_encoder': False}
 NATURE = {'type': 'vac', 'shared_encoder': True}
-IN_TURNS = 'ZOO_BENCH_TURNS' in os.environ  # benchmarks/rounds.py says when a round may run
+IN_TURNS = 'ZOO_BENCH_TURNS' in os.environ  # benchmarks/rounds.py starts each round
 
 
 def matched_config() -> dict[str, Any]:
@@ -61,7 +61,7 @@ def matched_config() -> dict[str, Any]:
 
 
 def train(job: SerialJob, clock: Clock) -> dict[str, Any]:
-    """The run; -> how long its parts and its iterations took once the clock ran."""
+    """Trains; returns the seconds of the run's parts and of its iterations after the start of the clock."""
     clock.begin()
     for _ in range(args.warmup):
         job.iteration()
@@ -85,7 +85,7 @@ def train(job: SerialJob, clock: Clock) -> dict[str, Any]:
 
 
 def runners_ms(job: SerialJob) -> dict[str, Any]:
-    """What runners cost the learner, in milliseconds a rollout, medians of the log's lines; nothing without runners."""
+    """Milliseconds per rollout that runners cost the learner (medians over log lines); empty without runners."""
     lines = [json.loads(line) for line in (job.run_dir / 'metrics.jsonl').read_text().splitlines()]
     names = ('put', 'wait', 'join')
     found = {name: [line[f'cluster/{name}_s'] for line in lines if f'cluster/{name}_s' in line] for name in names}

@@ -1,6 +1,6 @@
-"""CartPole whose steps take a while, as a simulator's do: the process sleeps for ZOO_SLOW_ENV_MS, 2 by default.
+"""CartPole with slow steps, as in a simulator: each step sleeps for $ZOO_SLOW_ENV_MS milliseconds, 2 by default.
 
-Registered as SlowCartPole-v1 in gymnasium, so that every library makes it by the same id.
+It is registered in gymnasium as SlowCartPole-v1, so that every library makes it by the same id.
 """
 
 from __future__ import annotations
