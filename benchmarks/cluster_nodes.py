@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parent / 'peers'))
 
 import slow_env  # noqa: E402, F401  registers SlowCartPole-v1
 
-import zoo.cluster.engine as engines  # noqa: E402
+import zoo.cluster.remote_collector as engines  # noqa: E402
 from zoo import serial_pipeline  # noqa: E402
 from zoo.cluster import ray_cluster  # noqa: E402, F401  before ray: it sets variables that ray reads
 from zoo.cluster.messages import Lost, Reply, Request  # noqa: E402
