@@ -38,7 +38,7 @@ from report import (
     versions_line,
     write_json,
 )
-from zoo.backend.executor import Eager, ForwardActing, Pass, forward_for_acting
+from zoo.backend.executor import Eager, ForwardActing, StepPlan, forward_for_acting
 from zoo.backend.graph import GraphActing, GraphExecutor
 from zoo.backend.trace import compile_function
 from zoo.env import EnvConfig, make_vector_env
@@ -90,7 +90,7 @@ def updates(n_row: int) -> dict[str, Any]:
     columns = {'obs': torch.randn(n, N_OBS), 'action': torch.randint(N_ACTION, (n,))}
     columns |= {'logit': torch.randn(n, N_ACTION) * 0.1}
     columns |= {name: torch.randn(n) for name in ('value', 'adv', 'return_')}
-    data = Pass(columns, torch.randperm(n)[None], n_row, CPU, normalize_adv=True)
+    data = StepPlan(columns, torch.randperm(n)[None], n_row, CPU, normalize_adv=True)
 
     def make(kind: type[Eager]) -> Any:
         model = Towers()

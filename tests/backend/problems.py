@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.backend.executor import Eager, Pass
+from zoo.backend.executor import Eager, StepPlan
 from zoo.config.components import make_component
 from zoo.config.section import validate
 from zoo.core.data import map_tensors
@@ -173,7 +173,7 @@ class Problem:
             model.input.register_forward_hook(lambda module, args, x: x.to(dtype))  # one-hot rows are float32
         optimizers = self.optimizers(model, FlatAdam if dtype == torch.float32 else Adam64)
         columns = map_tensors(lambda x: x.to(dtype) if x.is_floating_point() else x, self.columns)
-        data = Pass(columns, self.order, self.case.batch_size, CPU, self.case.normalize_adv)
+        data = StepPlan(columns, self.order, self.case.batch_size, CPU, self.case.normalize_adv)
         executor, numbers = make(model, self.dist), self.case.numbers
         passes = numbers if isinstance(numbers, list) else [numbers]
         found = [executor.run(self.step, optimizers, data, each) for each in passes]

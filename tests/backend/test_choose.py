@@ -367,7 +367,7 @@ LINEAR, CONVOLUTION = nn.Linear(1, 1), nn.Sequential(nn.Conv2d(1, 1, 1))
 
 
 @pytest.mark.parametrize(
-    'request, model, cxx, name, is_env_compiled',
+    'wanted, model, cxx, name, is_env_compiled',
     [
         (ExecutorRequest('auto', 'auto', WORTH_STEPS), LINEAR, 'true', 'graph', True),
         (ExecutorRequest('auto', 'auto', WORTH_STEPS - 1), LINEAR, 'true', 'eager', False),
@@ -383,18 +383,18 @@ LINEAR, CONVOLUTION = nn.Linear(1, 1), nn.Sequential(nn.Conv2d(1, 1, 1))
     ],
 )
 def test_long_runs_of_a_model_that_native_does_not_serve_are_compiled_and_steps_of_tensor_envs(
-    request: ExecutorRequest, model: Any, cxx: str, name: str, is_env_compiled: bool, monkeypatch: pytest.MonkeyPatch
+    wanted: ExecutorRequest, model: Any, cxx: str, name: str, is_env_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv('CXX', cxx)
-    assert choose_executor(model, Categorical(2), CPU, request).name == name
-    assert (env_compiler(request, CPU) is not None) == is_env_compiled
+    assert choose_executor(model, Categorical(2), CPU, wanted).name == name
+    assert (env_compiler(wanted, CPU) is not None) == is_env_compiled
 
 
 NO_COMPILER = 'but there is no C\\+\\+ compiler'
 
 
 @pytest.mark.parametrize(
-    'request, words',
+    'wanted, words',
     [
         (ExecutorRequest('graph', 'auto', 1e9), f"policy.learn.executor is 'graph' {NO_COMPILER}"),
         (ExecutorRequest('auto', 'on', 1e9), f"policy.learn.compile is 'on' {NO_COMPILER}"),
@@ -402,21 +402,21 @@ NO_COMPILER = 'but there is no C\\+\\+ compiler'
     ],
 )
 def test_compilation_that_is_asked_for_and_cannot_be_is_an_error(
-    request: ExecutorRequest, words: str, monkeypatch: pytest.MonkeyPatch
+    wanted: ExecutorRequest, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv('CXX', 'no-such-compiler')
     with pytest.raises(UserError, match=words):
-        choose_executor(nn.Linear(1, 1), DIST, CPU, request)
+        choose_executor(nn.Linear(1, 1), DIST, CPU, wanted)
 
 
 def test_compiling_what_c_leaves_is_an_error_too_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('CXX', 'no-such-compiler')
-    request = ExecutorRequest(
+    wanted = ExecutorRequest(
         'auto', 'on', 1e9, components=[Named('optimizer', 'rmsprop')]
     )  # C knows the model, but not this optimizer
     with pytest.raises(UserError, match=f"policy.learn.compile is 'on' {NO_COMPILER}"):
-        choose_executor(model_of(), DIST, CPU, request)
-    hooked = request._replace(eager_only='a hook reads gradients')  # then nothing would be compiled
+        choose_executor(model_of(), DIST, CPU, wanted)
+    hooked = wanted._replace(eager_only='a hook reads gradients')  # then nothing would be compiled
     assert choose_executor(model_of(), DIST, CPU, hooked).name == 'native'
 
 

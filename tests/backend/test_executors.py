@@ -35,7 +35,7 @@ from tests.backend.problems import (
     space_of,
 )
 from zoo.backend.choose import ExecutorRequest, choose_executor
-from zoo.backend.executor import Eager, ForwardActing, Pass, forward_for_acting, minibatches
+from zoo.backend.executor import Eager, ForwardActing, StepPlan, forward_for_acting, minibatches
 from zoo.backend.graph import GraphExecutor
 from zoo.backend.native import NativeExecutor
 from zoo.config.components import make_component
@@ -408,7 +408,7 @@ gathers = pytest.mark.parametrize('gather', [True, False])
 @pytest.mark.parametrize('n', [12, 10], ids=['even', 'a rest'])
 def test_minibatches_hold_each_row_once_in_the_order_given_the_last_has_the_rest(n: int, gather: bool) -> None:
     order = torch.stack([torch.randperm(n, generator=torch.Generator().manual_seed(i)) for i in range(2)])
-    found = list(minibatches(Pass({'row': torch.arange(n)}, order, 4, CPU, gather=gather)))
+    found = list(minibatches(StepPlan({'row': torch.arange(n)}, order, 4, CPU, gather=gather)))
     assert [each['row'].tolist() for each in found] == [x.tolist() for o in order for x in o.split(4)]
 
 
@@ -417,7 +417,7 @@ def test_minibatches_hold_each_row_once_in_the_order_given_the_last_has_the_rest
 def test_minibatches_normalise_advantages_over_the_valid_rows_of_each(weighted: bool, gather: bool) -> None:
     columns = Problem(Case('PPO', n_row=16, weighted=weighted)).columns
     order = torch.randperm(16, generator=torch.Generator().manual_seed(0)).unsqueeze(0)
-    raw, normal = (list(minibatches(Pass(columns, order, 8, CPU, flag, gather))) for flag in (False, True))
+    raw, normal = (list(minibatches(StepPlan(columns, order, 8, CPU, flag, gather))) for flag in (False, True))
     assert len(raw) == len(normal) == 2
     for a, b in zip(raw, normal, strict=True):
         valid = a['weight'] > 0 if weighted else torch.ones(8, dtype=torch.bool)
@@ -428,10 +428,10 @@ def test_minibatches_normalise_advantages_over_the_valid_rows_of_each(weighted: 
 
 def test_minibatches_of_sequences_normalise_over_all_their_rows_and_of_one_row_are_only_centred() -> None:
     columns = {'adv': torch.tensor([[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]])}
-    (found,) = minibatches(Pass(columns, torch.tensor([[0, 1]]), 2, CPU, True, gather=False))
+    (found,) = minibatches(StepPlan(columns, torch.tensor([[0, 1]]), 2, CPU, True, gather=False))
     # the numbers 1, 2, 3, 4 have mean 2.5 and deviation sqrt((2.25 + .25) / 2)
     torch.testing.assert_close(found['adv'], torch.tensor([[-1.5, -0.5], [0.5, 1.5]]) / 1.25**0.5)
-    single = minibatches(Pass({'adv': torch.arange(6.0)}, torch.arange(6).unsqueeze(0), 1, CPU, True))
+    single = minibatches(StepPlan({'adv': torch.arange(6.0)}, torch.arange(6).unsqueeze(0), 1, CPU, True))
     assert [each['adv'].item() for each in single] == [0.0] * 6
 
 
@@ -586,7 +586,7 @@ def test_graph_calls_the_step_of_an_optimizer_of_a_users_own(graphs: list[Any]) 
 def test_parameters_that_are_frozen_in_the_middle_of_a_run_stay() -> None:
     problem = Problem(Case('PPO', numbers=PLAIN), n_step=4)
     model = copy.deepcopy(problem.model)
-    executor, data = NativeExecutor(model, problem.dist), Pass(problem.columns, problem.order, 16, CPU)
+    executor, data = NativeExecutor(model, problem.dist), StepPlan(problem.columns, problem.order, 16, CPU)
     executor.run(ppo_step, problem.optimizers(model), data, PLAIN)
     model.actor_encoder.requires_grad_(False)
     before = {name: p.clone() for name, p in model.named_parameters()}

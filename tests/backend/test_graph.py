@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tests.backend.problems import CPU, KL, UNCLIPPED, VALUE_CLIP, Case, Problem
 from tests.gpu import needs_gpu, no_waiting
 from zoo.backend import trace as module
-from zoo.backend.executor import Acting, Eager, ForwardActing, Pass, forward_for_acting
+from zoo.backend.executor import Acting, Eager, ForwardActing, StepPlan, forward_for_acting
 from zoo.backend.graph import GraphActing, GraphExecutor
 from zoo.backend.trace import missing_compiler
 from zoo.config.components import make_component
@@ -58,7 +58,7 @@ class Side:
         """Passes over the problem's rows; returns the metrics and all buffers of the optimisers."""
         case = self.problem.case
         order = self.problem.order if order is None else order
-        data = Pass(columns or self.problem.columns, order, case.batch_size, CPU, case.normalize_adv)
+        data = StepPlan(columns or self.problem.columns, order, case.batch_size, CPU, case.normalize_adv)
         metrics = self.executor.run(self.problem.step, self.optimizers, data, numbers or case.numbers)
         state = [
             (f'{name} {i}', x.clone())
@@ -340,7 +340,7 @@ def train(
     model = copy.deepcopy(model)
     executor, optimizer = make(model, DIST), FlatAdam(model.named_parameters(), lr=3e-3)
     for _ in range(3):
-        executor.run(step, [optimizer], Pass(columns or rows(), torch.arange(16)[None], 8, CPU), PolicyNumbers())
+        executor.run(step, [optimizer], StepPlan(columns or rows(), torch.arange(16)[None], 8, CPU), PolicyNumbers())
     return executor, optimizer.param
 
 
@@ -425,7 +425,7 @@ def test_step_and_numbers_of_a_users_own_are_compiled(graphs: list[torch.fx.Grap
         executor, optimizer = make(model, DIST), FlatAdam(model.online.named_parameters('online'))
         steps = []
         for n in range(4):
-            data = Pass(columns, torch.arange(16)[None], 8, CPU)
+            data = StepPlan(columns, torch.arange(16)[None], 8, CPU)
             steps.append(executor.run(q_step, [optimizer], data, QNumbers(0.9 + n / 100, n < 3)))
             with torch.no_grad():  # the target network follows
                 model.target.weight.copy_(model.online.weight)
@@ -630,7 +630,7 @@ def test_sequences_of_a_recurrent_model_are_the_eager_ones(graphs: list[torch.fx
         copied = copy.deepcopy(model)
         executor, optimizer = make(copied, copied.dist), FlatAdam(copied.named_parameters(), lr=3e-3)
         for _ in range(3):
-            executor.run(ppo_step, [optimizer], Pass(columns, torch.arange(n)[None], 4, CPU), numbers)
+            executor.run(ppo_step, [optimizer], StepPlan(columns, torch.arange(n)[None], 4, CPU), numbers)
         found.append(optimizer.param)
     assert len(graphs) == 1 and not torch.equal(found[0], torch.cat([p.detach().flatten() for p in model.parameters()]))
     torch.testing.assert_close(*found, **CLOSE)

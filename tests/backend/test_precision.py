@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.backend.problems import Case, Problem
 from tests.gpu import needs_gpu
-from zoo.backend.executor import Eager, Pass
+from zoo.backend.executor import Eager, StepPlan
 from zoo.backend.precision import in_precision, precision_problem
 from zoo.policy.gradient_steps import PolicyNumbers
 from zoo.rl_utils import FlatAdam
@@ -81,7 +81,7 @@ def train(problem: Problem, precision: Any, device: str = 'cpu', **options: Any)
     for optimizer in optimizers:
         optimizer.configure(precision=precision, **options)
     columns = {name: x.to(device) for name, x in problem.columns.items()}
-    data = Pass(columns, problem.order.to(device), problem.case.batch_size, torch.device(device))
+    data = StepPlan(columns, problem.order.to(device), problem.case.batch_size, torch.device(device))
     numbers = problem.case.numbers._replace(precision=precision)
     metrics = Eager(model, problem.dist).run(problem.step, optimizers, data, numbers)
     return optimizers, metrics

@@ -129,7 +129,7 @@ def in_one_process(case: Case) -> dict[str, Tensor]:
 @contextmanager
 def stratified() -> Iterator[None]:
     """Makes one process take minibatches that each join one minibatch of each of SIZE ranks, in the order of the ranks."""
-    own = Passes._reseed, Passes._pass, Passes.permutations
+    own = Passes._order_stream, Passes._plan, Passes.permutations
 
     def orders_of(passes: Passes, n_pass: int, n: int) -> list[Tensor]:
         """Returns the order of samples of each rank, [n_pass, n // SIZE], as `Passes` draws it."""
@@ -143,12 +143,12 @@ def stratified() -> Iterator[None]:
             reseed(torch.Generator(), SEED, 'learn', rank, passes.train_iter) for rank in range(SIZE)
         ]
 
-    def one_pass(passes: Passes, columns: Any, n_pass: int, batch_size: int | None) -> Any:
+    def one_pass(passes: Passes, columns: Any, n_pass: int, batch_size: int | None, stream: Any) -> Any:
         n, length = len(first_leaf(columns)), columns['adv' if 'adv' in columns else 'return_'].shape[1:].numel()
         n_row = n if batch_size is None else batch_size // length
         order = together(orders_of(passes, n_pass, n), n, n_row // SIZE)
         passes._draw = lambda columns, n_pass, generator: (order, columns)
-        return own[1](passes, columns, n_pass, batch_size)
+        return own[1](passes, columns, n_pass, batch_size, stream)
 
     def permutations(passes: Passes, n_pass: int, n: int, device: torch.device) -> Tensor:
         reseeded(passes)
@@ -161,11 +161,11 @@ def stratified() -> Iterator[None]:
         passes.length = length  # type: ignore[attr-defined]
         return SIZE * N_ENV * N_STEP // length
 
-    Passes._reseed, Passes._pass, Passes.permutations = reseeded, one_pass, permutations  # type: ignore
+    Passes._order_stream, Passes._plan, Passes.permutations = reseeded, one_pass, permutations  # type: ignore
     try:
         yield
     finally:
-        Passes._reseed, Passes._pass, Passes.permutations = own  # type: ignore[method-assign]
+        Passes._order_stream, Passes._plan, Passes.permutations = own  # type: ignore[method-assign]
 
 
 def together(orders: list[Tensor], n_rollout: int, n_row: int) -> Tensor:

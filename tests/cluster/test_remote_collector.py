@@ -22,7 +22,7 @@ from zoo.core.spaces import Box, Discrete
 from zoo.env.attributes import EnvCommand
 from zoo.env.errors import EnvContractError, EnvError, Restarts
 from zoo.run.config import resolve_config
-from zoo.worker.collector import Steps
+from zoo.worker.collector import RolloutExtras
 
 T, B = 2, 2
 
@@ -66,9 +66,9 @@ def made(engine: RowsEngine, max_lag: int = 0, limit: int = 10, reader: torch.de
     return rows
 
 
-def steps_of(rows: RemoteCollector, collect_iter: int, env_step: int) -> Steps:
+def steps_of(rows: RemoteCollector, collect_iter: int, env_step: int) -> RolloutExtras:
     rows.collect_iter, rows.env_step = collect_iter, env_step
-    return rows.steps()
+    return rows.fill_block()
 
 
 def test_rows_stand_where_the_envs_of_their_runner_are() -> None:

@@ -157,7 +157,7 @@ def test_intrinsic_rewards_learn_without_waiting(monkeypatch: pytest.MonkeyPatch
     policy = make('meta', 'ppo', TWO_ACTIONS, monkeypatch, intrinsic=intrinsic)
     monkeypatch.setattr(FlatAdam, 'count_skipped', lambda self, limit: 0)
     batch = policy.collect_mode.get_train_sample(rollout_of(policy, False))
-    part = next(option.part for option in policy.options if hasattr(option, 'part'))  # type: ignore[attr-defined]
+    part = next(option.component for option in policy.options if hasattr(option, 'component'))  # type: ignore[attr-defined]
     with Crossings(counts_draws=True) as crossings:
         part.update()
     assert batch['adv'].device.type == 'meta' and crossings.waited == [] and crossings.n_sent > 0

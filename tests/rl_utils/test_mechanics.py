@@ -113,7 +113,7 @@ def test_accumulation_by_hand() -> None:
 def test_last_step_of_a_pass_moves_by_the_mean_of_what_there_is() -> None:
     p, optimizer = one_number(accumulate=2)
     for _ in range(2):  # two passes of three gradients
-        optimizer.begin_pass(3)
+        optimizer.expect_steps(3)
         for gradient in (1.0, 3.0, 10.0):
             optimizer.zero_grad()
             (gradient * p).sum().backward()

@@ -1,4 +1,4 @@
-"""Steps of a collector: arguments passed to acting, final observations of groups, and lost episodes."""
+"""RolloutExtras of a collector: arguments passed to acting, final observations of groups, and lost episodes."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_acting_is_told_the_first_env_of_each_group_and_which_rollout_begins(mad
     collector, told = made
     collector.reset(stream(0, 'collect', 0))
     collector.collect_iter, collector.env_step = 5, 640
-    collector.steps()
+    collector.fill_block()
     assert told == [8, 10, (5, 640)]
 
 
 def test_finals_of_groups_are_counted_over_all_envs(made: Any) -> None:
     collector, _ = made
     collector.reset(stream(0, 'collect', 0))
-    collector.steps()
+    collector.fill_block()
     steps = collector.block.steps
     ended = (steps.terminated | steps.truncated).nonzero().tolist()
     assert ended and sorted([t, b] for t, envs, _ in collector.block.all_finals() for b in envs.tolist()) == ended
@@ -57,8 +57,8 @@ def test_finals_of_groups_are_counted_over_all_envs(made: Any) -> None:
 def test_envs_whose_episodes_were_lost_are_forgotten(made: Any) -> None:
     collector, told = made
     collector.reset(stream(0, 'collect', 0))
-    inner, episodes = collector.steps, collector.episodes
-    collector.steps = lambda: inner()._replace(fresh=[slice(0, 2)])
+    inner, episodes = collector.fill_block, collector.episodes
+    collector.fill_block = lambda: inner()._replace(fresh=[slice(0, 2)])
     collector.collect()
     assert told[-1] == slice(0, 2) and episodes.n_reset == 4 + 2 + episodes.n_episode
 

@@ -38,10 +38,10 @@ class ExecutorRequest(NamedTuple):
     executor: ExecutorName
     compile: CompileMode
     n_step: float | None
-    is_quiet: bool = False  # nothing is logged
     components: Sequence[Any] = ()  # of the gradient steps: kind, name, options
     eager_only: str = ''  # why steps can only run eagerly, in a sentence
     exploration: str = 'sample'  # C acts only with 'sample'
+    is_quiet: bool = False  # nothing is logged
 
 
 def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, request: ExecutorRequest) -> Eager:

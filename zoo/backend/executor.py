@@ -77,7 +77,7 @@ class SplitStep:
         return self.summarise(found, dist, numbers)
 
 
-class Pass(NamedTuple):
+class StepPlan(NamedTuple):
     """Passes over samples in minibatches, `batch_size` rows a step.
 
     columns: [N, ...] each, on one device; device: where minibatches are used.
@@ -137,22 +137,22 @@ class Eager:
         self._model: Any = model
         self._dist = dist
 
-    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
+    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, numbers: Numbers) -> Metrics:
         """One step for each minibatch; returns each metric of all steps, [n_step].
 
         Optimisers that accumulate gradients always take a step at the last minibatch.
         """
-        begin_pass(optimizers, data)
+        expect_steps(optimizers, plan)
         split = step if isinstance(step, SplitStep) else SplitStep(step)
-        data = data._replace(columns=split.prepare(self._dist, data.columns))
-        taken: list[Found] = []
-        found: list[Metrics] = []
-        for i, minibatch in enumerate(minibatches(data), 1):
-            taken.append(split.take(self._model, self._dist, optimizers, minibatch, numbers))
-            if i % data.n_kept == 0 or i == data.n_step:
-                found.append(split.summarise(stacked(taken), self._dist, numbers))
-                taken = []
-        return found[0] if len(found) == 1 else {name: torch.cat([x[name] for x in found]) for name in found[0]}
+        plan = plan._replace(columns=split.prepare(self._dist, plan.columns))
+        kept: list[Found] = []
+        metrics: list[Metrics] = []
+        for i, minibatch in enumerate(minibatches(plan), 1):
+            kept.append(split.take(self._model, self._dist, optimizers, minibatch, numbers))
+            if i % plan.n_kept == 0 or i == plan.n_step:
+                metrics.append(split.summarise(stacked(kept), self._dist, numbers))
+                kept = []
+        return metrics[0] if len(metrics) == 1 else {name: torch.cat([x[name] for x in metrics]) for name in metrics[0]}
 
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
         """Acting on the rows of a block, see `forward_for_acting`; None: the policy's own forward function is used.
@@ -167,37 +167,37 @@ class Eager:
         return self._model.compute_critic(obs) if state is None else self._model.compute_critic(obs, state)[0]
 
 
-def begin_pass(optimizers: Sequence[FlatOptimizer], data: Pass) -> None:
+def expect_steps(optimizers: Sequence[FlatOptimizer], plan: StepPlan) -> None:
     """Tells optimisers that accumulate gradients how many minibatches follow."""
     for optimizer in optimizers:
         if optimizer.mechanics.accumulate > 1:
-            optimizer.begin_pass(data.n_step)
+            optimizer.expect_steps(plan.n_step)
 
 
-def minibatches(data: Pass) -> Iterator[dict[str, Tensor]]:
+def minibatches(plan: StepPlan) -> Iterator[dict[str, Tensor]]:
     """The minibatches of a pass. Those gathered at once are views of one block, and their moments are computed together."""
-    is_even = data.gather and data.order.shape[1] % data.batch_size == 0
-    for order in data.order:
-        yield from (_at_once if is_even else _one_by_one)(data, order)
+    is_even = plan.gather and plan.order.shape[1] % plan.batch_size == 0
+    for order in plan.order:
+        yield from (_at_once if is_even else _one_by_one)(plan, order)
 
 
-def _one_by_one(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
+def _one_by_one(plan: StepPlan, order: Tensor) -> Iterator[dict[str, Tensor]]:
     """The minibatches of one pass, gathered one by one, if the last is smaller or a copy of all rows takes too much memory."""
-    for index in order.split(data.batch_size):
-        rows = map_tensors(lambda x: send(x[index], data.device), data.columns)  # noqa: B023
-        if data.normalize_adv:  # over all samples of the minibatch, also where its rows are sequences
+    for index in order.split(plan.batch_size):
+        rows = map_tensors(lambda x: send(x[index], plan.device), plan.columns)  # noqa: B023
+        if plan.normalize_adv:  # over all samples of the minibatch, also where its rows are sequences
             weight = rows['weight'].flatten() if 'weight' in rows else None
-            rows['adv'] = normalize_advantage(rows['adv'].flatten(), weight, data.ranks).view_as(rows['adv'])
+            rows['adv'] = normalize_advantage(rows['adv'].flatten(), weight, plan.ranks).view_as(rows['adv'])
         yield rows
 
 
-def _at_once(data: Pass, order: Tensor) -> Iterator[dict[str, Tensor]]:
-    shape = -1, data.batch_size
-    blocks = map_tensors(lambda x: x.index_select(0, order).unflatten(0, shape), data.columns)
-    if data.normalize_adv:
+def _at_once(plan: StepPlan, order: Tensor) -> Iterator[dict[str, Tensor]]:
+    shape = -1, plan.batch_size
+    blocks = map_tensors(lambda x: x.index_select(0, order).unflatten(0, shape), plan.columns)
+    if plan.normalize_adv:
         adv, weight = blocks['adv'], blocks.get('weight')
         weight = None if weight is None else weight.flatten(1)
-        blocks['adv'] = normalize_advantage(adv.flatten(1), weight, data.ranks).view_as(adv)
+        blocks['adv'] = normalize_advantage(adv.flatten(1), weight, plan.ranks).view_as(adv)
     yield from unbind_rows(blocks)
 
 

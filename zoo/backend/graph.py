@@ -22,9 +22,9 @@ from zoo.backend.executor import (
     Explore,
     ForwardActing,
     Numbers,
-    Pass,
     Step,
-    begin_pass,
+    StepPlan,
+    expect_steps,
     forward_for_acting,
     minibatches,
     stacked,
@@ -52,22 +52,22 @@ class GraphExecutor(Eager):
         """Whether nothing has failed so far."""
         return not any(each.failed for each in self._functions)
 
-    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
+    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, numbers: Numbers) -> Metrics:
         # a user's own optimiser may override what a stand-in does
         if not (self.is_compiled and getattr(step, 'compiles', True)) or any(
             type(each) not in (FlatAdam, FlatOptimizer) for each in optimizers
         ):
-            return super().run(step, optimizers, data, numbers)
+            return super().run(step, optimizers, plan, numbers)
         key = step, *optimizers
         if key not in self._updates:
             if len(self._updates) == MAX_PROGRAMS:
                 if not self._is_full:
                     logger.warning('after %d kinds of steps, others run eagerly: define a step once', MAX_PROGRAMS)
                 self._is_full = True
-                return super().run(step, optimizers, data, numbers)
+                return super().run(step, optimizers, plan, numbers)
             self._updates[key] = _Update(step, self._model, self._dist, optimizers)
             self._functions.append(self._updates[key].compiled)
-        return self._updates[key].run(data, numbers)
+        return self._updates[key].run(plan, numbers)
 
     def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
         if keeps_state(self._model):
@@ -103,16 +103,16 @@ class _Update:
         self._accumulates = any(each.mechanics.accumulate > 1 for each in optimizers)
         self.compiled = CompiledFunction(self._replay, getattr(step, '__name__', type(step).__name__))
 
-    def run(self, data: Pass, numbers: Numbers) -> Metrics:
+    def run(self, plan: StepPlan, numbers: Numbers) -> Metrics:
         moving = dict(_moving(numbers))
         own = {name for optimizer in self._optimizers for name in optimizer.names}
         others = {name: x.detach() for name, x in named_tensors(self._model).items() if name not in own}
         static = _Static(_replaced(numbers, dict.fromkeys(moving)), tuple(moving), (), tuple(others), ())
         fixed = [*(x for optimizer in self._optimizers for x in optimizer.buffers.values()), *others.values()]
         values = self._values(moving.values(), fixed[0].device)
-        begin_pass(self._optimizers, data)
+        expect_steps(self._optimizers, plan)
         found = []
-        for minibatch in minibatches(data):
+        for minibatch in minibatches(plan):
             self._minibatch = minibatch
             paths, columns = zip(*leaves(minibatch), strict=True)
             static = static._replace(columns=paths, moves=tuple(each.upcoming[1] for each in self._optimizers))

@@ -28,7 +28,7 @@ from zoo.env.attributes import EnvCommand, keep_setting, sendable
 from zoo.env.errors import EnvError, Restarts
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode
-from zoo.worker.collector import Collector, EnvGroup, Steps
+from zoo.worker.collector import Collector, EnvGroup, RolloutExtras
 from zoo.worker.info_columns import joined_infos
 from zoo.worker.infos import InfoKeys
 
@@ -134,7 +134,7 @@ class RemoteCollector(Collector):
             )
         self._seed, self._asked_to = entropy_of(seed), -1
 
-    def steps(self) -> Steps:
+    def fill_block(self) -> RolloutExtras:
         """Fills the block with the rollout of all runners."""
         start, collect_iter, env_step = perf_counter(), self.collect_iter, self.env_step
         if self._whole:
@@ -174,7 +174,7 @@ class RemoteCollector(Collector):
         whole = nested({name: x for name, x in self._whole.items() if name.partition('.')[0] in ('output', 'state')})
         # the same order as with one process: by t, then by env
         episodes = sorted((each for reply in replies for each in reply.episodes), key=lambda episode: episode[0])
-        return Steps(whole['output'], whole.get('state'), joined, episodes, fresh)
+        return RolloutExtras(whole['output'], whole.get('state'), joined, episodes, fresh)
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of runners for the log; times are means over the rollouts since the last call."""

@@ -101,7 +101,7 @@ class Runner:
             self._prepare(request)
             start, before = perf_counter(), self._collector.env_time
             self._collector.collect_iter, self._collector.env_step = request.collect_iter, request.env_step
-            steps = self._collector.steps()
+            steps = self._collector.fill_block()
             env_s = self._collector.env_time - before
             time = {'env': env_s, 'act': perf_counter() - start - env_s}
         block = self._collector.block

@@ -196,11 +196,7 @@ class RowVectorEnv(AnyVectorEnv):
             raise
 
     def _receive(self, block: StepBlock, t: int) -> dict[str, Any]:
-        returned = (
-            self._call(self.env.step_wait)  # type: ignore[attr-defined]
-            if self.steps_async
-            else self._call(self.env.step, self.sent)
-        )
+        returned = self._call(self.env.step_wait) if self.steps_async else self._call(self.env.step, self.sent)  # type: ignore[attr-defined]
         raw, env_reward, terminated, truncated, info = returned
         row, obs, reward = block.rows[t], self.reader.read(raw), np.asarray(env_reward)
         self.reader.fit(obs, 'step')

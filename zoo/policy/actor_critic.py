@@ -99,13 +99,12 @@ class ActorCriticPolicy(NetworkPolicy):
         super()._build()
         own_rate = () if cfg.learn.critic_learning_rate is None else ('critic_learning_rate',)
         self.rates = Rates(cfg.learn, (*self.scheduled, *own_rate))
-        self.samples = Samples(cfg, self.run.ranks)
+        self.options: tuple[UpdateOption, ...] = options_of(self)
+        self.samples = Samples(cfg, self.run.ranks, self.options)
         if self.has_state:
             self.sequence_len, self.sequence_stride = cfg.learn.sequence.len, stride_of(cfg.learn.sequence)
             self.samples.cut_into(cfg.learn.sequence)
             self.objective.fixed = self.objective.fixed._replace(forward=forward_sequences)
-        self.options: tuple[UpdateOption, ...] = options_of(self)
-        self.samples.options = self.options
         if self.learns:
             self._mode.warn_of_difference()
         probe(self._model, self.obs_space, self.dist, self.device)
@@ -225,14 +224,14 @@ class ActorCriticPolicy(NetworkPolicy):
         """Constant weights of the losses, by the name of their metric."""
         return {}
 
-    def _begin_update(self, batch: Columns, *phases: str) -> Columns:
+    def _begin_update(self, batch: Columns, phase: str | None = None) -> Columns:
         """Sets rates and statistics for an update, and returns the batch as the update reads it.
 
-        Args: phases: 'policy' or 'value', if the batch is for that phase alone.
+        Args: phase: 'policy' or 'value', if the batch is for that phase alone.
         """
         for option in self.options:
             option.begin_update()
-            if not phases or option.phase in (*phases, 'all'):
+            if phase is None or option.phase in (phase, 'all'):
                 batch = option.before_update(batch)
         rate = self.rates['learning_rate']
         for name, optimizer in self.optimizers.items():
@@ -266,8 +265,8 @@ class ActorCriticPolicy(NetworkPolicy):
             found |= option.after_update(batch)
         # waits for the device, once a batch
         n_skipped = sum(o.count_skipped(self.cfg.learn.nonfinite_limit) for o in self.optimizers.values())
-        numbers = {'skipped_step': n_skipped, **self.rates, **self._coefficients()}
-        return found | dict(zip(numbers, torch.tensor([*numbers.values()], dtype=torch.float64).unbind(), strict=True))
+        counts = {'skipped_step': n_skipped, **self.rates, **self._coefficients()}
+        return found | dict(zip(counts, torch.tensor([*counts.values()], dtype=torch.float64).unbind(), strict=True))
 
     @torch.no_grad()
     def logit_of(self, batch: Columns) -> Tensor:

@@ -370,15 +370,15 @@ class Policy(ABC):
             return {**self._forward_learn(batch), **self.learn_aux()}
 
         return LearnMode(
-            with_aux if has_aux and not self.calls_learn_aux else self._forward_learn,
-            self.learn_aux,
-            self._monitor_vars_learn,
-            self._set_env_step,
-            self._get_train_iter,
-            self._get_batch_size,
-            self._state_dict_learn,
-            self._load_state_dict_learn,
-            has_aux,
+            forward=with_aux if has_aux and not self.calls_learn_aux else self._forward_learn,
+            learn_aux=self.learn_aux,
+            monitor_vars=self._monitor_vars_learn,
+            set_env_step=self._set_env_step,
+            train_iter=self._get_train_iter,
+            get_batch_size=self._get_batch_size,
+            state_dict=self._state_dict_learn,
+            load_state_dict=self._load_state_dict_learn,
+            has_aux=has_aux,
         )
 
     @property
@@ -386,15 +386,15 @@ class Policy(ABC):
         """The functions that a collector uses."""
         self._need('collect')
         return CollectMode(
-            torch.no_grad()(self._forward_collect),
-            self._start_acting,
-            self._process_transition,
-            self._get_train_sample,
-            self._reset_collect,
-            self._begin_rollout,
-            self._forget_envs,
-            self.cfg.collect.n_step,
-            self._env_action(),
+            forward=torch.no_grad()(self._forward_collect),
+            start=self._start_acting,
+            process_transition=self._process_transition,
+            get_train_sample=self._get_train_sample,
+            reset=self._reset_collect,
+            begin=self._begin_rollout,
+            forget=self._forget_envs,
+            n_step=self.cfg.collect.n_step,
+            env_action=self._env_action(),
         )
 
     @property

@@ -48,15 +48,11 @@ def executor_request(policy: Owner, exploration: str, step_per_env_step: float) 
     if not policy.explores:
         return ExecutorRequest('eager', cfg.compile, n_step)
     own = [component for option in policy.options for component in option.components]
-    components = sorted(
-        [*own, Named('optimizer', name_of(cfg.optimizer))], key=lambda component: component.kind == 'option'
-    )
-    components = [*policy.objective.components, *components]
+    own = sorted([*own, Named('optimizer', name_of(cfg.optimizer))], key=lambda each: each.kind == 'option')
+    components = (*policy.objective.components, *own)
     is_summed = f'gradients are summed over {number}' if (number := rank_count_text(run.ranks)) else ''
     why = ' and '.join(filter(None, (run.eager_only, is_summed)))
-    return ExecutorRequest(
-        cfg.executor, cfg.compile, n_step, components=tuple(components), eager_only=why, exploration=exploration
-    )
+    return ExecutorRequest(cfg.executor, cfg.compile, n_step, components, eager_only=why, exploration=exploration)
 
 
 class Execution:

@@ -106,7 +106,7 @@ def step_summary(found: Found, dist: ActionDist, numbers: PolicyNumbers) -> Metr
     log_ratio [..., N]; log_old_ratio, if log_ratio is to another policy than the behaviour policy; weight, if there is one;
     logit [..., N, P], if the loss has no entropy.
     """
-    rows, metrics = found.pop('rows', None), found
+    rows, metrics = found.get('rows'), {name: x for name, x in found.items() if name != 'rows'}
     if rows is None:
         return metrics
     log_ratio, weight = rows['log_ratio'], rows.get('weight')
@@ -137,7 +137,7 @@ def ppo_step(
     Returns: detached 0-dim tensors policy_loss, value_loss, entropy, approx_kl, clipfrac, grad_norm (, kl, ratio_max),
       penalty_<name> of each penalty, and value_clipfrac where the value loss is clipped.
     """
-    proximal = _proximal_logit(model, optimizers, minibatch, numbers)
+    proximal = _averaged_logit(model, optimizers, minibatch, numbers)
     output, minibatch = forward(model, 'compute_actor_critic', minibatch, numbers)
     loss, metrics = policy_terms(dist, output, minibatch, numbers, proximal)
     value_loss, of_value = value_loss_terms(output, minibatch, numbers.value_loss, numbers.clip_ratio)
@@ -154,18 +154,10 @@ def policy_step(
     numbers: PolicyNumbers,
 ) -> Found:
     """Like `ppo_step`, but for the policy alone: value and return_ are not read, and the critic is not trained."""
-    proximal = _proximal_logit(model, optimizers, minibatch, numbers)
+    proximal = _averaged_logit(model, optimizers, minibatch, numbers)
     output, minibatch = forward(model, 'compute_actor', minibatch, numbers)
     loss, metrics = policy_terms(dist, output, minibatch, numbers, proximal)
     return {**metrics, 'grad_norm': descend(optimizers, loss, numbers.grad_clip)}
-
-
-def squared_error(value: Tensor, return_: Tensor, weight: Tensor | None) -> Tensor:
-    if kernels.ENABLED and kernels.reach(value):
-        from zoo.rl_utils.losses import ppo_value_data, ppo_value_error
-
-        return ppo_value_error(ppo_value_data(value, return_, return_, weight), use_value_clip=False)
-    return value_loss_of(value, return_, weight)
 
 
 def forward(model: nn.Module, method: str, minibatch: Columns, numbers: Any) -> tuple[dict[str, Tensor], Any]:
@@ -174,7 +166,7 @@ def forward(model: nn.Module, method: str, minibatch: Columns, numbers: Any) -> 
     return numbers.forward(model, method, minibatch)
 
 
-def _proximal_logit(
+def _averaged_logit(
     model: nn.Module, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: PolicyNumbers
 ) -> Tensor | None:
     """Logits [N, P] of the averaged policy, as rows, for proximal 'ewma'; None for the other proximal policies."""
@@ -210,9 +202,9 @@ def _by_formula(
     """policy_loss - entropy_weight * entropy, and the metrics."""
     action, weight = minibatch['action'], minibatch.get('weight', None)
     log_new, log_old = dist.log_prob(logit, action), minibatch['log_old']
-    log_near = log_old if proximal is None else dist.log_prob(proximal, action)
-    surrogate = _surrogate_of(numbers, log_new, log_old, log_near, weight)
-    loss, log_ratio = policy_loss(log_new, log_near, minibatch['adv'], weight, numbers.clip_ratio, surrogate)
+    log_proximal = log_old if proximal is None else dist.log_prob(proximal, action)
+    surrogate = _surrogate_of(numbers, log_new, log_old, log_proximal, weight)
+    loss, log_ratio = policy_loss(log_new, log_proximal, minibatch['adv'], weight, numbers.clip_ratio, surrogate)
     rows, metrics = {'log_ratio': log_ratio}, {'policy_loss': loss.detach()}
     if proximal is not None:
         rows['log_old_ratio'] = valid(log_new.detach() - log_old, weight)
@@ -227,14 +219,16 @@ def _by_formula(
 
 
 def _surrogate_of(
-    numbers: PolicyNumbers, log_new: Tensor, log_old: Tensor, log_near: Tensor, weight: Tensor | None
+    numbers: PolicyNumbers, log_new: Tensor, log_old: Tensor, log_proximal: Tensor, weight: Tensor | None
 ) -> Callable[..., Tensor]:
-    """The surrogate with its dual clip, weighed by p_near / p_old if the proximal policy is not the behaviour policy."""
-    if log_near is log_old and numbers.surrogate == CLIP and numbers.dual_clip is None:
+    """The surrogate with its dual clip, weighed by p_proximal / p_old if the proximal policy is not the behaviour policy."""
+    if log_proximal is log_old and numbers.surrogate == CLIP and numbers.dual_clip is None:
         return clip
     from zoo.rl_utils.surrogates import gain_of, importance_of
 
-    importance = None if log_near is log_old else importance_of(log_new, log_old, log_near, weight, numbers.rho_max)
+    importance = (
+        None if log_proximal is log_old else importance_of(log_new, log_old, log_proximal, weight, numbers.rho_max)
+    )
     return partial(gain_of, numbers.surrogate, numbers.dual_clip, importance)
 
 
@@ -271,11 +265,14 @@ def value_loss_terms(
     if 'value_logit' in output:  # of a critic that predicts a distribution of returns
         error = mean_of(loss(output['value_logit'], return_, None, None), weight)
         return error, {'value_loss': error.detach()}
-    if loss == MSE:
-        error = squared_error(output['value'], return_, weight)
+    if loss == MSE and not (kernels.ENABLED and kernels.reach(output['value'])):
+        error = value_loss_of(output['value'], return_, weight)
         return error, {'value_loss': error.detach()}
     from zoo.rl_utils.losses import ppo_value_data, ppo_value_error
 
+    if loss == MSE:
+        error = ppo_value_error(ppo_value_data(output['value'], return_, return_, weight), use_value_clip=False)
+        return error, {'value_loss': error.detach()}
     data = ppo_value_data(output['value'], minibatch['value'], return_, weight)
     clips_at_ratio = clips_values(loss) and loss.name == 'clip' and loss.options == (('range', None),)
     error = ppo_value_error(data, clip_ratio, clips_at_ratio, None if clips_at_ratio else loss)

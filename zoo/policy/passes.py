@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from zoo.backend.executor import Numbers, Pass, Step
+from zoo.backend.executor import Numbers, Step, StepPlan
 from zoo.config.components import make_component, name_of
 from zoo.core.data import Columns, Metrics, first_leaf, send
 from zoo.core.ranks import ALONE, Ranks
@@ -93,33 +93,33 @@ class Passes:
         batch_size: int | None = None,
     ) -> Trained:
         """Up to n_pass passes over a batch [N], in minibatches of batch_size samples (None: all of them)."""
-        self._reseed()
-        data = self._pass(self._samples.read_by_steps(batch), n_pass, batch_size)
-        found = self.steps(step, optimizers, data, numbers)
+        plan = self._plan(self._samples.read_by_steps(batch), n_pass, batch_size, self._order_stream())
+        found = self.steps(step, optimizers, plan, numbers)
         return Trained(summaries(found), n_pass, found, len(next(iter(found.values()))) // n_pass)
 
-    def steps(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
+    def steps(self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, numbers: Numbers) -> Metrics:
         """Takes gradient steps, with the model in training mode; everything else uses it in eval mode."""
         with self._training(self.train_iter):
-            found = self._execution.executor.run(step, optimizers, data, numbers)
+            found = self._execution.executor.run(step, optimizers, plan, numbers)
         self.train_iter += len(next(iter(found.values())))
         return found
 
     def permutations(self, n_pass: int, n: int, device: torch.device) -> Tensor:
         """Draws a permutation of n rows for each pass, [n_pass, n], on a device."""
-        generator = self._reseed()
+        generator = self._order_stream()
         orders = [torch.randperm(n, generator=generator, device=generator.device) for _ in range(n_pass)]
         return send(torch.stack(orders), device)
 
-    def _reseed(self) -> torch.Generator:
+    def _order_stream(self) -> torch.Generator:
+        """The random stream of the order of samples, from the steps so far."""
         return reseed(self._generator, self._seed, 'learn', self._ranks.rank, self.train_iter)
 
-    def _pass(self, columns: Columns, n_pass: int, batch_size: int | None) -> Pass:
-        order, columns = self._draw(columns, n_pass, self._generator)
+    def _plan(self, columns: Columns, n_pass: int, batch_size: int | None, stream: torch.Generator) -> StepPlan:
+        order, columns = self._draw(columns, n_pass, stream)
         length = self._samples.entry_len
         n_row = len(first_leaf(columns)) if batch_size is None else max(batch_size // length, 1)  # or sequences
         normalize = self._cfg.adv_norm == 'minibatch'
-        return Pass(columns, send(order, self._device), n_row, self._device, normalize, ranks=self._ranks)
+        return StepPlan(columns, send(order, self._device), n_row, self._device, normalize, ranks=self._ranks)
 
 
 def _draw_of(spec: str | Mapping[str, Any]) -> Callable[[Columns, int, torch.Generator], tuple[Tensor, Columns]]:

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from zoo.backend.executor import Found, Pass, Step
+from zoo.backend.executor import Found, Step, StepPlan
 from zoo.backend.precision import UpdatePrecision
 from zoo.config.components import component_of, make_component, name_of
 from zoo.config.schedule import Schedule, schedule_value
@@ -333,11 +333,11 @@ class PPGPolicy(ActorCriticPolicy):
             optimizer.lr = self.rates['aux_learning_rate']
         order = self.passes.permutations(cfg.aux_train_epoch, memory.n_row, memory.device)
         is_small = sum(x.numel() for _, x in leaves(columns['obs'])) <= PASS_CELLS
-        data = Pass(columns, order, self._aux_rows, self.device, gather=memory.device == self.device and is_small)
+        plan = StepPlan(columns, order, self._aux_rows, self.device, gather=memory.device == self.device and is_small)
         numbers = AuxNumbers(
             cfg.aux_bc_weight, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.precision, fixed.forward
         )
-        metrics = self.passes.steps(self.phase.step, optimizers, data, numbers)
+        metrics = self.passes.steps(self.phase.step, optimizers, plan, numbers)
         for optimizer in optimizers:  # here, while the gradient is still theirs, so that errors name the parameter
             optimizer.count_skipped(cfg.nonfinite_limit)
         kl_before, kl_after = metrics['behavioral_cloning_loss'][0], self._kl_to(columns['logit'])

@@ -54,10 +54,10 @@ class PPOPolicy(ActorCriticPolicy):
         `Collector` and `Samples` do the earlier lines of the algorithm: run the old policy, and estimate advantages.
         Column 'logit' of the batch, which acting wrote, has the outputs of theta_old.
         """
-        batch, cfg, optimizers = self._begin_update(batch), self.cfg.learn, list(self.optimizers.values())
+        cfg, optimizers = self.cfg.learn, list(self.optimizers.values())
+        batch = self._begin_update(batch)
         metrics = self._train_policy(batch, cfg.epoch_per_collect, self.step, optimizers, cfg.batch_size)
-        metrics['explained_variance'] = explained_variance(batch)
-        return metrics | self._end_update(batch)
+        return {**metrics, 'explained_variance': explained_variance(batch), **self._end_update(batch)}
 
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         if self.cfg.learn.critic_learning_rate is None:

@@ -61,25 +61,25 @@ def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:
     Args: critic: (obs [N, *O], state [N, ...] or None) -> values [N]; a column 'value' of the rollout must have the same
       unit. With a recurrent state, acting has computed the values of all rows.
     """
-    data, last, successor, after = rollout.data, rollout.last_obs, rollout.successor, rollout.data.get('state')
-    (n_step, n_env), acted, index = data['done'].shape, 'value' in data, rollout.final_index
+    data, successor, state_after = rollout.data, rollout.successor, rollout.data.get('state')
+    (n_step, n_env), has_value, index = data['done'].shape, 'value' in data, rollout.final_index
     if successor is not None:
-        rows = successor if acted else map_tensors(lambda *x: torch.cat(x), data['obs'], successor)
-        value = critic(_flat(rows), None if after is None else _flat(after)).view(-1, n_env)
-        return (data['value'], value) if acted else (value[:n_step], value[n_step:])
-    beyond = [last, rollout.final_obs] if acted else [_flat(data['obs']), last, rollout.final_obs]
-    obs = map_tensors(lambda *x: torch.cat(x), *beyond)
+        rows = successor if has_value else map_tensors(lambda *x: torch.cat(x), data['obs'], successor)
+        value = critic(_flat(rows), None if state_after is None else _flat(state_after)).view(-1, n_env)
+        return (data['value'], value) if has_value else (value[:n_step], value[n_step:])
+    missing = [*([] if has_value else [_flat(data['obs'])]), rollout.last_obs, rollout.final_obs]
+    obs = map_tensors(lambda *x: torch.cat(x), *missing)
     state = None
-    if after is not None:  # the state after the row that comes before each observation
-        state = map_tensors(lambda x: torch.cat((x[-1], x[index[:, 0], index[:, 1]])), after)
+    if state_after is not None:  # the state after the row that comes before each observation
+        state = map_tensors(lambda x: torch.cat((x[-1], x[index[:, 0], index[:, 1]])), state_after)
     value = critic(obs, state)
-    if acted:
+    if has_value:
         value = torch.cat((data['value'].flatten(), value))
     n = (n_step + 1) * n_env
     block = value[:n].view(n_step + 1, n_env)
+    # next_step: the row after an end shows the final observation, so at a time limit this already is the bootstrap
     next_value = block[1:].clone()
-    # a time limit (traj_flag without done) bootstraps here: V of the final observation, not of the next episode's first;
-    # with next_step autoreset the next row shows the final observation itself
+    # same_step, disabled: that row shows the next episode's first observation; V of the true final one replaces it
     next_value[index[:, 0], index[:, 1]] = value[n:]
     return block[:-1], next_value
 
@@ -134,9 +134,11 @@ class Samples:
         'minibatch' normalises advantages after them, in the executor.
     """
 
-    def __init__(self, cfg: ActorCriticPolicyConfig, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self, cfg: ActorCriticPolicyConfig, ranks: Ranks = ALONE, options: Sequence[UpdateOption] = ()
+    ) -> None:
         self._discount, self._ranks = (cfg.collect.discount_factor, cfg.collect.gae_lambda), ranks
-        self.options: Sequence[UpdateOption] = ()
+        self.options = options
         self.units: Any = ReturnUnits()
         self.reference: Callable[[Tensor], Tensor] = ReturnUnits().restore
         self.scaled_reward: Callable[[Transition, Tensor | None], Tensor] = given_reward
@@ -192,7 +194,8 @@ class Samples:
         """
         value, next_value = (self.reference(self.units.restore(x)) for x in outputs)
         data = gae_data(value, next_value, reward, done, traj_flag)
-        # of no meaning for a row that only reset an env: weight 0 keeps it out of the loss, traj_flag out of other rows
+        # In a row that only reset an env, adv and return_ mean nothing: its weight 0 keeps them out of the losses, and the
+        # traj_flag of the row before cuts the trace.
         found = self.estimator(data, *self._discount, *log_ratio)
         return {'value': value, 'adv': found[0], 'return_': found[1]}
 

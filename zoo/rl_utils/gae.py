@@ -89,9 +89,7 @@ def gae_estimate(
     *,
     value_lambda: Annotated[
         Lambda | None,
-        Field(
-            description='lambda of the returns that the critic learns (DNA: 0.95, with a gae_lambda of 0.8); null: gae_lambda'
-        ),
+        Field(description='lambda of the returns that the critic learns (DNA: 0.95, gae_lambda 0.8); null: gae_lambda'),
     ] = None,
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantages; the critic's returns may have a lambda of their own. Nothing is checked.

@@ -171,12 +171,12 @@ def ppo_policy_error(
         loss, entropy_loss, *info = kernel(dist, new, old, action, adv, weight, *numbers, surrogate)
     else:
         log_new, log_old = dist.log_prob(new, action), dist.log_prob(old.detach(), action)
-        log_near, importance = log_old, None
+        log_proximal, importance = log_old, None
         if proximal is not None:
-            log_near = dist.log_prob(proximal.detach(), action)
-            importance = importance_of(log_new, log_old, log_near, weight, rho_max)
+            log_proximal = dist.log_prob(proximal.detach(), action)
+            importance = importance_of(log_new, log_old, log_proximal, weight, rho_max)
         gain = partial(gain_of, surrogate, dual_clip, importance)
-        loss, log_ratio = policy_loss(log_new, log_near, wide(adv.detach()), weight, clip_ratio, gain)
+        loss, log_ratio = policy_loss(log_new, log_proximal, wide(adv.detach()), weight, clip_ratio, gain)
         high = dict(getattr(surrogate, 'options', ())).get('high', clip_ratio)  # of an asymmetric clip
         log_old_ratio = log_ratio if proximal is None else valid(log_new.detach() - log_old, weight)
         flat_weight = None if weight is None else weight.flatten()

@@ -203,7 +203,7 @@ class FlatOptimizer:
         self.advance()
         return norm
 
-    def begin_pass(self, n_call: int) -> None:
+    def expect_steps(self, n_call: int) -> None:
         """Tells an optimiser that accumulates gradients how many calls of `step` follow; the last one always takes a step."""
         self._n_gathered, self._n_to_come = 0, n_call
 

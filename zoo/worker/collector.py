@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zoo.backend.recurrent import EpisodicActing
 
 
-class Steps(NamedTuple):
+class RolloutExtras(NamedTuple):
     """The results of n_step steps of all envs that are not in the block.
 
     output: of acting, [T, B, ...] each; state: the recurrent state before row 0, [B, ...], or None.
@@ -73,14 +73,14 @@ class Collector:
     def collect(self) -> Rollout:
         """Takes n_step steps in every env."""
         start, before = perf_counter(), self.env_time
-        rollout = self._rollout(self.steps())
+        rollout = self._rollout(self.fill_block())
         env_time = self.env_time - before
         self.time['env'] += env_time
         self.time['act'] += perf_counter() - start - env_time
         return rollout
 
     @torch.no_grad()
-    def steps(self) -> Steps:
+    def fill_block(self) -> RolloutExtras:
         """Fills the block with n_step steps of every env."""
         self.block.restart()
         self._numbers.clear()
@@ -92,7 +92,7 @@ class Collector:
         for group in self.groups:
             group.env.check()
         output = joined([group.acting.output for group in self.groups], 1)
-        return Steps(output, state, self._info_columns(), self._numbers)
+        return RolloutExtras(output, state, self._info_columns(), self._numbers)
 
     @property
     def env_time(self) -> float:
@@ -128,29 +128,29 @@ class Collector:
         for group in self.groups:
             group.reset(seed)
 
-    def _rollout(self, found: Steps) -> Rollout:
-        for envs in found.fresh:
+    def _rollout(self, extras: RolloutExtras) -> Rollout:
+        for envs in extras.fresh:
             self.episodes.drop(envs)
             self.mode.forget(envs)
-        obs, steps, infos = self.block.obs, self.block.steps, found.infos
+        obs, infos = self.block.obs, extras.infos
+        steps = self.block.steps._replace(info=infos)
         end, is_reset = steps.terminated | steps.truncated, steps.is_reset
         is_broken = None if steps.begins is None or is_reset is None else is_reset & steps.truncated
-        n_step = self.episodes.record(
+        n_transition = self.episodes.record(
             steps.reward if steps.raw_reward is None else steps.raw_reward,
             end if steps.raw_end is None else steps.raw_end,
             is_reset,
             is_broken,
         )
-        if found.episodes:
-            self.episodes.infos.add(numbers for _, numbers in found.episodes)
+        if extras.episodes:
+            self.episodes.infos.add(numbers for _, numbers in extras.episodes)
         if is_reset is not None and is_broken is not None:
             mark_broken(is_reset, end, is_broken)
         if infos and self.collect_iter == 0:
             from zoo.worker.info_columns import warn_of_missing
 
             warn_of_missing(infos)
-        steps = steps._replace(info=infos)
-        data: Any = self.mode.process_transition(map_tensors(lambda x: x[:-1], obs), found.output, steps)
+        data: Any = self.mode.process_transition(map_tensors(lambda x: x[:-1], obs), extras.output, steps)
         if infos:
             data = {**data, **{f'info/{key}': x for key, x in infos.items()}}
         lead = (self._n_step, self.n_env)
@@ -160,14 +160,15 @@ class Collector:
                     f'_process_transition gave {path!r} of shape {tuple(x.shape)} but it must begin with {lead}, the '
                     'steps and envs of the rollout'
                 )
-        self.env_step += n_step  # only now: if the policy's code fails above, what is saved is without this rollout
+        # only now: if the policy's code fails above, what is saved is without this rollout
+        self.env_step += n_transition
         self.collect_iter += 1
         last_obs, next_obs = map_tensors(lambda x: x[-1], obs), steps.next_obs
         if next_obs is not None and end.device.type == 'cpu':  # elsewhere a shape may not depend on the data
             index = end.nonzero()
             final_obs = map_tensors(lambda x: x[index[:, 0], index[:, 1]], next_obs)
-            return Rollout(data, last_obs, final_obs, index, state=found.state)
-        return Rollout(data, last_obs, *self.block.final(), next_obs, found.state)
+            return Rollout(data, last_obs, final_obs, index, state=extras.state)
+        return Rollout(data, last_obs, *self.block.final(), next_obs, extras.state)
 
 
 class EnvGroup:

@@ -214,7 +214,7 @@ def test_policy_with_rnd_learns_on_to_the_bit_after_a_file_and_after_one_without
         generator = torch.Generator().manual_seed(0)
         obs = torch.randn(9, 4, 4, generator=generator)
         (option,) = each.options
-        advs.append(option.part.advantage(rollout_of(obs)))
-        option.part.update()
+        advs.append(option.component.advantage(rollout_of(obs)))
+        option.component.update()
     assert torch.equal(*advs[:2]) and not torch.equal(*advs[1:])
     assert not differing(policy.state_dict(), whole.state_dict())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, DrawNoise, Eager, Explore, Numbers, Pass, Step
+from zoo.backend.executor import Acting, DrawNoise, Eager, Explore, Numbers, Step, StepPlan
 from zoo.backend.native.bindings import ActingBlocks, Column, Kind, Library, Model, Output, StepSpec, ValueLoss, load
 from zoo.backend.native.network import (
     buffers_of,
@@ -76,21 +76,21 @@ class NativeExecutor(Eager):
         self._described: Model | None = None
         self._places: list[int] = []
 
-    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], data: Pass, numbers: Numbers) -> Metrics:
+    def run(self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, numbers: Numbers) -> Metrics:
         """As `Eager.run`. Raises: UserError if the model was changed after construction, so that C cannot run it any more."""
         if why := obstacle_of_model(self._model, self._dist, _CPU):
             raise UserError(f'{why}; it came after the policy was made: use policy.learn.executor=eager')
         is_known = not self._only_acts and _is_known(step, optimizers, numbers)
-        columns = self._columns(data) if is_known else None
+        columns = self._columns(plan) if is_known else None
         if columns is None:
-            return self._fallback.run(step, optimizers, data, numbers)
+            return self._fallback.run(step, optimizers, plan, numbers)
         kind = Kind[step.kind]  # type: ignore[attr-defined]
-        options = step_spec(kind, data.normalize_adv, numbers)
-        size, n_rest = data.batch_size, data.order.shape[1] % data.batch_size
+        options = step_spec(kind, plan.normalize_adv, numbers)
+        size, n_rest = plan.batch_size, plan.order.shape[1] % plan.batch_size
         if not n_rest:
-            rows = self._epoch(options, columns, optimizers, data.order.flatten(), size)
+            rows = self._epoch(options, columns, optimizers, plan.order.flatten(), size)
         else:  # the last minibatch of each pass is smaller
-            parts = [part for order in data.order for part in ((order[:-n_rest], size), (order[-n_rest:], n_rest))]
+            parts = [part for order in plan.order for part in ((order[:-n_rest], size), (order[-n_rest:], n_rest))]
             rows = torch.cat([self._epoch(options, columns, optimizers, *part) for part in parts if len(part[0])])
         names = list(_METRICS[kind])
         if options.measure_kl:
@@ -130,13 +130,13 @@ class NativeExecutor(Eager):
         model = self._model
         return obs if model.leaf is None else obs[model.leaf], obs[ACTION_MASK] if model.is_masked else None
 
-    def _columns(self, data: Pass) -> Columns | None:
+    def _columns(self, plan: StepPlan) -> Columns | None:
         """The columns that the four kinds of steps read; None if C cannot read them: it takes rows on a CPU, not sequences."""
-        if 'logit_proximal' in data.columns:  # of a loss with a proximal policy
+        if 'logit_proximal' in plan.columns:  # of a loss with a proximal policy
             return None
-        columns = {name: data.columns[name] for name in _READ if name in data.columns}
+        columns = {name: plan.columns[name] for name in _READ if name in plan.columns}
         columns['obs'], mask = self._parts(columns['obs'])
-        if data.device.type != 'cpu' or any(columns[name].dim() != 1 for name in _PER_ROW if name in columns):
+        if plan.device.type != 'cpu' or any(columns[name].dim() != 1 for name in _PER_ROW if name in columns):
             return None
         if mask is not None:
             columns['mask'] = mask

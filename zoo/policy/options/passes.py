@@ -45,14 +45,13 @@ class InterruptedPasses(Passes):
         by_minibatch = target_kl is not None and self._cfg.target_kl_at == 'minibatch'
         found: list[Metrics] = []
         n_done, n_last, is_over = 0, 0, False
-        columns = self._samples.read_by_steps(batch)
-        self._reseed()
+        columns, stream = self._samples.read_by_steps(batch), self._order_stream()
         while n_done < n_pass and not is_over:
             if n_done and self.renew is not None:
                 columns = self._samples.read_by_steps(self.renew(batch))
-            data, n_last = self._pass(columns, 1, batch_size), 0
-            for order in data.order.split(data.batch_size if by_minibatch else data.order.shape[1], dim=1):
-                found.append(self.steps(step, optimizers, data._replace(order=order), numbers))
+            plan, n_last = self._plan(columns, 1, batch_size, stream), 0
+            for order in plan.order.split(plan.batch_size if by_minibatch else plan.order.shape[1], dim=1):
+                found.append(self.steps(step, optimizers, plan._replace(order=order), numbers))
                 n_last += len(next(iter(found[-1].values())))
                 is_over = (
                     target_kl is not None

@@ -97,8 +97,10 @@ class PGPolicy(ActorCriticPolicy):
         return first.new_zeros(len(first)).float()
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        batch, optimizers = self._begin_update(batch), list(self.optimizers.values())
-        metrics = self._train_policy(batch, 1, type(self).step, optimizers, self.cfg.learn.batch_size)
+        batch = self._begin_update(batch)
+        metrics = self._train_policy(
+            batch, 1, type(self).step, list(self.optimizers.values()), self.cfg.learn.batch_size
+        )
         return metrics | self._end_update(batch)
 
     def _monitor_vars_learn(self) -> list[str]:

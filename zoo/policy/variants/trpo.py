@@ -89,7 +89,8 @@ class TRPOPolicy(ActorCriticPolicy):
 
     def _forward_learn(self, batch: Columns) -> Metrics:
         """One natural gradient step of the policy, then passes of the critic."""
-        batch, cfg = self._begin_update(batch), self.cfg.learn
+        cfg = self.cfg.learn
+        batch = self._begin_update(batch)
         metrics = self._train_policy(batch, 1, self._step, [self.optimizers['actor']], batch_size=None)
         fixed = self.objective.fixed
         numbers = ValueNumbers(self.rates.clip_range, fixed.grad_clip, fixed.value_loss, forward=fixed.forward)
