@@ -62,9 +62,9 @@ def policy_loss(
     Args: log_old, adv: without gradient, in float32 at least. surrogate: see zoo.rl_utils.surrogates.
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7.
     """
-    log_ratio = valid(log_new - log_old, weight)
+    log_ratio = zero_invalid(log_new - log_old, weight)
     ratio = log_ratio.masked_fill(log_ratio > MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # clamp has no gradient at NaN
-    return -mean_of(surrogate(log_ratio, ratio, adv, clip_ratio), weight), log_ratio.detach()
+    return -loss_mean(surrogate(log_ratio, ratio, adv, clip_ratio), weight), log_ratio.detach()
 
 
 def value_loss_of(
@@ -79,15 +79,15 @@ def value_loss_of(
 
     Args: value: of the critic, in the unit of return_ and value_old. value_loss: see zoo.rl_utils.value_losses.
     """
-    return mean_of(value_loss(value, return_, value_old, clip_ratio), weight)
+    return loss_mean(value_loss(value, return_, value_old, clip_ratio), weight)
 
 
-def valid(x: Tensor, weight: Tensor | None) -> Tensor:
+def zero_invalid(x: Tensor, weight: Tensor | None) -> Tensor:
     """x, but 0 in rows of weight 0, where a probability ratio may overflow."""
     return x if weight is None else torch.where(weight != 0, x, 0.0)
 
 
-def mean_of(x: Tensor, weight: Tensor | None) -> Tensor:
+def loss_mean(x: Tensor, weight: Tensor | None) -> Tensor:
     """mean(x * weight), 0-dim: a plain mean, not divided by the sum of the weights."""
     return x.mean() if weight is None else (x * weight).mean()
 
