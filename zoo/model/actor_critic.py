@@ -56,18 +56,17 @@ class Networks(nn.Module):
         is_dual = arch == 'dual'
         self.critic_encoder = build_encoder(cfg.encoder, views.critic, given) if is_dual else self.actor_encoder
         actor, critic = self._below_heads(cfg)
-        hidden = _hidden(cfg, cfg.actor_head, actor.n_feature)
-        n_feature = actor.n_feature if hidden is None else hidden.n_feature
+        actor_hidden = _hidden(cfg, cfg.actor_head, actor.n_feature)
+        n_feature = actor.n_feature if actor_hidden is None else actor_hidden.n_feature
         options = {**dict(cfg), 'n_feature': n_feature}
         self.dist = make_dist(action_space, cfg.distribution, options)
         head = self.dist.make_head(n_feature, options)
-        self.policy_head = head if hidden is None else nn.Sequential(hidden, head)
+        self.policy_head = head if actor_hidden is None else nn.Sequential(actor_hidden, head)
         self.is_masked = check_mask(obs_space, self.dist)
-        hidden = _hidden(cfg, cfg.critic_head, critic.n_feature)
-        if hidden is None:
-            self.value_head: nn.Module = ValueHead(critic.n_feature, critic.value_gain)
-        else:
-            self.value_head = nn.Sequential(hidden, ValueHead(hidden.n_feature, hidden.value_gain))
+        critic_hidden = _hidden(cfg, cfg.critic_head, critic.n_feature)
+        last = critic if critic_hidden is None else critic_hidden
+        value_head = ValueHead(last.n_feature, last.value_gain)
+        self.value_head: nn.Module = value_head if critic_hidden is None else nn.Sequential(critic_hidden, value_head)
         self._decode: Callable[[Tensor], Tensor] | None = None
 
     def _below_heads(self, cfg: ActorCriticConfig) -> tuple[Any, Any]:
@@ -104,11 +103,11 @@ class Networks(nn.Module):
         """Adds obs [N, *O] to the observation statistics, if the model keeps any."""
         update_input(self.input, obs if self.leaf is None else obs[self.leaf], weight)
 
-    def _seen(self, obs: Obs) -> Any:
+    def _encoder_input(self, obs: Obs) -> Any:
         """The input of the encoders, from observations."""
         return self.input(obs if self.leaf is None else obs[self.leaf])
 
-    def _value(self, feature: Tensor) -> dict[str, Tensor]:
+    def _value_outputs(self, feature: Tensor) -> dict[str, Tensor]:
         """{'value' [...]}, and 'value_logit' [..., K] of a critic that predicts a distribution."""
         output = self.value_head(feature)
         return {'value': output} if self._decode is None else {'value': self._decode(output), 'value_logit': output}
@@ -126,7 +125,7 @@ class Networks(nn.Module):
         output = {'logit': self._logit(feature, obs)}
         if aux_head is not None:
             output['aux_value'] = aux_head(feature)
-        return {**output, **self._value(critic_feature)}
+        return {**output, **self._value_outputs(critic_feature)}
 
 
 class ActorCritic(Networks):
@@ -145,7 +144,7 @@ class ActorCritic(Networks):
 
     def compute_actor(self, obs: Obs) -> Tensor:
         """obs [..., *O] -> logit [..., P], the parameters of the action distribution."""
-        return self._logit(self.actor_encoder(self._seen(obs)), obs)
+        return self._logit(self.actor_encoder(self._encoder_input(obs)), obs)
 
     def compute_critic(self, obs: Obs) -> Tensor:
         """obs [..., *O] -> value [...]."""
@@ -153,12 +152,12 @@ class ActorCritic(Networks):
 
     def compute_critic_output(self, obs: Obs) -> dict[str, Any]:
         """obs [..., *O] -> {'value'}, and 'value_logit' where the critic predicts a distribution of returns."""
-        x = self._seen(obs)
+        x = self._encoder_input(obs)
         if self.arch != 'detach':
-            return self._value(self.critic_encoder(x))
+            return self._value_outputs(self.critic_encoder(x))
         with torch.no_grad():  # not detach(): without gradient the trunk keeps nothing for a backward pass
             feature = self.critic_encoder(x)
-        return self._value(feature)
+        return self._value_outputs(feature)
 
     def compute_actor_critic(self, obs: Obs) -> dict[str, Any]:
         """obs [..., *O] -> {'logit', 'value'} (and 'value_logit'), each stage run once."""
@@ -166,7 +165,7 @@ class ActorCritic(Networks):
 
     def _features(self, obs: Obs) -> tuple[Tensor, Tensor]:
         """The features that the policy head and the value head take; no gradient is stopped."""
-        x = self._seen(obs)
+        x = self._encoder_input(obs)
         feature = self.actor_encoder(x)
         return feature, self.critic_encoder(x) if self.arch == 'dual' else feature
 

@@ -18,17 +18,7 @@ from zoo.rl_utils import kernels
 from zoo.rl_utils.check import Number, check_shape
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer, backward
-from zoo.rl_utils.ppo import (
-    clip,
-    clipfrac,
-    loss_mean,
-    mse,
-    policy_loss,
-    ratio_of,
-    value_loss_of,
-    weighted_mean,
-    zero_invalid,
-)
+from zoo.rl_utils.ppo import clip, clipfrac, loss_mean, mse, policy_loss, ratio_of, value_loss_of, weighted_mean, zeroed
 
 if TYPE_CHECKING:
     from zoo.rl_utils.losses import ppo_value_data
@@ -200,7 +190,7 @@ def policy_terms(
     for penalty, factor in zip(numbers.penalties, numbers.penalty_weights, strict=True):
         found = penalty(dist, output, minibatch)
         check_shape(f'what the penalty {penalty.name!r} returned', found, 'adv', minibatch['adv'].shape)
-        mean = loss_mean(zero_invalid(found, weight), weight)
+        mean = loss_mean(zeroed(found, weight), weight)
         loss = added(loss, factor, mean)
         metrics[f'penalty_{penalty.name}'] = mean.detach()
     return loss, metrics
@@ -217,7 +207,7 @@ def _by_formula(
     loss, log_ratio = policy_loss(log_new, log_proximal, minibatch['adv'], weight, numbers.clip_ratio, surrogate)
     rows, metrics = {'log_ratio': log_ratio}, {'policy_loss': loss.detach()}
     if proximal is not None:
-        rows['log_old_ratio'] = zero_invalid(log_new.detach() - log_old, weight)
+        rows['log_old_ratio'] = zeroed(log_new.detach() - log_old, weight)
     if weight is not None:
         rows['weight'] = weight
     if isinstance(numbers.entropy_weight, Tensor) or numbers.entropy_weight:
@@ -263,7 +253,7 @@ def _by_kernel(
     if numbers.measure_kl:
         with torch.no_grad():
             log_ratio = dist.log_prob(logit, action) - dist.log_prob(logit_old, action)
-        metrics |= _of_ratios(zero_invalid(log_ratio, weight), weight)
+        metrics |= _of_ratios(zeroed(log_ratio, weight), weight)
     return loss, metrics
 
 
@@ -333,4 +323,4 @@ def _of_ratios(log_ratio: Tensor, weight: Tensor | None) -> Metrics:
     """The metrics kl and ratio_max of the rows with a weight."""
     ratio = ratio_of(log_ratio)
     kl = weighted_mean(ratio - 1 - log_ratio, weight)
-    return {'kl': kl, 'ratio_max': zero_invalid(ratio, weight).amax(-1)}
+    return {'kl': kl, 'ratio_max': zeroed(ratio, weight).amax(-1)}

@@ -12,7 +12,7 @@ from zoo.core.data import wide
 from zoo.rl_utils import kernels, value_losses
 from zoo.rl_utils.check import Number, check_clip_ratio, check_floating, check_shape, check_values
 from zoo.rl_utils.distribution import ActionDist, Logit, check_policies, from_logits
-from zoo.rl_utils.ppo import clip, clipfrac, loss_mean, policy_loss, value_loss_of, weighted_mean, zero_invalid
+from zoo.rl_utils.ppo import clip, clipfrac, loss_mean, policy_loss, value_loss_of, weighted_mean, zeroed
 from zoo.rl_utils.surrogates import gain_of, importance_of
 
 KLType = Literal['k1', 'k2', 'k3']
@@ -178,7 +178,7 @@ def ppo_policy_error(
         gain = partial(gain_of, surrogate, dual_clip, importance)
         loss, log_ratio = policy_loss(log_new, log_proximal, wide(adv.detach()), weight, clip_ratio, gain)
         high = dict(getattr(surrogate, 'options', ())).get('high', clip_ratio)  # of an asymmetric clip
-        log_old_ratio = log_ratio if proximal is None else zero_invalid(log_new.detach() - log_old, weight)
+        log_old_ratio = log_ratio if proximal is None else zeroed(log_new.detach() - log_old, weight)
         flat_weight = None if weight is None else weight.flatten()
         approx_kl = weighted_mean(-log_old_ratio.flatten(), flat_weight)
         info = [approx_kl, clipfrac(log_ratio.flatten(), flat_weight, clip_ratio, high)]
@@ -188,7 +188,7 @@ def ppo_policy_error(
     kl_div = adv.new_zeros(())
     if pretrained is not None:
         # KL(new || pretrained) estimated from actions drawn from new
-        log_r = zero_invalid(dist.log_prob(pretrained.detach(), action) - dist.log_prob(new, action), weight)
+        log_r = zeroed(dist.log_prob(pretrained.detach(), action) - dist.log_prob(new, action), weight)
         estimators = {'k1': lambda: -log_r, 'k2': lambda: 0.5 * log_r.square(), 'k3': lambda: log_r.exp() - 1 - log_r}
         kl_div = loss_mean(estimators[kl_type](), weight)
     return ppo_policy_loss(loss, entropy_loss, kl_div), ppo_info(*info)

@@ -62,7 +62,7 @@ def policy_loss(
     Args: log_old, adv: without gradient, in float32 at least. surrogate: see zoo.rl_utils.surrogates.
     Source: Schulman et al. 2017, arXiv:1707.06347, eq. 7.
     """
-    log_ratio = zero_invalid(log_new - log_old, weight)
+    log_ratio = zeroed(log_new - log_old, weight)
     ratio = log_ratio.masked_fill(log_ratio > MAX_LOG_RATIO, MAX_LOG_RATIO).exp()  # clamp has no gradient at NaN
     return -loss_mean(surrogate(log_ratio, ratio, adv, clip_ratio), weight), log_ratio.detach()
 
@@ -82,7 +82,7 @@ def value_loss_of(
     return loss_mean(value_loss(value, return_, value_old, clip_ratio), weight)
 
 
-def zero_invalid(x: Tensor, weight: Tensor | None) -> Tensor:
+def zeroed(x: Tensor, weight: Tensor | None) -> Tensor:
     """x, but 0 in rows of weight 0, where a probability ratio may overflow."""
     return x if weight is None else torch.where(weight != 0, x, 0.0)
 

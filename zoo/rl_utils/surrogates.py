@@ -20,7 +20,7 @@ from torch import Tensor
 
 from zoo.core.registry import SURROGATE_REGISTRY
 from zoo.rl_utils.check import EACH_SAMPLE, Number, check_returned
-from zoo.rl_utils.ppo import MAX_LOG_RATIO, zero_invalid
+from zoo.rl_utils.ppo import MAX_LOG_RATIO, zeroed
 from zoo.rl_utils.ppo import clip as clip
 
 LOG_MAX_IMPORTANCE = math.log(100.0)
@@ -180,6 +180,6 @@ def importance_of(
     log_new: Tensor, log_old: Tensor, log_proximal: Tensor, weight: Tensor | None, rho_max: Number | None
 ) -> Tensor:
     """p_proximal / p_old, at most rho_max; p_old is raised where p_new / p_old would exceed 100."""
-    log_importance = zero_invalid(log_proximal - torch.max(log_old, log_new - LOG_MAX_IMPORTANCE), weight)
+    log_importance = zeroed(log_proximal - torch.max(log_old, log_new - LOG_MAX_IMPORTANCE), weight)
     importance = log_importance.clamp(max=MAX_LOG_RATIO).exp()
     return importance if rho_max is None else importance.clamp(max=rho_max)

@@ -25,7 +25,7 @@ from zoo.policy.metrics import explained_variance
 from zoo.policy.ppg import ValueNumbers, value_step
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
-from zoo.rl_utils.ppo import loss_mean, zero_invalid
+from zoo.rl_utils.ppo import loss_mean, zeroed
 
 
 class TRPOLearnConfig(ActorCriticLearnConfig):
@@ -117,7 +117,7 @@ class TRPOPolicy(ActorCriticPolicy):
             loss, metrics = policy_terms(dist, output, rows, numbers, None)
             logit, weight = output['logit'], rows.get('weight', None)
             old = logit.detach() if old is None else old
-            return loss, loss_mean(zero_invalid(dist.kl(old, logit), weight), weight), old, metrics
+            return loss, loss_mean(zeroed(dist.kl(old, logit), weight), weight), old, metrics
 
         def over_ranks(x: Tensor) -> Tensor:
             return mean_over_(x.detach().clone(), optimizer.ranks)
