@@ -8,11 +8,11 @@ config = dict(
         type='ppo',
         model=dict(obs_norm=True),
         learn=dict(
-            epoch_per_collect=10,
+            epoch_per_collect=20,
             learning_rate=dict(start=6e-4, end=0.0),
             reward_norm=True,
         ),
-        collect=dict(n_step=1024, discount_factor=0.9999, gae_lambda=0.98),
+        collect=dict(n_step=2048, discount_factor=0.9999, gae_lambda=0.98),
         eval=dict(eval_freq=100_000),
     ),
 )

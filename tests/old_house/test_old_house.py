@@ -52,6 +52,11 @@ TUNED = {  # bundled configs whose values have changed since then; None: the def
         'policy.learn.learning_rate': {'start': 0.0003, 'end': 0.0, 'over': 100_000},
         'policy.eval.eval_freq': None,
     },
+    'swimmer_ppo': {
+        'policy.learn.epoch_per_collect': 20,
+        'policy.collect.n_step': 2048,
+        'policy.collect.n_sample': 8192,
+    },
 }
 IN_PROCESS = [name for name in RUNS if name != 'own_registered']  # it registers a name that others should not find
 POLICIES = sorted(SURFACE['config'])
