@@ -1,4 +1,9 @@
-"""Random streams: every part of a run draws from its own child of the one seed."""
+"""Random streams: every part of a run draws from its own child of the one seed.
+
+The names: 'model' (first parameters), ('collect', first env, rollout) (noise of actions), ('collect', env step) (resets of envs),
+('learn', rank, train_iter) (order of samples), ('model steps', train_iter) (dropout), 'buffer/<name>' (draws of replay),
+('evaluate', env step), 'intrinsic', 'plasticity', 'pretrain'.
+"""
 
 from __future__ import annotations
 
