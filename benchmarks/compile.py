@@ -113,7 +113,7 @@ def acting(n_env: int) -> dict[str, Any]:
     def forward(x: Tensor, state: Any) -> dict[str, Any]:
         if not noise:
             noise.extend(draw(n_env))
-        output = forward_for_acting(model, x, one_trunk=False)
+        output = forward_for_acting(model, x, with_value=False)
         return {'action': dist.sample(output['logit'], noise.pop()), **output}
 
     def rollout(each: Any, _: int) -> None:
@@ -121,7 +121,7 @@ def acting(n_env: int) -> dict[str, Any]:
         for t in range(N_STEP):
             each.step(t)
 
-    eager, compiled = ForwardActing(forward, obs), GraphActing(model, dist, obs, draw, one_trunk=False)
+    eager, compiled = ForwardActing(forward, obs), GraphActing(model, dist, obs, draw, with_value=False)
     return {'eager': partial(rollout, eager), 'compiled': partial(rollout, compiled), 'n': N_STEP}
 
 

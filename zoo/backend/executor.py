@@ -154,7 +154,9 @@ class Eager:
                 kept = []
         return metrics[0] if len(metrics) == 1 else {name: torch.cat([x[name] for x in metrics]) for name in metrics[0]}
 
-    def start_acting(self, obs: Obs, draw: DrawNoise, one_trunk: bool, explore: Explore | None = None) -> Acting | None:
+    def start_acting(
+        self, obs: Obs, draw: DrawNoise, with_value: bool, explore: Explore | None = None
+    ) -> Acting | None:
         """Acting on the rows of a block, see `forward_for_acting`; None: the policy's own forward function is used.
 
         Args: explore: turns the logits into those of the policy that acts; None: they are the same.
@@ -237,7 +239,7 @@ class ForwardActing:
 
     def __init__(self, forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None = None) -> None:
         self._forward, self._obs_rows = forward, unbind_rows(obs)
-        self._is_aligned = all(map(_is_aligned, (x for row in self._obs_rows for _, x in leaves(row))))
+        self._all_aligned = all(map(_is_aligned, (x for row in self._obs_rows for _, x in leaves(row))))
         self._n_step, self._n_env = len(self._obs_rows) - 1, first_leaf(obs).shape[1]
         self.output: dict[str, Any] = {}
         self._rows: list[tuple[Tensor, ...]] = []
@@ -249,7 +251,7 @@ class ForwardActing:
 
     def step(self, t: int) -> Tensor:
         obs = self._obs_rows[t]
-        if not self._is_aligned:
+        if not self._all_aligned:
             obs = map_tensors(lambda x: x if _is_aligned(x) else x.clone(), obs)
         output = self._forward(obs, self.state)
         self.state = output.get('state')

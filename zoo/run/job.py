@@ -183,12 +183,12 @@ class SerialJob(RunView):
         Raises: SaveError, whose `result` has the trained policy.
         """
         self.start()
-        is_whole = evaluate
+        is_evaluated = evaluate
         if evaluate and not self.progress.is_evaluated(self.env_step):
-            is_whole = self.evaluate() is not None  # else a signal came meanwhile
+            is_evaluated = self.evaluate() is not None  # else a signal came meanwhile
         self._run.ending.save()
         self._tell_once('on_end', self.result())
-        self._run.ending.finish(is_whole)
+        self._run.ending.finish(is_evaluated)
 
     def result(self) -> TrainResult:
         """The result of the run so far. Its policy is told the env steps of its training, and saves them with itself."""

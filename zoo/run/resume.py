@@ -234,16 +234,16 @@ class Ending(Observer):
         self._job, self._file = job, file
         self._env_step: int | None = None  # at the end that is in result.json
 
-    def finish(self, is_whole: bool) -> None:
+    def finish(self, is_evaluated: bool) -> None:
         """Writes to result.json that the run ended; of several calls the last one counts.
 
-        Args: is_whole: the last policy was evaluated.
+        Args: is_evaluated: the last policy was evaluated.
         """
         if self._file is not None:
             self._env_step = self._job.env_step
             has_trained = self._job.result().env_step_per_s > 0  # in this process; else the old end remains
             if has_trained or not self._file.keep():
-                self._file.end(self._numbers(), is_whole or self._is_over())
+                self._file.end(self._numbers(), is_evaluated or self._is_over())
 
     def before_round(self, job: RunView) -> None:
         """Forgets an earlier end: the run continues, maybe after `finish`."""
