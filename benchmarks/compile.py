@@ -121,7 +121,7 @@ def acting(n_env: int) -> dict[str, Any]:
         for t in range(N_STEP):
             each.step(t)
 
-    eager, compiled = ForwardActing(forward, obs), GraphActing(model, dist, obs, draw, with_value=False)
+    eager, compiled = ForwardActing(forward, obs), GraphActing(model, dist, obs, draw, has_value=False)
     return {'eager': partial(rollout, eager), 'compiled': partial(rollout, compiled), 'n': N_STEP}
 
 

@@ -69,15 +69,13 @@ class GraphExecutor(Eager):
             self._functions.append(self._updates[key].compiled)
         return self._updates[key].run(plan, numbers)
 
-    def start_acting(
-        self, obs: Obs, draw: DrawNoise, with_value: bool, explore: Explore | None = None
-    ) -> Acting | None:
+    def start_acting(self, obs: Obs, draw: DrawNoise, has_value: bool, explore: Explore | None = None) -> Acting | None:
         if keeps_state(self._model):
             return None
         # on a CPU a call would gain 0 to 20 us, on the model's few operations: less than compiling takes
         if not self.is_compiled or not any(p.is_cuda for p in self._model.parameters()):
             return None
-        acting = GraphActing(self._model, self._dist, obs, draw, with_value, explore)
+        acting = GraphActing(self._model, self._dist, obs, draw, has_value, explore)
         self._functions.append(acting.compiled)
         return acting
 
@@ -245,13 +243,13 @@ class GraphActing(ForwardActing):
         dist: ActionDist,
         obs: Obs,
         draw: DrawNoise,
-        with_value: bool,
+        has_value: bool,
         explore: Explore | None = None,
     ) -> None:
         super().__init__(self._act, obs)
         self._explore = explore
-        self._model, self._dist, self._draw, self._with_value = model, dist, draw, with_value
-        self._names = ('action', 'logit', 'value') if with_value else ('action', 'logit')
+        self._model, self._dist, self._draw, self._has_value = model, dist, draw, has_value
+        self._names = ('action', 'logit', 'value') if has_value else ('action', 'logit')
         self._row: Obs = None
         self.captures = True  # whether each step is a CUDA graph; False: another graph holds it
         self.compiled = CompiledFunction(self._replay, 'acting')
@@ -285,7 +283,7 @@ class GraphActing(ForwardActing):
             return self._compute(map_tensors(lambda _: next(columns), self._row), noise)
 
     def _compute(self, obs: Obs, noise: Tensor) -> list[Tensor]:
-        found: dict[str, Any] = forward_for_acting(self._model, obs, self._with_value)
+        found: dict[str, Any] = forward_for_acting(self._model, obs, self._has_value)
         if self._explore is not None:
             found['logit'] = self._explore(self._dist, found['logit'])
         found['action'] = self._dist.sample(found['logit'], noise)

@@ -102,13 +102,11 @@ class NativeExecutor(Eager):
         by_column = rows.t().contiguous().float()
         return {name: by_column[_COLUMNS.get(name, Column.GRAD_NORM)] for name in names}
 
-    def start_acting(
-        self, obs: Obs, draw: DrawNoise, with_value: bool, explore: Explore | None = None
-    ) -> Acting | None:
+    def start_acting(self, obs: Obs, draw: DrawNoise, has_value: bool, explore: Explore | None = None) -> Acting | None:
         if explore is not None:
             return None
         block, mask = self._parts(obs)
-        return NativeActing(self, block, mask, draw, with_value) if block.is_cpu else None
+        return NativeActing(self, block, mask, draw, has_value) if block.is_cpu else None
 
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         block = self._parts(obs)[0].contiguous()
@@ -171,7 +169,7 @@ class NativeActing:
     state: State = None
 
     def __init__(
-        self, executor: NativeExecutor, obs: Tensor, mask: Tensor | None, draw: DrawNoise, with_value: bool
+        self, executor: NativeExecutor, obs: Tensor, mask: Tensor | None, draw: DrawNoise, has_value: bool
     ) -> None:
         self._executor, self._obs, self._mask, self._draw = executor, obs, mask, draw
         self._library = executor._library
@@ -179,7 +177,7 @@ class NativeActing:
         lead, model = (len(obs) - 1, obs.shape[1]), executor.described(obs.dtype)
         action = torch.empty((*lead, *model.action_shape), dtype=model.action_dtype)
         self.output = {'action': action, 'logit': torch.empty((*lead, model.n_logit))}
-        if with_value:
+        if has_value:
             self.output['value'] = torch.empty(lead)
         self._actions = action.unbind(0)
 
