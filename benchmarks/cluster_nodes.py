@@ -51,8 +51,8 @@ class Watched(RayEngine):
         self.moves: list[dict[int, str]] = []
         Watched.newest = self
 
-    def ask(self, order: Request) -> None:
-        super().ask(order)
+    def ask(self, request: Request) -> None:
+        super().ask(request)
         self.n_out = len(self._due)
         self.most_out = max(self.most_out, self.n_out)
 

@@ -81,6 +81,7 @@ LANDER = (
     'buffer.update_per_collect=4 max_env_step=300000'
 )
 
+# trpo takes one step for each rollout, ppo 20 passes: its rollouts are half as long
 SWIMMER = (
     'env.collector_env_num=4 policy.collect.n_step=1024 policy.collect.discount_factor=0.9999 '
     'policy.collect.gae_lambda=0.98'

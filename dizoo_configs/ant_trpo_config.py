@@ -1,4 +1,4 @@
-"""Ant-v5 with trust region policy optimisation: runs forward on four legs, further than by ppo. Needs mujoco."""
+"""Ant-v5 with trust region policy optimisation: runs forward on four legs. Needs mujoco."""
 
 config = dict(
     exp_name='ant_trpo',

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import mutants
 import pytest
+import yaml
 
 TEXT = '''def f(x: int = 2) -> int:
     """A text."""
@@ -35,6 +36,11 @@ def test_mutants_of_a_function_are_these() -> None:
     n = len(list(mutants.places(ast.parse(TEXT))))
     found = sorted(map(changed, range(n)))
     assert found == sorted((kind, line) for kind, lines in MUTANTS.items() for line in lines)
+
+
+def test_deliberate_errors_are_of_code_that_is_there_once() -> None:
+    for error in yaml.safe_load(mutants.ERRORS.read_text()):
+        mutants.replaced((mutants.REPO / 'zoo' / error['file']).read_text(), error['before'], error['after'])
 
 
 def test_draw_is_the_same_for_a_seed_and_longer_ones_begin_with_it() -> None:

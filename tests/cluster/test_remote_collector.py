@@ -211,12 +211,16 @@ def test_what_was_set_is_kept_and_a_mistake_is_not() -> None:
     assert envs.action_space == Discrete(3) and envs.n_env == 3
 
 
-def test_a_value_that_is_set_again_comes_last() -> None:
-    """The value may replace an object in which another value was set in between."""
+def test_a_value_that_is_set_again_drops_what_was_set_inside_the_one_before() -> None:
+    """A new env may have no object yet in which `cfg.x` can be set before `cfg`."""
     envs, scheduler = envs_of(CallEngine())
-    for name, value in (('cfg', 'a'), ('cfg.x', 1), ('cfg', 'b')):
+    for name, value in (('cfg', 'a'), ('cfg.x', 1), ('cfgs', 2), ('cfg', 'b'), ('cfg.y', 3)):
         envs.command(EnvCommand('set', name, (value,)))
-    assert [(each.name, each.args) for each in scheduler.commands.values()] == [('cfg.x', (1,)), ('cfg', ('b',))]
+    assert [(each.name, *each.args) for each in scheduler.commands.values()] == [
+        ('cfgs', 2),
+        ('cfg', 'b'),
+        ('cfg.y', 3),
+    ]
 
 
 def test_a_command_is_given_again_to_the_runner_recreated() -> None:

@@ -82,7 +82,7 @@ def nested(blocks: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Failure(NamedTuple):
-    """An exception of a runner or rank. error: the pickled exception, None if it cannot be pickled; who: raised it."""
+    """An exception of a runner or rank. error: pickled, None if that fails; who: the name, in messages, of what raised it."""
 
     host: str
     words: str  # the exception's type and message

@@ -122,7 +122,7 @@ class RayEngine(RemoteEngine):
         self.pushes = cluster['max_lag'] > 1
         self._has_threads = self.pushes or runners_per_process > 1
         self._specs: dict[int, RunnerSpec] = {}
-        self._cargo: Any = None
+        self._payload: Any = None
         self.actors: dict[int, _Actor] = {}  # by group
         self._weights: dict[int, Any] = {}  # Ray's references by version
         self._due: dict[Any, int] = {}  # group by the reference of a pending result, a reply or a place
@@ -141,7 +141,7 @@ class RayEngine(RemoteEngine):
                 self._owns_ray = ray_cluster.join(self.cluster['address'], self._need, working_dir)
                 if lack := self._lack():
                     logger.warning('%s; waiting for more', lack)
-                self._cargo = ray.put(np.frombuffer(specs[0].payload, dtype=np.uint8))
+                self._payload = ray.put(np.frombuffer(specs[0].payload, dtype=np.uint8))
                 groups = list(self._specs)
                 for first in range(0, len(groups), self._per_process):
                     self._make(groups[first : first + self._per_process])
@@ -192,7 +192,7 @@ class RayEngine(RemoteEngine):
             for actor in actors:
                 ray_cluster.end(actor.handle)
         ray_cluster.wait_for_end([actor.place for actor in actors if actor.place is not None])
-        self._cargo, self._weights = None, {}
+        self._payload, self._weights = None, {}
         if self._owns_ray:
             self._owns_ray = False
             ray_cluster.leave()
@@ -214,7 +214,7 @@ class RayEngine(RemoteEngine):
         actor = _Actor(remote(RunnerProcess).options(**options).remote(self._runner), groups, set(groups))
         self.actors |= dict.fromkeys(groups, actor)
         for group in groups:
-            ref = self._method(group, 'make').remote(replace(self._specs[group], payload=b''), self._cargo)
+            ref = self._method(group, 'make').remote(replace(self._specs[group], payload=b''), self._payload)
             self._due[ref] = group
 
     def _method(self, group: int, name: str) -> Any:

@@ -55,8 +55,9 @@ def apply(env: object, command: EnvCommand) -> Any:
 
 
 def keep_setting(commands: dict[str, EnvCommand], command: EnvCommand) -> None:
-    """Keeps a 'set' as the newest of the commands that a recreated env gets: it may replace what others have set inside it."""
-    commands.pop(command.name, None)
+    """Keeps a 'set' for recreated envs, in place of earlier ones of that name and of attributes inside it."""
+    for name in [each for each in commands if f'{each}.'.startswith(f'{command.name}.')]:
+        del commands[name]
     commands[command.name] = command
 
 

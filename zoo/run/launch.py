@@ -143,8 +143,8 @@ def train_with_learners(
         try:
             from zoo.cluster.pickled_code import packed_call
 
-            cargo = packed_call({'work': _as_rank, 'options': work}, config)
-            result: TrainResult = run_ranks(cfg, cargo, received, on_evaluation)
+            payload = packed_call({'work': _as_rank, 'options': work}, config)
+            result: TrainResult = run_ranks(cfg, payload, received, on_evaluation)
         except RanksLostError as error:
             if received:
                 raise Interrupted(128 + received[0]) from error

@@ -27,7 +27,7 @@ class Carry(NamedTuple):
     state: State
     age: Tensor  # [B] int64, steps of the running episode
     nan_mark: Tensor  # [B] f32, 0 while all observations and rewards were finite, then nan for ever
-    n_finite_step: Tensor  # [B] int64, steps before the first nan_mark of nan
+    n_finite_step: Tensor  # [B] int64, steps before nan_mark became nan
 
 
 class NewEpisodes(NamedTuple):

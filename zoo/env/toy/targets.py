@@ -85,7 +85,7 @@ class Target:
         self.size = self._places[-1].stop
 
     def draw(self, rng: np.random.Generator, mask: np.ndarray | None = None) -> np.ndarray:
-        """A random target [size]: for each choice a one-hot vector, for each bit -1 or 1, for each number -0.8 to 0.8.
+        """A random target [size]: for each choice a one-hot vector, for each bit -1 or 1, for each number a value in -0.8 .. 0.8.
 
         Args: mask: [n_mask] bool, what may be chosen; None: everything.
         """

@@ -85,7 +85,8 @@ class UpdateOption:
     To add one, write a subclass and register it with `@OPTION_REGISTRY.register(name)`. `policy.learn.options: [name]` then
     uses it; its class attribute `config`, a Section, declares its keys. It is constructed as `cls(section)`.
     Attributes: phase: the part of the update whose batches `before_update` gets, if policy and value draw separately;
-      names: names of the metrics that the option adds.
+      names: names of the metrics that the option adds; components: what an executor must know of it (kind, name, options): C
+      runs no step with one that it does not know.
     """
 
     phase: ClassVar[Literal['policy', 'value', 'all']] = 'policy'

@@ -59,7 +59,7 @@ def prioritized(
     generator: torch.Generator,
     *,
     alpha: Annotated[
-        float, Field(ge=0, description='0: the same for all entries; 1: in proportion to their advantages')
+        float, Field(ge=0, description='0: all entries are equally likely; 1: in proportion to their advantages')
     ] = 0.8,
     beta: Annotated[
         float, Field(ge=0, le=1, description='1: weights make up for all of the preference; 0: none')

@@ -215,7 +215,7 @@ class JsonlSink(LineSink):
 
 @SINK_REGISTRY.register('table')
 class TableSink(Sink):
-    """A table on stderr of the metrics of each line, by their groups; `logger.console: table` replaces the console by it."""
+    """A table on stderr of the metrics of each line, by groups; `logger.console: table` shows it instead of the live line."""
 
     def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
         rows, group = [('env_step', f'{env_step:,}')], ''

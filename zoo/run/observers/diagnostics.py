@@ -26,7 +26,7 @@ SHORT, LONG = 5, 20  # lines in a row
 
 
 class RunFacts(NamedTuple):
-    """RunFacts about a run that the rules use in addition to its metrics.
+    """Facts about a run that the rules use in addition to its metrics.
 
     shares_trunk: the value loss moves a trunk of the policy. value_range: greatest error, in units of returns, that the
     value loss follows; None: any. scales_returns: an option brings returns to size 1. max_entropy: of uniform actions,
