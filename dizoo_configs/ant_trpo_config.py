@@ -14,7 +14,6 @@ config = dict(
             cg_iter=20,
             reward_norm=True,
         ),
-        collect=dict(n_step=128),
         eval=dict(eval_freq=100_000),
     ),
 )

@@ -19,7 +19,7 @@ from tests.backend.problems import CPU, DISTS, INPUTS, KL, NVEC, OWN_CRITIC, Cas
 from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.backend import trace
 from zoo.backend.choose import WORTH_STEPS, ExecutorRequest, Named, choose_executor, env_compiler
-from zoo.backend.native import bindings, build, unknown_components
+from zoo.backend.native import bindings, build, unknown_parts
 from zoo.backend.native.bindings import Kind, Surrogate, ValueLoss
 from zoo.backend.native.network import knows_components, step_spec
 from zoo.buffer import reuse_of
@@ -205,7 +205,7 @@ def test_parts_that_c_has_are_known_and_kinds_that_no_step_has_are_nothing_to_it
     ):
         known = [Named('optimizer', 'adam'), Named('proximal policy', 'behaviour'), Named('draw', 'prioritized')]
         parts = [surrogate(name), value_loss(loss), KL, *known, Named('estimator', 'n_step')]
-        assert unknown_components(parts) == ''
+        assert unknown_parts(parts) == ''
 
 
 @pytest.mark.parametrize(
@@ -223,11 +223,11 @@ def test_parts_that_c_has_are_known_and_kinds_that_no_step_has_are_nothing_to_it
     ids=lambda x: x if isinstance(x, str) else '',
 )
 def test_first_component_that_c_does_not_have_is_named(part: Any, said: str) -> None:
-    assert unknown_components([surrogate('clip'), part]) == f'the native executor does not know {said}'
+    assert unknown_parts([surrogate('clip'), part]) == f'the native executor does not know {said}'
 
 
 def test_two_penalties_are_more_than_c_takes() -> None:
-    assert unknown_components([KL, KL]) == 'the native executor takes one penalty, not 2'
+    assert unknown_parts([KL, KL]) == 'the native executor takes one penalty, not 2'
 
 
 def test_each_step_asks_only_for_the_parts_that_it_reads() -> None:

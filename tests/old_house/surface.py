@@ -210,10 +210,16 @@ def _described(item: Any) -> dict[str, Any]:
 
 @functools.cache
 def _written() -> frozenset[str]:
-    """Members that pages and examples write, as `name`, `.name`, `name(`, `name =` or a field `name:`; and the three modes."""
+    """Members that pages and examples write, as `name`, `.name`, `name(`, `name =` or a field `name:`; the three modes; and
+    those of the recorded surface, of which the words of a page decide nothing."""
     form = re.compile(r'[.`](_?[A-Za-z]\w*)|\b(_?[A-Za-z]\w*)(?=\(|: | ?=)')
     modes = {'learn_mode', 'collect_mode', 'eval_mode'}
-    return frozenset({word for text in _texts() for pair in form.findall(text) for word in pair if word} | modes)
+    file = Path(__file__).with_name('files') / 'surface.json'
+    packages = json.loads(file.read_text())['signatures'].values() if file.exists() else ()
+    recorded = {name for items in packages for item in items.values() for name in item.get('members', ())}
+    return frozenset(
+        {word for text in _texts() for pair in form.findall(text) for word in pair if word} | modes | recorded
+    )
 
 
 def _is_method(value: Any) -> bool:

@@ -52,7 +52,7 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
     """
     wants_c = request.executor in ('auto', 'native')
     why_not_c = native.obstacle(model, dist, device) if wants_c else 'another executor is named'
-    why_not_steps = request.eager_only or native.unknown_components(request.components)
+    why_not_steps = request.eager_only or native.unknown_parts(request.components)
     if problem := _problem(why_not_c or why_not_steps, device, request):
         raise UserError(problem)
     if not why_not_c and why_not_steps:

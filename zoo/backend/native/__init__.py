@@ -4,6 +4,6 @@ The C sources are compiled when the package is installed, where there is a compi
 """
 
 from zoo.backend.native.executor import NativeExecutor, level, missing, obstacle
-from zoo.backend.native.network import unknown_components
+from zoo.backend.native.network import unknown_parts
 
-__all__ = ['NativeExecutor', 'level', 'missing', 'obstacle', 'unknown_components']
+__all__ = ['NativeExecutor', 'level', 'missing', 'obstacle', 'unknown_parts']

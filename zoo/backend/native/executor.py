@@ -56,7 +56,7 @@ def level() -> str:
 class NativeExecutor(Eager):
     """Runs the four kinds of steps of zoo.policy.gradient_steps in C; a fallback executor runs what C does not know.
 
-    That is a step of another kind, one with a component of `unknown_components`, optimisers of other kinds, or other columns.
+    That is a step of another kind, one with a component of `unknown_parts`, optimisers of other kinds, or other columns.
     Args: model: one without `obstacle`; fallback: an executor of the same model, None: an eager one;
       only_acts: whether the fallback takes all steps.
     """

@@ -188,7 +188,7 @@ _OPTIONS = {'asymmetric_clip': ('high',), 'clip': ('range',), 'error_clip': ('ra
 _OF_STEPS = ('surrogate', 'value_loss', 'penalties', 'penalty_weights', 'proximal', 'precision', 'rho_max', 'forward')
 
 
-def unknown_components(components: Sequence[Any]) -> str:
+def unknown_parts(components: Sequence[Any]) -> str:
     """Why the native executor cannot run updates that have these components, as the end of a sentence; empty if it can.
 
     Args: components: each with `kind` and `name`, as a `zoo.config.components.Component`; those of the kind 'option' are keys
@@ -217,7 +217,7 @@ def knows_components(kind: Kind, numbers: Any) -> bool:
     is_plain = (
         getattr(numbers, 'precision', 'fp32') == 'fp32' and getattr(numbers, 'proximal', 'behaviour') == 'behaviour'
     )
-    return is_plain and not unknown_components(_components_of(kind, numbers))
+    return is_plain and not unknown_parts(_components_of(kind, numbers))
 
 
 def step_spec(kind: Kind, normalize_adv: bool, numbers: Any) -> StepSpec:
