@@ -67,7 +67,7 @@ ROWS = {
     'walker2d_ppo': Row(5000, Anchor(4933, 'rl-zoo3 TRPO at 1M, 1 run'), n_episode=20),
     'swimmer_ppo': Row(362, Anchor(365.7, 'rl-zoo3 TRPO at 1M, 1 run'), n_episode=20),
     'ant_ppo': Row(2400, _ANT, n_episode=20),
-    'ant_trpo': Row(2400, _ANT, n_seed=6, n_episode=20),
+    'ant_trpo': Row(2400, _ANT, n_episode=20),
     'humanoid_ppo': Row(1500, Anchor(1485, f'Tianshou A2C on v3 at 1M, {_TIANSHOU}'), n_episode=20),
     'minigrid_doorkey_6x6_ppo': Row(0.96, Anchor(0.964, 'rl-zoo3 PPO on DoorKey-5x5 at 100k, 1 run')),
     'minigrid_memory_s7_ppo': Row(0.9),

@@ -39,8 +39,9 @@ def test_mutants_of_a_function_are_these() -> None:
 
 
 def test_deliberate_errors_are_of_code_that_is_there_once() -> None:
-    for error in yaml.safe_load(mutants.ERRORS.read_text()):
-        mutants.replaced((mutants.REPO / 'zoo' / error['file']).read_text(), error['before'], error['after'])
+    errors = yaml.safe_load(mutants.ERRORS.read_text())
+    counts = {each['what']: (mutants.REPO / 'zoo' / each['file']).read_text().count(each['before']) for each in errors}
+    assert counts and set(counts.values()) == {1}, counts
 
 
 def test_draw_is_the_same_for_a_seed_and_longer_ones_begin_with_it() -> None:

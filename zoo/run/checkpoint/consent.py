@@ -229,7 +229,7 @@ def check_names(
         if path == 'env.id' and is_in_file(name) and (known := _remembered().get(name)) is not None:
             if Path(name).is_relative_to(current_folder()) and known == _hash_of(name):
                 continue  # the user has trained on it, and it has not changed since
-        if module not in modules and not (is_in_file(name) and _is_of_file(modules, module)):
+        if not _is_consented(modules, name):
             raise CheckpointError(run.path, _needs_consent(path, name, module))
         if CODE_PATH.fullmatch(path) and (home := _home_elsewhere(name)):
             raise CheckpointError(
@@ -299,9 +299,8 @@ def _without_sinks(config: dict[str, Any], modules: Sequence[str]) -> dict[str, 
     if not isinstance(sinks, list):
         return config
     types = [sink.get('type') if isinstance(sink, dict) else sink for sink in sinks]
-    homes = [split_name(name)[0] if isinstance(name, str) and names_code(name) else None for name in types]
-    is_other = [home is None or not (home in modules or _is_of_file(modules, home)) for home in homes]
-    kept = [sink for sink, other in zip(sinks, is_other, strict=True) if other]
+    is_own = [isinstance(name, str) and names_code(name) and _is_consented(modules, name) for name in types]
+    kept = [sink for sink, own in zip(sinks, is_own, strict=True) if not own]
     return {**config, 'logger': {**config['logger'], 'sinks': kept}}
 
 
@@ -310,10 +309,11 @@ def _key_of(path: str) -> str:
     return next((key for key in LISTS if path.startswith(f'{key}.')), path)
 
 
-def _is_of_file(modules: Sequence[str], file: str) -> bool:
-    """Whether one of the modules with consent is this file: by its path, or imported from it in this process."""
-    origins = [getattr(sys.modules.get(name), '__file__', None) or name for name in modules]
-    return any(name.endswith('.py') and os.path.realpath(name) == os.path.realpath(file) for name in origins)
+def _is_consented(modules: Sequence[str], name: str) -> bool:
+    """Whether the modules with consent have the code of a name: its module, or its file, by any path or already imported."""
+    home, files = split_name(name)[0], [getattr(sys.modules.get(each), '__file__', None) or each for each in modules]
+    is_same = [each.endswith('.py') and os.path.realpath(each) == os.path.realpath(home) for each in files]
+    return home in modules or (is_in_file(name) and any(is_same))
 
 
 def _home_elsewhere(name: str) -> str:
