@@ -27,6 +27,7 @@ def test_holds_sees_changed_values_but_no_keys_that_are_new():
     assert not holds({'a': {'b': 2}}, {'a': {'b': 1}})
     assert not holds({'a': {}}, {'a': {'b': 1}})
     assert not holds({'a': 1}, {'a': {'b': 1}})
+    assert not holds({'kwargs': {'new': 1}}, {'kwargs': {}})
 
 
 def test_settings_are_the_same_with_another_log_folder_or_number_of_threads():
