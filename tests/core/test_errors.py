@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 
 import pytest
 
-from zoo.core.errors import UserError, around, missing_extra, need, place_of, show_error
+from zoo.core.errors import (
+    UserError,
+    around,
+    missing_extra,
+    need,
+    pickled_error,
+    place_of,
+    show_error,
+    unpickled_error,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +37,21 @@ def test_place_of_an_error_is_its_last_line() -> None:
     with pytest.raises(ZeroDivisionError) as error:
         1 // 0  # noqa: B018
     assert place_of(error.value).startswith('test_errors.py:')
+
+
+class TwoWordsError(Exception):
+    """Can be pickled, but not be made again: pickle passes the message alone."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f'{one} {two}')
+
+
+def test_error_comes_back_from_its_pickled_form() -> None:
+    found = unpickled_error(pickled_error(KeyError('a')))
+    assert isinstance(found, KeyError) and found.args == ('a',)
+    local = type('LocalError', (Exception,), {})
+    assert pickled_error(local()) is None and pickled_error(TwoWordsError('a', 'b')) is None
+    assert unpickled_error(None) is None and unpickled_error(b'') is None and unpickled_error(pickle.dumps(1)) is None
 
 
 def test_package_that_is_there_is_found_and_not_imported() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.thread_ranks import on_ranks
-from zoo.core.ranks import Ranks
-from zoo.run.data_parallel import Agreement, RankAgreement
+from zoo.core.ranks import ALONE, Ranks
+from zoo.run.data_parallel import Agreement
 from zoo.run.launch import RankLogFilter
 from zoo.run.observers.base import Progress
 from zoo.worker.evaluator import Evaluation, joined_evaluations
@@ -19,7 +19,7 @@ from zoo.worker.infos import InfoTally
 
 
 def parts(returns: Any = (), lengths: Any = (), infos: dict[str, Any] | None = None) -> Any:
-    """Returns the parts of a run that `RankAgreement` reads."""
+    """Returns the parts of a run that `Agreement` reads."""
     tally = InfoTally()
     tally.values.update(infos or {})
     episodes = SimpleNamespace(n_episode=0, n_reset=0, returns=returns, lengths=lengths, infos=tally)
@@ -27,8 +27,8 @@ def parts(returns: Any = (), lengths: Any = (), infos: dict[str, Any] | None = N
     return SimpleNamespace(collector=collector)
 
 
-def agreement(ranks: Ranks, own: Any) -> RankAgreement:
-    return RankAgreement(ranks, own, Progress())
+def agreement(ranks: Ranks, own: Any) -> Agreement:
+    return Agreement(ranks, own, Progress())
 
 
 def counters(own: Any, progress: Progress) -> tuple[int, ...]:
@@ -40,7 +40,7 @@ def test_counters_are_the_sum_of_what_each_rank_added() -> None:
     def work(ranks: Ranks) -> list[tuple[int, ...]]:
         own, found, progress = parts(), [], Progress()
         progress.n_sample = 100
-        counted = RankAgreement(ranks, own, progress)
+        counted = Agreement(ranks, own, progress)
         for n_step in (60 + ranks.rank, 64 - ranks.rank):  # 60 and 61, then 64 and 63
             own.collector.env_step += n_step
             own.collector.episodes.n_episode += 2 + ranks.rank
@@ -88,7 +88,7 @@ def test_a_signal_or_wish_of_one_rank_stops_all(
 
 
 def test_one_process_agrees_with_itself() -> None:
-    alone = Agreement(parts())
+    alone = Agreement(ALONE, parts(), Progress())
     assert (alone.stops(False, []), alone.stops(True, []), alone.stops(False, [15])) == (None, 0, 15)
     assert alone.first('why') == 'why' and alone.metrics({'loss': 1}) == {'loss': 1}
 

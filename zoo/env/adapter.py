@@ -191,8 +191,7 @@ def takes_keyword(function: Callable[..., object], keyword: str) -> bool:
 
 def creator_of(entry_point: object) -> Callable[..., Any]:
     """The class or function of a gymnasium entry point, which may be text. Raises: ImportError, AttributeError."""
-    creator: Any = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    return creator
+    return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point  # type: ignore[return-value]
 
 
 def mask_method(env: gymnasium.Env) -> Callable[[], Any] | None:
