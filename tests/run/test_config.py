@@ -262,7 +262,7 @@ def test_resolve_bad_value_says_got_wanted(key, value, shown, wanted, nothing_is
         (with_value('max_env_steps_', 1), 'unknown key max_env_steps_: did you mean max_env_step?'),
         (
             with_value('policy.model.hidden_sise', [8]),
-            'unknown key policy.model.hidden_sise: did you mean policy.model.hid',
+            'unknown key policy.model.hidden_sise: did you mean policy.model.hidden_sizes?',
         ),
         (with_value('gamma', 0.9), 'unknown key gamma: in zoo it is `policy.collect.discount_factor`.'),
         (with_value('policy.type', 'ppoo'), "unknown policy 'ppoo': did you mean 'ppo'"),
