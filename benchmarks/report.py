@@ -131,7 +131,8 @@ def holds(now: Any, recorded: Any) -> bool:
     if not isinstance(now, dict) or not isinstance(recorded, dict):
         return now == recorded
     return all(
-        key in now and (now[key] == recorded[key] if key == 'kwargs' else holds(now[key], recorded[key])) for key in recorded
+        key in now and (now[key] == recorded[key] if key == 'kwargs' else holds(now[key], recorded[key]))
+        for key in recorded
     )
 
 
