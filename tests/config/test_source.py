@@ -133,6 +133,7 @@ FILES = {
     [
         ('cartpol_ppo', "unknown config 'cartpol_ppo': did you mean 'cartpole_ppo'", ''),
         ('CartPole', "unknown config 'CartPole': did you mean 'cartpole_ppo'?", ''),  # the name of an env
+        ('CartPole-v1', "unknown config 'CartPole-v1': did you mean 'cartpole_ppo'?", ''),
         (
             'nothing like it',
             f"unknown config 'nothing like it': zoo list configs shows all {len(bundled_configs())}.",

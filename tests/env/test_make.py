@@ -131,6 +131,7 @@ class WithoutReset(HasSpaces, gymnasium.Env):
     ('maker', 'said'),
     [
         (lambda: None, 'what makes it returned None; return the env'),
+        (lambda: WithoutStep, f'what makes it returned {WithoutStep}; return the env'),
         (HasSpaces, 'its class HasSpaces has no method `reset`; write `def reset'),
         (WithoutReset, 'its class WithoutReset has no method `reset`; write `def reset'),
         (WithoutStep, 'its class WithoutStep has no method `step`; write `def step'),

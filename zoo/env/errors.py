@@ -137,10 +137,10 @@ def add_place(error: BaseException, where: str) -> None:
     """Adds `where` to an exception of an env's own code, unless it has a place already; zoo's own errors name the env.
 
     The place becomes a note of the exception, and its attribute `env_place`: the command line makes a sentence of it.
-    Raises: EnvError in place of a SystemExit, which would end the run without a message.
+    Raises: EnvError in place of a SystemExit or StopIteration, which would end more than the call that raised it.
     """
     at = raised_at(error)
-    if isinstance(error, SystemExit):
+    if isinstance(error, SystemExit | StopIteration):
         raise EnvError(
             f'{where}: its code raised {show_error(error)} at {at}; raise an error, or end the episode.'
         ) from error
