@@ -278,6 +278,8 @@ class PPGPolicy(ActorCriticPolicy):
         Args: batch: for both phases, or {'policy': batch, 'value': batch}, or one of these.
         """
         parts = self._begin_parts(batch)
+        if self.cfg.learn.aux_learning_rate is None:  # an adaptive rate may differ from draw to draw
+            self.rates['aux_learning_rate'] = self.rates['learning_rate']
         metrics: Metrics = {}
         if 'policy' in parts:
             metrics |= self._policy_phase(parts['policy'])
@@ -500,11 +502,8 @@ class PPGPolicy(ActorCriticPolicy):
             yield at, rows, self.objective.fixed.forward(self._model, method, rows)[0][output]
 
     def _monitor_vars_learn(self) -> list[str]:
-        return [
-            *super()._monitor_vars_learn(),
-            'aux_learning_rate',
-            *(() if self._shares_network else ('value_grad_norm',)),
-        ]
+        own = () if self._shares_network else ('value_grad_norm',)
+        return [*super()._monitor_vars_learn(), 'aux_learning_rate', *own]
 
     def _get_batch_size(self) -> Any:
         cfg = self.cfg.learn
