@@ -318,6 +318,19 @@ def test_aux_learning_rate_is_a_schedule_of_its_own_or_follows_learning_rate(aux
         assert got == pytest.approx([lr, lr, aux_lr, aux_lr])
 
 
+@pytest.mark.parametrize('aux', [None, 7e-4])
+def test_aux_learning_rate_follows_an_adaptive_rate_from_draw_to_draw(aux: float | None) -> None:
+    """Several draws follow one rollout, so the env step is the same; each update has a KL far below the target."""
+    rule = {'start': 1e-3, 'kl_target': 100.0, 'factor': 1.5}
+    policy = ppg(dict(learning_rate=rule, aux_freq=1, aux_learning_rate=aux))
+    policy.learn_mode.set_env_step(0)
+    for lr in (1e-3, 1.5e-3, 2.25e-3):
+        metrics, aux_lr = policy.learn_mode.forward(samples_of(policy)), lr if aux is None else aux
+        assert (metrics['learning_rate'].item(), metrics['aux_learning_rate'].item()) == pytest.approx((lr, aux_lr))
+        got = [policy.optimizers[name].lr for name in ('actor', 'critic', 'aux_actor', 'aux_critic')]
+        assert got == pytest.approx([lr, lr, aux_lr, aux_lr])
+
+
 def test_aux_schedule_without_length_lasts_as_long_as_the_run() -> None:
     policy = dict(type='ppg', learn=dict(aux_learning_rate=dict(start=1e-3, end=0.0)))
     cfg = resolve_config(dict(max_env_step=65_536, env=dict(id='CartPole-v1'), policy=policy))

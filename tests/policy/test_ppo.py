@@ -241,6 +241,22 @@ def test_learning_rate_that_reaches_zero_is_warned_of_once(caplog: pytest.LogCap
     ]
 
 
+@pytest.mark.parametrize(('kind', 'other'), [('ppo', 'critic'), ('ppg', 'critic'), ('ppg', 'aux')])
+def test_learning_rate_that_reaches_zero_is_not_warned_of_while_another_rate_learns(
+    kind: str, other: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The warning says that nothing more is learned, which is true once the other rate is 0 too, at env step 200."""
+    rates = {name: {'start': 1e-3, 'end': 0.0, 'over': over} for name, over in ((f'{other}_', 200), ('', 100))}
+    learn = {f'{name}learning_rate': rate for name, rate in rates.items()}
+    policy = make_policy(OBS, TWO_ACTIONS, type=kind, learn=learn)
+    policy.learn_mode.set_env_step(100)
+    assert not caplog.records
+    policy.learn_mode.set_env_step(200)
+    assert [record.getMessage().split(':')[0] for record in caplog.records] == [
+        'policy.learn.learning_rate is 0 from env step 200 on'
+    ]
+
+
 def test_clip_range_that_shrinks_to_zero_still_learns() -> None:
     policy = ppo(dict(clip_ratio={'start': 0.2, 'end': 0.0, 'over': 100}))
     batch = samples_of(policy)
