@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.real_runs import made_run, write_run
-from tests.tools.cli.own_code import LINE_ENV
+from tests.tools.cli.commands import LINE_ENV, Zoo
 from tests.tools.importers.published import RL_ZOO3_PPO
-from zoo.tools.cli import main
 
 RATE = 'policy.learn.learning_rate'
 WORDS = [  # without a command, or with any command
@@ -173,11 +171,8 @@ BENCH = [  # whole sentences
         'cannot be made a folder (File exists); name another one: -o FOLDER\n',
     ),
 ]
-ROWS = [
-    *((f'{first}{words}', said) for first, rows in (('', WORDS), ('train ', TRAIN)) for words, said in rows),
-    *((f'{first}{words}', said) for first, rows in (('', ENVS_AND_FILES), ('', RUNS)) for words, said in rows),
-    *((f'{first}{words}', said) for first, rows in (('sweep ', SWEEP), ('bench ', BENCH)) for words, said in rows),
-]
+TABLES = (('', WORDS), ('train ', TRAIN), ('', ENVS_AND_FILES), ('', RUNS), ('sweep ', SWEEP), ('bench ', BENCH))
+ROWS = [(f'{first}{words}', said) for first, rows in TABLES for words, said in rows]
 
 
 @pytest.fixture
@@ -202,19 +197,14 @@ def content(folder: Path) -> dict[Path, bytes]:
 
 @pytest.mark.parametrize(('words', 'said'), ROWS, ids=[words or 'nothing' for words, _ in ROWS])
 def test_mistake_is_one_sentence_on_stderr_and_exit_2_and_writes_nothing(
-    words: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    words: str, said: str, folder: Path, zoo: Zoo, caplog: pytest.LogCaptureFixture
 ) -> None:
     if words.startswith(('report', 'plot')):
         pytest.importorskip('matplotlib')
     before = content(folder)
     caplog.set_level('INFO')
-    assert main(shlex.split(words)) == 2
-    out, err = capsys.readouterr()
-    assert (
-        out == ''
-        and (caplog.text == '' or not words.startswith('train'))
-        and err.startswith('zoo: error: ')
-        and err.count('\n') == 1
-    ), err
+    out, err = zoo(words, code=2)
+    assert out == '' and (caplog.text == '' or not words.startswith('train'))
+    assert err.startswith('zoo: error: ') and err.count('\n') == 1, err
     assert all(part in err for part in said.split(' .. ')), err
     assert content(folder) == before and not Path('mine').exists()
