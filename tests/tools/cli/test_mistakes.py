@@ -112,13 +112,17 @@ RUNS = [
     ('report no', 'no run at no'),
     ('report runs/a -o a.pdf', 'must end in .html'),
     ('report runs/a -o no/a.html', 'there is no folder no'),
+    ('report runs/a -o folder.html', 'that is a folder'),
     ('report runs/a --metric eval/return', 'did you mean eval/return_mean'),
     ('report runs/a --video a.avi', 'must end in .mp4, .webm, .gif'),
-    ('report runs/a --video a.mp4', 'cannot be read'),
+    ('report runs/a --video a.mp4', 'cannot be read (No such file'),
     ('report runs/a --oput a.html', 'did you mean --output'),
     ('plot runs/a', 'name one with -o'),
     ('plot runs/a -o x.jpg', '.svg, .png or .pdf'),
+    ('plot runs/a -o x', '.svg, .png or .pdf'),
+    ('plot runs/a -o .', 'must end in'),
     ('plot runs/a -o no/x.svg', 'there is no folder no'),
+    ('plot runs/a -o folder.svg', 'that is a folder'),
     ('plot runs/aa -o x.svg', 'no run at runs/aa; did you mean runs/a?'),
     ('plot runs -o x.svg', 'is of the env CartPole-v1 but runs/other/0 of Acrobot-v1'),
     ('plot runs/a -o x.svg --metric eval/retrun_mean', 'did you mean eval/return_mean?'),
@@ -181,7 +185,8 @@ def folder(in_tmp: Path) -> Path:
     (in_tmp / 'line.py').write_text(LINE_ENV)
     (in_tmp / 'line_env.py').write_text('mine')
     (in_tmp / 'ppo.yml').write_text(RL_ZOO3_PPO)
-    (in_tmp / 'foreign').mkdir()
+    for name in ('foreign', 'folder.html', 'folder.svg'):
+        (in_tmp / name).mkdir()
     (in_tmp / 'foreign' / 'config.yaml').write_text('database: here\n')
     for name, env in (('a', 'CartPole-v1'), ('b', 'CartPole-v1'), ('other', 'Acrobot-v1')):
         for seed in (0, 1):
