@@ -108,9 +108,7 @@ def _buffers(case: Any, step: StepSpec) -> int:
     return 2 if step.kind == Kind.AUX else 1
 
 
-def _run(
-    lib: Library, net: Any, step: StepSpec, batch: dict[str, Tensor], index: Tensor, n: int, *n_thread: int
-) -> Tensor:
+def _run(lib: Library, net: Any, step: StepSpec, batch: Any, index: Tensor, n: int, n_thread: int = 1) -> Tensor:
     return lib.epoch(lib.workspace(), net.model, step, batch, net.states, index, n, n_thread)
 
 
