@@ -178,8 +178,7 @@ def test_runner_that_cannot_be_made_raises_what_it_raised(session: str) -> None:
 
 def test_missing_cores_are_named_after_the_deadline(session: str) -> None:
     engine = RayEngine(cluster(runner_cpu=8.0, start_timeout=0.5), 'cores', Numbers)
-    words = 'within cluster.start_timeout=0.5 s: 2 runners of 8 CPU each need 16, and the Ray cluster has 4'
-    words = f'runners did not start {words}'
+    words = 'runners did not start within cluster.start_timeout=0.5 s: 2 runners of 8 CPU each need 16, and the Ray cluster has 4'
     with pytest.raises(RunError, match=words):
         engine.start([Spec(0), Spec(1)])  # type: ignore[list-item]
 

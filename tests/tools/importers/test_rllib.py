@@ -121,12 +121,12 @@ def from_code(code):
 
 
 SETUP = "config = PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=2)"
-CODE = f"""
+CODE = """
 raise SystemExit('it was run')
-{SETUP}.training(train_batch_size=4000)
-stop = {{{{'training_iteration': 3}}}}
-tune.Tuner('PPO', param_space=config, run_config=RunConfig(stop={{stop}}, name='mine')).fit()
-"""
+SETUP.training(train_batch_size=4000)
+stop = {'training_iteration': 3}
+tune.Tuner('PPO', param_space=config, run_config=RunConfig(stop=STOP, name='mine')).fit()
+""".replace('SETUP', SETUP)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ tune.Tuner('PPO', param_space=config, run_config=RunConfig(stop={{stop}}, name='
     ],
 )
 def test_stop_of_a_run_config_is_translated(stop, wanted):
-    config = from_code(CODE.format(stop=stop)).config
+    config = from_code(CODE.replace('STOP', stop)).config
     assert {key: config[key] for key in ('max_env_step', 'stop') if key in config} == wanted
 
 
 @pytest.mark.parametrize('stop', ['args.stop', 'make_stop()', "{'training_iteration': n + 1}", 'lambda result: True'])
 def test_stop_that_the_code_works_out_is_named(stop):
-    conversion = from_code(CODE.format(stop=stop))
+    conversion = from_code(CODE.replace('STOP', stop))
     assert ('stop', 'it cannot be read without running the code; set max_env_step') in conversion.left_out
     assert 'max_env_step' not in conversion.config
 

@@ -1,4 +1,4 @@
-"""logger.video_freq: videos of a run, which change nothing else of it, which cost nothing where they are off (tests/test_package.py)."""
+"""logger.video_freq: videos of a run, which change nothing else of it. A run without them loads nothing of them: test_package.py."""
 
 from __future__ import annotations
 
