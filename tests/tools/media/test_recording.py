@@ -224,9 +224,8 @@ def test_procgen_shows_what_the_policy_sees() -> None:
     pytest.importorskip('PyQt5')
     env = dict(id='procgen', game='coinrun')
     policy, seen = policy_of(env), []
-    forward = policy.eval_mode.forward
-    mode = policy.eval_mode._replace(forward=lambda obs, state: seen.append(obs[0].clone()) or forward(obs, state))
-    policy.__dict__['eval_mode'] = mode
+    forward = policy._forward_eval
+    policy._forward_eval = lambda obs, state: seen.append(obs[0].clone()) or forward(obs, state)
     _, pictures = film(env, policy, 1, max_step=60)
     assert 10 < len(seen) <= len(pictures)
     for picture, obs in zip(pictures, seen, strict=False):  # the last picture may be of a state that no action follows
