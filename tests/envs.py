@@ -43,13 +43,8 @@ class LimitEnv(gymnasium.Env):
         self.last_action = action
         self._n_step += 1
         ends = self._n_step == self.limit
-        return (
-            np.full(1, self._n_step, np.float32),
-            1.0,
-            ends and self.end == 'terminated',
-            ends and self.end == 'truncated',
-            {},
-        )
+        terminated, truncated = (ends and self.end == how for how in ('terminated', 'truncated'))
+        return np.full(1, self._n_step, np.float32), 1.0, terminated, truncated, {}
 
 
 def limit_env(limit: int = 5, end: End = 'truncated', action: Literal['discrete', 'box'] = 'discrete') -> gymnasium.Env:

@@ -46,9 +46,8 @@ def test_results_name_no_folder_of_the_machine(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_last_words_are_the_error_without_its_traceback():
-    assert (
-        last_words('Traceback (most recent call last):\n  File "x"\nValueError: 3 is odd\n\n') == 'ValueError: 3 is odd'
-    )
+    said = 'Traceback (most recent call last):\n  File "x"\nValueError: 3 is odd\n\n'
+    assert last_words(said) == 'ValueError: 3 is odd'
     assert last_words(' \n') == 'it said nothing'
 
 

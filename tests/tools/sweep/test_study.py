@@ -19,6 +19,7 @@ pytest.importorskip('optuna')
 pytestmark = pytest.mark.slow  # optuna takes a second to load
 
 SPACE = f'{LR}=log(1e-4,1e-2)'
+LAMBDA = 'policy.collect.gae_lambda'
 
 
 def plan(root: Path, *texts: str, **rules: Any) -> Plan:
@@ -97,11 +98,7 @@ def test_sampled_values_depend_on_the_seed_alone(tmp_path: Path) -> None:
     ('texts', 'rules', 'said'),
     [
         ([f'{LR}=log(1e-4,1e-3)'], {}, f'{LR}=log(0.0001,0.01), and this one log(0.0001,0.001)'),
-        (
-            [SPACE, 'policy.collect.gae_lambda=uniform(.8,1)'],
-            {},
-            'policy.collect.gae_lambda=nothing, and this one uniform',
-        ),
+        ([SPACE, f'{LAMBDA}=uniform(.8,1)'], {}, f'{LAMBDA}=nothing, and this one uniform'),
         ([SPACE, 'max_env_step=1024'], {}, 'max_env_step=512, and this one 1024'),
         ([SPACE], {'metric': 'last'}, 'metric=best'),
         ([SPACE], {'seeds': 2}, 'seeds=1'),
@@ -121,8 +118,8 @@ def test_key_that_an_older_sweep_lacks_is_as_its_default(tmp_path: Path) -> None
     older.identity['config']['policy']['collect'].pop('gae_lambda')
     Study(older)
     assert Study(plan(tmp_path)).n_left() == older.n_trial
-    with pytest.raises(UserError, match='it has policy.collect.gae_lambda=nothing, and this one 0.8'):
-        Study(plan(tmp_path, SPACE, 'policy.collect.gae_lambda=0.8'))
+    with pytest.raises(UserError, match=f'it has {LAMBDA}=nothing, and this one 0.8'):
+        Study(plan(tmp_path, SPACE, f'{LAMBDA}=0.8'))
 
 
 def test_more_trials_and_another_sampler_continue_the_same_sweep(tmp_path: Path) -> None:
