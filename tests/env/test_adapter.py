@@ -313,14 +313,20 @@ def box(low: Any, high: Any, shape: tuple[int, ...] = (2,)) -> Any:
     [
         (box([0, np.nan], [1, 1]), r'the observation space has the bounds nan to 1 at \[1\], wanted numbers'),
         (box([0, 2], [1, 1]), r'has the bounds 2 to 1 at \[1\], wanted numbers .*the lower one first'),
-        (box(np.zeros((0, 3)), np.zeros((0, 3)), (0, 3)), r'has the shape \(0, 3\), wanted 1 or more in each dim'),
+        (
+            box(np.zeros((0, 3)), np.zeros((0, 3)), (0, 3)),
+            r'has the shape \(0, 3\), wanted 1 or more in each dimension',
+        ),
         (old_space(n=0, shape=()), 'has 0 values, wanted 1 or more'),
         (old_space(nvec=np.array([2, 0]), shape=(2,)), 'has 0 values, wanted 1 or more'),
         (old_space(n=0, shape=(0,)), r'has the shape \(0,\), wanted 1 or more'),
         (old_space(spaces={}), 'the observation space has no entries, wanted one or more'),
         (old_space(spaces={'a': old_space(spaces=())}), "the observation space has no entries at 'a', wanted one"),
         (old_space(spaces={1: NUMBER}), 'has the entry 1, wanted names that are strings'),
-        (old_space(spaces={'a': old_space(spaces=[box([np.nan] * 2, [1, 1])])}), "in the entry 'a.0', has the bounds"),
+        (
+            old_space(spaces={'a': old_space(spaces=[box([np.nan] * 2, [1, 1])])}),
+            "in the entry 'a.0', has the bounds nan",
+        ),
         (old_space(low=np.zeros(2), high=np.ones(2), shape=(2,), dtype=np.dtype('complex64')), 'but supported are Box'),
     ],
 )

@@ -182,7 +182,7 @@ FEW = r'env.collector_env_num is 6 but .*Few. supports 4 envs at most, its max_'
         (dict(id=LimitVectorEnv(4), collector_group_num=2), OTHER_NUMBER),
         (
             dict(id=LimitVectorEnv(4), max_episode_steps=3),
-            'env.max_episode_steps is 3 but env.id is a vector env that',
+            'env.max_episode_steps is 3 but env.id is a vector env that exis',
         ),
         (dict(id=limit_env()), 'env.id is an env of class LimitEnv, and a run makes several of them; give what'),
         (dict(id=Few, collector_env_num=6, collector_group_num=2, vectorization='async'), FEW),
@@ -220,7 +220,10 @@ def no_vector(num_envs: int) -> Any:
         (dict(max_episode_steps=3), 'makes whole vectors and has no argument max_episode_steps; give it'),
         (dict(vectorization='sync'), "env.vectorization is 'sync' but 'tests.envs:LimitVectorEnv' steps"),
         (dict(window=3), "env.window is set but 'tests.envs:LimitVectorEnv' steps all its envs at once"),
-        (dict(id=untold), 'made is a vector of 2 envs (SyncVectorEnv), and zoo cannot tell its maker how many'),
+        (
+            dict(id=untold),
+            'what was made is a vector of 2 envs (SyncVectorEnv), and zoo cannot tell its maker how many',
+        ),
         (dict(id=no_vector), 'was asked for num_envs=3 and returned a LimitEnv, wanted a gymnasium.vector.VectorEnv'),
     ],
 )
@@ -257,7 +260,11 @@ def test_id_with_a_vector_entry_point_alone_is_checked_and_made() -> None:
     [
         (dict(id=Few), 5, 'env.evaluator_env_num is 5 but'),
         (dict(id=FewAtOnce), 5, 'env.collector_env_num is 5 but .*supports 4 envs at most'),
-        (dict(id=Few, max_episode_steps=21), 2, 'env.max_episode_steps is 21 but .* supports episodes of 20 steps'),
+        (
+            dict(id=Few, max_episode_steps=21),
+            2,
+            'env.max_episode_steps is 21 but .* supports episodes of 20 steps at most',
+        ),
     ],
 )
 def test_more_envs_or_steps_than_a_class_supports_are_refused(fields: dict[str, Any], n_env: int, words: str) -> None:

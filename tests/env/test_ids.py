@@ -180,7 +180,7 @@ def test_id_of_old_gym_makes_the_env_of_gym_and_not_gymnasium_s(old_gym: None) -
 
 def test_id_that_old_gym_does_not_have_is_refused(old_gym: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        UnknownEnvError, match=r"gym 0.26.2 has no 'CartPole-v7' \(no such env\); check the id, or leave"
+        UnknownEnvError, match=r"gym 0.26.2 has no 'CartPole-v7' \(no such env\); check the id, or leave out"
     ):
         make_env({'id': 'gym:CartPole-v7'})
     with pytest.raises(UserError, match="env.kwargs has 'pol' but gym:CartPole-v1 takes pole"):

@@ -213,7 +213,7 @@ def passes_on(size: int = 1, **kwargs: Any) -> gymnasium.Env:
         (dict(id='CartPole-v1', kwargs={'foo': 1}, vectorization='sync'), "'foo' but CartPole-v1 takes sutton"),
         (
             dict(id='CartPole-v1', kwargs={'foo': 1}, vectorization='batched'),
-            'takes render_mode, sutton_barto_reward; cor',
+            "env.kwargs has 'foo' but CartPole-v1 takes render_mode, sutton_barto_reward; correct",
         ),
         (dict(id='HalfCheetah-v5', kwargs={'foo': 1}), "env.kwargs has 'foo' but HalfCheetah-v5 takes xml_file, "),
         (

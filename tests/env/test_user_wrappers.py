@@ -135,7 +135,10 @@ def nothing(env: gymnasium.Env) -> None:
 @pytest.mark.parametrize(
     ('wrapper', 'message'),
     [
-        ('FlattenObservation', "[0] is 'FlattenObservation'; write 'gymnasium.wrappers:FlattenObservation'."),
+        (
+            'FlattenObservation',
+            "env.wrappers[0] is 'FlattenObservation'; write 'gymnasium.wrappers:FlattenObservation'.",
+        ),
         ('flat', "env.wrappers[0] is 'flat', which names no class; write 'module:Class' or 'path/file.py:Class'"),
         ('gymnasium.wrappers:FlatenObservation', "has no 'FlatenObservation': did you mean 'FlattenObservation'"),
         ('no_module_x:Wrap', "env.wrappers[0] names the module 'no_module_x', which is not found"),
@@ -150,10 +153,13 @@ def nothing(env: gymnasium.Env) -> None:
             gymnasium.wrappers.vector.ClipReward,
             "whole vectors of envs, and env.wrappers are around each single env; use 'gym",
         ),
-        ({'type': Add, 'amount': 'no_module_x:f'}, "[0].amount names the module 'no_module_x', which is not found"),
+        (
+            {'type': Add, 'amount': 'no_module_x:f'},
+            "env.wrappers[0].amount names the module 'no_module_x', which is not found",
+        ),
         (
             {'type': Add, 'amount': 'm:<lambda>'},
-            'function without a name, which no saved config can hold; give it a name',
+            'a function without a name, which no saved config can hold; give it a name',
         ),
     ],
 )
@@ -209,7 +215,7 @@ def test_wrappers_given_as_classes_are_in_the_config_by_name_and_continue(
     assert result.last_return == 5 * 6
     monkeypatch.setattr('zoo.run.checkpoint.consent.given', set())
     with pytest.raises(
-        CheckpointError, match=r"wrappers\.type is '.*test_user_wrappers:Add'\), which is loaded only with"
+        CheckpointError, match=r"env\.wrappers\.type is '.*test_user_wrappers:Add'\), which is loaded only with"
     ):
         serial_pipeline(resume=result.run_dir, max_env_step=512, trust=['tests.envs'])
     more = serial_pipeline(resume=result.run_dir, max_env_step=512, trust=['tests.envs', HERE])

@@ -173,8 +173,9 @@ def test_make_vector_env_name_and_kwargs_reach_the_game() -> None:
         ({'max_episode_steps': 4}, 'unknown key env.kwargs.max_episode_steps: it belongs at env.max_episode_steps.'),
         (
             {'noop_max': -1},
-            'env.kwargs.noop_max is -1 (integer) but must be an integer >= 0; leave it out for 30, the def',
+            'env.kwargs.noop_max is -1 (integer) but must be an integer >= 0; leave it out for 30, the default',
         ),
+        ({'clip_reward': 1}, 'env.kwargs.clip_reward is 1 (integer) but must be true or false'),
     ],
 )
 def test_make_vector_env_kwargs_that_do_not_fit_are_config_errors(kwargs: dict, message: str) -> None:

@@ -143,7 +143,11 @@ MISSING, UNKNOWN = 'env.game is missing: env {!r} has {}', 'unknown game {!r}: d
         ('raw_test', None, MISSING.format('raw_test', 'short, long; set env.game to one of them.')),
         ('raw_test', 'shrt', UNKNOWN.format('shrt', 'short') + " env 'raw_test' has short, long; set env.game"),
         ('raw_test', 'qqq', "unknown game 'qqq': env 'raw_test' has short, long"),
-        ('plain_test', 'short', "env.game is 'short' but env 'plain_test' has no games to choose from; leave env.g"),
+        (
+            'plain_test',
+            'short',
+            "env.game is 'short' but env 'plain_test' has no games to choose from; leave env.game ",
+        ),
         ('CartPole-v1', 'short', "env.game is 'short' but env 'CartPole-v1' has no games"),
         ('raw_tst', 'short', "unknown env 'raw_tst': did you mean 'raw_test'"),
         ('torch', 'CartPole', UNKNOWN.format('CartPole', 'CartPole-v1')),
@@ -346,7 +350,7 @@ POOL, HALF = ('envpool', 'CartPole-v1'), ('envpool', 'HalfCheetah-v4')
         (
             ('atari', 'Pong'),
             [0, 6],
-            "env 'atari/Pong', index 1, step 2: the action is 6, wanted 0 to 5; look at the pol",
+            "env 'atari/Pong', index 1, step 2: the action is 6, wanted 0 to 5; look at the policy",
         ),
         (POOL, [0], r"env 'envpool/CartPole-v1', step 2: the actions have shape \(1,\), wanted \(2,\)"),
         (POOL, [0.0, 0.5], "step 2: the actions are of float32, wanted integers; pass the policy's"),

@@ -115,7 +115,7 @@ STEP_BREAKS = {
     'terminated int': (lambda o, r, te, *v: (o, r, 0, *v), 'terminated is 0 (int), wanted a bool'),
     'truncated none': (
         lambda o, r, te, tr, i: (o, r, te, None, i),
-        'truncated is None (NoneType), wanted a bool; return b',
+        'truncated is None (NoneType), wanted a bool; return bool(truncated)',
     ),
     'info none': (lambda *v: (*v[:4], None), 'info is None (NoneType), wanted a dict'),
 }
@@ -513,7 +513,7 @@ ENDLESS = (
             (
                 dict(id=DrawEndEnv, kwargs={'flag': flag}, action_mask='off'),
                 10,
-                rf'step 2: {DIFFER}{flag} False \(bool\) and',
+                rf'step 2: {DIFFER}{flag} False \(bool\) and True',
             )
             for flag in ('terminated', 'truncated')
         ),

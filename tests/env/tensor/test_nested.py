@@ -132,7 +132,7 @@ def test_reset_with_an_empty_mask_is_refused() -> None:
         ),
         (
             lambda obs: {**obs, 'own': {**obs['own'], 'half': obs['own']['half'][:, None]}},
-            "'own.half' has shape (128, 1), wa",
+            "'own.half' has shape (128, 1), wanted",
         ),
         (lambda obs: {**obs, 'action_mask': obs['action_mask'].int()}, "'action_mask' is of torch.int32, wanted torch"),
     ],
