@@ -106,6 +106,8 @@ def test_a_schedule_sets_an_attribute_at_its_env_steps_in_its_type(how: str) -> 
     with open_envs(vectorization=how, schedule=schedule) as (cfg, (vector,)):
         settings, envs = EnvSettings(cfg), RunEnvs([vector], [])
         assert envs.get_attr('wind') == [0.0, 0.0]  # set when the env was made
+        settings.apply([vector], 10)
+        assert envs.get_attr('wind') == pytest.approx([0.4, 0.4])
         settings.apply([vector], 50)
         assert envs.get_attr('wind') == [2.0, 2.0] and settings.values['wind'] == 2.0
         level, on = envs.get_attr('level')[0], envs.get_attr('on')[0]
@@ -230,7 +232,7 @@ def test_options_reach_the_resets_before_a_run_that_look_for_masks_and_check_the
         assert check_env(cfg) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize(
     ('fields', 'words'),
     [

@@ -114,7 +114,7 @@ def ones(n: int) -> Any:
     return lambda o, r, *v: (o, np.ones(n), *v)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize(
     ('how', 'n', 'said'),
     [
@@ -215,12 +215,14 @@ def returns(flag: str, value: Any) -> Any:
     return lambda o, r, te, tr, i: (o, r, value, tr, i) if flag == 'terminated' else (o, r, te, value, i)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ('value', 'flag', 'mode', 'how'),
     [
         *((value, ('terminated', 'truncated')[i % 2], MODES[i % 3], 'sync') for i, value in enumerate(NO_FLAGS)),
-        *((NO_FLAGS[i], ('terminated', 'truncated')[i % 2], 'same_step', 'async') for i in range(3)),
+        *(
+            pytest.param(NO_FLAGS[i], ('terminated', 'truncated')[i % 2], 'same_step', 'async', marks=pytest.mark.slow)
+            for i in range(3)
+        ),
     ],
     ids=repr,
 )

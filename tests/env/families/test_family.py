@@ -232,7 +232,6 @@ def needs_extra(env_id: str) -> None:
         *TASKS,
         ('envpool', 'Breakout-v5'),
         ('procgen', 'coinrun'),
-        *(('torch', game) for game in ('Acrobot-v1', 'CartPole-v1', 'MountainCarContinuous-v0')),
     ],
 )
 def test_check_env_finds_nothing_in_any_family(env_id: str, game: str) -> None:

@@ -241,6 +241,7 @@ class ScaledEnv(LimitEnv):
         (dict(reward=100.0, limit=11), 'the returns reach 1100, '),
         (dict(reward=0.0), 'all rewards of 30 random steps are 0'),
         (dict(bounds=(-50, 50)), 'the actions are from -50 to 50, .*set env.action_mode=rescale'),
+        (dict(bounds=(-50, 50), action_mode='rescale'), ''),
         (dict(bounds=(-10, 10)), 'the actions are from -10 to 10, '),
         (dict(bounds=(-9, 9)), ''),
         (dict(bounds=(-0.09, 0.09)), 'the actions are from -0.09 to 0.09, '),
@@ -248,7 +249,6 @@ class ScaledEnv(LimitEnv):
         (dict(bounds=(3, 5)), 'the actions are from 3 to 5, '),  # half the width is 1, but the middle is 4
         (dict(bounds=(0, 2)), ''),
         (dict(bounds=(-np.inf, 1)), 'the actions have no bounds on a side'),
-        (dict(bounds=(-50, 50), action_mode='rescale'), ''),
     ],
 )
 def test_inspect_env_numbers_far_from_1_are_warned_of(kwargs: dict[str, Any], warning: str) -> None:
@@ -303,7 +303,7 @@ def test_env_check_shows_its_watch_the_first_steps_alone() -> None:
 SPACES = Box(0.0, 1.0, (4,), np.float32), Discrete(2)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=True)
 @pytest.mark.parametrize(
     ('step_s', 'n_core', 'n_env', 'wanted'),
     [(1e-6, 4, 8, 'sync'), (1e-1, 4, 8, 'async'), (1e-1, 1, 8, 'sync'), (1e-1, 4, 1, 'sync')],

@@ -22,6 +22,7 @@ from zoo.env import (
     EnvRequest,
     TensorVectorEnv,
     UnsupportedEnvError,
+    check_env,
     make_vector_env,
 )
 
@@ -92,6 +93,11 @@ def test_make_vector_env_constructor_that_takes_any_name_is_given_all() -> None:
 def test_make_vector_env_config_that_leads_nowhere_says_what_to_do(fields: dict, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         make_vector_env(config(**fields), 2)
+
+
+@pytest.mark.parametrize('game', ['Acrobot-v1', 'CartPole-v1', 'MountainCarContinuous-v0', 'Track-v0'])
+def test_check_env_finds_nothing(game: str) -> None:
+    assert check_env(config(game=game, kwargs={'length': 2} if game == 'Track-v0' else {}), n_step=30) == []
 
 
 # --- the page

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from tests.gpu import needs_gpu, no_waiting
 from zoo.backend.trace import compile_function, missing_compiler
 from zoo.core.spaces import Discrete
-from zoo.env import EnvConfig, EnvContractError, TensorVectorEnv, make_vector_env
-from zoo.env.tensor.program import CompiledProgram
+from zoo.env import TENSOR_ENV_REGISTRY, EnvConfig, EnvContractError, TensorVectorEnv, make_vector_env
+from zoo.env.tensor.program import CompiledProgram, StepProgram
 
 GAMES = ['Acrobot-v1', 'CartPole-v1', 'MountainCar-v0', 'MountainCarContinuous-v0', 'Pendulum-v1']
 
@@ -64,6 +65,21 @@ def run_both(game: str, n_step: int, **fields: Any) -> int:
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith('zoo')]
+
+
+@pytest.mark.parametrize('game', GAMES)
+def test_step_runs_on_tensors_without_values(game: str) -> None:
+    device = torch.device('meta')
+    with device:
+        program = StepProgram(TENSOR_ENV_REGISTRY.get(game)(), 5, 7, 'rescale', device)
+        space = program.env.action_space
+        fresh = program.begin(torch.empty(5, program.env.n_noise))
+        carry = program.carry(fresh)
+        action = torch.empty(5, dtype=torch.int64) if isinstance(space, Discrete) else torch.empty(5, *space.shape)
+        after, out = program(carry, action, fresh, torch.empty(5, 0))
+    form = tree_map(lambda t: (t.shape, t.dtype, t.device), carry)
+    assert tree_map(lambda t: (t.shape, t.dtype, t.device), after) == form  # the next step can continue from it
+    assert out.obs.shape == out.next_obs.shape == (5, *program.env.obs_space.shape)
 
 
 @needs_gpu
