@@ -80,13 +80,8 @@ def test_a_classifying_critic_is_rebuilt_from_a_checkpoint(tmp_path: Any) -> Non
 
 @pytest.mark.parametrize('arch', ['dual', 'detach'])
 def test_value_weight_zero_leaves_the_critic_of_ppg_still(arch: str) -> None:
-    policy = make_policy(
-        OBS,
-        TWO_ACTIONS,
-        type='ppg',
-        model=dict(arch=arch),
-        learn=dict(value_weight=0.0, batch_size=N, aux_freq=1, aux_batch_size=N, aux_bc_weight=0.0, grad_clip=None),
-    )
+    learn = dict(value_weight=0.0, batch_size=N, aux_freq=1, aux_batch_size=N, aux_bc_weight=0.0, grad_clip=None)
+    policy = make_policy(OBS, TWO_ACTIONS, type='ppg', model=dict(arch=arch), learn=learn)
     critic = {name for name, _ in policy.model.critic_parameters()}
     before = parameters(policy)
     policy.learn_mode.forward(samples_of(policy))
