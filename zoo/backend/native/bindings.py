@@ -260,6 +260,11 @@ def adam_struct(optimizer: FlatAdam) -> ctypes.Structure:
     return AdamStruct(size=size, step_count=step_count, **buffers, **rates)
 
 
+def empty(shape: tuple[int, ...]) -> Tensor:
+    """A tensor that C fills: an env may have changed torch's default dtype or device since the run began."""
+    return torch.empty(shape, dtype=torch.float32, device='cpu')
+
+
 def address(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
     if x.dtype != dtype or tuple(x.shape) != shape or not x.is_cpu or not x.is_contiguous():
         raise ValueError(
@@ -375,7 +380,7 @@ class Library:
         if index.numel() % batch_size:
             raise ValueError(f'index has {index.numel()} entries, which batch_size {batch_size} does not divide')
         n_minibatch = index.numel() // batch_size
-        metrics = torch.empty((n_minibatch, len(Column)), dtype=torch.float64)
+        metrics = torch.empty((n_minibatch, len(Column)), dtype=torch.float64, device='cpu')
         adams = (AdamStruct * len(optimizers))(*map(adam_struct, optimizers))
         _check(
             self.dll.zoo_epoch(
@@ -409,9 +414,7 @@ class Library:
         """
         n = obs.shape[0]
         shapes = {'logit': (n, model.n_logit), 'value': (n,), 'aux_value': (n,)}
-        found = {
-            name: torch.empty(shape) for (name, shape), bit in zip(shapes.items(), Output, strict=True) if bit & output
-        }
+        found = {name: empty(shape) for (name, shape), bit in zip(shapes.items(), Output, strict=True) if bit & output}
         _check(
             self.dll.zoo_forward(
                 workspace.handle,

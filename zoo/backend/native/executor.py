@@ -8,7 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, DrawNoise, Eager, Explore, Numbers, Step, StepPlan
-from zoo.backend.native.bindings import ActingBlocks, Column, Kind, Library, Model, Output, StepSpec, ValueLoss, load
+from zoo.backend.native.bindings import (
+    ActingBlocks,
+    Column,
+    Kind,
+    Library,
+    Model,
+    Output,
+    StepSpec,
+    ValueLoss,
+    empty,
+    load,
+)
 from zoo.backend.native.network import (
     buffers_of,
     knows_components,
@@ -175,10 +186,10 @@ class NativeActing:
         self._library = executor._library
         self._workspace = self._library.workspace()
         lead, model = (len(obs) - 1, obs.shape[1]), executor.described(obs.dtype)
-        action = torch.empty((*lead, *model.action_shape), dtype=model.action_dtype)
-        self.output = {'action': action, 'logit': torch.empty((*lead, model.n_logit))}
+        action = torch.empty((*lead, *model.action_shape), dtype=model.action_dtype, device='cpu')
+        self.output = {'action': action, 'logit': empty((*lead, model.n_logit))}
         if has_value:
-            self.output['value'] = torch.empty(lead)
+            self.output['value'] = empty(lead)
         self._actions = action.unbind(0)
 
     def begin(self) -> None:
