@@ -209,8 +209,7 @@ def commit() -> str | None:
         text, name = read_small(head.resolve()).decode(errors='replace'), ''
         if text.startswith('ref: '):
             name = text.removeprefix('ref: ').strip()
-            file = head.parent / name
-            file = file if file.is_file() else head.parent / 'packed-refs'
+            file = next(filter(Path.is_file, (head.parent / name, head.parent / 'packed-refs')), head)
             text = read_small(file.resolve()).decode(errors='replace')
     except OSError:
         return None

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 from enum import IntEnum, IntFlag
-from functools import cache
+from functools import cache, partial
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -260,11 +260,6 @@ def adam_struct(optimizer: FlatAdam) -> ctypes.Structure:
     return AdamStruct(size=size, step_count=step_count, **buffers, **rates)
 
 
-def empty(shape: tuple[int, ...]) -> Tensor:
-    """A tensor that C fills: an env may have changed torch's default dtype or device since the run began."""
-    return torch.empty(shape, dtype=torch.float32, device='cpu')
-
-
 def address(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
     if x.dtype != dtype or tuple(x.shape) != shape or not x.is_cpu or not x.is_contiguous():
         raise ValueError(
@@ -344,6 +339,8 @@ class Workspace:
 class Library:
     """The opened library. Calls release the GIL."""
 
+    empty = staticmethod(partial(torch.empty, dtype=torch.float32, device='cpu'))  # an env may change torch's defaults
+
     def __init__(self, dll: ctypes.CDLL) -> None:
         self.dll = dll
         _declare(dll)
@@ -414,7 +411,8 @@ class Library:
         """
         n = obs.shape[0]
         shapes = {'logit': (n, model.n_logit), 'value': (n,), 'aux_value': (n,)}
-        found = {name: empty(shape) for (name, shape), bit in zip(shapes.items(), Output, strict=True) if bit & output}
+        wanted = zip(shapes.items(), Output, strict=True)
+        found = {name: self.empty(shape) for (name, shape), bit in wanted if bit & output}
         _check(
             self.dll.zoo_forward(
                 workspace.handle,

@@ -8,18 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, DrawNoise, Eager, Explore, Numbers, Step, StepPlan
-from zoo.backend.native.bindings import (
-    ActingBlocks,
-    Column,
-    Kind,
-    Library,
-    Model,
-    Output,
-    StepSpec,
-    ValueLoss,
-    empty,
-    load,
-)
+from zoo.backend.native.bindings import ActingBlocks, Column, Kind, Library, Model, Output, StepSpec, ValueLoss, load
 from zoo.backend.native.network import (
     buffers_of,
     knows_components,
@@ -187,9 +176,9 @@ class NativeActing:
         self._workspace = self._library.workspace()
         lead, model = (len(obs) - 1, obs.shape[1]), executor.described(obs.dtype)
         action = torch.empty((*lead, *model.action_shape), dtype=model.action_dtype, device='cpu')
-        self.output = {'action': action, 'logit': empty((*lead, model.n_logit))}
+        self.output = {'action': action, 'logit': self._library.empty((*lead, model.n_logit))}
         if has_value:
-            self.output['value'] = empty(lead)
+            self.output['value'] = self._library.empty(lead)
         self._actions = action.unbind(0)
 
     def begin(self) -> None:
