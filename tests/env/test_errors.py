@@ -114,11 +114,12 @@ def test_check_env_and_make_env_name_the_env(call: str) -> None:
 @pytest.mark.parametrize(
     ('how', 'call'), [('sync', 'constructor'), ('batched', 'reset'), ('sync', 'step'), ('batched', 'step')]
 )
-def test_env_that_exits_the_program_is_an_error_and_no_exit(how: str, call: str) -> None:
+@pytest.mark.parametrize('kind', [SystemExit, StopIteration])
+def test_env_that_exits_the_program_or_a_loop_is_an_error_and_no_exit(how: str, call: str, kind: type) -> None:
     with pytest.raises(EnvError) as raised:
-        run(how, call=call, error=SystemExit)
+        run(how, call=call, error=kind)
     assert str(raised.value).startswith(
-        f'{place(how, call)}: its code raised SystemExit: a joint is loose at {__file__}:'
+        f'{place(how, call)}: its code raised {kind.__name__}: a joint is loose at {__file__}:'
     )
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from pydantic import Field
 
+from tests.envs import LimitEnv
 from tests.policy.variants.test_offpolicy import run_config
-from tests.policy_envs import job_config
+from tests.policy_envs import differing, job_config
 from zoo import PIPELINE_REGISTRY, Section
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
@@ -49,6 +50,20 @@ class EverySecond(SerialJob):
         self.n_round += 1
         if self.n_round % 2 == 0:
             super().learn_round()
+
+
+class DefaultsEnv(LimitEnv):
+    """Changes torch's default dtype in its 20th step, as a simulator may that a step loads."""
+
+    def __init__(self, dtype: str = '') -> None:
+        super().__init__()
+        self.dtype, self.n_step = dtype, 0
+
+    def step(self, action: Any) -> Any:
+        self.n_step += 1
+        if self.n_step == 20 and self.dtype:
+            torch.set_default_dtype(getattr(torch, self.dtype))
+        return super().step(action)
 
 
 def numbers_of(result: Any) -> tuple[int, int]:
@@ -201,3 +216,19 @@ def test_errors_of_on_evaluation_pass_through_after_the_run_is_saved(tmp_path: P
     with pytest.raises(PrunedError):
         serial_pipeline(config, on_evaluation=prune, run_dir=tmp_path / 'run')
     assert load_checkpoint(tmp_path / 'run').meta['env_step'] == 128
+
+
+@pytest.mark.usefixtures('native')
+@pytest.mark.parametrize('executor', ['eager', 'native'])
+@pytest.mark.parametrize('dtype', ['float64', 'float16'])
+def test_env_that_changes_torchs_default_dtype_changes_nothing(executor: str, dtype: str, tmp_path: Path) -> None:
+    def run(dtype: str) -> Any:
+        env = dict(vectorization='sync', kwargs=dict(dtype=dtype))
+        return serial_pipeline(job_config(tmp_path, DefaultsEnv, env=env, policy=dict(learn=dict(executor=executor))))
+
+    wanted = run('').policy.state_dict()
+    try:
+        found = run(dtype).policy.state_dict()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not differing(wanted, found)

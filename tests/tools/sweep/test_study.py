@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -163,10 +164,15 @@ def test_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
     assert all(json.loads(line) for line in journal.read_text().splitlines())
 
 
+RUN = '{"env_step": 1, "solved_at": null, "best_return": %s, "wall_s": 1.0}'
+RUNS = f'{{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {{"runs": [{RUN}]}}}}'
+
+
 @pytest.mark.parametrize(
     'line',
     [
         'garbage',
+        'x' * 3_000_000,
         '',
         '[1]',
         '[' * 100_000,
@@ -174,7 +180,15 @@ def test_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
         '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"state": "weird"}}',
         '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"runs": "x"}}',
         '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"owner": {"host": 5}}}',
+        '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"attempt": "2"}}',
+        '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"runs": [{"best_return": 1.0}]}}',
+        '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"again": [0]}}',
+        RUNS % '"1"',
+        RUNS % ('1' + '0' * 400),
+        '{"op_code": 6, "worker_id": "x", "trial_id": 0, "state": 1, "values": []}',
+        '{"op_code": 6, "worker_id": "x", "trial_id": 0, "state": 1, "values": ["x"]}',
     ],
+    ids=lambda line: line[:80],
 )
 def test_line_that_no_sweep_writes_is_named(line: str, tmp_path: Path) -> None:
     study = Study(plan(tmp_path, n=2))
@@ -193,6 +207,31 @@ def test_lines_that_do_not_fit_each_other_are_one_sentence(tmp_path: Path) -> No
     Study(plan(tmp_path, n=2))
     journal = tmp_path / 'tiny_sweep' / 'journal.log'
     journal.write_text(journal.read_text() + '{"op_code": 4, "worker_id": "x"}\n')  # a trial without a study
+    with pytest.raises(UserError, match='has lines that do not fit .*; choose another with --storage'):
+        Study(plan(tmp_path, n=2))
+
+
+def test_trial_of_another_space_is_one_sentence(tmp_path: Path) -> None:
+    study = Study(plan(tmp_path, n=2))
+    study.end(study.next_trial(), TrialOutcome('complete', 1.0))
+    journal = tmp_path / 'tiny_sweep' / 'journal.log'
+    journal.write_text(journal.read_text().replace(r'\"log\": true', r'\"log\": false'))
+    with pytest.raises(UserError, match='has lines that do not fit .*; choose another with --storage'):
+        Study(plan(tmp_path, n=2))
+
+
+def test_storage_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / 'pipe')
+    with pytest.raises(UserError, match='cannot be written .it is no regular file'):
+        Study(plan(tmp_path, storage=str(tmp_path / 'pipe')))
+
+
+@pytest.mark.parametrize('value', ['"x"', '[1]', '{}', '1' + '0' * 400], ids=lambda value: value[:20])
+def test_tried_value_that_the_space_cannot_have_is_one_sentence(value: str, tmp_path: Path) -> None:
+    study = Study(plan(tmp_path, n=2))
+    lr = study.next_trial().params[LR]
+    journal = tmp_path / 'tiny_sweep' / 'journal.log'
+    journal.write_text(journal.read_text().replace(f'"param_value_internal":{lr}', f'"param_value_internal":{value}'))
     with pytest.raises(UserError, match='has lines that do not fit .*; choose another with --storage'):
         Study(plan(tmp_path, n=2))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import logging
@@ -13,10 +14,11 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, create_model
+from pydantic import ConfigDict, Field, FiniteFloat, create_model
 
 from zoo.core.errors import UserError, missing_extra
 from zoo.tools.sweep.plan import Plan
@@ -126,10 +128,16 @@ class TrialRow(NamedTuple):
     reason: str
 
 
-_Owner = create_model('_Owner', host=(str, ...), pid=(int, ...), start=(str, ...))
-_Own = create_model('_Own', state=(State, 'lost'), runs=(list[dict[str, Any]], []), reason=(str, ''), attempt=(int, 1))
-_Attributes = create_model('_Attributes', __base__=_Own, owner=(_Owner | None, None))
-_Line = create_model('_Line', op_code=(int, Field(ge=0, le=10)), user_attr=(_Attributes, None))
+_STRICT, _TEXT, _INT, _FLOAT = ConfigDict(strict=True), (str, ...), (int, ...), (FiniteFloat, ...)
+_Owner = create_model('_Owner', __config__=_STRICT, host=_TEXT, pid=_INT, start=_TEXT)
+_Run = create_model('_Run', __config__=_STRICT, solved_at=(int | None, ...), best_return=_FLOAT, wall_s=_FLOAT)
+_State = create_model('_State', __config__=_STRICT, state=(State, 'lost'), reason=(str, ''), attempt=(int, 1))
+_Own = create_model('_Own', __base__=_State, runs=(list[_Run], []))
+_Attributes = create_model('_Attributes', __base__=_Own, owner=(_Owner | None, None), again=(int, 0))
+_Value = Annotated[list[float], Field(min_length=1, max_length=1)] | None  # infinite if a run is ended early
+_Line = create_model(
+    '_Line', __config__=_STRICT, op_code=(int, Field(ge=0, le=10)), user_attr=(_Attributes, None), values=(_Value, None)
+)
 """A line of the journal: an operation of Optuna, with the attributes that this module writes."""
 
 
@@ -154,6 +162,8 @@ class Study:
         self.beats = plan.storage.with_name(f'{plan.storage.name}.workers')
         try:
             plan.storage.parent.mkdir(parents=True, exist_ok=True)
+            if plan.storage.exists() and not plan.storage.is_file():
+                raise OSError(errno.EINVAL, 'it is no regular file')  # to open a pipe would wait for ever
             open(plan.storage, 'ab').close()
         except OSError as error:
             raise UserError(
@@ -163,7 +173,18 @@ class Study:
         _check_journal(plan.storage)
         with self._holding():
             self._mend()
-            self._study = self._open()
+            try:
+                self._study = self._open()
+                for trial in self._study.get_trials(deepcopy=False):
+                    for key in self._row(trial).values:
+                        space = plan.spaces[key].distribution(self._optuna.distributions)
+                        self._optuna.distributions.check_distribution_compatibility(trial.distributions[key], space)
+            except UserError:
+                raise
+            except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:  # unsuitable values
+                raise UserError(
+                    f'the storage {plan.storage} has lines that do not fit ({error!r:.60}); choose another with --storage'
+                ) from error
 
     def rows(self) -> list[TrialRow]:
         """All trials in order of their numbers."""
@@ -226,12 +247,7 @@ class Study:
 
     def _open(self) -> Any:
         backend = self._optuna.storages.journal.JournalFileBackend(str(self._plan.storage), lock_obj=self._lock(''))
-        try:
-            storage = self._optuna.storages.JournalStorage(backend)
-        except (AssertionError, LookupError, TypeError, ValueError) as error:  # a line has unsuitable values
-            raise UserError(
-                f'the storage {self._plan.storage} has lines that do not fit ({error!r:.60}); choose another with --storage'
-            ) from error
+        storage = self._optuna.storages.JournalStorage(backend)
         if any(study.study_name != STUDY for study in storage.get_all_studies()):
             raise UserError(
                 f'the storage {self._plan.storage} holds a study of another program; choose another file with --storage'
@@ -308,7 +324,7 @@ class Study:
         elif state == 'lost':
             n_attempt = attrs.get('attempt', 1)
             state, reason = ('lost', LOST) if n_attempt < N_ATTEMPT else ('failed', f'{LOST}, {n_attempt} times')
-        value = trial.value if state == 'complete' else None
+        value = None if state != 'complete' or trial.value is None else float(trial.value)
         return TrialRow(trial.number, state, value, self.values_of(trial.params), attrs.get('runs', []), reason)
 
 
@@ -337,9 +353,9 @@ def _to_try_again(trials: list[Any], rows: list[TrialRow]) -> tuple[Any, int]:
 def _check_journal(path: Path) -> None:
     """Checks the file of a journal. Raises: UserError if it is no journal or has a line that no sweep writes."""
     with open(path, 'rb') as file:
-        for n, line in enumerate(file, 1):
+        for n, line in enumerate(iter(partial(file.readline, MAX_LINE), b''), 1):
             try:
-                if n == 1 or line.endswith(b'\n'):  # a last line without it was cut off
+                if n == 1 or line.endswith(b'\n') or len(line) == MAX_LINE:  # else it is a last line that was cut off
                     _Line.model_validate_json(line)
             except ValueError as error:
                 what = f'has a line {n} that no sweep writes; remove it, or' if n > 1 else 'is no journal of a sweep;'
