@@ -56,6 +56,17 @@ def test_lost_trial_is_tried_again_with_its_values_three_times_at_most(tmp_path:
     assert '3 times' in study.rows()[2].reason
 
 
+def test_trial_whose_process_ended_before_its_value_was_written_is_lost(tmp_path: Path) -> None:
+    study = Study(plan(tmp_path, n=1))
+    trial = study.next_trial()
+    trial.set_user_attr('state', 'complete')
+    die(study, trial)
+    again = study.next_trial()
+    assert again.params == trial.params
+    study.end(again, TrialOutcome('complete', 0.5))
+    assert [(row.state, row.value) for row in study.rows()] == [('lost', None), ('complete', 0.5)]
+
+
 def test_stopped_trial_is_tried_again_as_often_as_needed(tmp_path: Path) -> None:
     study = Study(plan(tmp_path, n=1))
     params = []
