@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from tests.envs import LimitEnv
 from tests.policy_envs import job_config, rows
 from tests.processes import wait_until
-from tests.run.processes import environment, start_zoo
+from tests.run.processes import config_file, environment, run_zoo, start_zoo
 from zoo.config.yaml_io import save_yaml
 from zoo.core.errors import UserError
 from zoo.pipeline import serial_pipeline
@@ -38,6 +39,24 @@ def test_lock_that_is_held_names_its_holder(tmp_path: Path) -> None:
     lock.close()
     lock.close()
     assert not (tmp_path / NAME).exists()
+
+
+class ClosesFiles(LimitEnv):
+    """LimitEnv that closes all files of the process at its third step, as a program that becomes a daemon does."""
+
+    n_step = 0
+
+    def step(self, action: Any) -> Any:
+        ClosesFiles.n_step += 1
+        if ClosesFiles.n_step == 3:
+            os.closerange(3, 256)
+        return super().step(action)
+
+
+def test_run_of_an_env_that_closes_all_files_ends_as_any_other(tmp_path: Path) -> None:
+    path = config_file(tmp_path / 'job.yaml', tmp_path, 'tests.run.test_folder_guards:ClosesFiles')
+    done = run_zoo('train', path)
+    assert done.returncode == 0 and 'Traceback' not in done.stderr, done.stderr
     RunLock(tmp_path).close()
 
 
