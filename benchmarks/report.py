@@ -123,10 +123,17 @@ def last_json_line(text: str) -> dict[str, Any] | None:
 
 
 def holds(now: Any, recorded: Any) -> bool:
-    """Whether the config `now` has every value of a recorded config; keys that are only in `now` do not matter."""
-    if isinstance(recorded, dict):
-        return isinstance(now, dict) and all(key in now and holds(now[key], recorded[key]) for key in recorded)
-    return now == recorded
+    """Whether the config `now` has every value of a recorded config.
+
+    Keys that are only in `now` do not matter, since the schema has got new ones; but those of `kwargs` do: an env has all of them
+    from its config.
+    """
+    if not isinstance(now, dict) or not isinstance(recorded, dict):
+        return now == recorded
+    return all(
+        key in now and (now[key] == recorded[key] if key == 'kwargs' else holds(now[key], recorded[key]))
+        for key in recorded
+    )
 
 
 def settings(resolved: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,19 +3,29 @@
 limit_env(limit=5, end='truncated')    a gymnasium env; as id: 'tests.envs:limit_env'
 'tests.envs:Limit-v0'                  the same as a gymnasium id, with a batched version in NEXT_STEP mode
 'tests.envs:LimitSameStep-v0', 'tests.envs:LimitDisabled-v0'      with a batched version in those modes
+play(vector, *actions)                 the timesteps of a vector of envs from its reset on
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 End = Literal['truncated', 'terminated']
+
+
+def play(vector: Any, *actions: Any) -> list[Any]:
+    """Resets a vector of envs, takes a step for each row of actions, closes it and returns the timesteps."""
+    with closing(vector):
+        vector.reset(0)
+        return [vector.step(torch.as_tensor(action)) for action in actions]
 
 
 def _action_space(action: str) -> gymnasium.Space:
@@ -43,13 +53,8 @@ class LimitEnv(gymnasium.Env):
         self.last_action = action
         self._n_step += 1
         ends = self._n_step == self.limit
-        return (
-            np.full(1, self._n_step, np.float32),
-            1.0,
-            ends and self.end == 'terminated',
-            ends and self.end == 'truncated',
-            {},
-        )
+        terminated, truncated = (ends and self.end == how for how in ('terminated', 'truncated'))
+        return np.full(1, self._n_step, np.float32), 1.0, terminated, truncated, {}
 
 
 def limit_env(limit: int = 5, end: End = 'truncated', action: Literal['discrete', 'box'] = 'discrete') -> gymnasium.Env:

@@ -189,10 +189,8 @@ def make_policy(
 ) -> Policy:
     """A policy (ppo, unless `type` says otherwise) with 8-8 networks; `policy` holds its sections."""
     policy['model'] = {'hidden_sizes': [8, 8], **policy.get('model', {})}
-    cfg = resolve_policy(policy)
-    return POLICY_REGISTRY.get(cfg.type)(
-        cfg, obs_space, action_space, seed=seed, model=network, enable_field=enable_field
-    )
+    cfg, options = resolve_policy(policy), dict(seed=seed, model=network, enable_field=enable_field)
+    return POLICY_REGISTRY.get(cfg.type)(cfg, obs_space, action_space, **options)
 
 
 def job_config(root: Any, env_id: Any = 'tests.envs:limit_env', **sections: Any) -> dict[str, Any]:
@@ -252,15 +250,11 @@ def differing(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
 
 
 def _merged(base: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    both = {
-        k: _merged(base[k], v) if isinstance(base.get(k), dict) and isinstance(v, dict) else v for k, v in other.items()
-    }
-    return {**base, **both}
+    both = [k for k, v in other.items() if isinstance(base.get(k), dict) and isinstance(v, dict)]
+    return {**base, **other, **{k: _merged(base[k], other[k]) for k in both}}
 
 
 def rows(run_dir: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl without times."""
-    lines = (run_dir / 'metrics.jsonl').read_text().splitlines()
-    return [
-        {k: v for k, v in json.loads(line).items() if k != 'wall_s' and not k.startswith('time/')} for line in lines
-    ]
+    lines = map(json.loads, (run_dir / 'metrics.jsonl').read_text().splitlines())
+    return [{k: v for k, v in line.items() if k != 'wall_s' and not k.startswith('time/')} for line in lines]

@@ -232,18 +232,16 @@ def test_policy_on_the_base_sections_without_a_network_runs(buffer: str, tmp_pat
     assert load_policy(result.run_dir).act([0.0, 0.0, 0.0, 0.0]) == 0
 
 
+OWN_METHODS = '_forward_collect', '_get_train_sample'
+
+
 @pytest.mark.parametrize(
     ('method', 'named'),
-    [
-        ('_forward_collect', '_forward_collect'),
-        ('_get_train_sample', '_get_train_sample'),
-        ('default_model', 'default'),
-    ],
+    [*zip(OWN_METHODS, OWN_METHODS, strict=True), ('default_model', 'default')],
 )
 def test_policy_that_lacks_a_method_is_refused_by_its_name(method: str, named: str, tmp_path: Path) -> None:
-    parts = {
-        name: x for name, x in vars(RandomPolicy).items() if name != method and not name.startswith(('__', '_abc'))
-    }
+    own = [name for name in vars(RandomPolicy) if name != method and not name.startswith(('__', '_abc'))]
+    parts = {name: vars(RandomPolicy)[name] for name in own}
     POLICY_REGISTRY.register('bare_test', force=True)(type('Unfinished', (Policy,), parts))
     with pytest.raises(UserError, match=named):
         serial_pipeline(bare_config(tmp_path, learn=dict(batch_size=64), collect=dict(n_step=16)))

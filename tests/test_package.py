@@ -1,4 +1,4 @@
-"""The distribution: dependencies, pins, the Makefile's set-up, the built files, the bundled configs."""
+"""The distribution: dependencies, public names, pins, the Makefile's set-up, the built files, the bundled configs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import zoo
 from structure import nodes_of
+from zoo import TrainResult, make_policy
 from zoo.config.source import bundled_configs, load_config
 from zoo.run.config import explain_config, resolve_config
 
@@ -121,22 +123,23 @@ def test_third_party_imports_are_the_core_dependencies(package):
 def test_extras_install_the_packages_of_their_modules_and_are_no_dependencies_of_the_core(package: dict) -> None:
     for extra, name in EXTRA_OF_MODULE.values():
         assert name in {Requirement(line).name for line in package['extras_require'][extra]}
-    assert not core_names(package) & (
-        {name for _, name in EXTRA_OF_MODULE.values()} | {'wandb', 'mlflow-skinny', 'pandas'}
-    )
+    extras = {name for _, name in EXTRA_OF_MODULE.values()} | {'wandb', 'mlflow-skinny', 'pandas'}
+    assert not core_names(package) & extras
     assert 'docs' in package['extras_require']
 
 
 @pytest.mark.long
 @pytest.mark.slow
 def test_help_and_a_run_of_one_process_load_no_module_of_an_extra_and_make_no_process_group(tmp_path: Path) -> None:
-    names = [*EXTRA_OF_MODULE, 'pandas', 'mkdocs', 'imageio', 'IPython', 'wandb', 'mlflow']
+    names = [*EXTRA_OF_MODULE, 'pandas', 'mkdocs', 'imageio', 'IPython', 'wandb', 'mlflow', 'PIL']
+    names += [f'zoo.{name}' for name in ('cluster.runner', 'cluster.torch_ranks', 'tools.media.recording')]
+    names += [f'zoo.{name}' for name in ('tools.media.video', 'tools.media.film')]
     code = (
-        'import sys, contextlib, torch, zoo, zoo.tools.cli\n'
-        f'def loaded(): return sorted({{*{names}, "zoo.cluster.runner", "zoo.cluster.torch_ranks"}} & set(sys.modules))\n'
+        'import sys, contextlib, torch, zoo, zoo.policy, zoo.tools.cli, zoo.tools.sweep\n'
+        f'def loaded(): return sorted({{*{names}}} & set(sys.modules))\n'
         'with contextlib.suppress(SystemExit), contextlib.redirect_stdout(sys.stderr): zoo.tools.cli.main(["--help"])\n'
         'before = loaded()\n'
-        "few = ['logger.console=off', 'logger.tensorboard=false', 'policy.eval.n_episode=1']\n"
+        "few = ['logger.console=off', 'policy.eval.n_episode=1']\n"
         "zoo.serial_pipeline('cartpole_ppo', max_env_step=1024, overrides=few)\n"
         'print([before, loaded(), torch.distributed.is_initialized()])\n'
     )
@@ -154,6 +157,40 @@ def test_every_name_of_a_package_is_there_and_listed(name):
     assert len(names) >= 5 and set(getattr(package, '__all__', ())) <= set(names)
     for each in names:
         assert getattr(package, each) is not None
+
+
+def test_dir_has_the_public_names_alone() -> None:
+    assert sorted([*zoo.__all__, '__version__']) == dir(zoo)
+
+
+@pytest.mark.parametrize(
+    ('name', 'words'),
+    [
+        ('train', "did you mean zoo.serial_pipeline('cartpole_ppo')"),
+        ('PPO', "did you mean zoo.serial_pipeline({'policy': {'type': 'ppo'}})"),
+        ('make', "did you mean zoo.serial_pipeline({'env': {'id': 'CartPole-v1'}})"),
+        ('predict', r"did you mean zoo.load_policy('runs/...').act(obs)"),
+        ('serial_pipline', 'did you mean serial_pipeline?'),
+        ('zzz', 'it has evaluate, inspect_env, load_policy'),
+    ],
+)
+def test_a_name_that_zoo_does_not_have_names_what_is_meant(name: str, words: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(zoo, name)
+    assert f'module zoo has no attribute {name!r}; {words}' in str(caught.value)
+
+
+def test_objects_are_shown_in_a_few_lines() -> None:
+    policy = make_policy('cartpole_ppo', ['policy.model.hidden_sizes=[8]'])
+    # actor 4 * 8 + 8, 8 * 2 + 2; critic 4 * 8 + 8, 8 + 1: 58 + 49
+    assert repr(policy).startswith("<PPOPolicy 'ppo': VAC of 107 parameters on cpu\n  observations Box(")
+    assert repr(policy).endswith('\n  actions Discrete(n=2, start=0)>')
+    assert repr(policy.cfg.model) == 'VACConfig(hidden_sizes=[8])'
+    result = TrainResult(policy, Path('runs/x'), 51_200, 800, 500.0, None, 4.25, 12_000.0, 'enough')
+    assert repr(result) == (
+        "TrainResult(policy='ppo', env_step=51,200, best_return=500, last_return=none,\n"
+        "  wall_s=4.2, env_step_per_s=12,000, stop_reason='enough',\n  run_dir='runs/x')"
+    )
 
 
 @pytest.mark.slow
@@ -184,11 +221,17 @@ for name in sys.argv[1:]:
 def test_every_module_can_be_the_first_that_is_imported():
     names = ['.'.join(path.relative_to(REPO).with_suffix('').parts) for path in sorted((REPO / 'zoo').rglob('*.py'))]
     names = [name.removesuffix('.__init__') for name in names if '.kernels' not in name and '__main__' not in name]
-    words = [sys.executable, '-c', IMPORT_EACH, *names]
-    done = subprocess.run(
-        words, capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': str(REPO)}, check=False
-    )
+    words, env = [sys.executable, '-c', IMPORT_EACH, *names], {**os.environ, 'PYTHONPATH': str(REPO)}
+    done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
     assert len(names) > 100 and (done.returncode, done.stderr) == (0, '')
+
+
+def python(*words: str, cwd: Path, **env: str) -> str:
+    """Runs Python, which must succeed; returns its stdout."""
+    options = dict(capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, *words], cwd=cwd, env={**os.environ, **env}, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 class Built(NamedTuple):
@@ -200,13 +243,8 @@ class Built(NamedTuple):
     site: Path  # where the wheel is installed, without the packages that it needs
 
     def run(self, *words: str, cwd: Path) -> str:
-        """Runs Python with the installed wheel; -> stdout."""
-        env = {**os.environ, 'PYTHONPATH': str(self.site), 'XDG_STATE_HOME': str(cwd / 'state')}
-        done = subprocess.run(
-            [sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        """Runs Python with the installed wheel; returns its stdout."""
+        return python(*words, cwd=cwd, PYTHONPATH=str(self.site), XDG_STATE_HOME=str(cwd / 'state'))
 
 
 @pytest.fixture(scope='module')
@@ -216,49 +254,31 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     ignored = shutil.ignore_patterns('.*', 'runs', 'build', 'dist', '*.egg-info', '__pycache__', '*.so', '*.TXT')
     checkout = shutil.copytree(REPO, here / 'checkout', ignore=ignored)
 
-    def run(*words: str) -> None:
-        done = subprocess.run(
-            [sys.executable, '-m', *words], cwd=checkout, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    run('build', '--no-isolation', '--outdir', str(here / 'dist'), '.')
+    python('-m', 'build', '--no-isolation', '--outdir', str(here / 'dist'), '.', cwd=checkout)
     files = sorted((here / 'dist').iterdir())
     wheel, archive = (next(path for path in files if path.name.endswith(end)) for end in ('.whl', '.tar.gz'))
     with tarfile.open(archive) as packed:
         packed.extractall(here / 'unpacked', filter='data')
     (sources,) = (here / 'unpacked').iterdir()
     words = ['--no-deps', '--no-build-isolation', '--no-compile', '--target', str(here / 'site'), str(wheel)]
-    run('pip', 'install', '-q', '--disable-pip-version-check', *words)
+    python('-m', 'pip', 'install', '-q', '--disable-pip-version-check', *words, cwd=checkout)
     return Built(checkout, files, sources, here / 'site')
 
 
 @pytest.mark.soak
 def test_source_distribution_has_all_files_and_its_tests_pass_with_the_installed_wheel(built, tmp_path):
+    def files(root: Path, *patterns: str) -> set[str]:
+        return {str(path.relative_to(root)) for each in patterns for path in root.glob(each) if path.is_file()}
+
     folders = ('zoo', 'dizoo_configs', 'tests', 'docs', 'examples', 'benchmarks')
-    wanted = {
-        str(path.relative_to(built.checkout))
-        for path in (
-            *built.checkout.iterdir(),
-            *(path for name in folders for path in (built.checkout / name).rglob('*')),
-        )
-        if path.is_file()
-    }
-    packed = {str(path.relative_to(built.sources)) for path in built.sources.rglob('*') if path.is_file()}
+    wanted, packed = files(built.checkout, '*', *(f'{name}/**/*' for name in folders)), files(built.sources, '**/*')
     assert {'zoo/py.typed', 'tests/conftest.py', 'docs/index.md', 'constraints.txt', 'Makefile', 'mkdocs.yml'} <= packed
     assert wanted - packed == set()
     # some of its tests, in a copy without zoo and dizoo_configs: these come from the installed wheel
-    elsewhere = shutil.copytree(
-        built.sources, tmp_path / 'sources', ignore=shutil.ignore_patterns('zoo', 'dizoo_configs')
-    )
-    some = (
-        'rl_utils/test_gae.py',
-        'benchmarks/test_report.py',
-        'tools/cli/test_listing.py',
-        'config/test_section.py',
-        'backend/test_choose.py',
-    )
-    said = built.run('-m', 'pytest', '-m', 'not slow', *(f'tests/{name}' for name in some), cwd=elsewhere)
+    ignore = shutil.ignore_patterns('zoo', 'dizoo_configs')
+    elsewhere = shutil.copytree(built.sources, tmp_path / 'sources', ignore=ignore)
+    some = 'rl_utils/test_gae benchmarks/test_report tools/cli/test_listing config/test_section backend/test_choose'
+    said = built.run('-m', 'pytest', '-m', 'not slow', *(f'tests/{name}.py' for name in some.split()), cwd=elsewhere)
     assert re.search(r'\d{2,} passed', said) and 'failed' not in said
 
 
@@ -349,9 +369,8 @@ def test_make_creates_the_environment_again_if_it_was_moved(fault, tmp_path):
             link.unlink()
             link.symlink_to('/nowhere/python')
     plan = make('-n', 'train', cwd=here)
-    assert ('-m venv --clear .venv' in plan.stdout and 'install -q -c constraints.txt -e .' in plan.stdout) == (
-        fault != 'none'
-    )
+    for words in ('-m venv --clear .venv', 'install -q -c constraints.txt -e .'):
+        assert (words in plan.stdout) == (fault != 'none')
     assert '.venv/bin/zoo train cartpole_ppo' in plan.stdout
 
 
@@ -424,22 +443,13 @@ def steps_per_rollout(config) -> int:
     if 'actor_epoch_per_collect' not in learn:
         parts = {'policy': 'epoch_per_collect'}  # pg and dqn have no such key: one pass
     draws = {part: config.buffer.get(part, config.buffer if 'n_sample' in config.buffer else rollout) for part in parts}
-    of_policy = config.policy.type in ('trpo', 'npg')  # one policy step, before the steps of the critic
-    return (
-        of_policy
-        + sum(
-            draw['n_sample']
-            // (learn.batch_size or draw['n_sample'])
-            * draw['update_per_collect']
-            * learn.get(parts[part], 1)
-            for part, draw in draws.items()
-        )
-        + (
-            learn.aux_train_epoch * config.policy.collect.n_sample // learn.aux_batch_size
-            if learn.get('aux_freq') == 1
-            else 0
-        )
-    )
+    n_step = int(config.policy.type in ('trpo', 'npg'))  # one policy step, before the steps of the critic
+    for part, draw in draws.items():
+        n_minibatch = draw['n_sample'] // (learn.batch_size or draw['n_sample'])
+        n_step += n_minibatch * draw['update_per_collect'] * learn.get(parts[part], 1)
+    if learn.get('aux_freq') == 1:
+        n_step += learn.aux_train_epoch * config.policy.collect.n_sample // learn.aux_batch_size
+    return n_step
 
 
 def leaves(config: dict, path: str = ''):

@@ -170,10 +170,9 @@ def test_native_has_the_gradient_of_eager_with_every_component() -> None:
 @pytest.mark.slow
 def test_native_numbers_that_move_from_pass_to_pass_are_those_of_each_pass() -> None:
     """Such numbers come from schedules and adaptive penalties. For graphs see test_graph."""
+    parts = SPO, VALUE_CLIP, (KL,)
     numbers = [
-        PolicyNumbers(
-            0.3 - 0.1 * i, 0.01 * i, 3.5 - i, 0.5 + i, False, 0.5 + i, SPO, VALUE_CLIP, (KL,), (0.1 * (1 + i),)
-        )
+        PolicyNumbers(0.3 - 0.1 * i, 0.01 * i, 3.5 - i, 0.5 + i, False, 0.5 + i, *parts, (0.1 * (1 + i),))
         for i in range(3)
     ]
     problem = Problem(Case('PPO', weighted=True, numbers=numbers), n_step=8)

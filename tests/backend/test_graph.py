@@ -59,13 +59,10 @@ class Side:
         case = self.problem.case
         order = self.problem.order if order is None else order
         data = StepPlan(columns or self.problem.columns, order, case.batch_size, CPU, case.normalize_adv)
-        metrics = self.executor.run(self.problem.step, self.optimizers, data, numbers or case.numbers)
-        state = [
-            (f'{name} {i}', x.clone())
-            for i, optimizer in enumerate(self.optimizers)
-            for name, x in optimizer.buffers.items()
-        ]
-        return metrics | dict(state)
+        found = self.executor.run(self.problem.step, self.optimizers, data, numbers or case.numbers)
+        for i, optimizer in enumerate(self.optimizers):
+            found = found | {f'{name} {i}': x.clone() for name, x in optimizer.buffers.items()}
+        return found
 
 
 def sides(case: Case, n_step: int = 8) -> tuple[Side, Side]:
@@ -107,20 +104,18 @@ def test_steps_are_those_of_the_eager_executor(
     assert counts[0] == counts[1] == [0] * len(graph.optimizers)
 
 
-TWO = (KL, KL)
+def scheduled(n: int) -> PolicyNumbers:
+    return PolicyNumbers(0.2 / n, 0.01 / n, 3.0, 0.5 / n, True, 0.5, penalties=(KL,), penalty_weights=(0.1 * n,))
+
+
+def penalised(weights: tuple[float, float]) -> PolicyNumbers:
+    return PolicyNumbers(penalties=(KL, KL), penalty_weights=weights)
+
+
 SEQUENCES: dict[str, tuple[list[PolicyNumbers], int]] = {
-    'schedules are inputs': (
-        [
-            PolicyNumbers(0.2 / n, 0.01 / n, 3.0, 0.5 / n, True, 0.5, penalties=(KL,), penalty_weights=(0.1 * n,))
-            for n in range(1, 4)
-        ],
-        1,
-    ),
+    'schedules are inputs': ([scheduled(n) for n in range(1, 4)], 1),
     'a weight reaches 0': ([PolicyNumbers(value_weight=x) for x in (0.5, 0.25, 0.0, 0.0)], 2),
-    'one of two reaches 0': (
-        [PolicyNumbers(penalties=TWO, penalty_weights=x) for x in ((0.5, 0.1), (0.4, 0.3), (0.4, 0.0))],
-        2,
-    ),
+    'one of two reaches 0': ([penalised(x) for x in ((0.5, 0.1), (0.4, 0.3), (0.4, 0.0))], 2),
     'parts': ([PolicyNumbers(surrogate=x) for x in (CLIP, UNCLIPPED, CLIP)], 2),
 }
 
@@ -558,9 +553,8 @@ def test_compiled_acting_that_fails_halfway_continues_eagerly(
         act(compiled), act(eager)
         torch.testing.assert_close(compiled.output, eager.output)
     assert len(calls) == 3  # acting does not call the program again after the failure
-    assert messages(caplog) == [
-        'acting could not be compiled and runs uncompiled from now on: MemoryError: out of memory'
-    ]
+    said = 'acting could not be compiled and runs uncompiled from now on: MemoryError: out of memory'
+    assert messages(caplog) == [said]
 
 
 @needs_gpu

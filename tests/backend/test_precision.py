@@ -87,10 +87,16 @@ def train(problem: Problem, precision: Any, device: str = 'cpu', **options: Any)
     return optimizers, metrics
 
 
-def test_updates_in_bfloat16_are_near_those_in_float32() -> None:
-    """In the first step of a 16-16 network the losses and the direction of the gradient agree within about a percent."""
-    problem = Problem(Case('PPO', numbers=PolicyNumbers(grad_clip=None)), n_step=1)
-    problem.order = problem.order[:, : problem.case.batch_size]
+@pytest.fixture
+def problem() -> Problem:
+    """The first step of a 16-16 network."""
+    found = Problem(Case('PPO', numbers=PolicyNumbers(grad_clip=None)), n_step=1)
+    found.order = found.order[:, : found.case.batch_size]
+    return found
+
+
+def test_updates_in_bfloat16_are_near_those_in_float32(problem: Problem) -> None:
+    """The losses and the direction of the gradient agree within about a percent."""
     (low, low_metrics), (full, metrics) = train(problem, 'bf16'), train(problem, 'fp32')
     for a, b in zip(low, full, strict=True):
         assert a.param.dtype == torch.float32 and not torch.equal(a.grad, b.grad)
@@ -99,9 +105,7 @@ def test_updates_in_bfloat16_are_near_those_in_float32() -> None:
 
 
 @needs_gpu
-def test_updates_in_float16_with_a_loss_scale_are_near_those_in_float32() -> None:
-    problem = Problem(Case('PPO', numbers=PolicyNumbers(grad_clip=None)), n_step=1)
-    problem.order = problem.order[:, : problem.case.batch_size]
+def test_updates_in_float16_with_a_loss_scale_are_near_those_in_float32(problem: Problem) -> None:
     (low, _), (full, _) = train(problem, 'fp16', 'cuda'), train(problem, 'fp32', 'cuda')
     for a, b in zip(low, full, strict=True):
         assert a.count_skipped(9) == 0 and torch.cosine_similarity(a.grad, b.grad, 0) > 0.9999

@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.gpu import needs_gpu, no_waiting
 from zoo.backend import trace as module
 from zoo.backend.trace import (
     MAX_PROGRAMS,
+    CapturedCall,
     CompiledFunction,
     compile_function,
     missing_compiler,
@@ -24,14 +26,6 @@ from zoo.backend.trace import (
 from zoo.rl_utils import kernels
 
 FAILED = 'an area could not be compiled and runs uncompiled from now on: '
-
-
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Tensor]]:
-    """Replaces the compiler: programs are the graphs as traced; the inputs of each are recorded in the returned list."""
-    found: list[Sequence[Tensor]] = []
-    monkeypatch.setattr(module, 'inductor', lambda graph, inputs: found.append(inputs) or graph)
-    return found
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -61,31 +55,27 @@ def test_kernels_are_disabled_while_tracing_and_enabled_after_an_error(monkeypat
     assert seen == [False] and kernels.reach(torch.ones(2))
 
 
-def test_function_is_compiled_once_for_each_form_of_its_inputs(compiled: list[Sequence[Tensor]]) -> None:
+def test_function_is_compiled_once_for_each_form_of_its_inputs(graphs: list[torch.fx.GraphModule]) -> None:
     function, other = compile_function(area, 'an area'), torch.full((2, 2), 3.0)
     for x in (other, other.t().contiguous().t(), other.double(), other[:1], other, other[:1]):
         y = other[: len(x)]
         assert function(x, torch.ones(1), y)[1].item() == x.numel() * 9.0
-    forms = [(tuple(x.shape), x.stride(), x.dtype) for x, *_ in compiled]
-    assert forms == [
-        ((2, 2), (2, 1), torch.float32),
-        ((2, 2), (1, 2), torch.float32),
-        ((2, 2), (2, 1), torch.float64),
-        ((1, 2), (2, 1), torch.float32),
-    ]
+    first = [next(iter(graph.graph.nodes)).meta['val'] for graph in graphs]
+    full = [((2, 2), (2, 1), torch.float32), ((2, 2), (1, 2), torch.float32), ((2, 2), (2, 1), torch.float64)]
+    assert [(tuple(x.shape), x.stride(), x.dtype) for x in first] == [*full, ((1, 2), (2, 1), torch.float32)]
 
 
-def test_function_is_compiled_once_for_each_static_value(compiled: list[Sequence[Tensor]]) -> None:
+def test_function_is_compiled_once_for_each_static_value(graphs: list[torch.fx.GraphModule]) -> None:
     function, x = CompiledFunction(lambda factor, inputs: [inputs[0] * factor], 'a product'), torch.ones(1)
     found = [function([x], factor) for factor in (2, 3, 2, 3)]
-    assert [y[0].item() for y in found if y is not None] == [2.0, 3.0, 2.0, 3.0] and len(compiled) == 2
+    assert [y[0].item() for y in found if y is not None] == [2.0, 3.0, 2.0, 3.0] and len(graphs) == 2
 
 
-def test_number_of_programs_is_limited(compiled: list[Sequence[Tensor]], caplog: pytest.LogCaptureFixture) -> None:
+def test_number_of_programs_is_limited(graphs: list[torch.fx.GraphModule], caplog: pytest.LogCaptureFixture) -> None:
     function = compile_function(area, 'an area')
     for n in range(1, MAX_PROGRAMS + 4):
         assert function(torch.full((n,), 2.0), torch.ones(1), torch.full((n,), 3.0))[1].item() == 6.0 * n
-    assert len(compiled) == MAX_PROGRAMS
+    assert len(graphs) == MAX_PROGRAMS
     assert warnings_of(caplog) == [FAILED + 'RuntimeError: it was called with more than 8 forms of inputs']
 
 
@@ -103,7 +93,7 @@ def test_function_that_fails_runs_uncompiled_and_says_why_once(
     assert warnings_of(caplog) == [FAILED + 'OSError: no room for the object file']
 
 
-def test_constants_are_read_only_where_they_are_allowed(compiled: list[Sequence[Tensor]]) -> None:
+def test_constants_are_read_only_where_they_are_allowed(graphs: list[torch.fx.GraphModule]) -> None:
     shift = torch.ones(2)
     for constants in (True, False):
         function = CompiledFunction(lambda _, inputs: [inputs[0] + shift], 'a sum', constants)
@@ -138,3 +128,41 @@ def test_real_compilation_changes_nothing_in_the_process(
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
     assert torch.distributions.Distribution._validate_args is True
     assert not warnings_of(caplog)
+
+
+# --- a captured call does the same as its function
+
+
+def add_up(inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Adds the second input to the first, in place; returns twice the second."""
+    total, x = inputs
+    total.add_(x)
+    return [x * 2]
+
+
+@needs_gpu
+def test_captured_call_takes_every_step_once() -> None:
+    total, call = torch.zeros(3, device='cuda'), CapturedCall(add_up, n_fixed=1)
+    results = [call([total, torch.full((3,), float(k), device='cuda')])[0] for k in range(1, 6)]
+    assert total.tolist() == [15.0] * 3  # 1 + 2 + 3 + 4 + 5: the captured call counts exactly once
+    assert [x[0].item() for x in results] == [2.0, 4.0, 6.0, 8.0, 10.0]  # no result is overwritten by the next
+
+
+@needs_gpu
+def test_captured_call_follows_a_fixed_input_to_another_address() -> None:
+    first, second, call = torch.zeros(1, device='cuda'), torch.zeros(1, device='cuda'), CapturedCall(add_up, n_fixed=1)
+    one = torch.ones(1, device='cuda')
+    for total, n in ((first, 3), (second, 2), (first, 1)):
+        for _ in range(n):
+            call([total, one])
+    assert (first.item(), second.item()) == (4.0, 2.0)
+
+
+@needs_gpu
+def test_captured_call_waits_for_nothing() -> None:
+    total, call, x = torch.zeros(3, device='cuda'), CapturedCall(add_up, n_fixed=1), torch.ones(3, device='cuda')
+    for _ in range(2):
+        call([total, x])
+    with no_waiting():
+        call([total, x])
+    assert total.tolist() == [3.0] * 3

@@ -14,14 +14,8 @@ from golden_runs import fingerprint, of_metrics
 
 from zoo.run.config import resolve_config
 
-METRICS = {
-    'env_step': 64,
-    'wall_s': 1.5,
-    'learn/kl': 0.25,
-    'time/env_s': 0.1,
-    'cluster/wait_s': 0.3,
-    'cluster/restart': 1,
-}
+TIMES = {'wall_s': 1.5, 'time/env_s': 0.1, 'cluster/wait_s': 0.3}
+METRICS = {'env_step': 64, 'learn/kl': 0.25, 'cluster/restart': 1, **TIMES}
 
 
 @pytest.mark.long
@@ -37,10 +31,8 @@ def test_every_case_is_a_config_that_zoo_takes():
 
 
 def test_differences_names_what_changed_with_the_last_value_of_a_metric():
-    before = {
-        'parameters': {'a.weight': '#1', 'a.bias': '#2'},
-        'metrics': {'learn/kl': '#3 0.25', 'collect/iter': '#4 4'},
-    }
+    before = {'parameters': {'a.weight': '#1', 'a.bias': '#2'}}
+    before['metrics'] = {'learn/kl': '#3 0.25', 'collect/iter': '#4 4'}
     after = merged(before, {'parameters': {'a.bias': '#9'}, 'metrics': {'learn/kl': '#9 0.26'}})
     assert differences(before, before) == []
     assert differences(before, after) == ['parameters, 1 of 2: a.bias', 'metrics, 1 of 2: learn/kl 0.25 -> 0.26']

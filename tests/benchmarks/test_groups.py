@@ -22,15 +22,6 @@ def test_a_run_leaves_a_table(tmp_path):
 
 
 def test_a_ratio_is_of_medians():
-    data = {
-        'seconds': {'envs': {'1': [0.3, 0.1, 0.2], '2': [0.1, 0.1, 9.0]}},
-        'rollouts': 3,
-        'device': 'a CPU',
-        'threads': 1,
-        'machine': '',
-        'versions': {},
-        'date': '',
-        'commit': '',
-        'command': '',
-    }
+    data = dict.fromkeys(('machine', 'date', 'commit', 'command'), '') | {'versions': {}, 'device': 'a CPU'}
+    data |= {'seconds': {'envs': {'1': [0.3, 0.1, 0.2], '2': [0.1, 0.1, 9.0]}}, 'rollouts': 3, 'threads': 1}
     assert '| envs | 200.0 | 100.0 | 2.00 |' in report(data)

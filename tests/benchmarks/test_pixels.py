@@ -29,13 +29,8 @@ RUN = Run('cartpole_ppo', SMALL, 4, 200, '500 (rl-zoo3)', 100_000)
 
 
 def line(env_step: int, wall_s: float, **more: float) -> dict[str, float]:
-    return {
-        'env_step': env_step,
-        'wall_s': wall_s,
-        'learn/train_iter': env_step // 10,
-        'collect/episode': env_step // 5,
-        **{f'learn/{name}': value for name, value in more.items()},
-    }
+    counts = {'learn/train_iter': env_step // 10, 'collect/episode': env_step // 5}
+    return {'env_step': env_step, 'wall_s': wall_s, **counts} | {f'learn/{name}': x for name, x in more.items()}
 
 
 def test_thinned_keeps_the_first_and_the_last_point():
@@ -81,16 +76,8 @@ def test_progress_is_that_of_the_log_or_of_the_checkpoint_whichever_is_further()
 def test_read_policy_leaves_the_auxiliary_memory_on_disk(tmp_path):
     path = tmp_path / 'step_000000007.safetensors'
     weight = torch.arange(6.0).reshape(2, 3)
-    save_checkpoint(
-        path,
-        {
-            'policy': {'model': {'a.weight': weight}, 'learn': {'n': 3}},
-            'buffer': {},
-            'memory': {'obs': torch.ones(1000)},
-            'counter': {'env_step': 7},
-        },
-        {'train_iter': 2},
-    )
+    own = {'policy': {'model': {'a.weight': weight}, 'learn': {'n': 3}}, 'counter': {'env_step': 7}}
+    save_checkpoint(path, {**own, 'buffer': {}, 'memory': {'obs': torch.ones(1000)}}, {'train_iter': 2})
     state, meta, _ = read_policy(path)
     assert sorted(state) == ['counter', 'policy'] and meta == {'train_iter': 2}
     assert state['policy']['learn'] == {'n': 3} and state['counter'] == {'env_step': 7}
@@ -134,9 +121,8 @@ def test_record_random_on_cartpole_finds_the_known_mean_length():
 def test_train_continues_with_an_unfinished_folder_and_record_reports_it(tmp_path, monkeypatch):
     monkeypatch.setitem(RUNS, 'quick', RUN)
     monkeypatch.setattr(pixels, 'RAW', tmp_path / 'raw')
-    part = serial_pipeline(
-        RUN.config, max_train_iter=1, overrides=[*RUN.overrides, 'exp_name=quick', f'logger.root={tmp_path}']
-    )
+    words = [*RUN.overrides, 'exp_name=quick', f'logger.root={tmp_path}']
+    part = serial_pipeline(RUN.config, max_train_iter=1, overrides=words)
     pixels.record('quick', tmp_path)
     before = json.loads((tmp_path / 'raw' / 'quick.json').read_text())
     assert pixels.train('quick', tmp_path)
@@ -144,11 +130,7 @@ def test_train_continues_with_an_unfinished_folder_and_record_reports_it(tmp_pat
     assert pixels.train('quick', tmp_path)  # finished: nothing is done
     pixels.record('quick', tmp_path)
     after = json.loads((tmp_path / 'raw' / 'quick.json').read_text())
-    assert (before['env_step'], before['finished'], before['evaluation']['env_step']) == (
-        part.env_step,
-        False,
-        part.env_step,
-    )
+    assert before['env_step'] == before['evaluation']['env_step'] == part.env_step and not before['finished']
     assert 192 < after['env_step'] <= 256 and after['finished']  # a rollout is 64, without the rows that only reset
     assert after['evaluation']['env_step'] == after['env_step']
     assert [origin['versions']['torch'] for origin in after['origin']] == [torch.__version__]

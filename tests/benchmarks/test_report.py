@@ -27,6 +27,7 @@ def test_holds_sees_changed_values_but_no_keys_that_are_new():
     assert not holds({'a': {'b': 2}}, {'a': {'b': 1}})
     assert not holds({'a': {}}, {'a': {'b': 1}})
     assert not holds({'a': 1}, {'a': {'b': 1}})
+    assert not holds({'kwargs': {'new': 1}}, {'kwargs': {}})
 
 
 def test_settings_are_the_same_with_another_log_folder_or_number_of_threads():
@@ -45,9 +46,8 @@ def test_results_name_no_folder_of_the_machine(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_last_words_are_the_error_without_its_traceback():
-    assert (
-        last_words('Traceback (most recent call last):\n  File "x"\nValueError: 3 is odd\n\n') == 'ValueError: 3 is odd'
-    )
+    said = 'Traceback (most recent call last):\n  File "x"\nValueError: 3 is odd\n\n'
+    assert last_words(said) == 'ValueError: 3 is odd'
     assert last_words(' \n') == 'it said nothing'
 
 

@@ -16,13 +16,8 @@ def run(label: str, speed: float, seed: int = 0, **more) -> dict:
 
 def test_target_row_takes_medians_against_the_fastest_reference():
     # medians: CleanRL 12 beats stable-baselines3 10; Tianshou 99 is no reference; eager 27/12 = 2.25, best 60/12 = 5
-    speeds = {
-        'stable-baselines3': (9, 10, 40),
-        'CleanRL': (12, 12, 1),
-        'Tianshou': (99, 99, 99),
-        'zoo eager': (27, 26, 100),
-        'zoo best': (60, 60, 60),
-    }
+    speeds = {'stable-baselines3': (9, 10, 40), 'CleanRL': (12, 12, 1), 'Tianshou': (99, 99, 99)}
+    speeds |= {'zoo eager': (27, 26, 100), 'zoo best': (60, 60, 60)}
     groups = by_label([run(label, speed) for label, values in speeds.items() for speed in values])
     assert fastest_reference(WORK, groups) == ('CleanRL', 12)
     assert target_row(WORK, groups)[1:8] == ['CleanRL: 12', '2.25', '2.5', 'missed by 10%', '5.00', '4', 'met']
@@ -55,11 +50,8 @@ def test_part_rows_sum_to_the_time_of_the_clock():
 
 def test_return_rows_are_no_worse_if_the_interval_reaches_the_baselines():
     returns = {'stable-baselines3': (100, 110, 120), 'zoo eager': (50, 60, 115), 'zoo best': (10, 20, 30)}
-    runs = [
-        run(label, 1, seed, final_return=value)
-        for label, values in returns.items()
-        for seed, value in reversed(list(enumerate(values)))
-    ]
+    order = [(label, seed) for label in returns for seed in (2, 1, 0)]
+    runs = [run(label, 1, seed, final_return=returns[label][seed]) for label, seed in order]
     rows = {row[1]: row for row in return_rows(WORK, by_label(runs))}
     assert rows['zoo eager'][2] == '50 60 115'  # in the order of seeds, not of runs
     assert [rows[label][-1] for label in returns] == ['', 'yes', 'no']

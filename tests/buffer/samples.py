@@ -1,11 +1,10 @@
-"""Helpers for buffer tests: numbered samples, and tables of config sections with the expected problems."""
+"""Helpers for buffer tests: numbered samples and buffers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import yaml
 
 from zoo.buffer import MultiBuffer, MultiConfig, ReplayBuffer, ReplayConfig
 from zoo.config.section import validate
@@ -48,16 +47,3 @@ def push_numbered(buffer: Any, sizes: list[int], first: int = 0) -> None:
     for n in sizes:
         buffer.push(numbered(first, n))
         first += n
-
-
-def rows_of(table: str) -> list[tuple[dict[str, Any], list[str]]]:
-    """Parses YAML sections, one a line, each followed by its expected sentences: '- ' begins one, other lines continue it."""
-    rows: list[tuple[dict[str, Any], list[str]]] = []
-    for line in filter(None, (line.strip() for line in table.splitlines())):
-        if line.startswith('{'):
-            rows.append((yaml.safe_load(line), []))
-        elif line.startswith('- '):
-            rows[-1][1].append(line[2:])
-        else:
-            rows[-1][1][-1] += ' ' + line
-    return rows

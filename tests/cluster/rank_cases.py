@@ -49,6 +49,10 @@ def ppo(learn: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
 
 LSTM = {'recurrent': {'cell': 'lstm', 'hidden_size': 8}}
 PHASES = dict(actor_epoch_per_collect=2, critic_epoch_per_collect=2, aux_freq=1, aux_train_epoch=2, aux_batch_size=64)
+KL_LIMIT = dict(epoch_per_collect=8, target_kl=0.002, learning_rate=0.003)
+ADAPTIVE = dict(
+    learning_rate={'start': 1e-3, 'kl_target': 1e-4}, penalties=[{'type': 'kl', 'weight': 0.5, 'target': 1e-5}]
+)
 CASES = {
     'plain, weighted rows': Case(ppo()),
     'continuous': Case(ppo(), 'Pendulum-v1'),
@@ -56,19 +60,9 @@ CASES = {
     'adv_norm minibatch': Case(ppo(dict(adv_norm='minibatch'))),
     'adv_norm batch': Case(ppo(dict(adv_norm='batch'))),
     'value_norm, value clip': Case(ppo(dict(value_norm=True, value_clip=True))),
-    'target_kl': Case(ppo(dict(epoch_per_collect=8, target_kl=0.002, learning_rate=0.003))),
-    'target_kl at minibatches': Case(
-        ppo(dict(epoch_per_collect=8, target_kl=0.002, learning_rate=0.003, target_kl_at='minibatch'))
-    ),
-    'adaptive rate and penalty': Case(
-        ppo(
-            dict(
-                learning_rate={'start': 1e-3, 'kl_target': 1e-4},
-                penalties=[{'type': 'kl', 'weight': 0.5, 'target': 1e-5}],
-            )
-        ),
-        n_rollout=2,
-    ),
+    'target_kl': Case(ppo(KL_LIMIT)),
+    'target_kl at minibatches': Case(ppo(dict(KL_LIMIT, target_kl_at='minibatch'))),
+    'adaptive rate and penalty': Case(ppo(ADAPTIVE), n_rollout=2),
     'accumulate': Case(ppo(dict(accumulate=3))),
     'ppg with its auxiliary phase': Case({'type': 'ppg', 'learn': PHASES}),
     'ppg, two rollouts, both in its memory': Case({'type': 'ppg', 'learn': {**PHASES, 'aux_freq': 2}}, n_rollout=2),
@@ -280,7 +274,6 @@ def n_draw(seed: int, ranks: Any) -> int:
 
 def differences(one: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, float]:
     """Returns the largest absolute difference of each tensor of a state, by name."""
-    names = [
-        name for name in one if not name.startswith(('metric/', 'time', 'learn.intrinsic.carry'))
-    ]  # the carry belongs to each rank's own envs
+    other_names = 'metric/', 'time', 'learn.intrinsic.carry'  # the carry belongs to each rank's own envs
+    names = [name for name in one if not name.startswith(other_names)]
     return {name: float((one[name].double() - other[name].double()).abs().max()) for name in names if one[name].numel()}

@@ -54,16 +54,8 @@ class Numbers:
             'steps.reward': np.full((2, 3), self._weights, np.int64),
             'empty': np.empty((0, 3)),
         }
-        return Reply(
-            request.run_id,
-            request.group,
-            request.collect_iter,
-            self._version,
-            blocks,
-            [(1, np.array([0]), {'a': np.ones(2)})],
-            [],
-            {'act': 0.5},
-        )
+        key = request.run_id, request.group, request.collect_iter, self._version
+        return Reply(*key, blocks, [(1, np.array([0]), {'a': np.ones(2)})], [], {'act': 0.5})
 
     def next(self, words: str) -> None:
         """Sets what is done before each of the next rollouts, see `_do`."""

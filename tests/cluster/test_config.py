@@ -15,6 +15,8 @@ from zoo.run.config import frozen_config, resolve_config
 
 BASE = {'env': {'id': 'CartPole-v1', 'collector_env_num': 8}, 'policy': {'type': 'ppo'}}
 
+TWO = 'cluster.runner_num=2'
+
 
 def problem(*overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
@@ -30,13 +32,10 @@ def problem(*overrides: str) -> str:
         (['cluster.runner_num=16'], '8 % 16 = 8; use a divisor, e.g. 8.'),
         (['cluster.engine=process'], "cluster.engine is 'process' but cluster.runner_num is 0"),
         (['cluster.max_lag=1'], 'cluster.max_lag is 1 but cluster.runner_num is 0'),
-        (['cluster.runner_num=2', 'cluster.address=host:1'], "cluster.address is 'host:1', which only Ray reads"),
-        (['cluster.runner_num=2', 'cluster.runner_gpu=0.5'], 'cluster.runner_gpu is 0.5, which only Ray reads'),
-        (
-            ['cluster.runner_num=2', 'env.collector_group_num=1'],
-            'env.collector_group_num is 1 but cluster.runner_num is 2',
-        ),
-        (['cluster.engine=mpi', 'cluster.runner_num=2'], "must be one of 'auto', 'inline', 'process', 'ray'"),
+        ([TWO, 'cluster.address=host:1'], "cluster.address is 'host:1', which only Ray reads"),
+        ([TWO, 'cluster.runner_gpu=0.5'], 'cluster.runner_gpu is 0.5, which only Ray reads'),
+        ([TWO, 'env.collector_group_num=1'], 'env.collector_group_num is 1 but cluster.runner_num is 2'),
+        (['cluster.engine=mpi', TWO], "must be one of 'auto', 'inline', 'process', 'ray'"),
         (['cluster.runner_num=-1'], 'cluster.runner_num'),
         (['cluster.runner_timeout=0'], 'cluster.runner_timeout'),
         (['cluster.runners=2'], 'cluster.runner_num'),

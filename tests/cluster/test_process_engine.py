@@ -28,12 +28,18 @@ CLUSTER = {'start_timeout': PATIENCE, 'runner_timeout': PATIENCE, 'max_lag': 2}
 ROOT = Path(__file__).parents[2]
 
 
+def started(*specs: Spec) -> ProcessEngine:
+    """An engine with these runners and weights of version 0."""
+    engine = ProcessEngine(CLUSTER, 'run', Numbers)
+    engine.start(list(specs))  # type: ignore[arg-type]
+    engine.publish(np.full(9, 100, np.uint8), 0)
+    return engine
+
+
 @pytest.fixture(scope='module')
 def engine() -> Iterator[ProcessEngine]:
-    """An engine with two runners and weights of version 0, shared by all tests that leave no request outstanding."""
-    engine = ProcessEngine(CLUSTER, 'run', Numbers)
-    engine.start([Spec(0), Spec(1)])  # type: ignore[list-item]
-    engine.publish(np.full(9, 100, np.uint8), 0)
+    """An engine with two runners, shared by all tests that leave no request outstanding."""
+    engine = started(Spec(0), Spec(1))
     yield engine
     engine.close()
 
@@ -72,9 +78,8 @@ def test_runner_leaves_signals_to_the_parent_and_refuses_an_answer_that_cannot_b
 def test_call_of_a_runner_that_dies_raises_and_its_loss_is_given(engine: ProcessEngine) -> None:
     engine.call(0, 'next', 'exit')
     engine.ask(request(0, 0, 0))
-    with pytest.raises(
-        RunnerLostError, match="runner 0 was lost before it answered 'give': its process .* exit code 7"
-    ):
+    said = "runner 0 was lost before it answered 'give': its process .* exit code 7"
+    with pytest.raises(RunnerLostError, match=said):
         engine.call(0, 'give', 'threads')
     (lost,) = until(engine, 1)
     assert isinstance(lost, Lost) and lost.group == 0
@@ -82,9 +87,7 @@ def test_call_of_a_runner_that_dies_raises_and_its_loss_is_given(engine: Process
 
 
 def test_call_that_takes_too_long_ends_the_runner() -> None:
-    engine = ProcessEngine(CLUSTER, 'run', Numbers)
-    engine.start([Spec(0)])  # type: ignore[list-item]
-    engine.publish(np.zeros(1, np.uint8), 0)
+    engine = started(Spec(0))
     engine.call(0, 'next', 'sleep')
     engine.ask(request(0, 0, 0))
     engine.call_s = 0.3
@@ -101,16 +104,15 @@ def test_larger_reply_gets_larger_memory(engine: ProcessEngine) -> None:
         assert isinstance(reply, Reply) and reply.blocks['obs'].shape == (n,) and reply.blocks['empty'].shape == (0, 3)
 
 
+CANNOT = 'runner 1 cannot be started:'
+
+
 @pytest.mark.parametrize(
     ('words', 'error', 'match'),
     [
         ('raise', OSError, 'the moon is full, in group 1'),
         ('import', ModuleNotFoundError, 'no_such_module'),
-        (
-            'exit',
-            RunError,
-            'runner 1 cannot be started: its process .* ended with exit code 7 before .*: no room on the moon',
-        ),
+        ('exit', RunError, f'{CANNOT} its process .* ended with exit code 7 before .*: no room on the moon'),
         (
             'sleep',
             RunError,
@@ -128,17 +130,13 @@ def test_start_that_fails_says_which_runner_and_leaves_nothing(words: str, error
 
 
 def test_what_a_runner_says_while_it_starts_is_passed_on_once(capfd: pytest.CaptureFixture[str]) -> None:
-    engine = ProcessEngine(CLUSTER, 'run', Numbers)
-    engine.start([Spec(0, 'say'), Spec(1, 'say')])  # type: ignore[list-item]
-    engine.close()
+    started(Spec(0, 'say'), Spec(1, 'say')).close()
     assert capfd.readouterr().err == 'a warning of mine\n'
 
 
 def test_close_leaves_no_process_descriptor_thread_or_shared_memory() -> None:
     before, shared, n_thread = n_open(), shared_names(), threading.active_count()
-    engine = ProcessEngine(CLUSTER, 'run', Numbers)
-    engine.start([Spec(0), Spec(1)])  # type: ignore[list-item]
-    engine.publish(np.zeros(9, np.uint8), 0)
+    engine = started(Spec(0), Spec(1))
     engine.ask(request(0, 0, 0))
     until(engine, 1)
     engine.call(1, 'next', 'no close')
@@ -151,8 +149,7 @@ def test_close_leaves_no_process_descriptor_thread_or_shared_memory() -> None:
 
 
 def test_engine_that_is_dropped_ends_its_runners_and_its_fork_does_not() -> None:
-    engine = ProcessEngine(CLUSTER, 'run', Numbers)
-    engine.start([Spec(0)])  # type: ignore[list-item]
+    engine = started(Spec(0))
     pids = [pid for _, pid in engine.pids().values()]
     if not (child := os.fork()):
         engine.close()
@@ -199,10 +196,8 @@ thread.join()
 @pytest.mark.soak
 def test_runners_end_with_their_driver(end: str, hangs_in: str, thread: str) -> None:
     shared = shared_names()
-    arguments = [sys.executable, '-c', DRIVER, end, hangs_in, thread]
-    with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, 'PYTHONPATH': str(ROOT)}
-    ) as driver:
+    words, env = [sys.executable, '-c', DRIVER, end, hangs_in, thread], {**os.environ, 'PYTHONPATH': str(ROOT)}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT, env=env) as driver:
         assert driver.stdout is not None
         pids = [int(word) for word in driver.stdout.readline().split()]
         assert len(pids) == 3

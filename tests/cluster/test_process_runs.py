@@ -96,15 +96,10 @@ class Command:
     def __init__(self, root: Path, **sections: Any) -> None:
         self.root = root
         save_yaml(resolve_config(config(root, **sections)), root / 'config.yaml')
-        self.process = subprocess.Popen(
-            [sys.executable, '-m', 'zoo', 'train', str(root / 'config.yaml')],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, 'PYTHONPATH': str(ROOT)},
-        )
+        words = [sys.executable, '-m', 'zoo', 'train', str(root / 'config.yaml')]
+        options: Any = dict(cwd=ROOT, env={**os.environ, 'PYTHONPATH': str(ROOT)}, start_new_session=True)
+        options |= dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(words, **options)
 
     def wait_for_rows(self, n: int) -> None:
         def has_rows() -> bool:
@@ -208,14 +203,17 @@ def test_runner_that_hangs_is_replaced_and_the_run_ends(tmp_path: Path) -> None:
 def test_killed_runners_change_no_counter(tmp_path: Path) -> None:
     run = Command(tmp_path, env=dict(kwargs={'pause': 0.004}), max_env_step=64 * 20)
     shared = shared_names()
+
+    def two_runners() -> list[int]:
+        return wait_until(lambda: found if len(found := runners_of(run.process.pid)) == 2 else None, run.process)
+
     killed = []
     for i, n in enumerate((1, 3)):
         run.wait_for_rows(n)
-        pids = wait_until(lambda: found if len(found := runners_of(run.process.pid)) == 2 else None, run.process)
-        killed.append(pids[i])
+        killed.append(two_runners()[i])
         os.kill(killed[-1], signal.SIGKILL)
         wait_until(lambda: not is_alive(killed[-1]))
-    pids = wait_until(lambda: found if len(found := runners_of(run.process.pid)) == 2 else None, run.process)
+    pids = two_runners()
     code, words = run.end()
     lines = logged(tmp_path)
     assert code == 0 and words.count('is lost (its process') == 2, words
@@ -225,9 +223,8 @@ def test_killed_runners_change_no_counter(tmp_path: Path) -> None:
 
 
 def test_runners_that_always_die_end_the_run(tmp_path: Path) -> None:
-    with pytest.raises(
-        RunError, match=r'2 runners were lost within an hour, the last one since its process .* \(SIGKILL'
-    ):
+    said = r'2 runners were lost within an hour, the last one since its process .* \(SIGKILL'
+    with pytest.raises(RunError, match=said):
         serial_pipeline(config(tmp_path, env=dict(kwargs={'kills': True}), cluster=dict(restart_limit=1)))
 
 

@@ -178,10 +178,7 @@ def test_runner_that_cannot_be_made_raises_what_it_raised(session: str) -> None:
 
 def test_missing_cores_are_named_after_the_deadline(session: str) -> None:
     engine = RayEngine(cluster(runner_cpu=8.0, start_timeout=0.5), 'cores', Numbers)
-    words = (
-        r'runners did not start within cluster.start_timeout=0.5 s: '
-        r'2 runners of 8 CPU each need 16, and the Ray cluster has 4'
-    )
+    words = 'runners did not start within cluster.start_timeout=0.5 s: 2 runners of 8 CPU each need 16, and the Ray cluster has 4'
     with pytest.raises(RunError, match=words):
         engine.start([Spec(0), Spec(1)])  # type: ignore[list-item]
 
@@ -303,14 +300,8 @@ def test_signals_to_a_run_leave_no_process(session: str, tmp_path: Path) -> None
 
 # --- learners ---
 
-SMALL = (
-    'policy.learn.compile=off',
-    'policy.collect.n_step=32',
-    'policy.learn.batch_size=64',
-    'max_env_step=1100',
-    'logger.freq=1',
-    'seed=3',
-)
+SIZES = 'policy.learn.compile=off', 'policy.collect.n_step=32', 'policy.learn.batch_size=64'
+SMALL = *SIZES, 'max_env_step=1100', 'logger.freq=1', 'seed=3'
 
 
 class Trained:
@@ -397,22 +388,17 @@ def test_error_of_an_env_is_raised_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match='it fell over') as caught:
         serial_pipeline('cartpole_ppo', overrides=[*SMALL, TWO, *steer, f'logger.root={tmp_path}'])
     assert caught.value.env_place  # type: ignore[attr-defined]  # `zoo train` makes one sentence of it
-    assert f'on {socket.gethostname()}' in ''.join(caught.value.__notes__) and 'in rank ' in ''.join(
-        caught.value.__notes__
-    )
+    notes = ''.join(caught.value.__notes__)
+    assert f'on {socket.gethostname()}' in notes and 'in rank ' in notes
     assert not processes()
 
 
 def test_learners_that_find_no_room_are_named(tmp_path: Path) -> None:
     words = r'5 ranks did not start within cluster.start_timeout=0.5 s: 5 ranks of 1 CPU each need 5, and the Ray cluster has 4'
-    five = (
-        'cluster.learner_num=5',
-        'env.collector_env_num=10',
-        'policy.learn.batch_size=160',
-        'cluster.start_timeout=0.5',
-    )
+    five = ['cluster.learner_num=5', 'env.collector_env_num=10', 'policy.learn.batch_size=160']
+    five += ['cluster.start_timeout=0.5', f'logger.root={tmp_path}']
     with pytest.raises(RuntimeError, match=words):
-        serial_pipeline('cartpole_ppo', overrides=[*SMALL[:2], *five, f'logger.root={tmp_path}'])
+        serial_pipeline('cartpole_ppo', overrides=[*SMALL[:2], *five])
 
 
 @pytest.mark.soak

@@ -44,10 +44,8 @@ class RowsEngine(FaultyEngine):
             blocks['info.speed'] = np.ones((T, B), np.float32)
         finals = [(0, np.array([1]), np.full((1, 1), group + 0.5, np.float32))]
         episodes = [(0, {'a': float(group)}), (1, {'a': group + 0.1})]
-        reply = super().collect(group)
-        return reply._replace(
-            blocks=blocks, finals=finals, episodes=episodes, time={'env': 1.0, 'act': 2.0}, n_restart=self.n_restart
-        )
+        reply = super().collect(group)._replace(blocks=blocks, finals=finals, episodes=episodes)
+        return reply._replace(time={'env': 1.0, 'act': 2.0}, n_restart=self.n_restart)
 
     def pids(self) -> dict[int, tuple[str, int]]:
         return {0: ('a', 1), 1: ('b', 2)}
@@ -55,10 +53,8 @@ class RowsEngine(FaultyEngine):
 
 def made(engine: RowsEngine, max_lag: int = 0, limit: int = 10, reader: torch.device | None = None) -> RemoteCollector:
     scheduler = RolloutScheduler(engine, RUN, 2, 0, max_lag)  # type: ignore[arg-type]
-    layout, space = (
-        WeightLayout({'w': torch.zeros(4)}),
-        Box(np.full(1, -99.0, np.float32), np.full(1, 99.0, np.float32)),
-    )
+    layout, bound = WeightLayout({'w': torch.zeros(4)}), np.full(1, 99.0, np.float32)
+    space = Box(-bound, bound)
     envs: Any = [SimpleNamespace(n_env=B, name='x', obs_space=space)] * 2
     mode: Any = SimpleNamespace(n_step=T, reset=lambda: None)
     rows = RemoteCollector(envs, mode, engine, scheduler, layout, max_lag, Restarts(limit), ('speed',), reader)  # type: ignore
@@ -216,11 +212,8 @@ def test_a_value_that_is_set_again_drops_what_was_set_inside_the_one_before() ->
     envs, scheduler = envs_of(CallEngine())
     for name, value in (('cfg', 'a'), ('cfg.x', 1), ('cfgs', 2), ('cfg', 'b'), ('cfg.y', 3)):
         envs.command(EnvCommand('set', name, (value,)))
-    assert [(each.name, *each.args) for each in scheduler.commands.values()] == [
-        ('cfgs', 2),
-        ('cfg', 'b'),
-        ('cfg.y', 3),
-    ]
+    kept = [(each.name, *each.args) for each in scheduler.commands.values()]
+    assert kept == [('cfgs', 2), ('cfg', 'b'), ('cfg.y', 3)]
 
 
 def test_a_command_is_given_again_to_the_runner_recreated() -> None:

@@ -24,31 +24,32 @@ from zoo.run.config import resolve_config
 from zoo.worker.infos import NO_NUMBERS
 
 REQUEST = Request('run', 1, 0, 0, 0, (3, 1))
-SMALL = [
-    'env.collector_env_num=4',
-    'policy.collect.n_sample=64',
-    'policy.learn.batch_size=64',
-    'env.vectorization=sync',
-]
+SIZES = ['env.collector_env_num=4', 'policy.collect.n_sample=64', 'policy.learn.batch_size=64']
 
 
 @pytest.fixture(name='made')
 def _made() -> Iterator[tuple[RunnerSpec, Any, WeightLayout]]:
     with ExitStack() as undo:
-        cfg = resolve_config('cartpole_ppo', SMALL).read_only()
+        cfg = resolve_config('cartpole_ppo', [*SIZES, 'env.vectorization=sync']).read_only()
         parts = make_parts(cfg, None, undo, 1)
         layout = WeightLayout(parts.policy.acting_state())
         payload = packed(payload_of(cfg, parts.policy, NO_NUMBERS))
         yield RunnerSpec(1, 2, 2, None, versions(), layout.digest, payload), parts.policy, layout
 
 
-def test_a_reply_has_the_rows_of_its_envs_under_dotted_names(made: Any) -> None:
+@pytest.fixture
+def runner(made: Any) -> Iterator[Runner]:
+    """A runner with weights of version 0."""
     spec, _, layout = made
     with closing(Runner(spec)) as runner:
         runner.load(layout.pack(), 0)
-        start = perf_counter()
-        reply = runner.collect(REQUEST)
-        took = perf_counter() - start
+        yield runner
+
+
+def test_a_reply_has_the_rows_of_its_envs_under_dotted_names(runner: Runner) -> None:
+    start = perf_counter()
+    reply = runner.collect(REQUEST)
+    took = perf_counter() - start
     shapes = {name: block.shape for name, block in reply.blocks.items()}
     n_step, b = 16, 2
     assert shapes['obs'] == (n_step + 1, b, 4) and shapes['output.logit'] == (n_step, b, 2)
@@ -58,40 +59,28 @@ def test_a_reply_has_the_rows_of_its_envs_under_dotted_names(made: Any) -> None:
     assert all(0 <= i < b for _, envs, _ in reply.finals for i in envs)
 
 
-def test_weights_act_from_the_next_rollout_on(made: Any) -> None:
-    spec, policy, layout = made
-    with closing(Runner(spec)) as runner:
-        runner.load(layout.pack(), 0)
-        before = runner.collect(REQUEST).blocks['output.logit'].copy()
-        assert np.array_equal(
-            runner.collect(REQUEST).blocks['output.logit'], before
-        )  # the seed, rollout and weights are the same
-        with torch.no_grad():
-            for x in policy.acting_state().values():
-                x.mul_(1.5)
-        runner.load(layout.pack(), 1)
-        assert not np.array_equal(runner.collect(REQUEST).blocks['output.logit'], before)
+def test_weights_act_from_the_next_rollout_on(made: Any, runner: Runner) -> None:
+    _, policy, layout = made
+    before, again = (runner.collect(REQUEST).blocks['output.logit'].copy() for _ in range(2))
+    assert np.array_equal(again, before)  # the seed, rollout and weights are the same
+    with torch.no_grad():
+        for x in policy.acting_state().values():
+            x.mul_(1.5)
+    runner.load(layout.pack(), 1)
+    assert not np.array_equal(runner.collect(REQUEST).blocks['output.logit'], before)
 
 
-def test_an_order_for_a_lost_runner_has_no_rows(made: Any) -> None:
-    spec, _, layout = made
-    with closing(Runner(spec)) as runner:
-        runner.load(layout.pack(), 0)
-        reply = runner.collect(REQUEST._replace(reset_seed=None, attempt=2))
+def test_an_order_for_a_lost_runner_has_no_rows(runner: Runner) -> None:
+    reply = runner.collect(REQUEST._replace(reset_seed=None, attempt=2))
     assert not reply.blocks and reply.attempt == 2
 
 
-def test_what_is_set_is_there_before_the_reset(made: Any) -> None:
-    spec, _, layout = made
-    with closing(Runner(spec)) as runner:
-        runner.load(layout.pack(), 0)
-        options = {'low': 0.01, 'high': 0.02}
-        reply = runner.collect(
-            REQUEST._replace(commands=(EnvCommand('set', 'gravity', (5.0,)),), reset_options=options)
-        )
-        assert runner.command(EnvCommand('get', 'gravity')) == [5.0, 5.0]
-        first = reply.blocks['obs'][0]
-        assert ((first >= 0.01) & (first <= 0.02)).all()
+def test_what_is_set_is_there_before_the_reset(runner: Runner) -> None:
+    commands, options = (EnvCommand('set', 'gravity', (5.0,)),), {'low': 0.01, 'high': 0.02}
+    reply = runner.collect(REQUEST._replace(commands=commands, reset_options=options))
+    assert runner.command(EnvCommand('get', 'gravity')) == [5.0, 5.0]
+    first = reply.blocks['obs'][0]
+    assert ((first >= 0.01) & (first <= 0.02)).all()
 
 
 def test_other_versions_or_weights_than_the_learners_are_refused(made: Any) -> None:

@@ -20,6 +20,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 import zoo
+from tests.tables import rows_of
 from zoo.config.problems import describe
 from zoo.config.schedule import Schedule
 from zoo.config.section import (
@@ -92,84 +93,79 @@ def test_validate_fills_defaults_and_keeps_what_is_given():
     assert (section.name, section.inner.size, section.inner.ratio) == ('a', 3, 0.5)
 
 
-@pytest.mark.parametrize(
-    'key, value, wanted',
-    [
-        ('size', 0, '0 (integer) but must be an integer >= 1; leave it out for 8, the default.'),
-        ('size', 2.5, '2.5 (number) but must be an integer >= 1; leave it out for 8, the default.'),
-        ('size', 1e5, '100000.0 (number) but must be an integer >= 1; write 100000.'),
-        ('size', True, 'True (boolean) but must be an integer >= 1; leave it out for 8, the default.'),
-        ('size', '3', "'3' (text) but must be an integer >= 1; leave it out for 8, the default."),
-        ('size', None, 'null but must be an integer >= 1; leave it out for 8, the default.'),
-        ('ratio', 1.5, '1.5 (number) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
-        ('ratio', float('nan'), 'nan (number) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
-        ('ratio', True, 'True (boolean) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.'),
-        ('limit', float('inf'), 'inf (number) but must be a number > 0 or null; leave it out for null, the default.'),
-        (
-            'rate',
-            [1],
-            '[1] (list) but must be a number > 0 or {start, end, over} or {points, kind}; leave it out for 0.001, '
-            'the default.',
-        ),
-        ('mode', 'of', "'of' (text) but must be one of 'off', 'batch'; leave it out for 'off', the default."),
-        ('flag', 1, '1 (integer) but must be true or false; leave it out for False, the default.'),
-        ('flag', 'off', "'off' (text) but must be true or false; leave it out for False, the default."),
-        (
-            'sizes',
-            64,
-            '64 (integer) but must be a list of one or more integers > 0; write top.inner.sizes: [64].',
-        ),
-        (
-            'sizes',
-            [64, -1],
-            '[64, -1] (list) but must be a list of one or more integers > 0; leave it out for [64], the default.',
-        ),
-        ('free', 3, '3 (integer) but must be a section of your own keys; leave it out for {}, the default.'),
-    ],
-)
-def test_validate_bad_value_says_got_wanted_do(key, value, wanted):
-    assert problems(Outer, {'name': 'a', 'inner': {key: value}}, 'top') == [f'top.inner.{key} is {wanted}']
+BAD_VALUES = """
+{size: 0}
+    - top.inner.size is 0 (integer) but must be an integer >= 1; leave it out for 8, the default.
+{size: 2.5}
+    - top.inner.size is 2.5 (number) but must be an integer >= 1; leave it out for 8, the default.
+{size: 1.0e+5}
+    - top.inner.size is 100000.0 (number) but must be an integer >= 1; write 100000.
+{size: true}
+    - top.inner.size is True (boolean) but must be an integer >= 1; leave it out for 8, the default.
+{size: '3'}
+    - top.inner.size is '3' (text) but must be an integer >= 1; leave it out for 8, the default.
+{size: null}
+    - top.inner.size is null but must be an integer >= 1; leave it out for 8, the default.
+{ratio: 1.5}
+    - top.inner.ratio is 1.5 (number) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.
+{ratio: .nan}
+    - top.inner.ratio is nan (number) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.
+{ratio: true}
+    - top.inner.ratio is True (boolean) but must be a number >= 0 and <= 1; leave it out for 0.5, the default.
+{limit: .inf}
+    - top.inner.limit is inf (number) but must be a number > 0 or null; leave it out for null, the default.
+{rate: [1]}
+    - top.inner.rate is [1] (list) but must be a number > 0 or {start, end, over} or {points, kind}; leave it out for
+      0.001, the default.
+{mode: of}
+    - top.inner.mode is 'of' (text) but must be one of 'off', 'batch'; leave it out for 'off', the default.
+# the message of a section's own check is unmodified
+{mode: batch}
+    - top.inner.mode is 'batch': batch comes later; use off.
+{flag: 1}
+    - top.inner.flag is 1 (integer) but must be true or false; leave it out for False, the default.
+{flag: 'off'}
+    - top.inner.flag is 'off' (text) but must be true or false; leave it out for False, the default.
+{sizes: 64}
+    - top.inner.sizes is 64 (integer) but must be a list of one or more integers > 0; write top.inner.sizes: [64].
+{sizes: [64, -1]}
+    - top.inner.sizes is [64, -1] (list) but must be a list of one or more integers > 0; leave it out for [64], the
+      default.
+{free: 3}
+    - top.inner.free is 3 (integer) but must be a section of your own keys; leave it out for {}, the default.
+{free: {3: 1}}
+    - key 3 in top.inner.free is not a string; write keys as text
+{update: 1}
+    - top.inner.update is a reserved key: it would hide the method `update` of the config; rename it, and wrap a function
+      that takes an argument of that name
+{free: {deep: {pop: 1}}}
+    - top.inner.free.deep.pop is a reserved key: it would hide the method `pop` of the config; rename it, and wrap a
+      function that takes an argument of that name
+{free: {deep: [{keys: 1}]}}
+    - top.inner.free.deep.keys is a reserved key: it would hide the method `keys` of the config; rename it, and wrap a
+      function that takes an argument of that name
+"""
+
+
+@pytest.mark.parametrize(('inner', 'wanted'), rows_of(BAD_VALUES))
+def test_validate_bad_value_says_got_wanted_do(inner: dict[str, Any], wanted: list[str]) -> None:
+    assert problems(Outer, {'name': 'a', 'inner': inner}, 'top') == wanted
+
+
+KEYS_OF_INNER = 'rate, size, ratio, mode, flag, sizes, limit, free.'
 
 
 @pytest.mark.parametrize(
-    'section, data, path, problem',
+    'data, path, problem',
     [
-        (Outer, {}, '', 'name is missing: give text (what it is called).'),
-        (
-            Outer,
-            {'name': 'a', 'inner': 3},
-            '',
-            'inner is 3 (integer) but must be a section with the keys rate, size, ratio, mode, flag, sizes, limit, free.',
-        ),
-        (
-            Outer,
-            'ppo',
-            'policy',
-            "policy is 'ppo' (text) but must be a section with the keys name, inner, low, high.",
-        ),
-        # the message of a section's own check is unmodified
-        (Inner, {'mode': 'batch'}, 'x', "x.mode is 'batch': batch comes later; use off."),
-        (Outer, {'name': 'a', 'low': 5, 'high': 3}, 'x', 'x: low is 5 but high is 3; swap them.'),
-        (Inner, {'free': {3: 1}}, '', 'key 3 in free is not a string; write keys as text'),
-        *(
-            (
-                Outer,
-                {'name': 'a', **data},
-                '',
-                f'{key} is a reserved key: it would hide the method `{key.split(".")[-1]}` of the config; '
-                'rename it, and wrap a function that takes an argument of that name',
-            )
-            for data, key in (
-                ({'items': 1}, 'items'),
-                ({'inner': {'update': 1}}, 'inner.update'),
-                ({'inner': {'free': {'deep': {'pop': 1}}}}, 'inner.free.deep.pop'),
-                ({'inner': {'free': {'deep': [{'keys': 1}]}}}, 'inner.free.deep.keys'),
-            )
-        ),
+        ({}, '', 'name is missing: give text (what it is called).'),
+        ({'name': 'a', 'inner': 3}, '', f'inner is 3 (integer) but must be a section with the keys {KEYS_OF_INNER}'),
+        ('ppo', 'policy', "policy is 'ppo' (text) but must be a section with the keys name, inner, low, high."),
+        ({'name': 'a', 'low': 5, 'high': 3}, 'x', 'x: low is 5 but high is 3; swap them.'),
     ],
 )
-def test_validate_refuses_a_section_in_one_sentence(section, data, path, problem):
-    assert problems(section, data, path) == [problem]
+def test_validate_refuses_a_section_in_one_sentence(data: Any, path: str, problem: str) -> None:
+    assert problems(Outer, data, path) == [problem]
 
 
 def test_validate_reports_all_problems_unknown_keys_first():

@@ -1,12 +1,24 @@
-"""The text shown for errors; a missing package is reported with the extra that installs it."""
+"""The text shown for errors, without control characters and passwords; a missing package and its extra."""
 
 from __future__ import annotations
 
+import logging
+import pickle
 import sys
 
 import pytest
 
-from zoo.core.errors import UserError, around, missing_extra, need, place_of, show_error
+from zoo.core.errors import (
+    UserError,
+    around,
+    missing_extra,
+    need,
+    pickled_error,
+    place_of,
+    show_error,
+    unpickled_error,
+)
+from zoo.core.streams import LogFormat, say, visible, without_passwords, write_line
 
 
 @pytest.mark.parametrize(
@@ -27,6 +39,21 @@ def test_place_of_an_error_is_its_last_line() -> None:
     with pytest.raises(ZeroDivisionError) as error:
         1 // 0  # noqa: B018
     assert place_of(error.value).startswith('test_errors.py:')
+
+
+class TwoWordsError(Exception):
+    """Can be pickled, but not be made again: pickle passes the message alone."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f'{one} {two}')
+
+
+def test_error_comes_back_from_its_pickled_form() -> None:
+    found = unpickled_error(pickled_error(KeyError('a')))
+    assert isinstance(found, KeyError) and found.args == ('a',)
+    local = type('LocalError', (Exception,), {})
+    assert pickled_error(local()) is None and pickled_error(TwoWordsError('a', 'b')) is None
+    assert unpickled_error(None) is None and unpickled_error(b'') is None and unpickled_error(pickle.dumps(1)) is None
 
 
 def test_package_that_is_there_is_found_and_not_imported() -> None:
@@ -58,3 +85,46 @@ def test_missing_extra_says_what_to_install() -> None:
 )
 def test_nearest_divisors_on_both_sides(n: int, wanted: int, text: str) -> None:
     assert around(n, wanted) == text
+
+
+# --- text for a terminal or a file ---
+
+
+EVIL = 'a\x1b]0;title\x07b\x1b[2Jc\u202ed\r\x9be'
+SHOWN = r'a\x1b]0;title\x07b\x1b[2Jc\u202ed\r\x9be'
+
+
+def test_control_characters_are_visible_wherever_a_line_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    write_line(f'{EVIL}\n\tmore')
+    say(EVIL)
+    record = logging.LogRecord('zoo', logging.WARNING, '', 0, '%s', (EVIL,), None)
+    assert LogFormat().format(record) == f'zoo: {SHOWN}'
+    out, err = capsys.readouterr()
+    assert out == f'{SHOWN}\n\tmore\n' and err == f'{SHOWN}\n'
+
+
+def test_own_colors_stay_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, 'isatty', lambda: True)
+    monkeypatch.delenv('NO_COLOR', raising=False)
+    monkeypatch.setenv('TERM', 'xterm')
+    record = logging.LogRecord('zoo', logging.WARNING, '', 0, 'x\x1b[31m', None, None)
+    assert LogFormat().format(record) == '\x1b[33mzoo:\x1b[0m x\\x1b[31m'
+    say('wrong\x1b[2J', '\x1b[31mzoo: error:\x1b[0m ')
+    assert capsys.readouterr().err == '\x1b[31mzoo: error:\x1b[0m wrong\\x1b[2J\n'
+
+
+@pytest.mark.parametrize(
+    ('text', 'shown'),
+    [
+        ('http://me:s3cret@host:5000/x', 'http://***@host:5000/x'),
+        ("['postgresql://u:p%40ss@h/db', 'x@y']", "['postgresql://***@h/db', 'x@y']"),
+        ('https://token@host and https://a:b@c', 'https://***@host and https://***@c'),
+        ('http://me:p@ss@host', 'http://***@host'),
+        ('http://host/a@b http://host?who=a@b', 'http://host/a@b http://host?who=a@b'),
+        ('http:/me:s3cret@host/x of a Path', 'http:/***@host/x of a Path'),
+        ('C:/me@home and /a:/b@c', 'C:/me@home and /a:/b@c'),
+        ('sqlite:////tmp/a@b.db, mail me@home', 'sqlite:////tmp/a@b.db, mail me@home'),
+    ],
+)
+def test_user_and_password_of_a_uri_are_left_out(text: str, shown: str) -> None:
+    assert without_passwords(text) == shown == visible(text)

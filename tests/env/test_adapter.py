@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from tests.envs import play
 from zoo.core.data import leaves
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from zoo.env import EnvConfig, EnvContractError, UnsupportedEnvError, check_env, make_env, make_vector_env
@@ -96,11 +97,8 @@ KINDS = [OldEnv, OldWrapper, Gym23Env, Gym26Env]
     [*((kind, 'same_step') for kind in KINDS), (OldEnv, 'next_step'), (OldEnv, 'disabled'), (Gym26Env, 'disabled')],
 )
 def test_old_env_time_limit_is_truncated_with_the_true_final_obs(kind: Any, mode: str) -> None:
-    env = make_vector_env(EnvConfig(id=kind, autoreset=mode), 2)
-    env.reset(0)
-    env.step(torch.tensor([0, 1]))
-    assert not env.step(torch.tensor([0, 1])).truncated.any()
-    step = env.step(torch.tensor([0, 1]))
+    *_, before, step = play(make_vector_env(EnvConfig(id=kind, autoreset=mode), 2), [0, 1], [0, 1], [0, 1])
+    assert not before.truncated.any()
     assert step.truncated.tolist() == [True, True] and step.terminated.tolist() == [False, False]
     final = step.obs if mode == 'next_step' else step.final_obs
     assert final[:, 0].tolist() == [3, 3]  # a reset writes 0 into the same array
@@ -112,16 +110,15 @@ class NoKeyEnv(OldEnv):
 
 
 GOES_ON, TERMINATED, TRUNCATED = (False, False), (True, False), (False, True)
+AT = 'index 0, step 1: '
+DIES = [GOES_ON, GOES_ON, TERMINATED]
 
 
 @pytest.mark.parametrize(
     ('fields', 'ends'),
     [
-        *(
-            (dict(id=kind, kwargs={'dies': True}), [GOES_ON, GOES_ON, TERMINATED])
-            for kind in (OldEnv, Gym23Env, Gym26Env)
-        ),
-        (dict(id=NoKeyEnv), [GOES_ON, GOES_ON, TERMINATED]),
+        *((dict(id=kind, kwargs={'dies': True}), DIES) for kind in (OldEnv, Gym23Env, Gym26Env)),
+        (dict(id=NoKeyEnv), DIES),
         (dict(id=OldEnv, max_episode_steps=2), [GOES_ON, TRUNCATED]),
     ],
 )
@@ -137,21 +134,23 @@ def test_old_env_seed_arrives_by_whatever_way_the_env_takes_it(kind: Any) -> Non
     assert obs[1] == np.float32(np.random.default_rng(5).random())
 
 
-def test_old_env_spaces_are_read_from_their_attributes() -> None:
-    env = make_vector_env(EnvConfig(id=OldEnv), 1)
-    assert env.action_space == Discrete(2)
-    assert env.obs_space == Box(np.zeros(2), np.full(2, np.inf), 'float32')
-
-
-def test_old_env_step_with_three_values_raises() -> None:
+@pytest.mark.parametrize(
+    ('returned', 'message'),
+    [
+        ((np.zeros(2), 1.0, False), 'step returned 3 values, wanted obs, reward, terminated, truncated'),
+        (None, AT + 'step returned what cannot be used .*has no len'),
+        ((np.zeros(2), 1.0, None, {}), AT + 'done is None .*, wanted a bool; return bool'),
+        ((np.zeros(2), 1.0, 2.5, {}), AT + 'done is 2.5 .*, wanted a bool; return bool'),
+        ((np.zeros(2), 1.0, 'no', False, {}), AT + "terminated is 'no' .*, wanted a bool; return bool"),
+    ],
+)
+def test_old_env_step_that_returns_what_cannot_be_used_is_named(returned: Any, message: str) -> None:
     class Env(OldEnv):
-        def step(self, action: Any) -> tuple:
-            return super().step(action)[:3]
+        def step(self, action: Any) -> Any:
+            return returned
 
-    env = make_env(EnvConfig(id=Env))
-    env.reset()
-    with pytest.raises(EnvContractError, match='step returned 3 values, wanted obs, reward, terminated, truncated'):
-        env.step(0)
+    with pytest.raises(EnvContractError, match=message):
+        play(make_vector_env(EnvConfig(id=Env), 2), [0, 0])
 
 
 def test_old_env_with_a_method_action_masks_is_masked() -> None:
@@ -205,22 +204,15 @@ class OldNestedEnv(OldEnv):
 @pytest.mark.slow
 @pytest.mark.parametrize(('how', 'mode'), [('sync', 'same_step'), ('async', 'next_step'), ('sync', 'disabled')])
 def test_old_nested_env_is_cast_leaf_by_leaf_and_takes_tuples(how: str, mode: str) -> None:
-    env = make_vector_env(EnvConfig(id=OldNestedEnv, vectorization=how, autoreset=mode), 2)
-    env.reset(0)
-    step = env.step(torch.tensor([[1, 0.25], [0, 0.75]]))
+    actions = [[1, 0.25], [0, 0.75]]
+    step, _, last = play(
+        make_vector_env(EnvConfig(id=OldNestedEnv, vectorization=how, autoreset=mode), 2), *[actions] * 3
+    )
     assert step.reward.tolist() == [1.25, 0.75]
     found = {path: x[0].tolist() for path, x in leaves(step.obs)}
-    assert found == {
-        'bits': [True, True],
-        'many': [1, 1],
-        'pair.0': 1,
-        'pair.1': pytest.approx(0.1),
-    }
-    for _ in range(2):
-        step = env.step(torch.tensor([[1, 0.25], [0, 0.75]]))
-    final = step.obs if mode == 'next_step' else step.final_obs
-    assert final['pair']['0'].tolist() == [3, 3] and step.truncated.all()
-    env.close()
+    assert found == {'bits': [True, True], 'many': [1, 1], 'pair.0': 1, 'pair.1': pytest.approx(0.1)}
+    final = last.obs if mode == 'next_step' else last.final_obs
+    assert final['pair']['0'].tolist() == [3, 3] and last.truncated.all()
 
 
 @pytest.mark.parametrize('kind', [*KINDS, OldNestedEnv])
@@ -284,6 +276,8 @@ def test_old_env_of_pairs_returns_a_pair_as_its_observation() -> None:
         (spaces.Dict(b=spaces.Discrete(2)), Dict({'b': Discrete(2)})),
         (spaces.Tuple([spaces.Discrete(2)]), Dict({'0': Discrete(2)}, is_tuple=True)),
         (OLD_DICT.spaces['many'], MultiDiscrete((3, 4), (0, 0), (2,))),
+        (OldEnv.action_space, Discrete(2)),
+        (OldEnv.observation_space, Box(np.zeros(2), np.full(2, np.inf), 'float32')),
     ],
     ids=str,
 )

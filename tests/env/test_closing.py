@@ -129,9 +129,11 @@ def test_envs_made_before_one_that_cannot_be_are_closed(
 ) -> None:
     CountedEnv.made.clear()
     CountedEnv.closed.clear()
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=words) as raised:
         make_vector_env(EnvConfig(id=CountedEnv, kwargs={'fault': fault}, action_mask='off'), 4)
     assert CountedEnv.closed == closed
+    place = getattr(raised.value, 'env_place', ('', ''))[0]  # that of an exception of the env's own code
+    assert place.endswith("CountedEnv', index 2, while it was made") == (fault == 'raise')
 
 
 def test_a_vector_that_zoo_cannot_take_is_closed() -> None:

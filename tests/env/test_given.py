@@ -163,7 +163,16 @@ def test_vector_env_that_exists_trains_itself_and_evaluates_on_a_copy() -> None:
     assert 'collector_env_num: 4' in config and 'test_given:Seeded' in config
 
 
+class Few(LimitEnv):
+    max_num_envs, max_horizon = 4, 20
+
+
+class FewAtOnce(LimitVectorEnv):
+    max_num_envs = 4
+
+
 OTHER_NUMBER = 'the vector env given has 4 envs but the config asks for 2 in a group'
+FEW = r'env.collector_env_num is 6 but .*Few. supports 4 envs at most, its max_'
 
 
 @pytest.mark.parametrize(
@@ -176,9 +185,10 @@ OTHER_NUMBER = 'the vector env given has 4 envs but the config asks for 2 in a g
             'env.max_episode_steps is 3 but env.id is a vector env that exis',
         ),
         (dict(id=limit_env()), 'env.id is an env of class LimitEnv, and a run makes several of them; give what'),
+        (dict(id=Few, collector_env_num=6, collector_group_num=2, vectorization='async'), FEW),
     ],
 )
-def test_env_that_exists_is_refused_where_the_config_asks_for_another(env: dict[str, Any], message: str) -> None:
+def test_env_whose_class_or_object_is_for_another_number_than_the_config_is_refused(env: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         train(env)
 
@@ -203,25 +213,13 @@ def no_vector(num_envs: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ('env', 'message'),
+    ('fields', 'message'),
     [
-        (
-            dict(id=LimitVectorEnv, kwargs={'limt': 3}),
-            "env.kwargs has 'limt' but tests.envs:LimitVectorEnv takes limit, end",
-        ),
-        (dict(id=LimitVectorEnv, kwargs={'num_envs': 3}), "env.kwargs has 'num_envs', which the config gives by"),
-        (
-            dict(id=LimitVectorEnv, max_episode_steps=3),
-            'makes whole vectors and has no argument max_episode_steps; give it',
-        ),
-        (
-            dict(id=LimitVectorEnv, vectorization='sync'),
-            "env.vectorization is 'sync' but 'tests.envs:LimitVectorEnv' steps",
-        ),
-        (
-            dict(id=LimitVectorEnv, window=3),
-            "env.window is set but 'tests.envs:LimitVectorEnv' steps all its envs at once",
-        ),
+        (dict(kwargs={'limt': 3}), "env.kwargs has 'limt' but tests.envs:LimitVectorEnv takes limit, end"),
+        (dict(kwargs={'num_envs': 3}), "env.kwargs has 'num_envs', which the config gives by"),
+        (dict(max_episode_steps=3), 'makes whole vectors and has no argument max_episode_steps; give it'),
+        (dict(vectorization='sync'), "env.vectorization is 'sync' but 'tests.envs:LimitVectorEnv' steps"),
+        (dict(window=3), "env.window is set but 'tests.envs:LimitVectorEnv' steps all its envs at once"),
         (
             dict(id=untold),
             'what was made is a vector of 2 envs (SyncVectorEnv), and zoo cannot tell its maker how many',
@@ -229,9 +227,9 @@ def no_vector(num_envs: int) -> Any:
         (dict(id=no_vector), 'was asked for num_envs=3 and returned a LimitEnv, wanted a gymnasium.vector.VectorEnv'),
     ],
 )
-def test_vector_that_does_not_fit_is_refused_with_what_to_do(env: dict[str, Any], message: str) -> None:
+def test_vector_that_does_not_fit_is_refused_with_what_to_do(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
-        make_vector_env(env, 3)
+        make_vector_env({'id': LimitVectorEnv, **fields}, 3)
 
 
 def test_argument_max_episode_steps_of_a_maker_gets_the_limit() -> None:
@@ -257,39 +255,29 @@ def test_id_with_a_vector_entry_point_alone_is_checked_and_made() -> None:
 # --- limits of a class
 
 
-class Few(LimitEnv):
-    max_num_envs, max_horizon = 4, 20
+@pytest.mark.parametrize(
+    ('fields', 'n_env', 'words'),
+    [
+        (dict(id=Few), 5, 'env.evaluator_env_num is 5 but'),
+        (dict(id=FewAtOnce), 5, 'env.collector_env_num is 5 but .*supports 4 envs at most'),
+        (
+            dict(id=Few, max_episode_steps=21),
+            2,
+            'env.max_episode_steps is 21 but .* supports episodes of 20 steps at most',
+        ),
+    ],
+)
+def test_more_envs_or_steps_than_a_class_supports_are_refused(fields: dict[str, Any], n_env: int, words: str) -> None:
+    with pytest.raises(UnsupportedEnvError, match=words):
+        make_vector_env(fields, n_env, training='collector' in words)
+    make_vector_env({'id': fields['id']}, 4).close()
 
 
-class FewAtOnce(LimitVectorEnv):
-    max_num_envs = 4
-
-
-def test_more_envs_than_a_class_supports_are_refused_in_all_groups_together() -> None:
-    env = dict(id=Few, collector_env_num=6, collector_group_num=2, vectorization='async')
-    with pytest.raises(
-        UnsupportedEnvError, match=r'env.collector_env_num is 6 but .*Few. supports 4 envs at most, its max_'
-    ):
-        train(env)
-    with pytest.raises(UnsupportedEnvError, match='env.evaluator_env_num is 5 but'):
-        make_vector_env({'id': Few}, 5)
-    make_vector_env({'id': Few}, 4).close()
-
-
-def test_more_envs_than_a_vector_class_supports_are_refused_before_it_is_made() -> None:
-    with pytest.raises(UnsupportedEnvError, match='env.collector_env_num is 5 but .*supports 4 envs at most'):
-        make_vector_env({'id': FewAtOnce}, 5, training=True)
-
-
-def test_max_horizon_cuts_episodes_and_refuses_longer_ones(caplog: pytest.LogCaptureFixture) -> None:
+def test_max_horizon_cuts_episodes(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         assert episode_len(dict(id=Few, kwargs={'limit': 99})) == 20
     assert caplog.messages == [f'env {__name__ + ":Few"!r}: episodes are cut after 20 steps, its max_horizon']
     assert episode_len(dict(id=Few, kwargs={'limit': 99}, max_episode_steps=7)) == 7
-    with pytest.raises(
-        UnsupportedEnvError, match='env.max_episode_steps is 21 but .* supports episodes of 20 steps at most'
-    ):
-        make_vector_env({'id': Few, 'max_episode_steps': 21}, 2)
 
 
 def test_torch_tensors_of_a_vector_env_are_read() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import tests.steer_envs  # noqa: F401  # it registers ids
+import tests.steer_envs
+from tests.envs import play
 from zoo.env import EnvConfig, make_vector_env
 from zoo.env.errors import EnvContractError, UnsupportedEnvError
 from zoo.env.infos import end_infos, number, numbers_of, requested_of, step_values
@@ -29,17 +30,9 @@ def name_of(env: dict[str, Any]) -> str:
 def steps(env: dict[str, Any], n_step: int, watch: tuple[str, ...] = ()) -> Any:
     """(info, indices of the ended envs) of each step of two envs, and the autoreset mode."""
     vector = make_vector_env(EnvConfig(**env), 2)
-    try:
-        vector.request_infos(watch)
-        vector.reset(0)
-        found = []
-        for _ in range(n_step):
-            timestep = vector.step(torch.zeros(2, dtype=torch.int64))
-            ended = (timestep.terminated | timestep.truncated).nonzero().flatten().tolist()
-            found.append((timestep.info, ended))
-        return found, vector.autoreset
-    finally:
-        vector.close()
+    vector.request_infos(watch)
+    steps = play(vector, *[[0, 0]] * n_step)
+    return [(x.info, (x.terminated | x.truncated).nonzero().flatten().tolist()) for x in steps], vector.autoreset
 
 
 @pytest.mark.slow
@@ -107,10 +100,8 @@ def test_infos_of_unnamed_forms() -> None:
     arrays = {'lives': np.array([3, 4]), 'env_id': np.array([0, 1]), 'players': {'x': 1}, 'final_obs': np.zeros((2, 1))}
     assert end_infos(arrays, [1], 'same_step') == [{'lives': 4, 'env_id': 1}]  # of a family without these masks
     assert end_infos(None, [0, 1], 'same_step') == [{}, {}]
-    assert end_infos({'a': np.array([1.0, 2.0]), '_a': np.array([True, False])}, [0, 1], 'next_step') == [
-        {'a': 1.0},
-        {},
-    ]
+    half = {'a': np.array([1.0, 2.0]), '_a': np.array([True, False])}
+    assert end_infos(half, [0, 1], 'next_step') == [{'a': 1.0}, {}]
     assert step_values({'a': np.array([1.0, 2.0]), '_a': np.array([False, False])}, 'a', 2) is None
 
 

@@ -33,11 +33,8 @@ def make(env_id: Any, **fields: Any) -> gymnasium.Env:
 @pytest.mark.parametrize(
     ('env_id', 'message'),
     [
-        (
-            'LunarLander-v2',
-            f"unknown env 'LunarLander-v2': gymnasium {gymnasium.__version__} has LunarLander-v3; "
-            "use 'LunarLander-v3'.",
-        ),
+        ('LunarLander-v2', f"unknown env 'LunarLander-v2': gymnasium {gymnasium.__version__} has LunarLander-v3; "),
+        ('LunarLander-v2', "has LunarLander-v3; use 'LunarLander-v3'."),
         ('CartPole-v9', "has CartPole-v0, CartPole-v1; use 'CartPole-v1'."),
         ('CartPole', "use 'CartPole-v1'."),
         ('CartPoel-v1', "unknown env 'CartPoel-v1': did you mean 'CartPole-v1' or 'CartPole-v0'?"),
@@ -77,9 +74,7 @@ def test_make_env_every_way_to_name_an_env_makes_it(env_id: Any) -> None:
         ('HalfCheetah-v5', 'mujoco', 'mujoco'),
     ],
 )
-def test_make_env_missing_extra_names_the_pip_command(
-    monkeypatch: pytest.MonkeyPatch, env_id: str, extra: str, module: str
-) -> None:
+def test_make_env_missing_extra_names_the_pip_command(monkeypatch: Any, env_id: str, extra: str, module: str) -> None:
     for name in [name for name in sys.modules if name.startswith(f'gymnasium.envs.{extra}')]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)  # makes `import module` raise ImportError
@@ -90,12 +85,18 @@ def test_make_env_missing_extra_names_the_pip_command(
     )
 
 
-def test_make_env_error_of_a_constructor_passes_through() -> None:
-    def make_one() -> gymnasium.Env:
-        raise ZeroDivisionError('mine')
+@pytest.mark.parametrize(
+    'error',
+    [ZeroDivisionError('mine'), TypeError('mine'), TypeError("f() got an unexpected keyword argument 'foo'")],
+    ids=repr,
+)
+def test_make_env_error_of_a_constructor_passes_through(error: Exception) -> None:
+    def make_one(limit: int, **kwargs: Any) -> gymnasium.Env:
+        raise error
 
-    with pytest.raises(ZeroDivisionError, match='^mine'):
-        make(make_one)
+    with pytest.raises(type(error)) as raised:
+        make(make_one, kwargs={'limit': 1})
+    assert raised.value is error and type(error) in (ZeroDivisionError, TypeError)
 
 
 def test_make_env_import_error_in_a_users_module_passes_through(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,12 +106,8 @@ def test_make_env_import_error_in_a_users_module_passes_through(tmp_path: Any, m
         make('module_of_a_user:make')
 
 
-def test_make_env_without_a_space_raises() -> None:
-    class Env(gymnasium.Env):
-        observation_space = gymnasium.spaces.Discrete(2)
-
-    with pytest.raises(EnvContractError, match='the Env that was made has no action_space; give it one'):
-        make(Env)
+class WithoutSpace(gymnasium.Env):
+    observation_space = gymnasium.spaces.Discrete(2)
 
 
 class HasSpaces:
@@ -131,6 +128,8 @@ class WithoutReset(HasSpaces, gymnasium.Env):
     ('maker', 'said'),
     [
         (lambda: None, 'what makes it returned None; return the env'),
+        (lambda: WithoutStep, f'what makes it returned {WithoutStep}; return the env'),
+        (WithoutSpace, 'the WithoutSpace that was made has no action_space; give it one'),
         (HasSpaces, 'its class HasSpaces has no method `reset`; write `def reset'),
         (WithoutReset, 'its class WithoutReset has no method `reset`; write `def reset'),
         (WithoutStep, 'its class WithoutStep has no method `step`; write `def step'),
@@ -140,16 +139,6 @@ class WithoutReset(HasSpaces, gymnasium.Env):
 def test_make_env_without_a_method_or_an_env_says_what_to_write(maker: Any, said: str) -> None:
     with pytest.raises(EnvContractError, match=re.escape(said)):
         make(maker)
-
-
-def test_env_config_kwargs_are_plain_dicts_that_an_env_may_change() -> None:
-    class Frozen(dict):
-        def __setitem__(self, key: Any, value: Any) -> None:
-            raise TypeError('read-only')
-
-    config = EnvConfig(id='x', kwargs=Frozen(options=Frozen(a=1)))
-    config.kwargs['options']['a'] = 2
-    assert config.kwargs == {'options': {'a': 2}}
 
 
 @pytest.mark.parametrize(
@@ -222,23 +211,25 @@ def passes_on(size: int = 1, **kwargs: Any) -> gymnasium.Env:
             {'id': 'CartPole-v1', 'kwargs': {'foo': 1}},
             "env.kwargs has 'foo' but CartPole-v1 takes sutton_barto_reward, render_mode; correct the name, or leave it out.",
         ),
-        ({'id': 'CartPole-v1', 'kwargs': {'foo': 1}, 'vectorization': 'sync'}, "'foo' but CartPole-v1 takes sutton"),
+        (dict(id='CartPole-v1', kwargs={'foo': 1}, vectorization='sync'), "'foo' but CartPole-v1 takes sutton"),
         (
-            {'id': 'CartPole-v1', 'kwargs': {'foo': 1}, 'vectorization': 'batched'},
+            dict(id='CartPole-v1', kwargs={'foo': 1}, vectorization='batched'),
             "env.kwargs has 'foo' but CartPole-v1 takes render_mode, sutton_barto_reward; correct",
         ),
-        ({'id': 'HalfCheetah-v5', 'kwargs': {'foo': 1}}, "env.kwargs has 'foo' but HalfCheetah-v5 takes xml_file, "),
+        (dict(id='HalfCheetah-v5', kwargs={'foo': 1}), "env.kwargs has 'foo' but HalfCheetah-v5 takes xml_file, "),
         (
-            {'id': limit_env, 'kwargs': {'limt': 1, 'and_': 2}},
-            "env.kwargs has 'limt', 'and_' but tests.envs:limit_env takes limit, end, action; correct",
+            dict(id=limit_env, kwargs={'limt': 1, 'and_': 2}),
+            "env.kwargs has 'limt', 'and_' but tests.envs:limit_env takes",
         ),
-        ({'id': passes_on, 'kwargs': {'limit': 1, 'foo': 2}}, f"has 'foo' but {__name__}:passes_on takes size; "),
+        (dict(id=limit_env, kwargs={'limt': 1, 'and_': 2}), 'limit_env takes limit, end, action; correct'),
+        (dict(id=passes_on, kwargs={'limit': 1, 'foo': 2}), f"has 'foo' but {__name__}:passes_on takes size; "),
         (
-            {'id': limit_env, 'kwargs': {'max_episode_steps': 3}},
-            "env.kwargs has 'max_episode_steps', which tests.envs:limit_env does not take; set env.max_episode_steps.",
+            dict(id=limit_env, kwargs={'max_episode_steps': 3}),
+            "env.kwargs has 'max_episode_steps', which tests.envs:limit_",
         ),
-        ({'id': 'Pendulum-v1', 'kwargs': {'max_episode_steps': 3}}, 'Pendulum-v1 does not take; set env.max_'),
-        ({'id': needs_speed}, f"env.kwargs lacks 'speed', which {__name__}:needs_speed needs; give it a value."),
+        (dict(id=limit_env, kwargs={'max_episode_steps': 3}), 'limit_env does not take; set env.max_episode_steps.'),
+        (dict(id='Pendulum-v1', kwargs={'max_episode_steps': 3}), 'Pendulum-v1 does not take; set env.max_'),
+        (dict(id=needs_speed), f"env.kwargs lacks 'speed', which {__name__}:needs_speed needs; give it a value."),
     ],
 )
 def test_make_env_kwargs_that_do_not_fit_name_what_does(fields: dict, message: str) -> None:
@@ -246,16 +237,6 @@ def test_make_env_kwargs_that_do_not_fit_name_what_does(fields: dict, message: s
         make_vector_env(EnvConfig(**fields), 2)
     assert message in str(raised.value)
     assert isinstance(raised.value, UserError)
-
-
-@pytest.mark.parametrize('text', ['mine', "f() got an unexpected keyword argument 'foo'"])
-def test_make_env_type_error_inside_of_a_constructor_passes_through(text: str) -> None:
-    def make_one(limit: int, **kwargs: Any) -> gymnasium.Env:
-        raise TypeError(text)
-
-    with pytest.raises(TypeError) as raised:
-        make(make_one, kwargs={'limit': 1})
-    assert type(raised.value) is TypeError and str(raised.value) == text
 
 
 def test_env_kwargs_that_are_spaces_reach_the_env_as_they_are() -> None:

@@ -12,7 +12,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 import zoo.core.spaces as plain
-from tests.envs import LimitEnv, LimitVectorEnv
+from tests.envs import LimitEnv, LimitVectorEnv, play
 from zoo.core.spaces import mask_size, mask_space
 from zoo.env import EnvConfig, EnvContractError, EnvError, UnsupportedEnvError, VectorEnv, make_env, make_vector_env
 from zoo.env.errors import BrokenContractError
@@ -49,11 +49,8 @@ def make(env_id: Any, n_env: int = 2, **fields: Any) -> VectorEnv:
         (plain.Dict(HYBRID.spaces, True), (np.array([1, 0, 1]), None, np.array([0, 1])), [1, 0, 1, 0, 1]),
         (plain.Dict(HYBRID.spaces, True), [[1, 0, 1], None, np.array([0, 1])], [1, 0, 1, 0, 1]),
         (HYBRID, [1, 0, 1, 0, 1], [1, 0, 1, 0, 1]),
-        (
-            plain.Dict({**HYBRID.spaces, 'kind': plain.Discrete(2)}),
-            [[1, 0], [1, 1]],
-            [1, 0, 1, 1],
-        ),  # one mask for each entry with choices
+        # one mask for each entry with choices
+        (plain.Dict({**HYBRID.spaces, 'kind': plain.Discrete(2)}), [[1, 0], [1, 1]], [1, 0, 1, 1]),
     ],
 )
 def test_flat_mask_lays_the_parts_side_by_side(space: Any, mask: Any, want: list) -> None:
@@ -120,13 +117,8 @@ def test_choice_check_finds_the_rows_in_which_a_choice_has_nothing_left() -> Non
 def test_step_the_lowest_action_that_the_mask_allows_earns_every_reward(
     source: str, mode: str, how: str, action: str
 ) -> None:
-    env = make(
-        'random_masks',
-        3,
-        kwargs={'source': source, 'action': action, 'n_step': 4},
-        vectorization=how,
-        autoreset=mode,
-    )
+    kwargs = {'source': source, 'action': action, 'n_step': 4}
+    env = make('random_masks', 3, kwargs=kwargs, vectorization=how, autoreset=mode)
     assert mask_space(env.obs_space) == plain.MultiBinary((8,))
     obs = env.reset(0)
     for _ in range(13):
@@ -192,6 +184,9 @@ class MaskEnv(LimitEnv):
         return shown, {'action_mask': mask} if 'info' in self.has and mask is not None else {}
 
 
+COUNT = Box(0, 9, (1,))
+
+
 @pytest.mark.parametrize(
     ('has', 'fields', 'mask'),
     [
@@ -220,44 +215,38 @@ def test_reset_off_leaves_the_entry_as_ordinary_numbers() -> None:
     assert obs['action_mask'].tolist() == [[0, 1, 1]] * 2 and list(obs) == ['action_mask', 'own']
 
 
-def test_reset_mask_joins_the_entries_of_dict_observations() -> None:
+@pytest.mark.parametrize(
+    ('space', 'show', 'entries'),
+    [
+        (Dict({'a': COUNT, 'b': Tuple((Discrete(2),))}), lambda o: {'a': o, 'b': (1,)}, {'a', 'action_mask', 'b'}),
+        (Tuple((COUNT, Discrete(2))), lambda o: (o, 1), {'action_mask', 'obs'}),
+    ],
+    ids=['joins the entries of a dict', 'stands next to a tuple'],
+)
+def test_reset_mask_of_nested_observations(space: Any, show: Any, entries: set[str]) -> None:
     class Env(LimitEnv):
         def __init__(self) -> None:
             super().__init__()
-            self.observation_space = Dict({'a': Box(0, 9, (1,)), 'b': Tuple((Discrete(2),))})
+            self.observation_space = space
 
         def reset(self, **kwargs: Any) -> Any:
-            obs, _ = super().reset(**kwargs)
-            return {'a': obs, 'b': (1,)}, {'action_mask': np.array([1, 0])}
+            return show(super().reset(**kwargs)[0]), {'action_mask': np.array([1, 0])}
 
     obs = make(Env).reset(0)
-    assert sorted(obs) == ['a', 'action_mask', 'b'] and obs['b']['0'].tolist() == [1, 1]
-
-
-def test_reset_tuple_observations_become_the_entry_obs() -> None:
-    class Env(LimitEnv):
-        def __init__(self) -> None:
-            super().__init__()
-            self.observation_space = Tuple((Box(0, 9, (1,)), Discrete(2)))
-
-        def reset(self, **kwargs: Any) -> Any:
-            obs, _ = super().reset(**kwargs)
-            return (obs, 1), {'action_mask': np.array([1, 0])}
-
-    obs = make(Env).reset(0)
-    assert sorted(obs) == ['action_mask', 'obs'] and obs['obs']['1'].tolist() == [1, 1]
+    assert obs.keys() == entries and (obs['b']['0'] if 'b' in obs else obs['obs']['1']).tolist() == [1, 1]
 
 
 def test_reset_mask_of_a_shape_of_its_own_is_laid_out_in_a_row() -> None:
     class Env(LimitEnv):
+        action_space = MultiDiscrete([2, 2])
+
         def __init__(self) -> None:
             super().__init__()
-            self.action_space = MultiDiscrete([2, 2])
-            self.observation_space = Dict({'a': Box(0, 9, (1,)), 'action_mask': MultiBinary((2, 2))})
+            self.action_space = Env.action_space
+            self.observation_space = Dict({'a': COUNT, 'action_mask': MultiBinary((2, 2))})
 
         def reset(self, **kwargs: Any) -> Any:
-            obs, _ = super().reset(**kwargs)
-            return {'a': obs, 'action_mask': np.array([[1, 0], [0, 1]], np.int8)}, {}
+            return {'a': super().reset(**kwargs)[0], 'action_mask': np.array([[1, 0], [0, 1]], np.int8)}, {}
 
     assert make(Env).reset(0)['action_mask'].int().tolist() == [[1, 0, 0, 1]] * 2
 
@@ -315,11 +304,8 @@ FAULTS = {
 def test_step_mask_that_is_none_names_env_index_and_step(case: str, mode: str, how: str) -> None:
     change, message = FAULTS[case]
     env = make(MaskEnv, 3, kwargs={'change': change}, vectorization=how, autoreset=mode)
-    env.reset(0)
-    env.step(torch.tensor([0, 0, 1]))
     with pytest.raises(EnvContractError, match=r"env '.*MaskEnv', index 2, step 2: " + message):
-        env.step(torch.tensor([0, 0, 1]))
-    env.close()
+        play(env, [0, 0, 1], [0, 0, 1])
 
 
 @pytest.mark.slow
@@ -333,15 +319,11 @@ def test_step_mask_that_is_none_names_env_index_and_step(case: str, mode: str, h
 )
 def test_step_mask_where_the_episode_ends_may_be_none_and_becomes_all_true(case: str, mode: str, how: str) -> None:
     kwargs = {'change': FAULTS[case][0], 'limit': 2}
-    env = make(MaskEnv, kwargs=kwargs, vectorization=how, autoreset=mode)
-    env.reset(0)
-    for _ in range(2):
-        step = env.step(torch.tensor([1, 1]))
+    _, step, after = play(make(MaskEnv, kwargs=kwargs, vectorization=how, autoreset=mode), *[[1, 1]] * 3)
     assert step.truncated.all()
     final = step.obs if mode == 'next_step' else step.final_obs
     assert final['action_mask'].all() and final['obs'].tolist() == [[2], [2]]
-    assert env.step(torch.tensor([1, 1])).obs['action_mask'].all()
-    env.close()
+    assert after.obs['action_mask'].all()
 
 
 def test_reset_mask_that_is_all_false_names_step_0() -> None:
@@ -368,22 +350,20 @@ BOX = Box(-1, 1, (2,))
         ({'has': ()}, {'action_mask': 'method'}, "action_mask is 'method' but the env has no method action_masks"),
         ({}, {'action_mask': 'obs'}, "env.action_mask is 'obs' but the observations have no entry 'action_mask'"),
         ({'has': ('obs',)}, {'action_mask': 'info'}, "the observations have an entry 'action_mask' already"),
+        (
+            {},
+            {'id': 'tests.envs:LimitSameStep-v0', 'vectorization': 'batched', 'action_mask': 'info'},
+            "env.action_mask is set but env.vectorization is 'batched'.*use env.vectorization=sync",
+        ),
     ],
 )
 def test_make_vector_env_mask_that_cannot_be_is_refused(kwargs: dict, fields: dict, message: str) -> None:
     with pytest.raises(UnsupportedEnvError, match=message):
-        make(MaskEnv, kwargs=kwargs, **fields)
+        make_vector_env(EnvConfig(**{'id': MaskEnv, 'kwargs': kwargs, **fields}), 2)
 
 
-def test_make_vector_env_batched_takes_no_masks_of_single_envs() -> None:
-    batched = 'tests.envs:LimitSameStep-v0'
-    message = "env.action_mask is set but env.vectorization is 'batched'.*use env.vectorization=sync"
-    with pytest.raises(UnsupportedEnvError, match=message):
-        make(batched, vectorization='batched', action_mask='info')
-    assert mask_space(make(batched, vectorization='batched').obs_space) is None
-
-
-def test_make_vector_env_auto_takes_sync_for_masks_of_single_envs() -> None:
+def test_make_vector_env_auto_takes_sync_for_masks_of_single_envs_and_batched_has_none() -> None:
+    assert mask_space(make('tests.envs:LimitSameStep-v0', vectorization='batched').obs_space) is None
     env = make('CartPole-v1', action_mask='info')  # it has a batched version, which knows only next_step
     assert env.autoreset == 'same_step'
     with pytest.raises(EnvContractError, match="step 0: the info of reset has no 'action_mask'"):

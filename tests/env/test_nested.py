@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from tests.envs import LimitEnv
+from tests.envs import LimitEnv, play
 from zoo.core.data import leaves, map_tensors
 from zoo.env import EnvConfig, EnvContractError, EnvError, VectorEnv, make_vector_env
 
@@ -145,11 +145,8 @@ class NestedVectorEnv(gymnasium.vector.VectorEnv):
 @pytest.mark.parametrize('are_objects', [False, True])
 def test_step_batched_final_obs_of_either_form_are_read(are_objects: bool) -> None:
     inner = NestedVectorEnv(AutoresetMode.SAME_STEP, are_objects)
-    env = VectorEnv(inner, EnvConfig(id='x'), 'x')
-    env.reset(0)
-    for _ in range(2):
-        assert env.step(torch.tensor([0, 0])).final_obs is None
-    step = env.step(torch.tensor([0, 0]))
+    *before, step = play(VectorEnv(inner, EnvConfig(id='x'), 'x'), *[[0, 0]] * 3)
+    assert all(each.final_obs is None for each in before)
     assert is_step(step.final_obs, 3) and is_step(step.obs, 0)
 
 
@@ -195,30 +192,19 @@ CHANGES = {
 )
 def test_step_leaf_that_is_not_of_its_space_is_named_with_env_and_step(how: str, case: str) -> None:
     change, message = CHANGES[case]
-    env = make(NestedEnv, 3, kwargs={'change': change}, vectorization=how)
-    env.reset(0)
-    env.step(torch.tensor([0, 1, 0]))
     with pytest.raises(EnvContractError, match='index 1, step 2: .*' + message):
-        env.step(torch.tensor([0, 1, 0]))
-    env.close()
+        play(make(NestedEnv, 3, kwargs={'change': change}, vectorization=how), [0, 1, 0], [0, 1, 0])
 
 
 @pytest.mark.parametrize('mode', ['same_step', 'disabled'])
 def test_step_final_obs_with_a_bad_leaf_is_named(mode: str) -> None:
-    def spoil(obs: dict) -> dict:
-        return {**obs, 'own': (2, np.array(np.inf))}
-
     class Env(NestedEnv):
         def step(self, action: Any) -> Any:
             obs, *rest = super().step(action)
-            return (spoil(obs) if self._n_step == 3 and action == 1 else obs, *rest)
+            return ({**obs, 'own': (2, np.array(np.inf))} if self._n_step == 3 and action == 1 else obs, *rest)
 
-    env = make(Env, 3, autoreset=mode)
-    env.reset(0)
-    for _ in range(2):
-        env.step(torch.tensor([0, 0, 1]))
     with pytest.raises(EnvContractError, match="index 2, step 3: observation 'own.1' is inf after action 1"):
-        env.step(torch.tensor([0, 0, 1]))
+        play(make(Env, 3, autoreset=mode), *[[0, 0, 1]] * 3)
 
 
 # --- actions
@@ -250,16 +236,14 @@ class EchoEnv(gymnasium.Env):
 
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_step_nested_actions_arrive_in_the_form_of_the_space(how: str) -> None:
-    env = make(EchoEnv, vectorization=how)
-    env.reset(0)
     # kind | two choices, two bits | two numbers, of which 5 and -7 lie outside
-    step = env.step(torch.tensor([[2, 1, 0, 0, 1, 0.5, 5], [0, 0, 2, 1, 1, -7, 0.25]]))
+    actions = torch.tensor([[2, 1, 0, 0, 1, 0.5, 5], [0, 0, 2, 1, 1, -7, 0.25]])
+    (step,) = play(make(EchoEnv, vectorization=how), actions)
     # one-hot kind (5, 6, 7) | one-hot choices (0, 1), (1, 2, 3) | bits | numbers
     assert step.obs.tolist() == [
         [0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 0.5, 1],
         [1, 0, 0, 1, 0, 0, 0, 1, 1, 1, -1, 0.25],
     ]
-    env.close()
 
 
 @pytest.mark.parametrize(
@@ -273,25 +257,18 @@ def test_step_nested_actions_arrive_in_the_form_of_the_space(how: str) -> None:
     ids=str,
 )
 def test_step_actions_of_more_dimensions_and_kinds_arrive(space: gymnasium.Space, action: list, sent: list) -> None:
-    env = make(EchoEnv, kwargs={'space': space})
-    env.reset(0)
     is_index = not isinstance(space, Box)
-    step = env.step(torch.tensor(action, dtype=torch.int64 if is_index else torch.float32))
+    raw = torch.tensor(action, dtype=torch.int64 if is_index else torch.float32)
+    (step,) = play(make(EchoEnv, kwargs={'space': space}), raw)
     assert step.obs.tolist() == sent
-    env.close()
 
 
 def test_step_nested_action_that_is_not_finite_is_the_policys_fault() -> None:
-    env = make(EchoEnv)
-    env.reset(0)
     with pytest.raises(EnvError, match='index 1, step 1: .*the action is not finite: look at the policy'):
-        env.step(torch.tensor([[0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, float('nan')]]))
+        play(make(EchoEnv), [[0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, float('nan')]])
 
 
-def test_step_nested_actions_for_another_number_of_envs_are_the_callers_fault() -> None:
-    for how in ('sync', 'async'):  # a wait for processes would last until env.step_timeout
-        env = make(EchoEnv, vectorization=how)
-        env.reset(0)
-        with pytest.raises(ValueError, match='step got 3 actions for 2 envs'):
-            env.step(torch.zeros(3, 7))
-        env.close()
+@pytest.mark.parametrize('how', ['sync', 'async'])  # a wait for processes would last until env.step_timeout
+def test_step_nested_actions_for_another_number_of_envs_are_the_callers_fault(how: str) -> None:
+    with pytest.raises(ValueError, match='step got 3 actions for 2 envs'):
+        play(make(EchoEnv, vectorization=how), torch.zeros(3, 7))

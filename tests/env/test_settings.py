@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tests.steer_envs import NoOptionsEnv, SteerEnv
-from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.env import EnvConfig, check_env, make_vector_env
 from zoo.env.config import env_config
@@ -70,14 +69,8 @@ def test_what_the_envs_refuse_is_said_and_they_continue(how: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize('how', HOW)
 def test_an_env_that_is_recreated_has_what_was_set_and_the_options(how: str) -> None:
-    env = dict(
-        vectorization=how,
-        kwargs={'lengths': [3], 'fail_at': 2},
-        on_error='restart',
-        action_mask='off',
-        reset_options={'goal': 7.0},
-    )
-    with open_envs(**env) as (_, (vector,)):
+    env = dict(kwargs={'lengths': [3], 'fail_at': 2}, on_error='restart', action_mask='off')
+    with open_envs(**env, vectorization=how, reset_options={'goal': 7.0}) as (_, (vector,)):
         RunEnvs([vector], []).set_attr('wind', 2.5)
         vector.reset(0)
         timestep = steps(vector, 5)  # the second episode fails at its second step
@@ -113,6 +106,8 @@ def test_a_schedule_sets_an_attribute_at_its_env_steps_in_its_type(how: str) -> 
     with open_envs(vectorization=how, schedule=schedule) as (cfg, (vector,)):
         settings, envs = EnvSettings(cfg), RunEnvs([vector], [])
         assert envs.get_attr('wind') == [0.0, 0.0]  # set when the env was made
+        settings.apply([vector], 10)
+        assert envs.get_attr('wind') == pytest.approx([0.4, 0.4])
         settings.apply([vector], 50)
         assert envs.get_attr('wind') == [2.0, 2.0] and settings.values['wind'] == 2.0
         level, on = envs.get_attr('level')[0], envs.get_attr('on')[0]
@@ -130,29 +125,19 @@ def test_a_schedule_may_be_negative_or_constant_and_of_unknown_length() -> None:
 
 
 @pytest.mark.parametrize(
-    'schedule,words',
+    ('schedule', 'words'),
     [
         ({'winds': 1.0}, r"^env.schedule.winds: .*no attribute 'winds'.*did you mean 'wind'"),
         ({'title': 1.0}, r"^env.schedule.title: it is 'sea' \(str\).*must be a number"),
+        ({'wind': 'fast'}, "'wind' is 'fast' but must be a number"),
+        ({'wind': {'start': 1}}, "'wind' has the keys start but must be a number"),
+        ({'wind': {'points': [[5, 1], [0, 2]]}}, 'do not rise'),
+        ({'wind': True}, 'must be a number'),
     ],
 )
-def test_a_schedule_of_no_number_of_the_env_is_refused(schedule: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words), open_envs(schedule=schedule):
-        pass
-
-
-@pytest.mark.parametrize(
-    'value,words',
-    [
-        ('fast', "'wind' is 'fast' but must be a number"),
-        ({'start': 1}, "'wind' has the keys start but must be a number"),
-        ({'points': [[5, 1], [0, 2]]}, 'do not rise'),
-        (True, 'must be a number'),
-    ],
-)
-def test_a_malformed_schedule_is_refused_by_name(value: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        env_config(dict(id=STEER, schedule={'wind': value}))
+def test_a_schedule_of_no_number_of_the_env_or_without_a_form_is_refused(schedule: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        make_vector_env(env_config(dict(id=STEER, schedule=schedule)), 2)
 
 
 @pytest.mark.slow
@@ -161,10 +146,8 @@ def test_a_malformed_schedule_is_refused_by_name(value: Any, words: str) -> None
     [('sync', 'same_step'), ('async', 'next_step'), ('sync', 'disabled'), ('async', 'same_step')],
 )
 def test_options_reach_every_reset(how: str, autoreset: str) -> None:
-    env = dict(
-        vectorization=how, autoreset=autoreset, kwargs={'lengths': [2]}, reset_options={'goal': LINE, 'other': 'x'}
-    )
-    with open_envs(**env) as (cfg, (vector,)):
+    env = dict(vectorization=how, autoreset=autoreset, kwargs={'lengths': [2]})
+    with open_envs(**env, reset_options={'goal': LINE, 'other': 'x'}) as (cfg, (vector,)):
         assert goals(vector.reset(0)) == [0.0, 0.0]
         EnvSettings(cfg).apply([vector], 50)
         assert goals(steps(vector, 1).obs) == [0.0, 0.0]  # the running episode keeps its own
@@ -182,9 +165,6 @@ def test_options_may_be_a_function_of_the_env_step_or_its_name() -> None:
         with open_envs(reset_options=options) as (cfg, (vector,)):
             EnvSettings(cfg).apply([vector], 30)
             assert goals(vector.reset(0)) == [30.0, 30.0]
-    with pytest.raises(UserError, match=r'^env.reset_options, a function, returned 3 at env step 0 but must'):
-        with open_envs(reset_options=lambda env_step: 3):
-            pass
 
 
 GOAL = np.zeros(2)
@@ -214,10 +194,7 @@ def test_options_may_be_arrays_that_their_function_writes_into(how: str) -> None
 
 def test_options_that_stay_the_same_are_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sending them to a runner on another machine would cost a wait."""
-    with open_envs(id=FirstGoalEnv, reset_options=lambda env_step: {'goal': np.full(2, env_step // 10)}) as (
-        cfg,
-        (vector,),
-    ):
+    with open_envs(id=FirstGoalEnv, reset_options=lambda n: {'goal': np.full(2, n // 10)}) as (cfg, (vector,)):
         sent: list[Any] = []
         monkeypatch.setattr(vector, 'set_reset_options', sent.append)
         settings = EnvSettings(cfg)
@@ -255,22 +232,32 @@ def test_options_reach_the_resets_before_a_run_that_look_for_masks_and_check_the
         assert check_env(cfg) == []
 
 
-@pytest.mark.slow
-def test_options_that_no_reset_would_read_are_refused() -> None:
-    for how in HOW:
-        with pytest.raises(UnsupportedEnvError, match=r"reset of .*NoOptionsEnv' has no argument options"):
-            with open_envs(id=NoOptionsEnv, vectorization=how, reset_options={'goal': 1.0}):
-                pass
-    with pytest.raises(UnsupportedEnvError, match='^env.reset_options is set but .*steps all its envs at once'):
-        with open_envs(id='tests.steer_envs:Steer-v0', vectorization='batched', reset_options={'goal': 1.0}):
-            pass
-    with pytest.raises(
-        UnsupportedEnvError, match="^env.reset_options: set of 'reset options' has a value that cannot be sent"
-    ):
-        with open_envs(vectorization='async', reset_options=lambda env_step: {'goal': lambda: 0.0}):
-            pass
-    with open_envs(id='CartPole-v1', reset_options={'low': -0.2, 'high': -0.1}) as (_, (vector,)):  # auto: not batched
+@pytest.mark.slow(first=True)
+@pytest.mark.parametrize(
+    ('fields', 'words'),
+    [
+        *(
+            (dict(id=NoOptionsEnv, vectorization=how), r"reset of .*NoOptionsEnv' has no argument options")
+            for how in HOW
+        ),
+        (
+            dict(id='tests.steer_envs:Steer-v0', vectorization='batched'),
+            '^env.reset_options is set but .*steps all its envs at once',
+        ),
+        (
+            dict(vectorization='async', reset_options=lambda env_step: {'goal': lambda: 0.0}),
+            "^env.reset_options: set of 'reset options' has a value that cannot be sent",
+        ),
+        (dict(reset_options='goal'), r"env.reset_options is 'goal'.*'module:function'"),
+        (dict(reset_options=lambda env_step: 3), '^env.reset_options, a function, returned 3 at env step 0 but must'),
+    ],
+)
+def test_options_that_no_reset_would_read_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        make_vector_env(env_config({'id': STEER, 'reset_options': {'goal': 1.0}, **fields}), 2)
+
+
+def test_options_make_single_envs_of_what_has_a_batched_version() -> None:
+    with open_envs(id='CartPole-v1', reset_options={'low': -0.2, 'high': -0.1}) as (_, (vector,)):
         obs = vector.reset(0)
         assert -0.2 <= obs.min() and obs.max() <= -0.1
-    with pytest.raises(ConfigError, match=r"env.reset_options is 'goal'.*'module:function'"):
-        env_config(dict(id=SteerEnv, reset_options='goal'))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 
-from tests.envs import LimitEnv
+from tests.envs import LimitEnv, play
 from zoo.env import EnvConfig, EnvContractError, VectorEnv, make_vector_env
 
 NAME = f'env {__name__ + ":LateEnv"!r}'
@@ -47,12 +47,8 @@ class LateResetEnv(LimitEnv):
 
 
 def break_at_step_3(env: VectorEnv, index: tuple[int, ...] = (1,)) -> pytest.ExceptionInfo:
-    env.reset(0)
-    for _ in range(2):
-        env.step(torch.tensor([0, 0, 0]))
     with pytest.raises(Exception) as raised:  # noqa: B017  the tests look at its type
-        env.step(torch.tensor([int(i in index) for i in range(3)]))
-    env.close()
+        play(env, [0, 0, 0], [0, 0, 0], [int(i in index) for i in range(3)])
     return raised
 
 
@@ -113,39 +109,39 @@ def test_step_late_break_names_env_index_step_and_what_was_got(case: str, how: s
     assert ', wanted ' in str(raised.value) and '; ' in str(raised.value)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('how', ['sync', 'async'])
-def test_step_every_env_that_breaks_the_same_way_is_an_error_too(how: str) -> None:
-    config = EnvConfig(id=LateEnv, kwargs={'change': lambda o, r, *v: (o, np.ones(2), *v)}, vectorization=how)
-    raised = break_at_step_3(make_vector_env(config, 3), (0, 1, 2))
-    assert raised.type is EnvContractError and 'reward' in str(raised.value)
+def ones(n: int) -> Any:
+    """A `change` for LateEnv: the reward is an array of n ones."""
+    return lambda o, r, *v: (o, np.ones(n), *v)
 
 
-@pytest.mark.slow
-def test_step_reward_in_an_array_of_one_value_is_refused() -> None:
-    """numpy would stack three of them to [3, 1], which broadcasts with [3] to [3, 3]."""
-    config = EnvConfig(id=LateEnv, kwargs={'change': lambda o, r, *v: (o, np.ones(1), *v)}, vectorization='async')
+@pytest.mark.slow(first=True)
+@pytest.mark.parametrize(
+    ('how', 'n', 'said'),
+    [
+        ('sync', 2, 'reward'),
+        ('async', 2, 'reward'),
+        # numpy would stack three of them to [3, 1], which broadcasts with [3] to [3, 3]
+        ('async', 1, 'index 0, step 3: the reward is array([1.]) (ndarray), wanted a number'),
+    ],
+)
+def test_step_every_env_that_breaks_the_same_way_is_an_error_too(how: str, n: int, said: str) -> None:
+    config = EnvConfig(id=LateEnv, kwargs={'change': ones(n)}, vectorization=how)
     raised = break_at_step_3(make_vector_env(config, 3), (0, 1, 2))
-    assert str(raised.value).startswith(
-        f'{NAME}, index 0, step 3: the reward is array([1.]) (ndarray), wanted a number'
-    )
+    assert raised.type is EnvContractError and said in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ('mode', 'final'),
+    ('mode', 'final', 'got'),
     [
-        ('same_step', np.zeros(3, np.float32)),
-        ('disabled', None),
-        ('next_step', np.zeros(3, np.float32)),
-        ('same_step', None),
+        *((mode, np.zeros(3, np.float32), 'of shape (3,) and dtype float32') for mode in ('same_step', 'next_step')),
+        *((mode, None, 'None (NoneType)') for mode in ('same_step', 'disabled')),
     ],
     ids=str,
 )
-def test_step_final_obs_that_does_not_fit_is_refused(mode: str, final: Any) -> None:
+def test_step_final_obs_that_does_not_fit_is_refused(mode: str, final: Any, got: str) -> None:
     kwargs = {'change': lambda o, r, te, tr, i: (final, r, True, tr, i)}
     raised = break_at_step_3(make_vector_env(EnvConfig(id=LateEnv, kwargs=kwargs, autoreset=mode), 3))
     assert raised.type is EnvContractError
-    got = 'None (NoneType)' if final is None else 'of shape (3,) and dtype float32'
     assert str(raised.value).startswith(f'{NAME}, index 1, step 3: the observation is {got}, wanted numbers of shape')
 
 
@@ -177,11 +173,8 @@ def test_step_infos_of_different_shapes_are_accepted() -> None:
 def test_reset_in_the_middle_of_a_run_that_breaks_is_named(change: Any, message: str, mode: str, how: str) -> None:
     fields: Any = {'vectorization': how, 'autoreset': mode, 'action_mask': 'off'}  # auto resets an env to find a mask
     env = make_vector_env(EnvConfig(id=LateResetEnv, kwargs={'change': change}, **fields), 2)
-    env.reset(0)
     with pytest.raises(EnvContractError) as raised:
-        for _ in range(2):
-            env.step(torch.tensor([0, 0]))
-    env.close()
+        play(env, [0, 0], [0, 0])
     step = 2 if mode == 'next_step' else 1
     assert str(raised.value).startswith(f"env '{__name__}:LateResetEnv', index 0, step {step}: {message}")
 
@@ -193,33 +186,22 @@ def test_reset_that_returns_the_obs_alone_is_named(how: str) -> None:
         def reset(self, **kwargs: Any) -> Any:
             return super().reset(**kwargs)[0]
 
-    env = make_vector_env(EnvConfig(id=Env, vectorization=how), 2)
-    with pytest.raises(
-        EnvContractError,
-        match=r'index 0, step 0: reset returned another number of values \(not enough '
-        r'.*wanted a tuple of 2; write `def reset',
-    ):
-        env.reset(0)
-    env.close()
+    said = r'reset returned another number of values \(not enough .*wanted a tuple of 2; write `def reset'
+    with pytest.raises(EnvContractError, match=rf'index 0, step 0: {said}'):
+        play(make_vector_env(EnvConfig(id=Env, vectorization=how), 2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
-def test_step_error_of_the_envs_own_numpy_call_passes_with_a_note(how: str) -> None:
+def test_step_error_of_the_envs_own_numpy_call_passes_with_a_note_and_the_line_of_the_env(how: str) -> None:
     """The innermost frame is numpy's, as after a broken contract, but here the env itself called numpy."""
-    config = EnvConfig(id=LateEnv, kwargs={'change': lambda *v: np.stack([])}, vectorization=how)
-    raised = break_at_step_3(make_vector_env(config, 3))
+    change = lambda *v: np.stack([])  # noqa: E731
+    raised = break_at_step_3(make_vector_env(EnvConfig(id=LateEnv, kwargs={'change': change}, vectorization=how), 3))
     assert raised.type is ValueError and str(raised.value) == 'need at least one array to stack'
+    place = (f'{NAME}, index 1, step 3', f'{__file__}:{change.__code__.co_firstlineno}')
+    assert raised.value.env_place == place  # type: ignore[attr-defined]
     if hasattr(raised.value, '__notes__'):  # from Python 3.11 on
-        assert raised.value.__notes__ == [f'in {NAME}, index 1, step 3']
-
-
-def test_step_actions_of_another_number_are_not_blamed_on_the_env() -> None:
-    env = make_vector_env(EnvConfig(id=LateEnv, kwargs={'change': None}), 3)
-    env.reset(0)
-    with pytest.raises(ValueError) as raised:
-        env.step(torch.tensor([0, 0]))
-    assert not isinstance(raised.value, EnvContractError)
+        assert raised.value.__notes__ == [f'in {place[0]}']
 
 
 # --- flags: a bool, or 0 or 1 as an integer or an array without dimensions
@@ -234,12 +216,18 @@ def returns(flag: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ('value', 'flag', 'mode'),
-    [(value, ('terminated', 'truncated')[i % 2], MODES[i % 3]) for i, value in enumerate(NO_FLAGS)],
+    ('value', 'flag', 'mode', 'how'),
+    [
+        *((value, ('terminated', 'truncated')[i % 2], MODES[i % 3], 'sync') for i, value in enumerate(NO_FLAGS)),
+        *(
+            pytest.param(NO_FLAGS[i], ('terminated', 'truncated')[i % 2], 'same_step', 'async', marks=pytest.mark.slow)
+            for i in range(3)
+        ),
+    ],
     ids=repr,
 )
-def test_step_flag_that_is_none_is_refused_with_env_index_step_and_value(value: Any, flag: str, mode: str) -> None:
-    config = EnvConfig(id=LateEnv, kwargs={'change': returns(flag, value)}, vectorization='sync', autoreset=mode)
+def test_step_flag_that_is_none_is_refused_with_env_index_step_and_value(value: Any, flag: str, mode: str, how: str):
+    config = EnvConfig(id=LateEnv, kwargs={'change': returns(flag, value)}, vectorization=how, autoreset=mode)
     raised = break_at_step_3(make_vector_env(config, 3))
     assert raised.type is EnvContractError
     got = f'{" ".join(repr(value).split())} ({type(value).__name__})'
@@ -247,24 +235,10 @@ def test_step_flag_that_is_none_is_refused_with_env_index_step_and_value(value: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('flag', 'value'), [('terminated', None), ('truncated', 'no'), ('terminated', 2.5)], ids=str)
-def test_step_flag_that_is_none_is_refused_in_workers_too(flag: str, value: Any) -> None:
-    config = EnvConfig(id=LateEnv, kwargs={'change': returns(flag, value)}, vectorization='async')
-    raised = break_at_step_3(make_vector_env(config, 3))
-    assert raised.type is EnvContractError
-    assert str(raised.value).startswith(
-        f'{NAME}, index 1, step 3: {flag} is {value!r} ({type(value).__name__}), wanted'
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_step_flags_of_integers_and_arrays_without_dimensions_are_taken(how: str) -> None:
-    env = make_vector_env(EnvConfig(id=FlagEnv, vectorization=how), 2)
-    env.reset(0)
     n = 2 * len(FLAGS)
-    steps = [env.step(torch.tensor([n, i])) for i in range(n)]
-    env.close()
+    steps = play(make_vector_env(EnvConfig(id=FlagEnv, vectorization=how), 2), *([n, i] for i in range(n)))
     assert [step.terminated.tolist() for step in steps] == [[False, i % 2 == 0] for i in range(n)]
     assert [step.truncated.tolist() for step in steps] == [[False, i % 2 == 1] for i in range(n)]
     assert all(step.final_index.tolist() == [1] for step in steps)
@@ -332,34 +306,3 @@ def test_step_flag_that_is_none_is_refused_behind_a_mask(value: Any) -> None:
 
     env = make_vector_env(EnvConfig(id=Env, kwargs={'change': returns('truncated', value)}), 3)
     assert 'index 1, step 3: truncated is ' in str(break_at_step_3(env).value)
-
-
-class OldEnv:
-    """An env of old gym, which is no gymnasium.Env."""
-
-    observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
-
-    def __init__(self, returned: Any) -> None:
-        self.returned = returned
-
-    def reset(self) -> Any:
-        return np.zeros(1)
-
-    def step(self, action: Any) -> Any:
-        return self.returned
-
-
-@pytest.mark.parametrize(
-    ('returned', 'message'),
-    [
-        (None, 'step returned what cannot be used .*has no len'),
-        ((np.zeros(1), 1.0, None, {}), 'done is None .*, wanted a bool; return bool'),
-        ((np.zeros(1), 1.0, 2.5, {}), 'done is 2.5 .*, wanted a bool; return bool'),
-        ((np.zeros(1), 1.0, 'no', False, {}), "terminated is 'no' .*, wanted a bool; return bool"),
-    ],
-)
-def test_step_old_env_that_returns_what_cannot_be_used_is_named(returned: Any, message: str) -> None:
-    env = make_vector_env(EnvConfig(id=OldEnv, kwargs={'returned': returned}), 2)
-    env.reset(0)
-    with pytest.raises(EnvContractError, match=f'index 0, step 1: {message}'):
-        env.step(torch.tensor([0, 0]))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Graph, OneOf, Sequence, Text, Tuple
 
-from tests.envs import LimitEnv, LimitVectorEnv, limit_env
+from tests.envs import LimitEnv, LimitVectorEnv, limit_env, play
 from zoo.core.registry import ENV_REGISTRY
 from zoo.env import EnvConfig, EnvContractError, EnvError, UnsupportedEnvError, VectorEnv, make_vector_env
 
@@ -141,31 +141,21 @@ def test_step_every_mode_gives_the_sequence_of_a_counting_env(how: str, mode: st
 @pytest.mark.parametrize('mode', ['same_step', 'disabled'])
 def test_step_one_env_ends_final_obs_is_of_that_env_alone(how: str, mode: str) -> None:
     env = make(StopEnv, 3, vectorization=how, autoreset=mode)
-    env.reset(0)
-    env.step(torch.tensor([0, 0, 0]))
-    step = env.step(torch.tensor([0, 1, 0]))
-    assert step.obs.tolist() == [[2], [0], [2]]
-    assert step.final_obs.tolist() == [[2]] and step.final_index.tolist() == [1]
-    assert step.terminated.tolist() == [False, True, False]
-    step = env.step(torch.tensor([0, 0, 1]))
-    assert step.obs.tolist() == [[3], [1], [0]]
-    assert step.final_obs.tolist() == [[3]] and step.final_index.tolist() == [2]
-    env.close()
+    _, *steps = play(env, [0, 0, 0], [0, 1, 0], [0, 0, 1])
+    found = [(x.obs.tolist(), x.final_obs.tolist(), x.final_index.tolist()) for x in steps]
+    assert found == [([[2], [0], [2]], [[2]], [1]), ([[3], [1], [0]], [[3]], [2])]
+    assert steps[0].terminated.tolist() == [False, True, False]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_step_next_step_mode_only_the_ended_env_has_a_reset_row(how: str) -> None:
     env = make(StopEnv, 3, vectorization=how, autoreset='next_step')
-    env.reset(0)
-    step = env.step(torch.tensor([0, 1, 0]))
-    assert step.obs.tolist() == [[1], [1], [1]] and step.is_reset.tolist() == [False] * 3
-    step = env.step(torch.tensor([0, 1, 0]))  # the action of a reset row is not used
-    assert step.obs.tolist() == [[2], [0], [2]] and step.is_reset.tolist() == [False, True, False]
-    assert step.reward.tolist() == [1, 0, 1] and not step.terminated.any()
-    step = env.step(torch.tensor([0, 0, 0]))
-    assert step.obs.tolist() == [[3], [1], [3]] and step.is_reset.tolist() == [False] * 3
-    env.close()
+    steps = play(env, [0, 1, 0], [0, 1, 0], [0, 0, 0])  # the action of a reset row is not used
+    no = [False] * 3
+    found = [(x.obs.flatten().tolist(), x.is_reset.tolist()) for x in steps]
+    assert found == [([1, 1, 1], no), ([2, 0, 2], [False, True, False]), ([3, 1, 3], no)]
+    assert steps[1].reward.tolist() == [1, 0, 1] and not steps[1].terminated.any()
 
 
 @pytest.mark.parametrize('how', ['sync', 'batched'])
@@ -190,10 +180,12 @@ def test_reset_in_the_middle_of_next_step_mode_leaves_no_reset_row(how: str) -> 
         ({'id': 'Pendulum-v1'}, 'same_step'),
         ({'id': limit_env}, 'same_step'),
         ({'id': 'tests.envs:limit_env'}, 'same_step'),
+        ({'id': 'CartPole-v1', 'vectorization': 'sync'}, 'same_step'),
     ],
 )
 def test_make_vector_env_auto_takes_batched_where_it_fits(fields: dict, mode: str) -> None:
-    assert make_vector_env(EnvConfig(**fields), 2).autoreset == mode
+    env = make_vector_env(fields, 3)  # a plain mapping
+    assert (env.n_env, env.autoreset) == (3, mode)
 
 
 def test_make_vector_env_auto_kwarg_that_batched_lacks_takes_sync(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,17 +213,10 @@ def test_make_vector_env_batched_that_cannot_be_raises(fields: dict, message: st
         make(vectorization='batched', **fields)
 
 
-def test_make_vector_env_reads_a_plain_mapping_with_defaults() -> None:
-    env = make_vector_env({'id': 'CartPole-v1', 'vectorization': 'sync'}, 3)
-    assert (env.n_env, env.autoreset) == (3, 'same_step')
-
-
 def test_make_vector_env_takes_a_registered_name() -> None:
     ENV_REGISTRY.register('limit_of_two', force=True)(lambda **kwargs: limit_env(limit=2, **kwargs))
-    env = make('limit_of_two', kwargs={'end': 'terminated'})
-    env.reset(0)
-    ends = [bool(env.step(torch.tensor([0, 0])).terminated.all()) for _ in range(4)]
-    assert ends == [False, True, False, True]
+    steps = play(make('limit_of_two', kwargs={'end': 'terminated'}), *[[0, 0]] * 4)
+    assert [bool(step.terminated.all()) for step in steps] == [False, True, False, True]
 
 
 # --- time limits
@@ -258,9 +243,8 @@ def test_step_cartpole_is_truncated_at_its_limit(how: str, limit: int | None) ->
     'make_one', [lambda: limit_env(limit=100), lambda: gymnasium.wrappers.TimeLimit(limit_env(limit=100), 2)]
 )
 def test_step_max_episode_steps_overrides_that_of_a_callable(make_one: Any) -> None:
-    env = make(make_one, max_episode_steps=4)
-    env.reset(0)
-    assert [bool(env.step(torch.tensor([0, 0])).truncated.all()) for _ in range(8)] == [False, False, False, True] * 2
+    steps = play(make(make_one, max_episode_steps=4), *[[0, 0]] * 8)
+    assert [bool(step.truncated.all()) for step in steps] == [False, False, False, True] * 2
 
 
 # --- memory
@@ -309,18 +293,9 @@ def test_step_discrete_with_start_is_an_index_inside_and_a_number_outside() -> N
     step = env.step(torch.tensor([0, 1, 2]))
     assert step.reward.tolist() == [5, 6, 7]  # what the env was sent
     assert step.obs.tolist() == [0, 1, 2] and step.obs.dtype == torch.int64
-    env = make(EchoDiscreteEnv, 3, max_episode_steps=1)
-    env.reset(0)
-    step = env.step(torch.tensor([0, 1, 2]))
+    (step,) = play(make(EchoDiscreteEnv, 3, max_episode_steps=1), [0, 1, 2])
     assert step.truncated.all() and step.obs.tolist() == [1, 1, 1]
     assert step.final_obs.tolist() == [0, 1, 2] and step.final_obs.dtype == torch.int64
-
-
-def test_step_discrete_obs_outside_of_the_space_raises() -> None:
-    env = make(EchoDiscreteEnv, 3, kwargs={'shift': 1})
-    env.reset(0)
-    with pytest.raises(EnvError, match='index 1, step 1: observation is 8, outside of the space 5 .. 7'):
-        env.step(torch.tensor([0, 2, 1]))
 
 
 @pytest.mark.parametrize(
@@ -335,10 +310,8 @@ def test_step_discrete_obs_outside_of_the_space_raises() -> None:
     ],
 )
 def test_step_box_action_is_mapped_and_the_raw_one_kept(mode: str, action: list, want: list) -> None:
-    env = make(EchoEnv, 1, action_mode=mode)
-    env.reset(0)
     raw = torch.tensor([action], dtype=torch.float32)
-    step = env.step(raw)
+    (step,) = play(make(EchoEnv, 1, action_mode=mode), raw)
     assert step.obs.tolist() == [want] and step.obs.dtype == torch.float32
     assert raw.tolist() == [action]
 
@@ -418,21 +391,6 @@ def spoil(image: np.ndarray) -> np.ndarray:
     return image
 
 
-@pytest.mark.parametrize(
-    ('kwargs', 'message'),
-    [
-        (dict(dtype=np.float32, show=spoil), r'observation has nan at \[1, 2, 0\] after action 0, wanted'),
-        (dict(show=lambda image: image / 255, limit=2), 'the observations are of float64, wanted uint8'),
-    ],
-)
-def test_step_image_that_is_not_of_its_space_raises(kwargs: dict, message: str) -> None:
-    env = make(ImageEnv, kwargs=kwargs)
-    env.reset(0)
-    env.step(torch.tensor([0, 0]))
-    with pytest.raises(EnvContractError, match='step 2: ' + message):
-        env.step(torch.tensor([0, 0]))
-
-
 def test_step_batched_image_of_another_dtype_raises() -> None:
     """As bytes, a float image of 0 to 1 would be all black."""
     env = make(ImageEnv)
@@ -446,34 +404,57 @@ def test_step_batched_image_of_another_dtype_raises() -> None:
 # --- what an env must not return
 
 
+INF = r'observation is \[inf\] after action 3, wanted finite'
+
+
 @pytest.mark.parametrize(
-    ('action', 'message', 'mode'),
+    ('env_id', 'fields', 'actions', 'message'),
     [
-        (1, r'observation is \[nan\] after action 1, wanted finite', 'next_step'),
-        (2, 'reward is -inf after action 2, wanted finite', 'disabled'),
-        (3, r'observation is \[inf\] after action 3, wanted finite', 'same_step'),
-        (3, r'observation is \[inf\] after action 3, wanted finite', 'next_step'),
-        (3, r'observation is \[inf\] after action 3, wanted finite', 'disabled'),
+        *(
+            (
+                FaultEnv,
+                {'autoreset': mode},
+                [[0, 0, 0], [0, 0, action]],
+                f"env 'tests.*:FaultEnv', index 2, step 2: {said}",
+            )
+            for mode, action, said in (
+                ('next_step', 1, r'observation is \[nan\] after action 1, wanted finite'),
+                ('disabled', 2, 'reward is -inf after action 2, wanted finite'),
+                *((mode, 3, INF) for mode in BATCHED),
+            )
+        ),
+        (
+            EchoEnv,
+            {},
+            [[[0.0] * 4, [0.0] * 3 + [np.nan]]],
+            'index 1, step 1: observation .*the action is not finite: look at the policy',
+        ),
+        (NanStartEnv, {}, [], r'index 0, step 0: observation is \[nan\], wanted finite'),
+        (
+            EchoDiscreteEnv,
+            {'kwargs': {'shift': 1}},
+            [[0, 2, 1]],
+            'index 1, step 1: observation is 8, outside of the space 5 .. 7',
+        ),
+        (
+            ImageEnv,
+            {'kwargs': dict(dtype=np.float32, show=spoil)},
+            [[0, 0], [0, 0]],
+            r'step 2: observation has nan at \[1, 2, 0\] after action 0, wanted',
+        ),
+        (
+            ImageEnv,
+            {'kwargs': dict(show=lambda image: image / 255, limit=2)},
+            [[0, 0], [0, 0]],
+            'step 2: the observations are of float64, wanted uint8',
+        ),
     ],
 )
-def test_step_value_that_is_not_finite_names_env_index_step_value(mode: str, action: int, message: str) -> None:
-    env = make(FaultEnv, 3, autoreset=mode)
-    env.reset(0)
-    env.step(torch.tensor([0, 0, 0]))
-    with pytest.raises(EnvError, match=r"env 'tests.*:FaultEnv', index 2, step 2: " + message):
-        env.step(torch.tensor([0, 0, action]))
-
-
-def test_step_action_that_is_not_finite_is_said_to_be_the_cause() -> None:
-    env = make(EchoEnv)
-    env.reset(0)
-    with pytest.raises(EnvError, match=r'index 1, step 1: observation .*the action is not finite: look at the policy'):
-        env.step(torch.tensor([[0.0] * 4, [0.0, 0.0, 0.0, float('nan')]]))
-
-
-def test_reset_obs_that_is_not_finite_raises() -> None:
-    with pytest.raises(EnvError, match=r'index 0, step 0: observation is \[nan\], wanted finite'):
-        make(NanStartEnv).reset(0)
+def test_step_value_that_no_env_may_return_names_env_index_step_value(
+    env_id: Any, fields: dict, actions: list, message: str
+) -> None:
+    with pytest.raises(EnvError, match=message):
+        play(make(env_id, len(actions[-1]) if actions else 2, **fields), *actions)
 
 
 def test_batched_env_with_obs_of_another_shape_is_named_without_an_index() -> None:

@@ -18,15 +18,17 @@ import torch
 from gymnasium.spaces import Discrete
 
 import tests
-from tests.envs import LimitEnv
+from tests.env import test_closing, test_errors
+from tests.envs import LimitEnv, play
+from tests.processes import left
 from zoo.env import EnvConfig, EnvError, VectorEnv, make_vector_env, workers
 
 
 class FragileEnv(LimitEnv):
     """Action 1: its process exits with code 3. 2: it is killed. 3: it hangs. 4: it raises."""
 
-    def __init__(self) -> None:
-        super().__init__(limit=100)
+    def __init__(self, limit: int = 100) -> None:
+        super().__init__(limit)
         self.action_space = Discrete(5)
 
     def step(self, action: Any) -> Any:
@@ -83,60 +85,45 @@ class WorkerEnv(LimitEnv):
             self.action_space = Discrete(3)
 
 
+SOON = {'step_timeout': 0.5}
+DIED = 'its worker process died during'
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ('env_id', 'fields', 'actions', 'message'),
+    ('env_id', 'fields', 'action', 'message'),
     [
-        (
-            FragileEnv,
-            {},
-            [[0] * 3, [0, 1, 0]],
-            r', index 1: its worker process died during step 2 \(exit code 3\); find',
-        ),
-        (
-            FragileEnv,
-            {},
-            [[0] * 3, [0, 2, 0]],
-            r', index 1: its worker process died during step 2 \(killed by SIGKILL\)',
-        ),
-        (
-            FragileEnv,
-            {'step_timeout': 0.5},
-            [[3, 0, 3]],
-            ', index 0, 2: no answer to step 1 within 0.5 s; .* raise env.step_',
-        ),
-        (
-            HangingResetEnv,
-            {'step_timeout': 0.5},
-            [],
-            ', index 0, 1, 2: no answer to the reset after step 0 within 0.5 s',
-        ),
-        (
-            WorkerEnv,
-            {'kwargs': {'does': 'exit'}},
-            [],
-            r'.* its worker process died during its construction \(exit code 5',
-        ),
+        (FragileEnv, {}, [0, 1, 0], rf', index 1: {DIED} step 2 \(exit code 3\); find'),
+        (FragileEnv, {}, [0, 2, 0], rf', index 1: {DIED} step 2 \(killed by SIGKILL\)'),
+        (FragileEnv, SOON, [3, 0, 3], ', index 0, 2: no answer to step 2 within 0.5 s; .* raise env.step_'),
+        (HangingResetEnv, SOON, [0] * 3, ', index 0, 1, 2: no answer to the reset after step 0 within 0.5 s'),
+        (WorkerEnv, {'kwargs': {'does': 'exit'}}, [0] * 3, rf'.* {DIED} its construction \(exit code 5'),
         (
             WorkerEnv,
             {'kwargs': {'does': 'three'}},
-            [],
+            [0] * 3,
             r', index 0, step 0: its action_space is Discrete\(3\), wanted that of',
         ),
-        (UnsendableEnv, {}, [[0, 1, 0]], r', index 1: its code raised LockError at step 1 \(.*workers.py:\d+\), which'),
+        (
+            UnsendableEnv,
+            {},
+            [0, 1, 0],
+            r', index 1: its code raised LockError at step 2 \(.*workers.py:\d+\), which',
+        ),
+        # without autoreset, ended envs are reset one by one, and such a reset must not restart the count of steps
+        (
+            FragileEnv,
+            {'kwargs': {'limit': 1}, 'autoreset': 'disabled'},
+            [0, 1, 0],
+            f', index 1: {DIED} step 2',
+        ),
     ],
 )
 def test_worker_at_fault_is_named_with_env_index_step_and_cause(
-    env_id: type[LimitEnv], fields: dict[str, Any], actions: list[list[int]], message: str
+    env_id: type[LimitEnv], fields: dict[str, Any], action: list[int], message: str
 ) -> None:
-    env = None
     with pytest.raises(EnvError, match=f"^env '{__name__}:{env_id.__name__}'{message}"):
-        env = make(env_id, **fields)
-        env.reset(0)
-        for action in actions:
-            env.step(torch.tensor(action))
-    if env is not None:
-        env.close()  # is allowed after a failure
+        play(make(env_id, **fields), [0] * 3, action)  # it closes the envs after the failure, which is allowed
 
 
 @pytest.mark.long
@@ -202,33 +189,13 @@ def test_worker_killed_before_either_half_of_a_step_is_named(half: str) -> None:
 
 
 @pytest.mark.slow
-def test_death_between_resets_of_some_envs_is_told_with_the_step_of_the_run() -> None:
-    """Without autoreset, ended envs are reset one by one, and such a reset must not restart the count of steps."""
-    config = EnvConfig(id=ShortFragileEnv, vectorization='async', autoreset='disabled')
-    env = make_vector_env(config, 2)
-    env.reset(0)
-    for _ in range(4):
-        env.step(torch.tensor([0, 0]))
-    with pytest.raises(EnvError, match='index 1: its worker process died during step 5'):
-        env.step(torch.tensor([0, 1]))
-
-
-class ShortFragileEnv(FragileEnv):
-    def __init__(self) -> None:
-        super().__init__()
-        self.limit = 2
-
-
-@pytest.mark.slow
 def test_step_info_that_cannot_be_pickled_is_left_in_its_process() -> None:
     class Env(LimitEnv):
         def step(self, action: Any) -> Any:
             return *super().step(action)[:4], {'render': lambda: None}
 
-    env = make(Env)
-    env.reset(0)
-    assert env.step(torch.tensor([0, 0, 0])).obs.tolist() == [[1], [1], [1]]
-    env.close()
+    (step,) = play(make(Env), [0, 0, 0])
+    assert step.obs.tolist() == [[1], [1], [1]]
 
 
 @pytest.mark.slow
@@ -238,69 +205,41 @@ def test_step_info_that_cannot_be_pickled_is_left_in_its_process() -> None:
 )
 def test_worker_whose_env_stops_the_program_is_a_sentence(stop: type[BaseException], call: str) -> None:
     with pytest.raises(EnvError) as raised:
-        env = make_vector_env(EnvConfig(id=StopEnv, kwargs=dict(stop=stop, call=call), vectorization='async'), 3)
-        env.reset(0)
-        env.step(torch.tensor([0, 0, 0]))
+        play(make(StopEnv, kwargs=dict(error=stop, call=call)), [0, 0, 0])
     when = {'constructor': 'its construction', 'reset': 'the reset after step 0', 'step': 'step 1'}[call]
-    words = f"env '{__name__}:StopEnv', index 0: its code raised {stop.__name__}: 3 at {when} ({__file__}:"
-    assert str(raised.value).startswith(words)
-    assert 'raise stop(3)' in str(raised.value.__cause__)  # the traceback of the worker
+    words = f"env '{__name__}:StopEnv', index 0: its code raised {stop.__name__}: a joint is loose at {when} ("
+    assert str(raised.value).startswith(f'{words}{test_errors.__file__}:')
+    assert 'raise self.error' in str(raised.value.__cause__)  # the traceback of the worker
 
 
-class StopEnv(LimitEnv):
-    """Raises an exception that ends a program; only in a worker, not in the parent, which makes the first env too."""
+class StopEnv(test_errors.RaisingEnv):
+    """Raises only in a worker, not in the parent, which makes the first env too."""
 
     parent = os.getpid()
 
-    def __init__(self, stop: Any, call: str) -> None:
-        super().__init__()
-        self.stop, self.call = stop, call
-        self.fail_in('constructor')
-
     def fail_in(self, call: str) -> None:
-        stop = self.stop
-        if call == self.call and os.getpid() != self.parent:
-            raise stop(3)
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.fail_in('reset')
-        return super().reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        self.fail_in('step')
-        return super().step(action)
+        if os.getpid() != self.parent:
+            super().fail_in(call)
 
 
 @pytest.mark.slow
 def test_make_vector_env_worker_that_raises_in_the_constructor_passes_through_with_its_index() -> None:
-    parent = os.getpid()
-
-    def make_one() -> LimitEnv:
-        if os.getpid() != parent:
-            raise ZeroDivisionError('of the constructor')
-        return LimitEnv()
-
-    with pytest.raises(ZeroDivisionError, match='of the constructor') as raised:
-        make(make_one)
-    assert raised.value.env_place[0].endswith("make_one', index 0, while it was made")  # type: ignore[attr-defined]
+    with pytest.raises(ZeroDivisionError, match='a joint') as raised:
+        make(StopEnv, kwargs=dict(error=ZeroDivisionError, call='constructor'))
+    assert raised.value.env_place[0].endswith("StopEnv', index 0, while it was made")  # type: ignore[attr-defined]
 
 
 # --- closing has a deadline, and a failed close is a warning
 
 
-class CloseEnv(LimitEnv):
+class CloseEnv(test_closing.Closing):
+    """Closes badly in a worker only."""
+
     parent = os.getpid()
 
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.how = how
-
     def close(self) -> None:
-        if os.getpid() == self.parent:
-            return
-        if self.how == 'hang':
-            time.sleep(600)
-        raise OSError('of the close')
+        if os.getpid() != self.parent:
+            super().close()
 
 
 @pytest.mark.long
@@ -308,16 +247,14 @@ class CloseEnv(LimitEnv):
     ('how', 'message'),
     [
         ('hang', "env '{name}', index 0, 1, 2: they had not closed after 2 s, and were killed"),
-        ('raise', "env '{name}', index {i}: close raised OSError: of the close ({file}:"),
+        ('raise', "env '{name}', index {i}: close raised ValueError: no such window ({file}:"),
     ],
 )
 def test_close_that_hangs_or_raises_is_a_warning_with_env_and_index(how: str, message: str, caplog: Any) -> None:
-    config = EnvConfig(id=CloseEnv, kwargs={'how': how}, vectorization='async', action_mask='off')
-    env = make_vector_env(config, 3)
-    env.reset(0)
-    env.close()
+    play(make(CloseEnv, kwargs={'how': how}, action_mask='off', step_timeout=5.0))
     warned = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
-    wanted = [message.format(name=f'{__name__}:CloseEnv', i=i, file=__file__) for i in range(1 if how == 'hang' else 3)]
+    where = dict(name=f'{__name__}:CloseEnv', file=test_closing.__file__)
+    wanted = [message.format(i=i, **where) for i in range(1 if how == 'hang' else 3)]
     assert len(warned) == len(wanted) and all(map(str.startswith, warned, wanted))
 
 
@@ -387,22 +324,7 @@ def test_workers_that_hang_in_a_step_die_with_their_parent(method: str, place: s
         pids = [int(word) for word in process.stdout.readline().split()]
         process.kill()
     assert len(pids) == n_env
-    deadline = time.monotonic() + 60
-    try:
-        while (alive := [pid for pid in pids if is_running(pid)]) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert alive == []
-    finally:
-        for pid in alive:
-            os.kill(pid, signal.SIGKILL)
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie: the new parent may not collect its exit code."""
-    try:
-        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    assert left(pids, 60) == []
 
 
 @pytest.mark.slow
@@ -412,9 +334,7 @@ def test_workers_outlive_the_thread_that_made_them() -> None:
     thread = threading.Thread(target=lambda: made.append(make()))
     thread.start()
     thread.join()
-    made[0].reset(0)
-    assert made[0].step(torch.tensor([0, 0, 0])).obs.tolist() == [[1], [1], [1]]
-    made[0].close()
+    assert play(made[0], [0, 0, 0])[0].obs.tolist() == [[1], [1], [1]]
 
 
 # --- a process that is stopped for a while

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -11,7 +12,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 import zoo.core.spaces as plain
-from tests.envs import LimitEnv
+from tests.envs import LimitEnv, play
 from zoo.core.data import leaves, map_tensors
 from zoo.env import EnvConfig, EnvContractError, UnsupportedEnvError, VectorEnv, check_env, make_env, make_vector_env
 
@@ -45,21 +46,22 @@ def plainly(obs: Any) -> dict[str, Any]:
     return {path: x[0].squeeze(-1).tolist() if x.dim() > 1 else x[0].item() for path, x in leaves(obs)}
 
 
+def shown(env: VectorEnv, *actions: list[int]) -> tuple[list[Any], list[Any]]:
+    """The observations of the first env from its reset on, and its final observations, as numbers."""
+    with closing(env):
+        seen = [plainly(env.reset(0))]
+        steps = [env.step(torch.tensor(action)) for action in actions]
+    finals = [plainly(step.final_obs) for step in steps if step.final_obs is not None]
+    return seen + [plainly(step.obs) for step in steps], finals
+
+
 # --- windows
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('how', 'mode'), HOWS)
 def test_window_holds_the_last_observations_of_the_episode_oldest_first(how: str, mode: str) -> None:
-    env = make(vectorization=how, autoreset=mode, window=3)
-    seen = [env.reset(0)]
-    seen[0] = map_tensors(torch.clone, seen[0])
-    finals = []
-    for _ in range(4):
-        step = env.step(torch.tensor([0, 0]))
-        seen.append(step.obs)
-        if step.final_obs is not None:
-            finals.append(step.final_obs)
+    seen, finals = shown(make(vectorization=how, autoreset=mode, window=3), *[[0, 0]] * 4)
     first = {'obs': [0, 0, 10], 'window_mask': [False, False, True]}
     rows = [
         first,
@@ -67,9 +69,8 @@ def test_window_holds_the_last_observations_of_the_episode_oldest_first(how: str
         {'obs': [10, 11, 12], 'window_mask': [True] * 3},
     ]
     last = {'obs': [11, 12, 13], 'window_mask': [True] * 3}
-    assert [plainly(obs) for obs in seen] == [*rows, *([last, first] if mode == 'next_step' else [first, rows[1]])]
-    assert [plainly(obs) for obs in finals] == ([] if mode == 'next_step' else [last])
-    env.close()
+    assert seen == [*rows, *([last, first] if mode == 'next_step' else [first, rows[1]])]
+    assert finals == ([] if mode == 'next_step' else [last])
 
 
 @pytest.mark.parametrize(
@@ -79,10 +80,7 @@ def test_window_holds_the_last_observations_of_the_episode_oldest_first(how: str
         (Box(0, 255, (2, 3, 3), np.uint8), plain.Box(np.zeros((2, 2, 3, 3)), np.full((2, 2, 3, 3), 255.0), 'uint8')),
         (Discrete(5, start=8), plain.MultiDiscrete((5, 5), (8, 8), (2,))),
         (MultiBinary(3), plain.MultiBinary((2, 3))),
-        (
-            MultiDiscrete([[2, 3]], start=[[0, 1]]),
-            plain.MultiDiscrete((2, 3, 2, 3), (0, 1, 0, 1), (2, 1, 2)),
-        ),
+        (MultiDiscrete([[2, 3]], start=[[0, 1]]), plain.MultiDiscrete((2, 3, 2, 3), (0, 1, 0, 1), (2, 1, 2))),
     ],
     ids=str,
 )
@@ -103,19 +101,12 @@ def test_window_of_nested_observations_has_all_leaves_but_no_mask() -> None:
         return {'a': (x, int(x[0])), 'action_mask': np.array([1, x[0] % 2, 1], np.int8)}
 
     env = make(kwargs={'space': space, 'show': show}, window=2)
-    env.reset(0)
-    obs = plainly(env.step(torch.tensor([0, 0])).obs)
+    (_, obs, after), _ = shown(env, [0, 0], [0, 0])
     assert obs == {'a.0': [10, 11], 'a.1': [10, 11], 'action_mask': [True] * 3, 'window_mask': [True, True]}
-    assert plainly(env.step(torch.tensor([0, 0])).obs)['action_mask'] == [True, False, True]
-
-
-def test_window_with_masks_off_has_the_entry_too_as_numbers() -> None:
-    space = Dict({'a': Box(0, 99, (1,)), 'action_mask': MultiBinary(3)})
-    show = lambda x: {'a': x, 'action_mask': np.array([1, x[0] % 2, 1], np.int8)}  # noqa: E731
-    env = make(kwargs={'space': space, 'show': show}, window=2, action_mask='off')
-    env.reset(0)
-    obs = env.step(torch.tensor([0, 0])).obs
-    assert obs['action_mask'][0].tolist() == [[1, 0, 1], [1, 1, 1]] and obs['action_mask'].dtype == torch.float32
+    assert after['action_mask'] == [True, False, True]
+    off = make(kwargs={'space': space, 'show': show}, window=2, action_mask='off')
+    mask = play(off, [0, 0])[0].obs['action_mask']  # an entry like the others, as numbers
+    assert mask[0].tolist() == [[1, 0, 1], [1, 1, 1]] and mask.dtype == torch.float32
 
 
 def test_window_of_one_array_of_the_envs_own_keeps_what_it_was() -> None:
@@ -125,10 +116,8 @@ def test_window_of_one_array_of_the_envs_own_keeps_what_it_was() -> None:
         array[:] = x
         return array
 
-    env = make(kwargs={'show': show}, n_env=1, window=3)
-    env.reset(0)
-    env.step(torch.tensor([0]))
-    assert plainly(env.step(torch.tensor([0])).obs)['obs'] == [10, 11, 12]
+    seen, _ = shown(make(kwargs={'show': show}, n_env=1, window=3), [0], [0])
+    assert seen[-1]['obs'] == [10, 11, 12]
 
 
 @pytest.mark.slow
@@ -142,11 +131,8 @@ def test_window_of_one_array_of_the_envs_own_keeps_what_it_was() -> None:
 )
 @pytest.mark.parametrize('how', ['sync', 'async'])
 def test_window_of_an_observation_that_cannot_be_is_named(how: str, show: Any, message: str) -> None:
-    env = make(kwargs={'show': show}, window=2, vectorization=how)
-    env.reset(0)
     with pytest.raises(EnvContractError, match='index 0, step 1: ' + message):
-        env.step(torch.tensor([0, 0]))
-    env.close()
+        play(make(kwargs={'show': show}, window=2, vectorization=how), [0, 0])
 
 
 # --- the previous action and reward
@@ -158,19 +144,13 @@ def test_prev_action_and_reward_are_those_of_the_step_before(how: str, mode: str
     env = make(vectorization=how, autoreset=mode, prev_action=True, prev_reward=True)
     assert env.obs_space.spaces['prev_action'] == plain.Discrete(3, 2)
     assert env.obs_space.spaces['prev_reward'].shape == ()
-    seen = [map_tensors(torch.clone, env.reset(0))]
-    finals = []
-    for action in (2, 1, 2, 1):
-        step = env.step(torch.tensor([action, 0]))
-        seen.append(step.obs)
-        finals += [] if step.final_obs is None else [step.final_obs]
+    seen, finals = shown(env, *([action, 0] for action in (2, 1, 2, 1)))
     first = {'obs': 10, 'prev_action': 0, 'prev_reward': 0}
     rows = [first, {'obs': 11, 'prev_action': 2, 'prev_reward': 4}, {'obs': 12, 'prev_action': 1, 'prev_reward': 3}]
     last = {'obs': 13, 'prev_action': 2, 'prev_reward': 4}
     after = [last, first] if mode == 'next_step' else [first, {'obs': 11, 'prev_action': 1, 'prev_reward': 3}]
-    assert [plainly(obs) for obs in seen] == [*rows, *after]
-    assert [plainly(obs) for obs in finals] == ([] if mode == 'next_step' else [last])
-    env.close()
+    assert seen == [*rows, *after]
+    assert finals == ([] if mode == 'next_step' else [last])
 
 
 def test_prev_action_is_what_the_env_took_not_what_the_policy_said() -> None:
@@ -197,50 +177,19 @@ def test_prev_action_is_what_the_env_took_not_what_the_policy_said() -> None:
 def test_wrappers_compose_mask_then_before_then_window() -> None:
     env = make('random_masks', n_env=1, window=2, prev_action=True, prev_reward=True)
     shapes = {name: leaf.shape for name, leaf in env.obs_space.spaces.items()}
-    assert shapes == {
-        'action_mask': (8,),
-        'obs': (2, 1),
-        'prev_action': (2,),
-        'prev_reward': (2,),
-        'window_mask': (2,),
-    }
+    before = {'prev_action': (2,), 'prev_reward': (2,)}
+    assert shapes == {'action_mask': (8,), 'obs': (2, 1), 'window_mask': (2,), **before}
     obs = env.reset(0)
     for _ in range(3):
         lowest = obs['action_mask'].int().argmax(1)
         obs = map_tensors(torch.clone, env.step(lowest).obs)
         assert obs['prev_action'][0, 1] == lowest[0] and obs['prev_reward'][0, 1] == 1
-    check_env(EnvConfig(id='random_masks', window=2, prev_action=True, prev_reward=True), n_step=30)
+    assert check_env(EnvConfig(id='random_masks', window=2, prev_action=True, prev_reward=True), n_step=30) == []
 
 
 @pytest.mark.parametrize('field', ['window', 'prev_action', 'prev_reward'])
 def test_wrapped_env_keeps_the_contract(field: str) -> None:
-    check_env(EnvConfig(id=CountEnv, **{field: 2 if field == 'window' else True}), n_step=30)
-
-
-@pytest.mark.parametrize(
-    ('fields', 'message'),
-    [
-        (
-            {'id': 'CartPole-v1', 'vectorization': 'batched', 'window': 2},
-            "env.window is set but env.vectorization is 'batched', .*; use env.vectorization=sync",
-        ),
-        (
-            {'id': 'torch', 'game': 'CartPole-v1', 'prev_reward': True},
-            "env.prev_reward is set but 'torch/CartPole-v1' steps all its envs at once.*; leave it out",
-        ),
-        (
-            {'id': CountEnv, 'kwargs': {'space': Dict({'window_mask': Discrete(2)})}, 'window': 2},
-            "an entry 'window_mask' already",
-        ),
-        (
-            {'id': CountEnv, 'kwargs': {'space': Dict({'prev_action': Discrete(2)})}, 'prev_action': True},
-            "an entry 'prev_action' already",
-        ),
-    ],
-)
-def test_make_vector_env_wrapper_that_cannot_be_is_refused(fields: dict, message: str) -> None:
-    with pytest.raises(UnsupportedEnvError, match=message):
-        make_vector_env(EnvConfig(**fields), 2)
+    assert check_env(EnvConfig(id=CountEnv, **{field: 2 if field == 'window' else True}), n_step=30) == []
 
 
 # --- actions in bins
@@ -262,18 +211,26 @@ class Recorder(gymnasium.Env):
         return np.zeros(1, np.float32), 0.0, True, False, {}
 
 
+def recorder(space: Any, n: int) -> dict[str, Any]:
+    return dict(id=Recorder, kwargs=dict(space=space), action_bins=n)
+
+
+BINS = 'env.action_bins is 4 but the actions of env .* leave it out'
+TWO = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+
+
 @pytest.mark.parametrize(
     'space, n, choice, want',
     [
-        (Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)), 5, [0, 4], [-2.0, 10.0]),
-        (Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)), 5, [2, 1], [0.0, 2.5]),
+        (TWO, 5, [0, 4], [-2.0, 10.0]),
+        (TWO, 5, [2, 1], [0.0, 2.5]),
         (Box(-1.0, 1.0, (1, 2), np.float64), 3, [[1, 2]], [[0.0, 1.0]]),
         (Box(-3, 3, (1,), np.int64), 7, [6], [3]),
         (Box(-1.0, 1.0, (), np.float32), 2, [1], 1.0),
     ],
 )
 def test_choice_is_sent_as_its_value(space: Box, n: int, choice: Any, want: Any) -> None:
-    env = make_env(dict(id=Recorder, kwargs=dict(space=space), action_bins=n))
+    env = make_env(recorder(space, n))
     assert isinstance(env.action_space, MultiDiscrete) and (env.action_space.nvec == n).all()
     env.reset(seed=0)
     env.step(np.array(choice))
@@ -282,7 +239,30 @@ def test_choice_is_sent_as_its_value(space: Box, n: int, choice: Any, want: Any)
     np.testing.assert_allclose(got, want)
 
 
-@pytest.mark.parametrize('space', [Box(-np.inf, 1.0, (2,), np.float32), gymnasium.spaces.Discrete(3)])
-def test_actions_without_finite_bounds_are_refused(space: Any) -> None:
-    with pytest.raises(UnsupportedEnvError, match='env.action_bins is 4 but the actions of env .* leave it out'):
-        make_env(dict(id=Recorder, kwargs=dict(space=space), action_bins=4))
+# --- what is refused
+
+
+def has(entry: str) -> dict[str, Any]:
+    return {'id': CountEnv, 'kwargs': {'space': Dict({entry: Discrete(2)})}}
+
+
+@pytest.mark.parametrize(
+    ('fields', 'message'),
+    [
+        (
+            {'id': 'CartPole-v1', 'vectorization': 'batched', 'window': 2},
+            "env.window is set but env.vectorization is 'batched', .*; use env.vectorization=sync",
+        ),
+        (
+            {'id': 'torch', 'game': 'CartPole-v1', 'prev_reward': True},
+            "env.prev_reward is set but 'torch/CartPole-v1' steps all its envs at once.*; leave it out",
+        ),
+        ({**has('window_mask'), 'window': 2}, "an entry 'window_mask' already"),
+        ({**has('prev_action'), 'prev_action': True}, "an entry 'prev_action' already"),
+        (recorder(Box(-np.inf, 1.0, (2,), np.float32), 4), BINS),
+        (recorder(Discrete(3), 4), BINS),
+    ],
+)
+def test_make_vector_env_wrapper_that_cannot_be_is_refused(fields: dict, message: str) -> None:
+    with pytest.raises(UnsupportedEnvError, match=message):
+        make_vector_env(EnvConfig(**fields), 2)

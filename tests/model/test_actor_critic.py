@@ -249,17 +249,6 @@ def test_losses_over_outputs_move_the_parts_of_the_arch_and_critic_parameters_ar
     assert all(p.grad.any() for p in model.actor_encoder.parameters())
 
 
-@pytest.mark.parametrize('name', ['ppg dual', 'ppg shared'])
-def test_garbage_in_the_auxiliary_head_changes_its_own_value_alone(name: str) -> None:
-    model, obs = make(name), observe(VECTOR, 6)
-    before = outputs(model, obs)
-    with torch.no_grad():
-        for p in model.aux_head.parameters():
-            p.fill_(1e6)
-    for key, x in outputs(model, obs).items():
-        assert torch.equal(x, before[key]) == (key != 'aux.aux_value'), key
-
-
 # --- copies
 
 
@@ -396,10 +385,8 @@ def test_the_same_lists_are_no_two_views_and_one_entry_is_its_leaf() -> None:
 
 
 def test_statistics_of_a_shared_entry_are_shared() -> None:
-    model, obs = (
-        make('vac off', MANY, actor_obs=['seen'], critic_obs=['seen', 'hidden'], obs_norm=True),
-        observe(MANY, 50),
-    )
+    model = make('vac off', MANY, actor_obs=['seen'], critic_obs=['seen', 'hidden'], obs_norm=True)
+    obs = observe(MANY, 50)
     model.update_normalizer(obs)
     assert [float(x) for key, x in model.state_dict().items() if key.endswith('count')] == [50.0, 50.0]
     seen = obs['seen']

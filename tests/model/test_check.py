@@ -85,6 +85,8 @@ PARTS = {'mu': zeros(3, 2), 'sigma': zeros(3, 2) + 1}
 LOG_STD = torch.tensor([0.0, -0.5]).expand(3, 2)
 TWO, ONE, TWO_REALS = Categorical(2), Gaussian(1), Gaussian(2)
 AC, NO_STATE = 'compute_actor_critic', stateful(lambda x, s, f: {'logit': zeros(*x.shape[:-1], 2), 'value': x.sum(-1)})
+CRITIC, AUX, OTHER_STATE = 'compute_critic', 'compute_aux', stateful(lambda x, s, f: (x.sum(-1), s['count']))
+TWO_OF_THREE = stateful(lambda x, s, f: (x.sum(-1)[..., :2], s))
 LAST_OF_ALL = stateful(lambda x, s, f: (x.sum(-1) if f is None else x.sum(-1)[-1], s))
 # distribution, class, method, its wrong output, and parts of the error message
 BROKEN: list[tuple[Any, type, str, Any, str]] = [
@@ -113,27 +115,15 @@ BROKEN: list[tuple[Any, type, str, Any, str]] = [
     (
         TWO,
         Recurrent,
-        'compute_critic',
-        stateful(lambda x, s, f: (x.sum(-1), s['count'])),
+        CRITIC,
+        OTHER_STATE,
         'Net.compute_critic(obs, state) gave a state of (3,) .. count (3,), twice (3, 2)',
     ),
-    (
-        TWO,
-        Recurrent,
-        'compute_critic',
-        stateful(lambda x, s, f: (x.sum(-1)[..., :2], s)),
-        'Net.compute_critic gave .. shape (2,) .. (3,)',
-    ),
+    (TWO, Recurrent, CRITIC, TWO_OF_THREE, 'Net.compute_critic gave .. shape (2,) .. (3,)'),
     (TWO, Recurrent, 'compute_critic', LAST_OF_ALL, 'gave .. shape (3,) .. 4 x 3 observations, time first .. (4, 3)'),
     (TWO, Recurrent, 'compute_actor', without_first, 'called as compute_actor(obs, state, first) .. first=None'),
     (TWO, Recurrent, AC, NO_STATE, "Net.compute_actor_critic gave a dict .. 'state': ..."),
-    (
-        TWO,
-        Recurrent,
-        'compute_aux',
-        Recurrent.compute_actor_critic,
-        "compute_aux gave a dict .. 'aux_value': ..., 'value'",
-    ),
+    (TWO, Recurrent, AUX, Recurrent.compute_actor_critic, "compute_aux gave a dict .. 'aux_value': ..., 'value'"),
 ]
 
 

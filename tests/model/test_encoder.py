@@ -100,14 +100,10 @@ def test_encoder_for_other_observations_is_refused(space: Any, encoder: Any, wor
 
 
 @pytest.mark.parametrize('space', [box(3, 64, 64, dtype='uint8'), box(3, 64, 64), box(2, 8, 9, 3)])
-def test_obs_norm_of_images_is_refused(space: Any) -> None:
-    with pytest.raises(
-        UserError, match=r'but the observations are images of shape \(.*set policy.model.obs_norm=false'
-    ):
+def test_obs_norm_of_images_and_an_unknown_activation_are_refused(space: Any) -> None:
+    said = r'but the observations are images of shape \(.*set policy.model.obs_norm=false'
+    with pytest.raises(UserError, match=said):
         make_input(space, obs_norm=True)
-
-
-def test_unknown_activation_is_refused():
     with pytest.raises(ValueError, match="activation is 'sigmoid'; use 'tanh' or 'relu' or 'elu'"):
         make_encoder(box(5), activation='sigmoid')
 

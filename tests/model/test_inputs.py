@@ -24,11 +24,8 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_indices_become_one_hot():
+def test_indices_become_one_hot_vectors_side_by_side():
     assert make_input(Discrete(3, start=7))(torch.tensor([2, 0])).tolist() == [[0, 0, 1], [1, 0, 0]]
-
-
-def test_several_indices_become_one_hot_vectors_side_by_side():
     stage = make_input(MultiDiscrete((2, 3), (0, 5), (2,)))
     #                                    entry 0, entry 1
     assert stage(torch.tensor([[1, 0], [0, 2]])).tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]
@@ -76,10 +73,7 @@ NESTED = Dict(
 
 def nested_obs(*lead: int) -> dict:
     return {
-        'camera': {
-            'left': torch.full((*lead, 8, 9, 3), 7, dtype=torch.uint8),
-            'right': random(*lead, 2, 8, 9, 3),
-        },
+        'camera': {'left': torch.full((*lead, 8, 9, 3), 7, dtype=torch.uint8), 'right': random(*lead, 2, 8, 9, 3)},
         'position': 3 + 2 * random(*lead, 2, seed=1),
         'grid': random(*lead, 2, 3, seed=2),
         'goal': torch.ones(lead, dtype=torch.int64),

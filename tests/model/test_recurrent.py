@@ -105,12 +105,8 @@ def test_lanes_are_the_parts_of_sequences_between_resets():
     lanes = Lanes(first)
     # two lanes begin at row 0, one at (2, 0), one at (3, 0); unused lanes fill up to 8
     assert lanes.column.tolist() == [0, 1, 0, 0, 0, 0, 0, 0] and lanes.keep.tolist() == [[True], [False]]
-    assert lanes.shut[:, :4, 0].T.tolist() == [
-        [False] * 4,
-        [False] * 4,
-        [True, True, False, False],
-        [True] * 3 + [False],
-    ]
+    shut = [[False] * 4, [False] * 4, [True, True, False, False], [True] * 3 + [False]]
+    assert lanes.shut[:, :4, 0].T.tolist() == shut
     assert lanes.last.tolist() == [3, 1]
     assert (lanes.at.view(4, 2) - 8 * torch.arange(4).unsqueeze(1)).tolist() == [[0, 1], [0, 1], [2, 1], [3, 1]]
 

@@ -78,18 +78,6 @@ def test_every_executor_and_an_own_forward_function_act_with_the_same_noise(acti
     assert not torch.equal(acted(policies[0], 0, 0), acted(policies[0], 0, 1))
 
 
-def test_acting_again_in_the_same_rollout_is_other_noise_and_the_same_rollout_again_is_not() -> None:
-    policy = make_policy(OBS, ONE_NUMBER, collect=dict(n_step=N_STEP))
-    first, again = acted(policy, 0, 2), acted(policy, 0, 2)
-    assert torch.equal(first, again)
-    acting = policy.collect_mode.start(torch.full((N_STEP + 1, N_ENV, 3), 0.5))
-    blocks = []
-    for _ in range(2):  # like a custom collector that does not call `collect_mode.begin`
-        acting.begin()
-        blocks.append(torch.stack([acting.step(t).clone() for t in range(N_STEP)]))
-    assert not torch.equal(*blocks)
-
-
 def test_acting_state_is_live_memory_without_the_critic() -> None:
     policy = make_policy(OBS, TWO_ACTIONS)
     state = policy.acting_state()

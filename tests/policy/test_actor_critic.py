@@ -18,12 +18,11 @@ from zoo.run.job import SerialJob
 from zoo.worker.collector import Collector
 
 MODES = {
-    'sync same_step': dict(id='tests.envs:limit_env', vectorization='sync', autoreset='same_step'),
-    'sync next_step': dict(id='tests.envs:limit_env', vectorization='sync', autoreset='next_step'),
-    'sync disabled': dict(id='tests.envs:limit_env', vectorization='sync', autoreset='disabled'),
-    'async same_step': dict(id='tests.envs:limit_env', vectorization='async', autoreset='same_step'),
-    'async next_step': dict(id='tests.envs:limit_env', vectorization='async', autoreset='next_step'),
-    'async disabled': dict(id='tests.envs:limit_env', vectorization='async', autoreset='disabled'),
+    **{
+        f'{how} {mode}': dict(id='tests.envs:limit_env', vectorization=how, autoreset=mode)
+        for how in ('sync', 'async')
+        for mode in ('same_step', 'next_step', 'disabled')
+    },
     'batched same_step': dict(id='tests.envs:LimitSameStep-v0', vectorization='batched'),
     'batched next_step': dict(id='tests.envs:Limit-v0', vectorization='batched'),
     'batched disabled': dict(id='tests.envs:LimitDisabled-v0', vectorization='batched'),
@@ -144,9 +143,7 @@ def column(rollout: Rollout, b: int) -> Rollout:
 @pytest.mark.slow
 @pytest.mark.parametrize('mode', ['sync next_step', 'async same_step', 'batched next_step', 'batched disabled'])
 def test_samples_of_one_env_equal_its_column_of_all(mode: str) -> None:
-    policy = make_policy(
-        OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=dict(recompute_adv=True), enable_field=['collect']
-    )
+    policy = make_policy(OBS, TWO_ACTIONS, collect=dict(n_step=13), learn=dict(recompute_adv=True))
     rollout = collect(policy, MODES[mode], n_env=3)
     # all different, so that a wrong index is noticed
     rollout.final_obs += torch.arange(len(rollout.final_obs)).unsqueeze(1)
@@ -155,9 +152,8 @@ def test_samples_of_one_env_equal_its_column_of_all(mode: str) -> None:
         alone = in_blocks(policy.collect_mode.get_train_sample(column(rollout, b)), 1)
         assert alone.keys() == together.keys()
         for name in alone.keys():  # [13, 1, ...]; a matrix product with fewer rows rounds differently
-            torch.testing.assert_close(
-                alone[name], together[name][:, b : b + 1], msg=lambda m, name=name, b=b: f'{name} of env {b}: {m}'
-            )
+            found, want = alone[name], together[name][:, b : b + 1]
+            torch.testing.assert_close(found, want, msg=lambda m, name=name, b=b: f'{name} of env {b}: {m}')
 
 
 def test_samples_are_t_major() -> None:
@@ -216,8 +212,7 @@ def test_values_found_in_pieces_equal_those_found_at_once(mode: str, monkeypatch
 @pytest.mark.parametrize(
     ('mode', 'n_trunk'),
     [
-        ('sync same_step', 1),
-        ('sync same_step', 2),
+        *(('sync same_step', n) for n in (1, 2)),
         ('sync next_step', 1),
         ('async disabled', 2),
         ('batched next_step', 2),
@@ -245,8 +240,7 @@ def test_values_found_while_acting_or_from_successors_equal_those_of_a_pass(mode
 @pytest.mark.parametrize(
     ('name', 'mode'),
     [
-        ('ppg', 'sync same_step'),
-        ('ppg', 'batched next_step'),
+        *(('ppg', mode) for mode in ('sync same_step', 'batched next_step')),
         ('ppo_offpolicy', 'batched next_step'),
         ('ppg_offpolicy', 'sync same_step'),
     ],

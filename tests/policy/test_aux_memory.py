@@ -104,13 +104,24 @@ def test_append_copies_and_later_phases_use_the_same_block(where: MemoryLocation
             assert memory.n_row == 0 and memory.state_dict() == {}
 
 
+def filled(n_batch: int, *seeds: int, where: MemoryLocation = 'cpu', **options: Any) -> AuxMemory:
+    """A memory for n_batch batches that has the batches of these seeds."""
+    memory = AuxMemory(n_batch, where, **options)
+    for seed in seeds:
+        memory.append(part(seed))
+    return memory
+
+
+def of_seeds(*seeds: int) -> dict[str, Tensor]:
+    """What a memory of the batches of these seeds holds."""
+    return joined([part(seed) for seed in seeds], 'obs', 'return_')
+
+
 def test_more_batches_than_a_phase_has_are_refused() -> None:
-    memory = AuxMemory(2, 'cpu')
-    memory.append(part(0))
-    memory.append(part(1))
+    memory = filled(2, 0, 1)
     with pytest.raises(RuntimeError, match=r'has its 2 batches already; call learn_aux\(\)'):
         memory.append(part(2))
-    assert_holds(memory, joined([part(0), part(1)], 'obs', 'return_'))
+    assert_holds(memory, of_seeds(0, 1))
 
 
 @weighted_places
@@ -134,19 +145,17 @@ def test_state_goes_through_a_checkpoint_and_is_filled_up_there(
 
 
 def test_empty_state_empties_the_memory() -> None:
-    memory = AuxMemory(2, 'cpu')
-    memory.append(part(0))
+    memory = filled(2, 0)
     memory.load_state_dict({}, 0, CPU)
     assert memory.n_row == 0 and memory.state_dict() == {}
     memory.append(part(1))
     memory.append(part(2))
-    assert_holds(memory, joined([part(1), part(2)], 'obs', 'return_'))
+    assert_holds(memory, of_seeds(1, 2))
 
 
 def test_rows_of_a_checkpoint_of_another_form_are_dropped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    old, memory = AuxMemory(3, 'cpu'), AuxMemory(3, 'cpu')
-    old.append(part(0))
-    memory.load_state_dict(old.state_dict(), 1, CPU)
+    memory = AuxMemory(3, 'cpu')
+    memory.load_state_dict(filled(3, 0).state_dict(), 1, CPU)
     memory.append(part(1, dtype=torch.float32))
     assert_holds(memory, joined([part(1, dtype=torch.float32)], 'obs', 'return_'))
     assert memory.n_filled == 1 and 'the auxiliary memory begins empty' in caplog.text
@@ -190,18 +199,13 @@ def test_rows_without_a_weight_next_to_rows_with_one_have_weight_one(first: bool
     assert_holds(memory, want)
 
 
-def test_what_is_kept_beyond_a_shorter_phase_counts_as_one_batch_less_than_it() -> None:
+@pytest.mark.parametrize('n_batch', [2, 1])
+def test_what_is_kept_beyond_a_shorter_phase_counts_as_one_batch_less_than_it(n_batch: int) -> None:
     """aux_freq was 4 and is 2 after a resume: the phase starts after one more rollout and uses all kept rows."""
-    before, memory, parts = AuxMemory(4, 'cpu'), AuxMemory(2, 'cpu'), [part(i) for i in range(4)]
-    for batch in parts[:3]:
-        before.append(batch)
-    memory.load_state_dict(before.state_dict(), 1, CPU)
-    memory.append(parts[3])
-    assert_holds(memory, joined(parts, 'obs', 'return_'))
-    memory = AuxMemory(1, 'cpu')
-    memory.load_state_dict(before.state_dict(), 0, CPU)
-    memory.append(parts[3])
-    assert_holds(memory, joined(parts, 'obs', 'return_'))
+    memory = AuxMemory(n_batch, 'cpu')
+    memory.load_state_dict(filled(4, 0, 1, 2).state_dict(), n_batch - 1, CPU)
+    memory.append(part(3))
+    assert_holds(memory, of_seeds(0, 1, 2, 3))
 
 
 # --- the disk ---
@@ -211,8 +215,7 @@ def test_what_is_kept_beyond_a_shorter_phase_counts_as_one_batch_less_than_it() 
 @pytest.mark.skipif(not Path('/proc/self/maps').exists(), reason='the kernel does not list mappings')
 def test_file_has_no_name_and_lies_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
-    memory = AuxMemory(2, 'disk')
-    memory.append(part(0))
+    memory = filled(2, 0, where='disk')
     mapped = [line for line in Path('/proc/self/maps').read_text().splitlines() if str(tmp_path) in line]
     assert len(mapped) == 2 and all('(deleted)' in line for line in mapped)  # obs and return_
     assert list(tmp_path.iterdir()) == []
@@ -235,10 +238,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_space_is_reserved_with_the_first_batch_and_given_back(
-    small_disk: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_space_is_reserved_with_the_first_batch_and_given_back(small_disk: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(tempfile, 'tempdir', str(small_disk))
     before = shutil.disk_usage(small_disk).free
     memory = AuxMemory(100, 'disk')
@@ -287,28 +287,21 @@ def test_file_size_limit_is_an_error_and_no_bus_error() -> None:
 
 @places
 def test_a_full_ring_has_the_newest_batches(where: MemoryLocation) -> None:
-    memory = AuxMemory(3, where, is_ring=True)
-    for seed in range(5):
-        memory.append(part(seed))
-    got = all_rows(memory)
-    want = joined([part(seed) for seed in (3, 4, 2)], 'obs', 'return_')  # batches 3 and 4 replaced 0 and 1
-    assert memory.n_row == 18 and memory.n_filled == 3
-    assert torch.equal(got['obs'], want['obs']) and torch.equal(got['return_'], want['return_'])
+    memory = filled(3, *range(5), where=where, is_ring=True)
+    assert_holds(memory, of_seeds(3, 4, 2))  # batches 3 and 4 replaced 0 and 1
+    assert memory.n_filled == 3
 
 
 def test_a_batch_of_another_size_begins_a_ring_again() -> None:
-    memory = AuxMemory(2, 'device', is_ring=True)
-    for seed, n in enumerate((6, 6, 4)):
-        memory.append(part(seed, n))
+    memory = filled(2, 0, 1, where='device', is_ring=True)
+    memory.append(part(2, 4))
     assert memory.n_row == 4 and torch.equal(all_rows(memory)['return_'], part(2, 4)['return_'])
 
 
 def test_a_ring_continues_from_a_checkpoint() -> None:
-    memory, other = AuxMemory(2, 'device', is_ring=True), AuxMemory(2, 'device', is_ring=True)
-    for seed in range(3):  # batch 2 replaced batch 0, so batch 1 is the oldest
-        memory.append(part(seed))
+    memory, other = filled(2, 0, 1, 2, where='device', is_ring=True), AuxMemory(2, 'device', is_ring=True)
     rows = {key: x.clone() for key, x in memory.state_dict().items()}
-    other.load_state_dict(rows, memory.n_filled, CPU, memory.oldest)
+    other.load_state_dict(rows, memory.n_filled, CPU, memory.oldest)  # batch 2 replaced batch 0: batch 1 is the oldest
     for each in (memory, other):
         each.append(part(3))
     assert_holds(other, all_rows(memory))
@@ -316,16 +309,14 @@ def test_a_ring_continues_from_a_checkpoint() -> None:
 
 @pytest.mark.parametrize(('n_part', 'n_appended'), [(2, 3), (2, 6), (3, 4), (3, 6), (6, 3), (6, 6)])
 def test_ring_of_another_size_takes_the_newest_batches_and_continues(n_part: int, n_appended: int) -> None:
-    was, now = (AuxMemory(n, 'device', is_ring=True) for n in (4, n_part))
-    for seed in range(n_appended):
-        was.append(part(seed))
+    was, now = filled(4, *range(n_appended), where='device', is_ring=True), AuxMemory(n_part, 'device', is_ring=True)
     now.load_state_dict(was.state_dict(), was.n_filled, CPU, was.oldest)
     kept = list(range(n_appended))[-4:][-n_part:]
-    assert_holds(now, joined([part(seed) for seed in kept], 'obs', 'return_'))
+    assert_holds(now, of_seeds(*kept))
     assert now.n_filled == len(kept)
     for seed in range(10, 10 + n_part):  # as many as it holds: no old batch is left
         now.append(part(seed))
-    want = joined([part(seed) for seed in range(10, 10 + n_part)], 'return_')['return_']
+    want = of_seeds(*range(10, 10 + n_part))['return_']
     assert sorted(all_rows(now)['return_'].tolist()) == sorted(want.tolist())
 
 

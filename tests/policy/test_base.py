@@ -121,19 +121,10 @@ def test_state_dict_of_a_trained_policy_is_no_view_of_the_next_one() -> None:
 
 
 def test_streams_are_distinguished_by_name_number_and_seed() -> None:
-    names: list[tuple[Any, ...]] = [
-        (0, 'collect'),
-        (0, 'evaluate'),
-        (1, 'collect'),
-        (0, 'collect', 0),
-        (0, 'collect', 64),
-        (0, 'evaluate', 64),
-    ]
-    assert len({stream(*name).generate_state(4).tobytes() for name in names[:3] + names[4:]}) == 5
+    names: list[tuple[Any, ...]] = [(seed, name) for seed in (0, 1) for name in ('collect', 'evaluate')]
+    names += [(0, 'collect', 64), (0, 'evaluate', 64)]
+    assert len({stream(*name).generate_state(4).tobytes() for name in names}) == len(names)
     assert stream(3, 'collect', 5).generate_state(2).tolist() == stream(3, 'collect', 5).generate_state(2).tolist()
-
-
-def test_torch_generators_of_two_names_differ() -> None:
     a, b, again = (torch.rand(4, generator=torch_generator(0, name)) for name in ('collect', 'learn', 'collect'))
     assert torch.equal(a, again) and not torch.equal(a, b)
 

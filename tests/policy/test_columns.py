@@ -115,6 +115,16 @@ def test_added_columns_come_back_from_a_replay_buffer_with_their_rows(executor: 
     check_rows(policy.seen)
 
 
+def test_a_transition_that_is_no_dict_of_tensors_is_refused() -> None:
+    class Forgets(PPOPolicy):
+        def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> Any:
+            super()._process_transition(obs, output, timestep)
+
+    _, collector = job(Forgets, 'eager')
+    with pytest.raises(ValueError, match=r'_process_transition gave .* but it must begin with \(12, 4\)'):
+        collector.collect()
+
+
 def test_added_column_of_another_shape_than_the_rollout_is_refused() -> None:
     class Wrong(PPOPolicy):
         def _process_transition(self, obs: Tensor, output: dict[str, Any], timestep: Any) -> dict[str, Any]:

@@ -53,12 +53,13 @@ def build(
     cls = POLICY_REGISTRY.get(name)
     known = dict(fields_of(cls.config))
     small: dict[str, Any] = {'type': name, 'model': {'obs_norm': obs_norm}}
-    for path, value in (
-        ('learn.batch_size', 16),
-        ('collect.n_step', N_STEP),
-        ('learn.aux_freq', N_UPDATE - 1),
-        ('learn.aux_batch_size', 16),
-    ):
+    rows = {
+        'learn.batch_size': 16,
+        'collect.n_step': N_STEP,
+        'learn.aux_freq': N_UPDATE - 1,
+        'learn.aux_batch_size': 16,
+    }
+    for path, value in rows.items():
         if path in known:
             section, key = path.split('.')
             small.setdefault(section, {})[key] = value
@@ -94,22 +95,15 @@ def test_modes_are_named_tuples_of_functions(name: str) -> None:
 @cases
 def test_actions_have_the_shape_and_dtype_of_the_space(name: str, env: str) -> None:
     policy, _ = build(name, env)
-    obs = (
-        torch.zeros(6, dtype=torch.int64)
-        if isinstance(policy.obs_space, Discrete)
-        else torch.zeros(6, *policy.obs_space.shape)
-    )
+    is_index = isinstance(policy.obs_space, Discrete)
+    obs = torch.zeros(6, dtype=torch.int64) if is_index else torch.zeros(6, *policy.obs_space.shape)
     for output in (policy.collect_mode.forward(obs, None), policy.eval_mode.forward(obs, None)):
         action = output['action']
         if isinstance(policy.action_space, Box):
             assert action.shape == (6, *policy.action_space.shape) and action.dtype == torch.float32
         else:
-            assert (
-                action.shape == (6,)
-                and action.dtype == torch.int64
-                and 0 <= action.min()
-                and action.max() < policy.action_space.n
-            )
+            assert action.shape == (6,) and action.dtype == torch.int64
+            assert 0 <= action.min() and action.max() < policy.action_space.n
         assert not action.requires_grad
 
 
@@ -243,11 +237,8 @@ def model_of(name: str, space: str, **cfg: Any) -> Any:
 
 def some_obs(space: str, *lead: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    return (
-        torch.randint(5, lead, generator=generator)
-        if space.startswith('discrete')
-        else torch.randn(*lead, 3, generator=generator)
-    )
+    is_index = space.startswith('discrete')
+    return torch.randint(5, lead, generator=generator) if is_index else torch.randn(*lead, 3, generator=generator)
 
 
 @models

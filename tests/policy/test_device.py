@@ -49,11 +49,8 @@ class Crossings(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if not self._counts_draws and func.name().split('.')[0] in (
-            'aten::randperm',
-            'aten::exponential_',
-            'aten::normal_',
-        ):
+        drawn = ('aten::randperm', 'aten::exponential_', 'aten::normal_')
+        if not self._counts_draws and func.name().split('.')[0] in drawn:
             self._drawn.append(out)
         where = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
         if func.name() not in ('aten::_to_copy', 'aten::copy_'):
@@ -85,16 +82,8 @@ def rollout_of(policy: Policy, with_resets: bool) -> Rollout:
         acting.begin()
         for t in range(T):
             acting.step(t)
-    steps = Timestep(
-        obs[1:],
-        torch.randn(T, B),
-        ends,
-        torch.zeros_like(ends),
-        None,
-        None,
-        {},
-        is_reset=ends.roll(1, 0) if with_resets else None,
-    )
+    resets = ends.roll(1, 0) if with_resets else None
+    steps = Timestep(obs[1:], torch.randn(T, B), ends, torch.zeros_like(ends), None, None, {}, is_reset=resets)
     transition = policy.collect_mode.process_transition(obs[:-1], acting.output, steps)
     index = torch.tensor([[2, 1]])
     return Rollout(transition, obs[-1], torch.randn(1, 3), index)

@@ -55,9 +55,8 @@ def test_normalisers_of_a_model_are_told() -> None:
 
 def test_batch_norm_that_trains_is_refused_and_in_eval_mode_it_is_not() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    with pytest.raises(
-        UserError, match=r"the model has '1' \(BatchNorm1d\), whose statistics would be those of the rows of one"
-    ):
+    said = r"the model has '1' \(BatchNorm1d\), whose statistics would be those of the rows of one"
+    with pytest.raises(UserError, match=said):
         join_model(model, TwoRanks())
     join_model(model, Alone())
     join_model(model.eval(), TwoRanks())

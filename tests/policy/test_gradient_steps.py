@@ -92,11 +92,11 @@ def reference(model: Any, batch: dict[str, Tensor], step: PolicyNumbers) -> tupl
     }
     if step.value_loss == VALUE_CLIP:
         parts['value_clipfrac'] = (((value - old).abs() > c) * w).sum() / w.sum()
-    return parts['policy_loss'] + step.value_weight * parts['value_loss'] - step.entropy_weight * parts[
-        'entropy'
-    ], parts
+    loss = parts['policy_loss'] + step.value_weight * parts['value_loss'] - step.entropy_weight * parts['entropy']
+    return loss, parts
 
 
+ROUGH, CLOSE = dict(rtol=1e-4, atol=1e-6), dict(rtol=1e-9, atol=1e-12)
 STEPS = {
     'plain': PolicyNumbers(grad_clip=None, measure_kl=True),
     'all': PolicyNumbers(0.15, 0.03, 1.5, None, True, 0.7, value_loss=VALUE_CLIP),
@@ -120,13 +120,11 @@ def test_ppo_step_has_the_gradient_and_metrics_of_the_objective(step: str, space
     optimizer = FlatAdam(named)
     metrics = ppo_step(model, dist_of(batch), [optimizer], batch, STEPS[step])
     for (name, p), gradient in zip(named, want, strict=True):
-        torch.testing.assert_close(p.grad, gradient, rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f'{name}: {m}')
+        torch.testing.assert_close(p.grad, gradient, **ROUGH, msg=lambda m, name=name: f'{name}: {m}')
     for name, value in parts.items():
-        torch.testing.assert_close(
-            metrics[name], value.detach(), rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f'{name}: {m}'
-        )
+        torch.testing.assert_close(metrics[name], value.detach(), **ROUGH, msg=lambda m, name=name: f'{name}: {m}')
     norm = torch.sqrt(sum((g**2).sum() for g in want))
-    torch.testing.assert_close(metrics['grad_norm'], norm, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(metrics['grad_norm'], norm, **ROUGH)
     assert 0.05 < metrics['clipfrac'] < 0.95  # both sides of the clip are in the batch
 
 
@@ -167,13 +165,8 @@ def divergence(batch: dict[str, Tensor], new: Tensor) -> Tensor:
 
 def gradients(optimizer: FlatAdam, loss: Tensor, model: Any) -> Tensor:
     """The gradient by autograd, in the layout of the optimizer's buffer; 0 where a parameter has none."""
-    found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    return torch.cat(
-        [
-            torch.zeros(p.numel()).to(p) if g is None else g.flatten()
-            for p, g in zip(model.parameters(), found, strict=True)
-        ]
-    )
+    found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
+    return torch.cat([g.flatten() for g in found])
 
 
 def component_of(model: Any, optimizer: FlatAdam, *names: str) -> Tensor:
@@ -196,13 +189,12 @@ def test_policy_step_has_the_gradient_of_policy_loss_and_entropy_alone(arch: str
     _, parts = reference(model, batch, step)
     optimizer = Still(model.named_parameters())
     want = gradients(optimizer, parts['policy_loss'] - 0.03 * parts['entropy'], model)
-    metrics = policy_step(
-        model, dist_of(batch), [optimizer], only(batch, 'obs', 'action', 'logit', 'adv', 'weight'), step
-    )
-    torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
+    read = only(batch, 'obs', 'action', 'logit', 'adv', 'weight')
+    metrics = policy_step(model, dist_of(batch), [optimizer], read, step)
+    torch.testing.assert_close(optimizer.grad, want, **CLOSE)
     assert metrics.keys() == {'policy_loss', 'entropy', 'approx_kl', 'clipfrac', 'kl', 'ratio_max', 'grad_norm'}
     for name in metrics.keys() - {'grad_norm'}:
-        torch.testing.assert_close(metrics[name].double(), parts[name].detach().double(), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(metrics[name].double(), parts[name].detach().double(), **CLOSE)
     torch.testing.assert_close(metrics['grad_norm'], want.norm())
     assert not optimizer.grad[component_of(model, optimizer, 'aux_head', 'value_head', 'critic_encoder')].any()
 
@@ -301,13 +293,8 @@ def test_aux_step_has_the_gradient_and_metrics_of_the_objective(
     named = dict(model.named_parameters())
     loss = parts['auxiliary_loss'] + parts['aux_value_loss'] + bc_weight * parts['behavioral_cloning_loss']
     want = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    metrics = aux_step(
-        model,
-        dist_of(batch),
-        groups_of(model, arch, Still),
-        only(batch, 'obs', 'return_', 'logit', 'weight'),
-        AuxNumbers(bc_weight),
-    )
+    read = only(batch, 'obs', 'return_', 'logit', 'weight')
+    metrics = aux_step(model, dist_of(batch), groups_of(model, arch, Still), read, AuxNumbers(bc_weight))
     for (name, p), gradient in zip(named.items(), want, strict=True):
         gradient = torch.zeros_like(p) if gradient is None else gradient
         torch.testing.assert_close(p.grad, gradient, rtol=1e-9, atol=1e-12, msg=lambda m, name=name: f'{name}: {m}')

@@ -25,10 +25,8 @@ ROWS = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
 def policy_of(
     kind: str = 'ppo', action: Any = TWO_ACTIONS, obs: Any = OBS, mode: Any = 'clip', **sections: Any
 ) -> Policy:
-    model = {'hidden_sizes': [8], **sections.pop('model', {})}
-    policy = POLICY_REGISTRY.build(
-        kind, resolve_policy({'type': kind, 'model': model, **sections}), obs, action, action_mode=mode
-    )
+    sections['model'] = {'hidden_sizes': [8], **sections.get('model', {})}
+    policy = POLICY_REGISTRY.build(kind, resolve_policy({'type': kind, **sections}), obs, action, action_mode=mode)
     torch.manual_seed(1)
     for name, p in policy.model.named_parameters():
         if 'head' in name:  # the initial policy is near uniform, which would hide mistakes
@@ -70,10 +68,7 @@ def test_box_actions_are_the_policys_own_and_env_action_clips_them() -> None:
 
 def test_one_observation_is_a_row_of_a_batch() -> None:
     policy = policy_of()
-    batch, one = (
-        policy.sample(ROWS, torch.Generator().manual_seed(3)),
-        policy.sample(ROWS[0], torch.Generator().manual_seed(3)),
-    )
+    batch, one = (policy.sample(rows, torch.Generator().manual_seed(3)) for rows in (ROWS, ROWS[0]))
     assert one.action.shape == one.log_prob.shape == one.value.shape == ()
     assert one.action == batch.action[0]
     torch.testing.assert_close(one.log_prob, batch.log_prob[0])
@@ -152,9 +147,8 @@ def test_policy_without_distribution_and_critic_says_so(ask: str) -> None:
 
 @pytest.mark.parametrize('kind', ['pg', 'ppo'])
 def test_policy_without_critic_says_so_and_samples_all_the_same(kind: str) -> None:
-    policy = policy_of(
-        kind, **({} if kind == 'pg' else {'learn': {'baseline': 'none'}, 'collect': {'estimator': 'returns'}})
-    )
+    without = {'learn': {'baseline': 'none'}, 'collect': {'estimator': 'returns'}}
+    policy = policy_of(kind, **({} if kind == 'pg' else without))
     with pytest.raises(UserError, match=f"^policy '{kind}' trains no critic, so it knows no values; use a policy with"):
         policy.value(ROWS)
     assert policy.sample(ROWS).value is None and policy.evaluate_actions(ROWS[0], 1).value is None
@@ -169,32 +163,25 @@ def test_kl_is_that_of_torch_and_refuses_another_batch() -> None:
         first.kl(policy.distribution(ROWS[:3]))
 
 
+def judges(action: Any, n_row: int = 6) -> Any:
+    return lambda policy: policy.evaluate_actions(ROWS[:n_row], action)
+
+
 @pytest.mark.parametrize(
     ('call', 'said'),
     [
         *(
-            (
-                lambda policy, action=action: policy.evaluate_actions(ROWS, action),
-                '^the actions do not fit the 6 observ',
-            )
-            for action in (torch.zeros(5).long(), torch.zeros(6, 2).long(), 0)
+            (judges(action), '^the actions do not fit the 6 observ')
+            for action in (torch.zeros(5), torch.zeros(6, 2), 0)
         ),
-        *(
-            (lambda policy, action=action: policy.evaluate_actions(ROWS[:2], action), said)
-            for action, said in (
-                ([0, 5], 'action holds 0 to 5'),
-                ([0, -1], 'action holds -1 to 0'),
-                ([0.5, 1.0], 'the policy chooses by index; give integers'),
-                ('x', 'must be an array or tensor of numbers'),
-                ([0], 'do not fit the 2 observations'),
-            )
-        ),
+        (judges([0, 5], 2), 'action holds 0 to 5'),
+        (judges([0, -1], 2), 'action holds -1 to 0'),
+        (judges([0.5, 1.0], 2), 'the policy chooses by index; give integers'),
+        (judges('x', 2), 'must be an array or tensor of numbers'),
+        (judges([0], 2), 'do not fit the 2 observations'),
         (lambda policy: policy.act((ROWS[0], {})), 'give the observation alone'),
-        (
-            lambda policy: policy.act(ROWS, deterministic=False, generator=3),
-            'generator is 3 but must be a torch.Generator',
-        ),
-        (lambda policy: policy.act(ROWS, deterministic='no'), "deterministic is 'no' but must be true or false"),
+        (lambda policy: policy.act(ROWS, False, generator=3), 'generator is 3 but must be a torch.Generator'),
+        (lambda policy: policy.act(ROWS, 'no'), "deterministic is 'no' but must be true or false"),
     ],
 )
 def test_what_no_policy_can_answer_is_refused_in_a_sentence(call: Any, said: str) -> None:

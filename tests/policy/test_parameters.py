@@ -94,10 +94,8 @@ def test_shared_layers_are_frozen_by_either_name(name: str) -> None:
 
 @pytest.mark.slow
 def test_resume_with_another_freeze_says_why_it_does_not_fit(tmp_path: Path) -> None:
-    first = serial_pipeline(
-        'cartpole_ppo', overrides=[*SHORT, 'policy.learn.freeze=[policy_head]'], run_dir=tmp_path / 'a'
-    )
-    with pytest.raises(
-        UserError, match=r"policy.learn.freeze was \['policy_head'\] and is \[\] now, which has other state"
-    ):
+    frozen = [*SHORT, 'policy.learn.freeze=[policy_head]']
+    first = serial_pipeline('cartpole_ppo', overrides=frozen, run_dir=tmp_path / 'a')
+    said = r"policy.learn.freeze was \['policy_head'\] and is \[\] now, which has other state"
+    with pytest.raises(UserError, match=said):
         serial_pipeline(resume=first.run_dir, overrides=['policy.learn.freeze=[]'])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from tests.policy_envs import TWO_ACTIONS, clone, job_config, make_policy
 from zoo import load_policy
 from zoo.config.components import make_component
 from zoo.core.errors import UserError
-from zoo.core.registry import COMPONENTS, DRAW_REGISTRY, ESTIMATOR_REGISTRY
+from zoo.core.registry import COMPONENTS, DRAW_REGISTRY, ESTIMATOR_REGISTRY, PENALTY_REGISTRY
 from zoo.pipeline import serial_pipeline
 from zoo.policy.passes import shuffle
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error
@@ -38,6 +39,16 @@ def test_a_penalty_of_weight_zero_may_be_infinite() -> None:
     policy.model.dist = policy.dist
     policy.learn_mode.forward(samples)
     assert all(p.isfinite().all() for p in policy.model.parameters())
+
+
+@pytest.mark.parametrize(('found', 'got'), [(torch.zeros(()), 'a tensor of shape ()'), (None, 'NoneType')])
+def test_a_penalty_that_gives_no_number_for_each_sample_is_refused(
+    found: Any, got: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PENALTY_REGISTRY.entries, 'wrong_of_test', lambda dist, output, minibatch: found)
+    policy = ppo(dict(penalties=[{'type': 'wrong_of_test', 'weight': 0.1}]))
+    with pytest.raises(UserError, match=re.escape(f"the penalty 'wrong_of_test' returned {got} but must return one ")):
+        policy.learn_mode.forward(samples_of(policy))
 
 
 @pytest.mark.slow
@@ -69,13 +80,8 @@ def test_a_classifying_critic_is_rebuilt_from_a_checkpoint(tmp_path: Any) -> Non
 
 @pytest.mark.parametrize('arch', ['dual', 'detach'])
 def test_value_weight_zero_leaves_the_critic_of_ppg_still(arch: str) -> None:
-    policy = make_policy(
-        OBS,
-        TWO_ACTIONS,
-        type='ppg',
-        model=dict(arch=arch),
-        learn=dict(value_weight=0.0, batch_size=N, aux_freq=1, aux_batch_size=N, aux_bc_weight=0.0, grad_clip=None),
-    )
+    learn = dict(value_weight=0.0, batch_size=N, aux_freq=1, aux_batch_size=N, aux_bc_weight=0.0, grad_clip=None)
+    policy = make_policy(OBS, TWO_ACTIONS, type='ppg', model=dict(arch=arch), learn=learn)
     critic = {name for name, _ in policy.model.critic_parameters()}
     before = parameters(policy)
     policy.learn_mode.forward(samples_of(policy))

@@ -31,11 +31,8 @@ def test_shuffle_draws_the_permutations_of_the_stream():
 
 
 def test_shuffle_of_passes_at_once_is_that_of_one_after_another():
-    part, one, other = (
-        make_component(DRAW_REGISTRY, 'shuffle'),
-        torch_generator(7, 'learn'),
-        torch_generator(7, 'learn'),
-    )
+    part = make_component(DRAW_REGISTRY, 'shuffle')
+    one, other = torch_generator(7, 'learn'), torch_generator(7, 'learn')
     together = part(batch(*range(9)), 4, one)[0]
     assert torch.equal(together, torch.cat([part(batch(*range(9)), 1, other)[0] for _ in range(4)]))
 
@@ -117,18 +114,17 @@ def test_prioritized_sequences_go_by_the_sum_of_their_steps():
 
 
 @pytest.mark.parametrize('alpha', [0.0, 0.8])
-def test_prioritized_of_rows_without_weight_alone_draws_them_evenly_with_weight_0(alpha):
-    columns = batch(1.0, 2.0, 3.0, 9.0) | {'weight': torch.zeros(4)}
+@pytest.mark.parametrize(
+    ('columns', 'wanted'),
+    [
+        (batch(1.0, 2.0, 3.0, 9.0) | {'weight': torch.zeros(4)}, 0.0),  # rows without weight alone
+        (batch(0.0, 0.0, 0.0, 0.0), 1.0),  # no advantages
+    ],
+)
+def test_prioritized_without_a_preference_draws_evenly(columns, wanted, alpha):
     order, weight = draw('prioritized', columns, 500, alpha=alpha, beta=1.0)
-    assert weight.tolist() == [0.0] * 4
+    assert weight.tolist() == pytest.approx([wanted] * 4)
     assert order.flatten().bincount(minlength=4).min() > 400  # the mean is 500 each, the deviation 19
-
-
-@pytest.mark.parametrize('alpha', [0.0, 0.8])
-def test_prioritized_without_advantages_draws_evenly(alpha):
-    order, weight = draw('prioritized', batch(0.0, 0.0, 0.0, 0.0), 500, alpha=alpha)
-    assert weight.tolist() == pytest.approx([1.0] * 4)
-    assert order.flatten().bincount().min() > 400  # the mean is 500 each, the deviation 19
 
 
 def test_prioritized_draws_a_row_without_advantage_at_times():

@@ -171,9 +171,7 @@ def test_auxiliary_phase_comes_every_aux_freq_policy_phases(arch: str, per_rollo
         assert policy.learn_mode.train_iter() == want
 
 
-def test_auxiliary_phase_gathers_all_minibatches_at_once_where_the_memory_is_on_the_device(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_auxiliary_phase_gathers_all_minibatches_at_once_where_the_memory_is_on_the_device(monkeypatch: Any) -> None:
     """The device of a policy and of its tensors may have different names: 'cuda' and 'cuda:0', 'cpu:0' and 'cpu'."""
     monkeypatch.setattr(base, 'device_of', lambda name: torch.device('cpu', 0))
     policy: Any = ppg()
@@ -222,18 +220,11 @@ def in_order(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     ],
 )
 def test_auxiliary_phase_takes_each_row_kept_once_an_epoch(
-    arch: str,
-    space: Any,
-    value_norm: bool,
-    where: str,
-    monkeypatch: pytest.MonkeyPatch,
+    arch: str, space: Any, value_norm: bool, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The returns are those of collection, in the critic's unit; the logits those of the policy before the phase."""
-    policy = ppg(
-        dict(aux_freq=3, aux_train_epoch=2, aux_batch_size=12, value_norm=value_norm, aux_memory=where),
-        arch,
-        action_space=space,
-    )
+    learn = dict(aux_freq=3, aux_train_epoch=2, aux_batch_size=12, value_norm=value_norm, aux_memory=where)
+    policy = ppg(learn, arch, action_space=space)
     seen = seen_by_aux_steps(policy, monkeypatch)
     for phase in range(2):  # the second phase has only its own rows
         kept = []
@@ -318,6 +309,19 @@ def test_aux_learning_rate_is_a_schedule_of_its_own_or_follows_learning_rate(aux
         assert got == pytest.approx([lr, lr, aux_lr, aux_lr])
 
 
+@pytest.mark.parametrize('aux', [None, 7e-4])
+def test_aux_learning_rate_follows_an_adaptive_rate_from_draw_to_draw(aux: float | None) -> None:
+    """Several draws follow one rollout, so the env step is the same; each update has a KL far below the target."""
+    rule = {'start': 1e-3, 'kl_target': 100.0, 'factor': 1.5}
+    policy = ppg(dict(learning_rate=rule, aux_freq=1, aux_learning_rate=aux))
+    policy.learn_mode.set_env_step(0)
+    for lr in (1e-3, 1.5e-3, 2.25e-3):
+        metrics, aux_lr = policy.learn_mode.forward(samples_of(policy)), lr if aux is None else aux
+        assert (metrics['learning_rate'].item(), metrics['aux_learning_rate'].item()) == pytest.approx((lr, aux_lr))
+        got = [policy.optimizers[name].lr for name in ('actor', 'critic', 'aux_actor', 'aux_critic')]
+        assert got == pytest.approx([lr, lr, aux_lr, aux_lr])
+
+
 def test_aux_schedule_without_length_lasts_as_long_as_the_run() -> None:
     policy = dict(type='ppg', learn=dict(aux_learning_rate=dict(start=1e-3, end=0.0)))
     cfg = resolve_config(dict(max_env_step=65_536, env=dict(id='CartPole-v1'), policy=policy))
@@ -396,9 +400,7 @@ def test_rows_of_weight_zero_change_nothing_in_any_phase() -> None:
         torch.testing.assert_close(value, found[1][name], msg=lambda m, name=name: f'{name}: {m}')
 
 
-def test_reset_rows_of_real_rollouts_reach_the_auxiliary_phase_with_weight_zero(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_reset_rows_of_real_rollouts_reach_the_auxiliary_phase_with_weight_zero(monkeypatch: Any) -> None:
     learn = dict(batch_size=24, aux_freq=1, aux_batch_size=24, aux_train_epoch=1)
     policy = make_policy(ONE_NUMBER_OBS, TWO_ACTIONS, type='ppg', collect=dict(n_step=12), learn=learn)
     seen = seen_by_aux_steps(policy, monkeypatch)

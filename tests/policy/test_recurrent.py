@@ -243,9 +243,8 @@ def states_of(rollout: Rollout) -> list[dict[str, Tensor]]:
 def test_update_on_sequences_is_that_of_a_loop_over_time(mode: str, length: int) -> None:
     """Gradients, values and advantages to 1e-6; episodes end inside sequences and are truncated by time limits."""
     n_step = 24
-    learn = dict(
-        batch_size=n_step * 4, epoch_per_collect=1, adv_norm='off', grad_clip=None, entropy_weight=0.01, clip_ratio=0.2
-    )
+    learn = dict(batch_size=n_step * 4, epoch_per_collect=1, adv_norm='off', grad_clip=None)
+    learn |= dict(entropy_weight=0.01, clip_ratio=0.2)
     policy, collector = make(mode, n_step, learn=dict(**learn, sequence=dict(len=length)))
     collector.collect()  # the next one begins in the middle of episodes
     rollout = collector.collect()

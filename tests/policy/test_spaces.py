@@ -59,6 +59,15 @@ def rollout_of(cfg: Any, n_rollout: int = 2) -> tuple[Any, Any]:
     return policy, rollout
 
 
+def train(root: Path, n_step: int, env: dict[str, Any], top: Any = None, seed: int | None = None, **policy: Any) -> Any:
+    """The result of a quiet run of so many env steps; policy: its sections; top: more of the config."""
+    logger = dict(root=str(root), **QUIET)
+    cfg = dict(
+        exp_name='x', max_env_step=n_step, env=env, policy={'type': 'ppo', **policy}, logger=logger, **(top or {})
+    )
+    return serial_pipeline(cfg) if seed is None else serial_pipeline(cfg, seed=seed)
+
+
 @pytest.mark.parametrize(
     ('action', 'distribution', 'masked', 'recurrent', 'executor'),
     [
@@ -103,16 +112,10 @@ def test_masked_policies_learn_what_is_legal(name: str, action: str, source: str
         learn |= dict(aux_freq=4, aux_batch_size=512)
     draw = dict(n_sample=n_sample, update_per_collect=2)
     buffer = {'ppo_offpolicy': dict(size=1024, **draw), 'ppg_offpolicy': dict(size=1024, policy=draw, value=draw)}
-    result = serial_pipeline(
-        dict(
-            exp_name='masks',
-            max_env_step=12 * n_sample,
-            env=dict(id='random_masks', kwargs=dict(action=action, source=source), collector_env_num=8),
-            policy=dict(type=name, learn=learn, collect=dict(n_step=64), eval=dict(n_episode=8)),
-            logger=dict(root=str(tmp_path), **QUIET),
-            **({'buffer': buffer[name]} if name in buffer else {}),
-        )
-    )
+    env = dict(id='random_masks', kwargs=dict(action=action, source=source), collector_env_num=8)
+    policy = dict(type=name, learn=learn, collect=dict(n_step=64), eval=dict(n_episode=8))
+    top = {'buffer': buffer[name]} if name in buffer else {}
+    result = train(tmp_path, 12 * n_sample, env, top, **policy)
     assert result.last_return is not None and result.last_return >= 8.0  # of 10; random actions get 4.1 (8 actions)
     policy = load_policy(result.run_dir)
     env = make_env(dict(id='random_masks', kwargs=dict(action=action, source=source)))
@@ -127,15 +130,9 @@ def test_masked_policies_learn_what_is_legal(name: str, action: str, source: str
 @pytest.mark.parametrize(('action', 'executor'), [('discrete', 'eager'), ('multi_discrete', 'auto')])
 def test_no_illegal_action_in_50k_env_steps(action: str, executor: str, tmp_path: Path) -> None:
     """Neither sampled in training nor greedy in an evaluation: the env raises an error on an illegal action."""
-    result = serial_pipeline(
-        dict(
-            exp_name='masks',
-            max_env_step=51_200,
-            env=dict(id='random_masks', kwargs=dict(action=action), collector_env_num=8),
-            policy=dict(type='ppo', learn=dict(batch_size=512, executor=executor), collect=dict(n_step=256)),
-            logger=dict(root=str(tmp_path), **QUIET),
-        )
-    )
+    env = dict(id='random_masks', kwargs=dict(action=action), collector_env_num=8)
+    learn = dict(batch_size=512, executor=executor)
+    result = train(tmp_path, 51_200, env, learn=learn, collect=dict(n_step=256))
     assert result.env_step == 51_200
 
 
@@ -211,45 +208,25 @@ def test_bounded_distributions_act_within_the_bounds_and_refuse_rescaling(distri
 @pytest.mark.long
 @pytest.mark.slow
 def test_critic_alone_sees_an_entry_that_acting_may_miss(tmp_path: Path) -> None:
-    result = serial_pipeline(
-        dict(
-            exp_name='asymmetric',
-            max_env_step=256,
-            env=dict(id='any_space', kwargs=dict(obs='dict', action='box'), collector_env_num=2),
-            policy=dict(
-                type='ppo',
-                model=dict(actor_obs=['vector'], critic_obs=['vector', 'image']),
-                collect=dict(n_step=16),
-                learn=dict(batch_size=32),
-            ),
-            logger=dict(root=str(tmp_path), **QUIET),
-        )
-    )
+    sections = dict(model=dict(actor_obs=['vector'], critic_obs=['vector', 'image']), collect=dict(n_step=16))
+    env = dict(id='any_space', kwargs=dict(obs='dict', action='box'), collector_env_num=2)
+    result = train(tmp_path, 256, env, learn=dict(batch_size=32), **sections)
     policy = load_policy(result.run_dir)
     vector = np.zeros(3, np.float32)
     whole = {'vector': vector, 'image': np.zeros((40, 40, 3), np.uint8)}
     np.testing.assert_array_equal(policy.act({'vector': vector}), policy.act(whole))
-    with pytest.raises(
-        UserError, match=r"has the entries \['image'\] but must have 'vector' \('image' may be missing\);"
-    ):
+    said = r"has the entries \['image'\] but must have 'vector' \('image' may be missing\);"
+    with pytest.raises(UserError, match=said):
         policy.act({'image': whole['image']})
 
 
 def test_observations_of_a_rollout_are_trees() -> None:
-    cfg = resolve_config(
-        dict(
-            exp_name='x',
-            max_env_step=10_000,
-            env=dict(id='any_space', kwargs=dict(obs='tuple', action='discrete'), collector_env_num=3),
-            policy=dict(type='ppo', collect=dict(n_step=8), learn=dict(batch_size=24)),
-        )
-    )
+    env = dict(id='any_space', kwargs=dict(obs='tuple', action='discrete'), collector_env_num=3)
+    policy = dict(type='ppo', collect=dict(n_step=8), learn=dict(batch_size=24))
+    cfg = resolve_config(dict(exp_name='x', max_env_step=10_000, env=env, policy=policy))
     policy, rollout = rollout_of(cfg)
-    assert {name: x.dtype for name, x in rollout.data['obs'].items()} == {
-        '0': torch.float32,
-        '1': torch.int64,
-        '2': torch.bool,
-    }
+    dtypes = {name: x.dtype for name, x in rollout.data['obs'].items()}
+    assert dtypes == {'0': torch.float32, '1': torch.int64, '2': torch.bool}
     samples = policy.collect_mode.get_train_sample(rollout)
     assert first_leaf(samples['obs']).shape == (24, 2) and samples['obs']['2'].shape == (24, 2, 2)
 
@@ -272,20 +249,7 @@ def test_every_distribution_learns_a_one_step_env(action: str, distribution: str
         learn['learning_rate'] = dict(start=2e-3, end=0.0)
     if distribution == 'squashed_gaussian':  # tanh is flat where the target may be; 5e-3 ends between .949 and .98
         learn['learning_rate'] = dict(start=1e-2, end=0.0)
-    result = serial_pipeline(
-        dict(
-            exp_name='one_step',
-            max_env_step=n_step,
-            env=dict(id='one_step', kwargs=dict(action=action), collector_env_num=8),
-            policy=dict(
-                type='ppo',
-                model=model,
-                learn=learn,
-                collect=dict(n_step=128),
-                eval=dict(n_episode=64, eval_freq=n_step),
-            ),
-            logger=dict(root=str(tmp_path), **QUIET),
-        ),
-        seed=seed,
-    )
+    policy = dict(model=model, learn=learn, collect=dict(n_step=128), eval=dict(n_episode=64, eval_freq=n_step))
+    env = dict(id='one_step', kwargs=dict(action=action), collector_env_num=8)
+    result = train(tmp_path, n_step, env, seed=seed, **policy)
     assert result.last_return is not None and result.last_return >= 0.95

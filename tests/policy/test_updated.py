@@ -79,31 +79,25 @@ def test_updates_of_updates_add_up() -> None:
     assert resolved('first').learn.epoch_per_collect == 4
 
 
-def test_default_stays_checked_against_the_range_of_its_field() -> None:
+class OwnLearn(PPOLearnConfig):
+    end_penalty: float = Field(0.5, ge=0, description='subtracted at the end')
+    bonus: ScheduleOrZero = Field(Linear(start=1.0, end=0.0), description='what an own loss is weighted by')
+
+
+class OwnConfig(PPOConfig):
+    learn: OwnLearn = OwnLearn()
+
+
+def test_section_class_gives_fields_of_its_own_and_defaults_stay_checked() -> None:
+    PPOPolicy.with_updates('penalised', OwnConfig)
+    assert resolved('penalised').learn.end_penalty == 0.5
     PPOPolicy.with_updates('calm', {'learn': {'epoch_per_collect': 2}})
     with pytest.raises(ConfigError, match='policy.learn.epoch_per_collect is 0'):
         resolved('calm', learn={'epoch_per_collect': 0})
 
 
-def test_section_class_gives_fields_of_its_own() -> None:
-    class MyLearn(PPOLearnConfig):
-        end_penalty: float = Field(0.5, ge=0, description='subtracted at the end')
-
-    class MyConfig(PPOConfig):
-        learn: MyLearn = MyLearn()
-
-    PPOPolicy.with_updates('penalised', MyConfig)
-    assert resolved('penalised').learn.end_penalty == 0.5
-
-
 def test_own_field_that_is_named_in_scheduled_follows_the_env_steps_and_is_logged() -> None:
-    class MyLearn(PPOLearnConfig):
-        bonus: ScheduleOrZero = Field(Linear(start=1.0, end=0.0), description='what an own loss is weighted by')
-
-    class MyConfig(PPOConfig):
-        learn: MyLearn = MyLearn()
-
-    PPOPolicy.with_updates('tapered', MyConfig, scheduled=(*PPOPolicy.scheduled, 'bonus'))
+    PPOPolicy.with_updates('tapered', OwnConfig, scheduled=(*PPOPolicy.scheduled, 'bonus'))
     learn = {'batch_size': None, 'bonus': {'start': 1.0, 'end': 0.0, 'over': 1024}}
     cfg = resolve_policy({'type': 'tapered', 'learn': learn, 'collect': {'n_step': N_STEP}})
     policy = POLICY_REGISTRY.build('tapered', cfg, OBS, Discrete(2))
@@ -173,15 +167,10 @@ def test_pickled_policy_is_found_where_the_module_is_not_imported_yet() -> None:
     assert run.stdout.decode().strip() == "<class 'zoo.policy.variants.published.spo'>"
 
 
-def test_type_of_its_section_is_the_name() -> None:
-    assert PPOPolicy.with_updates('mine').config().type == 'mine'
-    assert PPOPolicy.with_updates('calm', {'learn': {'clip_ratio': 0.1}}).config().type == 'calm'
-
-
-def test_class_says_where_it_comes_from() -> None:
-    new = PPOPolicy.with_updates('mine')
-    assert new.__name__ == 'mine' and new.__module__ == __name__
-    assert POLICY_REGISTRY.where('mine').startswith(f'{__name__}:')
+def test_class_and_type_of_its_section_have_the_name_and_say_where_they_come_from() -> None:
+    for new in (PPOPolicy.with_updates('mine'), PPOPolicy.with_updates('calm', {'learn': {'clip_ratio': 0.1}})):
+        assert new.config().type == new.__name__ in ('mine', 'calm') and new.__module__ == __name__
+        assert POLICY_REGISTRY.where(new.__name__).startswith(f'{__name__}:')
 
 
 @pytest.mark.parametrize(
@@ -208,12 +197,13 @@ def test_what_nothing_would_read_is_refused(methods: dict[str, Any], words: str)
     assert 'refused' not in POLICY_REGISTRY
 
 
-def test_name_that_is_taken_is_refused() -> None:
-    with pytest.raises(UserError, match="policy 'ppo' is registered at zoo.policy.ppo"):
-        PPOPolicy.with_updates('ppo')
-
-
-@pytest.mark.parametrize('name', ['', 3, None])
-def test_name_that_is_no_text_is_refused(name: Any) -> None:
-    with pytest.raises(UserError, match='with_updates got .* as a name'):
+@pytest.mark.parametrize(
+    ('name', 'said'),
+    [
+        ('ppo', "policy 'ppo' is registered at zoo.policy.ppo"),
+        *((name, 'with_updates got .* as a name') for name in ('', 3, None)),
+    ],
+)
+def test_name_that_is_taken_or_no_text_is_refused(name: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
         PPOPolicy.with_updates(name)

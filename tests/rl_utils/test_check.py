@@ -63,6 +63,14 @@ def empty(*shape: int) -> ppo_data:
     return ppo_data(zeros(*shape), zeros(*shape), integers(*lead), *(zeros(*lead) for _ in range(4)))
 
 
+def takes(dist: Any) -> str:
+    return f'but {dist.name!r} takes one tensor [..., {dist.n_param}]'
+
+
+def losses_of(field: str) -> Any:
+    return BOTH if field in ppg_data._fields else (ppo_error,)
+
+
 BOTH = (ppo_error, ppg_joint_error)
 WITH_PRETRAINED = CATEGORICAL._replace(logit_pretrained=zeros(4, 3))
 FORM = ('logit_new is', "'mu' and 'sigma'")
@@ -102,31 +110,16 @@ FAULTS = [
         for logit in ({'mean': zeros(4, 2)}, {'mu': zeros(4, 2)}, [1.0], None)
     ),
     *(
-        fault(
-            CATEGORICAL,
-            word,
-            f'but {dist.name!r} takes one tensor [..., {dist.n_param}]',
-            of=BOTH,
-            options=dict(dist=dist),
-            logit_new=logit,
-            logit_old=logit,
-        )
+        fault(CATEGORICAL, word, takes(dist), of=BOTH, options=dict(dist=dist), logit_new=logit, logit_old=logit)
         for dist in (Categorical(2), Gaussian(2))
         for logit, word in ((zeros(4, 3), '(4, 3)'), (gaussian((4, 2)), 'dict'))
     ),
     # ---- dtypes
     *(
         fault(
-            data,
-            name,
-            'has dtype torch.int64 but must be floating',
-            of=BOTH if name in ppg_data._fields else (ppo_error,),
-            **{name: as_int(data, name)},
+            data, name, 'has dtype torch.int64 but must be floating', of=losses_of(name), **{name: as_int(data, name)}
         )
-        for data in (
-            WITH_PRETRAINED,
-            GAUSSIAN._replace(logit_pretrained=GAUSSIAN.logit_old),
-        )
+        for data in (WITH_PRETRAINED, GAUSSIAN._replace(logit_pretrained=GAUSSIAN.logit_old))
         for name in ('logit_new', 'logit_old', 'logit_pretrained', 'adv', *VALUES)
     ),
     *(

@@ -217,9 +217,8 @@ def test_make_dist_of_what_does_not_fit_is_refused(space, name, sentence):
 def test_distribution_of_follows_the_form_of_the_logit():
     logit: dict[str, Any] = {'mu': torch.zeros(5, 2), 'sigma': torch.ones(5, 2)}
     block = UserDict(logit)  # a user's rollout may use this mapping
-    assert (
-        isinstance(distribution_of(torch.zeros(5, 3)), Categorical) and distribution_of(torch.zeros(5, 3)).n_param == 3
-    )
+    assert isinstance(distribution_of(torch.zeros(5, 3)), Categorical)
+    assert distribution_of(torch.zeros(5, 3)).n_param == 3
     for form in (logit, block):
         dist, param = from_logits(form)
         assert isinstance(distribution_of(form), Gaussian) and dist.n_action == 2

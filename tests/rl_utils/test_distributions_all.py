@@ -64,7 +64,7 @@ def test_values_and_gradients_equal_those_of_torch_distributions(case, lead):
         factor = draw(*lead, seed=9)
         grads = [
             torch.autograd.grad(
-                (factor * x).sum(), (p, q), allow_unused=True, materialize_grads=True, retain_graph=True
+                (factor * x).sum(), (p, q), materialize_grads=True, allow_unused=True, retain_graph=True
             )
             for x in (got, want)
         ]

@@ -64,8 +64,9 @@ def loop_returns(data: gae_data, gamma: float, n: int) -> Tensor:
     return found
 
 
-ONES = torch.ones(6, dtype=torch.float64)
 RETURNS = [2.0, 2.0, 7.0, 8.0, 9.0, 8.0]
+NO_CRITIC = six_steps()._replace(value=torch.zeros(6).double(), next_value=torch.zeros(6).double())
+RISING = gae_data(tensor(0, 10, 20), tensor(10, 20, 30), tensor(1, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -74,23 +75,13 @@ RETURNS = [2.0, 2.0, 7.0, 8.0, 9.0, 8.0]
         # gamma .5: row 5: 6 + .5 * 4 = 8; row 4: 5 + .5 * 8 = 9; row 3: 4 + .5 * 8 = 8; row 2: 3 + .5 * 8 = 7; row 1: 2
         ({'type': 'returns'}, six_steps(), tensor(1, 1, 6, 7, 8, 7), tensor(*RETURNS)),
         # without a critic: row 4: 5 + .5 * 6; row 2: 3 + .5 * 4
-        (
-            {'type': 'returns'},
-            six_steps()._replace(value=0 * ONES, next_value=0 * ONES),
-            tensor(2, 2, 5, 4, 8, 6),
-            tensor(2, 2, 5, 4, 8, 6),
-        ),
+        ({'type': 'returns'}, NO_CRITIC, tensor(2, 2, 5, 4, 8, 6), tensor(2, 2, 5, 4, 8, 6)),
         # row 0: 1 + .5 * 1; row 1: 2, terminal; row 2: 3 + .5; row 3: 4 + .5 * 8; row 4: 5 + .5; row 5: 6 + .5 * 4
         ({'type': 'n_step', 'n': 1}, six_steps(), tensor(0.5, 1, 2.5, 7, 4.5, 7), tensor(1.5, 2, 3.5, 8, 5.5, 8)),
         # row 0: 1 + .5 * 2 + 0; row 1: 2; row 2: 3 + .5 * 4 + .25 * 8; row 3: 4 + .5 * 8; row 4: 5 + .5 * 6 + .25 * 4
         ({'type': 'n_step', 'n': 2}, six_steps(), tensor(1, 1, 6, 7, 8, 7), tensor(*RETURNS)),
         # values 0, 10, 20, 30 of the next states: row 0: 1 + .5 + .25 * 20; row 1: 1 + .5 + .25 * 30; row 2: 1 + .5 * 30
-        (
-            {'type': 'n_step', 'n': 2},
-            gae_data(tensor(0, 10, 20), tensor(10, 20, 30), tensor(1, 1, 1)),
-            tensor(6.5, -1, -4),
-            tensor(6.5, 9, 16),
-        ),
+        ({'type': 'n_step', 'n': 2}, RISING, tensor(6.5, -1, -4), tensor(6.5, 9, 16)),
     ],
     ids=['returns', 'without a critic', 'one step', 'two steps', 'a value in between'],
 )
@@ -135,13 +126,7 @@ def test_estimators_coincide(shape):
         # trace_2 = .25 * 4.5 = 1.125; trace_1 = .5 * 1.5 + .25 * .5 * 1.125 = .890625
         # trace_0 = 2 * .5 + .25 * 1 * .890625 = 1.22265625
         # adv_2 = 1.125; adv_1 = .5 (1.5 + .25 * 1.125) = .890625; adv_0 = 2 (.5 + .25 * .890625) = 1.4453125
-        (
-            0.5,
-            (2.0, 0.5, 0.25),
-            dict(rho_max=3.0, c_max=1.0),
-            [1.4453125, 0.890625, 1.125],
-            [2.22265625, 1.890625, 2.125],
-        ),
+        (0.5, (2.0, 0.5, 0.25), dict(rho_max=3.0), [1.4453125, 0.890625, 1.125], [2.22265625, 1.890625, 2.125]),
     ],
     ids=['plain', 'bounds', 'lambda'],
 )
@@ -154,10 +139,8 @@ def test_vtrace_by_hand(lambda_, ratios, bounds, adv, return_):
 @pytest.mark.parametrize('bounds', [(1.0, 1.0), (3.0, 1.0), (1.5, 2.0)])
 def test_vtrace_advantage_is_the_papers(bounds):
     # arXiv:1802.01561, sec. 4.2: rho_t (r_t + gamma vs_{t+1} - V_t), where vs_{t+1} is V' at an end, and 0 where terminal
-    data, log_ratio = (
-        random_data((40,)),
-        torch.randn(40, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
-    )
+    data, generator = random_data((40,)), torch.Generator().manual_seed(1)
+    log_ratio = torch.randn(40, generator=generator, dtype=torch.float64)
     adv, return_ = vtrace(data, 0.9, 1.0, log_ratio, rho_max=bounds[0], c_max=bounds[1])
     after = torch.where(data.traj_flag, data.next_value * ~data.done, torch.cat((return_[1:], data.next_value[-1:])))
     after[-1] = data.next_value[-1] * ~data.done[-1]
@@ -227,16 +210,14 @@ def test_inputs_are_unchanged_and_the_result_is_new(name, dtype):
     found = estimate(name, data)
     assert all(torch.equal(x, y) for x, y in zip(data, before, strict=True))
     assert all(x.shape == data.value.shape and x.dtype == dtype and not x.requires_grad for x in found)
-    assert (
-        not {x.data_ptr() for x in found} & {x.data_ptr() for x in data} and found[0].data_ptr() != found[1].data_ptr()
-    )
+    assert not {x.data_ptr() for x in found} & {x.data_ptr() for x in data}
+    assert found[0].data_ptr() != found[1].data_ptr()
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_shapes_that_differ_are_refused(name):
-    checked = (
-        estimators.gae if name == 'gae' else ESTIMATOR_REGISTRY.get(name)
-    )  # the registered 'gae' does not check its inputs
+    # the registered 'gae' does not check its inputs
+    checked = estimators.gae if name == 'gae' else ESTIMATOR_REGISTRY.get(name)
     with pytest.raises(ValueError, match='reward has shape'):
         checked(six_steps()._replace(reward=torch.zeros(5)), 0.9, 0.7)
     with pytest.raises(ValueError, match='next_value has shape'):

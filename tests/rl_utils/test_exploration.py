@@ -74,13 +74,8 @@ UNIT, NEVER = Bounds((0.0,), (1.0,)), -math.inf
         ('epsilon_greedy', 0.1, Categorical(4), [0.0, NEVER, 50.0, NEVER], log(0.05, 0.0, 0.95, 0.0)),
         # .9 * .8 + .05 = .77; a masked bit stays 0
         ('epsilon', 0.1, Bernoulli(2), [bit(0.8), NEVER], [bit(0.77), NEVER]),
-        (
-            'epsilon_greedy',
-            0.1,
-            Bernoulli(3),
-            [2.0, -3.0, 0.0],
-            [bit(0.95), bit(0.05), bit(0.05)],
-        ),  # a bit with logit 0 has the mode 0
+        # a bit with logit 0 has the mode 0
+        ('epsilon_greedy', 0.1, Bernoulli(3), [2.0, -3.0, 0.0], [bit(0.95), bit(0.05), bit(0.05)]),
     ],
     ids=lambda x: x if isinstance(x, str) else x.name if hasattr(x, 'name') else '',
 )
@@ -95,10 +90,8 @@ def test_exploration_by_hand(name, option, dist, logit, wanted):
 
 def test_temperature_of_gsde_widens_sigma_alone():
     dist, logit = GSDE(2, 5), draws(GSDE(2, 5))
-    (mu, sigma), (mu_new, sigma_new) = (
-        dist.mu_sigma(logit),
-        dist.mu_sigma(explore('temperature', dist, logit, temperature=3.0)),
-    )
+    warm = explore('temperature', dist, logit, temperature=3.0)
+    (mu, sigma), (mu_new, sigma_new) = dist.mu_sigma(logit), dist.mu_sigma(warm)
     assert torch.equal(mu_new, mu)
     torch.testing.assert_close(sigma_new, 3 * sigma)
 

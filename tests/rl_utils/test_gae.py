@@ -39,6 +39,7 @@ def random_data(shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torc
     return gae_data(value, next_value, reward, traj_flag & (terminal > 0), traj_flag)
 
 
+ZEROS = dict(value=[0] * 6, next_value=[0] * 5 + [10], reward=[1] * 6)
 TWO = dict(value=[2, 7], next_value=[8, 100], reward=[1, 1])  # gamma .5, lambda 1: delta_1 = 1 + .5 * 100 - 7 = 44
 
 
@@ -47,12 +48,7 @@ TWO = dict(value=[2, 7], next_value=[8, 100], reward=[1, 1])  # gamma .5, lambda
     [
         # rewards 1, V 0 but 10 after the last step, the third step terminal. adv_2 = 1, adv_1 = 1 + .9 * 1 = 1.9,
         # adv_0 = 1 + .9 * 1.9 = 2.71; adv_5 = 1 + .9 * 10 = 10, and so adv_4, adv_3
-        (
-            dict(value=[0] * 6, next_value=[0] * 5 + [10], reward=[1] * 6, done=[0, 0, 1, 0, 0, 0]),
-            0.9,
-            1.0,
-            [2.71, 1.9, 1.0, 10.0, 10.0, 10.0],
-        ),
+        (dict(ZEROS, done=[0, 0, 1, 0, 0, 0]), 0.9, 1.0, [2.71, 1.9, 1.0, 10.0, 10.0, 10.0]),
         # delta_1 = 2 + .5 * 4 - 1 = 3; delta_0 = 1 + .5 * 1 - 3 = -1.5; adv_0 = -1.5 + .25 * 3 = -.75
         (dict(value=[3, 1], next_value=[1, 4], reward=[1, 2]), 0.5, 0.5, [-0.75, 3]),
         # row 0 ends by a time limit in a state worth 8: delta_0 = 1 + .5 * 8 - 2 = 3, and nothing of row 1 reaches it

@@ -271,10 +271,8 @@ def test_half_precision_policies_are_computed_in_float32(kind, continuous):
     assert results(data._replace(logit_new=half)) == results(data._replace(logit_new=full))
     *parts, _ = leaves(data._replace(logit_new=half))
     *wanted, _ = leaves(data._replace(logit_new=full))
-    got, want = (
-        gradient(total(data._replace(logit_new=half)), parts),
-        gradient(total(data._replace(logit_new=full)), wanted),
-    )
+    got = gradient(total(data._replace(logit_new=half)), parts)
+    want = gradient(total(data._replace(logit_new=full)), wanted)
     # bfloat16 has 8 bits
     torch.testing.assert_close([x.float() for x in got], list(want), rtol=2**-7, atol=1e-4)
 

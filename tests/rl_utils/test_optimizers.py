@@ -159,19 +159,16 @@ def images() -> Box:
     return Box(zeros, zeros + 255)
 
 
+SECOND = [f'{side}_encoder.layers.1.weight' for side in ('actor', 'critic')]
+
+
 @pytest.mark.parametrize(
     'model, hidden',
     [
         # as many actions as observations: the actor's head has the shape to feed the critic's first layer, but it is a head
-        (
-            lambda: model_of(box(4), 4, hidden_sizes=[64, 64]),
-            ['actor_encoder.layers.1.weight', 'critic_encoder.layers.1.weight'],
-        ),
+        (lambda: model_of(box(4), 4, hidden_sizes=[64, 64]), SECOND),
         # as many observations as units: the actor's last layer has the shape to feed the critic's first layer
-        (
-            lambda: model_of(box(64), 4, hidden_sizes=[64, 64]),
-            ['actor_encoder.layers.1.weight', 'critic_encoder.layers.1.weight'],
-        ),
+        (lambda: model_of(box(64), 4, hidden_sizes=[64, 64]), SECOND),
         (lambda: model_of(box(4), 2, hidden_sizes=[32]), []),
         (
             lambda: model_of(images(), 2, shared_encoder='both'),

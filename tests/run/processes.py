@@ -9,8 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +58,6 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     finally:
         process.kill()
     return process.returncode, stderr
-
-
-def wait_for(found: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
-    """Waits until `found` returns a true value, and returns it."""
-    end = time.monotonic() + PATIENCE
-    while not (value := found()):
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < end, 'waited too long'
-        time.sleep(0.01)
-    return value
 
 
 def environment() -> dict[str, str]:

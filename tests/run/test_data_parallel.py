@@ -1,25 +1,36 @@
-"""Agreement of ranks on counters, stops and metrics; here ranks are threads and numbers are worked by hand."""
+"""Data-parallel runs: agreement of ranks, here threads, on counters, stops and metrics; starts under torchrun."""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
+import shutil
+from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+import zoo.run.launch as launch_module
+from tests.policy_envs import job_config
 from tests.thread_ranks import on_ranks
-from zoo.core.ranks import Ranks
-from zoo.run.data_parallel import Agreement, RankAgreement
-from zoo.run.launch import RankLogFilter
+from zoo.config.section import ConfigError
+from zoo.core.ranks import ALONE, Ranks
+from zoo.pipeline import serial_pipeline
+from zoo.run.checkpoint.file import steps_of
+from zoo.run.config import resolve_config
+from zoo.run.data_parallel import Agreement
+from zoo.run.launch import FILE, Launch, RankLogFilter, continued, launched
 from zoo.run.observers.base import Progress
 from zoo.worker.evaluator import Evaluation, joined_evaluations
 from zoo.worker.infos import InfoTally
 
 
 def parts(returns: Any = (), lengths: Any = (), infos: dict[str, Any] | None = None) -> Any:
-    """Returns the parts of a run that `RankAgreement` reads."""
+    """Returns the parts of a run that `Agreement` reads."""
     tally = InfoTally()
     tally.values.update(infos or {})
     episodes = SimpleNamespace(n_episode=0, n_reset=0, returns=returns, lengths=lengths, infos=tally)
@@ -27,8 +38,8 @@ def parts(returns: Any = (), lengths: Any = (), infos: dict[str, Any] | None = N
     return SimpleNamespace(collector=collector)
 
 
-def agreement(ranks: Ranks, own: Any) -> RankAgreement:
-    return RankAgreement(ranks, own, Progress())
+def agreement(ranks: Ranks, own: Any) -> Agreement:
+    return Agreement(ranks, own, Progress())
 
 
 def counters(own: Any, progress: Progress) -> tuple[int, ...]:
@@ -40,7 +51,7 @@ def test_counters_are_the_sum_of_what_each_rank_added() -> None:
     def work(ranks: Ranks) -> list[tuple[int, ...]]:
         own, found, progress = parts(), [], Progress()
         progress.n_sample = 100
-        counted = RankAgreement(ranks, own, progress)
+        counted = Agreement(ranks, own, progress)
         for n_step in (60 + ranks.rank, 64 - ranks.rank):  # 60 and 61, then 64 and 63
             own.collector.env_step += n_step
             own.collector.episodes.n_episode += 2 + ranks.rank
@@ -88,7 +99,7 @@ def test_a_signal_or_wish_of_one_rank_stops_all(
 
 
 def test_one_process_agrees_with_itself() -> None:
-    alone = Agreement(parts())
+    alone = Agreement(ALONE, parts(), Progress())
     assert (alone.stops(False, []), alone.stops(True, []), alone.stops(False, [15])) == (None, 0, 15)
     assert alone.first('why') == 'why' and alone.metrics({'loss': 1}) == {'loss': 1}
 
@@ -154,3 +165,76 @@ def test_log_of_another_rank_has_its_warnings_with_its_number(caplog: pytest.Log
     finally:
         caplog.handler.removeFilter(keep)
     assert caplog.messages == ['rank 3: 2 of these']
+
+
+# --- starts under torchrun ---
+
+
+def _steps(folder: Path) -> list[int]:
+    return list(steps_of(folder / 'checkpoints'))
+
+
+@pytest.mark.slow
+def test_run_dir_whose_newest_checkpoint_is_damaged_continues_from_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / 'run'
+    serial_pipeline(job_config(tmp_path, checkpoint=dict(freq=64)), run_dir=folder)
+    newest = steps_of(folder / 'checkpoints')[256]
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with caplog.at_level('INFO', 'zoo'):
+        result = serial_pipeline(job_config(tmp_path, max_env_step=320), run_dir=folder)
+    assert result.env_step == 320 and _steps(folder)[-1] == 320
+    assert 'resuming at env step 192' in caplog.text
+
+
+def test_restart_finds_the_folder_of_its_own_start(tmp_path: Path, finished: Path) -> None:
+    other = shutil.copytree(finished, finished.with_name(f'{finished.name}_2'))
+    for folder, name in ((finished, 'mine'), (other, 'of another start')):
+        (folder / FILE).write_text(name + '\n')
+    cfg = resolve_config(job_config(tmp_path))
+    folder, checkpoint = continued(Launch(ALONE, 'mine', 1), cfg, None)
+    assert folder is not None and folder.resolve() == finished.resolve()
+    assert checkpoint is not None and checkpoint.meta['env_step'] == 256
+    assert continued(Launch(ALONE, 'mine', 0), cfg, None) == (None, None)  # not a restart
+    assert continued(Launch(ALONE, 'a third', 1), cfg, None) == (None, None)
+
+
+def test_one_process_under_torchrun_is_alone(tmp_path: Path) -> None:
+    environ = {'WORLD_SIZE': '1', 'TORCHELASTIC_RUN_ID': 'name', 'TORCHELASTIC_RESTART_COUNT': '2'}
+    cfg = resolve_config(job_config(tmp_path))
+    with launched(cfg, environ) as launch:
+        assert launch.ranks is ALONE and launch.n_restart == 2
+        assert launch.id.startswith('name')
+    with launched(cfg, {}) as launch:
+        assert launch == (ALONE, '', 0)
+
+
+def test_runs_of_one_script_have_numbers_by_which_each_finds_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ, cfg = {'TORCHELASTIC_RUN_ID': 'name'}, resolve_config(job_config(tmp_path))
+
+    def ids() -> list[str]:
+        monkeypatch.setattr(launch_module, '_runs', count(1))  # as in a new process
+        found = []
+        for _ in range(2):
+            with launched(cfg, environ) as launch:
+                found.append(launch.id)
+        return found
+
+    assert ids() == ids() == ['name 1', 'name 2']
+
+
+def test_uneven_split_is_refused_before_the_ranks_meet(tmp_path: Path) -> None:
+    cfg = resolve_config(job_config(tmp_path))
+    with pytest.raises(ConfigError, match='env.collector_env_num is 4 but there are 3 ranks: 4 % 3 = 1'):
+        with launched(cfg, {'WORLD_SIZE': '3', 'RANK': '0'}):
+            pass
+    assert not torch.distributed.is_initialized()
+
+
+def test_run_folder_notes_its_start_only_under_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not (serial_pipeline(job_config(tmp_path)).run_dir / FILE).exists()
+    monkeypatch.setitem(os.environ, 'TORCHELASTIC_RUN_ID', 'name')
+    assert (serial_pipeline(job_config(tmp_path)).run_dir / FILE).read_text().startswith('name')

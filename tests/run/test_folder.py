@@ -12,6 +12,7 @@ import pytest
 
 from tests.envs import limit_env
 from tests.policy_envs import differing, job_config, rows
+from tests.processes import wait_until
 from tests.run.processes import (
     config_file,
     ended,
@@ -19,7 +20,6 @@ from tests.run.processes import (
     make_read_only,
     small_disk,
     start_zoo,
-    wait_for,
     without_override,
 )
 from zoo.core.errors import UserError
@@ -421,7 +421,7 @@ def test_command_that_was_killed_continues_and_ends_when_started_again(
     config = config_file(tmp_path / 'a.yaml', tmp_path, 'tests.policy_envs:stuck_env', **sections)
     command = ['train', str(config), '--run', str(tmp_path / 'mine')]
     process = start_zoo(*command)
-    wait_for(lambda: len(list((tmp_path / 'mine').glob('checkpoints/step_*.safetensors'))) > 1, process)
+    wait_until(lambda: len(list((tmp_path / 'mine').glob('checkpoints/step_*.safetensors'))) > 1, process)
     process.kill()
     ended(process)
     n = load_checkpoint(tmp_path / 'mine').meta['env_step']

@@ -18,15 +18,13 @@ from zoo.run.build import start_from
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint, save_checkpoint
 
 SHORT = ['policy.eval.n_episode=1', 'logger.tensorboard=false', 'logger.console=off']
-ONE = 'max_env_step=1_024'
+ONE, NORM = 'max_env_step=1_024', 'policy.model.obs_norm=true'
 
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp('trained') / 'run'
-    serial_pipeline(
-        'cartpole_ppo', overrides=[*SHORT, 'max_env_step=4_096', 'policy.model.obs_norm=true'], run_dir=folder
-    )
+    serial_pipeline('cartpole_ppo', overrides=[*SHORT, 'max_env_step=4_096', NORM], run_dir=folder)
     return folder
 
 
@@ -37,7 +35,7 @@ def equal_names(one: Any, other: Any) -> set[str]:
 
 @pytest.mark.slow
 def test_policy_begins_with_all_parameters_and_statistics_of_the_run(trained: Path) -> None:
-    policy = make_policy('cartpole_ppo', ['policy.model.obs_norm=true', f'init_from={trained}', 'seed=9'])
+    policy = make_policy('cartpole_ppo', [NORM, f'init_from={trained}', 'seed=9'])
     assert equal_names(policy, load_policy(trained)) == set(policy.model.state_dict())
     assert policy.learn_mode.train_iter() == 0
     assert float(policy.model.input.count) > 3_000
@@ -45,14 +43,7 @@ def test_policy_begins_with_all_parameters_and_statistics_of_the_run(trained: Pa
 
 @pytest.mark.slow
 def test_run_begins_there_and_its_optimiser_again(trained: Path, tmp_path: Path) -> None:
-    words = [
-        *SHORT,
-        ONE,
-        'policy.model.obs_norm=true',
-        f'init_from={trained}',
-        'policy.learn.learning_rate=1e-12',
-        'seed=9',
-    ]
+    words = [*SHORT, ONE, NORM, f'init_from={trained}', 'policy.learn.learning_rate=1e-12', 'seed=9']
     result = serial_pipeline('cartpole_ppo', overrides=words, run_dir=tmp_path / 'a')
     expert = load_policy(trained)
     assert result.train_iter == 40  # only this run's: 10 passes over 4 minibatches
@@ -61,7 +52,7 @@ def test_run_begins_there_and_its_optimiser_again(trained: Path, tmp_path: Path)
 
 
 def test_patterns_choose_what_is_taken(trained: Path) -> None:
-    words = ['policy.model.obs_norm=true', f'init_from={trained}', 'init_from_keys=[actor_*, policy_*]', 'seed=9']
+    words = [NORM, f'init_from={trained}', 'init_from_keys=[actor_*, policy_*]', 'seed=9']
     same = equal_names(make_policy('cartpole_ppo', words), load_policy(trained))
     assert {name.partition('.')[0] for name in same} == {'actor_encoder', 'policy_head'}
 
@@ -80,7 +71,7 @@ def test_numbers_that_are_not_finite_are_refused_where_they_are_asked_for(traine
     name = next(name for name in state['policy']['model'] if name.startswith('critic_'))
     state['policy']['model'][name].view(-1)[0] = float('nan')
     save_checkpoint(tmp_path / 'diverged.safetensors', state, meta)
-    words = ['policy.model.obs_norm=true', f'init_from={tmp_path}/diverged.safetensors']
+    words = [NORM, f'init_from={tmp_path}/diverged.safetensors']
     with pytest.raises(CheckpointError, match=f'has numbers in model/{name} that are not finite: training had failed'):
         make_policy('cartpole_ppo', words)
     make_policy('cartpole_ppo', [*words, 'init_from_keys=[actor_*]'])
@@ -89,7 +80,7 @@ def test_numbers_that_are_not_finite_are_refused_where_they_are_asked_for(traine
 @pytest.mark.slow
 def test_resumed_run_does_not_begin_again_and_needs_the_other_run_no_more(trained: Path, tmp_path: Path) -> None:
     other = shutil.copytree(trained, tmp_path / 'other')
-    words = [*SHORT, f'init_from={other}', 'policy.model.obs_norm=true']
+    words = [*SHORT, f'init_from={other}', NORM]
     first = serial_pipeline('cartpole_ppo', overrides=[*words, ONE], run_dir=tmp_path / 'a')
     shutil.rmtree(other)
     straight = load_policy(first.run_dir).model.state_dict()
@@ -122,7 +113,7 @@ def test_made_policy_is_that_of_the_run(tmp_path: Path) -> None:
 
 def test_given_policy_begins_as_its_maker_left_it(trained: Path, tmp_path: Path) -> None:
     """The run does not read init_from again, which would undo the caller's changes to the policy after make_policy."""
-    words = [*SHORT, ONE, 'policy.model.obs_norm=true', f'init_from={trained}', 'policy.learn.learning_rate=1e-12']
+    words = [*SHORT, ONE, NORM, f'init_from={trained}', 'policy.learn.learning_rate=1e-12']
     policy = make_policy('cartpole_ppo', words)
     with torch.no_grad():
         policy.model.policy_head.weight.add_(1.0)
@@ -138,14 +129,14 @@ def test_run_that_continues_cannot_begin_with_other_parameters(trained: Path, tm
     ):
         serial_pipeline(resume=trained, overrides=words)
     with pytest.raises(UserError, match='leave init_from out, or begin a new run'):
-        serial_pipeline('cartpole_ppo', overrides=[*words, 'policy.model.obs_norm=true'], resume=trained)
+        serial_pipeline('cartpole_ppo', overrides=[*words, NORM], resume=trained)
     with pytest.raises(UserError, match=f'the run in {trained} has init_from=null, not {trained}; name another'):
-        serial_pipeline('cartpole_ppo', overrides=[*words, 'policy.model.obs_norm=true'], run_dir=trained)
+        serial_pipeline('cartpole_ppo', overrides=[*words, NORM], run_dir=trained)
 
 
 @pytest.mark.slow
 def test_run_keeps_what_it_began_with_when_it_continues_without_naming_it(trained: Path, tmp_path: Path) -> None:
-    words = [*SHORT, 'policy.model.obs_norm=true']
+    words = [*SHORT, NORM]
     began, place = [f'init_from={trained}', 'init_from_keys=[actor_*]'], {'run_dir': tmp_path / 'a'}
     serial_pipeline('cartpole_ppo', overrides=[*words, *began, ONE], **place)
     for more, length in (([], 2_048), (began, 3_072), ([f'init_from={os.path.relpath(trained)}'], 4_096)):
@@ -168,7 +159,7 @@ def test_statistics_without_a_place_are_warned_of(trained: Path, caplog: pytest.
 
 def test_other_ranks_get_the_parameters_from_the_first_which_alone_reads_the_file(trained: Path) -> None:
     def begin(ranks: Any) -> Any:
-        policy = make_policy('cartpole_ppo', ['policy.model.obs_norm=true', f'seed={5 + ranks.rank}'])
+        policy = make_policy('cartpole_ppo', [NORM, f'seed={5 + ranks.rank}'])
         start_from(policy, trained if ranks.rank == 0 else 'no_such_file', ranks=ranks)
         return policy
 
@@ -179,7 +170,7 @@ def test_other_ranks_get_the_parameters_from_the_first_which_alone_reads_the_fil
 @pytest.mark.soak
 def test_runner_of_another_process_acts_with_what_the_run_begins_with(trained: Path, tmp_path: Path) -> None:
     """The run equals that of one process bit for bit, so its first rollout, too, was collected with these parameters."""
-    words = [*SHORT, 'max_env_step=2_048', 'policy.model.obs_norm=true', f'init_from={trained}', 'seed=9']
+    words = [*SHORT, 'max_env_step=2_048', NORM, f'init_from={trained}', 'seed=9']
     alone, apart = (
         serial_pipeline('cartpole_ppo', overrides=[*words, f'cluster.runner_num={n}'], run_dir=tmp_path / str(n)).policy
         for n in (0, 1)

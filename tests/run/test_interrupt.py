@@ -20,7 +20,8 @@ import torch
 
 from tests.envs import LimitEnv
 from tests.policy_envs import job_config, rows
-from tests.run.processes import PATIENCE, ROOT, config_file, ended, environment, start_zoo, wait_for
+from tests.processes import wait_until
+from tests.run.processes import PATIENCE, ROOT, config_file, ended, environment, start_zoo
 from zoo.backend.trace import missing_compiler
 from zoo.core.processes import STOP_SIGNALS
 from zoo.pipeline import serial_pipeline
@@ -181,7 +182,7 @@ def saved_in(folder: Path) -> int:
 @pytest.mark.long
 def test_signal_to_the_whole_process_group_saves_and_exits_with_its_code(tmp_path: Path) -> None:
     process = started(tmp_path, {'pause': 0.002}, vectorization='async')
-    wait_for(lambda: has_begun(tmp_path), process)
+    wait_until(lambda: has_begun(tmp_path), process)
     os.killpg(process.pid, signal.SIGINT)
     code, stderr = ended(process)
     assert code == 130, stderr
@@ -192,7 +193,7 @@ def test_signal_to_the_whole_process_group_saves_and_exits_with_its_code(tmp_pat
 def test_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     marker = tmp_path / 'marker'
     process = started(tmp_path, {'at': 20, 'marker': str(marker)}, freq=64)
-    wait_for(marker.exists, process)
+    wait_until(marker.exists, process)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     while 'finishing the update' not in process.stderr.readline():  # the run waits for a step that never ends
@@ -242,7 +243,7 @@ def test_signal_during_compilation_gives_it_up_and_saves(tmp_path: Path, to_grou
     cache = tmp_path / 'cache'  # empty, so that compiling takes a minute
     words = [f'logger.root={tmp_path}', 'logger.console=off', 'policy.learn.compile=on', 'policy.learn.executor=graph']
     process = start_zoo('train', 'cartpole_ppo', *words, TORCHINDUCTOR_CACHE_DIR=str(cache))
-    wait_for(lambda: any(path.is_file() for path in cache.rglob('*')), process)  # the compiler's input
+    wait_until(lambda: any(path.is_file() for path in cache.rglob('*')), process)  # the compiler's input
     (os.killpg if to_group else os.kill)(process.pid, signal.SIGINT)
     code, stderr = ended(process)
     assert code == 130 and 'compiling ppo_step is given up' in stderr

@@ -9,8 +9,9 @@ import pytest
 import torch
 from pydantic import Field
 
+from tests.envs import LimitEnv
 from tests.policy.variants.test_offpolicy import run_config
-from tests.policy_envs import job_config
+from tests.policy_envs import differing, job_config
 from zoo import PIPELINE_REGISTRY, Section
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
@@ -51,20 +52,30 @@ class EverySecond(SerialJob):
             super().learn_round()
 
 
+class DefaultsEnv(LimitEnv):
+    """Changes torch's default dtype in its 20th step, as a simulator may that a step loads."""
+
+    def __init__(self, dtype: str = '') -> None:
+        super().__init__()
+        self.dtype, self.n_step = dtype, 0
+
+    def step(self, action: Any) -> Any:
+        self.n_step += 1
+        if self.n_step == 20 and self.dtype:
+            torch.set_default_dtype(getattr(torch, self.dtype))
+        return super().step(action)
+
+
 def numbers_of(result: Any) -> tuple[int, int]:
     return result.env_step, result.train_iter
 
 
-@pytest.mark.slow
-def test_serial_is_the_default_and_by_any_spelling_the_same_run(tmp_path: Path) -> None:
-    runs = [
-        serial_pipeline(job_config(tmp_path / str(i), **more))
-        for i, more in enumerate([{}, dict(pipeline='serial'), dict(pipeline=dict(type='serial'))])
-    ]
-    first, *others = ([*run.policy.state_dict()['model'].values()] for run in runs)
-    for other in others:
-        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
-    assert resolve_config(job_config(tmp_path)).pipeline == 'serial'
+@pytest.mark.parametrize(
+    ('sections', 'want'), [({}, 'serial'), *((dict(pipeline=x), x) for x in ('serial', {'type': 'serial'}))]
+)
+def test_serial_is_the_default_and_by_any_spelling_the_same_run(sections: Any, want: Any, tmp_path: Path) -> None:
+    with SerialJob(resolve_config(job_config(tmp_path, **sections))) as job:
+        assert type(job) is SerialJob and job.cfg.pipeline == want
 
 
 def test_plan_by_name_and_options_collects_twice_and_learns_once(tmp_path: Path) -> None:
@@ -205,3 +216,19 @@ def test_errors_of_on_evaluation_pass_through_after_the_run_is_saved(tmp_path: P
     with pytest.raises(PrunedError):
         serial_pipeline(config, on_evaluation=prune, run_dir=tmp_path / 'run')
     assert load_checkpoint(tmp_path / 'run').meta['env_step'] == 128
+
+
+@pytest.mark.usefixtures('native')
+@pytest.mark.parametrize('executor', ['eager', 'native'])
+@pytest.mark.parametrize('dtype', ['float64', 'float16'])
+def test_env_that_changes_torchs_default_dtype_changes_nothing(executor: str, dtype: str, tmp_path: Path) -> None:
+    def run(dtype: str) -> Any:
+        env = dict(vectorization='sync', kwargs=dict(dtype=dtype))
+        return serial_pipeline(job_config(tmp_path, DefaultsEnv, env=env, policy=dict(learn=dict(executor=executor))))
+
+    wanted = run('').policy.state_dict()
+    try:
+        found = run(dtype).policy.state_dict()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not differing(wanted, found)

@@ -191,6 +191,29 @@ def test_commit_is_that_of_the_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     assert commit() is None
 
 
+@pytest.mark.parametrize(
+    'files',
+    [
+        {'HEAD': b'\xff\xfe'},
+        {'HEAD': b'ref: refs/heads/main\n', 'packed-refs': b'\xff\xfe\n'},
+        {'HEAD': b'ref: ../secret\n'},
+        {'HEAD': b'ref: a\0b\n'},
+        {'HEAD': b'a' * (1 << 25)},
+        {'HEAD': b'the state of a run'},
+    ],
+    ids=['bytes', 'packed bytes', 'another file', 'nul', 'large', 'text'],
+)
+def test_checkout_of_any_content_gives_nothing_but_a_commit(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / '.git').mkdir()
+    (tmp_path / 'secret').write_text('my password\n')
+    for name, content in files.items():
+        (tmp_path / '.git' / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    assert commit() is None
+
+
 def test_commit_below_a_checkout_of_somebody_else_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / '.git').mkdir(mode=0o600)
     monkeypatch.chdir(tmp_path)

@@ -97,27 +97,18 @@ def run(root: Path, **policy: Any) -> dict[str, set[int]]:
 
 
 @pytest.mark.slow
-def test_multiply_adds_of_a_vector_policy_are_the_entries_of_its_actors_matrices() -> None:
-    assert multiply_adds(make('vectors', 2)) == CARTPOLE
-
-
-@pytest.mark.slow
-def test_multiply_adds_of_a_convolution_count_every_place_of_a_filter() -> None:
-    assert multiply_adds(make('frames')) == NATURE
+def test_multiply_adds_are_the_entries_of_the_actors_matrices_and_of_a_filter_at_every_place() -> None:
+    assert (multiply_adds(make('vectors', 2)), multiply_adds(make('frames'))) == (CARTPOLE, NATURE)
 
 
 @pytest.mark.slow
 def test_threads_grow_with_the_rows_up_to_the_limit() -> None:
     two = -(-2 * PER_THREAD // CARTPOLE)  # the smallest number of rows that is work for two threads
     policy = make('vectors', 2)
-    assert phase_threads(policy, rows_of(two - 1, two, 1), 8) == {'collect': 1, 'learn': 2, 'evaluate': 1}
-    assert phase_threads(policy, rows_of(2 * two, 100 * two, two), 8) == {'collect': 4, 'learn': 8, 'evaluate': 2}
-    assert phase_threads(policy, rows_of(2 * two, 100 * two, two), 2) == {'collect': 2, 'learn': 2, 'evaluate': 2}
-
-
-@pytest.mark.slow
-def test_a_user_who_allows_one_thread_gets_one() -> None:
-    assert set(phase_threads(make('frames'), rows_of(64, 4096, 64), 1).values()) == {1}
+    assert phase_threads(policy, rows_of(two - 1, two, 1), 8) == rows_of(1, 2, 1)
+    assert phase_threads(policy, rows_of(2 * two, 100 * two, two), 8) == rows_of(4, 8, 2)
+    assert phase_threads(policy, rows_of(2 * two, 100 * two, two), 2) == rows_of(2, 2, 2)
+    assert phase_threads(make('frames'), rows_of(64, 4096, 64), 1) == rows_of(1, 1, 1)
 
 
 @pytest.mark.slow
@@ -146,23 +137,26 @@ def test_use_threads_calls_torch_only_where_the_number_changes(monkeypatch: pyte
     assert calls == [1, 2]
 
 
-def test_small_networks_run_on_one_thread_in_all_phases(tmp_path: Path) -> None:
-    assert run(tmp_path) == {'collect': {1}, 'sample': {1}, 'learn': {1}, 'evaluate': {1}}
-    assert {n for name, n in SEEN if name == 'step'} == {1}
+LARGE = dict(model=dict(hidden_sizes=[512, 512]))
 
 
-@pytest.mark.slow
-def test_phase_with_enough_work_alone_gets_two_threads(tmp_path: Path) -> None:
-    # (4 x 512 + 512 x 512 + 512 x 2) x 64 rows = 17.0M multiply-adds; 4 envs or evaluation envs have 1.1M
-    threads = run(tmp_path, model=dict(hidden_sizes=[512, 512]))
-    assert threads == {'collect': {1}, 'sample': {2}, 'learn': {2}, 'evaluate': {1}}
-
-
-@pytest.mark.slow
-def test_number_that_is_given_holds_in_all_phases(tmp_path: Path) -> None:
-    model = dict(hidden_sizes=[512, 512])  # without n_thread: two threads to learn, one to act
-    assert set.union(*run(tmp_path / '1', n_thread=1, model=model).values()) == {1}
-    assert set.union(*run(tmp_path / '2', n_thread=2).values()) == {2}
+@pytest.mark.slow(first=True)
+@pytest.mark.parametrize(
+    ('policy', 'n_act', 'n_learn'),
+    [
+        ({}, 1, 1),
+        # (4 x 512 + 512 x 512 + 512 x 2) x 64 rows = 17.0M multiply-adds; 4 envs or evaluation envs have 1.1M
+        (LARGE, 1, 2),
+        # a number that is given
+        ({**LARGE, 'n_thread': 1}, 1, 1),
+        ({'n_thread': 2}, 2, 2),
+    ],
+)
+def test_phase_with_enough_work_alone_gets_two_threads(
+    policy: dict[str, Any], n_act: int, n_learn: int, tmp_path: Path
+) -> None:
+    assert run(tmp_path, **policy) == {'collect': {n_act}, 'sample': {n_learn}, 'learn': {n_learn}, 'evaluate': {n_act}}
+    assert n_act == 2 or {n for name, n in SEEN if name == 'step'} == {1}
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import socket
 import traceback
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from zoo.core.data import leaves
-from zoo.core.errors import RunError, UserError, show_error
+from zoo.core.errors import RunError, UserError, pickled_error, show_error, unpickled_error
 from zoo.env.attributes import EnvCommand
 
 
@@ -93,11 +92,8 @@ class Failure(NamedTuple):
 
     def raise_(self) -> NoReturn:
         """Raises the exception; if it could not be sent, a RunError or UserError with its type and message."""
-        try:
-            error = None if self.error is None else pickle.loads(self.error)
-        except Exception:  # its class may be missing here, or need other arguments
-            error = None
-        if not isinstance(error, BaseException):
+        error = unpickled_error(self.error)
+        if error is None:
             error = (UserError if self.is_user_error else RunError)(f'{self.who} on {self.host} raised {self.words}')
         if hasattr(error, 'add_note'):  # from Python 3.11 on
             error.add_note(f'in {self.who} on {self.host}; its traceback:\n{self.trace}')
@@ -108,12 +104,8 @@ class Failure(NamedTuple):
 
 def failure_of(error: BaseException, who: str = 'a runner') -> Failure:
     trace = ''.join(traceback.format_exception(type(error), error, error.__traceback__))
-    try:
-        pickled = pickle.dumps(error)
-        pickle.loads(pickled)  # an __init__ with other arguments fails here, not at the learner
-    except Exception:  # its class may raise any error
-        pickled = None
-    return Failure(socket.gethostname(), show_error(error), trace, isinstance(error, UserError), pickled, who)
+    words, is_user_error = show_error(error), isinstance(error, UserError)
+    return Failure(socket.gethostname(), words, trace, is_user_error, pickled_error(error), who)
 
 
 class RunnerLostError(RunError):

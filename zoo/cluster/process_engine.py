@@ -27,7 +27,6 @@ from zoo.cluster.messages import Failure, Lost, Request, RunnerLostError, failur
 from zoo.cluster.runner import Runner, RunnerSpec
 from zoo.cluster.transport import BlockMemory, Channel, WeightSlots, map_memory, new_memory, read_blocks
 from zoo.config.section import ConfigLike
-from zoo.core.errors import UserError
 from zoo.core.processes import (
     die_with_parent,
     end_words,
@@ -147,10 +146,6 @@ class ProcessEngine(RemoteEngine):
     lost_at_start = 'cannot be started'
 
     def __init__(self, cluster: ConfigLike, run_id: str, make: Callable[[Any], Any] = Runner) -> None:
-        if os.name != 'posix':
-            raise UserError(
-                "cluster.engine 'process' needs Linux or macOS; use cluster.engine=ray, or inline for a test."
-            )
         super().__init__()
         self._start_s: float = cluster['start_timeout']
         self.call_s: float = cluster['runner_timeout'] or math.inf

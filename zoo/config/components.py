@@ -36,8 +36,7 @@ def components_of(registry: Registry[Any], path: str, common: type[Section] = Se
 
 def name_of(spec: str | Mapping[str, Any]) -> str:
     """The name of a component, from a name or {type: name, its options}."""
-    name: str = spec if isinstance(spec, str) else spec['type']
-    return name
+    return spec if isinstance(spec, str) else spec['type']
 
 
 def checked_spec(registry: Registry[Any], spec: Any, path: str, common: type[Section] = Section) -> Any:

@@ -115,9 +115,7 @@ def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str
     must = wanted.description if patterned else describe(wanted.annotation, wanted.metadata)
     whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
     whole = whole and 'an integer' in describe(wanted.annotation)
-    line = (
-        re.fullmatch(r'lin_([\d.e-]+)', value) if isinstance(value, str) and 'start' in str(must) else None
-    )  # the form of rl-zoo3
+    line = re.fullmatch(r"'lin_([\d.e-]+)'", shown(value)) if 'start' in str(must) else None  # the form of rl-zoo3
     form = f'write {{start: {line[1]}, end: 0}}' if line else _as_list(path, value, wanted)
     if wanted.default is PydanticUndefined or isinstance(wanted.default, BaseModel):
         advice = f'it is the {wanted.description}' if wanted.description else 'change it'
@@ -132,7 +130,7 @@ def _as_list(path: str, value: Any, wanted: FieldInfo) -> str:
     if get_origin(wanted.annotation) is not list or isinstance(value, bool | list):
         return ''
     if isinstance(value, str) and ',' in value and value.isprintable():  # from the command line
-        return f"write '{path}=[{value}]'"
+        return f"write '{path}=[{value.strip('()')}]'"
     if isinstance(value, int | float | str):
         return f'write {path}: [{_written(path, value)}]' if len(shown(value)) < 60 else ''
     if not isinstance(value, dict) or path not in COMPONENTS or len(shown(value)) >= 60:

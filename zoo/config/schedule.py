@@ -214,7 +214,7 @@ class Rates(dict[str, float]):
     def set_env_step(self, env_step: int) -> None:
         for name in self.names:
             self[name] = schedule_value(self._cfg[name], env_step)
-        if self['learning_rate'] == 0 and not self._warned:
+        if not any(self[name] for name in self.names if name.endswith('learning_rate')) and not self._warned:
             self._warned = True
             logger.warning(
                 'policy.learn.learning_rate is 0 from env step %d on: nothing more is learned; resume with '

@@ -56,7 +56,7 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
         )
     bundled, name = bundled_configs(), str(source)
     if name not in bundled:
-        own = f'{name.lower()}_ppo'  # `name` may be an env: suggest the policy that most users want
+        own = f'{name.lower().partition("-v")[0]}_ppo'  # `name` may be an env: suggest the policy that most users want
         near = [own] if own in bundled else closest(name, bundled)
         guess = f'did you mean {" or ".join(map(repr, near))}? ' if near else ''
         raise ConfigError(f'unknown config {shown(name)}: {guess}zoo list configs shows all {len(bundled)}.')
@@ -219,7 +219,9 @@ def split_override(text: str) -> tuple[str, str]:
     path, equals, raw = text.partition('=')
     path = path.strip().removeprefix('--')
     if not equals or not all(path.split('.')):
-        raise ConfigError(f'override {text!r} is not key=value; write e.g. policy.learn.learning_rate=1e-3.')
+        raise ConfigError(
+            f'override {text!r} is not key=value; write e.g. policy.learn.learning_rate=1e-3, without spaces or in quotes.'
+        )
     return path, raw.strip()
 
 

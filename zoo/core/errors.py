@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import pickle
 import reprlib
 import traceback
 from pathlib import Path
@@ -27,6 +28,24 @@ def show_error(error: BaseException, n_max: int | None = None) -> str:
     """The type of an exception, and its message on one line, cut after n_max characters."""
     text = ' '.join(str(error).split())[:n_max]
     return f'{type(error).__name__}: {text}' if text else type(error).__name__
+
+
+def pickled_error(error: BaseException) -> bytes | None:
+    """An exception in a form for another process; None if it cannot be pickled, or not be made again from that."""
+    try:
+        pickled = pickle.dumps(error)
+    except Exception:  # its class may raise any error
+        return None
+    return None if unpickled_error(pickled) is None else pickled  # an __init__ with other arguments fails here
+
+
+def unpickled_error(pickled: bytes | None) -> BaseException | None:
+    """The exception of `pickled_error`; None if there is none, or this process cannot make it: its class may be missing."""
+    try:
+        error = None if pickled is None else pickle.loads(pickled)
+    except Exception:
+        return None
+    return error if isinstance(error, BaseException) else None
 
 
 def brief(value: object) -> str:

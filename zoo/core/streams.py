@@ -63,10 +63,12 @@ def paint(text: str, color: str) -> str:
 def write_line(text: str) -> None:
     """Writes a line to stdout and flushes it: an error of its file must not come when the interpreter exits.
 
+    Characters that the encoding of stdout lacks are escaped, as Python does on stderr.
     Raises: RunError if the line cannot be written; not if the reader has closed the pipe, as in `zoo list envs | head`.
     """
+    encoding = sys.stdout.encoding or 'utf-8'
     try:
-        sys.stdout.write(f'{visible(text)}\n')
+        sys.stdout.write(visible(f'{text}\n').encode(encoding, 'backslashreplace').decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         _to_nowhere(sys.stdout)

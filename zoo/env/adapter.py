@@ -91,8 +91,8 @@ def space_fault(leaf: Discrete | MultiDiscrete | MultiBinary | Box) -> str | Non
 
 def env_spaces(env: object, name: str) -> tuple[Space, Space]:
     """The zoo spaces of an env's observations and actions. Raises: EnvError if one is missing or not supported."""
-    if env is None:
-        raise EnvContractError(f'env {name!r}: what makes it returned None; return the env.')
+    if env is None or isinstance(env, type):
+        raise EnvContractError(f'env {name!r}: what makes it returned {env}; return the env.')
     for role in ROLES:
         if not hasattr(env, f'{role}_space'):
             kind = type(getattr(env, 'unwrapped', env)).__name__
@@ -191,8 +191,7 @@ def takes_keyword(function: Callable[..., object], keyword: str) -> bool:
 
 def creator_of(entry_point: object) -> Callable[..., Any]:
     """The class or function of a gymnasium entry point, which may be text. Raises: ImportError, AttributeError."""
-    creator: Any = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    return creator
+    return load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point  # type: ignore[return-value]
 
 
 def mask_method(env: gymnasium.Env) -> Callable[[], Any] | None:

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from zoo.core.errors import UserError, show_error
+from zoo.core.errors import UserError, pickled_error, show_error, unpickled_error
 from zoo.core.registry import did_you_mean
 
 MAX_LAYERS = 100
@@ -78,10 +78,7 @@ def outcome(env: object, command: EnvCommand) -> CommandOutcome:
     try:
         value = apply(env, command)
     except Exception as error:
-        try:
-            return CommandOutcome(error=pickle.dumps(error), words=show_error(error))
-        except Exception:  # some exceptions cannot be pickled
-            return CommandOutcome(words=show_error(error))
+        return CommandOutcome(error=pickled_error(error), words=show_error(error))
     try:
         pickle.dumps(value)
     except Exception as error:  # its class may raise any exception
@@ -94,11 +91,7 @@ def outcome(env: object, command: EnvCommand) -> CommandOutcome:
 
 def result(found: CommandOutcome) -> Any:
     """The value of an outcome. Raises: what the command raised."""
-    if found.error is not None:
-        try:
-            error = pickle.loads(found.error)
-        except Exception:  # its class may be missing in this process
-            raise UserError(found.words) from None
+    if (error := unpickled_error(found.error)) is not None:
         raise error
     if found.words:
         raise UserError(found.words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from zoo.config.schedule import schedule_problem
 from zoo.config.section import ConfigError, Section, own_copy, section_problems
@@ -13,18 +13,19 @@ from zoo.config.user_code import absolute_name, names_code, with_absolute_names
 
 MaskSource = Literal['auto', 'off', 'obs', 'info', 'method']
 Count = Annotated[int, Field(ge=1)]
+WholePaths = AfterValidator(with_absolute_names)
 
 
 class EnvConfig(Section):
     """The env, the number of its copies, and how they run."""
 
-    id: str | Callable[..., Any] = Field(
+    id: Annotated[str | Callable[..., Any], WholePaths] = Field(
         description="gymnasium id, registered name, 'module:function' or 'path/file.py:function', or a callable that makes "
         'one env, or (with an argument num_envs) a gymnasium.vector.VectorEnv'
     )
     game: str | None = Field(None, description='game of an env family: atari, procgen, envpool, torch')
-    kwargs: dict[str, Any] = Field({}, description='keyword arguments of the env')
-    wrappers: list[str | dict[str, Any] | Callable[..., Any]] = Field(
+    kwargs: Annotated[dict[str, Any], AfterValidator(own_copy)] = Field({}, description='keyword arguments of the env')
+    wrappers: Annotated[list[str | dict[str, Any] | Callable[..., Any]], WholePaths] = Field(
         [],
         description="wrappers around each env, the first innermost: 'module:Class', 'path/file.py:Class', or "
         "{type: 'module:Class', its arguments}; env.max_episode_steps counts the steps inside them",
@@ -120,11 +121,6 @@ class EnvConfig(Section):
     def _list_of_one(cls, wrappers: object) -> object:
         return [wrappers] if isinstance(wrappers, str | dict) or callable(wrappers) else wrappers
 
-    @field_validator('id', 'wrappers')
-    @classmethod
-    def _whole_paths(cls, names: Any) -> Any:
-        return with_absolute_names(names)
-
     @field_validator('reset_options')
     @classmethod
     def _names_code(
@@ -140,11 +136,6 @@ class EnvConfig(Section):
         if problems := [sentence for name, value in schedule.items() if (sentence := schedule_problem(name, value))]:
             raise ValueError(' '.join(problems))
         return schedule
-
-    @field_validator('kwargs')
-    @classmethod
-    def _plain_kwargs(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return own_copy(kwargs)
 
 
 def env_config(cfg: EnvConfig | Mapping[str, Any]) -> EnvConfig:

@@ -137,13 +137,13 @@ def add_place(error: BaseException, where: str) -> None:
     """Adds `where` to an exception of an env's own code, unless it has a place already; zoo's own errors name the env.
 
     The place becomes a note of the exception, and its attribute `env_place`: the command line makes a sentence of it.
-    Raises: EnvError in place of a SystemExit, which would end the run without a message.
+    Raises: EnvError in place of a SystemExit or StopIteration, which would end the run, or a loop of it, without a message.
     """
     at = raised_at(error)
-    if isinstance(error, SystemExit):
-        raise EnvError(
-            f'{where}: its code raised {show_error(error)} at {at}; raise an error, or end the episode.'
-        ) from error
+    if isinstance(error, SystemExit | StopIteration):
+        words = f'{where}: its code raised {show_error(error)} at {at}; raise an error, or end the episode.'
+        # `from None`: contextlib takes a RuntimeError that a StopIteration caused for that StopIteration
+        raise EnvError(words).with_traceback(error.__traceback__) from None
     if not isinstance(error, Exception) or isinstance(error, RunError | UserError) or hasattr(error, 'env_place'):
         return
     error.env_place = where, at  # type: ignore[attr-defined]

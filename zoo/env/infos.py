@@ -80,8 +80,7 @@ def number(value: object) -> Number | None:
     if getattr(value, 'shape', None) in ((), (1,)) and getattr(value, 'size', 1) == 1 or hasattr(value, 'numel'):
         array = np.asarray(value)
         if array.size == 1 and array.dtype.kind in 'biuf':
-            found: Number = array.reshape(())[()].item()
-            return found
+            return array.reshape(())[()].item()
     return None
 
 

@@ -45,15 +45,13 @@ def masked_space(obs_space: Space, action_space: Space, source: str, name: str) 
 
     Raises: UnsupportedEnvError if the entry is no mask of these actions, or is missing with 'obs'.
     """
-    entry = obs_space.spaces.get(ACTION_MASK) if isinstance(obs_space, Dict) and not obs_space.is_tuple else None
-    if entry is None:
+    if not isinstance(obs_space, Dict) or obs_space.is_tuple or (entry := obs_space.spaces.get(ACTION_MASK)) is None:
         if source == 'obs':
             raise UnsupportedEnvError(
                 f"env {name!r}: env.action_mask is 'obs' but the observations have no entry {ACTION_MASK!r}; "
                 'give them one (a Dict), or use auto.'
             )
         return obs_space
-    assert isinstance(obs_space, Dict)
     if source == 'off':
         if isinstance(entry, MultiBinary):
             entry = Box(np.zeros(entry.shape), np.ones(entry.shape), 'int8')

@@ -151,8 +151,7 @@ def obs_reader(
 
 def ended_envs(block: StepBlock, t: int) -> np.ndarray:
     """[B] bool, true for the envs whose episode ended in row t."""
-    ended: np.ndarray = block.rows[t].terminated | block.rows[t].truncated
-    return ended
+    return block.rows[t].terminated | block.rows[t].truncated
 
 
 class SameStep(RowRule):

@@ -35,7 +35,7 @@ from gymnasium.vector.utils import (
 
 from zoo.config.section import own_copy
 from zoo.core.action_map import Action, Actions
-from zoo.core.errors import show_error
+from zoo.core.errors import pickled_error, show_error, unpickled_error
 from zoo.core.processes import die_with_parent, leave_signals_to_parent
 from zoo.env.adapter import takes_options
 from zoo.env.attributes import EnvCommand, apply, outcome, result, sendable
@@ -372,10 +372,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
 
     def _raised(self, i: int, fault: Raised, when: str) -> BaseException:
         """The exception of a worker; its cause has the traceback in the worker."""
-        error: BaseException | None = None
-        if fault.pickled is not None:
-            with suppress(Exception):  # its class may be missing in this process
-                error = pickle.loads(fault.pickled)
+        error = unpickled_error(fault.pickled)
         if error is None:
             error = EnvError(
                 f'env {self._name!r}, index {i}: its code raised {fault.words} at {when} ({fault.at}), which cannot be '
@@ -440,9 +437,7 @@ def run_worker(place: WorkerSetup, make: Callable[[], gymnasium.Env], pipe: Conn
         worker = _Worker(env, place)
         _answer(worker, pipe)
     except BaseException as error:  # also SystemExit: the parent reports the failure
-        pickled = None
-        with suppress(Exception):  # some exceptions cannot be pickled
-            pickled = pickle.dumps(error) if isinstance(error, Exception) else None
+        pickled = pickled_error(error) if isinstance(error, Exception) else None
         words = show_error(error), traceback.format_exc(), raised_at(error)
         with suppress(OSError):
             pipe.send((False, Raised(pickled, *words, worker.complete if worker else None)))

@@ -97,8 +97,8 @@ class ActorCriticPolicy(NetworkPolicy):
         self.explores = self.learns or 'collect' in self._fields
         self._explore = make_component(EXPLORATION_REGISTRY, exploration_of(cfg.collect))
         super()._build()
-        own_rate = () if cfg.learn.critic_learning_rate is None else ('critic_learning_rate',)
-        self.rates = Rates(cfg.learn, (*self.scheduled, *own_rate))
+        own_rates = (name for name in ('critic_learning_rate', 'aux_learning_rate') if cfg.learn.get(name) is not None)
+        self.rates = Rates(cfg.learn, (*self.scheduled, *own_rates))
         self.options: tuple[UpdateOption, ...] = options_of(self)
         self.samples = Samples(cfg, self.run.ranks, self.options)
         if self.has_state:

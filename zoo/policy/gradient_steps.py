@@ -15,7 +15,7 @@ from zoo.core.data import Columns, Metrics, Minibatch
 from zoo.core.registry import Component
 from zoo.policy import hooks
 from zoo.rl_utils import kernels
-from zoo.rl_utils.check import Number, check_shape
+from zoo.rl_utils.check import EACH_SAMPLE, Number, check_returned, check_shape
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer, backward
 from zoo.rl_utils.ppo import clip, clipfrac, loss_mean, mse, policy_loss, ratio_of, value_loss_of, weighted_mean, zeroed
@@ -189,7 +189,7 @@ def policy_terms(
     loss, metrics = terms(dist, output['logit'], minibatch, numbers, proximal)
     for penalty, factor in zip(numbers.penalties, numbers.penalty_weights, strict=True):
         found = penalty(dist, output, minibatch)
-        check_shape(f'what the penalty {penalty.name!r} returned', found, 'adv', minibatch['adv'].shape)
+        check_returned(f'the penalty {penalty.name!r}', found, minibatch['adv'].shape, EACH_SAMPLE)
         mean = loss_mean(zeroed(found, weight), weight)
         loss = added(loss, factor, mean)
         metrics[f'penalty_{penalty.name}'] = mean.detach()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from zoo.backend.executor import Found, Step, StepPlan
 from zoo.backend.precision import UpdatePrecision
 from zoo.config.components import component_of, make_component, name_of
-from zoo.config.schedule import Schedule, schedule_value
+from zoo.config.schedule import Schedule
 from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, map_tensors, send
 from zoo.core.errors import UserError
 from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
@@ -278,6 +278,8 @@ class PPGPolicy(ActorCriticPolicy):
         Args: batch: for both phases, or {'policy': batch, 'value': batch}, or one of these.
         """
         parts = self._begin_parts(batch)
+        if self.cfg.learn.aux_learning_rate is None:  # an adaptive rate may differ from draw to draw
+            self.rates['aux_learning_rate'] = self.rates['learning_rate']
         metrics: Metrics = {}
         if 'policy' in parts:
             metrics |= self._policy_phase(parts['policy'])
@@ -417,11 +419,6 @@ class PPGPolicy(ActorCriticPolicy):
                 -(-aux_freq // n_draw) * n_sample,
             )
 
-    def _set_env_step(self, env_step: int) -> None:
-        super()._set_env_step(env_step)
-        own = self.cfg.learn.aux_learning_rate
-        self.rates['aux_learning_rate'] = self.rates['learning_rate'] if own is None else schedule_value(own, env_step)
-
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         """Makes separate optimisers for actor and critic, so that the momentum of one never changes the other."""
         critic = set() if self._shares_network else {name for name, _ in self._model.critic_parameters()}
@@ -500,11 +497,8 @@ class PPGPolicy(ActorCriticPolicy):
             yield at, rows, self.objective.fixed.forward(self._model, method, rows)[0][output]
 
     def _monitor_vars_learn(self) -> list[str]:
-        return [
-            *super()._monitor_vars_learn(),
-            'aux_learning_rate',
-            *(() if self._shares_network else ('value_grad_norm',)),
-        ]
+        own = () if self._shares_network else ('value_grad_norm',)
+        return list(dict.fromkeys((*super()._monitor_vars_learn(), 'aux_learning_rate', *own)))
 
     def _get_batch_size(self) -> Any:
         cfg = self.cfg.learn

@@ -123,12 +123,11 @@ def rows_of(columns: C) -> C:
     if 'state' not in columns:
         return columns
     n_step = _lead(columns)[1]
-    rows: Any = {
+    return {  # type: ignore[return-value]
         name: map_tensors(lambda x: x[:, -n_step:].flatten(0, 1), x)
         for name, x in columns.items()
         if name not in STATE_COLUMNS and first_leaf(x).dim() > 1  # a column [S] has no value for single rows
     }
-    return rows
 
 
 def rows_once(batch: C) -> tuple[C, Tensor | None]:

@@ -222,7 +222,7 @@ def drawn(
 ) -> Tensor:
     """Noise on `device`, drawn by a method such as `Tensor.normal_` on the device of the generator."""
     where = device if generator is None else generator.device
-    return send(fill(torch.empty(shape, device=where), generator=generator), device)
+    return send(fill(torch.empty(shape, dtype=torch.float32, device=where), generator=generator), device)
 
 
 def distribution_of(logit: Logit) -> ActionDist:

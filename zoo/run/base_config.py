@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from zoo.buffer.rollout import BufferConfig
 from zoo.cluster.config import ClusterConfig
@@ -21,7 +21,10 @@ from zoo.policy.config import PolicyConfig
 class LoggerConfig(Section):
     """The log of a run: its folder, its sinks, its console."""
 
-    root: str = Field('runs', min_length=1, description='folder for run folders')
+    # a shell does not expand the ~ of logger.root=~/runs
+    root: Annotated[str, AfterValidator(os.path.expanduser)] = Field(
+        'runs', min_length=1, description='folder for run folders'
+    )
     freq: int = Field(1_000, gt=0, description='env steps between log lines; at most one line per rollout')
     tensorboard: bool = Field(True, description='write TensorBoard files to the folder tb of the run')
     sinks: components_of(SINK_REGISTRY, 'logger.sinks') = Field(  # type: ignore[valid-type]
@@ -51,11 +54,6 @@ class LoggerConfig(Section):
     console_freq: float | None = Field(
         None, gt=0, description='seconds between updates of the console; null: 0.5 for live, 5 for plain'
     )
-
-    @field_validator('root')
-    @classmethod
-    def _of_home(cls, root: str) -> str:
-        return os.path.expanduser(root)  # a shell does not expand the ~ of logger.root=~/runs
 
 
 class CheckpointConfig(Section):
@@ -96,7 +94,7 @@ class JobConfig(Section):
         'serial',
         description="what a round of the run does, by name or as {type: name, its options}; 'serial': collect, learn",
     )
-    callbacks: list[str | Callable[..., Any]] = Field(
+    callbacks: Annotated[list[str | Callable[..., Any]], AfterValidator(with_absolute_names)] = Field(
         [],
         description="classes that the run calls at its events, as 'module:Class' or 'path/file.py:Class', see zoo.Callback",
     )
@@ -111,11 +109,6 @@ class JobConfig(Section):
     checkpoint: CheckpointConfig
     logger: LoggerConfig
     cluster: ClusterConfig
-
-    @field_validator('callbacks')
-    @classmethod
-    def _whole_paths(cls, callbacks: list[Any]) -> list[Any]:
-        return with_absolute_names(callbacks)
 
     @field_validator('exp_name')
     @classmethod

@@ -40,7 +40,7 @@ from zoo.run.checkpoint import (
     saved_run,
 )
 from zoo.run.config import frozen_config, resolve_config
-from zoo.run.data_parallel import Agreement, RankAgreement
+from zoo.run.data_parallel import Agreement
 from zoo.run.folder import RunFolder, best_return_of, refuse_unwritable
 from zoo.run.log import make_sinks
 from zoo.run.log.logger import ConsoleLine, Logger, Report
@@ -206,8 +206,7 @@ class RunBuilder:
             refuse_unsavable(parts.policy)
             if init_from is not None and policy is None:
                 start_from(parts.policy, init_from, cfg.init_from_keys, ranks)
-        self._counters = RankAgreement(ranks, parts, self.progress) if ranks.size > 1 else None
-        self.agreement = self._counters or Agreement(parts)
+        self.agreement = Agreement(ranks, parts, self.progress)
         return parts
 
     def open(self, job: RunView, save_best: Callable[[], Path]) -> None:
@@ -260,8 +259,7 @@ class RunBuilder:
                 self.progress.best_return = best_return_of(job.run_dir)
         self._schedules.before_rollout(job)
         job.reset_env()
-        if self._counters is not None:
-            self._counters.count()
+        self.agreement.count()
         is_best = self._checkpoint is not None and self._cfg.checkpoint.keep_best and self.progress.best_return is None
         if is_best and self.progress.is_evaluated(job.env_step):  # the resumed policy, in a new folder
             job.start()  # before callbacks are told of its checkpoint
@@ -272,7 +270,7 @@ class RunBuilder:
         cfg, n_reset = self._cfg, reset_every(self._cfg)
         found: list[Observer | None] = [
             self.ending,
-            self._counters,  # before anybody reads a counter
+            None if self.agreement.is_alone else self.agreement,  # before anybody reads a counter
             Threads(self.parts.n_thread),
             self._schedules if self._schedules.changes else None,
             None if n_reset is None else EnvResets(n_reset),  # after the schedules have set their values

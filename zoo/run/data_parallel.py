@@ -7,60 +7,25 @@ from typing import Any
 
 import torch
 
-from zoo.core.ranks import Ranks
+from zoo.core.ranks import ALONE, Ranks
 from zoo.policy.metrics import over_ranks
 from zoo.run.observers.base import Observer, Parts, Progress, RunView
 from zoo.worker.infos import InfoTally
 
 
-class Agreement:
-    """Counters, stops and evaluations of a process that trains alone.
+class Agreement(Observer):
+    """Agreement of the ranks on stops and metrics; where there are several, an observer that sums their counters.
 
+    After `count` every rank has the counters of the whole run: env steps, episodes, resets, samples. All ranks call each
+    method at the same place of their loops, and have the same counters when this is made.
     Attributes: is_alone: whether it may save, or break off episodes, without others; evaluation_key: further numbers
       that the seeds of evaluations depend on.
     """
 
-    is_alone = True
-    evaluation_key: tuple[int, ...] = ()
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-
-    def stops(self, wanted: bool, received: list[int]) -> int | None:
-        """Returns None if no rank wants to stop, else the number of the signal that a rank got, or 0 without a signal.
-
-        Args: wanted: whether this rank wants to; received: the signal that it got, if any; that of another rank is added.
-        """
-        number = received[0] if received else 0
-        return number if wanted or number else None
-
-    def first(self, text: str) -> str:
-        """The text of the first rank that has one."""
-        return text
-
-    def episodes(self) -> tuple[Sequence[float], Sequence[int], InfoTally]:
-        """Returns, lengths and the env's own numbers of the last 100 training episodes of each rank."""
-        own = self._parts.collector.episodes
-        return own.returns, own.lengths, own.infos
-
-    def metrics(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Merges the metrics of all ranks: means, the largest of maxima, the least of minima; over the ranks that have each."""
-        return dict(own)
-
-
-class RankAgreement(Agreement, Observer):
-    """As `Agreement`, for several ranks; an observer that sums the counters of all ranks.
-
-    After `count` every rank has the counters of the whole run: env steps, episodes, resets, samples. All ranks call each
-    method at the same place of their loops, and have the same counters when this is made.
-    """
-
-    is_alone = False
-
     def __init__(self, ranks: Ranks, parts: Parts, progress: Progress) -> None:
-        super().__init__(parts)
-        self._progress = progress
-        self._ranks, self.evaluation_key = ranks, (ranks.rank,)
+        self._ranks, self._parts, self._progress = ranks, parts, progress
+        self.is_alone = ranks is ALONE
+        self.evaluation_key = () if self.is_alone else (ranks.rank,)
         self._before = self._counters()
 
     def after_rollout(self, job: RunView) -> None:
@@ -78,6 +43,10 @@ class RankAgreement(Agreement, Observer):
         self._before = now
 
     def stops(self, wanted: bool, received: list[int]) -> int | None:
+        """Returns None if no rank wants to stop, else the number of the signal that a rank got, or 0 without a signal.
+
+        Args: wanted: whether this rank wants to; received: the signal that it got, if any; that of another rank is added.
+        """
         number = received[0] if received else 0
         if not self._ranks.sum_(torch.tensor([float(wanted or number > 0)])).item():
             return None
@@ -87,9 +56,11 @@ class RankAgreement(Agreement, Observer):
         return number
 
     def first(self, text: str) -> str:
+        """The text of the first rank that has one."""
         return next(filter(None, self._ranks.gather(text)), '')
 
     def episodes(self) -> tuple[Sequence[float], Sequence[int], InfoTally]:
+        """Returns, lengths and the env's own numbers of the last 100 training episodes of each rank."""
         own = self._parts.collector.episodes
         found = self._ranks.gather(
             (list(own.returns), list(own.lengths), {k: list(v) for k, v in own.infos.values.items()})
@@ -101,6 +72,9 @@ class RankAgreement(Agreement, Observer):
         return [x for returns, *_ in found for x in returns], [n for _, lengths, _ in found for n in lengths], infos
 
     def metrics(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Merges the metrics of all ranks: means, the largest of maxima, the least of minima; over the ranks that have each."""
+        if self.is_alone:  # `float` would wait for the device once for each metric
+            return dict(own)
         found = self._ranks.gather({name: float(value) for name, value in own.items()})
         names = dict.fromkeys(name for each in found for name in each)
         return {

@@ -68,7 +68,8 @@ class RunLock:
             with suppress(OSError):
                 self._path.unlink()  # still locked: nobody else can have taken it
         _held.discard(self._handle)
-        os.close(self._handle)
+        with suppress(OSError):  # an env may have closed it
+            os.close(self._handle)
 
 
 _held: set[int] = set()  # descriptors of the locks that this process holds

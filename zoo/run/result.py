@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -205,13 +206,13 @@ def commit() -> str | None:
     try:
         if (head := next(filter(Path.is_file, heads), None)) is None:
             return None
-        text = head.read_text().strip()
-        if not text.startswith('ref: '):
-            return text
-        name = text.removeprefix('ref: ')
-        if (file := head.parent / name).is_file():
-            return file.read_text().strip()
-        lines = (head.parent / 'packed-refs').read_text().splitlines()
-        return next((line.split()[0] for line in lines if line.endswith(f' {name}')), None)
+        text, name = read_small(head.resolve()).decode(errors='replace'), ''
+        if text.startswith('ref: '):
+            name = text.removeprefix('ref: ').strip()
+            file = next(filter(Path.is_file, (head.parent / name, head.parent / 'packed-refs')), head)
+            text = read_small(file.resolve()).decode(errors='replace')
     except OSError:
         return None
+    # nothing but a commit: the checkout may be somebody else's, and its HEAD may name any file
+    found = re.search(f'^([0-9a-f]{{4,64}})(?: {re.escape(name)})?$', text, re.MULTILINE)
+    return found and found[1]

@@ -155,10 +155,10 @@ class Collector:
             data = {**data, **{f'info/{key}': x for key, x in infos.items()}}
         lead = (self._n_step, self.n_env)
         for path, x in leaves(data):
-            if x.shape[:2] != lead:
+            if (shape := tuple(getattr(x, 'shape', ())))[:2] != lead:
                 raise ValueError(
-                    f'_process_transition gave {path!r} of shape {tuple(x.shape)} but it must begin with {lead}, the '
-                    'steps and envs of the rollout'
+                    f'_process_transition gave {path!r} of shape {shape} but it must begin with {lead}, the steps and '
+                    'envs of the rollout'
                 )
         # only now: if the policy's code fails above, what is saved is without this rollout
         self.env_step += n_transition

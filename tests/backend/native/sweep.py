@@ -1,6 +1,6 @@
 """Runs every kind of step, the forward function and acting at every instruction-set level, for a library built with sanitizers.
 
-Usage: sweep.py FOLDER_OF_LIBRARY. `test_native_sanitizer.py` runs it with the sanitizers' runtime loaded first.
+Usage: sweep.py FOLDER_OF_LIBRARY. `test_build.py` runs it with the sanitizers' runtime loaded first.
 """
 
 from __future__ import annotations

@@ -46,57 +46,44 @@ def leveled(lib: Library, request: pytest.FixtureRequest) -> Library:
     return lib
 
 
-ALL_OPTIONS: dict[str, Any] = dict(
-    clip_low=0.1,
-    clip_high=0.1,
-    value_loss=ValueLoss.CLIPPED_VALUE,
-    value_range=0.1,
-    value_weight=0.7,
-    entropy_weight=0.05,
-    dual_clip=1.5,
-    grad_clip=0.3,
-    measure_kl=True,
-)
+RANGES: dict[str, Any] = dict(clip_low=0.1, clip_high=0.1, value_loss=ValueLoss.CLIPPED_VALUE, value_range=0.1)
+WEIGHTS = dict(value_weight=0.7, entropy_weight=0.05, dual_clip=1.5, grad_clip=0.3)
+ALL_OPTIONS: dict[str, Any] = dict(RANGES, **WEIGHTS, measure_kl=True)
+CHOICES_10 = Case(4, (16,), (16,), 10, nvec=(4, 1, 5))
+
+
+def ppo(*options: Any, **more: Any) -> StepSpec:
+    return StepSpec(Kind.PPO, *options, **more)
+
+
 CASES: list[tuple[str, Any, StepSpec, int, dict[str, bool]]] = [  # the sweep below tries more of each kind
     ('all options', Case(5, (33, 7), (9,), 5), StepSpec(Kind.PPO, True, **ALL_OPTIONS), 77, {'weighted': True}),
     ('one of all', Case(1, (1,), (1,), 1), StepSpec(Kind.PPO), 1, {}),
-    (
-        'impossible',
-        Case(4, (16,), (16,), 4),
-        StepSpec(Kind.PPO, entropy_weight=0.05, kl_penalty=0.5),
-        64,
-        {'impossible': True},
-    ),
+    ('impossible', Case(4, (16,), (16,), 4), ppo(entropy_weight=0.05, kl_penalty=0.5), 64, {'impossible': True}),
     ('aux impossible', Case(4, (16, 16), None, 3), StepSpec(Kind.AUX), 64, {'impossible': True}),
     (
         'relu, one trunk',
         Case(3, (20, 18, 5), None, 2, activation=Activation.RELU),
-        StepSpec(Kind.PPO, entropy_weight=0.02, grad_clip=None),
+        ppo(entropy_weight=0.02, grad_clip=None),
         130,
         {},
     ),
     (
         'gaussian',
         Case(17, (31, 64), (64, 8), 6, **GAUSSIAN),
-        StepSpec(Kind.PPO, True, entropy_weight=0.01, measure_kl=True),
+        ppo(True, entropy_weight=0.01, measure_kl=True),
         100,
         {'weighted': True},
     ),
     (
         'bounds of the deviation',
         Case(6, (17,), (9,), 5, log_std=(-0.25, 0.25), **GAUSSIAN),
-        StepSpec(Kind.PPO, entropy_weight=0.01, kl_penalty=0.3),
+        ppo(entropy_weight=0.01, kl_penalty=0.3),
         70,
         {},
     ),
-    (
-        'masked choices',
-        Case(4, (16,), (16,), 10, nvec=(4, 1, 5)),
-        StepSpec(Kind.PPO, True, **ALL_OPTIONS, kl_penalty=0.5),
-        177,
-        {'mask': True, 'weighted': True},
-    ),
-    ('wide', Case(70, (130, 65), (100,), 40), StepSpec(Kind.PPO, entropy_weight=0.01), 300, {}),
+    ('masked choices', CHOICES_10, ppo(True, **ALL_OPTIONS, kl_penalty=0.5), 177, {'mask': True, 'weighted': True}),
+    ('wide', Case(70, (130, 65), (100,), 40), ppo(entropy_weight=0.01), 300, {}),
     ('many lanes', Case(), StepSpec(Kind.PPO, True), 1111, {'weighted': True}),
     (
         'spo, clipped error',
@@ -121,15 +108,7 @@ def _buffers(case: Any, step: StepSpec) -> int:
     return 2 if step.kind == Kind.AUX else 1
 
 
-def _run(
-    lib: Library,
-    net: Any,
-    step: StepSpec,
-    batch: dict[str, Tensor],
-    index: Tensor,
-    n: int,
-    n_thread: int = 1,
-) -> Tensor:
+def _run(lib: Library, net: Any, step: StepSpec, batch: Any, index: Tensor, n: int, n_thread: int = 1) -> Tensor:
     return lib.epoch(lib.workspace(), net.model, step, batch, net.states, index, n, n_thread)
 
 
@@ -473,15 +452,7 @@ NO_STEP = 'cannot run this model'
         (Case(), StepSpec(Kind.PPO, surrogate=3), '', 0, 0, ValueError, NO_STEP),  # type: ignore[arg-type]
         (Case(), StepSpec(Kind.PPO, value_loss=4), '', 0, 0, ValueError, NO_STEP),  # type: ignore[arg-type]
         (Case(), StepSpec(Kind.PPO, value_loss=ValueLoss.HUBER, value_range=0.0), '', 0, 0, ValueError, NO_STEP),
-        (
-            Case(),
-            StepSpec(Kind.PPO, value_loss=ValueLoss.CLIPPED_VALUE, value_range=torch.nan),
-            '',
-            0,
-            0,
-            ValueError,
-            NO_STEP,
-        ),
+        (Case(), ppo(value_loss=ValueLoss.CLIPPED_VALUE, value_range=torch.nan), '', 0, 0, ValueError, NO_STEP),
         (Case(), StepSpec(Kind.PPO, surrogate=Surrogate.SPO, clip_low=0.0), '', 0, 0, ValueError, NO_STEP),
     ],
 )

@@ -12,13 +12,7 @@ import pytest
 import torch
 
 from zoo.core.spaces import Box, Discrete, MultiDiscrete
-from zoo.env import (
-    EnvConfig,
-    EnvKwargsError,
-    UnsupportedEnvError,
-    VectorEnv,
-    make_vector_env,
-)
+from zoo.env import EnvConfig, EnvKwargsError, UnsupportedEnvError, VectorEnv, make_vector_env
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec('envpool') is None, reason='the extra envpool is not installed'
@@ -193,76 +187,33 @@ def test_make_vector_env_box_of_integers_as_actions_is_a_multi_discrete() -> Non
     assert ((after - before).abs().sum(2) == 1).all()  # each agent went one field
 
 
-def test_make_vector_env_mask_of_whole_actions_is_refused() -> None:
+def test_make_vector_env_mask_of_whole_actions_is_an_entry_where_masks_are_off() -> None:
     """BinPack's mask [40, 20] is for pairs of choices, which are not independent."""
-    with pytest.raises(UnsupportedEnvError, match="the entry 'action_mask' .* wanted 60 zeros and ones.*mask=off"):
-        make('BinPack-v2')
     assert make('BinPack-v2', action_mask='off').obs_space.spaces['action_mask'].shape == (40, 20)
 
 
-def test_make_vector_env_game_of_two_players_is_refused() -> None:
-    with pytest.raises(UnsupportedEnvError, match="env 'envpool/Chess-v1' has 2 players but zoo trains one"):
-        make('Chess-v1')
+@pytest.mark.parametrize(
+    ('game', 'fields', 'message'),
+    [
+        ('BinPack-v2', {}, "the entry 'action_mask' .* wanted 60 zeros and ones.*mask=off"),
+        ('Chess-v1', {}, "env 'envpool/Chess-v1' has 2 players but zoo trains one"),
+        (
+            'CartPole-v1',
+            {'max_episode_steps': 2**31},
+            'max_episode_steps is 2147483648 but .* counts to 2147483647; use',
+        ),
+    ],
+)
+def test_make_vector_env_what_cannot_be_trained_on_is_refused(game: str, fields: dict, message: str) -> None:
+    with pytest.raises(UnsupportedEnvError, match=message):
+        make(game, **fields)
 
 
 # --- names and options
 
 
-@pytest.mark.parametrize(
-    ('kwargs', 'message'),
-    [
-        ({'noopmax': 3}, "env.kwargs has 'noopmax' but .*Pong-v5 takes num_threads, .*noop_max.*; correct the name"),
-        (
-            {'img_height': 0},
-            'kwargs.img_height is 0 but .*Pong-v5 takes 1 to 1024; correct it, or leave it out for 84.$',
-        ),
-        # names that zoo or envpool use for their own arguments
-        *(
-            ({key: 'breakout'}, f"env.kwargs has '{key}' but envpool/CartPole-v1 takes num_threads, .*; corr")
-            for key in ('task', 'name', 'envpool', 'extra', 'request', 'options', 'task_id', 'env_name', 'num_envs')
-        ),
-        ({'max_episode_steps': 3}, 'env.kwargs has .* does not take; set env.max_episode_steps'),
-        ({'noop_max': '3'}, "env.kwargs.noop_max is '3' but envpool/Pong-v5 takes int, such as 30; correct it."),
-        ({'gray_scale': 1}, 'env.kwargs.gray_scale is 1 but envpool/Pong-v5 takes bool, such as True'),
-    ],
-)
-def test_make_vector_env_options_that_do_not_fit_raise(kwargs: dict, message: str) -> None:
-    with pytest.raises(EnvKwargsError, match=message):
-        make('CartPole-v1' if 'CartPole' in message else 'Pong-v5', kwargs=kwargs)  # Atari's are slow
-
-
-@pytest.mark.parametrize(
-    ('game', 'key'),
-    [
-        ('CheetahRun-v1', 'task_name'),
-        ('StarpilotEasy-v0', 'env_name'),
-        ('StarpilotEasy-v0', 'distribution_mode'),
-        ('MiniGrid-DoorKey-6x6-v0', 'env_name'),
-    ],
-)
-def test_make_vector_env_options_that_make_it_another_game_are_refused(game: str, key: str) -> None:
-    with pytest.raises(EnvKwargsError, match=f"env.kwargs has '{key}' but envpool/{game} takes"):
-        make(game, kwargs={key: 'other'})
-
-
-# sizes below those that fit, a view that is not 7 cells wide, a mission without room: each ended the process
-@pytest.mark.parametrize(
-    ('key', 'value'),
-    [
-        ('size', 3),
-        ('agent_view_size', 3),
-        ('mission_bytes', 1),
-        ('action_max', 1000),
-        ('num_crossings', -1),
-        ('obstacle_type', 'stone'),
-        ('agent_start_dir', -1),
-    ],
-)
-def test_make_vector_env_what_a_minigrid_id_means_is_no_option(key: str, value: Any) -> None:
-    message = f"env.kwargs has '{key}' but envpool/MiniGrid-DoorKey-6x6-v0 takes num_threads, thread_affinity_offset; "
-    with pytest.raises(EnvKwargsError, match=message):
-        make('MiniGrid-DoorKey-6x6-v0', kwargs={key: value})
-    assert make('MiniGrid-DoorKey-6x6-v0', kwargs={'num_threads': 1}).reset(0).shape == (3, 984)
+TAKES = "^env.kwargs has '{}' but envpool/{} takes"
+DOOR = 'MiniGrid-DoorKey-6x6-v0'
 
 
 BELOW = {
@@ -288,30 +239,85 @@ ABOVE = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('item', [*BELOW.items(), *ABOVE.items(), ('repeat_action_probability', float('nan'))])
-def test_make_vector_env_options_out_of_range_are_refused_before_a_pool_is_made(item: tuple[str, Any]) -> None:
-    key, value = item
-    with pytest.raises(EnvKwargsError) as raised:
-        make('Pong-v5', kwargs={key: value})
-    assert str(raised.value).startswith(f'env.kwargs.{key} is {value!r} but envpool/Pong-v5 takes ')
-    assert 'correct it, or leave it out for ' in str(raised.value)
+# Pong is slow to make, so options of any task are those of CartPole
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ('Pong-v5', {'noopmax': 3}, TAKES.format('noopmax', 'Pong-v5') + ' num_threads, .*noop_max.*; correct the name'),
+    (
+        'Pong-v5',
+        {'img_height': 0},
+        'img_height is 0 but .*Pong-v5 takes 1 to 1024; correct it, or leave it out for 84.$',
+    ),
+    ('CartPole-v1', {'max_episode_steps': 3}, 'env.kwargs has .* does not take; set env.max_episode_steps'),
+    ('Pong-v5', {'noop_max': '3'}, "env.kwargs.noop_max is '3' but envpool/Pong-v5 takes int, such as 30; correct it."),
+    ('Pong-v5', {'gray_scale': 1}, 'env.kwargs.gray_scale is 1 but envpool/Pong-v5 takes bool, such as True'),
+    # names that zoo or envpool use for their own arguments
+    *(
+        ('CartPole-v1', {key: 'breakout'}, TAKES.format(key, 'CartPole-v1') + ' num_threads, .*; corr')
+        for key in ('task', 'name', 'envpool', 'extra', 'request', 'options', 'task_id', 'env_name', 'num_envs')
+    ),
+    # options that would make it another game
+    *(
+        (game, {key: 'other'}, TAKES.format(key, game))
+        for game, key in (
+            ('CheetahRun-v1', 'task_name'),
+            ('StarpilotEasy-v0', 'env_name'),
+            ('StarpilotEasy-v0', 'distribution_mode'),
+            (DOOR, 'env_name'),
+        )
+    ),
+    # sizes below those that fit, a view that is not 7 cells wide, a mission without room: each ended the process
+    *(
+        (DOOR, {key: value}, TAKES.format(key, DOOR) + ' num_threads, thread_affinity_offset; ')
+        for key, value in (
+            ('size', 3),
+            ('agent_view_size', 3),
+            ('mission_bytes', 1),
+            ('action_max', 1000),
+            ('num_crossings', -1),
+            ('obstacle_type', 'stone'),
+            ('agent_start_dir', -1),
+        )
+    ),
+    # out of range: refused before a pool is made
+    *(
+        (
+            game,
+            {key: value},
+            f'^env.kwargs.{key} is {value} but envpool/{game} takes .*correct it, or leave it out for ',
+        )
+        for game, key, value in (
+            *(('Pong-v5', *item) for item in (*BELOW.items(), *ABOVE.items(), ('repeat_action_probability', np.nan))),
+            ('StarpilotEasy-v0', 'num_levels', -1),
+            ('StarpilotEasy-v0', 'start_level', -1),
+            ('HalfCheetah-v4', 'frame_skip', 0),
+            ('HalfCheetah-v4', 'frame_stack', 0),
+            ('CartPole-v1', 'num_threads', -1),
+            ('HalfCheetah-v4', 'ctrl_cost_weight', np.nan),
+        )
+    ),
+    # only envpool can judge these
+    *(
+        (game, kwargs, rf'env.kwargs is {{.*}} but envpool cannot make envpool/{game} with it \({said}')
+        for game, kwargs, said in (
+            ('Pong-v5', {'mode': 7}, 'Invalid game mode requested'),
+            ('HalfCheetah-v4', {'xml_file': 'none.xml'}, 'ParseXML: Error opening file .*none.xml.*'),
+            ('VizdoomCustom-v1', {'cfg_path': '/none.cfg', 'wad_path': ''}, 'File "/none.cfg .* does not exist.'),
+        )
+    ),
+    ('VizdoomCustom-v1', {}, "env.kwargs lacks 'cfg_path', 'wad_path', which envpool/VizdoomCustom-v1"),
+]
 
 
 @pytest.mark.parametrize(
-    ('game', 'kwargs'),
+    ('game', 'kwargs', 'message'),
     [
-        ('StarpilotEasy-v0', {'num_levels': -1}),
-        ('StarpilotEasy-v0', {'start_level': -1}),
-        ('HalfCheetah-v4', {'frame_skip': 0}),
-        ('HalfCheetah-v4', {'frame_stack': 0}),
-        ('CartPole-v1', {'num_threads': -1}),
-        ('HalfCheetah-v4', {'ctrl_cost_weight': float('nan')}),
+        pytest.param(*row, marks=[pytest.mark.slow] * (row[0] == 'Pong-v5' and row not in REFUSED[:5]))
+        for row in REFUSED
     ],
 )
-def test_make_vector_env_options_out_of_range_are_refused_in_other_tasks_too(game: str, kwargs: dict) -> None:
-    with pytest.raises(EnvKwargsError, match=f'env.kwargs.{next(iter(kwargs))} is .* but envpool/{game} takes .* to '):
-        make(game, kwargs=kwargs)
+def test_make_vector_env_options_that_do_not_fit_are_refused(game: str, kwargs: dict, message: str) -> None:
+    with pytest.raises(EnvKwargsError, match=message):
+        make(game, kwargs=kwargs).reset(0)
 
 
 @pytest.mark.slow
@@ -320,31 +326,7 @@ def test_make_vector_env_least_options_make_a_pool_that_runs() -> None:
         env = make('Pong-v5', 2, kwargs={**LEAST, side: 9})
         shape = (2, 1, 9, 1) if side == 'img_height' else (2, 1, 1, 9)
         assert env.reset(0).shape == shape and env.step(torch.tensor([0, 1])).obs.shape == shape
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('game', 'kwargs', 'said'),
-    [
-        ('Pong-v5', {'mode': 7}, 'Invalid game mode requested'),
-        ('HalfCheetah-v4', {'xml_file': 'none.xml'}, 'ParseXML: Error opening file .*none.xml.*'),
-        ('VizdoomCustom-v1', {'cfg_path': '/none.cfg', 'wad_path': ''}, 'File "/none.cfg .* does not exist.'),
-    ],
-)
-def test_make_vector_env_options_that_only_envpool_can_judge_are_named(game: str, kwargs: dict, said: str) -> None:
-    message = rf'env.kwargs is {{.*}} but envpool cannot make envpool/{game} with it \({said}'
-    with pytest.raises(EnvKwargsError, match=message):
-        make(game, kwargs=kwargs).reset(0)
-
-
-def test_make_vector_env_task_that_wants_files_says_which() -> None:
-    with pytest.raises(EnvKwargsError, match="env.kwargs lacks 'cfg_path', 'wad_path', which envpool/VizdoomCustom-v1"):
-        make('VizdoomCustom-v1')
-
-
-def test_make_vector_env_longer_episodes_than_envpool_can_count_raise() -> None:
-    with pytest.raises(UnsupportedEnvError, match='max_episode_steps is 2147483648 but .* counts to 2147483647; use'):
-        make('CartPole-v1', max_episode_steps=2**31)
+    assert make(DOOR, kwargs={'num_threads': 1}).reset(0).shape == (3, 984)
 
 
 @pytest.mark.slow

@@ -160,7 +160,7 @@ MISSING, UNKNOWN = 'env.game is missing: env {!r} has {}', 'unknown game {!r}: d
         (
             'envpool',
             'minigrid-doorkey-6x6-v0',
-            "unknown game 'minigrid-doorkey-6x6-v0': did you mean 'MiniGrid-DoorKey-6x6-v0'",
+            UNKNOWN.format('minigrid-doorkey-6x6-v0', 'MiniGrid-DoorKey-6x6-v0')[:-1],
         ),
         ('envpool', None, MISSING.format('envpool', 'Adventure-v5, ')),
         ('envpool', 'MultiDuel-v1', "unknown game 'MultiDuel-v1'"),  # a reset ended the process
@@ -180,31 +180,31 @@ def test_game_of_any_family_that_does_not_fit_says_which_do(env_id: str, game: s
         assert str(raised.value).startswith(message)
 
 
+PIP = "env '{}' needs the {} extra, which is not installed; run: pip install '.[{}]' in the checkout of zoo"
+
+
 @pytest.mark.parametrize(
     ('env_id', 'game', 'module', 'name'),
     [
         ('atari', 'Pong', 'ale_py', 'atari'),
         ('envpool', 'CartPole-v1', 'envpool', 'envpool'),
         ('procgen', 'maze', 'envpool', 'procgen/maze'),
+        ('sim', None, 'not_there', 'sim/walk'),  # as a family of a user's own may
     ],
 )
 def test_family_without_its_extra_names_the_pip_command(
-    env_id: str, game: str, module: str, name: str, monkeypatch: pytest.MonkeyPatch
+    env_id: str, game: str | None, module: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError) as raised:
-        make_vector_env(EnvConfig(id=env_id, game=game), 1)
-    assert str(raised.value) == (
-        f"env '{name}' needs the {env_id} extra, which is not installed; run: pip install '.[{env_id}]' in the checkout "
-        'of zoo'
-    )
+        import_extra(module, env_id, name) if game is None else make_vector_env(EnvConfig(id=env_id, game=game), 1)
+    assert str(raised.value) == PIP.format(name, env_id, env_id)
 
 
-def test_make_env_of_a_family_says_that_there_are_only_vectors() -> None:
-    with pytest.raises(
-        UnsupportedEnvError, match="env 'raw_test/short' is available as a vector only; use make_vector_env"
-    ):
-        make_env(config())
+@pytest.mark.parametrize('name', ['raw_test/short', 'torch/CartPole-v1'])
+def test_make_env_of_a_family_says_that_there_are_only_vectors(name: str) -> None:
+    with pytest.raises(UnsupportedEnvError, match=f"env '{name}' is available as a vector only; use make_vector_env"):
+        make_env(EnvConfig(id=name.split('/')[0], game=name.split('/')[1]))
 
 
 def test_find_env_takes_a_family_by_its_place_too() -> None:
@@ -226,7 +226,13 @@ def needs_extra(env_id: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('env_id', 'game'),
-    [('raw_test', 'short'), ('atari', 'Breakout'), *TASKS, ('envpool', 'Breakout-v5'), ('procgen', 'coinrun')],
+    [
+        ('raw_test', 'short'),
+        ('atari', 'Breakout'),
+        *TASKS,
+        ('envpool', 'Breakout-v5'),
+        ('procgen', 'coinrun'),
+    ],
 )
 def test_check_env_finds_nothing_in_any_family(env_id: str, game: str) -> None:
     """No warning either that two episodes with one seed differ."""
@@ -285,9 +291,7 @@ def test_check_env_family_that_no_seed_reaches_is_a_warning(what: str, since: in
     ENV_REGISTRY.register('draw_test', force=True)(env_family(one_seed=True)(DrawVectorEnv))
     (sentence,) = check_env(EnvConfig(id='draw_test', kwargs={'what': what, 'since': since}))
     assert sentence.startswith(f"env 'draw_test', index 1, {message}")
-    assert sentence.endswith(
-        'no run with this env can be repeated; seed all random numbers in reset, or set env.check=false.'
-    )
+    assert sentence.endswith('can be repeated; seed all random numbers in reset, or set env.check=false.')
 
 
 # --- actions and extras
@@ -334,63 +338,39 @@ def test_action_check_takes_all_of_the_space(space: gymnasium.Space, actions: np
     assert all(space.contains(action.astype(space.dtype)) for action in actions)
 
 
+POOL, HALF = ('envpool', 'CartPole-v1'), ('envpool', 'HalfCheetah-v4')
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ('env_id', 'game', 'action', 'message'),
+    ('env', 'action', 'message'),
     [
-        ('atari', 'Pong', [0, 0, 0], r"env 'atari/Pong', step 2: the actions have shape \(3,\), wanted \(2,\)"),
-        ('atari', 'Pong', [0.0, 1.0], 'step 2: the actions are of float32, wanted integers'),
+        (('atari', 'Pong'), [0, 0, 0], r"env 'atari/Pong', step 2: the actions have shape \(3,\), wanted \(2,\)"),
         (
-            'atari',
-            'Pong',
+            ('atari', 'Pong'),
             [0, 6],
             "env 'atari/Pong', index 1, step 2: the action is 6, wanted 0 to 5; look at the policy",
         ),
-        (
-            'envpool',
-            'CartPole-v1',
-            [0],
-            r"env 'envpool/CartPole-v1', step 2: the actions have shape \(1,\), wanted \(2,\)",
-        ),
-        ('envpool', 'CartPole-v1', [0, 1, 0], r'the actions have shape \(3,\), wanted \(2,\)'),
-        (
-            'envpool',
-            'CartPole-v1',
-            [0.0, 0.5],
-            "step 2: the actions are of float32, wanted integers; pass the policy's",
-        ),
-        (
-            'envpool',
-            'CartPole-v1',
-            [0, 2],
-            "env 'envpool/CartPole-v1', index 1, step 2: the action is 2, wanted 0 to 1",
-        ),
-        ('envpool', 'CartPole-v1', [-1, 0], 'index 0, step 2: the action is -1, wanted 0 to 1'),
-        ('envpool', 'HalfCheetah-v4', [[0.0] * 6], r'the actions have shape \(1, 6\), wanted \(2, 6\)'),
-        ('envpool', 'HalfCheetah-v4', [[0.0] * 6, [np.nan] * 6], 'index 1, step 2: the action is .*nan.*, wanted num'),
+        (POOL, [0], r"env 'envpool/CartPole-v1', step 2: the actions have shape \(1,\), wanted \(2,\)"),
+        (POOL, [0.0, 0.5], "step 2: the actions are of float32, wanted integers; pass the policy's"),
+        (POOL, [0, 2], "env 'envpool/CartPole-v1', index 1, step 2: the action is 2, wanted 0 to 1"),
+        (POOL, [-1, 0], 'index 0, step 2: the action is -1, wanted 0 to 1'),
+        (HALF, [[0.0] * 6], r'the actions have shape \(1, 6\), wanted \(2, 6\)'),
+        (HALF, [[0.0] * 6, [np.nan] * 6], 'index 1, step 2: the action is .*nan.*, wanted num'),
     ],
 )
 def test_step_action_that_does_not_fit_is_refused_before_the_family_sees_it(
-    env_id: str, game: str, action: list, message: str
+    env: tuple[str, str], action: list, message: str
 ) -> None:
-    needs_extra(env_id)
-    env = make_vector_env(EnvConfig(id=env_id, game=game), 2)
-    env.reset(0)
-    good = random_actions(env.action_space, 2, torch.Generator().manual_seed(0))
-    env.step(good)
+    needs_extra(env[0])
+    made = make_vector_env(EnvConfig(id=env[0], game=env[1]), 2)
+    made.reset(0)
+    good = random_actions(made.action_space, 2, torch.Generator().manual_seed(0))
+    made.step(good)
     with pytest.raises(EnvError, match=message):
-        env.step(torch.tensor(action))
-    assert env.step(good).obs.isfinite().all()  # the process and the game continue
-    env.close()
-
-
-def test_need_what_is_not_installed_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, 'not_there', None)
-    with pytest.raises(MissingExtraError) as raised:
-        import_extra('not_there', 'sim', 'sim/walk')
-    assert str(raised.value) == (
-        "env 'sim/walk' needs the sim extra, which is not installed; run: pip install '.[sim]' in the checkout of zoo"
-    )
+        made.step(torch.tensor(action))
+    assert made.step(good).obs.isfinite().all()  # the process and the game continue
+    made.close()
 
 
 def test_need_error_inside_of_the_module_passes_through(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

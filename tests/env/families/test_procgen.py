@@ -10,15 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.envs import play
 from zoo.config.section import ConfigError
-from zoo.env import (
-    EnvConfig,
-    EnvKwargsError,
-    MissingExtraError,
-    UnsupportedEnvError,
-    VectorEnv,
-    make_vector_env,
-)
+from zoo.env import EnvConfig, EnvKwargsError, MissingExtraError, UnsupportedEnvError, VectorEnv, make_vector_env
 from zoo.env.families import envpool as qt_module
 from zoo.env.families.envpool import load_qt
 from zoo.env.ids import PROCGEN_GAMES
@@ -92,55 +86,37 @@ def test_step_time_limit_is_truncated_and_the_next_row_only_resets() -> None:
 
 
 @pytest.mark.parametrize(
-    ('cfg', 'message'),
+    ('fields', 'message'),
     [
+        (dict(id='procgen', game='maze'), 'env.max_episode_steps is 3 but procgen/maze has a fixed time limit'),
         (
-            EnvConfig(id='procgen', game='maze', max_episode_steps=3),
-            'env.max_episode_steps is 3 but procgen/maze has a fixed time limit',
-        ),
-        (
-            EnvConfig(id='envpool', game='MazeEasy-v0', max_episode_steps=3),
+            dict(id='envpool', game='MazeEasy-v0'),
             'env.max_episode_steps is 3 but an episode of envpool/MazeEasy-v0 continues: this task has no limit that can',
         ),
     ],
 )
-def test_max_episode_steps_that_envpool_would_ignore_raises(cfg: EnvConfig, message: str) -> None:
+def test_max_episode_steps_that_envpool_would_ignore_raises(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedEnvError) as raised:
-        env = make_vector_env(cfg, 1)
-        env.reset(0)
-        for _ in range(4):
-            env.step(torch.tensor([4]))
+        play(make_vector_env(EnvConfig(**fields, max_episode_steps=3), 1), *[[4]] * 4)
     assert str(raised.value).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ('fields', 'error', 'message'),
+    ('kwargs', 'error', 'message'),
     [
         (
-            {'kwargs': {'difficulty': 'memory'}},
+            {'difficulty': 'memory'},
             EnvKwargsError,
             "env.kwargs.difficulty is 'memory' but procgen/starpilot takes easy, hard, extreme; use one of these.",
         ),
-        (
-            {'kwargs': {'num_level': 3}},
-            ConfigError,
-            'unknown key env.kwargs.num_level: did you mean env.kwargs.num_levels',
-        ),
-        (
-            {'kwargs': {'difficulty': 'esay'}},
-            ConfigError,
-            "env.kwargs.difficulty is 'esay' (text) but must be one of 'eas",
-        ),
-        (
-            {'kwargs': {'num_levels': '3'}},
-            ConfigError,
-            "env.kwargs.num_levels is '3' (text) but must be an integer >= 0",
-        ),
+        ({'num_level': 3}, ConfigError, 'unknown key env.kwargs.num_level: did you mean env.kwargs.num_levels'),
+        ({'difficulty': 'esay'}, ConfigError, "env.kwargs.difficulty is 'esay' (text) but must be one of 'eas"),
+        ({'num_levels': '3'}, ConfigError, "env.kwargs.num_levels is '3' (text) but must be an integer >= 0"),
     ],
 )
-def test_make_vector_env_what_is_not_there_is_said_with_what_is(fields: dict, error: type, message: str) -> None:
+def test_make_vector_env_what_is_not_there_is_said_with_what_is(kwargs: dict, error: type, message: str) -> None:
     with pytest.raises(error) as raised:
-        make_vector_env(EnvConfig(**{'id': 'procgen', 'game': 'starpilot', **fields}), 1, training=True)
+        make('starpilot', 1, training=True, kwargs=kwargs)
     assert message in str(raised.value)
 
 

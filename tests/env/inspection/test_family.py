@@ -68,35 +68,22 @@ def normalised_vector() -> Any:
     return gymnasium.wrappers.vector.NormalizeReward(gymnasium.vector.SyncVectorEnv([LimitEnv] * 2))
 
 
-@pytest.mark.parametrize(
-    ('make', 'found'),
-    [
-        (lambda: NormalizeObservation(LimitEnv()), [OBS]),
-        (lambda: NormalizeReward(LimitEnv()), [REWARD]),
-        (cleanrl_env, [REWARD, OBS]),
-        (lambda: OldGymEnv(OldWrapper(LimitEnv()), 'old'), [OBS]),
-        (lambda: VecNormalize(None), []),  # around nothing: it is no wrapper
-        (lambda: VecNormalize(LimitEnv()), [OBS, REWARD]),
-        (lambda: VecNormalize(LimitEnv(), norm_obs=False), [REWARD]),
-        (lambda: VecNormalize(LimitEnv(), training=False), []),
-        (vector_of_normalised, [OBS]),
-        (normalised_vector, [REWARD]),
-        (lambda: TimeLimit(ClipAction(LimitEnv(action='box')), 5), []),
-    ],
-    ids=[
-        'obs',
-        'reward',
-        'cleanrl',
-        'old gym',
-        'nothing',
-        'sb3',
-        'sb3 reward',
-        'sb3 still',
-        'vector of',
-        'vector',
-        'none',
-    ],
-)
+STATISTICS = {
+    'obs': (lambda: NormalizeObservation(LimitEnv()), [OBS]),
+    'reward': (lambda: NormalizeReward(LimitEnv()), [REWARD]),
+    'cleanrl': (cleanrl_env, [REWARD, OBS]),
+    'old gym': (lambda: OldGymEnv(OldWrapper(LimitEnv()), 'old'), [OBS]),
+    'nothing': (lambda: VecNormalize(None), []),  # around nothing: it is no wrapper
+    'sb3': (lambda: VecNormalize(LimitEnv()), [OBS, REWARD]),
+    'sb3 reward': (lambda: VecNormalize(LimitEnv(), norm_obs=False), [REWARD]),
+    'sb3 still': (lambda: VecNormalize(LimitEnv(), training=False), []),
+    'vector of': (vector_of_normalised, [OBS]),
+    'vector': (normalised_vector, [REWARD]),
+    'none': (lambda: TimeLimit(ClipAction(LimitEnv(action='box')), 5), []),
+}
+
+
+@pytest.mark.parametrize(('make', 'found'), STATISTICS.values(), ids=STATISTICS)
 def test_running_statistics_are_found_with_the_key_of_zoo(make: Any, found: list[tuple[str, str]]) -> None:
     assert [(each.stream, each.key) for each in running_statistics(make()) if each.is_sure] == found
 

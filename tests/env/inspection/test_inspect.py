@@ -241,6 +241,7 @@ class ScaledEnv(LimitEnv):
         (dict(reward=100.0, limit=11), 'the returns reach 1100, '),
         (dict(reward=0.0), 'all rewards of 30 random steps are 0'),
         (dict(bounds=(-50, 50)), 'the actions are from -50 to 50, .*set env.action_mode=rescale'),
+        (dict(bounds=(-50, 50), action_mode='rescale'), ''),
         (dict(bounds=(-10, 10)), 'the actions are from -10 to 10, '),
         (dict(bounds=(-9, 9)), ''),
         (dict(bounds=(-0.09, 0.09)), 'the actions are from -0.09 to 0.09, '),
@@ -251,14 +252,11 @@ class ScaledEnv(LimitEnv):
     ],
 )
 def test_inspect_env_numbers_far_from_1_are_warned_of(kwargs: dict[str, Any], warning: str) -> None:
-    report = report_of(ScaledEnv, kwargs=kwargs)
+    mode = kwargs.get('action_mode', 'clip')
+    env = {name: x for name, x in kwargs.items() if name != 'action_mode'}
+    report = report_of(ScaledEnv, kwargs=env, action_mode=mode)
     assert report.problems == [] and len(report.warnings) == bool(warning)
     assert not warning or re.search(warning, report.warnings[0])
-
-
-@pytest.mark.slow
-def test_inspect_env_wide_actions_that_are_rescaled_are_not_warned_of() -> None:
-    assert report_of(ScaledEnv, kwargs=dict(bounds=(-50, 50)), action_mode='rescale').warnings == []
 
 
 @pytest.mark.slow
@@ -276,19 +274,15 @@ def own_vector(num_envs: int) -> gymnasium.vector.VectorEnv:
     return LimitVectorEnv(num_envs)
 
 
-def test_inspect_env_own_vector_has_the_facts_of_its_envs() -> None:
+def test_inspect_env_own_vector_has_the_facts_of_its_envs_and_counts_no_row_that_only_resets_one() -> None:
     report = report_of(own_vector, n_step=24)
     assert (report.problems, report.warnings) == ([], [])
     facts = report.facts
     # 5 steps and one in which it is reset: 4 episodes of each of 2 envs in 24 steps
     assert facts['episodes']['count'] == 8 and facts['episodes']['return_mean'] == 5.0
-    assert facts['vectorization'] == 'batched' and facts['envs'] == 2 and facts['kind'].startswith('a vector of envs')
-
-
-def test_inspect_env_does_not_count_rows_that_only_reset_an_env() -> None:
-    facts = report_of(own_vector, n_step=24).facts
     assert facts['episodes']['length_mean'] == facts['episodes']['length_max'] == 5
     assert facts['reward'] == {'min': 1.0, 'max': 1.0, 'mean': 1.0, 'std': 0.0}  # the reward of a reset row is 0
+    assert facts['vectorization'] == 'batched' and facts['envs'] == 2 and facts['kind'].startswith('a vector of envs')
 
 
 def test_inspect_env_family_has_a_report() -> None:
@@ -309,34 +303,20 @@ def test_env_check_shows_its_watch_the_first_steps_alone() -> None:
 SPACES = Box(0.0, 1.0, (4,), np.float32), Discrete(2)
 
 
-@pytest.fixture
-def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zoo.core.processes.n_core', lambda: 4)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures('four_cores')
-@pytest.mark.parametrize(('step_s', 'wanted'), [(1e-6, 'sync'), (1e-1, 'async')])
-def test_advise_weighs_the_step_against_a_worker(step_s: float, wanted: str) -> None:
-    advice = advise(EnvConfig(id=limit_env, collector_env_num=8), step_s, SPACES)
-    assert advice.vectorization == wanted and advice.worker_ms is not None
+@pytest.mark.slow(first=True)
+@pytest.mark.parametrize(
+    ('step_s', 'n_core', 'n_env', 'wanted'),
+    [(1e-6, 4, 8, 'sync'), (1e-1, 4, 8, 'async'), (1e-1, 1, 8, 'sync'), (1e-1, 4, 1, 'sync')],
+)
+def test_advise_weighs_the_step_against_a_worker(
+    step_s: float, n_core: int, n_env: int, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('zoo.core.processes.n_core', lambda: n_core)
+    advice = advise(EnvConfig(id=limit_env, collector_env_num=n_env), step_s, SPACES)
+    assert advice.vectorization == wanted and (n_core == 1 or advice.worker_ms is not None)
     # 8 steps of 100 ms in turn are 800 ms; on 4 cores 200 ms and the time of the 8 workers
-    if wanted == 'async':
-        assert (
-            '8 envs step in 800 ms one after the other' in advice.vectorization_why
-            and 'on 4 cores' in advice.vectorization_why
-        )
-
-
-@pytest.mark.slow
-def test_advise_on_one_core_is_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zoo.core.processes.n_core', lambda: 1)
-    assert advise(EnvConfig(id=limit_env), 0.1, SPACES).vectorization == 'sync'
-
-
-@pytest.mark.usefixtures('four_cores')
-def test_advise_for_one_env_is_sync() -> None:
-    assert advise(EnvConfig(id=limit_env, collector_env_num=1), 0.1, SPACES).vectorization == 'sync'
+    why = '8 envs step in 800 ms one after the other', 'on 4 cores'
+    assert all(words in advice.vectorization_why for words in why) == (wanted == 'async')
 
 
 @pytest.mark.slow

@@ -121,9 +121,8 @@ def test_step_limit_counts_from_the_last_end_of_each_row() -> None:
     # row 0 ends at its 2nd step (2 + 2), so that its limit comes at step 5; row 1 is cut at step 3
     done = steps(env, [[2, 0], [2, 0], [0, 0], [0, 0], [0, 0]])
     assert [step.terminated.tolist()[0] for step in done] == [False, True, False, False, False]
-    assert [step.truncated.tolist() for step in done] == [[False, False]] * 2 + [[False, True]] + [[False, False]] + [
-        [True, False]
-    ]
+    truncated = [step.truncated.tolist() for step in done]
+    assert truncated == [[False, False], [False, False], [False, True], [False, False], [True, False]]
 
 
 def test_step_terminal_state_at_the_limit_is_both() -> None:
@@ -303,6 +302,7 @@ class Broken(Track):
 
 
 FLAG, META = torch.zeros(3, dtype=torch.bool), torch.zeros(3, device='meta')
+ENDLESS = torch.zeros(192, 2).index_put((torch.tensor(1),), torch.tensor(torch.inf))
 
 
 @pytest.mark.parametrize(
@@ -385,11 +385,8 @@ def test_step_dict_state_with_other_keys_is_refused() -> None:
 @pytest.mark.parametrize(
     ('what', 'value', 'message'),
     [
-        (
-            'reset',
-            Lap(torch.zeros(3), torch.zeros(3)),
-            r'the state of reset has shape \(3,\), wanted \(192,\)',
-        ),  # 3 * 64
+        # 3 * 64 = 192
+        ('reset', Lap(torch.zeros(3), torch.zeros(3)), r'the state of reset has shape \(3,\), wanted \(192,\)'),
         ('reset', Lap(torch.zeros(192), 0.0), 'the state of reset is a float, wanted a tensor; compute it with torch'),
         ('reset', Lap(torch.zeros(192), torch.tensor(0.0)), r'the state of reset has shape \(\), wanted \(192,\)'),
         (
@@ -399,11 +396,7 @@ def test_step_dict_state_with_other_keys_is_refused() -> None:
         ),
         ('observe', torch.zeros(192, 3), r'the observation has shape \(192, 3\), wanted \(192, 2\)'),
         ('observe', torch.zeros(192, 2).double(), 'the observation is of torch.float64, wanted torch.float32'),
-        (
-            'observe',
-            torch.zeros(192, 2).index_put((torch.tensor(1),), torch.tensor(torch.inf)),
-            r'the observation of reset is \[inf, inf\], wanted finite numbers',
-        ),
+        ('observe', ENDLESS, r'the observation of reset is \[inf, inf\], wanted finite numbers'),
     ],
 )
 def test_reset_that_breaks_the_contract_is_refused(what: str, value: Any, message: str) -> None:

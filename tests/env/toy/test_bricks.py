@@ -30,9 +30,8 @@ def cells(obs: np.ndarray, channel: int) -> list[list[int]]:
 
 
 def test_tiny_bricks_keeps_the_interface_of_gymnasium() -> None:
-    check_env(EnvConfig(id='tiny_bricks'))
-    env = make_env(EnvConfig(id='tiny_bricks'))
-    obs, _ = env.reset(seed=0)
+    assert check_env(EnvConfig(id='tiny_bricks')) == []
+    obs, _ = make_env(EnvConfig(id='tiny_bricks')).reset(seed=0)
     assert obs.shape == (10, 10, 4) and obs.dtype == np.uint8
 
 

@@ -87,6 +87,7 @@ def clip(log_ratio, ratio, adv, clip_ratio):
 BOX = Box(-np.ones(2, np.float32), np.ones(2, np.float32))
 COVERED = 'not covered, only categorical, multi_categorical and gaussian'
 SURROGATES, VALUE_LOSSES = 'not covered, only clip and spo of zoo', 'not covered, only mse and clip of zoo'
+MANY = '{} choices, the largest of {} options, would take over 8 times their 100 logits'
 
 
 @pytest.mark.usefixtures('interpreted')
@@ -99,16 +100,8 @@ SURROGATES, VALUE_LOSSES = 'not covered, only clip and spo of zoo', 'not covered
         (rows(32770), dict(dist=Gaussian(16385)), 'rows of 16385 are not covered, only up to 16384'),
         (rows(32769), dict(dist=MultiCategorical((16384, 16385))), 'rows of 16385 are not covered, only up to 16384'),
         # padded to 10 * 91 = 910 logits in place of 100, over 8 times as many
-        (
-            rows(100),
-            dict(dist=MultiCategorical((1,) * 9 + (91,))),
-            '10 choices, the largest of 91 options, would take over 8 times their 100 logits',
-        ),
-        (
-            rows(100),
-            dict(dist=MultiCategorical((1,) * 8 + (92,))),
-            '9 choices, the largest of 92 options, would take over 8 times their 100 logits',
-        ),
+        (rows(100), dict(dist=MultiCategorical((1,) * 9 + (91,))), MANY.format(10, 91)),
+        (rows(100), dict(dist=MultiCategorical((1,) * 8 + (92,))), MANY.format(9, 92)),
         (rows(100), dict(dist=MultiCategorical((1,) * 7 + (93,))), ''),  # 8 * 93 = 744
         (rows(20_000), dict(dist=MultiCategorical((100,) * 200)), ''),  # wide, but each choice has only 100
         (rows(7), dict(dist=OtherName(7)), rf"the distribution 'other' \(OtherName\) is {COVERED}"),
@@ -168,11 +161,8 @@ def test_only_categorical_multi_categorical_and_gaussian_have_kernels(op):
                 said = kernels.explain(op, *row, dist=dist)
                 assert said.startswith('kernel' if found[name] else 'reference: the distribution')
     assert len(found) == len(DISTRIBUTION_REGISTRY.names())
-    assert {name for name, has_kernel in found.items() if has_kernel} == {
-        'categorical',
-        'multi_categorical',
-        'gaussian',
-    }
+    kinds = {'categorical', 'multi_categorical', 'gaussian'}
+    assert {name for name, has_kernel in found.items() if has_kernel} == kinds
 
 
 LOADED = """import sys, zoo.rl_utils

@@ -227,12 +227,8 @@ def test_policy_kernel_at_ties_equals_float32_reference(monkeypatch):
     # equal logits: every ratio is 1 and min(r * adv, clip(r) * adv) a tie; 1 + 1e-9 is 1 in float32, so that the dual
     # bound is a tie too
     logit = torch.randn(6, 3)
-    data = ppo_policy_data(
-        logit.clone().requires_grad_(),
-        logit,
-        torch.tensor([0, 1, 2, 0, 1, 2]),
-        torch.tensor([1.0, -1.0, 0.0, 2.0, -2.0, 0.0]),
-    )
+    action, adv = torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([1.0, -1.0, 0.0, 2.0, -2.0, 0.0])
+    data = ppo_policy_data(logit.clone().requires_grad_(), logit, action, adv)
     for dual_clip in (None, 1 + 1e-9):
         got = policy_results(moved(data), dual_clip=dual_clip)
         set_mode(monkeypatch, '0')
@@ -518,9 +514,8 @@ def test_find_is_traced_again_for_choices_of_other_sizes():
 def test_ops_pass_torchs_own_checks(dist):
     for op in ('gae', 'ppo_policy_error', 'ppo_value_error', 'ppg_joint_error'):
         kernels.find(op, torch.zeros(1, 1, device=DEVICE))  # find registers the op
-    policy, joint, value, rollout = map(
-        moved, (policy_case(dist, 30), joint_case(dist, 30), value_case(30), gae_case((9, 4)))
-    )
+    cases = policy_case(dist, 30), joint_case(dist, 30), value_case(30), gae_case((9, 4))
+    policy, joint, value, rollout = map(moved, cases)
     ops, slope, one = torch.ops.zoo, torch.randn(30, device=DEVICE), torch.ones((), device=DEVICE)
     kind, new, old = (dist.name, list(getattr(dist, 'nvec', []))), policy.logit_new.detach(), policy.logit_old
     values = joint.value_new.detach(), joint.value_old, joint.return_
@@ -572,9 +567,8 @@ def test_kernels_compile_into_cuda_graphs(dist):
 @needs_gpu
 @each_dist
 def test_kernels_make_no_host_synchronisation(dist):
-    policy, joint, value, rollout = map(
-        moved, (policy_case(dist, 30), joint_case(dist, 30), value_case(30), gae_case((9, 4)))
-    )
+    cases = policy_case(dist, 30), joint_case(dist, 30), value_case(30), gae_case((9, 4))
+    policy, joint, value, rollout = map(moved, cases)
     for mode in ('default', 'error'):  # the first round compiles
         with no_waiting() if mode == 'error' else nullcontext():
             loss = ppo_policy_error(policy, dist=dist)[0]

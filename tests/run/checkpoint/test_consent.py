@@ -163,7 +163,7 @@ def test_consent_to_a_module_is_none_to_what_it_imports(folder: Path, attribute:
         resume(path, trust=['trap_of_test'])
 
 
-def test_callback_of_a_module_with_consent_is_made_and_one_that_it_imports_is_not(folder: Path) -> None:
+def test_callback_of_a_module_is_made_with_consent_only_and_not_to_evaluate(folder: Path) -> None:
     path = with_value(folder / 'c', 'meta.config.callbacks', ['trap_of_test:Watcher'])
     for words in ((), ['other']):
         with pytest.raises(CheckpointError, match=r"'trap_of_test' \(callbacks is .*only with your consent"):
@@ -172,14 +172,11 @@ def test_callback_of_a_module_with_consent_is_made_and_one_that_it_imports_is_no
     assert not is_sprung(folder)
     assert resume(path, trust=['trap_of_test']).env_step > 152
     assert (folder / 'watched').exists()
-    path = with_value(folder / 'd', 'meta.config.callbacks', ['trap_of_test:Path'])
-    with pytest.raises(CheckpointError, match=r"code of module 'pathlib(\._local)?' and not of 'trap_of_test'"):
-        resume(path, trust=['trap_of_test'])
 
 
 @pytest.mark.parametrize('key', ['stop', 'logger.sinks'])
 @pytest.mark.parametrize('is_dict', [False, True])
-def test_sink_or_stop_rule_of_a_module_needs_consent_and_one_that_it_imports_is_refused(
+def test_sink_or_stop_rule_of_a_module_needs_consent_and_is_not_made_to_evaluate(
     folder: Path, key: str, is_dict: bool
 ) -> None:
     spec: Any = {'type': 'trap_of_test:Maker'} if is_dict else 'trap_of_test:Maker'
@@ -189,10 +186,6 @@ def test_sink_or_stop_rule_of_a_module_needs_consent_and_one_that_it_imports_is_
     assert env_config_of(load_checkpoint(path)).id == 'CartPole-v1'  # to evaluate, neither is made
     assert not is_sprung(folder)
     with pytest.raises(UserError, match="'trap_of_test:Maker'"):  # it is loaded, but is no sink or rule
-        resume(path, trust=['trap_of_test'])
-    spec = {'type': 'trap_of_test:system'} if is_dict else 'trap_of_test:system'
-    path = with_value(folder / 'd', f'meta.config.{key}', [spec])
-    with pytest.raises(CheckpointError, match="and not of 'trap_of_test'"):
         resume(path, trust=['trap_of_test'])
 
 

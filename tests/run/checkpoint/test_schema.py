@@ -1,4 +1,4 @@
-"""Crafted checkpoints with a correct checksum: any bad content is refused in one sentence."""
+"""Crafted checkpoints with a correct checksum: any bad content is refused in one sentence, and does no harm."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
+from tests.fuzz import run_fuzz
 from tests.run.crafted import OLD, components_of, crafted, joined, with_value
 from zoo import load_policy, serial_pipeline
-from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
 from zoo.run.checkpoint.schema import saved_run
 from zoo.tools.cli import main
@@ -183,23 +182,6 @@ def test_truth_values_of_another_byte_are_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / 'c')
 
 
-@pytest.mark.parametrize(
-    'space',
-    [
-        Discrete(3, -1),
-        MultiDiscrete((2, 3, 4, 5), (0, 0, -1, 7), (2, 2)),
-        MultiBinary((2, 3)),
-        Box(np.full((2, 3, 4), -np.inf), np.full((2, 3, 4), np.inf)),
-        Box(np.zeros(()), np.ones(()), 'uint8'),
-        Box(np.zeros((0, 2)), np.ones((0, 2))),
-        Dict({'a': Discrete(2), 'b': Dict({'0': MultiBinary((3,)), '1': Box(np.zeros(2), np.ones(2))}, is_tuple=True)}),
-    ],
-)
-def test_every_kind_of_space_is_read_as_it_was_saved(tmp_path: Path, space: Space) -> None:
-    path = with_value(tmp_path / 'c', 'meta.obs_space', space.to_json())
-    assert saved_run(load_checkpoint(path)).obs_space == space
-
-
 # --- sizes ---
 
 
@@ -330,3 +312,20 @@ def test_auxiliary_memory_of_another_form_is_dropped_with_a_warning(
     path = with_value(tmp_path / 'c', key, value, 'ppg_categorical')
     serial_pipeline(resume=path, max_env_step=1_000, overrides=[f'logger.root={tmp_path}', 'logger.console=off'])
     assert caplog.text.count('the auxiliary memory begins empty') == 1
+
+
+# --- checkpoints changed at random ---
+
+
+@pytest.mark.soak
+def test_changed_checkpoints_end_in_a_sentence_and_start_import_and_overwrite_nothing(tmp_path: Path) -> None:
+    """Each file goes through load_policy, eval and resume; see `Watch` of `tests.run.checkpoint_fuzz` for the forbidden events.
+
+    More files: `python benchmarks/faults.py checkpoints --n 2000`.
+    """
+    n = 150
+    report = run_fuzz('tests.run.checkpoint_fuzz', tmp_path, n, timeout=900)
+    assert report['ends'].keys() <= {'done', 'refused', 'failed'} and sum(report['ends'].values()) == 3 * n
+    assert report['ends']['refused'] > n  # most changes are refused
+    assert report['peak_gb'] < 2
+    assert not {'sprung', 'pwned'} & set(report['made'])

@@ -1,8 +1,10 @@
-"""Sinks by name and by code: their order, refused sinks, sinks that fail."""
+"""Sinks by name and by code: their order, refused sinks, sinks that fail; progress.csv; what all trackers share."""
 
 from __future__ import annotations
 
+import csv
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ from typing import Any
 import pytest
 
 from tests.run.log.test_logger import read_rows
+from tests.run.processes import small_files
 from zoo import Sink
-from zoo.config.section import ConfigError
+from zoo.config.section import Config, ConfigError
 from zoo.run.base_config import LoggerConfig
 from zoo.run.log.logger import Logger
 from zoo.run.log.sinks import make_sinks
+from zoo.run.log.trackers import Tracker
 
 HERE = __name__
 
@@ -183,3 +187,109 @@ def test_what_cannot_be_a_sink_is_refused(specs: list[Any], words: str) -> None:
 def test_config_with_a_wrong_sink_is_refused_with_the_right_word(spec: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         config(spec)
+
+
+# --- progress.csv ---
+
+
+CFG = LoggerConfig(console='off', tensorboard=False, sinks=['csv'])
+
+
+def table(run_dir: Path) -> list[dict[str, str]]:
+    with open(run_dir / 'progress.csv', newline='') as file:
+        rows = list(csv.DictReader(file, strict=True))
+    assert all(None not in row and None not in row.values() for row in rows)  # each row has a cell per column
+    return rows
+
+
+def test_columns_are_the_union_of_all_lines(tmp_path: Path) -> None:
+    with Logger(tmp_path, CFG, 'exp', 100) as log:
+        log.write(8, {'learn/loss': 0.5})
+        log.write(8, {'eval/return_mean': 3})
+        log.write(16, {'learn/loss': 0.25, 'collect/iter': 2})
+    rows = table(tmp_path)
+    assert list(rows[0]) == ['env_step', 'wall_s', 'learn/loss', 'eval/return_mean', 'collect/iter']
+    assert [[row[name] for name in row if name != 'wall_s'] for row in rows] == [
+        ['8', '0.5', '', ''],
+        ['8', '', '3', ''],
+        ['16', '0.25', '', '2'],
+    ]
+
+
+def test_not_finite_is_nan_in_all_rows(tmp_path: Path) -> None:
+    with Logger(tmp_path, CFG, 'exp', 100) as log:
+        for step in (8, 16):  # the first is read back from metrics.jsonl, the second is written directly
+            log.write(step, {'a': float('nan'), 'b': float('inf')})
+    assert [(row['a'], row['b']) for row in table(tmp_path)] == [('nan', 'nan')] * 2
+
+
+def test_resume_cuts_what_was_logged_beyond(tmp_path: Path) -> None:
+    with Logger(tmp_path, CFG, 'exp', 100) as log:
+        for step in (8, 16, 24):
+            log.write(step, {'run': 1})
+        assert len(table(tmp_path)) == 3  # on disk before the end
+    with Logger(tmp_path, CFG, 'exp', 100, start_env_step=16) as log:
+        log.write(20, {'run': 2})
+    assert [(row['env_step'], row['run']) for row in table(tmp_path)] == [('8', '1'), ('16', '1'), ('20', '2')]
+
+
+def test_asked_for_at_a_resume_it_has_the_earlier_lines(tmp_path: Path) -> None:
+    with Logger(tmp_path, LoggerConfig(console='off', tensorboard=False), 'exp', 100) as log:
+        log.write(8, {'a': 1})
+    with Logger(tmp_path, CFG, 'exp', 100, start_env_step=8) as log:
+        log.write(16, {'a': 2})
+    assert [row['a'] for row in table(tmp_path)] == ['1', '2']
+
+
+def test_a_removed_file_is_recreated_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Logger(tmp_path, CFG, 'exp', 100) as log:
+        log.write(8, {'a': 1})
+        (tmp_path / 'progress.csv').unlink()
+        log.write(16, {'a': 2})
+    assert [row['a'] for row in table(tmp_path)] == ['1', '2']
+    assert 'progress.csv was removed or moved' in caplog.text
+
+
+def test_full_disk_warns_once_and_leaves_a_whole_table(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # rows of one length: a shorter one might find room after a longer one did not
+    monkeypatch.setattr('time.monotonic', lambda: 0.0)
+    log = Logger(tmp_path, CFG, 'exp', 10**6)
+    with small_files(5_000):
+        for step in range(400):
+            log.write(step, {'a': float(step), **({'late': 1} if step > 390 else {})})
+    log.write(400, {'a': 400.0, 'late': 1})
+    log.close()
+    assert sorted(line.split(' (')[0] for line in caplog.messages) == [
+        'metrics.jsonl cannot be written',
+        'progress.csv cannot be written',
+    ]
+    rows = table(tmp_path)
+    assert rows[-1]['a'] == '400.0' and rows[-1]['late'] == '1' and len(rows) > 50
+
+
+# --- what all trackers share ---
+
+
+@pytest.mark.parametrize(('name', 'module'), [('wandb', 'wandb'), ('mlflow', 'mlflow.tracking')])
+def test_missing_library_is_refused_with_its_extra(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # makes its import fail, as if it were not installed
+    with pytest.raises(ConfigError, match=rf"pip install '\.\[{name}\]'"):
+        make_sinks(LoggerConfig(sinks=[name], tensorboard=False))
+
+
+class Own(Tracker):
+    name = 'own'
+
+
+def test_id_is_kept_in_the_run_folder_and_a_broken_one_is_not_used(tmp_path: Path) -> None:
+    for _ in range(2):
+        tracker = Own()
+        tracker.open(Config(), tmp_path)
+        assert tracker.remembered_id() in (None, 'abc-1')
+        tracker.remember_id('abc-1')
+    assert tracker.remembered_id() == 'abc-1'
+    for text in ('{"id": "../../x"}', '{"id": 3}', 'nothing', '{}'):
+        (tmp_path / 'own_run.json').write_text(text)
+        assert tracker.remembered_id() is None

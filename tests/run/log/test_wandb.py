@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from tests.policy_envs import job_config
@@ -53,17 +52,6 @@ def test_run_and_its_resume_have_one_id_config_metrics_and_best_checkpoint(tmp_p
         assert [word for word in words if word.encode() not in data] == []
     assert (runs[0] / 'files' / 'checkpoints' / 'best.safetensors').exists()
     assert yaml.safe_load((runs[0] / 'files' / 'config.yaml').read_text())
-
-
-@pytest.mark.long
-def test_trackers_leave_every_bit_of_the_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    trackers = [{'type': 'wandb', 'mode': 'offline'}, {'type': 'mlflow', 'uri': 'sqlite:///mlflow.db'}]
-    plain, tracked = (
-        serial_pipeline(job_config(tmp_path / name, logger={'sinks': sinks})).policy.state_dict()['model']
-        for name, sinks in (('plain', []), ('tracked', trackers))
-    )
-    assert plain.keys() == tracked.keys() and all(torch.equal(plain[key], tracked[key]) for key in plain)
 
 
 @pytest.mark.long

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier, get_ident
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.policy.variants.test_offpolicy import run_config
-from tests.policy_envs import job_config
+from tests.policy_envs import job_config, rows
 from zoo import POLICY_REGISTRY, Callback
 from zoo.backend import native
 from zoo.config.section import ConfigError
@@ -28,47 +28,33 @@ from zoo.run.job import SerialJob
 from zoo.run.observers.callbacks import EVENTS, CallbackError, Callbacks
 
 HERE = __name__
-NO_NAME = "which is no 'module:Class' and no 'path/file.py:Class'; name a class by one of them."
 
 
-class Notes(Callback):
-    """Callback that notes every event, with a number or a name that identifies it."""
+NOTED: dict[str, Callable[..., Any]] = {
+    'on_start': lambda job: job.env_step,
+    'on_rollout': lambda job, rollout: tuple(rollout.data['reward'].shape),
+    'on_samples': lambda job, samples: len(samples['adv']),
+    'on_gradient': lambda job, optimizers, loss: len(optimizers),
+    'on_update': lambda job, metrics: job.train_iter,
+    'on_evaluate': lambda job, evaluation: len(evaluation.returns),
+    'on_checkpoint': lambda job, path: path.name,
+    'on_end': lambda job, result: result.env_step,
+}
+LOG: list[tuple[str, Any]] = []
 
-    log: list[tuple[str, Any]] = []
 
-    def on_start(self, job: Any) -> None:
-        self.log.append(('on_start', job.env_step))
+def noting(event: str) -> Callable[..., None]:
+    return lambda self, *args: LOG.append((event, NOTED[event](*args)))
 
-    def on_rollout(self, job: Any, rollout: Any) -> None:
-        self.log.append(('on_rollout', tuple(rollout.data['reward'].shape)))
 
-    def on_samples(self, job: Any, samples: Any) -> None:
-        self.log.append(('on_samples', len(samples['adv'])))
-
-    def on_gradient(self, job: Any, optimizers: Any, loss: Any) -> None:
-        self.log.append(('on_gradient', len(optimizers)))
-
-    def on_update(self, job: Any, metrics: Any) -> None:
-        self.log.append(('on_update', job.train_iter))
-
-    def on_evaluate(self, job: Any, evaluation: Any) -> None:
-        self.log.append(('on_evaluate', len(evaluation.returns)))
-
-    def on_checkpoint(self, job: Any, path: Path) -> None:
-        self.log.append(('on_checkpoint', path.name))
-
-    def on_end(self, job: Any, result: Any) -> None:
-        self.log.append(('on_end', result.env_step))
+Notes = type('Notes', (Callback,), {event: noting(event) for event in NOTED})
+"""Callback that notes every event, with a number or a name that identifies it."""
 
 
 @pytest.fixture
 def notes() -> list[tuple[str, Any]]:
-    Notes.log.clear()
-    return Notes.log
-
-
-def lines_of(result: Any) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (result.run_dir / 'metrics.jsonl').read_text().splitlines()]
+    LOG.clear()
+    return LOG
 
 
 def test_every_event_comes_in_its_order(tmp_path: Path, notes: list[tuple[str, Any]]) -> None:
@@ -111,20 +97,11 @@ def test_gradients_of_two_runs_in_two_threads_are_shown_to_their_own_callbacks(t
         assert list(threads.map(train, [1, 2])) == [{1}, {2}]
 
 
-def test_run_that_continues_in_a_new_folder_begins_before_its_first_checkpoint(tmp_path: Path) -> None:
+def test_run_that_continues_in_a_new_folder_begins_before_its_first_checkpoint(finished: Path, notes: Any) -> None:
     """In a new folder the resumed policy counts as the best one, and is saved at once."""
-    first = serial_pipeline(job_config(tmp_path))
-    told: list[Any] = []
-
-    class Told:
-        def on_start(self, job: Any) -> None:
-            told.append('start')
-
-        def on_checkpoint(self, job: Any, path: Path) -> None:
-            told.append(path.name)
-
-    serial_pipeline(resume=first.run_dir, overrides=['exp_name=other'], callbacks=[Told])
-    assert told == ['start', 'best.safetensors', 'step_000000256.safetensors']
+    serial_pipeline(resume=finished, overrides=['exp_name=other'], callbacks=[Notes])
+    told = [value for event, value in notes if event in ('on_start', 'on_checkpoint')]
+    assert told == [256, 'best.safetensors', 'step_000000256.safetensors']
 
 
 @pytest.mark.slow
@@ -154,26 +131,13 @@ def test_class_object_and_function_are_called_in_the_same_way_after_those_of_the
     assert [name for name, _ in notes[:4]] == ['on_start', 'function', 'class', 'object']
 
 
-@pytest.mark.slow
-def test_callbacks_without_on_gradient_change_no_bit(tmp_path: Path) -> None:
-    class Reads(Callback):
-        def on_samples(self, job: Any, samples: Any) -> None:
-            samples['adv'].mean()
-
-    plain = serial_pipeline(job_config(tmp_path / 'a'))
-    read = serial_pipeline(job_config(tmp_path / 'b'), callbacks=[Reads])
-    a, b = (result.policy.state_dict()['model'] for result in (plain, read))
-    assert all(torch.equal(a[name], b[name]) for name in a)
-
-
 def test_samples_changed_in_place_are_what_is_learned_from(tmp_path: Path) -> None:
     def on_samples(job: Any, samples: Any) -> None:
         samples['adv'].zero_()
         samples['return_'].copy_(samples['value'])
 
     result = serial_pipeline(job_config(tmp_path, policy=dict(learn=dict(adv_norm='off'))), callbacks=[on_samples])
-    first = next(line for line in lines_of(result) if 'learn/policy_loss' in line)
-    assert first['learn/policy_loss'] == 0.0  # return_ = value: every advantage is 0
+    assert rows(result.run_dir)[0]['learn/policy_loss'] == 0.0  # return_ = value: every advantage is 0
 
 
 def test_gradient_set_to_zero_leaves_the_parameters_still(tmp_path: Path) -> None:
@@ -197,22 +161,16 @@ def test_on_gradient_sees_the_loss_that_is_logged(tmp_path: Path) -> None:
         seen.append(float(loss))
 
     cfg = job_config(tmp_path, max_env_step=64, policy=dict(learn=dict(value_weight=0.5, entropy_weight=0.0)))
-    line = next(line for line in lines_of(serial_pipeline(cfg, callbacks=[on_gradient])) if 'learn/policy_loss' in line)
+    line = rows(serial_pipeline(cfg, callbacks=[on_gradient]).run_dir)[0]
     want = line['learn/policy_loss'] + 0.5 * line['learn/value_loss']
     assert len(seen) == 4 and sum(seen) / 4 == pytest.approx(want, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['ppg', 'ppo_offpolicy', 'ppg_offpolicy'])
-def test_on_gradient_is_called_for_every_step_of_other_policies(name: str, tmp_path: Path) -> None:
-    n_call = 0
-
-    def on_gradient(job: Any, optimizers: Any, loss: Any) -> None:
-        nonlocal n_call
-        n_call += 1
-
-    result = serial_pipeline(run_config(tmp_path, name), callbacks=[on_gradient])
-    assert n_call == result.train_iter > 0
+def test_on_gradient_is_called_for_every_step_of_other_policies(name: str, tmp_path: Path, notes: Any) -> None:
+    result = serial_pipeline(run_config(tmp_path, name), callbacks=[Notes])
+    assert [event for event, _ in notes].count('on_gradient') == result.train_iter > 0
 
 
 def test_on_gradient_leaves_acting_in_c_where_the_executor_is_auto(
@@ -244,19 +202,17 @@ def test_policy_of_a_run_with_on_gradient_may_be_trained_on_with_it(
 
 
 @pytest.mark.parametrize(
-    ('learn', 'words'),
+    ('key', 'value', 'words'),
     [
-        (
-            dict(executor='native'),
-            "policy.learn.executor is 'native', which shows nobody its gradients; use auto or eager, or",
-        ),
-        (dict(executor='graph'), "policy.learn.executor is 'graph'"),
-        (dict(compile='on'), "policy.learn.compile is 'on'"),
+        ('executor', 'native', ', which shows nobody its gradients; use auto or eager, or'),
+        ('executor', 'graph', ''),
+        ('compile', 'on', ''),
     ],
 )
-def test_on_gradient_with_another_executor_is_refused(learn: dict[str, Any], words: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f'callback {HERE}:Notes has on_gradient but {words}'):
-        serial_pipeline(job_config(tmp_path, policy=dict(learn=learn)), callbacks=[Notes])
+def test_on_gradient_with_another_executor_is_refused(key: str, value: str, words: str, tmp_path: Path) -> None:
+    words = f"callback {HERE}:Notes has on_gradient but policy.learn.{key} is '{value}'{words}"
+    with pytest.raises(UserError, match=words):
+        serial_pipeline(job_config(tmp_path, policy=dict(learn={key: value})), callbacks=[Notes])
 
 
 def test_on_gradient_with_a_policy_that_shows_none_is_refused(tmp_path: Path) -> None:
@@ -291,12 +247,11 @@ def test_on_gradient_that_no_step_calls_is_refused_after_the_first_round(tmp_pat
 
 
 def test_metrics_of_on_update_are_in_the_log(tmp_path: Path) -> None:
-    class Adds(Callback):
-        def on_update(self, job: Any, metrics: Any) -> Any:
-            metrics['written'] = torch.tensor(2.5)
-            return {'returned': 7, 'policy_loss_twice': 2 * metrics['policy_loss']}
+    def on_update(job: Any, metrics: Any) -> Any:
+        metrics['written'] = torch.tensor(2.5)
+        return {'returned': 7, 'policy_loss_twice': 2 * metrics['policy_loss']}
 
-    line = lines_of(serial_pipeline(job_config(tmp_path), callbacks=[Adds]))[0]
+    line = rows(serial_pipeline(job_config(tmp_path), callbacks=[on_update]).run_dir)[0]
     assert line['learn/written'] == 2.5 and line['learn/returned'] == 7
     assert line['learn/policy_loss_twice'] == pytest.approx(2 * line['learn/policy_loss'])
 
@@ -353,10 +308,7 @@ def test_callback_that_raises_is_named_with_its_event_and_the_run_is_saved(
     event: str, want: int, tmp_path: Path
 ) -> None:
     ended: list[Any] = []
-
-    def on_end(job: Any, result: Any) -> None:
-        ended.append(result)
-
+    on_end = SimpleNamespace(on_end=lambda job, result: ended.append(result))
     at = 1 if event in ('on_start', 'on_evaluate', 'on_end') else 2
     cfg = job_config(tmp_path, checkpoint=dict(freq=64, keep_best=False))
     words = rf'callback types:SimpleNamespace raised in {event} ZeroDivisionError: no sense \(test_callbacks.py:\d+\)'
@@ -396,15 +348,11 @@ def test_run_that_cannot_be_saved_after_a_callback_raised_says_both(
 
 
 def test_constructor_that_raises_is_named(tmp_path: Path) -> None:
-    class Broken(Callback):
-        def __init__(self) -> None:
-            raise OSError('no file')
-
-        def on_start(self, job: Any) -> None:
-            pass
+    def construct(self: Any) -> None:
+        raise OSError('no file')
 
     with pytest.raises(CallbackError, match=r'Broken raised when it was made OSError: no file'):
-        serial_pipeline(job_config(tmp_path), callbacks=[Broken])
+        serial_pipeline(job_config(tmp_path), callbacks=[callback('Broken', '__init__', construct, on_start=NOTHING)])
     assert not list(tmp_path.iterdir())
 
 
@@ -429,45 +377,32 @@ def test_answer_that_nothing_reads_is_refused(event: str, answer: Any, words: st
         serial_pipeline(job_config(tmp_path), callbacks=[item])
 
 
-class Misspelt(Callback):
-    def on_rolout(self, job: Any, rollout: Any) -> None: ...
+ALL = ', '.join(EVENTS)
+NO_NAME = "which is no 'module:Class' and no 'path/file.py:Class'; name a class by one of them."
 
 
-class Nothing(Callback):
-    def helper(self) -> None: ...
+def callback(name: str, method: str = '', function: Any = lambda self, *args: None, **more: Any) -> type:
+    """A class derived from Callback with this method."""
+    return type(name, (Callback,), {method: function, **more} if method else more)
 
 
-class TooFew(Callback):
-    def on_update(self, metrics: Any) -> Any: ...  # type: ignore[override]
-
-
-class Value:
-    on_start = 3
-
-
-class Needs(Callback):
-    def __init__(self, path: str) -> None: ...
-
-    def on_start(self, job: Any) -> None: ...
+NOTHING = noting('on_start')
 
 
 def on_strat(job: Any) -> None: ...
 
 
-ALL = ', '.join(EVENTS)
-
-
 @pytest.mark.parametrize(
     ('spec', 'problem'),
     [
-        (Misspelt, f"Misspelt has a method that nothing would call: there is no event 'on_rolout'; did you mean 'on_rollout'? "
+        (callback('Misspelt', 'on_rolout'), f"Misspelt has a method that nothing would call: there is no event 'on_rolout'; did you mean 'on_rollout'? "
          f'the events are {ALL}.'),
-        (Nothing, f'Nothing has nothing to call; give it one of the methods {ALL}.'),
+        (callback('Nothing', 'helper'), f'Nothing has nothing to call; give it one of the methods {ALL}.'),
         (Callback, f'Callback has nothing to call; give it one of the methods {ALL}.'),
         (3, f'int has nothing to call; give it one of the methods {ALL}.'),
-        (TooFew, 'TooFew must have on_update as a method that takes (job, metrics).'),
-        (Value, 'Value must have on_start as a method that takes (job).'),
-        (Needs, 'Needs has a constructor that needs arguments; give defaults to all, or pass an object in Python: '
+        (callback('TooFew', 'on_update', lambda self, metrics: None), 'TooFew must have on_update as a method that takes (job, metrics).'),
+        (type('Value', (), {'on_start': 3}), 'Value must have on_start as a method that takes (job).'),
+        (callback('Needs', '__init__', lambda self, path: None, on_start=NOTHING), 'Needs has a constructor that needs arguments; give defaults to all, or pass an object in Python: '
          'serial_pipeline(..., callbacks=[...]).'),
         (on_strat, f"on_strat is a function, which is called at the event of its name: there is no event 'on_strat'; did you "
          f"mean 'on_start'? the events are {ALL}."),
@@ -535,8 +470,5 @@ def test_argument_that_is_no_list_is_refused(value: Any, tmp_path: Path) -> None
 
 
 def test_event_that_is_not_overridden_is_not_called() -> None:
-    class Ends(Callback):
-        def on_end(self, job: Any, result: Any) -> None: ...
-
-    callbacks = Callbacks([Ends])
+    callbacks = Callbacks([callback('Ends', 'on_end', lambda self, job, result: None)])
     assert [event for event in EVENTS if callbacks.names(event)] == ['on_end']

@@ -136,26 +136,22 @@ def config(tmp_path: Path, env: str = 'CartPole-v1', model: Any = None, **learn:
     )
 
 
+FOUND = RunFacts(2048, 4, False, None, False, math.log(2), pytest.approx(100.0))
+UNSCALED = dict(value_norm=False, reward_norm=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('learn', 'model', 'want'),
     [
-        (
-            dict(value_clip=True, value_norm=False, reward_norm=False),
-            None,
-            RunFacts(2048, 4, False, 0.2, False, math.log(2), pytest.approx(100.0)),
-        ),
-        (dict(value_norm=True), None, RunFacts(2048, 4, False, None, True, math.log(2), pytest.approx(100.0))),
+        (dict(value_clip=True, **UNSCALED), None, FOUND._replace(value_range=0.2)),
+        (dict(value_norm=True), None, FOUND._replace(scales_returns=True)),
         (
             dict(value_loss={'type': 'error_clip', 'range': 9.0}, value_norm=False),
             dict(shared_encoder=True),
-            RunFacts(2048, 4, True, 3.0, False, math.log(2), pytest.approx(100.0)),
+            FOUND._replace(shares_trunk=True, value_range=3.0),
         ),
-        (
-            dict(value_norm=False),
-            dict(shared_encoder='detach'),
-            RunFacts(2048, 4, False, None, False, math.log(2), pytest.approx(100.0)),
-        ),
+        (dict(value_norm=False), dict(shared_encoder='detach'), FOUND),
     ],
 )
 def test_facts_are_those_of_the_run(
@@ -163,28 +159,25 @@ def test_facts_are_those_of_the_run(
 ) -> None:
     seen = []
     monkeypatch.setattr('zoo.run.build.facts_of', lambda *args: seen.append(facts_of(*args)) or seen[-1])
-    serial_pipeline(config(tmp_path, model=model, clip_ratio=0.2, **learn) | dict(max_env_step=2048))
+    serial_pipeline(config(tmp_path, model=model, clip_ratio=0.2, **learn))
     assert seen == [want]
 
 
 @pytest.mark.slow
-def test_a_run_warns_of_returns_that_nothing_scales(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cfg = config(tmp_path, env='Pendulum-v1', value_norm=False, reward_norm=False)
-    with caplog.at_level(logging.WARNING, 'zoo.run.observers.diagnostics'):
-        serial_pipeline(cfg)
-    (text,) = [record.getMessage() for record in caplog.records if 'nothing scales' in record.getMessage()]
-    assert 'policy.learn.reward_norm=true' in text
-    caplog.clear()
-    with caplog.at_level(logging.WARNING, 'zoo.run.observers.diagnostics'):
-        serial_pipeline(config(tmp_path, env='Pendulum-v1', value_norm=True, reward_norm=False))
-    assert not [record for record in caplog.records if 'nothing scales' in record.getMessage()]
-
-
-@pytest.mark.slow
-def test_a_run_warns_of_a_value_clip_that_is_small_for_its_returns(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ('env', 'learn', 'said', 'n'),
+    [
+        ('Pendulum-v1', UNSCALED, 'nothing scales', 1),
+        ('Pendulum-v1', UNSCALED, 'policy.learn.reward_norm=true', 1),
+        ('Pendulum-v1', {**UNSCALED, 'value_norm': True}, 'nothing scales', 0),
+        # CartPole's least return is 9
+        ('CartPole-v1', {**UNSCALED, 'value_clip': True, 'clip_ratio': 0.2}, 'follows errors up to 0.2', 1),
+    ],
+)
+def test_a_run_warns_of_returns_that_nothing_scales_and_of_a_value_clip_that_is_small_for_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, env: str, learn: Any, said: str, n: int
 ) -> None:
     with caplog.at_level(logging.WARNING, 'zoo.run.observers.diagnostics'):
-        serial_pipeline(config(tmp_path, value_clip=True, clip_ratio=0.2, value_norm=False, reward_norm=False))
-    assert sum('follows errors up to 0.2' in record.getMessage() for record in caplog.records) == 1
-    assert CLIP_RATIO * 0.2 < 9  # 9 is CartPole's least return
+        serial_pipeline(config(tmp_path, env=env, **learn))
+    assert sum(said in record.getMessage() for record in caplog.records) == n
+    assert CLIP_RATIO * 0.2 < 9

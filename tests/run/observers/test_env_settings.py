@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from tests.policy.variants.test_offpolicy import run_config
-from tests.policy_envs import differing, flat, job_config
+from tests.policy_envs import differing, flat, job_config, rows
 from zoo import Callback, evaluate, load_policy, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.run.checkpoint import consent
@@ -46,11 +45,7 @@ def train(root: Path, name: str = '', **sections: Any) -> tuple[Any, Any, list[d
     keeps = Keeps()
     cfg = run_config(root, name, STEER, **sections) if name else job_config(root, STEER, **sections)
     result = serial_pipeline(cfg, callbacks=[keeps])
-    return result, keeps, log_of(result.run_dir)
-
-
-def log_of(run_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run_dir / 'metrics.jsonl').read_text().splitlines()]
+    return result, keeps, rows(result.run_dir)
 
 
 def winds(log: list[dict[str, Any]]) -> dict[int, float]:
@@ -106,7 +101,7 @@ def test_a_schedule_continues_at_a_resume(tmp_path: Path) -> None:
     keeps = Keeps()
     again = serial_pipeline(resume=path, overrides=[f'logger.root={tmp_path / "again"}'], callbacks=[keeps])
     assert keeps.winds[0] == [128.0] * 4 and again.env_step == 512  # 256 / 512 of the schedule
-    assert winds(log_of(again.run_dir))[512] == winds(log)[512] == 448 / 2
+    assert winds(rows(again.run_dir))[512] == winds(log)[512] == 448 / 2
 
 
 def test_a_callback_changes_training_and_evaluation_envs(tmp_path: Path) -> None:
@@ -134,9 +129,9 @@ def test_envs_are_reset_every_so_many_rollouts(tmp_path: Path) -> None:
     """rl8 resets the envs before each rollout: in 16 steps each env ends 3 episodes of 5 steps, and 1 step is lost."""
     _, keeps, log = train(tmp_path, env=dict(reset_every=1))
     assert all(rollout['obs'][0, :, 0].tolist() == [0.0] * 4 for rollout in keeps.rollouts)
-    rows = [row for row in log if 'collect/episode' in row]
-    assert [(row['env_step'], row['collect/episode']) for row in rows] == [(64 * n, 12 * n) for n in (1, 2, 3, 4)]
-    assert rows[-1]['collect/return_mean'] == 5.0
+    lines = [row for row in log if 'collect/episode' in row]
+    assert [(row['env_step'], row['collect/episode']) for row in lines] == [(64 * n, 12 * n) for n in (1, 2, 3, 4)]
+    assert lines[-1]['collect/return_mean'] == 5.0
     _, keeps, _ = train(tmp_path, env=dict(reset_every=2))
     assert [rollout['obs'][0, 0, 0].item() for rollout in keeps.rollouts] == [0.0, 1.0, 0.0, 1.0]
 
@@ -149,7 +144,7 @@ def test_a_resume_counts_the_resets_of_the_envs_once(tmp_path: Path, env: dict[s
     *_, whole = train(tmp_path / 'whole', **cfg)
     half, *_ = train(tmp_path / 'half', max_env_step=128, **cfg)
     serial_pipeline(resume=half.run_dir, max_env_step=256)
-    resets = [[row['env/reset'] for row in log if 'env/reset' in row] for log in (whole, log_of(half.run_dir))]
+    resets = [[row['env/reset'] for row in log if 'env/reset' in row] for log in (whole, rows(half.run_dir))]
     more = 0 if env else 4
     assert resets[1] == [n if i < 2 else n + more for i, n in enumerate(resets[0])] and len(resets[0]) == 4
 
@@ -181,13 +176,13 @@ def test_whole_episodes_train_and_cut_ones_do_not(tmp_path: Path, name: str, aut
     for samples, rollout in zip(keeps.samples, keeps.rollouts, strict=True):
         weight = samples['weight'].view(16, 4)
         if autoreset == 'next_step':  # rows 3 and 9 are resets; 6 of 7 steps of episode 3 fit
-            rows = [0, 1, 2, 4, 5, 6, 7, 8]
+            kept = [0, 1, 2, 4, 5, 6, 7, 8]
         else:
-            rows = list(range(15))
+            kept = list(range(15))
         first = rollout['obs'][:, 0, 0].tolist()
         assert first[0] == 0.0
         if first[3] == 0.0 or autoreset == 'next_step':  # the rollout begins with an episode of 3
-            assert weight[:, 0].nonzero().flatten().tolist() == rows
+            assert weight[:, 0].nonzero().flatten().tolist() == kept
         assert weight.mean().item() == pytest.approx(1.0, abs=1e-6)
         assert len(weight[weight > 0].unique()) == 1
 
@@ -266,7 +261,7 @@ def test_schedules_are_completed_and_the_run_of_a_longer_resume_stretches_them(t
     assert cfg.env.schedule.wind.over == cfg.env.reset_options.goal.over == 256
     part, _, _ = train(tmp_path, env=dict(schedule=WIND), max_env_step=128)
     again = serial_pipeline(resume=part.run_dir, max_env_step=512)
-    assert winds(log_of(again.run_dir))[512] == 448 / 2
+    assert winds(rows(again.run_dir))[512] == 448 / 2
 
 
 def test_an_evaluation_without_a_run_has_the_last_values_of_schedules(tmp_path: Path) -> None:

@@ -21,21 +21,27 @@ from zoo.policy.ppo import PPOPolicy
 OBS = Box(torch.zeros(1).numpy(), torch.full((1,), torch.inf).numpy())
 
 
-def policy_and_samples() -> tuple[Policy, dict[str, Any]]:
-    policy = make_policy(
-        OBS,
-        TWO_ACTIONS,
-        collect=dict(n_step=8),
-        learn=dict(batch_size=8, epoch_per_collect=3, learning_rate={'start': 1e-2, 'end': 0.0, 'over': 100}),
-    )
+def policy_and_samples(**fields: Any) -> tuple[Policy, dict[str, Any]]:
+    learn = dict(batch_size=8, epoch_per_collect=3, learning_rate={'start': 1e-2, 'end': 0.0, 'over': 100})
+    policy = make_policy(OBS, TWO_ACTIONS, **{'collect': dict(n_step=8), 'learn': learn, **fields})
     return policy, policy.collect_mode.get_train_sample(make_collector(SAME_STEP, 8).collect())
+
+
+def ppg_and_samples() -> tuple[Policy, dict[str, Any]]:
+    return policy_and_samples(type='ppg', learn=dict(batch_size=8, aux_freq=2, aux_batch_size=16, aux_train_epoch=3))
+
+
+def learner_of(mode: Any, *blocks: dict[str, Any]) -> Learner:
+    """A learner whose buffer holds these blocks."""
+    buffer = RolloutBuffer()
+    for block in blocks:
+        buffer.push(block)
+    return Learner(mode, buffer)
 
 
 def test_train_uses_each_pushed_block_once() -> None:
     policy, samples = policy_and_samples()
-    buffer = RolloutBuffer()
-    learner = Learner(policy.learn_mode, buffer)
-    buffer.push(samples)
+    learner = learner_of(policy.learn_mode, samples)
     learner.train(0)
     assert learner.train_iter == 6  # 16 samples, 2 minibatches, 3 epochs
     with pytest.raises(UserError, match='^there is nothing to learn from: the buffer is empty; collect a rollout'):
@@ -56,11 +62,7 @@ def test_train_with_a_replay_buffer_that_was_never_filled_says_so() -> None:
 def test_train_averages_the_metrics_of_all_blocks() -> None:
     (one, samples), (two, _) = policy_and_samples(), policy_and_samples()
     singles = [one.learn_mode.forward(samples) for _ in range(2)]
-    buffer = RolloutBuffer()
-    buffer.push(samples)
-    buffer.push(samples)
-    metrics = Learner(two.learn_mode, buffer).train(0)
-    for name, value in metrics.items():
+    for name, value in learner_of(two.learn_mode, samples, samples).train(0).items():
         both = torch.stack([singles[0][name], singles[1][name]])
         torch.testing.assert_close(value, both.max() if name in ('ratio_max', 'adv_abs_max') else both.mean())
 
@@ -68,36 +70,30 @@ def test_train_averages_the_metrics_of_all_blocks() -> None:
 def test_samples_of_weight_0_do_not_count() -> None:
     policy, samples = policy_and_samples()
     n = len(samples['adv'])
-    buffer = RolloutBuffer()
-    learner = Learner(policy.learn_mode, buffer)
-    buffer.push(samples)
-    learner.train(0)
-    assert learner.progress.n_sample == n
     weight = torch.ones(n).index_fill(0, torch.tensor([1, 4, 5]), 0.0) * n / (n - 3)
-    for _ in range(2):
-        buffer.push({**samples, 'weight': weight})
+    learner = Learner(policy.learn_mode, Given([samples], *[[{**samples, 'weight': weight}]] * 2))
+    for want in (n, 2 * n - 3, 3 * n - 6):
         learner.train(0)
-    assert learner.progress.n_sample == 3 * n - 6 and learner.progress.n_sample == 3 * n - 6
-    learner.progress.n_sample = 7
-    assert learner.progress.n_sample == 7
+        assert learner.progress.n_sample == want
 
 
 def test_train_sets_the_schedules_first() -> None:
     policy, samples = policy_and_samples()
-    buffer = RolloutBuffer()
-    buffer.push(samples)
-    assert torch.isclose(
-        Learner(policy.learn_mode, buffer).train(75)['learning_rate'], torch.tensor(2.5e-3, dtype=torch.float64)
-    )
+    metrics = learner_of(policy.learn_mode, samples).train(75)
+    assert metrics['learning_rate'].item() == pytest.approx(2.5e-3, rel=1e-12)
 
 
-def test_train_refuses_metrics_that_are_not_those_named() -> None:
-    policy, samples = policy_and_samples()
-    buffer = RolloutBuffer()
-    buffer.push(samples)
+@pytest.mark.parametrize('before', [0, 1])
+@pytest.mark.parametrize('whole', [True, False])
+def test_train_refuses_names_that_differ_at_the_first_batch_for_the_whole_update(whole: bool, before: int) -> None:
+    policy, samples = ppg_and_samples()
     mode = policy.learn_mode._replace(monitor_vars=lambda: ['policy_loss', 'never_given'])
+    batch = samples if whole else {'policy': samples, 'value': samples}
+    learner = Learner(mode, Given(*[[{'value': samples}]] * before, [batch]))
+    for _ in range(before):
+        learner.train(0)
     with pytest.raises(ValueError, match="'value_loss'.*names .'never_given', 'policy_loss'.; make the two agree"):
-        Learner(mode, buffer).train(0)
+        learner.train(0)
 
 
 def test_train_runs_the_auxiliary_phase_after_the_updates() -> None:
@@ -106,20 +102,8 @@ def test_train_runs_the_auxiliary_phase_after_the_updates() -> None:
             return {'aux_at': torch.tensor(self.learn_mode.train_iter())}
 
     plain, samples = policy_and_samples()
-    policy, buffer = Phasic(plain.cfg, OBS, TWO_ACTIONS), RolloutBuffer()
-    buffer.push(samples)
-    assert Learner(policy.learn_mode, buffer).train(0)['aux_at'] == 6
-
-
-def ppg_and_samples(**learn: object) -> tuple[Policy, dict[str, Any]]:
-    policy = make_policy(
-        OBS,
-        TWO_ACTIONS,
-        type='ppg',
-        collect=dict(n_step=8),
-        learn=dict(batch_size=8, aux_freq=2, aux_batch_size=16, aux_train_epoch=3, **learn),
-    )
-    return policy, policy.collect_mode.get_train_sample(make_collector(SAME_STEP, 8).collect())
+    policy = Phasic(plain.cfg, OBS, TWO_ACTIONS)
+    assert learner_of(policy.learn_mode, samples).train(0)['aux_at'] == 6
 
 
 class Given:
@@ -172,14 +156,3 @@ def test_train_takes_rounds_for_one_part_of_the_update_before_it_knows_all_names
     assert 'policy_loss' not in learner.train(0) and learner.train(0) == {}
     assert 'value_loss' not in learner.train(0)
     assert learner.train(0).keys() >= set(policy.learn_mode.monitor_vars())
-
-
-@pytest.mark.parametrize('whole', [True, False])
-def test_train_refuses_names_that_differ_at_the_first_batch_for_the_whole_update(whole: bool) -> None:
-    policy, samples = ppg_and_samples()
-    mode = policy.learn_mode._replace(monitor_vars=lambda: ['policy_loss', 'never_given'])
-    batch = {'policy': samples, 'value': samples}
-    learner = Learner(mode, Given([{'value': samples}], [samples if whole else batch]))
-    learner.train(0)
-    with pytest.raises(ValueError, match="'value_loss'.*names .'never_given', 'policy_loss'.; make the two agree"):
-        learner.train(0)

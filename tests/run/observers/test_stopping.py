@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,10 +48,6 @@ def late(job: Any, *, n: int = 3) -> str | None:
 
 def both(job: Any, metrics: Any) -> Any:
     return torch.tensor(job.n_iteration == 4 and 'eval/return_mean' in metrics)
-
-
-def never(metrics: Any) -> bool:
-    return False
 
 
 def wrong(state: Any) -> bool:
@@ -198,26 +193,6 @@ def test_rule_that_raises_ends_the_run_by_its_name_and_the_run_is_saved(tmp_path
         run(tmp_path, [f'{HERE}:broken'])
     (run_dir,) = (tmp_path / 'run').iterdir()
     assert list(run_dir.glob('checkpoints/step_*.safetensors'))
-
-
-@pytest.mark.slow
-def test_rules_and_sinks_leave_every_bit_of_the_parameters(tmp_path: Path) -> None:
-    def weights(name: str, **sections: Any) -> dict[str, Any]:
-        config = job_config(tmp_path / name, policy={'eval': {'eval_freq': 64}}, **sections)
-        return serial_pipeline(config).policy.state_dict()['model']
-
-    plain = weights('plain')
-    sinks = {'logger': {'sinks': ['csv', 'tensorboard', f'{HERE}:Nowhere']}}
-    full = weights('full', stop=[{'type': 'patience', 'n': 50}, f'{HERE}:never'], **sinks)
-    assert plain.keys() == full.keys() and all(torch.equal(plain[key], full[key]) for key in plain)
-
-
-class Nowhere:
-    """A sink that keeps nothing."""
-
-    open: Callable[..., None] = lambda self, cfg, run_dir: None  # noqa: E731
-    write: Callable[..., None] = lambda self, env_step, metrics: None  # noqa: E731
-    close: Callable[..., None] = lambda self: None  # noqa: E731
 
 
 def test_state_goes_to_the_rule_of_its_name() -> None:

@@ -10,14 +10,13 @@ from pathlib import Path
 import cluster
 import pytest
 
-from zoo.tools.cli import main
+from tests.tools.cli.commands import Zoo
 from zoo.tools.cli.bench import KINDS, TAKEN
 from zoo.tools.results.table import number_text
 
 
-def test_without_a_name_the_benchmarks_are_listed(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['bench']) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_without_a_name_the_benchmarks_are_listed(in_tmp: Path, zoo: Zoo) -> None:
+    lines = zoo('bench').lines
     assert [line.split()[0] for line in lines[:4]] == list(KINDS) == list(TAKEN)
     assert os.listdir(in_tmp) == []
 
@@ -30,17 +29,13 @@ def test_without_a_name_the_benchmarks_are_listed(in_tmp: Path, capsys: pytest.C
         ('cluster', 'slow', 'An env of 2 ms (it sleeps)'),
     ],
 )
-def test_list_names_the_parts(kind: str, name: str, about: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['bench', kind, '--list']) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_list_names_the_parts(kind: str, name: str, about: str, zoo: Zoo) -> None:
+    lines = zoo(f'bench {kind} --list').lines
     assert [line for line in lines if line.startswith(f'{name} ') and about in line]
 
 
-def test_kernels_writes_its_table_with_the_command_that_was_typed(
-    in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(['bench', 'kernels', '--only', 'gae', '--quick', '-o', 'out']) == 0
-    assert capsys.readouterr().out == f'results: {in_tmp / "out"}\n'
+def test_kernels_writes_its_table_with_the_command_that_was_typed(in_tmp: Path, zoo: Zoo) -> None:
+    assert zoo('bench kernels --only gae --quick -o out').out == f'results: {in_tmp / "out"}\n'
     (page,) = (in_tmp / 'out').glob('kernels_*.md')
     text, raw = page.read_text(), json.loads(page.with_suffix('.json').read_text())
     assert 'command: `zoo bench kernels --quick --only gae -o out`' in text
@@ -49,27 +44,25 @@ def test_kernels_writes_its_table_with_the_command_that_was_typed(
 
 @pytest.mark.soak
 def test_learning_trains_and_a_second_time_finds_the_results(
-    in_tmp: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    in_tmp: Path, zoo: Zoo, caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = ['bench', 'learning', '--only', 'cartpole_ppo', '--repeats', '1', '--scale', '0.05', '-o', 'out']
     caplog.set_level('INFO')
-    assert main(words) == main(words) == 0
+    for _ in range(2):
+        zoo('bench learning --only cartpole_ppo --repeats 1 --scale 0.05 -o out')
     assert '1 runs to do, 0 are there' in caplog.text and '0 runs to do, 1 are there' in caplog.text
     (raw,) = (json.loads(path.read_text()) for path in (in_tmp / 'out' / 'learning_raw').glob('*.json'))
-    assert (
-        raw['resolved']['max_env_step'] == 5_000 >= raw['env_step'] and len(raw['returns']) == len(raw['drawn']) == 100
-    )
+    assert raw['resolved']['max_env_step'] == 5_000 >= raw['env_step']
+    assert len(raw['returns']) == len(raw['drawn']) == 100
     assert raw['return_mean'] == pytest.approx(sum(raw['returns']) / 100)
     assert f'| {number_text(raw["return_mean"])} |' in (in_tmp / 'out' / 'learning.md').read_text()
 
 
 @pytest.mark.soak
 def test_speed_without_other_libraries_measures_zoo_and_says_once_what_is_left_out(
-    in_tmp: Path, caplog: pytest.LogCaptureFixture
+    in_tmp: Path, zoo: Zoo, caplog: pytest.LogCaptureFixture
 ) -> None:
     work = 'cartpole_lstm_8x128'
-    words = ['bench', 'speed', '--only', work, '--quick', '--scale', '0.01', '--venvs', 'none', '-o', 'out']
-    assert main(words) == 0
+    zoo(f'bench speed --only {work} --quick --scale 0.01 --venvs none -o out')
     warnings = [record.message for record in caplog.records if record.levelname == 'WARNING']
     guide = 'benchmarks/peers/README.md tells how to'
     assert warnings == [f'sb3-contrib is left out: not installed in none; {guide}']
@@ -80,13 +73,12 @@ def test_speed_without_other_libraries_measures_zoo_and_says_once_what_is_left_o
 
 
 @pytest.mark.soak
-def test_cluster_measures_a_runner_next_to_one_process(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_measures_a_runner_next_to_one_process(in_tmp: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     work = next(work for work in cluster.WORKS if work.name == 'overhead')
     kept = [variant for variant in work.variants if variant.label in (cluster.SERIAL, 'zoo, 1 runner, process')]
     short = work._replace(variants=(*kept, cluster.RLLIB))  # 3 of the 7 variants: each starts processes
     monkeypatch.setattr(cluster, 'WORKS', (short,))
-    words = ['bench', 'cluster', '--only', 'overhead', '--quick', '--scale', '0.01', '-o', 'out', '--venvs', 'none']
-    assert main(words) == 0
+    zoo('bench cluster --only overhead --quick --scale 0.01 -o out --venvs none')
     records = json.loads((in_tmp / 'out' / 'cluster.json').read_text())['records']
     assert [record['label'] for record in records] == [variant.label for variant in kept]
     page = (in_tmp / 'out' / 'cluster.md').read_text()
@@ -94,8 +86,8 @@ def test_cluster_measures_a_runner_next_to_one_process(in_tmp: Path, monkeypatch
     assert '| RLlib, 2 env runners | not installed or failed |' in page
 
 
-def test_folder_of_the_benchmarks_stays_on_the_path_once() -> None:
-    assert main(['bench', 'kernels', '--list']) == 0
+def test_folder_of_the_benchmarks_stays_on_the_path_once(zoo: Zoo) -> None:
+    zoo('bench kernels --list')
     after_one = list(sys.path)
-    assert main(['bench', 'kernels', '--list']) == 0
+    zoo('bench kernels --list')
     assert sys.path == after_one

@@ -12,28 +12,23 @@ import pytest
 
 from tests.forked import run_python
 from tests.run.crafted import with_value
-from tests.tools.cli.own_code import LINE_ENV
-from tests.tools.cli.processes import run_in
-from zoo.tools.cli import main
+from tests.tools.cli.commands import LINE_ENV, Zoo, run_in
 
 pytestmark = pytest.mark.slow  # every test starts processes
 
 QUICK = ['max_env_step=2_048', 'policy.eval.n_episode=2', 'logger.console=off', 'logger.tensorboard=false']
 
 
-def test_train_json_then_eval_json_agree_on_the_run(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['train', 'cartpole_ppo', *QUICK, 'seed=3', '--json']) == 0
-    trained = json.loads(capsys.readouterr().out)
+def test_train_json_then_eval_json_agree_on_the_run(in_tmp: Path, zoo: Zoo) -> None:
+    trained = zoo('train cartpole_ppo seed=3 --json', *QUICK).data
     keys = 'run_dir env_step train_iter best_return last_return wall_s env_step_per_s stop_reason'
     assert set(trained) == set(keys.split())
     assert trained['run_dir'].endswith('_seed3') and 0 < trained['env_step'] <= 2_048
-    assert main(['eval', trained['run_dir'], '--episodes', '3', '--seed', '5', '--json']) == 0
-    evaluated = json.loads(capsys.readouterr().out)
+    again, evaluated = (zoo('eval --episodes 3 --seed 5 --json', trained['run_dir']).data for _ in range(2))
     of_returns = {'return_mean', 'return_std', 'return_min', 'return_median', 'return_max', 'length_mean'}
     assert set(evaluated) == {*of_returns, 'episodes', 'episodes_cut', 'env_step', 'infos'}
     assert evaluated['episodes'] == 3 and evaluated['env_step'] == trained['env_step']
-    assert main(['eval', trained['run_dir'], '--episodes', '3', '--seed', '5', '--json']) == 0
-    assert json.loads(capsys.readouterr().out) == evaluated  # same seed, same episodes
+    assert again == evaluated  # same seed, same episodes
 
 
 @pytest.mark.long
@@ -49,8 +44,10 @@ def test_profile_is_said_on_stderr_and_kept_in_the_run_folder(tmp_path: Path) ->
     assert f'trace of 3 iterations: {run / "trace.json"}' in kept[-1] and (tmp_path / run / 'trace.json').exists()
 
 
-def test_profile_without_a_number_may_stand_before_an_override(in_tmp: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert main(['train', '--profile', 'cartpole_ppo', '--profile', *QUICK, 'policy.collect.n_step=32']) == 0
+def test_profile_without_a_number_may_stand_before_an_override(
+    in_tmp: Path, zoo: Zoo, caplog: pytest.LogCaptureFixture
+) -> None:
+    zoo('train --profile cartpole_ppo --profile policy.collect.n_step=32', *QUICK)
     assert 'a profile takes 15 iterations (2 to warm up, 10 timed, 3 traced) but max_env_step leaves 8' in caplog.text
 
 
@@ -91,19 +88,16 @@ for given in {}, {'GOMP_SPINCOUNT': '7'}, {'OMP_WAIT_POLICY': 'active'}:
     os.environ |= given
     main()
     spins.append(os.environ.get('GOMP_SPINCOUNT'))
-loaded = {'torch', 'numpy', 'matplotlib'} & {*sys.modules}
-import zoo, zoo.pipeline, zoo.policy, zoo.tools.sweep
-more = {'matplotlib', 'onnx', 'onnxruntime', 'onnxscript', 'optuna'} & {*sys.modules}
-print(spins, loaded, more)
+print(spins, {'torch', 'numpy', 'matplotlib'} & {*sys.modules})
 """
 
 
 @pytest.mark.long
 def test_help_and_lists_load_no_torch_and_threads_that_wait_leave_their_core() -> None:
-    """GOMP_SPINCOUNT is 1000 unless the user sets it or OMP_WAIT_POLICY; only an extra's commands load its libraries."""
+    """GOMP_SPINCOUNT is 1000 unless the user sets it or OMP_WAIT_POLICY."""
     done = subprocess.run([sys.executable, '-c', LIGHT], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0 and 'train' in done.stdout, done.stderr
-    assert done.stdout.splitlines()[-1] == "['1000', '7', None] set() set()"
+    assert done.stdout.splitlines()[-1] == "['1000', '7', None] set()"
 
 
 @pytest.mark.long
@@ -177,14 +171,9 @@ def test_own_part_that_is_not_imported_is_named_with_the_way(tmp_path: Path) -> 
         'cartpole_ppo policy.lern.gamma=1',
     ],
 )
-def test_mistake_in_what_is_typed_has_the_same_words_with_a_run_folder(
-    words: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = []
-    for more in ([], ['--run-dir', 'new']):
-        assert main(['train', *words.split(), *more, '-q']) == 2
-        said.append(capsys.readouterr().err)
-    assert said[0] == said[1] and said[0].count('\n') == 1 and not Path('new').exists()
+def test_mistake_in_what_is_typed_has_the_same_words_with_a_run_folder(words: str, in_tmp: Path, zoo: Zoo) -> None:
+    said, in_a_folder = (zoo(f'train {words} {more} -q', code=2).err for more in ('', '--run-dir new'))
+    assert said == in_a_folder and said.count('\n') == 1 and not Path('new').exists()
 
 
 TRAP = """
@@ -269,11 +258,8 @@ def test_eval_of_what_is_no_file_ends_at_once(tmp_path: Path, kind: str) -> None
     path = tmp_path / 'pipe'
     os.mkfifo(path)
     done = run_in('eval', '/dev/zero' if kind == 'device' else str(path), cwd=tmp_path)
-    assert (
-        done.returncode == 2
-        and done.stderr.count('\n') == 1
-        and f'is a {"named " * (kind == "pipe")}{kind}' in done.stderr
-    )
+    assert done.returncode == 2 and done.stderr.count('\n') == 1
+    assert f'is a {"named " * (kind == "pipe")}{kind}' in done.stderr
 
 
 def _shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -300,6 +286,11 @@ def test_output_that_cannot_be_written_is_one_line_and_exit_1(tmp_path: Path, co
     assert error.startswith('zoo: error: the output cannot be written (No space left on device); ')
     assert 'Traceback' not in done.stderr and 'Exception ignored' not in done.stderr
     assert command[:5] != 'train' or list(tmp_path.glob('runs/*/*/checkpoints/*.safetensors'))
+
+
+def test_characters_that_the_encoding_of_the_output_lacks_are_escaped(tmp_path: Path) -> None:
+    done = _shell('PYTHONIOENCODING=ascii zoo config cartpole_ppo exp_name=\u65e5\u672c', tmp_path)
+    assert done.returncode == 0 and '\\u65e5\\u672c' in done.stdout
 
 
 @pytest.mark.long

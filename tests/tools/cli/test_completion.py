@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.forked import run_python
-from zoo.tools.cli.command import main
+from tests.tools.cli.commands import Zoo
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize('shell', ['bash', 'zsh', 'fish'])
-def test_code_of_each_shell_names_the_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['completion', shell]) == 0
-    code = capsys.readouterr().out
+def test_code_of_each_shell_names_the_command(shell: str, zoo: Zoo) -> None:
+    code = zoo(f'completion {shell}').out
     assert '_ARGCOMPLETE' in code and 'zoo' in code
     if shutil.which(shell):
         assert subprocess.run([shell, '-n'], input=code, text=True, capture_output=True, timeout=60).returncode == 0

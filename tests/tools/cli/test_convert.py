@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -10,30 +9,27 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.tools.cli.commands import Zoo
 from tests.tools.importers.published import RL_ZOO3_PPO
-from zoo.tools.cli.command import main
+
+CARTPOLE = 'convert ppo.yml --name CartPole-v1'
 
 
-def test_config_goes_to_stdout_and_the_report_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1']) == 0
-    out, err = capsys.readouterr()
+def test_config_goes_to_stdout_and_the_report_to_stderr(zoo: Zoo) -> None:
+    out, err = zoo(CARTPOLE)
     config = yaml.safe_load(out)
     assert config['env']['id'] == 'CartPole-v1' and config['max_env_step'] == 100_000
     assert config['policy']['learn']['value_weight'] == 1.0  # SB3 does not halve the squared error
     assert re.search(r'vf_coef=0.5 .*->  policy.learn.value_weight=1.0', err)
-    assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '--quiet']) == 0
-    assert capsys.readouterr() == (out, '')
-    assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '--json', '--from', 'sb3']) == 0
-    assert json.loads(capsys.readouterr().out)['config']['env'] == config['env']
+    assert zoo(f'{CARTPOLE} --quiet') == (out, '')
+    assert zoo(f'{CARTPOLE} --json --from sb3').data['config']['env'] == config['env']
 
 
 @pytest.mark.slow
-def test_file_that_it_writes_trains(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '-o', 'mine.yaml']) == 0
-    assert capsys.readouterr().out == 'train it: zoo train mine.yaml\n'
-    words = ['policy.eval.n_episode=2', 'logger.console=off', 'logger.tensorboard=false', '--json']
-    assert main(['train', 'mine.yaml', '--steps', '2048', *words]) == 0
-    assert json.loads(capsys.readouterr().out)['env_step'] > 0
+def test_file_that_it_writes_trains(in_tmp: Path, zoo: Zoo) -> None:
+    assert zoo(f'{CARTPOLE} -o mine.yaml').out == 'train it: zoo train mine.yaml\n'
+    short = 'policy.eval.n_episode=2 logger.console=off logger.tensorboard=false'
+    assert zoo(f'train mine.yaml --steps 2048 {short} --json').data['env_step'] > 0
 
 
 @pytest.fixture(autouse=True)
@@ -57,29 +53,24 @@ create_config = dict(env=dict(type='cartpole'), policy=dict(type='ppo'))
         ('popart', '', "# policy.learn.value_norm is 'popart' (text) but must be true or false"),
     ],
 )
-def test_what_is_translated_is_written_and_the_rest_as_comments(
-    norm: object, other: str, said: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_translated_is_written_and_the_rest_as_comments(norm: object, other: str, said: str, zoo: Zoo) -> None:
     Path('ding.py').write_text(DING.format(norm=norm, other=other))
-    assert main(['convert', 'ding.py', '-o', 'mine.yaml', '--quiet']) == 1
-    out, err = capsys.readouterr()
+    out, err = zoo('convert ding.py -o mine.yaml --quiet', code=1)
     text = Path('mine.yaml').read_text()
     assert said in text and said[2:] in err and out.startswith('mine.yaml is to be completed')
     config = yaml.safe_load(text)
     assert config['policy']['learn']['batch_size'] == 64 and config['env']['id'] == 'CartPole-v1'
 
 
-def test_force_writes_over_a_file(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_force_writes_over_a_file(zoo: Zoo) -> None:
     Path('ding.py').write_text(DING.format(norm=True, other=''))
     Path('mine.yaml').write_text('mine')
-    assert main(['convert', 'ding.py', '-o', 'mine.yaml']) == 2
-    assert Path('mine.yaml').read_text() == 'mine' and '--force' in capsys.readouterr().err
-    assert main(['convert', 'ding.py', '-o', 'mine.yaml', '--force']) == 0
+    assert '--force' in zoo('convert ding.py -o mine.yaml', code=2).err and Path('mine.yaml').read_text() == 'mine'
+    zoo('convert ding.py -o mine.yaml --force')
     assert 'CartPole-v1' in Path('mine.yaml').read_text()
 
 
-def test_json_next_to_a_file_leaves_the_file_too(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '-o', 'my config.yaml']) == 0
-    assert shlex.split(capsys.readouterr().out) == ['train', 'it:', 'zoo', 'train', 'my config.yaml']
-    assert main(['convert', 'ppo.yml', '--name', 'CartPole-v1', '-o', 'b.yaml', '--json']) == 0
-    assert json.loads(capsys.readouterr().out)['config'] == yaml.safe_load(Path('b.yaml').read_text())
+def test_json_next_to_a_file_leaves_the_file_too(zoo: Zoo) -> None:
+    out = zoo(CARTPOLE, '-o', 'my config.yaml').out
+    assert shlex.split(out) == ['train', 'it:', 'zoo', 'train', 'my config.yaml']
+    assert zoo(f'{CARTPOLE} -o b.yaml --json').data['config'] == yaml.safe_load(Path('b.yaml').read_text())

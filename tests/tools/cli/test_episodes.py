@@ -18,10 +18,9 @@ from typing import Any
 import pytest
 
 from tests.policy_envs import job_config
-from tests.tools.cli.processes import run_in
+from tests.tools.cli.commands import Zoo, run_in
 from tests.video_files import read_video
 from zoo import serial_pipeline
-from zoo.tools.cli.command import main
 
 pytestmark = pytest.mark.slow
 OWN = Path(__file__).parents[2] / 'film_envs.py'
@@ -41,67 +40,52 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return serial_pipeline(config).run_dir
 
 
-def shown(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Runs a command with --json; returns the data that it prints."""
-    assert main([*words, '--json']) == 0
-    return json.loads(capsys.readouterr().out)
+def evaluated(zoo: Zoo, run: object, *words: str) -> dict[str, Any]:
+    return zoo('eval', run, *words, '--episodes', 4, '--json').data
 
 
-def evaluated(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    return shown(['eval', *words, '--episodes', '4'], capsys)
-
-
-def test_eval_of_the_best_is_that_of_its_checkpoint(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    by_path = evaluated([str(run_dir / 'checkpoints' / 'best.safetensors')], capsys)
-    assert evaluated([str(run_dir), '--best'], capsys) == by_path
+def test_eval_of_the_best_is_that_of_its_checkpoint(run_dir: Path, zoo: Zoo) -> None:
+    assert evaluated(zoo, run_dir, '--best') == evaluated(zoo, run_dir / 'checkpoints' / 'best.safetensors')
     (run_dir.parent / 'empty').mkdir(exist_ok=True)
-    assert main(['eval', str(run_dir.parent / 'empty'), '--best']) == 2
-    assert 'has no best checkpoint' in capsys.readouterr().err
+    assert 'has no best checkpoint' in zoo('eval --best', run_dir.parent / 'empty', code=2).err
 
 
 @pytest.mark.parametrize('word', ['run', 'runs', 'last', 'runs/run/new'])
 def test_the_newest_run_goes_by_a_name(
-    word: str, run_dir: Path, in_tmp: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    word: str, run_dir: Path, in_tmp: Path, zoo: Zoo, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level('INFO')
     for k, name in enumerate(('old', 'new', 'no_checkpoint')):
         ignore = shutil.ignore_patterns('*.safetensors') if name == 'no_checkpoint' else None
         shutil.copytree(run_dir, Path('runs', 'run', name), ignore=ignore)
         os.utime(Path('runs', 'run', name, 'metrics.jsonl'), (2e9 + k, 2e9 + k))
-    assert evaluated([word], capsys) == evaluated(['runs/run/new'], capsys)
+    assert evaluated(zoo, word) == evaluated(zoo, 'runs/run/new')
     said = [text for text in caplog.messages if 'newest' in text]
     assert said == ([] if word == 'runs/run/new' else [f'{word} is runs/run/new, the newest of 3 runs'])
 
 
-def test_keys_of_the_env_sets_and_max_step_change_what_is_evaluated(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cut = evaluated([str(run_dir), 'env.max_episode_steps=7'], capsys)
+def test_keys_of_the_env_sets_and_max_step_change_what_is_evaluated(run_dir: Path, zoo: Zoo) -> None:
+    cut = evaluated(zoo, run_dir, 'env.max_episode_steps=7')
     assert cut['return_mean'] == cut['length_mean'] == 7.0
-    assert evaluated([str(run_dir), '--set', 'short'], capsys)['return_max'] == 9.0
-    assert evaluated([str(run_dir), '--max-step', '5'], capsys)['episodes_cut'] == 4
+    assert evaluated(zoo, run_dir, '--set', 'short')['return_max'] == 9.0
+    assert evaluated(zoo, run_dir, '--max-step', '5')['episodes_cut'] == 4
     for words, said in (
-        (['--set', 'none'], 'it has short'),
-        (['policy.type=ppg'], 'env.KEY=value'),
-        (['env.id=Pendulum-v1'], 'the policy takes'),
+        ('--set none', 'it has short'),
+        ('policy.type=ppg', 'env.KEY=value'),
+        ('env.id=Pendulum-v1', 'the policy takes'),
     ):
-        assert main(['eval', str(run_dir), *words]) == 2
-        assert said in capsys.readouterr().err
+        assert said in zoo(f'eval {run_dir} {words}', code=2).err
 
 
-def test_sampled_actions_are_others_and_the_same_with_the_same_seed(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sampled = evaluated([str(run_dir), '--stochastic'], capsys)
-    assert sampled == evaluated([str(run_dir), '--stochastic'], capsys) != evaluated([str(run_dir)], capsys)
+def test_sampled_actions_are_others_and_the_same_with_the_same_seed(run_dir: Path, zoo: Zoo) -> None:
+    sampled = evaluated(zoo, run_dir, '--stochastic')
+    assert sampled == evaluated(zoo, run_dir, '--stochastic') != evaluated(zoo, run_dir)
 
 
 @pytest.mark.parametrize('suffix', ['csv', 'json', 'jsonl'])
-def test_output_has_a_row_for_each_episode(
-    suffix: str, run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_has_a_row_for_each_episode(suffix: str, run_dir: Path, tmp_path: Path, zoo: Zoo) -> None:
     file = tmp_path / f'episodes.{suffix}'
-    summary = evaluated([str(run_dir), '-o', str(file)], capsys)
+    summary = evaluated(zoo, run_dir, '-o', str(file))
     text = file.read_text()
     rows: list[dict[str, Any]] = {
         'csv': lambda: list(csv.DictReader(text.splitlines())),
@@ -113,45 +97,41 @@ def test_output_has_a_row_for_each_episode(
     assert {'episode', 'return', 'length', 'cut'} <= set(rows[0])
 
 
-@needs_window
-def test_play_shows_the_episodes_of_zoo_eval(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """SDL's driver 'dummy' has an invisible window."""
+@pytest.fixture
+def invisible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SDL's driver 'dummy', whose windows cannot be seen."""
     monkeypatch.setenv('SDL_VIDEODRIVER', 'dummy')
-    words = [str(run_dir), '--seed', '2']
-    found = shown(['play', *words, '--fps', '1000'], capsys)
-    evaluation = shown(['eval', *words, '--episodes', '3', 'env.evaluator_env_num=1'], capsys)
-    assert len(found['returns']) == 3 and found['return_mean'] == evaluation['return_mean']
-    assert main(['play', str(run_dir), '--max-step', '3', '--episodes', '1', '--fps', '1000']) == 0
-    assert capsys.readouterr().out == 'episode 1: return 3.00, length 3, cut off\n'
 
 
 @needs_window
-def test_closing_the_window_ends_play(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures('invisible')
+def test_play_shows_the_episodes_of_zoo_eval(run_dir: Path, zoo: Zoo) -> None:
+    found = zoo('play --seed 2 --fps 1000 --json', run_dir).data
+    evaluation = zoo('eval --seed 2 --episodes 3 --json', run_dir, 'env.evaluator_env_num=1').data
+    assert len(found['returns']) == 3 and found['return_mean'] == evaluation['return_mean']
+    said = zoo('play --max-step 3 --episodes 1 --fps 1000', run_dir).out
+    assert said == 'episode 1: return 3.00, length 3, cut off\n'
+
+
+@needs_window
+@pytest.mark.usefixtures('invisible')
+def test_closing_the_window_ends_play(run_dir: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     import pygame
 
-    monkeypatch.setenv('SDL_VIDEODRIVER', 'dummy')
     flips, close = [], pygame.event.Event(pygame.QUIT)
     monkeypatch.setattr(pygame.display, 'flip', lambda: flips.append(pygame.event.post(close)))
-    assert main(['play', str(run_dir), '--episodes', '1000000']) == 0
-    assert len(flips) == 2 and capsys.readouterr().out == ''  # the first state, and the one that the first step reached
+    assert zoo('play --episodes 1000000', run_dir).out == ''
+    assert len(flips) == 2  # the first state, and the one that the first step reached
 
 
 @needs_window
-def test_play_without_a_display_is_refused(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_play_without_a_display_is_refused(run_dir: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ('SDL_VIDEODRIVER', 'DISPLAY', 'WAYLAND_DISPLAY'):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr('sys.platform', 'linux')
-    assert main(['play', str(run_dir)]) == 2
     said = 'zoo play opens a window, but there is no display here; write a video: zoo video RUN -o FILE.mp4'
-    assert capsys.readouterr().err == f'zoo: error: {said}\n'
-    assert main(['play', str(run_dir), '--fps', '0']) == 2
-    assert '--fps is 0 but' in capsys.readouterr().err
+    assert zoo('play', run_dir, code=2).err == f'zoo: error: {said}\n'
+    assert '--fps is 0 but' in zoo('play --fps 0', run_dir, code=2).err
 
 
 @pytest.mark.soak
@@ -160,12 +140,10 @@ def test_play_without_a_display_is_refused(
     ('name', 'options'),
     [('x.mp4', ''), ('x.gif', '--stochastic --best'), ('x.mp4', '--max-step 7 env.max_episode_steps=20')],
 )
-def test_video_has_the_episodes_of_zoo_eval(
-    name: str, options: str, run_dir: Path, in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [str(run_dir), '--episodes', '2', '--seed', '5', *options.split()]
-    found = shown(['video', *words, '-o', name], capsys)
-    shown(['eval', *words, 'env.evaluator_env_num=1', '-o', 'rows.json'], capsys)
+def test_video_has_the_episodes_of_zoo_eval(name: str, options: str, run_dir: Path, in_tmp: Path, zoo: Zoo) -> None:
+    words = f'{run_dir} --episodes 2 --seed 5 {options} --json'
+    found = zoo(f'video {words} -o {name}').data
+    zoo(f'eval {words} env.evaluator_env_num=1 -o rows.json')
     rows = json.loads(Path('rows.json').read_text())
     assert found['returns'] == [row['return'] for row in rows]
     assert found['lengths'] == [row['length'] for row in rows]
@@ -173,11 +151,8 @@ def test_video_has_the_episodes_of_zoo_eval(
 
 
 @needs_video
-def test_people_read_a_line_for_each_episode_of_a_video(
-    run_dir: Path, in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(['video', str(run_dir), '-o', 'x.gif', '--episodes', '2', '--max-step', '5', '--fps', '10']) == 0
-    *episodes, last = capsys.readouterr().out.splitlines()
+def test_people_read_a_line_for_each_episode_of_a_video(run_dir: Path, in_tmp: Path, zoo: Zoo) -> None:
+    *episodes, last = zoo('video -o x.gif --episodes 2 --max-step 5 --fps 10', run_dir).lines
     assert episodes == [f'episode {n}: return 5.00, length 5, cut off' for n in (1, 2)]
     assert re.fullmatch(r'x.gif: 1.2 s, 12 pictures, policy of env step \d+', last)
 
@@ -196,21 +171,18 @@ def test_people_read_a_line_for_each_episode_of_a_video(
         ('', 'the following arguments are required: --output/-o'),
     ],
 )
-def test_video_that_is_refused_leaves_no_file(
-    words: str, said: str, run_dir: Path, in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(['video', str(run_dir), *words.split()]) == 2
-    error = capsys.readouterr().err.strip()
+def test_video_that_is_refused_leaves_no_file(words: str, said: str, run_dir: Path, in_tmp: Path, zoo: Zoo) -> None:
+    error = zoo(f'video {run_dir} {words}', code=2).err.strip()
     assert said in error and '\n' not in error and os.listdir(in_tmp) == []
 
 
 @needs_video
-def test_own_env_of_a_file_needs_consent_like_zoo_eval(in_tmp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_env_of_a_file_needs_consent_like_zoo_eval(in_tmp: Path, zoo: Zoo) -> None:
     result = serial_pipeline(job_config(in_tmp / 'runs', f'{OWN}:LineEnv', max_env_step=64))
-    words = ['video', str(result.run_dir), '-o', 'x.mp4']
+    words = 'video', str(result.run_dir), '-o', 'x.mp4'
     refused = run_in(*words, cwd=in_tmp)  # in a new process: this one has loaded its code
     assert refused.returncode == 2 and 'loaded only with your consent' in refused.stderr and not Path('x.mp4').exists()
-    found = shown([*words, '--import', str(OWN)], capsys)
+    found = zoo(*words, '--import', OWN, '--json').data
     assert found['frames'] == found['lengths'][0] + 1 and found['fps'] == 12
 
 

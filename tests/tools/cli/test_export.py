@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from tests.real_runs import train_seeds
+from tests.tools.cli.commands import Zoo
 from zoo import load_policy
 from zoo.core import errors
-from zoo.tools.cli.command import main
 
 onnxruntime = pytest.importorskip('onnxruntime', reason='the extra export is not installed')
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures('in_tmp')]
@@ -86,11 +86,8 @@ def mean_return(run: Path, env: gymnasium.Env) -> float:
 
 
 @pytest.mark.soak
-def test_exported_policy_earns_without_zoo_what_it_earns_with_it(
-    cartpole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(['export', str(cartpole), '-o', 'policy.onnx']) == 0
-    printed = capsys.readouterr()
+def test_exported_policy_earns_without_zoo_what_it_earns_with_it(cartpole: Path, zoo: Zoo) -> None:
+    printed = zoo('export -o policy.onnx', cartpole)
     assert printed.err == '' and 'policy.onnx.md: model card' in printed.out
     assert 'compared with policy.act on 1,000 random observations' in printed.out and 'no choice differs' in printed.out
     wanted = mean_return(cartpole, gymnasium.make('CartPole-v1'))
@@ -98,39 +95,22 @@ def test_exported_policy_earns_without_zoo_what_it_earns_with_it(
 
 
 @pytest.mark.soak
-def test_memory_is_carried_by_the_example(memory: Path) -> None:
-    assert main(['export', str(memory), '--value']) == 0
+def test_memory_is_carried_by_the_example(memory: Path, zoo: Zoo) -> None:
+    zoo('export --value', memory)
     about = onnxruntime.InferenceSession('policy.onnx').get_modelmeta().custom_metadata_map
     assert set(json.loads(about['state'])) == {'state.actor', 'state.critic'}
     assert about['env_id'] == 'cartpole_no_velocity' and about['exp_name'] == 'cartpole_no_velocity_ppo'
     Path('half.py').write_text(HALF)
     names: dict[str, Any] = {}
     exec(HALF, names)
-    assert returns_by_example('policy.onnx', 'half:Half-v0') == pytest.approx(
-        mean_return(memory, names['make']()), abs=0.05
-    )
+    wanted = mean_return(memory, names['make']())
+    assert returns_by_example('policy.onnx', 'half:Half-v0') == pytest.approx(wanted, abs=0.05)
 
 
-def test_torch_export_and_json(cartpole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        'export',
-        str(cartpole),
-        '--format',
-        'torch-export',
-        '--value',
-        '--best',
-        '--licence',
-        'Apache-2.0',
-        '--json',
-    ]
-    assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found['file'], found['card'], found['n_checked'], found['n_differ']) == (
-        'policy.pt2',
-        'policy.pt2.md',
-        1000,
-        0,
-    )
+def test_torch_export_and_json(cartpole: Path, zoo: Zoo) -> None:
+    found = zoo('export --format torch-export --value --best --licence Apache-2.0 --json', cartpole).data
+    assert (found['file'], found['card']) == ('policy.pt2', 'policy.pt2.md')
+    assert (found['n_checked'], found['n_differ']) == (1000, 0)
     assert found['inputs'] == [{'name': 'obs', 'dtype': 'float32', 'shape': ['batch', 4]}]
     assert [port['name'] for port in found['outputs']] == ['action', 'value'] and found['error'] < 1e-5
     card = Path('policy.pt2.md').read_text()
@@ -138,8 +118,8 @@ def test_torch_export_and_json(cartpole: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.long
-def test_code_of_the_card_runs(cartpole: Path) -> None:
-    assert main(['export', str(cartpole), '-o', 'policy.onnx']) == 0
+def test_code_of_the_card_runs(cartpole: Path, zoo: Zoo) -> None:
+    zoo('export -o policy.onnx', cartpole)
     code = Path('policy.onnx.md').read_text().split('```python\n')[1].split('```')[0]
     names: dict[str, Any] = {}
     exec(code, names)
@@ -149,50 +129,37 @@ def test_code_of_the_card_runs(cartpole: Path) -> None:
 @pytest.mark.parametrize(
     'words, said',
     [
-        (['--format', 'onx'], "did you mean 'onnx'? known: onnx, torch-export"),
-        (['--format', 'torchscript'], 'known: onnx, torch-export'),
-        (
-            ['-o', 'policy.pt'],
-            'policy.pt names no export format by its ending; use .onnx (onnx) or .pt2 (torch-export)',
-        ),
-        (['-o', 'none/policy.onnx'], 'there is no folder none'),
-        (['--format', 'onnx', '-o', 'policy.pt2'], 'files end in .onnx'),
-        (['-o', 'folder.onnx'], 'a folder; name a file in it'),
-        (['policy.type=ppg'], 'does not take'),
+        ('--format onx', "did you mean 'onnx'? known: onnx, torch-export"),
+        ('--format torchscript', 'known: onnx, torch-export'),
+        ('-o policy.pt', 'policy.pt names no export format by its ending; use .onnx (onnx) or .pt2 (torch-export)'),
+        ('-o none/policy.onnx', 'there is no folder none'),
+        ('--format onnx -o policy.pt2', 'files end in .onnx'),
+        ('-o folder.onnx', 'a folder; name a file in it'),
+        ('policy.type=ppg', 'does not take'),
     ],
 )
-def test_words_that_do_not_fit_are_refused(
-    words: list[str], said: str, cartpole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_words_that_do_not_fit_are_refused(words: str, said: str, cartpole: Path, zoo: Zoo) -> None:
     Path('folder.onnx').mkdir()
-    assert main(['export', str(cartpole), *words]) == 2
-    error = capsys.readouterr().err
+    error = zoo(f'export {cartpole} {words}', code=2).err
     assert said in error and error.count('\n') == 1
     assert [path.name for path in Path().iterdir()] == ['folder.onnx']
 
 
-def test_no_run_and_a_missing_package_are_said(
-    cartpole: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(['export', 'none']) == 2
-    assert 'none' in capsys.readouterr().err
+def test_no_run_and_a_missing_package_are_said(cartpole: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 'none' in zoo('export none', code=2).err
     monkeypatch.setattr(errors.importlib.util, 'find_spec', lambda name: None if name == 'onnxscript' else name)
-    assert main(['export', str(cartpole)]) == 2
-    assert "pip install '.[export]' in the checkout of zoo" in capsys.readouterr().err
+    assert "pip install '.[export]' in the checkout of zoo" in zoo('export', cartpole, code=2).err
     assert not list(Path().iterdir())
 
 
 @pytest.mark.long
-def test_file_that_acts_otherwise_ends_with_1_and_code_needs_consent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / 'noisy_policy.py').write_text(OWN)
-    words = ['policy.type=noisy', '--import', 'noisy_policy.py', '--run-dir', 'run', '--quiet', 'max_env_step=1024']
-    assert main(['train', 'cartpole_ppo', *words]) == 0
+def test_file_that_acts_otherwise_ends_with_1_and_code_needs_consent(zoo: Zoo) -> None:
+    Path('noisy_policy.py').write_text(OWN)
+    own = '--import noisy_policy.py'
+    zoo(f'train cartpole_ppo policy.type=noisy {own} --run-dir run --quiet max_env_step=1024')
     Path('policy.onnx').write_text('old')
     before = sorted(path.name for path in Path().iterdir())
-    assert main(['export', 'run', '--import', 'noisy_policy.py']) == 1
-    assert 'acts otherwise than policy.act' in capsys.readouterr().err
+    assert 'acts otherwise than policy.act' in zoo(f'export run {own}', code=1).err
     assert Path('policy.onnx').read_text() == 'old' and sorted(path.name for path in Path().iterdir()) == before
     done = subprocess.run([sys.executable, '-m', 'zoo', 'export', 'run'], capture_output=True, text=True)
     assert done.returncode == 2 and "'noisy'" in done.stderr and '--import' in done.stderr

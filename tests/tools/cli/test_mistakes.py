@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.real_runs import made_run, write_run
-from tests.tools.cli.own_code import LINE_ENV
+from tests.tools.cli.commands import LINE_ENV, Zoo
 from tests.tools.importers.published import RL_ZOO3_PPO
-from zoo.tools.cli import main
 
 RATE = 'policy.learn.learning_rate'
 WORDS = [  # without a command, or with any command
@@ -67,6 +65,8 @@ TRAIN = [
     ('cartpole_ppo --lr=3e-4', f'KEY=VALUE: {RATE}=3e-4'),
     ('cartpole_ppo --total-timesteps 3', 'max_env_step=...'),
     ('cartpole_ppo seed 3', "override 'seed' is not key=value"),
+    ('cartpole_ppo seed = 3', 'policy.learn.learning_rate=1e-3, without spaces or in quotes.'),
+    ('cartpole_ppo policy.model.hidden_sizes=(64,64)', "write 'policy.model.hidden_sizes=[64,64]'"),
     ('cartpole_ppo --jobs 2', '--jobs 2 is for several runs'),  # from here on: several runs
     ('cartpole_ppo --seeds 2 --resume x', '--resume is for one run'),
     ('cartpole_ppo --seeds 2 --profile 3', '--profile is for one run'),
@@ -114,13 +114,17 @@ RUNS = [
     ('report no', 'no run at no'),
     ('report runs/a -o a.pdf', 'must end in .html'),
     ('report runs/a -o no/a.html', 'there is no folder no'),
+    ('report runs/a -o folder.html', 'that is a folder'),
     ('report runs/a --metric eval/return', 'did you mean eval/return_mean'),
     ('report runs/a --video a.avi', 'must end in .mp4, .webm, .gif'),
-    ('report runs/a --video a.mp4', 'cannot be read'),
+    ('report runs/a --video a.mp4', 'cannot be read (No such file'),
     ('report runs/a --oput a.html', 'did you mean --output'),
     ('plot runs/a', 'name one with -o'),
     ('plot runs/a -o x.jpg', '.svg, .png or .pdf'),
+    ('plot runs/a -o x', '.svg, .png or .pdf'),
+    ('plot runs/a -o .', 'must end in'),
     ('plot runs/a -o no/x.svg', 'there is no folder no'),
+    ('plot runs/a -o folder.svg', 'that is a folder'),
     ('plot runs/aa -o x.svg', 'no run at runs/aa; did you mean runs/a?'),
     ('plot runs -o x.svg', 'is of the env CartPole-v1 but runs/other/0 of Acrobot-v1'),
     ('plot runs/a -o x.svg --metric eval/retrun_mean', 'did you mean eval/return_mean?'),
@@ -173,11 +177,8 @@ BENCH = [  # whole sentences
         'cannot be made a folder (File exists); name another one: -o FOLDER\n',
     ),
 ]
-ROWS = [
-    *((f'{first}{words}', said) for first, rows in (('', WORDS), ('train ', TRAIN)) for words, said in rows),
-    *((f'{first}{words}', said) for first, rows in (('', ENVS_AND_FILES), ('', RUNS)) for words, said in rows),
-    *((f'{first}{words}', said) for first, rows in (('sweep ', SWEEP), ('bench ', BENCH)) for words, said in rows),
-]
+TABLES = (('', WORDS), ('train ', TRAIN), ('', ENVS_AND_FILES), ('', RUNS), ('sweep ', SWEEP), ('bench ', BENCH))
+ROWS = [(f'{first}{words}', said) for first, rows in TABLES for words, said in rows]
 
 
 @pytest.fixture
@@ -186,7 +187,8 @@ def folder(in_tmp: Path) -> Path:
     (in_tmp / 'line.py').write_text(LINE_ENV)
     (in_tmp / 'line_env.py').write_text('mine')
     (in_tmp / 'ppo.yml').write_text(RL_ZOO3_PPO)
-    (in_tmp / 'foreign').mkdir()
+    for name in ('foreign', 'folder.html', 'folder.svg'):
+        (in_tmp / name).mkdir()
     (in_tmp / 'foreign' / 'config.yaml').write_text('database: here\n')
     for name, env in (('a', 'CartPole-v1'), ('b', 'CartPole-v1'), ('other', 'Acrobot-v1')):
         for seed in (0, 1):
@@ -202,19 +204,14 @@ def content(folder: Path) -> dict[Path, bytes]:
 
 @pytest.mark.parametrize(('words', 'said'), ROWS, ids=[words or 'nothing' for words, _ in ROWS])
 def test_mistake_is_one_sentence_on_stderr_and_exit_2_and_writes_nothing(
-    words: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    words: str, said: str, folder: Path, zoo: Zoo, caplog: pytest.LogCaptureFixture
 ) -> None:
     if words.startswith(('report', 'plot')):
         pytest.importorskip('matplotlib')
     before = content(folder)
     caplog.set_level('INFO')
-    assert main(shlex.split(words)) == 2
-    out, err = capsys.readouterr()
-    assert (
-        out == ''
-        and (caplog.text == '' or not words.startswith('train'))
-        and err.startswith('zoo: error: ')
-        and err.count('\n') == 1
-    ), err
+    out, err = zoo(words, code=2)
+    assert out == '' and (caplog.text == '' or not words.startswith('train'))
+    assert err.startswith('zoo: error: ') and err.count('\n') == 1, err
     assert all(part in err for part in said.split(' .. ')), err
     assert content(folder) == before and not Path('mine').exists()

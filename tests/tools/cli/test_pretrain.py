@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.real_runs import SHORT
+from tests.tools.cli.commands import Zoo
 from zoo.core.registry import ENV_REGISTRY
 from zoo.run.checkpoint import consent
 from zoo.tools.cli.command import main
@@ -29,33 +29,31 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_what_eval_writes_are_the_steps_of_its_episodes(demos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = str(demos.parent / 'expert')
-    assert main(['eval', run, '-o', 'again.npz', '--episodes', '3', '--json', '-q']) == 0
-    shown = json.loads(capsys.readouterr().out)
+def test_what_eval_writes_are_the_steps_of_its_episodes(demos: Path, zoo: Zoo) -> None:
+    run = demos.parent / 'expert'
+    shown = zoo('eval -o again.npz --episodes 3 --json -q', run).data
     with np.load(demos) as one, np.load('again.npz') as other:
         assert sorted(one) == ['action', 'episode_ends', 'obs', 'reward', 'terminated']
         assert all((one[name] == other[name]).all() for name in one)  # same seed, same steps
         assert shown['steps'] == len(one['obs']) == one['episode_ends'][-1] == one['reward'].sum()
         assert shown['return_mean'] == pytest.approx(len(one['obs']) / 3)
-    assert main(['eval', run, '-o', 'cut.npz', '--max-step', '5', '-q']) == 2 and not Path('cut.npz').exists()
-    assert 'demonstrations are whole episodes; set env.max_episode_steps=N' in capsys.readouterr().err
+    err = zoo('eval -o cut.npz --max-step 5 -q', run, code=2).err
+    assert 'demonstrations are whole episodes; set env.max_episode_steps=N' in err and not Path('cut.npz').exists()
 
 
 @pytest.mark.long
-def test_command_that_it_prints_trains_on(demos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ['pretrain', 'cartpole_ppo', 'policy.model.obs_norm=true', '--demos', str(demos), '--epochs', '2', '-q']
-    assert main([*words, '--run-dir', 'my start']) == 0
-    *_, evaluate, train = capsys.readouterr().out.splitlines()
-    assert main([*shlex.split(evaluate.partition('zoo ')[2]), '--episodes', '1', '-q']) == 0
+def test_command_that_it_prints_trains_on(demos: Path, zoo: Zoo) -> None:
+    words = 'pretrain cartpole_ppo policy.model.obs_norm=true --epochs 2 -q --run-dir "my start" --demos'
+    *_, evaluate, train = zoo(words, demos).lines
+    zoo(evaluate.partition('zoo ')[2], '--episodes', 1, '-q')
     more = shlex.split(train.partition('zoo ')[2])
     assert more[:3] == ['train', 'cartpole_ppo', 'policy.model.obs_norm=true'] and 'my start' in more[-1]
-    assert main([*more, *SHORT, *QUIET, '--run-dir', 'after']) == 0
-    assert 'env steps in' in (said := capsys.readouterr()).out and 'do not fit' not in said.err
+    said = zoo(train.partition('zoo ')[2], *SHORT, *QUIET, '--run-dir', 'after')
+    assert 'env steps in' in said.out and 'do not fit' not in said.err
 
 
 def test_commands_that_it_prints_import_what_it_was_given_to_import(
-    demos: Path, in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    demos: Path, in_tmp: Path, monkeypatch: pytest.MonkeyPatch, zoo: Zoo
 ) -> None:
     """Without the import, the printed commands do not know the env that a file registers."""
     (in_tmp / 'my poles.py').write_text(
@@ -64,18 +62,14 @@ def test_commands_that_it_prints_import_what_it_was_given_to_import(
     )
     monkeypatch.setattr(consent, 'given_imports', [])
     monkeypatch.setattr(ENV_REGISTRY, 'entries', dict(ENV_REGISTRY.entries))
-    words = ['--env', 'my_pole', '--import', 'my poles.py', '--demos', str(demos), '--epochs', '1', '-q']
-    assert main(['pretrain', *words]) == 0
-    *_, evaluate, train = capsys.readouterr().out.splitlines()
+    *_, evaluate, train = zoo('pretrain --env my_pole --import "my poles.py" --epochs 1 -q --demos', demos).lines
     given = [shlex.split(line.partition('zoo ')[2]) for line in (evaluate, train)]
     for words in given:  # other tests of this process have imported more
         files = {Path(name).resolve() for option, name in pairwise(words) if option == '--import'}
         assert (in_tmp / 'my poles.py').resolve() in files
 
 
-def test_numbers_as_json(demos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ['--env', 'CartPole-v1', '--demos', str(demos), '--epochs', '2', '--run-dir', 'a', '--json', '-q']
-    assert main(['pretrain', *words]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_numbers_as_json(demos: Path, zoo: Zoo) -> None:
+    found = zoo('pretrain --env CartPole-v1 --epochs 2 --run-dir a --json -q --demos', demos).data
     assert found['epoch'] == 2 and found['loss'] < 0.7 and 0 <= found['agreement'] <= 1
     assert Path(found['run_dir']) == Path('a').absolute()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.cli.processes import run_in
-from zoo.tools.cli.command import main
+from tests.tools.cli.commands import Zoo, run_in
 
 QUICK = ['max_env_step=2_048', 'policy.eval.n_episode=2', 'logger.tensorboard=false', '--quiet']
 
@@ -22,13 +21,10 @@ QUICK = ['max_env_step=2_048', 'policy.eval.n_episode=2', 'logger.tensorboard=fa
         ('my_config.yaml', 'zoo train my_config.yaml'),
     ],
 )
-def test_the_next_commands_that_it_prints_work(
-    file: str, next_words: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(['init', file]) == 0
-    said = capsys.readouterr().out
-    assert next_words in said
-    for line in said.splitlines()[1:]:
+def test_the_next_commands_that_it_prints_work(file: str, next_words: str, in_tmp: Path, zoo: Zoo) -> None:
+    said = zoo(f'init {file}')
+    assert next_words in said.out
+    for line in said.lines[1:]:
         words = line.partition(': ')[2].split()
         assert words[0] == 'zoo'
         done = run_in(*words[1:], *(QUICK if words[1] == 'train' else []), cwd=in_tmp)
@@ -37,9 +33,6 @@ def test_the_next_commands_that_it_prints_work(
 
 
 @pytest.mark.parametrize('name', ['my env.py', 'my_env (1).py', "env's.py"])
-def test_file_in_the_next_commands_is_quoted_for_a_shell(
-    name: str, in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(['init', name]) == 0
-    *_, line = capsys.readouterr().out.splitlines()
+def test_file_in_the_next_commands_is_quoted_for_a_shell(name: str, in_tmp: Path, zoo: Zoo) -> None:
+    line = zoo('init', name).lines[-1]
     assert shlex.split(line.partition(': ')[2]) == ['zoo', 'train', f'{name}:MyEnv']

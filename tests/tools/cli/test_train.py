@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import pty
 import subprocess
@@ -13,55 +12,43 @@ from typing import Any
 
 import pytest
 
-from tests.tools.cli.own_code import LINE_ENV
-from tests.tools.cli.processes import run_in
-from zoo.tools.cli.command import main
+from tests.tools.cli.commands import LINE_ENV, Zoo, run_in
 
 pytestmark = pytest.mark.slow
 
 QUICK = ['--steps', '2_048', 'policy.eval.n_episode=2', 'logger.tensorboard=false']
-SILENT = [*QUICK, 'logger.console=off', '--json']
 
 
-def _trained(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert main(['train', *words, *SILENT]) == 0, capsys.readouterr().err
-    return json.loads(capsys.readouterr().out)
+def trained(zoo: Zoo, words: str) -> dict[str, Any]:
+    return zoo(f'train {words}', *QUICK, 'logger.console=off', '--json').data
 
 
-def _config_of(run: dict[str, Any]) -> str:
-    return next(Path(run['run_dir']).glob('config.yaml')).read_text()
-
-
-def test_env_with_a_bundled_config_trains_with_it(
-    in_tmp: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    run = _trained(['--env', 'CartPole-v1', '--seed', '3'], capsys)
+def test_env_with_a_bundled_config_trains_with_it(in_tmp: Path, zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('INFO')
+    run = trained(zoo, '--env CartPole-v1 --seed 3')
     assert 'training with the bundled config cartpole_ppo' in caplog.text
     assert 'cartpole_ppo' in run['run_dir'] and run['run_dir'].endswith('_seed3') and 0 < run['env_step'] <= 2_048
-    _trained(['ppg', '--env', 'CartPole-v1'], capsys)
+    trained(zoo, 'ppg --env CartPole-v1')
     assert 'training with the bundled config cartpole_ppg' in caplog.text
 
 
 @pytest.mark.parametrize(
-    'words',
+    ('words', 'name', 'policy'),
     [
-        ['line.py:make'],
-        ['--env', 'line.py:Line'],
-        ['--env', './line.py:make', '--policy', 'ppg'],
-        ['env.id=line.py:make'],
+        ('line.py:make', 'make', 'ppo'),
+        ('--env line.py:Line', 'Line', 'ppo'),
+        ('--env ./line.py:make --policy ppg', 'make', 'ppg'),
+        ('env.id=line.py:make', 'make', 'ppo'),
     ],
 )
 def test_env_of_a_file_trains(
-    words: list[str], in_tmp: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    words: str, name: str, policy: str, in_tmp: Path, zoo: Zoo, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level('INFO')
     (in_tmp / 'line.py').write_text(LINE_ENV)
-    run = _trained(words, capsys)
-    name = words[-1].rpartition(':')[2] if '--policy' not in words else 'make'
-    assert Path(run['run_dir']).parent.name == name
+    folder = Path(trained(zoo, words)['run_dir'])
+    assert folder.parent.name == name and f'type: {policy}' in (folder / 'config.yaml').read_text()
     assert 'no bundled config is for' in caplog.text
-    assert ('type: ppg' if '--policy' in words else 'type: ppo') in _config_of(run)
 
 
 @pytest.mark.long
@@ -76,18 +63,15 @@ def test_the_evaluation_that_it_prints_works_in_another_process(in_tmp: Path) ->
 
 
 @pytest.mark.parametrize(
-    ('words', 'n', 'keys'),
+    ('words', 'keys'),
     [
-        (['policy.learn.lr=1', 'seed=-1', 'env.idd=3'], 3, ['policy.learn.lr', 'seed', 'env.idd']),
-        (['policy.model.hidden_sizes=64,32'], 3, ['one list of them is policy.model.hidden_sizes=[64,32]']),
+        ('policy.learn.lr=1 seed=-1 env.idd=3', ['policy.learn.lr', 'seed', 'env.idd']),
+        ('policy.model.hidden_sizes=64,32', ['one list of them is policy.model.hidden_sizes=[64,32]']),
     ],
 )
-def test_all_problems_of_a_config_are_on_the_screen(
-    words: list[str], n: int, keys: list[str], in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(['train', 'cartpole_ppo', *words]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f'zoo: error: {n} problems:\n') and err.count('\n') == n + 1
+def test_all_problems_of_a_config_are_on_the_screen(words: str, keys: list[str], in_tmp: Path, zoo: Zoo) -> None:
+    err = zoo(f'train cartpole_ppo {words}', code=2).err
+    assert err.startswith('zoo: error: 3 problems:\n') and err.count('\n') == 3 + 1
     assert all(key in err for key in keys) and '--debug' not in err and not list(in_tmp.iterdir())
 
 
@@ -120,18 +104,15 @@ def test_errors_are_colored_on_a_terminal_unless_the_user_wants_none(
     assert (b'\x1b[31mzoo: error:\x1b[0m' in said) == is_colored and b'zoo: error:' in said
 
 
-def test_same_command_with_run_makes_a_run_and_continues_it_as_resume_does(
-    in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = _trained(['cartpole_ppo', '--run', 'mine'], capsys)
+def test_same_command_with_run_makes_a_run_and_continues_it_as_resume_does(in_tmp: Path, zoo: Zoo) -> None:
+    first = trained(zoo, 'cartpole_ppo --run mine')
     assert Path(first['run_dir']) == in_tmp / 'mine' and first['env_step'] <= 2048
     log = (in_tmp / 'mine' / 'metrics.jsonl').read_text()
-    again = _trained(['cartpole_ppo', '--run', 'mine'], capsys)  # nothing is left to train
+    again = trained(zoo, 'cartpole_ppo --run mine')  # nothing is left to train
     assert (again['env_step'], again['run_dir']) == (first['env_step'], first['run_dir'])
     assert (in_tmp / 'mine' / 'metrics.jsonl').read_text() == log
     for way, n in (('--run', 3_072), ('--resume', 4_096)):
-        assert main(['train', way, 'mine', '--steps', str(n), 'logger.console=off', '--json']) == 0
-        longer = json.loads(capsys.readouterr().out)
+        longer = zoo(f'train {way} mine --steps {n} logger.console=off --json').data
         assert first['env_step'] < longer['env_step'] <= n and longer['train_iter'] > first['train_iter']
         assert longer['run_dir'] == first['run_dir']
         first = longer
@@ -139,21 +120,17 @@ def test_same_command_with_run_makes_a_run_and_continues_it_as_resume_does(
     assert steps == sorted(steps)  # one history
 
 
-def test_run_of_other_settings_is_refused_and_resume_may_change_them(
-    in_tmp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = _trained(['cartpole_ppo', '--run', 'mine'], capsys)
+def test_run_of_other_settings_is_refused_and_resume_may_change_them(in_tmp: Path, zoo: Zoo) -> None:
+    first = trained(zoo, 'cartpole_ppo --run mine')
     before = {file: file.read_bytes() for file in Path('mine').rglob('*') if file.is_file()}
     rate = 'policy.learn.learning_rate'
     for word, said in (
         ('seed=3', 'seed=0, not 3'),
         (f'{rate}=0.5', f'{rate}={{start: 0.001, end: 0.0, over: 2048}}, not 0.5'),
     ):
-        assert main(['train', 'cartpole_ppo', '--run', 'mine', *QUICK, word]) == 2
-        err = capsys.readouterr().err
+        err = zoo('train cartpole_ppo --run mine', *QUICK, word, code=2).err
         assert err.count('\n') == 1 and f'the run in mine has {said}; name another --run-dir' in err, err
         assert "(zoo train --resume mine KEY=VALUE continues it with other values, in Python resume='mine')" in err
     assert {file: file.read_bytes() for file in before} == before
-    assert main(['train', '--resume', 'mine', f'{rate}=0.5', '--steps', '4_096', 'logger.console=off', '--json']) == 0
-    changed = json.loads(capsys.readouterr().out)
+    changed = zoo(f'train --resume mine {rate}=0.5 --steps 4_096 logger.console=off --json').data
     assert changed['run_dir'] == first['run_dir'] and changed['env_step'] > first['env_step']

@@ -176,8 +176,6 @@ def test_bfloat16_is_named_where_the_policy_computes_in_it_alone() -> None:
     twin, acting = parts(IMAGE, precision='bf16')
     found = compare(twin, acting, runs(acting))
     assert 'float' not in found.text()
-    assert (
-        found._replace(in_bf16='7 of 1,000 choices differ')
-        .text()
-        .endswith('in float32; in bfloat16, as policy.act computes images on this processor: 7 of 1,000 choices differ')
-    )
+    text = found._replace(in_bf16='7 of 1,000 choices differ').text()
+    said = 'in float32; in bfloat16, as policy.act computes images on this processor: 7 of 1,000 choices differ'
+    assert text.endswith(said)

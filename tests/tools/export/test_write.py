@@ -248,9 +248,8 @@ def test_torch_export_file_runs_without_zoo(tmp_path: Path) -> None:
 def own(change: Any) -> Any:
     """A ppo policy whose network has a changed `compute_actor`."""
     policy = make_policy('ppo')
-    policy.model.__class__ = type(
-        'Own', (type(policy.model),), {'compute_actor': change(type(policy.model).compute_actor)}
-    )
+    kind = type(policy.model)
+    policy.model.__class__ = type('Own', (kind,), {'compute_actor': change(kind.compute_actor)})
     return policy
 
 
@@ -286,14 +285,13 @@ def test_file_that_acts_otherwise_is_not_kept(change: Any, name: str, tmp_path: 
     assert path.read_text() == 'old' and list(tmp_path.iterdir()) == [path]
 
 
+BRANCHES = 'its code branches on the values of tensors; use torch.where'
+
+
 @pytest.mark.parametrize(
     'change, name, said',
     [
-        (
-            branches,
-            'onnx',
-            'onnx (its code branches on the values of tensors; use torch.where), nor to any other (torch-export)',
-        ),
+        (branches, 'onnx', f'onnx ({BRANCHES}), nor to any other (torch-export)'),
         (branches, 'torch-export', 'nor to any other (onnx); a checkpoint takes every policy'),
         (counts_rows, 'onnx', 'use x.shape[0], not len(x)'),
         (eigenvalues, 'onnx', 'torch-export takes it: --format torch-export'),

@@ -74,13 +74,10 @@ def test_file_gives_back_what_was_written(cartpole: Any, tmp_path: Path) -> None
 @pytest.mark.parametrize('kind', [bool, np.int64, np.uint8, np.float32, np.float64])
 def test_flags_and_counts_may_be_numbers_of_any_type(kind: Any, cartpole: Any, tmp_path: Path) -> None:
     ends = np.array([2, 6]).astype(np.int64 if kind is bool else kind)
-    found = read_demonstrations(
-        write(tmp_path / 'a.npz', **arrays(episode_ends=ends, terminated=np.array([0, 1], kind))), cartpole
-    )
+    path = write(tmp_path / 'a.npz', **arrays(episode_ends=ends, terminated=np.array([0, 1], kind)))
+    found: Any = read_demonstrations(path, cartpole)
     assert found.episode_ends.dtype == np.int64 and found.episode_ends.tolist() == [2, 6]
-    assert (
-        found.terminated is not None and found.terminated.dtype == bool and found.terminated.tolist() == [False, True]
-    )
+    assert found.terminated.dtype == bool and found.terminated.tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -105,9 +102,13 @@ def test_any_space_is_written_and_read_back(obs: str, action: str, tmp_path: Pat
     save_demonstrations(tmp_path / 'a.npz', demos)
     again = read_demonstrations(str(tmp_path / 'a.npz'), policy)
     assert torch.equal(again.policy_action(policy), demos.policy_action(policy))
-    replayed = list(_rows(policy.env_action(again.policy_action(policy))))
-    for one, other in zip(replayed, again.action.values(), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+    assert_replayed(policy, again.policy_action(policy), again.action, 1e-6)
+
+
+def assert_replayed(policy: Any, param: torch.Tensor, actions: Any, atol: float) -> None:
+    """Asserts that a policy's actions, as the env takes them, are these."""
+    for one, other in zip(_rows(policy.env_action(param)), _rows(actions), strict=True):
+        np.testing.assert_allclose(one, other, atol=atol)
 
 
 @pytest.mark.parametrize('distribution', ['beta', 'squashed_gaussian'])
@@ -115,9 +116,7 @@ def test_numbers_in_a_dict_of_actions_become_those_of_a_bounded_distribution(dis
     env = {'id': 'any_space', 'kwargs': {'obs': 'box', 'action': 'dict'}}
     policy = make_policy({'env': env, 'policy': {'model': {'distribution': distribution}}})
     demos, _ = record_demonstrations(policy, env, 2, deterministic=False)
-    replayed = list(_rows(policy.env_action(demos.policy_action(policy))))
-    for one, other in zip(replayed, demos.action.values(), strict=True):
-        np.testing.assert_allclose(one, other, atol=2e-3)  # squashed actions stay off the bounds
+    assert_replayed(policy, demos.policy_action(policy), demos.action, 2e-3)  # squashed actions stay off the bounds
 
 
 def _rows(action: Any) -> Any:
@@ -192,21 +191,32 @@ def test_file_that_claims_more_memory_than_there_is_is_refused_before_it_is_read
         read_demonstrations(str(tmp_path / 'a.npz'), cartpole)
 
 
-@pytest.mark.slow
-def test_dataset_of_minari_is_read_by_its_id(cartpole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes a dataset of minari: episodes of (observations, actions), of which those at odd places end by a time limit."""
     minari = pytest.importorskip('minari', exc_type=ImportError)
     from minari.data_collector import EpisodeBuffer
 
     monkeypatch.setenv('MINARI_DATASETS_PATH', str(tmp_path))
-    lengths, buffers = [3, 5], []
-    for i, n in enumerate(lengths):
-        obs, action = np.full((n + 1, 4), i, np.float32), np.arange(n) % 2
-        ends = [False] * (n - 1) + [i == 0], [False] * (n - 1) + [i == 1]  # the second episode ends by a time limit
-        buffers.append(EpisodeBuffer(i, 0, None, obs, action, [1.0] * n, *ends, None))
     about = dict.fromkeys(('algorithm_name', 'author', 'author_email', 'code_permalink', 'description'), 'x')
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        minari.create_dataset_from_buffers('zoo/test-v0', buffer=buffers, env='CartPole-v1', **about)
+
+    def make(name: str, episodes: list[tuple[Any, Any]], lengths: list[int], **options: Any) -> None:
+        buffers = []
+        for i, ((obs, action), n) in enumerate(zip(episodes, lengths, strict=True)):
+            ends = [False] * (n - 1) + [i % 2 == 0], [False] * (n - 1) + [i % 2 == 1]
+            buffers.append(EpisodeBuffer(i, 0, None, obs, action, [1.0] * n, *ends, None))
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            minari.create_dataset_from_buffers(name, buffer=buffers, **options, **about)
+
+    return make
+
+
+@pytest.mark.slow
+def test_dataset_of_minari_is_read_by_its_id(cartpole: Any, dataset: Any) -> None:
+    lengths = [3, 5]
+    episodes = [(np.full((n + 1, 4), i, np.float32), np.arange(n) % 2) for i, n in enumerate(lengths)]
+    dataset('zoo/test-v0', episodes, lengths, env='CartPole-v1')
     demos = read_demonstrations('zoo/test-v0', cartpole)
     assert np.diff(demos.episode_ends, prepend=0).tolist() == lengths
     assert demos.action[''].tolist() == [k % 2 for n in lengths for k in range(n)]
@@ -242,14 +252,9 @@ def test_images_stay_bytes(tmp_path: Path) -> None:
 
 
 def test_dataset_without_minari_names_the_extra(cartpole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, 'find_spec', lambda name, *more: None if name == 'minari' else found(name, *more)
-    )
-    with pytest.raises(
-        UserError,
-        match=r"'D4RL/door/human-v2', which is no file .* needs minari, .* pip install '\.\[minari\]'",
-    ):
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda name, *more: None)
+    said = r"'D4RL/door/human-v2', which is no file .* needs minari, .* pip install '\.\[minari\]'"
+    with pytest.raises(UserError, match=said):
         read_demonstrations('D4RL/door/human-v2', cartpole)
 
 
@@ -257,13 +262,7 @@ def test_dataset_without_minari_names_the_extra(cartpole: Any, monkeypatch: pyte
 @pytest.mark.parametrize(
     ('obs_space', 'action_space'), [('dict', 'tuple'), ('tuple', 'dict'), ('nested_mask', 'box_2d')]
 )
-def test_leaves_of_a_dataset_of_minari_keep_their_names(
-    obs_space: str, action_space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    minari = pytest.importorskip('minari', exc_type=ImportError)
-    from minari.data_collector import EpisodeBuffer
-
-    monkeypatch.setenv('MINARI_DATASETS_PATH', str(tmp_path))
+def test_leaves_of_a_dataset_of_minari_keep_their_names(obs_space: str, action_space: str, dataset: Any) -> None:
     kwargs = {'obs': obs_space, 'action': action_space}
     policy = make_policy({'env': {'id': 'any_space', 'kwargs': kwargs}})
     env, n = AnySpace(**kwargs), 8
@@ -272,17 +271,10 @@ def test_leaves_of_a_dataset_of_minari_keep_their_names(
     for _ in range(n):
         actions.append(env.action_space.sample())
         obs.append(env.step(actions[-1])[0])
-    ends = [False] * (n - 1) + [True]
-    about = dict.fromkeys(('algorithm_name', 'author', 'author_email', 'code_permalink', 'description'), 'x')
-    buffer = EpisodeBuffer(0, 0, None, stacked(obs), stacked(actions), [1.0] * n, ends, [False] * n, None)
     spaces = {'observation_space': env.observation_space, 'action_space': env.action_space}
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        minari.create_dataset_from_buffers('zoo/leaves-v0', buffer=[buffer], jpeg_encoding=False, **spaces, **about)
+    dataset('zoo/leaves-v0', [(stacked(obs), stacked(actions))], [n], jpeg_encoding=False, **spaces)
     demos = read_demonstrations('zoo/leaves-v0', policy)
-    replayed = policy.env_action(demos.policy_action(policy))
-    for one, other in zip(_rows(replayed), _rows(stacked(actions)), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+    assert_replayed(policy, demos.policy_action(policy), stacked(actions), 1e-6)
     expected = dict(leaves(obs_to_tensor(policy.obs_space, stacked(obs[:n]))))
     assert all(torch.equal(x, expected[name]) for name, x in leaves(demos.obs))
 

@@ -196,9 +196,8 @@ def test_second_ctrl_c_leaves_nothing_or_what_can_be_loaded(moment: str, place: 
     if moment == 'when it is saved':
         assert len(found) == 1 and load_policy(found[0]).act(lean(1, 5).obs.numpy()).shape == (5,)
     else:
-        left = {
-            str(file.relative_to(tmp_path)) for file in tmp_path.rglob('*') if file.is_file() and file.suffix != '.pyc'
-        }
+        files = [file for file in tmp_path.rglob('*') if file.is_file() and file.suffix != '.pyc']
+        left = {str(file.relative_to(tmp_path)) for file in files}
         assert left == {'a.npz', 'twice.py', 'there/notes.txt'} and not (tmp_path / 'new').exists()
         assert not list(tmp_path.glob('runs/*/*')) and sorted(os.listdir(tmp_path / 'there')) == ['notes.txt']
     assert (tmp_path / 'there' / 'notes.txt').read_text() == 'mine'
@@ -221,14 +220,14 @@ def test_kinds_of_policies_come_nearer_to_what_was_shown(config: str, words: lis
     demos, _ = record_demonstrations(expert, dict(section), 3, deterministic=False)
     save_demonstrations(tmp_path / 'a.npz', demos)
     policy = make_policy(config, [*SHORT, *words])
-    before = Student(policy, demos, resolve_config(config, words))
-    with torch.no_grad():
-        first = torch.cat([before.judge(batch)[0] for batch in before.batches(before.episodes, 256, None)]).mean()
+    first = mean_loss(Student(policy, demos, resolve_config(config, words)))
     found = pretrain(config, str(tmp_path / 'a.npz'), overrides=[*SHORT, *words], epoch=3, run_dir=tmp_path / 'run')
-    after = Student(found.policy, demos, resolve_config(config, words))
-    with torch.no_grad():
-        last = torch.cat([after.judge(batch)[0] for batch in after.batches(after.episodes, 256, None)]).mean()
-    assert last < first
+    assert mean_loss(Student(found.policy, demos, resolve_config(config, words))) < first
+
+
+@torch.no_grad()
+def mean_loss(one: Student) -> float:
+    return float(torch.cat([one.judge(batch)[0] for batch in one.batches(one.episodes, 256, None)]).mean())
 
 
 @pytest.mark.parametrize(
@@ -297,10 +296,8 @@ def test_deviation_of_actions_is_put_back_unless_it_is_to_be_kept(
     with caplog.at_level('INFO'):
         back = pretrain(config, str(tmp_path / 'a.npz'), run_dir=tmp_path / 'b', **options)
     assert kept.policy.model.policy_head.log_std.item() < -0.05 and 'put back to 1' in caplog.text
-    assert (
-        load_policy(tmp_path / 'b').model.policy_head.log_std.item()
-        == make_policy(config).model.policy_head.log_std.item()
-    )
+    saved, new = (each.model.policy_head.log_std.item() for each in (load_policy(tmp_path / 'b'), make_policy(config)))
+    assert saved == new
     assert (back.policy.act(obs) == kept.policy.act(obs)).all()
 
 

@@ -1,4 +1,4 @@
-"""Config keys of other libraries and their counterparts in zoo: data of tests/config/test_names.py.
+"""Config keys of other libraries and their counterparts in zoo: data of tests/config/test_problems.py.
 
 A line: text that the message about each key after the arrow must name: the path of zoo's key, 'key' (zoo has a key at this
 same path), 'by: ...' (words on how zoo does it), or 'none: ...' (words on why zoo has no counterpart).

@@ -106,11 +106,7 @@ def test_numbers_in_the_code_are_those_of_the_config(ppg_script):
 
 def test_lstm_of_atari_sees_one_frame_and_whole_rollouts(ppo_script):
     """As in ppo_atari_lstm.py, where env.id=atari alone would stack four frames."""
-    code = (
-        ppo_script.read_text()
-        .replace("'HalfCheetah-v4'", "'BreakoutNoFrameskip-v4'")
-        .replace('"HalfCheetah-v4"', "'BreakoutNoFrameskip-v4'")
-    )
+    code = ppo_script.read_text().replace('HalfCheetah-v4', 'BreakoutNoFrameskip-v4')
     code += 'env = gym.wrappers.FrameStack(env, 1)\nnn.Conv2d(1, 32, 8)\nself.lstm = nn.LSTM(512, 128)\n'
     ppo_script.write_text(code.replace('num_minibatches: int = 32', 'num_minibatches: int = 1'))
     config = convert(ppo_script).config

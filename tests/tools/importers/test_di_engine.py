@@ -85,12 +85,8 @@ def test_ppg_offpolicy_pair_keeps_the_two_buffers_separately():
 
 
 def test_ppg_pair_says_that_its_buffers_are_left_out():
-    left_out = dict(from_pair(*CARTPOLE_PPG).left_out)
-    names = [old for old, why in left_out.items() if 'ppg_offpolicy' in why]
-    assert [name.partition('=')[0] for name in names] == [
-        'policy.learn.update_per_collect',
-        'policy.other.replay_buffer',
-    ]
+    names = [old.partition('=')[0] for old, why in from_pair(*CARTPOLE_PPG).left_out if 'ppg_offpolicy' in why]
+    assert names == ['policy.learn.update_per_collect', 'policy.other.replay_buffer']
 
 
 def test_pair_of_a_game_says_that_its_env_manager_is_left_out():
@@ -102,18 +98,15 @@ def test_pair_of_a_game_says_that_its_env_manager_is_left_out():
 def test_batch_size_that_does_not_divide_the_rollout_becomes_a_divisor_and_is_named():
     conversion = from_pair(*PENDULUM_PPO)
     assert conversion.config['policy']['learn']['batch_size'] == 40  # 200 % 32 = 8; 40 / 32 = 1.25, 32 / 25 = 1.28
-    assert any(
-        old.endswith('batch_size=32') and '40 (a divisor of the rollout, 200' in new for old, new in conversion.became
-    )
+    (new,) = (new for old, new in conversion.became if old.endswith('batch_size=32'))
+    assert '40 (a divisor of the rollout, 200' in new
 
 
 @pytest.mark.slow
 @old_cartpole
 def test_cartpole_ppo_pair_reaches_195_within_12800_env_steps(seed, tmp_path):
-    result = serial_pipeline(
-        CARTPOLE_PPO, seed=seed, max_env_step=12_800, overrides=[*QUIET, f'logger.root={tmp_path}']
-    )
-    assert result.best_return >= 195
+    quiet = [*QUIET, f'logger.root={tmp_path}']
+    assert serial_pipeline(CARTPOLE_PPO, seed=seed, max_env_step=12_800, overrides=quiet).best_return >= 195
 
 
 @pytest.mark.slow
@@ -210,9 +203,8 @@ def test_nothing_of_the_pair_is_changed():
 @pytest.mark.parametrize('name', PAIRS)
 def test_every_key_of_a_pair_is_told(name):
     main, create = PAIRS[name]
-    told = ' '.join(old for old, _ in [*from_pair(main, create).became, *from_pair(main, create).left_out])
+    conversion, sections = from_pair(main, create), ('collect', 'model', 'eval.evaluator')
+    told = ' '.join(old for old, _ in [*conversion.became, *conversion.left_out])
     for key in ('unroll_len', 'n_sample', 'discount_factor', 'gae_lambda', 'obs_shape', 'action_shape', 'eval_freq'):
-        if any(
-            value_at(main, f'policy.{section}.{key}') is not None for section in ('collect', 'model', 'eval.evaluator')
-        ):
+        if any(value_at(main, f'policy.{section}.{key}') is not None for section in sections):
             assert f'{key}=' in told

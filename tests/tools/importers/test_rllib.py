@@ -60,9 +60,8 @@ def test_chain_of_calls_converts_and_resolves(tmp_path):
 def test_yaml_converts_and_names_the_activation_that_zoo_lacks(tmp_path):
     path = tmp_path / 'cartpole-ppo.yaml'
     path.write_text(RLLIB_CARTPOLE)
-    with pytest.raises(
-        ConfigError, match=r"model.fcnet_activation is 'linear', which cannot be read: it must be one of"
-    ):
+    said = "model.fcnet_activation is 'linear', which cannot be read: it must be one of"
+    with pytest.raises(ConfigError, match=said):
         convert(path)
     path.write_text(RLLIB_CARTPOLE.replace('linear', 'tanh'))
     config = convert(path).config
@@ -117,12 +116,17 @@ def test_run_of_another_algorithm_is_refused():
         from_rllib({'run': 'DQN', 'env': 'CartPole-v1', 'config': {}})
 
 
+def from_code(code):
+    return from_rllib(settings_of(ast.parse(code)))
+
+
+SETUP = "config = PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=2)"
 CODE = """
 raise SystemExit('it was run')
-config = PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=2).training(train_batch_size=4000)
-stop = {{'training_iteration': 3}}
-tune.Tuner('PPO', param_space=config, run_config=RunConfig(stop={stop}, name='mine')).fit()
-"""
+SETUP.training(train_batch_size=4000)
+stop = {'training_iteration': 3}
+tune.Tuner('PPO', param_space=config, run_config=RunConfig(stop=STOP, name='mine')).fit()
+""".replace('SETUP', SETUP)
 
 
 @pytest.mark.parametrize(
@@ -136,13 +140,13 @@ tune.Tuner('PPO', param_space=config, run_config=RunConfig(stop={stop}, name='mi
     ],
 )
 def test_stop_of_a_run_config_is_translated(stop, wanted):
-    config = from_rllib(settings_of(ast.parse(CODE.format(stop=stop)))).config
+    config = from_code(CODE.replace('STOP', stop)).config
     assert {key: config[key] for key in ('max_env_step', 'stop') if key in config} == wanted
 
 
 @pytest.mark.parametrize('stop', ['args.stop', 'make_stop()', "{'training_iteration': n + 1}", 'lambda result: True'])
 def test_stop_that_the_code_works_out_is_named(stop):
-    conversion = from_rllib(settings_of(ast.parse(CODE.format(stop=stop))))
+    conversion = from_code(CODE.replace('STOP', stop))
     assert ('stop', 'it cannot be read without running the code; set max_env_step') in conversion.left_out
     assert 'max_env_step' not in conversion.config
 
@@ -159,9 +163,8 @@ def test_stop_that_the_code_works_out_is_named(stop):
 )
 def test_setting_that_the_code_works_out_is_asked_for(call, name):
     """Such a setting must not be replaced by RLlib's default, as it once was."""
-    code = f"config = PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=2){call}"
     with pytest.raises(ConfigError) as caught:
-        from_rllib(settings_of(ast.parse(code)))
+        from_code(SETUP + call)
     assert caught.value.problems == [f'{name} is worked out when the script runs; give it a plain value in the script.']
 
 
@@ -170,12 +173,12 @@ def test_setting_that_the_code_works_out_is_asked_for(call, name):
     [
         ('.training(**found)', '**found is .*no key of RLlib that this translation knows'),
         ('.multi_agent(policies=make(3))', 'policies is .*one policy acts for one agent'),
+        (".multi_agent(policies={'a', 'b'})", 'policies is .*one policy acts for one agent'),
     ],
 )
-def test_setting_without_counterpart_that_the_code_works_out_is_refused_with_the_way(call, said):
-    code = f"config = PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=2){call}"
+def test_setting_of_the_code_without_counterpart_is_refused_with_the_way(call, said):
     with pytest.raises(ConfigError, match=said.replace('**', r'\*\*')):
-        from_rllib(settings_of(ast.parse(code)))
+        from_code(SETUP + call)
 
 
 def test_entries_of_a_dict_are_read_next_to_one_that_the_code_works_out():
@@ -184,10 +187,9 @@ config = {'env': 'CartPole-v1', 'num_workers': 1, 'lr': 1e-3, 'log_level': level
 PPOTrainer(config=config)
 """
     with pytest.raises(ConfigError) as caught:
-        from_rllib(settings_of(ast.parse(code)))
-    assert caught.value.problems == [
-        'num_gpus is worked out when the script runs; give it a plain value in the script.'
-    ]
+        from_code(code)
+    said = 'num_gpus is worked out when the script runs; give it a plain value in the script.'
+    assert caught.value.problems == [said]
     assert caught.value.conversion.config['policy']['learn']['learning_rate'] == 1e-3
 
 
@@ -201,7 +203,7 @@ config.update({'clip_param': 0.1})
 other['lr'] = 1
 PPOTrainer(config=config)
 """
-    policy = from_rllib(settings_of(ast.parse(code))).config['policy']
+    policy = from_code(code).config['policy']
     assert policy['learn']['learning_rate'] == 1e-3 and policy['learn']['clip_ratio'] == 0.1
     assert policy['model'] == {'hidden_sizes': [8], 'activation': 'relu'}
     assert policy['collect']['discount_factor'] == 0.9
@@ -209,28 +211,13 @@ PPOTrainer(config=config)
 
 def test_network_of_the_new_api_is_read_with_its_own_defaults():
     """vf_share_layers is true in DefaultModelConfig and false in PPO's own model."""
-    code = """
-config = (PPOConfig().environment('CartPole-v1').env_runners(num_env_runners=1)
-    .rl_module(model_config={model}))
-"""
-    own = code.format(model="DefaultModelConfig(fcnet_hiddens=[32], fcnet_activation='relu', head_fcnet_hiddens=[16])")
-    config = from_rllib(settings_of(ast.parse(own))).config
-    assert config['policy']['model'] == {
-        'shared_encoder': True,
-        'hidden_sizes': [32],
-        'activation': 'relu',
-        'actor_head': [16],
-        'critic_head': [16],
-    }
+    model = "DefaultModelConfig(fcnet_hiddens=[32], fcnet_activation='relu', head_fcnet_hiddens=[16])"
+    config = from_code(f'{SETUP}.rl_module(model_config={model})').config
+    heads = {'actor_head': [16], 'critic_head': [16]}
+    assert config['policy']['model'] == dict(shared_encoder=True, hidden_sizes=[32], activation='relu', **heads)
     resolve_config(config)
-    plain = from_rllib(settings_of(ast.parse(code.format(model="{'fcnet_hiddens': [32]}")))).config
+    plain = from_code(SETUP + ".rl_module(model_config={'fcnet_hiddens': [32]})").config
     assert plain['policy']['model'] == {'hidden_sizes': [32], 'activation': 'tanh'}
-
-
-def test_several_agents_are_refused():
-    code = "PPOConfig().environment('CartPole-v1').multi_agent(policies={'a', 'b'})"
-    with pytest.raises(ConfigError, match='policies is .*one policy acts for one agent'):
-        from_rllib(settings_of(ast.parse(code)))
 
 
 @pytest.mark.parametrize('home', ['model', '_model_config'])

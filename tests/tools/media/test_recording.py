@@ -130,16 +130,8 @@ def test_episodes_that_are_cut_off_start_again_with_their_first_picture() -> Non
 
 def test_stop_ends_it_without_a_result() -> None:
     seen: list[np.ndarray] = []
-    env = dict(id=LINE)
-    assert (
-        record(
-            policy_of(env),
-            env,
-            on_frame=lambda image, fps: seen.append(image),
-            stop=lambda: len(seen) > 2,
-        )
-        is None
-    )
+    options = dict(on_frame=lambda image, fps: seen.append(image), stop=lambda: len(seen) > 2)
+    assert record(policy_of(dict(id=LINE)), dict(id=LINE), **options) is None
     assert len(seen) == 3  # the first state and the states after two steps
 
 
@@ -154,6 +146,9 @@ def test_schedule_and_env_given_as_an_object_are_used() -> None:
     assert position(pictures[0])[1]
 
 
+GIVE = "give it render_mode='rgb_array' and a method render()"
+
+
 @pytest.mark.parametrize(
     ('env', 'words'),
     [
@@ -162,10 +157,7 @@ def test_schedule_and_env_given_as_an_object_are_used() -> None:
             dict(id='any_space'),
             "env 'any_space' cannot be drawn: it has no render(); zoo eval plays it without pictures.",
         ),
-        (
-            dict(id='tests.film_envs:BlindEnv'),
-            "it has no render(); give it render_mode='rgb_array' and a method render()",
-        ),
+        (dict(id='tests.film_envs:BlindEnv'), f'it has no render(); {GIVE}'),
         (dict(id=LINE, kwargs=dict(what='none')), 'its render() returned NoneType, wanted an image'),
         (dict(id=LINE, kwargs=dict(what='float32')), r'its render() returned float32 [3, 11, 3], wanted an image'),
         (
@@ -193,15 +185,11 @@ def test_vector_env_that_exists_is_refused() -> None:
     env.close()
 
 
+STICKY = dict(repeat_action_probability=0.25)
 FAMILIES = {
     'cartpole': (dict(id='CartPole-v1'), 'pygame', (400, 600, 3), 50),
     'lunarlander': (dict(id='LunarLander-v3'), 'Box2D', (400, 600, 3), 50),
-    'breakout': (
-        dict(id='atari', game='Breakout', kwargs=dict(repeat_action_probability=0.25)),
-        'ale_py',
-        (210, 160, 3),
-        15,
-    ),
+    'breakout': (dict(id='atari', game='Breakout', kwargs=STICKY), 'ale_py', (210, 160, 3), 15),
     'pong': (dict(id='envpool', game='Pong-v5'), 'envpool', (210, 160, 3), 15),
     'minigrid': (dict(id='envpool', game='MiniGrid-DoorKey-6x6-v0'), 'envpool', (192, 192, 3), 10),
     'coinrun': (dict(id='procgen', game='coinrun'), 'PyQt5', (64, 64, 3), 15),
@@ -212,12 +200,9 @@ FAMILIES = {
 @pytest.mark.parametrize('name', FAMILIES)
 def test_known_envs_give_their_real_pictures_and_the_returns_of_evaluate(name: str) -> None:
     env, module, shape, fps = FAMILIES[name]
-    if (
-        importlib.util.find_spec(module) is None
-        or env['id'] == 'procgen'
-        and importlib.util.find_spec('envpool') is None
-    ):
-        pytest.skip(f'{module} is not installed')
+    for name_of_module in (module, 'envpool') if env['id'] == 'procgen' else (module,):
+        if importlib.util.find_spec(name_of_module) is None:
+            pytest.skip(f'{name_of_module} is not installed')
     policy = policy_of(env)
     options = dict(deterministic=False, max_step=150)
     recording, pictures = film(env, policy, 2, **options)
@@ -239,11 +224,11 @@ def test_procgen_shows_what_the_policy_sees() -> None:
     pytest.importorskip('PyQt5')
     env = dict(id='procgen', game='coinrun')
     policy, seen = policy_of(env), []
-    forward = policy.eval_mode.forward
-    mode = policy.eval_mode._replace(forward=lambda obs, state: seen.append(obs[0].clone()) or forward(obs, state))
-    policy.__dict__['eval_mode'] = mode
+    forward = policy._forward_eval
+    policy._forward_eval = lambda obs, state: seen.append(obs[0].clone()) or forward(obs, state)
     _, pictures = film(env, policy, 1, max_step=60)
-    for picture, obs in zip(pictures, seen, strict=False):
+    assert 10 < len(seen) <= len(pictures)
+    for picture, obs in zip(pictures, seen, strict=False):  # the last picture may be of a state that no action follows
         assert np.array_equal(picture, obs.permute(1, 2, 0).numpy())
 
 

@@ -15,7 +15,7 @@ from tests.real_runs import made_run, write_run
 from zoo import make_policy
 from zoo.core.errors import UserError
 from zoo.run.result import TrainResult
-from zoo.tools.results.plot import COLORS, MARKERS, PAPER, check_path, figure, save, short, svg_text
+from zoo.tools.results.plot import COLORS, MARKERS, PAPER, figure, save, short, svg_text
 from zoo.tools.results.statistics import band
 
 pytest.importorskip('matplotlib')
@@ -232,18 +232,6 @@ def test_svg_is_the_same_each_time_and_its_ids_differ_by_salt() -> None:
 def test_save_writes_the_format_of_the_name(name: str, begin: bytes, tmp_path: Path) -> None:
     save(figure({'made': TWO}, METRIC), tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(begin) and len(list(tmp_path.iterdir())) == 1
-
-
-@pytest.mark.parametrize(
-    ('name', 'said'),
-    [('a.jpg', '.svg, .png or .pdf'), ('a', '.svg'), ('none/a.svg', 'no folder'), ('.', 'must end in')],
-)
-def test_path_without_a_format_or_folder_is_refused(name: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=re.escape(said)):
-        check_path(tmp_path / name)
-    (tmp_path / 'b.svg').mkdir()
-    with pytest.raises(UserError, match='that is a folder'):
-        check_path(tmp_path / 'b.svg')
 
 
 @pytest.mark.slow

@@ -39,13 +39,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_real_run_has_its_config_metrics_and_end(trained: Path) -> None:
     run = zoo.read_run(find_runs([trained])[1])
-    assert (run.exp_name, run.policy_type, run.env_id, run.seed, run.state) == (
-        'cartpole_ppo',
-        'ppo',
-        'CartPole-v1',
-        1,
-        'done',
-    )
+    assert (run.exp_name, run.policy_type, run.env_id) == ('cartpole_ppo', 'ppo', 'CartPole-v1')
+    assert (run.seed, run.state) == (1, 'done')
     lines = [json.loads(line) for line in (run.path / 'metrics.jsonl').read_text().splitlines()]
     steps, values = run.curve('eval/return_mean')
     expected = [(line['env_step'], line['eval/return_mean']) for line in lines if 'eval/return_mean' in line]
@@ -104,10 +99,7 @@ RATES = ({'policy.learn.rate': 0.1}, {'policy.learn.rate': 0.2})
         ((*RATES, {**RATES[0], 'seed': 1}), {'made rate=0.1': 2, 'made rate=0.2': 1}),
         (  # a label has the whole key if another key ends in the same word
             ({**RATES[0], 'policy.aux': {'rate': None}}, {**RATES[1], 'policy.aux': {'rate': 'auto'}}),
-            {
-                'made policy.learn.rate=0.1 policy.aux.rate=null': 1,
-                'made policy.learn.rate=0.2 policy.aux.rate=auto': 1,
-            },
+            {f'made policy.learn.rate={rate} policy.aux.rate={aux}': 1 for rate, aux in ((0.1, 'null'), (0.2, 'auto'))},
         ),
         (({'later': None}, {}), {'made': 2}),  # a key of a newer zoo
         (
@@ -158,9 +150,8 @@ def test_what_is_not_there_is_answered_with_what_is_close(trained: Path) -> None
         find_runs([trained.parent / 'cartpole_pp'])
     with pytest.raises(UserError, match=r'no run at .*/cartpole_pp/1/2; did you mean .*cartpole_ppo'):
         read_run(trained.parent / 'cartpole_pp' / '1' / '2')
-    with pytest.raises(
-        UserError, match=rf'is no run but holds 2; name one of them, e.g. .*{find_runs([trained])[1].name}'
-    ):
+    newest = find_runs([trained])[1].name
+    with pytest.raises(UserError, match=rf'is no run but holds 2; name one of them, e.g. .*{newest}'):
         read_run(trained)
     with pytest.raises(UserError, match='neither it nor a folder in it has a config.yaml'):
         find_runs([Path(__file__).parent])
@@ -237,12 +228,6 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / 'runs'
 
 
-@pytest.fixture
-def in_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_a_name_in_the_folder_of_runs_will_do(runs: Path) -> None:
     assert [run.path for run in named_runs(['a'])] == [Path('runs/a/1_seed0'), Path('runs/a/1_seed1')]
     assert len(named_runs([runs / 'a' / '1_seed1', 'b/2_rate0.1'])) == 2
@@ -257,7 +242,10 @@ def test_a_name_in_the_folder_of_runs_will_do(runs: Path) -> None:
         ('z/y', 'no run at z/y; there is nothing at z'),
     ],
 )
-def test_a_word_that_names_nothing_is_said_once(word: str, said: str, in_empty: Path) -> None:
+def test_a_word_that_names_nothing_is_said_once(
+    word: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=f'^{said}$'):
         named_runs([word])
 
@@ -269,10 +257,8 @@ def test_a_folder_of_that_name_comes_first(runs: Path) -> None:
 
 def test_two_words_are_two_sides_even_of_one_config(runs: Path) -> None:
     sides = sides_of(['a/1_seed0', 'a/1_seed1'])
-    assert {label: [run.seed for run in side] for label, side in sides.items()} == {
-        'a (a/1_seed0)': [0],
-        'a (a/1_seed1)': [1],
-    }
+    seeds = {label: [run.seed for run in side] for label, side in sides.items()}
+    assert seeds == {'a (a/1_seed0)': [0], 'a (a/1_seed1)': [1]}
 
 
 def test_a_word_with_several_configs_is_several_sides(runs: Path) -> None:
@@ -285,13 +271,10 @@ def test_more_words_are_grouped_by_their_config(runs: Path) -> None:
     assert {label: len(side) for label, side in sides.items()} == {'a': 2, 'b': 1}
 
 
-@pytest.mark.parametrize(
-    ('words', 'said'),
-    [(['a'], 'all 2 runs are of one config, a;'), (['a/1_seed0'], 'the one run is of one config, a;')],
-)
-def test_one_side_is_nothing_to_compare(words: list[str], said: str, runs: Path) -> None:
-    with pytest.raises(UserError, match=said):
-        sides_of(words)
+@pytest.mark.parametrize(('word', 'said'), [('a', 'all 2 runs are'), ('a/1_seed0', 'the one run is')])
+def test_one_side_is_nothing_to_compare(word: str, said: str, runs: Path) -> None:
+    with pytest.raises(UserError, match=f'{said} of one config, a;'):
+        sides_of([word])
 
 
 def test_runs_of_different_envs_are_refused_unless_they_are_allowed() -> None:

@@ -23,7 +23,6 @@ from zoo.tools.results import report_figures
 from zoo.tools.results.read import Run, read_run
 from zoo.tools.results.report import (
     PARTS,
-    check_page_path,
     duration,
     has_all_times,
     number,
@@ -69,10 +68,7 @@ def test_time_shares_are_the_mean_over_runs_and_add_up_to_one() -> None:
     runs = [made_run([1], [1]), made_run([1], [1])]
     for run, share_env in zip(runs, (0.2, 0.6), strict=True):
         run.columns.update({f'time/share_{name}': np.array([0.0]) for name in PARTS})
-        run.columns['time/share_env'], run.columns['time/share_learn'] = (
-            np.array([share_env]),
-            np.array([1 - share_env]),
-        )
+        run.columns |= {'time/share_env': np.array([share_env]), 'time/share_learn': np.array([1 - share_env])}
     shares = time_shares(runs)
     assert shares['env'] == pytest.approx(0.4) and shares['learn'] == pytest.approx(0.6) and shares['act'] == 0
     assert time_shares([made_run([1], [1])]) == {}
@@ -81,9 +77,8 @@ def test_time_shares_are_the_mean_over_runs_and_add_up_to_one() -> None:
 def test_time_and_shares_of_a_run_that_has_ended_are_those_of_all_of_it() -> None:
     run = made_run([1_000], [1])  # its last log line is at 1,000 s
     run.columns.update({f'time/share_{name}': np.array([1.0 if name == 'learn' else 0.0]) for name in PARTS})
-    run.result.update(
-        env_step=1_000, wall_s=1_250.0, seconds={**dict.fromkeys(PARTS, 0), 'learn': 900, 'evaluate': 300}
-    )
+    seconds = {**dict.fromkeys(PARTS, 0), 'learn': 900, 'evaluate': 300}
+    run.result.update(env_step=1_000, wall_s=1_250.0, seconds=seconds)
     [group] = numbers_of({'a': [run]}, METRIC, 'iqm')
     assert (group.runs[0].run.wall_s, group.runs[0].run.speed) == (1_250, 0.8)
     assert time_shares([run]) == {**dict.fromkeys(PARTS, 0), 'learn': 0.75, 'evaluate': 0.25}
@@ -216,9 +211,8 @@ def test_page_of_several_runs_has_average_and_interval_and_a_row_for_each() -> N
     page = page_of([whole_run(seed=i, values=[0, 0, x]) for i, x in enumerate((1.0, 2.0, 3.0, 4.0, 9.0))])
     # interquartile mean of five: (0.75 * 2 + 3 + 0.75 * 4) / 2.5
     assert 'is 3 (interquartile mean of 5 runs, 95% interval ' in page.text and 'with seeds 0 to 4' in page.text
-    assert 'seed 4 4 4k 9 9 1 h 7 min 1 ' in page.text.replace(
-        '\u00a0', ' '
-    )  # its folder is named 4; 4,000 steps, 4,000 s
+    # its folder is named 4; 4,000 steps, 4,000 s
+    assert 'seed 4 4 4k 9 9 1 h 7 min 1 ' in page.text.replace('\u00a0', ' ')
     assert 'zoo train made.yaml seed=0..4' in page.text
 
 
@@ -236,10 +230,8 @@ def test_page_of_two_configs_compares_them() -> None:
 def test_page_has_a_figure_for_each_env() -> None:
     text = report([whole_run(0, 'a'), whole_run(0, 'b', env='Acrobot-v1')])
     page = Page(text)
-    labels = [
-        e['aria-label'] for e in page.named('svg') if str(e['aria-label']).startswith('eval/return_mean of 1 config')
-    ]
-    assert len(labels) == 4  # per env: wide and narrow
+    labels = [str(e['aria-label']) for e in page.named('svg')]
+    assert sum(label.startswith('eval/return_mean of 1 config') for label in labels) == 4  # per env: wide and narrow
     colours = [set(re.findall(r'var\(--line-\d\)', svg)) for svg in re.findall('<svg.*?</svg>', text, re.DOTALL)]
     assert colours == [{'var(--line-0)'}, {'var(--line-0)'}, {'var(--line-1)'}, {'var(--line-1)'}]  # as in the tables
     assert 'The highest' not in page.text  # returns of two envs cannot be compared
@@ -260,11 +252,6 @@ def test_page_without_evaluations_says_so(metric: str | None, state: Any, said: 
     columns = run.columns if metric else {'env_step': np.empty(0), 'wall_s': np.empty(0)}
     page = page_of([Run(run.path, run.config, columns, {}, state)])
     assert all(words in page.text for words in said)
-
-
-def test_metric_that_no_run_has_is_refused_with_the_close_one() -> None:
-    with pytest.raises(UserError, match='did you mean eval/return_mean'):
-        report([whole_run()], 'eval/retrun_mean')
 
 
 @pytest.mark.slow
@@ -304,13 +291,8 @@ def test_names_with_tags_quotes_and_dollars_are_only_text(tmp_path: Path) -> Non
     run = whole_run()
     run.config['exp_name'] = run.config['env']['id'] = run.config['policy']['type'] = NASTY
     run.config['env']['kwargs'] = {NASTY: NASTY}
-    result = {
-        'state': NASTY,
-        'stop_reason': NASTY,
-        'versions': {NASTY: NASTY},
-        'machine': {'cpu': NASTY},
-        'command': ['zoo', 'train', NASTY],
-    }
+    result = {'state': NASTY, 'stop_reason': NASTY, 'versions': {NASTY: NASTY}, 'machine': {'cpu': NASTY}}
+    result |= {'command': ['zoo', 'train', NASTY]}
     folder = tmp_path / 'a"b\'c <script>alert(3)<script>'
     write_run(folder, run)
     (folder / 'result.json').write_text(json.dumps(result))
@@ -473,12 +455,6 @@ def test_write_report_leaves_the_old_page_where_it_cannot_write(tmp_path: Path) 
     assert (tmp_path / 'a.html').read_text() == 'old ?'
     with pytest.raises(UserError, match='cannot be written'):
         write_report(tmp_path / 'no' / 'a.html', 'new')
-    for path, said in ((tmp_path / 'a.pdf', 'must end in .html'), (tmp_path / 'no' / 'a.html', 'there is no folder')):
-        with pytest.raises(UserError, match=said):
-            check_page_path(path)
-    (tmp_path / 'b.html').mkdir()
-    with pytest.raises(UserError, match='that is a folder'):
-        check_page_path(tmp_path / 'b.html')
 
 
 MP4 = b'\x00\x00\x00\x18ftypmp42' + bytes(16)
@@ -499,9 +475,7 @@ def test_newest_video_is_that_of_the_highest_env_step_and_whole(tmp_path: Path) 
 def test_read_video_is_shown_by_the_element_of_its_kind_with_its_bytes(
     tmp_path: Path, name: str, data: bytes, tag: str
 ) -> None:
-    (tmp_path / name).write_bytes(data)
-    pytest.importorskip('matplotlib')
-    (tmp_path / name).rename(tmp_path / f'a "film"{name}')
+    (tmp_path / f'a "film"{name}').write_bytes(data)
     page = report([whole_run()], video=tmp_path / f'a "film"{name}')
     shown = page.partition('<figure class="video">')[2].strip()
     assert shown.startswith(f'<{tag} ') and f'="a &#34;film&#34;{name}"' in shown
@@ -509,16 +483,12 @@ def test_read_video_is_shown_by_the_element_of_its_kind_with_its_bytes(
 
 
 def test_read_video_refuses_what_no_page_can_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(name: str, data: bytes | None = None) -> str:
-        if data is not None:
-            (tmp_path / name).write_bytes(data)
-        with pytest.raises(UserError) as error:
-            read_video(tmp_path / name)
-        return str(error.value)
-
-    assert 'must end in .mp4, .webm, .gif' in refused('a.avi', MP4)
-    assert 'cannot be read (No such file' in refused('no.mp4')
-    assert 'is no mp4 file' in refused('a.mp4', GIF)
-    assert 'is no gif file' in refused('a.gif', b'')
     monkeypatch.setattr(report_figures, 'MAX_BYTE', 1 << 20)
-    assert 'has 2 MB but a page takes 1 MB' in refused('b.mp4', MP4 + bytes(2 << 20))
+    for name, data, said in (
+        ('a.mp4', GIF, 'is no mp4 file'),
+        ('a.gif', b'', 'is no gif file'),
+        ('b.mp4', MP4 + bytes(2 << 20), 'has 2 MB but a page takes 1 MB'),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(UserError, match=said):
+            read_video(tmp_path / name)

@@ -27,12 +27,7 @@ def test_row_of_a_run_without_a_line_has_no_numbers(tmp_path: Path) -> None:
 def test_rows_of_one_name_say_how_their_configs_differ(tmp_path: Path) -> None:
     runs = [made_run([1], [1.0], seed=seed, rate=rate) for rate in (0.1, 0.2) for seed in (0, 1)]
     rows = rows_of([read_run(write_run(tmp_path / str(i), run)) for i, run in enumerate(runs)])
-    assert [(row.label, row.seed) for row in rows] == [
-        ('made rate=0.1', 0),
-        ('made rate=0.1', 1),
-        ('made rate=0.2', 0),
-        ('made rate=0.2', 1),
-    ]
+    assert [(row.label, row.seed) for row in rows] == [(f'made rate={rate}', k) for rate in (0.1, 0.2) for k in (0, 1)]
     assert as_data(rows[0])['label'] == as_text(rows[0])[1] == 'made rate=0.1' and rows[0].exp_name == 'made'
 
 

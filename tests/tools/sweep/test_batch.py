@@ -39,36 +39,23 @@ def test_seeds_begin_with_the_given_one_and_replace_a_single_seed() -> None:
 def test_values_are_combined_with_seeds_changing_fastest() -> None:
     rate = 'policy.learn.learning_rate'
     members, _ = grid_of(['seed=0,1', f'{rate}=1e-3,3e-4'])
-    assert [tuple(member.values.values()) for member in members] == [
-        ('1e-3', '0'),
-        ('1e-3', '1'),
-        ('3e-4', '0'),
-        ('3e-4', '1'),
-    ]
+    values = [tuple(member.values.values()) for member in members]
+    assert values == [('1e-3', '0'), ('1e-3', '1'), ('3e-4', '0'), ('3e-4', '1')]
     assert members[0].name == 'seed0_learning_rate=1e-3' and members[3].overrides == [f'{rate}=3e-4', 'seed=1']
 
 
-@pytest.mark.parametrize(
-    'text',
-    [
-        'policy.model.hidden_sizes=[64,64]',
-        'env.kwargs={a: 1, b: 2}',
-        'env.kwargs.x="a,b"',
-        'exp_name=a,b',
-        'policy.learn.learning_rate={start: 1e-3, end: 0}',
-        'env.id=a..b',
-    ],
-)
+ONE = ('policy.model.hidden_sizes=[64,64]', 'env.kwargs={a: 1, b: 2}', 'env.kwargs.x="a,b"', 'exp_name=a,b')
+
+
+@pytest.mark.parametrize('text', [*ONE, 'policy.learn.learning_rate={start: 1e-3, end: 0}', 'env.id=a..b'])
 def test_one_value_with_commas_stays_one(text: str) -> None:
     members, fixed = grid_of([text])
     assert len(members) == 1 and members[0].values == {} and fixed == [text]
 
 
 def test_lists_are_values_too() -> None:
-    assert [m.values for m in grid_of(['policy.model.hidden_sizes=[64,64],[256]'])[0]] == [
-        {'policy.model.hidden_sizes': '[64,64]'},
-        {'policy.model.hidden_sizes': '[256]'},
-    ]
+    sizes = [m.values['policy.model.hidden_sizes'] for m in grid_of(['policy.model.hidden_sizes=[64,64],[256]'])[0]]
+    assert sizes == ['[64,64]', '[256]']
 
 
 def test_folder_names_hold_no_other_letters() -> None:
@@ -158,9 +145,8 @@ def parameters(run: Path) -> dict[str, Any]:
 def test_runs_end_as_single_runs_do_and_continue_in_their_folder(tmp_path: Path) -> None:
     members, fixed = grid_of([*SHORT, 'seed=0..1'])
     ended: list[int] = []
-    outcomes = train_many(
-        'cartpole_ppo', members, fixed, jobs=2, run_dir=tmp_path / 'runs', on_end=lambda outcome, n: ended.append(n)
-    )
+    options: Any = dict(jobs=2, run_dir=tmp_path / 'runs', on_end=lambda outcome, n: ended.append(n))
+    outcomes = train_many('cartpole_ppo', members, fixed, **options)
     assert [outcome.state for outcome in outcomes] == ['done', 'done'] and ended == [1, 2]
     assert [outcome.run_dir for outcome in outcomes] == [tmp_path / 'runs' / f'seed{k}' for k in range(2)]
     alone = serial_pipeline('cartpole_ppo', overrides=[*SHORT, 'seed=1', f'logger.root={tmp_path}'])
@@ -262,10 +248,8 @@ def test_killed_run_has_its_folder_in_the_outcome(tmp_path: Path) -> None:
     text = (tmp_path / 'dies.py').read_text()
     (tmp_path / 'dies.py').write_text(f'import os\n{text}')
     members, fixed = grid_of(['env.kwargs.at=50,60', *SHORT, f'logger.root={tmp_path}'])
-    source = {
-        'env': {'id': f'{tmp_path}/dies.py:Broken', 'vectorization': 'sync', 'check': False},
-        'policy': {'type': 'ppo'},
-    }
+    env = {'id': f'{tmp_path}/dies.py:Broken', 'vectorization': 'sync', 'check': False}
+    source = {'env': env, 'policy': {'type': 'ppo'}}
     outcomes = train_many(source, members, fixed, jobs=2)
     folders = [outcome.run_dir for outcome in outcomes]
     assert [outcome.state for outcome in outcomes] == ['failed', 'failed']

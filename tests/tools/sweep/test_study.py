@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ pytest.importorskip('optuna')
 pytestmark = pytest.mark.slow  # optuna takes a second to load
 
 SPACE = f'{LR}=log(1e-4,1e-2)'
+LAMBDA = 'policy.collect.gae_lambda'
 
 
 def plan(root: Path, *texts: str, **rules: Any) -> Plan:
@@ -52,6 +54,17 @@ def test_lost_trial_is_tried_again_with_its_values_three_times_at_most(tmp_path:
     assert study.next_trial() is None and study.n_left() == 0
     assert [row.state for row in study.rows()] == ['lost', 'lost', 'failed']
     assert '3 times' in study.rows()[2].reason
+
+
+def test_trial_whose_process_ended_before_its_value_was_written_is_lost(tmp_path: Path) -> None:
+    study = Study(plan(tmp_path, n=1))
+    trial = study.next_trial()
+    trial.set_user_attr('state', 'complete')
+    die(study, trial)
+    again = study.next_trial()
+    assert again.params == trial.params
+    study.end(again, TrialOutcome('complete', 0.5))
+    assert [(row.state, row.value) for row in study.rows()] == [('lost', None), ('complete', 0.5)]
 
 
 def test_stopped_trial_is_tried_again_as_often_as_needed(tmp_path: Path) -> None:
@@ -97,11 +110,7 @@ def test_sampled_values_depend_on_the_seed_alone(tmp_path: Path) -> None:
     ('texts', 'rules', 'said'),
     [
         ([f'{LR}=log(1e-4,1e-3)'], {}, f'{LR}=log(0.0001,0.01), and this one log(0.0001,0.001)'),
-        (
-            [SPACE, 'policy.collect.gae_lambda=uniform(.8,1)'],
-            {},
-            'policy.collect.gae_lambda=nothing, and this one uniform',
-        ),
+        ([SPACE, f'{LAMBDA}=uniform(.8,1)'], {}, f'{LAMBDA}=nothing, and this one uniform'),
         ([SPACE, 'max_env_step=1024'], {}, 'max_env_step=512, and this one 1024'),
         ([SPACE], {'metric': 'last'}, 'metric=best'),
         ([SPACE], {'seeds': 2}, 'seeds=1'),
@@ -121,8 +130,8 @@ def test_key_that_an_older_sweep_lacks_is_as_its_default(tmp_path: Path) -> None
     older.identity['config']['policy']['collect'].pop('gae_lambda')
     Study(older)
     assert Study(plan(tmp_path)).n_left() == older.n_trial
-    with pytest.raises(UserError, match='it has policy.collect.gae_lambda=nothing, and this one 0.8'):
-        Study(plan(tmp_path, SPACE, 'policy.collect.gae_lambda=0.8'))
+    with pytest.raises(UserError, match=f'it has {LAMBDA}=nothing, and this one 0.8'):
+        Study(plan(tmp_path, SPACE, f'{LAMBDA}=0.8'))
 
 
 def test_more_trials_and_another_sampler_continue_the_same_sweep(tmp_path: Path) -> None:
@@ -166,10 +175,15 @@ def test_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
     assert all(json.loads(line) for line in journal.read_text().splitlines())
 
 
+RUN = '{"env_step": 1, "solved_at": null, "best_return": %s, "wall_s": 1.0}'
+RUNS = f'{{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {{"runs": [{RUN}]}}}}'
+
+
 @pytest.mark.parametrize(
     'line',
     [
         'garbage',
+        'x' * 3_000_000,
         '',
         '[1]',
         '[' * 100_000,
@@ -177,7 +191,15 @@ def test_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
         '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"state": "weird"}}',
         '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"runs": "x"}}',
         '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"owner": {"host": 5}}}',
+        '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"attempt": "2"}}',
+        '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"runs": [{"best_return": 1.0}]}}',
+        '{"op_code": 8, "worker_id": "x", "trial_id": 0, "user_attr": {"again": [0]}}',
+        RUNS % '"1"',
+        RUNS % ('1' + '0' * 400),
+        '{"op_code": 6, "worker_id": "x", "trial_id": 0, "state": 1, "values": []}',
+        '{"op_code": 6, "worker_id": "x", "trial_id": 0, "state": 1, "values": ["x"]}',
     ],
+    ids=lambda line: line[:80],
 )
 def test_line_that_no_sweep_writes_is_named(line: str, tmp_path: Path) -> None:
     study = Study(plan(tmp_path, n=2))
@@ -196,6 +218,31 @@ def test_lines_that_do_not_fit_each_other_are_one_sentence(tmp_path: Path) -> No
     Study(plan(tmp_path, n=2))
     journal = tmp_path / 'tiny_sweep' / 'journal.log'
     journal.write_text(journal.read_text() + '{"op_code": 4, "worker_id": "x"}\n')  # a trial without a study
+    with pytest.raises(UserError, match='has lines that do not fit .*; choose another with --storage'):
+        Study(plan(tmp_path, n=2))
+
+
+def test_trial_of_another_space_is_one_sentence(tmp_path: Path) -> None:
+    study = Study(plan(tmp_path, n=2))
+    study.end(study.next_trial(), TrialOutcome('complete', 1.0))
+    journal = tmp_path / 'tiny_sweep' / 'journal.log'
+    journal.write_text(journal.read_text().replace(r'\"log\": true', r'\"log\": false'))
+    with pytest.raises(UserError, match='has lines that do not fit .*; choose another with --storage'):
+        Study(plan(tmp_path, n=2))
+
+
+def test_storage_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / 'pipe')
+    with pytest.raises(UserError, match='cannot be written .it is no regular file'):
+        Study(plan(tmp_path, storage=str(tmp_path / 'pipe')))
+
+
+@pytest.mark.parametrize('value', ['"x"', '[1]', '{}', '1' + '0' * 400], ids=lambda value: value[:20])
+def test_tried_value_that_the_space_cannot_have_is_one_sentence(value: str, tmp_path: Path) -> None:
+    study = Study(plan(tmp_path, n=2))
+    lr = study.next_trial().params[LR]
+    journal = tmp_path / 'tiny_sweep' / 'journal.log'
+    journal.write_text(journal.read_text().replace(f'"param_value_internal":{lr}', f'"param_value_internal":{value}'))
     with pytest.raises(UserError, match='has lines that do not fit .*; choose another with --storage'):
         Study(plan(tmp_path, n=2))
 

@@ -1,4 +1,4 @@
-"""Whole sweeps: real runs, kills, signals, two commands that share a sweep."""
+"""Whole sweeps: real runs, kills, signals, two commands that share a sweep; one trial."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from zoo import serial_pipeline
 from zoo.core.errors import RunError, UserError
 from zoo.run.config import resolve_config
 from zoo.tools.sweep import sweep
-from zoo.tools.sweep.sweep import as_data, table
+from zoo.tools.sweep.plan import make_plan
+from zoo.tools.sweep.sweep import as_data, run_trial, table
 
 pytest.importorskip('optuna')
 pytestmark = pytest.mark.slow
@@ -39,11 +40,8 @@ def test_trials_are_runs_of_each_seed_and_the_best_is_a_config(tmp_path: Path) -
     assert folders(tmp_path) == [f'trial_{n:03d}_seed_{seed}' for n in range(3) for seed in (7, 8)]
     best = result.best
     assert best is not None and best.value == sum(run['best_return'] for run in best.runs) / 2
-    resolved, wanted = (
-        resolve_config(result.best_file),
-        resolve_config(config(tmp_path), [f'{LR}={best.values[LR]}', 'seed=7']),
-    )
-    assert resolved == wanted
+    wanted = resolve_config(config(tmp_path), [f'{LR}={best.values[LR]}', 'seed=7'])
+    assert resolve_config(result.best_file) == wanted
     # the same seed and values give the same run
     again = serial_pipeline(result.best_file, overrides=['logger.console=off', f'logger.root={tmp_path}/again'])
     assert again.best_return == best.runs[0]['best_return']
@@ -63,12 +61,8 @@ def test_combination_that_the_config_refuses_is_a_trial_with_its_reason(tmp_path
     texts = ['policy.learn.batch_size=choice(64,256)', 'policy.collect.n_step=choice(64,16)']
     result = sweep(config(tmp_path), texts, sampler='grid', pruner=None)
     states = {tuple(row.values.values()): row.state for row in result.rows}
-    assert states == {
-        ('64', '64'): 'complete',
-        ('256', '64'): 'complete',
-        ('64', '16'): 'complete',
-        ('256', '16'): 'refused',
-    }
+    fit = dict.fromkeys([('64', '64'), ('256', '64'), ('64', '16')], 'complete')
+    assert states == {**fit, ('256', '16'): 'refused'}
     assert 'policy.learn.batch_size is 256' in result.rows[-1].reason
 
 
@@ -212,3 +206,44 @@ def test_processes_end_with_the_command_that_is_killed(tmp_path: Path) -> None:
     process.communicate()
     pids = {owner['pid'] for owner in owners(tmp_path)}
     assert len(pids) == 2 and not left(pids)
+
+
+# --- one trial: its reports to the pruner, and its end
+
+
+class Trial:
+    """Stands in for optuna's trial: keeps the reports and asks to be pruned from the step `ends_at` on."""
+
+    number = 4
+
+    def __init__(self, ends_at: int = 99) -> None:
+        self.reports: dict[int, float] = {}
+        self._ends_at = ends_at
+
+    def report(self, value: float, step: int) -> None:
+        assert step not in self.reports
+        self.reports[step] = value
+
+    def should_prune(self) -> bool:
+        return max(self.reports) >= self._ends_at
+
+
+def test_run_that_reaches_its_goal_early_is_reported_at_all_later_steps_too(tmp_path: Path) -> None:
+    # an episode of CartPole has 8 steps or more, so the first evaluation reaches 5; a run has 4 evaluations, and 1 at its end
+    plan, trial = make_plan(config(tmp_path, 1024, stop_value=5.0), [SPACE], seeds=2), Trial()
+    outcome = run_trial(plan, trial, {LR: '1e-3'})
+    assert outcome.state == 'complete' and sorted(trial.reports) == [1, 2, 3, 4, 6, 7, 8, 9]
+    assert trial.reports[2] == trial.reports[4] == outcome.runs[0]['solved_at'] < 1024
+    assert trial.reports[9] == outcome.value == sum(run['solved_at'] for run in outcome.runs) / 2
+
+
+def test_pruned_trial_ends_with_the_evaluation_and_trains_no_further_seed(tmp_path: Path) -> None:
+    plan, trial = make_plan(config(tmp_path, 2048), [SPACE], seeds=3), Trial(ends_at=2)
+    outcome = run_trial(plan, trial, {LR: '1e-3'})
+    assert outcome.state == 'pruned' and len(outcome.runs) == 1 and outcome.runs[0]['env_step'] < 1024
+    assert max(trial.reports) == 2 and outcome.value is None
+
+
+def test_refused_values_train_nothing(tmp_path: Path) -> None:
+    outcome = run_trial(make_plan(config(tmp_path), [SPACE]), Trial(), {'policy.learn.batch_size': '96'})
+    assert outcome.state == 'refused' and '96' in outcome.reason and not list(tmp_path.iterdir())

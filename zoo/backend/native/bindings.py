@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 from enum import IntEnum, IntFlag
-from functools import cache
+from functools import cache, partial
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -339,6 +339,8 @@ class Workspace:
 class Library:
     """The opened library. Calls release the GIL."""
 
+    empty = staticmethod(partial(torch.empty, dtype=torch.float32, device='cpu'))  # an env may change torch's defaults
+
     def __init__(self, dll: ctypes.CDLL) -> None:
         self.dll = dll
         _declare(dll)
@@ -375,7 +377,7 @@ class Library:
         if index.numel() % batch_size:
             raise ValueError(f'index has {index.numel()} entries, which batch_size {batch_size} does not divide')
         n_minibatch = index.numel() // batch_size
-        metrics = torch.empty((n_minibatch, len(Column)), dtype=torch.float64)
+        metrics = torch.empty((n_minibatch, len(Column)), dtype=torch.float64, device='cpu')
         adams = (AdamStruct * len(optimizers))(*map(adam_struct, optimizers))
         _check(
             self.dll.zoo_epoch(
@@ -409,9 +411,8 @@ class Library:
         """
         n = obs.shape[0]
         shapes = {'logit': (n, model.n_logit), 'value': (n,), 'aux_value': (n,)}
-        found = {
-            name: torch.empty(shape) for (name, shape), bit in zip(shapes.items(), Output, strict=True) if bit & output
-        }
+        wanted = zip(shapes.items(), Output, strict=True)
+        found = {name: self.empty(shape) for (name, shape), bit in wanted if bit & output}
         _check(
             self.dll.zoo_forward(
                 workspace.handle,

@@ -175,10 +175,10 @@ class NativeActing:
         self._library = executor._library
         self._workspace = self._library.workspace()
         lead, model = (len(obs) - 1, obs.shape[1]), executor.described(obs.dtype)
-        action = torch.empty((*lead, *model.action_shape), dtype=model.action_dtype)
-        self.output = {'action': action, 'logit': torch.empty((*lead, model.n_logit))}
+        action = torch.empty((*lead, *model.action_shape), dtype=model.action_dtype, device='cpu')
+        self.output = {'action': action, 'logit': self._library.empty((*lead, model.n_logit))}
         if has_value:
-            self.output['value'] = torch.empty(lead)
+            self.output['value'] = self._library.empty(lead)
         self._actions = action.unbind(0)
 
     def begin(self) -> None:

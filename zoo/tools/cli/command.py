@@ -23,8 +23,11 @@ RANK_0_REPORT_S = 5.0  # seconds that other ranks wait before they report an err
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; exit code 0, 1 (the run failed) or 2 (the user's mistake); signals exit with 128 + number."""
-    if argv is None:
-        _prepare_process()
+    if argv is None:  # the process is the command's own
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C must not become an exception inside the import of torch
+        if 'OMP_WAIT_POLICY' not in os.environ:  # read when torch is loaded; zoo.run.resources says why
+            os.environ.setdefault('GOMP_SPINCOUNT', '1000')
+        open_closed_streams()
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
     except UserError as error:
@@ -56,14 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         if argv is None:
             say('')  # drops text that could not be written: at the exit it would fail again and change the code
-
-
-def _prepare_process() -> None:
-    """Sets up the process of the command; not done if Python code calls `main`."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C must not become an exception inside the import of torch
-    if 'OMP_WAIT_POLICY' not in os.environ:  # read when torch is loaded; zoo.run.resources says why
-        os.environ.setdefault('GOMP_SPINCOUNT', '1000')
-    open_closed_streams()
 
 
 def _log_to_stderr(args: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -77,12 +78,10 @@ def _template() -> jinja2.Template:
 
 def _run_of(checkpoint: Checkpoint) -> Run | None:
     """Returns the run in whose folder the checkpoint lies; None for a policy that was saved elsewhere."""
-    if checkpoint.path.parent.name != 'checkpoints':
-        return None
-    try:
-        return read_run(checkpoint.path)
-    except UserError:
-        return None
+    if checkpoint.path.parent.name == 'checkpoints':
+        with suppress(UserError):
+            return read_run(checkpoint.path)
+    return None
 
 
 def _score(saved: SavedRun, run: Run | None, returns: Sequence[float]) -> tuple[str, str]:

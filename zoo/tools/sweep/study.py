@@ -13,12 +13,14 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, create_model
+from pydantic import ConfigDict, Field, FiniteFloat, create_model
 
 from zoo.core.errors import UserError, missing_extra
+from zoo.core.files import open_without_link
 from zoo.tools.sweep.plan import Plan
 
 if TYPE_CHECKING:
@@ -77,9 +79,7 @@ def is_lost(owner: Mapping[str, Any], folder: Path) -> bool:
 
 
 def _file(folder: Path, owner: Mapping[str, Any]) -> Path:
-    return (
-        folder / f'{owner["host"]}-{owner["pid"]}-{owner["start"].replace("/", "_").replace(" ", "_").replace(":", "")}'
-    )
+    return folder / f'{owner["host"]}-{owner["pid"]}-{owner["start"].translate(str.maketrans("/ ", "__", ":"))}'
 
 
 def _start_of(pid: int) -> str:
@@ -126,10 +126,15 @@ class TrialRow(NamedTuple):
     reason: str
 
 
-_Owner = create_model('_Owner', host=(str, ...), pid=(int, ...), start=(str, ...))
-_Own = create_model('_Own', state=(State, 'lost'), runs=(list[dict[str, Any]], []), reason=(str, ''), attempt=(int, 1))
-_Attributes = create_model('_Attributes', __base__=_Own, owner=(_Owner | None, None))
-_Line = create_model('_Line', op_code=(int, Field(ge=0, le=10)), user_attr=(_Attributes, None))
+_STRICT, _TEXT, _INT, _FLOAT = ConfigDict(strict=True), (str, ...), (int, ...), (FiniteFloat, ...)
+_Owner = create_model('_Owner', __config__=_STRICT, host=_TEXT, pid=_INT, start=_TEXT)
+_Run = create_model('_Run', __config__=_STRICT, solved_at=(int | None, ...), best_return=_FLOAT, wall_s=_FLOAT)
+_Own = create_model('_Own', __config__=_STRICT, state=(State, 'lost'), reason=(str, ''), runs=(list[_Run], []))
+_Attributes = create_model('_Attributes', __base__=_Own, owner=(_Owner | None, None), attempt=(int, 1), again=(int, 0))
+_Value = Annotated[list[float], Field(min_length=1, max_length=1)] | None  # infinite if a run is ended early
+_Line = create_model(
+    '_Line', __config__=_STRICT, op_code=(int, Field(ge=0, le=10)), user_attr=(_Attributes, None), values=(_Value, None)
+)
 """A line of the journal: an operation of Optuna, with the attributes that this module writes."""
 
 
@@ -154,16 +159,26 @@ class Study:
         self.beats = plan.storage.with_name(f'{plan.storage.name}.workers')
         try:
             plan.storage.parent.mkdir(parents=True, exist_ok=True)
-            open(plan.storage, 'ab').close()
+            open(plan.storage.resolve(), 'ab+', opener=open_without_link).close()
         except OSError as error:
             raise UserError(
                 f'the storage {plan.storage} cannot be written ({error.strerror}); make that possible, or choose another '
                 'file with --storage'
             ) from error
-        _check_journal(plan.storage)
         with self._holding():
-            self._mend()
-            self._study = self._open()
+            self._check_journal()
+            try:
+                self._study = self._open()
+                for trial in self._study.get_trials(deepcopy=False):
+                    for key in self._row(trial).values:
+                        space = plan.spaces[key].distribution(self._optuna.distributions)
+                        self._optuna.distributions.check_distribution_compatibility(trial.distributions[key], space)
+            except UserError:
+                raise
+            except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:  # unsuitable values
+                raise UserError(
+                    f'the storage {plan.storage} has lines that do not fit ({error!r:.60}); choose another with --storage'
+                ) from error
 
     def rows(self) -> list[TrialRow]:
         """All trials in order of their numbers."""
@@ -178,8 +193,8 @@ class Study:
 
         Only one process chooses at a time, so that no two try the same point and not more trials run than planned.
         """
+        self.mark_lost()
         with self._holding():
-            self._mark_lost()
             trials = self._study.get_trials(deepcopy=False)
             rows = [self._row(trial) for trial in trials]
             if sum(row.state in (*COUNTED, 'running') for row in rows) >= self._plan.n_trial:
@@ -200,7 +215,11 @@ class Study:
     def mark_lost(self) -> None:
         """Ends the trials whose process has ended; they are tried again."""
         with self._holding():
-            self._mark_lost()
+            for trial in self._study.get_trials(deepcopy=False):
+                owner = trial.user_attrs.get('owner')
+                if trial.state.name == 'RUNNING' and (owner is None or is_lost(owner, self.beats)):
+                    logger.warning('trial %d: its process ended in the middle', trial.number)
+                    self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL, skip_if_finished=True)
 
     def end(self, trial: optuna.trial.FrozenTrial, outcome: TrialOutcome) -> None:
         """Writes the outcome of a trial of this process."""
@@ -217,21 +236,9 @@ class Study:
         """Returns the values of a trial by key, as texts for overrides."""
         return {key: space.text(params[key]) for key, space in self._plan.spaces.items() if key in params}
 
-    def _mark_lost(self) -> None:
-        for trial in self._study.get_trials(deepcopy=False):
-            owner = trial.user_attrs.get('owner')
-            if trial.state.name == 'RUNNING' and (owner is None or is_lost(owner, self.beats)):
-                logger.warning('trial %d: its process ended in the middle', trial.number)
-                self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL, skip_if_finished=True)
-
     def _open(self) -> Any:
         backend = self._optuna.storages.journal.JournalFileBackend(str(self._plan.storage), lock_obj=self._lock(''))
-        try:
-            storage = self._optuna.storages.JournalStorage(backend)
-        except (AssertionError, LookupError, TypeError, ValueError) as error:  # a line has unsuitable values
-            raise UserError(
-                f'the storage {self._plan.storage} has lines that do not fit ({error!r:.60}); choose another with --storage'
-            ) from error
+        storage = self._optuna.storages.JournalStorage(backend)
         if any(study.study_name != STUDY for study in storage.get_all_studies()):
             raise UserError(
                 f'the storage {self._plan.storage} holds a study of another program; choose another file with --storage'
@@ -249,14 +256,24 @@ class Study:
             )
         return study
 
-    def _mend(self) -> None:
-        """Removes the last line of the journal if it was cut off, e.g. by a full disk or a power failure."""
+    def _check_journal(self) -> None:
+        """Removes a last line that was cut off, e.g. by a full disk. Raises: UserError if another is not of a sweep."""
         with self._holding(''), open(self._plan.storage, 'rb+') as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - MAX_LINE, 0))
-            tail = file.read()
-            if tail and not tail.endswith(b'\n'):
-                file.truncate(size - len(tail) + tail.rfind(b'\n') + 1)
+            end = 0
+            for n, line in enumerate(iter(partial(file.readline, MAX_LINE), b''), 1):
+                is_cut_off = not line.endswith(b'\n') and len(line) < MAX_LINE
+                try:
+                    if n == 1 or not is_cut_off:
+                        _Line.model_validate_json(line)
+                except ValueError as error:
+                    what = (
+                        f'has a line {n} that no sweep writes; remove it, or' if n > 1 else 'is no journal of a sweep;'
+                    )
+                    raise UserError(
+                        f'the storage {self._plan.storage} {what} choose another file with --storage'
+                    ) from error
+                end += 0 if is_cut_off else len(line)
+            file.truncate(end)
 
     @contextmanager
     def _holding(self, suffix: str = '.ask') -> Iterator[None]:
@@ -305,10 +322,10 @@ class Study:
         state, reason = attrs.get('state', 'lost'), attrs.get('reason', '')
         if trial.state.name == 'RUNNING':
             state = 'running'
-        elif state == 'lost':
+        elif state == 'lost' or (state == 'complete' and trial.value is None):  # killed before the value was written
             n_attempt = attrs.get('attempt', 1)
             state, reason = ('lost', LOST) if n_attempt < N_ATTEMPT else ('failed', f'{LOST}, {n_attempt} times')
-        value = trial.value if state == 'complete' else None
+        value = None if state != 'complete' or trial.value is None else float(trial.value)
         return TrialRow(trial.number, state, value, self.values_of(trial.params), attrs.get('runs', []), reason)
 
 
@@ -332,18 +349,6 @@ def _to_try_again(trials: list[Any], rows: list[TrialRow]) -> tuple[Any, int]:
         if row.state in ('lost', 'stopped') and row.number not in followed and trial.params:
             return trial, trial.user_attrs.get('attempt', 1) + (row.state == 'lost')
     return None, 1
-
-
-def _check_journal(path: Path) -> None:
-    """Checks the file of a journal. Raises: UserError if it is no journal or has a line that no sweep writes."""
-    with open(path, 'rb') as file:
-        for n, line in enumerate(file, 1):
-            try:
-                if n == 1 or line.endswith(b'\n'):  # a last line without it was cut off
-                    _Line.model_validate_json(line)
-            except ValueError as error:
-                what = f'has a line {n} that no sweep writes; remove it, or' if n > 1 else 'is no journal of a sweep;'
-                raise UserError(f'the storage {path} {what} choose another file with --storage') from error
 
 
 def _differences(kept: Any, wanted: Any, defaulted: frozenset[str], path: str = '') -> Iterator[str]:
