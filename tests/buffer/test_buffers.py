@@ -102,6 +102,18 @@ def test_buffer_restored_into_a_smaller_one_keeps_the_use_counts_of_the_newest()
     assert len(again) == len(set(again)) == len(left) // 4 * 4 and set(again) <= left
 
 
+@pytest.mark.parametrize('alpha', [0.0, 0.6])
+def test_samples_in_the_rows_of_older_ones_have_no_uses_yet(alpha: float) -> None:
+    buffer = replay(size=8, n_sample=8, update_per_collect=1, max_use=1, alpha=alpha)
+    for first in (0, 8, 16):
+        push_numbered(buffer, [8], first)
+        drawn = []
+        for batch in buffer.batches():
+            drawn += batch['id'].tolist()
+            batch['priority'] = torch.ones(8)
+        assert sorted(drawn) == list(range(first, first + 8))
+
+
 def test_state_holds_the_samples_once_and_only_those_pushed() -> None:
     for buffer in (replay(size=1000, n_sample=8), multi(size=1024, value={'n_sample': 8}, policy={'n_sample': 8})):
         push_numbered(buffer, [7])

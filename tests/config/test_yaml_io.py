@@ -132,7 +132,7 @@ def test_function_of_the_running_script_gets_the_name_it_is_imported_by(tmp_path
 
 
 def test_value_text_is_what_one_types() -> None:
-    values = [None, True, 1e-05, 'auto', [64, 64], {'type': 'clip', 'ratio': 0.2}, {}]
-    texts = ['null', 'true', '1.0e-05', 'auto', '[64, 64]', '{type: clip, ratio: 0.2}', '{}']
+    values = [None, True, 1e-05, 'auto', [64, 64], {'type': 'clip', 'ratio': 0.2}, {}, ['käse']]
+    texts = ['null', 'true', '1.0e-05', 'auto', '[64, 64]', '{type: clip, ratio: 0.2}', '{}', '[käse]']
     assert list(map(value_text, values)) == texts
     assert value_text(list(range(1_000))) == str(list(range(1_000)))  # a long value is written on one line too

@@ -223,9 +223,10 @@ def test_broken_gradient_ends_the_run_once_the_scale_is_at_its_least() -> None:
         optimizer.count_skipped(3)
 
 
-def test_optimisers_of_one_loss_share_the_smaller_scale() -> None:
+@pytest.mark.parametrize('smaller', [0, 1])
+def test_optimisers_of_one_loss_share_the_smaller_scale(smaller: int) -> None:
     (p, first), (q, second) = one_number(precision='fp16'), one_number(precision='fp16')
-    first.loss_scale.fill_(8.0)  # type: ignore[union-attr]
+    (first, second)[smaller].loss_scale.fill_(8.0)  # type: ignore[union-attr]
     backward((2 * p + 3 * q).sum(), [first, second])
     assert first.grad == 16 and second.grad == 24
     first.step(), second.step()

@@ -57,6 +57,8 @@ def test_delta_of_zero_and_targets_of_unlike_shapes_are_refused() -> None:
         q_error(torch.zeros(1, 2), torch.tensor([0]), torch.zeros(1), huber_delta=0.0)
     with pytest.raises(ValueError, match='discount has shape'):
         q_target(torch.zeros(2), torch.zeros(2, 1), torch.zeros(2, 3), torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r'choice has shape \(2, 2\) but value \(2, 3\)'):
+        q_target(torch.zeros(2), torch.zeros(2), torch.zeros(2, 3), torch.zeros(2, 2))
 
 
 @pytest.mark.parametrize('target', [float('nan'), float('-inf')])
