@@ -107,7 +107,8 @@ REFUSED = """
 def test_schedule_out_of_range_says_got_and_wanted(data: dict[str, Any], sentences: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
         validate(Rates, data)
-    assert any(is_said(sentences[0], problem) for problem in error.value.problems), error.value.problems
+    (sentence,) = sentences
+    assert any(is_said(sentence, problem) for problem in error.value.problems), error.value.problems
 
 
 def test_schedule_weight_may_be_zero():

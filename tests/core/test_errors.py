@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -128,3 +129,10 @@ def test_own_colors_stay_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: 
 )
 def test_user_and_password_of_a_uri_are_left_out(text: str, shown: str) -> None:
     assert without_passwords(text) == shown == visible(text)
+
+
+def test_line_is_written_to_an_stdout_that_has_no_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(sys, 'stdout', SimpleNamespace(write=lines.append, flush=lambda: None))
+    write_line('käse')
+    assert lines == ['käse\n']

@@ -123,16 +123,6 @@ def test_env_that_exits_the_program_or_a_loop_is_an_error_and_no_exit(how: str, 
     )
 
 
-@pytest.mark.parametrize('how', ['sync', 'batched'])
-def test_env_that_reads_past_the_end_of_its_data_is_named_with_the_line(how: str) -> None:
-    """A StopIteration, as of next(), would otherwise become 'generator raised StopIteration' in the loop of a run."""
-    with pytest.raises(EnvError) as raised:
-        run(how, call='step', error=StopIteration)
-    assert str(raised.value).startswith(
-        f'{place(how, "step")}: its code raised StopIteration: a joint is loose at {__file__}:'
-    )
-
-
 def test_env_that_raises_keyboard_interrupt_in_this_process_is_ctrl_c() -> None:
     with pytest.raises(KeyboardInterrupt):
         run('sync', call='step', error=KeyboardInterrupt)

@@ -58,6 +58,16 @@ def test_make_env_unknown_id_names_what_to_write(env_id: str, message: str) -> N
     assert isinstance(raised.value, ValueError) and isinstance(raised.value, EnvError)
 
 
+def test_env_config_kwargs_are_plain_dicts_that_an_env_may_change() -> None:
+    class Frozen(dict):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            raise TypeError('read-only')
+
+    config = EnvConfig(id='x', kwargs=Frozen(options=Frozen(a=1)))
+    config.kwargs['options']['a'] = 2
+    assert config.kwargs == {'options': {'a': 2}}
+
+
 @pytest.mark.parametrize(
     'env_id', [limit_env, LimitEnv, 'tests.envs:limit_env', 'tests.envs:LimitEnv', 'tests.envs:Limit-v0', 'Limit-v0']
 )

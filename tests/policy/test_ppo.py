@@ -239,7 +239,7 @@ def test_learning_rate_that_reaches_zero_is_not_warned_of_while_another_rate_lea
     assert not caplog.records
     policy.learn_mode.set_env_step(200)
     assert [record.getMessage().split(':')[0] for record in caplog.records] == [
-        'policy.learn.learning_rate is 0 from env step 200 on'
+        'the learning rates of policy.learn are 0 from env step 200 on'
     ]
 
 

@@ -181,12 +181,13 @@ def test_commit_is_that_of_the_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / 'inside').mkdir()
     monkeypatch.chdir(tmp_path / 'inside')
     (git / 'HEAD').write_text('ref: refs/heads/main\n')
-    (git / 'packed-refs').write_text('# pack-refs\n1234 refs/heads/main\n')
-    assert commit() == '1234'
-    (git / 'refs' / 'heads' / 'main').write_text('5678\n')
-    assert commit() == '5678'
-    (git / 'HEAD').write_text('9abc\n')
-    assert commit() == '9abc'
+    first, second, third = '1234' * 10, '5678' * 10, '9abc' * 16
+    (git / 'packed-refs').write_text(f'# pack-refs\n{first} refs/heads/main\n')
+    assert commit() == first
+    (git / 'refs' / 'heads' / 'main').write_text(f'{second}\n')
+    assert commit() == second
+    (git / 'HEAD').write_text(f'{third}\n')
+    assert commit() == third
     os.chdir('/')
     assert commit() is None
 
@@ -197,17 +198,19 @@ def test_commit_is_that_of_the_folder(tmp_path: Path, monkeypatch: pytest.Monkey
         {'HEAD': b'\xff\xfe'},
         {'HEAD': b'ref: refs/heads/main\n', 'packed-refs': b'\xff\xfe\n'},
         {'HEAD': b'ref: ../secret\n'},
+        {'HEAD': b'ref: refs/../../secret\n'},
+        {'HEAD': b'1234\n'},
         {'HEAD': b'ref: a\0b\n'},
         {'HEAD': b'a' * (1 << 25)},
         {'HEAD': b'the state of a run'},
     ],
-    ids=['bytes', 'packed bytes', 'another file', 'nul', 'large', 'text'],
+    ids=['bytes', 'packed bytes', 'another file', 'another file in refs', 'short', 'nul', 'large', 'text'],
 )
 def test_checkout_of_any_content_gives_nothing_but_a_commit(
     files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / '.git').mkdir()
-    (tmp_path / 'secret').write_text('my password\n')
+    (tmp_path / 'secret').write_text(f'my password\n{"1234" * 10}\n')
     for name, content in files.items():
         (tmp_path / '.git' / name).write_bytes(content)
     monkeypatch.chdir(tmp_path)

@@ -214,11 +214,13 @@ class Rates(dict[str, float]):
     def set_env_step(self, env_step: int) -> None:
         for name in self.names:
             self[name] = schedule_value(self._cfg[name], env_step)
-        if not any(self[name] for name in self.names if name.endswith('learning_rate')) and not self._warned:
+        rates = [self[name] for name in self.names if name.endswith('learning_rate')]
+        if not any(rates) and not self._warned:
             self._warned = True
             logger.warning(
-                'policy.learn.learning_rate is 0 from env step %d on: nothing more is learned; resume with '
-                'another, e.g. policy.learn.learning_rate=1e-4',
+                '%s 0 from env step %d on: nothing more is learned; resume with another, e.g. '
+                'policy.learn.learning_rate=1e-4',
+                'policy.learn.learning_rate is' if len(rates) == 1 else 'the learning rates of policy.learn are',
                 env_step,
             )
 

@@ -66,7 +66,7 @@ def write_line(text: str) -> None:
     Characters that the encoding of stdout lacks are escaped, as Python does on stderr.
     Raises: RunError if the line cannot be written; not if the reader has closed the pipe, as in `zoo list envs | head`.
     """
-    encoding = sys.stdout.encoding or 'utf-8'
+    encoding = getattr(sys.stdout, 'encoding', None) or 'utf-8'  # an object of the user's may have none
     try:
         sys.stdout.write(visible(f'{text}\n').encode(encoding, 'backslashreplace').decode(encoding))
         sys.stdout.flush()

@@ -142,8 +142,8 @@ def add_place(error: BaseException, where: str) -> None:
     at = raised_at(error)
     if isinstance(error, SystemExit | StopIteration):
         words = f'{where}: its code raised {show_error(error)} at {at}; raise an error, or end the episode.'
-        # `from None`: contextlib takes a RuntimeError that a StopIteration caused for that StopIteration
-        raise EnvError(words).with_traceback(error.__traceback__) from None
+        # contextlib takes a RuntimeError that a StopIteration caused for that StopIteration
+        raise EnvError(words) from (None if isinstance(error, StopIteration) else error)
     if not isinstance(error, Exception) or isinstance(error, RunError | UserError) or hasattr(error, 'env_place'):
         return
     error.env_place = where, at  # type: ignore[attr-defined]

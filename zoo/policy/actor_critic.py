@@ -97,7 +97,7 @@ class ActorCriticPolicy(NetworkPolicy):
         self.explores = self.learns or 'collect' in self._fields
         self._explore = make_component(EXPLORATION_REGISTRY, exploration_of(cfg.collect))
         super()._build()
-        own_rates = (name for name in ('critic_learning_rate', 'aux_learning_rate') if cfg.learn.get(name) is not None)
+        own_rates = (name for name in cfg.learn if name.endswith('_learning_rate') and cfg.learn[name] is not None)
         self.rates = Rates(cfg.learn, (*self.scheduled, *own_rates))
         self.options: tuple[UpdateOption, ...] = options_of(self)
         self.samples = Samples(cfg, self.run.ranks, self.options)

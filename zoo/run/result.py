@@ -207,12 +207,12 @@ def commit() -> str | None:
         if (head := next(filter(Path.is_file, heads), None)) is None:
             return None
         text, name = read_small(head.resolve()).decode(errors='replace'), ''
-        if text.startswith('ref: '):
+        if text.startswith('ref: refs/') and '..' not in text:
             name = text.removeprefix('ref: ').strip()
             file = next(filter(Path.is_file, (head.parent / name, head.parent / 'packed-refs')), head)
             text = read_small(file.resolve()).decode(errors='replace')
     except OSError:
         return None
     # nothing but a commit: the checkout may be somebody else's, and its HEAD may name any file
-    found = re.search(f'^([0-9a-f]{{4,64}})(?: {re.escape(name)})?$', text, re.MULTILINE)
+    found = re.search(f'^([0-9a-f]{{40}}|[0-9a-f]{{64}})(?: {re.escape(name)})?$', text, re.MULTILINE)
     return found and found[1]

@@ -231,10 +231,12 @@ def test_trial_of_another_space_is_one_sentence(tmp_path: Path) -> None:
         Study(plan(tmp_path, n=2))
 
 
-def test_storage_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+def test_storage_that_is_a_pipe_or_a_link_to_itself_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / 'pipe')
-    with pytest.raises(UserError, match='cannot be written .it is no regular file'):
-        Study(plan(tmp_path, storage=str(tmp_path / 'pipe')))
+    (tmp_path / 'loop').symlink_to(tmp_path / 'loop')
+    for name, words in (('pipe', 'it is no regular file'), ('loop', 'Too many levels')):
+        with pytest.raises(UserError, match=f'cannot be written .{words}'):
+            Study(plan(tmp_path, storage=str(tmp_path / name)))
 
 
 @pytest.mark.parametrize('value', ['"x"', '[1]', '{}', '1' + '0' * 400], ids=lambda value: value[:20])

@@ -159,7 +159,7 @@ class Study:
         self.beats = plan.storage.with_name(f'{plan.storage.name}.workers')
         try:
             plan.storage.parent.mkdir(parents=True, exist_ok=True)
-            open(plan.storage.resolve(), 'ab+', opener=open_without_link).close()
+            open(os.path.realpath(plan.storage), 'ab+', opener=open_without_link).close()
         except OSError as error:
             raise UserError(
                 f'the storage {plan.storage} cannot be written ({error.strerror}); make that possible, or choose another '
@@ -259,7 +259,6 @@ class Study:
     def _check_journal(self) -> None:
         """Removes a last line that was cut off, e.g. by a full disk. Raises: UserError if another is not of a sweep."""
         with self._holding(''), open(self._plan.storage, 'rb+') as file:
-            end = 0
             for n, line in enumerate(iter(partial(file.readline, MAX_LINE), b''), 1):
                 is_cut_off = not line.endswith(b'\n') and len(line) < MAX_LINE
                 try:
@@ -272,8 +271,8 @@ class Study:
                     raise UserError(
                         f'the storage {self._plan.storage} {what} choose another file with --storage'
                     ) from error
-                end += 0 if is_cut_off else len(line)
-            file.truncate(end)
+                if is_cut_off:  # it is the last
+                    file.truncate(file.tell() - len(line))
 
     @contextmanager
     def _holding(self, suffix: str = '.ask') -> Iterator[None]:

@@ -205,7 +205,7 @@ class _Runs:
             self._report_rest(k)
         value = self._plan.score.of(self._curves)
         if not math.isfinite(value):
-            return TrialOutcome('failed', runs=runs, reason=f'its value is {value}')
+            return TrialOutcome('failed', reason=f'its value is {value}')
         return TrialOutcome('complete', value, runs)
 
     def _run(self, k: int) -> dict[str, Any]:
