@@ -3,8 +3,9 @@
     python benchmarks/variants.py [--only Hopper ...] [--seeds 5] [--workers 2] [--force] [--table]
 
 All rows of a comparison have the same env, env steps, seeds and settings, except for what the row names; trpo and npg have the
-settings of their own configs. Beyond the bundled configs nothing was tuned for either side. A run is done as in benchmarks/learning.py: one process, one thread, the whole budget, then greedy episodes of
-the last policy. Raw numbers stay in results/variants_raw/; a run with a record there is not repeated.
+settings of their own configs. Beyond the bundled configs nothing was tuned for either side. A run is done as in
+benchmarks/learning.py: one process, one thread, the whole budget, then greedy episodes of the last policy. Raw numbers stay in
+results/variants_raw/; a run with a record there is not repeated.
 """
 
 from __future__ import annotations
@@ -197,9 +198,8 @@ def write_table() -> None:
         '# Variants beside plain PPO and PPG\n',
         'All rows of a comparison have the same env, env steps, seeds and settings, but for what the second column names; '
         'trpo and npg have the settings of their own configs, `ant_trpo` (with all observations of Ant-v5), `cartpole_trpo` and '
-        '`cartpole_npg`. Beyond the bundled '
-        'configs, some of which were tuned on other seeds (`learning_tuning.md`), nothing was tuned for either side; only the '
-        'bins of hl_gauss were chosen to fit its returns. '
+        '`cartpole_npg`. Beyond the bundled configs, some of which were tuned on other seeds (`learning_tuning.md`), nothing was '
+        'tuned for either side; only the bins of hl_gauss were chosen to fit its returns. '
         'A run has one process and one thread; after the last env step its policy acts '
         f'greedily for {episodes} episodes on seeds that training never saw. The interval is a bootstrap over seeds, rough with '
         'so few; a chance of .5 is a tie, and with 5 seeds each one below .1 or above .9 is unlikely to be luck. Wall times are '

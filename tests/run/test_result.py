@@ -200,7 +200,7 @@ def test_commit_is_that_of_the_folder(tmp_path: Path, monkeypatch: pytest.Monkey
         {'HEAD': b'ref: ../secret\n'},
         {'HEAD': b'ref: refs/../../secret\n'},
         {'HEAD': b'1234\n'},
-        {'HEAD': b'ref: a\0b\n'},
+        {'HEAD': b'ref: refs/a\0b\n'},
         {'HEAD': b'a' * (1 << 25)},
         {'HEAD': b'the state of a run'},
     ],
