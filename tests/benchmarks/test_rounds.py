@@ -58,7 +58,7 @@ def test_round_in_which_the_other_may_still_warm_up_is_not_counted(monkeypatch: 
     assert (found['before_ms'], found['now_ms']) == (2000, 1000)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_trainer_that_is_closed_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv('TMPDIR', str(tmp_path))
     work = WORKS[0]._replace(num_envs=1, rollout=32, minibatch=32, epochs=1, warmup=1)

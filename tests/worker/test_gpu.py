@@ -131,7 +131,9 @@ def test_rollout_that_cannot_be_captured_is_taken_step_by_step(
     ]
 
 
-def test_rollout_that_is_too_large_or_eager_is_taken_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollout_that_is_too_large_or_eager_is_taken_step_by_step(
+    monkeypatch: pytest.MonkeyPatch, graphs: list[torch.fx.GraphModule]
+) -> None:
     monkeypatch.setattr(module, 'CapturedCall', None)
     monkeypatch.setattr(module, 'MAX_STEPS', T - 1)
     collector, _ = collector_of('CartPole-v1', True)
