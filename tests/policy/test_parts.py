@@ -20,7 +20,7 @@ from zoo.core.errors import UserError
 from zoo.core.registry import COMPONENTS, DRAW_REGISTRY, ESTIMATOR_REGISTRY, PENALTY_REGISTRY
 from zoo.pipeline import serial_pipeline
 from zoo.policy.passes import shuffle
-from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error
+from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
 
 
 def test_what_is_stored_is_the_policy_that_acted() -> None:
@@ -162,11 +162,17 @@ def test_registered_class_can_be_pickled_with_what_it_was_given() -> None:
 
 
 @pytest.mark.parametrize('wrong', [lambda gain: gain.mean(), lambda gain: gain[:, None], lambda gain: None])
-def test_a_surrogate_that_gives_no_number_for_each_sample_is_refused(wrong: Any) -> None:
+def test_a_surrogate_or_value_loss_that_gives_no_number_for_each_sample_is_refused(wrong: Any) -> None:
     logit, action = torch.zeros(4, 2, requires_grad=True), torch.zeros(4, dtype=torch.int64)
     data = ppo_policy_data(logit, logit.detach(), action, torch.ones(4))
     with pytest.raises(ValueError, match='the surrogate returned .* one number for each sample'):
         ppo_policy_error(data, surrogate=lambda log_ratio, ratio, adv, clip_ratio: wrong(ratio * adv))
+    value = torch.zeros(4, requires_grad=True)
+    with pytest.raises(ValueError, match='the value loss returned .* one number for each sample'):
+        ppo_value_error(
+            ppo_value_data(value, value.detach(), torch.ones(4)),
+            value_loss=lambda value, *unused: wrong(value.square()),
+        )
 
 
 def test_a_surrogate_without_a_gradient_is_refused() -> None:
