@@ -1,0 +1,83 @@
+"""Published variants in examples/: each formula against a reference in float64, resumes, and the refusals in a sentence."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.policy.test_ppo import N, parameters, ppo, samples_of
+from tests.policy_envs import differing
+from zoo.core.errors import UserError
+from zoo.core.seeding import reseed, torch_generator
+from zoo.core.spaces import Box
+
+TWO_NUMBERS = Box(np.full(2, -1, np.float32), np.full(2, 1, np.float32))
+
+
+def example(name: str) -> Any:
+    spec: Any = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / 'examples' / f'{name}.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)  # which registers its parts
+    return module
+
+
+RPO = example('rpo')
+
+
+def numbers_policy(**learn: Any) -> Any:
+    return ppo(learn, action_space=TWO_NUMBERS)
+
+
+def log_prob(mu: Tensor, sigma: Tensor, action: Tensor) -> Tensor:
+    return torch.distributions.Normal(mu.double(), sigma.double()).log_prob(action.double()).sum(-1)
+
+
+def test_rpo_shifts_the_new_mean_alone_by_other_numbers_in_each_pass() -> None:
+    policy = numbers_policy(options=[{'type': 'rpo', 'alpha': 0.5}], learning_rate=1e-12, epoch_per_collect=2)
+    samples = samples_of(policy)
+    (mu, sigma), losses, shifts = samples['logit'].chunk(2, -1), [], []
+    for step in range(2):  # at this learning rate the network stays where it was
+        stream = reseed(torch_generator(0, 'rpo'), 0, 'rpo', 0, step)
+        shifts.append(torch.empty(N, 2).uniform_(-0.5, 0.5, generator=stream))
+        ratio = (log_prob(mu + shifts[-1], sigma, samples['action']) - log_prob(mu, sigma, samples['action'])).exp()
+        losses.append(-torch.minimum(ratio * samples['adv'], ratio.clamp(0.8, 1.2) * samples['adv']).mean())
+    metrics = policy.learn_mode.forward(samples)
+    assert metrics['policy_loss'] == pytest.approx(float(sum(losses)) / 2, rel=1e-5)
+    assert metrics['entropy'] == pytest.approx(float(torch.distributions.Normal(mu, sigma).entropy().sum(-1).mean()))
+    assert len(torch.cat(shifts).unique()) == 4 * N  # each number of each row in each pass
+
+
+@pytest.mark.parametrize('way', ['state', 'deepcopy'])
+@pytest.mark.parametrize('learn', [dict(options=['rpo'])], ids=['rpo'])
+def test_variant_continues_the_same_after_a_resume_and_in_a_copy(learn: dict[str, Any], way: str) -> None:
+    learn = dict(learn, epoch_per_collect=2, batch_size=N // 2)
+    policy = numbers_policy(**learn)
+    policy.learn_mode.forward(samples_of(policy))
+    other = copy.deepcopy(policy) if way == 'deepcopy' else numbers_policy(**learn)
+    if way == 'state':
+        other.load_state_dict(copy.deepcopy(policy.state_dict()))
+    samples = samples_of(policy, 1)
+    for each in (policy, other):
+        each.learn_mode.forward(copy.deepcopy(samples))
+    assert not differing(parameters(policy), parameters(other))
+
+
+@pytest.mark.parametrize(
+    ('learn', 'words'),
+    [
+        (
+            dict(options=['rpo']),
+            "option 'rpo' shifts the mean of a Gaussian but the actions are categorical; leave it out",
+        )
+    ],
+)
+def test_variant_in_the_wrong_place_is_refused_in_a_sentence(learn: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        ppo(learn)
