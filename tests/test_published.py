@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.policy.test_ppo import N, parameters, ppo, samples_of
-from tests.policy_envs import differing
+from tests.policy.test_ppg import moved, to_the_phase
+from tests.policy.test_ppo import N_STEP, OBS, TWO_ACTIONS, N, parameters, ppo, samples_of
+from tests.policy_envs import differing, make_policy
 from zoo.core.errors import UserError
 from zoo.core.seeding import reseed, torch_generator
 from zoo.core.spaces import Box
@@ -28,11 +29,18 @@ def example(name: str) -> Any:
     return module
 
 
-RPO = example('rpo')
+for name in ('rpo', 'dcpg'):
+    example(name)
 
 
 def numbers_policy(**learn: Any) -> Any:
     return ppo(learn, action_space=TWO_NUMBERS)
+
+
+def dcpg(arch: str = 'shared', **learn: Any) -> Any:
+    base = dict(batch_size=N, adv_norm='off', value_norm=False, aux_freq=2, aux_train_epoch=1, aux_batch_size=2 * N)
+    spaces, collect = (OBS, TWO_ACTIONS), dict(n_step=N_STEP)
+    return make_policy(*spaces, type='dcpg', model={'arch': arch}, learn={**base, **learn}, collect=collect)
 
 
 def log_prob(mu: Tensor, sigma: Tensor, action: Tensor) -> Tensor:
@@ -54,6 +62,34 @@ def test_rpo_shifts_the_new_mean_alone_by_other_numbers_in_each_pass() -> None:
     assert len(torch.cat(shifts).unique()) == 4 * N  # each number of each row in each pass
 
 
+def test_dcpg_policy_phase_learns_no_returns_and_holds_the_values() -> None:
+    policy, samples = dcpg(), samples_of(dcpg())
+    before = parameters(policy)
+    policy.learn_mode.forward({**samples, 'adv': torch.zeros(N)})  # the critic is wrong, but no loss says so
+    assert samples['return_'].abs().max() > 1
+    for name, x in parameters(policy).items():  # values of another batch size differ by rounding
+        torch.testing.assert_close(x, before[name], rtol=0, atol=1e-6)
+    policy = dcpg(actor_epoch_per_collect=2, critic_epoch_per_collect=2, learning_rate=1e-2)
+    old = policy.compute_critic(samples['obs']).double()
+    metrics = policy.learn_mode.forward(samples)
+    once = dcpg(learning_rate=1e-2)  # where the second step began
+    once.learn_mode.forward(samples)
+    drift = 0.5 * (once.compute_critic(samples['obs']).double() - old).square().mean()
+    assert metrics['penalty_value_drift'] == pytest.approx(float(drift) / 2, rel=1e-4)  # the first step's is 0
+
+
+def test_dcpg_auxiliary_phase_fits_the_critic_to_the_returns_and_leaves_the_auxiliary_head() -> None:
+    policy = dcpg(learning_rate=1e-2)
+    rollouts = to_the_phase(policy, 2)
+    before = parameters(policy)
+    errors = [policy.compute_critic(x['obs']).double() - x['return_'] for x in rollouts]
+    metrics = policy.learn_aux()
+    assert metrics['auxiliary_loss'] == pytest.approx(float(torch.cat(errors).square().mean()) / 2, rel=1e-5)
+    assert metrics['behavioral_cloning_loss'] == pytest.approx(0, abs=1e-6) and metrics['aux_kl_after'] > 0
+    changed = moved(before, parameters(policy))
+    assert {'actor_encoder', 'value_head'} <= changed and 'aux_head' not in changed
+
+
 @pytest.mark.parametrize('way', ['state', 'deepcopy'])
 @pytest.mark.parametrize('learn', [dict(options=['rpo'])], ids=['rpo'])
 def test_variant_continues_the_same_after_a_resume_and_in_a_copy(learn: dict[str, Any], way: str) -> None:
@@ -67,6 +103,29 @@ def test_variant_continues_the_same_after_a_resume_and_in_a_copy(learn: dict[str
     for each in (policy, other):
         each.learn_mode.forward(copy.deepcopy(samples))
     assert not differing(parameters(policy), parameters(other))
+
+
+def test_dcpg_continues_the_same_after_a_resume() -> None:
+    policy, other = dcpg(), dcpg()
+    policy.learn_mode.forward(samples_of(policy))
+    other.load_state_dict(copy.deepcopy(policy.state_dict()))
+    other.load_memory_state_dict(copy.deepcopy(policy.memory_state_dict()))
+    samples = samples_of(policy, 1)
+    for each in (policy, other):
+        assert 'auxiliary_loss' in each.learn_mode.forward(copy.deepcopy(samples))
+    assert not differing(parameters(policy), parameters(other))
+
+
+@pytest.mark.parametrize(
+    ('settings', 'words'),
+    [
+        (dict(arch='dual'), "policy 'dcpg' needs one network for actor and critic; use policy.model.arch 'shared'"),
+        (dict(value_weight=0.5), "policy 'dcpg' delays the critic's loss but value_weight is 0.5; leave it out"),
+    ],
+)
+def test_dcpg_of_two_networks_or_with_the_loss_at_once_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        dcpg(**settings)
 
 
 @pytest.mark.parametrize(
