@@ -29,8 +29,12 @@ def example(name: str) -> Any:
     return module
 
 
-for name in ('rpo', 'dcpg'):
+for name in ('rpo', 'dcpg', 'pfo', 'chain'):
     example(name)
+
+RPO = dict(options=['rpo'])
+PFO = dict(options=['pfo'], penalties=['pfo'])
+CHAIN = dict(options=['chain'], penalties=['chain'], compile='off')
 
 
 def numbers_policy(**learn: Any) -> Any:
@@ -62,6 +66,48 @@ def test_rpo_shifts_the_new_mean_alone_by_other_numbers_in_each_pass() -> None:
     assert len(torch.cat(shifts).unique()) == 4 * N  # each number of each row in each pass
 
 
+def stepped(learn: dict[str, Any], samples: Any, n_step: int = 1) -> tuple[Any, Any]:
+    """A policy after n_step steps on all samples, and the metrics."""
+    policy = numbers_policy(**learn, epoch_per_collect=n_step)
+    return policy, policy.learn_mode.forward(copy.deepcopy(samples))
+
+
+@torch.no_grad()
+def phi(policy: Any, obs: Tensor) -> Tensor:
+    (w_1, b_1), (w_2, b_2) = ((x.weight.double(), x.bias.double()) for x in policy.model.actor_encoder.layers)
+    return torch.tanh(obs.double() @ w_1.T + b_1) @ w_2.T + b_2
+
+
+def test_pfo_is_the_mean_square_of_the_change_before_the_last_activation_and_slows_it() -> None:
+    samples = samples_of(numbers_policy())
+    (once, _), (_, metrics) = stepped(PFO, samples), stepped(PFO, samples, 2)
+    old = phi(numbers_policy(), samples['obs'])
+    # the first of the two steps finds no change
+    assert metrics['penalty_pfo'] == pytest.approx(
+        float((phi(once, samples['obs']) - old).square().mean()) / 2, rel=1e-4
+    )
+    free, held = (
+        phi(stepped({**PFO, 'penalties': [{'type': 'pfo', 'weight': c}]}, samples, 8)[0], samples['obs'])
+        for c in (0.0, 100.0)
+    )
+    assert (held - old).square().mean() < 0.5 * (free - old).square().mean()
+
+
+def test_chain_is_the_kl_from_the_policy_before_the_last_step_on_drawn_rows_and_c_a_share_of_the_loss() -> None:
+    samples = samples_of(numbers_policy())
+    (once, first), (twice, metrics) = stepped(CHAIN, samples), stepped(CHAIN, samples, 2)
+    stream = reseed(torch_generator(0, 'chain'), 0, 'chain', 0)
+    rows = [torch.randint(N, (N,), generator=stream) for _ in range(2)][1]  # of the second step; the first KL is 0
+    p, q = (
+        torch.distributions.Normal(*x.model.compute_actor(samples['obs'][rows]).double().chunk(2, -1))
+        for x in (numbers_policy(), once)
+    )
+    kl = torch.distributions.kl_divergence(p, q).sum(-1).mean().item() / 2
+    assert metrics['penalty_chain'] == pytest.approx(kl, rel=1e-3) and metrics['chain_weight'] == 1
+    loss = (abs(first['policy_loss']) + abs(2 * metrics['policy_loss'] - first['policy_loss'])) / 2
+    assert twice.learn_mode.forward(samples)['chain_weight'] == pytest.approx(float(0.1 * loss / (kl + 1e-8)), rel=1e-2)
+
+
 def test_dcpg_policy_phase_learns_no_returns_and_holds_the_values() -> None:
     policy, samples = dcpg(), samples_of(dcpg())
     before = parameters(policy)
@@ -91,7 +137,7 @@ def test_dcpg_auxiliary_phase_fits_the_critic_to_the_returns_and_leaves_the_auxi
 
 
 @pytest.mark.parametrize('way', ['state', 'deepcopy'])
-@pytest.mark.parametrize('learn', [dict(options=['rpo'])], ids=['rpo'])
+@pytest.mark.parametrize('learn', [RPO, PFO, CHAIN], ids=['rpo', 'pfo', 'chain'])
 def test_variant_continues_the_same_after_a_resume_and_in_a_copy(learn: dict[str, Any], way: str) -> None:
     learn = dict(learn, epoch_per_collect=2, batch_size=N // 2)
     policy = numbers_policy(**learn)
@@ -131,12 +177,16 @@ def test_dcpg_of_two_networks_or_with_the_loss_at_once_is_refused(settings: dict
 @pytest.mark.parametrize(
     ('learn', 'words'),
     [
-        (
-            dict(options=['rpo']),
-            "option 'rpo' shifts the mean of a Gaussian but the actions are categorical; leave it out",
-        )
+        (RPO, "option 'rpo' shifts the mean of a Gaussian but the actions are categorical; leave it out"),
+        (dict(PFO, penalties=[]), "option 'pfo' is given but policy.learn.penalties has no 'pfo'; add "),
+        (dict(CHAIN, penalties=[]), "option 'chain' needs policy.learn.penalties="),
     ],
 )
 def test_variant_in_the_wrong_place_is_refused_in_a_sentence(learn: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         ppo(learn)
+
+
+def test_rpo_takes_no_steps_in_c() -> None:
+    with pytest.raises(UserError, match="native executor does not know the option 'rpo'"):
+        numbers_policy(**RPO, executor='native')
