@@ -36,8 +36,8 @@ class Chain(UpdateOption):
         self.share, self.past = cfg.share, torch.zeros(0, 2)  # |policy_loss| and KL of each update
 
     def problems(self, policy):
-        self.names, learn = [penalty.name for penalty in policy.objective.penalties], policy.cfg.learn
-        if 'chain' not in self.names or learn.compile != 'off' or policy.has_state or policy.run.ranks.size > 1:
+        names, learn = [penalty.name for penalty in policy.objective.penalties], policy.cfg.learn
+        if 'chain' not in names or learn.compile != 'off' or policy.has_state or policy.run.ranks.size > 1:
             yield "option 'chain' needs policy.learn.penalties=[chain], policy.learn.compile=off, no memory, and one process"
 
     def attach_learn(self, policy):
@@ -52,7 +52,8 @@ class Chain(UpdateOption):
         if len(self.past):
             (loss, kl), rate = self.past.mean(0).tolist(), policy.rates['learning_rate']
             c = self.share * loss / (kl + 1e-8) * rate / schedule_value(policy.cfg.learn.learning_rate, 0)
-            policy.objective.set_weight(self.names.index('chain'), c)
+            at = [penalty.name for penalty in policy.objective.penalties].index('chain')
+            policy.objective.set_weight(at, c)
         return batch
 
     def after_passes(self, batch, trained):

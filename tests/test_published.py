@@ -69,7 +69,9 @@ def test_rpo_shifts_the_new_mean_alone_by_other_numbers_in_each_pass() -> None:
 def stepped(learn: dict[str, Any], samples: Any, n_step: int = 1) -> tuple[Any, Any]:
     """A policy after n_step steps on all samples, and the metrics."""
     policy = numbers_policy(**learn, epoch_per_collect=n_step)
-    return policy, policy.learn_mode.forward(copy.deepcopy(samples))
+    metrics = policy.learn_mode.forward(copy.deepcopy(samples))
+    assert metrics.keys() == set(policy.learn_mode.monitor_vars())
+    return policy, metrics
 
 
 @torch.no_grad()
