@@ -84,11 +84,18 @@ PARTS = {
 
 
 def bench_config(name: str, scale: float = 1.0) -> dict[str, Any]:
-    """The bundled config without early stop. name: its name and overrides; scale: factor of its env steps."""
+    """The bundled config without early stop. name: its name and overrides; scale: factor of its env steps.
+
+    A word --import=FILE in the name imports a file of the checkout first, as `zoo train` does.
+    """
+    from zoo.config.source import import_module_or_file
     from zoo.run.config import resolve_config
     from zoo.run.config_check import without_derived_values
 
-    bundled, *overrides = name.split()
+    bundled, *words = name.split()
+    overrides = [word for word in words if not word.startswith('--import=')]
+    for word in set(words).difference(overrides):
+        import_module_or_file(str(REPO / word.partition('=')[2]))
     resolved = resolve_config(bundled, [*overrides, 'policy.eval.stop_value=null'])
     config = without_derived_values(resolved.to_dict())
     if scale != 1.0:

@@ -76,10 +76,31 @@ def stale(name: str, n_sample: int, decay: float, *more: str) -> Comparison:
     return Comparison(rows)
 
 
+def published(name: str, alpha: float) -> Comparison:
+    """Plain PPO and variants of it in examples/. alpha: of RPO, as its authors chose it for the env."""
+    rows = {f'rpo, alpha {alpha}': f'--import=examples/rpo.py policy.learn.options=[{{"type":"rpo","alpha":{alpha}}}]'}
+    for part, more in {'pfo': '', 'chain': ' policy.learn.compile=off'}.items():
+        own = f'policy.learn.options=[{part}] policy.learn.penalties=[{part}]'
+        rows[part] = f'--import=examples/{part}.py {own}{more}'
+    return Comparison({'ppo': name, **{label: f'{name} {words}' for label, words in rows.items()}})
+
+
+def delayed(ppg: str) -> Comparison:
+    """PPG with two networks and with one, and DCPG, which has one. ppg: a bundled config of PPG, or with overrides."""
+    shared = f'{ppg} policy.model.arch=shared'
+    dcpg = f'{ppg} --import=examples/dcpg.py policy.type=dcpg policy.model.arch=shared'
+    return Comparison({'ppg': ppg, 'ppg, one network': shared, 'dcpg': dcpg})
+
+
 FLAG = 'mountaincar_continuous_ppo policy.model.log_std_init=0.0'  # std exp(0) = 1: some seeds never find the flag
 LANDER = (
     'policy.type=ppo_offpolicy policy.collect.n_step=128 buffer.n_sample=2048 '
     'buffer.update_per_collect=4 max_env_step=300000'
+)
+
+DOOR_PPG = (  # as tiny_bricks_ppg
+    'minigrid_doorkey_6x6_ppo policy.type=ppg policy.learn.aux_freq=16 '
+    'policy.learn.actor_epoch_per_collect=4 policy.learn.critic_epoch_per_collect=4'
 )
 
 TRPO = 'ant_trpo env.kwargs={}'  # with all observations of the env, as in ant_ppo
@@ -141,6 +162,10 @@ COMPARISONS: dict[str, Comparison] = {
             'dna, both lambdas 0.95': 'minigrid_doorkey_6x6_dna policy.collect.gae_lambda=0.95',
         }
     ),
+    'Hopper, published variants': published('hopper_ppo', 0.01),
+    'Walker2d, published variants': published('walker2d_ppo', 0.5),
+    'tiny bricks, delayed critic': delayed('tiny_bricks_ppg max_env_step=500000'),
+    'MiniGrid DoorKey 6x6, delayed critic': delayed(DOOR_PPG),
     'MiniGrid KeyCorridor S3R2, sparse reward': Comparison(
         {'ppo': 'minigrid_keycorridor_s3r2_ppo', 'intrinsic rnd': 'minigrid_keycorridor_s3r2_rnd_ppo'}
     ),

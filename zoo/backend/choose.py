@@ -58,10 +58,10 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
     if not why_not_c and why_not_steps:
         is_compiled = not _why_not_compiled(model, device, request)
         what = 'acting runs' if request.exploration == 'sample' else 'values are found'
-        how = 'compiled' if is_compiled else 'eagerly'
+        fallback, how = (_graph(model, dist), 'compiled') if is_compiled else (Eager(model, dist), 'eagerly')
         _say(request, f'{what} in C ({native.level()}), updates run {how}: {why_not_steps}')
-        fallback = _graph(model, dist) if is_compiled else Eager(model, dist)
-        return native.NativeExecutor(model, dist, fallback, only_acts=bool(request.eager_only))
+        only_acts = bool(request.eager_only) or any(each.kind == 'option' for each in request.components)
+        return native.NativeExecutor(model, dist, fallback, only_acts)
     if not why_not_c:
         what = 'updates and acting' if request.exploration == 'sample' else 'updates'
         _say(request, f"zoo's own {what} run in C ({native.level()})")

@@ -1,0 +1,59 @@
+"""RPO (Rahman and Xue 2022, arXiv:2212.07536): gradient steps see the mean of a Gaussian shifted by uniform noise.
+
+The policy is then Normal(mu + z, sigma), z ~ U(-alpha, alpha), new for each number of an action, row and pass. Acting,
+evaluation and the old log-probabilities have no shift. z depends on the seed and the step alone, so there is no state.
+"""
+
+from functools import partial
+
+import torch
+from pydantic import Field
+
+from zoo import OPTION_REGISTRY, Section, serial_pipeline
+from zoo.backend.choose import Named
+from zoo.core.seeding import reseed, torch_generator
+from zoo.policy import UpdateOption
+
+
+class RPOConfig(Section):
+    alpha: float = Field(0.5, gt=0, description='largest shift of the mean; the authors use 0.01 for Ant and Hopper')
+
+
+@OPTION_REGISTRY.register('rpo')
+class RPO(UpdateOption):
+    config = RPOConfig
+    components = (Named('option', "the option 'rpo'"),)  # C takes no steps, since it does not know this
+
+    def __init__(self, cfg):
+        self.alpha = cfg.alpha
+
+    def problems(self, policy):
+        if policy.dist.name not in ('gaussian', 'squashed_gaussian'):
+            yield f"option 'rpo' shifts the mean of a Gaussian but the actions are {policy.dist.name}; leave it out"
+
+    def attach_learn(self, policy):
+        fixed, self.generator = policy.objective.fixed, torch_generator(policy.seed, 'rpo', policy.device)
+        policy.objective.fixed = fixed._replace(forward=partial(self.forward, fixed.forward))
+        policy.passes.steps = partial(self.steps, policy, policy.passes.steps)
+
+    def steps(self, policy, steps, step, optimizers, plan, numbers):  # of one or more passes
+        if not hasattr(numbers, 'surrogate'):  # steps of the critic, or of an auxiliary phase
+            return steps(step, optimizers, plan, numbers)
+        found, (mu, sigma) = [], plan.columns['logit'].chunk(2, -1)
+        for order in plan.order.split(1):
+            stream = reseed(self.generator, policy.seed, 'rpo', policy.run.ranks.rank, policy.passes.train_iter)
+            z = torch.empty_like(mu).uniform_(-self.alpha, self.alpha, generator=stream)
+            columns = {**plan.columns, 'shift': torch.cat((z, torch.zeros_like(sigma)), -1)}
+            found.append(steps(step, optimizers, plan._replace(columns=columns, order=order), numbers))
+        return {name: torch.cat([each[name] for each in found]) for name in found[0]}
+
+    def forward(self, forward, model, method, minibatch):  # -> outputs of the model by name, minibatch as rows
+        output, rows = forward(model, method, minibatch)
+        return ({**output, 'logit': output['logit'] + rows['shift']} if 'shift' in rows else output), rows
+
+
+learn = dict(learning_rate=1e-3, options=[dict(type='rpo', alpha=0.5)])
+config = dict(exp_name='rpo', max_env_step=50_000, env=dict(id='Pendulum-v1'), policy=dict(learn=learn))
+
+if __name__ == '__main__':
+    serial_pipeline(config)
