@@ -412,5 +412,10 @@ PLACES: dict[str, Case] = {
 
 CASES: dict[str, Case] = {**POLICIES, **SPACES, **PARTS, **OPTIONS, **PLACES}
 
-CHANGED = {'dqn': ('learn/q', 'learn/td_error')}
-"""Metrics of a case that are not compared, as they were wrong at the recorded commit: dqn's counted reset-only rows."""
+CHANGED = {
+    'dqn': ('learn/q', 'learn/td_error'),
+    **dict.fromkeys((name for name in CASES if name.startswith('eight options')), ('learn/kl_weight',)),
+    **dict.fromkeys(('no clip', 'ranks', 'resume'), ('learn/kl_weight',)),
+}
+"""Metrics of a case that are not compared, as they were wrong at the recorded commit: dqn's counted reset-only rows, and the
+weight of a penalty with a target was that of the next update."""

@@ -109,7 +109,7 @@ def test_a_penalty_with_target_moves_its_weight_once_an_update_and_is_in_checkpo
     learn = dict(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 1e-6}], learning_rate=0.1, epoch_per_collect=2)
     policy = ppo(learn)
     metrics = policy.learn_mode.forward(samples_of(policy))
-    assert metrics['kl_weight'].item() == pytest.approx(0.3) and metrics['penalty_kl'] > 0
+    assert policy.objective.weights == [pytest.approx(0.3)] and metrics['penalty_kl'] > 0
     other = ppo(learn)
     other.load_state_dict(policy.state_dict())
     assert other.objective.weights == [pytest.approx(0.3)]
@@ -117,6 +117,19 @@ def test_a_penalty_with_target_moves_its_weight_once_an_update_and_is_in_checkpo
     policy.learn_mode.forward(clone(samples))
     other.learn_mode.forward(clone(samples))
     assert not differing(parameters(policy), parameters(other))
+
+
+@pytest.mark.parametrize('type_', ['ppo', 'ppg'])
+def test_logged_losses_with_their_logged_weights_add_up_while_a_target_moves_a_weight(type_: str) -> None:
+    """total_loss is what the update minimised, so a logged weight is that of the update and not of the next one."""
+    learn = dict(penalties=[{'type': 'kl', 'weight': 0.2, 'target': 1e-6}], learning_rate=0.1, entropy_weight=0.03)
+    policy = make_policy(OBS, TWO_ACTIONS, type=type_, learn=learn, collect={'n_step': N_STEP})
+    for seed, weight in enumerate((0.2, 0.3, 0.45)):  # the KL of all updates is above the target
+        found = {name: x.item() for name, x in policy.learn_mode.forward(samples_of(policy, seed)).items()}
+        assert found['kl_weight'] == pytest.approx(weight)
+        total = found['policy_loss'] + found['value_weight'] * found['value_loss']
+        total += found['kl_weight'] * found['penalty_kl'] - found['entropy_weight'] * found['entropy']
+        assert found['total_loss'] == pytest.approx(total, rel=1e-5)
 
 
 def test_the_rate_falls_after_a_large_kl_and_resumes() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.policy_envs import differing, flat, job_config, rows
+from tests.thread_ranks import on_ranks
 from zoo.config.components import make_component
 from zoo.core.data import Rollout, first_leaf, map_tensors
 from zoo.core.registry import INTRINSIC_REGISTRY
@@ -145,6 +146,31 @@ def test_rnd_predictor_learns_from_its_share_of_the_rows_of_each_step(monkeypatc
     monkeypatch.setattr(rnd.networks, 'errors', lambda obs: seen.append(len(obs)) or errors(obs))
     rnd.update()
     assert seen == [4, 4]  # half of 8 rows, in each of two minibatches
+
+
+def test_rnd_ranks_with_unequal_numbers_of_reset_rows_learn_as_one_process() -> None:
+    """A rank with fewer transitions must have less influence: gradients are means over the rows of all ranks."""
+    obs = torch.randn(9, 4, 1, generator=torch.Generator().manual_seed(0))
+    is_reset = torch.zeros(8, 4, dtype=torch.bool)
+    is_reset[1:7, 0] = True  # rank 0 has 10 transitions, rank 1 has 16
+
+    def learn(rnd: RND, envs: slice) -> Tensor:
+        rnd.advantage(rollout_of(obs[:, envs], is_reset=is_reset[:, envs]))
+        return torch.stack([*rnd.update().values()])
+
+    def learn_on(ranks: Any) -> Tensor:
+        each[ranks.rank].set_ranks(ranks)
+        return learn(each[ranks.rank], slice(2 * ranks.rank, 2 * ranks.rank + 2))
+
+    options = dict(epoch_per_collect=2, predictor_share=1.0, learning_rate=1e-2)
+    alone, *each = (
+        make_rnd(batch_size=n, **options) for n in (32, 16, 16)
+    )  # one minibatch, or half of it for each rank
+    metrics = learn(alone, slice(0, 4))
+    torch.testing.assert_close(torch.stack(on_ranks(learn_on)).mean(0), metrics)  # of a run: the means over its ranks
+    for rnd in each:
+        for (name, x), y in zip(alone.networks.named_parameters(), rnd.networks.parameters(), strict=True):
+            torch.testing.assert_close(y, x, rtol=0, atol=1e-6, msg=name)
 
 
 def test_rnd_rows_that_only_reset_train_nothing() -> None:

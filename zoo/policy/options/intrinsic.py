@@ -20,7 +20,7 @@ from zoo.config.components import make_component
 from zoo.config.section import Section
 from zoo.core.data import Columns, Metrics, Obs, Rollout, leaves, map_tensors, send, split_rows
 from zoo.core.errors import UserError
-from zoo.core.ranks import ALONE, Ranks, rank_count_text
+from zoo.core.ranks import ALONE, Ranks, rank_count_text, weight_scale
 from zoo.core.registry import INTRINSIC_REGISTRY
 from zoo.core.seeding import reseed, stream, torch_generator
 from zoo.core.spaces import Space, empty_obs
@@ -154,9 +154,8 @@ class RND:
     def set_ranks(self, ranks: Ranks) -> None:
         """Learns together with other ranks from now on: gradients and statistics include the samples of all ranks."""
         self._ranks = self._optimizer.ranks = ranks
-        for module in self.networks.modules():
-            if isinstance(module, RunningMeanStd):
-                module.ranks = ranks
+        for statistics in (*self.networks.obs_statistics, self.networks.returns):
+            statistics.ranks = ranks
 
     def forget(self, envs: slice) -> None:
         """Resets the sums of errors of these envs, whose episodes were lost."""
@@ -169,8 +168,7 @@ class RND:
         Rows that only reset an env have the reward 0. The next rollout replaces one that `update` has not learned from.
         """
         cfg, networks = self._cfg, self.networks
-        is_reset = rollout.data.get('is_reset', torch.zeros_like(rollout.data['done']))
-        weight = (~is_reset).to(torch.float32)
+        weight = (~rollout.data.get('is_reset', torch.zeros_like(rollout.data['done']))).to(torch.float32)
         obs, next_obs = (map_tensors(lambda x: x.flatten(0, 1), x) for x in (rollout.data['obs'], rollout.next_obs()))
         pieces = list(split_rows(next_obs, cfg.batch_size))
         for rows, valid in zip(pieces, weight.flatten().split(cfg.batch_size), strict=True):
@@ -181,7 +179,7 @@ class RND:
         after = networks.value(rollout.last_obs).unsqueeze(0)
         next_value = torch.cat((value[1:], after))  # of the next row, which may be of another episode
         found = gae_return(gae_data(value, next_value, reward), cfg.discount_factor, cfg.gae_lambda)
-        self._found[0] = reward.sum() / weight.sum().clamp(min=1)
+        self._found[0] = self._mean(reward.flatten(), weight.flatten())
         self._waiting = Waiting(obs, next_obs, found.return_.flatten(), weight.flatten())
         return cfg.weight * found.adv
 
@@ -213,8 +211,7 @@ class RND:
         self.networks.load_state_dict(state['networks'])
         self._optimizer.load_state_dict(state['optimizer'])
         self._n_update = state.get('n_update', 0)  # older states have no counter
-        carry = state.get('carry', [])  # older states have none: the sums begin at 0
-        self._carry = torch.tensor(carry, dtype=torch.float32, device=self._carry.device)
+        self._carry = self._carry.new_tensor(state.get('carry', []))  # older states have none: the sums begin at 0
         self._waiting = None
 
     def _scaled(self, error: Tensor, weight: Tensor) -> Tensor:
@@ -229,13 +226,18 @@ class RND:
         """Takes a gradient step on some of the rows; returns the mean losses [2] of predictor and critic."""
         shown = index[: math.ceil(self._cfg.predictor_share * len(index))]  # the rows are in random order
         next_obs = map_tensors(lambda x: x[shown], rows.next_obs)
-        predictor_loss = weighted_mean(self.networks.errors(next_obs), rows.weight[shown])
+        predictor_loss = self._mean(self.networks.errors(next_obs), rows.weight[shown])
         value_error = self.networks.value(map_tensors(lambda x: x[index], rows.obs)) - rows.return_[index]
-        value_loss = weighted_mean(0.5 * value_error.square(), rows.weight[index])
+        value_loss = self._mean(0.5 * value_error.square(), rows.weight[index])
         self._optimizer.zero_grad()
         (predictor_loss + value_loss).backward()
         self._optimizer.step()
         return torch.stack((predictor_loss, value_loss)).detach()
+
+    def _mean(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The weighted mean of x [n], scaled so that the mean of this number over the ranks is that of all their rows."""
+        share = 1.0 if self._ranks is ALONE else weight.mean() * weight_scale(weight, self._ranks)
+        return weighted_mean(x, weight) * share
 
 
 class RNDNetworks(nn.Module):
@@ -250,8 +252,9 @@ class RNDNetworks(nn.Module):
         given = Inherited(hidden_sizes=cfg.hidden_sizes, activation='relu')
         target, predictor, critic = (build_encoder(cfg.encoder, obs_space, given, ENCODER) for _ in range(3))
         behind = Layers(predictor.n_feature, cfg.hidden_sizes, 'relu')
-        self.target = nn.Sequential(target, _linear(target.n_feature, cfg.feature_size)).requires_grad_(False)
-        self.predictor = nn.Sequential(predictor, behind, _linear(behind.n_feature, cfg.feature_size))
+        last, other = (orthogonal(nn.Linear(x.n_feature, cfg.feature_size), math.sqrt(2)) for x in (target, behind))
+        self.target = nn.Sequential(target, last).requires_grad_(False)
+        self.predictor = nn.Sequential(predictor, behind, other)
         self.critic = nn.Sequential(critic, ValueHead(critic.n_feature, critic.value_gain))
 
     def errors(self, obs: Obs) -> Tensor:
@@ -273,7 +276,3 @@ class RNDNetworks(nn.Module):
         """The inputs of the encoders, normalised."""
         statistics = iter(self.obs_statistics)
         return map_tensors(lambda x: next(statistics)(x), self.input(obs))
-
-
-def _linear(n_in: int, n_out: int) -> nn.Linear:
-    return orthogonal(nn.Linear(n_in, n_out), math.sqrt(2))

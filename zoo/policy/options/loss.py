@@ -110,7 +110,7 @@ class Penalties(UpdateOption):
             if common.target is None:
                 self._objective.set_weight(i, schedule_value(common.weight, env_step))
 
-    def after_update(self, batch: Columns) -> Metrics:
+    def after_passes(self, batch: Columns, trained: Any) -> Metrics:  # comes before a target moves the weights
         weights = torch.tensor(self._objective.weights, dtype=torch.float64).unbind()
         return dict(zip(self._weight_names, weights, strict=True))
 
