@@ -435,6 +435,21 @@ def test_default_dtype_other_than_float32_is_refused_in_a_sentence(tmp_path: Pat
         torch.set_default_dtype(torch.float32)
 
 
+def test_default_device_that_the_policy_is_not_on_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    said = "^torch's default device is meta but the policy is on cpu; call torch.set_default_device.'cpu'. before"
+    with torch.device('meta'), pytest.raises(UserError, match=said):
+        serial_pipeline(job_config(tmp_path, policy=dict(device='cpu')))
+
+
+@pytest.mark.parametrize(('env', 'has_box'), [('CartPole-v1', False), ('Pendulum-v1', True)])
+def test_rescaling_of_actions_that_are_no_numbers_is_warned_of(
+    env: str, has_box: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    serial_pipeline(job_config(tmp_path, env, env=dict(action_mode='rescale')))
+    said = 'env.action_mode=rescale has no effect: the env has no Box actions; leave it out'
+    assert (said in caplog.messages) is not has_box
+
+
 # --- policies that keep samples between rollouts ---
 
 

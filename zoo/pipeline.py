@@ -92,20 +92,7 @@ def serial_pipeline(
       Interrupted (SystemExit, 128 + its number) after SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the state saved.
     """
     current_folder()  # if it was removed, no run folder can be made
-    _check_arguments(
-        {
-            'policy': policy,
-            'resume': resume,
-            'overrides': overrides,
-            'model': model,
-            'callbacks': callbacks,
-            'max_train_iter': max_train_iter,
-            'profile': profile,
-            'on_evaluation': on_evaluation,
-            'run_dir': run_dir,
-        },
-        has_config=config is not None or env is not None,
-    )
+    _check_arguments(locals())
     config = config if env is None else _with_env(config, env, overrides)
     folder = None if run_dir is None else Path(run_dir)
     if folder is not None:
@@ -219,10 +206,10 @@ def _with_env(config: Any, env: Any, overrides: Sequence[str]) -> dict[str, Any]
     return {**config, 'env': {**(config.get('env') or {}), **keys}}
 
 
-def _check_arguments(given: Mapping[str, Any], has_config: bool) -> None:
+def _check_arguments(given: Mapping[str, Any]) -> None:
     """Raises: UserError for an argument of a type that `serial_pipeline` does not take, or one that contradicts another.
 
-    Args: given: arguments by name, without the config, which is checked elsewhere.
+    Args: given: all arguments by name; those of the config are checked elsewhere.
     """
     policy, resume, overrides = given['policy'], given['resume'], given['overrides']
     run_dir, on_evaluation = given['run_dir'], given['on_evaluation']
@@ -249,7 +236,7 @@ def _check_arguments(given: Mapping[str, Any], has_config: bool) -> None:
             f"policy was made without its modes {', '.join(lacking)} and cannot be trained; load it with fields='all': "
             "load_policy(run, fields='all'), or build it without enable_field"
         )
-    if not has_config and resume is None and run_dir is None:
+    if all(given[name] is None for name in ('config', 'env', 'resume', 'run_dir')):
         raise UserError('serial_pipeline got neither a config nor a run to resume; pass one')
     if run_dir is not None and resume is not None:
         raise UserError(

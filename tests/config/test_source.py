@@ -132,6 +132,11 @@ FILES = {
     'source, start, end',
     [
         ('cartpol_ppo', "unknown config 'cartpol_ppo': did you mean 'cartpole_ppo'", ''),
+        (
+            'trpo',  # the name of a policy
+            "unknown config 'trpo': did you mean {'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'trpo'}}?",
+            '',
+        ),
         ('CartPole', "unknown config 'CartPole': did you mean 'cartpole_ppo'?", ''),  # the name of an env
         ('CartPole-v1', "unknown config 'CartPole-v1': did you mean 'cartpole_ppo'?", ''),
         (

@@ -111,17 +111,16 @@ def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str
         first = next((key for key in ('type', 'id') if key in wanted.model_fields), '')
         do = f'; write {path}: {{{first}: {value}}}' if first and isinstance(value, str) and value.isprintable() else ''
         return f'{path} is {got} but must be a section with the keys {", ".join(wanted.model_fields)}{do}.'
-    patterned = wanted.description and any(getattr(m, 'pattern', None) for m in wanted.metadata)
-    must = wanted.description if patterned else describe(wanted.annotation, wanted.metadata)
-    whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
-    whole = whole and 'an integer' in describe(wanted.annotation)
+    is_described = wanted.annotation is type(None) or any(getattr(m, 'pattern', None) for m in wanted.metadata)
+    must = wanted.description if wanted.description and is_described else describe(wanted.annotation, wanted.metadata)
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
     line = re.fullmatch(r"'lin_([\d.e-]+)'", shown(value)) if 'start' in str(must) else None  # the form of rl-zoo3
     form = f'write {{start: {line[1]}, end: 0}}' if line else _as_list(path, value, wanted)
     if wanted.default is PydanticUndefined or isinstance(wanted.default, BaseModel):
         advice = f'it is the {wanted.description}' if wanted.description else 'change it'
     else:
         advice = f'leave it out for {"null" if wanted.default is None else repr(wanted.default)}, the default'
-    do = f'write {int(value)}' if whole else form or advice
+    do = f'write {int(value)}' if is_whole and 'an integer' in describe(wanted.annotation) else form or advice
     return f'{path} is {got} but must be {must}; {do}.'
 
 

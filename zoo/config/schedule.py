@@ -203,25 +203,24 @@ def _section(schedule: Any, linear: type[Linear] = Linear, points: type[Points] 
 class Rates(dict[str, float]):
     """Current values of schedules by name.
 
-    Args: cfg: the resolved section `policy.learn`; names: its fields that may have a schedule.
+    Args: cfg: the resolved section `policy.learn`; names: its fields that may have a schedule; at_0: what rates of 0 mean.
     """
 
-    def __init__(self, cfg: ConfigLike, names: Sequence[str]) -> None:
+    def __init__(self, cfg: ConfigLike, names: Sequence[str], at_0: str) -> None:
         super().__init__()
-        self.names = tuple(names)
+        self.names, self._at_0 = tuple(names), at_0
         self._cfg, self._warned = cfg, False
 
     def set_env_step(self, env_step: int) -> None:
-        for name in self.names:
-            self[name] = schedule_value(self._cfg[name], env_step)
+        self.update({name: schedule_value(self._cfg[name], env_step) for name in self.names})
         rates = [self[name] for name in self.names if name.endswith('learning_rate')]
         if not any(rates) and not self._warned:
             self._warned = True
             logger.warning(
-                '%s 0 from env step %d on: nothing more is learned; resume with another, e.g. '
-                'policy.learn.learning_rate=1e-4',
+                '%s 0 from env step %d on: %s; resume with another, e.g. policy.learn.learning_rate=1e-4',
                 'policy.learn.learning_rate is' if len(rates) == 1 else 'the learning rates of policy.learn are',
                 env_step,
+                self._at_0,
             )
 
     @property

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from zoo.config.section import ConfigError, is_class, plain
 from zoo.config.yaml_io import config_of_yaml, parse_yaml
 from zoo.core.errors import UserError, shown
-from zoo.core.registry import closest, tool
+from zoo.core.registry import POLICY_REGISTRY, closest, tool
 from zoo.core.streams import printable
 
 BUNDLED_PACKAGE = 'dizoo_configs'
@@ -57,7 +57,10 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
     bundled, name = bundled_configs(), str(source)
     if name not in bundled:
         own = f'{name.lower().partition("-v")[0]}_ppo'  # `name` may be an env: suggest the policy that most users want
-        near = [own] if own in bundled else closest(name, bundled)
+        by_type: list[Any] = (
+            [{'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}}] if name in POLICY_REGISTRY else []
+        )
+        near = by_type or ([own] if own in bundled else closest(name, bundled))
         guess = f'did you mean {" or ".join(map(repr, near))}? ' if near else ''
         raise ConfigError(f'unknown config {shown(name)}: {guess}zoo list configs shows all {len(bundled)}.')
     return _from_module(importlib.import_module(f'{BUNDLED_PACKAGE}.{bundled[name].stem}'), name), name

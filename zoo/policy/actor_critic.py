@@ -47,6 +47,7 @@ class ActorCriticPolicy(NetworkPolicy):
     cfg: ActorCriticPolicyConfig
     scheduled: ClassVar[tuple[str, ...]] = ('learning_rate', 'clip_ratio', 'entropy_weight')
     """Fields of cfg.learn that may be schedules over env steps; their current values are in `rates`, and are logged."""
+    at_rate_0: ClassVar[str] = 'nothing more is learned'  # what learning rates of 0 mean, for a warning
     announces_gradients: ClassVar[bool] = True
     has_critic = True  # whether it trains a critic
     all_frozen: ClassVar[str] = (
@@ -98,7 +99,7 @@ class ActorCriticPolicy(NetworkPolicy):
         self._explore = make_component(EXPLORATION_REGISTRY, exploration_of(cfg.collect))
         super()._build()
         own_rates = (name for name in cfg.learn if name.endswith('_learning_rate') and cfg.learn[name] is not None)
-        self.rates = Rates(cfg.learn, (*self.scheduled, *own_rates))
+        self.rates = Rates(cfg.learn, (*self.scheduled, *own_rates), self.at_rate_0)
         self.options: tuple[UpdateOption, ...] = options_of(self)
         self.samples = Samples(cfg, self.run.ranks, self.options)
         if self.has_state:
@@ -118,12 +119,11 @@ class ActorCriticPolicy(NetworkPolicy):
         self.compile_env = env_compiler(request, self.device)
 
     def check_fields(self) -> None:
-        defaults = type(self).config()
-        if problem := unread_problem(self.cfg, defaults, self.objective, self.run.n_draw, self.has_state):
+        problem = unread_problem(self.cfg, type(self).config(), self.objective, self.run.n_draw, self.has_state)
+        if not problem and self.given_model is None and isinstance(self._model, Networks):
+            problem = unread_option(self.cfg.model, self.dist, self.action_space)
+        if problem:
             raise UserError(problem)
-        if self.given_model is None and isinstance(self._model, Networks):
-            if problem := unread_option(self.cfg.model, self.dist, self.action_space):
-                raise UserError(problem)
 
     def _problems(self) -> Iterator[str]:
         """Yields a sentence for each conflict of settings, or '' where there is none."""

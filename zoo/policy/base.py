@@ -147,6 +147,11 @@ class Policy(ABC):
         self.cfg, self.obs_space, self.action_space, self.seed = cfg, obs_space, action_space, seed
         self._action_map = ActionMap(action_space, action_mode)
         self.device = torch.empty(0, device=device_of(cfg.device)).device  # 'cuda' becomes 'cuda:0', as in tensors
+        if (default := torch.get_default_device().type) not in ('cpu', self.device.type):
+            raise UserError(
+                f"torch's default device is {default} but the policy is on {self.device}; "
+                "call torch.set_default_device('cpu') before, and choose a device by policy.device"
+            )
         self._fields = tuple(enable_field) if enable_field is not None else MODES
         self.given_model: str | None = None if model is None else type(model).__name__
         if model is None:
@@ -154,8 +159,11 @@ class Policy(ABC):
                 torch.manual_seed(int(stream(seed, 'model').generate_state(1)[0]))
                 model = self._make_model()
         elif 'learn' in self._fields and (fields := set_fields(cfg.model, self.default_model())):
-            names = ', '.join(f'policy.model.{name}' for name in fields)
-            logger.warning('%s: without effect on the model given, a %s; leave this out', names, self.given_model)
+            logger.warning(
+                '%s: without effect on the model given, a %s; leave this out',
+                ', '.join(f'policy.model.{name}' for name in fields),
+                self.given_model,
+            )
         self._model: Any = model.to(self.device)
         self._normalizers: Any = nn.ModuleDict()
         if 'learn' in self._fields:
@@ -325,9 +333,8 @@ class Policy(ABC):
         """The tensors that acting reads, by name: parameters and buffers of the model, as views of live memory."""
         from zoo.backend.trace import named_tensors
 
-        left_out: set[str] = set()
-        if self._acts_without_critic and callable(getattr(self._model, 'critic_parameters', None)):
-            left_out = {name for name, _ in self._model.critic_parameters()}
+        has_list = self._acts_without_critic and callable(getattr(self._model, 'critic_parameters', None))
+        left_out = dict(self._model.critic_parameters()) if has_list else {}
         return {name: x.detach() for name, x in named_tensors(self._model).items() if name not in left_out}
 
     def _monitor_vars_learn(self) -> list[str]:

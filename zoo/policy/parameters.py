@@ -73,8 +73,11 @@ class PartialLoad(NamedTuple):
 
     def text(self) -> str:
         """A line for each kind."""
-        kinds = (('loaded', self.loaded), ('of another shape', self.misfits), ('not in the state', self.missing))
-        return '\n'.join(f'{kind}: {_some(names)}' for kind, names in (*kinds, ('not used', self.unused)) if names)
+        return '\n'.join(
+            f'{kind}: {", ".join(names[:8])}{f" and {len(names) - 8} more" if len(names) > 8 else ""}'
+            for kind, names in zip(('loaded', 'of another shape', 'not in the state', 'not used'), self, strict=True)
+            if names
+        )
 
 
 @torch.no_grad()
@@ -104,7 +107,3 @@ def load_partly(model: nn.Module, normalizers: nn.Module, state: Mapping[str, An
             f'nothing of the state fits this policy (asked for: {names}): {report.text()}; give names that it has'
         )
     return report
-
-
-def _some(names: list[str]) -> str:
-    return ', '.join(names[:8]) + (f' and {len(names) - 8} more' if len(names) > 8 else '')

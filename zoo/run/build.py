@@ -24,7 +24,7 @@ from zoo.core.errors import UserError, shown
 from zoo.core.processes import may_be_given_up
 from zoo.core.ranks import ALONE, Ranks, RunInfo
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, tool
-from zoo.core.spaces import Space
+from zoo.core.spaces import Box, Space, leaf_spaces
 from zoo.env import AnyVectorEnv, EnvConfig, make_env_groups, make_vector_env
 from zoo.env.errors import Restarts
 from zoo.policy.base import Policy
@@ -203,6 +203,9 @@ class RunBuilder:
         else:
             self.progress = Progress()
             parts.policy.check_fields()
+            has_box = any(isinstance(leaf, Box) for _, leaf in leaf_spaces(parts.policy.action_space))
+            if self._leads and cfg.env.action_mode == 'rescale' and not has_box:
+                logger.warning('env.action_mode=rescale has no effect: the env has no Box actions; leave it out')
             refuse_unsavable(parts.policy)
             if init_from is not None and policy is None:
                 start_from(parts.policy, init_from, cfg.init_from_keys, ranks)

@@ -38,6 +38,18 @@ def test_conjugate_gradient_solves_a_system_by_hand() -> None:
 
 
 @pytest.mark.parametrize('kind', ['trpo', 'npg'])
+def test_learning_rate_of_zero_is_said_to_stop_the_critic_alone(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    policy = trpo(kind, learning_rate={'start': 1e-3, 'end': 0.0, 'over': 100})
+    policy.learn_mode.set_env_step(100)
+    assert [record.getMessage().partition(';')[0] for record in caplog.records] == [
+        'policy.learn.learning_rate is 0 from env step 100 on: the critic learns nothing more'
+    ]
+    before = actor_of(policy)
+    policy.learn_mode.forward(samples_of(policy))
+    assert differing(before, actor_of(policy))
+
+
+@pytest.mark.parametrize('kind', ['trpo', 'npg'])
 @pytest.mark.parametrize('damping', [0.0, 0.1])
 def test_step_by_hand(kind: str, damping: float) -> None:
     model = Coin()

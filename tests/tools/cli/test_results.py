@@ -226,6 +226,21 @@ def test_plot_of_different_envs_may_be_allowed(in_tmp: Path, zoo: Zoo) -> None:
     assert list(zoo('plot runs --allow-different-envs --json').data['curves']) == ['a', 'b']
 
 
+def test_numbers_that_json_lacks_are_null(in_tmp: Path, zoo: Zoo) -> None:
+    write('a', [5.0])
+    with open('runs/a/0/metrics.jsonl', 'a') as file:
+        file.write('{"env_step": 1001, "wall_s": 1, "eval/return_mean": -Infinity}\n')
+    out = zoo('runs --json').out
+    assert 'null' in out and 'Infinity' not in out
+
+
+def test_report_of_a_reason_that_is_no_text_is_written(in_tmp: Path, zoo: Zoo) -> None:
+    write('a', [5.0])
+    Path('runs/a/0/result.json').write_text('{"state": "failed", "error": "\\ud800 boom"}')
+    assert zoo('report a').out.startswith('report.html: 1 run, ')
+    assert '? boom' in Path('report.html').read_text()
+
+
 @pytest.mark.parametrize('command', ['plot nowhere -o x.svg', 'report a'])
 def test_missing_matplotlib_is_named_with_its_extra(
     command: str, in_tmp: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch

@@ -213,6 +213,11 @@ def test_band_has_no_ragged_ends_where_runs_evaluate_at_slightly_different_steps
     assert curve.steps[[0, -1]].tolist() == [17, 4_950] and set(curve.n_run) == {3}
 
 
+def test_band_of_steps_so_large_that_half_a_gap_is_rounded_off_has_the_last_of_them() -> None:
+    curve = band([made_run([0, 10, 20, 30, 2**63], [1, 2, 3, 4, 5])], METRIC)
+    assert curve.steps[[0, -1]].tolist() == [0, 2**63]
+
+
 def test_band_continues_with_fewer_runs_after_the_end_of_one() -> None:
     runs = [made_run([0, 10, 20, 30, 40], [1, 1, 1, 1, 1]), made_run([0, 10, 20], [3, 3, 3])]
     curve = band(runs, METRIC, stat='mean')

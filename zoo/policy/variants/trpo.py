@@ -53,8 +53,8 @@ class TRPOLearnConfig(ActorCriticLearnConfig):
     adv_norm: Literal['off', 'batch'] = Field('batch', description='normalise advantages over the rollout')
     precision: Literal['fp32'] = Field('fp32', description='number format inside the networks during updates')
     accumulate: Literal[1] = Field(1, description='minibatches whose mean gradient makes one step of the critic')
-    critic_learning_rate: None = Field(None, description='learning_rate is that of the critic')
-    target_kl: None = Field(None, description='max_kl bounds the step')
+    critic_learning_rate: None = Field(None, description='null: learning_rate is that of the critic')
+    target_kl: None = Field(None, description='null: max_kl bounds the step')
 
     @model_validator(mode='after')
     def _steps_near_the_old_policy(self) -> TRPOLearnConfig:
@@ -84,6 +84,7 @@ class TRPOPolicy(ActorCriticPolicy):
 
     cfg: TRPOConfig
     config: ClassVar[type[PolicyConfig]] = TRPOConfig
+    at_rate_0: ClassVar[str] = 'the critic learns nothing more'
     value_step: ClassVar[Any] = staticmethod(value_step)
     """The gradient step of the critic, see zoo.policy.ppg; a subclass may have its own."""
 

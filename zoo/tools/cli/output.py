@@ -20,8 +20,8 @@ def argument(*words: str, **options: Any) -> Argument:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Prints one JSON object on stdout."""
-    write_line(json.dumps(value, default=str))
+    """Prints one JSON object on stdout; NaN and infinity become null, since JSON has neither."""
+    write_line(json.dumps(json.loads(json.dumps(value, default=str), parse_constant=lambda name: None)))
 
 
 def show(args: argparse.Namespace, data: dict[str, Any], text: str) -> None:

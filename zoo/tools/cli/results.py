@@ -328,4 +328,4 @@ def run_report(args: argparse.Namespace) -> None:
     video = None if args.video is None else Path(args.video)
     page = report(runs, args.metric, x=args.x, stat=args.stat, title=args.title, video=video)
     write_report(path, page)
-    write_line(f'{path}: {_count(len(runs), "run")}, {len(page.encode()) / 2**20:.1f} MB')
+    write_line(f'{path}: {_count(len(runs), "run")}, {path.stat().st_size / 2**20:.1f} MB')

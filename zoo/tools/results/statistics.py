@@ -302,4 +302,4 @@ def _without_ragged_ends(points: Sequence[np.ndarray], last: np.ndarray, steps: 
     if not len(gaps):
         return np.ones(len(steps), dtype=bool)
     near, first = np.median(gaps) / 2, np.array([at[0] for at in points])
-    return (steps >= first[first < first.min() + near].max()) & (steps <= last[last > last.max() - near].min())
+    return (steps >= first[first - first.min() < near].max()) & (steps <= last[last.max() - last < near].min())
