@@ -58,7 +58,7 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
 
 
 def git_commit(paths: Sequence[str] = ()) -> str:
-    """The short commit of this checkout, with '+' if files differ from it; without git the version, as 'zoo 0.1.0'.
+    """The commit of this checkout, 7 digits, with '+' if files differ from it; without git the version, as 'zoo 0.1.0'.
 
     paths: if given, the newest commit that changed one of these; only their files are compared with it.
     """
@@ -73,7 +73,7 @@ def git_commit(paths: Sequence[str] = ()) -> str:
         return f'zoo {VERSION}'
     # result files of benchmarks do not change the measured code
     changed = git('status', '--porcelain', '--', *(paths or (':!benchmarks/results',)))
-    return git('log', '-1', '--format=%h', '--', *paths) + ('+' if changed else '')
+    return git('log', '-1', '--format=%H', '--', *paths)[:7] + ('+' if changed else '')  # %h grows with the repository
 
 
 def same_folder(path: str) -> bool:
