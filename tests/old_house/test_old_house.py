@@ -41,6 +41,14 @@ TUNED = {  # bundled configs whose values have changed since then; None: the def
         'policy.learn.learning_rate': {'start': 0.001, 'end': 0.0, 'over': 300_000},
     },
     'halfcheetah_ppo': {'env.collector_env_num': 64, 'policy.collect.n_step': 32},
+    'humanoid_ppo': {
+        'env.collector_env_num': 64,
+        'env.action_mode': 'rescale',
+        'policy.model.log_std_init': -1.0,
+        'policy.collect.n_step': 32,
+        'policy.collect.discount_factor': 0.98,
+        'policy.collect.gae_lambda': 0.9,
+    },
     'lunarlander_continuous_ppo': {
         'policy.learn.epoch_per_collect': 10,
         'policy.collect.n_step': 256,
