@@ -94,8 +94,9 @@ def bench_config(name: str, scale: float = 1.0) -> dict[str, Any]:
 
     bundled, *words = name.split()
     overrides = [word for word in words if not word.startswith('--import=')]
-    for word in set(words).difference(overrides):
-        import_module_or_file(str(REPO / word.partition('=')[2]))
+    for word in words:
+        if word not in overrides:
+            import_module_or_file(str(REPO / word.partition('=')[2]))
     resolved = resolve_config(bundled, [*overrides, 'policy.eval.stop_value=null'])
     config = without_derived_values(resolved.to_dict())
     if scale != 1.0:

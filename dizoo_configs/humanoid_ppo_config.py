@@ -1,7 +1,7 @@
 """Humanoid-v5: walks forward without falling. Needs the mujoco extra.
 
-The observations are its 45 positions and velocities, without 303 numbers of masses, forces and contacts. Actions of [-1, 1]
-are rescaled to the env's bounds of 0.4.
+The observations are its 45 positions and velocities, without the 303 of inertia, velocities of bodies and forces.
+Actions of [-1, 1] are rescaled to the env's bounds of 0.4.
 """
 
 config = dict(

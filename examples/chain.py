@@ -1,8 +1,8 @@
 """CHAIN (Tang and Berseth 2024, arXiv:2409.04792), its policy part: steps change the policy less on other rows.
 
-loss = that of PPO + c * mean(KL(previous || now)) over reference rows, drawn from the batch for each minibatch. `previous`
-is the policy before the last step: with the one before this step, the KL and its gradient would be 0. c = share *
-|policy_loss| / KL * rate / first rate, of means over the last 100 updates; in the first update, the penalty's weight.
+loss = that of PPO + c * mean(KL(previous || now)) over as many other rows of the batch as a minibatch has, drawn for each
+step. `previous` is the policy of one step ago: the KL from the present policy, and its gradient, would be 0. c = share *
+|policy_loss| / KL * learning rate / first learning rate, with means of the last 100 updates; first the penalty's weight.
 Departs: the authors' code for MuJoCo has the squared distance of the means in place of the KL.
 """
 
@@ -15,12 +15,17 @@ from pydantic import Field
 from zoo import OPTION_REGISTRY, PENALTY_REGISTRY, Section, serial_pipeline
 from zoo.config.schedule import schedule_value
 from zoo.core.data import first_leaf, map_tensors
+from zoo.core.errors import UserError
 from zoo.core.seeding import reseed, torch_generator
 from zoo.policy import UpdateOption
 
 
 @PENALTY_REGISTRY.register('chain')
-def chain(dist, output, minibatch):  # -> [N], of reference rows
+def chain(dist, output, minibatch):  # -> [N], of the drawn rows
+    if 'previous' not in output:
+        raise UserError(
+            "the penalty 'chain' needs the option 'chain', which draws rows; add it to policy.learn.options"
+        )
     return dist.kl(output['previous'], output['now'])
 
 
@@ -33,12 +38,13 @@ class Chain(UpdateOption):
     config = ChainConfig
 
     def __init__(self, cfg):
-        self.share, self.past = cfg.share, torch.zeros(0, 2)  # |policy_loss| and KL of each update
+        self.share, self.past = cfg.share, []  # |policy_loss| and KL of each update
 
     def problems(self, policy):
         names, learn = [penalty.name for penalty in policy.objective.penalties], policy.cfg.learn
-        if 'chain' not in names or learn.compile != 'off' or policy.has_state or policy.run.ranks.size > 1:
-            yield "option 'chain' needs policy.learn.penalties=[chain], policy.learn.compile=off, no memory, and one process"
+        is_alone = policy.run.ranks.size == 1 and not policy.has_state
+        if 'chain' not in names or learn.compile != 'off' or not is_alone or hasattr(policy, 'natural_step'):
+            yield "option 'chain' needs policy.learn.penalties=[chain], compile=off, no memory, one process, and no trpo"
 
     def attach_learn(self, policy):
         self.policy, self.stream = policy, torch_generator(policy.seed, 'chain', policy.device)
@@ -49,16 +55,16 @@ class Chain(UpdateOption):
     def before_update(self, batch):
         policy, self.obs = self.policy, batch['obs']
         reseed(self.stream, policy.seed, 'chain', policy.passes.train_iter)
-        if len(self.past):
-            (loss, kl), rate = self.past.mean(0).tolist(), policy.rates['learning_rate']
+        if self.past:
+            (loss, kl), rate = torch.tensor(self.past).mean(0).tolist(), policy.rates['learning_rate']
             c = self.share * loss / (kl + 1e-8) * rate / schedule_value(policy.cfg.learn.learning_rate, 0)
             at = [penalty.name for penalty in policy.objective.penalties].index('chain')
             policy.objective.set_weight(at, c)
         return batch
 
     def after_passes(self, batch, trained):
-        now = [trained.steps[name].abs().mean() for name in ('policy_loss', 'penalty_chain')]
-        self.past = torch.cat((self.past, torch.stack(now).cpu()[None]))[-100:]
+        now = [float(trained.steps[name].abs().mean()) for name in ('policy_loss', 'penalty_chain')]
+        self.past = [*self.past, now][-100:]
         return {}
 
     @torch.no_grad()
@@ -85,7 +91,7 @@ class Chain(UpdateOption):
 
     def load_state_dict(self, state):
         if 'chain' in state:
-            self.past = state['chain']['past'].clone()
+            self.past = state['chain']['past']
             self.previous.load_state_dict(state['chain']['previous'], strict=False)
 
 

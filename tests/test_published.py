@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tests.policy.test_ppg import moved, to_the_phase
 from tests.policy.test_ppo import N_STEP, OBS, TWO_ACTIONS, N, parameters, ppo, samples_of
-from tests.policy_envs import differing, make_policy
+from tests.policy_envs import differing, job_config, make_policy
+from zoo import load_policy, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.core.seeding import reseed, torch_generator
 from zoo.core.spaces import Box
@@ -153,6 +154,15 @@ def test_variant_continues_the_same_after_a_resume_and_in_a_copy(learn: dict[str
     assert not differing(parameters(policy), parameters(other))
 
 
+@pytest.mark.parametrize('learn', [RPO, PFO, CHAIN], ids=['rpo', 'pfo', 'chain'])
+def test_variant_of_a_run_resumes_from_its_checkpoint(learn: dict[str, Any], tmp_path: Path) -> None:
+    run = serial_pipeline(job_config(tmp_path, 'Pendulum-v1', policy=dict(learn=learn)))
+    assert (
+        load_policy(run.run_dir, fields='all').state_dict()['learn'].keys() == run.policy.state_dict()['learn'].keys()
+    )
+    assert serial_pipeline(resume=run.run_dir, max_env_step=320).env_step == 320
+
+
 def test_dcpg_continues_the_same_after_a_resume() -> None:
     policy, other = dcpg(), dcpg()
     policy.learn_mode.forward(samples_of(policy))
@@ -187,6 +197,18 @@ def test_dcpg_of_two_networks_or_with_the_loss_at_once_is_refused(settings: dict
 def test_variant_in_the_wrong_place_is_refused_in_a_sentence(learn: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         ppo(learn)
+
+
+@pytest.mark.parametrize('learn', [dict(penalties=['pfo']), dict(penalties=['chain'])], ids=['pfo', 'chain'])
+def test_penalty_without_its_option_is_refused_in_a_sentence(learn: dict[str, Any]) -> None:
+    policy = ppo(learn)
+    with pytest.raises(UserError, match=f"the penalty '{learn['penalties'][0]}' needs the option"):
+        policy.learn_mode.forward(samples_of(policy))
+
+
+def test_chain_is_refused_for_the_line_search_of_trpo() -> None:
+    with pytest.raises(UserError, match="option 'chain' needs .* and no trpo"):
+        make_policy(OBS, TWO_ACTIONS, type='trpo', learn=CHAIN, collect=dict(n_step=N_STEP))
 
 
 def test_rpo_takes_no_steps_in_c() -> None:

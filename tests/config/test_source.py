@@ -132,9 +132,11 @@ FILES = {
     'source, start, end',
     [
         ('cartpol_ppo', "unknown config 'cartpol_ppo': did you mean 'cartpole_ppo'", ''),
+        ('trpo', "unknown config 'trpo': did you mean 'cartpole_trpo'?", ''),  # the name of a policy
+        ('ppg_offpolicy', "unknown config 'ppg_offpolicy': did you mean 'cartpole_ppg_offpolicy'?", ''),
         (
-            'trpo',  # the name of a policy
-            "unknown config 'trpo': did you mean {'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'trpo'}}?",
+            'dna',  # of a policy without a config for CartPole
+            "unknown config 'dna': did you mean {'env': {'id': 'CartPole-v1'}, 'policy': {'type': 'dna'}}?",
             '',
         ),
         ('CartPole', "unknown config 'CartPole': did you mean 'cartpole_ppo'?", ''),  # the name of an env

@@ -56,11 +56,13 @@ def load_config(source: Any) -> tuple[dict[str, Any], str]:
         )
     bundled, name = bundled_configs(), str(source)
     if name not in bundled:
-        own = f'{name.lower().partition("-v")[0]}_ppo'  # `name` may be an env: suggest the policy that most users want
-        by_type: list[Any] = (
-            [{'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}}] if name in POLICY_REGISTRY else []
+        own = name.lower().partition('-v')[0]  # an env or a policy: suggest the other one that most users want
+        near: list[Any] = [each for each in (f'{own}_ppo', f'cartpole_{own}') if each in bundled]
+        near = near or (
+            [{'env': {'id': 'CartPole-v1'}, 'policy': {'type': name}}]
+            if name in POLICY_REGISTRY
+            else closest(name, bundled)
         )
-        near = by_type or ([own] if own in bundled else closest(name, bundled))
         guess = f'did you mean {" or ".join(map(repr, near))}? ' if near else ''
         raise ConfigError(f'unknown config {shown(name)}: {guess}zoo list configs shows all {len(bundled)}.')
     return _from_module(importlib.import_module(f'{BUNDLED_PACKAGE}.{bundled[name].stem}'), name), name
