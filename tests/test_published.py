@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.policy.test_ppo import N_STEP, OBS, TWO_ACTIONS, N, parameters, ppo, 
 from tests.policy_envs import differing, job_config, make_policy
 from zoo import load_policy, serial_pipeline
 from zoo.core.errors import UserError
+from zoo.core.registry import OPTION_REGISTRY, PENALTY_REGISTRY, PHASE_REGISTRY, POLICY_REGISTRY
 from zoo.core.seeding import reseed, torch_generator
 from zoo.core.spaces import Box
 
@@ -30,8 +32,18 @@ def example(name: str) -> Any:
     return module
 
 
-for name in ('rpo', 'dcpg', 'pfo', 'chain'):
-    example(name)
+@pytest.fixture(scope='module', autouse=True)
+def registered() -> Iterator[None]:
+    """The parts of the examples have their names in these tests alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        for registry in (OPTION_REGISTRY, PENALTY_REGISTRY, PHASE_REGISTRY, POLICY_REGISTRY):
+            for name in registry.names():
+                registry.get(name)  # a module that is loaded first in these tests would lose its names after them
+            patch.setattr(registry, 'entries', dict(registry.entries))
+        for name in ('rpo', 'dcpg', 'pfo', 'chain'):
+            example(name)
+        yield
+
 
 RPO = dict(options=['rpo'])
 PFO = dict(options=['pfo'], penalties=['pfo'])
