@@ -229,7 +229,8 @@ def test_config_is_an_easydict_whose_attributes_and_items_are_the_same_thing():
     assert config['a']['d'] == 2 and config.a.new.x == 1
     assert config.pop('e') == 'x' and not hasattr(config, 'e')
     del config.a
-    assert config.setdefault('f', 1) == 1 == config.setdefault('f', 2) and config.to_dict() == {'f': 1}
+    assert config.setdefault('f', 1) == 1 == config.setdefault('f', 2)
+    assert config == {'f': 1} and config.to_dict() == {'f': 1}
 
 
 def test_config_missing_attribute_names_the_keys():

@@ -61,7 +61,7 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
         fallback, how = (_graph(model, dist), 'compiled') if is_compiled else (Eager(model, dist), 'eagerly')
         _say(request, f'{what} in C ({native.level()}), updates run {how}: {why_not_steps}')
         only_acts = bool(request.eager_only) or any(each.kind == 'option' for each in request.components)
-        return native.NativeExecutor(model, dist, fallback, only_acts)
+        return native.NativeExecutor(model, dist, fallback, only_acts)  # an option may change any step
     if not why_not_c:
         what = 'updates and acting' if request.exploration == 'sample' else 'updates'
         _say(request, f"zoo's own {what} run in C ({native.level()})")

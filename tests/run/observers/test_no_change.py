@@ -41,7 +41,9 @@ WATCHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore')  # MLflow uses what SQLAlchemy deprecates
-@pytest.mark.parametrize('name', [*list(WATCHERS)[:-1], pytest.param('trackers', marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    'name', [pytest.param(name, marks=[pytest.mark.long] * (name == 'trackers')) for name in WATCHERS]
+)
 def test_run_that_is_watched_has_the_bits_and_the_log_of_one_that_is_not(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
