@@ -4,7 +4,8 @@
 
 CartPole-v1 as a tensor program (env.id=torch), PPO, rollouts of 32 steps, 4 epochs of 4 minibatches, two towers of two
 tanh layers of 64, eager and compiled. The settings take turns, one process each; the clock starts after 2 iterations.
-Then torch's profiler traces a run: every call within an update in which the host waits for the device is listed.
+Then torch's profiler traces runs of several policies: every call within an update in which the host waits for the device
+is listed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +33,7 @@ ROLLOUT, EPOCHS, N_MINIBATCH, WARMUP = 32, 4, 4, 2
 WANTED_ENVS, WANTED = 8192, 10_000_000  # env steps/s of training, on an H200
 BLOCKING = ('cudaMemcpy', 'cudaMemcpy2D', 'cudaMalloc', 'cudaFree', 'cudaHostAlloc', 'cudaFreeHost')
 TRACED = 3  # iterations that `zoo train --profile` traces
+TRACED_AT_ONCE = 5  # runs
 
 log = logging.getLogger('device')
 
@@ -77,31 +81,38 @@ def measure(args: argparse.Namespace, cache: Path) -> Iterator[dict[str, Any]]:
             yield {**case._asdict(), **record}
 
 
-def trace_run(device: str, num_envs: int, cache: Path) -> dict[str, Any]:
-    """The trace that `zoo train --profile` writes for a compiled run with tensor envs."""
+def traced_runs(num_envs: int) -> dict[str, list[str]]:
+    """By name, the arguments of `zoo train` for each run that is traced; the first one has num_envs tensor envs."""
     n_sample = num_envs * ROLLOUT
+    tensor = {
+        'env.id': 'torch',
+        'env.game': 'CartPole-v1',
+        'env.collector_env_num': num_envs,
+        'policy.collect.n_step': ROLLOUT,
+        'policy.learn.batch_size': n_sample // N_MINIBATCH,
+        'policy.learn.epoch_per_collect': EPOCHS,
+        'max_env_step': 8 * n_sample,
+    }
+    rnd = 'policy.learn.intrinsic={"type":"rnd","weight":0.5}'
+    return {
+        f'{num_envs:,} tensor envs, compiled': ['cartpole_ppo', COMPILED, *(f'{k}={v}' for k, v in tensor.items())],
+        'ppo': ['cartpole_ppo'],
+        'ppo, captured': ['cartpole_ppo', 'policy.learn.executor=graph'],
+        'ppo, rnd': ['cartpole_ppo', rnd],
+        'lstm': ['cartpole_no_velocity_ppo'],
+        'ppg, auxiliary memory on the CPU': ['cartpole_ppg', 'policy.learn.aux_freq=1', 'policy.learn.aux_memory=cpu'],
+        'ppo on samples replayed from the CPU': ['cartpole_ppo_offpolicy', 'buffer.device=cpu'],
+        'dqn, prioritized replay': ['cartpole_dqn', 'buffer.alpha=0.6'],
+        'trpo': ['cartpole_trpo'],
+    }
+
+
+def trace_run(args: Sequence[str], device: str, cache: Path) -> dict[str, Any]:
+    """The trace that `zoo train --profile` writes for a run."""
     with tempfile.TemporaryDirectory() as folder:
+        own = [f'policy.device={device}', f'logger.root={folder}', 'policy.eval.stop_value=null']
         subprocess.run(
-            [
-                sys.executable,
-                '-m',
-                'zoo',
-                'train',
-                'cartpole_ppo',
-                '--profile',
-                '1',
-                'env.id=torch',
-                'env.game=CartPole-v1',
-                f'env.collector_env_num={num_envs}',
-                f'policy.collect.n_step={ROLLOUT}',
-                f'policy.learn.batch_size={n_sample // N_MINIBATCH}',
-                f'policy.learn.epoch_per_collect={EPOCHS}',
-                COMPILED,
-                f'max_env_step={8 * n_sample}',
-                'policy.eval.stop_value=null',
-                f'policy.device={device}',
-                f'logger.root={folder}',
-            ],
+            [sys.executable, '-m', 'zoo', 'train', args[0], '--profile', '1', *args[1:], *own],
             env={**one_thread_env(), 'TORCHINDUCTOR_CACHE_DIR': str(cache)},
             check=True,
             capture_output=True,
@@ -127,6 +138,14 @@ def waits(trace: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
         ]
         for update in updates
     ]
+
+
+def waits_line(found: Sequence[tuple[str, float]]) -> str:
+    """How often each call waits in an update, and where."""
+    if not found:
+        return 'none'
+    calls = ', '.join(f'{n} {name}' for name, n in Counter(name for name, _ in found).items())
+    return f'{calls}, at {found[0][1]:.2f}' + (f' to {found[-1][1]:.2f}' if len(found) > 1 else '')
 
 
 def rows(records: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
@@ -163,13 +182,14 @@ def report(data: Mapping[str, Any]) -> str:
             list(rows(data['records'])),
         ),
         '## Where the host waits inside of an update\n',
-        f'{data["traced_envs"]:,} tensor envs, compiled; every update of the trace, with how far into it (0 to 1). '
-        'One wait, as the update ends, reads the statistics of all its steps.\n',
+        'Every update that was traced; the calls that wait, and how far into the update the first and the last one are '
+        '(0 to 1). One wait, as the update ends, reads the statistics of all its steps.\n',
         table(
-            ['update', 'waits'],
+            ['run', 'update', 'waits'],
             [
-                [str(i), ', '.join(f'{name} at {at:.2f}' for name, at in found) or 'none']
-                for i, found in enumerate(data['waits'])
+                [name, str(i), waits_line(found)]
+                for name, updates in data['waits'].items()
+                for i, found in enumerate(updates)
             ],
         )
         if data['waits']
@@ -201,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error('--device is cuda but torch sees no CUDA device; use --device cpu')
     logging.basicConfig(level=logging.INFO, format='%(asctime)s %(message)s', stream=sys.stderr)
     kind = args.device.partition(':')[0]
-    traced = WANTED_ENVS if WANTED_ENVS in args.envs else args.envs[0]
+    runs = traced_runs(WANTED_ENVS if WANTED_ENVS in args.envs else args.envs[0])
     data: dict[str, Any] = {
         'device_name': torch.cuda.get_device_name(args.device) if kind == 'cuda' else 'a CPU',
         'machine': machine(),
@@ -212,21 +232,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         'repeats': args.repeats,
         'seconds': args.seconds,
         'records': [],
-        'traced_envs': traced,
-        'waits': [],
+        'waits': {},
     }
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder) if args.cache is None else args.cache
         for record in measure(args, cache):
             data['records'].append(record)
             write(args.results, kind, data)  # after each run: an interrupted call leaves what it measured
-        try:
-            data['waits'] = waits(trace_run(args.device, traced, cache))
-        except subprocess.CalledProcessError as error:
-            log.error('no trace: %s', error.stderr.decode()[-2000:])
-    if len(data['waits']) != TRACED:
-        log.error('the trace has %d updates, wanted %d', len(data['waits']), TRACED)
-    write(args.results, kind, data)
+        with ThreadPoolExecutor(TRACED_AT_ONCE) as pool:  # what waits does not depend on the others
+            traces = {name: pool.submit(trace_run, run, args.device, cache) for name, run in runs.items()}
+            for name, trace in traces.items():
+                try:
+                    data['waits'][name] = waits(trace.result())
+                except subprocess.CalledProcessError as error:
+                    log.error('no trace of %s: %s', name, error.stderr.decode()[-2000:])
+                    continue
+                if len(data['waits'][name]) != TRACED:
+                    log.error('the trace of %s has %d updates, wanted %d', name, len(data['waits'][name]), TRACED)
+                write(args.results, kind, data)
 
 
 def write(folder: Path, kind: str, data: Mapping[str, Any]) -> None:

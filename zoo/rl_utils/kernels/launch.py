@@ -60,10 +60,10 @@ class Tiling:
     def __init__(self, n_row: int, n_column: int, device: torch.device, n_group: int = 1) -> None:
         columns = triton.next_power_of_2(n_column)
         self.groups = min(triton.next_power_of_2(n_group), max(_TILE // columns, 1))
-        rows = max(_TILE // (columns * self.groups), 1)
+        rows = max(_TILE // (columns * self.groups), 128 // self.groups if columns <= 32 else 1)
         self.n_tile = triton.cdiv(n_row, rows)
         self.n_program = min(self.n_tile, _PROGRAM_PER_SM * _n_sm(device))
-        n_warp = min(max(rows * self.groups * columns // 512, 4), 32)
+        n_warp = 4 if columns <= 32 else min(max(rows * self.groups * columns // 512, 4), 32)
         self.constants = {'ROWS': rows, 'COLUMNS': columns, 'num_warps': n_warp}
 
 
