@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ ROLLOUT, EPOCHS, N_MINIBATCH, WARMUP = 32, 4, 4, 2
 WANTED_ENVS, WANTED = 8192, 10_000_000  # env steps/s of training, on an H200
 BLOCKING = ('cudaMemcpy', 'cudaMemcpy2D', 'cudaMalloc', 'cudaFree', 'cudaHostAlloc', 'cudaFreeHost')
 TRACED = 3  # iterations that `zoo train --profile` traces
-TRACED_AT_ONCE = 5  # runs
+TRACED_AT_ONCE = 9  # runs
 
 log = logging.getLogger('device')
 
@@ -93,17 +93,18 @@ def traced_runs(num_envs: int) -> dict[str, list[str]]:
         'policy.learn.epoch_per_collect': EPOCHS,
         'max_env_step': 8 * n_sample,
     }
+    few, draws = 'policy.learn.epoch_per_collect=2', 'buffer.update_per_collect=4'  # so that a trace is short
     rnd = 'policy.learn.intrinsic={"type":"rnd","weight":0.5}'
     return {
         f'{num_envs:,} tensor envs, compiled': ['cartpole_ppo', COMPILED, *(f'{k}={v}' for k, v in tensor.items())],
-        'ppo': ['cartpole_ppo'],
-        'ppo, captured': ['cartpole_ppo', 'policy.learn.executor=graph'],
-        'ppo, rnd': ['cartpole_ppo', rnd],
-        'lstm': ['cartpole_no_velocity_ppo'],
+        'ppo': ['cartpole_ppo', few],
+        'ppo, captured': ['cartpole_ppo', few, 'policy.learn.executor=graph'],
+        'ppo, rnd': ['cartpole_ppo', few, rnd],
+        'lstm': ['cartpole_no_velocity_ppo', few],
         'ppg, auxiliary memory on the CPU': ['cartpole_ppg', 'policy.learn.aux_freq=1', 'policy.learn.aux_memory=cpu'],
-        'ppo on samples replayed from the CPU': ['cartpole_ppo_offpolicy', 'buffer.device=cpu'],
-        'dqn, prioritized replay': ['cartpole_dqn', 'buffer.alpha=0.6'],
-        'trpo': ['cartpole_trpo'],
+        'ppo on samples replayed from the CPU': ['cartpole_ppo_offpolicy', 'buffer.device=cpu', draws],
+        'dqn, prioritized replay': ['cartpole_dqn', 'buffer.alpha=0.6', draws],
+        'trpo': ['cartpole_trpo', few],
     }
 
 
@@ -240,8 +241,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             data['records'].append(record)
             write(args.results, kind, data)  # after each run: an interrupted call leaves what it measured
         with ThreadPoolExecutor(TRACED_AT_ONCE) as pool:  # what waits does not depend on the others
-            traces = {name: pool.submit(trace_run, run, args.device, cache) for name, run in runs.items()}
-            for name, trace in traces.items():
+            traces = {pool.submit(trace_run, run, args.device, cache): name for name, run in runs.items()}
+            for trace in as_completed(traces):
+                name = traces[trace]
                 try:
                     data['waits'][name] = waits(trace.result())
                 except subprocess.CalledProcessError as error:

@@ -5,35 +5,23 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-NARROW = tl.constexpr(32)  # cells: a row of so many at most is in one thread, a longer one in many threads
-
 
 @triton.jit
 def load_rows(ptr, start, is_row, n_column, COLUMNS: tl.constexpr, FILL: tl.constexpr):
-    """Loads [COLUMNS, ROWS] f32; cells beyond the last column are FILL, cells beyond the last row 0.
+    """Loads [ROWS, COLUMNS] f32; cells beyond the last column are FILL, cells beyond the last row 0.
 
-    n_column: one number, or one for each row, [1, ROWS].
+    n_column: one number, or one for each row, [ROWS, 1].
     """
-    offset, column = _cells(start, COLUMNS)
-    x = tl.load(ptr + offset, mask=is_row[None, :] & (column < n_column), other=FILL).to(tl.float32)
-    return tl.where(is_row[None, :], x, 0.0)
+    column = tl.arange(0, COLUMNS)[None, :]
+    x = tl.load(ptr + start[:, None] + column, mask=is_row[:, None] & (column < n_column), other=FILL).to(tl.float32)
+    return tl.where(is_row[:, None], x, 0.0)
 
 
 @triton.jit
 def store_rows(ptr, start, is_row, n_column, x, COLUMNS: tl.constexpr):
-    """Writes [COLUMNS, ROWS] without its padding; n_column as in `load_rows`."""
-    offset, column = _cells(start, COLUMNS)
-    tl.store(ptr + offset, x.to(ptr.dtype.element_ty), mask=is_row[None, :] & (column < n_column))
-
-
-@triton.jit
-def _cells(start, COLUMNS: tl.constexpr):
-    """-> the offsets of all cells [COLUMNS, ROWS], and the column of each [COLUMNS, 1]."""
-    column = tl.arange(0, COLUMNS)[:, None]
-    offset = start[None, :] + column
-    if COLUMNS <= NARROW:  # a thread takes whole rows; else, since cells of a row are neighbours, a warp would share each row
-        offset = tl.max_contiguous(offset, [1, 1])
-    return offset, column
+    """Writes [ROWS, COLUMNS] without its padding; n_column as in `load_rows`."""
+    column = tl.arange(0, COLUMNS)[None, :]
+    tl.store(ptr + start[:, None] + column, x.to(ptr.dtype.element_ty), mask=is_row[:, None] & (column < n_column))
 
 
 @triton.jit
@@ -52,8 +40,8 @@ def choice_terms(new_ptr, old_ptr, start, old_start, action, is_row, size, COLUM
 
     size: number of choices in each row, [ROWS].
     """
-    logp = log_softmax(load_rows(new_ptr, start, is_row, size[None, :], COLUMNS, -float('inf')))
-    logp_old = log_softmax(load_rows(old_ptr, old_start, is_row, size[None, :], COLUMNS, -float('inf')))
+    logp = log_softmax(load_rows(new_ptr, start, is_row, size[:, None], COLUMNS, -float('inf')))
+    logp_old = log_softmax(load_rows(old_ptr, old_start, is_row, size[:, None], COLUMNS, -float('inf')))
     return _at(logp, action, size, COLUMNS) - _at(logp_old, action, size, COLUMNS), _entropy(logp)
 
 
@@ -95,22 +83,22 @@ def choices_terms(
 def choice_terms_grad(new_ptr, grad_ptr, start, grad_start, action, is_row, size, slope, rise, COLUMNS: tl.constexpr):
     """Writes slope * gradient of log p_new of the action + rise * gradient of the entropy; slope, rise: [ROWS]."""
     # d logp(a) / d logit_j = 1[a = j] - p_j, d H / d logit_j = -p_j (log p_j + H)
-    logp = log_softmax(load_rows(new_ptr, start, is_row, size[None, :], COLUMNS, -float('inf')))
-    level = slope[None, :] + rise[None, :] * (_finite(logp) + _entropy(logp)[None, :])
-    is_taken = tl.arange(0, COLUMNS)[:, None] == action[None, :]
-    grad = tl.where(is_taken, slope[None, :], 0.0) - tl.exp(logp) * level
-    store_rows(grad_ptr, grad_start, is_row, size[None, :], grad, COLUMNS)
+    logp = log_softmax(load_rows(new_ptr, start, is_row, size[:, None], COLUMNS, -float('inf')))
+    level = slope[:, None] + rise[:, None] * (_finite(logp) + _entropy(logp)[:, None])
+    is_taken = tl.arange(0, COLUMNS)[None, :] == action[:, None]
+    grad = tl.where(is_taken, slope[:, None], 0.0) - tl.exp(logp) * level
+    store_rows(grad_ptr, grad_start, is_row, size[:, None], grad, COLUMNS)
 
 
 @triton.jit
 def choice_kl(new_ptr, old_ptr, grad_ptr, start, old_start, grad_start, is_row, size, share, COLUMNS: tl.constexpr):
     """-> KL(old || new) [ROWS]; writes share * its gradient in the new logits; share: [ROWS]."""
-    logp = log_softmax(load_rows(new_ptr, start, is_row, size[None, :], COLUMNS, -float('inf')))
-    logp_old = log_softmax(load_rows(old_ptr, old_start, is_row, size[None, :], COLUMNS, -float('inf')))
+    logp = log_softmax(load_rows(new_ptr, start, is_row, size[:, None], COLUMNS, -float('inf')))
+    logp_old = log_softmax(load_rows(old_ptr, old_start, is_row, size[:, None], COLUMNS, -float('inf')))
     p_old = tl.exp(logp_old)
     is_gone = logp_old == -float('inf')  # 0 * log 0 is 0
-    kl = tl.sum(p_old * (tl.where(is_gone, 0.0, logp_old) - tl.where(is_gone, 0.0, logp)), 0)
-    store_rows(grad_ptr, grad_start, is_row, size[None, :], (tl.exp(logp) - p_old) * share[None, :], COLUMNS)
+    kl = tl.sum(p_old * (tl.where(is_gone, 0.0, logp_old) - tl.where(is_gone, 0.0, logp)), 1)
+    store_rows(grad_ptr, grad_start, is_row, size[:, None], (tl.exp(logp) - p_old) * share[:, None], COLUMNS)
     return kl
 
 
@@ -124,21 +112,21 @@ def group_bounds(bound_ptr, group, n_group):
 
 @triton.jit
 def log_softmax(x):
-    """Log-softmax over the columns of [COLUMNS, ROWS]; a cell of -inf stays -inf."""
-    shifted = x - tl.max(x, 0)[None, :]
-    return shifted - tl.log(tl.sum(tl.exp(shifted), 0))[None, :]
+    """Log-softmax over the columns of [ROWS, COLUMNS]; a cell of -inf stays -inf."""
+    shifted = x - tl.max(x, 1)[:, None]
+    return shifted - tl.log(tl.sum(tl.exp(shifted), 1))[:, None]
 
 
 @triton.jit
 def _at(x, action, size, COLUMNS: tl.constexpr):
-    """x[row, action[row]] of [COLUMNS, ROWS]; NaN where there is no such choice."""
-    found = tl.sum(tl.where(tl.arange(0, COLUMNS)[:, None] == action[None, :], x, 0.0), 0)
+    """x[row, action[row]] of [ROWS, COLUMNS]; NaN where there is no such choice."""
+    found = tl.sum(tl.where(tl.arange(0, COLUMNS)[None, :] == action[:, None], x, 0.0), 1)
     return tl.where((action >= 0) & (action < size), found, float('nan'))
 
 
 @triton.jit
 def _entropy(logp):
-    return -tl.sum(tl.exp(logp) * _finite(logp), 0)
+    return -tl.sum(tl.exp(logp) * _finite(logp), 1)
 
 
 @triton.jit
@@ -169,8 +157,8 @@ def gaussian_terms_grad(
     action = load_rows(action_ptr, action_start, is_row, n_column, COLUMNS, 0.0)
     mu, sigma = _load(new_ptr, start, is_row, n_column, COLUMNS)
     z = (action - mu) / sigma
-    grad_mu = z * slope[None, :] / sigma
-    grad_sigma = grad_mu * z + (rise - slope)[None, :] / sigma
+    grad_mu = z * slope[:, None] / sigma
+    grad_sigma = grad_mu * z + (rise - slope)[:, None] / sigma
     _store(grad_ptr, grad_start, is_row, n_column, grad_mu, grad_sigma, COLUMNS)
 
 
@@ -182,19 +170,19 @@ def gaussian_kl(
     mu, sigma = _load(new_ptr, start, is_row, n_column, COLUMNS)
     mu_old, sigma_old = _load(old_ptr, old_start, is_row, n_column, COLUMNS)
     ratio, shift = sigma_old / sigma, (mu_old - mu) / sigma
-    kl = tl.sum(0.5 * (ratio * ratio + shift * shift - 1) - tl.log(ratio), 0)
-    grad_mu = -shift / sigma * share[None, :]
-    grad_sigma = (1 - ratio * ratio - shift * shift) / sigma * share[None, :]
+    kl = tl.sum(0.5 * (ratio * ratio + shift * shift - 1) - tl.log(ratio), 1)
+    grad_mu = -shift / sigma * share[:, None]
+    grad_sigma = (1 - ratio * ratio - shift * shift) / sigma * share[:, None]
     _store(grad_ptr, grad_start, is_row, n_column, grad_mu, grad_sigma, COLUMNS)
     return kl
 
 
 @triton.jit
 def _load(ptr, start, is_row, n_column, COLUMNS: tl.constexpr):
-    """Loads mu and sigma, each [COLUMNS, ROWS] f32; sigma is 1 in padding."""
+    """Loads mu and sigma, each [ROWS, COLUMNS] f32; sigma is 1 in padding."""
     mu = load_rows(ptr, start, is_row, n_column, COLUMNS, 0.0)
     sigma = load_rows(ptr + n_column, start, is_row, n_column, COLUMNS, 1.0)
-    return mu, tl.where(is_row[None, :], sigma, 1.0)
+    return mu, tl.where(is_row[:, None], sigma, 1.0)
 
 
 @triton.jit
@@ -207,7 +195,7 @@ def _store(ptr, start, is_row, n_column, mu, sigma, COLUMNS: tl.constexpr):
 def _logp_entropy(mu, sigma, action, n_column):
     """Log-density and entropy of each row; padding has mu = action and sigma = 1 and so contributes nothing."""
     z = (action - mu) / sigma
-    log_sigma = tl.sum(tl.log(sigma), 0)
+    log_sigma = tl.sum(tl.log(sigma), 1)
     half_log_2pi = 0.9189385332046727
-    logp = -0.5 * tl.sum(z * z, 0) - log_sigma - half_log_2pi * n_column
+    logp = -0.5 * tl.sum(z * z, 1) - log_sigma - half_log_2pi * n_column
     return logp, log_sigma + (half_log_2pi + 0.5) * n_column

@@ -19,7 +19,7 @@ from torch import Tensor
 
 _LIBRARY = torch.library.Library('zoo', 'FRAGMENT')
 _TILE = 512  # cells, 4 for each of 128 threads: with more, the per-row numbers that threads share use up the registers
-_PROGRAM_PER_SM = 8
+_WARP_PER_SM = 64  # as many as fit
 _N_SLOT = 256  # streams of a device that get a permanent counter
 _slots: dict[torch.device, Tensor] = {}
 _counters: dict[tuple[torch.device, int], Tensor] = {}
@@ -60,10 +60,11 @@ class Tiling:
     def __init__(self, n_row: int, n_column: int, device: torch.device, n_group: int = 1) -> None:
         columns = triton.next_power_of_2(n_column)
         self.groups = min(triton.next_power_of_2(n_group), max(_TILE // columns, 1))
-        rows = max(_TILE // (columns * self.groups), 128 // self.groups if columns <= 32 else 1)
+        rows = max(_TILE // (columns * self.groups), 1)
         self.n_tile = triton.cdiv(n_row, rows)
-        self.n_program = min(self.n_tile, _PROGRAM_PER_SM * _n_sm(device))
-        n_warp = 4 if columns <= 32 else min(max(rows * self.groups * columns // 512, 4), 32)
+        # where a tile is one row, its reductions are within a warp, which needs no barrier
+        n_warp = min(max(rows * self.groups * columns // _TILE, 1 if rows == 1 else 4), 32)
+        self.n_program = min(self.n_tile, _WARP_PER_SM // n_warp * _n_sm(device))
         self.constants = {'ROWS': rows, 'COLUMNS': columns, 'num_warps': n_warp}
 
 
