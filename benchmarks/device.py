@@ -100,7 +100,7 @@ def traced_runs(num_envs: int) -> dict[str, list[str]]:
         'ppo': ['cartpole_ppo', few],
         'ppo, captured': ['cartpole_ppo', few, 'policy.learn.executor=graph'],
         'ppo, rnd': ['cartpole_ppo', few, rnd],
-        'lstm': ['cartpole_no_velocity_ppo', few],
+        'lstm': ['cartpole_no_velocity_ppo', few, 'policy.collect.n_step=32'],
         'ppg, auxiliary memory on the CPU': ['cartpole_ppg', 'policy.learn.aux_freq=1', 'policy.learn.aux_memory=cpu'],
         'ppo on samples replayed from the CPU': ['cartpole_ppo_offpolicy', 'buffer.device=cpu', draws],
         'dqn, prioritized replay': ['cartpole_dqn', 'buffer.alpha=0.6', draws],
@@ -184,7 +184,7 @@ def report(data: Mapping[str, Any]) -> str:
         ),
         '## Where the host waits inside of an update\n',
         'Every update that was traced; the calls that wait, and how far into the update the first and the last one are '
-        '(0 to 1). One wait, as the update ends, reads the statistics of all its steps.\n',
+        '(0 to 1). A wait ends the steps on each draw of samples: it reads their statistics.\n',
         table(
             ['run', 'update', 'waits'],
             [
