@@ -64,9 +64,11 @@ TRAIN = [
     ('cartpole_ppo --learning-rate 3', f'KEY=VALUE: {RATE}=...'),
     ('cartpole_ppo --lr=3e-4', f'KEY=VALUE: {RATE}=3e-4'),
     ('cartpole_ppo --total-timesteps 3', 'max_env_step=...'),
+    ('cartpole_ppo --dry-run', '`zoo config CONFIG KEY=VALUE ...` checks a config and shows it, and trains nothing'),
     ('cartpole_ppo seed 3', "override 'seed' is not key=value"),
     ('cartpole_ppo seed = 3', 'policy.learn.learning_rate=1e-3, without spaces or in quotes.'),
     ('cartpole_ppo policy.model.hidden_sizes=(64,64)', "write 'policy.model.hidden_sizes=[64,64]'"),
+    ('cartpole_ppo policy.model.hidden_sizes=64,64', "for a list 'policy.model.hidden_sizes=[64,64]'"),
     ('cartpole_ppo --jobs 2', '--jobs 2 is for several runs'),  # from here on: several runs
     ('cartpole_ppo --seeds 2 --resume x', '--resume is for one run'),
     ('cartpole_ppo --seeds 2 --profile 3', '--profile is for one run'),
