@@ -292,7 +292,7 @@ class Fuzz:
             if (last := path.split('.')[-1]) in section:
                 section[last] = few
         cfg.policy.eval.n_episode = 1
-        cfg.logger.root = cfg.logger.root if len(cfg.logger.root) > 20 or '\0' in cfg.logger.root else str(self._folder)
+        cfg.logger.root = cfg.logger.root if len(cfg.logger.root) > 20 else str(self._folder)
         with SerialJob(cfg) as job:
             if not job.done:
                 job.iteration()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ def make(env_id: Any, **fields: Any) -> gymnasium.Env:
     return make_env(EnvConfig(id=env_id, **fields))
 
 
+INSTALL = '' if find_spec('minigrid') else 'pip install minigrid, and '
+
+
 @pytest.mark.parametrize(
     ('env_id', 'message'),
     [
@@ -40,7 +44,8 @@ def make(env_id: Any, **fields: Any) -> gymnasium.Env:
         ('CartPoel-v1', "unknown env 'CartPoel-v1': did you mean 'CartPole-v1' or 'CartPole-v0'?"),
         ('pendulum-v1', "did you mean 'Pendulum-v1'"),
         ('halfchetah-v5', "did you mean 'HalfCheetah-v5'"),
-        ('MiniGrid-Xyz-v0', "write env.id='minigrid:MiniGrid-Xyz-v0'."),
+        ('MiniGrid-Xyz-v0', f"when it is imported; {INSTALL}write env.id='minigrid:MiniGrid-Xyz-v0'."),
+        ('MiniGrid-Empty-8x8-v0', ' With the extra envpool, write env.id=envpool env.game=MiniGrid-Empty-8x8-v0.'),
         ('qqq', "unknown env 'qqq': no known id is close. `zoo list envs` shows"),
         ('', "unknown env ''"),
         ('HalfCheetah-v3', "env 'HalfCheetah-v3' is too old for this gymnasium"),

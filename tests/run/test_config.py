@@ -280,6 +280,11 @@ def test_resolve_bad_value_says_got_wanted(key, value, shown, wanted, nothing_is
             (with_value('exp_name', name), f'exp_name is {name!r}: {FOLDER}')
             for name in ('a/b', '../a', 'a\\b', '', 'a\n', 'a' * 101)
         ),
+        (with_value('logger.root', 'a\0b'), r"logger.root is 'a\x00b': no folder has a NUL in its name; leave it out."),
+        (
+            with_value('logger.root', 3),
+            'logger.root is 3 (integer) but must be text of length at least 1; leave it out',
+        ),
         # what no checkpoint can hold
         (with_value('seed', 10**9_999), 'the config should have no integer of 2**128 or more, as seed is'),
         (with_value('max_env_step', 2**63), 'the config should have no integer of 2**63 or more, as max_env_step is'),

@@ -18,13 +18,16 @@ from zoo.env import EnvConfig
 from zoo.policy.config import PolicyConfig
 
 
+def _folder(path: str) -> str:
+    if '\0' in path:
+        raise ValueError('no folder has a NUL in its name; leave it out.')
+    return os.path.expanduser(path)  # a shell does not expand the ~ of logger.root=~/runs
+
+
 class LoggerConfig(Section):
     """The log of a run: its folder, its sinks, its console."""
 
-    # a shell does not expand the ~ of logger.root=~/runs
-    root: Annotated[str, AfterValidator(os.path.expanduser)] = Field(
-        'runs', min_length=1, description='folder for run folders'
-    )
+    root: Annotated[str, AfterValidator(_folder)] = Field('runs', min_length=1, description='folder for run folders')
     freq: int = Field(1_000, gt=0, description='env steps between log lines; at most one line per rollout')
     tensorboard: bool = Field(True, description='write TensorBoard files to the folder tb of the run')
     sinks: components_of(SINK_REGISTRY, 'logger.sinks') = Field(  # type: ignore[valid-type]

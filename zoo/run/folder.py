@@ -321,7 +321,7 @@ def _new_run_dir(cfg: JobConfig, root: Path) -> Path:
         except FileExistsError:
             if not base.parent.is_dir():
                 break
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        except (OSError, ValueError) as error:  # ValueError: no name of a file, e.g. '\ud800'
             why = getattr(error, 'strerror', None) or error
             raise UserError(f'the run folder {printable(str(path))} cannot be made ({why}); {ELSEWHERE}') from error
     raise UserError(

@@ -157,11 +157,13 @@ def test_tracker_that_a_file_names_gets_no_request_by_any_door(
     path = with_value(run / 'checkpoints' / 'step_000000152.safetensors', 'meta.config.logger.sinks', sinks)
     save_yaml(load_checkpoint(path).meta['config'], run / 'config.yaml')
     (run / 'metrics.jsonl').write_text(json.dumps({'env_step': 8, 'wall_s': 1.0, 'eval/return_mean': 1.0}) + '\n')
+    files = {file: file.is_file() and file.read_bytes() for file in tmp_path.rglob('*')}
     for words in (['train', '--resume', run], ['train', '--run-dir', run], ['train', '--resume', path]):
         assert main([*map(str, words), 'max_env_step=320']) == 2
         assert "names an address (logger.sinks.type is 'mlflow')" in capsys.readouterr().err
     with pytest.raises(CheckpointError, match='names an address'):
         serial_pipeline(run_dir=run)
+    assert {file: file.is_file() and file.read_bytes() for file in tmp_path.rglob('*')} == files
     for words in (['eval', run, '--episodes', '1'], ['runs', run.parent], ['report', run, '-o', tmp_path / 'r.html']):
         assert main([*map(str, words)]) == 0
     assert _Tracker.n_request == 0

@@ -51,6 +51,7 @@ TRAIN = [
     ('cartpole_ppo --env Pendulum-v1', 'zoo train cartpole_ppo env.id=Pendulum-v1'),
     ('--env CartPol-v1', 'CartPole-v1'),
     ('--env CartPole-v1 --policy pppo', "'ppo'"),
+    ('--env MiniGrid-Empty-8x8-v0', "package 'minigrid' .. env.id='minigrid:MiniGrid-Empty-8x8-v0' .. env.id=envpool"),
     ('CartPole-v1', 'zoo train --env CartPole-v1'),
     ('ppo', 'zoo train ppo --env CartPole-v1'),
     ('sac --env CartPole-v1', "'sac' is neither a policy nor a config"),
