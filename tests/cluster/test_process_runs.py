@@ -189,6 +189,7 @@ def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(tmp_path: Path,
     words = r"env '.*faulty_env.*', index \d .*, step \d+: no answer within 2 s, at .*test_process_runs.py:\d+"
     with pytest.raises(EnvError, match=words):
         serial_pipeline(config(tmp_path, env=env, cluster=dict(engine=engine, runner_timeout=PATIENCE)))
+    assert time.time() - (tmp_path / 'hung').stat().st_mtime < 2 + 10
 
 
 @pytest.mark.soak

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -228,6 +229,7 @@ def test_env_that_hangs_in_a_runner_is_named_within_step_timeout(
     words = r"env '.*faulty_env.*', index \d .*, step \d+: no answer within 2 s, at .*test_process_runs.py:\d+"
     with pytest.raises(EnvError, match=words):
         serial_pipeline('cartpole_ppo', overrides=[*SMALL_RUN, *hangs, *runners, *patience, *lag])
+    assert time.time() - (tmp_path / 'hung').stat().st_mtime < 2 + 10
 
 
 @pytest.mark.parametrize(

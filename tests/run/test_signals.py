@@ -53,7 +53,11 @@ class HangingEnv(LimitEnv):
             hang(self._how)
 
 
+hung_at: list[float] = []  # time.monotonic() of each hang in this process
+
+
 def hang(how: str) -> None:
+    hung_at.append(time.monotonic())
     if how == 'python':
         time.sleep(3600)
     while how == 'stubborn':
@@ -123,7 +127,7 @@ class HangingVector(LimitVectorEnv):
     def step(self, actions: Any) -> Any:
         self._left -= 1
         if self._left == 0:
-            time.sleep(3600)
+            hang('python')
         return super().step(actions)
 
 
@@ -153,6 +157,7 @@ def test_call_that_never_returns_ends_the_run(tmp_path: Path, kwargs: dict[str, 
     env = dict(kwargs=kwargs, step_timeout=0.3, vectorization='sync', collector_env_num=2, evaluator_env_num=1)
     with pytest.raises(EnvError) as caught:
         serial_pipeline(job_config(tmp_path, HangingEnv, env=env, max_env_step=64))
+    assert time.monotonic() - hung_at[-1] < 0.3 + 10
     words = str(caught.value)
     assert f"HangingEnv', {place}: no answer within" in words.replace('"', "'"), words
     assert THIS in words and 'raise env.step_timeout' in words
@@ -165,6 +170,7 @@ def test_batched_env_that_hangs_ends_the_run(tmp_path: Path) -> None:
     env = dict(step_timeout=0.3)
     with pytest.raises(EnvError, match="env 'HangingVector-v0', step 20: no answer within 0.3 s, at .*test_signals.py"):
         serial_pipeline(job_config(tmp_path, 'HangingVector-v0', env=env))
+    assert time.monotonic() - hung_at[-1] < 0.3 + 10
     (run_dir,) = (tmp_path / 'run').iterdir()
     assert load_checkpoint(run_dir).meta['env_step'] > 0
 
