@@ -211,6 +211,13 @@ def test_speed_page_says_from_which_length_on_runs_are_compiled() -> None:
     assert f'{WORTH_STEPS:,} gradient steps' in (ROOT / 'docs' / 'speed.md').read_text()
 
 
+@pytest.mark.parametrize('page', ['SECURITY.md', 'docs/faults.md'])
+def test_tests_behind_the_promises_of_a_page_exist(page: str) -> None:
+    named = re.findall(r'`(tests/[\w/]+\.py)::(\w+)`', (ROOT / page).read_text())
+    assert len(named) > 10
+    assert [name for file, name in named if f'\ndef {name}(' not in (ROOT / file).read_text()] == []
+
+
 def test_citation_is_of_this_version_and_licence() -> None:
     from zoo import __version__
 
