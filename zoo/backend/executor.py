@@ -195,9 +195,8 @@ def _at_once(plan: StepPlan, order: Tensor) -> Iterator[dict[str, Tensor]]:
     shape = -1, plan.batch_size
     blocks = map_tensors(lambda x: x.index_select(0, order).unflatten(0, shape), plan.columns)
     if plan.normalize_adv:
-        adv, weight = blocks['adv'], blocks.get('weight')
-        weight = None if weight is None else weight.flatten(1)
-        blocks['adv'] = normalize_advantage(adv.flatten(1), weight, plan.ranks).view_as(adv)
+        weight = blocks['weight'].flatten(1) if 'weight' in blocks else None
+        blocks['adv'] = normalize_advantage(blocks['adv'].flatten(1), weight, plan.ranks).view_as(blocks['adv'])
     yield from unbind_rows(blocks)
 
 

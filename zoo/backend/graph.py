@@ -221,10 +221,8 @@ def _moving(numbers: Numbers) -> Iterator[tuple[_Place, float]]:
     A weight of exactly 0 drops its term (0 * inf is NaN), so reaching 0 compiles another program.
     """
     for name, x in numbers._asdict().items():
-        places: dict[_Place, Any] = {(name, None): x}
-        if type(x) is tuple:
-            places = {(name, i): each for i, each in enumerate(x)}
-        yield from ((place, each) for place, each in places.items() if isinstance(each, float) and each != 0)
+        entries: Iterable[tuple[int | None, Any]] = enumerate(x) if type(x) is tuple else [(None, x)]
+        yield from (((name, i), each) for i, each in entries if isinstance(each, float) and each != 0)
 
 
 def _replaced(numbers: Numbers, values: Mapping[_Place, Any]) -> Any:

@@ -119,14 +119,12 @@ class _BoxMap:
             high = np.minimum(high, largest if int(float(largest)) == largest else np.nextafter(2.0**63, 0))
         is_double = self._rescale or self._round or self._dtype == np.float64
         self._work_dtype = torch.float64 if is_double else torch.float32
-        self._low: Any
-        self._high: Any
         self._low, self._high, self._scale, self._shift = (
             torch.as_tensor(np.asarray(bound), device=device).to(self._work_dtype)
             for bound in (low, high, half_high - half_low, np.where(bounded, half_high + half_low, 0.0))
         )
         if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
-            self._low, self._high = float(low.flat[0]), float(high.flat[0])  # clamps in half the time
+            self._low, self._high = float(low.flat[0]), float(high.flat[0])  # type: ignore[assignment]  # half the time
 
     def map(self, action: Tensor) -> Tensor:
         action = action if action.dtype is self._work_dtype else action.to(self._work_dtype)  # `to` alone is slow

@@ -93,10 +93,10 @@ def _of_package(env_id: str) -> str | None:
     if package is None:
         return None
     install = '' if importlib.util.find_spec(package) else f'pip install {package.replace("_", "-")}, and '
-    also = f' With the extra envpool, write env.id=envpool env.game={env_id}.' if package == 'minigrid' else ''
     return (
         f'unknown env {env_id!r}: package {package!r} registers such ids when it is imported; {install}write '
-        f"env.id='{package}:{env_id}'.{also}"
+        f"env.id='{package}:{env_id}'."
+        + (f' With the extra envpool, write env.id=envpool env.game={env_id}.' if package == 'minigrid' else '')
     )
 
 
