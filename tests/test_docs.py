@@ -110,9 +110,16 @@ def test_site_builds_without_a_warning_and_has_every_key(tmp_path: Path) -> None
     assert 'serial_pipeline' in api and 'max_train_iter' in api
     gallery = (tmp_path / 'site' / 'reference' / 'bundled_configs.html').read_text()
     assert gallery.count('class="card"') == gallery.count('src="../images/frames/') == len(bundled_configs())
+    for extra, n in {'box2d': 5, 'mujoco': 8, 'atari': 6, 'envpool': 5, 'procgen': 2}.items():
+        assert gallery.count(f'; extra {extra}</span>') == n
     lander = (tmp_path / 'site' / 'configs' / 'lunarlander_ppg.html').read_text()
     assert '<polyline' in lander and 'zoo train lunarlander_ppg' in lander and 'Return 2' in lander
     assert 'unpkg.com' not in (tmp_path / 'site' / 'index.html').read_text()
+    readme = tmp_path / 'site' / 'files' / 'index.html'  # mkdocs names a README so
+    pictures = re.findall(r'(?:src|srcset)="([^"#?]+\.(?:gif|png|svg))"', readme.read_text())
+    assert len(pictures) >= 5 and all((readme.parent / name).is_file() for name in pictures)
+    home = (tmp_path / 'site' / 'index.html').read_text()
+    assert 'zoo train my_env.py:MyEnv' in home and 'it ended early' in home and 'src="images/lander.svg"' in home
     assert _found(tmp_path / 'site' / 'index.html', 'clip_ratio') >= 5
 
 
