@@ -1,11 +1,12 @@
 """Links from pages to files outside of docs/: each such file becomes a page of the site, under files/.
 
-In the repository these links open the file itself. On the site a Markdown file is a page, any other text is shown as code, and
-a folder is a list of its files. Pages that are reached this way may link further.
+In the repository these links open the file itself. On the site a Markdown file and a notebook are pages, any other text is shown
+as code, and a folder is a list of its files. Pages that are reached this way may link further.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -75,6 +76,9 @@ def content_of(path: Path) -> str:
     text = path.read_text(encoding='utf-8')
     if path.suffix == '.md':
         return text
+    if path.suffix == '.ipynb':
+        cells = [(cell['cell_type'], ''.join(cell['source'])) for cell in json.loads(text)['cells']]
+        return '\n\n'.join(code if kind == 'markdown' else f'{EDGE}python\n{code}\n{EDGE}' for kind, code in cells)
     return f'# {path.relative_to(ROOT).as_posix()}\n\n{EDGE}{LANGUAGES.get(path.suffix, "text")}\n{text.rstrip()}\n{EDGE}\n'
 
 
