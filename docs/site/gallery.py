@@ -122,7 +122,7 @@ def _result(entry: Entry) -> str:
     steps, seconds = (max(record[key] for record in entry.records) for key in ('env_step', 'wall_s'))
     return (
         f'Return {number_text(float(center(means)))} [{number_text(low)}, {number_text(high)}] over {len(means)} seeds, '
-        f'{steps:,} env steps, up to {seconds:.0f} s'
+        f'{steps:,} env steps, up to {seconds:.0f}\u00a0s'
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / 'docs'
 LINK = re.compile(r'(\]\(|src(?:set)?=")([^)\s#"]+)(#[^)\s"]*)?([)"])')
+SOURCE = re.compile(r'<source[^>]*>')  # a dark form: the site darkens the light one itself
 PICTURES = ('.gif', '.png', '.svg')
 LANGUAGES = {'.py': 'python', '.sh': 'sh', '.yaml': 'yaml', '.yml': 'yaml', '.json': 'json', '.cff': 'yaml'}
 EDGE = '~~~~'
@@ -50,7 +51,7 @@ def rewritten(path: Path, text: str) -> str:
         page = os.path.relpath(page_of(target), here or '.')
         return f'{match[1]}{Path(page).as_posix()}{match[3] or ""}{match[4]}'
 
-    return LINK.sub(replace, text)
+    return SOURCE.sub('', LINK.sub(replace, text))
 
 
 def outside_pages() -> dict[str, str]:
