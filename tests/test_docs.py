@@ -253,6 +253,15 @@ def test_docs_index_lists_every_page() -> None:
     )
 
 
+def test_home_of_the_site_shows_the_run_and_the_commands_of_readme() -> None:
+    def shown(page: Path) -> set[tuple[str, ...]]:
+        lines = re.findall(r'^    (.+)$', page.read_text(), re.MULTILINE)
+        return {tuple(shlex.split(line, comments=True)) for line in lines if "'" not in line or line.startswith('zoo')}
+
+    home = shown(DOCS / 'index.md')
+    assert len(home) >= 9 and home <= shown(ROOT / 'README.md')
+
+
 def test_speed_page_says_from_which_length_on_runs_are_compiled() -> None:
     assert f'{WORTH_STEPS:,} gradient steps' in (ROOT / 'docs' / 'speed.md').read_text()
 
