@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.cluster.torchrun import TORCHRUN
 from tests.forked import run_python
 from zoo.backend.choose import WORTH_STEPS
 from zoo.config.source import bundled_configs
@@ -96,6 +98,41 @@ def test_tutorial_word_by_word_in_an_empty_folder(tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size > 1_000
 
 
+@pytest.mark.soak
+def test_every_command_of_readme_in_an_empty_folder(tmp_path: Path) -> None:
+    """Runs the indented blocks of the page in order, with the zoo of this checkout; trainings get few env steps."""
+    for module in ('matplotlib', 'imageio_ffmpeg', 'onnxscript', 'onnxruntime', 'optuna', 'mujoco'):
+        pytest.importorskip(module)
+    few = {'torchrun': 4_096, 'halfcheetah_ppo': 4_096, 'pendulum': 12_288, 'pendulum_ppo': 8_192}  # a rollout or two
+    environ = {'PYTHONPATH': str(ROOT), 'XDG_STATE_HOME': str(tmp_path / 'state')}
+    install, *lines = re.findall(r'^    ((?:zoo|pip|torchrun) .*)$', README, re.MULTILINE)
+    assert install == 'pip install .' and len(lines) >= 16
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if words[0] == 'torchrun' or words[1] in ('train', 'sweep'):
+            words.append(f'max_env_step={next((few[word] for word in words if word in few), 2_048)}')
+        if words[0] == 'torchrun':
+            command, env = [*TORCHRUN, *words[1:]], {**os.environ, **environ}
+            done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
+        else:
+            done = run_python('-P', '-m', *words, cwd=tmp_path, **environ)
+        assert done.returncode == 0, f'{line}\n{done.stderr}'
+    assert {path.name for path in (tmp_path / 'runs').iterdir()} == {
+        'cartpole_ppo',
+        'halfcheetah_ppo',
+        'cartpole_ppo_sweep',
+    }
+    written = {
+        'curve.svg',
+        'report.html',
+        'agent.mp4',
+        'agent.onnx',
+        'agent.onnx.md',
+    }  # and no file of a simulator's warnings
+    assert {path.name for path in tmp_path.iterdir()} == {'my_env.py', 'mine', 'pendulum', 'runs', 'state', *written}
+    assert all((tmp_path / name).stat().st_size > 1_000 for name in written)
+
+
 @pytest.mark.long
 def test_site_builds_without_a_warning_and_has_every_key(tmp_path: Path) -> None:
     words = [sys.executable, '-m', 'mkdocs', 'build', '--strict', '--site-dir', str(tmp_path / 'site')]
@@ -110,9 +147,18 @@ def test_site_builds_without_a_warning_and_has_every_key(tmp_path: Path) -> None
     assert 'serial_pipeline' in api and 'max_train_iter' in api
     gallery = (tmp_path / 'site' / 'reference' / 'bundled_configs.html').read_text()
     assert gallery.count('class="card"') == gallery.count('src="../images/frames/') == len(bundled_configs())
+    for extra, n in {'box2d': 5, 'mujoco': 8, 'atari': 6, 'envpool': 5, 'procgen': 2}.items():
+        assert gallery.count(f'; extra {extra}</span>') == n
     lander = (tmp_path / 'site' / 'configs' / 'lunarlander_ppg.html').read_text()
     assert '<polyline' in lander and 'zoo train lunarlander_ppg' in lander and 'Return 2' in lander
     assert 'unpkg.com' not in (tmp_path / 'site' / 'index.html').read_text()
+    readme = tmp_path / 'site' / 'files' / 'index.html'  # mkdocs names a README so
+    pictures = re.findall(r'(?:src|srcset)="([^"#?]+\.(?:gif|png|svg))"', readme.read_text())
+    assert len(pictures) == 3 and all((readme.parent / name).is_file() for name in pictures)
+    notebook = (tmp_path / 'site' / 'files' / 'examples' / 'notebooks' / 'own_policy.ipynb.html').read_text()
+    assert 'cell_type' not in notebook and 'end_penalty' in notebook
+    home = (tmp_path / 'site' / 'index.html').read_text()
+    assert 'zoo train my_env.py:MyEnv' in home and 'it ended early' in home and 'src="images/lander.svg"' in home
     assert _found(tmp_path / 'site' / 'index.html', 'clip_ratio') >= 5
 
 
@@ -205,6 +251,15 @@ def test_docs_index_lists_every_page() -> None:
     assert {path.name for path in (ROOT / 'docs').glob('*.md')} - {'index.md'} <= set(
         re.findall(r'\((\w+\.md)\)', index)
     )
+
+
+def test_home_of_the_site_shows_the_run_and_the_commands_of_readme() -> None:
+    def shown(page: Path) -> set[tuple[str, ...]]:
+        lines = re.findall(r'^    (.+)$', page.read_text(), re.MULTILINE)
+        return {tuple(shlex.split(line, comments=True)) for line in lines if "'" not in line or line.startswith('zoo')}
+
+    home = shown(DOCS / 'index.md')
+    assert len(home) >= 9 and home <= shown(ROOT / 'README.md')
 
 
 def test_speed_page_says_from_which_length_on_runs_are_compiled() -> None:

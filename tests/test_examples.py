@@ -44,6 +44,8 @@ def train(name: str, *args: str, cwd: Path) -> dict[str, Any]:
 
 
 def test_examples_are_all_run_here() -> None:
+    notebooks = {path.stem for path in (EXAMPLES / 'notebooks').iterdir()}
+    assert notebooks == {'first_run', 'own_policy'}  # by the test of their cells
     assert {path.stem for path in EXAMPLES.glob('*.py')} == {*SHORT, *OWN, *SCRIPTS, *WITH_FILE, *ON_RAY}
 
 
@@ -68,6 +70,23 @@ def test_example_runs_as_a_script(name: str, tmp_path: Path) -> None:
     file = EXAMPLES / f'{name}.py'
     output = run(str(file), cwd=tmp_path)  # exits with 0: its own asserts hold
     assert bool(output.strip()) == ('print(' in file.read_text())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ('name', 'claim'),
+    [
+        ('first_run', "len(steps) >= 4 and returns[-1] > 100 and '<svg' in result._repr_html_() and action == 1"),
+        ('own_policy', 'len(returns) == 2 and any(returns[0.0] != returns[5.0])'),
+    ],
+)
+def test_cells_of_a_notebook_run_in_order(name: str, claim: str, tmp_path: Path) -> None:
+    pytest.importorskip('matplotlib')
+    cells = json.loads((EXAMPLES / 'notebooks' / f'{name}.ipynb').read_text())['cells']
+    code = [''.join(cell['source']) for cell in cells if cell['cell_type'] == 'code']
+    assert len(code) >= 4 and not any(cell.get('outputs') for cell in cells)  # a diff shows text alone
+    (tmp_path / 'cells.py').write_text('\n'.join([*code, f'assert {claim}']))
+    run('cells.py', cwd=tmp_path)
 
 
 @pytest.mark.soak

@@ -9,9 +9,11 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 
 from zoo.config.source import bundled_configs, load_config
+from zoo.env.make import extra_of
 from zoo.tools.results.statistics import center, interval
 from zoo.tools.results.table import number_text
 
@@ -21,6 +23,7 @@ FOLDERS = ('learning_raw', 'learning_before_raw', 'variants_raw')
 LENGTH = 'max_env_step='  # the one override that a record of a bundled config may have
 WIDTH, HEIGHT, EDGE = 320, 120, 14
 N_POINT = 80
+EXTRA_OF_FAMILY = {'atari': 'atari', 'envpool': 'envpool', 'minigrid_memory_s7': 'envpool', 'procgen': 'procgen'}
 
 sys.path.insert(0, str(RESULTS.parent))
 import learning  # noqa: E402
@@ -67,7 +70,7 @@ def records_of(name: str) -> list[dict[str, Any]]:
 def _gallery(entries: Sequence[Entry]) -> str:
     cards = [
         f'<a class="card" href="../configs/{entry.name}.html">{_frame(entry.config)}{curve(entry.records)}'
-        f'<strong>{entry.name.replace("_", "_<wbr>")}</strong><span>{escape(_env(entry.config))}</span><span>{escape(_result(entry))}</span></a>'
+        f'<strong>{entry.name.replace("_", "_<wbr>")}</strong><span>{escape(_env(entry.config))}{_extra(entry.config)}</span><span>{escape(_result(entry))}</span></a>'
         for entry in entries
     ]
     about = (
@@ -89,7 +92,10 @@ def _page(entry: Entry) -> str:
     source = source.split('"""', 2)[2].split('\n\nif __name__')[0].strip()
     policy = entry.config['policy']['type']
     lines = [f'# {entry.name}', '', entry.about, '', f'    zoo train {entry.name}', '']
-    lines += [f'Env {_env(entry.config)}; policy [{policy}](../policies/{policy}.md). {_result(entry)}.', '']
+    lines += [
+        f'Env {_env(entry.config)}{_extra(entry.config)}; policy [{policy}](../policies/{policy}.md). {_result(entry)}.',
+        '',
+    ]
     lines += [f'<div class="frame">{_frame(entry.config)}</div>', '']
     lines += [f'<div class="curve">{curve(entry.records)}</div>', ''] if entry.records else []
     return '\n'.join([*lines, '```python', source, '```', ''])
@@ -98,6 +104,13 @@ def _page(entry: Entry) -> str:
 def _env(config: dict[str, Any]) -> str:
     env = config['env']
     return f'{env["id"]} {env["game"]}' if env.get('game') else env['id']
+
+
+def _extra(config: dict[str, Any]) -> str:
+    """The extra of zoo that the env needs, '; extra mujoco'; '' if none."""
+    env_id = config['env']['id']
+    extra = extra_of(env_id) if env_id in gymnasium.registry else EXTRA_OF_FAMILY.get(env_id)
+    return f'; extra {extra}' if extra else ''
 
 
 def _result(entry: Entry) -> str:
@@ -109,7 +122,7 @@ def _result(entry: Entry) -> str:
     steps, seconds = (max(record[key] for record in entry.records) for key in ('env_step', 'wall_s'))
     return (
         f'Return {number_text(float(center(means)))} [{number_text(low)}, {number_text(high)}] over {len(means)} seeds, '
-        f'{steps:,} env steps, up to {seconds:.0f} s'
+        f'{steps:,} env steps, up to {seconds:.0f}\u00a0s'
     )
 
 

@@ -1,11 +1,12 @@
 """Links from pages to files outside of docs/: each such file becomes a page of the site, under files/.
 
-In the repository these links open the file itself. On the site a Markdown file is a page, any other text is shown as code, and
-a folder is a list of its files. Pages that are reached this way may link further.
+In the repository these links open the file itself. On the site a Markdown file and a notebook are pages, any other text is shown
+as code, and a folder is a list of its files. Pages that are reached this way may link further.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / 'docs'
 LINK = re.compile(r'(\]\(|src(?:set)?=")([^)\s#"]+)(#[^)\s"]*)?([)"])')
+SOURCE = re.compile(r'<source[^>]*>')  # a dark form: the site darkens the light one itself
 PICTURES = ('.gif', '.png', '.svg')
 LANGUAGES = {'.py': 'python', '.sh': 'sh', '.yaml': 'yaml', '.yml': 'yaml', '.json': 'json', '.cff': 'yaml'}
 EDGE = '~~~~'
@@ -49,7 +51,7 @@ def rewritten(path: Path, text: str) -> str:
         page = os.path.relpath(page_of(target), here or '.')
         return f'{match[1]}{Path(page).as_posix()}{match[3] or ""}{match[4]}'
 
-    return LINK.sub(replace, text)
+    return SOURCE.sub('', LINK.sub(replace, text))
 
 
 def outside_pages() -> dict[str, str]:
@@ -75,6 +77,9 @@ def content_of(path: Path) -> str:
     text = path.read_text(encoding='utf-8')
     if path.suffix == '.md':
         return text
+    if path.suffix == '.ipynb':
+        cells = [(cell['cell_type'], ''.join(cell['source'])) for cell in json.loads(text)['cells']]
+        return '\n\n'.join(code if kind == 'markdown' else f'{EDGE}python\n{code}\n{EDGE}' for kind, code in cells)
     return f'# {path.relative_to(ROOT).as_posix()}\n\n{EDGE}{LANGUAGES.get(path.suffix, "text")}\n{text.rstrip()}\n{EDGE}\n'
 
 

@@ -319,6 +319,20 @@ def test_advise_weighs_the_step_against_a_worker(
     assert all(words in advice.vectorization_why for words in why) == (wanted == 'async')
 
 
+@pytest.mark.parametrize(
+    ('worker_ms', 'wanted', 'is_equal'), [(0.5, 'async', False), (0.6, 'sync', True), (0.8, 'sync', False)]
+)
+def test_advise_says_that_both_are_about_equal_where_workers_win_by_little(
+    worker_ms: float, wanted: str, is_equal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 steps of 1 ms in turn: 8 ms. On 4 cores 8 * (.25 + worker_ms) = 6, 6.8, 8.4 ms; to be chosen, it takes 8 / 1.25 = 6.4."""
+    monkeypatch.setattr('zoo.core.processes.n_core', lambda: 4)
+    monkeypatch.setattr('zoo.env.inspection.inspect.worker_seconds', lambda *args: 1e-3 * worker_ms)
+    advice = advise(EnvConfig(id=limit_env, collector_env_num=8), 1e-3, SPACES)
+    assert advice.vectorization == wanted
+    assert advice.vectorization_why.endswith('on 4 cores: about equal') == is_equal
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'spaces',

@@ -181,3 +181,14 @@ def test_a_run_warns_of_returns_that_nothing_scales_and_of_a_value_clip_that_is_
         serial_pipeline(config(tmp_path, env=env, **learn))
     assert sum(said in record.getMessage() for record in caplog.records) == n
     assert CLIP_RATIO * 0.2 < 9
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(('overrides', 'n'), [([], 0), (['policy.collect.discount_factor=0.99'], 1)])
+def test_pendulum_ppo_of_readme_does_not_warn_of_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, overrides: list[str], n: int
+) -> None:
+    quiet = [f'logger.root={tmp_path}', 'logger.console=off', 'logger.tensorboard=false', 'policy.eval.n_episode=1']
+    with caplog.at_level(logging.WARNING, 'zoo.run.observers.diagnostics'):
+        serial_pipeline('pendulum_ppo', seed=1, max_env_step=12_288, overrides=[*quiet, *overrides])  # 3 rollouts
+    assert [('reward_norm=true' in record.getMessage()) for record in caplog.records] == [True] * n

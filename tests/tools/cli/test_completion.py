@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,21 +25,29 @@ def test_code_of_each_shell_names_the_command(shell: str, zoo: Zoo) -> None:
         assert subprocess.run([shell, '-n'], input=code, text=True, capture_output=True, timeout=60).returncode == 0
 
 
-def _complete(line: str, tmp_path: Path) -> list[str]:
-    """The completions that a shell gets for a line with the cursor at its end."""
-    out = tmp_path / 'completions'
-    env = {
+def _request(line: str, tmp_path: Path) -> dict[str, str]:
+    """The environment variables by which a shell asks for the completions of a line."""
+    return {
         '_ARGCOMPLETE': '1',
         '_ARGCOMPLETE_IFS': '\n',
         '_ARGCOMPLETE_SUPPRESS_SPACE': '1',
-        '_ARGCOMPLETE_STDOUT_FILENAME': str(out),
+        '_ARGCOMPLETE_STDOUT_FILENAME': str(tmp_path / 'completions'),
         'COMP_LINE': line,
         'COMP_POINT': str(len(line)),
         'COMP_TYPE': '9',
         'XDG_CACHE_HOME': str(tmp_path / 'cache'),
     }
+
+
+def _words(tmp_path: Path) -> list[str]:
+    return [word.strip() for word in (tmp_path / 'completions').read_text().split('\n')]
+
+
+def _complete(line: str, tmp_path: Path) -> list[str]:
+    """The completions that a shell gets for a line with the cursor at its end."""
+    env = _request(line, tmp_path)
     assert run_python('-m', 'zoo', cwd=tmp_path, **env).returncode == 0
-    return [word.strip() for word in out.read_text().split('\n')]
+    return _words(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -75,3 +84,23 @@ def test_keys_are_kept_until_a_file_that_they_are_from_changes(tmp_path: Path) -
     for odd in ('[1]', json.dumps({str(config): 1}), json.dumps({str(config): {}})):
         kept.write_text(odd)
         assert _complete(line, tmp_path) == ['policy.learn.surrogate=']
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ('line', 'found'),
+    [
+        ('zoo eval pend', 'pendulum'),
+        ('zoo train cartpole_pp', 'cartpole_ppo'),
+        ('zoo train cartpole_ppo policy.learn.clip_r', 'policy.learn.clip_ratio='),
+        ('zoo train --env CartPole', 'CartPole-v1'),
+    ],
+)
+def test_answer_from_the_cache_imports_no_library_that_takes_long(line: str, found: str, tmp_path: Path) -> None:
+    (tmp_path / 'runs' / 'pendulum').mkdir(parents=True)
+    _complete(line, tmp_path)
+    words, env = [sys.executable, '-X', 'importtime', '-m', 'zoo'], {**os.environ, **_request(line, tmp_path)}
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    imported = {row.rsplit('|', 1)[-1].strip() for row in done.stderr.splitlines()}
+    assert found in _words(tmp_path) and {'zoo', 'argcomplete'} <= imported
+    assert not {'torch', 'gymnasium', 'numpy', 'pydantic'} & imported

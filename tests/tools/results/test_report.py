@@ -444,7 +444,9 @@ def test_newest_video_of_each_config_is_in_the_page_and_one_too_many_bytes_is_le
         (run.path / 'videos').mkdir()
         (run.path / 'videos' / 'step_2000.gif').write_bytes(data)
         runs.append(run)
+    how = 'zoo video RUN -o agent.mp4'
     page = page_of(runs)
+    assert how in page_of(runs[1:]).text and how not in page.text
     [image] = page.named('img')
     assert image['alt'] == 'good, seed 7, after 2,000 env steps'
     assert 'step_2000.gif is no gif file; name another file; the report is without it' in caplog.text
