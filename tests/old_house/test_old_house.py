@@ -66,6 +66,8 @@ TUNED = {  # bundled configs whose values have changed since then; None: the def
         'policy.collect.n_sample': 8192,
     },
 }
+# {(run, env step): what the log has now}: the weight of the update, where 7e7fb52 had that of the next one, 0.03125
+LOGGED_NOW = {('rich', 62): {'learn/kl_weight': 0.0625}}
 IN_PROCESS = [name for name in RUNS if name != 'own_registered']  # it registers a name that others should not find
 POLICIES = sorted(SURFACE['config'])
 GROUPS = {  # {group of entry points: the registry of `zoo` that gets the entries of packages}
@@ -178,7 +180,8 @@ def test_resumed_run_ends_as_before(name: str, tmp_path: Path, request: pytest.F
     assert (result.env_step, result.train_iter) == (want['env_step'], want['train_iter'])
     assert result.stop_reason == want['stop_reason']
     assert_same_checkpoint(behaviour.newest(copy), FILES / 'continued' / f'{name}.safetensors')
-    assert_same(behaviour.metrics(copy), want['metrics'])
+    lines = [{**line, **LOGGED_NOW.get((name, line['env_step']), {})} for line in want['metrics']]
+    assert_same(behaviour.metrics(copy), lines)
     files = {path.relative_to(copy).as_posix() for path in copy.rglob('*') if path.is_file()}
     assert not set(want['files']) - files
     if want['diary'] is not None:
