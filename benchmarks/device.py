@@ -33,7 +33,6 @@ ROLLOUT, EPOCHS, N_MINIBATCH, WARMUP = 32, 4, 4, 2
 WANTED_ENVS, WANTED = 8192, 10_000_000  # env steps/s of training, on an H200
 BLOCKING = ('cudaMemcpy', 'cudaMemcpy2D', 'cudaMalloc', 'cudaFree', 'cudaHostAlloc', 'cudaFreeHost')
 TRACED = 3  # iterations that `zoo train --profile` traces
-TRACED_AT_ONCE = 9  # runs
 
 log = logging.getLogger('device')
 
@@ -184,7 +183,8 @@ def report(data: Mapping[str, Any]) -> str:
         ),
         '## Where the host waits inside of an update\n',
         'Every update that was traced; the calls that wait, and how far into the update the first and the last one are '
-        '(0 to 1). A wait ends the steps on each draw of samples: it reads their statistics.\n',
+        '(0 to 1). The steps on a draw of samples end with a wait that reads their statistics; trpo also reads what its '
+        'steps depend on, prioritized replay the new priorities. All runs at once.\n',
         table(
             ['run', 'update', 'waits'],
             [
@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for record in measure(args, cache):
             data['records'].append(record)
             write(args.results, kind, data)  # after each run: an interrupted call leaves what it measured
-        with ThreadPoolExecutor(TRACED_AT_ONCE) as pool:  # what waits does not depend on the others
+        with ThreadPoolExecutor(len(runs)) as pool:  # what waits does not depend on the others
             traces = {pool.submit(trace_run, run, args.device, cache): name for name, run in runs.items()}
             for trace in as_completed(traces):
                 name = traces[trace]

@@ -46,8 +46,9 @@ INTRO = (
     'moves, those of both what a single launch would. The share of the copy bandwidth counts what the launches of the '
     'kernel move. The backward pass that torch.compile makes runs once per forward pass, so it is not timed alone. '
     'Errors are those of zoo: the largest distance to the reference in float64, for gradients over the largest '
-    'gradient. A ratio within rounding of its clip bound may be inside in float32 and outside in float64: the gradient '
-    'of that row is then an error above 1e-3, of the reference in float32 as well as of the kernel.\n'
+    'gradient. A ratio within rounding of its clip bound may be inside in float32 and outside in float64: then the '
+    'gradient of that row is an error above 1e-3, in some rows of the table of the kernel, in others of the reference in '
+    'float32, whose errors are in the .json.\n'
 )
 CUDA_CLOCK = ' that exceed the cache together: time of the device by CUDA events, the calls queued ahead'
 CPU_CLOCK = ', in one thread. Small inputs stay in the cache and can beat the copy bandwidth'

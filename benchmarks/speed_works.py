@@ -255,7 +255,7 @@ def captured(setting: Setting) -> Setting:
 def before_driver(work: Work, checkout: Path) -> Driver:
     """Driver of another checkout's zoo (for example an older commit, with its C library built) at its best.
 
-    The script is this checkout's, so that both zoos run the same one.
+    The script is this checkout's, so that both zoos run the same one: the older one must have the modules that it imports.
     """
     script = PEERS_DIR / 'run_zoo.py'
     return Driver(BEFORE, 'zoo', ('env', f'PYTHONPATH={checkout.resolve()}', sys.executable, str(script)), work.best)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from device import cases, command, main, rows, waits
+from device import cases, command, main, rows, traced_runs, waits, waits_line
 
 from report import REPO
+from zoo.config.source import load_config
+from zoo.run.config import resolve_config
 
 
 def event(name: str, ts: float, dur: float = 1.0, cat: str = 'cuda_runtime') -> dict:
@@ -25,6 +27,20 @@ def test_waits_are_the_calls_inside_of_updates_that_block_the_host():
     inside = [event('cudaStreamSynchronize', 1095), event('cudaMemcpy', 2050), event('cudaEventSynchronize', 2100)]
     trace = {'traceEvents': [{'ph': 'M', 'name': 'process_name'}, *update, *beside, *inside]}
     assert waits(trace) == [[('cudaStreamSynchronize', 0.95)], [('cudaMemcpy', 0.5), ('cudaEventSynchronize', 1.0)]]
+
+
+def test_line_of_an_update_counts_its_waits_and_says_where_they_are():
+    copies = [('cudaMemcpy', 0.1), ('cudaStreamSynchronize', 0.2), ('cudaMemcpy', 1.0)]
+    assert waits_line([]) == 'none'
+    assert waits_line(copies[:1]) == '1 cudaMemcpy, at 0.10'
+    assert waits_line(copies) == '2 cudaMemcpy, 1 cudaStreamSynchronize, at 0.10 to 1.00'
+
+
+@pytest.mark.parametrize('name', traced_runs(64))
+def test_every_traced_run_has_a_config_and_room_for_its_trace(name):
+    config, *words = traced_runs(64)[name]
+    cfg = resolve_config(load_config(config)[0], words)
+    assert cfg.max_env_step >= 6 * cfg.env.collector_env_num * cfg.policy.collect.n_step  # 2 + 1 + 3 rollouts
 
 
 def test_rows_are_medians_and_say_what_failed():

@@ -99,8 +99,9 @@ def test_keys_are_kept_until_a_file_that_they_are_from_changes(tmp_path: Path) -
 def test_answer_from_the_cache_imports_no_library_that_takes_long(line: str, found: str, tmp_path: Path) -> None:
     (tmp_path / 'runs' / 'pendulum').mkdir(parents=True)
     _complete(line, tmp_path)
+    (tmp_path / 'completions').unlink()
     words, env = [sys.executable, '-X', 'importtime', '-m', 'zoo'], {**os.environ, **_request(line, tmp_path)}
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     imported = {row.rsplit('|', 1)[-1].strip() for row in done.stderr.splitlines()}
-    assert found in _words(tmp_path) and {'zoo', 'argcomplete'} <= imported
+    assert done.returncode == 0 and found in _words(tmp_path) and {'zoo', 'argcomplete'} <= imported
     assert not {'torch', 'gymnasium', 'numpy', 'pydantic'} & imported

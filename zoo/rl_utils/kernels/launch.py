@@ -18,8 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 _LIBRARY = torch.library.Library('zoo', 'FRAGMENT')
-_TILE = 512  # cells, 4 for each of 128 threads: with more, the per-row numbers that threads share use up the registers
-_WARP_PER_SM = 64  # as many as fit
+_TILE = 512  # cells, mostly 4 for each of 128 threads: with more, the per-row numbers that threads share use up the registers
+_WARP_PER_SM = 64  # an H100's
 _N_SLOT = 256  # streams of a device that get a permanent counter
 _slots: dict[torch.device, Tensor] = {}
 _counters: dict[tuple[torch.device, int], Tensor] = {}
@@ -62,7 +62,7 @@ class Tiling:
         self.groups = min(triton.next_power_of_2(n_group), max(_TILE // columns, 1))
         rows = max(_TILE // (columns * self.groups), 1)
         self.n_tile = triton.cdiv(n_row, rows)
-        # where a tile is one row, its reductions are within a warp, which needs no barrier
+        # one row of up to _TILE cells is one warp's work: its reductions need no barrier
         n_warp = min(max(rows * self.groups * columns // _TILE, 1 if rows == 1 else 4), 32)
         self.n_program = min(self.n_tile, _WARP_PER_SM // n_warp * _n_sm(device))
         self.constants = {'ROWS': rows, 'COLUMNS': columns, 'num_warps': n_warp}
