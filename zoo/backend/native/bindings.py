@@ -249,14 +249,15 @@ def batch_struct(model: Model, kind: Kind, batch: Mapping[str, Tensor]) -> ctype
 
 
 def adam_struct(optimizer: FlatAdam) -> ctypes.Structure:
-    """A zoo_adam over the buffers of a `FlatAdam`, with its rates."""
+    """A zoo_adam over the buffers of a `FlatAdam`; its rates are (lr, beta1, beta2, eps)."""
     size = optimizer.param.numel()
     buffers = {
         name: address(name, getattr(optimizer, name), torch.float32, (size,))
         for name in ('param', 'grad', 'exp_avg', 'exp_avg_sq')
     }
+    rates = dict(zip(('lr', 'beta1', 'beta2', 'eps'), optimizer.rates, strict=True))
     step_count = address('step_count', optimizer.step_count, torch.float32, ())
-    return AdamStruct(size=size, step_count=step_count, **buffers, **optimizer.rates._asdict())
+    return AdamStruct(size=size, step_count=step_count, **buffers, **rates)
 
 
 def address(name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> int:
