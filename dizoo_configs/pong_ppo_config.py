@@ -11,7 +11,7 @@ config = dict(
             learning_rate=dict(start=2.5e-4, end=0.0),
             entropy_weight=0.01,
             clip_ratio=0.1,
-            value_clip=True,
+            value_loss='clip',
         ),
         eval=dict(eval_freq=500_000),
     ),

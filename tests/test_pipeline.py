@@ -36,7 +36,7 @@ SCHEDULES: dict[str, Any] = dict(
     clip_ratio={'start': 0.2, 'end': 0.1},
     entropy_weight={'points': [[0, 0.01], [200, 0.0]]},
 )
-NORMS = dict.fromkeys(('reward_norm', 'value_norm', 'recompute_adv', 'value_clip'), True)
+NORMS = dict.fromkeys(('reward_norm', 'value_norm', 'recompute_adv'), True) | {'value_loss': 'clip'}
 ALL_ON = dict(model=dict(obs_norm=True), learn=dict(NORMS, adv_norm='batch', target_kl=0.05, **SCHEDULES))
 """Every normaliser, schedule and optional step of PPO."""
 

@@ -179,6 +179,22 @@ def test_steps_of_every_optimizer_are_those_of_the_eager_executor(
             torch.testing.assert_close(a, b, **CLOSE)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('make', [Eager, GraphExecutor])
+def test_accumulated_gradients_of_a_pass_with_a_smaller_minibatch_are_that_of_all_rows(make: Any) -> None:
+    """16, 16, 16 and 8 rows whose mean gradient makes one step equal one minibatch of 56."""
+    four, _ = sides_with({'type': 'sgd'}, Case('PPO', n_row=56, numbers=PolicyNumbers(grad_clip=None)), 7, accumulate=4)
+    one, _ = sides_with({'type': 'sgd'}, Case('PPO', n_row=56, numbers=PolicyNumbers(grad_clip=None)), 7)
+    columns, order = four.problem.columns, torch.arange(56)[None]
+    for side, batch_size in ((four, 16), (one, 56)):
+        side.executor = make(side.model, side.problem.dist)
+        side.executor.run(
+            ppo_step, side.optimizers, StepPlan(columns, order, batch_size, CPU), PolicyNumbers(grad_clip=None)
+        )
+    assert four.optimizers[0].step_count == one.optimizers[0].step_count == 1
+    torch.testing.assert_close(four.optimizers[0].param, one.optimizers[0].param, **CLOSE)
+
+
 @pytest.mark.long
 @needs_compiler
 def test_compiled_steps_of_an_optimizer_equal_eager_ones(caplog: pytest.LogCaptureFixture) -> None:

@@ -59,7 +59,7 @@ CASES = {
     'three normalisers': Case(ppo(dict(reward_norm=True, value_norm=True), model={'obs_norm': True})),
     'adv_norm minibatch': Case(ppo(dict(adv_norm='minibatch'))),
     'adv_norm batch': Case(ppo(dict(adv_norm='batch'))),
-    'value_norm, value clip': Case(ppo(dict(value_norm=True, value_clip=True))),
+    'value_norm, value clip': Case(ppo(dict(value_norm=True, value_loss='clip'))),
     'target_kl': Case(ppo(KL_LIMIT)),
     'target_kl at minibatches': Case(ppo(dict(KL_LIMIT, target_kl_at='minibatch'))),
     'adaptive rate and penalty': Case(ppo(ADAPTIVE), n_rollout=2),

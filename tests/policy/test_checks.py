@@ -72,7 +72,10 @@ SEQUENCE = 'model.recurrent: {}, sequence'
         ('surrogate: spoo', "did you mean 'spo'"),
         ('surrogate: {type: spo, high: 0.3}', 'policy.learn.surrogate.high'),
         ('value_loss: {type: huber, delta: -1.0}', 'policy.learn.value_loss.delta'),
-        ('value_clip: true, value_loss: huber', 'drop one'),
+        (
+            'value_clip: true, value_loss: huber',
+            "value_clip is true, which is value_loss 'clip', but value_loss is 'huber'; drop",
+        ),
         ('value_clip: true, value_loss: hl_gauss', 'drop one'),
         ('penalties: [{type: kl, weight: -1.0}]', 'weight'),
         ('penalties: [kl, kll]', "did you mean 'kl'"),
@@ -284,7 +287,7 @@ def test_options_that_nothing_reads_are_named(text: str, words: str) -> None:
         ),  # the defaults
         ('collect.gae_lambda: 0.9', None),
         ('collect.estimator: returns, collect.gae_lambda: 0.95', None),  # equal to the default
-        ('type: a2c, clip_ratio: 0.1, value_clip: true', None),
+        ('type: a2c, clip_ratio: 0.1, value_loss: clip', None),
         ('type: a2c, clip_ratio: 0.1, surrogate: cispo', None),
         ('adam_eps: 1.0e-8, optimizer: {type: adamw, betas: [0.9, 0.99]}', None),
         ('type: a2c, target_kl: 0.01, epoch_per_collect: 2', None),

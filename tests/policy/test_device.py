@@ -27,7 +27,7 @@ OBS = Box(np.full(3, -np.inf), np.full(3, np.inf))
 T, B = 8, 4
 LEARN: dict[str, dict[str, Any]] = {
     'plain': {},
-    'normalised': dict(value_norm=True, reward_norm=True, adv_norm='batch', value_clip=True),
+    'normalised': dict(value_norm=True, reward_norm=True, adv_norm='batch', value_loss='clip'),
 }
 
 

@@ -509,7 +509,7 @@ def test_procgen_configs_have_the_published_numbers(name: str) -> None:
     cfg = resolve_config(name)
     learn, collect = cfg.policy.learn, cfg.policy.collect
     want = dict(learning_rate=5e-4, adam_eps=1e-8, clip_ratio=0.2, entropy_weight=0.01, batch_size=64 * 256 // 8)
-    want |= dict(reward_norm=True, reward_norm_discount=0.99, adv_norm='batch', value_clip=False, grad_clip=None)
+    want |= dict(reward_norm=True, reward_norm_discount=0.99, adv_norm='batch', value_loss='mse', grad_clip=None)
     want |= dict(value_norm=False, dual_clip=None, critic_learning_rate=None)
     if name == 'procgen_ppo':
         want |= dict(epoch_per_collect=3, value_weight=1.0)

@@ -78,7 +78,7 @@ VALUE_CLIP = Component('value loss', 'clip', value_losses.clip, (('range', None)
         ({}, {}),
         *((same, same) for same in ({'clip_ratio': 0.05}, {'dual_clip': 1.5}, {'entropy_weight': 0.03})),
         *((same, same) for same in ({'value_weight': 0.7}, {'value_weight': 0.0}, {'grad_clip': 0.01})),
-        ({'value_clip': True}, {'value_loss': VALUE_CLIP}),
+        ({'value_loss': 'clip'}, {'value_loss': VALUE_CLIP}),
         ({'value_loss': 'clip', 'clip_ratio': 0.05}, {'value_loss': VALUE_CLIP, 'clip_ratio': 0.05}),
     ],
 )

@@ -121,6 +121,18 @@ def test_last_step_of_a_pass_moves_by_the_mean_of_what_there_is() -> None:
     assert p.item() == 2 * (-2 - 10) and optimizer.step_count == 4
 
 
+def test_gradient_counts_by_the_rows_of_its_minibatch() -> None:
+    """Two passes over ten rows in minibatches of four: a step takes two of the six, so one begins with the small one."""
+    p, optimizer = one_number(accumulate=2)
+    optimizer.expect_steps(6, [4, 4, 2, 4, 4, 2])
+    norms = []
+    for gradient in (1.0, 3.0, 10.0, 1.0, 3.0, 9.0):
+        optimizer.zero_grad()
+        (gradient * p).sum().backward()
+        norms.append(optimizer.step().item())
+    assert norms[1::2] == [2, (2 * 10 + 4 * 1) / 6, (4 * 3 + 2 * 9) / 6] and p.item() == -(2 + 4 + 5)
+
+
 def test_gradient_that_is_not_finite_spoils_its_group_alone() -> None:
     p, optimizer = one_number(accumulate=2)
     for gradient in (1.0, torch.nan, 5.0, 7.0):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from easydict import EasyDict
 from pydantic import Field
 
@@ -15,13 +16,14 @@ import zoo.env
 from tests.policy_envs import flat
 from tests.tables import refused
 from zoo.buffer import BufferConfig
-from zoo.config.section import Config, ConfigError
+from zoo.config.section import Config, ConfigError, frozen, with_defaults
 from zoo.config.source import bundled_configs
 from zoo.config.yaml_io import save_yaml, storable
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.env import EnvConfig
 from zoo.policy import PPOConfig, PPOLearnConfig, PPOPolicy
-from zoo.run.config import ConfigRow, explain_config, resolve_config, resolve_policy
+from zoo.policy.config import ActorCriticPolicyConfig
+from zoo.run.config import ConfigRow, explain_config, job_schema, resolve_config, resolve_policy
 
 CARTPOLE = {'env': {'id': 'CartPole-v1'}}
 
@@ -206,6 +208,50 @@ FOLDER = (
 )
 
 
+OLD_KEYS = [
+    # policy.learn and policy.collect of the source, overrides, value_loss and exploration
+    ('value_clip: true', '', 'clip', 'sample'),
+    ('value_clip: true, value_loss: mse', '', 'clip', 'sample'),
+    ('value_clip: false, value_loss: clip', '', 'clip', 'sample'),  # as resolved configs of earlier versions have it
+    ('value_clip: true', 'policy.learn.value_clip=false', 'mse', 'sample'),
+    ('value_loss: clip', 'policy.learn.value_clip=off', 'mse', 'sample'),
+    ('value_loss: huber', 'policy.learn.value_clip=false', 'huber', 'sample'),
+    ('', 'policy.learn.value_clip=on', 'clip', 'sample'),
+    ('temperature: 3', '', 'mse', {'type': 'temperature', 'temperature': 3.0}),
+    ('exploration: {type: temperature, temperature: 3.0}', 'policy.collect.temperature=1', 'mse', 'sample'),
+    ('temperature: 3', 'policy.collect.temperature=.5', 'mse', {'type': 'temperature', 'temperature': 0.5}),
+    ('temperature: 1.0, exploration: epsilon', '', 'mse', 'epsilon'),
+]
+
+
+@pytest.mark.parametrize(('source', 'override', 'value_loss', 'exploration'), OLD_KEYS)
+def test_old_key_sets_the_component_that_it_stands_for(
+    source: str, override: str, value_loss: Any, exploration: Any
+) -> None:
+    values = yaml.safe_load(f'{{{source}}}')
+    collect = {key: values.pop(key) for key in ('temperature', 'exploration') if key in values}
+    given = {'env': {'id': 'CartPole-v1'}, 'policy': {'learn': values, 'collect': collect}}
+    config = resolve_config(given, override.split())
+    assert (config.policy.learn.value_loss, config.policy.collect.exploration) == (value_loss, exploration)
+    assert not {'value_clip', 'temperature'} & {*config.policy.learn, *config.policy.collect}
+    assert resolve_config(config) == config
+    section = frozen(job_schema(given), given)  # stored configs are not resolved again
+    assert override or (section.policy.learn.value_loss, section.policy.collect.exploration) == (
+        value_loss,
+        exploration,
+    )
+
+
+def test_row_of_a_component_names_the_origin_of_its_old_key() -> None:
+    rows = {row.key: row for row in explain_config('cartpole_ppo', ['policy.learn.value_clip=true'])}
+    assert rows['policy.learn.value_loss'][1::3] == ('clip', 'command line')
+
+
+def test_section_class_takes_an_old_key_as_a_default() -> None:
+    section = with_defaults(ActorCriticPolicyConfig, {'learn': {'value_clip': True}})
+    assert section().learn.value_loss == 'clip'
+
+
 INTEGER = 'an integer >= 1'
 
 
@@ -215,6 +261,7 @@ INTEGER = 'an integer >= 1'
         # wrong types
         ('seed', '1', "'1' (text)", 'an integer >= 0'),
         ('policy.learn.value_clip', 'on', "'on' (text)", 'true or false'),
+        ('policy.collect.temperature', -1, '-1 (integer)', 'a number > 0; leave it out for 1.0, the default'),
         ('policy.learn.learning_rate', '1e-3', "'1e-3' (text)", NUMBER),
         ('policy', 'ppo', "'ppo' (text)", 'a section with the keys type, device, '),
         ('policy.type', 3, '3 (integer)', 'text'),

@@ -168,10 +168,11 @@ class Eager:
 
 
 def expect_steps(optimizers: Sequence[FlatOptimizer], plan: StepPlan) -> None:
-    """Tells optimisers that accumulate gradients how many minibatches follow."""
+    """Tells optimisers that accumulate gradients which minibatches follow."""
     for optimizer in optimizers:
         if optimizer.mechanics.accumulate > 1:
-            optimizer.expect_steps(plan.n_step)
+            rows = [len(index) for order in plan.order for index in order.split(plan.batch_size)]
+            optimizer.expect_steps(len(rows), rows)
 
 
 def minibatches(plan: StepPlan) -> Iterator[dict[str, Tensor]]:

@@ -6,10 +6,10 @@ import copy
 import copyreg
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Optional, TypeGuard, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Optional, TypeGuard, TypeVar, get_args, get_origin
 
 from easydict import EasyDict
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from zoo.core.errors import UserError, shown
@@ -45,6 +45,8 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
     """One section of the config: typed, ranged fields, each with a one-line description; unknown keys are refused.
 
     A section can also be read as a dict: `cfg.learn['batch_size']`, `cfg.learn.get('my_key', 0)`, `{**cfg.learn}`.
+    Attributes: old_keys: keys of earlier versions, each with its field, the field of today for which it stood, and the component
+      of that field which its values mean, except for its default; a value other than true is the component's option.
     """
 
     model_config = ConfigDict(
@@ -56,6 +58,25 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
         protected_namespaces=(),
         arbitrary_types_allowed=True,
     )
+    old_keys: ClassVar[Mapping[str, tuple[FieldInfo, str, str]]] = {}
+
+    @model_validator(mode='before')
+    @classmethod
+    def of_today(cls, given: Any) -> Any:
+        """The values of a section, those of its old keys as values of today's."""
+        for key in cls.old_keys.keys() & given.keys() - cls.model_fields.keys() if isinstance(given, dict) else ():
+            (field, new, component), value = cls.old_keys[key], given[key]
+            if not takes(field, value):
+                from zoo.config.problems import bad_value
+
+                raise ConfigError(bad_value(key, value, field))
+            given = {name: given[name] for name in given if name != key}
+            plain, spec = cls.model_fields[new].default, component if value is True else {'type': component, key: value}
+            if value != field.default and given.get(new, plain) not in (plain, {'type': plain}, spec):
+                said = f'{key} is {"true" if value is True else shown(value)}, which is {new} {component!r}'
+                raise ConfigError(f'{said}, but {new} is {shown(given[new])}; drop one')
+            given |= {} if value == field.default else {new: spec}
+        return given
 
     def __getitem__(self, key: str) -> Any:
         if key not in self:
@@ -163,6 +184,7 @@ def with_defaults(section_cls: type[S], defaults: Mapping[str, Any]) -> type[S]:
     if known in _with_defaults:  # unpickling returns the class that this process already has
         return _with_defaults[known]
     fields: dict[str, Any] = {}
+    defaults = section_cls.of_today(dict(defaults))  # type: ignore[operator]
     for key, value in defaults.items():
         if key not in section_cls.model_fields:
             from zoo.config.problems import unknown_key
@@ -349,7 +371,9 @@ def section_problems(section_cls: type[Section], data: Any, path: str, known: tu
         if item['type'] == 'extra_forbidden' and len(item['loc']) == 1:
             problems[key] = [unknown_key(path, key, fields, known)]
         elif key not in fields:  # a check of the whole section
-            problems[key] = [f'{where or "the config"}: {item.get("ctx", {}).get("error", item["msg"])}']
+            said = item.get('ctx', {}).get('error', item['msg'])
+            of_old_key = isinstance(said, ConfigError)
+            problems[key] = [join_path(path, str(said)) if of_old_key else f'{where or "the config"}: {said}']
         elif item['type'] == 'missing' and len(item['loc']) == 1:
             problems[key] = [missing_value(where, fields[key])]
         else:
@@ -396,6 +420,25 @@ def fields_of(section_cls: type[Section], path: str = '') -> Iterator[tuple[str,
         yield join_path(path, key), field
         if is_section(field):
             yield from fields_of(sections_of(field.annotation)[0], join_path(path, key))
+
+
+def old_keys_of(section_cls: type[Section]) -> dict[str, tuple[FieldInfo, str, str]]:
+    """The old keys of the inner sections, by dotted path."""
+    inner = [(path, sections_of(field.annotation)[0]) for path, field in fields_of(section_cls) if is_section(field)]
+    return {join_path(path, key): old for path, section in inner for key, old in section.old_keys.items()}
+
+
+def takes(field: FieldInfo, value: Any) -> bool:
+    """Whether a field accepts a value; of a section, whether the value is a dict."""
+    if is_class(field.annotation, BaseModel):
+        return isinstance(value, dict)
+    strict = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    typed: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation  # type: ignore[misc]
+    try:
+        TypeAdapter(typed, config=strict).validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def is_section(field: FieldInfo) -> bool:

@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from zoo.config.section import ConfigError, is_class, plain
+from zoo.config.section import ConfigError, plain, takes
 from zoo.config.yaml_io import config_of_yaml, parse_yaml
 from zoo.core.errors import UserError, shown
 from zoo.core.registry import POLICY_REGISTRY, closest, tool
@@ -236,7 +235,7 @@ def parse_value(raw: str, field: FieldInfo | None = None) -> Any:
     If the field accepts none, or there is no field, it is the first reading; validation then reports the problem.
     """
     readings = list(_readings(raw))
-    fitting = (value for value in readings if field is not None and _takes(field, value))
+    fitting = (value for value in readings if field is not None and takes(field, value))
     return next(fitting, readings[0])
 
 
@@ -259,16 +258,3 @@ def _readings(raw: str) -> Iterator[Any]:
         yield words[raw.lower()]
     if raw.lower() != 'null':
         yield raw
-
-
-def _takes(field: FieldInfo, value: Any) -> bool:
-    annotation = field.annotation
-    if is_class(annotation, BaseModel):
-        return isinstance(value, dict)
-    strict = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
-    typed: Any = Annotated[(annotation, *field.metadata)] if field.metadata else annotation  # type: ignore[misc]
-    try:
-        TypeAdapter(typed, config=strict).validate_python(value)
-    except ValidationError:
-        return False
-    return True

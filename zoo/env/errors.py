@@ -405,7 +405,7 @@ def as_flag(what: str, value: object) -> bool:
 def flag_array(place: Place, what: str, values: ArrayLike) -> np.ndarray:
     """The flags [B] of a vector env as bools. Raises: EnvContractError that names the first env without a valid flag."""
     array = np.asarray(values)
-    if array.dtype.kind == 'b':
+    if array.dtype.kind == 'b' or array.ndim != 1:  # the caller refuses another shape
         return array
     flags = np.zeros(array.shape, dtype=bool)
     for i, value in enumerate(array):

@@ -200,14 +200,14 @@ class RowVectorEnv(AnyVectorEnv):
         raw, env_reward, terminated, truncated, info = returned
         row, obs, reward = block.rows[t], self.reader.read(raw), np.asarray(env_reward)
         self.reader.fit(obs, 'step')
-        if not reward.shape == np.shape(terminated) == np.shape(truncated) == row.reward.shape:
-            given = {'rewards': np.shape(reward), 'terminated': np.shape(terminated), 'truncated': np.shape(truncated)}
-            what, shape = next(pair for pair in given.items() if pair[1] != row.reward.shape)
-            do = f'return one {"float" if what == "rewards" else "bool"} for each env'
-            raise self._place.error(None, f'step returned {what} of shape {shape}', str(row.reward.shape), do)
         if getattr(terminated, 'dtype', None) is not BOOL or getattr(truncated, 'dtype', None) is not BOOL:
             terminated = flag_array(self._place, 'terminated', terminated)
             truncated = flag_array(self._place, 'truncated', truncated)
+        if not reward.shape == terminated.shape == truncated.shape == row.reward.shape:
+            given = {'rewards': reward.shape, 'terminated': terminated.shape, 'truncated': truncated.shape}
+            what, shape = next(pair for pair in given.items() if pair[1] != row.reward.shape)
+            do = f'return one {"float" if what == "rewards" else "bool"} for each env'
+            raise self._place.error(None, f'step returned {what} of shape {shape}', str(row.reward.shape), do)
         self.reader.write(row.obs, obs)
         row.reward[:], row.terminated[:], row.truncated[:] = reward, terminated, truncated
         for rule in self._rules:
@@ -272,7 +272,7 @@ class RowVectorEnv(AnyVectorEnv):
 
 def copied_index(action: Tensor) -> np.ndarray:
     """Copies actions [B] of a Discrete space that starts at 0; a copy, since the policy overwrites them in the next step."""
-    array = action.detach().cpu().numpy()
+    array = action.numpy(force=True)
     return array.astype(array.dtype if array.dtype.kind == 'f' else np.int64)  # floats stay: an env may refuse them
 
 

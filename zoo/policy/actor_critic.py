@@ -21,7 +21,7 @@ from zoo.core.registry import EXPLORATION_REGISTRY
 from zoo.model.actor_critic import Networks
 from zoo.model.check import probe, reached, unread_option
 from zoo.policy.acting import NetworkPolicy
-from zoo.policy.checks import action_problem, component_problem, exploration_of, memory_problem, unread_problem
+from zoo.policy.checks import action_problem, component_problem, memory_problem, unread_problem
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution, executor_request
 from zoo.policy.gradient_steps import clips_values
@@ -96,7 +96,7 @@ class ActorCriticPolicy(NetworkPolicy):
         cfg = self.cfg
         self.learns = 'learn' in self._fields
         self.explores = self.learns or 'collect' in self._fields
-        self._explore = make_component(EXPLORATION_REGISTRY, exploration_of(cfg.collect))
+        self._explore = make_component(EXPLORATION_REGISTRY, cfg.collect.exploration)
         super()._build()
         own_rates = (name for name in cfg.learn if name.endswith('_learning_rate') and cfg.learn[name] is not None)
         self.rates = Rates(cfg.learn, (*self.scheduled, *own_rates), self.at_rate_0)

@@ -59,11 +59,6 @@ def component_problem(
             "policy.collect.estimator is 'vtrace', whose ratios are 1 where advantages are computed once: it would be gae; "
             "use policy.learn.recompute_adv=true, or estimator 'gae'"
         )
-    if cfg.collect.get('temperature', 1.0) != 1.0 and (named := name_of(cfg.collect.exploration)) != 'sample':
-        return (
-            f'policy.collect.temperature is {cfg.collect.temperature:g} and exploration is {named!r}, but only one of them can '
-            "say what actions are drawn from; leave one out (temperature 1, or exploration 'sample')"
-        )
     if problem := _exploration_problem(cfg, objective):
         return problem
     if learn.dual_clip is not None and objective.surrogate.name in NO_PLAIN_GAIN:
@@ -78,16 +73,9 @@ def component_problem(
     return exploration_problem(explore, dist)
 
 
-def exploration_of(collect: Any) -> Any:
-    """The exploration that the resolved section policy.collect names, or 'temperature' if its temperature is not 1."""
-    if collect.get('temperature', 1.0) == 1.0:
-        return collect.exploration
-    return {'type': 'temperature', 'temperature': collect.temperature}
-
-
 def _exploration_problem(cfg: ActorCriticPolicyConfig, objective: Any) -> str:
     """Conflict between exploration and a KL from the behaviour policy: this KL would not be 0 before the first step."""
-    name = name_of(exploration_of(cfg.collect))
+    name = name_of(cfg.collect.exploration)
     penalties = [penalty.name for penalty in objective.penalties if penalty.name in ('kl', 'reverse_kl')]
     if name == 'sample' or (cfg.learn.target_kl is None and not penalties):
         return ''

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
+from pydantic.fields import FieldInfo
 
 from zoo.backend.choose import WORTH_STEPS, CompileMode, ExecutorName
 from zoo.backend.precision import UpdatePrecision
@@ -168,6 +169,8 @@ class ActorCriticLearnConfig(LearnConfig):
     The first fields name the components of an update: `zoo list parts` shows all, docs/parts.md says how to add one.
     """
 
+    old_keys = {'value_clip': (FieldInfo(annotation=bool, default=False), 'value_loss', 'clip')}
+
     surrogate: component_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
         'clip',
         description='what is maximised of probability ratio and advantage, by name or as {type: name, its options}',
@@ -215,11 +218,6 @@ class ActorCriticLearnConfig(LearnConfig):
     entropy_weight: ScheduleOrZero = Field(0.0, description='factor of the entropy bonus; more explores more')
     clip_ratio: Schedule = Field(
         0.2, description='how far the probability ratio may move from 1 before its gradient stops'
-    )
-    value_clip: bool = Field(
-        False,
-        description="the same as value_loss 'clip': clip the value around its old prediction by clip_ratio, in units of the "
-        'critic',
     )
     baseline: Literal['critic', 'none'] = Field(
         'critic',
@@ -279,6 +277,8 @@ class ActorCriticLearnConfig(LearnConfig):
 class OnPolicyCollectConfig(CollectConfig):
     """Section `policy.collect` of the actor-critic policies."""
 
+    old_keys = {'temperature': (FieldInfo.from_annotated_attribute(Positive, 1.0), 'exploration', 'temperature')}
+
     discount_factor: float = Field(0.99, ge=0, le=1, description='gamma, per env step')
     gae_lambda: float = Field(
         0.95, ge=0, le=1, description='lambda of the advantage estimator: 0 trusts the critic, 1 the returns'
@@ -292,11 +292,6 @@ class OnPolicyCollectConfig(CollectConfig):
         description="what a rollout trains on: 'fragment', all its steps, episodes continue in the next one; 'episode', whole "
         'episodes alone: each rollout begins with a reset of all envs, and steps after the last end in an env have weight 0',
     )
-    temperature: Positive = Field(
-        1.0,
-        description='the same as exploration {type: temperature, temperature: this}: above 1 actions are more random than the '
-        "policy's, below 1 less",
-    )
     exploration: component_of(EXPLORATION_REGISTRY, 'policy.collect.exploration') = Field(  # type: ignore[valid-type]
         'sample', description='what actions are drawn from, by name or as {type: name, its options}'
     )
@@ -307,3 +302,10 @@ class ActorCriticPolicyConfig(PolicyConfig):
 
     learn: ActorCriticLearnConfig = ActorCriticLearnConfig()
     collect: OnPolicyCollectConfig = OnPolicyCollectConfig()
+
+
+def of_today(policy: dict[str, Any]) -> None:
+    """Gives the values of old keys in a stored section `policy` to the keys of today, in place."""
+    for name, section in (('learn', ActorCriticLearnConfig), ('collect', OnPolicyCollectConfig)):
+        if name in policy:
+            policy[name] = section.of_today(policy[name])  # type: ignore[operator]

@@ -71,7 +71,7 @@ class FlatOptimizer:
         self.n_skipped, self._n_in_row = 0, 0
         self._is_shared = False  # the gradient is already the mean over all ranks
         self._norms: list[Tensor] = []
-        self._n_gathered, self._n_to_come = 0, 0
+        self.expect_steps(0)
         self.scaled_by: Tensor | None = None  # the factor of the loss of this gradient, see `backward`
 
     def _tie(self) -> None:
@@ -163,17 +163,14 @@ class FlatOptimizer:
         return {name: piece.view(p.shape) for (name, p), piece in zip(self._named, pieces, strict=True)}
 
     def sibling(self: Own) -> Own:
-        """Another optimiser over the same parameters and gradients, with its own step size, moments and counters.
-
-        It keeps no average.
-        """
+        """Another optimiser over the same parameters and gradients, with its own step size, moments and counters, but no average."""
         other = copy(self)
         other._begin_with(self.mechanics._replace(average_decay=None))
         return other
 
     def zero_grad(self) -> None:
         """Sets the gradient to zero, in place; if gradients accumulate, only before the first one of a step."""
-        if self._n_gathered == 0:
+        if not self._gathered:
             self.grad.zero_()
             self._is_shared = False
 
@@ -203,15 +200,16 @@ class FlatOptimizer:
         self.advance()
         return norm
 
-    def expect_steps(self, n_call: int) -> None:
-        """Tells an optimiser that accumulates gradients how many calls of `step` follow; the last one always takes a step."""
-        self._n_gathered, self._n_to_come = 0, n_call
+    def expect_steps(self, n_call: int, rows: Sequence[int] = ()) -> None:
+        """Tells how many calls of `step` follow, of which the last one takes a step; rows: of their minibatches, if these differ."""
+        self._gathered: list[int] = []  # rows of the gradients that are there for the next step
+        self._to_come = list(rows) or [1] * n_call
 
     @property
-    def upcoming(self) -> tuple[int, bool]:
-        """For the next call of `step`: the number of gradients including that one, and whether it takes a step."""
-        n_gathered = self._n_gathered + 1
-        return n_gathered, n_gathered >= self.mechanics.accumulate or self._n_to_come == 1
+    def upcoming(self) -> tuple[float, bool]:
+        """Of the next call of `step`: the number of gradients with that one, in minibatches as large, and if it takes a step."""
+        n_gathered = 1 + sum(self._gathered) / (self._to_come or [1])[0]
+        return n_gathered, len(self._gathered) + 1 >= self.accumulate or len(self._to_come) == 1
 
     def divisor(self, n_gathered: Number, scale: Tensor | None) -> Number | None:
         """The number that a sum of gradients of scaled losses must be divided by; None: no division."""
@@ -221,8 +219,10 @@ class FlatOptimizer:
 
     def advance(self) -> None:
         """Records a call of `step`, or of a program that does the same."""
-        n_gathered, moves = self.upcoming
-        self._n_gathered, self._n_to_come = 0 if moves else n_gathered, max(self._n_to_come - 1, 0)
+        moves, (now, *to_come) = self.upcoming[1], self._to_come or [1]
+        self._gathered, self._to_come = [] if moves else [*self._gathered, now], to_come
+        if self._gathered and to_come and to_come[0] != now:  # the sum in units of the next minibatch
+            self.grad.mul_(now / to_come[0])
         self.scaled_by, self._is_shared = None, False
 
     def note_step(self, norm: Tensor) -> None:

@@ -23,6 +23,7 @@ from zoo.config.section import (
     join_path,
     leaf_items,
     made_by,
+    old_keys_of,
     plain,
     validate,
     value_at,
@@ -141,11 +142,17 @@ def _resolve(
     for path, raw in texts:
         if path in ('policy.type', 'policy.model.type', 'buffer.type'):  # the fields depend on these
             _put(data, path, raw, {})
-    fields = dict(fields_of(job_schema(data)))
+    schema = job_schema(data)
+    old = old_keys_of(schema)
+    fields = {**dict(fields_of(schema)), **{key: field for key, (field, _, _) in old.items()}}
     before = {path: value_at(data, path) for path, _ in texts}
     given = [(path, parse_value(raw, fields.get(path)), 'command line') for path, raw in texts]
     given += [(name, plain(value), 'argument') for name, value in top_level.items() if value is not None]
     for path, value, origin in given:
+        if path in old:  # it replaces what stands for it today
+            section, (_, key, component) = value_at(data, path.rpartition('.')[0]) or {}, old[path]
+            if component in (value_at(section, key), value_at(section, f'{key}.type')):
+                del section[key]
         _put(data, path, value, fields)
         origins |= {key: origin for key, _ in leaf_items(value, path)}
     late = {path for path in (N_STEP, N_SAMPLE) if origins.get(path) in ('command line', 'argument')}
@@ -163,7 +170,8 @@ def _resolve(
     if problems := list(cross_check(config)):
         raise ConfigError(problems)
     fill_evaluation(config)
-    return config, schema, origins
+    today = {key: join_path(key.rpartition('.')[0], new) for key, (_, new, _) in old.items()}
+    return config, schema, {today.get(key, key): origin for key, origin in origins.items()}
 
 
 def _of_source(problem: str, before: dict[str, Any], label: str) -> str:

@@ -12,7 +12,7 @@ from zoo.core.errors import around
 from zoo.core.registry import COMPONENTS, POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source
-from zoo.policy.config import why_not_here
+from zoo.policy.config import of_today, why_not_here
 from zoo.policy.options.off_policy_correction import correction_problems
 from zoo.policy.sequences import sequence_problem
 from zoo.run.observers.callbacks import callback_problems
@@ -53,9 +53,11 @@ def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
     """The stored config of a run without the values that `fill_schedules` and `fill_rollout` derived.
 
-    They are derived again if a resume changes the keys that they depend on: max_env_step, the number of envs.
+    Old keys are those of today. The values are derived again if a resume changes the keys that they depend on: max_env_step,
+    the number of envs.
     """
     data = plain(config)
+    of_today(data['policy'])
     for line in _lines(data):
         if line.get('over') == data.get('max_env_step'):
             line['over'] = None

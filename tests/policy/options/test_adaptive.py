@@ -11,7 +11,6 @@ import torch
 from tests.policy.test_ppo import N_STEP, OBS, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, clone, differing, make_policy
 from zoo.core.ranks import ALONE
-from zoo.policy.gradient_steps import MSE
 from zoo.policy.options.adaptive import AdaptiveNumbers
 from zoo.policy.options.loss import Objective, Penalties
 from zoo.run.config import resolve_policy
@@ -34,11 +33,6 @@ def test_the_kl_loss_of_ppg_is_a_surrogate_and_a_penalty() -> None:
     assert (
         found.surrogate.name == 'none' and [part.name for part in found.penalties] == ['kl'] and found.weights == [0.7]
     )
-
-
-def test_value_clip_is_the_value_loss_clip() -> None:
-    assert objective(value_clip=True).value_loss == objective(value_loss='clip').value_loss
-    assert objective(value_clip=True).value_loss.name == 'clip' and objective().value_loss == MSE
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,14 @@ def test_value_clip_is_around_what_the_normalised_critic_puts_out_before_the_fir
     epochs = dict(epoch_per_collect=1) if kind.startswith('ppo') else {}
 
     def after(clip: bool) -> dict[str, Tensor]:
-        learn = dict(value_norm=True, value_clip=clip, learning_rate=1e-5, batch_size=N, adv_norm='off', **epochs)
+        learn = dict(
+            value_norm=True,
+            value_loss='clip' if clip else 'mse',
+            learning_rate=1e-5,
+            batch_size=N,
+            adv_norm='off',
+            **epochs,
+        )
         collect = dict(n_step=N_STEP, discount_factor=0.9, gae_lambda=0.8)
         policy = make_policy(OBS, TWO_ACTIONS, learn=learn, collect=collect, type=kind)
         samples = samples_of(policy)
@@ -120,7 +127,7 @@ def test_value_clip_is_around_what_the_normalised_critic_puts_out_before_the_fir
 
 
 def test_value_clip_with_value_norm_is_around_the_output_of_the_critic() -> None:
-    policy = ppo(dict(value_norm=True, value_clip=True))
+    policy = ppo(dict(value_norm=True, value_loss='clip'))
     samples = samples_of(policy)
     samples['return_'] = 500 + 20 * samples['obs'][:, 0]
     policy.normalizers['value'].update(samples['return_'])  # as an update does before its first step

@@ -205,9 +205,9 @@ def run_config(root: Any, name: str, env_id: str = 'tests.envs:limit_env', **sec
 def test_resume_with_a_column_more_drops_what_the_buffer_kept(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    learn = {'value_norm': True, 'value_clip': False}
+    learn = {'value_norm': True}
     first = serial_pipeline(run_config(tmp_path, name, 'tests.policy_envs:match_env', policy={'learn': learn}))
-    change = ['policy.learn.value_clip=true']  # it needs the critic's outputs at collection
+    change = ['policy.learn.value_loss=clip']  # it needs the critic's outputs at collection
     more = serial_pipeline(resume=first.run_dir, max_env_step=first.env_step + 256, overrides=change)
     assert 'the replay buffer begins empty' in caplog.text and more.train_iter > first.train_iter
 

@@ -97,7 +97,9 @@ def test_counts_continue_after_a_resume(tmp_path: Path) -> None:
 
 
 RUNS: dict[str, dict[str, Any]] = {
-    'ppo': dict(batch_size=32, critic_learning_rate=1e-3, value_clip=True, penalties=[{'type': 'kl', 'target': 0.01}]),
+    'ppo': dict(
+        batch_size=32, critic_learning_rate=1e-3, value_loss='clip', penalties=[{'type': 'kl', 'target': 0.01}]
+    ),
     'ppo_histogram': dict(type='ppo', batch_size=32, value_loss={'type': 'hl_gauss'}, intrinsic='rnd'),
     'ppg': dict(type='ppg', batch_size=32, aux_freq=2, aux_batch_size=32),
     'pg': dict(type='pg'),

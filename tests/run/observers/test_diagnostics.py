@@ -144,7 +144,7 @@ UNSCALED = dict(value_norm=False, reward_norm=False)
 @pytest.mark.parametrize(
     ('learn', 'model', 'want'),
     [
-        (dict(value_clip=True, **UNSCALED), None, FOUND._replace(value_range=0.2)),
+        (dict(value_loss='clip', **UNSCALED), None, FOUND._replace(value_range=0.2)),
         (dict(value_norm=True), None, FOUND._replace(scales_returns=True)),
         (
             dict(value_loss={'type': 'error_clip', 'range': 9.0}, value_norm=False),
@@ -171,7 +171,7 @@ def test_facts_are_those_of_the_run(
         ('Pendulum-v1', UNSCALED, 'policy.learn.reward_norm=true', 1),
         ('Pendulum-v1', {**UNSCALED, 'value_norm': True}, 'nothing scales', 0),
         # CartPole's least return is 9
-        ('CartPole-v1', {**UNSCALED, 'value_clip': True, 'clip_ratio': 0.2}, 'follows errors up to 0.2', 1),
+        ('CartPole-v1', {**UNSCALED, 'value_loss': 'clip', 'clip_ratio': 0.2}, 'follows errors up to 0.2', 1),
     ],
 )
 def test_a_run_warns_of_returns_that_nothing_scales_and_of_a_value_clip_that_is_small_for_them(

@@ -242,20 +242,6 @@ def test_a_policy_of_the_users_own_learns_from_an_info_column(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_temperature_is_that_of_the_exploration(tmp_path: Path) -> None:
-    def policy(**collect: Any) -> dict[str, Any]:
-        return dict(collect=dict(n_step=16, **collect))
-
-    a, one, _ = train(tmp_path, policy=policy(temperature=3.0))
-    b, two, _ = train(tmp_path, policy=policy(exploration={'type': 'temperature', 'temperature': 3.0}))
-    c, three, _ = train(tmp_path, policy=policy())
-    assert not differing(flat(a.policy.state_dict()), flat(b.policy.state_dict()))
-    assert torch.allclose(one.rollouts[0]['logit'], three.rollouts[0]['logit'] / 3, atol=1e-6)
-    with pytest.raises(UserError, match=r"temperature is 3 and exploration is 'epsilon'"):
-        train(tmp_path, policy=policy(temperature=3.0, exploration='epsilon'))
-
-
-@pytest.mark.slow
 def test_schedules_are_completed_and_the_run_of_a_longer_resume_stretches_them(tmp_path: Path) -> None:
     cfg = resolve_config(job_config(tmp_path, STEER, env=dict(schedule=WIND, reset_options={'goal': WIND['wind']})))
     assert cfg.env.schedule.wind.over == cfg.env.reset_options.goal.over == 256

@@ -254,7 +254,7 @@ policy.collect.n_step <- num_steps
 policy.learn.learning_rate <- anneal_lr
 policy.learn.batch_size <- num_minibatches
 policy.learn.adv_norm <- norm_adv
-policy.learn.value_clip <- clip_vloss
+policy.learn.value_loss <- clip_vloss
 max_env_step <- num_iterations
 policy.learn.aux_freq <- n_iteration
 policy.learn.epoch_per_collect <- e_policy
@@ -264,7 +264,7 @@ policy.learn.critic_epoch_per_collect <- v_value
 """,
     'Tianshou': """
 policy.learn.clip_ratio <- eps_clip
-policy.learn.value_clip <- value_clip
+policy.learn.value_loss <- value_clip
 policy.learn.adv_norm <- advantage_normalization
 policy.learn.recompute_adv <- recompute_advantage
 policy.learn.epoch_per_collect <- repeat_per_collect

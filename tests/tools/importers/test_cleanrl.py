@@ -35,7 +35,7 @@ def test_ppo_script_converts_and_resolves(ppo_script):
         'policy.learn.batch_size': 64,  # 1 env x 2048 steps / 32 minibatches
         'policy.learn.learning_rate': {'start': 3e-4, 'end': 0.0},
         'policy.learn.value_weight': 0.5,  # CleanRL halves the squared error too
-        'policy.learn.value_clip': True,
+        'policy.learn.value_loss': 'clip',
         'policy.model.obs_norm': True,
         'policy.learn.reward_norm': True,
     }

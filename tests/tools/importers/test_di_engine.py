@@ -57,7 +57,12 @@ def test_cartpole_ppo_pair_has_di_engines_numbers():
     assert (learn.epoch_per_collect, learn.batch_size, learn.learning_rate) == (2, 64, 0.001)
     assert (learn.value_weight, learn.entropy_weight, learn.grad_clip) == (0.5, 0.01, 0.5)
     # values that the pair leaves to DI-engine's defaults
-    assert (learn.adv_norm, learn.value_norm, learn.recompute_adv, learn.value_clip) == ('minibatch', True, True, True)
+    assert (learn.adv_norm, learn.value_norm, learn.recompute_adv, learn.value_loss) == (
+        'minibatch',
+        True,
+        True,
+        'clip',
+    )
     assert (model.hidden_sizes, model.actor_head, model.critic_head) == ([64, 64, 128], [128], [128])
     assert (model.shared_encoder, model.activation) == (True, 'relu')
     # 100 gradient steps; a rollout of 256 has 2 x 256 / 64 = 8 of them

@@ -437,7 +437,8 @@ class Library:
 
     def act(self, workspace: Workspace, t: int) -> None:
         """Acts on obs[t] of the rollout given to `act_begin`. t is not checked."""
-        _check(self.dll.zoo_act(workspace.handle, t))
+        if error := self.dll.zoo_act(workspace.handle, t):
+            _check(error)
 
 
 def _declare(dll: ctypes.CDLL) -> None:

@@ -12,7 +12,7 @@ from zoo.core.data import Columns, Metrics
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.policy.config import ActorCriticLearnConfig, PenaltyConfig
-from zoo.policy.gradient_steps import MSE, PolicyNumbers, n_output_of
+from zoo.policy.gradient_steps import PolicyNumbers, n_output_of
 from zoo.policy.options.base import Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
 
@@ -33,7 +33,7 @@ class Objective:
         self.surrogate = make_component(SURROGATE_REGISTRY, surrogate)
         is_kl = cfg.get('policy_loss') == 'kl'
         self.surrogate_said = "policy_loss 'kl'" if is_kl else f'surrogate {self.surrogate.name!r}'
-        self.value_loss = make_component(VALUE_LOSS_REGISTRY, _value_loss_spec(cfg))
+        self.value_loss = make_component(VALUE_LOSS_REGISTRY, cfg.value_loss)
         self.penalties = tuple(make_component(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)
         self.common = [section_of(PENALTY_REGISTRY, spec, 'penalty', common=PenaltyConfig) for spec in penalties]
         if len(names := [penalty.name for penalty in self.penalties]) != len(set(names)):
@@ -85,16 +85,6 @@ def _policy_specs(cfg: ActorCriticLearnConfig) -> tuple[Any, list[Any]]:
             f'{cfg.surrogate!r}; drop one of the two'
         )
     return 'none', [{'type': 'kl', 'weight': cfg['kl_weight']}, *cfg.penalties]
-
-
-def _value_loss_spec(cfg: ActorCriticLearnConfig) -> Any:
-    if not cfg.value_clip:
-        return cfg.value_loss
-    if cfg.value_loss not in (MSE.name, 'clip', {'type': MSE.name}):
-        raise UserError(
-            f"policy.learn.value_clip is true, which is value_loss 'clip', but value_loss is {cfg.value_loss!r}; drop one"
-        )
-    return 'clip'
 
 
 class Penalties(UpdateOption):

@@ -25,7 +25,7 @@ from zoo.policy.config import (
 from zoo.policy.gradient_steps import policy_step
 from zoo.rl_utils.optimizer import FlatOptimizer
 
-OF_CRITIC = ('critic_learning_rate', 'value_clip', 'value_loss', 'value_norm')
+OF_CRITIC = ('critic_learning_rate', 'value_loss', 'value_norm')
 """Fields of `policy.learn` that only a critic reads."""
 
 

@@ -331,5 +331,5 @@ def put_update(draft: Draft, kind: str) -> None:
         )
     if draft.at('policy.learn.value_norm') is None and kind == 'ppo_offpolicy':
         draft.put('policy.learn.value_norm', False)
-    draft.put('policy.learn.value_clip', True, "DI-engine's value loss, always clipped by clip_ratio")
+    draft.put('policy.learn.value_loss', 'clip', "DI-engine's value loss, always clipped by clip_ratio")
     draft.put('policy.learn.adam_eps', 1e-8, "DI-engine's Adam, with torch's epsilon")

@@ -21,6 +21,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, create_model
 
 from zoo.core.errors import UserError, missing_extra
 from zoo.core.files import open_without_link
+from zoo.policy.config import of_today
 from zoo.tools.sweep.plan import Plan
 
 if TYPE_CHECKING:
@@ -249,7 +250,9 @@ class Study:
         wanted = json.loads(json.dumps(self._plan.identity))  # as the journal returns it
         if kept is None:
             study.set_user_attr('sweep', wanted)
-        elif differences := list(_differences(kept, wanted, self._plan.defaulted)):
+            return study
+        of_today(kept['config']['policy'])
+        if differences := list(_differences(kept, wanted, self._plan.defaulted)):
             raise UserError(
                 f'the storage {self._plan.storage} holds another sweep: {"; ".join(differences[:3])}; use the same words to '
                 'continue that one, or choose another --name or --storage'
