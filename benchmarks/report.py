@@ -126,10 +126,15 @@ def holds(now: Any, recorded: Any) -> bool:
     """Whether the config `now` has every value of a recorded config.
 
     Keys that are only in `now` do not matter, since the schema has got new ones; but those of `kwargs` do: an env has all of them
-    from its config.
+    from its config. Old keys of the recorded policy are those of today.
     """
     if not isinstance(now, dict) or not isinstance(recorded, dict):
         return now == recorded
+    if isinstance(recorded.get('policy'), dict):
+        from zoo.policy.config import of_today
+
+        recorded = {**recorded, 'policy': dict(recorded['policy'])}
+        of_today(recorded['policy'])
     return all(
         key in now and (now[key] == recorded[key] if key == 'kwargs' else holds(now[key], recorded[key]))
         for key in recorded
