@@ -27,6 +27,7 @@ from zoo.tools.sweep.spaces import DEFAULT_SPACES, Space, default_spaces, parse_
         ('int(1,10)', Space('int', 1.0, 10.0)),
         ('choice(64,128)', Space('choice', choices=('64', '128'))),
         ('{64, 128}', Space('choice', choices=('64', '128'))),
+        ('64,128', Space('choice', choices=('64', '128'))),
         ('choice([64,64],[128])', Space('choice', choices=('[64,64]', '[128]'))),
         ('choice({start: 1, end: 0},1e-3)', Space('choice', choices=('{start: 1, end: 0}', '1e-3'))),
         ('{start: 1e-3, end: 0}', None),  # a schedule is a value, no space
@@ -55,6 +56,7 @@ def test_text_is_read_as_space_or_value(raw: str, space: Space | None) -> None:
         ('log(1,2', 'cut off'),
         ('{1,2', 'cut off'),
         ('choice(1)', 'two values'),
+        ('4,', 'two values'),
         ('choice(1,1)', 'two values'),
         ('{}x', 'cut off'),
         ('loguniform(1,2)', 'did you mean log?'),

@@ -124,7 +124,7 @@ def parse_space(key: str, raw: str) -> Space | None:
         raise ConfigError(f'{key}={shown(raw)[1:-1]}: there is no space {kind!r}; {guess}the spaces are {FORMS}')
     if re.match(r'(log|uniform|int|choice)\s*\(', raw) or raw.startswith('{') != raw.endswith('}'):
         raise ConfigError(f'{key}={raw} is cut off: its brackets do not match; the spaces are {FORMS}')
-    return None
+    return _choice(key, raw, raw) if len(parts_of_text(raw)) > 1 else None  # as zoo train reads it
 
 
 def _choice(key: str, raw: str, inner: str) -> Space:
