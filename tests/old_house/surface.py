@@ -153,9 +153,8 @@ def _complete(folder: Path, key: str, value: Any) -> Any:
     return None
 
 
-def bundled() -> dict[str, dict[str, Any]]:
+def bundled(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """{bundled config: {key: value}} of the keys that it sets."""
-    names = json.loads(command('list', 'configs', '--json'))['configs']
     rows = {name: json.loads(command('config', name, '--json')) for name in names}
     return {
         name: {key: row['value'] for key, row in keys.items() if row['origin'] != 'default'}

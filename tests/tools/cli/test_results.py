@@ -235,6 +235,7 @@ def test_numbers_that_json_lacks_are_null(in_tmp: Path, zoo: Zoo) -> None:
 
 
 def test_report_of_a_reason_that_is_no_text_is_written(in_tmp: Path, zoo: Zoo) -> None:
+    pytest.importorskip('matplotlib')
     write('a', [5.0])
     Path('runs/a/0/result.json').write_text('{"state": "failed", "error": "\\ud800 boom"}')
     assert zoo('report a').out.startswith('report.html: 1 run, ')
