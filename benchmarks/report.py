@@ -126,7 +126,7 @@ def holds(now: Any, recorded: Any) -> bool:
     """Whether the config `now` has every value of a recorded config.
 
     Keys that are only in `now` do not matter, since the schema has got new ones; but those of `kwargs` do: an env has all of them
-    from its config. Old keys of the recorded policy are those of today.
+    from its config. Old keys of the recorded policy are translated to those of today.
     """
     if not isinstance(now, dict) or not isinstance(recorded, dict):
         return now == recorded

@@ -18,6 +18,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -387,8 +388,10 @@ def test_options_of_components_have_their_defaults(now: dict[str, Any]) -> None:
 
 
 def test_bundled_configs_say_the_same() -> None:
-    now = surface.bundled(SURFACE['bundled'])
-    for name, values in SURFACE['bundled'].items():
+    has_taxi_4 = 'Taxi-v4' in gymnasium.registry  # older versions of gymnasium have Taxi-v3
+    now = surface.bundled(name for name in SURFACE['bundled'] if name != 'taxi_ppo' or has_taxi_4)
+    for name in now:
+        values = SURFACE['bundled'][name]
         new, values = now[name], {**values, **TUNED.get(name, {})}
         if values.pop('policy.learn.value_clip', False):
             values['policy.learn.value_loss'] = 'clip'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,13 @@ import zoo.env
 from tests.policy_envs import flat
 from tests.tables import refused
 from zoo.buffer import BufferConfig
-from zoo.config.section import Config, ConfigError, frozen, with_defaults
+from zoo.config.section import Config, ConfigError, Section, frozen, with_defaults
 from zoo.config.source import bundled_configs
 from zoo.config.yaml_io import save_yaml, storable
 from zoo.core.registry import BUFFER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.env import EnvConfig
 from zoo.policy import PPOConfig, PPOLearnConfig, PPOPolicy
-from zoo.policy.config import ActorCriticPolicyConfig
+from zoo.policy.config import ActorCriticPolicyConfig, of_today
 from zoo.run.config import ConfigRow, explain_config, job_schema, resolve_config, resolve_policy
 
 CARTPOLE = {'env': {'id': 'CartPole-v1'}}
@@ -221,6 +222,8 @@ OLD_KEYS = [
     ('exploration: {type: temperature, temperature: 3.0}', 'policy.collect.temperature=1', 'mse', 'sample'),
     ('temperature: 3', 'policy.collect.temperature=.5', 'mse', {'type': 'temperature', 'temperature': 0.5}),
     ('temperature: 1.0, exploration: epsilon', '', 'mse', 'epsilon'),
+    ('', 'policy.learn.value_loss=clip policy.learn.value_clip=false', 'clip', 'sample'),  # both in one command
+    ('value_loss: {type: clip, range: .2}', 'policy.learn.value_clip=false', {'type': 'clip', 'range': 0.2}, 'sample'),
 ]
 
 
@@ -247,9 +250,43 @@ def test_row_of_a_component_names_the_origin_of_its_old_key() -> None:
     assert rows['policy.learn.value_loss'][1::3] == ('clip', 'command line')
 
 
-def test_section_class_takes_an_old_key_as_a_default() -> None:
-    section = with_defaults(ActorCriticPolicyConfig, {'learn': {'value_clip': True}})
-    assert section().learn.value_loss == 'clip'
+def test_old_key_may_be_a_default_of_a_users_policy() -> None:
+    section = with_defaults(ActorCriticPolicyConfig, {'learn': {'value_clip': True}, 'collect': {'temperature': 2.0}})
+    assert (
+        with_defaults(ActorCriticPolicyConfig, {'learn': {'value_clip': True}, 'collect': {'temperature': 2.0}})
+        is section
+    )
+    assert pickle.loads(pickle.dumps(section().learn)) == section().learn
+    stored = {
+        'learn': {'value_clip': True, 'value_loss': 'mse'},
+        'collect': {'temperature': 2.0, 'exploration': 'sample'},
+    }
+    off = {'learn': {'value_clip': False}, 'collect': {'temperature': 1}}
+    warm = {'type': 'temperature', 'temperature': 2.0}
+    for given, want in (({}, ('clip', warm)), (stored, ('clip', warm)), (off, ('mse', 'sample'))):
+        made = frozen(section, {'type': 'mine', **given})
+        assert (made.learn.value_loss, made.collect.exploration) == want
+
+
+def test_field_of_a_user_named_like_an_old_key_means_the_same_where_the_old_key_is_and_else_nothing() -> None:
+    class Mine(PPOLearnConfig):
+        value_clip: bool = Field(True, description='as in an earlier version')
+
+    class Other(Section):
+        temperature: float = Field(0.0, description='of something else')
+
+    assert (Mine().value_clip, Mine().value_loss) == (True, 'clip')
+    assert Mine(**{'value_clip': False}).value_loss == 'mse' and Other.of_today({'temperature': 0.0}) == {
+        'temperature': 0.0
+    }
+    stored = {'type': 'dqn', 'learn': {'value_clip': 3}, 'collect': {'temperature': 0.0}}
+    of_today(stored)
+    assert stored == {'type': 'dqn', 'learn': {'value_clip': 3}, 'collect': {'temperature': 0.0}}
+
+
+def test_wrong_old_key_hides_no_other_problem() -> None:
+    problems = refused(with_learn(value_clip='maybe', batch_size=-1, value_loss='huber', bogus=3))
+    assert len(problems) == 3 and sum('policy.learn.value_clip is ' in problem for problem in problems) == 1
 
 
 INTEGER = 'an integer >= 1'

@@ -6,7 +6,19 @@ import copy
 import copyreg
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn, Optional, TypeGuard, TypeVar, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    TypeGuard,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 from easydict import EasyDict
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model, model_validator
@@ -37,6 +49,39 @@ def _read_only(*args: Any, **kwargs: Any) -> NoReturn:
     raise TypeError('the config is read-only once the run starts; pass overrides instead, or edit config.to_dict()')
 
 
+class OldKey(NamedTuple):
+    """A key of earlier versions: what its values mean today.
+
+    field: what it took. A value other than its default means `component` in the field `new`; a value other than true is the
+    option of the component that is named like the key. The default means the component `plain`.
+    """
+
+    field: FieldInfo
+    new: str
+    component: str
+    plain: str
+
+    def spec(self, key: str, value: Any) -> Any:
+        """The component that a value other than the default means."""
+        return self.component if value is True else {'type': self.component, key: value}
+
+    def could_mean(self, key: str, spec: Any) -> bool:
+        """Whether a value of the old key means this component."""
+        return spec == self.spec(key, spec.get(key) if isinstance(spec, dict) else True)
+
+    def problem(self, path: str, value: Any, given: Mapping[str, Any]) -> str:
+        """A sentence if the key at `path` did not take the value, or another value of its section contradicts it; else ''."""
+        if not takes(self.field, value):
+            from zoo.config.problems import bad_value
+
+            return bad_value(path, value, self.field)
+        now, spec = given.get(self.new, self.plain), self.spec(path.rpartition('.')[2], value)
+        if value == self.field.default or now in (self.plain, {'type': self.plain}, spec):
+            return ''
+        said = f'{path} is {"true" if value is True else shown(value)}, which is {self.new} {self.component!r}'
+        return f'{said}, but {self.new} is {shown(now)}; drop one'
+
+
 class _SectionType(ModelMetaclass):
     """The metaclass of sections. The pickling of section classes is registered for it, see `copyreg.pickle` below."""
 
@@ -45,8 +90,7 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
     """One section of the config: typed, ranged fields, each with a one-line description; unknown keys are refused.
 
     A section can also be read as a dict: `cfg.learn['batch_size']`, `cfg.learn.get('my_key', 0)`, `{**cfg.learn}`.
-    Attributes: old_keys: keys of earlier versions, each with its field, the field of today for which it stood, and the component
-      of that field which its values mean, except for its default; a value other than true is the component's option.
+    Attributes: old_keys: keys of earlier versions that are still accepted, as value_clip=true is for value_loss=clip.
     """
 
     model_config = ConfigDict(
@@ -58,24 +102,25 @@ class Section(BaseModel, Mapping[str, Any], metaclass=_SectionType):  # type: ig
         protected_namespaces=(),
         arbitrary_types_allowed=True,
     )
-    old_keys: ClassVar[Mapping[str, tuple[FieldInfo, str, str]]] = {}
+    old_keys: ClassVar[Mapping[str, OldKey]] = {}
 
     @model_validator(mode='before')
     @classmethod
     def of_today(cls, given: Any) -> Any:
-        """The values of a section, those of its old keys as values of today's."""
-        for key in cls.old_keys.keys() & given.keys() - cls.model_fields.keys() if isinstance(given, dict) else ():
-            (field, new, component), value = cls.old_keys[key], given[key]
-            if not takes(field, value):
-                from zoo.config.problems import bad_value
+        """Translates old keys among the values of a section; one with a problem stays, so that it is refused.
 
-                raise ConfigError(bad_value(key, value, field))
-            given = {name: given[name] for name in given if name != key}
-            plain, spec = cls.model_fields[new].default, component if value is True else {'type': component, key: value}
-            if value != field.default and given.get(new, plain) not in (plain, {'type': plain}, spec):
-                said = f'{key} is {"true" if value is True else shown(value)}, which is {new} {component!r}'
-                raise ConfigError(f'{said}, but {new} is {shown(given[new])}; drop one')
-            given |= {} if value == field.default else {new: spec}
+        If a user's own section still declares an old key as a field, the field stays too and means the same.
+        """
+        for key, old in cls.old_keys.items() if isinstance(given, dict) else ():
+            own, default = cls.model_fields.get(key), cls.model_fields[old.new].default
+            value = given.get(key, (own or old.field).default)
+            if (key not in given and own is None) or old.problem(key, value, given):
+                continue
+            given = {name: x for name, x in given.items() if name != key or own is not None}
+            if value != old.field.default:
+                given[old.new] = old.spec(key, value)
+            elif old.could_mean(key, default):
+                given.setdefault(old.new, old.plain)
         return given
 
     def __getitem__(self, key: str) -> Any:
@@ -180,11 +225,11 @@ def with_defaults(section_cls: type[S], defaults: Mapping[str, Any]) -> type[S]:
     Args: defaults: by field; for a field that is a section, a dict of its defaults.
     Raises: ConfigError for a field that the section lacks, or a value that the field does not accept.
     """
+    defaults = section_cls.of_today(dict(defaults))  # type: ignore[operator]
     known = section_cls, repr(plain(defaults))
     if known in _with_defaults:  # unpickling returns the class that this process already has
         return _with_defaults[known]
     fields: dict[str, Any] = {}
-    defaults = section_cls.of_today(dict(defaults))  # type: ignore[operator]
     for key, value in defaults.items():
         if key not in section_cls.model_fields:
             from zoo.config.problems import unknown_key
@@ -369,11 +414,10 @@ def section_problems(section_cls: type[Section], data: Any, path: str, known: tu
             continue
         where = join_path(path, key) if key else path
         if item['type'] == 'extra_forbidden' and len(item['loc']) == 1:
-            problems[key] = [unknown_key(path, key, fields, known)]
+            old = section_cls.old_keys.get(key)
+            problems[key] = [old.problem(where, data[key], data) if old else unknown_key(path, key, fields, known)]
         elif key not in fields:  # a check of the whole section
-            said = item.get('ctx', {}).get('error', item['msg'])
-            of_old_key = isinstance(said, ConfigError)
-            problems[key] = [join_path(path, str(said)) if of_old_key else f'{where or "the config"}: {said}']
+            problems[key] = [f'{where or "the config"}: {item.get("ctx", {}).get("error", item["msg"])}']
         elif item['type'] == 'missing' and len(item['loc']) == 1:
             problems[key] = [missing_value(where, fields[key])]
         else:
@@ -422,14 +466,14 @@ def fields_of(section_cls: type[Section], path: str = '') -> Iterator[tuple[str,
             yield from fields_of(sections_of(field.annotation)[0], join_path(path, key))
 
 
-def old_keys_of(section_cls: type[Section]) -> dict[str, tuple[FieldInfo, str, str]]:
+def old_keys_of(section_cls: type[Section]) -> dict[str, OldKey]:
     """The old keys of the inner sections, by dotted path."""
     inner = [(path, sections_of(field.annotation)[0]) for path, field in fields_of(section_cls) if is_section(field)]
-    return {join_path(path, key): old for path, section in inner for key, old in section.old_keys.items()}
+    return {join_path(path, key): old for path, part in inner for key, old in part.old_keys.items()}
 
 
 def takes(field: FieldInfo, value: Any) -> bool:
-    """Whether a field accepts a value; of a section, whether the value is a dict."""
+    """Whether a field accepts a value. A field that is a section accepts any dict here."""
     if is_class(field.annotation, BaseModel):
         return isinstance(value, dict)
     strict = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)

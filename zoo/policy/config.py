@@ -13,7 +13,7 @@ from zoo.backend.choose import WORTH_STEPS, CompileMode, ExecutorName
 from zoo.backend.precision import UpdatePrecision
 from zoo.config.components import component_of, components_of
 from zoo.config.schedule import RateSchedule, Schedule, ScheduleOrZero
-from zoo.config.section import LEFT_OUT, Filled, Section
+from zoo.config.section import LEFT_OUT, Filled, OldKey, Section, is_section
 from zoo.core.errors import UserError
 from zoo.core.registry import (
     CORRECTION_REGISTRY,
@@ -25,6 +25,7 @@ from zoo.core.registry import (
     OPTION_REGISTRY,
     PENALTY_REGISTRY,
     PLASTICITY_REGISTRY,
+    POLICY_REGISTRY,
     PROXIMAL_REGISTRY,
     SURROGATE_REGISTRY,
     VALUE_LOSS_REGISTRY,
@@ -169,7 +170,7 @@ class ActorCriticLearnConfig(LearnConfig):
     The first fields name the components of an update: `zoo list parts` shows all, docs/parts.md says how to add one.
     """
 
-    old_keys = {'value_clip': (FieldInfo(annotation=bool, default=False), 'value_loss', 'clip')}
+    old_keys = {'value_clip': OldKey(FieldInfo(annotation=bool, default=False), 'value_loss', 'clip', 'mse')}
 
     surrogate: component_of(SURROGATE_REGISTRY, 'policy.learn.surrogate') = Field(  # type: ignore[valid-type]
         'clip',
@@ -277,7 +278,9 @@ class ActorCriticLearnConfig(LearnConfig):
 class OnPolicyCollectConfig(CollectConfig):
     """Section `policy.collect` of the actor-critic policies."""
 
-    old_keys = {'temperature': (FieldInfo.from_annotated_attribute(Positive, 1.0), 'exploration', 'temperature')}
+    old_keys = {
+        'temperature': OldKey(FieldInfo.from_annotated_attribute(Positive, 1.0), 'exploration', 'temperature', 'sample')
+    }
 
     discount_factor: float = Field(0.99, ge=0, le=1, description='gamma, per env step')
     gae_lambda: float = Field(
@@ -304,8 +307,13 @@ class ActorCriticPolicyConfig(PolicyConfig):
     collect: OnPolicyCollectConfig = OnPolicyCollectConfig()
 
 
+OLD_KEYS = [f'policy.learn.{key}' for key in ActorCriticLearnConfig.old_keys]
+OLD_KEYS += [f'policy.collect.{key}' for key in OnPolicyCollectConfig.old_keys]
+
+
 def of_today(policy: dict[str, Any]) -> None:
-    """Gives the values of old keys in a stored section `policy` to the keys of today, in place."""
-    for name, section in (('learn', ActorCriticLearnConfig), ('collect', OnPolicyCollectConfig)):
-        if name in policy:
-            policy[name] = section.of_today(policy[name])  # type: ignore[operator]
+    """Translates the old keys in a stored section `policy` in place, if its type is registered."""
+    config = getattr(POLICY_REGISTRY.get(policy['type']), 'config', None) if policy['type'] in POLICY_REGISTRY else None
+    for name, field in config.model_fields.items() if config else ():
+        if is_section(field) and name in policy:
+            policy[name] = field.annotation.of_today(policy[name])

@@ -201,13 +201,13 @@ class FlatOptimizer:
         return norm
 
     def expect_steps(self, n_call: int, rows: Sequence[int] = ()) -> None:
-        """Tells how many calls of `step` follow, of which the last one takes a step; rows: of their minibatches, if these differ."""
+        """Tells how many calls of `step` follow, of which the last takes a step; rows: of the minibatch of each, if not equal."""
         self._gathered: list[int] = []  # rows of the gradients that are there for the next step
         self._to_come = list(rows) or [1] * n_call
 
     @property
     def upcoming(self) -> tuple[float, bool]:
-        """Of the next call of `step`: the number of gradients with that one, in minibatches as large, and if it takes a step."""
+        """The number of gradients with that of the next `step`, in minibatches as large as its own; and whether it takes a step."""
         n_gathered = 1 + sum(self._gathered) / (self._to_come or [1])[0]
         return n_gathered, len(self._gathered) + 1 >= self.accumulate or len(self._to_come) == 1
 
@@ -221,7 +221,7 @@ class FlatOptimizer:
         """Records a call of `step`, or of a program that does the same."""
         moves, (now, *to_come) = self.upcoming[1], self._to_come or [1]
         self._gathered, self._to_come = [] if moves else [*self._gathered, now], to_come
-        if self._gathered and to_come and to_come[0] != now:  # the sum in units of the next minibatch
+        if self._gathered and to_come and to_come[0] != now:  # the next one counts as 1
             self.grad.mul_(now / to_come[0])
         self.scaled_by, self._is_shared = None, False
 

@@ -144,15 +144,16 @@ def _resolve(
             _put(data, path, raw, {})
     schema = job_schema(data)
     old = old_keys_of(schema)
-    fields = {**dict(fields_of(schema)), **{key: field for key, (field, _, _) in old.items()}}
+    today = {key: join_path(key.rpartition('.')[0], old[key].new) for key in old}
+    fields = {**dict(fields_of(schema)), **{key: old[key].field for key in old}}
     before = {path: value_at(data, path) for path, _ in texts}
     given = [(path, parse_value(raw, fields.get(path)), 'command line') for path, raw in texts]
     given += [(name, plain(value), 'argument') for name, value in top_level.items() if value is not None]
     for path, value, origin in given:
-        if path in old:  # it replaces what stands for it today
-            section, (_, key, component) = value_at(data, path.rpartition('.')[0]) or {}, old[path]
-            if component in (value_at(section, key), value_at(section, f'{key}.type')):
-                del section[key]
+        if path in old and origins.get(today[path]) != origin:  # it replaces what an old key in the source means today
+            section, key = value_at(data, path.rpartition('.')[0]) or {}, path.rpartition('.')[2]
+            if old[path].could_mean(key, section.get(old[path].new)):
+                del section[old[path].new]
         _put(data, path, value, fields)
         origins |= {key: origin for key, _ in leaf_items(value, path)}
     late = {path for path in (N_STEP, N_SAMPLE) if origins.get(path) in ('command line', 'argument')}
@@ -170,7 +171,6 @@ def _resolve(
     if problems := list(cross_check(config)):
         raise ConfigError(problems)
     fill_evaluation(config)
-    today = {key: join_path(key.rpartition('.')[0], new) for key, (_, new, _) in old.items()}
     return config, schema, {today.get(key, key): origin for key, origin in origins.items()}
 
 

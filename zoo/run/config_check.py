@@ -53,7 +53,7 @@ def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
     """The stored config of a run without the values that `fill_schedules` and `fill_rollout` derived.
 
-    Old keys are those of today. The values are derived again if a resume changes the keys that they depend on: max_env_step,
+    Old keys are translated to those of today. The values are derived again if a resume changes the keys that they depend on: max_env_step,
     the number of envs.
     """
     data = plain(config)

@@ -120,11 +120,12 @@ def test_a_word_finds_keys(words: list[str], key: str, zoo: Zoo) -> None:
     [
         (['total_timesteps'], ['in zoo it is `max_env_step`.']),  # the name of another library
         (
-            ['--changed', 'target_kl=0.125', 'collect.n_step=64', 'model.hidden_sizes=[8]'],
+            ['--changed', 'target_kl=0.125', 'collect.n_step=64', 'model.hidden_sizes=[8]', 'temperature=2'],
             [
                 'target_kl is the key policy.learn.target_kl',
                 'collect is the key policy.collect',
                 'model is the key policy.model',
+                'temperature is the key policy.collect.temperature',
             ],
         ),
     ],

@@ -52,11 +52,12 @@ def chosen(args: argparse.Namespace, if_none: str = '') -> Any:
 
 def with_whole_keys(texts: Sequence[str], config: Any) -> Iterator[str]:
     """Yields 'policy.learn.learning_rate=1e-3' for 'learning_rate=1e-3', and logs it, if only one section has the short key."""
+    from zoo.policy.config import OLD_KEYS
     from zoo.run.base_config import JobConfig
 
     for text in texts:
         head = re.split(r'[.=]', text, maxsplit=1)[0]
-        keys = [] if head in JobConfig.model_fields or '-' in head else keys_of(config)
+        keys = [] if head in JobConfig.model_fields or '-' in head else [*keys_of(config), *OLD_KEYS]
         homes = {match[1] for key in keys if (match := re.match(rf'(.+\.{re.escape(head)})(?:\.|$)', key))}
         if len(homes) == 1:
             logger.info('%s is the key %s', head, *homes)
