@@ -282,6 +282,9 @@ def test_field_of_a_user_named_like_an_old_key_means_the_same_where_the_old_key_
     stored = {'type': 'dqn', 'learn': {'value_clip': 3}, 'collect': {'temperature': 0.0}}
     of_today(stored)
     assert stored == {'type': 'dqn', 'learn': {'value_clip': 3}, 'collect': {'temperature': 0.0}}
+    for kind in (['ppo'], 'unknown', None):  # of a stranger's file, or of a module that is not imported
+        of_today({'type': kind, 'learn': 3})
+    of_today({'learn': {'value_clip': True}})
 
 
 def test_wrong_old_key_hides_no_other_problem() -> None:

@@ -313,7 +313,9 @@ OLD_KEYS += [f'policy.collect.{key}' for key in OnPolicyCollectConfig.old_keys]
 
 def of_today(policy: dict[str, Any]) -> None:
     """Translates the old keys in a stored section `policy` in place, if its type is registered."""
-    config = getattr(POLICY_REGISTRY.get(policy['type']), 'config', None) if policy['type'] in POLICY_REGISTRY else None
-    for name, field in config.model_fields.items() if config else ():
+    kind: Any = policy.get('type')
+    is_known = isinstance(kind, str) and kind in POLICY_REGISTRY
+    config = getattr(POLICY_REGISTRY.get(kind), 'config', None) if is_known else None
+    for name, field in getattr(config, 'model_fields', {}).items():
         if is_section(field) and name in policy:
             policy[name] = field.annotation.of_today(policy[name])
