@@ -284,7 +284,8 @@ def test_field_of_a_user_named_like_an_old_key_means_the_same_where_the_old_key_
     assert stored == {'type': 'dqn', 'learn': {'value_clip': 3}, 'collect': {'temperature': 0.0}}
     for kind in (['ppo'], 'unknown', None):  # of a stranger's file, or of a module that is not imported
         of_today({'type': kind, 'learn': 3})
-    of_today({'learn': {'value_clip': True}})
+    for policy in ({'learn': {'value_clip': True}}, None, ['ppo']):
+        of_today(policy)
 
 
 def test_wrong_old_key_hides_no_other_problem() -> None:

@@ -13,7 +13,7 @@ from zoo.backend.choose import WORTH_STEPS, CompileMode, ExecutorName
 from zoo.backend.precision import UpdatePrecision
 from zoo.config.components import component_of, components_of
 from zoo.config.schedule import RateSchedule, Schedule, ScheduleOrZero
-from zoo.config.section import LEFT_OUT, Filled, OldKey, Section, is_section
+from zoo.config.section import LEFT_OUT, Filled, OldKey, Section, is_section, value_at
 from zoo.core.errors import UserError
 from zoo.core.registry import (
     CORRECTION_REGISTRY,
@@ -311,9 +311,9 @@ OLD_KEYS = [f'policy.learn.{key}' for key in ActorCriticLearnConfig.old_keys]
 OLD_KEYS += [f'policy.collect.{key}' for key in OnPolicyCollectConfig.old_keys]
 
 
-def of_today(policy: dict[str, Any]) -> None:
-    """Translates the old keys in a stored section `policy` in place, if its type is registered."""
-    kind: Any = policy.get('type')
+def of_today(policy: Any) -> None:
+    """Translates the old keys in a stored section `policy` in place, if it is one and its type is registered."""
+    kind: Any = value_at(policy, 'type')
     is_known = isinstance(kind, str) and kind in POLICY_REGISTRY
     config = getattr(POLICY_REGISTRY.get(kind), 'config', None) if is_known else None
     for name, field in getattr(config, 'model_fields', {}).items():

@@ -163,7 +163,7 @@ class FlatOptimizer:
         return {name: piece.view(p.shape) for (name, p), piece in zip(self._named, pieces, strict=True)}
 
     def sibling(self: Own) -> Own:
-        """Another optimiser over the same parameters and gradients, with its own step size, moments and counters, but no average."""
+        """Another optimiser over the same parameters and gradients, with its own rate, moments and counters, but no average."""
         other = copy(self)
         other._begin_with(self.mechanics._replace(average_decay=None))
         return other

@@ -53,8 +53,8 @@ def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
     """The stored config of a run without the values that `fill_schedules` and `fill_rollout` derived.
 
-    Old keys are translated to those of today. The values are derived again if a resume changes the keys that they depend on: max_env_step,
-    the number of envs.
+    They are derived again if a resume changes the keys that they depend on: max_env_step, the number of envs. Old keys are
+    translated to those of today.
     """
     data = plain(config)
     of_today(data['policy'])

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, FiniteFloat, create_model
 
+from zoo.config.section import value_at
 from zoo.core.errors import UserError, missing_extra
 from zoo.core.files import open_without_link
 from zoo.policy.config import of_today
@@ -250,9 +251,8 @@ class Study:
         wanted = json.loads(json.dumps(self._plan.identity))  # as the journal returns it
         if kept is None:
             study.set_user_attr('sweep', wanted)
-            return study
-        of_today(kept['config']['policy'])
-        if differences := list(_differences(kept, wanted, self._plan.defaulted)):
+        of_today(value_at(kept, 'config.policy'))
+        if kept is not None and (differences := list(_differences(kept, wanted, self._plan.defaulted))):
             raise UserError(
                 f'the storage {self._plan.storage} holds another sweep: {"; ".join(differences[:3])}; use the same words to '
                 'continue that one, or choose another --name or --storage'
