@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical as TorchCategorical
-from torch.distributions import Normal
+from torch.distributions import Categorical as TorchCategorical, Normal
 
 from zoo.rl_utils import (
     ActionDist,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 from collections.abc import Iterable, Iterator
@@ -106,9 +107,13 @@ def public_names(module: str) -> dict[str, str]:
     room = importlib.import_module(module)
     names = getattr(room, '__all__', None) or [name for name in vars(room) if not name.startswith('_')]
     found = {name: getattr(room, name) for name in names}
-    home = getattr(room, '_HOME', {})
+    tree = ast.parse(inspect.getsource(room))
+    imports = [
+        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+    ]  # also those for type checkers alone
+    home = {alias.asname: node.module for node in imports for alias in node.names if alias.asname == alias.name}
     return {
-        name: home.get(name) or getattr(value, '__module__', module)
+        name: home.get(name) or value.__module__
         for name, value in found.items()
         if not inspect.ismodule(value) and name != 'annotations' and _has_home(value, name, home)
     }

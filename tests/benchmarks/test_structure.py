@@ -32,7 +32,7 @@ def test_rooms_import_downward_only_and_they_and_their_files_in_no_circle() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('room', 'most'), [('run', 68), ('policy', 76), ('env', 115)])
+@pytest.mark.parametrize(('room', 'most'), [('run', 68), ('policy', 76), ('env', 117)])
 def test_files_of_a_room_import_few_others(room: str, most: int) -> None:
     assert 10 < structure.n_inner_import(room) <= most
 
@@ -55,13 +55,13 @@ def test_training_loads_what_it_uses() -> None:
     assert {name for name in names if is_tool(name)} <= command | {'zoo.tools.cli.choice', 'zoo.tools.cli.output'}
     lines = sum(structure.n_line(str(structure.modules()[name])) for name in names)
     assert 50 < len(names) <= 137
-    assert 5_000 < lines <= 25_092
+    assert 5_000 < lines <= 24_949
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('part', 'most'),
-    [('library', structure.Size(40_283, 215, 24_653)), ('zoo/tools', structure.Size(10_046, 56, 6_387))],
+    [('library', structure.Size(40_203, 215, 24_664)), ('zoo/tools', structure.Size(10_041, 56, 6_387))],
 )
 def test_zoo_stays_small(part: str, most: structure.Size) -> None:
     size = structure.sizes()[part]
@@ -102,7 +102,7 @@ def test_a_variant_costs_at_most_59_lines_of_code() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ('run', 'n_file', 'n_line', 'n_executed'),
-    [('ppo', 19, 4_057, 439), ('ppg', 26, 5_474, 653), ('dqn', 21, 4_387, 396), ('lstm', 22, 4_673, 541)],
+    [('ppo', 19, 4_052, 439), ('ppg', 26, 5_469, 653), ('dqn', 21, 4_381, 396), ('lstm', 22, 4_668, 541)],
 )
 def test_the_path_from_env_step_to_new_parameters_is_short(run: str, n_file: int, n_line: int, n_executed: int) -> None:
     before = sys._getframe().f_trace

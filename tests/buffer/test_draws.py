@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.buffer.samples import is_whole, multi, numbered, push_numbered, replay, same
 from zoo.buffer.ring import distinct

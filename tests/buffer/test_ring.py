@@ -6,8 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.buffer.samples import is_whole, numbered, push_numbered
 from tests.gpu import needs_gpu, no_waiting

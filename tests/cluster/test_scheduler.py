@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import zoo.cluster.scheduler as orders_module
 from zoo.cluster.messages import Lost, Reply, Request

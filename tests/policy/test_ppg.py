@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.policy.test_actor_critic import MODES, collect
-from tests.policy.test_actor_critic import OBS as ONE_NUMBER_OBS
+from tests.policy.test_actor_critic import MODES, OBS as ONE_NUMBER_OBS, collect
 from tests.policy.test_ppo import N_STEP, OBS, N, parameters, samples_of
 from tests.policy_envs import (
     ONE_NUMBER,

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from zoo.rl_utils.gae import discounted_sum, gae, gae_data, gae_return, linear_scan, normalize_advantage

@@ -12,13 +12,19 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, Laplace, Normal, kl_divergence
 
-from zoo.rl_utils import Categorical as ZooCategorical
-from zoo.rl_utils import ppg_data, ppg_joint_error, ppo_data, ppo_error, ppo_policy_data, ppo_policy_error
+from zoo.rl_utils import (
+    Categorical as ZooCategorical,
+    ppg_data,
+    ppg_joint_error,
+    ppo_data,
+    ppo_error,
+    ppo_policy_data,
+    ppo_policy_error,
+)
 from zoo.rl_utils.distribution import from_logits
 
 Data = ppo_data | ppg_data

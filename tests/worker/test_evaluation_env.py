@@ -10,8 +10,7 @@ import gymnasium
 import pytest
 
 from tests.envs import LimitEnv, limit_env
-from tests.policy_envs import differing as differing_state
-from tests.policy_envs import job_config, make_policy
+from tests.policy_envs import differing as differing_state, job_config, make_policy
 from tests.worker.info_envs import InfoEnv
 from tests.worker.test_evaluator import counting_env
 from zoo import ConfigError, evaluate, load_policy, serial_pipeline

@@ -3,44 +3,36 @@
 Names load on first use, so that an on-policy run loads no replay buffer.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from zoo.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from zoo.buffer.replay import MultiBuffer, MultiConfig, PrioritizedDraws, ReplayBuffer, ReplayConfig, draw_problems
-    from zoo.buffer.ring import DrawConfig
+    from zoo.buffer.replay import (
+        MultiBuffer as MultiBuffer,
+        MultiConfig as MultiConfig,
+        PrioritizedDraws as PrioritizedDraws,
+        ReplayBuffer as ReplayBuffer,
+        ReplayConfig as ReplayConfig,
+        draw_problems as draw_problems,
+    )
+    from zoo.buffer.ring import DrawConfig as DrawConfig
     from zoo.buffer.rollout import (
-        Batch,
-        Buffer,
-        BufferConfig,
-        RolloutBuffer,
-        in_sequences,
-        n_draw_of,
-        n_rows_drawn,
-        reuse_of,
+        Batch as Batch,
+        Buffer as Buffer,
+        BufferConfig as BufferConfig,
+        RolloutBuffer as RolloutBuffer,
+        in_sequences as in_sequences,
+        n_draw_of as n_draw_of,
+        n_rows_drawn as n_rows_drawn,
+        reuse_of as reuse_of,
     )
 
-__all__ = [
-    'Batch',
-    'Buffer',
-    'BufferConfig',
-    'DrawConfig',
-    'MultiBuffer',
-    'MultiConfig',
-    'PrioritizedDraws',
-    'ReplayBuffer',
-    'ReplayConfig',
-    'RolloutBuffer',
-    'draw_problems',
-    'in_sequences',
-    'n_draw_of',
-    'n_rows_drawn',
-    'reuse_of',
-]
-
-_OF_REPLAY = ('MultiBuffer', 'MultiConfig', 'PrioritizedDraws', 'ReplayBuffer', 'ReplayConfig', 'draw_problems')
-_HOME = dict.fromkeys(__all__, 'zoo.buffer.rollout') | dict.fromkeys(_OF_REPLAY, 'zoo.buffer.replay')
-__getattr__, __dir__ = lazy_names(__name__, _HOME | {'DrawConfig': 'zoo.buffer.ring'})
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        'zoo.buffer.replay': 'MultiBuffer MultiConfig PrioritizedDraws ReplayBuffer ReplayConfig draw_problems',
+        'zoo.buffer.ring': 'DrawConfig',
+        'zoo.buffer.rollout': ('Batch Buffer BufferConfig RolloutBuffer in_sequences n_draw_of n_rows_drawn reuse_of'),
+    },
+)

@@ -14,8 +14,7 @@ from zoo.config.section import ConfigError, Section, is_class, made_by, plain, v
 from zoo.config.user_code import load_code, names_code, shown_name, with_absolute_names
 from zoo.config.yaml_io import function_name
 from zoo.core.errors import shown
-from zoo.core.registry import Component as Component
-from zoo.core.registry import Registry, UnknownNameError
+from zoo.core.registry import Component as Component, Registry, UnknownNameError
 
 
 def component_of(registry: Registry[Any], path: str, common: type[Section] = Section) -> Any:

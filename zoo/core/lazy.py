@@ -10,13 +10,16 @@ from typing import Any
 
 
 def lazy_names(
-    package: str, home: Mapping[str, str], hints: Mapping[str, str] = {}
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns `__getattr__` and `__dir__` for a package whose names are imported at first use.
+    package: str, homes: Mapping[str, str], hints: Mapping[str, str] = {}
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Returns `__getattr__`, `__dir__` and `__all__` for a package whose names are imported at first use.
 
-    Args: package: its `__name__`; home: {name: its module}, or 'module:other' if it has another name there, or 'module:'
-      for the module itself; hints: {a name that other libraries have: the expression to use in zoo}.
+    Args: package: its `__name__`; homes: {module: its names, with spaces between them}, where 'name=other' is a name that is
+      `other` in the module, and 'name=' the module itself; hints: {an expression of zoo: the names that other libraries have
+      for it}.
     """
+    words = [(word.partition('='), module) for module, names in homes.items() for word in names.split()]
+    home = {name: (module, other if equals else name) for (name, equals, other), module in words}
 
     def find(name: str) -> Any:
         if name not in home and not name.startswith('_') and find_spec(f'{package}.{name}'):
@@ -24,14 +27,13 @@ def lazy_names(
         if name not in home:
             from zoo.core.registry import closest
 
-            close = [hints[name]] if name in hints else closest(name, home)
+            close = [do for do, others in hints.items() if name in others.split()] or closest(name, home)
             names = sorted(home, key=lambda each: (each.isupper(), each[0].isupper(), each))  # functions first
             words = f'did you mean {" or ".join(close)}?' if close else f'it has {", ".join(names)}'
             raise AttributeError(f'module {package} has no attribute {name!r}; {words}')
-        path, colon, other = home[name].partition(':')
-        module = importlib.import_module(path)
-        found = module if colon and not other else getattr(module, other or name)
+        module = importlib.import_module(home[name][0])
+        found = getattr(module, home[name][1]) if home[name][1] else module
         setattr(sys.modules[package], name, found)
         return found
 
-    return find, lambda: sorted({*home, *vars(sys.modules[package])})
+    return find, lambda: sorted({*home, *vars(sys.modules[package])}), sorted(home)

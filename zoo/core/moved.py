@@ -16,6 +16,7 @@ MOVED = {
     'zoo.cli': 'zoo.tools.cli',
     'zoo.config.foreign': 'zoo.tools.importers',
     'zoo.env.check': 'zoo.env.inspection.check',
+    'zoo.env.families.minigrid_memory': 'zoo.env.toy.memory',
     'zoo.env.inspect': 'zoo.env.inspection.inspect',
     'zoo.env.probes': 'zoo.env.toy',
     'zoo.model.heads': 'zoo.model.layers',

@@ -221,11 +221,10 @@ ENV_REGISTRY: Registry[Any] = Registry(
     {
         'zoo.env.families.atari': 'atari',
         'zoo.env.families.envpool': 'envpool',
-        'zoo.env.families.minigrid_memory': 'minigrid_memory_s7',
         'zoo.env.families.procgen': 'procgen',
         'zoo.env.tensor.vector': 'torch',
         'zoo.env.toy.bricks': 'tiny_bricks',
-        'zoo.env.toy.memory': 'cartpole_no_velocity remember_cue',
+        'zoo.env.toy.memory': 'cartpole_no_velocity minigrid_memory_s7 remember_cue',
         'zoo.env.toy.targets': 'any_space one_step random_masks',
     },
 )

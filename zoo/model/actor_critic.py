@@ -21,13 +21,8 @@ from zoo.model.layers import Layers, ValueHead, WideValueHead, check_mask
 from zoo.rl_utils.distribution import make_dist
 
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        'PPGConfig': 'zoo.model.config:PPGModelConfig',
-        'RecurrentPPG': 'zoo.model.recurrent',
-        'RecurrentVAC': 'zoo.model.recurrent',
-    },
-)
+    __name__, {'zoo.model.config': 'PPGConfig=PPGModelConfig', 'zoo.model.recurrent': 'RecurrentPPG RecurrentVAC'}
+)[:2]
 
 
 class Networks(nn.Module):

@@ -18,8 +18,7 @@ from torch import Tensor
 from zoo.core.data import wide
 from zoo.core.registry import ESTIMATOR_REGISTRY
 from zoo.rl_utils.check import check_pair, check_returned, check_shape
-from zoo.rl_utils.gae import check_data, gae_data, gae_estimate, linear_scan
-from zoo.rl_utils.gae import gae as gae_advantage
+from zoo.rl_utils.gae import check_data, gae as gae_advantage, gae_data, gae_estimate, linear_scan
 
 Estimate = tuple[Tensor, Tensor]
 

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict
-from gymnasium.vector.utils import concatenate as stack
-from gymnasium.vector.utils import create_empty_array
+from gymnasium.vector.utils import concatenate as stack, create_empty_array
 from torch import Tensor
 
 from tests.tools.export.policies import IMAGE, load_onnx, make_policy, samples

@@ -27,8 +27,7 @@ from typing import Any
 import yaml
 
 from tests.run import checkpoint_fuzz
-from tests.run.checkpoint_fuzz import STARTS, VALUES, Watch, fault_of, paths_of
-from tests.run.checkpoint_fuzz import TEXTS as JSON_TEXTS
+from tests.run.checkpoint_fuzz import STARTS, TEXTS as JSON_TEXTS, VALUES, Watch, fault_of, paths_of
 
 LIMIT_S = 10  # seconds of processor time, on a busy machine; a command that waits has 60 s of wall time
 OVERRIDES = (
