@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -46,6 +47,7 @@ SUBJECTS = tuple(
 )
 ERRORS = REPO / 'benchmarks' / 'errors.yaml'
 LEFT_OUT = ('kernels', '__init__.py')
+_FORKS = multiprocessing.get_context('forkserver')
 UNKNOWN_TEST = 4  # pytest's exit code, also if a module that all tests load cannot be imported
 
 SWAPS: dict[type, type] = {
@@ -243,52 +245,44 @@ def verdict(mutant: dict[str, Any], tests: Sequence[str], limit_s: float) -> str
     if not tests:
         return 'no test'
     module = 'zoo.' + mutant['file'].removesuffix('.py').replace('/', '.')
-    code = _exit_code(['--module', module, '--place', str(mutant['place'])], tests, limit_s)
-    if code == UNKNOWN_TEST and _exit_code([], tests, limit_s) == UNKNOWN_TEST:
+    code = _exit_code(module, mutant['place'], tests, limit_s)
+    if code == UNKNOWN_TEST and _exit_code(None, 0, tests, limit_s) == UNKNOWN_TEST:
         raise SystemExit(
             f'{MAP} names a test that is not there any more; make it again: python benchmarks/mutants.py map'
         )
     return 'survived' if code == 0 else 'killed'
 
 
-def _exit_code(options: Sequence[str], tests: Sequence[str], limit_s: float) -> int | None:
-    """Exit code of pytest in its own process; None if it hung."""
-    words = [sys.executable, __file__, 'one', *options]
-    process = subprocess.Popen(
-        words,
-        cwd=REPO,
-        env=_env(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        process.communicate('\n'.join(tests), timeout=3 * limit_s + 60)
-    except subprocess.TimeoutExpired:
+def _exit_code(module: str | None, place: int, tests: Sequence[str], limit_s: float) -> int | None:
+    """Exit code of pytest in a process of its own, forked from one that has the libraries loaded; None if it hung."""
+    process: Any = _FORKS.Process(target=_test_one, args=(module, place, tests))
+    process.start()
+    process.join(3 * limit_s + 60)
+    if process.exitcode is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
         return None
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return process.returncode
+    return int(process.exitcode)
 
 
-def test_one(module: str | None, place: int) -> int:
-    """Runs the tests named on standard input in this process, with `module` mutated unless it is None."""
-    tests = sys.stdin.read().split('\n')
+def _test_one(module: str | None, place: int, tests: Sequence[str]) -> None:
+    """Runs tests and exits with pytest's code; `module` is mutated unless it is None."""
+    os.setsid()  # a hanging test is killed with its children
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     if module is not None:
         sys.meta_path.insert(0, _Finder(module, partial(mutated, place=place)))  # type: ignore[arg-type]
     import pytest
 
-    return int(pytest.main(['-x', '-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', *tests]))
+    sys.exit(int(pytest.main(['-x', '-q', '-p', 'no:cacheprovider', '-p', 'no:xdist', *tests])))
 
 
 def run(n: int, seed: int, n_job: int, limit_s: float, only: Sequence[str], results: Path) -> None:
     """Tests mutants that are not in the results yet, and writes the results after each."""
     if not MAP.exists():
         raise SystemExit(f'{MAP} is not there; make it first: python benchmarks/mutants.py map')
+    os.environ.update(_env())
+    _FORKS.set_forkserver_preload(['torch', 'gymnasium', 'pydantic', 'easydict', 'yaml', 'tensorboardX', 'pytest'])
     found, done = json.loads(MAP.read_text()), _verdicts(results)
     known = {_key(each) for each in done}
     todo = [each for each in draw(n, seed, only) if _key(each) not in known]
@@ -367,7 +361,7 @@ def report(results: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('command', choices=('map', 'run', 'report', 'errors', 'one', 'error'))
+    parser.add_argument('command', choices=('map', 'run', 'report', 'errors', 'error'))
     parser.add_argument('--n', type=int, default=600, help='mutants')
     parser.add_argument('--seed', type=int, default=0, help='of their draw')
     parser.add_argument('--jobs', type=int, default=2, help='processes at once, each of one thread')
@@ -375,13 +369,9 @@ def main() -> None:
     parser.add_argument(
         '--only', nargs='+', default=[], metavar='WORD', help='files whose names have one of these words'
     )
-    parser.add_argument('--module', help=argparse.SUPPRESS)
-    parser.add_argument('--place', type=int, help=argparse.SUPPRESS)
     parser.add_argument('--tests', nargs='+', default=[], help='that are traced; all')
     parser.add_argument('--results', type=Path, default=RESULTS, metavar='FILE', help='file of the verdicts')
     args = parser.parse_args()
-    if args.command == 'one':
-        sys.exit(test_one(args.module, args.place))
     if args.command == 'error':
         sys.exit(test_error(*args.only))
     if args.command == 'errors':
