@@ -96,5 +96,5 @@ $(TEST): setup.py $(CONSTRAINTS) $(NATIVE) $(ANEW) | $(BIN)/python
 $(DEV): setup.py $(CONSTRAINTS) $(NATIVE) $(ANEW) | $(BIN)/python
 	@echo 'installing zoo and its development tools into $(VENV) (first time: some minutes, mostly torch)'
 	$(PIP) torch
-	$(PIP) -e '.[box2d,mujoco,atari,procgen,dev]'
+	$(PIP) -e '.[box2d,mujoco,atari,minatar,procgen,dev]'
 	@touch $(CORE) $(TEST) $@

@@ -29,6 +29,7 @@ EXTRAS = {
     'box2d': ['gymnasium[box2d]>=1.1'],  # LunarLander, BipedalWalker
     'mujoco': ['gymnasium[mujoco]>=1.1', 'mujoco>=3.1.3'],  # HalfCheetah, Hopper, Walker2d, Ant
     'atari': ['ale-py>=0.12'],  # Atari games, ROMs included; GPL-2, so only on request
+    'minatar': ['minatar>=1.0.15'],  # the five MinAtar games; GPL-3, so only on request
     'envpool': [ENVPOOL],  # Atari, MuJoCo, Box2D, MiniGrid, ... as one C++ batch; Apache-2.0
     'procgen': [ENVPOOL, 'PyQt5-Qt5>=5.15'],  # Procgen in envpool draws with Qt's Core and Gui libraries; LGPL-3
     'wandb': ['wandb>=0.19'],  # the sink wandb: Weights & Biases

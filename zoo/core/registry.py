@@ -221,6 +221,7 @@ ENV_REGISTRY: Registry[Any] = Registry(
     {
         'zoo.env.families.atari': 'atari',
         'zoo.env.families.envpool': 'envpool',
+        'zoo.env.families.minatar': 'minatar',
         'zoo.env.families.procgen': 'procgen',
         'zoo.env.tensor.vector': 'torch',
         'zoo.env.toy.bricks': 'tiny_bricks',

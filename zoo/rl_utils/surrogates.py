@@ -20,8 +20,7 @@ from torch import Tensor
 
 from zoo.core.registry import SURROGATE_REGISTRY
 from zoo.rl_utils.check import EACH_SAMPLE, Number, check_returned
-from zoo.rl_utils.ppo import MAX_LOG_RATIO, zeroed
-from zoo.rl_utils.ppo import clip as clip
+from zoo.rl_utils.ppo import MAX_LOG_RATIO, clip as clip, zeroed
 
 LOG_MAX_IMPORTANCE = math.log(100.0)
 """Log of the bound of p_new / p_behaviour with a proximal policy (Hilton et al. 2022, arXiv:2110.00641, released code)."""
