@@ -365,3 +365,12 @@ def test_types_are_told_by_one_function() -> None:
 def test_keys_that_differ_may_have_a_dot_in_them() -> None:
     one, two = ({'env': {'id': 'a', 'schedule': {'kwargs.size': [n]}}} for n in (1, 2))
     assert differing_keys([one, two]) == ['env.schedule.kwargs.size'] and differing_keys([one, one]) == []
+
+
+def test_repr_of_a_section_shows_what_is_not_the_default() -> None:
+    class Listed(Section):
+        sizes: list[int] = Field(default_factory=lambda: [64, 64])
+        rate: float = 0.1
+
+    assert repr(Listed()) == 'Listed()' and repr(Listed(rate=0.2)) == 'Listed(rate=0.2)'
+    assert repr(Listed(sizes=[8])) == 'Listed(sizes=[8])'

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from zoo.config.section import Config, ConfigError
 from zoo.config.source import load_config
-from zoo.config.yaml_io import function_name, save_yaml, value_text
+from zoo.config.yaml_io import function_name, save_yaml, storable, value_text
 
 
 class Stored:
@@ -135,3 +135,16 @@ def test_value_text_is_what_one_types() -> None:
     texts = ['null', 'true', '1.0e-05', 'auto', '[64, 64]', '{type: clip, ratio: 0.2}', '{}', '[käse]']
     assert list(map(value_text, values)) == texts
     assert value_text(list(range(1_000))) == str(list(range(1_000)))  # a long value is written on one line too
+
+
+def test_stored_config_has_no_passwords_in_sinks_and_all_other_texts_as_they_are() -> None:
+    url = 'https://me:secret@host/x'
+    cfg = {
+        'env': {'kwargs': {'url': url}},
+        'logger': {'sinks': [{'type': 'my:Sink', 'options': {'url': url}}], 'freq': 1},
+    }
+    stored = storable(cfg)
+    assert stored['env']['kwargs']['url'] == url and stored['logger']['freq'] == 1
+    hidden = stored['logger']['sinks'][0]['options']['url']
+    assert 'secret' not in hidden and 'host/x' in hidden
+    assert 'secret' not in str(storable(cfg, hides=True))

@@ -351,3 +351,28 @@ def test_it_learns_a_one_step_env_in_10k_steps(case):
             losses.policy_loss.backward()
             optimizer.step(0.5)
     assert first.mean() < 0.9 and reward_of(dist.env_action(dist.mode(head(feature)))).mean() > 0.95
+
+
+@each_case
+def test_split_gives_each_row_its_own_parameters(case):
+    if case.dist.name == 'gsde':
+        pytest.skip('its sigma is computed from several parameters')
+    p = case.param(6)
+    found = case.dist.split(p)
+    parts = list(found.values()) if isinstance(found, dict) else [found]
+    assert all(part.shape[0] == 6 for part in parts)
+    torch.testing.assert_close(torch.cat([part.flatten(1) for part in parts], -1), p, equal_nan=True)
+
+
+def test_distribution_that_changes_actions_for_the_env_is_bounded_unless_it_says_otherwise():
+    class Halved(type(CASES['gaussian'].dist)):
+        def env_action(self, action: Tensor) -> Tensor:
+            return action / 2
+
+    class Unbounded(Halved):
+        is_bounded = False
+
+    class Renamed(type(CASES['gaussian'].dist)):
+        pass
+
+    assert (Halved.is_bounded, Unbounded.is_bounded, Renamed.is_bounded) == (True, False, False)

@@ -157,10 +157,21 @@ def test_an_own_distribution_is_refused_but_for_sample_and_own_explorations():
     assert exploration_problem(lambda dist, logit: logit + 1, Own(2)) == ''
 
 
-@pytest.mark.parametrize('spec', [{'type': 'epsilon', 'epsilon': 0.0}, {'type': 'temperature', 'temperature': 0.0}])
-def test_options_out_of_range_are_refused(spec):
-    with pytest.raises(ConfigError):
-        make_component(EXPLORATION_REGISTRY, spec)
+@pytest.mark.parametrize(
+    ('name', 'refused', 'taken'),
+    [
+        ('epsilon', (0.0, 1.1), (0.001, 1.0)),
+        ('epsilon_greedy', (0.0, 1.1), (0.001, 1.0)),
+        ('temperature', (0.0,), (0.1, 9.0)),
+    ],
+)
+def test_options_out_of_range_are_refused(name, refused, taken):
+    key = name.partition('_')[0]
+    for value in refused:
+        with pytest.raises(ConfigError, match=f'{key} is {value}'):
+            make_component(EXPLORATION_REGISTRY, {'type': name, key: value})
+    for value in taken:
+        make_component(EXPLORATION_REGISTRY, {'type': name, key: value})
 
 
 @pytest.mark.parametrize('name', NAMES)

@@ -204,3 +204,10 @@ def test_frozen_layers_feed_the_others_and_have_no_place() -> None:
     assert hidden_matrices(net.named_parameters()) == {'1.weight': Matrix(0, 8, 8), '2.weight': Matrix(72, 8, 8)}
     net[1].requires_grad_(False)
     assert hidden_matrices(net.named_parameters()) == {'2.weight': Matrix(0, 8, 8)}
+
+
+def test_hidden_matrices_are_neither_frozen_nor_heads() -> None:
+    names = ('encoder.0.weight', 'encoder.1.weight', 'encoder.2.weight', 'policy_head.0.weight', 'policy_head.1.weight')
+    named = [(name, torch.zeros(8, 8, requires_grad=name != 'encoder.1.weight')) for name in names]
+    # the first is an input layer, encoder.1 is frozen, the heads are no hidden layers though they are as wide
+    assert list(hidden_matrices(named)) == ['encoder.2.weight']

@@ -17,6 +17,7 @@ from zoo import load_policy, serial_pipeline
 from zoo.core.errors import UserError
 from zoo.run.checkpoint import consent
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
+from zoo.run.checkpoint.schema import saved_run
 from zoo.run.policy_file import env_config_of, policy_of
 from zoo.worker.evaluator import evaluate
 
@@ -455,3 +456,21 @@ def test_run_that_was_moved_continues_next_to_its_old_folder(folder: Path) -> No
     assert serial_pipeline(resume=run, max_env_step=320).run_dir == run
     second = serial_pipeline(resume=run, max_env_step=320, overrides=['exp_name=new'])
     assert second.run_dir.parent == folder / 'moved' / 'new' and not (folder / 'first').exists()
+
+
+def test_many_env_processes_need_consent_but_not_other_large_numbers_beside_them(folder: Path) -> None:
+    most = consent.MOST_PROCESSES
+
+    def change(state: dict[str, Any], meta: dict[str, Any]) -> None:
+        meta['config']['env'] |= {'vectorization': 'async', 'collector_env_num': most + 1}
+        meta['config']['policy']['learn']['batch_size'] = most + 1
+
+    path = crafted(folder / 'c', change)
+    with pytest.raises(
+        CheckpointError, match=f'asks for env.collector_env_num={most + 1}: more than {most} needs your con'
+    ):
+        resume(path)
+    with pytest.raises(CheckpointError, match='asks for env.collector_env_num'):
+        resume(path, 'policy.learn.batch_size=64')
+    run = saved_run(load_checkpoint(path))
+    consent.check_sizes(run, ['env', 'policy'], overrides=['env.collector_env_num=2'])

@@ -440,3 +440,19 @@ def test_manager_save_folder_is_a_file_says_that_nothing_is_saved(tmp_path: Path
     (tmp_path / 'checkpoints').touch()
     with pytest.raises(SaveError, match=r'step_000000001.safetensors could not be saved \(.*\); no other one is saved'):
         CheckpointManager(tmp_path, CheckpointConfig()).save(1, {}, {})
+
+
+def test_state_too_large_to_be_no_tensor_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zoo.run.checkpoint.file, 'MAX_HEADER', 10_000)
+    save_checkpoint(tmp_path / 'a.safetensors', {'x': [0.5] * 100}, META)
+    with pytest.raises(
+        TypeError, match='MB that is not in tensors, at most 0 MB can be saved; convert long lists to tensors'
+    ):
+        save_checkpoint(tmp_path / 'b.safetensors', {'x': [0.5] * 5_000}, META)
+    assert [file.name for file in tmp_path.iterdir()] == ['a.safetensors']
+
+
+def test_text_of_a_file_is_shown_short_and_without_control_characters() -> None:
+    shown = zoo.run.checkpoint.file.shown
+    assert shown('plain') == 'plain' and shown('\x1b[2J') == repr('\x1b[2J')
+    assert shown('x' * 500) == 'x' * 97 + '...' and len(shown('\x00' * 500)) == 100
