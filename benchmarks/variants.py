@@ -103,6 +103,13 @@ DOOR_PPG = (  # as tiny_bricks_ppg
     'policy.learn.actor_epoch_per_collect=4 policy.learn.critic_epoch_per_collect=4'
 )
 
+
+def minatar(game: str) -> Comparison:
+    """Comparison of three policies on a game of MinAtar, a fifth of the steps that are usual."""
+    names = ('ppo', 'ppg', 'dna')
+    return Comparison({name: f'minatar_{name} env.kwargs.game={game} max_env_step=1000000' for name in names}, n_seed=3)
+
+
 TRPO = 'ant_trpo env.kwargs={}'  # with all observations of the env, as in ant_ppo
 
 # rollouts half as long as those of swimmer_ppo, since trpo takes only one step of the policy for each
@@ -169,6 +176,7 @@ COMPARISONS: dict[str, Comparison] = {
     'MiniGrid KeyCorridor S3R2, sparse reward': Comparison(
         {'ppo': 'minigrid_keycorridor_s3r2_ppo', 'intrinsic rnd': 'minigrid_keycorridor_s3r2_rnd_ppo'}
     ),
+    **{f'MinAtar {game}': minatar(game) for game in ('asterix', 'breakout', 'freeway', 'seaquest', 'space_invaders')},
 }
 
 
