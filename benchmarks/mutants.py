@@ -18,13 +18,14 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import multiprocessing
+import multiprocessing.connection
 import os
 import random
 import re
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +48,7 @@ SUBJECTS = tuple(
 )
 ERRORS = REPO / 'benchmarks' / 'errors.yaml'
 LEFT_OUT = ('kernels', '__init__.py')
-_FORKS = multiprocessing.get_context('forkserver')
+_FORKS, _LOCK = multiprocessing.get_context('forkserver'), threading.Lock()
 UNKNOWN_TEST = 4  # pytest's exit code, also if a module that all tests load cannot be imported
 
 SWAPS: dict[type, type] = {
@@ -256,18 +257,23 @@ def verdict(mutant: dict[str, Any], tests: Sequence[str], limit_s: float) -> str
 def _exit_code(module: str | None, place: int, tests: Sequence[str], limit_s: float) -> int | None:
     """Exit code of pytest in a process of its own, forked from one that has the libraries loaded; None if it hung."""
     process: Any = _FORKS.Process(target=_test_one, args=(module, place, tests))
-    process.start()
-    process.join(3 * limit_s + 60)
-    if process.exitcode is None:
+    with _LOCK:  # of two threads that ask for the same end of a process, one would get a wrong code
+        process.start()
+    hangs = not multiprocessing.connection.wait([process.sentinel], 3 * limit_s + 60)
+    if hangs:
         os.killpg(process.pid, signal.SIGKILL)
+    with _LOCK:
         process.join()
-        return None
-    return int(process.exitcode)
+    return None if hangs else int(process.exitcode)
 
 
 def _test_one(module: str | None, place: int, tests: Sequence[str]) -> None:
     """Runs tests and exits with pytest's code; `module` is mutated unless it is None."""
     os.setsid()  # a hanging test is killed with its children
+    os.chdir(REPO)
+    multiprocessing.set_start_method(
+        None, force=True
+    )  # not that of this process, which the tests' own ones would inherit
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     if module is not None:

@@ -3,7 +3,12 @@
 config = dict(
     exp_name='minatar_ppg',
     max_env_step=5_000_000,
-    env=dict(id='minatar', kwargs=dict(game='breakout'), collector_env_num=16),
+    env=dict(
+        id='minatar',
+        kwargs=dict(game='breakout'),
+        collector_env_num=16,
+        max_episode_steps=10_000,  # some policies never end an episode of breakout or seaquest
+    ),
     policy=dict(
         type='ppg',
         model=dict(encoder=dict(type='cnn', channels=[16], kernels=[3], strides=[1], hidden_size=128)),

@@ -50,6 +50,7 @@ EXTRA_OF_ENV = {
     'Walker2d': 'mujoco',
     'atari': 'ale_py',
     'envpool': 'envpool',
+    'minatar': 'minatar',
     'minigrid_memory': 'envpool',
     'procgen': 'envpool',
 }

@@ -33,9 +33,7 @@ ENVS = {
     'discrete to discrete': dict(id='tests.policy_envs:match_env'),
     'with reset rows': dict(id='tests.envs:Limit-v0'),
 }
-NAMES = [
-    name for name in POLICY_REGISTRY.names() if POLICY_REGISTRY.get(name).__module__.startswith('zoo.')
-]  # not of tests
+NAMES = [name for name in POLICY_REGISTRY.names() if not POLICY_REGISTRY.get(name).__module__.startswith('tests.')]
 policies = pytest.mark.parametrize('name', NAMES)
 # each policy with the env that has reset rows, and with one of the other envs
 cases = pytest.mark.parametrize(

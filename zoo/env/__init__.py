@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from zoo.env.tensor import classic as classic
     from zoo.env.tensor.base import TENSOR_ENV_REGISTRY as TENSOR_ENV_REGISTRY, TensorEnv as TensorEnv
     from zoo.env.tensor.vector import TensorVectorEnv as TensorVectorEnv, make_tensor_env as make_tensor_env
-    from zoo.env.toy import bricks as bricks, memory as memory, memory as minigrid_memory, targets as targets
+    from zoo.env.toy import bricks as bricks, memory as memory, targets as targets
     from zoo.env.vector import VectorEnv as VectorEnv
+
+    minigrid_memory = memory
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,

@@ -7,7 +7,7 @@ from zoo.core.lazy import lazy_names
 if TYPE_CHECKING:
     from zoo.model.actor_critic import PPG as PPG, VAC as VAC
     from zoo.model.config import (
-        PPGModelConfig as PPGConfig,  # noqa: F401
+        PPGModelConfig,
         VACConfig as VACConfig,
     )
     from zoo.model.encoder import make_encoder as make_encoder
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from zoo.model.multi import MultiEncoder as MultiEncoder
     from zoo.model.recurrent import Core as Core, RecurrentPPG as RecurrentPPG, RecurrentVAC as RecurrentVAC
     from zoo.model.simba import Simba as Simba
+
+    PPGConfig = PPGModelConfig
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,

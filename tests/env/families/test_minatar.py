@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
-from zoo.env import EnvConfig, EnvKwargsError, check_env, make_env
+from zoo.core.errors import UserError
+from zoo.env import EnvConfig, EnvKwargsError, MissingExtraError, check_env, make_env
 from zoo.env.families.minatar import GAMES, MinAtar
 
 pytest.importorskip('minatar')
@@ -83,6 +86,24 @@ def test_minatar_picture_has_a_color_for_each_thing() -> None:
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) == 1 + 3  # nothing, paddle, ball, bricks; its trail is new
 
 
-def test_minatar_unknown_game_is_told_with_the_known_ones() -> None:
-    with pytest.raises(EnvKwargsError, match="game is 'breakou': did you mean 'breakout'[?] minatar has asterix, "):
-        make_env(EnvConfig(id='minatar', kwargs={'game': 'breakou'}))
+@pytest.mark.parametrize(
+    ('kwargs', 'said'),
+    [
+        ({'game': 'breakou'}, "game is 'breakou': did you mean 'breakout'[?] minatar has asterix, "),
+        ({'game': 3}, 'game is 3: minatar has asterix, .*; use one of these'),
+        ({'game': 'asterix', 'sticky_action_prob': 2.0}, 'sticky_action_prob is 2.0: .* pass a number from 0 to 1'),
+        ({'game': 'asterix', 'sticky_action_prob': 'x'}, "sticky_action_prob is 'x': .* pass a number from 0 to 1"),
+    ],
+)
+def test_minatar_kwargs_out_of_range_are_refused(kwargs: dict[str, object], said: str) -> None:
+    with pytest.raises(EnvKwargsError, match=said):
+        make_env(EnvConfig(id='minatar', kwargs=kwargs))
+
+
+def test_minatar_takes_its_game_from_the_kwargs_and_any_seed_of_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match='leave env.game out, or use env.kwargs.game if it takes that'):
+        make_env(EnvConfig(id='minatar', game='asterix'))
+    MinAtar('asterix').reset(seed=2**40)
+    monkeypatch.setitem(sys.modules, 'minatar', None)
+    with pytest.raises(MissingExtraError, match="env 'minatar' needs the minatar extra"):
+        make_env(EnvConfig(id='minatar', kwargs={'game': 'asterix'}))

@@ -99,7 +99,7 @@ def env_family(
 
 def no_games(env_id: str, game: str) -> str:
     """The message for a game that is given to an env without games."""
-    return f'env.game is {game!r} but env {env_id!r} has no games to choose from; leave env.game out.'
+    return f'env.game is {game!r} but env {env_id!r} has no games to choose from; leave env.game out, or use env.kwargs.game if it takes that.'
 
 
 def import_extra(module: str, extra: str, name: str) -> Any:

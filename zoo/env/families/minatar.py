@@ -23,9 +23,9 @@ class MinAtar(gymnasium.Env):
     Observations: [10, 10, C] bytes, 0 or 255, with a channel for each kind of thing; C is 4 (asterix, breakout), 6
     (space_invaders), 7 (freeway) or 10 (seaquest). Actions: those that have an effect in the game, 3 to 6. As in the
     original, with probability `sticky_action_prob` the last action is repeated, and games get harder if `ramping`.
-    Freeway ends only by its time limit of 2,500 steps, so its episodes are truncated; the original ends them as done.
+    Freeway ends only by its time limit, at step 2,501, so its episodes are truncated; the original ends them as done.
 
-    Raises: EnvKwargsError for an unknown game; MissingExtraError without the extra minatar.
+    Raises: EnvKwargsError for an unknown game, or no probability; MissingExtraError without the extra minatar.
 
     Source: Young and Tian 2019, arXiv:1903.03176.
     """
@@ -36,19 +36,23 @@ class MinAtar(gymnasium.Env):
         self, game: str, sticky_action_prob: float = 0.1, ramping: bool = True, render_mode: str | None = None
     ) -> None:
         if game not in GAMES:
-            hint = did_you_mean(game, GAMES, end=' ')
             raise EnvKwargsError(
-                f'env.kwargs.game is {game!r}: {hint}minatar has {", ".join(GAMES)}; use one of these.'
+                f'env.kwargs.game is {game!r}: {did_you_mean(str(game), GAMES, end=" ")}minatar has {", ".join(GAMES)}; '
+                'use one of these.'
             )
-        make = import_extra('minatar', 'minatar', 'minatar').Environment
-        self._game = make(game, sticky_action_prob, ramping)
+        if not (isinstance(sticky_action_prob, int | float) and 0 <= sticky_action_prob <= 1):
+            raise EnvKwargsError(
+                f'env.kwargs.sticky_action_prob is {sticky_action_prob!r}: it is a probability; pass a number from 0 to 1.'
+            )
+        self._game = import_extra('minatar', 'minatar', 'minatar').Environment(game, sticky_action_prob, ramping)
         self._actions, self._ends_by_time = self._game.minimal_action_set(), game == 'freeway'
         self.observation_space = Box(0, ON, tuple(self._game.state_shape()), np.uint8)
         self.action_space, self.render_mode = Discrete(len(self._actions)), render_mode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
-        self._game.seed(seed)
+        if seed is not None:
+            self._game.seed(int(self.np_random.integers(1 << 32)))
         self._game.reset()
         self._game.last_action = 0  # an episode does not depend on the one before it
         return self._observation(), {}
