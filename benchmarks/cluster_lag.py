@@ -72,8 +72,7 @@ def train_one(label: str, seed: int) -> dict[str, Any]:
     import torch
 
     from zoo import serial_pipeline
-    from zoo.run.config import resolve_config
-    from zoo.run.config_check import without_derived_values
+    from zoo.run.config import resolve_config, without_derived_values
     from zoo.worker.evaluator import evaluate
 
     torch.set_num_threads(1)

@@ -89,8 +89,7 @@ def bench_config(name: str, scale: float = 1.0) -> dict[str, Any]:
     A word --import=FILE in the name imports a file of the checkout first, as `zoo train` does.
     """
     from zoo.config.source import import_module_or_file
-    from zoo.run.config import resolve_config
-    from zoo.run.config_check import without_derived_values
+    from zoo.run.config import resolve_config, without_derived_values
 
     bundled, *words = name.split()
     overrides = [word for word in words if not word.startswith('--import=')]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from zoo.config.section import ConfigError as ConfigError, Section as Section
+    from zoo.core.errors import CallbackError as CallbackError
     from zoo.core.registry import (
         BUFFER_REGISTRY as BUFFER_REGISTRY,
         CORRECTION_REGISTRY as CORRECTION_REGISTRY,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from zoo.run.checkpoint.manager import SaveError as SaveError
     from zoo.run.job import SerialJob as SerialJob
     from zoo.run.log.sinks import Sink as Sink
-    from zoo.run.observers.callbacks import Callback as Callback, CallbackError as CallbackError
+    from zoo.run.observers.callbacks import Callback as Callback
     from zoo.run.observers.stop_rules import StopRule as StopRule
     from zoo.run.policy_file import load_policy as load_policy
     from zoo.run.result import TrainResult as TrainResult
@@ -66,6 +67,7 @@ __getattr__, _, __all__ = lazy_names(
     {
         'zoo.core.registry': ' '.join(f'{kind}_REGISTRY' for kind in _KINDS.split()),
         'zoo.config.section': 'ConfigError Section',
+        'zoo.core.errors': 'CallbackError',
         'zoo.env.inspection.inspect': 'inspect_env',
         'zoo.pipeline': 'serial_pipeline',
         'zoo.run.build': 'make_policy',
@@ -73,7 +75,7 @@ __getattr__, _, __all__ = lazy_names(
         'zoo.run.checkpoint.manager': 'SaveError',
         'zoo.run.job': 'SerialJob',
         'zoo.run.log.sinks': 'Sink',
-        'zoo.run.observers.callbacks': 'Callback CallbackError',
+        'zoo.run.observers.callbacks': 'Callback',
         'zoo.run.observers.stop_rules': 'StopRule',
         'zoo.run.policy_file': 'load_policy',
         'zoo.run.result': 'TrainResult',

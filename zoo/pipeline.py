@@ -19,7 +19,7 @@ from zoo.config.components import section_of
 from zoo.config.section import ConfigError
 from zoo.config.source import load_config, split_override
 from zoo.config.yaml_io import storable
-from zoo.core.errors import UserError, shown
+from zoo.core.errors import CallbackError, UserError, shown
 from zoo.core.files import current_folder
 from zoo.core.processes import GivenUp
 from zoo.core.registry import PIPELINE_REGISTRY
@@ -29,12 +29,11 @@ from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.base_config import JobConfig
 from zoo.run.checkpoint import SavedRun, SaveError, load_checkpoint, saved_run, steps_of
 from zoo.run.checkpoint.consent import Trust, check_memory, check_names, check_sizes, consent_words, give_names
-from zoo.run.config import frozen_config, resolve_config, without_defaults
-from zoo.run.config_check import without_derived_values
+from zoo.run.config import frozen_config, resolve_config, without_defaults, without_derived_values
 from zoo.run.folder import refuse_no_run_folder, refuse_other_config, root_of
 from zoo.run.job import SerialJob
 from zoo.run.launch import Launch, continued, launched, note, starts_learners, train_with_learners
-from zoo.run.observers.callbacks import CallbackError, callback_problems
+from zoo.run.observers.callbacks import callback_problems
 from zoo.run.result import TrainResult
 from zoo.run.signals import Interrupted, catch_signals
 from zoo.worker.env_watch import EnvWatch

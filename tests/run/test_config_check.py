@@ -9,8 +9,7 @@ import torch
 
 from tests.tables import are_said, overrides_of, refused, rows_of
 from zoo.core.registry import BUFFER_REGISTRY
-from zoo.run.config import explain_config, resolve_config
-from zoo.run.config_check import without_derived_values
+from zoo.run.config import explain_config, resolve_config, without_derived_values
 
 ENV: dict[str, Any] = {'env': {'id': 'CartPole-v1', 'collector_env_num': 8}}
 # a rollout of 8 envs x 32 steps = 256 samples

@@ -17,7 +17,9 @@ from torch import nn
 from tests.policy_envs import job_config
 from zoo import POLICY_REGISTRY
 from zoo.config.section import ConfigError
+from zoo.core.processes import machine_memory
 from zoo.core.spaces import Box
+from zoo.model.check import AllocationError, AllocationLimit
 from zoo.pipeline import serial_pipeline
 from zoo.policy import PPOPolicy
 from zoo.run import build
@@ -26,10 +28,7 @@ from zoo.run.job import SerialJob
 from zoo.run.resources import (
     ROW_BYTES,
     STEP_BYTES,
-    AllocationError,
-    AllocationLimit,
     Phase,
-    machine_memory,
     memory_problem,
     sample_bytes,
 )

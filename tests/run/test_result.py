@@ -12,10 +12,10 @@ import pytest
 
 from tests.policy_envs import job_config
 from tests.run.processes import without_override
+from zoo.core.errors import CallbackError
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
-from zoo.run.observers.callbacks import CallbackError
 from zoo.run.result import ResultFile, command, commit
 
 

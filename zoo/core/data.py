@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.core.ranks import ALONE, Ranks, weight_scale
+
 
 def send(x: Tensor, device: torch.device) -> Tensor:
     """Copies a tensor to a device. From the host the copy goes through pinned memory, and the host does not wait for it.
@@ -112,6 +114,25 @@ def begins_of(steps: Timestep, t: Any = ...) -> Tensor:
     if steps.begins is not None:
         return steps.begins[t]
     return steps.terminated[t] | steps.truncated[t] if steps.is_reset is None else steps.is_reset[t]
+
+
+def ends_of(timestep: Timestep) -> Transition:
+    """Returns the transition columns of every policy, [T, B] each: reward, done, traj_flag, and is_reset if envs give it.
+
+    `done`: the reached state is terminal. `traj_flag`: the trace stops, at a terminal state or by a time limit.
+    """
+    found: Transition = {
+        'reward': timestep.reward,
+        'done': timestep.terminated,
+        'traj_flag': timestep.terminated | timestep.truncated,
+    }
+    return found if timestep.is_reset is None else {**found, 'is_reset': timestep.is_reset}
+
+
+def valid_weight(is_reset: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Weights [T, B] of mean 1 over all ranks: rows that only reset an env have 0, the others are equal."""
+    valid = (~is_reset).to(torch.float32)
+    return valid * (valid.numel() / valid.sum().clamp(min=1) if ranks is ALONE else weight_scale(valid, ranks))
 
 
 BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs', 'begins']

@@ -18,6 +18,10 @@ class RunError(RuntimeError):
     """A failure of a run after its start: of its env, its gradient, its disk."""
 
 
+class CallbackError(RunError):
+    """A callback raised an error, which is the cause of this one."""
+
+
 def place_of(error: BaseException) -> str:
     """'file:line' of the last line that ran before an error."""
     last = traceback.extract_tb(error.__traceback__)[-1]

@@ -128,6 +128,13 @@ def n_core() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
+def machine_memory() -> int:
+    """Bytes of this machine's memory; 2**63 if the system does not say."""
+    if not hasattr(os, 'sysconf') or 'SC_PHYS_PAGES' not in os.sysconf_names:
+        return 2**63
+    return os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+
+
 def end_words(exit_code: int) -> str:
     """The end of a process in words: 'ended by signal 11 (SIGSEGV)'."""
     if exit_code >= 0:

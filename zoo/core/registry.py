@@ -281,8 +281,7 @@ SINK_REGISTRY: Registry[Any] = Registry(
     'sink',
     'zoo.sinks',
     {
-        'zoo.run.log.sinks': 'csv jsonl table',
-        'zoo.run.log.tensorboard': 'tensorboard',
+        'zoo.run.log.sinks': 'csv jsonl table tensorboard',
         'zoo.run.log.trackers': 'mlflow wandb',
     },
     takes_code=True,

@@ -1,4 +1,4 @@
-"""Checks of a model before a run, on one small batch: its contract, unread fields, the parameters that a loss reaches."""
+"""Checks of a model before a run: its memory, its contract on one small batch, unread fields, parameters that a loss reaches."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.config.section import Section, plain
 from zoo.core.data import Obs, State, keeps_state, leaves
@@ -251,3 +252,37 @@ def reached(model: Any, obs_space: Space, method: str) -> set[str]:
         finite = torch.where(output.isfinite(), output, 0.0)  # masked choices are -inf
         grads = torch.autograd.grad(finite.sum(), list(named.values()), allow_unused=True)
     return {name for name, grad in zip(named, grads, strict=True) if grad is not None}
+
+
+class AllocationError(Exception):
+    """More memory was asked for than the limit allows; holds the bytes asked for so far."""
+
+    def __init__(self, n_byte: int) -> None:
+        super().__init__(n_byte)
+        self.n_byte = n_byte
+
+
+class AllocationLimit(TorchDispatchMode):
+    """Within this context, new tensors of more than n_byte in sum raise AllocationError before they are allocated.
+
+    Each operation that makes a tensor on a device is first run on the device 'meta', which has sizes but no memory.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True, which is torch's default, would load the compiler: 140 MB and a second
+
+    def __init__(self, n_byte: int) -> None:
+        super().__init__()
+        self._limit, self._total = n_byte, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(argument.name == 'device' for argument in func._schema.arguments):
+            here = {**kwargs, 'device': torch.device('meta')}
+            here |= {key: value for key, value in (('generator', None), ('pin_memory', False)) if key in kwargs}
+            new = func(*args, **here)
+            self._total += new.numel() * new.element_size()
+            if self._total > self._limit:
+                raise AllocationError(self._total)
+        return func(*args, **kwargs)

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, ForwardActing, forward_for_acting
 from zoo.config.components import make_component
-from zoo.core.data import Obs, State, Timestep, Transition, keeps_state, to_device
+from zoo.core.data import Obs, State, Timestep, Transition, ends_of, keeps_state, to_device
 from zoo.core.errors import UserError
 from zoo.core.registry import OPTIMIZER_REGISTRY
 from zoo.core.seeding import reseed, torch_generator
 from zoo.policy.base import Policy
 from zoo.policy.execution import ModelMode, join_model
-from zoo.policy.samples import ends_of
 from zoo.rl_utils.distribution import ActionDist, make_dist
 from zoo.rl_utils.optimizer import FlatOptimizer
 

@@ -26,8 +26,7 @@ from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution, executor_request
 from zoo.policy.gradient_steps import clips_values
 from zoo.policy.metrics import adv_abs_max, total_loss
-from zoo.policy.options import options_of
-from zoo.policy.options.base import UpdateOption
+from zoo.policy.options import UpdateOption, options_of
 from zoo.policy.options.loss import Objective
 from zoo.policy.passes import Passes
 from zoo.policy.samples import Samples, in_pieces

@@ -16,7 +16,7 @@ from zoo.config.components import name_of
 from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks, rank_count_text
 from zoo.core.seeding import stream
-from zoo.policy.options.base import Owner
+from zoo.policy.options import Owner
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.normalizer import RunningMeanStd
 

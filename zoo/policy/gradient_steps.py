@@ -13,7 +13,7 @@ from zoo.backend.executor import Found, SplitStep
 from zoo.backend.precision import UpdatePrecision, in_precision
 from zoo.core.data import Columns, Metrics, Minibatch
 from zoo.core.registry import Component
-from zoo.policy import hooks
+from zoo.policy.hooks import gradient_ready as gradient_ready, here
 from zoo.rl_utils import kernels
 from zoo.rl_utils.check import EACH_SAMPLE, Number, check_returned, check_shape
 from zoo.rl_utils.distribution import ActionDist
@@ -312,8 +312,8 @@ def descend(optimizers: Sequence[FlatOptimizer], loss: Tensor, grad_clip: float 
     for optimizer in optimizers:
         optimizer.zero_grad()
     backward(loss, optimizers)
-    if hooks.here.listener is not None:
-        hooks.gradient_ready(optimizers, loss)
+    if here.listener is not None:
+        gradient_ready(optimizers, loss)
     norms = [optimizer.step(grad_clip) for optimizer in optimizers]
     return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
 

@@ -17,42 +17,23 @@ from zoo.core.data import (
     Rollout,
     Sample,
     State,
-    Timestep,
     Transition,
     first_leaf,
     leaves,
     map_tensors,
     split_rows,
+    valid_weight,
 )
-from zoo.core.ranks import ALONE, Ranks, weight_scale
+from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import ESTIMATOR_REGISTRY, Component
 from zoo.policy.config import ActorCriticPolicyConfig
-from zoo.policy.options.base import Estimated, UpdateOption
+from zoo.policy.options import Estimated, UpdateOption
 from zoo.policy.sequences import SequenceConfig, as_sequences, rows_once
 from zoo.rl_utils.gae import gae_data, gae_estimate, normalize_advantage
 
 TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'state', 'is_first'))
 """Columns of a transition that are not copied to the samples; all others are, including a policy's own."""
 Critic = Callable[..., Tensor]
-
-
-def ends_of(timestep: Timestep) -> Transition:
-    """Returns the transition columns of every policy, [T, B] each: reward, done, traj_flag, and is_reset if envs give it.
-
-    `done`: the reached state is terminal. `traj_flag`: the trace stops, at a terminal state or by a time limit.
-    """
-    found: Transition = {
-        'reward': timestep.reward,
-        'done': timestep.terminated,
-        'traj_flag': timestep.terminated | timestep.truncated,
-    }
-    return found if timestep.is_reset is None else {**found, 'is_reset': timestep.is_reset}
-
-
-def valid_weight(is_reset: Tensor, ranks: Ranks = ALONE) -> Tensor:
-    """Weights [T, B] of mean 1 over all ranks: rows that only reset an env have 0, the others are equal."""
-    valid = (~is_reset).to(torch.float32)
-    return valid * (valid.numel() / valid.sum().clamp(min=1) if ranks is ALONE else weight_scale(valid, ranks))
 
 
 def rollout_values(rollout: Rollout, critic: Critic) -> tuple[Tensor, Tensor]:

@@ -21,12 +21,13 @@ from zoo.buffer.rollout import Buffer, in_sequences, n_draw_of, n_rows_drawn, re
 from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError, shown
-from zoo.core.processes import may_be_given_up
+from zoo.core.processes import machine_memory, may_be_given_up
 from zoo.core.ranks import ALONE, Ranks, RunInfo
 from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, tool
 from zoo.core.spaces import Box, Space, leaf_spaces
 from zoo.env import AnyVectorEnv, EnvConfig, make_env_groups, make_vector_env
 from zoo.env.errors import Restarts
+from zoo.model.check import AllocationError, AllocationLimit
 from zoo.policy.base import Policy
 from zoo.policy.config import PolicyConfig, device_of
 from zoo.run.base_config import JobConfig, LoggerConfig
@@ -57,12 +58,9 @@ from zoo.run.observers.rounds import (
     reset_every,
 )
 from zoo.run.resources import (
-    AllocationError,
-    AllocationLimit,
     Phase,
     Threads,
     keep_freed_memory,
-    machine_memory,
     memory_problem,
     phase_threads,
     use_threads,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
 from zoo.cluster.config import ClusterConfig
+from zoo.config.schedule import is_signed_schedule
 from zoo.config.section import (
     Config,
     ConfigError,
@@ -33,10 +34,10 @@ from zoo.core.errors import shown
 from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, MODEL_REGISTRY, POLICY_REGISTRY, Registry, UnknownNameError
 from zoo.env import EnvConfig
 from zoo.env.make import take_env_instances
-from zoo.policy.config import PolicyConfig
+from zoo.policy.config import PolicyConfig, of_today
 from zoo.run.base_config import CheckpointConfig, JobConfig, LoggerConfig
 from zoo.run.checkpoint import check_config_size, leaf_values
-from zoo.run.config_check import N_SAMPLE, N_STEP, cross_check, fill_rollout, fill_schedules
+from zoo.run.config_check import N_SAMPLE, N_STEP, cross_check, fill_rollout
 from zoo.worker.evaluation_env import fill_evaluation
 
 _DEFAULT = re.compile(r'leave it out for .*, the default(?=\.$)')
@@ -291,3 +292,48 @@ def _origin(path: str, origins: dict[str, str]) -> str:
         if given == path or given.startswith(f'{path}.') or path.startswith(f'{given}.')
     ]
     return next((who for who in ('argument', 'command line') if who in found), found[-1] if found else 'default')
+
+
+def fill_schedules(config: dict[str, Any]) -> None:
+    """Sets the length of linear schedules that have none to the length of the run."""
+    for line in _lines(config):
+        if line.get('over') is None:
+            line['over'] = config['max_env_step']
+
+
+def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields all linear schedules of a resolved config. Options of the user's own code are not searched."""
+
+    def below(values: Any, path: str) -> Iterator[dict[str, Any]]:
+        for key, value in (
+            values.items() if isinstance(values, dict) and path not in (*COMPONENTS, 'policy.eval') else ()
+        ):
+            is_line = isinstance(value, dict) and value.keys() == {'start', 'end', 'over'}
+            yield from [value] if is_line else below(value, join_path(path, key))
+
+    for section in ('policy', 'buffer'):
+        yield from below(config.get(section), section)
+    penalties, sets = value_at(config, 'policy.learn.penalties'), value_at(config, 'policy.eval.sets')
+    found = [value_at(penalty, 'weight') for penalty in penalties] if isinstance(penalties, list) else []
+    envs = [value_at(config, 'env'), value_at(config, 'policy.eval.env')]
+    envs += sets.values() if isinstance(sets, dict) else ()
+    for values in (value_at(env, name) for env in envs for name in ('schedule', 'reset_options')):
+        found += values.values() if isinstance(values, dict) else ()
+    yield from (value for value in found if is_signed_schedule(value) and 'start' in value)
+
+
+def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
+    """The stored config of a run without the values that `fill_schedules` and `fill_rollout` derived.
+
+    They are derived again if a resume changes the keys that they depend on: max_env_step, the number of envs. Old keys are
+    translated to those of today.
+    """
+    data = plain(config)
+    of_today(data['policy'])
+    for line in _lines(data):
+        if line.get('over') == data.get('max_env_step'):
+            line['over'] = None
+    collect = data['policy'].get('collect') or {}
+    if collect.get('n_step') is not None:
+        collect.pop('n_sample', None)
+    return data

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from zoo.cluster.config import cluster_problems, lag_problems
-from zoo.config.schedule import is_signed_schedule
-from zoo.config.section import Config, ConfigError, join_path, plain, value_at
+from zoo.config.section import Config, ConfigError, value_at
 from zoo.core.errors import around
-from zoo.core.registry import COMPONENTS, POLICY_REGISTRY
+from zoo.core.registry import POLICY_REGISTRY
 from zoo.env import UnknownEnvError
 from zoo.env.make import check_source
-from zoo.policy.config import of_today, why_not_here
+from zoo.policy.config import why_not_here
 from zoo.policy.options.off_policy_correction import correction_problems
 from zoo.policy.sequences import sequence_problem
 from zoo.run.observers.callbacks import callback_problems
@@ -20,51 +19,6 @@ from zoo.run.resources import memory_problem
 from zoo.worker.evaluation_env import evaluation_problems
 
 N_STEP, N_SAMPLE = 'policy.collect.n_step', 'policy.collect.n_sample'
-
-
-def fill_schedules(config: dict[str, Any]) -> None:
-    """Sets the length of linear schedules that have none to the length of the run."""
-    for line in _lines(config):
-        if line.get('over') is None:
-            line['over'] = config['max_env_step']
-
-
-def _lines(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields all linear schedules of a resolved config. Options of the user's own code are not searched."""
-
-    def below(values: Any, path: str) -> Iterator[dict[str, Any]]:
-        for key, value in (
-            values.items() if isinstance(values, dict) and path not in (*COMPONENTS, 'policy.eval') else ()
-        ):
-            is_line = isinstance(value, dict) and value.keys() == {'start', 'end', 'over'}
-            yield from [value] if is_line else below(value, join_path(path, key))
-
-    for section in ('policy', 'buffer'):
-        yield from below(config.get(section), section)
-    penalties, sets = value_at(config, 'policy.learn.penalties'), value_at(config, 'policy.eval.sets')
-    found = [value_at(penalty, 'weight') for penalty in penalties] if isinstance(penalties, list) else []
-    envs = [value_at(config, 'env'), value_at(config, 'policy.eval.env')]
-    envs += sets.values() if isinstance(sets, dict) else ()
-    for values in (value_at(env, name) for env in envs for name in ('schedule', 'reset_options')):
-        found += values.values() if isinstance(values, dict) else ()
-    yield from (value for value in found if is_signed_schedule(value) and 'start' in value)
-
-
-def without_derived_values(config: dict[str, Any]) -> dict[str, Any]:
-    """The stored config of a run without the values that `fill_schedules` and `fill_rollout` derived.
-
-    They are derived again if a resume changes the keys that they depend on: max_env_step, the number of envs. Old keys are
-    translated to those of today.
-    """
-    data = plain(config)
-    of_today(data['policy'])
-    for line in _lines(data):
-        if line.get('over') == data.get('max_env_step'):
-            line['over'] = None
-    collect = data['policy'].get('collect') or {}
-    if collect.get('n_step') is not None:
-        collect.pop('n_sample', None)
-    return data
 
 
 def fill_rollout(config: dict[str, Any], given: dict[str, Any]) -> list[str]:

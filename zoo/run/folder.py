@@ -23,8 +23,7 @@ from zoo.core.files import is_in_place, open_without_link, refuse_links
 from zoo.core.streams import printable
 from zoo.run.base_config import JobConfig, LoggerConfig
 from zoo.run.checkpoint import Checkpoint, CheckpointError, SavedRun, load_checkpoint, saved_run, steps_of
-from zoo.run.config import explain_config, resolve_config
-from zoo.run.config_check import without_derived_values
+from zoo.run.config import explain_config, resolve_config, without_derived_values
 
 try:
     import fcntl

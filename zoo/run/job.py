@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from zoo.config.components import section_of
+from zoo.core.errors import CallbackError
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import PIPELINE_REGISTRY
 from zoo.core.timer import Timer
@@ -18,7 +19,6 @@ from zoo.run.base_config import JobConfig
 from zoo.run.build import RunBuilder, complete_config
 from zoo.run.checkpoint import Checkpoint, State
 from zoo.run.observers.base import RunView, handlers_of
-from zoo.run.observers.callbacks import CallbackError
 from zoo.run.observers.rounds import mean_metrics, play_evaluations, refuse_empty
 from zoo.run.result import TrainResult
 from zoo.run.resume import meta_of, state_of

@@ -19,8 +19,7 @@ from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks, RanksLostError
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
-from zoo.run.checkpoint import Checkpoint, load_checkpoint
-from zoo.run.checkpoint.consent import give_imports, given_imports
+from zoo.run.checkpoint import Checkpoint, give_imports, given_imports, load_checkpoint
 from zoo.run.folder import newest_in, refuse_unwritable
 from zoo.run.result import TrainResult
 from zoo.run.signals import Interrupted, catch_signals

@@ -18,19 +18,24 @@ from zoo.core.errors import RunError, UserError
 from zoo.core.ranks import RunInfo
 from zoo.core.registry import POLICY_REGISTRY, SAVE_REGISTRY
 from zoo.env import EnvConfig
+from zoo.model.check import AllocationError, AllocationLimit
 from zoo.policy.base import Policy
 from zoo.policy.config import PolicyConfig, why_not_here
 from zoo.policy.modes import MODES, Mode
 from zoo.run.checkpoint import (
     BY_HAND,
+    EVALUATION_ENVS,
     Checkpoint,
     CheckpointError,
     SavedRun,
     State,
+    Trust,
     causes_of_misfits,
     check_finite,
     check_given_model,
+    check_names,
     check_saved_modes,
+    check_sizes,
     fit_state,
     load_checkpoint,
     malformed,
@@ -39,9 +44,7 @@ from zoo.run.checkpoint import (
     saved_run,
     shown,
 )
-from zoo.run.checkpoint.consent import EVALUATION_ENVS, Trust, check_names, check_sizes
 from zoo.run.config import defaults_for, resolve_policy
-from zoo.run.resources import AllocationError, AllocationLimit
 from zoo.worker.evaluation_env import evaluation_env
 
 

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from zoo.buffer.rollout import PARTS
 from zoo.config.section import ConfigLike, value_at
+from zoo.core.processes import machine_memory
 from zoo.core.spaces import Space, empty_obs, leaf_spaces, obs_dtype
 from zoo.policy.base import Policy
 from zoo.policy.sequences import SequenceConfig, n_copy
@@ -114,13 +114,6 @@ SAMPLE_KEYS = (
 """The config keys that the memory for samples depends on."""
 
 
-def machine_memory() -> int:
-    """Bytes of this machine's memory; 2**63 if the system does not say."""
-    if not hasattr(os, 'sysconf') or 'SC_PHYS_PAGES' not in os.sysconf_names:
-        return 2**63
-    return os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
-
-
 def sample_bytes(config: ConfigLike, obs_space: Space | None = None) -> int:
     """The least bytes that samples of a rollout, a buffer or the auxiliary phase take. Args: config: a resolved one."""
     obs = 0
@@ -188,40 +181,6 @@ class Threads(Observer):
 
     def before_evaluation(self, job: RunView) -> None:
         use_threads(self._n_thread['evaluate'])
-
-
-class AllocationError(Exception):
-    """More memory was asked for than the limit allows; holds the bytes asked for so far."""
-
-    def __init__(self, n_byte: int) -> None:
-        super().__init__(n_byte)
-        self.n_byte = n_byte
-
-
-class AllocationLimit(TorchDispatchMode):
-    """Within this context, new tensors of more than n_byte in sum raise AllocationError before they are allocated.
-
-    Each operation that makes a tensor on a device is first run on the device 'meta', which has sizes but no memory.
-    """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # True, which is torch's default, would load the compiler: 140 MB and a second
-
-    def __init__(self, n_byte: int) -> None:
-        super().__init__()
-        self._limit, self._total = n_byte, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if any(argument.name == 'device' for argument in func._schema.arguments):
-            here = {**kwargs, 'device': torch.device('meta')}
-            here |= {key: value for key, value in (('generator', None), ('pin_memory', False)) if key in kwargs}
-            new = func(*args, **here)
-            self._total += new.numel() * new.element_size()
-            if self._total > self._limit:
-                raise AllocationError(self._total)
-        return func(*args, **kwargs)
 
 
 MAPPED_FROM = 128 << 20  # bytes; a larger block is returned to the system as soon as it is freed

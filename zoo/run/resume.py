@@ -32,7 +32,7 @@ from zoo.run.checkpoint import (
     saved_run,
     shown,
 )
-from zoo.run.config_check import without_derived_values
+from zoo.run.config import without_derived_values
 from zoo.run.folder import root_of
 from zoo.run.observers.base import Observer, Parts, Progress, RunView
 from zoo.run.result import ResultFile

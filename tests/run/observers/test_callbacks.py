@@ -19,13 +19,13 @@ from zoo import POLICY_REGISTRY, Callback
 from zoo.backend import native
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code
-from zoo.core.errors import RunError, UserError
+from zoo.core.errors import CallbackError, RunError, UserError
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import load_checkpoint
 from zoo.run.checkpoint.manager import CheckpointManager, SaveError
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob
-from zoo.run.observers.callbacks import EVENTS, CallbackError, Callbacks
+from zoo.run.observers.callbacks import EVENTS, Callbacks
 
 HERE = __name__
 

@@ -9,7 +9,7 @@ from typing import Any
 from zoo.config.components import make_component, name_of
 from zoo.config.schedule import adaptive_rate
 from zoo.core.registry import CORRECTION_REGISTRY, OPTION_REGISTRY
-from zoo.policy.options.base import Owner, UpdateOption
+from zoo.policy.options.base import Estimated as Estimated, Owner as Owner, UpdateOption as UpdateOption
 
 PLAIN = {'accumulate': 1, 'grad_clip_value': None, 'precision': 'fp32'}
 """Settings of a plain optimiser, by their key in `policy.learn`."""

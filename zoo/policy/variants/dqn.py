@@ -14,7 +14,7 @@ from torch import Tensor
 from zoo.config.components import component_of
 from zoo.config.schedule import Linear, Probability, Schedule, schedule_value
 from zoo.config.section import Filled
-from zoo.core.data import Metrics, Rollout, Sample, map_tensors, split_rows
+from zoo.core.data import Metrics, Rollout, Sample, map_tensors, split_rows, valid_weight
 from zoo.core.errors import UserError
 from zoo.core.registry import OPTIMIZER_REGISTRY, POLICY_REGISTRY
 from zoo.core.spaces import Discrete
@@ -22,7 +22,6 @@ from zoo.model.check import actor_parameters
 from zoo.policy.acting import NetworkPolicy
 from zoo.policy.config import CollectConfig, Count, LearnConfig, PolicyConfig
 from zoo.policy.hooks import gradient_ready
-from zoo.policy.samples import valid_weight
 from zoo.rl_utils.distributions.categorical import Categorical
 from zoo.rl_utils.estimators import n_step
 from zoo.rl_utils.exploration import epsilon_greedy

@@ -17,10 +17,9 @@ from zoo.core.data import Columns, Metrics
 from zoo.core.ranks import mean_over_
 from zoo.core.registry import POLICY_REGISTRY, SURROGATE_REGISTRY
 from zoo.model.check import critic_names, parameters_by_role
-from zoo.policy import hooks
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
-from zoo.policy.gradient_steps import forward, policy_terms, step_summary, with_log_old
+from zoo.policy.gradient_steps import forward, gradient_ready, policy_terms, step_summary, with_log_old
 from zoo.policy.metrics import explained_variance
 from zoo.policy.ppg import ValueNumbers, value_step
 from zoo.rl_utils.distribution import ActionDist
@@ -132,7 +131,7 @@ class TRPOPolicy(ActorCriticPolicy):
         slope = flat_gradient(kl, create_graph=True)
         optimizer.zero_grad()
         optimizer.grad.copy_(flat_gradient(loss, retain_graph=True))
-        hooks.gradient_ready(optimizers, loss)
+        gradient_ready(optimizers, loss)
         optimizer.share_gradient()
 
         def fisher(x: Tensor) -> Tensor:

@@ -1,5 +1,13 @@
 """Checkpoints: their files, their schema, the ones that are kept, and consent to what they ask for."""
 
+from zoo.run.checkpoint.consent import (
+    EVALUATION_ENVS,
+    Trust,
+    check_names,
+    check_sizes,
+    give_imports,
+    given_imports,
+)
 from zoo.run.checkpoint.file import (
     Checkpoint,
     CheckpointError,
@@ -30,15 +38,21 @@ __all__ = [
     'Checkpoint',
     'CheckpointError',
     'CheckpointManager',
+    'EVALUATION_ENVS',
     'SaveError',
     'SavedRun',
     'State',
+    'Trust',
     'causes_of_misfits',
     'check_config_size',
     'check_finite',
     'check_given_model',
+    'check_names',
     'check_saved_modes',
+    'check_sizes',
     'fit_state',
+    'give_imports',
+    'given_imports',
     'leaf_values',
     'load_checkpoint',
     'malformed',

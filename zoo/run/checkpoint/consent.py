@@ -23,11 +23,12 @@ from zoo.config.user_code import is_in_file, load_home, members, names_code, spl
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
 from zoo.core.files import current_folder, keep_user_file, read_small, user_file
+from zoo.core.processes import machine_memory
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.streams import without_passwords
 from zoo.run.checkpoint.file import CheckpointError, malformed, shown
 from zoo.run.checkpoint.schema import SavedRun, leaf_values
-from zoo.run.resources import SAMPLE_KEYS, machine_memory, sample_bytes
+from zoo.run.resources import SAMPLE_KEYS, sample_bytes
 from zoo.worker.evaluation_env import SET_NAME
 
 MOST = {

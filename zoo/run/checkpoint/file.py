@@ -23,7 +23,7 @@ from torch import Tensor
 
 from zoo.core.errors import UserError, brief
 from zoo.core.files import refuse_links, whole_file
-from zoo.run.resources import machine_memory
+from zoo.core.processes import machine_memory
 
 MAX_HEADER = 1 << 24
 """Largest size of the JSON header of a file, in bytes: 16 MB become at most 24 times as much in Python, 0.4 GB."""

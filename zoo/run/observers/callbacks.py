@@ -16,7 +16,7 @@ from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code, shown_name
 from zoo.config.yaml_io import function_name
 from zoo.core.data import Metrics, Rollout
-from zoo.core.errors import RunError, UserError, place_of, show_error, shown
+from zoo.core.errors import CallbackError, UserError, place_of, show_error, shown
 from zoo.core.registry import did_you_mean
 from zoo.policy.hooks import listening
 from zoo.run.observers.base import Observer, RunView
@@ -92,10 +92,6 @@ EVENTS = {  # the methods of a callback, each with the names of its arguments
     for name, method in vars(Callback).items()
     if name.startswith('on_')
 }
-
-
-class CallbackError(RunError):
-    """A callback raised an error, which is the cause of this one."""
 
 
 class Callbacks(Observer):

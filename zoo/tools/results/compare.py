@@ -9,7 +9,7 @@ import numpy as np
 
 from zoo.config.section import differing_keys, has_key, value_at
 from zoo.core.errors import UserError
-from zoo.run.config_check import without_derived_values
+from zoo.run.config import without_derived_values
 from zoo.tools.results.read import Run, State
 from zoo.tools.results.settings import NO_EFFECT
 from zoo.tools.results.statistics import (

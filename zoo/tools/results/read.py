@@ -21,7 +21,7 @@ from zoo.core.files import open_without_link, read_small
 from zoo.core.registry import did_you_mean
 from zoo.core.streams import without_passwords
 from zoo.run.base_config import LoggerConfig
-from zoo.run.config_check import without_derived_values
+from zoo.run.config import without_derived_values
 from zoo.run.folder import is_locked
 from zoo.run.result import is_time
 from zoo.tools.nested import short_keys

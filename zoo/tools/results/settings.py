@@ -17,8 +17,7 @@ from zoo.config.section import ConfigError, differing_keys, has_key, value_at
 from zoo.config.yaml_io import value_text, yaml_text
 from zoo.core.errors import UserError
 from zoo.run.checkpoint.consent import comes_with_zoo, modules_of
-from zoo.run.config import explain_config
-from zoo.run.config_check import without_derived_values
+from zoo.run.config import explain_config, without_derived_values
 from zoo.tools.results.read import Run
 
 NAMES = ('policy.type', 'env.id', 'env.game')

@@ -15,8 +15,7 @@ from zoo.config.section import Config, ConfigError
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError
 from zoo.run.base_config import JobConfig
-from zoo.run.config import explain_config, resolve_config
-from zoo.run.config_check import without_derived_values
+from zoo.run.config import explain_config, resolve_config, without_derived_values
 from zoo.tools.sweep.spaces import Space, default_spaces, split_spaces
 
 Metric = Literal['steps', 'best', 'last', 'auc']

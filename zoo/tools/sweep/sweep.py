@@ -18,8 +18,7 @@ from zoo.core.errors import RunError, UserError, env_failure, show_error
 from zoo.core.files import whole_file
 from zoo.core.processes import end_words
 from zoo.pipeline import serial_pipeline
-from zoo.run.config import explain_config
-from zoo.run.config_check import without_derived_values
+from zoo.run.config import explain_config, without_derived_values
 from zoo.run.signals import Interrupted, catch_signals
 from zoo.tools.log_levels import log_levels
 from zoo.tools.nested import put_at, short_keys
