@@ -47,6 +47,7 @@ MOVED = {
     'zoo.run.pretrain': 'zoo.tools.imitation.pretrain',
     'zoo.run.saving': 'zoo.run.checkpoint.manager',
     'zoo.run.sinks': 'zoo.run.log',
+    'zoo.run.sinks.tensorboard': 'zoo.run.log.sinks',
     'zoo.run.stop_rules': 'zoo.run.observers.stop_rules',
     'zoo.sweep': 'zoo.tools.sweep',
     'zoo.worker.demonstrations': 'zoo.tools.imitation.demonstrations',
