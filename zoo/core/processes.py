@@ -1,4 +1,4 @@
-"""Processes of a run: requests to stop, work that such a request interrupts, children that end with their parent."""
+"""Processes and their machine: requests to stop, work that these interrupt, children that end with their parent, cores, memory."""
 
 from __future__ import annotations
 

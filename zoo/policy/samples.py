@@ -1,4 +1,4 @@
-"""Samples from rollouts: weights, scaled rewards, values, advantages, returns; and the columns that a gradient step reads."""
+"""Samples from rollouts: scaled rewards, values, advantages, returns; and the columns that a gradient step reads."""
 
 from __future__ import annotations
 

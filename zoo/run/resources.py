@@ -1,4 +1,4 @@
-"""Resources of a run: torch threads for each phase, the memory that a config needs, a limit for building a network."""
+"""Resources of a run: torch threads for each phase, the memory that a config needs, freed memory that is kept."""
 
 from __future__ import annotations
 

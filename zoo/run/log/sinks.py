@@ -26,6 +26,7 @@ from zoo.core.streams import visible
 from zoo.run.base_config import JobConfig, LoggerConfig
 
 logger = logging.getLogger(__name__)
+_FLUSH_S = 10.0  # tensorboardX syncs the disk at every flush: some milliseconds
 
 
 class Sink:
@@ -253,9 +254,6 @@ def _cut_log(path: Path, env_step: int) -> float:
             end += len(line)
         file.truncate(end)
     return wall_s
-
-
-_FLUSH_S = 10.0  # tensorboardX syncs the disk at every flush: some milliseconds
 
 
 @SINK_REGISTRY.register('tensorboard')
