@@ -1,4 +1,4 @@
-"""Processes and their machine: requests to stop, work that these interrupt, children that end with their parent, cores, memory."""
+"""Processes and their machine: requests to stop, work that they interrupt, children that end with their parent; cores, memory."""
 
 from __future__ import annotations
 

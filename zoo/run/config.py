@@ -1,4 +1,4 @@
-"""The config of a run: defaults, then the user's values, then the command line; checked before anything is built; and stored without what is derived."""
+"""The config of a run: defaults, then the user's values, then the command line, checked first; a stored one as it was given."""
 
 from __future__ import annotations
 
