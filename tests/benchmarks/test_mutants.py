@@ -68,3 +68,15 @@ def test_verdict_of_gae_without_its_discount_is_killed_and_without_a_test_of_it_
     assert mutants.verdict(mutant, [], 60) == 'no test'
     with pytest.raises(SystemExit, match='names a test that is not there any more'):
         mutants.verdict(mutant, [f'{tests}::test_that_is_gone'], 60)
+
+
+@pytest.mark.long
+def test_verdict_is_that_of_the_tests_and_without_a_mutant_they_pass_as_elsewhere() -> None:
+    by_hand = 'tests/rl_utils/test_gae.py::test_gae_by_hand'
+    processes = 'tests/env/test_workers.py::test_worker_whose_env_stops_the_program_is_a_sentence'
+    assert mutants._exit_code(None, 0, [by_hand, processes], 30) == 0
+    found = [mutant for mutant in mutants.draw(100, 0, ['rl_utils/gae.py']) if mutant['function'] == 'linear_scan']
+    assert 'killed' in {mutants.verdict(mutant, [by_hand], 30) for mutant in found[:5]}
+    assert mutants.verdict(found[0], [], 30) == 'no test'
+    with pytest.raises(SystemExit, match='names a test that is not there any more'):
+        mutants.verdict(found[0], [f'{by_hand}_more'], 30)
