@@ -198,6 +198,7 @@ def table_rows(key: str, comparison: Comparison, records: Sequence[Record]) -> l
     for label, runs in found.items():
         means = np.array([run['return_mean'] for run in runs])
         low, high = interval(means)
+        claims = len(runs) > 1  # a single run has neither interval nor chance
         on_the_way = [np.mean([value for _, value in run['curve']]) for run in runs if run['curve']]
         walls = [run['wall_s'] for run in runs]
         rows.append(
@@ -205,9 +206,9 @@ def table_rows(key: str, comparison: Comparison, records: Sequence[Record]) -> l
                 key,
                 label,
                 str(len(runs)),
-                f'{iqm(means):.2f} [{low:.2f}, {high:.2f}]',
+                f'{iqm(means):.2f} [{low:.2f}, {high:.2f}]' if claims else f'{means[0]:.2f}',
                 f'{np.mean(on_the_way):.2f}' if on_the_way else '-',
-                '-' if label == first or not plain else f'{probability_of_improvement(means, plain):.2f}',
+                f'{probability_of_improvement(means, plain):.2f}' if claims and plain and label != first else '-',
                 f'{max(run["env_step"] for run in runs):,}',
                 f'{min(walls):.0f} to {max(walls):.0f} s',
             ]
