@@ -271,9 +271,7 @@ def _test_one(module: str | None, place: int, tests: Sequence[str]) -> None:
     """Runs tests and exits with pytest's code; `module` is mutated unless it is None."""
     os.setsid()  # a hanging test is killed with its children
     os.chdir(REPO)
-    multiprocessing.set_start_method(
-        None, force=True
-    )  # not that of this process, which the tests' own ones would inherit
+    multiprocessing.set_start_method(None, force=True)  # the tests' own processes start as everywhere else
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     if module is not None:

@@ -23,9 +23,8 @@ FOLDERS = ('learning_raw', 'learning_before_raw', 'variants_raw')
 LENGTH = 'max_env_step='  # the one override that a record of a bundled config may have
 WIDTH, HEIGHT, EDGE = 320, 120, 14
 N_POINT = 80
-EXTRA_OF_FAMILY = {'minigrid_memory_s7': 'envpool'} | {
-    name: name for name in ('atari', 'envpool', 'minatar', 'procgen')
-}
+_SAME_NAME = ('atari', 'envpool', 'minatar', 'procgen')
+EXTRA_OF_FAMILY = {'minigrid_memory_s7': 'envpool', **dict(zip(_SAME_NAME, _SAME_NAME, strict=True))}
 
 sys.path.insert(0, str(RESULTS.parent))
 import learning  # noqa: E402

@@ -108,21 +108,18 @@ def public_names(module: str) -> dict[str, str]:
     names = getattr(room, '__all__', None) or [name for name in vars(room) if not name.startswith('_')]
     found = {name: getattr(room, name) for name in names}
     tree = ast.parse(inspect.getsource(room))
-    imports = [
-        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-    ]  # also those for type checkers alone
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]  # those for type checkers too
     home = {alias.asname: node.module for node in imports for alias in node.names if alias.asname == alias.name}
-    return {
-        name: home.get(name) or value.__module__
+    homes = {
+        name: home.get(name) or getattr(value, '__module__', None) or ''
         for name, value in found.items()
-        if not inspect.ismodule(value) and name != 'annotations' and _has_home(value, name, home)
+        if not inspect.ismodule(value) and name != 'annotations'
     }
-
-
-def _has_home(value: Any, name: str, home: dict[str, str]) -> bool:
-    """Whether the name is found where its value says that it was defined."""
-    module = home.get(name) or getattr(value, '__module__', None)
-    return module is not None and module.startswith('zoo') and hasattr(importlib.import_module(module), name)
+    return {
+        name: where
+        for name, where in homes.items()
+        if where.startswith('zoo') and hasattr(importlib.import_module(where), name)
+    }
 
 
 def _rows(policy: str) -> list[Any]:

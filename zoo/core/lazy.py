@@ -18,8 +18,8 @@ def lazy_names(
       `other` in the module, and 'name=' the module itself; hints: {an expression of zoo: the names that other libraries have
       for it}.
     """
-    words = [(word.partition('='), module) for module, names in homes.items() for word in names.split()]
-    home = {name: (module, other if equals else name) for (name, equals, other), module in words}
+    parts = [(word.partition('='), module) for module, names in homes.items() for word in names.split()]
+    home = {name: (module, other if equals else name) for (name, equals, other), module in parts}
 
     def find(name: str) -> Any:
         if name not in home and not name.startswith('_') and find_spec(f'{package}.{name}'):

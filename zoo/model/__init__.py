@@ -6,10 +6,7 @@ from zoo.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from zoo.model.actor_critic import PPG as PPG, VAC as VAC
-    from zoo.model.config import (
-        PPGModelConfig,
-        VACConfig as VACConfig,
-    )
+    from zoo.model.config import PPGModelConfig, VACConfig as VACConfig
     from zoo.model.encoder import make_encoder as make_encoder
     from zoo.model.inputs import make_input as make_input
     from zoo.model.layers import ValueHead as ValueHead, make_policy_head as make_policy_head

@@ -54,9 +54,8 @@ def test_minatar_freeway_pays_1_for_each_crossing_and_its_time_limit_truncates()
     assert [terminated or truncated for _, _, terminated, truncated, _ in steps] == [False] * 2500 + [True]
     assert steps[-1][2:4] == (False, True)
     n_crossing = sum(reward for _, reward, *_ in steps)
-    assert {reward for _, reward, *_ in steps} == {0.0, 1.0} and 10 < n_crossing < 2500 / (
-        9 * 3
-    )  # 9 rows, 3 steps each
+    assert {reward for _, reward, *_ in steps} == {0.0, 1.0}
+    assert 10 < n_crossing < 2500 / (9 * 3)  # 9 rows, 3 steps each
 
 
 def test_minatar_breakout_ends_as_a_death_when_the_ball_is_missed() -> None:
