@@ -267,6 +267,46 @@ def traced_path(run: str = 'ppo') -> dict[str, Traced]:
     return {name: traced for name, traced in found.items() if name not in LEFT_OUT and traced.functions}
 
 
+def option_keys() -> set[str]:
+    """The keys of the config that choose an update option, from the conditions in zoo/policy/options/__init__.py."""
+    tree = ast.parse((REPO / 'zoo/policy/options/__init__.py').read_text())
+    sections = ('learn', 'collect', 'objective')
+    found = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and getattr(node.value, 'attr', '') in sections
+    }
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, 'attr', '') == 'get'
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            found.add(node.args[0].value)
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == 'PLAIN':
+            found |= set(ast.literal_eval(node.value))
+    return found - {'get', 'options', 'common', 'n_value'}  # which are no keys, or those of a user
+
+
+def options_named(names: Iterable[str]) -> list[str]:
+    """'file:line key' of each use of an option's key in the code of some files: as a name, or in a string that is no docstring."""
+    keys, found = option_keys(), []
+    for name in names:
+        tree = ast.parse((REPO / name).read_text())
+        other = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        for node in ast.walk(tree):  # functions and arguments of torch and numpy, as torch.std(correction=0)
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split('.')[0] in ('torch', 'np'):
+                other |= {id(each) for each in (node.func, *node.keywords)}
+        for node in ast.walk(tree):
+            used = {getattr(node, field, None) for field in ('id', 'attr', 'arg', 'name')} & keys
+            if id(node) in other:
+                continue
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                used = {key for key in keys if node.value == key or f'.{key}' in node.value}
+            found += [f'{name}:{getattr(node, "lineno", 0)} {key}' for key in sorted(used)]
+    return sorted(found)
+
+
 def n_line(name: str) -> int:
     """Lines of a file of the repository."""
     return (REPO / name).read_text(encoding='utf-8').count('\n')
@@ -288,6 +328,8 @@ def report_path() -> None:
                 print(
                     f'  {n_line(name):>4} {sum(x.functions.values()):>4} {len(x.executed):>4} {name}: {", ".join(x.functions)}'
                 )
+            named = options_named(path)
+            print(f'  keys of update options named in them: {len(named)}{"".join(f", {each}" for each in named)}')
         more = [name for name in path if name not in paths['ppo']]
         if more:
             print(f'  adds {len(more)} files, {sum(map(n_line, more))} lines: {", ".join(more)}')

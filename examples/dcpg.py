@@ -7,13 +7,13 @@ V_old is the critic's value before the update. The auxiliary head of the model i
 
 from zoo import PHASE_REGISTRY, serial_pipeline
 from zoo.policy import PPGPolicy
-from zoo.policy.gradient_steps import added, descend, forward, value_loss_terms
+from zoo.policy.gradient_steps import descend, value_loss_terms
 from zoo.policy.ppg import Phase
-from zoo.rl_utils.ppo import loss_mean
+from zoo.rl_utils.ppo import added, loss_mean
 
 
 def critic_step(model, dist, optimizers, minibatch, numbers):  # -> detached 0-dim metrics
-    output, rows = forward(model, 'compute_actor_critic', minibatch, numbers)
+    output, rows = numbers.forward(model, 'compute_actor_critic', minibatch)
     value_loss, metrics = value_loss_terms(output, rows, numbers.value_loss, 0.0)
     kl = loss_mean(dist.kl(rows['logit'], output['logit']), rows.get('weight'))
     norm = descend(optimizers, added(value_loss, numbers.bc_weight, kl), numbers.grad_clip)

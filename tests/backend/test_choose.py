@@ -19,9 +19,11 @@ from tests.backend.problems import CPU, DISTS, INPUTS, KL, NVEC, OWN_CRITIC, Cas
 from tests.policy_envs import TWO_ACTIONS, make_policy
 from zoo.backend import trace
 from zoo.backend.choose import WORTH_STEPS, ExecutorRequest, Named, choose_executor, env_compiler
+from zoo.backend.executor import forward_rows
 from zoo.backend.native import bindings, build, unknown_parts
 from zoo.backend.native.bindings import Kind, Surrogate, ValueLoss
 from zoo.backend.native.network import knows_components, step_spec
+from zoo.backend.precision import ForwardInPrecision
 from zoo.buffer import reuse_of
 from zoo.config.components import Component, make_component
 from zoo.config.section import validate
@@ -30,6 +32,7 @@ from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_R
 from zoo.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from zoo.model import VAC, VACConfig
 from zoo.policy.gradient_steps import PolicyNumbers
+from zoo.policy.options.off_policy_correction import ProximalLoss
 from zoo.policy.ppg import AuxNumbers, ValueNumbers
 from zoo.rl_utils import Categorical, Gaussian, make_dist
 from zoo.run.config import resolve_config
@@ -233,8 +236,8 @@ def test_each_step_asks_only_for_the_parts_that_it_reads() -> None:
     assert knows_components(Kind.POLICY, numbers) and not knows_components(Kind.PPO, numbers)
     assert not knows_components(Kind.VALUE, ValueNumbers(value_loss=value_loss('two_hot')))
     assert knows_components(Kind.AUX, AuxNumbers())
-    assert not knows_components(Kind.PPO, PolicyNumbers(proximal='ewma'))
-    assert not knows_components(Kind.AUX, AuxNumbers(precision='bf16'))
+    assert not knows_components(Kind.PPO, PolicyNumbers(policy_loss=ProximalLoss(None)))
+    assert not knows_components(Kind.AUX, AuxNumbers(forward=ForwardInPrecision('bf16', forward_rows)))
 
 
 def test_bounds_ranges_and_weights_of_a_step_are_those_of_the_options_or_the_clip_ratio() -> None:
@@ -247,7 +250,7 @@ def test_bounds_ranges_and_weights_of_a_step_are_those_of_the_options_or_the_cli
         numbers = ValueNumbers(0.1, value_loss=value_loss({'type': name, option: limit}))
         assert step_spec(Kind.VALUE, False, numbers).value_range == limit
     assert step_spec(Kind.VALUE, False, numbers).value_loss == ValueLoss.HUBER
-    penalised = PolicyNumbers(entropy_weight=0.02, surrogate=surrogate('spo'), penalties=(KL,), penalty_weights=(0.3,))
+    penalised = PolicyNumbers(entropy_weight=0.02, surrogate=surrogate('spo'), terms=(KL,), term_weights=(0.3,))
     found = step_spec(Kind.POLICY, False, penalised)
     assert (found.surrogate, found.kl_penalty, found.entropy_weight) == (Surrogate.SPO, 0.3, 0.02)
     assert step_spec(Kind.POLICY, False, PolicyNumbers()).kl_penalty is None

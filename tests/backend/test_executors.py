@@ -45,6 +45,7 @@ from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_R
 from zoo.core.spaces import Box, Dict, Discrete
 from zoo.model import PPG, PPGConfig
 from zoo.policy.gradient_steps import PolicyNumbers, ppo_step
+from zoo.policy.options.off_policy_correction import ProximalLoss
 from zoo.policy.ppg import AuxNumbers, ValueNumbers
 from zoo.rl_utils import FlatAdam
 
@@ -97,7 +98,7 @@ def assert_equal_parameters(found: Result, want: Result) -> None:
 def cases(draw: Any, kind: str, dist: str) -> Case:
     archs = ('dual', 'detach', 'shared') if kind == 'AUX' else tuple(OWN_CRITIC)
     batch_size = draw(st.integers(4, 40))
-    penalty_weights = draw(st.sampled_from([(), (), (0.0,), (0.1,), (0.7,)]))
+    term_weights = draw(st.sampled_from([(), (), (0.0,), (0.1,), (0.7,)]))
     policy = PolicyNumbers(
         draw(st.sampled_from([0.05, 0.2, 0.5])),
         draw(st.sampled_from([0.0, 0.01])),
@@ -107,8 +108,8 @@ def cases(draw: Any, kind: str, dist: str) -> Case:
         draw(st.sampled_from([0.0, 0.5, 1.0])),
         draw(st.sampled_from(SURROGATES)),
         draw(st.sampled_from(VALUE_LOSSES)),
-        (KL,) * len(penalty_weights),
-        penalty_weights,
+        (KL,) * len(term_weights),
+        term_weights,
     )
     value = ValueNumbers(policy.clip_ratio, policy.grad_clip, policy.value_loss)
     aux = AuxNumbers(draw(st.sampled_from([0.0, 1.0, 2.5])), policy.grad_clip)
@@ -156,8 +157,8 @@ def test_native_has_the_gradient_of_eager_with_every_component() -> None:
     """Takes one step, some rows without weight. The gradient is read from Adam's moments after the step."""
     for i, (surrogate, value_loss) in enumerate(itertools.product(SURROGATES, VALUE_LOSSES)):
         weights = (0.7,) * (i % 2)
-        parts: Any = dict(surrogate=surrogate, value_loss=value_loss, penalties=(KL,) * len(weights))
-        numbers = PolicyNumbers(0.2, 0.01, 1.5 if i % 3 else None, penalty_weights=weights, **parts)
+        parts: Any = dict(surrogate=surrogate, value_loss=value_loss, terms=(KL,) * len(weights))
+        numbers = PolicyNumbers(0.2, 0.01, 1.5 if i % 3 else None, term_weights=weights, **parts)
         case = Case('PPO', DISTS[(i + i // 4) % 4], weighted=True, batch_size=64, numbers=numbers, seed=i)
         problem = Problem(case, n_step=1)
         found, want = problem.run(NativeExecutor), problem.run(Eager, torch.float64)
@@ -183,7 +184,7 @@ def test_native_numbers_that_move_from_pass_to_pass_are_those_of_each_pass() -> 
 
 
 OF_CHOICES = PolicyNumbers(0.2, 0.01, 3.0, 0.5, True, 0.5, CLIP, VALUE_CLIP, (KL,), (0.1,))
-OF_REALS = PolicyNumbers(surrogate=UNCLIPPED, value_loss=HUBER, penalties=(KL,), penalty_weights=(0.7,))
+OF_REALS = PolicyNumbers(surrogate=UNCLIPPED, value_loss=HUBER, terms=(KL,), term_weights=(0.7,))
 
 
 @pytest.mark.soak
@@ -273,7 +274,7 @@ def test_in_the_auxiliary_phase_each_network_skips_for_itself(executor: str, arc
     [
         ('PPO', PolicyNumbers(value_weight=0.0), 'value_loss'),
         ('AUX', AuxNumbers(bc_weight=0.0), 'behavioral_cloning_loss'),
-        ('POLICY', PolicyNumbers(surrogate=UNCLIPPED, penalties=(KL,), penalty_weights=(0.0,)), 'penalty_kl'),
+        ('POLICY', PolicyNumbers(surrogate=UNCLIPPED, terms=(KL,), term_weights=(0.0,)), 'penalty_kl'),
     ],
 )
 def test_factor_of_exactly_zero_drops_an_infinite_term(executor: str, kind: str, numbers: Any, metric: str) -> None:
@@ -513,9 +514,9 @@ NOT_IN_C: dict[str, tuple[str, Any, Callable[[Problem], object]]] = {
     'a surrogate': ('POLICY', PolicyNumbers(surrogate=DPO), as_it_is),
     'a surrogate in place of one of zoo': ('PPO', PolicyNumbers(surrogate=OWN_CLIP), as_it_is),
     'an option': ('VALUE', ValueNumbers(value_loss=SHORT), as_it_is),
-    'a penalty': ('PPO', PolicyNumbers(penalties=(REVERSE,), penalty_weights=(0.1,)), as_it_is),
-    'two penalties': ('PPO', PolicyNumbers(penalties=(KL, KL), penalty_weights=(0.1, 0.1)), as_it_is),
-    'a proximal policy': ('PPO', PolicyNumbers(proximal='recent'), with_proximal),
+    'a penalty': ('PPO', PolicyNumbers(terms=(REVERSE,), term_weights=(0.1,)), as_it_is),
+    'two penalties': ('PPO', PolicyNumbers(terms=(KL, KL), term_weights=(0.1, 0.1)), as_it_is),
+    'a proximal policy': ('PPO', PolicyNumbers(policy_loss=ProximalLoss(None)), with_proximal),
     'a step of a user': ('PPO', PLAIN, with_step(own_step)),
     'a wrapped step': ('PPO', PLAIN, with_step(wrapped)),
     'an optimizer of a user': ('PPO', PLAIN, with_optimizers(lambda named: [OwnAdam(named)])),

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from tests.backend.problems import CPU, KL, UNCLIPPED, VALUE_CLIP, Case, Problem
 from tests.gpu import needs_gpu, no_waiting
 from zoo.backend import trace as module
-from zoo.backend.executor import Acting, Eager, ForwardActing, StepPlan, forward_for_acting
+from zoo.backend.executor import Acting, Eager, ForwardActing, StepPlan, forward_for_acting, forward_rows
 from zoo.backend.graph import GraphActing, GraphExecutor
+from zoo.backend.precision import ForwardInPrecision
 from zoo.backend.trace import missing_compiler
 from zoo.config.components import make_component
 from zoo.core.data import map_tensors
@@ -37,7 +38,7 @@ from zoo.run.config import resolve_policy
 CLOSE = dict(rtol=1e-5, atol=1e-6)  # float32 sums in another order, and Adam divides by gradients that may be near 0
 DIST = Categorical(2)
 ALL = PolicyNumbers(0.15, 0.03, 1.5, 0.5, True, 0.7, value_loss=VALUE_CLIP)
-PENALISED = PolicyNumbers(surrogate=UNCLIPPED, penalties=(KL,), penalty_weights=(0.6,))
+PENALISED = PolicyNumbers(surrogate=UNCLIPPED, terms=(KL,), term_weights=(0.6,))
 MECHANICS = dict(grad_clip_value=0.1, accumulate=2, average_decay=0.9, precision='fp16')
 needs_compiler = pytest.mark.skipif(bool(missing_compiler(CPU)), reason='there is no C++ compiler')
 
@@ -87,7 +88,7 @@ def assert_equal_steps(graph: Side, eager: Side, **options: Any) -> None:
         Case('VALUE', 'categorical', 'detach', input='normalised', numbers=ValueNumbers()),
         Case('AUX', 'state-dependent std', weighted=True, numbers=AuxNumbers(1.5, 0.05)),
         Case('AUX', 'several choices', 'shared', activation='relu', numbers=AuxNumbers()),
-        Case('PPO', 'categorical', numbers=PolicyNumbers(precision='bf16')),
+        Case('PPO', 'categorical', numbers=PolicyNumbers(forward=ForwardInPrecision('bf16', forward_rows))),
     ],
     ids=lambda case: f'{case.kind} {case.arch}',
 )
@@ -99,17 +100,17 @@ def test_steps_are_those_of_the_eager_executor(
     assert len(graphs) == 1 + (case.n_row == 50) and not messages(caplog)  # 50 rows leave a minibatch of 2
     values = [node.meta.get('val') for node in graphs[0].graph.nodes]
     is_half = any(getattr(x, 'dtype', None) == torch.bfloat16 for x in values)
-    assert is_half == (getattr(case.numbers, 'precision', 'fp32') == 'bf16')
+    assert is_half == isinstance(case.numbers.forward, ForwardInPrecision)
     counts = [[optimizer.count_skipped(99) for optimizer in side.optimizers] for side in (graph, eager)]
     assert counts[0] == counts[1] == [0] * len(graph.optimizers)
 
 
 def scheduled(n: int) -> PolicyNumbers:
-    return PolicyNumbers(0.2 / n, 0.01 / n, 3.0, 0.5 / n, True, 0.5, penalties=(KL,), penalty_weights=(0.1 * n,))
+    return PolicyNumbers(0.2 / n, 0.01 / n, 3.0, 0.5 / n, True, 0.5, terms=(KL,), term_weights=(0.1 * n,))
 
 
 def penalised(weights: tuple[float, float]) -> PolicyNumbers:
-    return PolicyNumbers(penalties=(KL, KL), penalty_weights=weights)
+    return PolicyNumbers(terms=(KL, KL), term_weights=weights)
 
 
 SEQUENCES: dict[str, tuple[list[PolicyNumbers], int]] = {

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from tests.backend.problems import Case, Problem
 from tests.gpu import needs_gpu
-from zoo.backend.executor import Eager, StepPlan
-from zoo.backend.precision import in_precision, precision_problem
+from zoo.backend.executor import Eager, StepPlan, forward_rows
+from zoo.backend.precision import ForwardInPrecision, in_precision, precision_problem
 from zoo.policy.gradient_steps import PolicyNumbers
 from zoo.rl_utils import FlatAdam
 
@@ -82,7 +82,7 @@ def train(problem: Problem, precision: Any, device: str = 'cpu', **options: Any)
         optimizer.configure(precision=precision, **options)
     columns = {name: x.to(device) for name, x in problem.columns.items()}
     data = StepPlan(columns, problem.order.to(device), problem.case.batch_size, torch.device(device))
-    numbers = problem.case.numbers._replace(precision=precision)
+    numbers = problem.case.numbers._replace(forward=ForwardInPrecision(precision, forward_rows))
     metrics = Eager(model, problem.dist).run(problem.step, optimizers, data, numbers)
     return optimizers, metrics
 

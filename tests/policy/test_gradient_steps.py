@@ -231,7 +231,7 @@ def test_kl_penalty_with_surrogate_none_is_the_kl_loss_of_ppg(arch: str, space: 
     surrogate, kl = -(ratio * batch['adv'] * w).mean(), (divergence(batch, logit) * w).mean()
     optimizer = Still(model.named_parameters())
     want = gradients(optimizer, surrogate + 0.7 * kl - 0.03 * (entropy * w).mean(), model)
-    step = PolicyNumbers(0.01, 0.03, grad_clip=None, surrogate=NONE, penalties=(KL,), penalty_weights=(0.7,))
+    step = PolicyNumbers(0.01, 0.03, grad_clip=None, surrogate=NONE, terms=(KL,), term_weights=(0.7,))
     metrics = policy_step(model, dist_of(batch), [optimizer], batch, step)
     torch.testing.assert_close(optimizer.grad, want, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(metrics['policy_loss'], surrogate.detach())
@@ -326,7 +326,7 @@ def test_steps_change_no_input(space: Any) -> None:
     dist = dist_of(batch)
     aux_step(model, dist, optimizers, batch, AuxNumbers(grad_clip=0.5))
     for parts in ((), (KL,)):
-        numbers = PolicyNumbers(penalties=parts, penalty_weights=(1.0,) * len(parts))
+        numbers = PolicyNumbers(terms=parts, term_weights=(1.0,) * len(parts))
         policy_step(model, dist, optimizers[:1], batch, numbers)
     ppo_step(model, dist, [FlatAdam(model.named_parameters())], batch, STEPS['all'])
     value_step(model, dist, optimizers[1:], batch, ValueNumbers(value_loss=VALUE_CLIP))

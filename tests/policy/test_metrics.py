@@ -137,7 +137,7 @@ def test_total_loss_counts_penalties_and_drops_terms_of_weight_0() -> None:
     class Penalty:
         name = 'mine'
 
-    numbers = PolicyNumbers(entropy_weight=0.0, value_weight=0.5, penalties=(Penalty(),), penalty_weights=(2.0,))
+    numbers = PolicyNumbers(entropy_weight=0.0, value_weight=0.5, terms=(Penalty(),), term_weights=(2.0,))
     metrics = {'policy_loss': 1.0, 'value_loss': 4.0, 'entropy': np.inf, 'penalty_mine': 0.25}
     tensors = {name: torch.tensor(x) for name, x in metrics.items()}
     assert total_loss(tensors, numbers).item() == 1.0 + 0.5 * 4.0 + 2.0 * 0.25

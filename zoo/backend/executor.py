@@ -206,6 +206,14 @@ def stacked(found: Sequence[Found]) -> Found:
     return map_tensors(lambda *x: torch.stack(x), *found)
 
 
+def forward_rows(model: Any, method: str, minibatch: Any) -> tuple[dict[str, Tensor], Any]:
+    """Runs a method of the model on a minibatch of rows; its output by name ('logit', 'value', ..), and the minibatch."""
+    found = getattr(model, method)(minibatch['obs'])
+    if isinstance(found, dict):
+        return found, minibatch
+    return {'logit' if method == 'compute_actor' else 'value': found}, minibatch
+
+
 def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = None) -> dict[str, Any]:
     """{'logit'}, with 'value' (in the critic's unit) if with_value, and with the next 'state' if the model has one.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -16,6 +18,17 @@ DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}
 def in_precision(model: nn.Module, precision: UpdatePrecision) -> Any:
     """A model whose methods `compute_*` calculate in a format and return float32; for fp32 the model itself."""
     return model if precision == 'fp32' else _LowPrecision(model, precision)
+
+
+@dataclass(frozen=True)
+class ForwardInPrecision:
+    """Runs a method of a model on a minibatch by `forward`, in a number format; for gradient steps."""
+
+    precision: UpdatePrecision
+    forward: Callable[..., Any]
+
+    def __call__(self, model: nn.Module, method: str, minibatch: Any) -> Any:
+        return self.forward(in_precision(model, self.precision), method, minibatch)
 
 
 def precision_problem(precision: UpdatePrecision, device: torch.device) -> str:

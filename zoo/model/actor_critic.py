@@ -46,7 +46,7 @@ class Networks(nn.Module):
                 "share their encoder; give both the same entries, or each an encoder: shared_encoder 'off', of ppg arch 'dual'"
             )
         self.input = make_input(views.input, cfg.obs_norm, cfg.normalize_images)
-        given = Inherited(cfg.hidden_sizes, cfg.activation, cfg.precision, cfg.layer_norm)
+        given = Inherited.of(cfg)
         self.actor_encoder = build_encoder(cfg.encoder, views.actor, given)
         is_dual = arch == 'dual'
         self.critic_encoder = build_encoder(cfg.encoder, views.critic, given) if is_dual else self.actor_encoder

@@ -36,6 +36,11 @@ class Inherited(NamedTuple):
     precision: Precision = 'fp32'
     layer_norm: bool = False
 
+    @classmethod
+    def of(cls, cfg: Any) -> Inherited:
+        """Those of a resolved section `policy.model`."""
+        return cls(*(getattr(cfg, name) for name in cls._fields))
+
 
 def checked_spec(spec: object, path: str = PATH) -> Any:
     """A name unchanged, or {type: name, its fields} with all fields. Raises: ConfigError that names the keys below `path`."""

@@ -60,7 +60,7 @@ class MultiEncoder(nn.Module):
 
     def __init__(self, cfg: MultiEncoderConfig, space: Dict) -> None:
         super().__init__()
-        given = Inherited(cfg.hidden_sizes, cfg.activation, cfg.precision, cfg.layer_norm)
+        given = Inherited.of(cfg)
         self._names = ['.'.join(path) for path in leaves_by_path(space)]
         self.parts = nn.ModuleDict()
         for i, (path, leaf) in enumerate(leaves_by_path(space).items()):

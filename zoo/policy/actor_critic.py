@@ -24,13 +24,12 @@ from zoo.policy.acting import NetworkPolicy
 from zoo.policy.checks import action_problem, component_problem, memory_problem, unread_problem
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution, executor_request
-from zoo.policy.gradient_steps import clips_values
 from zoo.policy.metrics import adv_abs_max, total_loss
 from zoo.policy.options import UpdateOption, options_of
 from zoo.policy.options.loss import Objective
 from zoo.policy.passes import Passes
 from zoo.policy.samples import Samples, in_pieces
-from zoo.policy.sequences import first_rows, forward_sequences, n_copy, stride_of
+from zoo.policy.sequences import first_rows, n_copy, stride_of
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 
@@ -104,7 +103,7 @@ class ActorCriticPolicy(NetworkPolicy):
         if self.has_state:
             self.sequence_len, self.sequence_stride = cfg.learn.sequence.len, stride_of(cfg.learn.sequence)
             self.samples.cut_into(cfg.learn.sequence)
-            self.objective.fixed = self.objective.fixed._replace(forward=forward_sequences)
+            self.objective.fixed = self.objective.fixed._replace(forward=self.samples.forward)
         if self.learns:
             self._mode.warn_of_difference()
         probe(self._model, self.obs_space, self.dist, self.device)
@@ -271,7 +270,7 @@ class ActorCriticPolicy(NetworkPolicy):
     def logit_of(self, batch: Columns) -> Tensor:
         """Logits of the current policy, in the shape of the batch's column 'logit'."""
         n_row = max(self._batch_size // self.samples.entry_len, 1)
-        forward = self.objective.fixed.forward
+        forward = self.samples.forward
         pieces = [forward(self._model, 'compute_actor', part)[0]['logit'] for part in split_rows(dict(batch), n_row)]
         return torch.cat(pieces).view_as(batch['logit'])
 
@@ -280,7 +279,7 @@ class ActorCriticPolicy(NetworkPolicy):
         names += ['n_epoch', 'skipped_step', *self.rates.names]
         names += [name for option in self.options for name in option.names]
         names += ['adv_abs_max', *self._coefficients(), *(['total_loss'] if hasattr(self._policy_step, 'kind') else [])]
-        is_clipped = clips_values(self.objective.value_loss) and hasattr(self._value_step, 'kind')
+        is_clipped = self.objective.clips_values and hasattr(self._value_step, 'kind')
         names += ['value_clipfrac'] if is_clipped else []
         return names + (['kl', 'ratio_max'] if self.objective.fixed.measure_kl else [])
 

@@ -275,6 +275,14 @@ class ActorCriticLearnConfig(LearnConfig):
     )
 
 
+class WholeRolloutConfig(ActorCriticLearnConfig):
+    """Section `policy.learn` of policies whose batches are whole rollouts."""
+
+    recompute_adv: bool = Field(
+        False, description='recompute values, advantages and returns before every epoch but the first'
+    )
+
+
 class OnPolicyCollectConfig(CollectConfig):
     """Section `policy.collect` of the actor-critic policies."""
 

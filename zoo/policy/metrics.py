@@ -46,8 +46,7 @@ def total_loss(metrics: Metrics, numbers: PolicyNumbers) -> Tensor:
     """
     terms = [('value_loss', numbers.value_weight), ('entropy', -numbers.entropy_weight)]
     terms += [
-        (f'penalty_{penalty.name}', weight)
-        for penalty, weight in zip(numbers.penalties, numbers.penalty_weights, strict=True)
+        (f'penalty_{term.name}', weight) for term, weight in zip(numbers.terms, numbers.term_weights, strict=True)
     ]
     total = metrics['policy_loss']
     for name, weight in terms:

@@ -11,8 +11,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from zoo.backend.executor import Found, Step, StepPlan
-from zoo.backend.precision import UpdatePrecision
+from zoo.backend.executor import Found, Step, StepPlan, forward_rows
 from zoo.config.components import component_of, make_component, name_of
 from zoo.config.schedule import Schedule
 from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, map_tensors, send
@@ -32,10 +31,7 @@ from zoo.policy.config import (
 from zoo.policy.gradient_steps import (
     MSE,
     GradientStep,
-    added,
     descend,
-    forward,
-    forward_rows,
     n_output_of,
     policy_step,
     ppo_step,
@@ -48,6 +44,7 @@ from zoo.rl_utils.check import Number
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppg import joint_loss, ppg_data, ppg_joint_error, ppg_joint_loss
+from zoo.rl_utils.ppo import added
 
 
 class ValueNumbers(NamedTuple):
@@ -57,7 +54,6 @@ class ValueNumbers(NamedTuple):
     grad_clip: float | None = None
     value_loss: Callable[..., Tensor] = MSE
     value_weight: Number = 1.0
-    precision: UpdatePrecision = 'fp32'
     forward: Callable[..., Any] = forward_rows
 
 
@@ -68,7 +64,6 @@ class AuxNumbers(NamedTuple):
     grad_clip: float | None = None
     value_loss: Callable[..., Tensor] = MSE  # of a critic that predicts a distribution; else it is the squared error
     value_weight: Number = 1.0  # factor of aux_value_loss
-    precision: UpdatePrecision = 'fp32'
     forward: Callable[..., Any] = forward_rows
 
 
@@ -78,7 +73,7 @@ def value_step(
 ) -> Found:
     """One step of the critic alone on value_loss; returns value_loss (, value_clipfrac) and value_grad_norm."""
     method = 'compute_critic' if n_output_of(numbers.value_loss) == 1 else 'compute_critic_output'
-    output, minibatch = forward(model, method, minibatch, numbers)
+    output, minibatch = numbers.forward(model, method, minibatch)
     value_loss, metrics = value_loss_terms(output, minibatch, numbers.value_loss, numbers.clip_ratio)
     loss = value_loss * numbers.value_weight
     return {**metrics, 'value_grad_norm': descend(optimizers, loss, numbers.grad_clip)}
@@ -133,7 +128,7 @@ def _aux_losses(
     model: nn.Module, dist: ActionDist, minibatch: Minibatch, numbers: AuxNumbers
 ) -> tuple[dict[str, Tensor], Minibatch, ppg_joint_loss]:
     """Returns the output of `compute_aux`, the minibatch as rows, and the losses that all auxiliary phases have."""
-    output, minibatch = forward(model, 'compute_aux', minibatch, numbers)
+    output, minibatch = numbers.forward(model, 'compute_aux', minibatch)
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if kernels.ENABLED and kernels.reach(output['logit']):
         data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
@@ -303,7 +298,7 @@ class PPGPolicy(ActorCriticPolicy):
             return metrics
         cfg, fixed = self.cfg.learn, self.objective.fixed
         numbers = ValueNumbers(
-            self.rates.clip_range, fixed.grad_clip, fixed.value_loss, self._value_weight, fixed.precision, fixed.forward
+            self.rates.clip_range, fixed.grad_clip, fixed.value_loss, self._value_weight, fixed.forward
         )
         n_pass, size = cfg.critic_epoch_per_collect, cfg.critic_batch_size or cfg.batch_size
         critic = [self.optimizers['critic']]
@@ -337,7 +332,7 @@ class PPGPolicy(ActorCriticPolicy):
         is_small = sum(x.numel() for _, x in leaves(columns['obs'])) <= PASS_CELLS
         plan = StepPlan(columns, order, self._aux_rows, self.device, gather=memory.device == self.device and is_small)
         numbers = AuxNumbers(
-            cfg.aux_bc_weight, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.precision, fixed.forward
+            cfg.aux_bc_weight, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.forward
         )
         metrics = self.passes.steps(self.phase.step, optimizers, plan, numbers)
         for optimizer in optimizers:  # here, while the gradient is still theirs, so that errors name the parameter
@@ -494,7 +489,7 @@ class PPGPolicy(ActorCriticPolicy):
         for start in range(0, self._memory.n_row, self._aux_rows):
             at = slice(start, start + self._aux_rows)
             rows = map_tensors(lambda x: send(x[at], self.device), columns)  # noqa: B023
-            yield at, rows, self.objective.fixed.forward(self._model, method, rows)[0][output]
+            yield at, rows, self.samples.forward(self._model, method, rows)[0][output]
 
     def _monitor_vars_learn(self) -> list[str]:
         own = () if self._shares_network else ('value_grad_norm',)

@@ -10,22 +10,19 @@ from zoo.core.data import Columns, Metrics
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.model.check import critic_names, parameters_by_role
 from zoo.policy.actor_critic import ActorCriticPolicy
-from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
+from zoo.policy.config import ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig, WholeRolloutConfig
 from zoo.policy.gradient_steps import ppo_step
 from zoo.policy.metrics import explained_variance
 from zoo.rl_utils.optimizer import FlatOptimizer
 
 
-class PPOLearnConfig(ActorCriticLearnConfig):
+class PPOLearnConfig(WholeRolloutConfig):
     """Section `policy.learn` of PPO."""
 
     epoch_per_collect: int = Field(
         4, ge=1, description='passes over each rollout; more learns faster and strays further'
     )
     value_weight: float = Field(0.5, ge=0, description='factor of the value loss, which is half the mean squared error')
-    recompute_adv: bool = Field(
-        False, description='recompute values, advantages and returns before every epoch but the first'
-    )
 
 
 class PPOCollectConfig(OnPolicyCollectConfig):
@@ -66,5 +63,4 @@ class PPOPolicy(ActorCriticPolicy):
         return {role: self._make_optimizer(named) for role, named in parameters_by_role(self._model, critic).items()}
 
     def _coefficients(self) -> dict[str, float]:
-        cfg = self.cfg.learn
-        return {'value_weight': 0.0 if cfg.baseline == 'none' else cfg.value_weight}  # then nothing reads the critic
+        return {'value_weight': self.cfg.learn.value_weight if self.has_critic else 0.0}

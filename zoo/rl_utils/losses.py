@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from zoo.core.data import wide
 from zoo.rl_utils import kernels, value_losses
 from zoo.rl_utils.check import Number, check_clip_ratio, check_floating, check_shape, check_values
 from zoo.rl_utils.distribution import ActionDist, Logit, check_policies, from_logits
-from zoo.rl_utils.ppo import clip, clipfrac, loss_mean, policy_loss, value_loss_of, weighted_mean, zeroed
+from zoo.rl_utils.ppo import (
+    added,
+    clip,
+    clipfrac,
+    loss_mean,
+    of_ratios,
+    policy_loss,
+    value_loss_of,
+    weighted_mean,
+    zeroed,
+)
 from zoo.rl_utils.surrogates import gain_of, importance_of
 
 KLType = Literal['k1', 'k2', 'k3']
@@ -248,3 +259,52 @@ def ppo_policy_error_continuous(
 
 def _detach(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.detach()
+
+
+def policy_terms_by_kernel(
+    dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], numbers: Any
+) -> tuple[Tensor, dict[str, Any]]:
+    """policy_loss - entropy_weight * entropy of a gradient step, and all metrics of its policy, by a kernel if there is one."""
+    logit_old, action, weight = minibatch['logit'], minibatch['action'], minibatch.get('weight')
+    losses, info = ppo_policy_error(
+        ppo_policy_data(logit, logit_old, action, minibatch['adv'], weight),
+        numbers.clip_ratio,
+        numbers.dual_clip,
+        dist=dist,
+        surrogate=numbers.surrogate,
+        logit_proximal=minibatch.get('logit_proximal'),
+        rho_max=getattr(numbers.policy_loss, 'rho_max', None),
+    )
+    loss = added(losses.policy_loss, -numbers.entropy_weight, losses.entropy_loss)
+    metrics = {'policy_loss': losses.policy_loss.detach(), 'entropy': losses.entropy_loss.detach(), **info._asdict()}
+    if numbers.measure_kl:
+        with torch.no_grad():
+            log_ratio = dist.log_prob(logit, action) - dist.log_prob(logit_old, action)
+        metrics |= of_ratios(zeroed(log_ratio, weight), weight)
+    return loss, metrics
+
+
+def error_of_component(
+    output: Mapping[str, Tensor], minibatch: Mapping[str, Any], loss: Any, clip_ratio: Number
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The error of a critic by any value loss, 0-dim; and the metric value_clipfrac of losses that clip.
+
+    Args: output: of the model, with 'value', or with 'value_logit' of a critic that predicts a distribution of returns.
+    """
+    return_, weight = minibatch['return_'], minibatch.get('weight')
+    if 'value_logit' in output:
+        return loss_mean(loss(output['value_logit'], return_, None, None), weight), {}
+    is_mse = getattr(loss, 'function', None) is value_losses.mse
+    data = ppo_value_data(output['value'], return_ if is_mse else minibatch['value'], return_, weight)
+    if is_mse:
+        return ppo_value_error(data, use_value_clip=False), {}
+    clips = value_losses.clips_values(loss)
+    clips_at_ratio = clips and loss.name == 'clip' and loss.options == (('range', None),)
+    error = ppo_value_error(data, clip_ratio, clips_at_ratio, None if clips_at_ratio else loss)
+    if not clips:
+        return error, {}
+    with torch.no_grad():
+        value, limit = data.value_new, dict(loss.options).get('range')
+        distance = (value - data.value_old).abs() if loss.name == 'clip' else (value - return_).square()
+        is_outside = distance > (clip_ratio if limit is None else limit)
+        return error, {'value_clipfrac': weighted_mean(is_outside.to(value.dtype), weight)}

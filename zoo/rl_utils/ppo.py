@@ -108,3 +108,16 @@ def clipfrac(log_ratio: Tensor, weight: Tensor | None, clip_ratio: Number, high:
 def ratio_of(log_ratio: Tensor) -> Tensor:
     """exp(log_ratio) without overflow, for metrics."""
     return log_ratio.clamp(max=MAX_LOG_RATIO).exp()
+
+
+@torch.no_grad()
+def of_ratios(log_ratio: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
+    """The metrics kl, the weighted mean of r - 1 - log r, and ratio_max, the largest r with a weight: [..., N] -> [...]."""
+    ratio = ratio_of(log_ratio)
+    kl = weighted_mean(ratio - 1 - log_ratio, weight)
+    return {'kl': kl, 'ratio_max': zeroed(ratio, weight).amax(-1)}
+
+
+def added(loss: Tensor, factor: Number, term: Tensor) -> Tensor:
+    """loss + factor * term; a factor of exactly 0 drops the term, which may be infinite."""
+    return loss if not isinstance(factor, Tensor) and factor == 0 else loss + factor * term

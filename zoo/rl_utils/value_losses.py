@@ -35,6 +35,11 @@ def checked(
     return error
 
 
+def clips_values(value_loss: Callable[..., Tensor]) -> bool:
+    """Whether a value loss is one of those whose gradient is cut beyond a range, by its name."""
+    return getattr(value_loss, 'name', '') in ('clip', 'error_clip')
+
+
 @VALUE_LOSS_REGISTRY.register('huber')
 def huber(
     value: Tensor,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
+from zoo.backend.executor import forward_rows
 from zoo.backend.native.bindings import MAX_LAYER, Activation, Dist, Input, Kind, Model, StepSpec, Surrogate, ValueLoss
 from zoo.model.actor_critic import PPG, VAC, ActorCritic
 from zoo.model.images import Pixels
@@ -185,7 +186,7 @@ _KNOWN_COMPONENTS: dict[str, tuple[str, ...]] = {
     'proximal policy': ('behaviour',),
 }
 _OPTIONS = {'asymmetric_clip': ('high',), 'clip': ('range',), 'error_clip': ('range',), 'huber': ('delta',)}
-_OF_STEPS = ('surrogate', 'value_loss', 'penalties', 'penalty_weights', 'proximal', 'precision', 'rho_max', 'forward')
+_OF_STEPS = ('surrogate', 'value_loss', 'terms', 'term_weights', 'policy_loss', 'forward', 'columns')
 
 
 def unknown_parts(components: Sequence[Any]) -> str:
@@ -214,9 +215,7 @@ def unknown_parts(components: Sequence[Any]) -> str:
 
 def knows_components(kind: Kind, numbers: Any) -> bool:
     """Whether C has all components that a step of this kind reads from its numbers."""
-    is_plain = (
-        getattr(numbers, 'precision', 'fp32') == 'fp32' and getattr(numbers, 'proximal', 'behaviour') == 'behaviour'
-    )
+    is_plain = getattr(numbers, 'policy_loss', None) is None and numbers.forward is forward_rows
     return is_plain and not unknown_parts(_components_of(kind, numbers))
 
 
@@ -236,11 +235,11 @@ def step_spec(kind: Kind, normalize_adv: bool, numbers: Any) -> StepSpec:
             limit = options.get('delta' if component.name == 'huber' else 'range')
             fields['value_range'] = clip_ratio if limit is None else limit
         else:
-            (fields['kl_penalty'],) = numbers.penalty_weights
+            (fields['kl_penalty'],) = numbers.term_weights
     return StepSpec(kind=kind, normalize_adv=normalize_adv, **fields)
 
 
 def _components_of(kind: Kind, numbers: Any) -> list[Any]:
     """The components that a step of this kind reads; the numbers of a step on the policy alone name an unread value loss too."""
-    components = [numbers.surrogate, *numbers.penalties] if kind in (Kind.PPO, Kind.POLICY) else []
+    components = [numbers.surrogate, *numbers.terms] if kind in (Kind.PPO, Kind.POLICY) else []
     return [*components, numbers.value_loss] if kind in (Kind.PPO, Kind.VALUE) else components

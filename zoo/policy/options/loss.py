@@ -15,6 +15,7 @@ from zoo.policy.config import ActorCriticLearnConfig, PenaltyConfig
 from zoo.policy.gradient_steps import PolicyNumbers, n_output_of
 from zoo.policy.options.base import Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
+from zoo.rl_utils.value_losses import clips_values
 
 KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
 """Value losses and penalties of zoo that do not read the stored value; a user's own may read it."""
@@ -45,8 +46,8 @@ class Objective:
             grad_clip=cfg.grad_clip,
             surrogate=self.surrogate,
             value_loss=self.value_loss,
-            penalties=self.penalties,
-            penalty_weights=tuple(schedule_value(common.weight, 0) for common in self.common),
+            terms=self.penalties,
+            term_weights=tuple(schedule_value(common.weight, 0) for common in self.common),
         )
 
     @property
@@ -60,6 +61,11 @@ class Objective:
         return n_output_of(self.value_loss)
 
     @property
+    def clips_values(self) -> bool:
+        """Whether the gradient of the value loss is cut beyond a range."""
+        return clips_values(self.value_loss)
+
+    @property
     def reads_old_value(self) -> bool:
         """Whether a loss compares the critic's output with what it was before the update."""
         components = [self.value_loss, *self.penalties]
@@ -67,12 +73,12 @@ class Objective:
 
     @property
     def weights(self) -> list[Any]:
-        return list(self.fixed.penalty_weights)
+        return list(self.fixed.term_weights)
 
     def set_weight(self, i: int, weight: float) -> None:
         weights = self.weights
         weights[i] = weight
-        self.fixed = self.fixed._replace(penalty_weights=tuple(weights))
+        self.fixed = self.fixed._replace(term_weights=tuple(weights))
 
 
 def _policy_specs(cfg: ActorCriticLearnConfig) -> tuple[Any, list[Any]]:

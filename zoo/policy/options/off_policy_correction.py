@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
 
 from zoo.backend.choose import Named
+from zoo.backend.trace import replaced
 from zoo.config.components import make_component, name_of
 from zoo.config.section import ConfigLike, value_at
 from zoo.core.data import Columns, Rollout
 from zoo.core.errors import UserError
 from zoo.core.registry import CORRECTION_REGISTRY, POLICY_REGISTRY, PROXIMAL_REGISTRY
+from zoo.policy.gradient_steps import PolicyNumbers
 from zoo.policy.options.base import Estimated, Owner, UpdateOption
+from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.optimizer import FlatOptimizer
+from zoo.rl_utils.ppo import policy_loss, zeroed
+from zoo.rl_utils.surrogates import gain_of, importance_of
 
 RhoMax = Annotated[
     Annotated[float, Field(ge=1)] | None,
@@ -149,9 +159,28 @@ class ProximalPolicy(UpdateOption):
             )
         component = make_component(PROXIMAL_REGISTRY, learn.proximal if meant is None else meant)
         self.components = [Named('proximal policy', component.name)]
-        policy.objective.fixed = policy.objective.fixed._replace(
-            proximal=component.name, rho_max=dict(component.options).get('rho_max')
-        )
+        loss = ProximalLoss(dict(component.options).get('rho_max'))
+        policy.objective.fixed = policy.objective.fixed._replace(policy_loss=loss)
+
+
+@dataclass(frozen=True)
+class ProximalLoss:
+    """`zoo.policy.gradient_steps.surrogate_loss` near the proximal policy, whose logits are the column 'logit_proximal'.
+
+    The surrogate is of p_new / p_proximal, and weighed by p_proximal / p_behaviour, at most rho_max (arXiv:2110.00641, eq. 3).
+    """
+
+    rho_max: float | None
+
+    def __call__(
+        self, dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], numbers: PolicyNumbers
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        action, weight, log_old = minibatch['action'], minibatch.get('weight', None), minibatch['log_old']
+        log_new, log_proximal = dist.log_prob(logit, action), dist.log_prob(minibatch['logit_proximal'], action)
+        importance = importance_of(log_new, log_old, log_proximal, weight, self.rho_max)
+        gain = partial(gain_of, numbers.surrogate, numbers.dual_clip, importance)
+        loss, log_ratio = policy_loss(log_new, log_proximal, minibatch['adv'], weight, numbers.clip_ratio, gain)
+        return loss, {'log_ratio': log_ratio, 'log_old_ratio': zeroed(log_new.detach() - log_old, weight)}
 
 
 class RecentPolicy(ProximalPolicy):
@@ -161,8 +190,21 @@ class RecentPolicy(ProximalPolicy):
         return {**batch, 'logit_proximal': self._policy.logit_of(batch)}
 
 
+@torch.no_grad()
+def averaged_logit(
+    model: nn.Module, optimizers: Sequence[FlatOptimizer], minibatch: Mapping[str, Any], numbers: PolicyNumbers
+) -> dict[str, Tensor]:
+    """Returns the column 'logit_proximal' by the averaged parameters of the first optimiser."""
+    with replaced(model, optimizers[0].averaged):
+        return {'logit_proximal': numbers.forward(model, 'compute_actor', minibatch)[0]['logit']}
+
+
 class AveragedPolicy(ProximalPolicy):
     """Proximal policy 'ewma': the optimiser of the policy keeps an average of its parameters, by which steps weigh samples."""
+
+    def attach(self, policy: Owner) -> None:
+        super().attach(policy)
+        policy.objective.fixed = policy.objective.fixed._replace(columns=averaged_logit)
 
     def mechanics(self) -> Mapping[str, Any]:
         return {'average_decay': make_component(PROXIMAL_REGISTRY, self._policy.cfg.learn.proximal)()}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from zoo.backend.choose import Named
 from zoo.backend.executor import Numbers, Step
-from zoo.backend.precision import precision_problem
+from zoo.backend.precision import ForwardInPrecision, precision_problem
 from zoo.core.data import Columns, Metrics, Rollout
 from zoo.core.ranks import mean_over
 from zoo.policy.metrics import summaries
@@ -140,7 +140,9 @@ class OptimizerMechanics(UpdateOption):
         learn = policy.cfg.learn
         self._settings = {name: learn[name] for name, plain in PLAIN.items() if learn[name] != plain}
         self.components = tuple(Named('option', f'policy.learn.{name}') for name in self._settings)
-        policy.objective.fixed = policy.objective.fixed._replace(precision=learn.precision)
+        if 'precision' in self._settings:
+            fixed = policy.objective.fixed
+            policy.objective.fixed = fixed._replace(forward=ForwardInPrecision(learn.precision, fixed.forward))
 
     def mechanics(self) -> Mapping[str, Any]:
         return self._settings

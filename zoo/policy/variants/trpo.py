@@ -19,7 +19,7 @@ from zoo.core.registry import POLICY_REGISTRY, SURROGATE_REGISTRY
 from zoo.model.check import critic_names, parameters_by_role
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
-from zoo.policy.gradient_steps import forward, gradient_ready, policy_terms, step_summary, with_log_old
+from zoo.policy.gradient_steps import gradient_ready, policy_terms, step_summary, with_log_old
 from zoo.policy.metrics import explained_variance
 from zoo.policy.ppg import ValueNumbers, value_step
 from zoo.rl_utils.distribution import ActionDist
@@ -113,8 +113,8 @@ class TRPOPolicy(ActorCriticPolicy):
         parameters = [p for name, p in model.eval().named_parameters() if name in names]
 
         def losses(old: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Found]:
-            output, rows = forward(model, 'compute_actor', minibatch, numbers)
-            loss, metrics = policy_terms(dist, output, rows, numbers, None)
+            output, rows = numbers.forward(model, 'compute_actor', minibatch)
+            loss, metrics = policy_terms(dist, output, rows, numbers)
             logit, weight = output['logit'], rows.get('weight', None)
             old = logit.detach() if old is None else old
             return loss, loss_mean(zeroed(dist.kl(old, logit), weight), weight), old, metrics
