@@ -19,14 +19,15 @@ from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timeste
 from zoo.core.errors import UserError
 from zoo.core.registry import EXPLORATION_REGISTRY
 from zoo.model.actor_critic import Networks
-from zoo.model.check import probe, reached, unread_option
+from zoo.model.check import probe, unread_option
 from zoo.policy.acting import NetworkPolicy
 from zoo.policy.checks import action_problem, component_problem, memory_problem, unread_problem
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution, executor_request
-from zoo.policy.metrics import adv_abs_max, total_loss
+from zoo.policy.metrics import OF_UPDATES, adv_abs_max, total_loss
 from zoo.policy.options import UpdateOption, options_of
 from zoo.policy.options.loss import Objective
+from zoo.policy.parameters import NOT_APART, check_actor_trains
 from zoo.policy.passes import Passes
 from zoo.policy.samples import Samples, in_pieces
 from zoo.policy.sequences import first_rows, n_copy, stride_of
@@ -48,10 +49,7 @@ class ActorCriticPolicy(NetworkPolicy):
     at_rate_0: ClassVar[str] = 'nothing more is learned'  # what learning rates of 0 mean, for a warning
     announces_gradients: ClassVar[bool] = True
     has_critic = True  # whether it trains a critic
-    all_frozen: ClassVar[str] = (
-        'policy.learn.freeze leaves nothing to train of the actor, or nothing of the critic, and each has gradient steps of its '
-        'own here; freeze fewer, or use policy.type=ppo with one learning rate, which trains both together'
-    )
+    all_frozen: ClassVar[str] = NOT_APART
 
     @abstractmethod
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
@@ -80,14 +78,7 @@ class ActorCriticPolicy(NetworkPolicy):
 
     def _make_model(self) -> nn.Module:
         model = super()._make_model()
-        if self.objective.n_value > 1:
-            predict = getattr(model, 'predict_distribution', None)
-            if predict is None:
-                raise UserError(
-                    f'policy.learn.value_loss is {self.objective.value_loss.name!r}, for a critic that predicts a '
-                    f'distribution of returns, but model {type(model).__name__} has no predict_distribution(); use mse'
-                )
-            predict(self.objective.n_value, self.objective.value_loss.decode)
+        self.objective.shape_critic(model)
         return model
 
     def _build(self) -> None:
@@ -183,9 +174,8 @@ class ActorCriticPolicy(NetworkPolicy):
     def _init_learn(self) -> None:
         cfg = self.cfg.learn
         self.optimizers = self._make_optimizers()
-        steps_apart = 'critic' in self.optimizers or not self._coefficients().get('value_weight', 1)
-        if cfg.get('freeze') and steps_apart and not reached(self._model, self.obs_space, 'compute_actor'):
-            raise UserError(self.all_frozen)
+        if 'critic' in self.optimizers or not self._coefficients().get('value_weight', 1):
+            check_actor_trains(cfg, self._model, self.obs_space)
         # kernels of eager steps on a GPU give no kl and ratio_max; a user's own step chooses its metrics itself
         is_cheap = self.device.type == 'cpu' or self._execution.executor.name != 'eager'
         measure_kl = is_cheap and hasattr(self._policy_step, 'kind')
@@ -233,7 +223,7 @@ class ActorCriticPolicy(NetworkPolicy):
                 batch = option.before_update(batch)
         rate = self.rates['learning_rate']
         for name, optimizer in self.optimizers.items():
-            optimizer.lr = self.rates.get('critic_learning_rate', rate) if name == 'critic' else rate
+            optimizer.lr = self.rates.get(f'{name}_learning_rate', rate)
         return batch
 
     def _train_policy(
@@ -275,13 +265,9 @@ class ActorCriticPolicy(NetworkPolicy):
         return torch.cat(pieces).view_as(batch['logit'])
 
     def _monitor_vars_learn(self) -> list[str]:
-        names = ['policy_loss', 'value_loss', 'entropy', 'approx_kl', 'clipfrac', 'grad_norm', 'explained_variance']
-        names += ['n_epoch', 'skipped_step', *self.rates.names]
-        names += [name for option in self.options for name in option.names]
-        names += ['adv_abs_max', *self._coefficients(), *(['total_loss'] if hasattr(self._policy_step, 'kind') else [])]
-        is_clipped = self.objective.clips_values and hasattr(self._value_step, 'kind')
-        names += ['value_clipfrac'] if is_clipped else []
-        return names + (['kl', 'ratio_max'] if self.objective.fixed.measure_kl else [])
+        own = (name for option in self.options for name in option.names)
+        names = [*OF_UPDATES, *self.rates.names, *own, 'adv_abs_max', *self._coefficients()]
+        return names + self.objective.metrics_of(self._policy_step, self._value_step)
 
     def _get_train_iter(self) -> int:
         return self.passes.train_iter

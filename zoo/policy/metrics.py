@@ -10,6 +10,10 @@ from torch import Tensor
 from zoo.core.data import Columns, Metrics
 from zoo.policy.gradient_steps import PolicyNumbers
 
+OF_UPDATES = (
+    'policy_loss value_loss entropy approx_kl clipfrac grad_norm explained_variance n_epoch skipped_step'.split()
+)
+"""Metrics that every update gives, except for those of losses that a policy does not have."""
 MAXIMA = ('ratio_max', 'adv_abs_max')
 """Metrics that are reduced by their maximum over the steps of an update or a round; all others by their mean."""
 

@@ -12,6 +12,8 @@ from torch import nn
 
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
+from zoo.core.spaces import Space
+from zoo.model.check import reached
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 logger = logging.getLogger(__name__)
@@ -49,6 +51,18 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
             moving[0],
         )
     return found
+
+
+NOT_APART = (
+    'policy.learn.freeze leaves nothing to train of the actor, or nothing of the critic, and each has gradient steps of its own '
+    'here; freeze fewer, or use policy.type=ppo with one learning rate, which trains both together'
+)
+
+
+def check_actor_trains(cfg: Any, model: nn.Module, obs_space: Space) -> None:
+    """Checks that steps on the policy alone have something to train. Args: cfg: the resolved section `policy.learn`."""
+    if cfg.get('freeze') and not reached(model, obs_space, 'compute_actor'):
+        raise UserError(NOT_APART)
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -61,15 +61,28 @@ class Objective:
         return n_output_of(self.value_loss)
 
     @property
-    def clips_values(self) -> bool:
-        """Whether the gradient of the value loss is cut beyond a range."""
-        return clips_values(self.value_loss)
-
-    @property
     def reads_old_value(self) -> bool:
         """Whether a loss compares the critic's output with what it was before the update."""
         components = [self.value_loss, *self.penalties]
         return any(component.name not in KEEP_NO_OLD_VALUE for component in components)
+
+    def metrics_of(self, policy_step: Any, value_step: Any) -> list[str]:
+        """Names of the metrics that depend on the losses; a user's own steps choose theirs themselves."""
+        names = ['total_loss'] if hasattr(policy_step, 'kind') else []
+        names += ['value_clipfrac'] if clips_values(self.value_loss) and hasattr(value_step, 'kind') else []
+        return names + (['kl', 'ratio_max'] if self.fixed.measure_kl else [])
+
+    def shape_critic(self, model: Any) -> None:
+        """Makes the critic of a model predict what its loss reads. Raises: UserError if the model cannot."""
+        if self.n_value == 1:
+            return
+        predict = getattr(model, 'predict_distribution', None)
+        if predict is None:
+            raise UserError(
+                f'policy.learn.value_loss is {self.value_loss.name!r}, for a critic that predicts a distribution of '
+                f'returns, but model {type(model).__name__} has no predict_distribution(); use mse'
+            )
+        predict(self.n_value, self.value_loss.decode)
 
     @property
     def weights(self) -> list[Any]:
