@@ -238,7 +238,7 @@ def traced_path(run: str = 'ppo') -> dict[str, Traced]:
             if event == 'line':
                 note(frame)
         elif event == 'return' and code is adam_step and window['open']:
-            window['closed'] |= run != 'ppg' or any(name.endswith('rl_utils/ppg.py') for name in found)
+            window['closed'] |= run != 'ppg' or 'aux_step' in found['zoo/policy/ppg.py'].functions
         return watch
 
     changes = PATHS[run]

@@ -19,6 +19,7 @@ from torch import Tensor
 import zoo
 from zoo.core.errors import RunError, UserError
 from zoo.policy.aux_memory import AuxMemory, MemoryLocation
+from zoo.policy.options.aux_memory import RingMemory
 from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
 
 CPU = torch.device('cpu')
@@ -100,13 +101,13 @@ def test_append_copies_and_later_phases_use_the_same_block(where: MemoryLocation
         memory.append(part(i))
         assert memory.columns()['obs'].data_ptr() == place
         if i % 2:
-            memory.clear()
+            memory.end_phase()
             assert memory.n_row == 0 and memory.state_dict() == {}
 
 
-def filled(n_batch: int, *seeds: int, where: MemoryLocation = 'cpu', **options: Any) -> AuxMemory:
+def filled(n_batch: int, *seeds: int, where: MemoryLocation = 'cpu', kind: type[AuxMemory] = AuxMemory) -> Any:
     """A memory for n_batch batches that has the batches of these seeds."""
-    memory = AuxMemory(n_batch, where, **options)
+    memory = kind(n_batch, where)
     for seed in seeds:
         memory.append(part(seed))
     return memory
@@ -180,7 +181,7 @@ def test_rollouts_of_another_size_after_a_resume_are_taken(where: MemoryLocation
     again.load_state_dict(memory.state_dict(), 3, CPU)
     again.append(parts[3])
     assert_holds(again, joined(parts, 'obs', 'return_'))
-    again.clear()
+    again.end_phase()
     for batch in [part(i, sizes[-1]) for i in range(7, 11)]:
         again.append(batch)
     assert_holds(again, joined([part(i, sizes[-1]) for i in range(7, 11)], 'obs', 'return_'))
@@ -287,19 +288,19 @@ def test_file_size_limit_is_an_error_and_no_bus_error() -> None:
 
 @places
 def test_a_full_ring_has_the_newest_batches(where: MemoryLocation) -> None:
-    memory = filled(3, *range(5), where=where, is_ring=True)
+    memory = filled(3, *range(5), where=where, kind=RingMemory)
     assert_holds(memory, of_seeds(3, 4, 2))  # batches 3 and 4 replaced 0 and 1
     assert memory.n_filled == 3
 
 
 def test_a_batch_of_another_size_begins_a_ring_again() -> None:
-    memory = filled(2, 0, 1, where='device', is_ring=True)
+    memory = filled(2, 0, 1, where='device', kind=RingMemory)
     memory.append(part(2, 4))
     assert memory.n_row == 4 and torch.equal(all_rows(memory)['return_'], part(2, 4)['return_'])
 
 
 def test_a_ring_continues_from_a_checkpoint() -> None:
-    memory, other = filled(2, 0, 1, 2, where='device', is_ring=True), AuxMemory(2, 'device', is_ring=True)
+    memory, other = filled(2, 0, 1, 2, where='device', kind=RingMemory), RingMemory(2, 'device')
     rows = {key: x.clone() for key, x in memory.state_dict().items()}
     other.load_state_dict(rows, memory.n_filled, CPU, memory.oldest)  # batch 2 replaced batch 0: batch 1 is the oldest
     for each in (memory, other):
@@ -309,7 +310,7 @@ def test_a_ring_continues_from_a_checkpoint() -> None:
 
 @pytest.mark.parametrize(('n_part', 'n_appended'), [(2, 3), (2, 6), (3, 4), (3, 6), (6, 3), (6, 6)])
 def test_ring_of_another_size_takes_the_newest_batches_and_continues(n_part: int, n_appended: int) -> None:
-    was, now = filled(4, *range(n_appended), where='device', is_ring=True), AuxMemory(n_part, 'device', is_ring=True)
+    was, now = filled(4, *range(n_appended), where='device', kind=RingMemory), RingMemory(n_part, 'device')
     now.load_state_dict(was.state_dict(), was.n_filled, CPU, was.oldest)
     kept = list(range(n_appended))[-4:][-n_part:]
     assert_holds(now, of_seeds(*kept))
@@ -321,6 +322,6 @@ def test_ring_of_another_size_takes_the_newest_batches_and_continues(n_part: int
 
 
 def test_smaller_ring_begins_empty_where_batches_had_several_sizes(caplog: pytest.LogCaptureFixture) -> None:
-    memory = AuxMemory(2, 'device', is_ring=True)
+    memory = RingMemory(2, 'device')
     memory.load_state_dict(joined([part(0, 6), part(1, 5), part(2, 5)], 'obs', 'return_'), 3, CPU)
     assert memory.n_row == 0 and 'begins empty' in caplog.text

@@ -96,7 +96,8 @@ class Networks(nn.Module):
 
     def update_normalizer(self, obs: Obs, weight: Tensor | None = None) -> None:
         """Adds obs [N, *O] to the observation statistics, if the model keeps any."""
-        update_input(self.input, obs if self.leaf is None else obs[self.leaf], weight)
+        if not isinstance(self.input, nn.Identity):
+            update_input(self.input, obs if self.leaf is None else obs[self.leaf], weight)
 
     def _encoder_input(self, obs: Obs) -> Any:
         """The input of the encoders, from observations."""

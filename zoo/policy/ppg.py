@@ -5,46 +5,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.backend.executor import Found, Step, StepPlan, forward_rows
-from zoo.config.components import component_of, make_component, name_of
-from zoo.config.schedule import Schedule
+from zoo.config.components import make_component, name_of
 from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, map_tensors, send
 from zoo.core.errors import UserError
 from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
 from zoo.model.check import parameters_by_role
 from zoo.policy.actor_critic import ActorCriticPolicy
-from zoo.policy.aux_memory import AuxMemory, MemoryLocation
-from zoo.policy.config import (
-    ActorCriticLearnConfig,
-    ActorCriticPolicyConfig,
-    Count,
-    OnPolicyCollectConfig,
-    PolicyConfig,
-    Positive,
-)
-from zoo.policy.gradient_steps import (
-    MSE,
-    GradientStep,
-    descend,
-    n_output_of,
-    policy_step,
-    ppo_step,
-    value_loss_terms,
-)
+from zoo.policy.aux_memory import AuxMemory
+from zoo.policy.config import ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
+from zoo.policy.gradient_steps import MSE, GradientStep, descend, n_output_of, policy_step, ppo_step, value_loss_terms
 from zoo.policy.metrics import explained_variance
-from zoo.policy.sequences import sequence_problem
+from zoo.policy.ppg_config import PPGLearnConfig as PPGLearnConfig, ppg_problems, warn_of_short_run
 from zoo.rl_utils import kernels
 from zoo.rl_utils.check import Number
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
-from zoo.rl_utils.ppg import joint_loss, ppg_data, ppg_joint_error, ppg_joint_loss
-from zoo.rl_utils.ppo import added
+from zoo.rl_utils.ppo import added, loss_mean, value_loss_of
 
 
 class ValueNumbers(NamedTuple):
@@ -95,46 +78,28 @@ def aux_step(
     Returns: detached 0-dim tensors auxiliary_loss, behavioral_cloning_loss, aux_value_loss, aux_grad_norm.
     Source: Cobbe et al. 2021, arXiv:2009.04416, algorithm 1.
     """
-    output, minibatch, joint = _aux_losses(model, dist, minibatch, numbers)
-    value_loss, of_value = value_loss_terms(output, minibatch, numbers.value_loss, clip_ratio=0.0)  # which is not read
-    loss = joint.auxiliary_loss + value_loss * numbers.value_weight
-    loss = added(loss, numbers.bc_weight, joint.behavioral_cloning_loss)
-    return {
-        'auxiliary_loss': joint.auxiliary_loss.detach(),
-        'aux_value_loss': of_value['value_loss'],
-        'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(),
-        'aux_grad_norm': descend(optimizers, loss, numbers.grad_clip),
-    }
-
-
-def distill_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: AuxNumbers
-) -> Metrics:
-    """One step of an auxiliary phase that leaves the critic alone: auxiliary_loss + bc_weight * behavioral_cloning_loss.
-
-    Args: minibatch: its return_ is the target of the auxiliary head, for DNA the critic's values. Returns: as `aux_step`.
-    Source: Aitchison & Sweetser 2022, arXiv:2206.10027, sec. 3.3 (distil phase).
-    """
-    _, _, joint = _aux_losses(model, dist, minibatch, numbers)
-    loss = added(joint.auxiliary_loss, numbers.bc_weight, joint.behavioral_cloning_loss)
-    return {
-        'auxiliary_loss': joint.auxiliary_loss.detach(),
-        'behavioral_cloning_loss': joint.behavioral_cloning_loss.detach(),
-        'aux_grad_norm': descend(optimizers, loss, numbers.grad_clip),
-    }
-
-
-def _aux_losses(
-    model: nn.Module, dist: ActionDist, minibatch: Minibatch, numbers: AuxNumbers
-) -> tuple[dict[str, Tensor], Minibatch, ppg_joint_loss]:
-    """Returns the output of `compute_aux`, the minibatch as rows, and the losses that all auxiliary phases have."""
     output, minibatch = numbers.forward(model, 'compute_aux', minibatch)
+    auxiliary_loss, cloning_loss = joint_loss(dist, output, minibatch)
+    value_loss, of_value = value_loss_terms(output, minibatch, numbers.value_loss, clip_ratio=0.0)  # which is not read
+    loss = added(auxiliary_loss + value_loss * numbers.value_weight, numbers.bc_weight, cloning_loss)
+    return {
+        'auxiliary_loss': auxiliary_loss.detach(),
+        'aux_value_loss': of_value['value_loss'],
+        'behavioral_cloning_loss': cloning_loss.detach(),
+        'aux_grad_norm': descend(optimizers, loss, numbers.grad_clip),
+    }
+
+
+def joint_loss(dist: ActionDist, output: dict[str, Tensor], minibatch: Minibatch) -> tuple[Tensor, Tensor]:
+    """auxiliary_loss and behavioral_cloning_loss, 0-dim, of the output of the model's `compute_aux`."""
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if kernels.ENABLED and kernels.reach(output['logit']):
+        from zoo.rl_utils.ppg import ppg_data, ppg_joint_error
+
         data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
-        return output, minibatch, ppg_joint_error(data, use_value_clip=False, dist=dist)
-    losses = joint_loss(dist, output['logit'], minibatch['logit'], output['aux_value'], return_, weight)
-    return output, minibatch, losses
+        return ppg_joint_error(data, use_value_clip=False, dist=dist)
+    auxiliary_loss = value_loss_of(output['aux_value'], return_, weight)
+    return auxiliary_loss, loss_mean(dist.kl(minibatch['logit'], output['logit']), weight)
 
 
 class Phase(NamedTuple):
@@ -158,6 +123,8 @@ def ppg() -> Phase:
 @PHASE_REGISTRY.register('distill')
 def distill() -> Phase:
     """The auxiliary head learns the critic's values, while a KL(old || new) term holds the policy (DNA, arXiv:2206.10027)."""
+    from zoo.policy.variants.published import distill_step
+
     return Phase(distill_step, 'critic', False)
 
 
@@ -167,75 +134,6 @@ logger = logging.getLogger(__name__)
 def are_parts(batch: Columns) -> bool:
     """Whether a batch is {'policy': samples, 'value': samples}, or one of these, rather than samples."""
     return set(batch.keys()) <= {'policy', 'value'}
-
-
-class PPGLearnConfig(ActorCriticLearnConfig):
-    """Section `policy.learn` of PPG; names in brackets are the paper's."""
-
-    actor_epoch_per_collect: int = Field(1, ge=1, description='passes of the policy phase over each rollout (E_pi)')
-    critic_epoch_per_collect: int = Field(1, ge=1, description='passes of the critic over each rollout (E_V)')
-    aux_freq: int = Field(32, ge=1, description='policy phases, one per rollout or draw, to an auxiliary phase (N_pi)')
-    aux_train_epoch: int = Field(6, ge=1, description='passes of the auxiliary phase over what was kept (E_aux)')
-    aux_batch_size: int = Field(
-        1024, ge=1, description='samples per gradient step of the auxiliary phase; divides aux_freq rollouts, or draws'
-    )
-    aux_bc_weight: float = Field(
-        1.0, ge=0, description='factor of KL(old || new) in the auxiliary phase; more keeps the policy in place'
-    )
-    aux_learning_rate: Schedule | None = Field(
-        None, description="Adam's step size in the auxiliary phase, which has moments of its own; null: learning_rate"
-    )
-    aux_memory: MemoryLocation = Field(
-        'device',
-        description="where observations are kept for the auxiliary phase: the policy's device, cpu or disk "
-        '(a nameless file in the folder for temporary files)',
-    )
-    policy_loss: Literal['clip', 'kl'] = Field(
-        'clip', description='keep the policy phase near the old policy by clipping, or by a penalty on KL(old || new)'
-    )
-    kl_weight: float = Field(1.0, ge=0, description="factor of that penalty, for policy_loss 'kl'")
-    value_weight: Annotated[float, Field(ge=0)] | None = Field(
-        None,
-        description="factor of the critic's loss in all phases; null: 0.5 in the policy phase of arch 'shared', else 1",
-    )
-    critic_batch_size: Count | None = Field(
-        None, description="samples per gradient step of the critic's passes; null: batch_size"
-    )
-    phase: component_of(PHASE_REGISTRY, 'policy.learn.phase') = Field(  # type: ignore[valid-type]
-        'ppg', description='what the auxiliary phase learns, by name or as {type: name, its options}'
-    )
-    aux_window: Count | None = Field(
-        None,
-        description='rollouts, or draws, that the memory of the auxiliary phase keeps, the newest ones; null: those since '
-        'the last phase',
-    )
-    value_norm: bool = Field(
-        True,
-        description='the critic and the auxiliary head predict returns normalised by their running mean and '
-        'deviation; unless returns are of size 1, their loss drowns the cloning loss without it',
-    )
-    adv_norm: Literal['off', 'batch', 'minibatch'] = Field(
-        'batch', description='normalise advantages over the rollout or each minibatch'
-    )
-    grad_clip: Positive | None = Field(
-        0.5,
-        description='limit of the gradient norm, separately for actor and critic (unless shared); null: off, as published, '
-        'which at a learning rate of 1e-3 or more may lose what was learned',
-    )
-
-    @model_validator(mode='after')
-    def _has_use_for_all(self) -> PPGLearnConfig:
-        if self.policy_loss != 'kl' and self.kl_weight != 1.0:
-            raise ValueError(
-                f"kl_weight is {self.kl_weight:g} but policy_loss is 'clip', which has no such term; use policy_loss 'kl', or "
-                'penalties: [{type: kl, weight: ..}] for both.'
-            )
-        if self.aux_window is not None and self.aux_window < self.aux_freq:
-            raise ValueError(
-                f'aux_window is {self.aux_window} but {self.aux_freq} rollouts (aux_freq) come between two phases, all of '
-                f'which would not be kept; use {self.aux_freq} or more.'
-            )
-        return self
 
 
 class PPGCollectConfig(OnPolicyCollectConfig):
@@ -347,36 +245,7 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
-        cfg = self.cfg
-        for key in ('critic_batch_size', 'aux_batch_size') if self.has_state and self.learns else ():
-            n = cfg.learn[key] or self._batch_size
-            yield sequence_problem(cfg.learn.sequence, cfg.collect.n_step, n, key)
-        # for a model that the user gave, the first step finds the error
-        is_apart = self.given_model is None and cfg.model.get('arch') in ('dual', 'detach')
-        if is_apart and any(penalty.name == 'value_drift' for penalty in self.objective.penalties):
-            yield (
-                f"policy.learn.penalties has 'value_drift' but policy.model.arch is {cfg.model['arch']!r}, which trains the "
-                "critic in steps of its own; leave the penalty out, or use arch 'shared'"
-            )
-        learn, name = cfg.learn, type(self._model).__name__
-        for method in ('compute_aux', 'critic_parameters'):
-            if not callable(getattr(self._model, method, None)):
-                yield (
-                    f'model {name} has no {method}(), which policy {cfg.type!r} needs in addition to '
-                    "an actor-critic's methods; see zoo.model.actor_critic, or use policy.model.type 'ppg'"
-                )
-        if self._shares_network and learn.critic_learning_rate is not None:
-            yield (
-                f'policy.learn.critic_learning_rate is given but actor and critic of this {name} share all parameters; '
-                "leave it out, or use arch 'dual' or 'detach'"
-            )
-        if self._shares_network and learn.actor_epoch_per_collect != learn.critic_epoch_per_collect:
-            yield (
-                f'policy.learn.actor_epoch_per_collect is {learn.actor_epoch_per_collect} and '
-                f'critic_epoch_per_collect {learn.critic_epoch_per_collect}, but actor and critic of this '
-                f"{name} share parameters and learn together; set both alike, or use arch 'dual' "
-                "or 'detach'"
-            )
+        yield from ppg_problems(self, self._shares_network, self._batch_size)
 
     @property
     def _shares_network(self) -> bool:
@@ -384,35 +253,18 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _init_learn(self) -> None:
         cfg = self.cfg.learn
-        self._memory = AuxMemory(cfg.aux_window or cfg.aux_freq, cfg.aux_memory, is_ring=cfg.aux_window is not None)
+        self._memory: Any = AuxMemory(cfg.aux_freq, cfg.aux_memory)
+        if cfg.aux_window is not None:
+            from zoo.policy.options.aux_memory import RingMemory
+
+            self._memory = RingMemory(cfg.aux_window, cfg.aux_memory)
         self._ring = 0, 0  # from a checkpoint: number of stored batches, index of the oldest
         self.phase = make_component(PHASE_REGISTRY, cfg.phase)()
         self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE
-        self._warn_if_short()
+        warn_of_short_run(self)
         super()._init_learn()
         if self.executor_name.startswith('native') and self.phase.step is not aux_step:
             logger.info('the auxiliary phase %r runs eagerly: C has only that of ppg', name_of(cfg.phase))
-
-    def _warn_if_short(self) -> None:
-        """Warns if the run ends before its first auxiliary phase: it is then no phasic policy gradient."""
-        run, n_sample, aux_freq = self.run, self.cfg.collect.n_sample, self.cfg.learn.aux_freq
-        if run.max_env_step is None or n_sample is None:
-            return
-        n_sample = run.of_all_ranks(n_sample)
-        n_draw = 1 if run.n_draw is None else run.n_draw
-        n_phase = run.max_env_step // n_sample * n_draw
-        if n_phase < aux_freq:
-            logger.warning(
-                'the auxiliary phase never runs: policy.learn.aux_freq is %d but max_env_step %d has %d policy phases '
-                '(%s %d env steps); use aux_freq %d or less, or max_env_step %d or more',
-                aux_freq,
-                run.max_env_step,
-                n_phase,
-                'one for' if n_draw == 1 else f'{n_draw} for',
-                n_sample,
-                max(n_phase, 1),
-                -(-aux_freq // n_draw) * n_sample,
-            )
 
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
         """Makes separate optimisers for actor and critic, so that the momentum of one never changes the other."""
@@ -513,19 +365,6 @@ class PPGPolicy(ActorCriticPolicy):
         return self._memory.state_dict()
 
     def load_memory_state_dict(self, state: dict[str, Any]) -> None:
-        memory = self._memory
-        if memory.n_since_phase and not state:
-            logger.warning(
-                'the checkpoint has no auxiliary memory: what was kept of %d policy phases is lost, and the '
-                'next auxiliary phase comes as many later',
-                memory.n_since_phase,
-            )
-            memory.n_since_phase = 0
-        # aux_freq may be less than it was
-        memory.n_since_phase = min(memory.n_since_phase, self.cfg.learn.aux_freq - 1)
-        n_filled, oldest = self._ring if memory.is_ring else (0, 0)
-        # with an aux_freq of 1 each phase starts from an empty memory
-        if state and not memory.is_ring and not memory.n_since_phase:
-            logger.warning('policy.learn.aux_freq is 1: the auxiliary memory of the checkpoint is not used')
-            state = {}
-        memory.load_state_dict(state, n_filled or memory.n_since_phase, self.device, oldest)
+        from zoo.policy.options.aux_memory import load_memory
+
+        load_memory(self._memory, state, self._ring, self.cfg.learn.aux_freq, self.device)

@@ -49,7 +49,8 @@ class RunningMeanStd(nn.Module):
         n = valid.sum()
         batch_mean = x.sum(0) / n.clamp(min=1)
         batch_var = torch.where(valid, (x - batch_mean).square(), 0.0).sum(0) / n.clamp(min=1)
-        n, batch_mean, batch_var = self.ranks.merge(n, batch_mean, batch_var)
+        if self.ranks is not ALONE:
+            n, batch_mean, batch_var = self.ranks.merge(n, batch_mean, batch_var)
         new = n / (self.count + n).clamp(min=1)  # share of this block in all rows so far; 0 if it has none
         delta = batch_mean - self.mean
         self.var.add_((batch_var - self.var) * new + delta.square() * (new * (1 - new)))

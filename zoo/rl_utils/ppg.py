@@ -11,7 +11,7 @@ from zoo.rl_utils import kernels
 from zoo.rl_utils.check import check_clip_ratio, check_shape, check_values
 from zoo.rl_utils.distribution import ActionDist, Logit, check_policies, from_logits
 from zoo.rl_utils.losses import ppo_value_data, ppo_value_error
-from zoo.rl_utils.ppo import loss_mean, value_loss_of
+from zoo.rl_utils.ppo import loss_mean
 
 
 class ppg_data(NamedTuple):
@@ -68,10 +68,3 @@ def ppg_joint_error(
     weight = None if data.weight is None else data.weight.detach()
     cloning_loss = loss_mean(dist.kl(old.detach(), new), weight)
     return ppg_joint_loss(ppo_value_error(values, clip_ratio, use_value_clip), cloning_loss)
-
-
-def joint_loss(
-    dist: ActionDist, new: Tensor, old: Tensor, value: Tensor, return_: Tensor, weight: Tensor | None
-) -> ppg_joint_loss:
-    """The formulas of `ppg_joint_error` without the value clip; nothing is checked and no kernel is used."""
-    return ppg_joint_loss(value_loss_of(value, return_, weight), loss_mean(dist.kl(old, new), weight))

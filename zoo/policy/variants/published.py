@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from zoo.policy.ppg import PPGPolicy
+from collections.abc import Sequence
+
+from torch import nn
+
+from zoo.core.data import Metrics, Minibatch
+from zoo.policy.gradient_steps import descend
+from zoo.policy.ppg import AuxNumbers, PPGPolicy, joint_loss
 from zoo.policy.ppo import PPOPolicy
+from zoo.rl_utils.distribution import ActionDist
+from zoo.rl_utils.optimizer import FlatOptimizer
+from zoo.rl_utils.ppo import added
 
 # SPO (Xie et al. 2025, arXiv:2401.16025): a quadratic penalty in place of the clip
 PPOPolicy.with_updates(
@@ -22,6 +31,25 @@ PPGPolicy.with_updates(
     {'learn': {'aux_freq': 4, 'aux_window': 32, 'aux_train_epoch': 1}},
     __doc__='PPG with short and frequent auxiliary phases over many past rollouts.',
 )
+
+
+def distill_step(
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: AuxNumbers
+) -> Metrics:
+    """One step of an auxiliary phase that leaves the critic alone: auxiliary_loss + bc_weight * behavioral_cloning_loss.
+
+    Args: minibatch: its return_ is the target of the auxiliary head, for DNA the critic's values. Returns: as `aux_step`.
+    Source: Aitchison & Sweetser 2022, arXiv:2206.10027, sec. 3.3 (distil phase).
+    """
+    output, minibatch = numbers.forward(model, 'compute_aux', minibatch)
+    auxiliary_loss, cloning_loss = joint_loss(dist, output, minibatch)
+    return {
+        'auxiliary_loss': auxiliary_loss.detach(),
+        'behavioral_cloning_loss': cloning_loss.detach(),
+        'aux_grad_norm': descend(optimizers, added(auxiliary_loss, numbers.bc_weight, cloning_loss), numbers.grad_clip),
+    }
+
+
 # DNA (Aitchison and Sweetser 2022, arXiv:2206.10027): two networks, each with the batch, passes and lambda that fit it,
 # and after each rollout the critic's values are distilled into the policy's trunk
 PPGPolicy.with_updates(

@@ -1,0 +1,121 @@
+"""Options of PPG's memory: the newest batches in a ring (`aux_window`), a file (`aux_memory: disk`), and its resume."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zoo.core.data import Columns, first_leaf, map_tensors
+from zoo.core.errors import RunError
+from zoo.policy.aux_memory import AuxMemory
+
+logger = logging.getLogger(__name__)
+
+
+class RingMemory(AuxMemory):
+    """Memory of the newest `n_part` batches: once it is full, each batch replaces the oldest one; a phase removes none.
+
+    Attributes: oldest: in a full ring, the batch that the next one replaces. n_since_phase also counts batches that it dropped.
+    """
+
+    is_ring = True
+    oldest = 0
+
+    def _append(self, part: Columns) -> None:
+        n, is_full = len(part['return_']), self.n_filled >= self._n_part
+        if is_full and (n * self.n_filled != self.n_row or part.keys() - self._block.keys()):
+            self._reset()  # all batches of a ring have the same size
+            is_full = False
+        if is_full and not self._misfits(part):
+            self._write(part, self.oldest * n)
+            self.oldest = (self.oldest + 1) % self._n_part
+        else:
+            self._take(part, 1, first_leaf(part).device)
+        self.n_since_phase += 1
+
+    def end_phase(self) -> None:
+        self.n_since_phase = 0
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.oldest = 0
+
+    def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device, oldest: int = 0) -> None:
+        """Copies a `state_dict` in, which counts as `n_filled` batches; an empty one leaves the memory empty.
+
+        A ring of another size takes the newest batches that fit. If not all fit and they have several sizes, they
+        cannot be separated, and the ring begins empty, with a warning.
+        Args: oldest: index of the oldest batch in the state.
+        """
+        if state and n_filled != self._n_part:
+            state, n_filled, oldest = self._newest(state, n_filled, oldest)
+        super().load_state_dict(state, n_filled, device)
+        self.oldest = oldest % self._n_part if state else 0
+
+    def _newest(self, state: dict[str, Any], n_filled: int, oldest: int) -> tuple[dict[str, Any], int, int]:
+        """Returns the newest batches from a ring of another size: their state in order, number, and the index of the oldest."""
+        n = len(state['return_'])
+        if n_filled < 1 or n % n_filled:
+            if n_filled <= self._n_part:
+                return state, n_filled, 0
+            logger.warning(
+                'policy.learn.aux_window is %d but the checkpoint has %d rollouts or draws of several sizes: the auxiliary '
+                'memory begins empty',
+                self._n_part,
+                n_filled,
+            )
+            return {}, 0, 0
+        n_row, n_kept = n // n_filled, min(n_filled, self._n_part)
+        start = oldest % n_filled * n_row
+        in_order = map_tensors(lambda x: torch.cat((x[start:], x[:start])), state) if start else state
+        return map_tensors(lambda x: x[(n_filled - n_kept) * n_row :], in_order), n_kept, 0
+
+
+def load_memory(
+    memory: AuxMemory, state: dict[str, Any], ring: tuple[int, int], aux_freq: int, device: torch.device
+) -> None:
+    """Copies the memory of a checkpoint in, whose `n_since_phase` is set already.
+
+    Args: ring: number of batches in the checkpoint's ring, and the index of the oldest; aux_freq: which may be less than then.
+    """
+    if memory.n_since_phase and not state:
+        logger.warning(
+            'the checkpoint has no auxiliary memory: what was kept of %d policy phases is lost, and the '
+            'next auxiliary phase comes as many later',
+            memory.n_since_phase,
+        )
+        memory.n_since_phase = 0
+    memory.n_since_phase = min(memory.n_since_phase, aux_freq - 1)
+    if isinstance(memory, RingMemory):
+        memory.load_state_dict(state, ring[0] or memory.n_since_phase, device, ring[1])
+        return
+    if state and not memory.n_since_phase:  # with an aux_freq of 1 each phase starts from an empty memory
+        logger.warning('policy.learn.aux_freq is 1: the auxiliary memory of the checkpoint is not used')
+        state = {}
+    memory.load_state_dict(state, memory.n_since_phase, device)
+
+
+def on_disk(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor in an unnamed file in the folder for temporary files (TMPDIR), which is deleted when the process ends.
+
+    Raises: RunError if there is no room for it; its space is reserved at once.
+    """
+    numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype
+    n_byte = int(np.prod(shape)) * numpy_dtype.itemsize
+    try:
+        with tempfile.TemporaryFile() as file:
+            if hasattr(os, 'posix_fallocate'):  # else a full disk shows as a bus error in the middle of a copy
+                os.posix_fallocate(file.fileno(), 0, n_byte)
+            return torch.from_numpy(np.memmap(file, numpy_dtype, 'r+', shape=shape))
+    except OSError as error:
+        raise RunError(
+            f"policy.learn.aux_memory is 'disk' but {tempfile.gettempdir()} has no room for "
+            f'{n_byte / 1e6:.1f} MB ({error.strerror or error}); set TMPDIR to a folder with more, or '
+            "use aux_memory 'cpu'"
+        ) from error
