@@ -18,8 +18,9 @@ from torch import Tensor
 
 import zoo
 from zoo.core.errors import RunError, UserError
-from zoo.policy.aux_memory import AuxMemory, MemoryLocation
-from zoo.policy.options.aux_memory import RingMemory
+from zoo.policy.aux_memory import AuxMemory
+from zoo.policy.options.aux_memory import make_memory
+from zoo.policy.ppg_config import MemoryLocation
 from zoo.run.checkpoint.file import load_checkpoint, save_checkpoint
 
 CPU = torch.device('cpu')
@@ -61,7 +62,7 @@ def assert_holds(memory: AuxMemory, want: dict[str, Tensor]) -> None:
 
 @weighted_places
 def test_rows_are_what_was_appended_in_order_and_nothing_else(where: MemoryLocation, weighted: bool) -> None:
-    memory, parts = AuxMemory(3, where), [part(i, weighted=weighted) for i in range(3)]
+    memory, parts = make_memory(3, where, is_ring=False), [part(i, weighted=weighted) for i in range(3)]
     keys = ('obs', 'return_', 'weight') if weighted else ('obs', 'return_')
     for i, batch in enumerate(parts):
         memory.append(batch)
@@ -82,7 +83,7 @@ def test_rows_are_what_was_appended_in_order_and_nothing_else(where: MemoryLocat
 def test_block_has_the_bytes_of_the_observations_and_of_one_or_two_floats(
     where: MemoryLocation, dtype: torch.dtype, obs_bytes: int, weighted: bool, rest: int
 ) -> None:
-    memory = AuxMemory(5, where)
+    memory = make_memory(5, where, is_ring=False)
     memory.append(part(0, 6, weighted, dtype))
     # 5 batches of 6 rows, each of 4 x 5 x 3 numbers; the first append allocates room for all of them
     assert sum(x.untyped_storage().nbytes() for x in memory.columns().values()) == 5 * 6 * (obs_bytes + rest)
@@ -91,7 +92,7 @@ def test_block_has_the_bytes_of_the_observations_and_of_one_or_two_floats(
 
 @places
 def test_append_copies_and_later_phases_use_the_same_block(where: MemoryLocation) -> None:
-    memory, batch = AuxMemory(2, where), part(0)
+    memory, batch = make_memory(2, where, is_ring=False), part(0)
     memory.append(batch)
     want = batch['obs'].clone()
     batch['obs'].zero_()  # the collector fills its block again
@@ -105,9 +106,9 @@ def test_append_copies_and_later_phases_use_the_same_block(where: MemoryLocation
             assert memory.n_row == 0 and memory.state_dict() == {}
 
 
-def filled(n_batch: int, *seeds: int, where: MemoryLocation = 'cpu', kind: type[AuxMemory] = AuxMemory) -> Any:
+def filled(n_batch: int, *seeds: int, where: MemoryLocation = 'cpu', is_ring: bool = False) -> Any:
     """A memory for n_batch batches that has the batches of these seeds."""
-    memory = kind(n_batch, where)
+    memory = make_memory(n_batch, where, is_ring)
     for seed in seeds:
         memory.append(part(seed))
     return memory
@@ -129,12 +130,12 @@ def test_more_batches_than_a_phase_has_are_refused() -> None:
 def test_state_goes_through_a_checkpoint_and_is_filled_up_there(
     where: MemoryLocation, weighted: bool, tmp_path: Path
 ) -> None:
-    memory, parts = AuxMemory(4, where), [part(i, weighted=weighted) for i in range(4)]
+    memory, parts = make_memory(4, where, is_ring=False), [part(i, weighted=weighted) for i in range(4)]
     for batch in parts[:3]:
         memory.append(batch)
     save_checkpoint(tmp_path / 'a.safetensors', memory.state_dict(), {})
     state = load_checkpoint(tmp_path / 'a.safetensors').state
-    other = AuxMemory(4, PLACES[PLACES.index(where) - 1])  # a resumed run may use another location
+    other = make_memory(4, PLACES[PLACES.index(where) - 1], is_ring=False)  # a resumed run may use another location
     other.load_state_dict(state, 3, CPU)
     n_byte = [sum(x.untyped_storage().nbytes() for x in m.columns().values()) for m in (memory, other)]
     assert n_byte[0] == n_byte[1]  # again the room of one whole phase, no more
@@ -155,7 +156,7 @@ def test_empty_state_empties_the_memory() -> None:
 
 
 def test_rows_of_a_checkpoint_of_another_form_are_dropped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    memory = AuxMemory(3, 'cpu')
+    memory = make_memory(3, 'cpu', is_ring=False)
     memory.load_state_dict(filled(3, 0).state_dict(), 1, CPU)
     memory.append(part(1, dtype=torch.float32))
     assert_holds(memory, joined([part(1, dtype=torch.float32)], 'obs', 'return_'))
@@ -171,13 +172,13 @@ def test_rows_of_a_checkpoint_of_another_form_are_dropped_with_a_warning(caplog:
 )
 def test_rollouts_of_another_size_after_a_resume_are_taken(where: MemoryLocation, sizes: tuple[int, ...]) -> None:
     parts = [part(i, n) for i, n in enumerate(sizes)]
-    before, memory = AuxMemory(4, 'cpu'), AuxMemory(4, where)
+    before, memory = make_memory(4, 'cpu', is_ring=False), make_memory(4, where, is_ring=False)
     before.append(parts[0])
     before.append(parts[1])
     memory.load_state_dict(before.state_dict(), 2, CPU)
     memory.append(parts[2])
     assert_holds(memory, joined(parts[:3], 'obs', 'return_'))
-    again = AuxMemory(4, where)  # a second resume, with batches of different sizes
+    again = make_memory(4, where, is_ring=False)  # a second resume, with batches of different sizes
     again.load_state_dict(memory.state_dict(), 3, CPU)
     again.append(parts[3])
     assert_holds(again, joined(parts, 'obs', 'return_'))
@@ -191,7 +192,7 @@ def test_rollouts_of_another_size_after_a_resume_are_taken(where: MemoryLocation
 def test_rows_without_a_weight_next_to_rows_with_one_have_weight_one(first: bool) -> None:
     """A resume in another autoreset mode leads to such rows."""
     parts = [part(0, weighted=first), part(1, weighted=not first)]
-    before, memory = AuxMemory(2, 'cpu'), AuxMemory(2, 'cpu')
+    before, memory = make_memory(2, 'cpu', is_ring=False), make_memory(2, 'cpu', is_ring=False)
     before.append(parts[0])
     memory.load_state_dict(before.state_dict(), 1, CPU)
     memory.append(parts[1])
@@ -203,7 +204,7 @@ def test_rows_without_a_weight_next_to_rows_with_one_have_weight_one(first: bool
 @pytest.mark.parametrize('n_batch', [2, 1])
 def test_what_is_kept_beyond_a_shorter_phase_counts_as_one_batch_less_than_it(n_batch: int) -> None:
     """aux_freq was 4 and is 2 after a resume: the phase starts after one more rollout and uses all kept rows."""
-    memory = AuxMemory(n_batch, 'cpu')
+    memory = make_memory(n_batch, 'cpu', is_ring=False)
     memory.load_state_dict(filled(4, 0, 1, 2).state_dict(), n_batch - 1, CPU)
     memory.append(part(3))
     assert_holds(memory, of_seeds(0, 1, 2, 3))
@@ -242,7 +243,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_space_is_reserved_with_the_first_batch_and_given_back(small_disk: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(tempfile, 'tempdir', str(small_disk))
     before = shutil.disk_usage(small_disk).free
-    memory = AuxMemory(100, 'disk')
+    memory = make_memory(100, 'disk', is_ring=False)
     memory.append(part(0, 100))
     # 100 x 100 rows of 60 + 4 bytes are 640 kB; one hundredth of it is filled
     assert 640_000 <= before - shutil.disk_usage(small_disk).free < 640_000 + 3 * 4096
@@ -253,7 +254,7 @@ def test_space_is_reserved_with_the_first_batch_and_given_back(small_disk: Path,
 
 def test_full_disk_is_named_with_the_first_batch(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, 'tempdir', str(small_disk))
-    memory = AuxMemory(200, 'disk')  # 200 x 100 x 60 bytes of observations
+    memory = make_memory(200, 'disk', is_ring=False)  # 200 x 100 x 60 bytes of observations
     with pytest.raises(RunError) as caught:
         memory.append(part(0, 100))
     assert str(caught.value) == (
@@ -267,10 +268,10 @@ def test_full_disk_is_named_with_the_first_batch(small_disk: Path, monkeypatch: 
 LIMITED = """
 import resource, torch
 from zoo.core.errors import RunError
-from zoo.policy.aux_memory import AuxMemory
+from zoo.policy.options.aux_memory import make_memory
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 try:
-    AuxMemory(10, 'disk').append({'obs': torch.zeros(100, 100, dtype=torch.uint8), 'return_': torch.zeros(100)})
+    make_memory(10, 'disk', is_ring=False).append({'obs': torch.zeros(100, 100, dtype=torch.uint8), 'return_': torch.zeros(100)})
 except RunError as error:
     print(error)
 """
@@ -288,19 +289,19 @@ def test_file_size_limit_is_an_error_and_no_bus_error() -> None:
 
 @places
 def test_a_full_ring_has_the_newest_batches(where: MemoryLocation) -> None:
-    memory = filled(3, *range(5), where=where, kind=RingMemory)
+    memory = filled(3, *range(5), where=where, is_ring=True)
     assert_holds(memory, of_seeds(3, 4, 2))  # batches 3 and 4 replaced 0 and 1
     assert memory.n_filled == 3
 
 
 def test_a_batch_of_another_size_begins_a_ring_again() -> None:
-    memory = filled(2, 0, 1, where='device', kind=RingMemory)
+    memory = filled(2, 0, 1, where='device', is_ring=True)
     memory.append(part(2, 4))
     assert memory.n_row == 4 and torch.equal(all_rows(memory)['return_'], part(2, 4)['return_'])
 
 
 def test_a_ring_continues_from_a_checkpoint() -> None:
-    memory, other = filled(2, 0, 1, 2, where='device', kind=RingMemory), RingMemory(2, 'device')
+    memory, other = filled(2, 0, 1, 2, where='device', is_ring=True), make_memory(2, 'device', is_ring=True)
     rows = {key: x.clone() for key, x in memory.state_dict().items()}
     other.load_state_dict(rows, memory.n_filled, CPU, memory.oldest)  # batch 2 replaced batch 0: batch 1 is the oldest
     for each in (memory, other):
@@ -310,7 +311,7 @@ def test_a_ring_continues_from_a_checkpoint() -> None:
 
 @pytest.mark.parametrize(('n_part', 'n_appended'), [(2, 3), (2, 6), (3, 4), (3, 6), (6, 3), (6, 6)])
 def test_ring_of_another_size_takes_the_newest_batches_and_continues(n_part: int, n_appended: int) -> None:
-    was, now = filled(4, *range(n_appended), where='device', kind=RingMemory), RingMemory(n_part, 'device')
+    was, now = filled(4, *range(n_appended), where='device', is_ring=True), make_memory(n_part, 'device', is_ring=True)
     now.load_state_dict(was.state_dict(), was.n_filled, CPU, was.oldest)
     kept = list(range(n_appended))[-4:][-n_part:]
     assert_holds(now, of_seeds(*kept))
@@ -322,6 +323,6 @@ def test_ring_of_another_size_takes_the_newest_batches_and_continues(n_part: int
 
 
 def test_smaller_ring_begins_empty_where_batches_had_several_sizes(caplog: pytest.LogCaptureFixture) -> None:
-    memory = RingMemory(2, 'device')
+    memory = make_memory(2, 'device', is_ring=True)
     memory.load_state_dict(joined([part(0, 6), part(1, 5), part(2, 5)], 'obs', 'return_'), 3, CPU)
     assert memory.n_row == 0 and 'begins empty' in caplog.text

@@ -270,7 +270,9 @@ PROXIMAL_REGISTRY: Registry[Any] = Registry(
 CORRECTION_REGISTRY: Registry[Any] = Registry(
     'correction', 'zoo.corrections', ('zoo.policy.options.off_policy_correction',)
 )
-PHASE_REGISTRY: Registry[Any] = Registry('phase', 'zoo.phases', ('zoo.policy.ppg',))
+PHASE_REGISTRY: Registry[Any] = Registry(
+    'phase', 'zoo.phases', {'zoo.policy.ppg': 'ppg', 'zoo.policy.variants.published': 'distill'}
+)
 INTRINSIC_REGISTRY: Registry[Any] = Registry(
     'intrinsic reward', 'zoo.intrinsic_rewards', ('zoo.policy.options.intrinsic',)
 )

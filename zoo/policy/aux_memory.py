@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from zoo.core.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-MemoryLocation = Literal['device', 'cpu', 'disk']
 KEPT = frozenset(('obs', 'return_', 'weight')) | STATE_COLUMNS
 
 
@@ -22,14 +22,14 @@ class AuxMemory:
 
     Observations keep their dtype (bytes stay bytes): the block has their size, plus 4 bytes per row (8 with weights).
     Between two phases it grows only after a resume with other rollouts than before.
-    Args: where: 'device' (that of the batches), 'cpu', or 'disk', see `zoo.policy.options.aux_memory`.
-    Attributes: n_row, n_filled: rows (or sequences) kept, and batches; n_since_phase: batches since the last auxiliary phase.
+    Attributes: allocate: (shape, dtype, device of the batches) -> memory for a column. n_row, n_filled: rows (or sequences) kept, and batches; n_since_phase: batches since the last auxiliary phase.
     """
 
     is_ring = False
 
-    def __init__(self, n_part: int, where: MemoryLocation) -> None:
-        self._n_part, self._where = n_part, where
+    def __init__(self, n_part: int) -> None:
+        self._n_part = n_part
+        self.allocate: Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor] = on_device
         self._block: dict[str, Any] = {}
         self.n_row, self.n_filled, self.n_since_phase = 0, 0, 0
         self._is_loaded = False  # the rows come from a checkpoint, and nothing was appended since
@@ -101,7 +101,7 @@ class AuxMemory:
             kept = self.columns()
             like = {**kept, **part}  # the columns of the new block
             self._block = {}
-            self._block = map_tensors(lambda x: self._allocate((n_row, *x.shape[1:]), x.dtype, device), like)
+            self._block = map_tensors(lambda x: self.allocate((n_row, *x.shape[1:]), x.dtype, device), like)
             if kept:
                 self._write(kept, 0)
         self._write(part, self.n_row)
@@ -123,9 +123,7 @@ class AuxMemory:
             else:  # only weights may be missing
                 block[at] = 1
 
-    def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        if self._where == 'disk':
-            from zoo.policy.options.aux_memory import on_disk
 
-            return on_disk(shape, dtype)
-        return torch.empty(shape, dtype=dtype, device='cpu' if self._where == 'cpu' else device)
+def on_device(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory on the device of the batches."""
+    return torch.empty(shape, dtype=dtype, device=device)

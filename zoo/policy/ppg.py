@@ -120,14 +120,6 @@ def ppg() -> Phase:
     return Phase(aux_step, 'return', True)
 
 
-@PHASE_REGISTRY.register('distill')
-def distill() -> Phase:
-    """The auxiliary head learns the critic's values, while a KL(old || new) term holds the policy (DNA, arXiv:2206.10027)."""
-    from zoo.policy.variants.published import distill_step
-
-    return Phase(distill_step, 'critic', False)
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -253,11 +245,11 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _init_learn(self) -> None:
         cfg = self.cfg.learn
-        self._memory: Any = AuxMemory(cfg.aux_freq, cfg.aux_memory)
-        if cfg.aux_window is not None:
-            from zoo.policy.options.aux_memory import RingMemory
+        self._memory: Any = AuxMemory(cfg.aux_freq)
+        if cfg.aux_memory != 'device' or cfg.aux_window is not None:
+            from zoo.policy.options.aux_memory import make_memory
 
-            self._memory = RingMemory(cfg.aux_window, cfg.aux_memory)
+            self._memory = make_memory(cfg.aux_window or cfg.aux_freq, cfg.aux_memory, cfg.aux_window is not None)
         self._ring = 0, 0  # from a checkpoint: number of stored batches, index of the oldest
         self.phase = make_component(PHASE_REGISTRY, cfg.phase)()
         self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE

@@ -11,11 +11,11 @@ from pydantic import Field, model_validator
 from zoo.config.components import component_of
 from zoo.config.schedule import Schedule
 from zoo.core.registry import PHASE_REGISTRY
-from zoo.policy.aux_memory import MemoryLocation
 from zoo.policy.config import ActorCriticLearnConfig, Count, Positive
 from zoo.policy.sequences import sequence_problem
 
 logger = logging.getLogger(__name__)
+MemoryLocation = Literal['device', 'cpu', 'disk']
 
 
 class PPGLearnConfig(ActorCriticLearnConfig):

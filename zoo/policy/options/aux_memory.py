@@ -13,7 +13,8 @@ from torch import Tensor
 
 from zoo.core.data import Columns, first_leaf, map_tensors
 from zoo.core.errors import RunError
-from zoo.policy.aux_memory import AuxMemory
+from zoo.policy.aux_memory import AuxMemory, on_device
+from zoo.policy.ppg_config import MemoryLocation
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,19 @@ def load_memory(
     memory.load_state_dict(state, memory.n_since_phase, device)
 
 
-def on_disk(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def make_memory(n_part: int, where: MemoryLocation, is_ring: bool) -> Any:
+    """A memory for n_part batches in a place. Args: is_ring: whether it is a `RingMemory`."""
+    memory = (RingMemory if is_ring else AuxMemory)(n_part)
+    memory.allocate = {'device': on_device, 'cpu': on_cpu, 'disk': on_disk}[where]
+    return memory
+
+
+def on_cpu(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory of the CPU."""
+    return torch.empty(shape, dtype=dtype)
+
+
+def on_disk(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor in an unnamed file in the folder for temporary files (TMPDIR), which is deleted when the process ends.
 
     Raises: RunError if there is no room for it; its space is reserved at once.

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from torch import nn
 
 from zoo.core.data import Metrics, Minibatch
+from zoo.core.registry import PHASE_REGISTRY
 from zoo.policy.gradient_steps import descend
-from zoo.policy.ppg import AuxNumbers, PPGPolicy, joint_loss
+from zoo.policy.ppg import AuxNumbers, Phase, PPGPolicy, joint_loss
 from zoo.policy.ppo import PPOPolicy
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
@@ -48,6 +49,12 @@ def distill_step(
         'behavioral_cloning_loss': cloning_loss.detach(),
         'aux_grad_norm': descend(optimizers, added(auxiliary_loss, numbers.bc_weight, cloning_loss), numbers.grad_clip),
     }
+
+
+@PHASE_REGISTRY.register('distill')
+def distill() -> Phase:
+    """The auxiliary head learns the critic's values, while a KL(old || new) term holds the policy (DNA, arXiv:2206.10027)."""
+    return Phase(distill_step, 'critic', False)
 
 
 # DNA (Aitchison and Sweetser 2022, arXiv:2206.10027): two networks, each with the batch, passes and lambda that fit it,
