@@ -107,11 +107,6 @@ def make_policy_head(
     Args: distribution: a registered name, or 'auto': chosen by the space. The last arguments are for real-valued actions,
       see `ActorCriticConfig`.
     """
-    options = {
-        'n_feature': n_feature,
-        'state_dependent_std': state_dependent_std,
-        'log_std_init': log_std_init,
-        'log_std_min': log_std_min,
-        'log_std_max': log_std_max,
-    }
+    stds = dict(log_std_init=log_std_init, log_std_min=log_std_min, log_std_max=log_std_max)
+    options = dict(n_feature=n_feature, state_dependent_std=state_dependent_std, **stds)
     return make_dist(action_space, distribution, options).make_head(n_feature, options)

@@ -33,11 +33,9 @@ class SerialJob(RunView):
     two, and `step_per_iteration` if it collects another number of rollouts, and register it in PIPELINE_REGISTRY; the config
     names it (`pipeline`). Its options are its class attribute `config`, a Section.
 
-    Args: cfg: a resolved config (frozen here), or any config that `serial_pipeline` takes; policy: to train instead of a new
-      one; checkpoint: to continue from; model: a network for the new policy, in place of the one that policy.model names;
-      callbacks: in addition to those of cfg; on_evaluation: called with env step and `Evaluation` after each evaluation, may
-      return 'stop'; run_dir: the folder of the run, instead of a new one below logger.root; ranks: those that train together,
-      of which only rank 0 writes.
+    Args: cfg: a resolved config (frozen here), or any config that `serial_pipeline` takes; policy, model, callbacks,
+      on_evaluation: as there; checkpoint: to continue from; run_dir: the folder of the run, instead of a new one below
+      logger.root; ranks: those that train together, of which only rank 0 writes.
     Attributes: stop_requested: called during evaluations, which may be long; returns whether to stop; options: the section
       `pipeline`, complete; envs: those of training and evaluation, whose attributes may be read and set between rollouts;
       is_whole: whether the state is that of complete updates; false after an error in the middle of a round; leads: whether
