@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from zoo.backend.executor import Acting
@@ -43,7 +44,7 @@ class EpisodicActing:
 
     def restart_all(self) -> None:
         """Resets the state of all envs; called after a reset of all envs."""
-        self._acting.state = self._initial
+        self._restart(torch.ones(self._steps.reward.shape[1], dtype=torch.bool))
         self._is_new = True
 
     def _restart(self, begins: Tensor) -> None:
