@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 NATIVE = runpy.run_path(str(HERE / 'zoo' / 'backend' / 'native' / 'build.py'))  # importing zoo would need torch
-VERSION = runpy.run_path(str(HERE / 'zoo' / 'core' / 'version.py'))['VERSION']
+VERSION = runpy.run_path(str(HERE / 'zoo' / 'core' / '__init__.py'))['VERSION']
 # Minimum versions ("floors"): the fast tests pass with them on Python 3.10, see benchmarks/results/versions.md, .ci/versions.
 CORE = [
     'torch>=2.10',  # networks; older versions have a known vulnerability in loading weights

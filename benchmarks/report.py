@@ -68,7 +68,7 @@ def git_commit(paths: Sequence[str] = ()) -> str:
 
     # an installed zoo, or its unpacked sources, may lie in the git repository of another project
     if not IN_CHECKOUT or shutil.which('git') is None or not same_folder(git('rev-parse', '--show-toplevel')):
-        from zoo.core.version import VERSION
+        from zoo.core import VERSION
 
         return f'zoo {VERSION}'
     # result files of benchmarks do not change the measured code

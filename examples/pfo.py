@@ -8,7 +8,8 @@ from functools import partial
 
 from zoo import OPTION_REGISTRY, PENALTY_REGISTRY, Section, serial_pipeline
 from zoo.core.errors import UserError
-from zoo.model.layers import ACTIVATIONS, MLP
+from zoo.model.encoder import MLP
+from zoo.model.layers import ACTIVATIONS
 from zoo.policy import UpdateOption
 
 

@@ -302,7 +302,7 @@ def test_installed_wheel_benches_into_the_current_folder(built, tmp_path):
     assert built.run(*where, 'zoo', *words, cwd=tmp_path) == f'results: {tmp_path / "zoo_bench"}\n'
     (raw,) = (tmp_path / 'zoo_bench' / 'learning_raw').glob('*.json')
     record = json.loads(raw.read_text())
-    version = runpy.run_path(str(REPO / 'zoo' / 'core' / 'version.py'))['VERSION']
+    version = runpy.run_path(str(REPO / 'zoo' / 'core' / '__init__.py'))['VERSION']
     assert record['commit'] == f'zoo {version}' and record['machine'] and record['versions']['torch']
     assert {path.name for path in tmp_path.iterdir()} == {'zoo_bench'}  # the run's folder is in it
 

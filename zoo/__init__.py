@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from zoo.worker.evaluator import Evaluation as Evaluation, evaluate as evaluate
 
 import zoo.core.moved  # noqa: F401  # old import paths work for one release
+from zoo.core import VERSION
 from zoo.core.lazy import lazy_names
-from zoo.core.version import VERSION
 
 __version__ = VERSION
 

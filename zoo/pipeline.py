@@ -136,10 +136,10 @@ def _run(
                 if job.leads and job.train_iter >= max_train_iter:
                     words = 'nothing is left to train: the policy has taken %d optimiser steps and max_train_iter is %d'
                     logger.warning(f'{words}; raise that', job.train_iter, max_train_iter)
-                while not job.agrees_to_stop(received) and job.train_iter < max_train_iter:
+                while not job.agreement.ends(job, received) and job.train_iter < max_train_iter:
                     next(iterations)
                 iterations.close()  # ends a profile
-                is_signalled = job.is_signalled(received)
+                is_signalled = job.agreement.stops(False, received) is not None
                 if job.done and not is_signalled:
                     _say_what_is_left(job)
                 job.finish(evaluate=not is_signalled)

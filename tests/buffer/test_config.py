@@ -9,7 +9,7 @@ import pytest
 from tests.buffer.samples import push_numbered, replay
 from tests.tables import refused, rows_of
 from zoo.buffer import MultiConfig, ReplayConfig, draw_problems, reuse_of
-from zoo.buffer.rollout import in_sequences, n_draw_of, n_rows_drawn
+from zoo.buffer.base import in_sequences, n_draw_of, n_rows_drawn
 from zoo.config.section import plain, validate
 from zoo.run.config import resolve_config
 

@@ -19,7 +19,9 @@ from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, Space
 from zoo.model import PPG, VAC, PPGConfig, RecurrentPPG, RecurrentVAC, VACConfig, make_policy_head
 from zoo.model.check import critic_names
-from zoo.model.layers import MLP, Layers, OneHot
+from zoo.model.encoder import MLP
+from zoo.model.inputs import OneHot
+from zoo.model.layers import Layers
 from zoo.rl_utils import Categorical, Gaussian
 from zoo.rl_utils.normalizer import RunningMeanStd
 

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from zoo.model import make_input
-from zoo.model.inputs import module_name, update_input
-from zoo.model.layers import input_width
+from zoo.model.inputs import input_width, module_name, update_input
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 LEADS = [(), (3, 4)]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from zoo.backend import native
-from zoo.backend.executor import Compile, Eager
+from zoo.backend.executor import Eager
 from zoo.core.errors import UserError
 from zoo.rl_utils.distribution import ActionDist
 
 ExecutorName = Literal['auto', 'eager', 'native', 'graph']
 CompileMode = Literal['off', 'on', 'auto']
+# (pure function of tensors, its name in messages) -> the same, compiled
+Compile = Callable[[Callable[..., Sequence[Tensor]], str], Callable[..., Sequence[Tensor]]]
 WORTH_STEPS = 60_000
 """A run of at least this many gradient steps gains from compiling those that the native executor cannot run: a first
 compilation takes 12 to 16 s for each kind of step and saves .4 to 1.1 ms a step (benchmarks/results/compile.md)."""

@@ -6,46 +6,24 @@ The other executors, native (C) and graph (compiled), do the same faster; `zoo.b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from zoo.core.data import (
-    Columns,
-    Metrics,
-    Obs,
-    State,
-    first_leaf,
-    keeps_state,
-    leaves,
-    map_tensors,
-    replace_rows,
-    send,
-    unbind_rows,
-)
+from zoo.core.data import Columns, Metrics, Obs, State, first_leaf, keeps_state, leaves, map_tensors, send, unbind_rows
 from zoo.core.ranks import ALONE, Ranks
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.gae import normalize_advantage
 from zoo.rl_utils.optimizer import FlatOptimizer
 
-
-class Numbers(Protocol):
-    """The numbers of a step: a NamedTuple, see zoo.policy.gradient_steps."""
-
-    def _asdict(self) -> dict[str, Any]: ...
-
-    @property
-    def _replace(self) -> Callable[..., Any]: ...
-
-
+Numbers: TypeAlias = NamedTuple  # the numbers of a step, see zoo.policy.gradient_steps
 # a gradient step: (model, distribution, optimisers, minibatch, numbers) -> metrics; zoo's own are `SplitStep`s
 Step = Callable[[Any, ActionDist, Any, Any, Any], Metrics]
 Found = dict[str, Any]  # results of a step by name: tensors, or (nested) dicts of tensors
 # (obs [B, *O], state) -> {action, logit, ...}, all [B, ...], and the next 'state' where the model has one
 Forward = Callable[[Obs, State], dict[str, Any]]
-# (pure function of tensors, its name in messages) -> the same, compiled
-Compile = Callable[[Callable[..., Sequence[Tensor]], str], Callable[..., Sequence[Tensor]]]
 Explore = Callable[[ActionDist, Tensor], Tensor]  # (distribution, logit [B, P]) -> the logit of the policy that acts
 DrawNoise = Callable[[int], Tensor]  # number of envs B -> noise for the T steps of a rollout, [T, B, ...]
 
@@ -95,16 +73,6 @@ class StepPlan(NamedTuple):
     gather: bool = True
     ranks: Ranks = ALONE
 
-    @property
-    def n_step(self) -> int:
-        """Number of minibatches."""
-        return self.order.shape[0] * -(-self.order.shape[1] // self.batch_size)
-
-    @property
-    def n_kept(self) -> int:
-        """Number of minibatches, all of one size, whose metrics may be computed at once."""
-        return 1 if self.order.shape[1] % self.batch_size else max(KEPT_ROWS // self.batch_size, 1)
-
 
 class Acting(Protocol):
     """A policy acting through rollouts, each of T rows of observations in one block [T + 1, B, *O].
@@ -112,7 +80,7 @@ class Acting(Protocol):
     Attributes:
       output: the outputs for each row, in blocks [T, B, ...]; they exist once the first rollout has begun, and are reused.
         If the model has a recurrent state, 'state' is the state after the row.
-      state: the recurrent state of the B envs before the next row; None for a model without one.
+      state: the recurrent state of the B envs before the next row; None for a model without one. It may be set.
     """
 
     output: dict[str, Any]
@@ -123,9 +91,6 @@ class Acting(Protocol):
 
     def step(self, t: int) -> Tensor:
         """Acts on row t and returns the action [B, ...]; called without gradient, t counts up from 0."""
-
-    def restart(self, begins: Tensor) -> None:
-        """Gives the envs whose episode begins with the next row ([B] bool) a new state; only for models with one."""
 
 
 class Eager:
@@ -145,13 +110,12 @@ class Eager:
         expect_steps(optimizers, plan)
         split = step if isinstance(step, SplitStep) else SplitStep(step)
         plan = plan._replace(columns=split.prepare(self._dist, plan.columns))
-        kept: list[Found] = []
+        # minibatches, all of one size, whose metrics are computed at once
+        n_kept = 1 if plan.order.shape[1] % plan.batch_size else max(KEPT_ROWS // plan.batch_size, 1)
+        found = (split.take(self._model, self._dist, optimizers, x, numbers) for x in minibatches(plan))
         metrics: list[Metrics] = []
-        for i, minibatch in enumerate(minibatches(plan), 1):
-            kept.append(split.take(self._model, self._dist, optimizers, minibatch, numbers))
-            if i % plan.n_kept == 0 or i == plan.n_step:
-                metrics.append(split.summarise(stacked(kept), self._dist, numbers))
-                kept = []
+        while kept := list(islice(found, n_kept)):
+            metrics.append(split.summarise(stacked(kept), self._dist, numbers))
         return metrics[0] if len(metrics) == 1 else {name: torch.cat([x[name] for x in metrics]) for name in metrics[0]}
 
     def start_acting(self, obs: Obs, draw: DrawNoise, has_value: bool, explore: Explore | None = None) -> Acting | None:
@@ -176,29 +140,23 @@ def expect_steps(optimizers: Sequence[FlatOptimizer], plan: StepPlan) -> None:
 
 
 def minibatches(plan: StepPlan) -> Iterator[dict[str, Tensor]]:
-    """The minibatches of a pass. Those gathered at once are views of one block, and their moments are computed together."""
-    is_even = plan.gather and plan.order.shape[1] % plan.batch_size == 0
+    """The minibatches of all passes. Those gathered at once are views of one block, and their moments are computed together."""
+    shape, is_even = (-1, plan.batch_size), plan.order.shape[1] % plan.batch_size == 0
     for order in plan.order:
-        yield from (_at_once if is_even else _one_by_one)(plan, order)
+        if is_even and plan.gather:
+            blocks = map_tensors(lambda x: x.index_select(0, order).unflatten(0, shape), plan.columns)  # noqa: B023
+            yield from unbind_rows(_normalized(blocks, plan, 1))
+            continue
+        for index in order.split(plan.batch_size):
+            yield _normalized(map_tensors(lambda x: send(x[index], plan.device), plan.columns), plan, 0)  # noqa: B023
 
 
-def _one_by_one(plan: StepPlan, order: Tensor) -> Iterator[dict[str, Tensor]]:
-    """The minibatches of one pass, gathered one by one, if the last is smaller or a copy of all rows takes too much memory."""
-    for index in order.split(plan.batch_size):
-        rows = map_tensors(lambda x: send(x[index], plan.device), plan.columns)  # noqa: B023
-        if plan.normalize_adv:  # over all samples of the minibatch, also where its rows are sequences
-            weight = rows['weight'].flatten() if 'weight' in rows else None
-            rows['adv'] = normalize_advantage(rows['adv'].flatten(), weight, plan.ranks).view_as(rows['adv'])
-        yield rows
-
-
-def _at_once(plan: StepPlan, order: Tensor) -> Iterator[dict[str, Tensor]]:
-    shape = -1, plan.batch_size
-    blocks = map_tensors(lambda x: x.index_select(0, order).unflatten(0, shape), plan.columns)
+def _normalized(columns: dict[str, Any], plan: StepPlan, dim: int) -> dict[str, Any]:
+    """Normalises 'adv' if the plan says so, over all samples of a minibatch: dimensions from `dim` on, also of sequences."""
     if plan.normalize_adv:
-        weight = blocks['weight'].flatten(1) if 'weight' in blocks else None
-        blocks['adv'] = normalize_advantage(blocks['adv'].flatten(1), weight, plan.ranks).view_as(blocks['adv'])
-    yield from unbind_rows(blocks)
+        weight = columns['weight'].flatten(dim) if 'weight' in columns else None
+        columns['adv'] = normalize_advantage(columns['adv'].flatten(dim), weight, plan.ranks).view_as(columns['adv'])
+    return columns
 
 
 def stacked(found: Sequence[Found]) -> Found:
@@ -223,17 +181,13 @@ def forward_for_acting(model: Any, obs: Obs, with_value: bool, state: State = No
     if not keeps_state(model):
         if not with_value:
             return {'logit': model.compute_actor(obs)}
-        return _without_histogram(model.compute_actor_critic(obs))
-    state = model.initial_state(len(first_leaf(obs))) if state is None else state
-    if with_value:
-        return _without_histogram(model.compute_actor_critic(obs, state))
-    logit, state = model.compute_actor(obs, state)
-    return {'logit': logit, 'state': state}
-
-
-def _without_histogram(output: dict[str, Any]) -> dict[str, Any]:
-    """Removes the logits of a critic that predicts a distribution of returns; 'value', its mean, stays."""
-    output.pop('value_logit', None)
+        output: dict[str, Any] = model.compute_actor_critic(obs)
+    else:
+        state = model.initial_state(len(first_leaf(obs))) if state is None else state
+        if not with_value:
+            return dict(zip(('logit', 'state'), model.compute_actor(obs, state), strict=True))
+        output = model.compute_actor_critic(obs, state)
+    output.pop('value_logit', None)  # of a critic that predicts a distribution of returns; 'value' is its mean
     return output
 
 
@@ -249,8 +203,7 @@ class ForwardActing:
         self._n_step, self._n_env = len(self._obs_rows) - 1, first_leaf(obs).shape[1]
         self.output: dict[str, Any] = {}
         self._rows: list[tuple[Tensor, ...]] = []
-        self._initial_state = None if initial_state is None else initial_state(self._n_env)
-        self.state = self._initial_state
+        self.state = None if initial_state is None else initial_state(self._n_env)
 
     def begin(self) -> None:
         """Nothing to prepare."""
@@ -274,9 +227,6 @@ class ForwardActing:
         for rows, (_, x) in zip(self._rows, leaves(output), strict=True):
             rows[t].copy_(x)
         return self._actions[t]
-
-    def restart(self, begins: Tensor) -> None:
-        self.state = replace_rows(begins, self._initial_state, self.state)
 
 
 def _is_aligned(x: Tensor) -> bool:

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from zoo.backend.executor import Acting
-from zoo.core.data import State, Timestep, begins_of
+from zoo.core.data import State, Timestep, begins_of, replace_rows
 
 
 class EpisodicActing:
     """Acting that finds the beginnings of episodes in the rows of its envs, and resets the state of these envs.
 
-    Args: acting: the acting of a model with a state; steps: the rows [T, B] that its envs write.
+    Args: acting: of a model with a state, which is that of the start of an episode; steps: the rows [T, B] that envs write.
     """
 
     def __init__(self, acting: Acting, steps: Timestep) -> None:
-        self._acting, self._steps = acting, steps
+        self._acting, self._steps, self._initial = acting, steps, acting.state
         self._is_new = True  # all envs begin episodes with the next row
 
     @property
@@ -33,15 +33,19 @@ class EpisodicActing:
         """Called before each rollout; row 0 follows the last row of the rollout before."""
         self._acting.begin()
         if not self._is_new:
-            self._acting.restart(begins_of(self._steps, -1))
+            self._restart(begins_of(self._steps, -1))
         self._is_new = False
 
     def step(self, t: int) -> Tensor:
         if t:
-            self._acting.restart(begins_of(self._steps, t - 1))
+            self._restart(begins_of(self._steps, t - 1))
         return self._acting.step(t)
 
     def restart_all(self) -> None:
         """Resets the state of all envs; called after a reset of all envs."""
-        self._acting.restart(torch.ones(self._steps.reward.shape[1], dtype=torch.bool))
+        self._restart(torch.ones(self._steps.reward.shape[1], dtype=torch.bool))
         self._is_new = True
+
+    def _restart(self, begins: Tensor) -> None:
+        """Resets the state of the envs whose episode begins with the next row, [B] bool."""
+        self._acting.state = replace_rows(begins, self._initial, self._acting.state)

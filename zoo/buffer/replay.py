@@ -13,8 +13,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from zoo.buffer.base import PARTS
 from zoo.buffer.ring import DrawConfig, Draws, Ring, RingBuffer, RingConfig
-from zoo.buffer.rollout import PARTS
 from zoo.config.schedule import Linear, Points, greatest, schedule_value
 from zoo.config.section import Section
 from zoo.core.data import Columns, first_leaf, send

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from zoo.buffer.rollout import BufferConfig
+from zoo.buffer.base import BufferConfig
 from zoo.config.section import Section
 from zoo.core.data import Columns, first_leaf, leaves, map_tensors, send
 from zoo.core.errors import UserError

@@ -20,9 +20,9 @@ import zoo.core.registry as registries
 from zoo.config.section import call_that_made
 from zoo.config.source import files_run
 from zoo.config.user_code import is_in_file, load_home, split_name
+from zoo.core import VERSION
 from zoo.core.errors import UserError, show_error
 from zoo.core.registry import Registry
-from zoo.core.version import VERSION
 from zoo.worker.infos import InfoKeys
 
 OF_THE_LEARNER = {'BUFFER_REGISTRY', 'PIPELINE_REGISTRY', 'SINK_REGISTRY', 'STOP_REGISTRY', 'SAVE_REGISTRY'}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Compile
+from zoo.backend.choose import Compile
 from zoo.cluster.config import ClusterConfig, RunConfig, engine_of
 from zoo.cluster.engine import Engine, InlineEngine
 from zoo.cluster.messages import Reply, RunnerLostError, nested

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.version import VERSION
+from zoo.core import VERSION
 
 ALIGNMENT = 8  # bytes: of every tensor's start, so that a view of the vector can be read as its dtype
 CACHE_LINE = 64  # bytes; on a CPU, the order of sums in a matrix product depends on the address within a cache line

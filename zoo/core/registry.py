@@ -210,7 +210,7 @@ ENCODER_REGISTRY: Registry[Any] = Registry(
     'zoo.encoders',
     {
         'zoo.model.cnn': 'cnn impala nature',
-        'zoo.model.layers': 'flat mlp',
+        'zoo.model.encoder': 'flat mlp',
         'zoo.model.multi': 'multi',
         'zoo.model.simba': 'simba',
     },

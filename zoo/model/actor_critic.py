@@ -10,19 +10,17 @@ from torch import Tensor, nn
 
 from zoo.config.section import Section
 from zoo.core.data import Obs
-from zoo.core.errors import UserError, shown
 from zoo.core.lazy import lazy_names
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Space
 from zoo.model.config import ActorCriticConfig, Arch, PPGModelConfig, VACConfig
 from zoo.model.encoder import Inherited, build_encoder, check_entries, takes_dicts_alone
-from zoo.model.inputs import make_input, update_input, views_of
-from zoo.model.layers import Layers, ValueHead, WideValueHead, check_mask
+from zoo.model.inputs import check_mask, make_input, update_input, views_of
+from zoo.model.layers import Layers, ValueHead, WideValueHead
 from zoo.rl_utils.distribution import make_dist
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {'zoo.model.config': 'PPGConfig=PPGModelConfig', 'zoo.model.recurrent': 'RecurrentPPG RecurrentVAC'}
-)[:2]
+homes = {'zoo.model.config': 'PPGConfig=PPGModelConfig', 'zoo.model.recurrent': 'RecurrentPPG RecurrentVAC with_memory'}
+__getattr__, __dir__ = lazy_names(__name__, homes)[:2]
 
 
 class Networks(nn.Module):
@@ -37,14 +35,9 @@ class Networks(nn.Module):
     def __init__(self, cfg: ActorCriticConfig, obs_space: Space, action_space: Space) -> None:
         super().__init__()
         arch: Arch = getattr(cfg, 'arch', None) or ARCHS[getattr(cfg, 'shared_encoder', False)]
-        views = views_of(obs_space, cfg.actor_obs, cfg.critic_obs, takes_dicts_alone(cfg.encoder))
+        views = views_of(obs_space, cfg.actor_obs, cfg.critic_obs, takes_dicts_alone(cfg.encoder), arch != 'dual')
         self.arch, self.leaf, self.actor_leaves = arch, views.leaf, views.acting
         check_entries(cfg.encoder, views.input)
-        if views.actor is not views.critic and arch != 'dual':
-            raise UserError(
-                f'policy.model.actor_obs is {shown(cfg.actor_obs)} and critic_obs {shown(cfg.critic_obs)} but actor and critic '
-                "share their encoder; give both the same entries, or each an encoder: shared_encoder 'off', of ppg arch 'dual'"
-            )
         self.input = make_input(views.input, cfg.obs_norm, cfg.normalize_images)
         given = Inherited.of(cfg)
         self.actor_encoder = build_encoder(cfg.encoder, views.actor, given)
@@ -128,15 +121,9 @@ class ActorCritic(Networks):
     """Actor and critic without memory; if the config asks for a memory, the constructor returns a model with one."""
 
     def __new__(cls, cfg: ActorCriticConfig | None = None, *spaces: Space) -> Any:
-        plain = next((each for each in (VAC, PPG) if issubclass(cls, each)), None)
-        if plain is None or getattr(cfg, 'recurrent', None) is None:
+        if getattr(cfg, 'recurrent', None) is None or not issubclass(cls, VAC | PPG):
             return super().__new__(cls)
-        if cls is not plain:
-            raise UserError(
-                f'policy.model.recurrent is set but model {cls.__name__} extends {plain.__name__}, which has no memory; '
-                f'let it extend Recurrent{plain.__name__}, or leave recurrent out'
-            )
-        return __getattr__(f'Recurrent{plain.__name__}')(cfg, *spaces)
+        return __getattr__('with_memory')(cls, cfg, *spaces)
 
     def compute_actor(self, obs: Obs) -> Tensor:
         """obs [..., *O] -> logit [..., P], the parameters of the action distribution."""

@@ -1,4 +1,4 @@
-"""Choice and construction of encoders, the networks over an observation: by name, by section, or by the space.
+"""Encoders, the networks over an observation: their choice by name, by section, or by the space; 'mlp' and 'flat'.
 
 An encoder is a class registered in ENCODER_REGISTRY, constructed as `cls(cfg, space)`: `cfg` has the fields of its class
 attribute `config`, a Section. Its objects have the attributes n_feature and value_gain, the gain of a value head on them.
@@ -9,19 +9,20 @@ the class is for such observations; without this method it is for all. One for a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
+from torch import Tensor, nn
 
 from zoo.config import components
-from zoo.config.section import ConfigError, Section, is_class, plain
+from zoo.config.section import LEFT_OUT, ConfigError, Filled, Section, is_class, plain
 from zoo.core.errors import UserError
 from zoo.core.registry import ENCODER_REGISTRY, unknown_name
-from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, leaf_spaces
-from zoo.model.images import Precision, holds_images, image_shape
-from zoo.model.inputs import without_mask
-from zoo.model.layers import Activation
+from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
+from zoo.model.images import Precision, flat_pixels, holds_images, image_shape
+from zoo.model.inputs import input_width, without_mask
+from zoo.model.layers import Activation, Layers, Width
 
 PATH = 'policy.model.encoder'
 NATURE_SIZE, IMPALA_SIZE = 80, 8
@@ -70,6 +71,63 @@ def section_of(spec: object, path: str) -> Any:
             'give it the Section class that declares its fields.'
         )
     return components.section_of(ENCODER_REGISTRY, spec, path)
+
+
+class MLPConfig(Section):
+    """Encoder 'mlp': fully connected layers over vectors, indices, or the pixels of images."""
+
+    hidden_sizes: Filled[list[Width]] = Field(
+        LEFT_OUT, min_length=1, description='widths of the layers; null: policy.model.hidden_sizes'
+    )
+    activation: Filled[Activation] = Field(LEFT_OUT, description='after each layer; null: policy.model.activation')
+    layer_norm: Filled[bool] = Field(
+        LEFT_OUT, description='layer normalisation before each activation; null: policy.model.layer_norm'
+    )
+
+
+@ENCODER_REGISTRY.register('mlp')
+class MLP(Layers):
+    """For vectors and indices: fully connected layers of the widths policy.model.hidden_sizes.
+
+    The output of `make_input` for any leaf -> [..., hidden_sizes[-1]].
+    """
+
+    config: ClassVar[type[Section]] = MLPConfig
+
+    def __init__(self, cfg: MLPConfig, space: Leaf) -> None:
+        super().__init__(input_width(space), cfg.hidden_sizes, cfg.activation, cfg.layer_norm)
+        self._of_pixels = holds_images(space)
+
+    @classmethod
+    def fits(cls, space: Space) -> bool:
+        return isinstance(space, Leaf)
+
+
+class FlatConfig(Section):
+    """Encoder 'flat': no network, the observations themselves."""
+
+
+@ENCODER_REGISTRY.register('flat')
+class Flat(nn.Module):
+    """No layers: the observations as one vector, so that the policy is linear in them.
+
+    The output of `make_input` for any leaf -> [..., n].
+    """
+
+    config: ClassVar[type[Section]] = FlatConfig
+    value_gain: ClassVar[float] = 1.0
+
+    def __init__(self, cfg: FlatConfig, space: Leaf) -> None:
+        super().__init__()
+        self.n_feature = input_width(space)
+        self._of_pixels = holds_images(space)
+
+    @classmethod
+    def fits(cls, space: Space) -> bool:
+        return isinstance(space, Leaf)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return flat_pixels(x) if self._of_pixels else x
 
 
 def make_encoder(

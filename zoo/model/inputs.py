@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
+from zoo.core.action_map import action_width
 from zoo.core.data import Obs
 from zoo.core.errors import UserError, shown
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiDiscrete, Space, mask_space
 from zoo.model.images import Pixels, holds_images
-from zoo.model.layers import OneHot, input_width
+from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 
@@ -63,6 +65,17 @@ def _leaf_input(space: Leaf, obs_norm: bool, normalize_images: bool) -> nn.Modul
         return nn.Identity() if norm is None else norm
     vector = ToVector(len(space.shape))
     return vector if norm is None else NormedVector(vector, norm)
+
+
+class OneHot(nn.Module):
+    """[...] int64 index below n -> [..., n] f32."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n = n
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return one_hot(obs, self.n).to(torch.float32)
 
 
 class OneHots(nn.Module):
@@ -139,6 +152,31 @@ def without_mask(space: Dict) -> Dict:
     return Dict({name: each for name, each in space.spaces.items() if name != ACTION_MASK}, space.is_tuple)
 
 
+def check_mask(obs_space: Space, dist: ActionDist) -> bool:
+    """Whether observations hold an action mask. Raises: UserError if the distribution cannot use it."""
+    mask = mask_space(obs_space)
+    if mask is None:
+        return False
+    if not dist.n_mask:
+        raise UserError(
+            f'the observations hold an {ACTION_MASK!r} but actions of a {dist.name} distribution take no mask; '
+            'set env.action_mask=off'
+        )
+    if mask.shape != (dist.n_mask,):
+        raise UserError(
+            f'the {ACTION_MASK!r} of the observations has shape {mask.shape} but must have ({dist.n_mask},), one entry '
+            f'for each choice of the {dist.name} distribution; change the env'
+        )
+    return True
+
+
+def input_width(space: Leaf) -> int:
+    """The number of values that `make_input` makes of one observation of a leaf."""
+    if isinstance(space, Discrete):
+        return space.n
+    return sum(space.nvec) if isinstance(space, MultiDiscrete) else action_width(space)
+
+
 def leaves_by_path(space: Space) -> dict[tuple[str, ...], Any]:
     """The leaves of a space by path, a tuple of names, in order."""
     if not isinstance(space, Dict):
@@ -179,11 +217,15 @@ class Views(NamedTuple):
 
 
 def views_of(
-    obs_space: Space, actor_obs: Sequence[str] | None, critic_obs: Sequence[str] | None, keep_dict: bool = False
+    obs_space: Space,
+    actor_obs: Sequence[str] | None,
+    critic_obs: Sequence[str] | None,
+    keep_dict: bool = False,
+    share_encoder: bool = False,
 ) -> Views:
     """The views for the entries that actor and critic see; None means all entries.
 
-    Args: keep_dict: a single entry stays in a Dict.
+    Args: keep_dict: a single entry stays in a Dict; share_encoder: both must see the same.
     Raises: UserError if a name is no entry of the observations, or if they are no Dict, or hold only a mask.
     """
     given = {'actor_obs': actor_obs, 'critic_obs': critic_obs}
@@ -214,6 +256,11 @@ def views_of(
     view = _part(obs_space, actor)
     if actor == critic:
         return Views(view, view, view, None, acting)
+    if share_encoder:
+        raise UserError(
+            f'policy.model.actor_obs is {shown(actor_obs)} and critic_obs {shown(critic_obs)} but actor and critic '
+            "share their encoder; give both the same entries, or each an encoder: shared_encoder 'off', of ppg arch 'dual'"
+        )
     return Views(_part(obs_space, actor | critic), view, _part(obs_space, critic), None, acting)
 
 

@@ -1,4 +1,4 @@
-"""Fully connected layers over vectors and indices, and the heads: features -> parameters of the action distribution, or value."""
+"""Fully connected layers, and the heads on them: features -> parameters of the action distribution, or value."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import elu, gelu, layer_norm, linear, one_hot, silu
+from torch.nn.functional import elu, gelu, layer_norm, linear, silu
 
-from zoo.config.section import LEFT_OUT, Filled, Section
-from zoo.core.action_map import action_width
-from zoo.core.errors import UserError
-from zoo.core.registry import ENCODER_REGISTRY
-from zoo.core.spaces import ACTION_MASK, Discrete, Leaf, MultiDiscrete, Space, mask_space
-from zoo.model.images import flat_pixels, holds_images
-from zoo.rl_utils.distribution import ActionDist, make_dist
+from zoo.core.lazy import lazy_names
+from zoo.core.spaces import Space
+from zoo.model.images import flat_pixels
+from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.init import orthogonal
+
+__getattr__, __dir__ = lazy_names(__name__, {'zoo.model.encoder': 'Flat MLP', 'zoo.model.inputs': 'OneHot'})[:2]
 
 Activation = Literal['tanh', 'relu', 'elu', 'gelu', 'silu']
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -30,17 +29,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     'silu': silu,
 }
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
-
-
-class OneHot(nn.Module):
-    """[...] int64 index below n -> [..., n] f32."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.n = n
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return one_hot(obs, self.n).to(torch.float32)
 
 
 class Layers(nn.Module):
@@ -81,70 +69,6 @@ class Layers(nn.Module):
         return x
 
 
-class MLPConfig(Section):
-    """Encoder 'mlp': fully connected layers over vectors, indices, or the pixels of images."""
-
-    hidden_sizes: Filled[list[Width]] = Field(
-        LEFT_OUT, min_length=1, description='widths of the layers; null: policy.model.hidden_sizes'
-    )
-    activation: Filled[Activation] = Field(LEFT_OUT, description='after each layer; null: policy.model.activation')
-    layer_norm: Filled[bool] = Field(
-        LEFT_OUT, description='layer normalisation before each activation; null: policy.model.layer_norm'
-    )
-
-
-@ENCODER_REGISTRY.register('mlp')
-class MLP(Layers):
-    """For vectors and indices: fully connected layers of the widths policy.model.hidden_sizes.
-
-    The output of `make_input` for any leaf -> [..., hidden_sizes[-1]].
-    """
-
-    config: ClassVar[type[Section]] = MLPConfig
-
-    def __init__(self, cfg: MLPConfig, space: Leaf) -> None:
-        super().__init__(input_width(space), cfg.hidden_sizes, cfg.activation, cfg.layer_norm)
-        self._of_pixels = holds_images(space)
-
-    @classmethod
-    def fits(cls, space: Space) -> bool:
-        return isinstance(space, Leaf)
-
-
-class FlatConfig(Section):
-    """Encoder 'flat': no network, the observations themselves."""
-
-
-@ENCODER_REGISTRY.register('flat')
-class Flat(nn.Module):
-    """No layers: the observations as one vector, so that the policy is linear in them.
-
-    The output of `make_input` for any leaf -> [..., n].
-    """
-
-    config: ClassVar[type[Section]] = FlatConfig
-    value_gain: ClassVar[float] = 1.0
-
-    def __init__(self, cfg: FlatConfig, space: Leaf) -> None:
-        super().__init__()
-        self.n_feature = input_width(space)
-        self._of_pixels = holds_images(space)
-
-    @classmethod
-    def fits(cls, space: Space) -> bool:
-        return isinstance(space, Leaf)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return flat_pixels(x) if self._of_pixels else x
-
-
-def input_width(space: Leaf) -> int:
-    """The number of values that `make_input` makes of one observation of a leaf."""
-    if isinstance(space, Discrete):
-        return space.n
-    return sum(space.nvec) if isinstance(space, MultiDiscrete) else action_width(space)
-
-
 class WideValueHead(nn.Module):
     """Features [..., F] -> logits [..., K] of a distribution of returns, zero at the start: all bins are equally likely."""
 
@@ -183,29 +107,6 @@ def make_policy_head(
     Args: distribution: a registered name, or 'auto': chosen by the space. The last arguments are for real-valued actions,
       see `ActorCriticConfig`.
     """
-    options = {
-        'n_feature': n_feature,
-        'state_dependent_std': state_dependent_std,
-        'log_std_init': log_std_init,
-        'log_std_min': log_std_min,
-        'log_std_max': log_std_max,
-    }
+    stds = dict(log_std_init=log_std_init, log_std_min=log_std_min, log_std_max=log_std_max)
+    options = dict(n_feature=n_feature, state_dependent_std=state_dependent_std, **stds)
     return make_dist(action_space, distribution, options).make_head(n_feature, options)
-
-
-def check_mask(obs_space: Space, dist: ActionDist) -> bool:
-    """Whether observations hold an action mask. Raises: UserError if the distribution cannot use it."""
-    mask = mask_space(obs_space)
-    if mask is None:
-        return False
-    if not dist.n_mask:
-        raise UserError(
-            f'the observations hold an {ACTION_MASK!r} but actions of a {dist.name} distribution take no mask; '
-            'set env.action_mask=off'
-        )
-    if mask.shape != (dist.n_mask,):
-        raise UserError(
-            f'the {ACTION_MASK!r} of the observations has shape {mask.shape} but must have ({dist.n_mask},), one entry '
-            f'for each choice of the {dist.name} distribution; change the env'
-        )
-    return True

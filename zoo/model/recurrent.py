@@ -14,7 +14,7 @@ from zoo.config.section import Section
 from zoo.core.data import Obs, State
 from zoo.core.errors import UserError
 from zoo.core.spaces import Space
-from zoo.model.actor_critic import Networks
+from zoo.model.actor_critic import PPG, VAC, Networks
 from zoo.model.config import ActorCriticConfig, PPGModelConfig, VACConfig
 from zoo.model.layers import ValueHead
 from zoo.rl_utils.gae import linear_scan
@@ -385,3 +385,15 @@ class RecurrentPPG(RecurrentActorCritic):
         """-> {'logit', 'aux_value', 'value', 'state'}, each stage run once."""
         feature, critic_feature, state = self._features(obs, state, first)
         return {**self._outputs(obs, feature, critic_feature, self.aux_head), 'state': state}
+
+
+def with_memory(cls: type[Networks], cfg: ActorCriticConfig, *spaces: Space) -> Any:
+    """The model that replaces a `VAC` or `PPG` whose config asks for a memory. Raises: UserError for a subclass of them."""
+    kinds: dict[type[Networks], Any] = {VAC: RecurrentVAC, PPG: RecurrentPPG}
+    plain = next(each for each in kinds if issubclass(cls, each))
+    if cls is not plain:
+        raise UserError(
+            f'policy.model.recurrent is set but model {cls.__name__} extends {plain.__name__}, which has no memory; '
+            f'let it extend Recurrent{plain.__name__}, or leave recurrent out'
+        )
+    return kinds[plain](cfg, *spaces)

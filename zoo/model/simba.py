@@ -12,7 +12,7 @@ from zoo.config.section import Section
 from zoo.core.registry import ENCODER_REGISTRY
 from zoo.core.spaces import Leaf, Space
 from zoo.model.images import holds_images
-from zoo.model.layers import input_width
+from zoo.model.inputs import input_width
 from zoo.rl_utils.init import orthogonal
 
 

@@ -106,21 +106,20 @@ class NetworkPolicy(Policy):
         """Converts the logits of the network to those from which a non-greedy evaluation draws actions."""
         return logit
 
-    def _forward_collect(self, obs: Obs, state: State = None) -> dict[str, Any]:
-        """Returns {action, logit}, and value (in the critic's unit) if it is cheap: with one trunk, or a recurrent state."""
-        return self._explored(obs, state, self._first_env)
+    def _forward_collect(self, obs: Obs, state: State = None, first: int | None = None) -> dict[str, Any]:
+        """Returns {action, logit}, and value (in the critic's unit) if it is cheap: with one trunk, or a recurrent state.
 
-    def _explored(self, obs: Obs, state: State, first: int) -> dict[str, Any]:
-        """Computes the output of `_forward_collect`. Args: first: index of the first of these envs among all of the run."""
+        Args: first: index of the first of these envs among all of the run; None: `_first_env`.
+        """
         output = forward_for_acting(self._model, to_device(obs, self.device), self._acts_with_value, state)
         output['logit'] = self._behaviour(output['logit'])
-        noise = self._noise.row(len(output['logit']), first)
+        noise = self._noise.row(len(output['logit']), self._first_env if first is None else first)
         return {'action': self.dist.sample(output['logit'], noise), **output}
 
     def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
         if self._acts_by_itself:
             return super()._start_acting(obs, first)
-        return ForwardActing(partial(self._explored, first=first), obs, self._initial_state())
+        return ForwardActing(partial(self._forward_collect, first=first), obs, self._initial_state())
 
     @property
     def _acts_by_itself(self) -> bool:

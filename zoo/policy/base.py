@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from zoo.backend.executor import Acting, Compile, ForwardActing
+from zoo.backend.executor import Acting, ForwardActing
 from zoo.config.section import Section, fields_of, plain, validate, with_defaults
 from zoo.core.action_map import ActionMap
 from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timestep, Transition, keeps_state
@@ -33,6 +33,7 @@ from zoo.policy.parameters import PartialLoad, freeze, load_partly
 from zoo.rl_utils.distribution import ActionDist
 
 if TYPE_CHECKING:
+    from zoo.backend.choose import Compile
     from zoo.policy.inference import ActionDistribution, Judged, Sampled, Session
 
 KINDS = staticmethod, classmethod, property

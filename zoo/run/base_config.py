@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from zoo.buffer.rollout import BufferConfig
+from zoo.buffer.base import BufferConfig
 from zoo.cluster.config import ClusterConfig
 from zoo.config.components import component_of, components_of
 from zoo.config.section import Section

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import zoo.env
-from zoo.buffer.rollout import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
+from zoo.buffer.base import Buffer, in_sequences, n_draw_of, n_rows_drawn, reuse_of
 from zoo.config.section import Config, ConfigError, validate
 from zoo.config.yaml_io import storable
 from zoo.core.errors import UserError, shown

@@ -42,6 +42,18 @@ class Agreement(Observer):
         collector.env_step, collector.episodes.n_episode, collector.episodes.n_reset, self._progress.n_sample = now
         self._before = now
 
+    def ends(self, job: RunView, received: list[int]) -> bool:
+        """Whether any rank got a signal to stop, or is done; all ranks call it between two iterations.
+
+        Args: received: as in `stops`.
+        """
+        number = self.stops(job.stop_reason is not None, received)
+        if number is None:
+            return job.done
+        if not number:
+            job.stop_reason = self.first(job.stop_reason or '')
+        return True
+
     def stops(self, wanted: bool, received: list[int]) -> int | None:
         """Returns None if no rank wants to stop, else the number of the signal that a rank got, or 0 without a signal.
 

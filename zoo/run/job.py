@@ -33,14 +33,14 @@ class SerialJob(RunView):
     two, and `step_per_iteration` if it collects another number of rollouts, and register it in PIPELINE_REGISTRY; the config
     names it (`pipeline`). Its options are its class attribute `config`, a Section.
 
-    Args: cfg: a resolved config (frozen here), or any config that `serial_pipeline` takes; policy: to train instead of a new
-      one; checkpoint: to continue from; model: a network for the new policy, in place of the one that policy.model names;
-      callbacks: in addition to those of cfg; on_evaluation: called with env step and `Evaluation` after each evaluation, may
-      return 'stop'; run_dir: the folder of the run, instead of a new one below logger.root; ranks: those that train together,
-      of which only rank 0 writes.
+    Args: cfg: a resolved config (frozen here), or any config that `serial_pipeline` takes; policy, model, callbacks,
+      on_evaluation: as there; checkpoint: to continue from; run_dir: the folder of the run, instead of a new one below
+      logger.root; ranks: those that train together, of which only rank 0 writes.
     Attributes: stop_requested: called during evaluations, which may be long; returns whether to stop; options: the section
       `pipeline`, complete; envs: those of training and evaluation, whose attributes may be read and set between rollouts;
-      is_whole: whether the state is that of complete updates; false after an error in the middle of a round.
+      is_whole: whether the state is that of complete updates; false after an error in the middle of a round; leads: whether
+      this process writes files: of several ranks, only rank 0 does; is_alone: whether it trains alone: one of several ranks
+      must do nothing alone that the others would wait for.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class SerialJob(RunView):
         self.stop_reason: str | None = None
         self.is_whole = True
         self._learn_step: int | None = None  # env step before the first rollout that is not learned from yet
-        self._ranks = ranks
+        self._ranks, self.leads, self.is_alone = ranks, ranks.rank == 0, ranks is ALONE
         with ExitStack() as undo:  # closes what was made if the rest fails
             self._run = run = RunBuilder(cfg, checkpoint, callbacks, on_evaluation, ranks, undo)
             self.parts = parts = run.make(policy, model, run_dir)
-            self.progress, self._agreement = run.progress, run.agreement
+            self.progress, self.agreement = run.progress, run.agreement
             self.policy, self.buffer, self.collector = parts.policy, parts.buffer, parts.collector
             self.collect_mode, self.learn_mode = parts.collector.mode, parts.learn_mode
             # a buffer need not have these two
@@ -130,37 +130,17 @@ class SerialJob(RunView):
             self._tell('on_update', metrics)
             self._tell('on_metrics', metrics)
 
-    def agrees_to_stop(self, received: list[int]) -> bool:
-        """Whether any rank got a signal to stop, or is done; all ranks call it between two iterations.
-
-        Args: received: signals of this rank; that of another rank is added.
-        """
-        number = self._agreement.stops(self.stop_reason is not None, received)
-        if number is None:
-            return self.done
-        if not number:
-            self.stop_reason = self._agreement.first(self.stop_reason or '')
-        return True
-
-    def is_signalled(self, received: list[int]) -> bool:
-        """Whether any rank got a signal to stop; all ranks call it, since they may get signals at different moments.
-
-        Args: received: as in `agrees_to_stop`.
-        """
-        return self._agreement.stops(False, received) is not None
-
     def evaluate(self) -> Evaluation | None:
         """Plays greedy episodes on the evaluation envs; observers keep the best policy, and stop the run at stop_value.
 
         Returns: None if a signal came before all episodes had ended.
         """
         evaluation = self.play_evaluation()
-        if evaluation is None:
-            return None
-        self.progress.eval_step, self.progress.last_return = self.env_step, evaluation.return_mean
-        with self.timer.part('log'):
-            self._tell('on_evaluate', evaluation)
-        self._tell('after_evaluation', evaluation)
+        if evaluation is not None:
+            self.progress.eval_step, self.progress.last_return = self.env_step, evaluation.return_mean
+            with self.timer.part('log'):
+                self._tell('on_evaluate', evaluation)
+            self._tell('after_evaluation', evaluation)
         return evaluation
 
     def play_evaluation(self) -> Evaluation | None:
@@ -168,7 +148,7 @@ class SerialJob(RunView):
         with self.timer.part('evaluate'):
             self._tell('before_evaluation')
             stop = self.stop_requested if self.is_alone else lambda: False  # it would leave other ranks waiting
-            found = play_evaluations(self.parts, self.cfg.seed, self.env_step, stop, self._agreement.evaluation_key)
+            found = play_evaluations(self.parts, self.cfg.seed, self.env_step, stop, self.agreement.evaluation_key)
             return None if found is None else joined_evaluations(self._ranks.gather(found))
 
     def save(self) -> Path:
@@ -183,9 +163,8 @@ class SerialJob(RunView):
         Raises: SaveError, whose `result` has the trained policy.
         """
         self.start()
-        is_evaluated = evaluate
-        if evaluate and not self.progress.is_evaluated(self.env_step):
-            is_evaluated = self.evaluate() is not None  # else a signal came meanwhile
+        is_evaluated = self.progress.is_evaluated(self.env_step)
+        is_evaluated = evaluate and (is_evaluated or self.evaluate() is not None)  # None: a signal came meanwhile
         self._run.ending.save()
         self._tell_once('on_end', self.result())
         self._run.ending.finish(is_evaluated)
@@ -193,28 +172,11 @@ class SerialJob(RunView):
     def result(self) -> TrainResult:
         """The result of the run so far. Its policy is told the env steps of its training, and saves them with itself."""
         self.policy.run = self.policy.run._replace(env_step=self.env_step)
-        has_reached = self.progress.reached(self.cfg.policy.eval.stop_value)
-        return TrainResult(
-            self.policy,
-            self.run_dir,
-            self.env_step,
-            self.train_iter,
-            self.progress.best_return,
-            self.progress.last_return,
-            self.wall_s,
-            self._run.report.env_step_per_s,
-            self.stop_reason or ('policy.eval.stop_value is reached' if has_reached else ''),
-        )
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process writes files: of several ranks, only rank 0 does."""
-        return self._ranks.rank == 0
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this process trains alone. One of several ranks must do nothing alone that the others would wait for."""
-        return self._agreement.is_alone
+        progress = self.progress
+        counts = self.env_step, self.train_iter, progress.best_return, progress.last_return, self.wall_s
+        reached = 'policy.eval.stop_value is reached' if progress.reached(self.cfg.policy.eval.stop_value) else ''
+        speed, reason = self._run.report.env_step_per_s, self.stop_reason or reached
+        return TrainResult(self.policy, self.run_dir, *counts, speed, reason)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resume needs; the envs' own state is not part of it."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from zoo.buffer.rollout import n_draw_of, reuse_of
+from zoo.buffer.base import n_draw_of, reuse_of
 from zoo.config.section import plain
 from zoo.config.yaml_io import storable
 from zoo.core.errors import RunError, UserError

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch.overrides import TorchFunctionMode
 
-from zoo.buffer.rollout import PARTS
+from zoo.buffer.base import PARTS
 from zoo.config.section import ConfigLike, value_at
 from zoo.core.processes import machine_memory
 from zoo.core.spaces import Space, empty_obs, leaf_spaces, obs_dtype

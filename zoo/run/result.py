@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
+from zoo.core import VERSION
 from zoo.core.errors import UserError, show_error
 from zoo.core.files import read_small, whole_file
 from zoo.core.processes import n_core
 from zoo.core.registry import tool
 from zoo.core.streams import without_passwords
-from zoo.core.version import VERSION
 
 if TYPE_CHECKING:
     from zoo.policy.base import Policy

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zoo.core.version import VERSION
+from zoo.core import VERSION
 from zoo.tools.cli.command import main
 from zoo.tools.cli.parser import COMMANDS, parse
 

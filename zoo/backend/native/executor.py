@@ -193,9 +193,6 @@ class NativeActing:
         self._library.act(self._workspace, t)
         return self._actions[t]
 
-    def restart(self, begins: Tensor) -> None:
-        """Nothing: these models have no state."""
-
 
 def _is_known(step: Step, optimizers: Sequence[FlatOptimizer], numbers: Numbers) -> bool:
     """Whether C has the step with these numbers, and the optimisers; it has no step or optimiser of a user's own."""

@@ -13,9 +13,10 @@ from torch.nn.modules.module import _has_any_global_hook
 from zoo.backend.executor import forward_rows
 from zoo.backend.native.bindings import MAX_LAYER, Activation, Dist, Input, Kind, Model, StepSpec, Surrogate, ValueLoss
 from zoo.model.actor_critic import PPG, VAC, ActorCritic
+from zoo.model.encoder import MLP
 from zoo.model.images import Pixels
-from zoo.model.inputs import DictInput, NormedVector, OneHots, ToVector
-from zoo.model.layers import MLP, OneHot, ValueHead
+from zoo.model.inputs import DictInput, NormedVector, OneHot, OneHots, ToVector
+from zoo.model.layers import ValueHead
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.distributions.categorical import Categorical, MultiCategorical
 from zoo.rl_utils.distributions.gaussian import Gaussian, GaussianHead

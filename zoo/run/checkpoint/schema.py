@@ -12,8 +12,8 @@ import torch
 from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from zoo.config.section import join_path, plain
+from zoo.core import VERSION
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
-from zoo.core.version import VERSION
 from zoo.policy.base import Policy
 from zoo.policy.modes import MODES, Mode
 from zoo.run.checkpoint.file import Checkpoint, CheckpointError, State, Strict, first_problem, malformed, shown

@@ -16,7 +16,7 @@ from zoo.env.settings import RunEnvs
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from zoo.buffer.rollout import Batch, Buffer
+    from zoo.buffer.base import Batch, Buffer
     from zoo.core.data import Metrics, Rollout
     from zoo.env import AnyVectorEnv
     from zoo.env.errors import Restarts

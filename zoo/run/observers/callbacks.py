@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from zoo.buffer.rollout import Batch
+from zoo.buffer.base import Batch
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code, shown_name
 from zoo.config.yaml_io import function_name

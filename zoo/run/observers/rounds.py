@@ -9,7 +9,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from zoo.buffer.rollout import Batch, Buffer
+from zoo.buffer.base import Batch, Buffer
 from zoo.config.section import validate
 from zoo.core.data import Metrics, first_leaf
 from zoo.core.errors import UserError

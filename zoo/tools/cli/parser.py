@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from zoo.core import VERSION
 from zoo.core.errors import UserError
 from zoo.core.registry import closest
-from zoo.core.version import VERSION
 from zoo.tools.cli.output import Argument, argument
 
 PROFILED = 10  # default of `zoo train --profile`, in iterations

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 
+from zoo.core import VERSION
 from zoo.core.errors import RunError, UserError, need
 from zoo.core.files import whole_file
 from zoo.core.registry import unknown_name
-from zoo.core.version import VERSION
 from zoo.policy.base import Policy
 from zoo.tools.export.acting import BATCH, ActingModule, Port, for_export
 from zoo.tools.export.check import OutputCheck, Run, compare, effect_of_bf16

@@ -17,8 +17,8 @@ import numpy as np
 from markupsafe import Markup
 
 from zoo.config.section import differing_keys, value_at
+from zoo.core import VERSION
 from zoo.core.errors import UserError
-from zoo.core.version import VERSION
 from zoo.run.result import is_time
 from zoo.tools.results.importance import LEAST, importance_of
 from zoo.tools.results.plot import check_output, short, write_output
