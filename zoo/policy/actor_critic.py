@@ -40,7 +40,7 @@ class ActorCriticPolicy(NetworkPolicy):
 
     Reads cfg.collect (OnPolicyCollectConfig) and cfg.learn (ActorCriticLearnConfig).
     Attributes: options: the update options that the config names, in the order in which they act; samples, passes,
-      objective, rates, optimizers: see zoo.policy.options.base.Owner.
+      objective, rates, optimizers: see zoo.policy.modes.Owner.
     """
 
     cfg: ActorCriticPolicyConfig

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from zoo.core.data import Columns, Metrics
-from zoo.policy.gradient_steps import PolicyNumbers
 
 OF_UPDATES = (
     'policy_loss value_loss entropy approx_kl clipfrac grad_norm explained_variance n_epoch skipped_step'.split()
@@ -40,13 +40,13 @@ def over_ranks(name: str, values: Tensor) -> Tensor:
     return values.min() if name.endswith('_min') else values.mean()
 
 
-def total_loss(metrics: Metrics, numbers: PolicyNumbers) -> Tensor:
+def total_loss(metrics: Metrics, numbers: Any) -> Tensor:
     """The loss that the steps of an update minimised: policy_loss, value_loss, entropy and penalties with their weights.
 
     total_loss = policy_loss + value_weight * value_loss - entropy_weight * entropy + sum of weight * penalty
 
-    Args: metrics: means over the steps; a loss that is missing, or has the weight 0, is left out. numbers: has the
-      weights, which are the same in all steps.
+    Args: metrics: means over the steps; a loss that is missing, or has the weight 0, is left out. numbers: those
+      of the steps, with the weights.
     """
     terms = [('value_loss', numbers.value_weight), ('entropy', -numbers.entropy_weight)]
     terms += [

@@ -1,15 +1,19 @@
-"""The three modes of a policy: the functions that a learner, a collector and an evaluator get."""
+"""Interfaces of a policy: the three modes that a learner, a collector and an evaluator get; what its update options see."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.backend.executor import Acting
-from zoo.core.data import Metrics, Obs, Rollout, Sample, State, Transition
+from zoo.config.schedule import Rates
+from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Transition
+from zoo.core.ranks import RunInfo
+from zoo.core.spaces import Space
+from zoo.rl_utils.distribution import ActionDist
 
 
 class LearnMode(NamedTuple):
@@ -54,3 +58,46 @@ Mode = Literal['learn', 'collect', 'eval']
 
 
 MODES: tuple[Mode, ...] = ('learn', 'collect', 'eval')
+
+
+class Owner(Protocol):
+    """Protocol of a policy as its options see it.
+
+    samples: `zoo.policy.samples.Samples`; rates: see zoo.config.schedule; passes: `zoo.policy.passes.Passes`; optimizers: by
+      name, built with the learn mode; normalizers: modules with running statistics, by name, saved in checkpoints;
+      has_state: the model is recurrent; learns: it has the learn mode; explores: it has the learn or the collect mode.
+    """
+
+    run: RunInfo
+    obs_space: Space
+    device: torch.device
+    seed: int
+    samples: Any
+    rates: Rates
+    passes: Any
+    optimizers: dict[str, Any]
+    options: tuple[Any, ...]
+    dist: ActionDist
+    has_state: bool
+    has_critic: bool
+    normalizers: nn.ModuleDict
+    learns: bool
+    explores: bool
+
+    @property
+    def cfg(self) -> Any:
+        """The resolved section `policy`."""
+
+    @property
+    def objective(self) -> Any:
+        """The losses, a `zoo.policy.options.loss.Objective`."""
+
+    @property
+    def model(self) -> Any:
+        """The network."""
+
+    def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
+        """Outputs of the critic [N], without gradient."""
+
+    def logit_of(self, batch: Columns) -> Tensor:
+        """Logits of the current policy, in the shape of the batch's column 'logit'."""

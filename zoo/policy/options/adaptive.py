@@ -11,7 +11,7 @@ from torch import Tensor
 from zoo.config.schedule import adaptive_rate, schedule_value
 from zoo.core.data import Columns, Metrics
 from zoo.core.ranks import mean_of_rows, mean_over
-from zoo.policy.options.base import Owner, UpdateOption
+from zoo.policy.options import Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
 
 GROWS, SHRINKS, BAND = 1.5, 0.5, 2.0

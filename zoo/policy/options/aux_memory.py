@@ -14,7 +14,6 @@ from torch import Tensor
 from zoo.core.data import Columns, first_leaf, map_tensors
 from zoo.core.errors import RunError
 from zoo.policy.aux_memory import AuxMemory, on_device
-from zoo.policy.ppg_config import MemoryLocation
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +101,8 @@ def load_memory(
     memory.load_state_dict(state, memory.n_since_phase, device)
 
 
-def make_memory(n_part: int, where: MemoryLocation, is_ring: bool) -> Any:
-    """A memory for n_part batches in a place. Args: is_ring: whether it is a `RingMemory`."""
+def make_memory(n_part: int, where: str, is_ring: bool) -> Any:
+    """A memory for n_part batches in a place. Args: where: 'device', 'cpu' or 'disk'; is_ring: whether it is a `RingMemory`."""
     memory = (RingMemory if is_ring else AuxMemory)(n_part)
     memory.allocate = {'device': on_device, 'cpu': on_cpu, 'disk': on_disk}[where]
     return memory

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from zoo.config.schedule import Rates
-from zoo.core.data import Columns, Metrics, Obs, Rollout, State, Transition
-from zoo.core.ranks import RunInfo
-from zoo.core.spaces import Space
-from zoo.rl_utils.distribution import ActionDist
+from zoo.core.data import Columns, Metrics, Rollout, Transition
+from zoo.policy.modes import Owner as Owner
 
 
 class Estimated(NamedTuple):
@@ -34,49 +30,6 @@ def kept_output(estimated: Estimated) -> dict[str, Tensor]:
     first step the returns of these samples change the statistics that convert it back. Without a baseline 'value' is 0.
     """
     return {'value_output': estimated.output}
-
-
-class Owner(Protocol):
-    """Protocol of a policy as its options see it.
-
-    samples: `zoo.policy.samples.Samples`; rates: see zoo.config.schedule; passes: `zoo.policy.passes.Passes`; optimizers: by
-      name, built with the learn mode; normalizers: modules with running statistics, by name, saved in checkpoints;
-      has_state: the model is recurrent; learns: it has the learn mode; explores: it has the learn or the collect mode.
-    """
-
-    run: RunInfo
-    obs_space: Space
-    device: torch.device
-    seed: int
-    samples: Any
-    rates: Rates
-    passes: Any
-    optimizers: dict[str, Any]
-    options: tuple[UpdateOption, ...]
-    dist: ActionDist
-    has_state: bool
-    has_critic: bool
-    normalizers: nn.ModuleDict
-    learns: bool
-    explores: bool
-
-    @property
-    def cfg(self) -> Any:
-        """The resolved section `policy`."""
-
-    @property
-    def objective(self) -> Any:
-        """The losses, a `zoo.policy.options.loss.Objective`."""
-
-    @property
-    def model(self) -> Any:
-        """The network."""
-
-    def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
-        """Outputs of the critic [N], without gradient."""
-
-    def logit_of(self, batch: Columns) -> Tensor:
-        """Logits of the current policy, in the shape of the batch's column 'logit'."""
 
 
 class UpdateOption:

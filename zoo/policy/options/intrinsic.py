@@ -27,7 +27,7 @@ from zoo.core.spaces import Space, empty_obs
 from zoo.model.encoder import Inherited, build_encoder, checked_spec
 from zoo.model.inputs import make_input
 from zoo.model.layers import Layers, ValueHead, Width
-from zoo.policy.options.base import Estimated, Owner, UpdateOption
+from zoo.policy.options import Estimated, Owner, UpdateOption
 from zoo.rl_utils.gae import discounted_sum, gae_data, gae_return
 from zoo.rl_utils.init import orthogonal
 from zoo.rl_utils.normalizer import RunningMeanStd

@@ -13,7 +13,7 @@ from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.policy.config import ActorCriticLearnConfig, PenaltyConfig
 from zoo.policy.gradient_steps import PolicyNumbers, n_output_of
-from zoo.policy.options.base import Owner, UpdateOption
+from zoo.policy.options import Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
 from zoo.rl_utils.value_losses import clips_values
 

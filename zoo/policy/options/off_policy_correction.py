@@ -18,8 +18,7 @@ from zoo.config.section import ConfigLike, value_at
 from zoo.core.data import Columns, Rollout
 from zoo.core.errors import UserError
 from zoo.core.registry import CORRECTION_REGISTRY, POLICY_REGISTRY, PROXIMAL_REGISTRY
-from zoo.policy.gradient_steps import PolicyNumbers
-from zoo.policy.options.base import Estimated, Owner, UpdateOption
+from zoo.policy.options import Estimated, Owner, UpdateOption
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import policy_loss, zeroed
@@ -173,7 +172,7 @@ class ProximalLoss:
     rho_max: float | None
 
     def __call__(
-        self, dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], numbers: PolicyNumbers
+        self, dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], numbers: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
         action, weight, log_old = minibatch['action'], minibatch.get('weight', None), minibatch['log_old']
         log_new, log_proximal = dist.log_prob(logit, action), dist.log_prob(minibatch['logit_proximal'], action)
@@ -192,7 +191,7 @@ class RecentPolicy(ProximalPolicy):
 
 @torch.no_grad()
 def averaged_logit(
-    model: nn.Module, optimizers: Sequence[FlatOptimizer], minibatch: Mapping[str, Any], numbers: PolicyNumbers
+    model: nn.Module, optimizers: Sequence[FlatOptimizer], minibatch: Mapping[str, Any], numbers: Any
 ) -> dict[str, Tensor]:
     """Returns the column 'logit_proximal' by the averaged parameters of the first optimiser."""
     with replaced(model, optimizers[0].averaged):

@@ -19,8 +19,7 @@ from zoo.backend.precision import ForwardInPrecision, precision_problem
 from zoo.core.data import Columns, Metrics, Rollout
 from zoo.core.ranks import mean_over
 from zoo.policy.metrics import summaries
-from zoo.policy.options import PLAIN
-from zoo.policy.options.base import Estimated, Owner, UpdateOption
+from zoo.policy.options import PLAIN, Estimated, Owner, UpdateOption
 from zoo.policy.passes import Passes, Trained
 from zoo.rl_utils.optimizer import FlatOptimizer
 

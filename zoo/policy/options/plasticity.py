@@ -14,7 +14,7 @@ from zoo.core.data import Columns, Metrics
 from zoo.core.errors import UserError
 from zoo.core.registry import PLASTICITY_REGISTRY, Component
 from zoo.core.seeding import reseed, torch_generator
-from zoo.policy.options.base import Owner, UpdateOption
+from zoo.policy.options import Owner, UpdateOption
 
 
 class Plasticity(UpdateOption):
