@@ -416,6 +416,13 @@ def flag_array(place: Place, what: str, values: ArrayLike) -> np.ndarray:
     return flags
 
 
+def shapes_error(place: Place, given: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> EnvContractError:
+    """The error for rewards or flags, by name, one of which has another shape than that of one value for each env."""
+    what, array = next(pair for pair in given.items() if pair[1].shape != shape)
+    do = f'return one {"float" if what == "rewards" else "bool"} for each env'
+    return place.error(None, f'step returned {what} of shape {array.shape}', str(shape), do)
+
+
 def check_obs(
     obs: object, space: gymnasium.Space, casting: Literal['same_kind', 'unsafe'] = 'same_kind', path: str = ''
 ) -> None:
