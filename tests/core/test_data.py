@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.envs import LimitEnv, LimitVectorEnv
 from tests.gpu import needs_gpu, no_waiting
 from tests.policy.test_device import Crossings
-from zoo.core.data import Rollout, leaves, map_tensors, replace_rows, send
+from zoo.core.data import Rollout, final_rows, leaves, map_tensors, replace_rows, send
 from zoo.env import EnvConfig, EnvContractError, StepBlock, make_vector_env
 
 
@@ -135,7 +135,7 @@ def test_rows_of_a_block_are_what_the_env_did_and_what_step_returns(mode: str) -
     assert block.steps.reward[:, 1].tolist() == ([1, 1, 1, 1, 1, 0, 1] if next_step else [1] * 7)
     assert block.steps.truncated[:, 0].tolist() == [False, False, False, False, True, False, False]
     assert not block.steps.terminated.any()
-    obs, index = block.final()
+    obs, index = final_rows(block.finals, block.obs)
     if next_step:
         assert block.steps.is_reset is not None and block.steps.is_reset[:, 0].nonzero().tolist() == [[5]]
         assert len(obs) == 0
@@ -203,11 +203,11 @@ def test_block_rows_are_views_and_obs_has_one_more() -> None:
 
 def test_final_lists_observations_with_time_and_env() -> None:
     block = StepBlock(4, torch.zeros(3, 2), arrays=True)
-    obs, index = block.final()
+    obs, index = final_rows(block.finals, block.obs)
     assert (obs.shape, index.shape, index.dtype) == ((0, 2), (0, 2), torch.int64)
     block.finals += [
         (1, np.array([0, 2]), np.array([[1, 2], [3, 4]], np.float32)),
         (3, np.array([1]), np.array([[5, 6]], np.float32)),
     ]
-    obs, index = block.final()
+    obs, index = final_rows(block.finals, block.obs)
     assert obs.tolist() == [[1, 2], [3, 4], [5, 6]] and index.tolist() == [[1, 0], [1, 2], [3, 1]]

@@ -280,10 +280,9 @@ def test_acting_is_told_the_first_env_of_each_group_and_which_rollout_begins(mad
 def test_finals_of_groups_are_counted_over_all_envs(made: Any) -> None:
     collector, _ = made
     collector.reset(stream(0, 'collect', 0))
-    collector.fill_block()
-    steps = collector.block.steps
+    finals, steps = collector.fill_block().finals, collector.block.steps
     ended = (steps.terminated | steps.truncated).nonzero().tolist()
-    assert ended and sorted([t, b] for t, envs, _ in collector.block.all_finals() for b in envs.tolist()) == ended
+    assert ended and sorted([t, b] for t, envs, _ in finals for b in envs.tolist()) == ended
     assert {b for _, b in ended} & {2, 3}  # some are of the second group
 
 

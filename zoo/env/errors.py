@@ -416,11 +416,11 @@ def flag_array(place: Place, what: str, values: ArrayLike) -> np.ndarray:
     return flags
 
 
-def shapes_error(place: Place, given: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> EnvContractError:
-    """The error for rewards or flags, by name, one of which has another shape than that of one value for each env."""
-    what, array = next(pair for pair in given.items() if pair[1].shape != shape)
+def shapes_error(place: Place, n_env: int, **given: np.ndarray) -> EnvContractError:
+    """The error for rewards or flags of a step, one of which is not one value for each env."""
+    what, array = next((what, array) for what, array in given.items() if array.shape != (n_env,))
     do = f'return one {"float" if what == "rewards" else "bool"} for each env'
-    return place.error(None, f'step returned {what} of shape {array.shape}', str(shape), do)
+    return place.error(None, f'step returned {what} of shape {array.shape}', str((n_env,)), do)
 
 
 def check_obs(

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from zoo.core.data import BlockField, Obs, StepBlock, map_tensors
+from zoo.core.data import Obs, map_tensors
 from zoo.core.errors import of_entry
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, obs_dtype
 from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError, EnvContractError, Place, bad_obs
+from zoo.env.interface import BlockField, StepBlock
 from zoo.env.masks import ChoiceCheck, as_bits
 from zoo.env.stepping import ArrayReader, RowRule, RowVectorEnv
 

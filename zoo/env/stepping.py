@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import MultiDiscrete
 from torch import Tensor
 
-from zoo.core.data import BlockField, Obs, StepBlock, StepRow
+from zoo.core.data import Obs
 from zoo.core.errors import of_entry
 from zoo.core.spaces import ACTION_MASK, Leaf, Raw
 from zoo.env.errors import (
@@ -24,7 +24,7 @@ from zoo.env.errors import (
     raise_if_contract,
     shapes_error,
 )
-from zoo.env.interface import AnyVectorEnv
+from zoo.env.interface import AnyVectorEnv, BlockField, StepBlock, StepRow
 
 BOOL = np.dtype(bool)
 
@@ -132,8 +132,7 @@ class RowVectorEnv(AnyVectorEnv):
             terminated = flag_array(self._place, 'terminated', terminated)
             truncated = flag_array(self._place, 'truncated', truncated)
         if not reward.shape == terminated.shape == truncated.shape == row.reward.shape:
-            given = {'rewards': reward, 'terminated': terminated, 'truncated': truncated}
-            raise shapes_error(self._place, given, row.reward.shape)
+            raise shapes_error(self._place, self.n_env, rewards=reward, terminated=terminated, truncated=truncated)
         self.reader.write(row.obs, obs)
         row.reward[:], row.terminated[:], row.truncated[:] = reward, terminated, truncated
         for rule in self._rules:

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.data import Obs, StepBlock, map_tensors
+from zoo.core.data import Obs, map_tensors
 from zoo.core.seeding import child_seeds
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, Space, map_spaces, mask_size, mask_space, obs_dtype
 from zoo.env.adapter import convert_space
 from zoo.env.config import EnvConfig
 from zoo.env.errors import RAW, Place, UnsupportedEnvError, close_in_time, lost_mask_error, raise_if_contract
-from zoo.env.interface import autoreset_of
+from zoo.env.interface import StepBlock, autoreset_of
 from zoo.env.stepping import ArrayReader, NextStep, RowRule, RowVectorEnv, copied_index
 
 if TYPE_CHECKING:
@@ -68,8 +68,12 @@ class VectorEnv(RowVectorEnv):
         """The rules are in the order in which they process a row: autoreset, raw rewards, masks, episodes that broke off."""
         space, place, is_next = self.obs_space, self._place, self.autoreset == 'next_step'
         has_raw, restarts = bool(self.env.metadata.get(RAW)), cfg.on_error == 'restart'
-        is_plain = is_next and not (has_raw or has_masks or restarts)
-        if is_plain and isinstance(space, Box) and obs_dtype(space) == torch.float32:
+        if (
+            isinstance(space, Box)
+            and obs_dtype(space) == torch.float32
+            and is_next
+            and not (has_raw or has_masks or restarts)
+        ):
             return ArrayReader(space, self.n_env, '', place), [NextStep()]
         from zoo.env import rows  # few batched envs need them
 

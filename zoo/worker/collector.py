@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from zoo.backend.executor import Acting
-from zoo.core.data import Rollout, StepBlock, first_leaf, leaves, map_tensors
+from zoo.core.data import Finals, Rollout, final_rows, first_leaf, leaves, map_tensors
 from zoo.env import AnyVectorEnv
-from zoo.env.interface import RowObserver
+from zoo.env.interface import RowObserver, StepBlock
 from zoo.policy.modes import CollectMode
 from zoo.worker.infos import NO_NUMBERS, InfoKeys, InfoTally, row_observers
 
@@ -26,12 +26,14 @@ class RolloutExtras(NamedTuple):
     """The results of n_step steps of all envs that are not in the block.
 
     output: of acting, [T, B, ...] each; state: the recurrent state before row 0, [B, ...], or None.
+    finals: the true last observations of episodes, with the env indices of all envs.
     infos: {entry: [T, B, ...] f32} of env.info_columns.   episodes: (t, the env's own numbers), in order of time.
     fresh: envs that begin new episodes with row 0, since their episodes before were lost.
     """
 
     output: dict[str, Any]
     state: Any
+    finals: Finals
     infos: dict[str, Tensor]
     episodes: Sequence[tuple[int, dict[str, float]]]
     fresh: Sequence[slice] = ()
@@ -92,7 +94,8 @@ class Collector:
         for group in self.groups:
             group.env.check()
         output = joined([group.acting.output for group in self.groups], 1)
-        return RolloutExtras(output, state, self._info_columns(), self._numbers)
+        finals = [(t, group.start + envs, obs) for group in self.groups for t, envs, obs in group.block.finals]
+        return RolloutExtras(output, state, finals, self._info_columns(), self._numbers)
 
     @property
     def env_time(self) -> float:
@@ -120,7 +123,7 @@ class Collector:
         each, self._info_columns = row_observers(envs, infos, self._n_step, self._numbers)
         starts = np.cumsum([0, *(env.n_env for env in envs)]).tolist()
         return [
-            EnvGroup(env, self.block.part(start, start + env.n_env), self.mode, first + start, observers)
+            EnvGroup(env, self.block, start, self.mode, first, observers)
             for env, start, observers in zip(envs, starts, each, strict=False)
         ]
 
@@ -136,23 +139,18 @@ class Collector:
         steps = self.block.steps._replace(info=infos)
         end, is_reset = steps.terminated | steps.truncated, steps.is_reset
         is_broken = None if steps.begins is None or is_reset is None else is_reset & steps.truncated
-        n_transition = self.episodes.record(
-            steps.reward if steps.raw_reward is None else steps.raw_reward,
-            end if steps.raw_end is None else steps.raw_end,
-            is_reset,
-            is_broken,
-        )
+        reward = steps.reward if steps.raw_reward is None else steps.raw_reward
+        ends = end if steps.raw_end is None else steps.raw_end
+        n_transition = self.episodes.record(reward, ends, is_reset, is_broken)
         if extras.episodes:
             self.episodes.infos.add(numbers for _, numbers in extras.episodes)
         if is_reset is not None and is_broken is not None:
             mark_broken(is_reset, end, is_broken)
-        if infos and self.collect_iter == 0:
-            from zoo.worker.info_columns import warn_of_missing
-
-            warn_of_missing(infos)
         data: Any = self.mode.process_transition(map_tensors(lambda x: x[:-1], obs), extras.output, steps)
         if infos:
-            data = {**data, **{f'info/{key}': x for key, x in infos.items()}}
+            from zoo.worker.info_columns import add_infos
+
+            data = add_infos(data, infos, self.collect_iter == 0)
         lead = (self._n_step, self.n_env)
         for path, x in leaves(data):
             if (shape := tuple(getattr(x, 'shape', ())))[:2] != lead:
@@ -168,26 +166,29 @@ class Collector:
             index = end.nonzero()
             final_obs = map_tensors(lambda x: x[index[:, 0], index[:, 1]], next_obs)
             return Rollout(data, last_obs, final_obs, index, state=extras.state)
-        return Rollout(data, last_obs, *self.block.final(), next_obs, extras.state)
+        return Rollout(data, last_obs, *final_rows(extras.finals, obs), next_obs, extras.state)
 
 
 class EnvGroup:
     """Envs that step together; takes each step in two halves, `act` and `step`, between which another group has its turn.
 
-    Args: first: index of its first env over all envs of the run; observers: of the infos of its steps.
-    Attributes: env_time: seconds in the env so far; of asynchronous envs, the time spent waiting for them.
+    Args: block: of all groups; start: index of its first env in the block; first: index of the block's first env in the run;
+      observers: of the infos of its steps.
+    Attributes: block: its part of that block; env_time: seconds in the env so far; of asynchronous envs, seconds of waiting.
     """
 
     def __init__(
         self,
         env: AnyVectorEnv,
         block: StepBlock,
+        start: int,
         mode: CollectMode,
-        first: int = 0,
-        observers: Sequence[RowObserver] = (),
+        first: int,
+        observers: Sequence[RowObserver],
     ) -> None:
-        self.env, self.block, self._env_action = env, block, mode.env_action
-        acting = mode.start(block.obs, first)
+        self.env, self.start, self._env_action = env, start, mode.env_action
+        self.block = block = block.part(start, start + env.n_env)
+        acting = mode.start(block.obs, first + start)
         self.acting: Acting | EpisodicActing = acting
         self._observers, self._every = observers, [each for each in observers if each.reads_all]
         self._restarts = [each.restart for each in observers]
@@ -210,6 +211,7 @@ class EnvGroup:
     def begin(self) -> None:
         """Called before each rollout."""
         self.acting.begin()
+        self.block.finals.clear()
         for observer in self._observers:
             observer.begin()
 

@@ -12,13 +12,12 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from zoo.core.data import StepRow
 from zoo.core.errors import shown
 from zoo.core.registry import closest
 from zoo.env import AnyVectorEnv
 from zoo.env.errors import BROKEN
 from zoo.env.infos import FINAL_INFO, OWN_KEYS, end_infos, step_values
-from zoo.env.interface import RowObserver
+from zoo.env.interface import RowObserver, StepRow
 
 logger = logging.getLogger(__name__)
 
