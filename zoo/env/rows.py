@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from zoo.core.data import Obs, map_tensors
 from zoo.core.errors import of_entry
@@ -262,3 +263,10 @@ class BrokenEpisodes(RowRule):
         if BROKEN in info:  # the row is no transition, and the trajectory ends with it
             broken = info[BROKEN]
             row.begins[broken] = row.is_reset[broken] = row.truncated[broken] = True
+
+
+def mark_broken(is_reset: Tensor, end: Tensor, is_broken: Tensor) -> None:
+    """Sets is_reset in the rows of broken episodes, from the row after the previous end to the break. All arguments: [T, B]."""
+    for t, b in is_broken.nonzero().tolist():
+        ends = end[:t, b].nonzero()
+        is_reset[int(ends[-1]) + 1 if len(ends) else 0 : t, b] = True

@@ -145,6 +145,8 @@ class Collector:
         if extras.episodes:
             self.episodes.infos.add(numbers for _, numbers in extras.episodes)
         if is_reset is not None and is_broken is not None:
+            from zoo.env.rows import mark_broken
+
             mark_broken(is_reset, end, is_broken)
         data: Any = self.mode.process_transition(map_tensors(lambda x: x[:-1], obs), extras.output, steps)
         if infos:
@@ -297,10 +299,3 @@ class EpisodeTracker:
 def _from_zero(sums: np.ndarray) -> np.ndarray:
     """[T, B] -> [T + 1, B], row 0 being 0."""
     return np.concatenate((np.zeros_like(sums[:1]), sums))
-
-
-def mark_broken(is_reset: Tensor, end: Tensor, is_broken: Tensor) -> None:
-    """Sets is_reset in the rows of broken episodes, from the row after the previous end to the break. All arguments: [T, B]."""
-    for t, b in is_broken.nonzero().tolist():
-        ends = end[:t, b].nonzero()
-        is_reset[int(ends[-1]) + 1 if len(ends) else 0 : t, b] = True
