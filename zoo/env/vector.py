@@ -17,7 +17,7 @@ from zoo.env.adapter import convert_space
 from zoo.env.config import EnvConfig
 from zoo.env.errors import RAW, Place, UnsupportedEnvError, close_in_time, lost_mask_error, raise_if_contract
 from zoo.env.interface import StepBlock, autoreset_of
-from zoo.env.stepping import ArrayReader, NextStep, RowRule, RowVectorEnv, copied_index
+from zoo.env.stepping import ArrayReader, NextStep, QuickMultiDiscrete, RowRule, RowVectorEnv, copied_index
 
 if TYPE_CHECKING:
     from zoo.env.attributes import EnvCommand
@@ -154,3 +154,10 @@ def _to_env(action_space: Space, cfg: EnvConfig) -> Callable[[Tensor], Any]:
     from zoo.core.action_map import ActionMap
 
     return ActionMap(action_space, cfg.action_mode)
+
+
+def use_fast_action_space(env: gymnasium.vector.VectorEnv) -> None:
+    """Replaces the MultiDiscrete action space of a batched env by one that checks actions faster."""
+    space = vars(env).get('action_space')  # not a property of a user's own class, which stays unmodified
+    if type(space) is gymnasium.spaces.MultiDiscrete:
+        env.action_space = QuickMultiDiscrete(space)
