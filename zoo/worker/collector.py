@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +15,7 @@ from zoo.core.data import Finals, Rollout, final_rows, first_leaf, leaves, map_t
 from zoo.env import AnyVectorEnv
 from zoo.env.interface import RowObserver, StepBlock
 from zoo.policy.modes import CollectMode
-from zoo.worker.infos import NO_NUMBERS, InfoKeys, InfoTally, row_observers
+from zoo.worker.infos import NO_NUMBERS, EpisodeTracker, InfoKeys, row_observers
 
 if TYPE_CHECKING:
     from zoo.backend.recurrent import EpisodicActing
@@ -139,9 +138,9 @@ class Collector:
         steps = self.block.steps._replace(info=infos)
         end, is_reset = steps.terminated | steps.truncated, steps.is_reset
         is_broken = None if steps.begins is None or is_reset is None else is_reset & steps.truncated
+        n_transition = end.numel() - (0 if is_reset is None else int(is_reset.sum()))
         reward = steps.reward if steps.raw_reward is None else steps.raw_reward
-        ends = end if steps.raw_end is None else steps.raw_end
-        n_transition = self.episodes.record(reward, ends, is_reset, is_broken)
+        self.episodes.record(reward, end if steps.raw_end is None else steps.raw_end, is_reset, is_broken)
         if extras.episodes:
             self.episodes.infos.add(numbers for _, numbers in extras.episodes)
         if is_reset is not None and is_broken is not None:
@@ -252,50 +251,3 @@ def joined(trees: Sequence[Any], dim: int) -> Any:
     if len(trees) == 1 or trees[0] is None:
         return trees[0]
     return map_tensors(lambda *parts: torch.cat(parts, dim), *trees)
-
-
-class EpisodeTracker:
-    """Undiscounted returns and lengths of the last 100 training episodes, updated once per rollout.
-
-    Attributes: infos: the env's own numbers of episodes, which come when an episode ends; n_reset: episodes begun.
-    """
-
-    def __init__(self, n_env: int) -> None:
-        self.returns: deque[float] = deque(maxlen=100)
-        self.lengths: deque[int] = deque(maxlen=100)
-        self.n_episode = 0
-        self.infos = InfoTally()
-        self.n_reset = 0
-        self._return, self._length = np.zeros(n_env), np.zeros(n_env, dtype=np.int64)
-
-    def drop(self, envs: slice) -> None:
-        """Drops the running episodes of these envs, which begin new ones."""
-        self._return[envs], self._length[envs] = 0.0, 0
-        self.n_reset += len(self._length[envs])
-
-    def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None, is_broken: Tensor | None = None) -> int:
-        """Takes the steps of a rollout, [T, B] each; returns the number of transitions (rows that are not only a reset).
-
-        is_broken: ends of episodes that broke off because their env failed: these are not counted.
-        """
-        # torch sums: numpy's cumsum takes three times as long
-        total = _from_zero(reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return)
-        n_row = np.arange(1, len(total))[:, None] if is_reset is None else (~is_reset).cumsum(0).numpy(force=True)
-        length = _from_zero(n_row + self._length)
-        n_transition = int(length[-1].sum() - self._length.sum())
-        ends, envs = end.numpy(force=True), np.arange(end.shape[1])
-        # the row of the sums at the last end before each step, 0 if there is none
-        before = _from_zero(np.maximum.accumulate(ends * np.arange(1, len(total))[:, None]))
-        t, b = np.nonzero(ends)  # in order of time
-        whole = np.ones(len(t), dtype=bool) if is_broken is None else ~is_broken.numpy(force=True)[t, b]
-        for kept, sums in ((self.returns, total), (self.lengths, length)):
-            kept.extend((sums[t + 1, b] - sums[before[t, b], b])[whole][-100:].tolist())
-        self.n_episode += int(np.count_nonzero(whole))
-        self.n_reset += len(t)
-        self._return, self._length = (sums[-1] - sums[before[-1], envs] for sums in (total, length))
-        return n_transition
-
-
-def _from_zero(sums: np.ndarray) -> np.ndarray:
-    """[T, B] -> [T + 1, B], row 0 being 0."""
-    return np.concatenate((np.zeros_like(sums[:1]), sums))
