@@ -126,13 +126,14 @@ class RemoteCollector(Collector):
         """Returns no groups: the block is created when the first reply arrives."""
         return []
 
-    def _reset_envs(self, seed: np.random.SeedSequence) -> None:
+    def reset(self, seed: np.random.SeedSequence) -> None:
         """Begins new episodes in all envs before the next rollout. Raises: UserError if runners are ahead of the run."""
         if not self._scheduler.is_idle:
             raise UserError(
                 f'the training envs cannot be reset now: cluster.max_lag is {self._max_lag}, and runners have begun the next '
                 'rollout; use cluster.max_lag=0'
             )
+        super().reset(seed)
         self._seed, self._asked_to = entropy_of(seed), -1
 
     def fill_block(self) -> RolloutExtras:

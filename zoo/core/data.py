@@ -119,10 +119,7 @@ def begins_of(steps: Timestep, t: Any = ...) -> Tensor:
 
 
 def ends_of(timestep: Timestep) -> Transition:
-    """Returns the transition columns of every policy, [T, B] each: reward, done, traj_flag, and is_reset if envs give it.
-
-    `done`: the reached state is terminal. `traj_flag`: the trace stops, at a terminal state or by a time limit.
-    """
+    """The columns of `Transition` that every policy keeps: reward, done, traj_flag, and is_reset if envs give it."""
     found: Transition = {
         'reward': timestep.reward,
         'done': timestep.terminated,

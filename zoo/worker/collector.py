@@ -65,7 +65,8 @@ class Collector:
 
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes in all envs."""
-        self._reset_envs(seed)
+        for group in self.groups:
+            group.reset(seed)
         self.mode.reset()
         self.episodes.drop(slice(None))
         self.reset_iter = self.collect_iter
@@ -125,10 +126,6 @@ class Collector:
             EnvGroup(env, self.block, start, self.mode, first, observers)
             for env, start, observers in zip(envs, starts, each, strict=False)
         ]
-
-    def _reset_envs(self, seed: np.random.SeedSequence) -> None:
-        for group in self.groups:
-            group.reset(seed)
 
     def _rollout(self, extras: RolloutExtras) -> Rollout:
         for envs in extras.fresh:
