@@ -172,6 +172,7 @@ FOUND_BY_REGISTRATION = (
 
 LEFT_OUT = {
     'zoo/run/log/logger.py': 'logging: times and rows of the log',
+    'zoo/worker/infos.py': 'logging: numbers of episodes',
     'zoo/policy/metrics.py': 'logging: how well the critic fits',
     'zoo/config/section.py': 'config access',
     'zoo/config/schedule.py': 'config access: values of schedules',

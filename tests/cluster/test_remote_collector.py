@@ -17,6 +17,7 @@ from zoo.cluster.messages import Reply, RunnerLostError
 from zoo.cluster.remote_collector import RemoteCollector, RemoteEnvs
 from zoo.cluster.scheduler import RolloutScheduler
 from zoo.cluster.weights import WeightLayout
+from zoo.core.data import final_rows
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete
 from zoo.env.attributes import EnvCommand
@@ -75,7 +76,7 @@ def test_rows_stand_where_the_envs_of_their_runner_are() -> None:
     assert rows.block.steps.terminated.tolist() == [[False] * 4, [False, False, True, True]]
     assert steps.output['action'].dtype == torch.int64 and steps.output['action'][1].tolist() == [1, 1, 11, 11]
     assert steps.state['h'][:, 0].tolist() == [0, 0, 1, 1]
-    obs, index = rows.block.final()
+    obs, index = final_rows(steps.finals, rows.block.obs)
     assert index.tolist() == [[0, 1], [0, 3]] and obs[:, 0].tolist() == [0.5, 1.5]
 
 

@@ -1,20 +1,15 @@
-"""Rollout: the true next observation of every row; trees of tensors; blocks of env steps."""
+"""Rollout: the true next observation of every row; true last observations of episodes; trees of tensors."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from tests.envs import LimitEnv, LimitVectorEnv
 from tests.gpu import needs_gpu, no_waiting
 from tests.policy.test_device import Crossings
-from zoo.core.data import Rollout, leaves, map_tensors, replace_rows, send
-from zoo.env import EnvConfig, EnvContractError, StepBlock, make_vector_env
+from zoo.core.data import Rollout, final_rows, leaves, map_tensors, replace_rows, send
 
 
 def make(ends: list[tuple[int, int]], n_step: int = 3, n_env: int = 2, vector: bool = True) -> Rollout:
@@ -100,114 +95,13 @@ def test_rows_of_a_state_on_a_device_are_replaced_without_waiting():
     assert crossings.waited == [] and crossings.n_sent == 2
 
 
-# --- blocks of env steps ---
-
-
-MODES = {
-    'same_step': dict(vectorization='sync', autoreset='same_step'),
-    'next_step': dict(vectorization='sync', autoreset='next_step'),
-    'sync disabled': dict(vectorization='sync', autoreset='disabled'),
-    'async disabled': dict(vectorization='async', autoreset='disabled'),
-    'batched': dict(id='tests.envs:Limit-v0', vectorization='batched'),
-}
-
-
-@pytest.mark.parametrize('mode', MODES)
-def test_rows_of_a_block_are_what_the_env_did_and_what_step_returns(mode: str) -> None:
-    """obs counts to 5, then a new episode begins: at once (5 is only a final obs) or, with next_step, after a reset row."""
-    env, other = (make_vector_env(EnvConfig(**{'id': 'tests.envs:limit_env', **MODES[mode]}), 2) for _ in range(2))
-    block, action = env.block(7), torch.tensor([0, 1])
-    block.obs[0].copy_(env.reset(0))
-    other.reset(0)
-    for t in range(7):
-        env.send(action)
-        env.receive(block, t)
-        for name, value in (step := other.step(action))._asdict().items():
-            if name not in ('info', 'final_obs', 'final_index'):
-                got = getattr(block.steps, name)
-                assert (got is None) == (value is None) and (value is None or torch.equal(got[t], value)), name
-        if step.final_obs is not None:
-            when, envs, obs = block.finals[-1]
-            assert (when, envs.tolist(), obs.tolist()) == (t, step.final_index.tolist(), step.final_obs.tolist())
-    next_step = mode in ('next_step', 'batched')
-    want = [0, 1, 2, 3, 4, 5, 0, 1] if next_step else [0, 1, 2, 3, 4, 0, 1, 2]
-    assert block.obs[:, 0, 0].tolist() == block.obs[:, 1, 0].tolist() == want
-    assert block.steps.reward[:, 1].tolist() == ([1, 1, 1, 1, 1, 0, 1] if next_step else [1] * 7)
-    assert block.steps.truncated[:, 0].tolist() == [False, False, False, False, True, False, False]
-    assert not block.steps.terminated.any()
-    obs, index = block.final()
-    if next_step:
-        assert block.steps.is_reset is not None and block.steps.is_reset[:, 0].nonzero().tolist() == [[5]]
-        assert len(obs) == 0
-    else:
-        assert block.steps.is_reset is None
-        assert obs.tolist() == [[5], [5]] and index.tolist() == [[4, 0], [4, 1]]
-    env.close(), other.close()
-
-
-class InPlaceEnv(LimitEnv):
-    """Returns the same array at every step."""
-
-    def reset(self, **kwargs: Any) -> Any:
-        obs, info = super().reset(**kwargs)
-        self.array = getattr(self, 'array', obs)
-        self.array[:] = obs
-        return self.array, info
-
-    def step(self, action: Any) -> Any:
-        obs, *rest = super().step(action)
-        self.array[:] = obs
-        return self.array, *rest
-
-
-def test_final_observation_of_an_env_that_writes_in_place_is_the_true_one() -> None:
-    env = make_vector_env(EnvConfig(id=InPlaceEnv, vectorization='sync', autoreset='same_step'), 1)
-    env.reset(0)
-    for _ in range(5):
-        step = env.step(torch.tensor([0]))
-    assert step.final_obs is not None and step.final_obs.tolist() == [[5.0]] and step.obs.tolist() == [[0.0]]
-
-
-class ScalarFlagsEnv(LimitVectorEnv):
-    """Returns `terminated` as one flag for all envs, and overwrites the actions that it gets."""
-
-    def step(self, actions: Any) -> Any:
-        obs, reward, terminated, truncated, info = super().step(actions)
-        actions[:] = 1
-        return obs, reward, terminated[:1], truncated, info
-
-
-def test_flag_that_would_broadcast_is_refused_and_actions_sent_are_a_copy() -> None:
-    gymnasium.register(
-        'ScalarFlags-v0', entry_point='tests.envs:LimitEnv', vector_entry_point='tests.core.test_data:ScalarFlagsEnv'
-    )
-    env = make_vector_env(EnvConfig(id='ScalarFlags-v0', vectorization='batched'), 3)
-    env.reset(0)
-    action = torch.tensor([0, 1, 0])
-    with pytest.raises(EnvContractError, match=r'step returned terminated of shape \(1,\), wanted \(3,\)'):
-        env.step(action)
-    assert action.tolist() == [0, 1, 0]
-
-
-def test_block_rows_are_views_and_obs_has_one_more() -> None:
-    for arrays in (True, False):
-        block = StepBlock(3, torch.zeros(2, 4), ['is_reset', 'next_obs'], arrays=arrays)
-        assert block.obs.shape == (4, 2, 4) and len(block.rows) == 3
-        block.obs.zero_()
-        block.rows[1].obs[...] = 7.0
-        block.rows[1].is_reset[...] = True
-        assert block.obs[2].eq(7).all() and block.obs.sum() == 7 * 8 and block.steps.obs[1].eq(7).all()
-        assert block.steps.is_reset is not None and block.steps.is_reset[1].all()
-        assert block.rows[0].raw_reward is None and block.steps.raw_reward is None
-
-
 def test_final_lists_observations_with_time_and_env() -> None:
-    block = StepBlock(4, torch.zeros(3, 2), arrays=True)
-    obs, index = block.final()
+    rows = torch.zeros(5, 3, 2)
+    obs, index = final_rows([], rows)
     assert (obs.shape, index.shape, index.dtype) == ((0, 2), (0, 2), torch.int64)
-    block.finals += [
+    finals = [
         (1, np.array([0, 2]), np.array([[1, 2], [3, 4]], np.float32)),
         (3, np.array([1]), np.array([[5, 6]], np.float32)),
     ]
-    obs, index = block.final()
+    obs, index = final_rows(finals, rows)
     assert obs.tolist() == [[1, 2], [3, 4], [5, 6]] and index.tolist() == [[1, 0], [1, 2], [3, 1]]

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from tests.envs import LimitEnv, play
-from zoo.core.data import leaves, map_tensors
+from zoo.core.data import final_rows, leaves, map_tensors
 from zoo.env import EnvConfig, EnvContractError, EnvError, VectorEnv, make_vector_env
 
 SPACE = Dict(
@@ -107,7 +107,7 @@ def test_receive_counts_the_steps_in_leaves_of_every_kind_in_every_mode(how: str
     shown = [0, 1, 2, 3, 0, 1] if mode == 'next_step' else [0, 1, 2, 0, 1, 2]
     for t, count in enumerate(shown):
         assert is_step(map_tensors(lambda x, t=t: x[t], block.obs), count)
-    obs, index = block.final()
+    obs, index = final_rows(block.finals, block.obs)
     if mode == 'next_step':
         assert index.tolist() == []
     else:

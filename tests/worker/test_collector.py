@@ -129,13 +129,14 @@ def test_episode_returns_ignore_rewards_of_reset_rows() -> None:
     collector = make_collector(dict(id='tests.policy_envs:Garbage-v0', vectorization='batched'), 13)
     collector.collect()
     assert set(collector.episodes.returns) == {5.0}  # the reset rows have reward 1000
+    assert collector.env_step == collector.n_env * 11  # 13 rows: 5 steps, a reset, 5 steps, a reset, 1 step
 
 
 def test_tracker_distinguishes_envs() -> None:
     tracker = EpisodeTracker(2)
     rewards = torch.tensor([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]])
     ends = torch.tensor([[False, True], [True, False], [False, False], [True, True]])
-    assert tracker.record(rewards, ends, None) == 8
+    tracker.record(rewards, ends, None)
     # in order of time, then env
     assert list(tracker.returns) == [10.0, 3.0, 7.0, 90.0] and list(tracker.lengths) == [1, 2, 2, 3]
 
@@ -144,7 +145,7 @@ def test_tracker_distinguishes_envs() -> None:
 def test_tracker_counts_as_a_loop_over_steps_does(with_resets: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     tracker, n_env = EpisodeTracker(7), 7
-    returns, lengths, sums, counts, n_transition = [], [], [0.0] * n_env, [0] * n_env, 0
+    returns, lengths, sums, counts = [], [], [0.0] * n_env, [0] * n_env
     for n_step in (1, 9, 4):
         reward = torch.randn(n_step, n_env, generator=generator)
         end, is_reset = (torch.rand(n_step, n_env, generator=generator) < p for p in (0.3, 0.2 * with_resets))
@@ -156,10 +157,9 @@ def test_tracker_counts_as_a_loop_over_steps_does(with_resets: bool) -> None:
                     returns.append(sums[b])
                     lengths.append(counts[b])
                     sums[b], counts[b] = 0.0, 0
-        n_transition += tracker.record(reward, end, is_reset if with_resets else None)
+        tracker.record(reward, end, is_reset if with_resets else None)
     assert list(tracker.returns) == pytest.approx(returns) and list(tracker.lengths) == lengths
     assert tracker.n_episode == len(returns) > 20
-    assert n_transition == (14 * n_env if not with_resets else sum(lengths) + sum(counts))
 
 
 def test_tracker_keeps_the_last_hundred_in_order_of_time() -> None:
@@ -280,10 +280,9 @@ def test_acting_is_told_the_first_env_of_each_group_and_which_rollout_begins(mad
 def test_finals_of_groups_are_counted_over_all_envs(made: Any) -> None:
     collector, _ = made
     collector.reset(stream(0, 'collect', 0))
-    collector.fill_block()
-    steps = collector.block.steps
+    finals, steps = collector.fill_block().finals, collector.block.steps
     ended = (steps.terminated | steps.truncated).nonzero().tolist()
-    assert ended and sorted([t, b] for t, envs, _ in collector.block.all_finals() for b in envs.tolist()) == ended
+    assert ended and sorted([t, b] for t, envs, _ in finals for b in envs.tolist()) == ended
     assert {b for _, b in ended} & {2, 3}  # some are of the second group
 
 

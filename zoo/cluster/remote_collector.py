@@ -21,11 +21,12 @@ from zoo.cluster.runner import RunnerSpec
 from zoo.cluster.scheduler import RolloutScheduler, entropy_of
 from zoo.cluster.weights import WeightLayout, placements
 from zoo.config.section import ConfigLike, plain
-from zoo.core.data import BlockField, StepBlock, leaves
+from zoo.core.data import leaves
 from zoo.core.errors import UserError
 from zoo.core.spaces import Leaf, Space, map_spaces, obs_dtype
 from zoo.env.attributes import EnvCommand, keep_setting, sendable
 from zoo.env.errors import EnvError, Restarts
+from zoo.env.interface import BlockField, StepBlock
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode
 from zoo.worker.collector import Collector, EnvGroup, RolloutExtras
@@ -125,13 +126,14 @@ class RemoteCollector(Collector):
         """Returns no groups: the block is created when the first reply arrives."""
         return []
 
-    def _reset_envs(self, seed: np.random.SeedSequence) -> None:
+    def reset(self, seed: np.random.SeedSequence) -> None:
         """Begins new episodes in all envs before the next rollout. Raises: UserError if runners are ahead of the run."""
         if not self._scheduler.is_idle:
             raise UserError(
                 f'the training envs cannot be reset now: cluster.max_lag is {self._max_lag}, and runners have begun the next '
                 'rollout; use cluster.max_lag=0'
             )
+        super().reset(seed)
         self._seed, self._asked_to = entropy_of(seed), -1
 
     def fill_block(self) -> RolloutExtras:
@@ -164,7 +166,7 @@ class RemoteCollector(Collector):
         if self._max_lag == 1:
             self._ask(collect_iter + 1, collect_iter, env_step)
         replies = [found[group] for group in sorted(found)]
-        self.block.finals[:] = [
+        finals = [
             (t, envs + self._envs_of(reply.group).start, obs) for reply in replies for t, envs, obs in reply.finals
         ]
         self._times['n'] += 1
@@ -174,7 +176,7 @@ class RemoteCollector(Collector):
         whole = nested({name: x for name, x in self._whole.items() if name.partition('.')[0] in ('output', 'state')})
         # the same order as with one process: by t, then by env
         episodes = sorted((each for reply in replies for each in reply.episodes), key=lambda episode: episode[0])
-        return RolloutExtras(whole['output'], whole.get('state'), joined, episodes, fresh)
+        return RolloutExtras(whole['output'], whole.get('state'), finals, joined, episodes, fresh)
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of runners for the log; times are means over the rollouts since the last call."""

@@ -110,7 +110,7 @@ class Runner:
         blocks = flat({name: tree for name, tree in trees.items() if tree is not None})
         key = request.run_id, request.group, request.collect_iter, self._version
         counts = request.attempt, self._restarts.count
-        return Reply(*key, blocks, block.all_finals(), list(steps.episodes), time, *counts)
+        return Reply(*key, blocks, steps.finals, list(steps.episodes), time, *counts)
 
     def command(self, command: EnvCommand) -> list[Any]:
         """Sends a command to each env and returns the results, see `VectorEnv.command`."""

@@ -1,17 +1,19 @@
-"""Data of each stage of a round: Transition, Rollout, Sample, Minibatch; the memory of a rollout's steps."""
+"""Data of each stage of a round: Transition, Timestep, Rollout, Sample, Minibatch; trees of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.core.lazy import lazy_names
 from zoo.core.ranks import ALONE, Ranks, weight_scale
+
+__getattr__, __dir__ = lazy_names(__name__, {'zoo.env.interface': 'StepBlock'})[:2]
 
 
 def send(x: Tensor, device: torch.device) -> Tensor:
@@ -117,10 +119,7 @@ def begins_of(steps: Timestep, t: Any = ...) -> Tensor:
 
 
 def ends_of(timestep: Timestep) -> Transition:
-    """Returns the transition columns of every policy, [T, B] each: reward, done, traj_flag, and is_reset if envs give it.
-
-    `done`: the reached state is terminal. `traj_flag`: the trace stops, at a terminal state or by a time limit.
-    """
+    """The columns of `Transition` that every policy keeps: reward, done, traj_flag, and is_reset if envs give it."""
     found: Transition = {
         'reward': timestep.reward,
         'done': timestep.terminated,
@@ -135,95 +134,17 @@ def valid_weight(is_reset: Tensor, ranks: Ranks = ALONE) -> Tensor:
     return valid * (valid.numel() / valid.sum().clamp(min=1) if ranks is ALONE else weight_scale(valid, ranks))
 
 
-BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs', 'begins']
+Finals = list[tuple[int, np.ndarray, Any]]
+"""The true last observations of episodes: (t, indices of k envs, their observations [k, *O])."""
 
 
-class StepRow(NamedTuple):
-    """The rows of a StepBlock that one step writes to."""
-
-    obs: Obs  # [B, *O], the observations after the step
-    reward: Tree
-    terminated: Tree
-    truncated: Tree
-    is_reset: Tree = None
-    raw_reward: Tree = None
-    raw_end: Tree = None
-    next_obs: Obs = None
-    begins: Tree = None
-
-
-class StepBlock:
-    """The memory for the results of T steps of B envs.
-
-    Args: like: an observation of all envs, [B, *O]; also: the optional fields of Timestep that these envs give;
-      arrays: whether the rows are numpy arrays, not tensors; reader: the GPU that reads the block, if any: the block is
-      then in pinned memory, which is read without waiting.
-    Attributes: obs: [T + 1, B, *O]; step t writes row t + 1, the caller writes row 0. steps: a Timestep of blocks
-      [T, B, ...], its obs are those after each step. rows: T StepRows, views of `steps`. finals: (t, env indices, true
-      last observations), for steps that ended episodes whose last observation is not in `obs`.
-    """
-
-    def __init__(
-        self,
-        n_step: int,
-        like: Obs,
-        also: Sequence[BlockField] = (),
-        arrays: bool = False,
-        reader: torch.device | None = None,
-    ) -> None:
-        self._arrays, self._reader = arrays, reader
-        self._parts: list[tuple[int, StepBlock]] = []
-        first = first_leaf(like)
-
-        def empty(n_row: int, like: Tensor) -> Tensor:
-            shape = n_row, *like.shape
-            return torch.empty(shape, dtype=like.dtype, device=like.device, pin_memory=reader is not None)
-
-        self.obs = map_tensors(lambda x: empty(n_step + 1, x), like)
-        steps = {'obs': map_tensors(lambda x: x[1:], self.obs)}
-        for name in ('reward', 'terminated', 'truncated', *also):
-            dtype = torch.float32 if name.endswith('reward') else torch.bool
-            row = like if name == 'next_obs' else first.new_empty(len(first), dtype=dtype)
-            steps[name] = map_tensors(lambda x: empty(n_step, x), row)
-        self._place(steps)
-
-    def _place(self, steps: dict[str, Any]) -> None:
-        self.steps = Timestep(**steps, final_obs=None, final_index=None, info={})
-        self.rows = [StepRow(**row) for row in unbind_rows(steps, self._arrays)]
-        self.finals: list[tuple[int, np.ndarray, Any]] = []
-
-    def part(self, start: int, stop: int) -> StepBlock:
-        """The block of the envs from start to stop, in the same memory; `all_finals` of the whole includes its finals."""
-        part = copy(self)
-        part._parts, part.obs = [], map_tensors(lambda x: x[:, start:stop], self.obs)
-        part._place({name: map_tensors(lambda x: x[:, start:stop], tree) for name, tree in self.columns().items()})
-        self._parts.append((start, part))
-        return part
-
-    def columns(self) -> dict[str, Any]:
-        """The fields of `steps` that are not None, each a tensor [T, B, ...] or a nested dict of tensors."""
-        return {name: x for name, x in self.steps._asdict().items() if x is not None and name != 'info'}
-
-    def restart(self) -> None:
-        """Prepares the next rollout: the last observations become its first ones, and `finals` is cleared."""
-        if self._reader is not None:
-            torch.cuda.synchronize(self._reader)  # the GPU may still read the last rollout
-        map_tensors(lambda x: x[0].copy_(x[-1]), self.obs)
-        for _, block in [(0, self), *self._parts]:
-            block.finals.clear()
-
-    def all_finals(self) -> list[tuple[int, np.ndarray, Any]]:
-        """`finals` of this block and of its parts, with the env indices of this block."""
-        return [(t, first + envs, obs) for first, block in [(0, self), *self._parts] for t, envs, obs in block.finals]
-
-    def final(self) -> tuple[Obs, Tensor]:
-        """`all_finals` as tensors: observations [K, *O] and [K, 2] int64, (t, b)."""
-        finals = self.all_finals()
-        if not finals:
-            return map_tensors(lambda x: x[-1, :0], self.obs), first_leaf(self.obs).new_empty((0, 2), dtype=torch.int64)
-        index = [np.stack((np.full_like(envs, t), envs), 1) for t, envs, _ in finals]
-        obs = map_tensors(lambda *parts: torch.from_numpy(np.concatenate(parts)), *(obs for *_, obs in finals))
-        return obs, torch.from_numpy(np.concatenate(index))
+def final_rows(finals: Finals, obs: Obs) -> tuple[Obs, Tensor]:
+    """`finals` as tensors: observations [K, *O] and [K, 2] int64, (t, b). Args: obs: of the rollout, [T + 1, B, *O]."""
+    if not finals:
+        return map_tensors(lambda x: x[-1, :0], obs), first_leaf(obs).new_empty((0, 2), dtype=torch.int64)
+    index = [np.stack((np.full_like(envs, t), envs), 1) for t, envs, _ in finals]
+    rows = map_tensors(lambda *parts: torch.from_numpy(np.concatenate(parts)), *(rows for *_, rows in finals))
+    return rows, torch.from_numpy(np.concatenate(index))
 
 
 @dataclass
@@ -259,10 +180,7 @@ class Rollout:
             return self.successor
 
         def following(obs: Tensor, last: Tensor, final: Tensor) -> Tensor:
-            block = torch.cat((obs[1:], last.unsqueeze(0)))
-            if len(self.final_index):
-                block[self.final_index[:, 0], self.final_index[:, 1]] = final
-            return block
+            return torch.cat((obs[1:], last.unsqueeze(0))).index_put_(self.final_index.unbind(1), final)
 
         return map_tensors(following, self.data['obs'], self.last_obs, self.final_obs)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zoo.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from zoo.core.data import StepBlock as StepBlock, Timestep as Timestep
+    from zoo.core.data import Timestep as Timestep
     from zoo.core.spaces import (
         Box as Box,
         Dict as Dict,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from zoo.env.ids import known_ids as known_ids
     from zoo.env.inspection.check import check_env as check_env
     from zoo.env.inspection.inspect import EnvReport as EnvReport, inspect_env as inspect_env
-    from zoo.env.interface import AnyVectorEnv as AnyVectorEnv
+    from zoo.env.interface import AnyVectorEnv as AnyVectorEnv, StepBlock as StepBlock
     from zoo.env.make import make_env as make_env
     from zoo.env.make_vector import make_env_groups as make_env_groups, make_vector_env as make_vector_env
     from zoo.env.tensor import classic as classic
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        'zoo.core.data': 'StepBlock Timestep',
+        'zoo.core.data': 'Timestep',
         'zoo.core.spaces': 'Box Dict Discrete MultiBinary MultiDiscrete',
         'zoo.env.config': 'EnvConfig',
         'zoo.env.errors': 'EnvContractError EnvError EnvKwargsError MissingExtraError UnknownEnvError UnsupportedEnvError',
@@ -56,7 +56,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         'zoo.env.ids': 'known_ids',
         'zoo.env.inspection.check': 'check_env',
         'zoo.env.inspection.inspect': 'EnvReport inspect_env',
-        'zoo.env.interface': 'AnyVectorEnv',
+        'zoo.env.interface': 'AnyVectorEnv StepBlock',
         'zoo.env.make': 'make_env',
         'zoo.env.make_vector': 'make_env_groups make_vector_env',
         'zoo.env.tensor.base': 'TENSOR_ENV_REGISTRY TensorEnv',

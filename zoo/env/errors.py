@@ -416,6 +416,13 @@ def flag_array(place: Place, what: str, values: ArrayLike) -> np.ndarray:
     return flags
 
 
+def shapes_error(place: Place, n_env: int, **given: np.ndarray) -> EnvContractError:
+    """The error for rewards or flags of a step, one of which is not one value for each env."""
+    what, array = next((what, array) for what, array in given.items() if array.shape != (n_env,))
+    do = f'return one {"float" if what == "rewards" else "bool"} for each env'
+    return place.error(None, f'step returned {what} of shape {array.shape}', str((n_env,)), do)
+
+
 def check_obs(
     obs: object, space: gymnasium.Space, casting: Literal['same_kind', 'unsafe'] = 'same_kind', path: str = ''
 ) -> None:

@@ -1,17 +1,18 @@
-"""The interface of all vector envs: one step of B envs is a Timestep, or a row of a StepBlock."""
+"""The interface of all vector envs: one step of B envs is a Timestep, or a row of a StepBlock, the memory of a rollout."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
-from zoo.core.data import Obs, StepBlock, StepRow, Timestep, map_tensors
+from zoo.core.data import Finals, Obs, Timestep, Tree, first_leaf, map_tensors, unbind_rows
 from zoo.core.spaces import Space
 from zoo.env.errors import EnvError
 
@@ -36,6 +37,82 @@ def autoreset_of(env: VectorEnv) -> Autoreset:
     is_own = type(env.unwrapped).__module__.startswith('gymnasium.vector.')
     mode = getattr(env.unwrapped, 'autoreset_mode', None) if is_own else None
     return autoreset_name(mode or env.metadata.get('autoreset_mode'))
+
+
+BlockField = Literal['is_reset', 'raw_reward', 'raw_end', 'next_obs', 'begins']
+
+
+class StepRow(NamedTuple):
+    """The rows of a StepBlock that one step writes to; tensors or arrays."""
+
+    obs: Obs  # [B, *O], the observations after the step
+    reward: Tree
+    terminated: Tree
+    truncated: Tree
+    is_reset: Tree = None
+    raw_reward: Tree = None
+    raw_end: Tree = None
+    next_obs: Obs = None
+    begins: Tree = None
+
+
+class StepBlock:
+    """The memory for the results of T steps of B envs.
+
+    Args: like: an observation of all envs, [B, *O]; also: the optional fields of Timestep that these envs give;
+      arrays: whether the rows are numpy arrays, not tensors; reader: the GPU that reads the block, if any: the block is
+      then in pinned memory, which is read without waiting.
+    Attributes: obs: [T + 1, B, *O]; step t writes row t + 1, the caller writes row 0. steps: a Timestep of blocks
+      [T, B, ...], its obs are those after each step. rows: T StepRows, views of `steps`. finals: (t, env indices, true
+      last observations), for steps that ended episodes whose last observation is not in `obs`.
+    """
+
+    def __init__(
+        self,
+        n_step: int,
+        like: Obs,
+        also: Sequence[BlockField] = (),
+        arrays: bool = False,
+        reader: torch.device | None = None,
+    ) -> None:
+        self._arrays, self._reader = arrays, reader
+        first = first_leaf(like)
+
+        def empty(n_row: int, like: Tensor) -> Tensor:
+            return torch.empty(
+                (n_row, *like.shape), dtype=like.dtype, device=like.device, pin_memory=reader is not None
+            )
+
+        self.obs = map_tensors(lambda x: empty(n_step + 1, x), like)
+        steps = {'obs': map_tensors(lambda x: x[1:], self.obs)}
+        for name in ('reward', 'terminated', 'truncated', *also):
+            dtype = torch.float32 if name.endswith('reward') else torch.bool
+            row = like if name == 'next_obs' else first.new_empty(len(first), dtype=dtype)
+            steps[name] = map_tensors(lambda x: empty(n_step, x), row)
+        self._place(steps)
+
+    def _place(self, steps: dict[str, Any]) -> None:
+        self.steps = Timestep(**steps, final_obs=None, final_index=None, info={})
+        self.rows = [StepRow(**row) for row in unbind_rows(steps, self._arrays)]
+        self.finals: Finals = []
+
+    def part(self, start: int, stop: int) -> StepBlock:
+        """The block of the envs from start to stop, in the same memory, with finals of its own."""
+        part = copy(self)
+        part.obs = map_tensors(lambda x: x[:, start:stop], self.obs)
+        part._place({name: map_tensors(lambda x: x[:, start:stop], tree) for name, tree in self.columns().items()})
+        return part
+
+    def columns(self) -> dict[str, Any]:
+        """The fields of `steps` that are not None, each a tensor [T, B, ...] or a nested dict of tensors."""
+        return {name: x for name, x in self.steps._asdict().items() if x is not None and name != 'info'}
+
+    def restart(self) -> None:
+        """Prepares the next rollout: the last observations become its first ones, and `finals` is cleared."""
+        if self._reader is not None:
+            torch.cuda.synchronize(self._reader)  # the GPU may still read the last rollout
+        map_tensors(lambda x: x[0].copy_(x[-1]), self.obs)
+        self.finals.clear()
 
 
 class AnyVectorEnv(ABC):

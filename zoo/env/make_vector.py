@@ -18,20 +18,12 @@ from zoo.env.errors import EnvContractError, Restarts, UnsupportedEnvError, clos
 from zoo.env.families.family import EnvFamily, EnvRequest, OwnVector
 from zoo.env.interface import AnyVectorEnv, autoreset_name
 from zoo.env.make import EnvMaker, Source, env_name, explaining, find_env
-from zoo.env.stepping import QuickMultiDiscrete
-from zoo.env.vector import VectorEnv
+from zoo.env.vector import VectorEnv, use_fast_action_space
 
 if TYPE_CHECKING:
     from zoo.env.tensor.vector import TensorEnv
 
     MadeEnv = gymnasium.vector.VectorEnv | TensorEnv
-
-
-def use_fast_action_space(env: gymnasium.vector.VectorEnv) -> None:
-    """Replaces the MultiDiscrete action space of a batched env by one that checks actions faster."""
-    space = vars(env).get('action_space')  # not a property of a user's own class, which stays unmodified
-    if type(space) is gymnasium.spaces.MultiDiscrete:
-        env.action_space = QuickMultiDiscrete(space)
 
 
 class EnvCamera(Protocol):

@@ -7,16 +7,38 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from zoo.core.data import BlockField, Obs, StepBlock
+from zoo.core.data import Obs, map_tensors
 from zoo.core.errors import of_entry
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, obs_dtype
-from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError, EnvContractError, Place
+from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError, EnvContractError, Place, bad_obs
+from zoo.env.interface import BlockField, StepBlock
 from zoo.env.masks import ChoiceCheck, as_bits
 from zoo.env.stepping import ArrayReader, RowRule, RowVectorEnv
 
 
-class IndexReader(ArrayReader):
+class FinalReader(ArrayReader):
+    """Reads float32 observations, also the last ones of episodes, which envs that reset themselves return apart."""
+
+    def __init__(self, space: Leaf, n_env: int, path: str, place: Place) -> None:
+        super().__init__(space, n_env, path, place)
+        self._raw_shape: tuple[int, ...] = space.shape  # of one env, as the env gives it
+
+    def final(self, raw: Raw, index: np.ndarray) -> Obs:
+        """The last observations of some envs: raw is one array for all, or an array of objects (gymnasium)."""
+        rows = raw[index]
+        return self.stack(list(rows), index) if rows.dtype == object else self.read(rows)
+
+    def stack(self, rows: Sequence[Raw], index: np.ndarray) -> Obs:
+        """The last observations of some envs, from one unchecked array for each env."""
+        for i, row in zip(index, rows, strict=True):
+            if row is None or np.shape(row) != self._raw_shape:
+                raise self._place.error(int(i), *bad_obs(row, self._raw_shape, self._path))
+        return self.read(np.stack(rows))
+
+
+class IndexReader(FinalReader):
     """Reads integers of Discrete and MultiDiscrete spaces as indices from 0."""
 
     def __init__(self, space: Discrete | MultiDiscrete, n_env: int, path: str, place: Place) -> None:
@@ -38,7 +60,7 @@ class IndexReader(ArrayReader):
             )
 
 
-class BinaryReader(ArrayReader):
+class BinaryReader(FinalReader):
     """Reads zeros and ones of MultiBinary spaces as bools."""
 
     def read(self, raw: Raw) -> np.ndarray:
@@ -67,7 +89,7 @@ class MaskReader(BinaryReader):
         return super().read(array.reshape(len(array), -1))
 
 
-class ByteReader(ArrayReader):
+class ByteReader(FinalReader):
     """Reads images of bytes, whose values are always finite."""
 
     def read(self, raw: Raw) -> np.ndarray:
@@ -85,10 +107,10 @@ class ByteReader(ArrayReader):
         pass
 
 
-class DictReader(ArrayReader):
+class DictReader(FinalReader):
     """Reads the observations of Dict and Tuple spaces as dicts."""
 
-    def __init__(self, parts: Mapping[str, ArrayReader], is_tuple: bool, path: str, place: Place) -> None:
+    def __init__(self, parts: Mapping[str, FinalReader], is_tuple: bool, path: str, place: Place) -> None:
         self._parts, self._path, self._place = parts, path, place
         self._keys = [(name, i if is_tuple else name, part) for i, (name, part) in enumerate(parts.items())]
 
@@ -106,9 +128,6 @@ class DictReader(ArrayReader):
     def write(self, row: Obs, obs: Obs) -> None:
         for name, part in self._parts.items():
             part.write(row[name], obs[name])
-
-    def take(self, row: Obs, index: np.ndarray) -> Obs:
-        return {name: part.take(row[name], index) for name, part in self._parts.items()}
 
     def final(self, raw: Raw, index: np.ndarray) -> Obs:
         if isinstance(raw, np.ndarray):  # of objects, one dict or tuple for each env
@@ -132,10 +151,10 @@ class DictReader(ArrayReader):
 
 def obs_reader(
     space: Space, n_env: int, place: Place, raw_mask_shape: tuple[int, ...] = (), path: str = ''
-) -> ArrayReader:
+) -> FinalReader:
     """The reader of a space. raw_mask_shape: of the entry 'action_mask' in the env's own space."""
     if isinstance(space, Dict):
-        parts: dict[str, ArrayReader] = {}
+        parts: dict[str, FinalReader] = {}
         for name, each in space.spaces.items():
             inner = f'{path}.{name}' if path else name
             if inner == ACTION_MASK and isinstance(each, MultiBinary):
@@ -145,7 +164,7 @@ def obs_reader(
         return DictReader(parts, space.is_tuple, path, place)
     if isinstance(space, Discrete | MultiDiscrete):
         return IndexReader(space, n_env, path, place)
-    of_box = ByteReader if obs_dtype(space) == torch.uint8 else ArrayReader
+    of_box = ByteReader if obs_dtype(space) == torch.uint8 else FinalReader
     return (BinaryReader if isinstance(space, MultiBinary) else of_box)(space, n_env, path, place)
 
 
@@ -157,12 +176,15 @@ def ended_envs(block: StepBlock, t: int) -> np.ndarray:
 class SameStep(RowRule):
     """Rule for envs that reset themselves in the step that ends an episode; the info has the true last observations."""
 
+    def __init__(self, reader: FinalReader) -> None:
+        self._reader = reader
+
     def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
         ended = ended_envs(block, t)
         if np.count_nonzero(ended):
             index = ended.nonzero()[0]
-            final = env.reader.final(info['final_obs'], index)
-            env.reader.check(final, env.sent, index)
+            final = self._reader.final(info['final_obs'], index)
+            self._reader.check(final, env.sent, index)
             block.finals.append((t, index, final))
 
 
@@ -173,7 +195,7 @@ class Disabled(RowRule):
         ended, row = ended_envs(block, t), block.rows[t]
         if np.count_nonzero(ended):
             index = ended.nonzero()[0]
-            final = env.reader.take(row.obs, index)
+            final = map_tensors(lambda x: x[index], row.obs)
             obs, _ = env.reset_envs('step', options={'reset_mask': ended})
             env.reader.write(row.obs, obs)
             env.reader.check(row.obs, env.sent)
@@ -241,3 +263,10 @@ class BrokenEpisodes(RowRule):
         if BROKEN in info:  # the row is no transition, and the trajectory ends with it
             broken = info[BROKEN]
             row.begins[broken] = row.is_reset[broken] = row.truncated[broken] = True
+
+
+def mark_broken(is_reset: Tensor, end: Tensor, is_broken: Tensor) -> None:
+    """Sets is_reset in the rows of broken episodes, from the row after the previous end to the break. All arguments: [T, B]."""
+    for t, b in is_broken.nonzero().tolist():
+        ends = end[:t, b].nonzero()
+        is_reset[int(ends[-1]) + 1 if len(ends) else 0 : t, b] = True

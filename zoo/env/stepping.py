@@ -4,34 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.spaces import MultiDiscrete
 from torch import Tensor
 
-from zoo.core.data import BlockField, Obs, StepBlock, StepRow, map_tensors
+from zoo.core.data import Obs
 from zoo.core.errors import of_entry
-from zoo.core.seeding import child_seeds
-from zoo.core.spaces import ACTION_MASK, Leaf, Raw, Space, map_spaces, obs_dtype
+from zoo.core.spaces import ACTION_MASK, Leaf, Raw
 from zoo.env.errors import (
     CALLS,
     Place,
-    UnsupportedEnvError,
-    bad_obs,
-    close_in_time,
     flag_array,
     lost_mask_error,
     n_action,
     not_finite_error,
     raise_if_contract,
+    shapes_error,
 )
-from zoo.env.interface import AnyVectorEnv, autoreset_of
-
-if TYPE_CHECKING:
-    from zoo.env.attributes import EnvCommand
+from zoo.env.interface import AnyVectorEnv, BlockField, StepBlock, StepRow
 
 BOOL = np.dtype(bool)
 
@@ -70,11 +63,10 @@ class NextStep(RowRule):
 
 
 class ArrayReader:
-    """Reads observations of one leaf as float32; the readers of other kinds, and of Dict spaces, are subclasses."""
+    """Reads observations of one leaf as float32; the readers of other kinds, and of Dict spaces, are in `zoo.env.rows`."""
 
     def __init__(self, space: Leaf, n_env: int, path: str, place: Place) -> None:
         self._shape = n_env, *space.shape
-        self._raw_shape: tuple[int, ...] = space.shape  # of one env, as the env gives it
         self._path, self._place = path, place
 
     def read(self, raw: Raw) -> Obs:
@@ -99,84 +91,20 @@ class ArrayReader:
         if np.count_nonzero(np.isfinite(obs)) != obs.size:
             raise not_finite_error(self._place, f'observation{of_entry(self._path)}', obs, sent, index)
 
-    def take(self, row: Obs, index: np.ndarray) -> Obs:
-        """A copy of the observations of some envs."""
-        return row[index]
-
-    def final(self, raw: Raw, index: np.ndarray) -> Obs:
-        """The last observations of some envs: raw is one array for all, or an array of objects (gymnasium)."""
-        rows = raw[index]
-        return self.stack(list(rows), index) if rows.dtype == object else self.read(rows)
-
-    def stack(self, rows: Sequence[Raw], index: np.ndarray) -> Obs:
-        """The last observations of some envs, from one unchecked array for each env."""
-        for i, row in zip(index, rows, strict=True):
-            if row is None or np.shape(row) != self._raw_shape:
-                raise self._place.error(int(i), *bad_obs(row, self._raw_shape, self._path))
-        return self.read(np.stack(rows))
-
 
 class RowVectorEnv(AnyVectorEnv):
-    """Steps envs and reads their rows with given readers and rules; `zoo.env.vector.VectorEnv` chooses them.
+    """The steps of a vector env, by given readers and rules; `zoo.env.vector.VectorEnv` chooses and resets them.
 
     Attributes: env: the gymnasium vector env. reader: of the observations. sent: the last actions, as the envs got them.
-      watches_calls: whether the watch on calls (EnvWatch) has to detect calls that never return.
     """
 
-    watches_calls: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        env: gymnasium.vector.VectorEnv,
-        place: Place,
-        spaces: tuple[Space, Space],
-        reader: ArrayReader,
-        to_env: Callable[[Tensor], Any],
-        rules: Sequence[RowRule],
-        one_seed: bool = False,
-        device: torch.device | None = None,
-        first: int = 0,
-        timeout: float = 60.0,
-        info_columns: Sequence[str] = (),
-        refuses_masks: bool = False,
-    ) -> None:
-        """
-        Args:
-          place: its name and step, which the reader shares. spaces: of observations and actions. to_env: makes a copy of
-            the policy's actions, as the envs take them. refuses_masks: whether masks in an info are an error.
-        """
-        self.name, self._place = place.name, place
-        self.n_env: int = env.num_envs
-        self.obs_space, self.action_space = spaces
-        self.autoreset = autoreset_of(env)
-        self.reader, self._to_env, self._rules = reader, to_env, rules
-        self.env, self._one_seed, self._device, self._first = env, one_seed, device, first
-        self._refuses_masks = refuses_masks
-        self.steps_async: bool = vars(type(env)).get('steps_async', False)  # not inherited: a subclass may change step
-        self._called = place.of if self.watches_calls else None
-        self._timeout = timeout
-        self.info_columns = tuple(info_columns)
-        self.request_infos(self.info_columns)
-
-    def reset(self, seed: np.random.SeedSequence | int) -> Obs:
-        """Starts new episodes; returns their first observations.
-
-        Args: seed: its i-th child seeds env i (counted over all groups), with the same seed in every call. A batched env that
-          draws for all its envs together is seeded from the child of its first env.
-        """
-        seeds = child_seeds(seed, self._first, self.n_env)
-        self._place.step = 0
-        try:
-            obs, info = self.reset_envs('reset', seed=seeds[0] if self._one_seed else seeds)
-            if self._refuses_masks and ACTION_MASK in info:
-                raise lost_mask_error(self.name, 'reset')
-        except (Exception, SystemExit) as error:
-            raise_if_contract(error, self.env, self.name, self._place.step)
-            raise
-        self.reader.check(obs)
-        for rule in self._rules:
-            rule.on_reset(obs)
-        return map_tensors(torch.tensor, obs)  # a copy: the envs may write into theirs with the next step
+    env: gymnasium.vector.VectorEnv
+    reader: ArrayReader
+    _place: Place  # its name and step, which the reader shares
+    _rules: Sequence[RowRule]
+    _to_env: Callable[[Tensor], Any]  # makes a copy of the policy's actions, as the envs take them
+    _refuses_masks: bool  # masks in an info are an error
+    _called: Callable[[int | None], str] | None  # the place for the watch on calls; None: not watched
 
     def send(self, action: Tensor) -> None:
         self._place.step += 1
@@ -204,10 +132,7 @@ class RowVectorEnv(AnyVectorEnv):
             terminated = flag_array(self._place, 'terminated', terminated)
             truncated = flag_array(self._place, 'truncated', truncated)
         if not reward.shape == terminated.shape == truncated.shape == row.reward.shape:
-            given = {'rewards': reward.shape, 'terminated': terminated.shape, 'truncated': truncated.shape}
-            what, shape = next(pair for pair in given.items() if pair[1] != row.reward.shape)
-            do = f'return one {"float" if what == "rewards" else "bool"} for each env'
-            raise self._place.error(None, f'step returned {what} of shape {shape}', str(row.reward.shape), do)
+            raise shapes_error(self._place, self.n_env, rewards=reward, terminated=terminated, truncated=truncated)
         self.reader.write(row.obs, obs)
         row.reward[:], row.terminated[:], row.truncated[:] = reward, terminated, truncated
         for rule in self._rules:
@@ -243,31 +168,6 @@ class RowVectorEnv(AnyVectorEnv):
 
     def check(self) -> None:
         """Does nothing: every step checks its values."""
-
-    def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
-        def like(leaf: Leaf) -> Tensor:
-            return torch.empty((n_env or self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
-
-        also = [name for rule in self._rules for name in rule.columns]
-        return StepBlock(n_step, map_spaces(like, self.obs_space), also, arrays=True, reader=self._device)
-
-    def request_infos(self, keys: Sequence[str]) -> None:
-        # batched envs gather all entries anyway
-        self.requested_infos = tuple(dict.fromkeys([*self.requested_infos, *keys]))
-
-    def command(self, command: EnvCommand) -> list[Any]:
-        from zoo.env.attributes import apply
-
-        return [apply(self.env, command)]
-
-    def set_reset_options(self, options: dict[str, Any] | None) -> None:
-        raise UnsupportedEnvError(
-            f'env.reset_options is set but {self.name!r} steps all its envs at once and resets them itself; use '
-            'env.vectorization=sync where that env can be made alone, or env.kwargs.'
-        )
-
-    def close(self) -> None:
-        close_in_time({f'env {self.name!r}': self.env.close}, self._timeout)
 
 
 def copied_index(action: Tensor) -> np.ndarray:

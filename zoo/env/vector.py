@@ -1,24 +1,35 @@
-"""The public vector env: a gymnasium vector env with the readers and rules that its spaces and its config need."""
+"""The public vector env: a gymnasium vector env with the reader and rules that its config needs; resets, settings, closing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
+import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Space, mask_size, mask_space, obs_dtype
+from zoo.core.data import Obs, map_tensors
+from zoo.core.seeding import child_seeds
+from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, Space, map_spaces, mask_size, mask_space, obs_dtype
 from zoo.env.adapter import convert_space
 from zoo.env.config import EnvConfig
-from zoo.env.errors import RAW, Place
-from zoo.env.interface import autoreset_of
-from zoo.env.stepping import ArrayReader, NextStep, RowRule, RowVectorEnv, copied_index
+from zoo.env.errors import RAW, Place, UnsupportedEnvError, close_in_time, lost_mask_error, raise_if_contract
+from zoo.env.interface import StepBlock, autoreset_of
+from zoo.env.stepping import ArrayReader, NextStep, QuickMultiDiscrete, RowRule, RowVectorEnv, copied_index
+
+if TYPE_CHECKING:
+    from zoo.env.attributes import EnvCommand
 
 
 class VectorEnv(RowVectorEnv):
-    """B envs of any library on the CPU; every observation and reward is checked to be finite."""
+    """B envs of any library on the CPU; every observation and reward is checked to be finite.
+
+    Attributes: watches_calls: whether the watch on calls (EnvWatch) has to detect calls that never return.
+    """
+
+    watches_calls: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -37,23 +48,94 @@ class VectorEnv(RowVectorEnv):
           first: index of its first env, if it is one of several groups.
         """
         raw_space = convert_space(env.single_observation_space, 'observation', name)
-        action_space = convert_space(env.single_action_space, 'action', name)
-        obs_space = seen_space(raw_space, action_space, cfg.action_mask, name)
-        place, has_masks = Place(name), mask_space(obs_space) is not None
-        super().__init__(
-            env,
-            place,
-            (obs_space, action_space),
-            _obs_reader(raw_space, obs_space, env.num_envs, place),
-            _to_env(action_space, cfg),
-            _row_rules(env, cfg, place, action_space, has_masks),
-            one_seed=one_seed,
-            device=reader,
-            first=first,
-            timeout=cfg.step_timeout,
-            info_columns=cfg.info_columns,
-            refuses_masks=cfg.action_mask == 'auto' and not has_masks and mask_size(action_space) > 0,
+        self.action_space = convert_space(env.single_action_space, 'action', name)
+        self.obs_space = seen_space(raw_space, self.action_space, cfg.action_mask, name)
+        self.env, self.name, self.n_env = env, name, env.num_envs
+        self.autoreset, self._place = autoreset_of(env), Place(name)
+        has_masks = mask_space(self.obs_space) is not None
+        self.reader, self._rules = self._reader_and_rules(cfg, raw_space, has_masks)
+        self._to_env = _to_env(self.action_space, cfg)
+        self._one_seed, self._device, self._first, self._timeout = one_seed, reader, first, cfg.step_timeout
+        self._refuses_masks = cfg.action_mask == 'auto' and not has_masks and mask_size(self.action_space) > 0
+        self.steps_async = vars(type(env)).get('steps_async', False)  # not inherited: a subclass may change step
+        self._called = self._place.of if self.watches_calls else None
+        self.info_columns = tuple(cfg.info_columns)
+        self.request_infos(self.info_columns)
+
+    def _reader_and_rules(
+        self, cfg: EnvConfig, raw_space: Space, has_masks: bool
+    ) -> tuple[ArrayReader, Sequence[RowRule]]:
+        """The rules are in the order in which they process a row: autoreset, raw rewards, masks, episodes that broke off."""
+        space, place, is_next = self.obs_space, self._place, self.autoreset == 'next_step'
+        has_raw, restarts = bool(self.env.metadata.get(RAW)), cfg.on_error == 'restart'
+        if (
+            isinstance(space, Box)
+            and obs_dtype(space) == torch.float32
+            and is_next
+            and not (has_raw or has_masks or restarts)
+        ):
+            return ArrayReader(space, self.n_env, '', place), [NextStep()]
+        from zoo.env import rows  # few batched envs need them
+
+        raw_mask = raw_space.spaces.get(ACTION_MASK) if isinstance(raw_space, Dict) else None
+        raw_mask_shape = raw_mask.shape if raw_mask is not None and not isinstance(raw_mask, Dict) else ()
+        reader = rows.obs_reader(space, self.n_env, place, raw_mask_shape)
+        resets: dict[str, Callable[[], RowRule]] = {
+            'next_step': NextStep,
+            'same_step': lambda: rows.SameStep(reader),
+            'disabled': rows.Disabled,
+        }
+        optional: list[tuple[bool, Callable[[], RowRule]]] = [
+            (has_raw, rows.RawRewards),
+            (has_masks, lambda: rows.Masks(self.action_space, place, is_next)),
+            (restarts, lambda: rows.BrokenEpisodes(is_next)),
+        ]
+        return reader, [resets[self.autoreset](), *(make() for is_on, make in optional if is_on)]
+
+    def reset(self, seed: np.random.SeedSequence | int) -> Obs:
+        """Starts new episodes; returns their first observations.
+
+        Args: seed: its i-th child seeds env i (counted over all groups), with the same seed in every call. A batched env that
+          draws for all its envs together is seeded from the child of its first env.
+        """
+        seeds = child_seeds(seed, self._first, self.n_env)
+        self._place.step = 0
+        try:
+            obs, info = self.reset_envs('reset', seed=seeds[0] if self._one_seed else seeds)
+            if self._refuses_masks and ACTION_MASK in info:
+                raise lost_mask_error(self.name, 'reset')
+        except (Exception, SystemExit) as error:
+            raise_if_contract(error, self.env, self.name, self._place.step)
+            raise
+        self.reader.check(obs)
+        for rule in self._rules:
+            rule.on_reset(obs)
+        return map_tensors(torch.tensor, obs)  # a copy: the envs may write into theirs with the next step
+
+    def block(self, n_step: int, n_env: int | None = None) -> StepBlock:
+        def like(leaf: Leaf) -> Tensor:
+            return torch.empty((n_env or self.n_env, *leaf.shape), dtype=obs_dtype(leaf))
+
+        also = [name for rule in self._rules for name in rule.columns]
+        return StepBlock(n_step, map_spaces(like, self.obs_space), also, arrays=True, reader=self._device)
+
+    def request_infos(self, keys: Sequence[str]) -> None:
+        # batched envs gather all entries anyway
+        self.requested_infos = tuple(dict.fromkeys([*self.requested_infos, *keys]))
+
+    def command(self, command: EnvCommand) -> list[Any]:
+        from zoo.env.attributes import apply
+
+        return [apply(self.env, command)]
+
+    def set_reset_options(self, options: dict[str, Any] | None) -> None:
+        raise UnsupportedEnvError(
+            f'env.reset_options is set but {self.name!r} steps all its envs at once and resets them itself; use '
+            'env.vectorization=sync where that env can be made alone, or env.kwargs.'
         )
+
+    def close(self) -> None:
+        close_in_time({f'env {self.name!r}': self.env.close}, self._timeout)
 
 
 def seen_space(obs_space: Space, action_space: Space, action_mask: str, name: str) -> Space:
@@ -65,16 +147,6 @@ def seen_space(obs_space: Space, action_space: Space, action_mask: str, name: st
     return masked_space(obs_space, action_space, action_mask, name)
 
 
-def _obs_reader(raw_space: Space, obs_space: Space, n_env: int, place: Place) -> ArrayReader:
-    if isinstance(obs_space, Box) and obs_dtype(obs_space) == torch.float32:
-        return ArrayReader(obs_space, n_env, '', place)
-    from zoo.env.rows import obs_reader
-
-    raw_mask = raw_space.spaces.get(ACTION_MASK) if isinstance(raw_space, Dict) else None
-    raw_mask_shape = raw_mask.shape if raw_mask is not None and not isinstance(raw_mask, Dict) else ()
-    return obs_reader(obs_space, n_env, place, raw_mask_shape)
-
-
 def _to_env(action_space: Space, cfg: EnvConfig) -> Callable[[Tensor], Any]:
     """A function that copies the policy's actions into the form that the envs take."""
     if isinstance(action_space, Discrete) and not action_space.start:
@@ -84,20 +156,8 @@ def _to_env(action_space: Space, cfg: EnvConfig) -> Callable[[Tensor], Any]:
     return ActionMap(action_space, cfg.action_mode)
 
 
-def _row_rules(
-    env: gymnasium.vector.VectorEnv, cfg: EnvConfig, place: Place, action_space: Space, has_masks: bool
-) -> list[RowRule]:
-    """The rules in the order in which they process a row: autoreset, raw rewards, masks, episodes that broke off."""
-    mode = autoreset_of(env)
-    is_next, has_raw, restarts = mode == 'next_step', bool(env.metadata.get(RAW)), cfg.on_error == 'restart'
-    if is_next and not (has_raw or has_masks or restarts):
-        return [NextStep()]
-    from zoo.env import rows  # few batched envs need them
-
-    resets: dict[str, type[RowRule]] = {'next_step': NextStep, 'same_step': rows.SameStep, 'disabled': rows.Disabled}
-    optional: list[tuple[bool, Callable[[], RowRule]]] = [
-        (has_raw, rows.RawRewards),
-        (has_masks, lambda: rows.Masks(action_space, place, is_next)),
-        (restarts, lambda: rows.BrokenEpisodes(is_next)),
-    ]
-    return [resets[mode](), *(make() for is_on, make in optional if is_on)]
+def use_fast_action_space(env: gymnasium.vector.VectorEnv) -> None:
+    """Replaces the MultiDiscrete action space of a batched env by one that checks actions faster."""
+    space = vars(env).get('action_space')  # not a property of a user's own class, which stays unmodified
+    if type(space) is gymnasium.spaces.MultiDiscrete:
+        env.action_space = QuickMultiDiscrete(space)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,11 +11,11 @@ import torch
 from torch import Tensor
 
 from zoo.backend.executor import Acting
-from zoo.core.data import Rollout, StepBlock, first_leaf, leaves, map_tensors
+from zoo.core.data import Finals, Rollout, final_rows, first_leaf, leaves, map_tensors
 from zoo.env import AnyVectorEnv
-from zoo.env.interface import RowObserver
+from zoo.env.interface import RowObserver, StepBlock
 from zoo.policy.modes import CollectMode
-from zoo.worker.infos import NO_NUMBERS, InfoKeys, InfoTally, row_observers
+from zoo.worker.infos import NO_NUMBERS, EpisodeTracker, InfoKeys, row_observers
 
 if TYPE_CHECKING:
     from zoo.backend.recurrent import EpisodicActing
@@ -26,12 +25,14 @@ class RolloutExtras(NamedTuple):
     """The results of n_step steps of all envs that are not in the block.
 
     output: of acting, [T, B, ...] each; state: the recurrent state before row 0, [B, ...], or None.
+    finals: the true last observations of episodes, with the env indices of all envs.
     infos: {entry: [T, B, ...] f32} of env.info_columns.   episodes: (t, the env's own numbers), in order of time.
     fresh: envs that begin new episodes with row 0, since their episodes before were lost.
     """
 
     output: dict[str, Any]
     state: Any
+    finals: Finals
     infos: dict[str, Tensor]
     episodes: Sequence[tuple[int, dict[str, float]]]
     fresh: Sequence[slice] = ()
@@ -64,7 +65,8 @@ class Collector:
 
     def reset(self, seed: np.random.SeedSequence) -> None:
         """Starts new episodes in all envs."""
-        self._reset_envs(seed)
+        for group in self.groups:
+            group.reset(seed)
         self.mode.reset()
         self.episodes.drop(slice(None))
         self.reset_iter = self.collect_iter
@@ -92,7 +94,8 @@ class Collector:
         for group in self.groups:
             group.env.check()
         output = joined([group.acting.output for group in self.groups], 1)
-        return RolloutExtras(output, state, self._info_columns(), self._numbers)
+        finals = [(t, group.start + envs, obs) for group in self.groups for t, envs, obs in group.block.finals]
+        return RolloutExtras(output, state, finals, self._info_columns(), self._numbers)
 
     @property
     def env_time(self) -> float:
@@ -120,13 +123,9 @@ class Collector:
         each, self._info_columns = row_observers(envs, infos, self._n_step, self._numbers)
         starts = np.cumsum([0, *(env.n_env for env in envs)]).tolist()
         return [
-            EnvGroup(env, self.block.part(start, start + env.n_env), self.mode, first + start, observers)
+            EnvGroup(env, self.block, start, self.mode, first, observers)
             for env, start, observers in zip(envs, starts, each, strict=False)
         ]
-
-    def _reset_envs(self, seed: np.random.SeedSequence) -> None:
-        for group in self.groups:
-            group.reset(seed)
 
     def _rollout(self, extras: RolloutExtras) -> Rollout:
         for envs in extras.fresh:
@@ -136,23 +135,20 @@ class Collector:
         steps = self.block.steps._replace(info=infos)
         end, is_reset = steps.terminated | steps.truncated, steps.is_reset
         is_broken = None if steps.begins is None or is_reset is None else is_reset & steps.truncated
-        n_transition = self.episodes.record(
-            steps.reward if steps.raw_reward is None else steps.raw_reward,
-            end if steps.raw_end is None else steps.raw_end,
-            is_reset,
-            is_broken,
-        )
+        n_transition = end.numel() - (0 if is_reset is None else int(is_reset.sum()))
+        reward = steps.reward if steps.raw_reward is None else steps.raw_reward
+        self.episodes.record(reward, end if steps.raw_end is None else steps.raw_end, is_reset, is_broken)
         if extras.episodes:
             self.episodes.infos.add(numbers for _, numbers in extras.episodes)
         if is_reset is not None and is_broken is not None:
-            mark_broken(is_reset, end, is_broken)
-        if infos and self.collect_iter == 0:
-            from zoo.worker.info_columns import warn_of_missing
+            from zoo.env.rows import mark_broken
 
-            warn_of_missing(infos)
+            mark_broken(is_reset, end, is_broken)
         data: Any = self.mode.process_transition(map_tensors(lambda x: x[:-1], obs), extras.output, steps)
         if infos:
-            data = {**data, **{f'info/{key}': x for key, x in infos.items()}}
+            from zoo.worker.info_columns import add_infos
+
+            data = add_infos(data, infos, self.collect_iter == 0)
         lead = (self._n_step, self.n_env)
         for path, x in leaves(data):
             if (shape := tuple(getattr(x, 'shape', ())))[:2] != lead:
@@ -168,26 +164,29 @@ class Collector:
             index = end.nonzero()
             final_obs = map_tensors(lambda x: x[index[:, 0], index[:, 1]], next_obs)
             return Rollout(data, last_obs, final_obs, index, state=extras.state)
-        return Rollout(data, last_obs, *self.block.final(), next_obs, extras.state)
+        return Rollout(data, last_obs, *final_rows(extras.finals, obs), next_obs, extras.state)
 
 
 class EnvGroup:
     """Envs that step together; takes each step in two halves, `act` and `step`, between which another group has its turn.
 
-    Args: first: index of its first env over all envs of the run; observers: of the infos of its steps.
-    Attributes: env_time: seconds in the env so far; of asynchronous envs, the time spent waiting for them.
+    Args: block: of all groups; start: index of its first env in the block; first: index of the block's first env in the run;
+      observers: of the infos of its steps.
+    Attributes: block: its part of that block; env_time: seconds in the env so far; of asynchronous envs, seconds of waiting.
     """
 
     def __init__(
         self,
         env: AnyVectorEnv,
         block: StepBlock,
+        start: int,
         mode: CollectMode,
-        first: int = 0,
-        observers: Sequence[RowObserver] = (),
+        first: int,
+        observers: Sequence[RowObserver],
     ) -> None:
-        self.env, self.block, self._env_action = env, block, mode.env_action
-        acting = mode.start(block.obs, first)
+        self.env, self.start, self._env_action = env, start, mode.env_action
+        self.block = block = block.part(start, start + env.n_env)
+        acting = mode.start(block.obs, first + start)
         self.acting: Acting | EpisodicActing = acting
         self._observers, self._every = observers, [each for each in observers if each.reads_all]
         self._restarts = [each.restart for each in observers]
@@ -210,6 +209,7 @@ class EnvGroup:
     def begin(self) -> None:
         """Called before each rollout."""
         self.acting.begin()
+        self.block.finals.clear()
         for observer in self._observers:
             observer.begin()
 
@@ -248,57 +248,3 @@ def joined(trees: Sequence[Any], dim: int) -> Any:
     if len(trees) == 1 or trees[0] is None:
         return trees[0]
     return map_tensors(lambda *parts: torch.cat(parts, dim), *trees)
-
-
-class EpisodeTracker:
-    """Undiscounted returns and lengths of the last 100 training episodes, updated once per rollout.
-
-    Attributes: infos: the env's own numbers of episodes, which come when an episode ends; n_reset: episodes begun.
-    """
-
-    def __init__(self, n_env: int) -> None:
-        self.returns: deque[float] = deque(maxlen=100)
-        self.lengths: deque[int] = deque(maxlen=100)
-        self.n_episode = 0
-        self.infos = InfoTally()
-        self.n_reset = 0
-        self._return, self._length = np.zeros(n_env), np.zeros(n_env, dtype=np.int64)
-
-    def drop(self, envs: slice) -> None:
-        """Drops the running episodes of these envs, which begin new ones."""
-        self._return[envs], self._length[envs] = 0.0, 0
-        self.n_reset += len(self._length[envs])
-
-    def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None, is_broken: Tensor | None = None) -> int:
-        """Takes the steps of a rollout, [T, B] each; returns the number of transitions (rows that are not only a reset).
-
-        is_broken: ends of episodes that broke off because their env failed: these are not counted.
-        """
-        # torch sums: numpy's cumsum takes three times as long
-        total = _from_zero(reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return)
-        n_row = np.arange(1, len(total))[:, None] if is_reset is None else (~is_reset).cumsum(0).numpy(force=True)
-        length = _from_zero(n_row + self._length)
-        n_transition = int(length[-1].sum() - self._length.sum())
-        ends, envs = end.numpy(force=True), np.arange(end.shape[1])
-        # the row of the sums at the last end before each step, 0 if there is none
-        before = _from_zero(np.maximum.accumulate(ends * np.arange(1, len(total))[:, None]))
-        t, b = np.nonzero(ends)  # in order of time
-        whole = np.ones(len(t), dtype=bool) if is_broken is None else ~is_broken.numpy(force=True)[t, b]
-        for kept, sums in ((self.returns, total), (self.lengths, length)):
-            kept.extend((sums[t + 1, b] - sums[before[t, b], b])[whole][-100:].tolist())
-        self.n_episode += int(np.count_nonzero(whole))
-        self.n_reset += len(t)
-        self._return, self._length = (sums[-1] - sums[before[-1], envs] for sums in (total, length))
-        return n_transition
-
-
-def _from_zero(sums: np.ndarray) -> np.ndarray:
-    """[T, B] -> [T + 1, B], row 0 being 0."""
-    return np.concatenate((np.zeros_like(sums[:1]), sums))
-
-
-def mark_broken(is_reset: Tensor, end: Tensor, is_broken: Tensor) -> None:
-    """Sets is_reset in the rows of broken episodes, from the row after the previous end to the break. All arguments: [T, B]."""
-    for t, b in is_broken.nonzero().tolist():
-        ends = end[:t, b].nonzero()
-        is_reset[int(ends[-1]) + 1 if len(ends) else 0 : t, b] = True

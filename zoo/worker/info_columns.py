@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.data import StepRow
 from zoo.env.errors import BrokenContractError, EnvContractError
 from zoo.env.infos import other_shape_error, step_values
-from zoo.env.interface import RowObserver
+from zoo.env.interface import RowObserver, StepRow
 
 logger = logging.getLogger(__name__)
 
@@ -78,11 +77,12 @@ def _error(name: str, where: str, broken: BrokenContractError) -> EnvContractErr
     return EnvContractError(f'env {name!r}, {where}: {got}, wanted {wanted}; {do}.')
 
 
-def warn_of_missing(columns: dict[str, Tensor]) -> None:
-    """Warns of entries that no step of a rollout had."""
-    if never := [key for key, column in columns.items() if bool(column.isnan().all())]:
+def add_infos(data: Mapping[str, Any], infos: Mapping[str, Tensor], is_first: bool) -> dict[str, Any]:
+    """The columns of a rollout with its infos as 'info/<entry>'; warns of entries that no step of the first rollout had."""
+    if is_first and (never := [key for key, column in infos.items() if bool(column.isnan().all())]):
         logger.warning(
             'env.info_columns has %s, but no step of the first rollout had a number of that name in its info: the column is '
             'nan there; correct the name, or read it only where it is given',
             ', '.join(map(repr, never)),
         )
+    return {**data, **{f'info/{key}': x for key, x in infos.items()}}

@@ -1,4 +1,4 @@
-"""The envs' own numbers of an episode, read from the infos of its steps (logger.info_keys); observers of these infos."""
+"""Numbers of episodes for the log: returns, lengths, and the envs' own, read from infos of steps (logger.info_keys)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from zoo.core.data import StepRow
 from zoo.core.errors import shown
 from zoo.core.registry import closest
 from zoo.env import AnyVectorEnv
 from zoo.env.errors import BROKEN
 from zoo.env.infos import FINAL_INFO, OWN_KEYS, end_infos, step_values
-from zoo.env.interface import RowObserver
+from zoo.env.interface import RowObserver, StepRow
 
 logger = logging.getLogger(__name__)
 
@@ -212,3 +212,48 @@ class InfoTally:
 def success_of(means: Mapping[str, float]) -> float | None:
     """The success rate among means of info keys; None if there is none."""
     return next((means[key] for key in SUCCESS if key in means), None)
+
+
+class EpisodeTracker:
+    """Undiscounted returns and lengths of the last 100 training episodes, updated once per rollout.
+
+    Attributes: infos: the env's own numbers of episodes, which come when an episode ends; n_reset: episodes begun.
+    """
+
+    def __init__(self, n_env: int) -> None:
+        self.returns: deque[float] = deque(maxlen=100)
+        self.lengths: deque[int] = deque(maxlen=100)
+        self.n_episode, self.n_reset = 0, 0
+        self.infos = InfoTally()
+        self._return, self._length = np.zeros(n_env), np.zeros(n_env, dtype=np.int64)
+
+    def drop(self, envs: slice) -> None:
+        """Drops the running episodes of these envs, which begin new ones."""
+        self._return[envs], self._length[envs] = 0.0, 0
+        self.n_reset += len(self._length[envs])
+
+    def record(self, reward: Tensor, end: Tensor, is_reset: Tensor | None, is_broken: Tensor | None = None) -> None:
+        """Takes the steps of a rollout, [T, B] each.
+
+        is_reset: rows that are no transitions; None: there are none.
+        is_broken: ends of episodes that broke off because their env failed: these are not counted.
+        """
+        # torch sums: numpy's cumsum takes three times as long
+        total = _from_zero(reward.cumsum(0, dtype=torch.float64).numpy(force=True) + self._return)
+        n_row = np.arange(1, len(total))[:, None] if is_reset is None else (~is_reset).cumsum(0).numpy(force=True)
+        length = _from_zero(n_row + self._length)
+        ends, envs = end.numpy(force=True), np.arange(end.shape[1])
+        # the row of the sums at the last end before each step, 0 if there is none
+        before = _from_zero(np.maximum.accumulate(ends * np.arange(1, len(total))[:, None]))
+        t, b = np.nonzero(ends)  # in order of time
+        whole = np.ones(len(t), dtype=bool) if is_broken is None else ~is_broken.numpy(force=True)[t, b]
+        for kept, sums in ((self.returns, total), (self.lengths, length)):
+            kept.extend((sums[t + 1, b] - sums[before[t, b], b])[whole][-100:].tolist())
+        self.n_episode += int(np.count_nonzero(whole))
+        self.n_reset += len(t)
+        self._return, self._length = (sums[-1] - sums[before[-1], envs] for sums in (total, length))
+
+
+def _from_zero(sums: np.ndarray) -> np.ndarray:
+    """[T, B] -> [T + 1, B], row 0 being 0."""
+    return np.concatenate((np.zeros_like(sums[:1]), sums))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.action_map import action_width
-from zoo.core.data import Obs, StepBlock, Timestep, leaves, map_tensors
+from zoo.core.data import Obs, Timestep, leaves, map_tensors
 from zoo.core.errors import UserError, of_entry
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.spaces import (
@@ -33,7 +33,7 @@ from zoo.env.attributes import EnvCommand, apply
 from zoo.env.config import EnvConfig
 from zoo.env.errors import BrokenContractError, EnvContractError, EnvError, Place, UnsupportedEnvError
 from zoo.env.families.family import EnvRequest, env_family
-from zoo.env.interface import AnyVectorEnv
+from zoo.env.interface import AnyVectorEnv, StepBlock
 from zoo.env.make import explaining
 from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, State, TensorEnv, rebuild, state_leaves
 from zoo.env.tensor.program import Carry, Compile, CompiledProgram, NewEpisodes, StepProgram
