@@ -12,10 +12,9 @@ from zoo.core.data import Columns, Metrics
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.policy.config import ActorCriticLearnConfig, PenaltyConfig
-from zoo.policy.gradient_steps import PolicyNumbers, n_output_of
+from zoo.policy.gradient_steps import MSE, PolicyNumbers, n_output_of
 from zoo.policy.options import Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
-from zoo.rl_utils.value_losses import clips_values
 
 KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
 """Value losses and penalties of zoo that do not read the stored value; a user's own may read it."""
@@ -69,7 +68,10 @@ class Objective:
     def metrics_of(self, policy_step: Any, value_step: Any) -> list[str]:
         """Names of the metrics that depend on the losses; a user's own steps choose theirs themselves."""
         names = ['total_loss'] if hasattr(policy_step, 'kind') else []
-        names += ['value_clipfrac'] if clips_values(self.value_loss) and hasattr(value_step, 'kind') else []
+        if self.value_loss != MSE and hasattr(value_step, 'kind'):
+            from zoo.rl_utils.value_losses import clips_values
+
+            names += ['value_clipfrac'] if clips_values(self.value_loss) else []
         return names + (['kl', 'ratio_max'] if self.fixed.measure_kl else [])
 
     def shape_critic(self, model: Any) -> None:

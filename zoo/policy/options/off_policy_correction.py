@@ -12,7 +12,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from zoo.backend.choose import Named
-from zoo.backend.trace import replaced
 from zoo.config.components import make_component, name_of
 from zoo.config.section import ConfigLike, value_at
 from zoo.core.data import Columns, Rollout
@@ -22,7 +21,6 @@ from zoo.policy.options import Estimated, Owner, UpdateOption
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import policy_loss, zeroed
-from zoo.rl_utils.surrogates import gain_of, importance_of
 
 RhoMax = Annotated[
     Annotated[float, Field(ge=1)] | None,
@@ -174,6 +172,8 @@ class ProximalLoss:
     def __call__(
         self, dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], numbers: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        from zoo.rl_utils.surrogates import gain_of, importance_of
+
         action, weight, log_old = minibatch['action'], minibatch.get('weight', None), minibatch['log_old']
         log_new, log_proximal = dist.log_prob(logit, action), dist.log_prob(minibatch['logit_proximal'], action)
         importance = importance_of(log_new, log_old, log_proximal, weight, self.rho_max)
@@ -194,6 +194,8 @@ def averaged_logit(
     model: nn.Module, optimizers: Sequence[FlatOptimizer], minibatch: Mapping[str, Any], numbers: Any
 ) -> dict[str, Tensor]:
     """Returns the column 'logit_proximal' by the averaged parameters of the first optimiser."""
+    from zoo.backend.trace import replaced
+
     with replaced(model, optimizers[0].averaged):
         return {'logit_proximal': numbers.forward(model, 'compute_actor', minibatch)[0]['logit']}
 
