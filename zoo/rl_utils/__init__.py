@@ -6,8 +6,6 @@ from zoo.core.lazy import lazy_names
 from zoo.rl_utils.gae import (
     gae as gae,
     gae_data as gae_data,
-    gae_result as gae_result,
-    gae_return as gae_return,
     normalize_advantage as normalize_advantage,
 )
 
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
         Gaussian as Gaussian,
         SquashedGaussian as SquashedGaussian,
     )
+    from zoo.rl_utils.estimators import gae_result as gae_result, gae_return as gae_return
     from zoo.rl_utils.losses import (
         ppo_data as ppo_data,
         ppo_error as ppo_error,
@@ -61,7 +60,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         'zoo.rl_utils.distributions.categorical': 'Categorical MultiCategorical',
         'zoo.rl_utils.distributions.composite': 'Composite',
         'zoo.rl_utils.distributions.gaussian': 'GSDE Gaussian SquashedGaussian',
-        'zoo.rl_utils.gae': 'gae gae_data gae_result gae_return normalize_advantage',
+        'zoo.rl_utils.estimators': 'gae_result gae_return',
+        'zoo.rl_utils.gae': 'gae gae_data normalize_advantage',
         'zoo.rl_utils.normalizer': 'RunningMeanStd',
         'zoo.rl_utils.optimizer': 'FlatAdam FlatOptimizer NonFiniteGradientError',
         'zoo.rl_utils.ppg': 'ppg_data ppg_joint_error ppg_joint_loss',
