@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     )
     from zoo.rl_utils.distributions.bernoulli import Bernoulli as Bernoulli
     from zoo.rl_utils.distributions.beta import Beta as Beta
-    from zoo.rl_utils.distributions.categorical import Categorical as Categorical, MultiCategorical as MultiCategorical
-    from zoo.rl_utils.distributions.composite import Composite as Composite
+    from zoo.rl_utils.distributions.categorical import Categorical as Categorical
+    from zoo.rl_utils.distributions.composite import Composite as Composite, MultiCategorical as MultiCategorical
     from zoo.rl_utils.distributions.gaussian import (
         GSDE as GSDE,
         Gaussian as Gaussian,
@@ -57,8 +57,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         'zoo.rl_utils.distribution': 'ActionDist distribution_of make_dist',
         'zoo.rl_utils.distributions.bernoulli': 'Bernoulli',
         'zoo.rl_utils.distributions.beta': 'Beta',
-        'zoo.rl_utils.distributions.categorical': 'Categorical MultiCategorical',
-        'zoo.rl_utils.distributions.composite': 'Composite',
+        'zoo.rl_utils.distributions.categorical': 'Categorical',
+        'zoo.rl_utils.distributions.composite': 'Composite MultiCategorical',
         'zoo.rl_utils.distributions.gaussian': 'GSDE Gaussian SquashedGaussian',
         'zoo.rl_utils.estimators': 'gae_result gae_return',
         'zoo.rl_utils.gae': 'gae gae_data normalize_advantage',

@@ -1,8 +1,8 @@
 """Estimators: advantages and returns of a rollout, from (data, gamma, lambda_) as `gae` takes them.
 
-Each returns (adv, return_), new tensors in the shape and dtype of data.value, without gradient. All treat ends the same way:
-where `done`, the value of the next state counts as 0; where `traj_flag`, and at the end of the rollout, later rows are not
-used, and the value of the next state replaces them. Inputs and errors are those of `gae`.
+The registered ones return (adv, return_), new tensors in the shape and dtype of data.value, without gradient. All treat ends
+the same way: where `done`, the value of the next state counts as 0; where `traj_flag`, and at the end of the rollout, later
+rows are not used, and the value of the next state replaces them. Inputs and errors are those of `gae`.
 Below r is the reward, V the value, V' the value of the next state, 0 where done.
 """
 
@@ -44,8 +44,7 @@ def gae_return(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> ga
     Returns: gae_result, new tensors without gradient in the dtype of value; inputs are unchanged.
     """
     check_gae(*data, gamma, lambda_)
-    kernel = kernels.ENABLED and kernels.find('gae', *data)
-    if kernel:
+    if kernel := kernels.ENABLED and kernels.find('gae', *data):
         return gae_result(*kernel(*data, gamma, lambda_, True))
     adv, return_ = gae_estimate(data, gamma, lambda_)
     std, mean = torch.std_mean(adv, correction=0)
@@ -131,9 +130,8 @@ def vtrace(
         return gae(data, gamma, lambda_)
     check_shape('log_ratio', log_ratio, 'reward', data.reward.shape)
     delta = wide(gae_advantage(data, gamma, 0.0))
-    ratio = (
-        _like(wide(log_ratio), delta).clamp(max=max(rho_max, c_max)).exp()
-    )  # finite; since e^x > x, a clamped ratio is still above both bounds
+    # finite; since e^x > x, a clamped ratio is still above both bounds
+    ratio = _like(wide(log_ratio), delta).clamp(max=max(rho_max, c_max)).exp()
     rho, c = ratio.clamp(max=rho_max), ratio.clamp(max=c_max)
     decay = torch.full_like(delta, gamma * lambda_).masked_fill_(_cut(data, delta), 0.0)
     trace = linear_scan(rho * delta, c * decay)

@@ -106,8 +106,7 @@ class FlatOptimizer(RuleOptimizer):
         of another rule with the same moments, e.g. of adam for adamw.
         Raises: ValueError if it lacks a moment of this rule.
         """
-        wanted = [*self.rule.moments, 'step_count']
-        if missing := [name for name in wanted if name not in state]:
+        if missing := [name for name in (*self.rule.moments, 'step_count') if name not in state]:
             raise ValueError(
                 f'the state is that of an optimiser with {", ".join(state)} but this one needs {", ".join(missing)} too; '
                 'continue with the policy.learn.optimizer that it was trained with'

@@ -309,8 +309,7 @@ class RuleOptimizer:
     @property
     def state(self) -> Any:
         """`buffers` as a named tuple."""
-        buffers = self.buffers
-        return namedtuple('FlatState', buffers)(**buffers)
+        return namedtuple('FlatState', self.buffers)(**self.buffers)
 
     @property
     def step_count(self) -> Tensor:
