@@ -1,4 +1,4 @@
-"""Names of a package that are imported at first use."""
+"""Names of a package or module that are imported at first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def lazy_names(
     home = {name: (module, other if equals else name) for (name, equals, other), module in parts}
 
     def find(name: str) -> Any:
-        if name not in home and not name.startswith('_') and find_spec(f'{package}.{name}'):
+        is_package = '__path__' in vars(sys.modules[package])
+        if is_package and name not in home and not name.startswith('_') and find_spec(f'{package}.{name}'):
             return importlib.import_module(f'{package}.{name}')
         if name not in home:
             from zoo.core.registry import closest

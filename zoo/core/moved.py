@@ -39,7 +39,7 @@ MOVED = {
     'zoo.rl_utils.gaussian': 'zoo.rl_utils.distributions.gaussian',
     'zoo.rl_utils.distributions.gsde': 'zoo.rl_utils.distributions.gaussian',
     'zoo.rl_utils.gsde': 'zoo.rl_utils.distributions.gaussian',
-    'zoo.rl_utils.multi_categorical': 'zoo.rl_utils.distributions.categorical',
+    'zoo.rl_utils.multi_categorical': 'zoo.rl_utils.distributions.composite',
     'zoo.rl_utils.squashed_gaussian': 'zoo.rl_utils.distributions.gaussian',
     'zoo.run.callbacks': 'zoo.run.observers.callbacks',
     'zoo.run.load': 'zoo.run.policy_file',

@@ -146,6 +146,20 @@ def weight_scale(valid: Tensor, ranks: Ranks) -> Tensor:
     return (n / total.clamp(min=1)).to(valid.dtype)
 
 
+def normalized_over(x: Tensor, weight: Tensor | None, ranks: Ranks) -> Tensor:
+    """(x - mean) / std over the last dimension of all ranks; rows of weight 0 enter neither. Args: x, weight: [..., N].
+
+    In float64: sums of equal float32 numbers are then exact, so equal rows become 0.
+    """
+    valid = torch.ones_like(x, dtype=torch.float64) if weight is None else weight.gt(0).double()
+    rows = torch.where(valid > 0, x, 0.0).double()
+    n = valid.sum(-1)
+    mean = rows.sum(-1) / n.clamp(min=1)
+    var = ((rows - mean.unsqueeze(-1)).square() * valid).sum(-1) / n.clamp(min=1)
+    _, mean, var = ranks.merge(n, mean, var)
+    return ((rows - mean.unsqueeze(-1)) / (var.sqrt().unsqueeze(-1) + 1e-8)).to(x.dtype)
+
+
 def mean_of_rows(
     mean: Callable[[Tensor, Tensor | None], Tensor], x: Tensor, weight: Tensor | None, ranks: Ranks
 ) -> Tensor:

@@ -238,8 +238,8 @@ DISTRIBUTION_REGISTRY: Registry[Any] = Registry(
     {
         'zoo.rl_utils.distributions.bernoulli': 'bernoulli',
         'zoo.rl_utils.distributions.beta': 'beta',
-        'zoo.rl_utils.distributions.categorical': 'categorical multi_categorical',
-        'zoo.rl_utils.distributions.composite': 'composite',
+        'zoo.rl_utils.distributions.categorical': 'categorical',
+        'zoo.rl_utils.distributions.composite': 'composite multi_categorical',
         'zoo.rl_utils.distributions.gaussian': 'gaussian gsde squashed_gaussian',
     },
 )

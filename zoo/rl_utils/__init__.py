@@ -6,8 +6,6 @@ from zoo.core.lazy import lazy_names
 from zoo.rl_utils.gae import (
     gae as gae,
     gae_data as gae_data,
-    gae_result as gae_result,
-    gae_return as gae_return,
     normalize_advantage as normalize_advantage,
 )
 
@@ -19,13 +17,14 @@ if TYPE_CHECKING:
     )
     from zoo.rl_utils.distributions.bernoulli import Bernoulli as Bernoulli
     from zoo.rl_utils.distributions.beta import Beta as Beta
-    from zoo.rl_utils.distributions.categorical import Categorical as Categorical, MultiCategorical as MultiCategorical
-    from zoo.rl_utils.distributions.composite import Composite as Composite
+    from zoo.rl_utils.distributions.categorical import Categorical as Categorical
+    from zoo.rl_utils.distributions.composite import Composite as Composite, MultiCategorical as MultiCategorical
     from zoo.rl_utils.distributions.gaussian import (
         GSDE as GSDE,
         Gaussian as Gaussian,
         SquashedGaussian as SquashedGaussian,
     )
+    from zoo.rl_utils.estimators import gae_result as gae_result, gae_return as gae_return
     from zoo.rl_utils.losses import (
         ppo_data as ppo_data,
         ppo_error as ppo_error,
@@ -58,10 +57,11 @@ __getattr__, __dir__, __all__ = lazy_names(
         'zoo.rl_utils.distribution': 'ActionDist distribution_of make_dist',
         'zoo.rl_utils.distributions.bernoulli': 'Bernoulli',
         'zoo.rl_utils.distributions.beta': 'Beta',
-        'zoo.rl_utils.distributions.categorical': 'Categorical MultiCategorical',
-        'zoo.rl_utils.distributions.composite': 'Composite',
+        'zoo.rl_utils.distributions.categorical': 'Categorical',
+        'zoo.rl_utils.distributions.composite': 'Composite MultiCategorical',
         'zoo.rl_utils.distributions.gaussian': 'GSDE Gaussian SquashedGaussian',
-        'zoo.rl_utils.gae': 'gae gae_data gae_result gae_return normalize_advantage',
+        'zoo.rl_utils.estimators': 'gae_result gae_return',
+        'zoo.rl_utils.gae': 'gae gae_data normalize_advantage',
         'zoo.rl_utils.normalizer': 'RunningMeanStd',
         'zoo.rl_utils.optimizer': 'FlatAdam FlatOptimizer NonFiniteGradientError',
         'zoo.rl_utils.ppg': 'ppg_data ppg_joint_error ppg_joint_loss',

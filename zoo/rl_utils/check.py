@@ -56,6 +56,33 @@ def check_values(value_new: Tensor, value_old: Tensor, return_: Tensor, weight: 
     check_not_empty('value_new', value_new)
 
 
+def check_gae(
+    value: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    done: Tensor | None,
+    traj_flag: Tensor | None,
+    gamma: float,
+    lambda_: float,
+) -> None:
+    """Checks the inputs of `gae`. Raises: ValueError, see there."""
+    check_shape('next_value', next_value, 'value', value.shape)
+    if reward.shape != value.shape and not (value.dim() == 3 and reward.shape == value.shape[:2]):
+        raise ValueError(
+            f'reward has shape {tuple(reward.shape)} but value {tuple(value.shape)}; '
+            'give [T, B] for [T, B] or [T, B, A]'
+        )
+    check_shape('done', done, 'reward', reward.shape)
+    check_shape('traj_flag', traj_flag, 'reward', reward.shape)
+    if not value.dim():
+        raise ValueError('value has shape () but its first dimension is time; give [T], [T, B] or [T, B, A]')
+    check_not_empty('value', value)
+    for name, tensor in (('value', value), ('next_value', next_value), ('reward', reward)):
+        check_floating(name, tensor)
+    if not 0 <= gamma <= 1 or not 0 <= lambda_ <= 1:
+        raise ValueError(f'gamma is {gamma} and lambda_ is {lambda_}; both must lie in [0, 1]')
+
+
 def check_returned(what: str, found: object, shape: Sequence[int], meaning: str, like: Tensor | None = None) -> None:
     """Checks the result of a component, perhaps a user's own: a tensor of this shape, with a gradient if `like` has one.
 

@@ -17,7 +17,7 @@ from zoo.core.data import send
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
-from zoo.rl_utils.check import check_floating, check_not_empty, check_shape
+from zoo.rl_utils.check import check_floating, check_not_empty, check_shape, checks_action_range
 from zoo.rl_utils.init import POLICY_GAIN, orthogonal
 
 _INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
@@ -170,6 +170,15 @@ class LogitDist(ActionDist):
     def sample(self, param: Tensor, noise: Tensor) -> Tensor:
         return self.mode(param + noise)  # the Gumbel-max trick: exact, no normalisation needed
 
+    def check_action(self, action: Tensor, lead: torch.Size) -> None:
+        """If the environment variable ZOO_DEBUG is 1, this also checks the range of indices, which waits for a device."""
+        super().check_action(action, lead)
+        if checks_action_range():
+            self.check_range(action)
+
+    def check_range(self, action: Tensor) -> None:
+        """Raises ValueError unless each number is that of a choice."""
+
 
 def check_policies(dist: ActionDist, new: Tensor, old: Tensor, pretrained: Tensor | None = None) -> torch.Size:
     """Checks that parameters have one shape [..., P] and are floating. Returns: the shape without the last dimension."""
@@ -209,6 +218,11 @@ def make_dist(space: Space, name: str = 'auto', options: Mapping[str, Any] | Non
         if kind.is_default and (dist := kind.of_space(space, given)) is not None:
             return dist
     raise UserError(f'the actions are {space}, which no default distribution can draw; use another action space')
+
+
+def own_name(dist: ActionDist) -> str:
+    """The name of one of zoo's own distributions; empty for a user's, whose class may be a subclass of zoo's."""
+    return dist.name if type(dist).__module__.startswith('zoo.rl_utils.distributions.') else ''
 
 
 def fitting(space: Space, options: Mapping[str, Any]) -> list[str]:

@@ -1,15 +1,15 @@
 """Estimators: advantages and returns of a rollout, from (data, gamma, lambda_) as `gae` takes them.
 
-Each returns (adv, return_), new tensors in the shape and dtype of data.value, without gradient. All treat ends the same way:
-where `done`, the value of the next state counts as 0; where `traj_flag`, and at the end of the rollout, later rows are not
-used, and the value of the next state replaces them. Inputs and errors are those of `gae`.
+The registered ones return (adv, return_), new tensors in the shape and dtype of data.value, without gradient. All treat ends
+the same way: where `done`, the value of the next state counts as 0; where `traj_flag`, and at the end of the rollout, later
+rows are not used, and the value of the next state replaces them. Inputs and errors are those of `gae`.
 Below r is the reward, V the value, V' the value of the next state, 0 where done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from pydantic import Field
@@ -17,15 +17,43 @@ from torch import Tensor
 
 from zoo.core.data import wide
 from zoo.core.registry import ESTIMATOR_REGISTRY
-from zoo.rl_utils.check import check_pair, check_returned, check_shape
-from zoo.rl_utils.gae import check_data, gae as gae_advantage, gae_data, gae_estimate, linear_scan
+from zoo.rl_utils import kernels
+from zoo.rl_utils.check import check_gae, check_pair, check_returned, check_shape
+from zoo.rl_utils.gae import gae as gae_advantage, gae_data, gae_estimate, linear_scan
 
 Estimate = tuple[Tensor, Tensor]
 
 
+class gae_result(NamedTuple):
+    """Result of `gae_return`: adv and return_ in the shape of value, mean and std of adv as 0-dim tensors."""
+
+    adv: Tensor
+    return_: Tensor
+    mean: Tensor
+    std: Tensor
+
+
+@torch.no_grad()
+def gae_return(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> gae_result:
+    """`gae` together with the returns, and the moments that normalise the advantages.
+
+    return_ = adv + value,   mean = mean(adv),   std = sqrt(mean((adv - mean)^2))   over all elements
+
+    The moments come from centred sums, on a GPU from float64 sums: std loses no digits if the mean is at most 1e5 std.
+    Args and Raises: as `gae`.
+    Returns: gae_result, new tensors without gradient in the dtype of value; inputs are unchanged.
+    """
+    check_gae(*data, gamma, lambda_)
+    if kernel := kernels.ENABLED and kernels.find('gae', *data):
+        return gae_result(*kernel(*data, gamma, lambda_, True))
+    adv, return_ = gae_estimate(data, gamma, lambda_)
+    std, mean = torch.std_mean(adv, correction=0)
+    return gae_result(adv, return_, mean, std)
+
+
 def gae(data: gae_data, gamma: float, lambda_: float, *, value_lambda: float | None = None) -> Estimate:
     """`gae_estimate`, the registered estimator 'gae', with checks of its inputs."""
-    check_data(data, gamma, lambda_)
+    check_gae(*data, gamma, lambda_)
     return gae_estimate(data, gamma, lambda_, value_lambda=value_lambda)
 
 
@@ -102,9 +130,8 @@ def vtrace(
         return gae(data, gamma, lambda_)
     check_shape('log_ratio', log_ratio, 'reward', data.reward.shape)
     delta = wide(gae_advantage(data, gamma, 0.0))
-    ratio = (
-        _like(wide(log_ratio), delta).clamp(max=max(rho_max, c_max)).exp()
-    )  # finite; since e^x > x, a clamped ratio is still above both bounds
+    # finite; since e^x > x, a clamped ratio is still above both bounds
+    ratio = _like(wide(log_ratio), delta).clamp(max=max(rho_max, c_max)).exp()
     rho, c = ratio.clamp(max=rho_max), ratio.clamp(max=c_max)
     decay = torch.full_like(delta, gamma * lambda_).masked_fill_(_cut(data, delta), 0.0)
     trace = linear_scan(rho * delta, c * decay)

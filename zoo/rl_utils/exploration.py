@@ -17,7 +17,6 @@ from torch import Tensor
 from zoo.core.data import wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY, EXPLORATION_REGISTRY, Component
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.distributions.categorical import MultiCategorical
 
 F = TypeVar('F', bound=Callable[..., Tensor])
 _DISCRETE = ('categorical', 'multi_categorical', 'bernoulli')
@@ -128,8 +127,9 @@ def _tempered(dist: ActionDist, param: Tensor, temperature: float) -> Tensor:
 
 def _mixed(dist: ActionDist, param: Tensor, epsilon: float, is_greedy: bool) -> Tensor:
     param = wide(param)
-    if isinstance(dist, MultiCategorical):
-        return torch.cat([_mixed_choice(part, epsilon, is_greedy) for part in param.split(dist.nvec, -1)], -1)
+    if dist.name == 'multi_categorical':
+        choices = dict(dist.split(param)).values()
+        return torch.cat([_mixed_choice(choice, epsilon, is_greedy) for choice in choices], -1)
     return (_mixed_bits if dist.name == 'bernoulli' else _mixed_choice)(param, epsilon, is_greedy)
 
 

@@ -9,12 +9,14 @@ from pydantic import Field
 from torch import Tensor
 
 from zoo.core.data import wide
-from zoo.core.ranks import ALONE, Ranks
+from zoo.core.lazy import lazy_names
+from zoo.core.ranks import ALONE, Ranks, normalized_over
 from zoo.core.registry import ESTIMATOR_REGISTRY
 from zoo.rl_utils import kernels
-from zoo.rl_utils.check import check_floating, check_not_empty, check_shape
+from zoo.rl_utils.check import check_gae
 
-Lambda = Annotated[float, Field(ge=0, le=1)]
+_ELSEWHERE = {'zoo.rl_utils.estimators': 'gae_result gae_return', 'zoo.rl_utils.normalizer': 'discounted_sum'}
+__getattr__, __dir__ = lazy_names(__name__, _ELSEWHERE)[:2]
 
 
 class gae_data(NamedTuple):
@@ -27,23 +29,12 @@ class gae_data(NamedTuple):
     traj_flag: Tensor | None = None
 
 
-class gae_result(NamedTuple):
-    """Result of `gae_return`: adv and return_ in the shape of value, mean and std of adv as 0-dim tensors."""
-
-    adv: Tensor
-    return_: Tensor
-    mean: Tensor
-    std: Tensor
-
-
 @torch.no_grad()
 def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
     """Generalised advantage of every step of a rollout.
 
     delta_t = reward_t + gamma * next_value_t * (1 - done_t) - value_t
     adv_t   = delta_t + gamma * lambda_ * (1 - traj_flag_t) * adv_{t+1},   adv_T = 0
-
-    The defaults are gamma .99 and lambda_ .95 (DI-engine's function of this name has lambda_ .97: give it if you rely on it).
 
     Args:
       data.value, data.next_value: [T], [T, B] or [T, B, A], in return units; next_value: of the state before any reset.
@@ -56,28 +47,9 @@ def gae(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> Tensor:
       or gamma, lambda_ leave [0, 1].
     Source: Schulman et al. 2016, arXiv:1506.02438, sec. 3. Departs: the trace is cut at rollout ends.
     """
-    check_data(data, gamma, lambda_)
+    check_gae(*data, gamma, lambda_)
     kernel = kernels.ENABLED and kernels.find('gae', *data)
     return kernel(*data, gamma, lambda_, False)[0] if kernel else advantage_of(data, gamma, lambda_)
-
-
-@torch.no_grad()
-def gae_return(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> gae_result:
-    """`gae` together with the returns, and the moments that normalise the advantages.
-
-    return_ = adv + value,   mean = mean(adv),   std = sqrt(mean((adv - mean)^2))   over all elements
-
-    The moments come from centred sums, on a GPU from float64 sums: std loses no digits if the mean is at most 1e5 std.
-    Args and Raises: as `gae`.
-    Returns: gae_result, new tensors without gradient in the dtype of value; inputs are unchanged.
-    """
-    check_data(data, gamma, lambda_)
-    kernel = kernels.ENABLED and kernels.find('gae', *data)
-    if kernel:
-        return gae_result(*kernel(*data, gamma, lambda_, True))
-    adv = advantage_of(data, gamma, lambda_)
-    std, mean = torch.std_mean(adv, correction=0)
-    return gae_result(adv, adv + data.value, mean, std)
 
 
 @ESTIMATOR_REGISTRY.register('gae')
@@ -88,7 +60,7 @@ def gae_estimate(
     lambda_: float,
     *,
     value_lambda: Annotated[
-        Lambda | None,
+        Annotated[float, Field(ge=0, le=1)] | None,
         Field(description='lambda of the returns that the critic learns (DNA: 0.95, gae_lambda 0.8); null: gae_lambda'),
     ] = None,
 ) -> tuple[Tensor, Tensor]:
@@ -97,14 +69,16 @@ def gae_estimate(
     adv = gae(lambda_),   return_ = gae(value_lambda) + V
     Source: Schulman et al. 2016, arXiv:1506.02438; two lambdas: Aitchison and Sweetser 2022 (DNA), arXiv:2206.10027.
     """
-    estimate = gae_return if kernels.ENABLED and kernels.reach(data.value) else _estimate
-    adv, return_, *_ = estimate(data, gamma, lambda_)
+    adv, return_ = _estimate(data, gamma, lambda_)
     if value_lambda is not None:
-        return_ = estimate(data, gamma, value_lambda)[1]
+        return_ = _estimate(data, gamma, value_lambda)[1]
     return adv, return_
 
 
 def _estimate(data: gae_data, gamma: float, lambda_: float) -> tuple[Tensor, Tensor]:
+    if kernel := kernels.ENABLED and kernels.find('gae', *data):
+        adv, return_, *_ = kernel(*data, gamma, lambda_, True)
+        return adv, return_
     adv = advantage_of(data, gamma, lambda_)
     return adv, adv + data.value
 
@@ -113,20 +87,16 @@ def advantage_of(data: gae_data, gamma: float, lambda_: float) -> Tensor:
     """The formula of `gae`; nothing is checked."""
     value, next_value, reward, done, traj_flag = data
     dtype, value = value.dtype, wide(value)
-    if traj_flag is None:
-        traj_flag = done
+    traj_flag = done if traj_flag is None else traj_flag
     if value.dim() == reward.dim() + 1:  # [T, B] -> [T, B, 1]: the agents share reward and ends
         reward = reward.unsqueeze(-1)
-        done = None if done is None else done.unsqueeze(-1)
-        traj_flag = None if traj_flag is None else traj_flag.unsqueeze(-1)
+        done, traj_flag = (None if x is None else x.unsqueeze(-1) for x in (done, traj_flag))
     bootstrap = next_value if done is None else next_value * (1 - done.to(value.dtype))
     delta = (reward.to(value.dtype) - value).add_(bootstrap, alpha=gamma)
-    if traj_flag is None:
-        decay = torch.full_like(delta, gamma * lambda_)
-    else:
-        decay = (1 - traj_flag.to(value.dtype)).mul_(gamma * lambda_).expand_as(delta)
-        if traj_flag.is_floating_point():
-            delta[-1].add_(decay[-1], alpha=0)  # a NaN flag reaches the last row: adv_T is 0, but 0 * nan is nan
+    keep = torch.ones_like(delta) if traj_flag is None else 1 - traj_flag.to(value.dtype)
+    decay = keep.mul_(gamma * lambda_).expand_as(delta)
+    if traj_flag is not None and traj_flag.is_floating_point():
+        delta[-1].add_(decay[-1], alpha=0)  # a NaN flag reaches the last row: adv_T is 0, but 0 * nan is nan
     return linear_scan(delta, decay).to(dtype)
 
 
@@ -148,17 +118,6 @@ def linear_scan(x: Tensor, decay: Tensor) -> Tensor:
     return x.clone() if n_row == 1 else x
 
 
-def discounted_sum(reward: Tensor, end: Tensor, carry: Tensor, gamma: float) -> Tensor:
-    """Running discounted sum of each env's rewards: R_t = gamma * R_{t-1} * (1 - end_{t-1}) + reward_t.
-
-    Args: reward [T, B]; end [T, B] bool, the episode ends at t; carry [B], gamma * R_{-1} * (1 - end_{-1}).
-    Returns: R [T, B], a new tensor.
-    """
-    x = torch.cat(((reward[:1] + carry), reward[1:]))
-    keep = torch.cat((torch.zeros_like(carry).unsqueeze(0), 1 - end[:-1].to(reward.dtype)))
-    return linear_scan(x.flip(0), (keep * gamma).flip(0)).flip(0)
-
-
 def normalize_advantage(adv: Tensor, weight: Tensor | None = None, ranks: Ranks = ALONE) -> Tensor:
     """(adv - mean) / std over the last dimension; one row, or equal rows, are only centred.
 
@@ -166,7 +125,7 @@ def normalize_advantage(adv: Tensor, weight: Tensor | None = None, ranks: Ranks 
       are taken over, with one exchange for all leading dimensions. Returns: [..., N], a new tensor.
     """
     if ranks is not ALONE:
-        return _normalized_over(ranks, adv, weight)
+        return normalized_over(adv, weight, ranks)
     # subtracting a row first makes equal rows exactly 0; the mean of n equal numbers need not equal them
     if weight is None:
         adv = adv - adv[..., :1]
@@ -179,34 +138,3 @@ def normalize_advantage(adv: Tensor, weight: Tensor | None = None, ranks: Ranks 
     centred = adv - (adv * valid).sum(-1, keepdim=True) / n
     std = ((centred.square() * valid).sum(-1, keepdim=True) / n).sqrt()
     return centred / (std + 1e-8)
-
-
-def _normalized_over(ranks: Ranks, adv: Tensor, weight: Tensor | None) -> Tensor:
-    """Normalises over several ranks in float64: sums of equal float32 numbers are then exact, so equal rows become 0."""
-    valid = torch.ones_like(adv, dtype=torch.float64) if weight is None else weight.gt(0).double()
-    x = torch.where(valid > 0, adv, 0.0).double()
-    n = valid.sum(-1)
-    mean = x.sum(-1) / n.clamp(min=1)
-    var = ((x - mean.unsqueeze(-1)).square() * valid).sum(-1) / n.clamp(min=1)
-    _, mean, var = ranks.merge(n, mean, var)
-    return ((x - mean.unsqueeze(-1)) / (var.sqrt().unsqueeze(-1) + 1e-8)).to(adv.dtype)
-
-
-def check_data(data: gae_data, gamma: float, lambda_: float) -> None:
-    """Checks the inputs of `gae`. Raises: ValueError, see there."""
-    value, next_value, reward, done, traj_flag = data
-    check_shape('next_value', next_value, 'value', value.shape)
-    if reward.shape != value.shape and not (value.dim() == 3 and reward.shape == value.shape[:2]):
-        raise ValueError(
-            f'reward has shape {tuple(reward.shape)} but value {tuple(value.shape)}; '
-            'give [T, B] for [T, B] or [T, B, A]'
-        )
-    check_shape('done', done, 'reward', reward.shape)
-    check_shape('traj_flag', traj_flag, 'reward', reward.shape)
-    if not value.dim():
-        raise ValueError('value has shape () but its first dimension is time; give [T], [T, B] or [T, B, A]')
-    check_not_empty('value', value)
-    for name, tensor in (('value', value), ('next_value', next_value), ('reward', reward)):
-        check_floating(name, tensor)
-    if not 0 <= gamma <= 1 or not 0 <= lambda_ <= 1:
-        raise ValueError(f'gamma is {gamma} and lambda_ is {lambda_}; both must lie in [0, 1]')

@@ -1,4 +1,4 @@
-"""Running statistics of observations, rewards and returns."""
+"""Running statistics of observations, rewards and returns, and the discounted sums of rewards that they are taken over."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from zoo.core.ranks import ALONE, Ranks
+from zoo.rl_utils.gae import linear_scan
 
 
 class RunningMeanStd(nn.Module):
@@ -74,3 +75,14 @@ class RunningMeanStd(nn.Module):
     def restore(self, x: Tensor) -> Tensor:
         """Inverse of `standardize`."""
         return x / self.scale + self.shift
+
+
+def discounted_sum(reward: Tensor, end: Tensor, carry: Tensor, gamma: float) -> Tensor:
+    """Running discounted sum of each env's rewards: R_t = gamma * R_{t-1} * (1 - end_{t-1}) + reward_t.
+
+    Args: reward [T, B]; end [T, B] bool, the episode ends at t; carry [B], gamma * R_{-1} * (1 - end_{-1}).
+    Returns: R [T, B], a new tensor.
+    """
+    x = torch.cat(((reward[:1] + carry), reward[1:]))
+    keep = torch.cat((torch.zeros_like(carry).unsqueeze(0), 1 - end[:-1].to(reward.dtype)))
+    return linear_scan(x.flip(0), (keep * gamma).flip(0)).flip(0)

@@ -2,77 +2,40 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Iterable, Sequence
-from copy import copy
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from zoo.core.errors import RunError
-from zoo.core.ranks import ALONE, Ranks, mean_over_
-from zoo.rl_utils.check import Number
-from zoo.rl_utils.update_rules import MIN_SCALE, AdamRule, Mechanics, UpdateRule, first_values, limited, moved
-
-Own = TypeVar('Own', bound='FlatOptimizer')
-
-
-class AdamRates(NamedTuple):
-    """The hyper-parameters of an Adam step."""
-
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
+from zoo.core.ranks import ALONE
+from zoo.rl_utils.update_rules import MIN_SCALE, AdamRule, RuleOptimizer, UpdateRule, first_values, scaled_backward
 
 
 class NonFiniteGradientError(RunError):
     """Too many gradient steps in a row were not finite."""
 
 
-class FlatOptimizer:
-    """An update rule over a flat buffer of parameters and one of gradients; those of the model are views of the buffers.
+class FlatOptimizer(RuleOptimizer):
+    """An optimiser of a model, whose trainable parameters and their gradients are views of its flat buffers.
 
     A step whose gradient is not finite changes nothing and is counted; only `count_skipped` waits for the device. If an
     optimiser is copied or pickled together with its model, the copy updates the copied model.
-    Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device; they become views
-      of one buffer.
-    Attributes: ranks: the processes over which the gradient of a step is averaged, before all limits. is_plain: whether all
-      of `mechanics` is off, so that a step is that of the rule alone.
+    Args: named_parameters: as of `nn.Module.named_parameters()`, float32, on one device.
     Raises: ValueError if no parameter requires a gradient.
     """
 
     def __init__(
         self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: UpdateRule, lr: float = 1e-3
     ) -> None:
-        self.lr, self.rule = lr, rule
-        self.ranks: Ranks = ALONE
         self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
         if not self._named:
             raise ValueError(
                 f'{type(self).__name__} got no parameter that requires a gradient; give the model at least one'
             )
-        first = self._named[0][1]
-        size = sum(p.numel() for _, p in self._named)
-        self.param = torch.empty(size, dtype=first.dtype, device=first.device)
-        self.grad = torch.zeros_like(self.param)
-        for (_, p), value in zip(self._named, self.cut(self.param).values(), strict=True):
-            value.copy_(p.detach())
-        self._begin_with(Mechanics())
+        super().__init__(torch.cat([p.detach().flatten() for _, p in self._named]), rule, lr)
         self._tie()
-
-    def _begin_with(self, mechanics: Mechanics) -> None:
-        """Sets the mechanics, and resets moments and counters to their values before the first step."""
-        self.mechanics, self.is_plain = mechanics, mechanics == Mechanics()
-        self._kept = {name: torch.zeros_like(self.param) for name in self.rule.moments}
-        self._kept['step_count'] = torch.zeros((), device=self.param.device)  # steps taken, without the skipped ones
-        self._kept |= first_values(self.mechanics, self.param)
-        self.n_skipped, self._n_in_row = 0, 0
-        self._is_shared = False  # the gradient is already the mean over all ranks
-        self._norms: list[Tensor] = []
-        self.expect_steps(0)
-        self.scaled_by: Tensor | None = None  # the factor of the loss of this gradient, see `backward`
 
     def _tie(self) -> None:
         """Makes the parameters and their gradients views of the flat buffers, whose values they take."""
@@ -85,73 +48,6 @@ class FlatOptimizer:
         self.__dict__.update(state)
         self._tie()
 
-    def configure(
-        self,
-        *,
-        grad_clip_value: float | None = None,
-        accumulate: int = 1,
-        average_decay: float | None = None,
-        precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
-    ) -> None:
-        """Sets the mechanics around the rule, before the first step; precision 'fp16' turns on a loss scale.
-
-        Args: see `Mechanics`.
-        Raises: ValueError if a number is out of range.
-        """
-        mechanics = Mechanics(grad_clip_value, accumulate, average_decay, precision == 'fp16')
-        mechanics.check()
-        self._begin_with(mechanics)
-
-    @property
-    def grad_clip_value(self) -> float | None:
-        """Limit of each element of the gradient; None: off."""
-        return self.mechanics.grad_clip_value
-
-    @property
-    def accumulate(self) -> int:
-        """Number of gradients that make one step."""
-        return self.mechanics.accumulate
-
-    @property
-    def average_decay(self) -> float | None:
-        """Decay of the average of the parameters; None: no average is kept."""
-        return self.mechanics.average_decay
-
-    @property
-    def buffers(self) -> dict[str, Tensor]:
-        """All tensors that a step reads and writes: param, grad, moments, step_count, and those of the mechanics."""
-        return {'param': self.param, 'grad': self.grad, **self._kept}
-
-    @property
-    def state(self) -> Any:
-        """`buffers` as a named tuple."""
-        buffers = self.buffers
-        return namedtuple('FlatState', buffers)(**buffers)
-
-    @property
-    def step_count(self) -> Tensor:
-        """Number of steps taken, 0-dim."""
-        return self._kept['step_count']
-
-    @property
-    def loss_scale(self) -> Tensor | None:
-        """Factor that the next loss must be multiplied by, 0-dim; None: no scaling."""
-        return self._kept.get('loss_scale')
-
-    @property
-    def averaged(self) -> dict[str, Tensor]:
-        """The average of the parameters by name, as views. Raises: ValueError if none is kept."""
-        if 'average' not in self._kept:
-            raise ValueError('this optimiser keeps no average of its parameters; give it an average_decay, e.g. 0.99')
-        return self.cut(self._kept['average'])
-
-    @torch.no_grad()
-    def reset_average(self) -> None:
-        """Resets the average to the current parameters; does nothing if no average is kept."""
-        if 'average' in self._kept:
-            self._kept['average'].copy_(self.param)
-            self._kept['average_weight'].fill_(1)
-
     @property
     def names(self) -> list[str]:
         """Names of the parameters, in the order of the buffers."""
@@ -162,72 +58,18 @@ class FlatOptimizer:
         pieces = flat.split([p.numel() for _, p in self._named])
         return {name: piece.view(p.shape) for (name, p), piece in zip(self._named, pieces, strict=True)}
 
-    def sibling(self: Own) -> Own:
-        """Another optimiser over the same parameters and gradients, with its own rate, moments and counters, but no average."""
-        other = copy(self)
-        other._begin_with(self.mechanics._replace(average_decay=None))
-        return other
+    @property
+    def averaged(self) -> dict[str, Tensor]:
+        """The average of the parameters by name, as views. Raises: ValueError if none is kept."""
+        if 'average' not in self._kept:
+            raise ValueError('this optimiser keeps no average of its parameters; give it an average_decay, e.g. 0.99')
+        return self.cut(self._kept['average'])
 
     def zero_grad(self) -> None:
         """Sets the gradient to zero, in place; if gradients accumulate, only before the first one of a step."""
         if not self._gathered:
             self.grad.zero_()
             self._is_shared = False
-
-    def share_gradient(self) -> None:
-        """Averages the gradient of the next step over all ranks, once; does nothing while gradients still accumulate."""
-        if not self._is_shared and self.upcoming[1]:
-            mean_over_(self.grad, self.ranks)
-            self._is_shared = True
-
-    @torch.no_grad()
-    def step(self, grad_clip: float | None = None) -> Tensor:
-        """Takes one step with the gradient, its global norm limited to grad_clip; with `accumulate` k, at each k-th call.
-
-        Returns: the norm before all limits, 0-dim; if it is not finite the step was skipped. Before the k-th call it is the
-          norm of the mean so far.
-        """
-        if self.ranks is not ALONE:
-            self.share_gradient()
-        n_gathered, moves = self.upcoming
-        grad, norm = limited(self.grad, grad_clip, self.mechanics, self.divisor(n_gathered, self.scaled_by))
-        if moves:
-            buffers = self.buffers
-            new = moved(self.rule, self.mechanics, buffers, grad, self.lr, norm.isfinite(), self.scaled_by)
-            for name, x in new.items():
-                buffers[name].copy_(x)
-            self.note_step(norm)
-        self.advance()
-        return norm
-
-    def expect_steps(self, n_call: int, rows: Sequence[int] = ()) -> None:
-        """Tells how many calls of `step` follow, of which the last takes a step; rows: of the minibatch of each, if not equal."""
-        self._gathered: list[int] = []  # rows of the gradients that are there for the next step
-        self._to_come = list(rows) or [1] * n_call
-
-    @property
-    def upcoming(self) -> tuple[float, bool]:
-        """The number of gradients with that of the next `step`, in minibatches as large as its own; and whether it takes a step."""
-        n_gathered = 1 + sum(self._gathered) / (self._to_come or [1])[0]
-        return n_gathered, len(self._gathered) + 1 >= self.accumulate or len(self._to_come) == 1
-
-    def divisor(self, n_gathered: Number, scale: Tensor | None) -> Number | None:
-        """The number that a sum of gradients of scaled losses must be divided by; None: no division."""
-        if self.mechanics.accumulate == 1:
-            return scale
-        return n_gathered if scale is None else n_gathered * scale
-
-    def advance(self) -> None:
-        """Records a call of `step`, or of a program that does the same."""
-        moves, (now, *to_come) = self.upcoming[1], self._to_come or [1]
-        self._gathered, self._to_come = [] if moves else [*self._gathered, now], to_come
-        if self._gathered and to_come and to_come[0] != now:  # the next one counts as 1
-            self.grad.mul_(now / to_come[0])
-        self.scaled_by, self._is_shared = None, False
-
-    def note_step(self, norm: Tensor) -> None:
-        """Records the norm of the gradient of one step, or of several steps ([n]), for `count_skipped`."""
-        self._norms.append(norm)
 
     def count_skipped(self, limit: int) -> int:
         """Number of steps skipped so far. Waits for the device, so call it once per rollout.
@@ -241,10 +83,11 @@ class FlatOptimizer:
             self._n_in_row = 0 if finite else self._n_in_row + 1
         self._norms.clear()
         if self._n_in_row >= limit and (self.loss_scale is None or self.loss_scale <= MIN_SCALE):
-            grads = {name: p.grad for name, p in self._named if p.grad is not None}
-            broken = [name for name, grad in grads.items() if not bool(grad.isfinite().all())]
-            # if all are finite and only their norm overflowed: the one with the largest gradient
-            culprit = broken[0] if broken else max(grads, key=lambda name: float(grads[name].abs().max()))
+            largest = {
+                name: max(grad.abs().nan_to_num(torch.inf, torch.inf).flatten().tolist(), default=0.0)
+                for name, grad in self.cut(self.grad).items()
+            }
+            culprit = max(largest, key=largest.__getitem__)  # if all are finite, only their norm overflowed
             raise NonFiniteGradientError(
                 f'the gradient of {self._n_in_row} steps in a row was not finite, first in parameter '
                 f'{culprit!r}; lower policy.learn.learning_rate, set policy.learn.grad_clip, or look at the '
@@ -263,8 +106,7 @@ class FlatOptimizer:
         of another rule with the same moments, e.g. of adam for adamw.
         Raises: ValueError if it lacks a moment of this rule.
         """
-        wanted = [*self.rule.moments, 'step_count']
-        if missing := [name for name in wanted if name not in state]:
+        if missing := [name for name in (*self.rule.moments, 'step_count') if name not in state]:
             raise ValueError(
                 f'the state is that of an optimiser with {", ".join(state)} but this one needs {", ".join(missing)} too; '
                 'continue with the policy.learn.optimizer that it was trained with'
@@ -305,9 +147,9 @@ class FlatAdam(FlatOptimizer):
         return self._kept['exp_avg_sq']
 
     @property
-    def rates(self) -> AdamRates:
-        """The hyper-parameters of the next step."""
-        return AdamRates(self.lr, *(self._fixed[name] for name in ('beta1', 'beta2', 'eps')))
+    def rates(self) -> tuple[float, float, float, float]:
+        """The hyper-parameters of the next step: lr, beta1, beta2, eps."""
+        return self.lr, self._fixed['beta1'], self._fixed['beta2'], self._fixed['eps']
 
     @torch.no_grad()
     def step(self, grad_clip: float | None = None) -> Tensor:
@@ -325,20 +167,13 @@ class FlatAdam(FlatOptimizer):
         numbers = {**self._fixed, 'lr': self.lr, 'grad_scale': scale, 'found_inf': bad}
         torch._fused_adam_([self.param], [self.grad], *moments, [], [step_count], **numbers)
         step_count.sub_(bad)
-        self.note_step(norm)
+        self._norms.append(norm)
         return norm
 
 
 def backward(loss: Tensor, optimizers: Sequence[Any]) -> None:
-    """Adds the gradient of a loss to those of its optimisers; if they have loss scales, of the loss times a scale.
-
-    The smallest scale of the optimisers is used, since they share the loss. Their steps divide by it again.
-    """
-    scales = [x for x in (getattr(optimizer, 'loss_scale', None) for optimizer in optimizers) if x is not None]
-    if not scales:
+    """Adds the gradient of a loss to those of its optimisers; if they have loss scales, of the loss times the smallest."""
+    if all(getattr(optimizer, 'loss_scale', None) is None for optimizer in optimizers):
         loss.backward()
-        return
-    scale = scales[0].clone() if len(scales) == 1 else torch.stack(scales).amin()
-    (loss * scale).backward()
-    for optimizer in optimizers:
-        optimizer.scaled_by = scale
+    else:
+        scaled_backward(loss, optimizers)

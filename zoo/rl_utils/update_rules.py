@@ -1,18 +1,25 @@
-"""Update rules and the mechanics around them (limits, accumulation, average, loss scale) as pure functions of flat buffers,
-which eager steps and compiled programs share."""
+"""Update rules, the mechanics around them (limits, accumulation, average, loss scale), and the steps of an optimiser by both.
+
+Rules and mechanics are pure functions of flat buffers, which eager steps and compiled programs share.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import namedtuple
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from zoo.core.errors import UserError
+from zoo.core.ranks import ALONE, Ranks, mean_over_
 from zoo.rl_utils.check import Number
+
+Own = TypeVar('Own', bound='RuleOptimizer')
 
 
 class UpdateRule(Protocol):
@@ -223,3 +230,156 @@ def _next_scale(scale: Tensor, n_good_step: Tensor, finite: Tensor) -> tuple[Ten
     grows = n_good_step >= N_GOOD_STEPS
     scale = torch.where(finite, torch.where(grows, scale * 2, scale), (scale / 2).clamp(min=MIN_SCALE))
     return scale, torch.where(grows, 0.0, n_good_step)
+
+
+def scaled_backward(loss: Tensor, optimizers: Sequence[Any]) -> None:
+    """Adds the gradient of a loss times the smallest loss scale of its optimisers, whose steps divide by that scale again."""
+    scales = [x for x in (getattr(optimizer, 'loss_scale', None) for optimizer in optimizers) if x is not None]
+    scale = scales[0].clone() if len(scales) == 1 else torch.stack(scales).amin()
+    (loss * scale).backward()
+    for optimizer in optimizers:
+        optimizer.scaled_by = scale
+
+
+class RuleOptimizer:
+    """Steps by an update rule over a flat buffer of parameters and one of their gradients, with mechanics around the rule.
+
+    A step whose gradient is not finite changes nothing.
+    Attributes: ranks: the processes over which the gradient of a step is averaged, before all limits. is_plain: whether all
+      of `mechanics` is off, so that a step is that of the rule alone. loss_scale: factor that the next loss must be
+      multiplied by, 0-dim; None: no scaling.
+    """
+
+    def __init__(self, param: Tensor, rule: UpdateRule, lr: float) -> None:
+        self.param, self.grad = param, torch.zeros_like(param)
+        self.lr, self.rule = lr, rule
+        self.ranks: Ranks = ALONE
+        self._begin_with(Mechanics())
+
+    def _begin_with(self, mechanics: Mechanics) -> None:
+        """Sets the mechanics, and resets moments and counters to their values before the first step."""
+        self.mechanics, self.is_plain = mechanics, mechanics == Mechanics()
+        self._kept = {name: torch.zeros_like(self.param) for name in self.rule.moments}
+        self._kept['step_count'] = torch.zeros((), device=self.param.device)  # steps taken, without the skipped ones
+        self._kept |= first_values(self.mechanics, self.param)
+        self.loss_scale = self._kept.get('loss_scale')
+        self.scaled_by: Tensor | None = None  # the factor of the loss of this gradient, see `scaled_backward`
+        self.n_skipped, self._n_in_row = 0, 0
+        self._norms: list[Tensor] = []
+        self._is_shared = False  # the gradient is already the mean over all ranks
+        self.expect_steps(0)
+
+    def configure(
+        self,
+        *,
+        grad_clip_value: float | None = None,
+        accumulate: int = 1,
+        average_decay: float | None = None,
+        precision: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
+    ) -> None:
+        """Sets the mechanics around the rule, before the first step; precision 'fp16' turns on a loss scale.
+
+        Args: see `Mechanics`.
+        Raises: ValueError if a number is out of range.
+        """
+        mechanics = Mechanics(grad_clip_value, accumulate, average_decay, precision == 'fp16')
+        mechanics.check()
+        self._begin_with(mechanics)
+
+    @property
+    def grad_clip_value(self) -> float | None:
+        """Limit of each element of the gradient; None: off."""
+        return self.mechanics.grad_clip_value
+
+    @property
+    def accumulate(self) -> int:
+        """Number of gradients that make one step."""
+        return self.mechanics.accumulate
+
+    @property
+    def average_decay(self) -> float | None:
+        """Decay of the average of the parameters; None: no average is kept."""
+        return self.mechanics.average_decay
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """All tensors that a step reads and writes: param, grad, moments, step_count, and those of the mechanics."""
+        return {'param': self.param, 'grad': self.grad, **self._kept}
+
+    @property
+    def state(self) -> Any:
+        """`buffers` as a named tuple."""
+        return namedtuple('FlatState', self.buffers)(**self.buffers)
+
+    @property
+    def step_count(self) -> Tensor:
+        """Number of steps taken, 0-dim."""
+        return self._kept['step_count']
+
+    @torch.no_grad()
+    def reset_average(self) -> None:
+        """Resets the average to the current parameters; does nothing if no average is kept."""
+        if 'average' in self._kept:
+            self._kept['average'].copy_(self.param)
+            self._kept['average_weight'].fill_(1)
+
+    def sibling(self: Own) -> Own:
+        """Another optimiser over the same parameters and gradients, with its own rate, moments and counters, but no average."""
+        other = copy(self)
+        other._begin_with(self.mechanics._replace(average_decay=None))
+        return other
+
+    def share_gradient(self) -> None:
+        """Averages the gradient of the next step over all ranks, once; does nothing while gradients still accumulate."""
+        if not self._is_shared and self.upcoming[1]:
+            mean_over_(self.grad, self.ranks)
+            self._is_shared = True
+
+    @torch.no_grad()
+    def step(self, grad_clip: float | None = None) -> Tensor:
+        """Takes one step with the gradient, its global norm limited to grad_clip; with `accumulate` k, at each k-th call.
+
+        Returns: the norm before all limits, 0-dim; if it is not finite the step was skipped. Before the k-th call it is the
+          norm of the mean so far.
+        """
+        if self.ranks is not ALONE:
+            self.share_gradient()
+        n_gathered, moves = self.upcoming
+        grad, norm = limited(self.grad, grad_clip, self.mechanics, self.divisor(n_gathered, self.scaled_by))
+        if moves:
+            buffers = self.buffers
+            new = moved(self.rule, self.mechanics, buffers, grad, self.lr, norm.isfinite(), self.scaled_by)
+            for name, x in new.items():
+                buffers[name].copy_(x)
+            self.note_step(norm)
+        self.advance()
+        return norm
+
+    def expect_steps(self, n_call: int, rows: Sequence[int] = ()) -> None:
+        """Tells how many calls of `step` follow, of which the last takes a step; rows: of the minibatch of each, if not equal."""
+        self._gathered: list[int] = []  # rows of the gradients that are there for the next step
+        self._to_come = list(rows) or [1] * n_call
+
+    @property
+    def upcoming(self) -> tuple[float, bool]:
+        """The number of gradients with that of the next `step`, in minibatches as large as its own; and whether it takes a step."""
+        n_gathered = 1 + sum(self._gathered) / (self._to_come or [1])[0]
+        return n_gathered, len(self._gathered) + 1 >= self.accumulate or len(self._to_come) == 1
+
+    def divisor(self, n_gathered: Number, scale: Tensor | None) -> Number | None:
+        """The number that a sum of gradients of scaled losses must be divided by; None: no division."""
+        if self.mechanics.accumulate == 1:
+            return scale
+        return n_gathered if scale is None else n_gathered * scale
+
+    def advance(self) -> None:
+        """Records a call of `step`, or of a program that does the same."""
+        moves, (now, *to_come) = self.upcoming[1], self._to_come or [1]
+        self._gathered, self._to_come = [] if moves else [*self._gathered, now], to_come
+        if self._gathered and to_come and to_come[0] != now:  # the next one counts as 1
+            self.grad.mul_(now / to_come[0])
+        self.scaled_by, self._is_shared = None, False
+
+    def note_step(self, norm: Tensor) -> None:
+        """Records the norm of the gradient of one step, or of several steps ([n]), for `FlatOptimizer.count_skipped`."""
+        self._norms.append(norm)

@@ -17,8 +17,7 @@ from zoo.model.encoder import MLP
 from zoo.model.images import Pixels
 from zoo.model.inputs import DictInput, NormedVector, OneHot, OneHots, ToVector
 from zoo.model.layers import ValueHead
-from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.distributions.categorical import Categorical, MultiCategorical
+from zoo.rl_utils.distribution import ActionDist, own_name
 from zoo.rl_utils.distributions.gaussian import Gaussian, GaussianHead
 from zoo.rl_utils.normalizer import RunningMeanStd
 
@@ -31,7 +30,7 @@ _PARTS: dict[str, tuple[type, ...]] = {
     'value_head': (ValueHead,),
     'aux_head': (ValueHead,),
 }
-_HEADS = {Categorical: nn.Linear, MultiCategorical: nn.Linear, Gaussian: GaussianHead}
+_HEADS = {'categorical': nn.Linear, 'multi_categorical': nn.Linear, 'gaussian': GaussianHead}
 _KNOWN = {VAC, PPG, nn.Linear, nn.ModuleList, *(kind for kinds in _PARTS.values() for kind in kinds)}
 _HOOKS = ('_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks')
 
@@ -45,7 +44,7 @@ def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) 
     kind = type(model)
     if device.type != 'cpu':
         return f'the native executor runs on a CPU and the policy is on {device}'
-    if type(dist) not in _HEADS:
+    if own_name(dist) not in _HEADS:
         return f'the native executor does not know the action distribution {type(dist).__name__}'
     if not isinstance(model, ActorCritic) or kind not in (VAC, PPG):
         return f'the native executor runs the models VAC and PPG of zoo, not {kind.__name__}'
@@ -84,7 +83,7 @@ def _is_other_head(model: ActorCritic, dist: ActionDist) -> bool:
     head, own, n_out = model.policy_head, model.dist, dist.n_param
     if type(own) is not type(dist) or getattr(own, 'nvec', None) != getattr(dist, 'nvec', None):
         return True
-    if type(head) is not _HEADS[type(dist)] or any(map(_has_own_method, (own, dist))):
+    if type(head) is not _HEADS[dist.name] or any(map(_has_own_method, (own, dist))):
         return True
     if isinstance(head, GaussianHead):
         head, n_out = head.mu, dist.n_action
@@ -159,7 +158,7 @@ def model_of(model: ActorCritic, dist: ActionDist, obs_dtype: torch.dtype = torc
         actor=model.actor_encoder.layers,
         critic=None if is_shared else model.critic_encoder.layers,
         distribution=Dist.GAUSSIAN if isinstance(dist, Gaussian) else Dist.CATEGORICAL,
-        nvec=dist.nvec if isinstance(dist, MultiCategorical) else None,
+        nvec=getattr(dist, 'nvec', None),
         value_head=cast(nn.Linear, model.value_head.layer),
         aux_head=model.aux_head.layer if isinstance(model, PPG) else None,
         stop_value_gradient=model.arch == 'detach',

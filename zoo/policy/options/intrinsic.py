@@ -28,9 +28,9 @@ from zoo.model.encoder import Inherited, build_encoder, checked_spec
 from zoo.model.inputs import make_input
 from zoo.model.layers import Layers, ValueHead, Width
 from zoo.policy.options import Estimated, Owner, UpdateOption
-from zoo.rl_utils.gae import discounted_sum, gae_data, gae_return
+from zoo.rl_utils.gae import gae_data, gae_estimate
 from zoo.rl_utils.init import orthogonal
-from zoo.rl_utils.normalizer import RunningMeanStd
+from zoo.rl_utils.normalizer import RunningMeanStd, discounted_sum
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.rl_utils.ppo import weighted_mean
 
@@ -178,10 +178,10 @@ class RND:
         reward = self._scaled(error, weight)
         after = networks.value(rollout.last_obs).unsqueeze(0)
         next_value = torch.cat((value[1:], after))  # of the next row, which may be of another episode
-        found = gae_return(gae_data(value, next_value, reward), cfg.discount_factor, cfg.gae_lambda)
+        adv, return_ = gae_estimate(gae_data(value, next_value, reward), cfg.discount_factor, cfg.gae_lambda)
         self._found[0] = self._mean(reward.flatten(), weight.flatten())
-        self._waiting = Waiting(obs, next_obs, found.return_.flatten(), weight.flatten())
-        return cfg.weight * found.adv
+        self._waiting = Waiting(obs, next_obs, return_.flatten(), weight.flatten())
+        return cfg.weight * adv
 
     @torch.enable_grad()
     def update(self) -> Metrics:

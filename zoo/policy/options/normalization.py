@@ -10,8 +10,7 @@ from torch import Tensor
 
 from zoo.core.data import Columns, Rollout, Transition
 from zoo.policy.options.base import Estimated, Owner, UpdateOption, kept_output
-from zoo.rl_utils.gae import discounted_sum
-from zoo.rl_utils.normalizer import RunningMeanStd
+from zoo.rl_utils.normalizer import RunningMeanStd, discounted_sum
 
 
 class RewardNorm(UpdateOption):

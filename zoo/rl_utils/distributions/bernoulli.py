@@ -13,7 +13,6 @@ from zoo.core.action_map import action_width
 from zoo.core.data import wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY
 from zoo.core.spaces import MultiBinary, Space
-from zoo.rl_utils.check import checks_action_range
 from zoo.rl_utils.distribution import Logit, LogitDist, drawn
 
 _RESOLUTION = 2.0**-24
@@ -58,9 +57,7 @@ class Bernoulli(LogitDist):
     def split(self, param: Tensor) -> Logit:
         return {'log_odds': param}
 
-    def check_action(self, action: Tensor, lead: torch.Size) -> None:
-        """If the environment variable ZOO_DEBUG is 1, this also checks that actions are zeros and ones."""
-        super().check_action(action, lead)
-        if checks_action_range() and ((action < 0) | (action > 1)).any():
-            low, high = action.aminmax()
+    def check_range(self, action: Tensor) -> None:
+        low, high = action.aminmax()
+        if low < 0 or high > 1:
             raise ValueError(f'action holds {low} to {high} but must hold bits; give zeros and ones')

@@ -1,9 +1,12 @@
-"""Distribution 'composite': independent parts, one for each leaf of a Dict or Tuple of spaces (hybrid actions)."""
+"""Distributions of actions with independent parts: 'composite', of any kinds, and 'multi_categorical', of choices alone.
+
+A composite has a part for each leaf of a Dict or Tuple of spaces (hybrid actions)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import groupby
 from operator import add
 from typing import Any, ClassVar
 
@@ -12,8 +15,9 @@ from torch import Tensor, nn
 
 from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY
-from zoo.core.spaces import Dict, Discrete, Space, leaf_spaces
-from zoo.rl_utils.distribution import ActionDist, Logit, fitting, make_dist
+from zoo.core.spaces import Dict, Discrete, MultiDiscrete, Space, leaf_spaces
+from zoo.rl_utils.distribution import ActionDist, Logit, LogitDist, fitting, make_dist
+from zoo.rl_utils.distributions.categorical import Categorical
 
 _MAX_CHOICE = 2**24  # actions are stored as float32, which does not have every integer from here on
 
@@ -147,3 +151,65 @@ class Composite(ActionDist):
         rows = zip(self.parts, actions, strict=True)
         numbers = [(x.float() if part.is_index else x, part.n_action) for part, x in rows]
         return torch.cat([x if n_action else x.unsqueeze(-1) for x, n_action in numbers], -1)
+
+
+@DISTRIBUTION_REGISTRY.register('multi_categorical')
+class MultiCategorical(LogitDist):
+    """Actions are indices [..., K] int64; entry k is one of nvec[k] choices, whose log-probabilities are side by side.
+
+    A choice with a logit of -inf cannot be taken. With one entry all results are bit-equal to those of Categorical.
+    Adjacent entries with equal numbers of choices are computed together, and so are repetitions within nvec:
+    (6, 4, 4, 7) * 100 takes three operations on 100 rows each.
+    """
+
+    name: ClassVar[str] = 'multi_categorical'
+
+    def __init__(self, nvec: Sequence[int]) -> None:
+        super().__init__(sum(nvec), len(nvec))
+        self.nvec = tuple(nvec)
+        repeats = (n for n in range(len(nvec), 0, -1) if len(nvec) % n == 0)
+        self._n_repeat = next(n for n in repeats if self.nvec[: len(nvec) // n] * n == self.nvec)
+        period = self.nvec[: len(nvec) // self._n_repeat]  # the shortest sequence that gives nvec when repeated
+        self._runs = [(len(list(same)), Categorical(n)) for n, same in groupby(period)]
+        self._n_entry = [k for k, _ in self._runs]
+        self._n_logit = [k * dist.n_param for k, dist in self._runs]
+
+    @classmethod
+    def of_space(cls, space: Space, options: Mapping[str, Any]) -> MultiCategorical | None:
+        return cls(space.nvec) if isinstance(space, MultiDiscrete) and space.nvec else None
+
+    def mode(self, param: Tensor) -> Tensor:
+        return self._each(Categorical.mode, self._rows(param)).flatten(-2)
+
+    def log_prob(self, param: Tensor, action: Tensor) -> Tensor:
+        # [..., K] -> for each run of a period [..., n_repeat, entries]; views
+        indices = action.view(*action.shape[:-1], self._n_repeat, sum(self._n_entry)).split(self._n_entry, -1)
+        try:
+            return self._each(Categorical.log_prob, self._rows(param), indices).sum((-2, -1))
+        except ValueError:
+            self.check_range(action)  # an index outside; this says in which entry
+            raise
+
+    def entropy(self, param: Tensor) -> Tensor:
+        return self._each(Categorical.entropy, self._rows(param)).sum((-2, -1))
+
+    def kl(self, param_p: Tensor, param_q: Tensor) -> Tensor:
+        return self._each(Categorical.kl, self._rows(param_p), self._rows(param_q)).sum((-2, -1))
+
+    def split(self, param: Tensor) -> Logit:
+        """The logits of each entry, under its number."""
+        return {str(k): logit for k, logit in enumerate(param.split(self.nvec, -1))}
+
+    def check_range(self, action: Tensor) -> None:
+        for entry, n in enumerate(self.nvec):
+            Categorical(n).check_range(action[..., entry], f'entry {entry} of action', '')
+
+    def _each(self, function: Callable[..., Tensor], *rows: Sequence[Tensor]) -> Tensor:
+        """A function's results for the distribution and rows of each run, side by side: [..., n_repeat, entries of a period]."""
+        found = [function(dist, *each) for (_, dist), *each in zip(self._runs, *rows, strict=True)]
+        return found[0] if len(found) == 1 else torch.cat(found, -1)
+
+    def _rows(self, param: Tensor) -> list[Tensor]:
+        """[..., P] -> for each run of a period [..., n_repeat, entries, choices]; views."""
+        parts = param.view(*param.shape[:-1], self._n_repeat, sum(self._n_logit)).split(self._n_logit, -1)
+        return [part.view(*part.shape[:-1], k, dist.n_param) for part, (k, dist) in zip(parts, self._runs, strict=True)]

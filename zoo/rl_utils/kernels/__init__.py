@@ -19,9 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.rl_utils.distribution import ActionDist, Logit, from_logits
-from zoo.rl_utils.distributions.categorical import Categorical, MultiCategorical
-from zoo.rl_utils.distributions.gaussian import Gaussian
+from zoo.rl_utils.distribution import ActionDist, Logit, from_logits, own_name
 
 MAX_COLUMN = 16384  # largest number of options of a choice, or of action dimensions: a block holds them in registers
 MAX_PADDING = 8  # choices are padded to the largest of them: at most to this multiple of their logits
@@ -43,7 +41,7 @@ _HAS_TRITON = find_spec('triton') is not None
 _OF_POLICIES = ('ppo_policy_error', 'ppg_joint_error')  # whose first two tensors are logits
 # The exchangeable component of an op's loss: (its kind, names of zoo's own that are covered, the default first).
 _PARTS = {'ppo_policy_error': ('surrogate', ('clip', 'spo')), 'ppo_value_error': ('value loss', ('mse', 'clip'))}
-_DISTRIBUTIONS = (Categorical, MultiCategorical, Gaussian)  # these alone: a subclass may compute something else
+_DISTRIBUTIONS = ('categorical', 'multi_categorical', 'gaussian')  # zoo's own: a subclass may compute something else
 _FLOATS = (torch.float32, torch.bfloat16)
 _disabled = False
 # The kernel of each op, once it is loaded. A compiler reads a container once for a whole function, so each op has its own.
@@ -114,9 +112,9 @@ def layout_of(dist: ActionDist) -> tuple[str, tuple[int, ...]]:
 
     A multi_categorical of one choice has the layout of a categorical, so that both give the same numbers.
     """
-    if isinstance(dist, MultiCategorical):
+    if hasattr(dist, 'nvec'):
         nvec = tuple(map(index, dist.nvec))  # plain integers: a compiler may have replaced them by symbols
-        return (dist.name, nvec) if len(nvec) > 1 else (Categorical.name, ())
+        return (dist.name, nvec) if len(nvec) > 1 else ('categorical', ())
     return dist.name, ()
 
 
@@ -136,7 +134,7 @@ def columns_of(kind: str, nvec: Sequence[int], n_param: int) -> int:
     """The number of columns of a row that are needed at once: those of the largest choice, or one per action dimension."""
     if nvec:
         return max(nvec)
-    return n_param // 2 if kind == Gaussian.name else n_param
+    return n_param // 2 if kind == 'gaussian' else n_param
 
 
 def _obstacle(op: str, tensors: Sequence[Any], dist: ActionDist | None, part: Any = None) -> str:
@@ -161,9 +159,8 @@ def _obstacle(op: str, tensors: Sequence[Any], dist: ActionDist | None, part: An
 
 
 def _obstacle_of(dist: ActionDist) -> str:
-    if type(dist) not in _DISTRIBUTIONS:
-        *most, last = (each.name for each in _DISTRIBUTIONS)
-        covered = f'{", ".join(most)} and {last}'
+    if own_name(dist) not in _DISTRIBUTIONS:
+        covered = f'{", ".join(_DISTRIBUTIONS[:-1])} and {_DISTRIBUTIONS[-1]}'
         return f'the distribution {dist.name!r} ({type(dist).__name__}) is not covered, only {covered}'
     kind, nvec = layout_of(dist)
     n_column = columns_of(kind, nvec, dist.n_param)
