@@ -103,11 +103,10 @@ class Eager:
         self._dist = dist
 
     def run(self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, numbers: Numbers) -> Metrics:
-        """One step for each minibatch; returns each metric of all steps, [n_step].
-
-        Optimisers that accumulate gradients always take a step at the last minibatch.
-        """
-        expect_steps(optimizers, plan)
+        """One step for each minibatch; returns each metric of all steps, [n_step]."""
+        for optimizer in optimizers:
+            if not optimizer.is_plain:
+                optimizer.expect_passes(plan.order, plan.batch_size)
         split = step if isinstance(step, SplitStep) else SplitStep(step)
         plan = plan._replace(columns=split.prepare(self._dist, plan.columns))
         # minibatches, all of one size, whose metrics are computed at once
@@ -129,14 +128,6 @@ class Eager:
     def compute_critic(self, obs: Obs, state: State = None) -> Tensor:
         """obs [N, *O] -> value [N] in the unit of the critic's output, without gradient; state: of a model with one."""
         return self._model.compute_critic(obs) if state is None else self._model.compute_critic(obs, state)[0]
-
-
-def expect_steps(optimizers: Sequence[FlatOptimizer], plan: StepPlan) -> None:
-    """Tells optimisers that accumulate gradients which minibatches follow."""
-    for optimizer in optimizers:
-        if optimizer.mechanics.accumulate > 1:
-            rows = [len(index) for order in plan.order for index in order.split(plan.batch_size)]
-            optimizer.expect_steps(len(rows), rows)
 
 
 def minibatches(plan: StepPlan) -> Iterator[dict[str, Tensor]]:

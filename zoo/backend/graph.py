@@ -24,7 +24,6 @@ from zoo.backend.executor import (
     Numbers,
     Step,
     StepPlan,
-    expect_steps,
     forward_for_acting,
     minibatches,
     stacked,
@@ -110,7 +109,8 @@ class _Update:
         static = _Static(_replaced(numbers, dict.fromkeys(moving)), tuple(moving), (), tuple(others), ())
         fixed = [*(x for optimizer in self._optimizers for x in optimizer.buffers.values()), *others.values()]
         values = self._values(moving.values(), fixed[0].device)
-        expect_steps(self._optimizers, plan)
+        for optimizer in self._optimizers:
+            optimizer.expect_passes(plan.order, plan.batch_size)
         found = []
         for minibatch in minibatches(plan):
             self._minibatch = minibatch

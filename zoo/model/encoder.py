@@ -23,6 +23,7 @@ from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscret
 from zoo.model.images import Precision, flat_pixels, holds_images, image_shape
 from zoo.model.inputs import input_width, without_mask
 from zoo.model.layers import Activation, Layers, Width
+from zoo.rl_utils.distribution import make_dist
 
 PATH = 'policy.model.encoder'
 NATURE_SIZE, IMPALA_SIZE = 80, 8
@@ -261,3 +262,22 @@ def _what(space: Space) -> str:
     if len(space.shape) == 1:
         return f'vectors of {space.shape[0]} {kind}'
     return f'arrays of {kind} of shape {space.shape}'
+
+
+def make_policy_head(
+    n_feature: int,
+    action_space: Space,
+    state_dependent_std: bool = False,
+    log_std_init: float = 0.0,
+    distribution: str = 'auto',
+    log_std_min: float = -10.0,
+    log_std_max: float = 2.0,
+) -> nn.Module:
+    """The last layer of a policy: features [..., n_feature] -> logit [..., P], for an action space.
+
+    Args: distribution: a registered name, or 'auto': chosen by the space. The last arguments are for real-valued actions,
+      see `ActorCriticConfig`.
+    """
+    stds = dict(log_std_init=log_std_init, log_std_min=log_std_min, log_std_max=log_std_max)
+    options = dict(n_feature=n_feature, state_dependent_std=state_dependent_std, **stds)
+    return make_dist(action_space, distribution, options).make_head(n_feature, options)

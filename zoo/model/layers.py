@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn.functional import elu, gelu, layer_norm, linear, silu
 
 from zoo.core.lazy import lazy_names
-from zoo.core.spaces import Space
 from zoo.model.images import flat_pixels
-from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.init import orthogonal
 
-__getattr__, __dir__ = lazy_names(__name__, {'zoo.model.encoder': 'Flat MLP', 'zoo.model.inputs': 'OneHot'})[:2]
+__getattr__, __dir__ = lazy_names(
+    __name__, {'zoo.model.encoder': 'Flat MLP make_policy_head', 'zoo.model.inputs': 'OneHot'}
+)[:2]
 
 Activation = Literal['tanh', 'relu', 'elu', 'gelu', 'silu']
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -91,22 +91,3 @@ class ValueHead(nn.Module):
 
     def forward(self, feature: Tensor) -> Tensor:
         return self.layer(feature).squeeze(-1)
-
-
-def make_policy_head(
-    n_feature: int,
-    action_space: Space,
-    state_dependent_std: bool = False,
-    log_std_init: float = 0.0,
-    distribution: str = 'auto',
-    log_std_min: float = -10.0,
-    log_std_max: float = 2.0,
-) -> nn.Module:
-    """The last layer of a policy: features [..., n_feature] -> logit [..., P], for an action space.
-
-    Args: distribution: a registered name, or 'auto': chosen by the space. The last arguments are for real-valued actions,
-      see `ActorCriticConfig`.
-    """
-    stds = dict(log_std_init=log_std_init, log_std_min=log_std_min, log_std_max=log_std_max)
-    options = dict(n_feature=n_feature, state_dependent_std=state_dependent_std, **stds)
-    return make_dist(action_space, distribution, options).make_head(n_feature, options)

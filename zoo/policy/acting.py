@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Acting, ForwardActing, forward_for_acting
-from zoo.config.components import make_component
 from zoo.core.data import Obs, State, Timestep, Transition, ends_of, keeps_state, to_device
-from zoo.core.errors import UserError
-from zoo.core.registry import OPTIMIZER_REGISTRY
 from zoo.core.seeding import reseed, torch_generator
 from zoo.policy.base import Policy
 from zoo.policy.execution import ModelMode, join_model
+from zoo.policy.parameters import NOTHING_OF_ACTOR, make_optimizer
 from zoo.rl_utils.distribution import ActionDist, make_dist
 from zoo.rl_utils.optimizer import FlatOptimizer
 
@@ -64,9 +62,7 @@ class NetworkPolicy(Policy):
     The model is in eval mode, except during gradient steps, see `ModelMode`.
     """
 
-    all_frozen: ClassVar[str] = (
-        'policy.learn.freeze leaves nothing to train of the actor, which is all that policy {!r} trains; freeze fewer'
-    )
+    all_frozen: ClassVar[str] = NOTHING_OF_ACTOR
     """Error message if all parameters of an optimiser are frozen."""
     _acts_with_value = False  # whether acting also gives the critic's value
 
@@ -90,13 +86,7 @@ class NetworkPolicy(Policy):
 
     def _make_optimizer(self, named: Iterable[tuple[str, nn.Parameter]]) -> FlatOptimizer:
         """The optimiser that the config names, over named parameters. Raises: UserError if none of them is to be trained."""
-        cfg, named = self.cfg.learn, list(named)
-        if not any(p.requires_grad for _, p in named):
-            raise UserError(self.all_frozen.format(self.cfg.type))
-        eps = () if cfg.get('adam_eps') is None else (cfg['adam_eps'],)  # only some sections have adam_eps
-        optimizer: FlatOptimizer = make_component(OPTIMIZER_REGISTRY, cfg['optimizer'])(named, *eps)
-        optimizer.ranks = self.run.ranks
-        return optimizer
+        return make_optimizer(self.cfg.learn, named, self.all_frozen.format(self.cfg.type), self.run.ranks)
 
     def _behaviour(self, logit: Tensor) -> Tensor:
         """Converts the logits of the network to those of the behaviour policy, which explores."""

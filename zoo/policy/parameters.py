@@ -1,20 +1,23 @@
-"""Parameters chosen by patterns of their names: frozen (policy.learn.freeze), or copied from another network."""
+"""Parameters of a policy: those that its optimisers train, those that are frozen, those copied from another network."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from zoo.config.components import make_component
 from zoo.core.errors import UserError
-from zoo.core.registry import closest
+from zoo.core.ranks import Ranks
+from zoo.core.registry import OPTIMIZER_REGISTRY, closest
 from zoo.core.spaces import Space
 from zoo.model.check import reached
 from zoo.rl_utils.normalizer import RunningMeanStd
+from zoo.rl_utils.optimizer import FlatOptimizer
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +56,27 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     return found
 
 
+NOTHING_OF_ACTOR = (
+    'policy.learn.freeze leaves nothing to train of the actor, which is all that policy {!r} trains; freeze fewer'
+)
 NOT_APART = (
     'policy.learn.freeze leaves nothing to train of the actor, or nothing of the critic, and each has gradient steps of its own '
     'here; freeze fewer, or use policy.type=ppo with one learning rate, which trains both together'
 )
+
+
+def make_optimizer(cfg: Any, named: Iterable[tuple[str, nn.Parameter]], all_frozen: str, ranks: Ranks) -> FlatOptimizer:
+    """The optimiser that a resolved section `policy.learn` names, over named parameters.
+
+    Raises: UserError with the message `all_frozen` if none of them is to be trained.
+    """
+    named = list(named)
+    if not any(p.requires_grad for _, p in named):
+        raise UserError(all_frozen)
+    eps = () if cfg.get('adam_eps') is None else (cfg['adam_eps'],)  # only some sections have adam_eps
+    optimizer: FlatOptimizer = make_component(OPTIMIZER_REGISTRY, cfg['optimizer'])(named, *eps)
+    optimizer.ranks = ranks
+    return optimizer
 
 
 def check_actor_trains(cfg: Any, model: nn.Module, obs_space: Space) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,8 +23,6 @@ from zoo.rl_utils.optimizer import FlatOptimizer
 if TYPE_CHECKING:
     from zoo.policy.config import ActorCriticLearnConfig  # which names the draws that are registered here
     from zoo.policy.samples import Samples
-
-P = TypeVar('P', bound='Passes')
 
 
 @DRAW_REGISTRY.register('shuffle')
@@ -75,13 +73,6 @@ class Passes:
         self._draw = _draw_of(cfg.draw)
         self._generator = torch_generator(seed, 'learn', device)
         self.train_iter = 0
-
-    @classmethod
-    def like(cls: type[P], other: Passes) -> P:
-        """Makes an object of this class with the attributes of another one."""
-        new = cls.__new__(cls)
-        vars(new).update(vars(other))
-        return new
 
     def run(
         self,

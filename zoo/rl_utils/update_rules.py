@@ -360,6 +360,12 @@ class RuleOptimizer:
         self._gathered: list[int] = []  # rows of the gradients that are there for the next step
         self._to_come = list(rows) or [1] * n_call
 
+    def expect_passes(self, order: Tensor, batch_size: int) -> None:
+        """Tells which minibatches follow, so that gathered gradients always make a step at the last one. Args: see `StepPlan`."""
+        if self.mechanics.accumulate > 1:
+            rows = [len(index) for each in order for index in each.split(batch_size)]
+            self.expect_steps(len(rows), rows)
+
     @property
     def upcoming(self) -> tuple[float, bool]:
         """The number of gradients with that of the next `step`, in minibatches as large as its own; and whether it takes a step."""

@@ -31,6 +31,13 @@ class InterruptedPasses(Passes):
 
     renew: Callable[[Columns], Columns] | None = None
 
+    @classmethod
+    def like(cls, other: Passes) -> InterruptedPasses:
+        """The passes of a policy, which may now be interrupted."""
+        new = cls.__new__(cls)
+        vars(new).update(vars(other))
+        return new
+
     def run(
         self,
         step: Step,
