@@ -196,7 +196,7 @@ def test_objects_are_shown_in_a_few_lines() -> None:
 
 @pytest.mark.slow
 def test_every_moved_module_is_where_the_table_says():
-    from zoo.core.moved import MOVED
+    from zoo.core.lazy import MOVED
 
     for old, new in MOVED.items():
         with pytest.warns(DeprecationWarning, match=f'{old} has moved to {new}'):

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from zoo.tools.results.read import read_run as read_run
     from zoo.worker.evaluator import Evaluation as Evaluation, evaluate as evaluate
 
-import zoo.core.moved  # noqa: F401  # old import paths work for one release
 from zoo.core import VERSION
 from zoo.core.lazy import lazy_names
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from tests.backend.problems import Case, Problem
 from tests.gpu import needs_gpu
 from zoo.backend.executor import Eager, StepPlan, forward_rows
-from zoo.backend.precision import ForwardInPrecision, in_precision, precision_problem
+from zoo.backend.precision import ForwardInPrecision, precision_problem
 from zoo.policy.gradient_steps import PolicyNumbers
 from zoo.rl_utils import FlatAdam
 
 
 class Net(nn.Module):
-    """Returns the output of its layer as a tensor, inside a dict and inside a tuple."""
+    """Returns the output of its layer as a tensor, and inside a dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,42 +28,35 @@ class Net(nn.Module):
     def compute_actor_critic(self, obs: Tensor) -> dict[str, Any]:
         out = self.layer(obs)
         self.inner = out.dtype
-        return {'logit': out, 'state': {'h': out}, 'index': torch.zeros(2, dtype=torch.int64)}
+        return {'logit': out, 'index': torch.zeros(2, dtype=torch.int64), 'none': None}
 
-    def compute_actor(self, obs: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return self.layer(obs), state
+    def compute_actor(self, obs: Tensor) -> Tensor:
+        return self.layer(obs)
 
 
-def test_fp32_is_the_model_itself() -> None:
-    net = Net()
-    assert in_precision(net, 'fp32') is net
+IN_BF16 = ForwardInPrecision('bf16', forward_rows)
 
 
 def test_outputs_are_float32_of_a_forward_pass_in_bfloat16() -> None:
-    net = Net()
-    model, obs = in_precision(net, 'bf16'), torch.ones(4, 3) / 3
-    found = model.compute_actor_critic(obs)
-    assert net.inner == torch.bfloat16
-    assert found['logit'].dtype == found['state']['h'].dtype == torch.float32 and found['index'].dtype == torch.int64
-    want = net.layer(obs)
+    net, rows = Net(), {'obs': torch.ones(4, 3) / 3}
+    found, same = IN_BF16(net, 'compute_actor_critic', rows)
+    assert net.inner == torch.bfloat16 and same is rows
+    assert found['logit'].dtype == torch.float32 and found['index'].dtype == torch.int64 and found['none'] is None
+    want = net.layer(rows['obs'])
     assert not torch.equal(found['logit'], want)
     torch.testing.assert_close(found['logit'], want, rtol=0, atol=0.02)  # bfloat16 rounds by 2^-8 of numbers up to 2
-    logit, state = model.compute_actor(obs, None)
-    assert logit.dtype == torch.float32 and state is None
+    assert IN_BF16(net, 'compute_actor', rows)[0]['logit'].dtype == torch.float32
 
 
 def test_gradients_are_float32() -> None:
     net = Net()
-    in_precision(net, 'bf16').compute_actor_critic(torch.ones(4, 3))['logit'].sum().backward()
+    IN_BF16(net, 'compute_actor_critic', {'obs': torch.ones(4, 3)})[0]['logit'].sum().backward()
     assert net.layer.weight.grad.dtype == torch.float32 and net.layer.bias.grad.tolist() == [4, 4]
 
 
-def test_all_else_is_the_models() -> None:
-    net = Net()
-    model = in_precision(net, 'bf16')
-    assert model.layer is net.layer and dict(model.named_parameters()).keys() == dict(net.named_parameters()).keys()
-    assert not hasattr(model, 'initial_state')
-    assert copy.deepcopy(model).compute_actor_critic(torch.ones(1, 3))['logit'].dtype == torch.float32
+def test_formats_are_equal_and_copied_by_value() -> None:
+    assert ForwardInPrecision('bf16', forward_rows) == IN_BF16 == copy.deepcopy(IN_BF16)
+    assert hash(copy.deepcopy(IN_BF16)) == hash(IN_BF16) != hash(ForwardInPrecision('fp16', forward_rows))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +75,8 @@ def train(problem: Problem, precision: Any, device: str = 'cpu', **options: Any)
         optimizer.configure(precision=precision, **options)
     columns = {name: x.to(device) for name, x in problem.columns.items()}
     data = StepPlan(columns, problem.order.to(device), problem.case.batch_size, torch.device(device))
-    numbers = problem.case.numbers._replace(forward=ForwardInPrecision(precision, forward_rows))
+    forward = forward_rows if precision == 'fp32' else ForwardInPrecision(precision, forward_rows)
+    numbers = problem.case.numbers._replace(forward=forward)
     metrics = Eager(model, problem.dist).run(problem.step, optimizers, data, numbers)
     return optimizers, metrics
 

@@ -216,8 +216,8 @@ def test_inputs_are_unchanged_and_the_result_is_new(name, dtype):
 
 @pytest.mark.parametrize('name', NAMES)
 def test_shapes_that_differ_are_refused(name):
-    # the registered 'gae' does not check its inputs
-    checked = estimators.gae if name == 'gae' else ESTIMATOR_REGISTRY.get(name)
+    # the registered 'gae' does not check its inputs, the public function does
+    checked = estimators.gae_return if name == 'gae' else ESTIMATOR_REGISTRY.get(name)
     with pytest.raises(ValueError, match='reward has shape'):
         checked(six_steps()._replace(reward=torch.zeros(5)), 0.9, 0.7)
     with pytest.raises(ValueError, match='next_value has shape'):

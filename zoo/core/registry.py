@@ -253,7 +253,7 @@ VALUE_LOSS_REGISTRY: Registry[Any] = Registry(
     'zoo.value_losses',
     {'zoo.rl_utils.ppo': 'mse', 'zoo.rl_utils.value_losses': 'clip error_clip hl_gauss huber two_hot'},
 )
-PENALTY_REGISTRY: Registry[Any] = Registry('penalty', 'zoo.penalties', ('zoo.rl_utils.penalties',))
+PENALTY_REGISTRY: Registry[Any] = Registry('penalty', 'zoo.penalties', ('zoo.rl_utils.surrogates',))
 ESTIMATOR_REGISTRY: Registry[Any] = Registry(
     'estimator',
     'zoo.estimators',

@@ -39,9 +39,9 @@ class Inherited(NamedTuple):
     layer_norm: bool = False
 
     @classmethod
-    def of(cls, cfg: Any) -> Inherited:
+    def of(cls, model: Any) -> Inherited:
         """Those of a resolved section `policy.model`."""
-        return cls(*(getattr(cfg, name) for name in cls._fields))
+        return cls(*(getattr(model, name) for name in cls._fields))
 
 
 def checked_spec(spec: object, path: str = PATH) -> Any:

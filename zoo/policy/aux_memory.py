@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,14 +21,14 @@ class AuxMemory:
 
     Observations keep their dtype (bytes stay bytes): the block has their size, plus 4 bytes per row (8 with weights).
     Between two phases it grows only after a resume with other rollouts than before.
-    Attributes: allocate: (shape, dtype, device of the batches) -> memory for a column. n_row, n_filled: rows (or sequences) kept, and batches; n_since_phase: batches since the last auxiliary phase.
+    Attributes: place: device of the block, None: that of the batches. n_row, n_filled: rows (or sequences) kept, and batches; n_since_phase: batches since the last auxiliary phase.
     """
 
     is_ring = False
+    place: str | None = None
 
     def __init__(self, n_part: int) -> None:
         self._n_part = n_part
-        self.allocate: Callable[[tuple[int, ...], torch.dtype, torch.device], Tensor] = on_device
         self._block: dict[str, Any] = {}
         self.n_row, self.n_filled, self.n_since_phase = 0, 0, 0
         self._is_loaded = False  # the rows come from a checkpoint, and nothing was appended since
@@ -101,7 +100,7 @@ class AuxMemory:
             kept = self.columns()
             like = {**kept, **part}  # the columns of the new block
             self._block = {}
-            self._block = map_tensors(lambda x: self.allocate((n_row, *x.shape[1:]), x.dtype, device), like)
+            self._block = map_tensors(lambda x: self._allocate((n_row, *x.shape[1:]), x.dtype, device), like)
             if kept:
                 self._write(kept, 0)
         self._write(part, self.n_row)
@@ -123,7 +122,5 @@ class AuxMemory:
             else:  # only weights may be missing
                 block[at] = 1
 
-
-def on_device(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory on the device of the batches."""
-    return torch.empty(shape, dtype=dtype, device=device)
+    def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.place or device)

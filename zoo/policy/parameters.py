@@ -65,7 +65,9 @@ NOT_APART = (
 )
 
 
-def make_optimizer(cfg: Any, named: Iterable[tuple[str, nn.Parameter]], all_frozen: str, ranks: Ranks) -> FlatOptimizer:
+def make_optimizer(
+    learn: Any, named: Iterable[tuple[str, nn.Parameter]], all_frozen: str, ranks: Ranks
+) -> FlatOptimizer:
     """The optimiser that a resolved section `policy.learn` names, over named parameters.
 
     Raises: UserError with the message `all_frozen` if none of them is to be trained.
@@ -73,15 +75,15 @@ def make_optimizer(cfg: Any, named: Iterable[tuple[str, nn.Parameter]], all_froz
     named = list(named)
     if not any(p.requires_grad for _, p in named):
         raise UserError(all_frozen)
-    eps = () if cfg.get('adam_eps') is None else (cfg['adam_eps'],)  # only some sections have adam_eps
-    optimizer: FlatOptimizer = make_component(OPTIMIZER_REGISTRY, cfg['optimizer'])(named, *eps)
+    eps = () if learn.get('adam_eps') is None else (learn['adam_eps'],)  # only some sections have adam_eps
+    optimizer: FlatOptimizer = make_component(OPTIMIZER_REGISTRY, learn['optimizer'])(named, *eps)
     optimizer.ranks = ranks
     return optimizer
 
 
-def check_actor_trains(cfg: Any, model: nn.Module, obs_space: Space) -> None:
-    """Checks that steps on the policy alone have something to train. Args: cfg: the resolved section `policy.learn`."""
-    if cfg.get('freeze') and not reached(model, obs_space, 'compute_actor'):
+def check_actor_trains(learn: Any, model: nn.Module, obs_space: Space) -> None:
+    """Checks that steps on the policy alone have something to train. Args: learn: the resolved section `policy.learn`."""
+    if learn.get('freeze') and not reached(model, obs_space, 'compute_actor'):
         raise UserError(NOT_APART)
 
 

@@ -51,12 +51,6 @@ def gae_return(data: gae_data, gamma: float = 0.99, lambda_: float = 0.95) -> ga
     return gae_result(adv, return_, mean, std)
 
 
-def gae(data: gae_data, gamma: float, lambda_: float, *, value_lambda: float | None = None) -> Estimate:
-    """`gae_estimate`, the registered estimator 'gae', with checks of its inputs."""
-    check_gae(*data, gamma, lambda_)
-    return gae_estimate(data, gamma, lambda_, value_lambda=value_lambda)
-
-
 @ESTIMATOR_REGISTRY.register('n_step')
 @torch.no_grad()
 def n_step(
@@ -127,7 +121,8 @@ def vtrace(
     Source: Espeholt et al. 2018, arXiv:1802.01561, eq. 1, sec. 4.2 and remark 2; lambda_ in adv as in DeepMind's rlax.
     """
     if log_ratio is None:
-        return gae(data, gamma, lambda_)
+        check_gae(*data, gamma, lambda_)
+        return gae_estimate(data, gamma, lambda_)
     check_shape('log_ratio', log_ratio, 'reward', data.reward.shape)
     delta = wide(gae_advantage(data, gamma, 0.0))
     # finite; since e^x > x, a clamped ratio is still above both bounds

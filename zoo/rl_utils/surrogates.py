@@ -1,25 +1,33 @@
-"""Surrogates: objectives that a gradient step on the policy maximises, elementwise in probability ratio and advantage.
+"""Terms of the policy loss: surrogates, which a gradient step maximises, and penalties, which hold the policy or value.
 
-Each takes (log_ratio, ratio, adv, clip_ratio), all [N] but the last, and returns the gain [N]:
+A surrogate takes (log_ratio, ratio, adv, clip_ratio), all [N] but the last, and returns the gain [N]:
   log_ratio: log p_new(action) - log p_old(action); the gradient flows back through it and `ratio`.
   ratio: exp(log_ratio), bounded at e^88, where it has no gradient. adv: without gradient.
   clip_ratio: > 0, a number or a 0-dim tensor; infinity: no clipping.
 The caller takes the weighted mean, and adds entropy, dual clip and metrics. Below r is the ratio, A the advantage and c the
 clip_ratio; 'slope' is d gain / d log p_new. At r = 1 the slope of all but 'awr' is A.
+
+A penalty takes (dist, output, minibatch) and returns [N], with a gradient in `output` alone; the caller multiplies the weighted
+mean by the penalty's weight, which may follow a schedule or a target.
+  output: the present outputs of the model as rows, 'logit' [N, P] and, where the step trains a critic too, 'value' [N].
+  minibatch: the stored columns as rows, of which 'logit' is that of the behaviour policy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from zoo.core.registry import SURROGATE_REGISTRY
+from zoo.core.data import wide
+from zoo.core.errors import UserError
+from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY
 from zoo.rl_utils.check import EACH_SAMPLE, Number, check_returned
+from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.ppo import MAX_LOG_RATIO, clip as clip, zeroed
 
 LOG_MAX_IMPORTANCE = math.log(100.0)
@@ -153,6 +161,41 @@ def awr(
     Source: Peng et al. 2019, arXiv:1910.00177. Departs: w log p_old is subtracted, which has no gradient.
     """
     return (adv / temperature).clamp(max=math.log(max_weight)).exp() * log_ratio
+
+
+@PENALTY_REGISTRY.register('kl')
+def kl(dist: ActionDist, output: Mapping[str, Tensor], minibatch: Mapping[str, Any]) -> Tensor:
+    """KL divergence from the stored policy to the present one, KL(old || new), nats per sample.
+
+    Its gradient keeps probability where the stored policy has some.
+    Source: Schulman et al. 2017, arXiv:1707.06347, eq. 8.
+    """
+    return dist.kl(minibatch['logit'].detach(), output['logit'])
+
+
+@PENALTY_REGISTRY.register('reverse_kl')
+def reverse_kl(dist: ActionDist, output: Mapping[str, Tensor], minibatch: Mapping[str, Any]) -> Tensor:
+    """KL divergence from the present policy to the stored one, KL(new || old), nats per sample.
+
+    Its gradient avoids probability where the stored policy has little; the penalty is infinite where the stored policy has none.
+    """
+    return dist.kl(output['logit'], minibatch['logit'].detach())
+
+
+@PENALTY_REGISTRY.register('value_drift')
+def value_drift(dist: ActionDist, output: Mapping[str, Tensor], minibatch: Mapping[str, Any]) -> Tensor:
+    """Half the squared change of the value since the samples were collected, in squared units of the critic's output.
+
+    0.5 (V - V_old)^2, for policies whose actor and critic share a network.
+    Source: Moon et al. 2022 (DCPG), arXiv:2210.09960.
+    Raises: UserError if the step computes no value.
+    """
+    if 'value' not in output:
+        raise UserError(
+            "the penalty 'value_drift' needs the critic's value in the step on the policy, but this policy trains its "
+            'critic in steps of its own; leave the penalty out, or use one network for both'
+        )
+    return 0.5 * (wide(output['value']) - wide(minibatch['value'].detach())).square()
 
 
 def gain_of(

@@ -104,7 +104,7 @@ Initialisation and a first pass through the network need about 3 * n; small netw
 
 
 def load_policy(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Checkpoint,
     device: str | None = None,
     trust: Trust = (),
     model: nn.Module | None = None,
@@ -125,24 +125,12 @@ def load_policy(
     Raises: CheckpointError (path and reason); ConfigError if its policy or model is not registered; UserError if `only`
       matches nothing.
     """
-    return policy_of(load_checkpoint(path), device, trust, model, fields, only)
-
-
-def policy_of(
-    checkpoint: Checkpoint,
-    device: str | None = None,
-    trust: Trust = (),
-    model: nn.Module | None = None,
-    fields: Literal['all'] | Sequence[Mode] = ('eval',),
-    only: Sequence[str] | None = None,
-) -> Policy:
-    """Like `load_policy`, for a checkpoint in memory."""
     if isinstance(fields, str):
         fields = MODES if fields == 'all' else (cast('Mode', fields),)
     modes = tuple(fields)
     if not modes or not set(modes) <= set(MODES):
         raise UserError(f"fields is {fields!r} but must be 'all' or a list of {', '.join(MODES)}")
-    run = saved_run(checkpoint)
+    run = saved_run(path if isinstance(path, Checkpoint) else load_checkpoint(path))
     check_names(run, ('policy',), trust, without=EVALUATION_ENVS)
     cfg = resolve_policy(run.config['policy'])
     if device is not None or not torch.cuda.is_available() or why_not_here(cfg.device):

@@ -28,7 +28,7 @@ from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, ENCODER_REGISTRY, MOD
 from zoo.run.checkpoint import consent
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
 from zoo.run.config import job_schema
-from zoo.run.policy_file import env_config_of, policy_of
+from zoo.run.policy_file import env_config_of, load_policy
 from zoo.tools.cli.command import main
 from zoo.worker.evaluator import evaluate
 
@@ -77,7 +77,7 @@ def test_address_in_a_checkpoint_needs_consent_which_the_error_says(
         with pytest.raises(CheckpointError, match=rf'{what} \({re.escape(named)} is .* add --trust') as error:
             resume(path, trust=trust)
         assert '\n' not in str(error.value) and 'in Python trust=True' in str(error.value)
-    assert evaluate(policy_of(load_checkpoint(path)), env_config_of(load_checkpoint(path)), 1).lengths
+    assert evaluate(load_policy(load_checkpoint(path)), env_config_of(load_checkpoint(path)), 1).lengths
 
 
 def test_consent_to_the_code_of_a_sink_is_consent_to_what_it_reaches(

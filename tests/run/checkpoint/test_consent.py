@@ -18,7 +18,7 @@ from zoo.core.errors import UserError
 from zoo.run.checkpoint import consent
 from zoo.run.checkpoint.file import CheckpointError, load_checkpoint
 from zoo.run.checkpoint.schema import saved_run
-from zoo.run.policy_file import env_config_of, policy_of
+from zoo.run.policy_file import env_config_of
 from zoo.worker.evaluator import evaluate
 
 TRAP = """
@@ -327,7 +327,7 @@ def test_code_in_a_file_is_named_by_its_path_and_needs_consent_from_any_folder(
         with pytest.raises(CheckpointError, match=rf'code of the file .*parts_of_test.py.*--import {file}'):
             serial_pipeline(resume=run_dir, max_env_step=320, trust=words)
     saved = load_checkpoint(run_dir)
-    assert evaluate(policy_of(saved), env_config_of(saved), 1).lengths  # to evaluate, none is made
+    assert evaluate(load_policy(saved), env_config_of(saved), 1).lengths  # to evaluate, none is made
     assert not is_sprung(folder)
     assert serial_pipeline(resume=run_dir, max_env_step=320, trust=[str(file)]).env_step > 256
     assert (folder / trace).exists()
@@ -387,7 +387,7 @@ def test_policy_is_loaded_without_its_env(folder: Path) -> None:
 def test_names_in_the_policy_need_consent_to_load_it(folder: Path) -> None:
     checkpoint = load_checkpoint(with_value(folder / 'c', 'meta.config.policy.learn.callback', 'trap_of_test:make'))
     with pytest.raises(CheckpointError, match="policy.learn.callback is 'trap_of_test:make'"):
-        policy_of(checkpoint)
+        load_policy(checkpoint)
     assert not is_sprung(folder)
 
 

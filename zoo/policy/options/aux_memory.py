@@ -13,7 +13,7 @@ from torch import Tensor
 
 from zoo.core.data import Columns, first_leaf, map_tensors
 from zoo.core.errors import RunError
-from zoo.policy.aux_memory import AuxMemory, on_device
+from zoo.policy.aux_memory import AuxMemory
 
 logger = logging.getLogger(__name__)
 
@@ -103,14 +103,11 @@ def load_memory(
 
 def make_memory(n_part: int, where: str, is_ring: bool) -> Any:
     """A memory for n_part batches in a place. Args: where: 'device', 'cpu' or 'disk'; is_ring: whether it is a `RingMemory`."""
-    memory = (RingMemory if is_ring else AuxMemory)(n_part)
-    memory.allocate = {'device': on_device, 'cpu': on_cpu, 'disk': on_disk}[where]
+    memory: Any = (RingMemory if is_ring else AuxMemory)(n_part)
+    memory.place = 'cpu' if where == 'cpu' else None
+    if where == 'disk':
+        memory._allocate = on_disk
     return memory
-
-
-def on_cpu(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory of the CPU."""
-    return torch.empty(shape, dtype=dtype)
 
 
 def on_disk(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -255,12 +255,12 @@ def load_player(args: argparse.Namespace) -> tuple[Policy, EnvConfig, int]:
     Raises: CheckpointError, ConfigError, by the rules of `zoo eval`.
     """
     from zoo.run.checkpoint.file import load_checkpoint
-    from zoo.run.policy_file import env_config_of, policy_of
+    from zoo.run.policy_file import env_config_of, load_policy
 
     checkpoint, trust = load_checkpoint(checkpoint_path(args)), args.trust or args.imports
     # before the policy: nothing is built without consent to the code that the checkpoint names
     env = env_config_of(checkpoint, trust, args.overrides, args.set_name)
-    return policy_of(checkpoint, trust=trust), env, checkpoint.meta['env_step']
+    return load_policy(checkpoint, trust=trust), env, checkpoint.meta['env_step']
 
 
 def _numbers(evaluation: Evaluation, env_step: int) -> dict[str, Any]:

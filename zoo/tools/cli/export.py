@@ -41,12 +41,12 @@ def run_export(args: argparse.Namespace) -> None:
     path = _path_of(args)
     from zoo.core.files import whole_file
     from zoo.run.checkpoint.file import load_checkpoint
-    from zoo.run.policy_file import policy_of
+    from zoo.run.policy_file import load_policy
     from zoo.tools.export import exporting
     from zoo.tools.results.card import card
 
     checkpoint = load_checkpoint(checkpoint_path(args))
-    policy = policy_of(checkpoint, 'cpu', args.trust or args.imports)
+    policy = load_policy(checkpoint, 'cpu', args.trust or args.imports)
     env_step, card_path = checkpoint.meta['env_step'], path.with_name(f'{path.name}.md')
     with exporting(policy, path, args.format, value=args.value, env_step=env_step) as exported:
         with whole_file(card_path) as file:
