@@ -155,7 +155,7 @@ def stacked(found: Sequence[Found]) -> Found:
     return map_tensors(lambda *x: torch.stack(x), *found)
 
 
-def forward_rows(model: Any, method: str, minibatch: Any) -> tuple[dict[str, Tensor], Any]:
+def forward_rows(model: nn.Module, method: str, minibatch: Columns) -> tuple[dict[str, Tensor], Any]:
     """Runs a method of the model on a minibatch of rows; its output by name ('logit', 'value', ..), and the minibatch."""
     found = getattr(model, method)(minibatch['obs'])
     if isinstance(found, dict):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from zoo.core.data import map_tensors
+from zoo.core.data import Columns, map_tensors
 
 UpdatePrecision = Literal['fp32', 'bf16', 'fp16']
 DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}
@@ -22,7 +22,7 @@ class ForwardInPrecision:
     precision: Literal['bf16', 'fp16']
     forward: Callable[..., Any]
 
-    def __call__(self, model: nn.Module, method: str, minibatch: Any) -> Any:
+    def __call__(self, model: nn.Module, method: str, minibatch: Columns) -> Any:
         device = next(iter(model.parameters())).device
         with torch.autocast(device.type, DTYPES[self.precision]):  # only forward passes belong in it
             output, rows = self.forward(model, method, minibatch)

@@ -39,7 +39,7 @@ class Inherited(NamedTuple):
     layer_norm: bool = False
 
     @classmethod
-    def of(cls, model: Any) -> Inherited:
+    def of(cls, model: Section) -> Inherited:
         """Those of a resolved section `policy.model`."""
         return cls(*(getattr(model, name) for name in cls._fields))
 

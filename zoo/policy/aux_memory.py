@@ -24,7 +24,7 @@ class AuxMemory:
     Attributes: place: device of the block, None: that of the batches. n_row, n_filled: rows (or sequences) kept, and batches; n_since_phase: batches since the last auxiliary phase.
     """
 
-    is_ring = False
+    is_ring, oldest = False, 0
     place: str | None = None
 
     def __init__(self, n_part: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from zoo.config.components import name_of
 from zoo.config.section import plain
+from zoo.core.registry import Component
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.sequences import SequenceConfig, sequence_problem
 from zoo.rl_utils.distribution import ActionDist
@@ -44,7 +45,7 @@ def memory_problem(cfg: ActorCriticPolicyConfig, has_state: bool, fields: Sequen
 
 
 def component_problem(
-    cfg: ActorCriticPolicyConfig, objective: Any, given_model: str | None, explore: Any, dist: ActionDist
+    cfg: ActorCriticPolicyConfig, objective: Any, given_model: str | None, explore: Component, dist: ActionDist
 ) -> str:
     """Conflict between components of the config, the resolved section `policy`. given_model: class of a user's own model."""
     learn, estimator = cfg.learn, name_of(cfg.collect.estimator)

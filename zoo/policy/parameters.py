@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from zoo.config.components import make_component
+from zoo.config.section import Section
 from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks
 from zoo.core.registry import OPTIMIZER_REGISTRY, closest
@@ -66,7 +67,7 @@ NOT_APART = (
 
 
 def make_optimizer(
-    learn: Any, named: Iterable[tuple[str, nn.Parameter]], all_frozen: str, ranks: Ranks
+    learn: Section, named: Iterable[tuple[str, nn.Parameter]], all_frozen: str, ranks: Ranks
 ) -> FlatOptimizer:
     """The optimiser that a resolved section `policy.learn` names, over named parameters.
 
@@ -81,7 +82,7 @@ def make_optimizer(
     return optimizer
 
 
-def check_actor_trains(learn: Any, model: nn.Module, obs_space: Space) -> None:
+def check_actor_trains(learn: Section, model: nn.Module, obs_space: Space) -> None:
     """Checks that steps on the policy alone have something to train. Args: learn: the resolved section `policy.learn`."""
     if learn.get('freeze') and not reached(model, obs_space, 'compute_actor'):
         raise UserError(NOT_APART)

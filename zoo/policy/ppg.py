@@ -245,7 +245,7 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _init_learn(self) -> None:
         cfg = self.cfg.learn
-        self._memory: Any = AuxMemory(cfg.aux_freq)
+        self._memory = AuxMemory(cfg.aux_freq)
         if cfg.aux_memory != 'device' or cfg.aux_window is not None:
             from zoo.policy.options.aux_memory import make_memory
 

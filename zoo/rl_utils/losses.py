@@ -285,7 +285,7 @@ def policy_terms_by_kernel(
 
 
 def error_of_component(
-    output: Mapping[str, Tensor], minibatch: Mapping[str, Any], loss: Any, clip_ratio: Number
+    output: Mapping[str, Tensor], minibatch: Mapping[str, Any], loss: Callable[..., Tensor], clip_ratio: Number
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The error of a critic by any value loss, 0-dim; and the metric value_clipfrac of losses that clip.
 
@@ -298,11 +298,10 @@ def error_of_component(
     data = ppo_value_data(output['value'], return_ if is_mse else minibatch['value'], return_, weight)
     if is_mse:
         return ppo_value_error(data, use_value_clip=False), {}
-    clips = value_losses.clips_values(loss)
-    clips_at_ratio = clips and loss.name == 'clip' and loss.options == (('range', None),)
+    if not value_losses.clips_values(loss):
+        return ppo_value_error(data, clip_ratio, value_loss=loss), {}
+    clips_at_ratio = loss.name == 'clip' and loss.options == (('range', None),)
     error = ppo_value_error(data, clip_ratio, clips_at_ratio, None if clips_at_ratio else loss)
-    if not clips:
-        return error, {}
     with torch.no_grad():
         value, limit = data.value_new, dict(loss.options).get('range')
         distance = (value - data.value_old).abs() if loss.name == 'clip' else (value - return_).square()

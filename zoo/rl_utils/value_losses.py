@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeGuard
 
 import torch
 from pydantic import Field
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from zoo.core.data import wide
 from zoo.core.errors import UserError
-from zoo.core.registry import VALUE_LOSS_REGISTRY
+from zoo.core.registry import VALUE_LOSS_REGISTRY, Component
 from zoo.rl_utils.check import EACH_SAMPLE, Number, check_returned
 from zoo.rl_utils.ppo import mse as mse
 
@@ -35,7 +35,7 @@ def checked(
     return error
 
 
-def clips_values(value_loss: Callable[..., Tensor]) -> bool:
+def clips_values(value_loss: Callable[..., Tensor]) -> TypeGuard[Component]:
     """Whether a value loss is one of those whose gradient is cut beyond a range, by its name."""
     return getattr(value_loss, 'name', '') in ('clip', 'error_clip')
 

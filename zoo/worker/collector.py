@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.backend.executor import Acting
-from zoo.core.data import Finals, Rollout, final_rows, first_leaf, leaves, map_tensors
+from zoo.core.data import Finals, Rollout, State, final_rows, first_leaf, leaves, map_tensors
 from zoo.env import AnyVectorEnv
 from zoo.env.interface import RowObserver, StepBlock
 from zoo.policy.modes import CollectMode
@@ -31,7 +31,7 @@ class RolloutExtras(NamedTuple):
     """
 
     output: dict[str, Any]
-    state: Any
+    state: State
     finals: Finals
     infos: dict[str, Tensor]
     episodes: Sequence[tuple[int, dict[str, float]]]

@@ -25,7 +25,6 @@ class RingMemory(AuxMemory):
     """
 
     is_ring = True
-    oldest = 0
 
     def _append(self, part: Columns) -> None:
         n, is_full = len(part['return_']), self.n_filled >= self._n_part
@@ -103,10 +102,10 @@ def load_memory(
 
 def make_memory(n_part: int, where: str, is_ring: bool) -> Any:
     """A memory for n_part batches in a place. Args: where: 'device', 'cpu' or 'disk'; is_ring: whether it is a `RingMemory`."""
-    memory: Any = (RingMemory if is_ring else AuxMemory)(n_part)
+    memory = (RingMemory if is_ring else AuxMemory)(n_part)
     memory.place = 'cpu' if where == 'cpu' else None
     if where == 'disk':
-        memory._allocate = on_disk
+        memory._allocate = on_disk  # type: ignore[method-assign]
     return memory
 
 

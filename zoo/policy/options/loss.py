@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from zoo.config.components import make_component, name_of, section_of
 from zoo.config.schedule import schedule_value
@@ -65,7 +66,7 @@ class Objective:
         components = [self.value_loss, *self.penalties]
         return any(component.name not in KEEP_NO_OLD_VALUE for component in components)
 
-    def metrics_of(self, policy_step: Any, value_step: Any) -> list[str]:
+    def metrics_of(self, policy_step: object, value_step: object) -> list[str]:
         """Names of the metrics that depend on the losses; a user's own steps choose theirs themselves."""
         names = ['total_loss'] if hasattr(policy_step, 'kind') else []
         if self.value_loss != MSE and hasattr(value_step, 'kind'):
@@ -74,7 +75,7 @@ class Objective:
             names += ['value_clipfrac'] if clips_values(self.value_loss) else []
         return names + (['kl', 'ratio_max'] if self.fixed.measure_kl else [])
 
-    def shape_critic(self, model: Any) -> None:
+    def shape_critic(self, model: nn.Module) -> None:
         """Makes the critic of a model predict what its loss reads. Raises: UserError if the model cannot."""
         if self.n_value == 1:
             return
