@@ -14,12 +14,12 @@ from zoo.config.components import Component
 from zoo.core.spaces import Box
 from zoo.policy.gradient_steps import MSE, PolicyNumbers, policy_step, ppo_step
 from zoo.policy.ppg import AuxNumbers, ValueNumbers, aux_step, value_step
-from zoo.rl_utils import penalties, surrogates, value_losses
+from zoo.rl_utils import surrogates, value_losses
 from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.optimizer import FlatAdam
 
 VALUE_CLIP = Component('value loss', 'clip', value_losses.clip, (('range', None),))
-NONE, KL = Component('surrogate', 'none', surrogates.none), Component('penalty', 'kl', penalties.kl)
+NONE, KL = Component('surrogate', 'none', surrogates.none), Component('penalty', 'kl', surrogates.kl)
 N = 16
 OBS = Box(torch.full((3,), -torch.inf).numpy(), torch.full((3,), torch.inf).numpy())
 
