@@ -24,7 +24,7 @@ from zoo.env import VectorEnv, make_vector_env
 from zoo.env.config import EnvConfig, env_config
 from zoo.policy.modes import EvalMode
 from zoo.run.checkpoint.file import Checkpoint, steps_of
-from zoo.run.policy_file import policy_of
+from zoo.run.policy_file import load_policy
 from zoo.worker.evaluator import Evaluation, Evaluator, evaluate
 
 N_POINT = 50  # points of a curve that are kept
@@ -136,7 +136,7 @@ def evaluate_last(checkpoint: Checkpoint, n_episode: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     return {
         'env_step': checkpoint.meta['env_step'],
-        'greedy': summary(evaluate(policy_of(checkpoint), env, n_episode, seed)),
+        'greedy': summary(evaluate(load_policy(checkpoint), env, n_episode, seed)),
         'sampled': summary(play(env, lambda vector: sampling(checkpoint, vector), n_episode, seed)),
     }
 
