@@ -48,6 +48,12 @@ def test_outputs_are_float32_of_a_forward_pass_in_bfloat16() -> None:
     assert IN_BF16(net, 'compute_actor', rows)[0]['logit'].dtype == torch.float32
 
 
+@torch.no_grad()
+def test_a_pass_without_gradient_is_that_of_float32() -> None:
+    net, rows = Net(), {'obs': torch.ones(4, 3) / 3}
+    assert torch.equal(IN_BF16(net, 'compute_actor', rows)[0]['logit'], net.layer(rows['obs']))
+
+
 def test_gradients_are_float32() -> None:
     net = Net()
     IN_BF16(net, 'compute_actor_critic', {'obs': torch.ones(4, 3)})[0]['logit'].sum().backward()

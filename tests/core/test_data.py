@@ -37,6 +37,14 @@ def test_next_obs_by_hand(vector):
     assert first(make([(1, 0), (1, 1)], vector=vector).next_obs()) == [[10, 11], [1010, 1011], [90, 91]]
 
 
+@pytest.mark.parametrize('ends', [[], [(0, 1)]])
+def test_next_obs_has_the_dtype_of_the_rows(ends):
+    rollout = make(ends)
+    rollout.final_obs = rollout.final_obs.view(-1, 2).double()
+    found = rollout.next_obs()
+    assert found.dtype == torch.float32 and first(found) == [[10, 1001 if ends else 11], [20, 21], [90, 91]]
+
+
 def test_next_obs_of_one_step():
     assert first(make([(0, 1)], n_step=1).next_obs()) == [[90, 1001]]
 

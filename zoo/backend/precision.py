@@ -23,6 +23,8 @@ class ForwardInPrecision:
     forward: Callable[..., Any]
 
     def __call__(self, model: nn.Module, method: str, minibatch: Columns) -> Any:
+        if not torch.is_grad_enabled():  # no step: passes that only measure the policy stay in float32
+            return self.forward(model, method, minibatch)
         device = next(iter(model.parameters())).device
         with torch.autocast(device.type, DTYPES[self.precision]):  # only forward passes belong in it
             output, rows = self.forward(model, method, minibatch)

@@ -14,7 +14,7 @@ from zoo.core.data import State, Timestep, begins_of, replace_rows
 class EpisodicActing:
     """Acting that finds the beginnings of episodes in the rows of its envs, and resets the state of these envs.
 
-    Args: acting: of a model with a state, which is that of the start of an episode; steps: the rows [T, B] that envs write.
+    Args: acting: of a model with a state; its `state` must be that of new episodes. steps: the rows [T, B] that envs write.
     """
 
     def __init__(self, acting: Acting, steps: Timestep) -> None:

@@ -180,7 +180,7 @@ class Rollout:
             return self.successor
 
         def following(obs: Tensor, last: Tensor, final: Tensor) -> Tensor:
-            return torch.cat((obs[1:], last.unsqueeze(0))).index_put_(self.final_index.unbind(1), final)
+            return torch.cat((obs[1:], last.unsqueeze(0))).index_put_(self.final_index.unbind(1), final.to(obs.dtype))
 
         return map_tensors(following, self.data['obs'], self.last_obs, self.final_obs)
 

@@ -48,6 +48,7 @@ MOVED = {
     'zoo.buffer.priority': 'zoo.buffer.replay',
     'zoo.cli': 'zoo.tools.cli',
     'zoo.config.foreign': 'zoo.tools.importers',
+    'zoo.core.version': 'zoo.core',
     'zoo.env.check': 'zoo.env.inspection.check',
     'zoo.env.families.minigrid_memory': 'zoo.env.toy.memory',
     'zoo.env.inspect': 'zoo.env.inspection.inspect',

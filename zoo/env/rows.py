@@ -19,7 +19,7 @@ from zoo.env.stepping import ArrayReader, RowRule, RowVectorEnv
 
 
 class FinalReader(ArrayReader):
-    """Reads float32 observations, also the last ones of episodes, which envs that reset themselves return apart."""
+    """Reads float32 observations, also the last ones of episodes, which envs that reset themselves return separately."""
 
     def __init__(self, space: Leaf, n_env: int, path: str, place: Place) -> None:
         super().__init__(space, n_env, path, place)

@@ -30,7 +30,7 @@ from zoo.policy.options.loss import Objective
 from zoo.policy.parameters import NOT_APART, check_actor_trains
 from zoo.policy.passes import Passes
 from zoo.policy.samples import Samples, in_pieces
-from zoo.policy.sequences import first_rows, n_copy, stride_of
+from zoo.policy.sequences import first_rows, forward_sequences, n_copy, stride_of
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 
@@ -94,7 +94,7 @@ class ActorCriticPolicy(NetworkPolicy):
         if self.has_state:
             self.sequence_len, self.sequence_stride = cfg.learn.sequence.len, stride_of(cfg.learn.sequence)
             self.samples.cut_into(cfg.learn.sequence)
-            self.objective.fixed = self.objective.fixed._replace(forward=self.samples.forward)
+            self.objective.fixed = self.objective.fixed._replace(forward=forward_sequences)
         if self.learns:
             self._mode.warn_of_difference()
         probe(self._model, self.obs_space, self.dist, self.device)
@@ -260,7 +260,7 @@ class ActorCriticPolicy(NetworkPolicy):
     def logit_of(self, batch: Columns) -> Tensor:
         """Logits of the current policy, in the shape of the batch's column 'logit'."""
         n_row = max(self._batch_size // self.samples.entry_len, 1)
-        forward = self.samples.forward
+        forward = self.objective.fixed.forward
         pieces = [forward(self._model, 'compute_actor', part)[0]['logit'] for part in split_rows(dict(batch), n_row)]
         return torch.cat(pieces).view_as(batch['logit'])
 

@@ -21,7 +21,8 @@ class AuxMemory:
 
     Observations keep their dtype (bytes stay bytes): the block has their size, plus 4 bytes per row (8 with weights).
     Between two phases it grows only after a resume with other rollouts than before.
-    Attributes: place: device of the block, None: that of the batches. n_row, n_filled: rows (or sequences) kept, and batches; n_since_phase: batches since the last auxiliary phase.
+    Attributes: place: device of the block; None: that of the batches. n_row, n_filled: rows (or sequences) kept, and batches;
+      n_since_phase: batches since the last auxiliary phase.
     """
 
     is_ring, oldest = False, 0

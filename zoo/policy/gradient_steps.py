@@ -39,7 +39,7 @@ class PolicyNumbers(NamedTuple):
 
     surrogate, value_loss: see zoo.core.registry.COMPONENTS. terms: further terms of the loss, (distribution, output, minibatch)
       -> [N], each with its factor in term_weights.
-    policy_loss: in place of `surrogate_loss`, for samples that need more than their ratio; None: that.
+    policy_loss: a function like `surrogate_loss`, which replaces it where samples need more than a ratio; None: `surrogate_loss`.
     forward: `zoo.backend.executor.forward_rows`, or another function of its form.
     columns: (model, optimisers, minibatch, numbers) -> columns of rows that policy_loss reads too; None: it reads no others.
     """
@@ -194,7 +194,7 @@ def policy_terms(
 def surrogate_loss(
     dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], numbers: PolicyNumbers
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Returns -mean(surrogate(r A)), r = p_new / p_old, where the clip is (zoo.rl_utils.ppo.clip); and log r of the rows."""
+    """Returns the loss -mean(gain(r, A)), r = p_new / p_old; and the rows for `step_summary`, here {'log_ratio': log r}."""
     log_new, weight = dist.log_prob(logit, minibatch['action']), minibatch.get('weight', None)
     gain = clip
     if numbers.surrogate != CLIP or numbers.dual_clip is not None:

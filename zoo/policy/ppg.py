@@ -333,7 +333,7 @@ class PPGPolicy(ActorCriticPolicy):
         for start in range(0, self._memory.n_row, self._aux_rows):
             at = slice(start, start + self._aux_rows)
             rows = map_tensors(lambda x: send(x[at], self.device), columns)  # noqa: B023
-            yield at, rows, self.samples.forward(self._model, method, rows)[0][output]
+            yield at, rows, self.objective.fixed.forward(self._model, method, rows)[0][output]
 
     def _monitor_vars_learn(self) -> list[str]:
         own = () if self._shares_network else ('value_grad_norm',)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo.backend.executor import forward_rows
 from zoo.config.components import make_component
 from zoo.core.data import (
     PASS_CELLS,
@@ -29,7 +28,7 @@ from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import ESTIMATOR_REGISTRY, Component
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.options import Estimated, UpdateOption
-from zoo.policy.sequences import SequenceConfig, as_sequences, forward_sequences, rows_once
+from zoo.policy.sequences import SequenceConfig, as_sequences, rows_once
 from zoo.rl_utils.gae import gae_data, gae_estimate, normalize_advantage
 
 TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'state', 'is_first'))
@@ -110,7 +109,7 @@ class Samples:
       estimator: (gae_data, gamma, lambda (, log_ratio)) -> (advantages, returns), [T, B] each; by_ratios: whether it
         weighs rows by log p_now - log p_behaviour.
       entries: (columns [T, B, ...], rollout) -> rows [N, ...], or sequences.
-      entry_len: steps in an entry, 1 for rows. forward: runs a method of the model on entries, see `forward_rows`.
+      entry_len: steps in an entry, 1 for rows.
       rows_once: batch -> its rows, and weights [N] with which statistics count every row once; None: all equal.
       inputs: functions of the columns that a step reads, each called on the result of the one before; adv_norm
         'minibatch' normalises advantages after them, in the executor.
@@ -127,7 +126,6 @@ class Samples:
         self.estimate_by(cfg.collect.estimator)
         self.entries: Callable[[dict[str, Any], Rollout], Sample] = as_rows
         self.entry_len = 1
-        self.forward: Callable[..., Any] = forward_rows
         self.rows_once: Callable[[Columns], tuple[Columns, Tensor | None]] = as_they_are
         self.inputs: list[Callable[[dict[str, Any]], dict[str, Any]]] = []
         if cfg.learn.adv_norm == 'batch':
@@ -148,7 +146,6 @@ class Samples:
     def cut_into(self, sequences: SequenceConfig) -> None:
         """Cuts rollouts into sequences from now on. Args: sequences: the resolved section `policy.learn.sequence`."""
         self.entries, self.entry_len, self.rows_once = partial(as_sequences, cfg=sequences), sequences.len, rows_once
-        self.forward = forward_sequences
 
     @torch.no_grad()
     def of_rollout(self, rollout: Rollout, critic: Critic) -> Sample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from tests.policy.test_ppg import ppg
 from tests.policy.test_ppo import parameters, ppo, samples_of
 from tests.policy_envs import differing
 from zoo.config.section import ConfigError, Section
@@ -127,3 +129,37 @@ def test_own_option_begins_with_a_state_that_lacks_it() -> None:
     plain.learn_mode.forward(samples_of(plain))
     own.load_state_dict(plain.state_dict())
     assert own.options[0].n_update == 0 and not differing(parameters(plain), parameters(own))
+
+
+@OPTION_REGISTRY.register('sharper_of_test', force=True)
+class Sharper(UpdateOption):
+    """Steps see the logits times 3."""
+
+    config = Section
+
+    def __init__(self, cfg: Any) -> None:
+        pass
+
+    def attach(self, policy: Owner) -> None:
+        fixed = policy.objective.fixed
+        policy.objective.fixed = fixed._replace(forward=partial(self.forward, fixed.forward))
+
+    def forward(self, forward: Any, model: Any, method: str, minibatch: Any) -> tuple[dict[str, Tensor], Any]:
+        output, rows = forward(model, method, minibatch)
+        return ({**output, 'logit': 3 * output['logit']} if 'logit' in output else output), rows
+
+
+@pytest.mark.parametrize('precision', ['fp32', 'bf16'])
+def test_the_auxiliary_phase_holds_the_policy_that_its_steps_see(precision: str) -> None:
+    """KL(old || new) before the first step: 0 up to rounding; to the unscaled logits of an unscaled head it is above .01."""
+    policy = ppg(dict(options=['sharper_of_test'], aux_freq=1, precision=precision))
+    with torch.no_grad():
+        policy.model.policy_head.weight.mul_(100)
+    metrics = policy.learn_mode.forward(samples_of(policy))
+    assert metrics['aux_kl_before'].abs() < (1e-6 if precision == 'fp32' else 1e-3)
+
+
+def test_logits_of_the_policy_are_those_that_its_steps_see() -> None:
+    policy: Any = ppo(dict(options=['sharper_of_test']))
+    batch = samples_of(policy)
+    torch.testing.assert_close(policy.logit_of(batch), 3 * policy.model.compute_actor(batch['obs']).detach())

@@ -79,9 +79,9 @@ class RingMemory(AuxMemory):
 def load_memory(
     memory: AuxMemory, state: dict[str, Any], ring: tuple[int, int], aux_freq: int, device: torch.device
 ) -> None:
-    """Copies the memory of a checkpoint in, whose `n_since_phase` is set already.
+    """Copies rows of a checkpoint, `state`, into a memory whose `n_since_phase` was already set from it.
 
-    Args: ring: number of batches in the checkpoint's ring, and the index of the oldest; aux_freq: which may be less than then.
+    Args: ring: number of batches in the checkpoint's ring, and the index of the oldest; aux_freq: of now, maybe less than then.
     """
     if memory.n_since_phase and not state:
         logger.warning(

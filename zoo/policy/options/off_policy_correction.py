@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -189,15 +188,14 @@ class RecentPolicy(ProximalPolicy):
         return {**batch, 'logit_proximal': self._policy.logit_of(batch)}
 
 
-@torch.no_grad()
 def averaged_logit(
     model: nn.Module, optimizers: Sequence[FlatOptimizer], minibatch: Mapping[str, Any], numbers: Any
 ) -> dict[str, Tensor]:
     """Returns the column 'logit_proximal' by the averaged parameters of the first optimiser."""
     from zoo.backend.trace import replaced
 
-    with replaced(model, optimizers[0].averaged):
-        return {'logit_proximal': numbers.forward(model, 'compute_actor', minibatch)[0]['logit']}
+    with replaced(model, optimizers[0].averaged):  # not in no_grad, where `forward` ignores the number format of a step
+        return {'logit_proximal': numbers.forward(model, 'compute_actor', minibatch)[0]['logit'].detach()}
 
 
 class AveragedPolicy(ProximalPolicy):
