@@ -15,6 +15,9 @@ import pytest
         ('zoo.rl_utils.ppo', 'ppo_error'),
         ('zoo.model.actor_critic', 'RecurrentVAC'),
         ('zoo.rl_utils', 'gae_return'),
+        ('zoo.core.data', 'StepRow'),
+        ('zoo.model.layers', 'MLPConfig'),
+        ('zoo.model.layers', 'input_width'),
     ],
 )
 def test_name_of_a_lazy_module_is_that_of_its_home_and_a_wrong_name_is_refused(module: str, name: str) -> None:

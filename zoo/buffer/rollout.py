@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from zoo.buffer.base import BufferConfig
+from zoo.buffer.base import Batch as Batch, Buffer as Buffer, BufferConfig
 from zoo.config.section import Section
 from zoo.core.data import Columns, map_tensors
 from zoo.core.registry import BUFFER_REGISTRY

@@ -13,7 +13,7 @@ from torch import Tensor
 from zoo.core.lazy import lazy_names
 from zoo.core.ranks import ALONE, Ranks, weight_scale
 
-__getattr__, __dir__ = lazy_names(__name__, {'zoo.env.interface': 'StepBlock'})[:2]
+__getattr__, __dir__ = lazy_names(__name__, {'zoo.env.interface': 'BlockField StepBlock StepRow'})[:2]
 
 
 def send(x: Tensor, device: torch.device) -> Tensor:

@@ -16,9 +16,9 @@ from zoo.core.lazy import lazy_names
 from zoo.model.images import flat_pixels
 from zoo.rl_utils.init import orthogonal
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {'zoo.model.encoder': 'Flat MLP make_policy_head', 'zoo.model.inputs': 'OneHot'}
-)[:2]
+_ENCODERS = 'Flat FlatConfig MLP MLPConfig make_policy_head'
+_HOMES = {'zoo.model.encoder': _ENCODERS, 'zoo.model.inputs': 'OneHot check_mask input_width'}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)[:2]
 
 Activation = Literal['tanh', 'relu', 'elu', 'gelu', 'silu']
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

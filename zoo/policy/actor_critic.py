@@ -27,7 +27,7 @@ from zoo.policy.execution import Execution, executor_request
 from zoo.policy.metrics import OF_UPDATES, adv_abs_max, total_loss
 from zoo.policy.options import UpdateOption, options_of
 from zoo.policy.options.loss import Objective
-from zoo.policy.parameters import NOT_APART, check_actor_trains
+from zoo.policy.parameters import NOTHING_OF_ONE, check_actor_trains
 from zoo.policy.passes import Passes
 from zoo.policy.samples import Samples, in_pieces
 from zoo.policy.sequences import first_rows, forward_sequences, n_copy, stride_of
@@ -49,7 +49,7 @@ class ActorCriticPolicy(NetworkPolicy):
     at_rate_0: ClassVar[str] = 'nothing more is learned'  # what learning rates of 0 mean, for a warning
     announces_gradients: ClassVar[bool] = True
     has_critic = True  # whether it trains a critic
-    all_frozen: ClassVar[str] = NOT_APART
+    all_frozen: ClassVar[str] = NOTHING_OF_ONE
 
     @abstractmethod
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
@@ -175,7 +175,7 @@ class ActorCriticPolicy(NetworkPolicy):
         cfg = self.cfg.learn
         self.optimizers = self._make_optimizers()
         if 'critic' in self.optimizers or not self._coefficients().get('value_weight', 1):
-            check_actor_trains(cfg, self._model, self.obs_space)
+            check_actor_trains(cfg, self._model, self.obs_space, self.all_frozen)
         # kernels of eager steps on a GPU give no kl and ratio_max; a user's own step chooses its metrics itself
         is_cheap = self.device.type == 'cpu' or self._execution.executor.name != 'eager'
         measure_kl = is_cheap and hasattr(self._policy_step, 'kind')

@@ -25,7 +25,7 @@ class AuxMemory:
       n_since_phase: batches since the last auxiliary phase.
     """
 
-    is_ring, oldest = False, 0
+    is_ring, oldest = False, 0  # see `RingMemory`
     place: str | None = None
 
     def __init__(self, n_part: int) -> None:

@@ -60,7 +60,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
 NOTHING_OF_ACTOR = (
     'policy.learn.freeze leaves nothing to train of the actor, which is all that policy {!r} trains; freeze fewer'
 )
-NOT_APART = (
+NOTHING_OF_ONE = (
     'policy.learn.freeze leaves nothing to train of the actor, or nothing of the critic, and each has gradient steps of its own '
     'here; freeze fewer, or use policy.type=ppo with one learning rate, which trains both together'
 )
@@ -82,10 +82,10 @@ def make_optimizer(
     return optimizer
 
 
-def check_actor_trains(learn: Section, model: nn.Module, obs_space: Space) -> None:
-    """Checks that steps on the policy alone have something to train. Args: learn: the resolved section `policy.learn`."""
+def check_actor_trains(learn: Section, model: nn.Module, obs_space: Space, all_frozen: str) -> None:
+    """Raises UserError, with the message `all_frozen`, if steps on the policy alone have nothing to train."""
     if learn.get('freeze') and not reached(model, obs_space, 'compute_actor'):
-        raise UserError(NOT_APART)
+        raise UserError(all_frozen)
 
 
 def _matches(name: str, pattern: str) -> bool:

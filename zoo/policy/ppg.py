@@ -91,7 +91,7 @@ def aux_step(
 
 
 def joint_loss(dist: ActionDist, output: dict[str, Tensor], minibatch: Minibatch) -> tuple[Tensor, Tensor]:
-    """auxiliary_loss and behavioral_cloning_loss, 0-dim, of the output of the model's `compute_aux`."""
+    """0.5 mean((R - aux_value)^2) and mean(KL(old || new)), 0-dim, from the output of the model's `compute_aux`."""
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if kernels.ENABLED and kernels.reach(output['logit']):
         from zoo.rl_utils.ppg import ppg_data, ppg_joint_error

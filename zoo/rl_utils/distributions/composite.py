@@ -155,9 +155,10 @@ class Composite(ActionDist):
 
 @DISTRIBUTION_REGISTRY.register('multi_categorical')
 class MultiCategorical(LogitDist):
-    """Actions are indices [..., K] int64; entry k is one of nvec[k] choices, whose log-probabilities are side by side.
+    """Actions are indices [..., K] int64; entry k is one of nvec[k] choices.
 
-    A choice with a logit of -inf cannot be taken. With one entry all results are bit-equal to those of Categorical.
+    param [..., sum(nvec)] holds unnormalised log-probabilities, those of all choices side by side. A choice with a logit of -inf
+    cannot be taken. With one entry all results are bit-equal to those of Categorical.
     Adjacent entries with equal numbers of choices are computed together, and so are repetitions within nvec:
     (6, 4, 4, 7) * 100 takes three operations on 100 rows each.
     """
