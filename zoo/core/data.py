@@ -87,7 +87,7 @@ class Minibatch(Sample, total=False):
 
 
 class Timestep(NamedTuple):
-    """One step of B envs, in one form for every autoreset mode.
+    """One step of B envs, in one form for every autoreset mode; in a rollout T steps, [T, B, ...], without final_obs.
 
     The tensors are on the CPU; those of tensor programs are on their device. The next step may overwrite them.
 

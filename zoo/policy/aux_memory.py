@@ -1,4 +1,4 @@
-"""Memory of phasic policy gradient between two auxiliary phases: observations, returns and recurrent states."""
+"""Memory of phasic policy gradient between two auxiliary phases: observations, returns, weights and recurrent states."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def ppo_step(
     minibatch: Minibatch,
     numbers: PolicyNumbers,
 ) -> Found:
-    """One step on policy_loss + value_weight * value_loss - entropy_weight * entropy.
+    """One step on policy_loss + value_weight * value_loss - entropy_weight * entropy + the further terms of `numbers`.
 
     Args:
       minibatch: obs, action, logit, value, adv, return_ and, where the rollout had invalid rows,

@@ -83,7 +83,7 @@ class Passes:
         batch: Columns,
         batch_size: int | None = None,
     ) -> Trained:
-        """Up to n_pass passes over a batch [N], in minibatches of batch_size samples (None: all of them)."""
+        """n_pass passes over a batch [N], in minibatches of batch_size samples (None: all); `InterruptedPasses` may stop early."""
         plan = self._plan(self._samples.read_by_steps(batch), n_pass, batch_size, self._order_stream())
         found = self.steps(step, optimizers, plan, numbers)
         return Trained(summaries(found), n_pass, found, len(next(iter(found.values()))) // n_pass)

@@ -71,7 +71,7 @@ def aux_step(
     loss = auxiliary_loss + bc_weight * behavioral_cloning_loss + value_weight * aux_value_loss
 
     auxiliary_loss is that of the value head on the policy's trunk, aux_value_loss that of the critic, both
-    0.5 * mean((R - V)^2); the cloning loss is mean(KL(old || new)).
+    0.5 * mean((R - V)^2) unless the critic predicts a distribution; the cloning loss is mean(KL(old || new)).
 
     Args: minibatch: its return_ in the unit of the critic's output; optimizers: one for each buffer
       of parameters.
@@ -155,7 +155,7 @@ class PPGPolicy(ActorCriticPolicy):
     policy_step: ClassVar[Any] = staticmethod(policy_step)
     value_step: ClassVar[Any] = staticmethod(value_step)
     joint_step: ClassVar[Any] = staticmethod(ppo_step)
-    """The gradient steps, see zoo.policy.gradient_steps; joint_step: if actor and critic share all parameters."""
+    """The gradient steps, see zoo.policy.gradient_steps; joint_step: for arch 'shared', whose trunk learns from both losses."""
 
     def _forward_learn(self, batch: Columns) -> Metrics:
         """Runs a policy phase, a value phase and, if it is due, the auxiliary phase (Cobbe et al. 2021, algorithm 1).
