@@ -35,6 +35,7 @@ class Row(NamedTuple):
 _CARTPOLE = Anchor(500, 'rl-zoo3 PPO at 100k, 1 run')
 _LUNARLANDER = Anchor(242.1, 'rl-zoo3 PPO at 1M, 1 run')
 _TIANSHOU = 'n=10, interquartile mean of the last policy'
+_HUMANOID = Anchor(1485, f'Tianshou A2C on v3 at 1M, {_TIANSHOU}')
 _ANT = Anchor(2342, f'Tianshou NPG on v4 at 1M, {_TIANSHOU.replace("10", "5")}')
 
 ROWS = {
@@ -68,7 +69,8 @@ ROWS = {
     'swimmer_ppo': Row(362, Anchor(365.7, 'rl-zoo3 TRPO at 1M, 1 run'), n_episode=20),
     'ant_ppo': Row(2400, _ANT, n_episode=20),
     'ant_trpo': Row(2400, _ANT, n_episode=20),
-    'humanoid_ppo': Row(1500, Anchor(1485, f'Tianshou A2C on v3 at 1M, {_TIANSHOU}'), n_episode=20),
+    'humanoid_ppo': Row(1500, _HUMANOID, n_episode=20),
+    'humanoid_ppo policy.model.hidden_sizes=[256,256]': Row(1500, _HUMANOID, n_episode=20),
     'minigrid_doorkey_6x6_ppo': Row(0.96, Anchor(0.964, 'rl-zoo3 PPO on DoorKey-5x5 at 100k, 1 run')),
     'minigrid_memory_s7_ppo': Row(0.9),
     'minigrid_memory_s7_ppo policy.model.recurrent=null policy.learn.sequence.len=16': Row(n_seed=3),
