@@ -39,7 +39,7 @@ class PolicyNumbers(NamedTuple):
 
     surrogate, value_loss: see zoo.core.registry.COMPONENTS. terms: further terms of the loss, (distribution, output, minibatch)
       -> [N], each with its factor in term_weights.
-    policy_loss: a function like `surrogate_loss`, which replaces it where samples need more than a ratio; None: `surrogate_loss`.
+    policy_loss: in place of `surrogate_loss`, where samples need more than a ratio; kernels know only that of proximal policies.
     forward: `zoo.backend.executor.forward_rows`, or another function of its form.
     columns: (model, optimisers, minibatch, numbers) -> columns of rows that policy_loss reads too; None: it reads no others.
     """

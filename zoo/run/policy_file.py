@@ -112,7 +112,7 @@ def load_policy(
     fields: Literal['all'] | Sequence[Mode] = ('eval',),
     only: Sequence[str] | None = None,
 ) -> Policy:
-    """Loads the policy of a checkpoint file or run folder. With eval mode, `policy.act(obs)` acts as in evaluation.
+    """Loads the policy of a checkpoint, its file, or a run folder. With eval mode, `policy.act(obs)` acts as in evaluation.
 
     Args:
       device: as `policy.device`; None: the device of the run, or the CPU if that is not available.
