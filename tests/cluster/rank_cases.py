@@ -25,8 +25,8 @@ from zoo.core.ranks import ALONE, Alone, Ranks, RunInfo
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.seeding import reseed, stream
 from zoo.env import make_vector_env
+from zoo.policy.gradient_steps import Passes
 from zoo.policy.hooks import gradient_ready, listening
-from zoo.policy.passes import Passes
 from zoo.rl_utils.optimizer import FlatAdam
 from zoo.run.config import resolve_policy
 from zoo.worker.collector import Collector

@@ -19,7 +19,7 @@ from zoo.config.components import make_component
 from zoo.core.errors import UserError
 from zoo.core.registry import COMPONENTS, DRAW_REGISTRY, ESTIMATOR_REGISTRY, PENALTY_REGISTRY
 from zoo.pipeline import serial_pipeline
-from zoo.policy.passes import shuffle
+from zoo.policy.gradient_steps import shuffle
 from zoo.rl_utils.ppo import ppo_policy_data, ppo_policy_error, ppo_value_data, ppo_value_error
 
 

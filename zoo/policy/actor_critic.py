@@ -24,11 +24,11 @@ from zoo.policy.acting import NetworkPolicy
 from zoo.policy.checks import action_problem, component_problem, memory_problem, unread_problem
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.execution import Execution, executor_request
+from zoo.policy.gradient_steps import Passes
 from zoo.policy.metrics import OF_UPDATES, adv_abs_max, total_loss
 from zoo.policy.options import UpdateOption, options_of
 from zoo.policy.options.loss import Objective
 from zoo.policy.parameters import NOTHING_OF_ONE, check_actor_trains
-from zoo.policy.passes import Passes
 from zoo.policy.samples import Samples, in_pieces
 from zoo.policy.sequences import first_rows, forward_sequences, n_copy, stride_of
 from zoo.rl_utils.distribution import ActionDist

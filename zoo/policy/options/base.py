@@ -83,7 +83,7 @@ class UpdateOption:
         return batch
 
     def after_passes(self, batch: Columns, trained: Any) -> Metrics:
-        """Called after the passes on the policy; returns metrics. trained: `zoo.policy.passes.Trained`."""
+        """Called after the passes on the policy; returns metrics. trained: `zoo.policy.gradient_steps.Trained`."""
         return {}
 
     def after_update(self, batch: Columns) -> Metrics:

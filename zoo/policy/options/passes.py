@@ -18,9 +18,9 @@ from zoo.backend.executor import Numbers, Step
 from zoo.backend.precision import ForwardInPrecision, precision_problem
 from zoo.core.data import Columns, Metrics, Rollout
 from zoo.core.ranks import mean_over
+from zoo.policy.gradient_steps import Passes, Trained
 from zoo.policy.metrics import summaries
 from zoo.policy.options import PLAIN, Estimated, Owner, UpdateOption
-from zoo.policy.passes import Passes, Trained
 from zoo.rl_utils.optimizer import FlatOptimizer
 
 KL_FACTOR = 1.5  # an update stops at this multiple of target_kl
