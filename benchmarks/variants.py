@@ -79,9 +79,13 @@ def stale(name: str, n_sample: int, decay: float, *more: str) -> Comparison:
 def published(name: str, alpha: float) -> Comparison:
     """Plain PPO and variants of it in examples/. alpha: of RPO, as its authors chose it for the env."""
     rows = {f'rpo, alpha {alpha}': f'--import=examples/rpo.py policy.learn.options=[{{"type":"rpo","alpha":{alpha}}}]'}
-    for part, more in {'pfo': '', 'chain': ' policy.learn.compile=off'}.items():
-        own = f'policy.learn.options=[{part}] policy.learn.penalties=[{part}]'
-        rows[part] = f'--import=examples/{part}.py {own}{more}'
+    own = 'policy.learn.options=[{0}] policy.learn.penalties=[{0}]'
+    rows['pfo'] = f'--import=examples/pfo.py {own.format("pfo")}'
+    normalised = 'policy.learn.adv_norm=minibatch'  # as the authors of CHAIN have it, whose penalty follows the loss
+    rows['advantages normalised'] = normalised
+    rows['chain, advantages normalised'] = (
+        f'--import=examples/chain.py {own.format("chain")} policy.learn.compile=off {normalised}'
+    )
     return Comparison({'ppo': name, **{label: f'{name} {words}' for label, words in rows.items()}})
 
 

@@ -45,6 +45,8 @@ class Chain(UpdateOption):
         is_alone = policy.run.ranks.size == 1 and not policy.has_state
         if 'chain' not in names or learn.compile != 'off' or not is_alone or hasattr(policy, 'natural_step'):
             yield "option 'chain' needs policy.learn.penalties=[chain], compile=off, no memory, one process, and no trpo"
+        if learn.adv_norm == 'off':  # most of |policy_loss| may then be the mean advantage, which no step can change
+            yield "option 'chain' follows the size of the policy loss but adv_norm is 'off'; use adv_norm=minibatch"
 
     def attach_learn(self, policy):
         self.policy, self.stream = policy, torch_generator(policy.seed, 'chain', policy.device)

@@ -47,7 +47,7 @@ def registered() -> Iterator[None]:
 
 RPO = dict(options=['rpo'])
 PFO = dict(options=['pfo'], penalties=['pfo'])
-CHAIN = dict(options=['chain'], penalties=['chain'], compile='off')
+CHAIN = dict(options=['chain'], penalties=['chain'], compile='off', adv_norm='minibatch')
 
 
 def numbers_policy(**learn: Any) -> Any:
@@ -204,6 +204,7 @@ def test_dcpg_of_two_networks_or_with_the_loss_at_once_is_refused(settings: dict
         (RPO, "option 'rpo' shifts the mean of a Gaussian but the actions are categorical; leave it out"),
         (dict(PFO, penalties=[]), "option 'pfo' is given but policy.learn.penalties has no 'pfo'; add "),
         (dict(CHAIN, penalties=[]), "option 'chain' needs policy.learn.penalties="),
+        (dict(CHAIN, adv_norm='off'), "option 'chain' .* but adv_norm is 'off'; use adv_norm=minibatch"),
     ],
 )
 def test_variant_in_the_wrong_place_is_refused_in_a_sentence(learn: dict[str, Any], words: str) -> None:
@@ -220,7 +221,7 @@ def test_penalty_without_its_option_is_refused_in_a_sentence(learn: dict[str, An
 
 def test_chain_is_refused_for_the_line_search_of_trpo() -> None:
     with pytest.raises(UserError, match="option 'chain' needs .* and no trpo"):
-        make_policy(OBS, TWO_ACTIONS, type='trpo', learn=CHAIN, collect=dict(n_step=N_STEP))
+        make_policy(OBS, TWO_ACTIONS, type='trpo', learn=dict(CHAIN, adv_norm='batch'), collect=dict(n_step=N_STEP))
 
 
 def test_rpo_takes_no_steps_in_c() -> None:
