@@ -28,7 +28,6 @@ from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import ESTIMATOR_REGISTRY, Component
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.options import Estimated, UpdateOption
-from zoo.policy.sequences import SequenceConfig, as_sequences, rows_once
 from zoo.rl_utils.gae import gae_data, gae_estimate, normalize_advantage
 
 TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'state', 'is_first'))
@@ -142,10 +141,6 @@ class Samples:
             from zoo.rl_utils.estimators import checked
 
             self.estimator = partial(checked, component)
-
-    def cut_into(self, sequences: SequenceConfig) -> None:
-        """Cuts rollouts into sequences from now on. Args: sequences: the resolved section `policy.learn.sequence`."""
-        self.entries, self.entry_len, self.rows_once = partial(as_sequences, cfg=sequences), sequences.len, rows_once
 
     @torch.no_grad()
     def of_rollout(self, rollout: Rollout, critic: Critic) -> Sample:

@@ -9,26 +9,16 @@ The others, at the start of a rollout, begin with 'state' at the first of their 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from zoo.backend.recurrent import begins_of, replace_rows
 from zoo.config.section import Section
-from zoo.core.data import (
-    STATE_COLUMNS,
-    Columns,
-    Obs,
-    Rollout,
-    Sample,
-    State,
-    Timestep,
-    begins_of,
-    first_leaf,
-    map_tensors,
-    replace_rows,
-)
+from zoo.core.data import STATE_COLUMNS, Columns, Obs, Rollout, Sample, State, Timestep, first_leaf, map_tensors
 
 C = TypeVar('C', bound=Columns)
 
@@ -45,6 +35,17 @@ class SequenceConfig(Section):
     burn_in: int = Field(
         0, ge=0, description='steps before each sequence that only bring its state up to date, for samples of the past'
     )
+
+
+def learn_in_sequences(policy: Any, cfg: SequenceConfig) -> None:
+    """Lets a policy cut its rollouts into sequences, and its gradient steps run the model over them.
+
+    Args: policy: an `ActorCriticPolicy` with a recurrent model, while it is built; cfg: its resolved section.
+    """
+    policy.sequence_len, policy.sequence_stride = cfg.len, stride_of(cfg)
+    samples, objective = policy.samples, policy.objective
+    samples.entries, samples.entry_len, samples.rows_once = partial(as_sequences, cfg=cfg), cfg.len, rows_once
+    objective.fixed = objective.fixed._replace(forward=forward_sequences)
 
 
 def stride_of(cfg: SequenceConfig) -> int:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from zoo.core.data import Timestep, begins_of, replace_rows
+from zoo.backend.recurrent import begins_of, replace_rows
+from zoo.core.data import Timestep
 from zoo.core.errors import UserError, shown
 from zoo.core.seeding import child_of, stream
 from zoo.env import AnyVectorEnv
