@@ -303,11 +303,6 @@ class RuleOptimizer:
         return self.mechanics.accumulate
 
     @property
-    def average_decay(self) -> float | None:
-        """Decay of the average of the parameters; None: no average is kept."""
-        return self.mechanics.average_decay
-
-    @property
     def buffers(self) -> dict[str, Tensor]:
         """All tensors that a step reads and writes: param, grad, moments, step_count, and those of the mechanics."""
         return {'param': self.param, 'grad': self.grad, **self._kept}
