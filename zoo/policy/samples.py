@@ -134,9 +134,8 @@ class Samples:
         """Uses another estimator of advantages from now on. Args: spec: a name, or {type: name, its options}."""
         component = make_component(ESTIMATOR_REGISTRY, spec)
         self.by_ratios = component.name == 'vtrace'
-        self.estimator: Callable[..., tuple[Tensor, Tensor]]
         if isinstance(component, Component) and component.function is gae_estimate:
-            self.estimator = partial(gae_estimate, **dict(component.options))
+            self.estimator: Callable[..., tuple[Tensor, Tensor]] = partial(gae_estimate, **dict(component.options))
         else:
             from zoo.rl_utils.estimators import checked
 

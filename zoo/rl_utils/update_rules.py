@@ -1,4 +1,4 @@
-"""Update rules, the mechanics around them (limits, accumulation, average, loss scale), and the steps of an optimiser by both.
+"""Update rules, the mechanics around them (limits, accumulation, average, loss scale), and the steps and state of an optimiser by both.
 
 Rules and mechanics are pure functions of flat buffers, which eager steps and compiled programs share.
 """

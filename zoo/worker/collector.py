@@ -184,12 +184,11 @@ class EnvGroup:
     ) -> None:
         self.env, self.start, self._env_action = env, start, mode.env_action
         self.block = block = block.part(start, start + env.n_env)
-        acting = mode.start(block.obs, first + start)
-        self.acting: Acting | EpisodicActing = acting
+        self.acting: Acting | EpisodicActing = mode.start(block.obs, first + start)
         self._observers, self._every = observers, [each for each in observers if each.reads_all]
         self._restarts = [each.restart for each in observers]
-        if acting.state is not None:
-            self.acting = EpisodicActing(acting, block.steps)
+        if self.acting.state is not None:
+            self.acting = EpisodicActing(self.acting, block.steps)
             self._restarts.append(self.acting.restart_all)
         self._on_device = first_leaf(block.obs).device.type == 'cuda'
         self.env_time = 0.0
