@@ -1,4 +1,4 @@
-"""Update rules, the mechanics around them (limits, accumulation, average, loss scale), and the steps and state of an optimiser by both.
+"""Update rules, mechanics around them (limits, accumulation, average, loss scale), and an optimiser's steps and state by both.
 
 Rules and mechanics are pure functions of flat buffers, which eager steps and compiled programs share.
 """
