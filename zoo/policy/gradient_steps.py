@@ -264,6 +264,10 @@ class Trained(NamedTuple):
     steps: Metrics
     n_last: int
 
+    def last(self) -> Metrics:
+        """Means over the steps of the last pass."""
+        return {name: x[-self.n_last :].mean() for name, x in self.steps.items()}
+
 
 class Passes:
     """Runs passes of gradient steps over a batch, in minibatches.

@@ -55,8 +55,7 @@ class AdaptiveNumbers(UpdateOption):
         weight = None if weight is None else weight.flatten()
         kl = mean_of_rows(weighted_mean, policy.dist.kl(before, now), weight, policy.run.ranks)
         self._rates = {name: rule.next(self._rates[name], float(kl)) for name, rule in self._rules.items()}
-        last = {name: x[-trained.n_last :].mean() for name, x in trained.steps.items()}
-        self.adapt_weights({**last, 'penalty_kl': kl})
+        self.adapt_weights({**trained.last(), 'penalty_kl': kl})
         return {'update_kl': kl}
 
     def adapt_weights(self, last: Mapping[str, Tensor]) -> None:
