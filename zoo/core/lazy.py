@@ -45,6 +45,7 @@ def lazy_names(
 
 
 MOVED = {
+    'zoo.backend.precision': 'zoo.policy.options.passes',
     'zoo.buffer.priority': 'zoo.buffer.replay',
     'zoo.cli': 'zoo.tools.cli',
     'zoo.config.foreign': 'zoo.tools.importers',
