@@ -15,6 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from zoo.backend.executor import forward_rows
 from zoo.config.section import Section
 from zoo.core.data import (
     STATE_COLUMNS,
@@ -150,7 +151,7 @@ def run_model(model: nn.Module, method: str, columns: Columns) -> dict[str, Tens
     Each sequence begins with its state, which is reset where an episode begins. Gradients stop at the start of a sequence.
     """
     if 'state' not in columns:
-        return _named(method, getattr(model, method)(columns['obs']))
+        return forward_rows(model, method, columns)[0]
     obs = map_tensors(lambda x: x.transpose(0, 1), columns['obs'])  # [L, S, *O]
     is_first, state = columns['is_first'].transpose(0, 1), columns['state']
     n_burn = len(is_first) - _lead(columns)[1]
@@ -158,12 +159,9 @@ def run_model(model: nn.Module, method: str, columns: Columns) -> dict[str, Tens
         state = _burned(model, method, obs, is_first, state, columns['is_burned'], n_burn)
         obs, is_first = map_tensors(lambda x: x[n_burn:], obs), is_first[n_burn:]
     found = getattr(model, method)(obs, state, is_first)
-    found = _named(method, found if isinstance(found, dict) else found[0])
+    if not isinstance(found, dict):
+        found = {'logit' if method == 'compute_actor' else 'value': found[0]}
     return {name: x.transpose(0, 1).flatten(0, 1) for name, x in found.items() if name != 'state'}
-
-
-def _named(method: str, found: Tensor | dict[str, Tensor]) -> dict[str, Tensor]:
-    return found if isinstance(found, dict) else {'logit' if method == 'compute_actor' else 'value': found}
 
 
 @torch.no_grad()
