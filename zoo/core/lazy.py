@@ -46,6 +46,7 @@ def lazy_names(
 
 MOVED = {
     'zoo.backend.precision': 'zoo.policy.options.passes',
+    'zoo.backend.recurrent': 'zoo.policy.sequences',
     'zoo.buffer.priority': 'zoo.buffer.replay',
     'zoo.cli': 'zoo.tools.cli',
     'zoo.config.foreign': 'zoo.tools.importers',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,10 +15,8 @@ from zoo.core.data import Finals, Rollout, State, final_rows, first_leaf, leaves
 from zoo.env import AnyVectorEnv
 from zoo.env.interface import RowObserver, StepBlock
 from zoo.policy.modes import CollectMode
+from zoo.policy.sequences import EpisodicActing
 from zoo.worker.infos import NO_NUMBERS, EpisodeTracker, InfoKeys, row_observers
-
-if TYPE_CHECKING:
-    from zoo.backend.recurrent import EpisodicActing
 
 
 class RolloutExtras(NamedTuple):
@@ -191,8 +189,6 @@ class EnvGroup:
         self._observers, self._every = observers, [each for each in observers if each.reads_all]
         self._restarts = [each.restart for each in observers]
         if acting.state is not None:
-            from zoo.backend.recurrent import EpisodicActing
-
             self.acting = EpisodicActing(acting, block.steps)
             self._restarts.append(self.acting.restart_all)
         self._on_device = first_leaf(block.obs).device.type == 'cuda'
