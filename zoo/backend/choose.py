@@ -31,7 +31,6 @@ class Named(NamedTuple):
 
     kind: str
     name: str
-    options: tuple[tuple[str, Any], ...] = ()
 
 
 class ExecutorRequest(NamedTuple):

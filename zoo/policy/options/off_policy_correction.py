@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import Field
 from torch import Tensor, nn
 
-from zoo.backend.choose import Named
 from zoo.config.components import make_component, name_of
 from zoo.config.section import value_at
 from zoo.core.data import Columns, Rollout
@@ -149,7 +148,7 @@ class ProximalPolicy(UpdateOption):
                 f'proximal: {{type: {name}, rho_max: {meant["rho_max"]:g}}})'
             )
         component = make_component(PROXIMAL_REGISTRY, learn.proximal if meant is None else meant)
-        self.components = [Named('proximal policy', component.name)]
+        self.components = [component]
         loss = ProximalLoss(dict(component.options).get('rho_max'))
         policy.objective.fixed = policy.objective.fixed._replace(policy_loss=loss)
 
