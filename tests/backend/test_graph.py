@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from tests.backend.problems import CPU, KL, UNCLIPPED, VALUE_CLIP, Case, Problem
 from tests.gpu import needs_gpu, no_waiting
 from zoo.backend import trace as module
+from zoo.backend.choose import missing_compiler
 from zoo.backend.executor import Acting, Eager, ForwardActing, StepPlan, forward_for_acting, forward_rows
 from zoo.backend.graph import GraphActing, GraphExecutor
-from zoo.backend.trace import missing_compiler
 from zoo.config.components import make_component
 from zoo.core.data import map_tensors
 from zoo.core.registry import EXPLORATION_REGISTRY, OPTIMIZER_REGISTRY
