@@ -23,7 +23,6 @@ from zoo.backend.executor import forward_rows
 from zoo.backend.native import bindings, build, unknown_parts
 from zoo.backend.native.bindings import Kind, Surrogate, ValueLoss
 from zoo.backend.native.network import knows_components, step_spec
-from zoo.backend.precision import ForwardInPrecision
 from zoo.buffer import reuse_of
 from zoo.config.components import Component, make_component
 from zoo.config.section import validate
@@ -33,6 +32,7 @@ from zoo.core.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 from zoo.model import VAC, VACConfig
 from zoo.policy.gradient_steps import PolicyNumbers
 from zoo.policy.options.off_policy_correction import ProximalLoss
+from zoo.policy.options.passes import ForwardInPrecision
 from zoo.policy.ppg import AuxNumbers, ValueNumbers
 from zoo.rl_utils import Categorical, Gaussian, make_dist
 from zoo.run.config import resolve_config

@@ -19,16 +19,16 @@ from torch import Tensor, nn
 from tests.backend.problems import CPU, KL, UNCLIPPED, VALUE_CLIP, Case, Problem
 from tests.gpu import needs_gpu, no_waiting
 from zoo.backend import trace as module
+from zoo.backend.choose import missing_compiler
 from zoo.backend.executor import Acting, Eager, ForwardActing, StepPlan, forward_for_acting, forward_rows
 from zoo.backend.graph import GraphActing, GraphExecutor
-from zoo.backend.precision import ForwardInPrecision
-from zoo.backend.trace import missing_compiler
 from zoo.config.components import make_component
 from zoo.core.data import map_tensors
 from zoo.core.registry import EXPLORATION_REGISTRY, OPTIMIZER_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary
 from zoo.model.actor_critic import VAC
 from zoo.policy.gradient_steps import CLIP, PolicyNumbers, ppo_step
+from zoo.policy.options.passes import ForwardInPrecision
 from zoo.policy.ppg import AuxNumbers, ValueNumbers
 from zoo.policy.sequences import forward_sequences
 from zoo.rl_utils import Categorical, kernels

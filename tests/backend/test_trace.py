@@ -13,12 +13,12 @@ from torch import Tensor
 
 from tests.gpu import needs_gpu, no_waiting
 from zoo.backend import trace as module
+from zoo.backend.choose import missing_compiler
 from zoo.backend.trace import (
     MAX_PROGRAMS,
     CapturedCall,
     CompiledFunction,
     compile_function,
-    missing_compiler,
     named_tensors,
     replaced,
     trace,

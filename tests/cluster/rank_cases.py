@@ -21,7 +21,7 @@ from zoo.cluster.torch_ranks import join
 from zoo.config.section import validate
 from zoo.core.data import first_leaf, leaves
 from zoo.core.errors import RunError
-from zoo.core.ranks import ALONE, Alone, Ranks, RunInfo
+from zoo.core.ranks import ALONE, Ranks, RunInfo
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.seeding import reseed, stream
 from zoo.env import make_vector_env
@@ -254,7 +254,7 @@ def steps_of_two(ranks: Ranks) -> dict[str, Any]:
     return {'seen': seen, 'norms': norms, 'moved': moved, 'after': p.detach(), 'skipped': optimizer.count_skipped(9)}
 
 
-class Lonely(Alone):
+class Lonely(Ranks):
     """A rank of SIZE that never asks the other ranks."""
 
     size = SIZE

@@ -17,9 +17,7 @@ from zoo.core.registry import ENCODER_REGISTRY
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, empty_obs
 from zoo.model import VAC, VACConfig, make_encoder, make_input
 from zoo.model.cnn import ImpalaCNN, NatureCNN
-from zoo.model.encoder import MLP, Flat
-from zoo.model.multi import MultiEncoder
-from zoo.model.simba import Simba
+from zoo.model.encoder import MLP, Flat, MultiEncoder, Simba
 
 
 def box(*shape: int, dtype: str = 'float32') -> Box:

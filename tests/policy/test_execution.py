@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, make_policy
 from zoo.core.errors import UserError
-from zoo.core.ranks import Alone, RunInfo
+from zoo.core.ranks import Ranks, RunInfo
 from zoo.core.spaces import Box
 from zoo.policy.execution import join_model
 from zoo.policy.options.intrinsic import set_ranks
@@ -21,7 +21,7 @@ from zoo.rl_utils.normalizer import RunningMeanStd
 OBS = Box(-torch.ones(3).numpy(), torch.ones(3).numpy())
 
 
-class TwoRanks(Alone):
+class TwoRanks(Ranks):
     """Two ranks that always have the same values: a sum doubles them."""
 
     size = 2
@@ -58,12 +58,12 @@ def test_batch_norm_that_trains_is_refused_and_in_eval_mode_it_is_not() -> None:
     said = r"the model has '1' \(BatchNorm1d\), whose statistics would be those of the rows of one"
     with pytest.raises(UserError, match=said):
         join_model(model, TwoRanks())
-    join_model(model, Alone())
+    join_model(model, Ranks())
     join_model(model.eval(), TwoRanks())
 
 
 def test_intrinsic_reward_that_cannot_share_is_refused_with_several_ranks() -> None:
-    set_ranks(object(), Alone())
+    set_ranks(object(), Ranks())
     with pytest.raises(UserError, match=r'is a object, which has no set_ranks\(\) and so cannot learn on 2 ranks'):
         set_ranks(object(), TwoRanks())
 

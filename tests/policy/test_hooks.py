@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from zoo.backend.precision import UpdatePrecision
+from zoo.policy.config import UpdatePrecision
 from zoo.policy.gradient_steps import descend
 from zoo.policy.hooks import gradient_ready, listening
 from zoo.rl_utils.optimizer import FlatOptimizer

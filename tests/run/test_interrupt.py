@@ -22,7 +22,7 @@ from tests.envs import LimitEnv
 from tests.policy_envs import job_config, rows
 from tests.processes import wait_until
 from tests.run.processes import PATIENCE, ROOT, config_file, ended, environment, start_zoo
-from zoo.backend.trace import missing_compiler
+from zoo.backend.choose import missing_compiler
 from zoo.core.processes import STOP_SIGNALS
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import load_checkpoint

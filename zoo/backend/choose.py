@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -31,7 +35,6 @@ class Named(NamedTuple):
 
     kind: str
     name: str
-    options: tuple[tuple[str, Any], ...] = ()
 
 
 class ExecutorRequest(NamedTuple):
@@ -88,11 +91,19 @@ def executor_label(executor: Eager) -> str:
 
 def env_compiler(request: ExecutorRequest, device: torch.device) -> Compile | None:
     """The compiler of the step of envs that are tensor programs; None: it runs uncompiled. A compiler that fails only warns."""
-    if request.compile == 'off' or (request.compile == 'auto' and (not _is_long(request) or _missing_compiler(device))):
+    if request.compile == 'off' or (request.compile == 'auto' and (not _is_long(request) or missing_compiler(device))):
         return None
     from zoo.backend.trace import compile_function
 
     return compile_function
+
+
+def missing_compiler(device: torch.device) -> str:
+    """Why functions cannot be compiled for a device; empty if they can."""
+    if device.type != 'cpu':
+        return '' if find_spec('triton') else 'triton, which compiles for GPUs, is not installed'
+    name = os.environ.get('CXX') or ({'darwin': 'clang++', 'win32': 'cl'}.get(sys.platform, 'g++'))  # as inductor looks
+    return '' if shutil.which(name) else f'there is no C++ compiler {name!r} here; install one or name it in CXX'
 
 
 def _problem(why_not_all_c: str, device: torch.device, request: ExecutorRequest) -> str:
@@ -103,10 +114,10 @@ def _problem(why_not_all_c: str, device: torch.device, request: ExecutorRequest)
         return f"policy.learn.executor is 'graph' but {request.eager_only}; use 'auto' or 'eager'"
     if request.executor == 'graph' and request.compile == 'off':
         return "policy.learn.executor is 'graph' but policy.learn.compile is 'off'; leave one of the two out"
-    if request.executor == 'graph' and (missing := _missing_compiler(device)):
+    if request.executor == 'graph' and (missing := missing_compiler(device)):
         return f"policy.learn.executor is 'graph' but {missing}; use 'auto' or 'eager'"
     is_compiled = request.executor == 'auto' and request.compile == 'on' and why_not_all_c and not request.eager_only
-    if is_compiled and (missing := _missing_compiler(device)):
+    if is_compiled and (missing := missing_compiler(device)):
         return f"policy.learn.compile is 'on' but {missing}; use 'auto' or 'off'"
     return ''
 
@@ -127,12 +138,6 @@ def _why_not_compiled(model: nn.Module, device: torch.device, request: ExecutorR
         return f'the run has fewer than {WORTH_STEPS:,} gradient steps'
     if device.type == 'cpu' and any(isinstance(module, CONVOLUTIONS) for module in model.modules()):
         return 'the time goes into convolutions'
-    return _missing_compiler(device)
-
-
-def _missing_compiler(device: torch.device) -> str:
-    from zoo.backend.trace import missing_compiler
-
     return missing_compiler(device)
 
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
-import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -154,14 +150,6 @@ def compile_function(function: Callable[..., Sequence[Tensor]], what: str) -> Ca
         return function(*inputs) if outputs is None else outputs
 
     return run
-
-
-def missing_compiler(device: torch.device) -> str:
-    """Why functions cannot be compiled for a device; empty if they can."""
-    if device.type != 'cpu':
-        return '' if find_spec('triton') else 'triton, which compiles for GPUs, is not installed'
-    name = os.environ.get('CXX') or ({'darwin': 'clang++', 'win32': 'cl'}.get(sys.platform, 'g++'))  # as inductor looks
-    return '' if shutil.which(name) else f'there is no C++ compiler {name!r} here; install one or name it in CXX'
 
 
 def trace(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], constants: bool) -> torch.fx.GraphModule:

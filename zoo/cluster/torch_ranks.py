@@ -15,7 +15,7 @@ from torch import Tensor
 from zoo.cluster.config import STARTED_BY
 from zoo.core.errors import RunError, UserError
 from zoo.core.processes import die_with_parent
-from zoo.core.ranks import ALONE, Ranks, RanksLostError, alone, merged_moments
+from zoo.core.ranks import ALONE, Ranks, RanksLostError, merged_moments
 
 T = TypeVar('T')
 TIMEOUT = 300.0  # s
@@ -97,7 +97,7 @@ def _fresh(store: torch.distributed.Store, rank: int, size: int, timeout: float)
     raise RuntimeError('timed out: rank 0 has not come')
 
 
-class TorchRanks:
+class TorchRanks(Ranks):
     """The ranks of the default process group, which `join` makes.
 
     Args: timeout: of that group, s.
@@ -136,9 +136,6 @@ class TorchRanks:
     def close(self) -> None:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return alone, ()
 
     def _call(self, what: str, call: Callable[[], T]) -> T:
         try:

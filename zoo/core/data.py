@@ -13,7 +13,7 @@ from torch import Tensor
 from zoo.core.lazy import lazy_names
 from zoo.core.ranks import ALONE, Ranks, weight_scale
 
-homes = {'zoo.env.interface': 'BlockField StepBlock StepRow', 'zoo.backend.recurrent': 'begins_of replace_rows'}
+homes = {'zoo.env.interface': 'BlockField StepBlock StepRow', 'zoo.policy.sequences': 'begins_of replace_rows'}
 __getattr__, __dir__ = lazy_names(__name__, homes)[:2]
 
 
@@ -109,7 +109,7 @@ class Timestep(NamedTuple):
     raw_reward: Tensor | None = None  # [B] f32, of the game, if `reward` is changed for training; None: as `reward`
     raw_end: Tensor | None = None  # [B] bool, the game is over, if a lost life ends an episode; None: with the episode
     next_obs: Obs | None = None  # [B, *O], the true next obs of every row; then final_obs and final_index are None
-    begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: see `zoo.backend.recurrent`
+    begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: see `zoo.policy.sequences`
 
 
 def ends_of(timestep: Timestep) -> Transition:

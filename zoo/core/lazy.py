@@ -45,6 +45,8 @@ def lazy_names(
 
 
 MOVED = {
+    'zoo.backend.precision': 'zoo.policy.options.passes',
+    'zoo.backend.recurrent': 'zoo.policy.sequences',
     'zoo.buffer.priority': 'zoo.buffer.replay',
     'zoo.cli': 'zoo.tools.cli',
     'zoo.config.foreign': 'zoo.tools.importers',
@@ -56,8 +58,10 @@ MOVED = {
     'zoo.model.heads': 'zoo.model.layers',
     'zoo.model.memory': 'zoo.model.recurrent',
     'zoo.model.mlp': 'zoo.model.layers',
+    'zoo.model.multi': 'zoo.model.encoder',
     'zoo.model.networks': 'zoo.model.actor_critic',
     'zoo.model.ppg': 'zoo.model.actor_critic',
+    'zoo.model.simba': 'zoo.model.encoder',
     'zoo.policy.a2c': 'zoo.policy.variants.a2c',
     'zoo.policy.dqn': 'zoo.policy.variants.dqn',
     'zoo.policy.export': 'zoo.tools.export',

@@ -6,7 +6,7 @@ A process that trains alone has the ranks `ALONE`. Every rank makes the same cal
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,59 +20,46 @@ class RanksLostError(RunError):
     """Another rank ended or does not answer; the cause is in the output of that rank."""
 
 
-class Ranks(Protocol):
-    """The processes that train together, as one of them sees them.
+class Ranks:
+    """The processes that train together, as one of them sees them. This class is for a process that trains alone.
 
     rank: the number of this process, from 0; size: the number of processes.
     """
 
-    rank: int
-    size: int
+    rank, size = 0, 1
 
     def sum_(self, x: Tensor) -> Tensor:
         """Sums a tensor over the ranks, in place; every rank gets the same bits."""
+        return x
 
     def merge(self, n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Count, mean and variance of the rows of all ranks, float64, from those of each: the same bits on every rank.
 
         Args: n: 0-dim, or one count for each mean; mean, var: of one shape, var that of the population.
         """
+        return n, mean, var
 
     def gather(self, value: V) -> list[V]:
         """The values of all ranks, by rank. Args: value: small; it is pickled."""
+        return [value]
 
     def share(self, value: V | None, root: int = 0) -> V:
         """Returns the value of rank `root` on all ranks; the values of the others are ignored."""
+        return value  # type: ignore[return-value]  # the root gives one
 
     def close(self) -> None:
         """Leaves the ranks; nothing may be called afterwards."""
 
-
-class Alone:
-    """The only rank of a run in one process: every sum is over its own rows."""
-
-    rank, size = 0, 1
-
-    def sum_(self, x: Tensor) -> Tensor:
-        return x
-
-    def merge(self, n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return n, mean, var
-
-    def gather(self, value: V) -> list[V]:
-        return [value]
-
-    def share(self, value: V | None, root: int = 0) -> V:
-        return value  # type: ignore[return-value]  # the root gives one
-
-    def close(self) -> None:
-        """Does nothing."""
-
-    def __reduce__(self) -> str:
-        return 'ALONE'
+    def __reduce__(self) -> tuple[Any, ...]:
+        return alone, ()  # a copy is not in the group
 
 
-ALONE = Alone()  # the ranks of a process that trains by itself; a copied or unpickled policy has these
+ALONE = Ranks()  # the ranks of a process that trains by itself; a copied or unpickled policy has these
+
+
+def alone() -> Ranks:
+    """Returns ALONE, which replaces any ranks in a copy or a pickle."""
+    return ALONE
 
 
 class RunInfo(NamedTuple):
@@ -103,11 +90,6 @@ class RunInfo(NamedTuple):
 def rank_count_text(ranks: Ranks) -> str:
     """The number of ranks for a sentence, such as '2 ranks'; '' for one process alone."""
     return f'{ranks.size} ranks' if ranks.size > 1 else ''
-
-
-def alone() -> Ranks:
-    """Returns ALONE, which replaces the ranks of a group in a copy or a pickle: the copy is not in the group."""
-    return ALONE
 
 
 def merged_moments(n: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -210,9 +210,7 @@ ENCODER_REGISTRY: Registry[Any] = Registry(
     'zoo.encoders',
     {
         'zoo.model.cnn': 'cnn impala nature',
-        'zoo.model.encoder': 'flat mlp',
-        'zoo.model.multi': 'multi',
-        'zoo.model.simba': 'simba',
+        'zoo.model.encoder': 'flat mlp multi simba',
     },
 )
 ENV_REGISTRY: Registry[Any] = Registry(

@@ -7,12 +7,15 @@ from zoo.core.lazy import lazy_names
 if TYPE_CHECKING:
     from zoo.model.actor_critic import PPG as PPG, VAC as VAC
     from zoo.model.config import PPGModelConfig, VACConfig as VACConfig
-    from zoo.model.encoder import make_encoder as make_encoder, make_policy_head as make_policy_head
+    from zoo.model.encoder import (
+        MultiEncoder as MultiEncoder,
+        Simba as Simba,
+        make_encoder as make_encoder,
+        make_policy_head as make_policy_head,
+    )
     from zoo.model.inputs import make_input as make_input
     from zoo.model.layers import ValueHead as ValueHead
-    from zoo.model.multi import MultiEncoder as MultiEncoder
     from zoo.model.recurrent import Core as Core, RecurrentPPG as RecurrentPPG, RecurrentVAC as RecurrentVAC
-    from zoo.model.simba import Simba as Simba
 
     PPGConfig = PPGModelConfig
 
@@ -21,11 +24,9 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         'zoo.model.actor_critic': 'PPG VAC',
         'zoo.model.config': 'PPGConfig=PPGModelConfig VACConfig',
-        'zoo.model.encoder': 'make_encoder make_policy_head',
+        'zoo.model.encoder': 'MultiEncoder Simba make_encoder make_policy_head',
         'zoo.model.inputs': 'make_input',
         'zoo.model.layers': 'ValueHead',
-        'zoo.model.multi': 'MultiEncoder',
         'zoo.model.recurrent': 'Core RecurrentPPG RecurrentVAC',
-        'zoo.model.simba': 'Simba',
     },
 )

@@ -1,4 +1,4 @@
-"""Encoders, the networks over an observation: their choice by name, by section, or by the space; 'mlp' and 'flat'.
+"""Encoders, the networks over an observation: their choice by name, by section, or by the space; those for vectors and Dicts.
 
 An encoder is a class registered in ENCODER_REGISTRY, constructed as `cls(cfg, space)`: `cfg` has the fields of its class
 attribute `config`, a Section. Its objects have the attributes n_feature and value_gain, the gain of a value head on them.
@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
-from pydantic import AfterValidator, Field
+import torch
+from pydantic import AfterValidator, Field, field_validator
 from torch import Tensor, nn
+from torch.nn.functional import relu
 
 from zoo.config import components
 from zoo.config.section import LEFT_OUT, ConfigError, Filled, Section, is_class, plain
@@ -21,9 +23,10 @@ from zoo.core.errors import UserError
 from zoo.core.registry import ENCODER_REGISTRY, unknown_name
 from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.model.images import Precision, flat_pixels, holds_images, image_shape
-from zoo.model.inputs import input_width, without_mask
+from zoo.model.inputs import input_width, leaves_by_path, module_name, without_mask
 from zoo.model.layers import Activation, Layers, Width
 from zoo.rl_utils.distribution import make_dist
+from zoo.rl_utils.init import orthogonal
 
 PATH = 'policy.model.encoder'
 NATURE_SIZE, IMPALA_SIZE = 80, 8
@@ -129,6 +132,133 @@ class Flat(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return flat_pixels(x) if self._of_pixels else x
+
+
+class SimbaConfig(Section):
+    """Encoder 'simba'; use it with policy.model.obs_norm=true."""
+
+    hidden_size: int = Field(
+        128, ge=1, le=1_000_000, description='width of the blocks, and of the features; 128 to 512'
+    )
+    n_block: int = Field(1, ge=1, le=1_000, description='residual blocks; 1 or 2')
+
+
+@ENCODER_REGISTRY.register('simba')
+class Simba(nn.Module):
+    """For vectors: a residual network with layer normalisation.
+
+    [..., n] -> [..., hidden_size]: a linear layer, n_block residual blocks, layer normalisation.
+
+    Source: Lee et al. 2024, arXiv:2410.09754, sec. 4, and the authors' code for the initial weights. The defaults are
+    those of its actor; its critic has 2 blocks of 512. Its normalisation of observations is `obs_norm`.
+    """
+
+    config: ClassVar[type[Section]] = SimbaConfig
+    value_gain: ClassVar[float] = 1.0
+
+    def __init__(self, cfg: SimbaConfig, space: Leaf) -> None:
+        super().__init__()
+        self.n_feature: int = cfg.hidden_size
+        self.embed = orthogonal(nn.Linear(input_width(space), cfg.hidden_size), 1.0)
+        self.blocks = nn.ModuleList([SimbaBlock(cfg.hidden_size) for _ in range(cfg.n_block)])
+        self.norm = nn.LayerNorm(cfg.hidden_size)
+
+    @classmethod
+    def fits(cls, space: Space) -> bool:
+        return isinstance(space, Leaf) and not holds_images(space)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+
+class SimbaBlock(nn.Module):
+    """x + second(relu(first(layer_norm(x)))), four times as wide inside."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(n)
+        self.first, self.second = nn.Linear(n, 4 * n), nn.Linear(4 * n, n)
+        for layer in (self.first, self.second):
+            nn.init.kaiming_normal_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(relu(self.first(self.norm(x))))
+
+
+class MultiEncoderConfig(Section):
+    """Encoder 'multi' for observations that are a Dict."""
+
+    encoders: dict[str, Any] = Field(
+        {},
+        description="encoders of single entries by name, of nested ones by dotted name; the others: 'nature' or "
+        "'impala' for images, 'flat' for the rest",
+    )
+    join: str | dict[str, Any] | None = Field(
+        'mlp', description='encoder of all their features side by side; null: these are the features'
+    )
+    hidden_sizes: Filled[list[Width]] = Field(
+        LEFT_OUT, min_length=1, description='of the encoders in it; null: policy.model.hidden_sizes'
+    )
+    activation: Filled[Activation] = Field(LEFT_OUT, description='of the encoders in it; null: policy.model.activation')
+    layer_norm: Filled[bool] = Field(LEFT_OUT, description='of the encoders in it; null: policy.model.layer_norm')
+    precision: Filled[Precision] = Field(LEFT_OUT, description='of the encoders in it; null: policy.model.precision')
+
+    @field_validator('encoders')
+    @classmethod
+    def _check_encoders(cls, encoders: dict[str, Any]) -> dict[str, Any]:
+        return {name: checked_spec(spec, f'{PATH}.encoders.{name}') for name, spec in encoders.items()}
+
+    @field_validator('join')
+    @classmethod
+    def _check_join(cls, spec: Any) -> Any:
+        return None if spec is None else checked_spec(spec, f'{PATH}.join')
+
+
+@ENCODER_REGISTRY.register('multi')
+class MultiEncoder(nn.Module):
+    """For observations of several parts, as in a Dict: an encoder for each part, whose outputs are joined.
+
+    {dotted path: output of `make_input` for the leaf} -> [..., F].
+
+    Each leaf has an encoder; the concatenated features of all go through one more encoder. So vectors are treated as if they
+    were one, and images join them after convolutions.
+    """
+
+    config: ClassVar[type[Section]] = MultiEncoderConfig
+
+    def __init__(self, cfg: MultiEncoderConfig, space: Dict) -> None:
+        super().__init__()
+        given = Inherited.of(cfg)
+        self._names = ['.'.join(path) for path in leaves_by_path(space)]
+        self.parts = nn.ModuleDict()
+        for i, (path, leaf) in enumerate(leaves_by_path(space).items()):
+            name = self._names[i]
+            spec = cfg.encoders.get(name, 'auto')
+            if spec == 'auto' and auto_name(leaf) == 'mlp':
+                spec = 'flat'
+            self.parts[module_name(i, path)] = build_encoder(
+                spec, leaf, given, f'{PATH}.encoders.{name}', f'the entry {name!r} has'
+            )
+        parts: list[Any] = list(self.parts.values())
+        n = sum(part.n_feature for part in parts)
+        self.join: Any = None
+        if cfg.join is not None:
+            self.join = build_encoder(cfg.join, vectors(n), given, f'{PATH}.join', 'the joined features are')
+        self.n_feature: int = n if self.join is None else self.join.n_feature
+        self.value_gain: float = min(part.value_gain for part in (parts if self.join is None else [self.join]))
+
+    @classmethod
+    def fits(cls, space: Space) -> bool:
+        return isinstance(space, Dict)
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        parts = [part(x[name]) for name, part in zip(self._names, self.parts.values(), strict=True)]
+        feature = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        return feature if self.join is None else self.join(feature)
 
 
 def make_encoder(

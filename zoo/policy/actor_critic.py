@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
@@ -19,7 +18,7 @@ from zoo.core.data import Columns, Metrics, Obs, Rollout, Sample, State, Timeste
 from zoo.core.errors import UserError
 from zoo.core.registry import EXPLORATION_REGISTRY
 from zoo.model.actor_critic import Networks
-from zoo.model.check import probe, unread_option
+from zoo.model.check import critic_names, parameters_by_role, probe, reached, unread_option
 from zoo.policy.acting import NetworkPolicy
 from zoo.policy.checks import action_problem, component_problem, memory_problem, unread_problem
 from zoo.policy.config import ActorCriticPolicyConfig
@@ -28,7 +27,7 @@ from zoo.policy.gradient_steps import Passes
 from zoo.policy.metrics import OF_UPDATES, adv_abs_max, total_loss
 from zoo.policy.options import UpdateOption, options_of
 from zoo.policy.options.loss import Objective
-from zoo.policy.parameters import NOTHING_OF_ONE, check_actor_trains
+from zoo.policy.parameters import NOTHING_OF_ONE
 from zoo.policy.samples import Samples, in_pieces
 from zoo.policy.sequences import first_rows, learn_in_sequences, n_copy
 from zoo.rl_utils.distribution import ActionDist
@@ -51,9 +50,10 @@ class ActorCriticPolicy(NetworkPolicy):
     has_critic = True  # whether it trains a critic
     all_frozen: ClassVar[str] = NOTHING_OF_ONE
 
-    @abstractmethod
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
-        """Every optimiser by name, for checkpoints and for counting skipped steps."""
+        """Every optimiser by name, for checkpoints and for counting skipped steps: here one for the actor, one for the critic."""
+        groups = parameters_by_role(self._model, critic_names(self._model, self.obs_space))
+        return {role: self._make_optimizer(named) for role, named in groups.items()}
 
     def steps_per_env_step(self) -> float:
         """Gradient steps per env step, of passes over each batch in minibatches."""
@@ -172,8 +172,9 @@ class ActorCriticPolicy(NetworkPolicy):
     def _init_learn(self) -> None:
         cfg = self.cfg.learn
         self.optimizers = self._make_optimizers()
-        if 'critic' in self.optimizers or not self._coefficients().get('value_weight', 1):
-            check_actor_trains(cfg, self._model, self.obs_space, self.all_frozen)
+        trains_actor_alone = 'critic' in self.optimizers or not self._coefficients().get('value_weight', 1)
+        if trains_actor_alone and cfg.get('freeze') and not reached(self._model, self.obs_space, 'compute_actor'):
+            raise UserError(self.all_frozen)
         # kernels of eager steps on a GPU give no kl and ratio_max; a user's own step chooses its metrics itself
         is_cheap = self.device.type == 'cpu' or self._execution.executor.name != 'eager'
         measure_kl = is_cheap and hasattr(self._policy_step, 'kind')

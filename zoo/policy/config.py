@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
 from zoo.backend.choose import WORTH_STEPS, CompileMode, ExecutorName
-from zoo.backend.precision import UpdatePrecision
 from zoo.config.components import component_of, components_of
 from zoo.config.schedule import RateSchedule, Schedule, ScheduleOrZero
 from zoo.config.section import LEFT_OUT, Filled, OldKey, Section, is_section, value_at
@@ -34,6 +33,7 @@ from zoo.policy.sequences import SequenceConfig
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
+UpdatePrecision = Literal['fp32', 'bf16', 'fp16']
 DEVICE = r'^(auto|cpu|cuda(:\d+)?)$'
 
 

@@ -15,8 +15,6 @@ from zoo.config.section import Section
 from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks
 from zoo.core.registry import OPTIMIZER_REGISTRY, closest
-from zoo.core.spaces import Space
-from zoo.model.check import reached
 from zoo.rl_utils.normalizer import RunningMeanStd
 from zoo.rl_utils.optimizer import FlatOptimizer
 
@@ -80,12 +78,6 @@ def make_optimizer(
     optimizer: FlatOptimizer = make_component(OPTIMIZER_REGISTRY, learn['optimizer'])(named, *eps)
     optimizer.ranks = ranks
     return optimizer
-
-
-def check_actor_trains(learn: Section, model: nn.Module, obs_space: Space, all_frozen: str) -> None:
-    """Raises UserError, with the message `all_frozen`, if steps on the policy alone have nothing to train."""
-    if learn.get('freeze') and not reached(model, obs_space, 'compute_actor'):
-        raise UserError(all_frozen)
 
 
 def _matches(name: str, pattern: str) -> bool:

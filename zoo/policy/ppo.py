@@ -8,7 +8,6 @@ from pydantic import Field
 
 from zoo.core.data import Columns, Metrics
 from zoo.core.registry import POLICY_REGISTRY
-from zoo.model.check import critic_names, parameters_by_role
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.config import ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig, WholeRolloutConfig
 from zoo.policy.gradient_steps import ppo_step
@@ -57,10 +56,9 @@ class PPOPolicy(ActorCriticPolicy):
         return {**metrics, 'explained_variance': explained_variance(batch), **self._end_update(batch)}
 
     def _make_optimizers(self) -> dict[str, FlatOptimizer]:
-        if self.cfg.learn.critic_learning_rate is None:
-            return {'all': self._make_optimizer(self._model.named_parameters())}
-        critic = critic_names(self._model, self.obs_space)
-        return {role: self._make_optimizer(named) for role, named in parameters_by_role(self._model, critic).items()}
+        if self.cfg.learn.critic_learning_rate is not None:
+            return super()._make_optimizers()
+        return {'all': self._make_optimizer(self._model.named_parameters())}
 
     def _coefficients(self) -> dict[str, float]:
         return {'value_weight': self.cfg.learn.value_weight if self.has_critic else 0.0}

@@ -1,4 +1,4 @@
-"""Sequences for recurrent models: cut from rollouts, run through the model, and converted back to rows.
+"""Recurrent models: sequences cut from rollouts, run through the model, converted back to rows; acting through episodes.
 
 A batch of sequences has the columns of a batch of rows, but with [S, L, ...] in place of [N, ...]: S sequences of L
 steps. It also has 'state' [S, ...], before the first step of each sequence; 'is_first' [S, L] bool, an episode begins with
@@ -16,10 +16,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from zoo.backend.executor import forward_rows
-from zoo.backend.recurrent import begins_of, replace_rows
+from zoo.backend.executor import Acting, forward_rows
 from zoo.config.section import Section
-from zoo.core.data import STATE_COLUMNS, Columns, Obs, Rollout, Sample, State, Timestep, first_leaf, map_tensors
+from zoo.core.data import STATE_COLUMNS, Columns, Obs, Rollout, Sample, State, Timestep, first_leaf, map_tensors, send
 
 C = TypeVar('C', bound=Columns)
 
@@ -179,3 +178,59 @@ def first_rows(timestep: Timestep) -> Tensor:
     """Marks rows with which an episode begins, [T, B] bool. Row 0 is False here, since only the collector knows it."""
     begins = begins_of(timestep)
     return torch.cat((torch.zeros_like(begins[:1]), begins[:-1]))
+
+
+def begins_of(steps: Timestep, t: Any = ...) -> Tensor:
+    """Whether an episode begins with the obs that the step returned, [B] or [T, B] bool. Args: t: one of the T steps."""
+    if steps.begins is not None:
+        return steps.begins[t]
+    return steps.terminated[t] | steps.truncated[t] if steps.is_reset is None else steps.is_reset[t]
+
+
+def replace_rows(rows: Tensor, new: State, old: State) -> State:
+    """The state [B, ...] that is `new` in the rows where `rows` [B] bool is true, and `old` elsewhere."""
+
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(send(rows, b.device).view(-1, *[1] * (b.dim() - 1)), a, b)
+
+    return map_tensors(choose, new, old)
+
+
+class EpisodicActing:
+    """Acting that finds the beginnings of episodes in the rows of its envs, and resets the state of these envs.
+
+    Args: acting: of a model with a state; its `state` must be that of new episodes. steps: the rows [T, B] that envs write.
+    """
+
+    def __init__(self, acting: Acting, steps: Timestep) -> None:
+        self._acting, self._steps, self._initial = acting, steps, acting.state
+        self._is_new = True  # all envs begin episodes with the next row
+
+    @property
+    def output(self) -> dict[str, Any]:
+        return self._acting.output
+
+    @property
+    def state(self) -> State:
+        return self._acting.state
+
+    def begin(self) -> None:
+        """Called before each rollout; row 0 follows the last row of the rollout before."""
+        self._acting.begin()
+        if not self._is_new:
+            self._restart(begins_of(self._steps, -1))
+        self._is_new = False
+
+    def step(self, t: int) -> Tensor:
+        if t:
+            self._restart(begins_of(self._steps, t - 1))
+        return self._acting.step(t)
+
+    def restart_all(self) -> None:
+        """Resets the state of all envs; called after a reset of all envs."""
+        self._restart(torch.ones(self._steps.reward.shape[1], dtype=torch.bool))
+        self._is_new = True
+
+    def _restart(self, begins: Tensor) -> None:
+        """Resets the state of the envs whose episode begins with the next row, [B] bool."""
+        self._acting.state = replace_rows(begins, self._initial, self._acting.state)

@@ -2,13 +2,13 @@
 
 Each function takes (dist, logit) and returns the parameters [..., P] of the behaviour policy, of the same distribution.
 It runs with every step: compiled together with the network where acting is compiled (on GPUs), else eagerly. C acts with
-'sample' alone. The attribute `kinds` of a function names the distributions that it is for, see `exploration_problem`.
+'sample' alone. The attribute `kinds` of a function names the distributions that it is for, in a composite each of its parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -18,21 +18,10 @@ from zoo.core.data import wide
 from zoo.core.registry import DISTRIBUTION_REGISTRY, EXPLORATION_REGISTRY, Component
 from zoo.rl_utils.distribution import ActionDist
 
-F = TypeVar('F', bound=Callable[..., Tensor])
 _DISCRETE = ('categorical', 'multi_categorical', 'bernoulli')
 _GAUSSIAN = ('gaussian', 'squashed_gaussian', 'gsde')
 
 Epsilon = Annotated[float, Field(gt=0, le=1, description='share of the actions that are drawn uniformly')]
-
-
-def _for(*kinds: str) -> Callable[[F], F]:
-    """Decorator that sets `kinds`, the distributions that an exploration is for; parts of a composite are checked one by one."""
-
-    def mark(function: F) -> F:
-        function.kinds = kinds  # type: ignore[attr-defined]
-        return function
-
-    return mark
 
 
 def exploration_problem(exploration: Component | Callable[..., Tensor], dist: ActionDist) -> str:
@@ -70,7 +59,6 @@ def sample(dist: ActionDist, logit: Tensor) -> Tensor:
 
 
 @EXPLORATION_REGISTRY.register('temperature')
-@_for(*_DISCRETE, *_GAUSSIAN, 'beta')
 def temperature(
     dist: ActionDist,
     logit: Tensor,
@@ -88,7 +76,6 @@ def temperature(
 
 
 @EXPLORATION_REGISTRY.register('epsilon')
-@_for(*_DISCRETE)
 def epsilon(dist: ActionDist, logit: Tensor, *, epsilon: Epsilon = 0.05) -> Tensor:
     """Draws a share of the actions uniformly from the allowed ones, the others from the policy; for discrete actions.
 
@@ -99,7 +86,6 @@ def epsilon(dist: ActionDist, logit: Tensor, *, epsilon: Epsilon = 0.05) -> Tens
 
 
 @EXPLORATION_REGISTRY.register('epsilon_greedy')
-@_for(*_DISCRETE)
 def epsilon_greedy(dist: ActionDist, logit: Tensor, *, epsilon: Epsilon = 0.05) -> Tensor:
     """Draws a share of the actions uniformly from the allowed ones, else takes the best one; for discrete actions.
 
@@ -107,6 +93,10 @@ def epsilon_greedy(dist: ActionDist, logit: Tensor, *, epsilon: Epsilon = 0.05) 
     For policies whose logits are values of actions, as in DQN.
     """
     return _each_part(lambda part, param: _mixed(part, param, epsilon, is_greedy=True), dist, logit)
+
+
+temperature.kinds = (*_DISCRETE, *_GAUSSIAN, 'beta')  # type: ignore[attr-defined]
+epsilon.kinds = epsilon_greedy.kinds = _DISCRETE  # type: ignore[attr-defined]
 
 
 def _each_part(function: Callable[[ActionDist, Tensor], Tensor], dist: ActionDist, logit: Tensor) -> Tensor:

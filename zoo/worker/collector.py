@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from zoo.backend.executor import Acting
-from zoo.backend.recurrent import EpisodicActing
 from zoo.core.data import Finals, Rollout, State, final_rows, first_leaf, leaves, map_tensors
 from zoo.env import AnyVectorEnv
 from zoo.env.interface import RowObserver, StepBlock
 from zoo.policy.modes import CollectMode
+from zoo.policy.sequences import EpisodicActing
 from zoo.worker.infos import NO_NUMBERS, EpisodeTracker, InfoKeys, row_observers
 
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from zoo.backend.recurrent import begins_of, replace_rows
 from zoo.core.errors import UserError, shown
 from zoo.core.seeding import child_of, stream
 from zoo.env import AnyVectorEnv, Timestep
 from zoo.policy.base import Policy
 from zoo.policy.config import MAX_EPISODE_STEPS
 from zoo.policy.modes import EvalMode
+from zoo.policy.sequences import begins_of, replace_rows
 from zoo.worker.evaluation_env import open_env, refuse_other_spaces
 from zoo.worker.infos import ALL_NUMBERS, InfoKeys, InfoReader, success_of
 

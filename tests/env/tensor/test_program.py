@@ -9,7 +9,8 @@ import torch
 from torch.utils._pytree import tree_map
 
 from tests.gpu import needs_gpu, no_waiting
-from zoo.backend.trace import compile_function, missing_compiler
+from zoo.backend.choose import missing_compiler
+from zoo.backend.trace import compile_function
 from zoo.core.spaces import Discrete
 from zoo.env import TENSOR_ENV_REGISTRY, EnvConfig, EnvContractError, TensorVectorEnv, make_vector_env
 from zoo.env.tensor.program import CompiledProgram, StepProgram

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from zoo.config.components import make_component, name_of
 from zoo.config.schedule import adaptive_rate
@@ -17,7 +17,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('whole_episodes', 'IgnoreDone', lambda policy: policy.cfg.learn.ignore_done),
     ('whole_episodes', 'NoBaseline', lambda policy: policy.cfg.learn.baseline == 'none'),
     ('whole_episodes', 'WholeEpisodes', lambda policy: policy.cfg.collect.batch_mode == 'episode'),
-    ('off_policy_correction', 'VTrace', lambda policy: getattr(_correction(policy), 'estimator', None) is not None),
+    ('off_policy_correction', 'VTrace', lambda policy: of_correction(policy, 'estimator') is not None),
     ('normalization', 'RewardNorm', lambda policy: policy.cfg.learn.reward_norm),
     ('normalization', 'ValueNorm', lambda policy: policy.cfg.learn.value_norm),
     ('intrinsic', 'IntrinsicReward', lambda policy: policy.cfg.learn.intrinsic is not None and policy.explores),
@@ -48,16 +48,15 @@ def options_of(policy: Owner) -> tuple[UpdateOption, ...]:
     return (*found, *(make_component(OPTION_REGISTRY, spec) for spec in policy.cfg.learn.options))
 
 
-def _correction(policy: Owner) -> Any:
-    """The `Correction` that the config names; None for 'none'."""
+def of_correction(policy: Owner, part: Literal['proximal', 'estimator']) -> Any:
+    """The proximal policy or estimator that policy.learn.correction uses in place of the config's; None: it uses none."""
     spec = policy.cfg.learn.correction
-    return None if name_of(spec) == 'none' else make_component(CORRECTION_REGISTRY, spec)()
+    return None if name_of(spec) == 'none' else getattr(make_component(CORRECTION_REGISTRY, spec)(), part, None)
 
 
 def _proximal(policy: Owner) -> str:
     """Name of the proximal policy: that of the correction if it has one, else policy.learn.proximal."""
-    meant = getattr(_correction(policy), 'proximal', None)
-    return name_of(policy.cfg.learn.proximal if meant is None else meant)
+    return name_of(of_correction(policy, 'proximal') or policy.cfg.learn.proximal)
 
 
 def _follows_kl(policy: Owner) -> bool:

@@ -10,13 +10,12 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import Field
 from torch import Tensor, nn
 
-from zoo.backend.choose import Named
 from zoo.config.components import make_component, name_of
-from zoo.config.section import ConfigLike, value_at
+from zoo.config.section import value_at
 from zoo.core.data import Columns, Rollout
 from zoo.core.errors import UserError
 from zoo.core.registry import CORRECTION_REGISTRY, POLICY_REGISTRY, PROXIMAL_REGISTRY
-from zoo.policy.options import Estimated, Owner, UpdateOption
+from zoo.policy.options import Estimated, Owner, UpdateOption, of_correction
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import policy_loss, zeroed
@@ -116,11 +115,6 @@ def vtrace(
     return Correction(proximal={'type': 'recent', 'rho_max': rho_max}, estimator=estimator)
 
 
-def correction_of(learn: ConfigLike) -> Correction:
-    """The correction that a resolved section `policy.learn` names."""
-    return make_component(CORRECTION_REGISTRY, learn['correction'])()
-
-
 STAYS_NEAR_NOTHING = ('none', 'a2c', 'awr', 'cispo')
 """Surrogates whose gradient never stops, however far the policy moves."""
 
@@ -145,7 +139,7 @@ class ProximalPolicy(UpdateOption):
 
     def attach(self, policy: Owner) -> None:
         self._policy, learn = policy, policy.cfg.learn
-        meant = correction_of(learn).proximal
+        meant = of_correction(policy, 'proximal')
         if meant is not None and learn.proximal not in PLAIN_PROXIMAL:
             name = name_of(learn.proximal)
             raise UserError(
@@ -154,7 +148,7 @@ class ProximalPolicy(UpdateOption):
                 f'proximal: {{type: {name}, rho_max: {meant["rho_max"]:g}}})'
             )
         component = make_component(PROXIMAL_REGISTRY, learn.proximal if meant is None else meant)
-        self.components = [Named('proximal policy', component.name)]
+        self.components = [component]
         loss = ProximalLoss(dict(component.options).get('rho_max'))
         policy.objective.fixed = policy.objective.fixed._replace(policy_loss=loss)
 
@@ -238,8 +232,7 @@ class VTrace(UpdateOption):
 
     def attach(self, policy: Owner) -> None:
         self._policy, learn, given = policy, policy.cfg.learn, policy.cfg.collect.estimator
-        meant = correction_of(learn).estimator
-        assert meant is not None, 'the option is chosen by it'
+        meant = of_correction(policy, 'estimator')
         if given not in PLAIN_ESTIMATOR:
             raise UserError(
                 f'policy.learn.correction is {name_of(learn.correction)!r}, which is estimator {meant["type"]!r} with the '

@@ -7,16 +7,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.backend.choose import Named
 from zoo.backend.executor import Numbers, Step
-from zoo.backend.precision import ForwardInPrecision, precision_problem
-from zoo.core.data import Columns, Metrics, Rollout
+from zoo.core.data import Columns, Metrics, Rollout, map_tensors
 from zoo.core.ranks import mean_over
 from zoo.policy.gradient_steps import Passes, Trained
 from zoo.policy.metrics import summaries
@@ -24,6 +24,7 @@ from zoo.policy.options import PLAIN, Estimated, Owner, UpdateOption
 from zoo.rl_utils.optimizer import FlatOptimizer
 
 KL_FACTOR = 1.5  # an update stops at this multiple of target_kl
+DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}
 
 
 class InterruptedPasses(Passes):
@@ -140,7 +141,11 @@ class OptimizerMechanics(UpdateOption):
     """Sets up gradient accumulation, clipping of each element of the gradient, and the number format inside the networks."""
 
     def problems(self, policy: Owner) -> Iterator[str]:
-        yield precision_problem(policy.cfg.learn.precision, policy.device)
+        if policy.cfg.learn.precision == 'fp16' and policy.device.type != 'cuda':
+            yield (
+                f"policy.learn.precision is 'fp16' but the device is {policy.device.type}, and fp16 is for CUDA GPUs; "
+                "use 'bf16' or 'fp32', or policy.device=cuda"
+            )
 
     def attach(self, policy: Owner) -> None:
         learn = policy.cfg.learn
@@ -152,3 +157,19 @@ class OptimizerMechanics(UpdateOption):
 
     def mechanics(self) -> Mapping[str, Any]:
         return self._settings
+
+
+@dataclass(frozen=True)
+class ForwardInPrecision:
+    """Runs a method of a model on a minibatch by `forward`, which computes in a number format; the output is float32."""
+
+    precision: Literal['bf16', 'fp16']
+    forward: Callable[..., Any]
+
+    def __call__(self, model: nn.Module, method: str, minibatch: Columns) -> Any:
+        if not torch.is_grad_enabled():  # no step: passes that only measure the policy stay in float32
+            return self.forward(model, method, minibatch)
+        device = next(iter(model.parameters())).device
+        with torch.autocast(device.type, DTYPES[self.precision]):  # only forward passes belong in it
+            output, rows = self.forward(model, method, minibatch)
+        return map_tensors(lambda x: x.float() if x is not None and x.is_floating_point() else x, output), rows

@@ -16,7 +16,6 @@ from zoo.config.schedule import Schedule
 from zoo.core.data import Columns, Metrics
 from zoo.core.ranks import mean_over_
 from zoo.core.registry import POLICY_REGISTRY, SURROGATE_REGISTRY
-from zoo.model.check import critic_names, parameters_by_role
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.config import ActorCriticLearnConfig, ActorCriticPolicyConfig, OnPolicyCollectConfig, PolicyConfig
 from zoo.policy.gradient_steps import gradient_ready, policy_terms, step_summary, with_log_old
@@ -160,10 +159,6 @@ class TRPOPolicy(ActorCriticPolicy):
         self._step = SplitStep(self.natural_step, with_log_old, step_summary)
         self._step.compiles = False
         super()._init_learn()
-
-    def _make_optimizers(self) -> dict[str, FlatOptimizer]:
-        critic = critic_names(self._model, self.obs_space)
-        return {role: self._make_optimizer(named) for role, named in parameters_by_role(self._model, critic).items()}
 
     def _monitor_vars_learn(self) -> list[str]:
         return [*super()._monitor_vars_learn(), 'step_kl', 'step_halved', 'value_grad_norm']

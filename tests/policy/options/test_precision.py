@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from tests.backend.problems import Case, Problem
 from tests.gpu import needs_gpu
 from zoo.backend.executor import Eager, StepPlan, forward_rows
-from zoo.backend.precision import ForwardInPrecision, precision_problem
 from zoo.policy.gradient_steps import PolicyNumbers
+from zoo.policy.options.passes import ForwardInPrecision, OptimizerMechanics
 from zoo.rl_utils import FlatAdam
 
 
@@ -69,9 +70,11 @@ def test_formats_are_equal_and_copied_by_value() -> None:
     'precision, device, wants', [('fp16', 'cpu', True), ('bf16', 'cpu', False), ('fp16', 'cuda', False)]
 )
 def test_fp16_on_a_cpu_is_refused(precision: Any, device: str, wants: bool) -> None:
-    found = precision_problem(precision, torch.device(device))
+    cfg = SimpleNamespace(learn=SimpleNamespace(precision=precision))
+    policy: Any = SimpleNamespace(cfg=cfg, device=torch.device(device))
+    found = list(OptimizerMechanics().problems(policy))
     sentence = "policy.learn.precision is 'fp16' but the device is cpu, and fp16 is for CUDA GPUs; use 'bf16' or 'fp32'"
-    assert found.startswith(sentence) if wants else not found
+    assert [each.startswith(sentence) for each in found] == [True] * wants
 
 
 def train(problem: Problem, precision: Any, device: str = 'cpu', **options: Any) -> tuple[list[FlatAdam], Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.policy.test_device import Crossings
-from zoo.backend.recurrent import replace_rows
+from zoo.policy.sequences import replace_rows
 
 
 def test_replaced_rows_are_those_marked():
