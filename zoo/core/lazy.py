@@ -49,6 +49,7 @@ MOVED = {
     'zoo.cli': 'zoo.tools.cli',
     'zoo.config.foreign': 'zoo.tools.importers',
     'zoo.core.version': 'zoo.core',
+    'zoo.env.attributes': 'zoo.env.settings',
     'zoo.env.check': 'zoo.env.inspection.check',
     'zoo.env.families.minigrid_memory': 'zoo.env.toy.memory',
     'zoo.env.inspect': 'zoo.env.inspection.inspect',

@@ -29,12 +29,12 @@ from zoo.core.spaces import (
     mask_space,
 )
 from zoo.env.adapter import space_fault
-from zoo.env.attributes import EnvCommand, apply
 from zoo.env.config import EnvConfig
 from zoo.env.errors import BrokenContractError, EnvContractError, EnvError, Place, UnsupportedEnvError
 from zoo.env.families.family import EnvRequest, env_family
-from zoo.env.interface import AnyVectorEnv, StepBlock
+from zoo.env.interface import AnyVectorEnv, EnvCommand, StepBlock
 from zoo.env.make import explaining
+from zoo.env.settings import apply
 from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, State, TensorEnv, rebuild, state_leaves
 from zoo.env.tensor.program import Carry, Compile, CompiledProgram, NewEpisodes, StepProgram
 
