@@ -39,7 +39,7 @@ from zoo.env.errors import (
     locate,
     made_at,
 )
-from zoo.env.families.family import EnvFamily, no_games
+from zoo.env.families.family import EnvFamily
 
 Source = EnvSpec | EnvFamily | Callable[..., Any]
 
@@ -298,11 +298,14 @@ def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> Sourc
       installed.
     """
     source = find_source(env_id)
+    if game is not None and (not isinstance(source, EnvFamily) or source.games is None):
+        raise UnknownEnvError(
+            f'env.game is {game!r} but env {str(env_id)!r} has no games to choose from; leave env.game out, or use '
+            'env.kwargs.game if it takes that.'
+        )
     if isinstance(source, EnvFamily):
         source.check_game(str(env_id), game)
         return source
-    if game is not None:
-        raise UnknownEnvError(no_games(str(env_id), game))
     if isinstance(source, EnvSpec) and source.entry_point is not None:
         return source
     from zoo.env.given import own_vector  # not needed for a registered id that makes single envs

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 from zoo.config.schedule import is_signed_schedule, schedule_value, signed_section
-from zoo.config.user_code import load_code
+from zoo.config.user_code import load_code, members
 from zoo.core.errors import UserError, pickled_error, place_of, show_error, shown, unpickled_error
 from zoo.core.registry import did_you_mean
 from zoo.env.config import EnvConfig
@@ -163,14 +163,16 @@ def apply(env: object, command: EnvCommand) -> Any:
 
     Raises: UserError if the name is missing, cannot be set or is no method; exceptions of the env's own code pass through.
     """
-    first, *others = command.name.split('.')
-    owner = _owner(env, first)
-    for name in others:
-        owner, first = _value(owner, first, command.name), name
-    found = _value(owner, first, command.name)
+    names = command.name.split('.')
+    path: list[Any] = [_owner(env, names[0])]
+    path += members(path[0], command.name)
+    if len(path) <= len(names):
+        missing = names[len(path) - 1]
+        raise UserError(f'{_kind(path[-1])} has no attribute {missing!r} ({command.name}); check the spelling')
+    owner, found = path[-2:]
     if command.kind == 'set':
         try:
-            setattr(owner, first, command.args[0])
+            setattr(owner, names[-1], command.args[0])
         except AttributeError as error:
             raise UserError(
                 f'{_kind(owner)} does not let {command.name!r} be set ({error}); set what it is made of'
@@ -249,12 +251,6 @@ def _owner(env: object, name: str) -> object:
     raise UserError(
         f'the env, {_kind(getattr(env, "unwrapped", env))}, has no attribute {name!r}, nor have its wrappers: {hint}'
     )
-
-
-def _value(owner: object, name: str, whole: str) -> Any:
-    if not hasattr(owner, name):
-        raise UserError(f'{_kind(owner)} has no attribute {name!r} ({whole}); check the spelling')
-    return getattr(owner, name)
 
 
 def _kind(thing: object) -> str:

@@ -46,12 +46,7 @@ class EnvFamily:
 
     def check_game(self, env_id: str, game: str | None) -> None:
         """Checks env.game. Raises: UnknownEnvError with the closest games if it is unknown; exceptions of `games`."""
-        if self.games is None:
-            if game is not None:
-                raise UnknownEnvError(no_games(env_id, game))
-            return
-        known = self.games()
-        if game in known:
+        if self.games is None or game in (known := self.games()):
             return
         hint = did_you_mean(game or '', known, end=' ')
         listed = ', '.join(known) if len(known) <= MAX_LISTED else f'{", ".join(known[:3])} and {len(known) - 3} more'
@@ -95,11 +90,6 @@ def env_family(
     return lambda make: EnvFamily(
         make, find, options, one_seed, summary or (make.__doc__ or '').strip().partition('\n')[0]
     )
-
-
-def no_games(env_id: str, game: str) -> str:
-    """The message for a game that is given to an env without games."""
-    return f'env.game is {game!r} but env {env_id!r} has no games to choose from; leave env.game out, or use env.kwargs.game if it takes that.'
 
 
 def import_extra(module: str, extra: str, name: str) -> Any:

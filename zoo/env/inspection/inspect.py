@@ -204,22 +204,24 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if 'time_limit' in facts:
         yield 'time limit', f'{facts["time_limit"]} steps' if facts['time_limit'] else 'none'
     if facts.get('steps'):
-        yield from _values(facts)
+        yield from _values(facts).items()
     if 'vectorization' in facts:
         yield 'vectorization', f'{facts["vectorization"]}: {facts["vectorization_why"]}'
     yield from [(label, words[facts[key]]) for key, (label, words) in YES_OR_NO.items() if facts.get(key) is not None]
 
 
-def _values(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for path, seen in facts['obs'].items():
-        yield f'{path} range', _range(seen)
-    yield 'reward range', _range(facts['reward'])
-    yield 'episodes', _episodes(facts['episodes'])
+def _values(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The words for what the steps gave, by label."""
     keys = [key if key in facts['info_numbers'] else f'{key} (no number)' for key in facts['info_keys']]
-    yield 'info at the end', ', '.join(keys) or 'none seen'
     which = 'one env' if facts['envs'] == 1 else f'{facts["envs"]} envs together'
     times = f'{facts["step_ms"]:.3g} ms for the step of an env, {facts["reset_ms"]:.3g} ms for a reset'
-    yield 'speed', f'{facts["steps_per_s"]:.4g} steps/s of {which}; {times}'
+    return {
+        **{f'{path} range': _range(seen) for path, seen in facts['obs'].items()},
+        'reward range': _range(facts['reward']),
+        'episodes': _episodes(facts['episodes']),
+        'info at the end': ', '.join(keys) or 'none seen',
+        'speed': f'{facts["steps_per_s"]:.4g} steps/s of {which}; {times}',
+    }
 
 
 def _range(seen: Mapping[str, float | None]) -> str:
