@@ -128,19 +128,17 @@ class EnvMaker:
           n_env, training: number of envs in the vector env, and whether they are for training, to check the env's limits.
         """
         self._cfg, self._timeout, self._n_env, self._training = cfg, timeout, n_env, training
-        self._source: MaskSource | None = None if cfg.action_mask == 'auto' else cfg.action_mask
-        self._is_first = True
+        self._source: MaskSource | None = None  # once the first env is made
 
     def __call__(self) -> gymnasium.Env:
         name = env_name(self._cfg)
         env = _make_bare_env(self._cfg)
-        if self._is_first:
+        if self._source is None:
             check_limits(env, self._n_env, self._cfg.max_episode_steps, self._training, name)
             if self._training and self._cfg.max_episode_steps is None and (n_step := limit_of(env, 'max_horizon')):
                 logger.info('env %r: episodes are cut after %d steps, its max_horizon', name, n_step)
-            self._is_first = False
-        if self._source is None:
-            self._source = self._find_mask_source(env, name)
+            is_given = self._cfg.action_mask != 'auto'
+            self._source = self._cfg.action_mask if is_given else self._find_mask_source(env, name)
         if not wrapper_fields(self._cfg) and self._source not in ('info', 'method'):
             return env
         from zoo.env.wrappers import wrap_env

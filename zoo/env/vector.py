@@ -71,8 +71,7 @@ class VectorEnv(RowVectorEnv):
         from zoo.env import rows  # few batched envs need them
 
         raw_mask = raw_space.spaces.get(ACTION_MASK) if isinstance(raw_space, Dict) else None
-        raw_mask_shape = raw_mask.shape if raw_mask is not None and not isinstance(raw_mask, Dict) else ()
-        reader = rows.obs_reader(space, self.n_env, place, raw_mask_shape)
+        reader = rows.obs_reader(space, self.n_env, place, getattr(raw_mask, 'shape', ()))
         resets: dict[str, Callable[[], RowRule]] = {
             'next_step': NextStep,
             'same_step': lambda: rows.SameStep(reader),

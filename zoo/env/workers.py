@@ -509,7 +509,7 @@ class _Worker:
         self._write(obs)
         return reward, terminated, truncated, None, sent
 
-    def _wanted(self, info: object, is_over: bool) -> StepInfo | None:
+    def _wanted(self, info: Mapping[str, Any], is_over: bool) -> StepInfo | None:
         requested, last = requested_of(self.requested_infos, info), numbers_of(info) if is_over else None
         return (requested, last) if requested or last else None
 

@@ -108,8 +108,7 @@ def step_limit(env: object) -> int | None:
         for layer in layers(env)
         if any(kind.__name__ == 'TimeLimit' for kind in type(layer).__mro__)
     ]
-    known = [int(limit) for limit in limits if limit is not None]
-    return min(known) if known else None
+    return min((int(limit) for limit in limits if limit is not None), default=None)
 
 
 def random_actions(space: Space, n: int, rng: torch.Generator, mask: Tensor | None = None) -> Tensor:
