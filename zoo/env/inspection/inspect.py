@@ -372,11 +372,9 @@ class _Inspection:
 
     def _mask_source(self, obs_space: Space, env: object) -> str:
         """The source of the masks: 'info', 'method' or 'obs'; 'none' if there are none."""
-        for layer in layers(env):
-            if isinstance(layer, MaskEnv):
-                return layer.source
         has_mask = isinstance(obs_space, Dict) and ACTION_MASK in obs_space.spaces
-        return 'obs' if has_mask and self._cfg.action_mask != 'off' else 'none'
+        own = 'obs' if has_mask and self._cfg.action_mask != 'off' else 'none'
+        return next((layer.source for layer in layers(env) if isinstance(layer, MaskEnv)), own)
 
     def _add_findings(self, findings: list[Finding]) -> None:
         self._facts['repeats'] = not any(is_chance for _, is_chance in findings)
