@@ -54,6 +54,7 @@ MOVED = {
     'zoo.env.families.minigrid_memory': 'zoo.env.toy.memory',
     'zoo.env.inspect': 'zoo.env.inspection.inspect',
     'zoo.env.probes': 'zoo.env.toy',
+    'zoo.env.tensor.base': 'zoo.env.tensor.program',
     'zoo.model.heads': 'zoo.model.layers',
     'zoo.model.memory': 'zoo.model.recurrent',
     'zoo.model.mlp': 'zoo.model.layers',

@@ -17,7 +17,7 @@ from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, MissingExtraError, Place, UnknownEnvError
 
 if TYPE_CHECKING:
-    from zoo.env.tensor.base import TensorEnv
+    from zoo.env.tensor.program import TensorEnv
 
 MAX_LISTED = 20  # games that an error names one by one
 
