@@ -284,8 +284,9 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._pipes[i], pipe = self._context.Pipe()
         spaces = self.single_observation_space, self.single_action_space
         is_main_thread = threading.current_thread() is threading.main_thread()
-        commands = (*self.commands.values(),)
-        place = WorkerSetup(i, self._memory, self._mode, spaces, is_main_thread, self._wanted, commands)
+        place = WorkerSetup(
+            i, self._memory, self._mode, spaces, is_main_thread, self._wanted, tuple(self.commands.values())
+        )
         arguments = place, CloudpickleWrapper(self._env_fns[i]), pipe, self._pipes[i]
         process = self._context.Process(target=run_worker, args=arguments, name=f'env {self._name} {i}', daemon=True)
         with clear_mpi_env_vars():

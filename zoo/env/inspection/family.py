@@ -318,10 +318,7 @@ def first_difference(
       explained: wrappers that make values differ; these values are left out.
     """
     first, again = reset(), reset()
-    once: list[Leaves] = []
-    for seen in rollout(n_step, False):
-        if len(once) < MAX_REPLAY:
-            once.append(seen)
+    once = [seen for step, seen in enumerate(rollout(n_step, False)) if step < MAX_REPLAY]
     for step, (was, now) in enumerate(chain([(first, again)], zip(once, rollout(len(once), True), strict=False))):
         for what, values in was.items():
             other = now.get(what, {})
