@@ -116,10 +116,9 @@ class ActionCheck:
     def __init__(self, name: str, space: gymnasium.Space, n_env: int) -> None:
         self._name = name
         self._shape = (n_env, *(space.shape or ()))
-        low, high = next(bounds(space) for kind, bounds in _BOUNDS.items() if isinstance(space, kind))
-        self._low, self._high = low, high
+        self._low, self._high = next(bounds(space) for kind, bounds in _BOUNDS.items() if isinstance(space, kind))
         self._discrete = isinstance(space, gymnasium.spaces.Discrete)
-        self._takes_float = low.dtype.kind == 'f'
+        self._takes_float = self._low.dtype.kind == 'f'
 
     def __call__(self, actions: np.ndarray, step: int) -> None:
         """actions: [B, *A] integers or floats, as the space says. Raises: EnvError."""
