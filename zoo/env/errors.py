@@ -424,11 +424,10 @@ def check_obs(
 ) -> None:
     """Checks the entries, shapes and types of one observation. Raises: BrokenContractError."""
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-        is_tuple = isinstance(space, gymnasium.spaces.Tuple)
         pairs = enumerate(space.spaces) if isinstance(space, gymnasium.spaces.Tuple) else space.spaces.items()
         parts = {str(key): part for key, part in pairs}
         what, do = f'the observation{of_entry(path)}', 'return what observation_space says'
-        entries = entries_of(obs, parts, is_tuple, what, do)
+        entries = entries_of(obs, parts, isinstance(space, gymnasium.spaces.Tuple), what, do)
         if missing := [key for key in parts if key not in entries]:
             wanted = f'{", ".join(map(repr, parts))} as in observation_space'
             raise BrokenContractError(f'{what} has no entry {missing[0]!r}', wanted, do)
