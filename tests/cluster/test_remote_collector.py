@@ -20,8 +20,8 @@ from zoo.cluster.weights import WeightLayout
 from zoo.core.data import final_rows
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete
-from zoo.env.attributes import EnvCommand
 from zoo.env.errors import EnvContractError, EnvError, Restarts
+from zoo.env.interface import EnvCommand
 from zoo.run.config import resolve_config
 from zoo.worker.collector import RolloutExtras
 

@@ -18,7 +18,7 @@ from zoo.cluster.remote_collector import payload_of
 from zoo.cluster.runner import Runner, RunnerSpec
 from zoo.cluster.weights import WeightLayout
 from zoo.core.errors import UserError
-from zoo.env.attributes import EnvCommand
+from zoo.env.interface import EnvCommand
 from zoo.run.build import make_parts
 from zoo.run.config import resolve_config
 from zoo.worker.infos import NO_NUMBERS

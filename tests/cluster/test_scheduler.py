@@ -16,7 +16,7 @@ from zoo.cluster.messages import Lost, Reply, Request
 from zoo.cluster.scheduler import RolloutScheduler, entropy_of
 from zoo.core.errors import RunError
 from zoo.core.seeding import stream
-from zoo.env.attributes import EnvCommand
+from zoo.env.interface import EnvCommand
 
 RUN, T, B = 'run', 4, 2  # a reply has 8 env steps
 

@@ -10,7 +10,8 @@ import pytest
 from tests.steer_envs import SteerEnv, steer_env
 from zoo.core.errors import UserError
 from zoo.env.adapter import OldGymEnv
-from zoo.env.attributes import EnvCommand, apply, outcome, result, sendable
+from zoo.env.interface import EnvCommand
+from zoo.env.settings import apply, outcome, result, sendable
 
 
 def get(env: Any, name: str) -> Any:

@@ -27,8 +27,8 @@ from zoo import serial_pipeline
 from zoo.core.data import leaves
 from zoo.core.seeding import stream
 from zoo.env import EnvConfig, EnvError, UnsupportedEnvError, make_vector_env
-from zoo.env.attributes import EnvCommand
 from zoo.env.errors import Restarts
+from zoo.env.interface import EnvCommand
 from zoo.rl_utils.gae import gae, gae_data
 from zoo.run.config import resolve_config
 from zoo.run.job import SerialJob

@@ -11,7 +11,7 @@ import numpy as np
 
 from zoo.core.data import leaves
 from zoo.core.errors import RunError, UserError, pickled_error, show_error, unpickled_error
-from zoo.env.attributes import EnvCommand
+from zoo.env.interface import EnvCommand
 
 
 class Request(NamedTuple):

@@ -24,9 +24,9 @@ from zoo.config.section import ConfigLike, plain
 from zoo.core.data import leaves
 from zoo.core.errors import UserError
 from zoo.core.spaces import Leaf, Space, map_spaces, obs_dtype
-from zoo.env.attributes import EnvCommand, keep_setting, sendable
 from zoo.env.errors import EnvError, Restarts
-from zoo.env.interface import BlockField, StepBlock
+from zoo.env.interface import BlockField, EnvCommand, StepBlock
+from zoo.env.settings import keep_setting, sendable
 from zoo.policy.base import Policy
 from zoo.policy.modes import CollectMode
 from zoo.worker.collector import Collector, EnvGroup, RolloutExtras

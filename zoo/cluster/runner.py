@@ -19,8 +19,8 @@ from zoo.cluster.weights import Placement, WeightLayout, place
 from zoo.config.section import Config
 from zoo.core.errors import UserError
 from zoo.env import make_env_groups
-from zoo.env.attributes import EnvCommand
 from zoo.env.errors import Restarts
+from zoo.env.interface import EnvCommand
 from zoo.worker.collector import Collector
 from zoo.worker.env_watch import watch_calls
 

@@ -13,7 +13,7 @@ from zoo.cluster.engine import Engine
 from zoo.cluster.messages import Lost, Reply, Request
 from zoo.core.errors import RunError
 from zoo.core.seeding import stream
-from zoo.env.attributes import EnvCommand
+from zoo.env.interface import EnvCommand
 
 HOUR = 3600.0  # seconds
 N_ROUND = 3  # times that all runners may be lost in a row without a single rollout

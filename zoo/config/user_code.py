@@ -92,8 +92,8 @@ def load_code(name: str, path: str) -> Any:
     return found[-1]
 
 
-def members(home: ModuleType, attribute: str) -> list[Any]:
-    """The objects a, a.b and a.b.c of a module for 'a.b.c'; the list ends before the first that is missing."""
+def members(home: object, attribute: str) -> list[Any]:
+    """The objects a, a.b and a.b.c of a module or another object for 'a.b.c'; the list ends before the first that is missing."""
     found: list[Any] = []
     for part in attribute.split('.'):
         owner = found[-1] if found else home

@@ -346,7 +346,7 @@ def raise_if_broken(
         got, wanted = f'{call} returned another number of values ({error})', f'a tuple of {2 if call == "reset" else 5}'
     else:
         if result is not None and space is not None:
-            check_result(result, space)
+            check_result(call, result, space)
         got = f'{call} returned what cannot be used ({show_error(error)})'
         wanted = 'what the gymnasium interface asks for'
     raise BrokenContractError(got, wanted, RESET_DO if call == 'reset' else STEP_DO) from error
@@ -359,29 +359,25 @@ def checked_call(
     result = None
     try:
         result = method(*args, **kwargs)
-        if call == 'reset':
-            _, _ = result
-        else:
-            _, _, _, _, _ = result
-        check_result(result, space)
+        check_result(call, result, space)
     except RAW_ERRORS as error:
         raise_if_broken(error, call, result, space)
         raise
     return result
 
 
-def check_result(result: Sequence[Any], space: gymnasium.Space) -> None:
-    """Checks the values that a reset or a step returned. Raises: BrokenContractError."""
-    obs, *values, info = result
-    do = STEP_DO if values else RESET_DO
-    if values:
-        reward, terminated, truncated = values
+def check_result(call: Literal['reset', 'step'], result: Sequence[Any], space: gymnasium.Space) -> None:
+    """Checks the values that a reset or a step returned. Raises: BrokenContractError; ValueError if their number is wrong."""
+    if call == 'reset':
+        obs, info = result
+    else:
+        obs, reward, terminated, truncated, info = result
         if not (isinstance(reward, (bool, int, float)) or getattr(reward, 'shape', None) == ()):
-            raise BrokenContractError(f'the reward is {show_value(reward)}', 'a number', do)
+            raise BrokenContractError(f'the reward is {show_value(reward)}', 'a number', STEP_DO)
         as_flag('terminated', terminated)
         as_flag('truncated', truncated)
     if not isinstance(info, dict):
-        raise BrokenContractError(f'info is {show_value(info)}', 'a dict', do)
+        raise BrokenContractError(f'info is {show_value(info)}', 'a dict', RESET_DO if call == 'reset' else STEP_DO)
     check_obs(obs, space, 'unsafe')
 
 
@@ -428,11 +424,10 @@ def check_obs(
 ) -> None:
     """Checks the entries, shapes and types of one observation. Raises: BrokenContractError."""
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
-        is_tuple = isinstance(space, gymnasium.spaces.Tuple)
         pairs = enumerate(space.spaces) if isinstance(space, gymnasium.spaces.Tuple) else space.spaces.items()
         parts = {str(key): part for key, part in pairs}
         what, do = f'the observation{of_entry(path)}', 'return what observation_space says'
-        entries = entries_of(obs, parts, is_tuple, what, do)
+        entries = entries_of(obs, parts, isinstance(space, gymnasium.spaces.Tuple), what, do)
         if missing := [key for key in parts if key not in entries]:
             wanted = f'{", ".join(map(repr, parts))} as in observation_space'
             raise BrokenContractError(f'{what} has no entry {missing[0]!r}', wanted, do)

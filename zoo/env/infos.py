@@ -41,13 +41,12 @@ def end_infos(
     return [_taken(last, int(i)) for i in index]
 
 
-def step_values(info: Mapping[str, Any] | None, key: str, n_env: int) -> tuple[np.ndarray, np.ndarray] | None:
+def step_values(info: Mapping[str, Any], key: str, n_env: int) -> tuple[np.ndarray, np.ndarray] | None:
     """One entry of the infos of a step: (values [B, ...] f32, [B] bool, which envs gave one); None if no env gave one.
 
     Where an ended env was reset in the same step, the value is that of the last step, not of the reset. A row that is
     only a reset has the value of the reset, or none.
     """
-    info = info or {}
     values, given = _array(info, key, n_env)
     finals = info.get(FINAL_INFO)
     if isinstance(finals, Mapping):
@@ -84,14 +83,13 @@ def number(value: object) -> Number | None:
     return None
 
 
-def requested_of(keys: Sequence[str], info: object) -> dict[str, np.ndarray]:
+def requested_of(keys: Sequence[str], info: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The entries of one env's info that `keys` names and that are numbers or arrays of numbers, as f32."""
     found: dict[str, np.ndarray] = {}
-    given = info if isinstance(info, Mapping) else {}
     for key in keys:
-        if key in given:
+        if key in info:
             with suppress(TypeError, ValueError, OverflowError):  # an entry that is no number is left out
-                found[key] = np.asarray(given[key], dtype=np.float32)
+                found[key] = np.asarray(info[key], dtype=np.float32)
     return found
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,9 +15,6 @@ from torch import Tensor
 from zoo.core.data import Finals, Obs, Timestep, Tree, first_leaf, map_tensors, unbind_rows
 from zoo.core.spaces import Space
 from zoo.env.errors import EnvError
-
-if TYPE_CHECKING:
-    from zoo.env.attributes import EnvCommand
 
 Autoreset = Literal['same_step', 'next_step', 'disabled']
 
@@ -115,6 +112,15 @@ class StepBlock:
         self.finals.clear()
 
 
+class EnvCommand(NamedTuple):
+    """A command to one env. name: of an attribute or method; 'a.b.c' is the attribute c of its attribute a.b."""
+
+    kind: Literal['get', 'set', 'call']
+    name: str
+    args: tuple[Any, ...] = ()  # of a call; for 'set' only the value
+    kwargs: Mapping[str, Any] = {}
+
+
 class AnyVectorEnv(ABC):
     """B envs that step together: tensors in, Timesteps out.
 
@@ -171,7 +177,7 @@ class AnyVectorEnv(ABC):
     def command(self, command: EnvCommand) -> list[Any]:
         """Applies a command to each env and returns their results; envs that step as one batch give one result.
 
-        Raises: UserError, see `zoo.env.attributes.apply`.
+        Raises: UserError, see `zoo.env.settings.apply`.
         """
 
     @abstractmethod

@@ -39,7 +39,7 @@ from zoo.env.errors import (
     locate,
     made_at,
 )
-from zoo.env.families.family import EnvFamily, no_games
+from zoo.env.families.family import EnvFamily
 
 Source = EnvSpec | EnvFamily | Callable[..., Any]
 
@@ -128,19 +128,17 @@ class EnvMaker:
           n_env, training: number of envs in the vector env, and whether they are for training, to check the env's limits.
         """
         self._cfg, self._timeout, self._n_env, self._training = cfg, timeout, n_env, training
-        self._source: MaskSource | None = None if cfg.action_mask == 'auto' else cfg.action_mask
-        self._is_first = True
+        self._source: MaskSource | None = None  # once the first env is made
 
     def __call__(self) -> gymnasium.Env:
         name = env_name(self._cfg)
         env = _make_bare_env(self._cfg)
-        if self._is_first:
+        if self._source is None:
             check_limits(env, self._n_env, self._cfg.max_episode_steps, self._training, name)
             if self._training and self._cfg.max_episode_steps is None and (n_step := limit_of(env, 'max_horizon')):
                 logger.info('env %r: episodes are cut after %d steps, its max_horizon', name, n_step)
-            self._is_first = False
-        if self._source is None:
-            self._source = self._find_mask_source(env, name)
+            is_given = self._cfg.action_mask != 'auto'
+            self._source = self._cfg.action_mask if is_given else self._find_mask_source(env, name)
         if not wrapper_fields(self._cfg) and self._source not in ('info', 'method'):
             return env
         from zoo.env.wrappers import wrap_env
@@ -298,11 +296,14 @@ def find_env(env_id: str | Callable[..., Any], game: str | None = None) -> Sourc
       installed.
     """
     source = find_source(env_id)
+    if game is not None and (not isinstance(source, EnvFamily) or source.games is None):
+        raise UnknownEnvError(
+            f'env.game is {game!r} but env {str(env_id)!r} has no games to choose from; leave env.game out, or use '
+            'env.kwargs.game if it takes that.'
+        )
     if isinstance(source, EnvFamily):
         source.check_game(str(env_id), game)
         return source
-    if game is not None:
-        raise UnknownEnvError(no_games(str(env_id), game))
     if isinstance(source, EnvSpec) and source.entry_point is not None:
         return source
     from zoo.env.given import own_vector  # not needed for a registered id that makes single envs

@@ -111,13 +111,13 @@ def _make_single_envs(
     mode = gymnasium.vector.AutoresetMode[('same_step' if cfg.autoreset == 'auto' else cfg.autoreset).upper()]
     restarts = None if cfg.on_error == 'raise' else restarts or Restarts(cfg.max_restarts)
     makers = [EnvMaker(cfg, None if how == 'sync' else cfg.step_timeout, n_all, training)] * n_env
+    from zoo.env.serial import SerialVectorEnv, SingleEnvs  # a batched env needs neither these nor processes
+
     if how == 'sync':
-        from zoo.env.serial import SerialVectorEnv, SingleEnvs  # a batched env needs neither these nor processes
-
         return SerialVectorEnv(makers, mode, name, restarts, cfg.step_timeout), SingleEnvs
-    from zoo.env.workers import WorkerEnvs, WorkerVectorEnv
+    from zoo.env.workers import WorkerVectorEnv
 
-    return WorkerVectorEnv(makers, mode, cfg.step_timeout, name, restarts), WorkerEnvs
+    return WorkerVectorEnv(makers, mode, cfg.step_timeout, name, restarts), SingleEnvs
 
 
 def make_env_groups(

@@ -20,7 +20,6 @@ from gymnasium.vector.utils import concatenate, iterate
 from zoo.config.section import own_copy
 from zoo.core.action_map import Actions
 from zoo.env.adapter import takes_options
-from zoo.env.attributes import EnvCommand, apply, keep_setting
 from zoo.env.errors import (
     BROKEN,
     CALLS,
@@ -49,6 +48,8 @@ from zoo.env.errors import (
     seeds_of,
 )
 from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_requested, numbers_of, requested_of
+from zoo.env.interface import EnvCommand
+from zoo.env.settings import apply, keep_setting
 from zoo.env.vector import VectorEnv
 
 
@@ -164,7 +165,7 @@ class SerialVectorEnv(SyncVectorEnv):
                 if type(is_over) not in FLAGS or type(is_cut) not in FLAGS:
                     is_over, is_cut = as_flag('terminated', is_over), as_flag('truncated', is_cut)
                 if not isinstance(info, dict):
-                    check_result(result, self.single_observation_space)
+                    check_result('step', result, self.single_observation_space)
                 terminated[i], truncated[i] = is_over, is_cut
                 if self._requested:
                     add_requested(infos, requested_of(self._requested, info), i, self.num_envs)

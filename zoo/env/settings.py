@@ -1,21 +1,24 @@
-"""Settings of envs that change during a run: env.schedule, env.reset_options, and `job.envs`."""
+"""Settings of envs that change during a run: env.schedule, env.reset_options, and `job.envs`; commands to single envs,
+which read, set and call attributes and methods inside any number of wrappers."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from zoo.config.schedule import is_signed_schedule, schedule_value, signed_section
-from zoo.config.user_code import load_code
-from zoo.core.errors import UserError, place_of, show_error, shown
+from zoo.config.user_code import load_code, members
+from zoo.core.errors import UserError, pickled_error, place_of, show_error, shown, unpickled_error
+from zoo.core.registry import did_you_mean
 from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, EnvSettingError
-from zoo.env.interface import AnyVectorEnv
+from zoo.env.interface import AnyVectorEnv, EnvCommand
 
 Which = Literal['both', 'training', 'evaluation']
 AT_END = 1 << 53  # env step of an evaluation without a run: schedules have their last values
+MAX_LAYERS = 100
 
 
 class EnvSettings:
@@ -49,7 +52,7 @@ class EnvSettings:
                 value = value if self._kinds[name] is float else self._kinds[name](round(value))
                 if self.values.get(name) != value:
                     for env in envs:
-                        _command(env, 'set', name, (value,))
+                        env.command(EnvCommand('set', name, (value,)))
                     self.values[name] = value
         if self._rule is not None:
             with _naming('reset_options'):
@@ -92,13 +95,7 @@ class RunEnvs:
         named = {'both': [*training, *evaluation], 'training': training, 'evaluation': evaluation}
         if of not in named:
             raise UserError(f'of is {shown(of)} but must be {", ".join(map(repr, named))}')
-        return [value for env in named[of] for value in _command(env, *command)]
-
-
-def _command(env: AnyVectorEnv, *command: Any) -> list[Any]:
-    from zoo.env.attributes import EnvCommand
-
-    return env.command(EnvCommand(*command))
+        return [value for env in named[of] for value in env.command(EnvCommand(*command))]
 
 
 @contextmanager
@@ -140,7 +137,7 @@ def options_rule(options: dict[str, Any] | str | Callable[..., Any]) -> Callable
 
 def _kind_of(env: AnyVectorEnv, name: str) -> type:
     """The type of an attribute of the env: int, float or bool. Scheduled values are converted to it. Raises: UserError."""
-    value = _command(env, 'get', name)[0]
+    value = env.command(EnvCommand('get', name))[0]
     if isinstance(value, bool):
         return bool
     kind = getattr(getattr(value, 'dtype', None), 'kind', 'i' if isinstance(value, int) else 'f')
@@ -151,3 +148,110 @@ def _kind_of(env: AnyVectorEnv, name: str) -> type:
             'that name, or use a callback with job.envs.set_attr'
         )
     return float if kind == 'f' else int
+
+
+class CommandOutcome(NamedTuple):
+    """The result of a command in another process. error: the pickled exception; words: the message where pickling fails."""
+
+    value: object = None
+    error: bytes | None = None
+    words: str = ''
+
+
+def apply(env: object, command: EnvCommand) -> Any:
+    """Applies a command to the outermost wrapper that has the name, as gymnasium does; 'set' needs an existing attribute.
+
+    Raises: UserError if the name is missing, cannot be set or is no method; exceptions of the env's own code pass through.
+    """
+    names = command.name.split('.')
+    path: list[Any] = [_owner(env, names[0])]
+    path += members(path[0], command.name)
+    if len(path) <= len(names):
+        missing = names[len(path) - 1]
+        raise UserError(f'{_kind(path[-1])} has no attribute {missing!r} ({command.name}); check the spelling')
+    owner, found = path[-2:]
+    if command.kind == 'set':
+        try:
+            setattr(owner, names[-1], command.args[0])
+        except AttributeError as error:
+            raise UserError(
+                f'{_kind(owner)} does not let {command.name!r} be set ({error}); set what it is made of'
+            ) from error
+        return None
+    if command.kind == 'get':
+        return found
+    if not callable(found):
+        raise UserError(f'{command.name!r} of {_kind(owner)} is a {type(found).__name__}, no method; use get_attr')
+    return found(*command.args, **command.kwargs)
+
+
+def keep_setting(commands: dict[str, EnvCommand], command: EnvCommand) -> None:
+    """Keeps a 'set' for recreated envs, in place of earlier ones of that name and of attributes inside it."""
+    for name in [each for each in commands if f'{each}.'.startswith(f'{command.name}.')]:
+        del commands[name]
+    commands[command.name] = command
+
+
+def sendable(command: EnvCommand) -> EnvCommand:
+    """Returns the command unchanged. Raises: UserError if it cannot be sent to another process."""
+    try:
+        pickle.dumps(command)
+    except Exception as error:  # the class of a value may raise any exception
+        raise UserError(
+            f'{command.kind} of {command.name!r} has a value that cannot be sent to the processes of the envs ({error}); give '
+            'plain numbers, text, lists or arrays, or use env.vectorization=sync'
+        ) from error
+    return command
+
+
+def outcome(env: object, command: EnvCommand) -> CommandOutcome:
+    """Calls `apply` and returns its result, or its exception, in a form that can be sent to another process."""
+    try:
+        value = apply(env, command)
+    except Exception as error:
+        return CommandOutcome(error=pickled_error(error), words=show_error(error))
+    try:
+        pickle.dumps(value)
+    except Exception as error:  # its class may raise any exception
+        return CommandOutcome(
+            words=f'{command.name!r} is a {type(value).__name__}, which cannot be sent between processes ({error}); '
+            'read a part of it that is made of numbers, or use env.vectorization=sync'
+        )
+    return CommandOutcome(value)
+
+
+def result(found: CommandOutcome) -> Any:
+    """The value of an outcome. Raises: what the command raised."""
+    if (error := unpickled_error(found.error)) is not None:
+        raise error
+    if found.words:
+        raise UserError(found.words)
+    return found.value
+
+
+def _layers(env: object) -> Iterator[object]:
+    """Yields the env's wrappers, the outermost first, then the env."""
+    for _ in range(MAX_LAYERS):
+        yield env
+        own = getattr(env, '__dict__', {})
+        env = own.get('env', own.get('_env'))
+        if env is None:
+            return
+
+
+def _owner(env: object, name: str) -> object:
+    """The outermost layer that has the attribute itself; layers that only forward it do not count."""
+    for layer in _layers(env):
+        if name in getattr(layer, '__dict__', {}) or hasattr(type(layer), name):
+            return layer
+    if hasattr(env, name):
+        return env
+    own = {key for layer in _layers(env) for key in getattr(layer, '__dict__', {}) if not key.startswith('_')}
+    hint = did_you_mean(name, own, f'it has {", ".join(sorted(own)[:12])}.')
+    raise UserError(
+        f'the env, {_kind(getattr(env, "unwrapped", env))}, has no attribute {name!r}, nor have its wrappers: {hint}'
+    )
+
+
+def _kind(thing: object) -> str:
+    return f'a {type(thing).__name__}'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -16,20 +16,12 @@ from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, Space, map_s
 from zoo.env.adapter import convert_space
 from zoo.env.config import EnvConfig
 from zoo.env.errors import RAW, Place, UnsupportedEnvError, close_in_time, lost_mask_error, raise_if_contract
-from zoo.env.interface import StepBlock, autoreset_of
+from zoo.env.interface import EnvCommand, StepBlock, autoreset_of
 from zoo.env.stepping import ArrayReader, NextStep, QuickMultiDiscrete, RowRule, RowVectorEnv, copied_index
-
-if TYPE_CHECKING:
-    from zoo.env.attributes import EnvCommand
 
 
 class VectorEnv(RowVectorEnv):
-    """B envs of any library on the CPU; every observation and reward is checked to be finite.
-
-    Attributes: watches_calls: whether the watch on calls (EnvWatch) has to detect calls that never return.
-    """
-
-    watches_calls: ClassVar[bool] = True
+    """B envs of any library on the CPU; every observation and reward is checked to be finite."""
 
     def __init__(
         self,
@@ -43,7 +35,8 @@ class VectorEnv(RowVectorEnv):
         """
         Args:
           env: any gymnasium vector env with its autoreset mode in its metadata. If its class sets `steps_async`,
-            `step_async` begins a step that continues asynchronously, and `step_wait` ends it.
+            `step_async` begins a step that continues asynchronously, and `step_wait` ends it. If it sets `has_deadlines`, no
+            call of it lasts for ever, and the watch on calls (EnvWatch) leaves it alone.
           one_seed: its reset takes one int rather than one for each env.   reader: the GPU that reads its rows, if one does.
           first: index of its first env, if it is one of several groups.
         """
@@ -58,7 +51,7 @@ class VectorEnv(RowVectorEnv):
         self._one_seed, self._device, self._first, self._timeout = one_seed, reader, first, cfg.step_timeout
         self._refuses_masks = cfg.action_mask == 'auto' and not has_masks and mask_size(self.action_space) > 0
         self.steps_async = vars(type(env)).get('steps_async', False)  # not inherited: a subclass may change step
-        self._called = self._place.of if self.watches_calls else None
+        self._called = None if getattr(env, 'has_deadlines', False) else self._place.of
         self.info_columns = tuple(cfg.info_columns)
         self.request_infos(self.info_columns)
 
@@ -78,8 +71,7 @@ class VectorEnv(RowVectorEnv):
         from zoo.env import rows  # few batched envs need them
 
         raw_mask = raw_space.spaces.get(ACTION_MASK) if isinstance(raw_space, Dict) else None
-        raw_mask_shape = raw_mask.shape if raw_mask is not None and not isinstance(raw_mask, Dict) else ()
-        reader = rows.obs_reader(space, self.n_env, place, raw_mask_shape)
+        reader = rows.obs_reader(space, self.n_env, place, getattr(raw_mask, 'shape', ()))
         resets: dict[str, Callable[[], RowRule]] = {
             'next_step': NextStep,
             'same_step': lambda: rows.SameStep(reader),
@@ -124,7 +116,7 @@ class VectorEnv(RowVectorEnv):
         self.requested_infos = tuple(dict.fromkeys([*self.requested_infos, *keys]))
 
     def command(self, command: EnvCommand) -> list[Any]:
-        from zoo.env.attributes import apply
+        from zoo.env.settings import apply
 
         return [apply(self.env, command)]
 

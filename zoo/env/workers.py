@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NamedTuple
 
 import gymnasium
@@ -38,7 +38,6 @@ from zoo.core.action_map import Action, Actions
 from zoo.core.errors import pickled_error, show_error, unpickled_error
 from zoo.core.processes import die_with_parent, leave_signals_to_parent
 from zoo.env.adapter import takes_options
-from zoo.env.attributes import EnvCommand, apply, outcome, result, sendable
 from zoo.env.errors import (
     BROKEN,
     CONSTRUCTION,
@@ -63,7 +62,8 @@ from zoo.env.errors import (
     seeds_of,
 )
 from zoo.env.infos import FINAL_INFO, FINAL_OBS, add_requested, numbers_of, requested_of
-from zoo.env.serial import SingleEnvs
+from zoo.env.interface import EnvCommand
+from zoo.env.settings import apply, outcome, result, sendable
 
 GRACE = 2.0  # seconds to wait for a worker to end, after its pipe broke or it was told to close
 POLL_S, SUSPENDED_S = 0.25, 1.0  # limit of one poll of a pipe; a poll that is this late means that we were stopped
@@ -116,12 +116,6 @@ class Raised(NamedTuple):
 Fault = Raised | Literal['late', 'dead']
 
 
-class WorkerEnvs(SingleEnvs):
-    """Envs in processes; the watch on calls is not needed, since each call has a deadline of its own."""
-
-    watches_calls = False
-
-
 class WorkerVectorEnv(gymnasium.vector.VectorEnv):
     """Envs in processes, whose reset and step wait no longer than `timeout` seconds.
 
@@ -133,6 +127,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
     """
 
     steps_async = True
+    has_deadlines = True  # of its own, so that the watch on calls is not needed
     failed_index: int | None = None
 
     def __init__(
@@ -289,8 +284,9 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
         self._pipes[i], pipe = self._context.Pipe()
         spaces = self.single_observation_space, self.single_action_space
         is_main_thread = threading.current_thread() is threading.main_thread()
-        commands = (*self.commands.values(),)
-        place = WorkerSetup(i, self._memory, self._mode, spaces, is_main_thread, self._wanted, commands)
+        place = WorkerSetup(
+            i, self._memory, self._mode, spaces, is_main_thread, self._wanted, tuple(self.commands.values())
+        )
         arguments = place, CloudpickleWrapper(self._env_fns[i]), pipe, self._pipes[i]
         process = self._context.Process(target=run_worker, args=arguments, name=f'env {self._name} {i}', daemon=True)
         with clear_mpi_env_vars():
@@ -425,7 +421,10 @@ def _cause(exitcode: int | None) -> str:
 
 def run_worker(place: WorkerSetup, make: Callable[[], gymnasium.Env], pipe: Connection, other_end: Connection) -> None:
     """Makes the env, then answers each command with (True, result), or with (False, Raised), after which it ends."""
-    _die_with_parent(place.is_main_thread)
+    parent = multiprocessing.parent_process()
+    if parent is not None:  # else this is the main process
+        sentinel = parent.sentinel
+        die_with_parent(parent.pid or 0, place.is_main_thread, lambda seconds: bool(wait([sentinel], seconds)))
     leave_signals_to_parent(ends_at_sigterm=True)
     other_end.close()  # else the pipe would not break when the parent ends
     env = worker = None
@@ -511,22 +510,9 @@ class _Worker:
         self._write(obs)
         return reward, terminated, truncated, None, sent
 
-    def _wanted(self, info: object, is_over: bool) -> StepInfo | None:
+    def _wanted(self, info: Mapping[str, Any], is_over: bool) -> StepInfo | None:
         requested, last = requested_of(self.requested_infos, info), numbers_of(info) if is_over else None
         return (requested, last) if requested or last else None
 
     def _write(self, obs: Any) -> None:
         write_to_shared_memory(self._place.spaces[0], self._place.env_index, obs, self._place.memory)
-
-
-def _die_with_parent(is_main_thread: bool) -> None:
-    """Ends this process when its parent ends."""
-    parent = multiprocessing.parent_process()
-    if parent is None:  # called in the main process
-        return
-
-    def has_ended(seconds: float) -> bool:
-        parent.join(seconds)
-        return not parent.is_alive()
-
-    die_with_parent(parent.pid or 0, is_main_thread, has_ended)

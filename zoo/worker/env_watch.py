@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from traceback import walk_stack
 from types import FrameType
 from typing import Any, TypeVar
@@ -145,14 +145,6 @@ def watch_calls(timeout: float) -> Iterator[None]:
     Only the main thread handles signals: in other threads the watch can only warn. A watched thread keeps its watch.
     Args: timeout: seconds, as of EnvWatch. Raises: EnvError in place of a call that does not return.
     """
-    if CALLS[threading.get_ident()].is_watched:
-        yield
-        return
-    watch = EnvWatch(timeout)
-    if threading.current_thread() is not threading.main_thread():
-        with watch:
-            yield
-        return
 
     def handler(number: int, frame: FrameType | None) -> None:
         if watch.interrupts(number, frame):
@@ -163,12 +155,14 @@ def watch_calls(timeout: float) -> Iterator[None]:
             signal.signal(number, previous)
             signal.raise_signal(number)  # ends the process
 
-    previous = signal.signal(SIGNAL, handler)
-    try:
-        with watch:
-            yield
-    finally:
-        signal.signal(SIGNAL, previous)
+    with ExitStack() as undo:
+        if not CALLS[threading.get_ident()].is_watched:
+            watch = EnvWatch(timeout)
+            if threading.current_thread() is threading.main_thread():
+                previous = signal.signal(SIGNAL, handler)
+                undo.callback(signal.signal, SIGNAL, previous)
+            undo.enter_context(watch)
+        yield
 
 
 class OwnThread:

@@ -228,8 +228,7 @@ def _put(old: object, keys: Sequence[str], value: object) -> object:
 
 def _form(space: Space) -> str:
     """A space in words, without bounds."""
-    leaves = [
+    return ', '.join(
         f'{path} {type(leaf).__name__} {getattr(leaf, "n", None) or getattr(leaf, "nvec", None) or leaf.shape}'.strip()
         for path, leaf in leaf_spaces(space)
-    ]
-    return ', '.join(leaves)
+    )

@@ -59,16 +59,16 @@ def joined_infos(
     """
     found: dict[str, Tensor] = {}
     for key in keys:
-        parts = [columns.get(key) for _, columns in groups]
-        shape = next((part.shape[2:] for part in parts if part is not None), ())
-        for i, (n_env, _) in enumerate(groups):
-            part = parts[i]
-            if part is None:
-                parts[i] = np.full((n_step, n_env, *shape), np.nan, dtype=np.float32)
-            elif part.shape[2:] != shape:
+        shape = next((columns[key].shape[2:] for _, columns in groups if key in columns), ())
+        parts = [
+            columns[key] if key in columns else np.full((n_step, n_env, *shape), np.nan, dtype=np.float32)
+            for n_env, columns in groups
+        ]
+        for part in parts:
+            if part.shape[2:] != shape:
                 broken = other_shape_error(key, part.shape[2:], 'of the other envs', shape)
-                raise _error(name, f'{n_env} envs of a group', broken)
-        found[key] = torch.from_numpy(np.concatenate(parts, 1))  # type: ignore[arg-type]
+                raise _error(name, f'{part.shape[1]} envs of a group', broken)
+        found[key] = torch.from_numpy(np.concatenate(parts, 1))
     return found
 
 

@@ -132,22 +132,21 @@ class InfoReader:
         self._has_warned = True
         there = sorted(key for key in last if key not in NOT_THE_ENVS)
         named = {'info_keys': () if self._keys.last == 'auto' else self._keys.last, 'info_step_keys': self._keys.step}
-        for option, keys in named.items():
-            for key in keys:
-                if key in self._seen or (option, key) in self._keys.told:
-                    continue
-                self._keys.told.add((option, key))
-                close = closest(key, there)
-                hint = (
-                    f'did you mean {shown(close[0])}?' if close else f'numbers there are: {", ".join(there) or "none"}'
-                )
-                logger.warning(
-                    'logger.%s has %r but none of the first %d episodes had a number of that name in its info; %s',
-                    option,
-                    key,
-                    self._n_end,
-                    hint,
-                )
+        told = self._keys.told
+        missing = dict.fromkeys(
+            (option, key) for option, keys in named.items() for key in keys if key not in self._seen
+        )
+        for option, key in [each for each in missing if each not in told]:
+            told.add((option, key))
+            close = closest(key, there)
+            hint = f'did you mean {shown(close[0])}?' if close else f'numbers there are: {", ".join(there) or "none"}'
+            logger.warning(
+                'logger.%s has %r but none of the first %d episodes had a number of that name in its info; %s',
+                option,
+                key,
+                self._n_end,
+                hint,
+            )
 
 
 class EpisodeNumbers(InfoReader, RowObserver):

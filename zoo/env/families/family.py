@@ -17,7 +17,7 @@ from zoo.env.config import EnvConfig
 from zoo.env.errors import EnvError, MissingExtraError, Place, UnknownEnvError
 
 if TYPE_CHECKING:
-    from zoo.env.tensor.base import TensorEnv
+    from zoo.env.tensor.program import TensorEnv
 
 MAX_LISTED = 20  # games that an error names one by one
 
@@ -46,12 +46,7 @@ class EnvFamily:
 
     def check_game(self, env_id: str, game: str | None) -> None:
         """Checks env.game. Raises: UnknownEnvError with the closest games if it is unknown; exceptions of `games`."""
-        if self.games is None:
-            if game is not None:
-                raise UnknownEnvError(no_games(env_id, game))
-            return
-        known = self.games()
-        if game in known:
+        if self.games is None or game in (known := self.games()):
             return
         hint = did_you_mean(game or '', known, end=' ')
         listed = ', '.join(known) if len(known) <= MAX_LISTED else f'{", ".join(known[:3])} and {len(known) - 3} more'
@@ -97,11 +92,6 @@ def env_family(
     )
 
 
-def no_games(env_id: str, game: str) -> str:
-    """The message for a game that is given to an env without games."""
-    return f'env.game is {game!r} but env {env_id!r} has no games to choose from; leave env.game out, or use env.kwargs.game if it takes that.'
-
-
 def import_extra(module: str, extra: str, name: str) -> Any:
     """Imports a module of an optional dependency. Raises: MissingExtraError if it is not installed."""
     try:
@@ -126,10 +116,9 @@ class ActionCheck:
     def __init__(self, name: str, space: gymnasium.Space, n_env: int) -> None:
         self._name = name
         self._shape = (n_env, *(space.shape or ()))
-        low, high = next(bounds(space) for kind, bounds in _BOUNDS.items() if isinstance(space, kind))
-        self._low, self._high = low, high
+        self._low, self._high = next(bounds(space) for kind, bounds in _BOUNDS.items() if isinstance(space, kind))
         self._discrete = isinstance(space, gymnasium.spaces.Discrete)
-        self._takes_float = low.dtype.kind == 'f'
+        self._takes_float = self._low.dtype.kind == 'f'
 
     def __call__(self, actions: np.ndarray, step: int) -> None:
         """actions: [B, *A] integers or floats, as the space says. Raises: EnvError."""

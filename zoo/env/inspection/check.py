@@ -256,8 +256,7 @@ class EnvCheck:
     def _run(self, n_step: int) -> str | None:
         """Takes all steps; returns the warning about the first value that the same seed did not repeat, or None."""
         self._core()
-        sure = [each for each in self._statistics if each.is_sure]
-        found = first_difference(lambda: {'observation': self._reset(SEED)}, self._rollout, n_step, sure)
+        found = first_difference(lambda: {'observation': self._reset(SEED)}, self._rollout, n_step, self._statistics)
         if found is None:
             return None
         step, what, path, was, now = found

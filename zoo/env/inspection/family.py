@@ -108,8 +108,7 @@ def step_limit(env: object) -> int | None:
         for layer in layers(env)
         if any(kind.__name__ == 'TimeLimit' for kind in type(layer).__mro__)
     ]
-    known = [int(limit) for limit in limits if limit is not None]
-    return min(known) if known else None
+    return min((int(limit) for limit in limits if limit is not None), default=None)
 
 
 def random_actions(space: Space, n: int, rng: torch.Generator, mask: Tensor | None = None) -> Tensor:
@@ -294,9 +293,8 @@ def check_vector(env: AnyVectorEnv, cfg: EnvConfig, n_step: int, recorder: Recor
     def rollout(n: int, again: bool) -> Iterator[Leaves]:
         return _vector_rollout(env, n, Recorder(env.autoreset) if again else seen)
 
-    sure = [each for each in known if each.is_sure]
-    found = first_difference(lambda: {'the observations': _arrays(env.reset(SEED))}, rollout, n_step, sure)
-    return findings(env.name, sure, found and _unlike(env.name, found), n_step, seen, _has_limit(cfg, env))
+    found = first_difference(lambda: {'the observations': _arrays(env.reset(SEED))}, rollout, n_step, known)
+    return findings(env.name, known, found and _unlike(env.name, found), n_step, seen, _has_limit(cfg, env))
 
 
 Leaves = Mapping[str, Mapping[str, Any]]
@@ -311,22 +309,20 @@ def first_difference(
     reset: Callable[[], Leaves],
     rollout: Callable[[int, bool], Iterator[Leaves]],
     n_step: int,
-    explained: Sequence[Statistics],
+    statistics: Sequence[Statistics],
 ) -> Difference | None:
     """Resets twice, takes `n_step` steps, and the first of them again; returns the first difference.
 
     Args: rollout: yields steps after a reset. Its arguments: the number of steps; whether to repeat the first rollout.
-      explained: wrappers that make values differ; these values are left out.
+      statistics: wrappers that may make values differ; values for which this is sure are left out.
     """
+    explained = [each.stream for each in statistics if each.is_sure]
     first, again = reset(), reset()
-    once: list[Leaves] = []
-    for seen in rollout(n_step, False):
-        if len(once) < MAX_REPLAY:
-            once.append(seen)
+    once = [seen for step, seen in enumerate(rollout(n_step, False)) if step < MAX_REPLAY]
     for step, (was, now) in enumerate(chain([(first, again)], zip(once, rollout(len(once), True), strict=False))):
         for what, values in was.items():
             other = now.get(what, {})
-            path = None if any(each.stream in what for each in explained) else difference(values, other)
+            path = None if any(stream in what for stream in explained) else difference(values, other)
             if path is not None:
                 return step, what, path, values[path], other.get(path)
     return None

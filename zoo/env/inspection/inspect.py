@@ -6,7 +6,7 @@ import multiprocessing
 import pickle
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -186,40 +186,45 @@ MASKS = {
     'info': "found: the entry 'action_mask' of the infos",
     'method': 'found: the method action_masks()',
 }
-SPACES = {'kind': 'kind', 'obs_space': 'observations', 'action_space': 'actions'}
-YES_OR_NO = {
-    'picklable': ('picklable', {True: 'yes', False: 'no'}),
-    'repeats': ('seeds', {True: 'repeat its episodes', False: 'do not repeat its episodes'}),
+# of facts in the order of the report: label, and the words for a value; without words a fact is left out
+BEFORE_STEPS: dict[str, tuple[str, Callable[[Any], str | None]]] = {
+    'kind': ('kind', str),
+    'obs_space': ('observations', str),
+    'action_space': ('actions', str),
+    'wrappers': ('wrappers', ', '.join),
+    'unbounded': ('without bounds', lambda paths: ', '.join(paths) or 'none'),
+    'masks': ('action masks', MASKS.get),
+    'time_limit': ('time limit', lambda n_step: f'{n_step} steps' if n_step else 'none'),
+}
+AFTER_STEPS: dict[str, tuple[str, Callable[[Any], str | None]]] = {
+    'picklable': ('picklable', {True: 'yes', False: 'no'}.get),
+    'repeats': ('seeds', {True: 'repeat its episodes', False: 'do not repeat its episodes'}.get),
 }
 
 
-def _facts(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(label, words) of each fact that is known, in the order of the report."""
-    yield from [(label, facts[key]) for key, label in SPACES.items() if key in facts]
-    if facts.get('wrappers'):
-        yield 'wrappers', ', '.join(facts['wrappers'])
-    if 'unbounded' in facts:
-        yield 'without bounds', ', '.join(facts['unbounded']) or 'none'
-        yield 'action masks', MASKS[facts['masks']]
-    if 'time_limit' in facts:
-        yield 'time limit', f'{facts["time_limit"]} steps' if facts['time_limit'] else 'none'
+def _facts(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The words for each fact that is known, by label, in the order of the report."""
+    found = {label: words(facts[key]) for key, (label, words) in BEFORE_STEPS.items() if key in facts}
     if facts.get('steps'):
-        yield from _values(facts)
+        found |= _values(facts)
     if 'vectorization' in facts:
-        yield 'vectorization', f'{facts["vectorization"]}: {facts["vectorization_why"]}'
-    yield from [(label, words[facts[key]]) for key, (label, words) in YES_OR_NO.items() if facts.get(key) is not None]
+        found['vectorization'] = f'{facts["vectorization"]}: {facts["vectorization_why"]}'
+    found |= {label: words(facts[key]) for key, (label, words) in AFTER_STEPS.items() if key in facts}
+    return {label: words for label, words in found.items() if words}
 
 
-def _values(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for path, seen in facts['obs'].items():
-        yield f'{path} range', _range(seen)
-    yield 'reward range', _range(facts['reward'])
-    yield 'episodes', _episodes(facts['episodes'])
+def _values(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The words for what the steps gave, by label."""
     keys = [key if key in facts['info_numbers'] else f'{key} (no number)' for key in facts['info_keys']]
-    yield 'info at the end', ', '.join(keys) or 'none seen'
     which = 'one env' if facts['envs'] == 1 else f'{facts["envs"]} envs together'
     times = f'{facts["step_ms"]:.3g} ms for the step of an env, {facts["reset_ms"]:.3g} ms for a reset'
-    yield 'speed', f'{facts["steps_per_s"]:.4g} steps/s of {which}; {times}'
+    return {
+        **{f'{path} range': _range(seen) for path, seen in facts['obs'].items()},
+        'reward range': _range(facts['reward']),
+        'episodes': _episodes(facts['episodes']),
+        'info at the end': ', '.join(keys) or 'none seen',
+        'speed': f'{facts["steps_per_s"]:.4g} steps/s of {which}; {times}',
+    }
 
 
 def _range(seen: Mapping[str, float | None]) -> str:
@@ -267,7 +272,7 @@ class EnvReport:
         steps = f' in {_count(self.facts["steps"], "step")}' if 'steps' in self.facts else ''
         sentences = {'problem': self.problems, 'warning': self.warnings}
         said = [f'{kind}: {sentence}' for kind, each in sentences.items() for sentence in each]
-        facts = [f'  {label:<17} {words}' for label, words in _facts(self.facts)]
+        facts = [f'  {label:<17} {words}' for label, words in _facts(self.facts).items()]
         return '\n'.join([f'{self.env}: {counts}{steps}', *said, *facts])
 
     def to_json(self) -> dict[str, Any]:
@@ -370,11 +375,9 @@ class _Inspection:
 
     def _mask_source(self, obs_space: Space, env: object) -> str:
         """The source of the masks: 'info', 'method' or 'obs'; 'none' if there are none."""
-        for layer in layers(env):
-            if isinstance(layer, MaskEnv):
-                return layer.source
         has_mask = isinstance(obs_space, Dict) and ACTION_MASK in obs_space.spaces
-        return 'obs' if has_mask and self._cfg.action_mask != 'off' else 'none'
+        own = 'obs' if has_mask and self._cfg.action_mask != 'off' else 'none'
+        return next((layer.source for layer in layers(env) if isinstance(layer, MaskEnv)), own)
 
     def _add_findings(self, findings: list[Finding]) -> None:
         self._facts['repeats'] = not any(is_chance for _, is_chance in findings)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.spaces import Box, Discrete
-from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, TensorEnv
+from zoo.env.tensor.program import TENSOR_ENV_REGISTRY, TensorEnv
 
 
 def _box(*high: float, low: tuple[float, ...] | None = None) -> Box:

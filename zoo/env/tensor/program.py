@@ -1,7 +1,9 @@
-"""One step of B tensor envs as a pure function: physics, time limit, new episodes, a check for NaN."""
+"""The base class of tensor envs, their registry, and one step of B of them as a pure function: physics, time limit, new
+episodes, a check for NaN."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -11,10 +13,57 @@ from torch import Tensor
 from zoo.core.action_map import ActionMap
 from zoo.core.data import Obs, leaves
 from zoo.core.errors import of_entry
+from zoo.core.registry import Registry
 from zoo.core.spaces import ACTION_MASK, Dict, Space, leaf_spaces, map_spaces, mask_space, n_values, obs_dtype
 from zoo.env.errors import BrokenContractError
 from zoo.env.masks import choice_slices
-from zoo.env.tensor.base import State, TensorEnv, choose, rebuild, state_leaves
+
+State = Any  # a tensor, or a tuple, NamedTuple or dict of tensors, all of them [N, ...]
+
+
+class TensorEnv(ABC):
+    """Many envs of one kind as three pure functions of tensors.
+
+    Rows are envs. A row must not depend on other rows, and no function may read values from Python (`.item()`,
+    `if tensor:`, boolean indexing): use torch.where to choose between values. Then a step never waits for the device,
+    and can be compiled. Functions return new tensors on the device of their inputs. Tensors that are made in the
+    constructor are on that device too.
+    """
+
+    obs_space: Space
+    action_space: Space
+    max_episode_steps: int | None = None  # if env.max_episode_steps is not set; None: no limit
+    n_noise: int = 0  # random numbers that a reset uses
+    n_step_noise: int = 0  # random numbers that a step uses
+
+    @abstractmethod
+    def reset(self, noise: Tensor) -> State:
+        """States of N new episodes; N may differ from the number of envs.
+
+        Args:
+          noise: [N, n_noise] f32, uniform in [0, 1); the only source of randomness.
+        """
+
+    @abstractmethod
+    def step(self, state: State, action: Tensor, noise: Tensor) -> tuple[State, Tensor, Tensor]:
+        """The next states, the rewards [B] f32, and whether those states are terminal [B] bool.
+
+        The env does not handle time limits and new episodes.
+
+        Args:
+          action: of action_space: [B] int64 (Discrete), [B, *A] int64 (MultiDiscrete, MultiBinary) or [B, *A] f32 (Box).
+          noise: [B, n_step_noise] f32, uniform in [0, 1).
+        """
+
+    def observe(self, state: State) -> Obs:
+        """The observations of N states: [N, *O] f32 (Box; uint8 for an image of bytes), int64 (Discrete, MultiDiscrete:
+        indices from 0) or bool (MultiBinary); of a Dict a dict of these. An entry 'action_mask' is a MultiBinary."""
+        return state
+
+
+TENSOR_ENV_REGISTRY: Registry[Callable[..., TensorEnv]] = Registry(
+    'tensor_env', 'zoo.tensor_envs', ('zoo.env.tensor.classic',)
+)
 
 TensorFunction = Callable[..., Sequence[Tensor]]
 Compile = Callable[[TensorFunction, str], TensorFunction]  # of a function and its name in messages
@@ -229,3 +278,26 @@ def _form(value: object) -> str:
     if isinstance(value, dict):
         return f'a dict of {", ".join(map(str, value))}'
     return f'a tuple of {len(value)}' if type(value) is tuple else f'a {type(value).__name__}'
+
+
+def state_leaves(state: State) -> list[Tensor]:
+    """The tensors of a state, in order."""
+    if isinstance(state, Tensor):
+        return [state]
+    return list(state.values() if isinstance(state, dict) else state)
+
+
+def rebuild(like: State, tensors: Sequence[Tensor]) -> State:
+    """A state with the structure of `like`; the inverse of `state_leaves`."""
+    if isinstance(like, Tensor):
+        return tensors[0]
+    if isinstance(like, dict):
+        return dict(zip(like, tensors, strict=True))
+    return type(like)(*tensors) if hasattr(like, '_fields') else tuple(tensors)
+
+
+def choose(mask: Tensor, new: State, old: State) -> State:
+    """Rows of `new` where mask [B] is true, of `old` elsewhere."""
+    if isinstance(old, Tensor):
+        return torch.where(mask.view(-1, *[1] * (old.dim() - 1)), new, old)
+    return rebuild(old, [choose(mask, *pair) for pair in zip(state_leaves(new), state_leaves(old), strict=True)])

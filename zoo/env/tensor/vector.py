@@ -29,14 +29,24 @@ from zoo.core.spaces import (
     mask_space,
 )
 from zoo.env.adapter import space_fault
-from zoo.env.attributes import EnvCommand, apply
 from zoo.env.config import EnvConfig
 from zoo.env.errors import BrokenContractError, EnvContractError, EnvError, Place, UnsupportedEnvError
 from zoo.env.families.family import EnvRequest, env_family
-from zoo.env.interface import AnyVectorEnv, StepBlock
+from zoo.env.interface import AnyVectorEnv, EnvCommand, StepBlock
 from zoo.env.make import explaining
-from zoo.env.tensor.base import TENSOR_ENV_REGISTRY, State, TensorEnv, rebuild, state_leaves
-from zoo.env.tensor.program import Carry, Compile, CompiledProgram, NewEpisodes, StepProgram
+from zoo.env.settings import apply
+from zoo.env.tensor.program import (
+    TENSOR_ENV_REGISTRY,
+    Carry,
+    Compile,
+    CompiledProgram,
+    NewEpisodes,
+    State,
+    StepProgram,
+    TensorEnv,
+    rebuild,
+    state_leaves,
+)
 
 BLOCK_ROWS, BLOCK_ROWS_GPU = 8192, 1 << 20  # rows of new episodes that are begun at once, for several steps
 BLOCK_STEPS = 64  # at most

@@ -13,20 +13,10 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 import zoo.core.spaces as plain
 from zoo.core.action_map import Action
 from zoo.core.registry import ENV_REGISTRY, closest
-from zoo.core.spaces import ACTION_MASK, Space, mask_size
+from zoo.core.spaces import ACTION_MASK, mask_size
 from zoo.env.adapter import convert_space
 from zoo.env.errors import EnvError, EnvKwargsError
 from zoo.env.masks import choice_slices
-
-
-def random_mask(space: Space, rng: np.random.Generator) -> np.ndarray:
-    """[n_mask] bool, each entry true with chance 1/2; at least one entry of each choice is true."""
-    mask = rng.random(mask_size(space)) < 0.5
-    for choice in choice_slices(space):
-        if not mask[choice].any():
-            mask[int(rng.integers(choice.start, choice.stop))] = True
-    return mask
-
 
 IMAGE = 40  # pixels; a Nature CNN needs 36
 Scale = tuple[np.ndarray, np.ndarray] | None  # of a Box: middle and half width of each dimension
@@ -75,10 +65,14 @@ def make_space(spaces: dict[str, Callable[[], gymnasium.Space]], name: str, key:
 
 
 class Target:
-    """Scores actions by their distance to a target: 1 at it, -1 farthest from it; the mean over the leaves of the space."""
+    """Scores actions by their distance to a target: 1 at it, -1 farthest from it; the mean over the leaves of the space.
+
+    Attributes: size: numbers in a target. choices: the bits of each choice in an action mask. n_mask: bits of a mask.
+    """
 
     def __init__(self, space: gymnasium.Space) -> None:
         self._space = convert_space(space, 'action', 'probe')
+        self.choices, self.n_mask = choice_slices(self._space), mask_size(self._space)
         self._leaves = [leaf for _, leaf in plain.leaf_spaces(self._space)]
         self._scales = [_middle_and_half(leaf) if isinstance(leaf, plain.Box) else None for leaf in self._leaves]
         self._places, self._bits = _slices(map(_size, self._leaves)), _slices(map(mask_size, self._leaves))
@@ -109,6 +103,14 @@ class Target:
         leaves = zip(self._leaves, self._scales, self._places, _parts(self._space, action), strict=True)
         scores = [_score(leaf, scale, np.asarray(part), target[at]) for leaf, scale, at, part in leaves]
         return float(np.mean(scores))
+
+    def draw_mask(self, rng: np.random.Generator) -> np.ndarray:
+        """[n_mask] bool, each entry true with chance 1/2; at least one entry of each choice is true."""
+        mask = rng.random(self.n_mask) < 0.5
+        for choice in self.choices:
+            if not mask[choice].any():
+                mask[int(rng.integers(choice.start, choice.stop))] = True
+        return mask
 
     def check_legal(self, action: Action, mask: np.ndarray) -> None:
         """Raises: EnvError if the mask [n_mask] forbids the action."""
@@ -170,13 +172,11 @@ class AnySpace(gymnasium.Env):
     def __init__(self, obs: str = 'box', action: str = 'discrete', n_step: int = 8) -> None:
         self.observation_space = make_space(OBS_SPACES, obs, 'obs')
         self.action_space = make_space(ACTION_SPACES, action, 'action')
-        self._plain = convert_space(self.action_space, 'action', 'any_space')
-        n_mask = mask_size(self._plain) if obs == 'nested_mask' else 0
-        self._has_mask = n_mask > 0
-        if isinstance(self.observation_space, gymnasium.spaces.Dict) and self._has_mask:
-            parts = {**self.observation_space.spaces, ACTION_MASK: gymnasium.spaces.MultiBinary(n_mask)}
-            self.observation_space = gymnasium.spaces.Dict(parts)
         self._target = Target(self.action_space)
+        self._has_mask = obs == 'nested_mask' and self._target.n_mask > 0
+        if isinstance(self.observation_space, gymnasium.spaces.Dict) and self._has_mask:
+            parts = {**self.observation_space.spaces, ACTION_MASK: MultiBinary(self._target.n_mask)}
+            self.observation_space = Dict(parts)
         self._best = self._target.draw(np.random.default_rng(0))
         self._n_step, self._t = n_step, 0
         self._mask: np.ndarray | None = None
@@ -199,7 +199,7 @@ class AnySpace(gymnasium.Env):
     def _shown(self) -> Any:
         obs = self.observation_space.sample()
         if self._has_mask:
-            self._mask = random_mask(self._plain, self.np_random)
+            self._mask = self._target.draw_mask(self.np_random)
             obs[ACTION_MASK] = self._mask.astype(np.int8)
         return obs
 
@@ -217,16 +217,15 @@ class OneStep(gymnasium.Env):
 
     def __init__(self, action: str = 'discrete', masked: bool = False) -> None:
         self.action_space = make_space(ACTION_SPACES, action, 'action')
-        self._plain = convert_space(self.action_space, 'action', 'one_step')
         self._target = Target(self.action_space)
-        self._has_mask = masked and mask_size(self._plain) > 0
+        self._has_mask = masked and self._target.n_mask > 0
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (self._target.size,), np.float32)
         self._obs = np.zeros(self._target.size, np.float32)
         self._mask: np.ndarray | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
-        self._mask = random_mask(self._plain, self.np_random) if self._has_mask else None
+        self._mask = self._target.draw_mask(self.np_random) if self._has_mask else None
         self._obs = self._target.draw(self.np_random, self._mask)
         return self._obs, self._info()
 
@@ -266,14 +265,13 @@ class RandomMasks(gymnasium.Env):
             if value not in known:
                 raise EnvKwargsError(f'env.kwargs.{key} is {value!r}, wanted {" or ".join(map(repr, known))}.')
         self.action_space = MASKED_SPACES[action]()
-        self._plain = convert_space(self.action_space, 'action', 'random_masks')
-        self._choices, self._target = choice_slices(self._plain), Target(self.action_space)
+        self._target = Target(self.action_space)
         self._source, self._n_step, self._t = source, n_step, 0
         nothing = Box(0.0, 1.0, (1,), np.float32)
-        mask = MultiBinary(mask_size(self._plain))
+        mask = MultiBinary(self._target.n_mask)
         self.observation_space = Dict({'obs': nothing, ACTION_MASK: mask}) if source == 'obs' else nothing
         self._blank = np.ones(1, np.float32)
-        self.mask = np.ones(mask_size(self._plain), bool)
+        self.mask = np.ones(self._target.n_mask, bool)
         self.n_illegal = 0
         if source == 'method':
             self.action_masks = lambda: self.mask
@@ -287,14 +285,14 @@ class RandomMasks(gymnasium.Env):
         self.n_illegal += 1
         self._target.check_legal(action, self.mask)
         self.n_illegal -= 1
-        lowest = [int(self.mask[choice].argmax()) for choice in self._choices]
+        lowest = [int(self.mask[choice].argmax()) for choice in self._target.choices]
         reward = float(np.mean(np.asarray(action).ravel() == lowest))
         self._t += 1
         obs, info = self._shown()
         return obs, reward, self._t == self._n_step, False, info
 
     def _shown(self) -> tuple[Any, dict]:
-        self.mask = random_mask(self._plain, self.np_random)
+        self.mask = self._target.draw_mask(self.np_random)
         if self._source == 'obs':
             return {'obs': self._blank, ACTION_MASK: self.mask.astype(np.int8)}, {}
         return self._blank, {ACTION_MASK: self.mask} if self._source == 'info' else {}

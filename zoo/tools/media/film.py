@@ -27,7 +27,7 @@ from zoo.env.interface import AnyVectorEnv
 from zoo.env.make import env_name, find_source
 from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.serial import SerialVectorEnv
-from zoo.env.tensor.base import TensorEnv
+from zoo.env.tensor.program import TensorEnv
 
 MODE = 'rgb_array'
 FINAL_FRAME = 'final_frame'  # in the info of a vector env that resets in the same step: [B, H, W, 3] of ended episodes
