@@ -44,18 +44,18 @@ from zoo.run.config import frozen_config, resolve_config
 from zoo.run.data_parallel import Agreement
 from zoo.run.folder import RunFolder, best_return_of, refuse_unwritable
 from zoo.run.log import make_sinks
-from zoo.run.log.logger import ConsoleLine, Logger, Report
-from zoo.run.observers.base import Observer, Parts, Progress, RunView
-from zoo.run.observers.callbacks import Callbacks, EvaluationListener, GradientEvents
+from zoo.run.log.logger import Logger, Report
+from zoo.run.observers.base import EventCall, Observer, Parts, Progress, RunView
+from zoo.run.observers.callbacks import Callbacks, GradientEvents, tell_listener
 from zoo.run.observers.diagnostics import Diagnostics, facts_of
 from zoo.run.observers.rounds import (
-    EnvResets,
     EnvSchedules,
-    Evaluations,
     MetricNames,
     SampleCount,
-    StopValue,
+    evaluate_if_due,
     reset_every,
+    reset_if_due,
+    stop_at_value,
 )
 from zoo.run.resources import (
     Phase,
@@ -268,24 +268,26 @@ class RunBuilder:
 
     def _in_order(self) -> tuple[Observer, ...]:
         """All observers, in the order in which they are told of an event. Options that are off have no observer."""
-        cfg, n_reset = self._cfg, reset_every(self._cfg)
+        cfg, n_reset, listener = self._cfg, reset_every(self._cfg), self._on_evaluation
         found: list[Observer | None] = [
             self.ending,
-            None if self.agreement.is_alone else self.agreement,  # before anybody reads a counter
+            # before anybody reads a counter
+            None if self.agreement.is_alone else EventCall(self.agreement.count, 'after_rollout', 'after_update'),
             Threads(self.parts.n_thread),
             self._schedules if self._schedules.changes else None,
-            None if n_reset is None else EnvResets(n_reset),  # after the schedules have set their values
+            # after the schedules have set their values
+            None if n_reset is None else EventCall(partial(reset_if_due, n_reset), 'before_rollout'),
             MetricNames(),
             SampleCount(),
             self._gradients,
-            Evaluations(),
+            EventCall(evaluate_if_due, 'after_round'),
             self.stop_rules,  # after the evaluation, which a rule may depend on
             self.report,
             self._checkpoints,  # after the stop rules: this may be the last round
-            None if cfg.policy.eval.stop_value is None else StopValue(),
-            ConsoleLine(self.report),  # after the best return is known
+            None if cfg.policy.eval.stop_value is None else EventCall(stop_at_value, 'on_evaluate'),
+            EventCall(self.report.show_progress, 'on_metrics', 'on_evaluate'),  # after the best return is known
             self._callbacks,
-            None if self._on_evaluation is None else EvaluationListener(self._on_evaluation),
+            None if listener is None else EventCall(partial(tell_listener, listener), 'after_evaluation'),
             self._videos,
         ]
         return tuple(observer for observer in found if observer is not None)
