@@ -1,4 +1,4 @@
-"""Text for terminals without control characters and passwords; standard streams that may be closed or on a full disk."""
+"""Text for terminals without control characters and passwords; levels of loggers; standard streams that may be closed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TextIO
 
 from zoo.core.errors import RunError
@@ -40,6 +42,19 @@ class LogFormat(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         colors = {logging.WARNING: 'yellow', logging.ERROR: 'red', logging.CRITICAL: 'red'}
         return f'{paint(self._name, colors.get(record.levelno, ""))} {visible(super().format(record))}'
+
+
+@contextmanager
+def log_levels(levels: Mapping[str, int]) -> Iterator[None]:
+    """Sets the levels of loggers, by name, while the context lasts."""
+    before = {logging.getLogger(name): logging.getLogger(name).level for name in levels}
+    try:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        yield
+    finally:
+        for logger, level in before.items():
+            logger.setLevel(level)
 
 
 def open_closed_streams() -> None:

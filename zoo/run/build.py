@@ -421,11 +421,7 @@ def make_policy(
     Args: config, overrides, seed, model: as for `serial_pipeline`.
     Raises: ConfigError, EnvError, UserError, as `serial_pipeline`.
     """
-    return policy_of_config(frozen_config(resolve_config(config, overrides, seed=seed)), model)
-
-
-def policy_of_config(cfg: JobConfig, model: nn.Module | None = None) -> Policy:
-    """As `make_policy`, for a resolved config."""
+    cfg = frozen_config(resolve_config(config, overrides, seed=seed))
     init_from = cfg.init_from and os.path.abspath(cfg.init_from)
     with closing(make_vector_env(cfg.env, 1)) as env:
         spaces = env.obs_space, env.action_space

@@ -17,6 +17,7 @@ from zoo.cluster.config import STARTED_BY, rank_device, split_problems
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks, RanksLostError
+from zoo.core.streams import log_levels
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
 from zoo.run.checkpoint import Checkpoint, give_imports, given_imports, load_checkpoint
@@ -152,15 +153,11 @@ def train_with_learners(
         raise UserError(
             f'the run folder {result.run_dir} of rank 0 is not on this machine; set logger.root to a folder that all nodes share'
         )
-    log = logging.getLogger('zoo.backend')
-    before = log.level
-    log.setLevel(max(log.getEffectiveLevel(), logging.WARNING))  # the learners have logged how steps are executed
-    try:
-        from zoo.run.policy_file import load_policy
+    from zoo.run.policy_file import load_policy
 
+    least = max(logging.getLogger('zoo.backend').getEffectiveLevel(), logging.WARNING)
+    with log_levels({'zoo.backend': least}):  # the learners have logged how steps are executed
         trained = load_policy(result.run_dir, trust=True, model=options['model'], fields='all')
-    finally:
-        log.setLevel(before)
     return replace(result, policy=trained)
 
 

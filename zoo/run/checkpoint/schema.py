@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -161,13 +162,10 @@ def check_given_model(run: SavedRun, is_given: bool) -> None:
 
 
 def _is_bound(text: str) -> str:
-    try:
-        is_number = not math.isnan(float(text))
-    except ValueError:
-        is_number = False
-    if not is_number:
-        raise ValueError('should be a number')
-    return text
+    with suppress(ValueError):
+        if not math.isnan(float(text)):
+            return text
+    raise ValueError('should be a number')
 
 
 class _Discrete(Strict):

@@ -161,11 +161,11 @@ def run_plot(args: argparse.Namespace) -> None:
         raise UserError(
             'zoo plot got no file to draw into; name one with -o, e.g. -o curve.svg, or add --json for numbers'
         )
-    from zoo.tools.results.plot import check_path, figure, save
+    from zoo.tools.results.plot import check_output, figure, save
     from zoo.tools.results.read import check_same_env, groups, named_runs, resolve_metric
 
     if args.output is not None:
-        check_path(Path(args.output))
+        check_output(Path(args.output), 'picture')
         need('matplotlib', 'plot', 'zoo plot')
     runs = named_runs(args.runs)
     check_same_env(runs, args.allow_different_envs)
@@ -318,11 +318,12 @@ def _with_ends(number: float | None, ends: Spread | Chance | None, form: str) ->
 
 def run_report(args: argparse.Namespace) -> None:
     """Writes the page, and prints where it is."""
+    from zoo.tools.results.plot import check_output
     from zoo.tools.results.read import named_runs
-    from zoo.tools.results.report import check_page_path, report, write_report
+    from zoo.tools.results.report import report, write_report
 
     path = Path(args.output)
-    check_page_path(path)
+    check_output(path, 'report')
     need('matplotlib', 'plot', 'zoo report')
     runs = named_runs(args.runs)
     video = None if args.video is None else Path(args.video)

@@ -20,10 +20,10 @@ from zoo.core import VERSION
 from zoo.core.errors import RunError, UserError, need
 from zoo.core.files import whole_file
 from zoo.core.registry import unknown_name
+from zoo.core.streams import log_levels
 from zoo.policy.base import Policy
 from zoo.tools.export.acting import BATCH, ActingModule, Port, for_export
 from zoo.tools.export.check import OutputCheck, Run, compare, effect_of_bf16
-from zoo.tools.log_levels import log_levels
 from zoo.tools.results.settings import CODE_FILE
 
 MAX_ONNX = 2**31 - 2**20  # bytes of parameters that fit into one ONNX file, which holds less than 2 GB

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.config.section import put_at
 from zoo.core.action_map import ActionMap
 from zoo.core.data import Obs, Timestep, leaves, map_tensors
 from zoo.core.errors import UserError, need
@@ -21,7 +22,6 @@ from zoo.core.seeding import stream
 from zoo.core.spaces import Box, Dict, Discrete, Leaf, Space, leaf_spaces, n_lead, obs_to_tensor
 from zoo.core.streams import printable
 from zoo.policy.base import Policy
-from zoo.tools.nested import put_at
 from zoo.worker.evaluation_env import open_env, refuse_other_spaces
 from zoo.worker.evaluator import Evaluation, Evaluator
 

@@ -10,11 +10,10 @@ from typing import Any, Literal, NamedTuple
 import gymnasium
 
 from zoo.config.names import look_up
-from zoo.config.section import ConfigError, has_key, join_path, value_at
+from zoo.config.section import ConfigError, has_key, join_path, put_at, value_at
 from zoo.core.errors import shown
 from zoo.env.ids import game_of, versions_of
 from zoo.tools.importers.files import COMPUTED, is_computed
-from zoo.tools.nested import put_at
 
 
 class Conversion(NamedTuple):

@@ -21,7 +21,7 @@ from zoo.core import VERSION
 from zoo.core.errors import UserError
 from zoo.run.result import is_time
 from zoo.tools.results.importance import LEAST, importance_of
-from zoo.tools.results.plot import check_output, short, write_output
+from zoo.tools.results.plot import short, write_output
 from zoo.tools.results.read import Run, groups, resolve_metric
 from zoo.tools.results.report_figures import (
     N_COLOR,
@@ -136,11 +136,6 @@ def report(
 def write_report(path: Path, page: str) -> None:
     """Writes a page, whole or not at all. Raises: UserError if it cannot be written."""
     write_output(path, page.encode(errors='replace'))  # a folder's name may not be valid text
-
-
-def check_page_path(path: Path) -> None:
-    """Checks before any run is read that a page can be written to a file. Raises: UserError if not."""
-    check_output(path, 'report', ('.html', '.htm'), '.html', 'report.html')
 
 
 def _template() -> jinja2.Template:
