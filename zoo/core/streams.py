@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -73,6 +73,16 @@ def paint(text: str, color: str) -> str:
     if color not in codes or os.environ.get('NO_COLOR') or os.environ.get('TERM') == 'dumb' or not sys.stderr.isatty():
         return text
     return f'\033[{codes[color]}m{text}\033[0m'
+
+
+def columns(rows: Iterable[tuple[str, ...]], indent: str = '') -> str:
+    """Rows as lines with aligned columns; the last column may be of any length."""
+    rows = list(rows)
+    widths = [
+        max((len(row[i]) for row in rows if len(row) > i + 1), default=0) for i in range(max(map(len, rows), default=0))
+    ]
+    lines = ['  '.join(f'{word:<{width}}' for word, width in zip(row, widths, strict=False)) for row in rows]
+    return '\n'.join(f'{indent}{line}'.rstrip() for line in lines)
 
 
 def write_line(text: str) -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.real_runs import made_run, write_run
-from zoo.tools.cli.results import fit
 from zoo.tools.results.read import read_run
-from zoo.tools.results.table import HEADS, as_data, as_text, row_of, rows_of, sorted_rows
+from zoo.tools.results.table import HEADS, as_data, as_text, fit, row_of, rows_of, sorted_rows
 
 
 def test_row_has_last_and_best_return_and_steps_per_second(tmp_path: Path) -> None:

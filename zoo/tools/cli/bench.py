@@ -12,8 +12,8 @@ from typing import Any
 
 from zoo.core.errors import UserError
 from zoo.core.registry import did_you_mean
-from zoo.core.streams import write_line
-from zoo.tools.cli.output import argument, columns
+from zoo.core.streams import columns, write_line
+from zoo.tools.cli.output import argument
 
 KINDS = {
     'learning': 'the returns that the bundled configs reach, compared with their targets, over several seeds',

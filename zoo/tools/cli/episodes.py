@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
-from zoo.core.streams import write_line
-from zoo.tools.cli.output import Argument, argument, columns, print_json, show, watch_calls_of
+from zoo.core.streams import columns, write_line
+from zoo.tools.cli.output import Argument, argument, print_json, show, watch_calls_of
 
 if TYPE_CHECKING:
     from zoo.env.config import EnvConfig

@@ -121,9 +121,8 @@ def _several(args: argparse.Namespace, config: Any) -> int | None:
 
 def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Member], overrides: Sequence[str]) -> int:
     """Trains the runs, logs a line when one ends, and prints a table of all. Returns: 1 if one failed, else 0."""
-    from zoo.tools.cli.results import table
     from zoo.tools.results.read import from_here, read_run
-    from zoo.tools.results.table import as_data, rows_of
+    from zoo.tools.results.table import as_data, rows_of, table
     from zoo.tools.sweep.batch import train_many
 
     outcomes = train_many(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from zoo.core.streams import columns
 from zoo.tools.results.read import DEFAULT_METRICS, Run, from_here, groups, time_of
 
 Order = Literal['time', 'return', 'steps', 'name']
 HEADS = ('run', 'config', 'policy', 'env', 'seed', 'env steps', 'last', 'best', 'steps/s', 'state')
+# columns that are left out on a narrow terminal, in this order
+LEAST = ('steps/s', 'policy', 'env', 'best', 'config', 'seed')
 
 
 class RunRow(NamedTuple):
@@ -97,3 +102,19 @@ def number_text(value: float | None) -> str:
     if value is None:
         return '-'
     return f'{value:.4g}' if abs(value) < 10_000 else f'{value:,.0f}'
+
+
+def table(rows: Sequence[RunRow]) -> str:
+    """Returns runs as lines with aligned columns; for a terminal, only the columns that fit."""
+    texts = [HEADS, *map(as_text, rows)]
+    return columns(fit(texts, shutil.get_terminal_size().columns) if sys.stdout.isatty() else texts)
+
+
+def fit(texts: Sequence[tuple[str, ...]], width: int) -> Sequence[tuple[str, ...]]:
+    """Returns rows, of which HEADS is the first, with only the columns that fit the width, and states without reasons."""
+    texts = [(*text[:-1], text[-1].partition(':')[0]) for text in texts]
+    for head in LEAST:
+        if max(map(len, columns(texts).splitlines())) > width:
+            at = texts[0].index(head)
+            texts = [(*text[:at], *text[at + 1 :]) for text in texts]
+    return texts
