@@ -27,7 +27,7 @@ from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.base_config import JobConfig
-from zoo.run.checkpoint import SavedRun, SaveError, load_checkpoint, saved_run, steps_of
+from zoo.run.checkpoint import SavedRun, SaveError, check_env_known, load_checkpoint, saved_run, steps_of
 from zoo.run.checkpoint.consent import Trust, check_memory, check_names, check_sizes, consent_words, give_names
 from zoo.run.config import frozen_config, resolve_config, without_defaults, without_derived_values
 from zoo.run.folder import refuse_no_run_folder, refuse_other_config, root_of
@@ -270,8 +270,6 @@ def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[st
     check_names(run, sections, trust, overrides)
     check_sizes(run, sections, trust, overrides)
     check_memory(run, overrides)
-    from zoo.run.policy_file import check_env_known
-
     check_env_known(run, overrides)
     config = without_derived_values(run.config)
     named = dict(split_override(text) for text in overrides).get('policy.type')

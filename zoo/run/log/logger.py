@@ -362,23 +362,22 @@ class Report(Observer):
     def _row(self) -> dict[str, Any]:
         job, collector, episodes = self._job, self._job.collector, self._job.collector.episodes
         returns, lengths, infos = self._agreement.episodes()
-        row = {f'learn/{name}': value for name, value in self._agreement.metrics(self._metrics).items()}
-        row |= {
+        row = {
+            **{f'learn/{name}': value for name, value in self._agreement.metrics(self._metrics).items()},
             'learn/train_iter': job.train_iter,
             'learn/sample': int(job.progress.n_sample),
             'collect/iter': collector.collect_iter,
             'collect/episode': episodes.n_episode,
             'env/reset': episodes.n_reset,
+            **self._env_values(),
         }
-        row |= self._env_values()
         if job.parts.restarts.count:
             row['env/restart'] = job.parts.restarts.count
         if returns:
             row |= {f'collect/return_{name}': value for name, value in _statistics(returns).items()}
             row['collect/episode_len_mean'] = sum(lengths) / len(lengths)
-        row |= {f'collect/{name}': value for name, value in infos.metrics().items()}
-        rewards = self._agreement.metrics(reward_metrics(collector.block.steps))
-        row |= {f'collect/{name}': value for name, value in rewards.items()}
+        own = infos.metrics() | self._agreement.metrics(reward_metrics(collector.block.steps))
+        row |= {f'collect/{name}': value for name, value in own.items()}
         row |= collector.metrics()  # of runners, where there are any
         now, (before, n_before) = job.clocks(), self._last
         total = max(sum(now.seconds.values()), 1e-9)

@@ -114,8 +114,8 @@ def make_sinks(cfg: LoggerConfig) -> list[Any]:
             raise ConfigError(
                 f'logger.sinks names {name!r} {n} times but a run has one of a kind; leave out the others.'
             )
-    first = ['jsonl', *(['tensorboard'] if cfg.tensorboard or 'tensorboard' in names else [])]
-    first += ['table'] if cfg.console == 'table' else []
+    always = {'jsonl': True, 'tensorboard': cfg.tensorboard or 'tensorboard' in names, 'table': cfg.console == 'table'}
+    first = [name for name, is_on in always.items() if is_on]
     rest = [spec for spec, name in zip(cfg.sinks, names, strict=True) if name not in first]
     sinks = [_make(spec) for spec in [*first, *rest]]
     return sorted(sinks, key=lambda sink: not isinstance(sink, FileSink))  # files first: a failed open ends the run

@@ -57,14 +57,12 @@ class EnvSchedules(Observer):
         return self._training.changes or any(settings.changes for _, settings, _ in self._evaluation)
 
     def before_rollout(self, job: RunView) -> None:
-        if self._training.changes:
-            self._training.apply(self._groups, job.env_step)
+        self._training.apply(self._groups, job.env_step)
 
     def before_evaluation(self, job: RunView) -> None:
         for name, settings, env in self._evaluation:
-            if settings.changes:
-                with naming_section(self._cfg, name):
-                    settings.apply([env], job.env_step)
+            with naming_section(self._cfg, name):
+                settings.apply([env], job.env_step)
 
     def metrics(self) -> dict[str, float]:
         """The current values of env.schedule, by their names in the log."""

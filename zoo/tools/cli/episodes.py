@@ -243,8 +243,8 @@ def run_video(args: argparse.Namespace) -> int:
         return 128 + received[0]
     seconds = recording.n_frame / recording.fps
     data = {'file': args.output, 'frames': recording.n_frame, 'fps': recording.fps, 'seconds': seconds}
-    lines = [*map(_episode_line, recording.evaluation.rows())]
-    lines += [f'{args.output}: {seconds:.1f} s, {recording.n_frame} pictures, policy of env step {env_step}']
+    file = f'{args.output}: {seconds:.1f} s, {recording.n_frame} pictures, policy of env step {env_step}'
+    lines = [*map(_episode_line, recording.evaluation.rows()), file]
     show(args, data | _numbers(recording.evaluation, env_step), '\n'.join(lines))
     return 0
 

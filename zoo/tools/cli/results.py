@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import get_args
 
 from zoo.core.errors import UserError, need
 from zoo.core.streams import write_line
 from zoo.tools.cli.output import argument, show
-
-if TYPE_CHECKING:
-    from zoo.tools.results.read import Run
 
 ROOT = 'runs'
 logger = logging.getLogger('zoo')
@@ -102,33 +97,17 @@ network and has no script: send it as it is. It names no folder of this machine 
 
 
 def run_runs(args: argparse.Namespace) -> None:
+    from zoo.tools.results.read import readable_runs
     from zoo.tools.results.table import Order, as_data, rows_of, sorted_rows, table
 
     if args.sort not in get_args(Order):
         raise UserError(f'--sort is {args.sort!r} but must be one of {", ".join(get_args(Order))}')
-    rows = sorted_rows(rows_of(_readable(args.folders)), args.sort)
-    show(args, {'runs': [as_data(row) for row in rows]}, table(rows))
-
-
-def _readable(folders: Sequence[str]) -> list[Run]:
-    """Reads the runs in folders; logs a warning for one that cannot be read. Raises: UserError if none can be read."""
-    from zoo.tools.results.read import find_runs, read_run
-
-    if not folders and not Path(ROOT).exists():
+    if not args.folders and not Path(ROOT).exists():
         raise UserError(
             f'there is no folder {ROOT} here; train something (zoo train CONFIG), or name a folder that holds runs'
         )
-    runs, problems = [], []
-    for path in find_runs(folders or [ROOT]):
-        try:
-            runs.append(read_run(path))
-        except UserError as error:
-            problems.append(error)
-    if not runs:
-        raise problems[0]
-    for problem in problems:
-        logger.warning('%s', problem)
-    return runs
+    rows = sorted_rows(rows_of(readable_runs(args.folders or [ROOT])), args.sort)
+    show(args, {'runs': [as_data(row) for row in rows]}, table(rows))
 
 
 def run_plot(args: argparse.Namespace) -> None:
@@ -137,7 +116,7 @@ def run_plot(args: argparse.Namespace) -> None:
         raise UserError(
             'zoo plot got no file to draw into; name one with -o, e.g. -o curve.svg, or add --json for numbers'
         )
-    from zoo.tools.results.plot import check_output, figure, save
+    from zoo.tools.results.plot import check_output, curve_numbers, figure, save
     from zoo.tools.results.read import check_same_env, groups, named_runs, resolve_metric
 
     if args.output is not None:
@@ -149,23 +128,8 @@ def run_plot(args: argparse.Namespace) -> None:
     if args.output is not None:
         save(figure(found, metric, args.x, args.stat, theme=args.theme), Path(args.output))
     drawn = f'{args.output}: {metric} of {_count(len(runs), "run")} in {_count(len(found), "line")}'
-    show(args, _curve_numbers(found, metric, args) if args.json else {}, drawn)
-
-
-def _curve_numbers(found: Mapping[str, Sequence[Any]], metric: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Returns the numbers of the picture, for --json."""
-    from zoo.tools.results.statistics import band
-
-    curves = {}
-    for label, runs in found.items():
-        drawn = band(runs, metric, args.x, args.stat)
-        named = {args.x: drawn.steps, args.stat: drawn.center}
-        named |= {name: getattr(drawn, name) for name in ('low', 'high', 'n_run')}
-        curves[label] = {
-            'runs': [str(run.path) for run in runs],
-            **{name: [None if math.isnan(value) else value for value in row.tolist()] for name, row in named.items()},
-        }
-    return {'metric': metric, 'file': args.output, 'curves': curves}
+    curves = curve_numbers(found, metric, args.x, args.stat) if args.json else {}
+    show(args, {'metric': metric, 'file': args.output, 'curves': curves}, drawn)
 
 
 def _count(n: int, word: str) -> str:

@@ -262,6 +262,6 @@ def _metadata(policy: Policy, acting: ActingModule) -> dict[str, str]:
         'outputs': [port._asdict() for port in acting.outputs],
         'state': acting.state_names,
         'initial_state': {name: x[0].tolist() for name, x in acting.initial.items() if bool(x.any())},
+        **({'env_game': env['game']} if env.get('game') else {}),
     }
-    data |= {'env_game': env['game']} if env.get('game') else {}
     return {name: each if isinstance(each, str) else json.dumps(each) for name, each in data.items()}

@@ -98,9 +98,12 @@ def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
 
 def save_demonstrations(path: str | Path, demos: Demonstrations) -> None:
     """Writes them to a file .npz, whole or not at all. Raises: UserError if it cannot be written."""
-    arrays: dict[str, np.ndarray] = {_key('obs', name): x.cpu().numpy() for name, x in leaves(demos.obs)}
-    arrays |= {_key('action', name): x for name, x in demos.action.items()} | {'episode_ends': demos.episode_ends}
-    arrays |= {name: x for name, x in (('reward', demos.reward), ('terminated', demos.terminated)) if x is not None}
+    arrays: dict[str, np.ndarray] = {
+        **{_key('obs', name): x.cpu().numpy() for name, x in leaves(demos.obs)},
+        **{_key('action', name): x for name, x in demos.action.items()},
+        'episode_ends': demos.episode_ends,
+        **{name: x for name, x in (('reward', demos.reward), ('terminated', demos.terminated)) if x is not None},
+    }
     try:
         with whole_file(Path(path)) as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]

@@ -30,10 +30,9 @@ class Conversion(NamedTuple):
 
     def text(self) -> str:
         """Returns a line with the library, then a line for each key that was translated or left out."""
-        lines = [f'read as {self.source}'] if self.source else []
-        lines += [f'{old}  ->  {new}' for old, new in self.became]
-        lines += [f'{old}  left out: {why}' for old, why in self.left_out]
-        return '\n'.join(lines)
+        head = [f'read as {self.source}'] if self.source else []
+        became = (f'{old}  ->  {new}' for old, new in self.became)
+        return '\n'.join([*head, *became, *(f'{old}  left out: {why}' for old, why in self.left_out)])
 
 
 class PartlyTranslatedError(ConfigError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -152,6 +153,22 @@ def check_output(path: Path, what: Literal['picture', 'report']) -> None:
     if path.is_dir() or not path.absolute().parent.is_dir():
         problem = 'that is a folder' if path.is_dir() else f'there is no folder {path.parent}; make it first'
         raise UserError(f'the {what} is to be {path}, but {problem}; name a file with -o, e.g. -o {example}')
+
+
+def curve_numbers(
+    groups: Mapping[str, Sequence[Run]], metric: str, x: Axis, stat: Stat
+) -> dict[str, dict[str, list[Any]]]:
+    """Returns the runs of each line that `figure` draws, and its numbers, None for those that are not known."""
+    curves = {}
+    for label, runs in groups.items():
+        drawn = band(runs, metric, x, stat)
+        ends = {'low': drawn.low, 'high': drawn.high, 'n_run': drawn.n_run}
+        rows: dict[str, np.ndarray] = {x: drawn.steps, stat: drawn.center, **ends}
+        curves[label] = {
+            'runs': [str(run.path) for run in runs],
+            **{name: [None if math.isnan(value) else value for value in row.tolist()] for name, row in rows.items()},
+        }
+    return curves
 
 
 def svg_text(drawn: Figure, salt: str = 'zoo', is_file: bool = False) -> str:

@@ -315,6 +315,21 @@ def named_runs(words: Sequence[str | os.PathLike[str]]) -> list[Run]:
     return samples([read_run(path) for path in find_runs([_place(word) for word in words])])
 
 
+def readable_runs(folders: Sequence[str]) -> list[Run]:
+    """Reads the runs in folders; logs a warning for one that cannot be read. Raises: UserError if none can be read."""
+    runs, problems = [], []
+    for path in find_runs(folders):
+        try:
+            runs.append(read_run(path))
+        except UserError as error:
+            problems.append(error)
+    if not runs:
+        raise problems[0]
+    for problem in problems:
+        logger.warning('%s', problem)
+    return runs
+
+
 def one_run(word: str) -> Path:
     """Returns the one run or file that a word names: the newest run of a folder with several, which is logged."""
     path = _place(word)

@@ -101,8 +101,11 @@ def work(plan: Plan, study: Study, received: list[int]) -> None:
     Raises: RunError if the first trials all fail.
     """
     level = logging.getLogger('zoo').getEffectiveLevel()  # of runs only warnings, not the hint to continue one
-    wanted = {'zoo': max(level, logging.WARNING), 'zoo.tools.sweep': level}
-    wanted |= dict.fromkeys(('zoo.pipeline', 'zoo.run.signals'), max(level, logging.ERROR))
+    wanted = {
+        'zoo': max(level, logging.WARNING),
+        'zoo.tools.sweep': level,
+        **dict.fromkeys(('zoo.pipeline', 'zoo.run.signals'), max(level, logging.ERROR)),
+    }
     with log_levels(wanted), beating(study.beats):
         while not received and (trial := study.next_trial()) is not None:
             try:
