@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 
 from zoo.core import VERSION
 from zoo.core.errors import RunError, UserError, need
-from zoo.core.files import whole_file
+from zoo.core.files import refuse_failure, whole_file
 from zoo.core.registry import unknown_name
 from zoo.core.streams import log_levels
 from zoo.policy.base import Policy
@@ -191,20 +191,17 @@ def exporting(
     acting = ActingModule(twin, value).eval()
     program = _program(acting, kind)
     about = _metadata(policy, acting) | {name: str(each) for name, each in metadata.items()}
-    try:
-        with whole_file(path) as file:
-            try:
-                kind.write(program, file, acting, about)
-                file.flush()
-                run = kind.load(Path(file.name))
-            except (OSError, UserError):
-                raise
-            except Exception as error:  # the exceptions of torch's exporters have no common class
-                raise UserError(_cannot(policy, kind, error, is_traced=True)) from error
-            comparison = compare(twin, acting, run)._replace(in_bf16=effect_of_bf16(policy, twin))
-            yield Exported(path, kind.name, tuple(acting.inputs), tuple(acting.outputs), acting.state_names, comparison)
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror or error}); name another file') from error
+    with refuse_failure(f'{path} cannot be written', 'name another file'), whole_file(path) as file:
+        try:
+            kind.write(program, file, acting, about)
+            file.flush()
+            run = kind.load(Path(file.name))
+        except (OSError, UserError):
+            raise
+        except Exception as error:  # the exceptions of torch's exporters have no common class
+            raise UserError(_cannot(policy, kind, error, is_traced=True)) from error
+        comparison = compare(twin, acting, run)._replace(in_bf16=effect_of_bf16(policy, twin))
+        yield Exported(path, kind.name, tuple(acting.inputs), tuple(acting.outputs), acting.state_names, comparison)
 
 
 def _program(acting: ActingModule, kind: Format) -> ExportedProgram:

@@ -16,7 +16,7 @@ from zoo.config.section import put_at
 from zoo.core.action_map import ActionMap
 from zoo.core.data import Obs, Timestep, leaves, map_tensors
 from zoo.core.errors import UserError, need
-from zoo.core.files import whole_file
+from zoo.core.files import refuse_failure, whole_file
 from zoo.core.processes import machine_memory
 from zoo.core.seeding import stream
 from zoo.core.spaces import Box, Dict, Discrete, Leaf, Space, leaf_spaces, n_lead, obs_to_tensor
@@ -104,11 +104,8 @@ def save_demonstrations(path: str | Path, demos: Demonstrations) -> None:
         'episode_ends': demos.episode_ends,
         **{name: x for name, x in (('reward', demos.reward), ('terminated', demos.terminated)) if x is not None},
     }
-    try:
-        with whole_file(Path(path)) as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror}); name another file') from error
+    with refuse_failure(f'{path} cannot be written', 'name another file'), whole_file(Path(path)) as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def record_demonstrations(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from zoo.core.errors import UserError, need
-from zoo.core.files import whole_file
+from zoo.core.files import refuse_failure, whole_file
 from zoo.core.streams import visible
 from zoo.tools.results.read import Run, read_run, resolve_metric
 from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Band, Stat, band
@@ -138,11 +138,8 @@ def save(drawn: Figure, path: Path) -> None:
 
 def write_output(path: Path, data: bytes) -> None:
     """Writes an output file of a command, whole or not at all. Raises: UserError if it cannot be written."""
-    try:
-        with whole_file(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror}); name another file with -o') from error
+    with refuse_failure(f'{path} cannot be written', 'name another file with -o'), whole_file(path) as file:
+        file.write(data)
 
 
 def check_output(path: Path, what: Literal['picture', 'report']) -> None:
@@ -155,9 +152,7 @@ def check_output(path: Path, what: Literal['picture', 'report']) -> None:
         raise UserError(f'the {what} is to be {path}, but {problem}; name a file with -o, e.g. -o {example}')
 
 
-def curve_numbers(
-    groups: Mapping[str, Sequence[Run]], metric: str, x: Axis, stat: Stat
-) -> dict[str, dict[str, list[Any]]]:
+def curve_numbers(groups: Mapping[str, Sequence[Run]], metric: str, x: Axis, stat: Stat) -> dict[str, dict[str, Any]]:
     """Returns the runs of each line that `figure` draws, and its numbers, None for those that are not known."""
     curves = {}
     for label, runs in groups.items():
