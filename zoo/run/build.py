@@ -179,9 +179,8 @@ class RunBuilder:
     def make(self, policy: Policy | None, model: nn.Module | None, run_dir: Path | None) -> Parts:
         """Makes the components, with the state of the checkpoint; see `SerialJob`."""
         cfg, checkpoint, ranks, undo = self._cfg, self._checkpoint, self._ranks, self._undo
-        self._folder: RunFolder | None = None  # which rank 0 alone makes and writes to
-        if self._leads:
-            self._folder = undo.enter_context(closing(RunFolder(cfg, checkpoint, run_dir)))
+        # rank 0 alone makes the folder and writes to it
+        self._folder = undo.enter_context(closing(RunFolder(cfg, checkpoint, run_dir))) if self._leads else None
         n_thread = torch.get_num_threads()
         undo.callback(use_threads, n_thread)
         use_threads(cfg.policy.n_thread or 1)

@@ -116,9 +116,8 @@ SAMPLE_KEYS = (
 
 def sample_bytes(config: ConfigLike, obs_space: Space | None = None) -> int:
     """The least bytes that samples of a rollout, a buffer or the auxiliary phase take. Args: config: a resolved one."""
-    obs = 0
-    if obs_space is not None:
-        obs = sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaf_spaces(obs_space))
+    leaves = () if obs_space is None else leaf_spaces(obs_space)
+    obs = sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaves)
     n_env, n_step, n_sample, n_phase, size = (_whole(config, key) for key in SAMPLE_KEYS[:5])
     n_phase = max(n_phase, _whole(config, 'policy.learn.aux_window'))
     n_draw = [_whole(config, key, 0) for key in ('buffer.n_sample', 'buffer.policy.n_sample')]

@@ -99,6 +99,18 @@ class Run:
         """Env steps per second of wall_s; None if that is not known."""
         return self.env_step / self.wall_s if self.wall_s > 0 else None
 
+    @property
+    def reason(self) -> str:
+        """The reason for which it failed or ended early; '' for none."""
+        return str(self.result.get('error') or self.result.get('stop_reason') or '')
+
+    @cached_property
+    def last_and_best(self) -> tuple[float | None, float | None]:
+        """The last and the best mean return of evaluations, or of training if there were none; None: no return yet."""
+        metric = next((name for name in DEFAULT_METRICS if name in self.columns), None)
+        values = self.curve(metric)[1].tolist() if metric is not None else []
+        return (values[-1], max(values)) if values else (None, None)
+
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns env steps [n] and values [n] of lines with the metric. Raises: UserError with close names if none has it."""
         if metric not in self.columns:

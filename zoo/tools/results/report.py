@@ -167,7 +167,7 @@ def _state_sentences(runs: Sequence[Run], with_reasons: bool) -> Iterator[str]:
     """Yields sentences about runs that are not done; with_reasons: about runs that recorded the reason of their end."""
     found: dict[tuple[tuple[str, str], str], int] = defaultdict(int)
     for run in runs:
-        reason = str(run.result.get('error') or run.result.get('stop_reason') or '') if with_reasons else ''
+        reason = run.reason if with_reasons else ''
         if reason if with_reasons else run.state != 'done':
             found[STATES.get(run.state, ('ended early', 'ended early')), reason] += 1
     for (what, reason), n in found.items():

@@ -30,7 +30,7 @@ from zoo.run.folder import refuse_other_configs
 from zoo.run.observers.base import RunView
 from zoo.run.signals import Interrupted, catch_signals
 from zoo.tools.results.read import from_here, read_run
-from zoo.tools.results.table import as_data, row_of, rows_of, table
+from zoo.tools.results.table import as_data, rows_of, table
 from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
 from zoo.tools.sweep.spaces import parts_of_text
 
@@ -321,9 +321,10 @@ def outcome_words(outcome: RunOutcome) -> str:
     reason = f': {outcome.reason}' if outcome.reason else ''
     if outcome.run_dir is None:
         return f'{outcome.member.name} {outcome.state}{reason}'
-    row = row_of(read_run(outcome.run_dir))
-    returns = 'no return' if row.last is None else f'return: last {row.last:.4g}, best {row.best:.4g}'
-    return f'{outcome.member.name} {outcome.state}, {row.env_step:,} env steps, {returns}{reason}'
+    run = read_run(outcome.run_dir)
+    last, best = run.last_and_best
+    returns = 'no return' if last is None else f'return: last {last:.4g}, best {best:.4g}'
+    return f'{outcome.member.name} {outcome.state}, {run.env_step:,} env steps, {returns}{reason}'
 
 
 def _common(folders: Sequence[Path]) -> str:
