@@ -57,14 +57,7 @@ from zoo.run.observers.rounds import (
     reset_if_due,
     stop_at_value,
 )
-from zoo.run.resources import (
-    Phase,
-    Threads,
-    keep_freed_memory,
-    memory_problem,
-    phase_threads,
-    use_threads,
-)
+from zoo.run.resources import Phase, Threads, keep_freed_memory, memory_problem, phase_threads, use_threads
 from zoo.run.result import ResultFile
 from zoo.run.resume import Checkpoints, Ending, announce, restore, with_saved_start
 from zoo.worker.collector import Collector

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -64,7 +65,7 @@ def launched(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> Iterato
     with ExitStack() as undo:
         undo.callback(ranks.close)
         if ranks.rank > 0:
-            keep, handlers = RankLogFilter(ranks.rank), list(logging.getLogger().handlers)
+            keep, handlers = partial(filter_rank_log, ranks.rank), list(logging.getLogger().handlers)
             for handler in handlers:
                 handler.addFilter(keep)
                 undo.callback(handler.removeFilter, keep)
@@ -176,16 +177,8 @@ def _as_rank(
     return replace(result, policy=cast('Policy', None)) if rank == 0 else None
 
 
-class RankLogFilter(logging.Filter):
+def filter_rank_log(rank: int, record: logging.LogRecord) -> bool:
     """Filter for the log of a rank above 0: only warnings and errors, each with the number of the rank."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self._rank = rank
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno < logging.WARNING:
-            return False
-        if not getattr(record, 'has_rank', False):
-            record.msg, record.has_rank = f'rank {self._rank}: {record.msg}', True
-        return True
+    if record.levelno >= logging.WARNING and not getattr(record, 'has_rank', False):
+        record.msg, record.has_rank = f'rank {rank}: {record.msg}', True
+    return record.levelno >= logging.WARNING

@@ -1,13 +1,6 @@
 """Checkpoints: their files, their schema, the ones that are kept, and consent to what they ask for."""
 
-from zoo.run.checkpoint.consent import (
-    EVALUATION_ENVS,
-    Trust,
-    check_names,
-    check_sizes,
-    give_imports,
-    given_imports,
-)
+from zoo.run.checkpoint.consent import EVALUATION_ENVS, Trust, check_names, check_sizes, give_imports, given_imports
 from zoo.run.checkpoint.file import (
     Checkpoint,
     CheckpointError,

@@ -7,25 +7,23 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+from torch import Tensor
+
+from zoo.buffer.base import Batch, Buffer
+from zoo.core.data import Metrics, Rollout
 from zoo.core.seeding import stream
 from zoo.core.timer import Clocks, Timer
+from zoo.env import AnyVectorEnv
+from zoo.env.errors import Restarts
 from zoo.env.settings import RunEnvs
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from zoo.buffer.base import Batch, Buffer
-    from zoo.core.data import Metrics, Rollout
-    from zoo.env import AnyVectorEnv
-    from zoo.env.errors import Restarts
-    from zoo.policy.base import Policy
-    from zoo.policy.modes import LearnMode
-    from zoo.run.base_config import JobConfig
-    from zoo.run.result import TrainResult
-    from zoo.worker.collector import Collector
-    from zoo.worker.evaluator import Evaluation, Evaluator
+from zoo.policy.base import Policy
+from zoo.policy.modes import LearnMode
+from zoo.run.base_config import JobConfig
+from zoo.run.result import TrainResult
+from zoo.worker.collector import Collector
+from zoo.worker.evaluator import Evaluation, Evaluator
 
 logger = logging.getLogger(__name__)
 

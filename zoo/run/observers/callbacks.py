@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,10 +19,7 @@ from zoo.core.errors import CallbackError, UserError, place_of, show_error, show
 from zoo.core.registry import did_you_mean
 from zoo.policy.hooks import listening
 from zoo.run.observers.base import Callback, Observer, RunView
-
-if TYPE_CHECKING:
-    from zoo.worker.evaluator import Evaluation, OnEvaluation
-
+from zoo.worker.evaluator import Evaluation, OnEvaluation
 
 Learn = Callable[[Batch], Metrics]
 
