@@ -15,8 +15,6 @@ from zoo.core.errors import around, install_extra
 from zoo.env.config import EnvConfig
 from zoo.policy.config import PolicyConfig
 
-EngineName = Literal['inline', 'process', 'ray']
-
 
 class ClusterConfig(Section):
     """The processes and machines that take part in a run. Sizes in other sections are totals over all of them."""
@@ -80,7 +78,7 @@ class RunConfig(Protocol):
     def to_dict(self) -> dict[str, Any]: ...
 
 
-def engine_of(cluster: ConfigLike) -> EngineName | None:
+def engine_of(cluster: ConfigLike) -> Literal['inline', 'process', 'ray'] | None:
     """Returns the name of the engine that carries the runners; None if there are no runners."""
     if not cluster['runner_num']:
         return None

@@ -103,11 +103,6 @@ def note(launch: Launch, run_dir: Path) -> None:
             (run_dir / FILE).write_text(launch.id + '\n', encoding='utf-8')
 
 
-def starts_learners(cfg: JobConfig) -> bool:
-    """Whether this process has to start the learners and is not one of them."""
-    return bool(cfg.cluster.learner_num > 1 and os.environ.get('WORLD_SIZE', '1') == '1')
-
-
 def train_with_learners(
     pipeline: Callable[..., TrainResult],
     cfg: JobConfig,

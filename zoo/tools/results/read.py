@@ -53,7 +53,7 @@ class Run:
       columns: each metric by its name, float64 [n_line], NaN for a line of the log without it; always has 'env_step' and
         'wall_s'.
       exp_name, seed, policy_type: of its config; label: the name shared by runs with other seeds: exp_name without the end
-        '_seed_3', which a sweep adds.
+        '_seed_3', which a sweep adds; env_id: the id of its env, with the game of a family: 'CartPole-v1', 'atari:pong'.
     """
 
     def __init__(
@@ -68,16 +68,11 @@ class Run:
         self.result, self.state = result or {}, state
         self.exp_name, self.seed = str(config.get('exp_name', path.name)), int(config.get('seed', 0))
         self.label = self.exp_name.removesuffix(f'_seed_{self.seed}')
-        self.policy_type = str(value_at(config, 'policy.type') or '')
+        self.policy_type, env = str(value_at(config, 'policy.type') or ''), config.get('env') or {}
+        self.env_id = f'{env.get("id", "")}:{env["game"]}' if env.get('game') else str(env.get('id', ''))
 
     def __repr__(self) -> str:
         return f'Run({str(self.path)!r}, {self.label}, seed {self.seed}, {self.state} at env step {self.env_step})'
-
-    @cached_property
-    def env_id(self) -> str:
-        """The id of its env, with the game of a family: 'CartPole-v1', 'atari:pong'."""
-        env = self.config['env']
-        return f'{env.get("id", "")}:{env["game"]}' if env.get('game') else str(env.get('id', ''))
 
     @property
     def env_step(self) -> int:
