@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -246,8 +246,7 @@ class EventCall(Observer):
 EVENTS = [name for name in dir(Observer) if name.startswith(('on_', 'before_', 'after_'))]
 
 
-def handlers_of(observers: Iterable[Observer]) -> dict[str, list[Callable[..., None]]]:
+def handlers_of(observers: Sequence[Observer]) -> dict[str, list[Callable[..., None]]]:
     """Returns {event: the methods to call, in the order of the observers}."""
-    observers = list(observers)
     found = {event: [observer.handler(event) for observer in observers] for event in EVENTS}
     return {event: [handler for handler in handlers if handler is not None] for event, handlers in found.items()}
