@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from zoo.run.checkpoint.manager import SaveError as SaveError
     from zoo.run.job import SerialJob as SerialJob
     from zoo.run.log.sinks import Sink as Sink
-    from zoo.run.observers.callbacks import Callback as Callback
+    from zoo.run.observers.base import Callback as Callback
     from zoo.run.observers.stop_rules import StopRule as StopRule
     from zoo.run.policy_file import load_policy as load_policy
     from zoo.run.result import TrainResult as TrainResult
@@ -74,7 +74,7 @@ __getattr__, _, __all__ = lazy_names(
         'zoo.run.checkpoint.manager': 'SaveError',
         'zoo.run.job': 'SerialJob',
         'zoo.run.log.sinks': 'Sink',
-        'zoo.run.observers.callbacks': 'Callback',
+        'zoo.run.observers.base': 'Callback',
         'zoo.run.observers.stop_rules': 'StopRule',
         'zoo.run.policy_file': 'load_policy',
         'zoo.run.result': 'TrainResult',

@@ -27,12 +27,12 @@ from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
 from zoo.run.base_config import JobConfig
-from zoo.run.checkpoint import SavedRun, SaveError, load_checkpoint, saved_run, steps_of
+from zoo.run.checkpoint import SavedRun, SaveError, check_env_known, load_checkpoint, saved_run, steps_of
 from zoo.run.checkpoint.consent import Trust, check_memory, check_names, check_sizes, consent_words, give_names
 from zoo.run.config import frozen_config, resolve_config, without_defaults, without_derived_values
 from zoo.run.folder import refuse_no_run_folder, refuse_other_config, root_of
 from zoo.run.job import SerialJob
-from zoo.run.launch import Launch, continued, launched, note, starts_learners, train_with_learners
+from zoo.run.launch import Launch, continued, launched, note, train_with_learners
 from zoo.run.observers.callbacks import callback_problems
 from zoo.run.result import TrainResult
 from zoo.run.signals import Interrupted, catch_signals
@@ -108,7 +108,7 @@ def serial_pipeline(
         from zoo.run.policy_file import build_policy
 
         build_policy(run, cfg.policy)  # checks its size before envs are made
-    if starts_learners(cfg):
+    if cfg.cluster.learner_num > 1 and os.environ.get('WORLD_SIZE', '1') == '1':  # this process is no learner itself
         place = {'run_dir': run_dir} if run_dir is not None else {'resume': resume}
         given = {'profile': profile, 'trust': trust, 'model': model, 'callbacks': callbacks, **place}
         return train_with_learners(serial_pipeline, cfg, policy, on_evaluation, max_train_iter=max_train_iter, **given)
@@ -270,8 +270,6 @@ def _config_of(run: SavedRun, trust: Trust, overrides: Sequence[str]) -> dict[st
     check_names(run, sections, trust, overrides)
     check_sizes(run, sections, trust, overrides)
     check_memory(run, overrides)
-    from zoo.run.policy_file import check_env_known
-
     check_env_known(run, overrides)
     config = without_derived_values(run.config)
     named = dict(split_override(text) for text in overrides).get('policy.type')

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import shutil
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import steps_of
 from zoo.run.config import resolve_config
 from zoo.run.data_parallel import Agreement
-from zoo.run.launch import FILE, Launch, RankLogFilter, continued, launched
+from zoo.run.launch import FILE, Launch, continued, filter_rank_log, launched
 from zoo.run.observers.base import Progress
 from zoo.worker.evaluator import Evaluation, joined_evaluations
 from zoo.worker.infos import InfoTally
@@ -155,7 +156,7 @@ def test_evaluations_are_joined_in_the_order_of_the_ranks() -> None:
 
 
 def test_log_of_another_rank_has_its_warnings_with_its_number(caplog: pytest.LogCaptureFixture) -> None:
-    log, keep = logging.getLogger('tests.of_rank'), RankLogFilter(3)
+    log, keep = logging.getLogger('tests.of_rank'), partial(filter_rank_log, 3)
     caplog.set_level(logging.INFO)
     caplog.handler.addFilter(keep)
     caplog.handler.addFilter(keep)  # as for a second handler, which sees the same record

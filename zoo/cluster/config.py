@@ -10,12 +10,10 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from pydantic import Field
 
-from zoo.config.section import ConfigLike, S, Section, frozen, value_at
+from zoo.config.section import ConfigLike, S, Section, frozen, put_at, value_at
 from zoo.core.errors import around, install_extra
 from zoo.env.config import EnvConfig
 from zoo.policy.config import PolicyConfig
-
-EngineName = Literal['inline', 'process', 'ray']
 
 
 class ClusterConfig(Section):
@@ -80,7 +78,7 @@ class RunConfig(Protocol):
     def to_dict(self) -> dict[str, Any]: ...
 
 
-def engine_of(cluster: ConfigLike) -> EngineName | None:
+def engine_of(cluster: ConfigLike) -> Literal['inline', 'process', 'ray'] | None:
     """Returns the name of the engine that carries the runners; None if there are no runners."""
     if not cluster['runner_num']:
         return None
@@ -164,10 +162,10 @@ def split_config(cfg: S, size: int, rank: int) -> S:
     """
     local = cfg.to_dict()
     for path, whole in _sizes(local):
-        _put(local, path, whole // size)
+        put_at(local, path, whole // size)
     n_episode, n_env = value_at(cfg, N_EPISODE), value_at(cfg, 'env.evaluator_env_num')
-    _put(local, N_EPISODE, n_episode // size + (rank < n_episode % size))
-    _put(local, 'env.evaluator_env_num', max(n_env // size, 1))
+    put_at(local, N_EPISODE, n_episode // size + (rank < n_episode % size))
+    put_at(local, 'env.evaluator_env_num', max(n_env // size, 1))
     local['policy']['device'] = rank_device(value_at(cfg, 'policy.device') or 'auto')
     return frozen(type(cfg), local)
 
@@ -226,8 +224,3 @@ def _sizes(config: ConfigLike) -> Iterator[tuple[str, int]]:
         whole = value_at(config, path)
         if isinstance(whole, int) and not isinstance(whole, bool):
             yield path, whole
-
-
-def _put(config: dict[str, Any], path: str, value: int) -> None:
-    section, _, key = path.rpartition('.')
-    value_at(config, section)[key] = value

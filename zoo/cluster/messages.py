@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from zoo.config.section import put_at
 from zoo.core.data import leaves
 from zoo.core.errors import RunError, UserError, pickled_error, show_error, unpickled_error
 from zoo.env.interface import EnvCommand
@@ -72,11 +73,7 @@ def nested(blocks: Mapping[str, Any]) -> dict[str, Any]:
     """Returns values with dotted names as a nested dict, the inverse of `flat`."""
     found: dict[str, Any] = {}
     for path, x in blocks.items():
-        *folders, leaf = path.split('.')
-        place = found
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        place[leaf] = x
+        put_at(found, path, x)
     return found
 
 

@@ -103,8 +103,7 @@ class WeightSlots:
         n_slot, n_byte = (int(x) for x in memory[:16].view(np.int64))
         header = memory[: aligned(8 * (3 + n_slot))]
         self._newest, self._versions = header[16:24].view(np.int64), header[24 : 24 + 8 * n_slot].view(np.int64)
-        slots = memory[header.size :].reshape(n_slot, aligned(n_byte))
-        self._slots = slots[:, :n_byte]
+        self._slots = memory[header.size :].reshape(n_slot, aligned(n_byte))[:, :n_byte]
 
     @staticmethod
     def new(n_byte: int, n_slot: int) -> int:

@@ -73,6 +73,15 @@ def keep_user_file(kind: Literal['cache', 'state'], name: str, data: bytes) -> N
             file.write(data)
 
 
+@contextmanager
+def refuse_failure(what: str, remedy: str) -> Iterator[None]:
+    """Turns an OSError of this context into a UserError: '<what> (<the system's reason>); <remedy>'."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f'{what} ({error.strerror or error}); {remedy}') from error
+
+
 def refuse_links(folder: Path) -> None:
     """Raises: UserError if a run folder contains a link, a pipe or a device: writing to it would write outside the folder."""
     with os.scandir(folder) as entries:

@@ -1,4 +1,4 @@
-"""Text for terminals without control characters and passwords; standard streams that may be closed or on a full disk."""
+"""Text for terminals without control characters and passwords; levels of loggers; standard streams that may be closed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TextIO
 
 from zoo.core.errors import RunError
@@ -42,6 +44,19 @@ class LogFormat(logging.Formatter):
         return f'{paint(self._name, colors.get(record.levelno, ""))} {visible(super().format(record))}'
 
 
+@contextmanager
+def log_levels(levels: Mapping[str, int]) -> Iterator[None]:
+    """Sets the levels of loggers, by name, while the context lasts."""
+    before = {logging.getLogger(name): logging.getLogger(name).level for name in levels}
+    try:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        yield
+    finally:
+        for logger, level in before.items():
+            logger.setLevel(level)
+
+
 def open_closed_streams() -> None:
     """Opens standard streams that the caller closed on the null device: else the next file, e.g. a log, gets their number."""
     for name, mode in (('stdin', 'r'), ('stdout', 'w'), ('stderr', 'w')):
@@ -58,6 +73,16 @@ def paint(text: str, color: str) -> str:
     if color not in codes or os.environ.get('NO_COLOR') or os.environ.get('TERM') == 'dumb' or not sys.stderr.isatty():
         return text
     return f'\033[{codes[color]}m{text}\033[0m'
+
+
+def columns(rows: Iterable[tuple[str, ...]], indent: str = '') -> str:
+    """Rows as lines with aligned columns; the last column may be of any length."""
+    rows = list(rows)
+    widths = [
+        max((len(row[i]) for row in rows if len(row) > i + 1), default=0) for i in range(max(map(len, rows), default=0))
+    ]
+    lines = ['  '.join(f'{word:<{width}}' for word, width in zip(row, widths, strict=False)) for row in rows]
+    return '\n'.join(f'{indent}{line}'.rstrip() for line in lines)
 
 
 def write_line(text: str) -> None:

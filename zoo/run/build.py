@@ -44,27 +44,20 @@ from zoo.run.config import frozen_config, resolve_config
 from zoo.run.data_parallel import Agreement
 from zoo.run.folder import RunFolder, best_return_of, refuse_unwritable
 from zoo.run.log import make_sinks
-from zoo.run.log.logger import ConsoleLine, Logger, Report
-from zoo.run.observers.base import Observer, Parts, Progress, RunView
-from zoo.run.observers.callbacks import Callbacks, EvaluationListener, GradientEvents
+from zoo.run.log.logger import Logger, Report
+from zoo.run.observers.base import EventCall, Observer, Parts, Progress, RunView
+from zoo.run.observers.callbacks import Callbacks, GradientEvents, tell_listener
 from zoo.run.observers.diagnostics import Diagnostics, facts_of
 from zoo.run.observers.rounds import (
-    EnvResets,
     EnvSchedules,
-    Evaluations,
     MetricNames,
     SampleCount,
-    StopValue,
+    evaluate_if_due,
     reset_every,
+    reset_if_due,
+    stop_at_value,
 )
-from zoo.run.resources import (
-    Phase,
-    Threads,
-    keep_freed_memory,
-    memory_problem,
-    phase_threads,
-    use_threads,
-)
+from zoo.run.resources import Phase, Threads, keep_freed_memory, memory_problem, phase_threads, use_threads
 from zoo.run.result import ResultFile
 from zoo.run.resume import Checkpoints, Ending, announce, restore, with_saved_start
 from zoo.worker.collector import Collector
@@ -179,9 +172,8 @@ class RunBuilder:
     def make(self, policy: Policy | None, model: nn.Module | None, run_dir: Path | None) -> Parts:
         """Makes the components, with the state of the checkpoint; see `SerialJob`."""
         cfg, checkpoint, ranks, undo = self._cfg, self._checkpoint, self._ranks, self._undo
-        self._folder: RunFolder | None = None  # which rank 0 alone makes and writes to
-        if self._leads:
-            self._folder = undo.enter_context(closing(RunFolder(cfg, checkpoint, run_dir)))
+        # rank 0 alone makes the folder and writes to it
+        self._folder = undo.enter_context(closing(RunFolder(cfg, checkpoint, run_dir))) if self._leads else None
         n_thread = torch.get_num_threads()
         undo.callback(use_threads, n_thread)
         use_threads(cfg.policy.n_thread or 1)
@@ -268,24 +260,26 @@ class RunBuilder:
 
     def _in_order(self) -> tuple[Observer, ...]:
         """All observers, in the order in which they are told of an event. Options that are off have no observer."""
-        cfg, n_reset = self._cfg, reset_every(self._cfg)
+        cfg, n_reset, listener = self._cfg, reset_every(self._cfg), self._on_evaluation
         found: list[Observer | None] = [
             self.ending,
-            None if self.agreement.is_alone else self.agreement,  # before anybody reads a counter
+            # before anybody reads a counter
+            None if self.agreement.is_alone else EventCall(self.agreement.count, 'after_rollout', 'after_update'),
             Threads(self.parts.n_thread),
             self._schedules if self._schedules.changes else None,
-            None if n_reset is None else EnvResets(n_reset),  # after the schedules have set their values
+            # after the schedules have set their values
+            None if n_reset is None else EventCall(partial(reset_if_due, n_reset), 'before_rollout'),
             MetricNames(),
             SampleCount(),
             self._gradients,
-            Evaluations(),
+            EventCall(evaluate_if_due, 'after_round'),
             self.stop_rules,  # after the evaluation, which a rule may depend on
             self.report,
             self._checkpoints,  # after the stop rules: this may be the last round
-            None if cfg.policy.eval.stop_value is None else StopValue(),
-            ConsoleLine(self.report),  # after the best return is known
+            None if cfg.policy.eval.stop_value is None else EventCall(stop_at_value, 'on_evaluate'),
+            EventCall(self.report.show_progress, 'on_metrics', 'on_evaluate'),  # after the best return is known
             self._callbacks,
-            None if self._on_evaluation is None else EvaluationListener(self._on_evaluation),
+            None if listener is None else EventCall(partial(tell_listener, listener), 'after_evaluation'),
             self._videos,
         ]
         return tuple(observer for observer in found if observer is not None)
@@ -419,11 +413,7 @@ def make_policy(
     Args: config, overrides, seed, model: as for `serial_pipeline`.
     Raises: ConfigError, EnvError, UserError, as `serial_pipeline`.
     """
-    return policy_of_config(frozen_config(resolve_config(config, overrides, seed=seed)), model)
-
-
-def policy_of_config(cfg: JobConfig, model: nn.Module | None = None) -> Policy:
-    """As `make_policy`, for a resolved config."""
+    cfg = frozen_config(resolve_config(config, overrides, seed=seed))
     init_from = cfg.init_from and os.path.abspath(cfg.init_from)
     with closing(make_vector_env(cfg.env, 1)) as env:
         spaces = env.obs_space, env.action_space

@@ -148,8 +148,10 @@ def _resolve(
     today = {key: join_path(key.rpartition('.')[0], old[key].new) for key in old}
     fields = {**dict(fields_of(schema)), **{key: old[key].field for key in old}}
     before = {path: value_at(data, path) for path, _ in texts}
-    given = [(path, parse_value(raw, fields.get(path)), 'command line') for path, raw in texts]
-    given += [(name, plain(value), 'argument') for name, value in top_level.items() if value is not None]
+    given = [
+        *((path, parse_value(raw, fields.get(path)), 'command line') for path, raw in texts),
+        *((name, plain(value), 'argument') for name, value in top_level.items() if value is not None),
+    ]
     for path, value, origin in given:
         if path in old and origins.get(today[path]) != origin:  # it replaces what an old key in the source means today
             section, key = value_at(data, path.rpartition('.')[0]) or {}, path.rpartition('.')[2]

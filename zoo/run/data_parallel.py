@@ -9,12 +9,12 @@ import torch
 
 from zoo.core.ranks import ALONE, Ranks
 from zoo.policy.metrics import over_ranks
-from zoo.run.observers.base import Observer, Parts, Progress, RunView
+from zoo.run.observers.base import Parts, Progress, RunView
 from zoo.worker.infos import InfoTally
 
 
-class Agreement(Observer):
-    """Agreement of the ranks on stops and metrics; where there are several, an observer that sums their counters.
+class Agreement:
+    """Agreement of the ranks on stops, metrics and counters.
 
     After `count` every rank has the counters of the whole run: env steps, episodes, resets, samples. All ranks call each
     method at the same place of their loops, and have the same counters when this is made.
@@ -28,13 +28,7 @@ class Agreement(Observer):
         self.evaluation_key = () if self.is_alone else (ranks.rank,)
         self._before = self._counters()
 
-    def after_rollout(self, job: RunView) -> None:
-        self.count()
-
-    def after_update(self, job: RunView) -> None:
-        self.count()
-
-    def count(self) -> None:
+    def count(self, *_: object) -> None:
         """Adds up what all ranks collected and learned from since the last call."""
         own = torch.tensor(self._counters(), dtype=torch.float64) - torch.tensor(self._before, dtype=torch.float64)
         now = [before + int(n) for before, n in zip(self._before, self._ranks.sum_(own).tolist(), strict=True)]

@@ -11,7 +11,7 @@ import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from zoo.config.section import differing_keys, has_key, value_at
 from zoo.config.yaml_io import config_of_yaml, save_yaml, storable, value_text
 from zoo.core.errors import UserError
-from zoo.core.files import is_in_place, open_without_link, refuse_links
+from zoo.core.files import is_in_place, open_without_link, refuse_failure, refuse_links
 from zoo.core.streams import printable
 from zoo.run.base_config import JobConfig, LoggerConfig
 from zoo.run.checkpoint import Checkpoint, CheckpointError, SavedRun, load_checkpoint, saved_run, steps_of
@@ -180,16 +180,12 @@ class RunFolder:
             return
         if checkpoint is not None and _keeps_its_place(cfg, run := saved_run(checkpoint)):
             folder = run.path.parents[1]
-            try:
+            with refuse_unwritable(folder) if newest_in(folder) == run.path else suppress(OSError):
                 lock = RunLock(folder)
-            except OSError as error:
-                if newest_in(folder) == run.path:
-                    raise _unwritable(folder, error) from error
-                return
-            if newest_in(folder) == run.path:  # checked again: now nobody else saves there
-                self._path, self._lock = folder, lock
-            else:
-                lock.close()
+                if newest_in(folder) == run.path:  # checked again: now nobody else saves there
+                    self._path, self._lock = folder, lock
+                else:
+                    lock.close()
 
     @property
     def path(self) -> Path:
@@ -260,13 +256,9 @@ def newest_in(folder: Path) -> Path | None:
     return next(reversed(steps_of(folder / 'checkpoints').values()), None)
 
 
-@contextmanager
-def refuse_unwritable(folder: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
+def refuse_unwritable(folder: Path, remedy: str = ELSEWHERE) -> AbstractContextManager[None]:
     """Turns the OSError of a first write to a run folder into a UserError."""
-    try:
-        yield
-    except OSError as error:
-        raise _unwritable(folder, error, remedy) from error
+    return refuse_failure(f'the run folder {folder} cannot be written', f'make that possible, or {remedy}')
 
 
 def refuse_no_run_folder(folder: Path, has_config: bool) -> None:
@@ -300,12 +292,6 @@ def _keeps_its_place(cfg: JobConfig, run: SavedRun) -> bool:
         run.path.parent.name == 'checkpoints'
         and (cfg.exp_name, cfg.seed) == (run.config['exp_name'], run.config['seed'])
         and cfg.logger.root in (run.config['logger']['root'], root_of(run))
-    )
-
-
-def _unwritable(folder: Path, error: OSError, remedy: str = ELSEWHERE) -> UserError:
-    return UserError(
-        f'the run folder {folder} cannot be written ({error.strerror or error}); make that possible, or {remedy}'
     )
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,6 +18,7 @@ from zoo.cluster.config import STARTED_BY, rank_device, split_problems
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks, RanksLostError
+from zoo.core.streams import log_levels
 from zoo.policy.base import Policy
 from zoo.run.base_config import JobConfig
 from zoo.run.checkpoint import Checkpoint, give_imports, given_imports, load_checkpoint
@@ -63,7 +65,7 @@ def launched(cfg: JobConfig, environ: Mapping[str, str] = os.environ) -> Iterato
     with ExitStack() as undo:
         undo.callback(ranks.close)
         if ranks.rank > 0:
-            keep, handlers = RankLogFilter(ranks.rank), list(logging.getLogger().handlers)
+            keep, handlers = partial(filter_rank_log, ranks.rank), list(logging.getLogger().handlers)
             for handler in handlers:
                 handler.addFilter(keep)
                 undo.callback(handler.removeFilter, keep)
@@ -99,11 +101,6 @@ def note(launch: Launch, run_dir: Path) -> None:
     if launch.id and launch.ranks.rank == 0:
         with refuse_unwritable(run_dir):
             (run_dir / FILE).write_text(launch.id + '\n', encoding='utf-8')
-
-
-def starts_learners(cfg: JobConfig) -> bool:
-    """Whether this process has to start the learners and is not one of them."""
-    return bool(cfg.cluster.learner_num > 1 and os.environ.get('WORLD_SIZE', '1') == '1')
 
 
 def train_with_learners(
@@ -152,15 +149,11 @@ def train_with_learners(
         raise UserError(
             f'the run folder {result.run_dir} of rank 0 is not on this machine; set logger.root to a folder that all nodes share'
         )
-    log = logging.getLogger('zoo.backend')
-    before = log.level
-    log.setLevel(max(log.getEffectiveLevel(), logging.WARNING))  # the learners have logged how steps are executed
-    try:
-        from zoo.run.policy_file import load_policy
+    from zoo.run.policy_file import load_policy
 
+    least = max(logging.getLogger('zoo.backend').getEffectiveLevel(), logging.WARNING)
+    with log_levels({'zoo.backend': least}):  # the learners have logged how steps are executed
         trained = load_policy(result.run_dir, trust=True, model=options['model'], fields='all')
-    finally:
-        log.setLevel(before)
     return replace(result, policy=trained)
 
 
@@ -179,16 +172,8 @@ def _as_rank(
     return replace(result, policy=cast('Policy', None)) if rank == 0 else None
 
 
-class RankLogFilter(logging.Filter):
+def filter_rank_log(rank: int, record: logging.LogRecord) -> bool:
     """Filter for the log of a rank above 0: only warnings and errors, each with the number of the rank."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self._rank = rank
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno < logging.WARNING:
-            return False
-        if not getattr(record, 'has_rank', False):
-            record.msg, record.has_rank = f'rank {self._rank}: {record.msg}', True
-        return True
+    if record.levelno >= logging.WARNING and not getattr(record, 'has_rank', False):
+        record.msg, record.has_rank = f'rank {rank}: {record.msg}', True
+    return record.levelno >= logging.WARNING

@@ -31,6 +31,7 @@ from zoo.run.checkpoint import (
     State,
     Trust,
     causes_of_misfits,
+    check_env_known,
     check_finite,
     check_given_model,
     check_names,
@@ -211,16 +212,6 @@ def env_config_of(
     check_sizes(run, ('env',), trust, overrides)
     check_env_known(run, overrides)
     return evaluation_env(run.config, overrides, name)
-
-
-def check_env_known(run: SavedRun, overrides: Sequence[str] = ()) -> None:
-    """Raises: CheckpointError if the policy was saved by hand without an env, and no override names one."""
-    if not run.config['env']['id'] and not any(text.startswith('env.id=') for text in overrides):
-        raise CheckpointError(
-            run.path,
-            'is of a policy that was saved by hand, without an env; give env.id=..., or name it when saving: '
-            'policy.save(path, env=...)',
-        )
 
 
 def _n_byte(state: State) -> int:

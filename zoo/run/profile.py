@@ -131,10 +131,12 @@ def _operators(averages: Any, n_iter: int, is_cuda: bool) -> str:
     key = 'self_device_time_total' if is_cuda else 'self_cpu_time_total'
     costs = sorted(((getattr(a, key), a.count, a.key) for a in averages if not a.key.startswith('zoo/')), reverse=True)
     total = max(sum(cost for cost, _, _ in costs), 1e-9)
-    rows = [('operators of an iteration', 'seconds', 'share', 'calls')]
-    rows += [
-        (name[:NAME_LEN], f'{cost / n_iter / 1e6:.5f}', f'{cost / total:.1%}', f'{count / n_iter:,.0f}')
-        for cost, count, name in costs[:N_OPERATOR]
+    rows = [
+        ('operators of an iteration', 'seconds', 'share', 'calls'),
+        *(
+            (name[:NAME_LEN], f'{cost / n_iter / 1e6:.5f}', f'{cost / total:.1%}', f'{count / n_iter:,.0f}')
+            for cost, count, name in costs[:N_OPERATOR]
+        ),
     ]
     return '\n'.join(
         [f'costliest operators by self time on the {"GPU" if is_cuda else "CPU"}, while traced', *_table(rows)]

@@ -6,7 +6,7 @@ import ctypes
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -18,7 +18,7 @@ from zoo.core.processes import machine_memory
 from zoo.core.spaces import Space, empty_obs, leaf_spaces, obs_dtype
 from zoo.policy.base import Policy
 from zoo.policy.sequences import SequenceConfig, n_copy
-from zoo.run.observers.base import Observer, RunView
+from zoo.run.observers.base import Observer
 
 PER_THREAD = 1 << 23
 """Multiply-adds per thread in one forward pass on the rows of a phase: one minibatch, or one env step of all envs.
@@ -116,9 +116,8 @@ SAMPLE_KEYS = (
 
 def sample_bytes(config: ConfigLike, obs_space: Space | None = None) -> int:
     """The least bytes that samples of a rollout, a buffer or the auxiliary phase take. Args: config: a resolved one."""
-    obs = 0
-    if obs_space is not None:
-        obs = sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaf_spaces(obs_space))
+    leaves = () if obs_space is None else leaf_spaces(obs_space)
+    obs = sum(math.prod(leaf.shape) * obs_dtype(leaf).itemsize for _, leaf in leaves)
     n_env, n_step, n_sample, n_phase, size = (_whole(config, key) for key in SAMPLE_KEYS[:5])
     n_phase = max(n_phase, _whole(config, 'policy.learn.aux_window'))
     n_draw = [_whole(config, key, 0) for key in ('buffer.n_sample', 'buffer.policy.n_sample')]
@@ -164,23 +163,24 @@ def _whole(config: ConfigLike, key: str, default: int = 1) -> int:
     return value if isinstance(value, int) else default
 
 
+PHASE_AT: dict[str, Phase] = {
+    'before_rollout': 'collect',
+    'after_rollout': 'learn',
+    'before_update': 'learn',
+    'before_evaluation': 'evaluate',
+}
+"""The phase that comes after an event of a run."""
+
+
 class Threads(Observer):
     """Sets torch's number of threads for the next phase."""
 
     def __init__(self, n_thread: Mapping[Phase, int]) -> None:
         self._n_thread = n_thread
 
-    def before_rollout(self, job: RunView) -> None:
-        use_threads(self._n_thread['collect'])
-
-    def after_rollout(self, job: RunView) -> None:
-        use_threads(self._n_thread['learn'])
-
-    def before_update(self, job: RunView, env_step: int) -> None:
-        use_threads(self._n_thread['learn'])
-
-    def before_evaluation(self, job: RunView) -> None:
-        use_threads(self._n_thread['evaluate'])
+    def handler(self, event: str) -> Callable[..., None] | None:
+        phase = PHASE_AT.get(event)
+        return None if phase is None else lambda *_: use_threads(self._n_thread[phase])
 
 
 MAPPED_FROM = 128 << 20  # bytes; a larger block is returned to the system as soon as it is freed

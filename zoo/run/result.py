@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 
@@ -23,9 +23,7 @@ from zoo.core.files import read_small, whole_file
 from zoo.core.processes import n_core
 from zoo.core.registry import tool
 from zoo.core.streams import without_passwords
-
-if TYPE_CHECKING:
-    from zoo.policy.base import Policy
+from zoo.policy.base import Policy
 
 NAME = 'result.json'
 PACKAGES = ('torch', 'numpy', 'gymnasium')

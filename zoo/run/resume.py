@@ -85,8 +85,7 @@ def restore(
 
     Args: load_stop: takes the state of the stop rules.
     """
-    checkpoint = of_rank(checkpoint, ranks, parts.n_rank)
-    run = saved_run(checkpoint)
+    run = saved_run(of_rank(checkpoint, ranks, parts.n_rank))
     for name in ('obs_space', 'action_space'):
         was, now = getattr(run, name), getattr(parts.envs[0], name)
         if was != now:

@@ -14,7 +14,6 @@ from zoo.core.processes import STOP_SIGNALS, forget_stop, request_stop
 FROM_USER = signal.SIGINT, signal.SIGTERM
 """A second signal ends the process at once if it is one of these. The others may come several times without urgency: when
 a terminal closes, both the kernel and the shell send SIGHUP."""
-Interrupts = Callable[[int, FrameType | None], bool]
 logger = logging.getLogger(__name__)
 _under_way: list[list[int]] = []  # the signals received by each active `catch_signals`, the outermost first
 
@@ -25,7 +24,8 @@ class Interrupted(SystemExit):
 
 @contextmanager
 def catch_signals(
-    interrupts: Interrupts = lambda number, frame: False, before_exit: Callable[[], None] = lambda: None
+    interrupts: Callable[[int, FrameType | None], bool] = lambda number, frame: False,
+    before_exit: Callable[[], None] = lambda: None,
 ) -> Iterator[list[int]]:
     """Yields a list that receives the number of the first of STOP_SIGNALS; a second SIGINT or SIGTERM ends the process.
 

@@ -13,11 +13,11 @@ import yaml
 
 import zoo
 from tests.real_runs import made_run, train_seeds, write_run
+from zoo.config.section import put_at
 from zoo.config.yaml_io import config_of_yaml, save_yaml
 from zoo.core.errors import UserError
 from zoo.run.config import resolve_config
 from zoo.run.folder import RunLock
-from zoo.tools.nested import put_at
 from zoo.tools.results.read import (
     Run,
     check_same_env,

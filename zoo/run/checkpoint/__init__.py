@@ -1,13 +1,6 @@
 """Checkpoints: their files, their schema, the ones that are kept, and consent to what they ask for."""
 
-from zoo.run.checkpoint.consent import (
-    EVALUATION_ENVS,
-    Trust,
-    check_names,
-    check_sizes,
-    give_imports,
-    given_imports,
-)
+from zoo.run.checkpoint.consent import EVALUATION_ENVS, Trust, check_names, check_sizes, give_imports, given_imports
 from zoo.run.checkpoint.file import (
     Checkpoint,
     CheckpointError,
@@ -26,6 +19,7 @@ from zoo.run.checkpoint.schema import (
     SavedRun,
     causes_of_misfits,
     check_config_size,
+    check_env_known,
     check_given_model,
     check_saved_modes,
     leaf_values,
@@ -45,6 +39,7 @@ __all__ = [
     'Trust',
     'causes_of_misfits',
     'check_config_size',
+    'check_env_known',
     'check_finite',
     'check_given_model',
     'check_names',

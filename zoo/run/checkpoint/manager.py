@@ -14,10 +14,8 @@ from zoo.policy.base import Policy
 from zoo.run.base_config import CheckpointConfig
 from zoo.run.checkpoint.file import Checkpoint, State, load_checkpoint, save_checkpoint, split, steps_of, to_tree
 
-RANK_STATE_KEYS = (
-    'buffer',
-    'memory',
-)  # keys of a state that hold samples of one rank; the main file has those of rank 0
+# keys of a state that hold samples of one rank; the main file has those of rank 0
+RANK_STATE_KEYS = 'buffer', 'memory'
 logger = logging.getLogger(__name__)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -150,6 +151,16 @@ def check_saved_modes(run: SavedRun, modes: Sequence[Mode]) -> None:
         )
 
 
+def check_env_known(run: SavedRun, overrides: Sequence[str] = ()) -> None:
+    """Raises: CheckpointError if the policy was saved by hand without an env, and no override names one."""
+    if not run.config['env']['id'] and not any(text.startswith('env.id=') for text in overrides):
+        raise CheckpointError(
+            run.path,
+            'is of a policy that was saved by hand, without an env; give env.id=..., or name it when saving: '
+            'policy.save(path, env=...)',
+        )
+
+
 def check_given_model(run: SavedRun, is_given: bool) -> None:
     """Raises: CheckpointError if a run was trained with a network of the user's own and none is given now."""
     if run.given_model is not None and not is_given:
@@ -161,13 +172,10 @@ def check_given_model(run: SavedRun, is_given: bool) -> None:
 
 
 def _is_bound(text: str) -> str:
-    try:
-        is_number = not math.isnan(float(text))
-    except ValueError:
-        is_number = False
-    if not is_number:
-        raise ValueError('should be a number')
-    return text
+    with suppress(ValueError):
+        if not math.isnan(float(text)):
+            return text
+    raise ValueError('should be a number')
 
 
 class _Discrete(Strict):

@@ -353,8 +353,8 @@ class Report(Observer):
         row = {f'eval/{name}': value for name, value in evaluation.metrics().items()}
         self._logger.write(job.env_step, row)
 
-    def show_progress(self) -> None:
-        """Updates the console: the mean return of training episodes, the last evaluation and the best one."""
+    def show_progress(self, *_: object) -> None:
+        """Updates the line on the console: the mean return of training episodes, the last evaluation and the best one."""
         known, returns = self._job.progress, self._job.collector.episodes.returns
         train = sum(returns) / len(returns) if returns else None
         self._logger.progress(self._job.env_step, train, known.last_return, known.best_return, self.env_step_per_s)
@@ -362,23 +362,22 @@ class Report(Observer):
     def _row(self) -> dict[str, Any]:
         job, collector, episodes = self._job, self._job.collector, self._job.collector.episodes
         returns, lengths, infos = self._agreement.episodes()
-        row = {f'learn/{name}': value for name, value in self._agreement.metrics(self._metrics).items()}
-        row |= {
+        row = {
+            **{f'learn/{name}': value for name, value in self._agreement.metrics(self._metrics).items()},
             'learn/train_iter': job.train_iter,
             'learn/sample': int(job.progress.n_sample),
             'collect/iter': collector.collect_iter,
             'collect/episode': episodes.n_episode,
             'env/reset': episodes.n_reset,
+            **self._env_values(),
         }
-        row |= self._env_values()
         if job.parts.restarts.count:
             row['env/restart'] = job.parts.restarts.count
         if returns:
             row |= {f'collect/return_{name}': value for name, value in _statistics(returns).items()}
             row['collect/episode_len_mean'] = sum(lengths) / len(lengths)
-        row |= {f'collect/{name}': value for name, value in infos.metrics().items()}
-        rewards = self._agreement.metrics(reward_metrics(collector.block.steps))
-        row |= {f'collect/{name}': value for name, value in rewards.items()}
+        own = infos.metrics() | self._agreement.metrics(reward_metrics(collector.block.steps))
+        row |= {f'collect/{name}': value for name, value in own.items()}
         row |= collector.metrics()  # of runners, where there are any
         now, (before, n_before) = job.clocks(), self._last
         total = max(sum(now.seconds.values()), 1e-9)
@@ -387,19 +386,6 @@ class Report(Observer):
         n_round = max(collector.collect_iter - n_before, 1)  # since the last line
         self._last = now, collector.collect_iter
         return row | {f'time/{name}_s': x / n_round for name, x in now.since(before).seconds.items()}
-
-
-class ConsoleLine(Observer):
-    """Keeps the line on the console up to date."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def on_metrics(self, job: RunView, metrics: Mapping[str, Any]) -> None:
-        self._report.show_progress()
-
-    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
-        self._report.show_progress()
 
 
 def reward_metrics(steps: Timestep) -> dict[str, Tensor | float]:

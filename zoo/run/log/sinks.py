@@ -114,8 +114,8 @@ def make_sinks(cfg: LoggerConfig) -> list[Any]:
             raise ConfigError(
                 f'logger.sinks names {name!r} {n} times but a run has one of a kind; leave out the others.'
             )
-    first = ['jsonl', *(['tensorboard'] if cfg.tensorboard or 'tensorboard' in names else [])]
-    first += ['table'] if cfg.console == 'table' else []
+    always = {'jsonl': True, 'tensorboard': cfg.tensorboard or 'tensorboard' in names, 'table': cfg.console == 'table'}
+    first = [name for name, is_on in always.items() if is_on]
     rest = [spec for spec, name in zip(cfg.sinks, names, strict=True) if name not in first]
     sinks = [_make(spec) for spec in [*first, *rest]]
     return sorted(sinks, key=lambda sink: not isinstance(sink, FileSink))  # files first: a failed open ends the run
@@ -275,14 +275,12 @@ class TensorBoardSink(FileSink):
         self._folder, self._suffix = run_dir / 'tb', f'.{self.env_step}.{os.getpid()}'
         self._open()
         if self.env_step:  # TensorBoard then hides later steps of earlier files
-            log = SessionLog(status=SessionLog.START)
-            self._writer.write_event(Event(wall_time=time.time(), step=self.env_step + 1, session_log=log))
+            self._add(self.env_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def write(self, env_step: int, metrics: Mapping[str, float]) -> None:
         # TensorBoard has the time of each event itself
         scalars = [self._summary.Value(tag=x, simple_value=metrics[x]) for x in metrics if x != 'wall_s']
-        summary = self._summary(value=scalars)
-        self._writer.write_event(self._event(wall_time=time.time(), step=env_step, summary=summary))
+        self._add(env_step, summary=self._summary(value=scalars))
         if time.monotonic() - self._flushed > _FLUSH_S:
             self._writer.flush()
             self._flushed = time.monotonic()
@@ -292,8 +290,7 @@ class TensorBoardSink(FileSink):
         gif = tool('video_preview')(path)
         width, height = (int.from_bytes(gif[at : at + 2], 'little') for at in (6, 8))
         image = self._summary.Image(width=width, height=height, colorspace=3, encoded_image_string=gif)
-        summary = self._summary(value=[self._summary.Value(tag='eval/video', image=image)])
-        self._writer.write_event(self._event(wall_time=time.time(), step=env_step, summary=summary))
+        self._add(env_step, summary=self._summary(value=[self._summary.Value(tag='eval/video', image=image)]))
 
     def reopen(self) -> None:
         old = self._writer
@@ -303,6 +300,9 @@ class TensorBoardSink(FileSink):
 
     def close(self) -> None:
         self._writer.close()
+
+    def _add(self, env_step: int, **content: Any) -> None:
+        self._writer.write_event(self._event(wall_time=time.time(), step=env_step, **content))
 
     def _open(self) -> None:
         from tensorboardX.event_file_writer import EventsWriter

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+from torch import Tensor
+
+from zoo.buffer.base import Batch, Buffer
+from zoo.core.data import Metrics, Rollout
 from zoo.core.seeding import stream
 from zoo.core.timer import Clocks, Timer
+from zoo.env import AnyVectorEnv
+from zoo.env.errors import Restarts
 from zoo.env.settings import RunEnvs
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from zoo.buffer.base import Batch, Buffer
-    from zoo.core.data import Metrics, Rollout
-    from zoo.env import AnyVectorEnv
-    from zoo.env.errors import Restarts
-    from zoo.policy.base import Policy
-    from zoo.policy.modes import LearnMode
-    from zoo.run.base_config import JobConfig
-    from zoo.run.result import TrainResult
-    from zoo.worker.collector import Collector
-    from zoo.worker.evaluator import Evaluation, Evaluator
+from zoo.policy.base import Policy
+from zoo.policy.modes import LearnMode
+from zoo.run.base_config import JobConfig
+from zoo.run.result import TrainResult
+from zoo.worker.collector import Collector
+from zoo.worker.evaluator import Evaluation, Evaluator
 
 logger = logging.getLogger(__name__)
 
@@ -151,11 +149,54 @@ class RunView(Protocol):
         return Clocks(time.perf_counter(), self.env_step, {**collector.time, **timer.seconds}, calls)
 
 
-class Observer:
-    """Receives the events of a run. Override methods as needed: a run calls only methods that are overridden."""
+class Callback:
+    """User code that a run calls at its events. Derive a class and override methods, or write a class with the same methods.
+
+    A config names it, `callbacks: ['my_module:MyCallback']` or `['./my_file.py:MyCallback']`. Or pass a class, an object, or
+    a function with the name of an event: `serial_pipeline(..., callbacks=[...])`. Those of the config are called first. No
+    checkpoint contains their state, so a resume makes new ones.
+
+    `job` is the run: read `job.policy`, `job.cfg`, `job.env_step`, `job.train_iter`, `job.run_dir`. `job.stop(reason)` ends
+    the run after the current round, as `policy.eval.stop_value` does, and logs the reason. Methods return nothing, except
+    `on_update`.
+    A callback that raises ends the run with a CallbackError; the run is saved before, see docs/your_policy.md.
+    """
 
     def on_start(self, job: RunView) -> None:
-        """The run begins, or continues; told once."""
+        """The run begins, or continues from a checkpoint: envs and policy exist."""
+
+    def on_rollout(self, job: RunView, rollout: Rollout) -> None:
+        """A rollout was collected: `rollout.data` has its columns [T, B, ...], which may be changed in place."""
+
+    def on_samples(self, job: RunView, samples: dict[str, Any]) -> None:
+        """A rollout became samples [N, ...] by column, which the buffer gets next; may be changed in place."""
+
+    def on_gradient(self, job: RunView, optimizers: Sequence[Any], loss: Tensor) -> None:
+        """The gradient of `loss` (0-dim) was computed, the optimisers step next; may change gradients in place.
+
+        `optimizer.grad` is the whole gradient as one flat tensor, `optimizer.cut(optimizer.grad)` has views of it by name of
+        the parameter. Called before the limit of `policy.learn.grad_clip`. A run with it takes its steps eagerly. With
+        `policy.learn.accumulate` it is called before each step, with the mean gradient and the last minibatch's loss.
+        """
+
+    def on_update(self, job: RunView, metrics: Metrics) -> Metrics | None:
+        """A round of updates is over; returns metrics to add, numbers or 0-dim tensors, which are logged as 'learn/name'."""
+
+    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
+        """The policy was evaluated: `evaluation.return_mean` and more."""
+
+    def on_checkpoint(self, job: RunView, path: Path) -> None:
+        """A checkpoint was written."""
+
+    def on_end(self, job: RunView, result: TrainResult) -> None:
+        """The run is over, evaluated and saved; not called after an error."""
+
+
+class Observer(Callback):
+    """Receives the events of a run: those of a callback, and more. A run calls only methods that are overridden.
+
+    Of the callback's methods, `on_gradient` is not called, and `on_update` may add to the metrics that it gets.
+    """
 
     def before_round(self, job: RunView) -> None:
         """A round begins."""
@@ -166,12 +207,6 @@ class Observer:
     def after_rollout(self, job: RunView) -> None:
         """The rollout was collected."""
 
-    def on_rollout(self, job: RunView, rollout: Rollout) -> None:
-        """The rollout may be read, and changed in place."""
-
-    def on_samples(self, job: RunView, samples: dict[str, Any]) -> None:
-        """The rollout became samples, which the buffer gets next."""
-
     def before_update(self, job: RunView, env_step: int) -> None:
         """A round of updates begins, on rollouts from this env step on."""
 
@@ -181,17 +216,11 @@ class Observer:
     def after_update(self, job: RunView) -> None:
         """The round of updates is over."""
 
-    def on_update(self, job: RunView, metrics: dict[str, Any]) -> None:
-        """The metrics of the round of updates, to which an observer may add."""
-
     def on_metrics(self, job: RunView, metrics: Metrics) -> None:
         """The metrics of the round of updates, as the log gets them."""
 
     def before_evaluation(self, job: RunView) -> None:
         """The policy is evaluated next."""
-
-    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
-        """The policy was evaluated."""
 
     def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
         """The evaluation is logged, and the best policy kept."""
@@ -199,23 +228,25 @@ class Observer:
     def after_round(self, job: RunView) -> None:
         """A round is over."""
 
-    def on_checkpoint(self, job: RunView, path: Path) -> None:
-        """A checkpoint was written."""
-
-    def on_end(self, job: RunView, result: TrainResult) -> None:
-        """The run is over, evaluated and saved; told once."""
-
     def handler(self, event: str) -> Callable[..., None] | None:
         """The method to call at an event; None if this observer does not handle it."""
-        own = getattr(self, event)
-        return None if own.__func__ is vars(Observer)[event] else own
+        return None if getattr(type(self), event) is getattr(Observer, event) else getattr(self, event)
 
 
-EVENTS = [name for name in vars(Observer) if name.startswith(('on_', 'before_', 'after_'))]
+class EventCall(Observer):
+    """Calls a function at some events, with the run and the other arguments of the event."""
+
+    def __init__(self, function: Callable[..., None], *events: str) -> None:
+        self._function, self._events = function, events
+
+    def handler(self, event: str) -> Callable[..., None] | None:
+        return self._function if event in self._events else None
 
 
-def handlers_of(observers: Iterable[Observer]) -> dict[str, list[Callable[..., None]]]:
+EVENTS = [name for name in dir(Observer) if name.startswith(('on_', 'before_', 'after_'))]
+
+
+def handlers_of(observers: Sequence[Observer]) -> dict[str, list[Callable[..., None]]]:
     """Returns {event: the methods to call, in the order of the observers}."""
-    observers = list(observers)
     found = {event: [observer.handler(event) for observer in observers] for event in EVENTS}
     return {event: [handler for handler in handlers if handler is not None] for event, handlers in found.items()}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,76 +14,23 @@ from zoo.buffer.base import Batch
 from zoo.config.section import ConfigError
 from zoo.config.user_code import load_code, names_code, shown_name
 from zoo.config.yaml_io import function_name
-from zoo.core.data import Metrics, Rollout
+from zoo.core.data import Metrics
 from zoo.core.errors import CallbackError, UserError, place_of, show_error, shown
 from zoo.core.registry import did_you_mean
 from zoo.policy.hooks import listening
-from zoo.run.observers.base import Observer, RunView
-
-if TYPE_CHECKING:
-    from zoo.run.result import TrainResult
-    from zoo.worker.evaluator import Evaluation, OnEvaluation
-
+from zoo.run.observers.base import Callback, Observer, RunView
+from zoo.worker.evaluator import Evaluation, OnEvaluation
 
 Learn = Callable[[Batch], Metrics]
 
 
-class EvaluationListener(Observer):
-    """Calls `on_evaluation` of `serial_pipeline`."""
-
-    def __init__(self, listener: OnEvaluation) -> None:
-        self._listener = listener
-
-    def after_evaluation(self, job: RunView, evaluation: Evaluation) -> None:
-        """Ends the run if the listener returns 'stop'. Raises: UserError if it returns anything but 'stop' or None."""
-        answer = self._listener(job.env_step, evaluation)
-        if answer not in (None, 'stop'):
-            raise UserError(f"on_evaluation returned {shown(answer)} but must return 'stop' or None")
-        if answer == 'stop':
-            job.stop('on_evaluation asked for it')
-
-
-class Callback:
-    """User code that a run calls at its events. Derive a class and override methods, or write a class with the same methods.
-
-    A config names it, `callbacks: ['my_module:MyCallback']` or `['./my_file.py:MyCallback']`. Or pass a class, an object, or
-    a function with the name of an event: `serial_pipeline(..., callbacks=[...])`. Those of the config are called first. No
-    checkpoint contains their state, so a resume makes new ones.
-
-    `job` is the run: read `job.policy`, `job.cfg`, `job.env_step`, `job.train_iter`, `job.run_dir`. `job.stop(reason)` ends
-    the run after the current round, as `policy.eval.stop_value` does, and logs the reason. Methods return nothing, except
-    `on_update`.
-    A callback that raises ends the run with a CallbackError; the run is saved before, see docs/your_policy.md.
-    """
-
-    def on_start(self, job: RunView) -> None:
-        """The run begins, or continues from a checkpoint: envs and policy exist."""
-
-    def on_rollout(self, job: RunView, rollout: Rollout) -> None:
-        """A rollout was collected: `rollout.data` has its columns [T, B, ...], which may be changed in place."""
-
-    def on_samples(self, job: RunView, samples: dict[str, Any]) -> None:
-        """A rollout became samples [N, ...] by column, which the buffer gets next; may be changed in place."""
-
-    def on_gradient(self, job: RunView, optimizers: Sequence[Any], loss: Tensor) -> None:
-        """The gradient of `loss` (0-dim) was computed, the optimisers step next; may change gradients in place.
-
-        `optimizer.grad` is the whole gradient as one flat tensor, `optimizer.cut(optimizer.grad)` has views of it by name of
-        the parameter. Called before the limit of `policy.learn.grad_clip`. A run with it takes its steps eagerly. With
-        `policy.learn.accumulate` it is called before each step, with the mean gradient and the last minibatch's loss.
-        """
-
-    def on_update(self, job: RunView, metrics: Metrics) -> Metrics | None:
-        """A round of updates is over; returns metrics to add, numbers or 0-dim tensors, which are logged as 'learn/name'."""
-
-    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
-        """The policy was evaluated: `evaluation.return_mean` and more."""
-
-    def on_checkpoint(self, job: RunView, path: Path) -> None:
-        """A checkpoint was written."""
-
-    def on_end(self, job: RunView, result: TrainResult) -> None:
-        """The run is over, evaluated and saved; not called after an error."""
+def tell_listener(listener: OnEvaluation, job: RunView, evaluation: Evaluation) -> None:
+    """Calls `on_evaluation` of `serial_pipeline`; ends the run if that returns 'stop'. Raises: UserError for other answers."""
+    answer = listener(job.env_step, evaluation)
+    if answer not in (None, 'stop'):
+        raise UserError(f"on_evaluation returned {shown(answer)} but must return 'stop' or None")
+    if answer == 'stop':
+        job.stop('on_evaluation asked for it')
 
 
 EVENTS = {  # the methods of a callback, each with the names of its arguments

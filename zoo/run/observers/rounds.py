@@ -25,21 +25,17 @@ from zoo.worker.evaluator import Evaluation
 logger = logging.getLogger(__name__)
 
 
-class Evaluations(Observer):
+def evaluate_if_due(job: RunView) -> None:
     """Evaluates the policy every eval_freq env steps."""
-
-    def after_round(self, job: RunView) -> None:
-        freq = job.cfg.policy.eval.eval_freq
-        if job.env_step // freq > job.progress.eval_step // freq:
-            job.evaluate()
+    freq = job.cfg.policy.eval.eval_freq
+    if job.env_step // freq > job.progress.eval_step // freq:
+        job.evaluate()
 
 
-class StopValue(Observer):
+def stop_at_value(job: RunView, evaluation: Evaluation) -> None:
     """Ends the run, without a text as reason, when an evaluation reaches policy.eval.stop_value."""
-
-    def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
-        if job.progress.reached(job.cfg.policy.eval.stop_value):
-            job.stop_reason = job.stop_reason or ''
+    if job.progress.reached(job.cfg.policy.eval.stop_value):
+        job.stop_reason = job.stop_reason or ''
 
 
 class EnvSchedules(Observer):
@@ -61,30 +57,23 @@ class EnvSchedules(Observer):
         return self._training.changes or any(settings.changes for _, settings, _ in self._evaluation)
 
     def before_rollout(self, job: RunView) -> None:
-        if self._training.changes:
-            self._training.apply(self._groups, job.env_step)
+        self._training.apply(self._groups, job.env_step)
 
     def before_evaluation(self, job: RunView) -> None:
         for name, settings, env in self._evaluation:
-            if settings.changes:
-                with naming_section(self._cfg, name):
-                    settings.apply([env], job.env_step)
+            with naming_section(self._cfg, name):
+                settings.apply([env], job.env_step)
 
     def metrics(self) -> dict[str, float]:
         """The current values of env.schedule, by their names in the log."""
         return {f'env/schedule/{name}': float(value) for name, value in self._training.values.items()}
 
 
-class EnvResets(Observer):
+def reset_if_due(n: int, job: RunView) -> None:
     """Resets the training envs before every n-th rollout of the run, resumes included, unless that was just done."""
-
-    def __init__(self, n: int) -> None:
-        self._n = n
-
-    def before_rollout(self, job: RunView) -> None:
-        n_rollout = job.collector.collect_iter
-        if n_rollout > 0 and n_rollout % self._n == 0 and job.collector.reset_iter != n_rollout:
-            job.reset_env()
+    n_rollout = job.collector.collect_iter
+    if n_rollout > 0 and n_rollout % n == 0 and job.collector.reset_iter != n_rollout:
+        job.reset_env()
 
 
 def reset_every(cfg: JobConfig) -> int | None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from zoo.core.errors import UserError
+from zoo.core.files import refuse_failure
 from zoo.core.registry import did_you_mean
-from zoo.core.streams import write_line
-from zoo.tools.cli.output import argument, columns
+from zoo.core.streams import columns, write_line
+from zoo.tools.cli.output import argument
 
 KINDS = {
     'learning': 'the returns that the bundled configs reach, compared with their targets, over several seeds',
@@ -72,10 +73,8 @@ def run_bench(args: argparse.Namespace) -> int:
         return 0
     words = _words(args, benchmark.PARTS)
     folder = _module('report').results_folder(args.output, args.quick)
-    try:
+    with refuse_failure(f'{folder} cannot be made a folder', 'name another one: -o FOLDER'):
         folder.mkdir(parents=True, exist_ok=True)  # first, so that an error comes before hours of work
-    except OSError as error:
-        raise UserError(f'{folder} cannot be made a folder ({error.strerror}); name another one: -o FOLDER') from error
     code: int = benchmark.main(words, program=f'zoo bench {args.kind}')
     write_line(f'results: {folder}')
     return code

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from functools import partial
 
 from zoo.core.errors import RunError, UserError, env_failure
 from zoo.core.streams import LogFormat, open_closed_streams, paint, say
@@ -67,9 +68,11 @@ def _log_to_stderr(args: argparse.Namespace) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormat())
     if rank := _other_rank():
-        from zoo.run.launch import RankLogFilter
+        from zoo.run.launch import filter_rank_log
 
-        handler.addFilter(RankLogFilter(rank))  # before the ranks meet, only rank 0 shows what all of them log
+        handler.addFilter(
+            partial(filter_rank_log, rank)
+        )  # before the ranks meet, only rank 0 shows what all of them log
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
-from zoo.core.streams import write_line
-from zoo.tools.cli.output import Argument, argument, columns, print_json, show, watch_calls_of
+from zoo.core.streams import columns, write_line
+from zoo.tools.cli.output import Argument, argument, print_json, show, watch_calls_of
 
 if TYPE_CHECKING:
     from zoo.env.config import EnvConfig
@@ -243,8 +243,8 @@ def run_video(args: argparse.Namespace) -> int:
         return 128 + received[0]
     seconds = recording.n_frame / recording.fps
     data = {'file': args.output, 'frames': recording.n_frame, 'fps': recording.fps, 'seconds': seconds}
-    lines = [*map(_episode_line, recording.evaluation.rows())]
-    lines += [f'{args.output}: {seconds:.1f} s, {recording.n_frame} pictures, policy of env step {env_step}']
+    file = f'{args.output}: {seconds:.1f} s, {recording.n_frame} pictures, policy of env step {env_step}'
+    lines = [*map(_episode_line, recording.evaluation.rows()), file]
     show(args, data | _numbers(recording.evaluation, env_step), '\n'.join(lines))
     return 0
 

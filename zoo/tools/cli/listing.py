@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from zoo.core.errors import UserError
 from zoo.core.registry import did_you_mean
+from zoo.core.streams import columns
 from zoo.tools.cli.choice import CHOICE, chosen
-from zoo.tools.cli.output import argument, columns, show, watch_calls_of
+from zoo.tools.cli.output import argument, show, watch_calls_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -27,16 +26,6 @@ def print_json(value: dict[str, Any]) -> None:
 def show(args: argparse.Namespace, data: dict[str, Any], text: str) -> None:
     """Prints the result of a command on stdout: as text, or with --json as one JSON object."""
     print_json(data) if args.json else write_line(text)
-
-
-def columns(rows: Iterable[tuple[str, ...]], indent: str = '') -> str:
-    """Rows as lines with aligned columns; the last column may be of any length."""
-    rows = list(rows)
-    widths = [
-        max((len(row[i]) for row in rows if len(row) > i + 1), default=0) for i in range(max(map(len, rows), default=0))
-    ]
-    lines = ['  '.join(f'{word:<{width}}' for word, width in zip(row, widths, strict=False)) for row in rows]
-    return '\n'.join(f'{indent}{line}'.rstrip() for line in lines)
 
 
 def watch_calls_of(args: argparse.Namespace, step_timeout: float) -> AbstractContextManager[None]:

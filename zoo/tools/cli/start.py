@@ -126,8 +126,8 @@ def run_convert(args: argparse.Namespace) -> int:
         say(f'zoo: error: {problem}')
     if output is not None:
         write_output(output, text.encode())
-        text = f'train it: zoo train {quote(args.output)}'
-        text = f'{args.output} is to be completed: its last lines say what is missing' if problems else text
+        lacks = f'{args.output} is to be completed: its last lines say what is missing'
+        text = lacks if problems else f'train it: zoo train {quote(args.output)}'
     data = {'config': conversion.config, 'became': conversion.became, 'left_out': conversion.left_out}
     show(args, data | ({'problems': problems} if problems else {}), text.rstrip())
     return 1 if problems else 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from zoo.core.errors import UserError
+from zoo.core.streams import columns
 from zoo.tools.cli.choice import CHOICE, chosen, take_override, with_whole_keys
-from zoo.tools.cli.output import argument, columns, show
+from zoo.tools.cli.output import argument, show
 
 ARGUMENTS = {
     'sweep': (

@@ -6,17 +6,12 @@ import argparse
 import logging
 import os
 import shlex
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zoo.core.errors import UserError
 from zoo.tools.cli.choice import CHOICE, chosen, words_of
 from zoo.tools.cli.output import argument, show
 from zoo.tools.cli.parser import PROFILED
-
-if TYPE_CHECKING:
-    from zoo.tools.sweep.batch import Member, RunOutcome
 
 logger = logging.getLogger('zoo')
 
@@ -86,18 +81,25 @@ def run_train(args: argparse.Namespace) -> int:
         f'run folder: {result.run_dir}\nevaluate it: zoo eval {shlex.quote(str(result.run_dir))}{consent_words()}'
     )
     names = ('env_step', 'train_iter', 'best_return', 'last_return', 'stop_reason')
-    data = {'run_dir': str(result.run_dir), **{name: getattr(result, name) for name in names}}
-    data |= {'wall_s': round(result.wall_s, 3), 'env_step_per_s': round(result.env_step_per_s, 1)}
+    data = {
+        'run_dir': str(result.run_dir),
+        **{name: getattr(result, name) for name in names},
+        'wall_s': round(result.wall_s, 3),
+        'env_step_per_s': round(result.env_step_per_s, 1),
+    }
     show(args, data, text)
     return 0
 
 
 def _several(args: argparse.Namespace, config: Any) -> int | None:
-    """Trains the runs of --seeds and of keys with several values, and prints them; None if there is only one run."""
+    """Trains the runs of --seeds and of keys with several values, logs a line when one ends, and prints a table of all.
+
+    Returns: 1 if one failed, else 0; None if there is only one run.
+    """
     may_be_several = (',' in text or '..' in text or text.startswith('seed=') for text in args.overrides)
     if args.seeds is None and args.jobs is None and not any(may_be_several):
         return None
-    from zoo.tools.sweep.batch import grid_of
+    from zoo.tools.sweep.batch import grid_of, outcome_words, outcomes_shown, train_many
 
     members, fixed = grid_of(args.overrides)
     if args.seeds is not None:
@@ -116,60 +118,17 @@ def _several(args: argparse.Namespace, config: Any) -> int | None:
             )
     if config is None:
         raise UserError('several runs need a config or --env; name one (zoo list configs shows the bundled ones)')
-    return _train_several(args, config, members, fixed)
-
-
-def _train_several(args: argparse.Namespace, config: Any, members: Sequence[Member], overrides: Sequence[str]) -> int:
-    """Trains the runs, logs a line when one ends, and prints a table of all. Returns: 1 if one failed, else 0."""
-    from zoo.tools.cli.results import table
-    from zoo.tools.results.read import from_here, read_run
-    from zoo.tools.results.table import as_data, rows_of
-    from zoo.tools.sweep.batch import train_many
-
+    words = ['zoo', 'train', *words_of(args), *(['--trust'] if args.trust else []), *fixed]
     outcomes = train_many(
         config,
         members,
-        overrides,
+        fixed,
         jobs=1 if args.jobs is None else args.jobs,
         run_dir=args.run_dir,
         trust=args.trust or args.imports,
         imports=args.imports,
-        command=['zoo', 'train', *words_of(args), *(['--trust'] if args.trust else []), *overrides],
-        on_end=lambda outcome, n_ended: logger.info('%d of %d: %s', n_ended, len(members), _outcome_words(outcome)),
+        command=words,
+        on_end=lambda outcome, n_ended: logger.info('%d of %d: %s', n_ended, len(members), outcome_words(outcome)),
     )
-    folders = [outcome.run_dir for outcome in outcomes if outcome.state == 'done' and outcome.run_dir is not None]
-    rows = rows_of([read_run(folder) for folder in folders])
-    failed = [outcome for outcome in outcomes if outcome.state != 'done']  # or ended by a signal of its own
-    data: dict[str, Any] = {'runs': [as_data(row) for row in rows], 'failed': []}
-    lines = [table(rows)] if rows else []
-    for outcome in failed:
-        folder = outcome.run_dir and str(outcome.run_dir)
-        data['failed'].append({'values': outcome.member.values, 'reason': outcome.reason, 'run_dir': folder})
-        place = '' if outcome.run_dir is None else f'; run folder: {from_here(outcome.run_dir)}'
-        lines.append(f'{outcome.state}: {outcome.member.name}: {outcome.reason}{place}')
-    if folders:
-        lines.append(f'draw them: zoo plot {_common(folders)} -o curve.svg')
-    show(args, data, '\n'.join(lines))
-    return 1 if failed else 0
-
-
-def _outcome_words(outcome: RunOutcome) -> str:
-    from zoo.tools.results.read import read_run
-    from zoo.tools.results.table import row_of
-
-    reason = f': {outcome.reason}' if outcome.reason else ''
-    if outcome.run_dir is None:
-        return f'{outcome.member.name} {outcome.state}{reason}'
-    row = row_of(read_run(outcome.run_dir))
-    returns = 'no return' if row.last is None else f'return: last {row.last:.4g}, best {row.best:.4g}'
-    return f'{outcome.member.name} {outcome.state}, {row.env_step:,} env steps, {returns}{reason}'
-
-
-def _common(folders: Sequence[Path]) -> str:
-    """Returns the folder that holds all runs if it holds no others, else the folders of the runs."""
-    from zoo.tools.results.read import from_here
-
-    parents = {folder.parent for folder in folders}
-    shown = [from_here(folder) for folder in (*parents, *folders)]
-    others = {path.parent for path in next(iter(parents)).glob('*/config.yaml')} if len(parents) == 1 else {None}
-    return shlex.join(map(str, shown[:1] if others == set(folders) else shown[len(parents) :]))
+    show(args, *outcomes_shown(outcomes))
+    return 1 if any(outcome.state != 'done' for outcome in outcomes) else 0

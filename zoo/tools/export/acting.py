@@ -165,9 +165,11 @@ class ActingModule(nn.Module):
             raise UserError(
                 f'policy {self._policy.cfg.type!r} gave {shapes} for {n} observations; its outputs must have one row each'
             )
-        names = ['.'.join(filter(None, ('action', path))) for path, _ in leaf_spaces(self._policy.action_space)]
-        names += ['value'] if self.with_value else []
-        names += [f'next_{name}' for name in self.initial]
+        names = [
+            *('.'.join(filter(None, ('action', path))) for path, _ in leaf_spaces(self._policy.action_space)),
+            *(['value'] if self.with_value else []),
+            *(f'next_{name}' for name in self.initial),
+        ]
         for name, x in zip(names, found, strict=True):
             self.outputs.append(port_of_tensor(self._free(name), x[:1]))
 

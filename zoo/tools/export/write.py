@@ -18,12 +18,12 @@ from torch.export import ExportedProgram
 
 from zoo.core import VERSION
 from zoo.core.errors import RunError, UserError, need
-from zoo.core.files import whole_file
+from zoo.core.files import refuse_failure, whole_file
 from zoo.core.registry import unknown_name
+from zoo.core.streams import log_levels
 from zoo.policy.base import Policy
 from zoo.tools.export.acting import BATCH, ActingModule, Port, for_export
 from zoo.tools.export.check import OutputCheck, Run, compare, effect_of_bf16
-from zoo.tools.log_levels import log_levels
 from zoo.tools.results.settings import CODE_FILE
 
 MAX_ONNX = 2**31 - 2**20  # bytes of parameters that fit into one ONNX file, which holds less than 2 GB
@@ -191,20 +191,17 @@ def exporting(
     acting = ActingModule(twin, value).eval()
     program = _program(acting, kind)
     about = _metadata(policy, acting) | {name: str(each) for name, each in metadata.items()}
-    try:
-        with whole_file(path) as file:
-            try:
-                kind.write(program, file, acting, about)
-                file.flush()
-                run = kind.load(Path(file.name))
-            except (OSError, UserError):
-                raise
-            except Exception as error:  # the exceptions of torch's exporters have no common class
-                raise UserError(_cannot(policy, kind, error, is_traced=True)) from error
-            comparison = compare(twin, acting, run)._replace(in_bf16=effect_of_bf16(policy, twin))
-            yield Exported(path, kind.name, tuple(acting.inputs), tuple(acting.outputs), acting.state_names, comparison)
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror or error}); name another file') from error
+    with refuse_failure(f'{path} cannot be written', 'name another file'), whole_file(path) as file:
+        try:
+            kind.write(program, file, acting, about)
+            file.flush()
+            run = kind.load(Path(file.name))
+        except (OSError, UserError):
+            raise
+        except Exception as error:  # the exceptions of torch's exporters have no common class
+            raise UserError(_cannot(policy, kind, error, is_traced=True)) from error
+        comparison = compare(twin, acting, run)._replace(in_bf16=effect_of_bf16(policy, twin))
+        yield Exported(path, kind.name, tuple(acting.inputs), tuple(acting.outputs), acting.state_names, comparison)
 
 
 def _program(acting: ActingModule, kind: Format) -> ExportedProgram:
@@ -262,6 +259,6 @@ def _metadata(policy: Policy, acting: ActingModule) -> dict[str, str]:
         'outputs': [port._asdict() for port in acting.outputs],
         'state': acting.state_names,
         'initial_state': {name: x[0].tolist() for name, x in acting.initial.items() if bool(x.any())},
+        **({'env_game': env['game']} if env.get('game') else {}),
     }
-    data |= {'env_game': env['game']} if env.get('game') else {}
     return {name: each if isinstance(each, str) else json.dumps(each) for name, each in data.items()}

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.config.section import put_at
 from zoo.core.action_map import ActionMap
 from zoo.core.data import Obs, Timestep, leaves, map_tensors
 from zoo.core.errors import UserError, need
-from zoo.core.files import whole_file
+from zoo.core.files import refuse_failure, whole_file
 from zoo.core.processes import machine_memory
 from zoo.core.seeding import stream
 from zoo.core.spaces import Box, Dict, Discrete, Leaf, Space, leaf_spaces, n_lead, obs_to_tensor
 from zoo.core.streams import printable
 from zoo.policy.base import Policy
-from zoo.tools.nested import put_at
 from zoo.worker.evaluation_env import open_env, refuse_other_spaces
 from zoo.worker.evaluator import Evaluation, Evaluator
 
@@ -98,14 +98,14 @@ def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
 
 def save_demonstrations(path: str | Path, demos: Demonstrations) -> None:
     """Writes them to a file .npz, whole or not at all. Raises: UserError if it cannot be written."""
-    arrays: dict[str, np.ndarray] = {_key('obs', name): x.cpu().numpy() for name, x in leaves(demos.obs)}
-    arrays |= {_key('action', name): x for name, x in demos.action.items()} | {'episode_ends': demos.episode_ends}
-    arrays |= {name: x for name, x in (('reward', demos.reward), ('terminated', demos.terminated)) if x is not None}
-    try:
-        with whole_file(Path(path)) as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror}); name another file') from error
+    arrays: dict[str, np.ndarray] = {
+        **{_key('obs', name): x.cpu().numpy() for name, x in leaves(demos.obs)},
+        **{_key('action', name): x for name, x in demos.action.items()},
+        'episode_ends': demos.episode_ends,
+        **{name: x for name, x in (('reward', demos.reward), ('terminated', demos.terminated)) if x is not None},
+    }
+    with refuse_failure(f'{path} cannot be written', 'name another file'), whole_file(Path(path)) as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def record_demonstrations(

@@ -20,7 +20,7 @@ from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.base import Policy
 from zoo.policy.sequences import run_model
 from zoo.run.base_config import JobConfig
-from zoo.run.build import policy_of_config
+from zoo.run.build import make_policy
 from zoo.run.config import resolve_config
 from zoo.run.folder import RunFolder
 from zoo.run.resources import phase_threads, use_threads
@@ -87,7 +87,7 @@ def pretrain(
     if place is not None and (place / 'config.yaml').exists():
         raise UserError(f'{place} is the folder of a run; name another one')
     cfg = resolve_config(config, overrides)
-    policy = policy_of_config(cfg)
+    policy = make_policy(cfg)
     student = Student(policy, read_demonstrations(str(demos), policy), cfg)
     folder: RunFolder | None = None
     with ExitStack() as undo:

@@ -10,11 +10,10 @@ from typing import Any, Literal, NamedTuple
 import gymnasium
 
 from zoo.config.names import look_up
-from zoo.config.section import ConfigError, has_key, join_path, value_at
+from zoo.config.section import ConfigError, has_key, join_path, put_at, value_at
 from zoo.core.errors import shown
 from zoo.env.ids import game_of, versions_of
 from zoo.tools.importers.files import COMPUTED, is_computed
-from zoo.tools.nested import put_at
 
 
 class Conversion(NamedTuple):
@@ -31,10 +30,9 @@ class Conversion(NamedTuple):
 
     def text(self) -> str:
         """Returns a line with the library, then a line for each key that was translated or left out."""
-        lines = [f'read as {self.source}'] if self.source else []
-        lines += [f'{old}  ->  {new}' for old, new in self.became]
-        lines += [f'{old}  left out: {why}' for old, why in self.left_out]
-        return '\n'.join(lines)
+        head = [f'read as {self.source}'] if self.source else []
+        became = (f'{old}  ->  {new}' for old, new in self.became)
+        return '\n'.join([*head, *became, *(f'{old}  left out: {why}' for old, why in self.left_out)])
 
 
 class PartlyTranslatedError(ConfigError):

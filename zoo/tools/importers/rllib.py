@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from zoo.config.names import data_file
-from zoo.config.section import ConfigError, join_path
+from zoo.config.section import ConfigError, join_path, put_at
 from zoo.core.errors import shown
 from zoo.tools.importers.conversion import (
     Conversion,
@@ -24,7 +24,6 @@ from zoo.tools.importers.conversion import (
     translate,
 )
 from zoo.tools.importers.files import COMPUTED, Name, assigned, keywords_of_calls, literal, setting, words_of
-from zoo.tools.nested import put_at
 
 WHO = 'RLlib'
 

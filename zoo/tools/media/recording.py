@@ -28,8 +28,6 @@ from zoo.worker.evaluator import EpisodeCallback, Evaluation, Evaluator, check_a
 
 FPS = 30.0  # of envs that declare none
 
-OnFrame = Callable[[np.ndarray, float], object]
-
 
 class Recording(NamedTuple):
     """A recording: its episodes, the number of pictures (length + 1 for each episode), and frames per second."""
@@ -45,7 +43,7 @@ def record(
     n_episode: int = 1,
     seed: int | np.random.SeedSequence = 0,
     *,
-    on_frame: OnFrame,
+    on_frame: Callable[[np.ndarray, float], object],
     overlay: bool = False,
     deterministic: bool | None = None,
     max_step: int | None = None,

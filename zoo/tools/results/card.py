@@ -120,11 +120,13 @@ def _model_words(saved: SavedRun) -> str:
     if saved.given_model:
         return f'a network of its own, {_code(saved.given_model)}'
     sizes = model.get('hidden_sizes')
-    words = [f'network {_code(model.get("type", "of its own"))}']
-    words += [' x '.join(map(str, sizes))] if isinstance(sizes, list) and sizes else []
-    words += [_plain(model['activation'])] if isinstance(model.get('activation'), str) else []
-    words += [f'memory {_code(value_text(model["recurrent"]))}'] if model.get('recurrent') else []
-    return ', '.join(words)
+    words = (
+        f'network {_code(model.get("type", "of its own"))}',
+        ' x '.join(map(str, sizes)) if isinstance(sizes, list) else '',
+        _plain(model['activation']) if isinstance(model.get('activation'), str) else '',
+        f'memory {_code(value_text(model["recurrent"]))}' if model.get('recurrent') else '',
+    )
+    return ', '.join(filter(None, words))
 
 
 def space_words(space: Space) -> str:

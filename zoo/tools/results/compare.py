@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from zoo.config.section import differing_keys, has_key, value_at
+from zoo.config.yaml_io import value_text
 from zoo.core.errors import UserError
+from zoo.core.streams import columns
 from zoo.run.config import without_derived_values
-from zoo.tools.results.read import Run, State
+from zoo.tools.results.read import N_NAMED, Run, State
 from zoo.tools.results.settings import NO_EFFECT
 from zoo.tools.results.statistics import (
     LEVEL,
+    WORDS,
     Stat,
     center,
     curve_points,
@@ -191,3 +195,98 @@ def _chance(values: Sequence[float], first: Sequence[float]) -> Chance | None:
     is_few = least_p(len(values), len(first)) > ALPHA
     low, high = (None, None) if is_few else improvement_interval(values, first)
     return Chance(probability_of_improvement(values, first), low, high, permutation_p(values, first))
+
+
+def as_data(found: Comparison) -> dict[str, Any]:
+    """Returns the comparison as data, for --json."""
+    sides = [
+        {
+            **side._asdict(),
+            **{
+                name: (value := getattr(side, name)) and value._asdict()
+                for name in ('last', 'common', 'chance', 'common_chance')
+            },
+            'speed': side.speed if math.isfinite(side.speed) else None,
+        }
+        for side in found.sides
+    ]
+    return {**found._asdict(), 'sides': sides, 'left_out': [run._asdict() for run in found.left_out]}
+
+
+def comparison_text(found: Comparison) -> str:
+    """Returns the comparison as text: a table, its meaning, and the differences of the configs."""
+    has_interval = any(side.last is not None and side.last.low is not None for side in found.sides)
+    head = (
+        f'{found.metric} at the last point of each run, {WORDS[found.stat]} of runs{" [95% interval]" * has_interval}'
+    )
+    return '\n'.join([head, '', columns(_table(found)), '', *_notes(found), '', _difference_text(found)])
+
+
+def _notes(found: Comparison) -> Iterator[str]:
+    """Yields sentences: the runs that are left out and why, the sides without values and a remedy, the chances of sides."""
+    if runs := [f'{run.path} ({run.state} at env step {run.env_step:,})' for run in found.left_out]:
+        more = f' and {len(runs) - N_NAMED} more' if len(runs) > N_NAMED else ''
+        yield f'left out, since they are at an earlier env step than the others: {", ".join(runs[:N_NAMED])}{more}'
+    if letters := [_letter(i) for i, side in enumerate(found.sides) if side.last is None]:
+        said = f'no run of {" or ".join(letters)} has a value of {found.metric}, so that is not compared'
+        yield f'{said}; {way_to_values(found.metric)}'
+    yield from filter(None, (_meaning(i, side, found) for i, side in enumerate(found.sides)))
+
+
+def _table(found: Comparison) -> list[tuple[str, ...]]:
+    at = [] if found.common_step is None else [f'at {found.common_step:,.0f} steps']
+    rows = [('', 'name', 'runs', 'env steps', 'env steps/s', 'last', *at, 'chance to beat A')]
+    for i, side in enumerate(found.sides):
+        low, high = min(side.env_step), max(side.env_step)
+        words = [
+            _letter(i),
+            side.label,
+            str(side.n_run) if len(side.env_step) == side.n_run else f'{len(side.env_step)} of {side.n_run}',
+            f'{high:,}' if low > 0.98 * high else f'{low:,} to {high:,}',
+            f'{side.speed:,.0f}' if math.isfinite(side.speed) else '-',
+            _with_ends(side.last and side.last.center, side.last, '.5g'),
+        ]
+        if found.common_step is not None:
+            words.append(_with_ends(side.common and side.common.center, side.common, '.5g'))
+        chance = side.chance if found.common_step is None else side.common_chance
+        rows.append((*words, _with_ends(chance and chance.value, chance, '.2f')))
+    return rows
+
+
+def _meaning(i: int, side: Side, found: Comparison) -> str | None:
+    """Returns a sentence on the chance of a side, at equal env steps if the runs are not equally long; None without it."""
+    chance = side.chance if found.common_step is None else side.common_chance
+    if chance is None:
+        return None
+    at = '' if found.common_step is None else f'after {found.common_step:,.0f} env steps '
+    said = f'{at}{_letter(i)} is higher than A in {chance.value:.0%} of the pairs of runs'
+    percent = f'{chance.p:.0%}' if chance.p >= 0.1 else f'{chance.p:.1%}'
+    luck = f'chance alone gives such a difference in {percent if chance.p >= 0.001 else "less than 0.1%"} of cases'
+    if chance.low is None or chance.high is None:
+        n, n_first = (len(one.last.values) if one.last else 0 for one in (side, found.sides[0]))
+        return f'{said}: {n} and {n_first} runs are too few to tell them apart ({luck}; 5 or more of each are usual)'
+    clear = 'it is higher' if chance.value > 0.5 else 'it is lower'
+    verdict = clear if chance.is_clear else 'no clear difference'
+    return f'{said} (95% interval {chance.low:.0%} to {chance.high:.0%}): {verdict} ({luck})'
+
+
+def _difference_text(found: Comparison) -> str:
+    if not found.differences:
+        return 'the configs are the same, but for seeds, names and logging'
+    head = ('differs in the config', *(_letter(i) for i in range(len(found.sides))))
+    rows = (
+        (key, *(value_text(values[x.label]) if x.label in values else '-' for x in found.sides))
+        for key, values in found.differences.items()
+    )
+    return columns([head, *rows])
+
+
+def _letter(i: int) -> str:
+    return f'{chr(ord("A") + i % 26)}{i // 26 or ""}'
+
+
+def _with_ends(number: float | None, ends: Spread | Chance | None, form: str) -> str:
+    """A number and its interval, '0.75 [0.50, 1.00]'; '-' for none."""
+    if number is None or ends is None:
+        return '-'
+    return f'{number:{form}}' + ('' if ends.low is None else f' [{ends.low:{form}}, {ends.high:{form}}]')

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from zoo.config.section import value_at
+from zoo.config.section import short_keys, value_at
 from zoo.config.yaml_io import value_text
 from zoo.core.streams import visible
-from zoo.tools.nested import short_keys
 from zoo.tools.results.plot import COLORS, PAPER, short, style_axes, styled_figure
 from zoo.tools.results.report_figures import NARROW, SMALL, WIDE, inline
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from html import escape
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from zoo.core.errors import UserError, need
-from zoo.core.files import whole_file
+from zoo.core.files import refuse_failure, whole_file
 from zoo.core.streams import visible
 from zoo.tools.results.read import Run, read_run, resolve_metric
 from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Band, Stat, band
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Theme = Literal['light', 'dark']
-FORMATS = ('.svg', '.png', '.pdf')
+OUTPUTS = {
+    'picture': (('.svg', '.png', '.pdf'), '.svg, .png or .pdf', 'curve.svg'),
+    'report': (('.html', '.htm'), '.html', 'report.html'),
+}
+"""Kind of an output file -> its suffixes, these as readable text, an example of a name."""
 COLORS: dict[Theme, tuple[str, ...]] = {
     'light': ('#003ab2', '#d55e00', '#007b5a', '#b1529b', '#000000', '#994d00', '#3a9bd6'),
     'dark': ('#5581e9', '#f18b3c', '#2fc68c', '#e09bc9', '#ffffff', '#f0e442', '#8fa0ff'),
@@ -126,32 +131,39 @@ def html_of_run(folder: Path, text: str) -> str:
 
 def save(drawn: Figure, path: Path) -> None:
     """Writes a figure as .svg, .png or .pdf, whole or not at all. Raises: UserError if it cannot be written."""
-    check_path(path)
+    check_output(path, 'picture')
     is_svg = path.suffix.lower() == '.svg'
     write_output(path, svg_text(drawn, is_file=True).encode() if is_svg else _bytes(drawn, path.suffix[1:]))
 
 
 def write_output(path: Path, data: bytes) -> None:
     """Writes an output file of a command, whole or not at all. Raises: UserError if it cannot be written."""
-    try:
-        with whole_file(path) as file:
-            file.write(data)
-    except OSError as error:
-        raise UserError(f'{path} cannot be written ({error.strerror}); name another file with -o') from error
+    with refuse_failure(f'{path} cannot be written', 'name another file with -o'), whole_file(path) as file:
+        file.write(data)
 
 
-def check_path(path: Path) -> None:
-    """Checks before any run is read that a figure can be written to a file. Raises: UserError if not."""
-    check_output(path, 'picture', FORMATS, '.svg, .png or .pdf', 'curve.svg')
-
-
-def check_output(path: Path, what: str, suffixes: Collection[str], words: str, example: str) -> None:
-    """Checks suffix and folder of an output file. Raises: UserError. Args: words: the suffixes as readable text."""
+def check_output(path: Path, what: Literal['picture', 'report']) -> None:
+    """Checks suffix and folder of an output file, before any run is read. Raises: UserError."""
+    suffixes, words, example = OUTPUTS[what]
     if path.suffix.lower() not in suffixes:
         raise UserError(f'the {what} is to be {path}, but its name must end in {words}; e.g. -o {example}')
     if path.is_dir() or not path.absolute().parent.is_dir():
         problem = 'that is a folder' if path.is_dir() else f'there is no folder {path.parent}; make it first'
         raise UserError(f'the {what} is to be {path}, but {problem}; name a file with -o, e.g. -o {example}')
+
+
+def curve_numbers(groups: Mapping[str, Sequence[Run]], metric: str, x: Axis, stat: Stat) -> dict[str, dict[str, Any]]:
+    """Returns the runs of each line that `figure` draws, and its numbers, None for those that are not known."""
+    curves = {}
+    for label, runs in groups.items():
+        drawn = band(runs, metric, x, stat)
+        ends = {'low': drawn.low, 'high': drawn.high, 'n_run': drawn.n_run}
+        rows: dict[str, np.ndarray] = {x: drawn.steps, stat: drawn.center, **ends}
+        curves[label] = {
+            'runs': [str(run.path) for run in runs],
+            **{name: [None if math.isnan(value) else value for value in row.tolist()] for name, row in rows.items()},
+        }
+    return curves
 
 
 def svg_text(drawn: Figure, salt: str = 'zoo', is_file: bool = False) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from zoo.config.section import bad_keys, has_key, leaf_items, value_at
+from zoo.config.section import bad_keys, has_key, leaf_items, short_keys, value_at
 from zoo.config.yaml_io import config_of_yaml, storable
 from zoo.core.errors import UserError, shown
 from zoo.core.files import open_without_link, read_small
@@ -24,7 +24,6 @@ from zoo.run.base_config import LoggerConfig
 from zoo.run.config import without_derived_values
 from zoo.run.folder import is_locked
 from zoo.run.result import is_time
-from zoo.tools.nested import short_keys
 
 logger = logging.getLogger(__name__)
 State = Literal['running', 'done', 'stopped', 'failed', 'killed']
@@ -53,6 +52,8 @@ class Run:
       path: the run folder; config: from config.yaml; result: from result.json, {} without one.
       columns: each metric by its name, float64 [n_line], NaN for a line of the log without it; always has 'env_step' and
         'wall_s'.
+      exp_name, seed, policy_type: of its config; label: the name shared by runs with other seeds: exp_name without the end
+        '_seed_3', which a sweep adds; env_id: the id of its env, with the game of a family: 'CartPole-v1', 'atari:pong'.
     """
 
     def __init__(
@@ -65,32 +66,13 @@ class Run:
     ) -> None:
         self.path, self.config, self.columns = path, config, columns
         self.result, self.state = result or {}, state
+        self.exp_name, self.seed = str(config.get('exp_name', path.name)), int(config.get('seed', 0))
+        self.label = self.exp_name.removesuffix(f'_seed_{self.seed}')
+        self.policy_type, env = str(value_at(config, 'policy.type') or ''), config.get('env') or {}
+        self.env_id = f'{env.get("id", "")}:{env["game"]}' if env.get('game') else str(env.get('id', ''))
 
     def __repr__(self) -> str:
         return f'Run({str(self.path)!r}, {self.label}, seed {self.seed}, {self.state} at env step {self.env_step})'
-
-    @property
-    def exp_name(self) -> str:
-        return str(self.config.get('exp_name', self.path.name))
-
-    @property
-    def label(self) -> str:
-        """The name shared by runs with other seeds: exp_name without the end '_seed_3', which a sweep adds."""
-        return self.exp_name.removesuffix(f'_seed_{self.seed}')
-
-    @property
-    def policy_type(self) -> str:
-        return str(value_at(self.config, 'policy.type') or '')
-
-    @cached_property
-    def env_id(self) -> str:
-        """The id of its env, with the game of a family: 'CartPole-v1', 'atari:pong'."""
-        env = self.config['env']
-        return f'{env.get("id", "")}:{env["game"]}' if env.get('game') else str(env.get('id', ''))
-
-    @property
-    def seed(self) -> int:
-        return int(self.config.get('seed', 0))
 
     @property
     def env_step(self) -> int:
@@ -111,6 +93,18 @@ class Run:
     def speed(self) -> float | None:
         """Env steps per second of wall_s; None if that is not known."""
         return self.env_step / self.wall_s if self.wall_s > 0 else None
+
+    @property
+    def reason(self) -> str:
+        """The reason for which it failed or ended early; '' for none."""
+        return str(self.result.get('error') or self.result.get('stop_reason') or '')
+
+    @cached_property
+    def last_and_best(self) -> tuple[float | None, float | None]:
+        """The last and the best mean return of evaluations, or of training if there were none; None: no return yet."""
+        metric = next((name for name in DEFAULT_METRICS if name in self.columns), None)
+        values = self.curve(metric)[1].tolist() if metric is not None else []
+        return (values[-1], max(values)) if values else (None, None)
 
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns env steps [n] and values [n] of lines with the metric. Raises: UserError with close names if none has it."""
@@ -326,6 +320,21 @@ def named_runs(words: Sequence[str | os.PathLike[str]]) -> list[Run]:
     Raises: UserError as `find_runs`.
     """
     return samples([read_run(path) for path in find_runs([_place(word) for word in words])])
+
+
+def readable_runs(folders: Sequence[str]) -> list[Run]:
+    """Reads the runs in folders; logs a warning for one that cannot be read. Raises: UserError if none can be read."""
+    runs, problems = [], []
+    for path in find_runs(folders):
+        try:
+            runs.append(read_run(path))
+        except UserError as error:
+            problems.append(error)
+    if not runs:
+        raise problems[0]
+    for problem in problems:
+        logger.warning('%s', problem)
+    return runs
 
 
 def one_run(word: str) -> Path:

@@ -21,7 +21,7 @@ from zoo.core import VERSION
 from zoo.core.errors import UserError
 from zoo.run.result import is_time
 from zoo.tools.results.importance import LEAST, importance_of
-from zoo.tools.results.plot import check_output, short, write_output
+from zoo.tools.results.plot import short, write_output
 from zoo.tools.results.read import Run, groups, resolve_metric
 from zoo.tools.results.report_figures import (
     N_COLOR,
@@ -138,11 +138,6 @@ def write_report(path: Path, page: str) -> None:
     write_output(path, page.encode(errors='replace'))  # a folder's name may not be valid text
 
 
-def check_page_path(path: Path) -> None:
-    """Checks before any run is read that a page can be written to a file. Raises: UserError if not."""
-    check_output(path, 'report', ('.html', '.htm'), '.html', 'report.html')
-
-
 def _template() -> jinja2.Template:
     """Returns the template of the page. It escapes all text, fails if a variable is missing, and has filters for numbers."""
     environment = jinja2.Environment(
@@ -172,7 +167,7 @@ def _state_sentences(runs: Sequence[Run], with_reasons: bool) -> Iterator[str]:
     """Yields sentences about runs that are not done; with_reasons: about runs that recorded the reason of their end."""
     found: dict[tuple[tuple[str, str], str], int] = defaultdict(int)
     for run in runs:
-        reason = str(run.result.get('error') or run.result.get('stop_reason') or '') if with_reasons else ''
+        reason = run.reason if with_reasons else ''
         if reason if with_reasons else run.state != 'done':
             found[STATES.get(run.state, ('ended early', 'ended early')), reason] += 1
     for (what, reason), n in found.items():

@@ -12,6 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from zoo.core.errors import UserError
+from zoo.core.files import refuse_failure
 from zoo.tools.results.plot import COLORS, MARKERS, PAPER, TITLES, Theme, figure, svg_text
 from zoo.tools.results.read import Run
 from zoo.tools.results.statistics import Axis, Stat
@@ -102,11 +103,9 @@ def read_video(path: Path) -> Video:
     """Reads a video from a file. Raises: UserError if browsers cannot show it, or if it is too large for a page."""
     if path.suffix.lower() not in KINDS:
         raise UserError(f'the video {path} must end in {", ".join(KINDS)}, which browsers show; convert it')
-    try:
+    with refuse_failure(f'the video {path} cannot be read', 'name another file'):
         n_byte = path.stat().st_size
         data = path.read_bytes() if n_byte <= MAX_BYTE else b''
-    except OSError as error:
-        raise UserError(f'the video {path} cannot be read ({error.strerror}); name another file') from error
     if n_byte > MAX_BYTE:
         raise UserError(
             f'the video {path} has {n_byte / 2**20:.0f} MB but a page takes {MAX_BYTE >> 20} MB; make a shorter one'

@@ -170,8 +170,10 @@ def needs_of(runs: Sequence[Run]) -> Needs:
     modules = [name for name in found if name not in names and not comes_with_zoo(name)]
     homes = packages_distributions() if modules else {}
     packages = {name: package for name in modules if (package := _package_of(name, homes)) is not None}
-    beside = [Markup('the file <code>{}</code>').format(name) for name in dict.fromkeys(names.values())]
-    beside += [Markup('the module <code>{}</code>').format(name) for name in modules if name not in packages]
+    beside = [
+        *(Markup('the file <code>{}</code>').format(name) for name in dict.fromkeys(names.values())),
+        *(Markup('the module <code>{}</code>').format(name) for name in modules if name not in packages),
+    ]
     if any(run.config.get('init_from') for run in runs):
         beside.append(Markup('the checkpoint that <code>init_from</code> names'))
     if any(started_by(run).startswith('python ') for run in runs):

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import re
+import shlex
 import signal
 import sys
 import tempfile
@@ -28,6 +29,8 @@ from zoo.run.config import resolve_config
 from zoo.run.folder import refuse_other_configs
 from zoo.run.observers.base import RunView
 from zoo.run.signals import Interrupted, catch_signals
+from zoo.tools.results.read import from_here, read_run
+from zoo.tools.results.table import as_data, rows_of, table
 from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
 from zoo.tools.sweep.spaces import parts_of_text
 
@@ -294,3 +297,39 @@ def _outcome(member: Member, task: Task, ended: Ended, received: Sequence[int]) 
     if received and ended.exitcode == -signal.SIGTERM:  # from `Team.stop`, before the process was ready
         return RunOutcome(member, 'stopped', folder, f'by signal {received[0]} before it began')
     return RunOutcome(member, 'failed', folder, f'its process {end_words(ended.exitcode)}')
+
+
+def outcomes_shown(outcomes: Sequence[RunOutcome]) -> tuple[dict[str, Any], str]:
+    """Returns outcomes as data, for --json, and as text: a table of the runs that are done, and lines about the others."""
+    folders = [outcome.run_dir for outcome in outcomes if outcome.state == 'done' and outcome.run_dir is not None]
+    rows = rows_of([read_run(folder) for folder in folders])
+    data: dict[str, Any] = {'runs': [as_data(row) for row in rows], 'failed': []}
+    lines = [table(rows)] if rows else []
+    for outcome in outcomes:
+        if outcome.state != 'done':  # or ended by a signal of its own
+            folder = outcome.run_dir and str(outcome.run_dir)
+            data['failed'].append({'values': outcome.member.values, 'reason': outcome.reason, 'run_dir': folder})
+            place = '' if outcome.run_dir is None else f'; run folder: {from_here(outcome.run_dir)}'
+            lines.append(f'{outcome.state}: {outcome.member.name}: {outcome.reason}{place}')
+    if folders:
+        lines.append(f'draw them: zoo plot {_common(folders)} -o curve.svg')
+    return data, '\n'.join(lines)
+
+
+def outcome_words(outcome: RunOutcome) -> str:
+    """Returns an outcome as one line, with the returns of the run."""
+    reason = f': {outcome.reason}' if outcome.reason else ''
+    if outcome.run_dir is None:
+        return f'{outcome.member.name} {outcome.state}{reason}'
+    run = read_run(outcome.run_dir)
+    last, best = run.last_and_best
+    returns = 'no return' if last is None else f'return: last {last:.4g}, best {best:.4g}'
+    return f'{outcome.member.name} {outcome.state}, {run.env_step:,} env steps, {returns}{reason}'
+
+
+def _common(folders: Sequence[Path]) -> str:
+    """Returns the folder that holds all runs if it holds no others, else the folders of the runs."""
+    parents = {folder.parent for folder in folders}
+    shown = [from_here(folder) for folder in (*parents, *folders)]
+    others = {path.parent for path in next(iter(parents)).glob('*/config.yaml')} if len(parents) == 1 else {None}
+    return shlex.join(map(str, shown[:1] if others == set(folders) else shown[len(parents) :]))

@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, create_model
 
 from zoo.config.section import value_at
 from zoo.core.errors import UserError, missing_extra
-from zoo.core.files import open_without_link
+from zoo.core.files import open_without_link, refuse_failure
 from zoo.policy.config import of_today
 from zoo.tools.sweep.plan import Plan
 
@@ -159,14 +159,10 @@ class Study:
     def __init__(self, plan: Plan) -> None:
         self._plan, self._optuna = plan, load_optuna()
         self.beats = plan.storage.with_name(f'{plan.storage.name}.workers')
-        try:
+        remedy = 'make that possible, or choose another file with --storage'
+        with refuse_failure(f'the storage {plan.storage} cannot be written', remedy):
             plan.storage.parent.mkdir(parents=True, exist_ok=True)
             open(os.path.realpath(plan.storage), 'ab+', opener=open_without_link).close()
-        except OSError as error:
-            raise UserError(
-                f'the storage {plan.storage} cannot be written ({error.strerror}); make that possible, or choose another '
-                'file with --storage'
-            ) from error
         with self._holding():
             self._check_journal()
             try:
