@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from zoo.core.data import Columns, Rollout
-from zoo.policy.options.base import Estimated, Owner, UpdateOption, kept_output
+from zoo.core.data import Columns
+from zoo.policy.options.base import Owner, UpdateOption
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 
@@ -23,15 +22,11 @@ class ValueNorm(UpdateOption):
         self._samples = policy.samples
         self._statistics = policy.normalizers['value'] = RunningMeanStd(ranks=policy.run.ranks).to(policy.device)
         policy.samples.units = self._statistics
-        self._keeps_output = policy.objective.reads_old_value
         policy.samples.inputs.append(self.in_units_of_critic)
 
     def in_units_of_critic(self, columns: dict[str, Any]) -> dict[str, Any]:
         """Converts 'value' and 'return_' to the unit of the critic's output, in which steps read them."""
         return columns | {key: self._statistics.standardize(columns[key]) for key in ('value', 'return_')}
-
-    def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
-        return kept_output(estimated) if self._keeps_output else {}
 
     def before_update(self, batch: Columns) -> Columns:
         rows, weight = self._samples.rows_once(batch)
