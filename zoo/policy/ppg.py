@@ -168,7 +168,7 @@ class PPGPolicy(ActorCriticPolicy):
         metrics: Metrics = {}
         if 'policy' in parts:
             metrics |= self._policy_phase(parts['policy'])
-            self._memory.append(parts['policy'])
+            self.memory.append(parts['policy'])
         if 'value' in parts:
             metrics |= self._value_phase(parts['value'])
         if not self._shares_network and metrics.keys() >= {'total_loss', 'value_loss'}:
@@ -200,17 +200,17 @@ class PPGPolicy(ActorCriticPolicy):
         Metrics are means over its steps, and the KL from the policy at the start of the phase: aux_kl_before, on the
         first minibatch before the first step (0 except for rounding), and aux_kl_after, on all rows after the last step.
         """
-        if self._memory.n_since_phase < self.cfg.learn.aux_freq:  # more after a resume with a smaller aux_freq
+        if self.memory.n_since_phase < self.cfg.learn.aux_freq:  # more after a resume with a smaller aux_freq
             return {}
         metrics = self._aux_phase()
-        self._memory.end_phase()
+        self.memory.end_phase()
         for option in self.options:
             option.policy_moved()
         return metrics
 
     def _aux_phase(self) -> Metrics:
         """Runs E_aux passes over the memory, in minibatches of random rows. Departs: published with random whole segments."""
-        cfg, memory, fixed = self.cfg.learn, self._memory, self.objective.fixed
+        cfg, memory, fixed = self.cfg.learn, self.memory, self.objective.fixed
         logit_old = self._over_memory('compute_actor', 'logit')  # store pi_old for all states in B
         return_ = self._aux_target()
         columns = {**memory.columns(), 'return_': return_, 'logit': logit_old.view(*return_.shape, -1)}
@@ -245,12 +245,7 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _init_learn(self) -> None:
         cfg = self.cfg.learn
-        self._memory = AuxMemory(cfg.aux_freq)
-        if cfg.aux_memory != 'device' or cfg.aux_window is not None:
-            from zoo.policy.options.aux_memory import make_memory
-
-            self._memory = make_memory(cfg.aux_window or cfg.aux_freq, cfg.aux_memory, cfg.aux_window is not None)
-        self._ring = 0, 0  # from a checkpoint: number of stored batches, index of the oldest
+        self.memory = AuxMemory(cfg.aux_freq)
         self.phase = make_component(PHASE_REGISTRY, cfg.phase)()
         self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE
         warn_of_short_run(self)
@@ -304,11 +299,11 @@ class PPGPolicy(ActorCriticPolicy):
     @torch.no_grad()
     def _over_memory(self, method: str, output: str) -> Tensor:
         """Output of a method of the model for all rows in the memory, [M, ...], on the memory's device."""
-        return torch.cat([x for *_, x in self._pieces(method, output)]).to(self._memory.device)
+        return torch.cat([x for *_, x in self._pieces(method, output)]).to(self.memory.device)
 
     def _aux_target(self) -> Tensor:
         """Value targets of the auxiliary phase for all rows in the memory, in the unit of the critic's output."""
-        return_: Tensor = self._memory.columns()['return_']
+        return_: Tensor = self.memory.columns()['return_']
         if self.phase.target == 'critic':
             return self._over_memory('compute_critic', 'value').view_as(return_)
         return self.samples.units.standardize(send(return_, self.device)).to(return_.device)
@@ -325,12 +320,12 @@ class PPGPolicy(ActorCriticPolicy):
         for at, rows, logit in self._pieces('compute_actor', 'logit'):
             kl = self.dist.kl(send(logit_old[at], self.device).view_as(logit), logit)
             total += (kl * rows['weight'].flatten() if 'weight' in rows else kl).sum()
-        return total / self._memory.columns()['return_'].numel()
+        return total / self.memory.columns()['return_'].numel()
 
     def _pieces(self, method: str, output: str) -> Iterator[tuple[slice, dict[str, Any], Tensor]]:
         """Yields slices of the memory, at most a minibatch each, with its rows (or sequences) and a method's output for them."""
-        columns = self._memory.columns()
-        for start in range(0, self._memory.n_row, self._aux_rows):
+        columns = self.memory.columns()
+        for start in range(0, self.memory.n_row, self._aux_rows):
             at = slice(start, start + self._aux_rows)
             rows = map_tensors(lambda x: send(x[at], self.device), columns)  # noqa: B023
             yield at, rows, self.objective.fixed.forward(self._model, method, rows)[0][output]
@@ -344,19 +339,16 @@ class PPGPolicy(ActorCriticPolicy):
         return {'policy': cfg.batch_size, 'value': cfg.critic_batch_size or cfg.batch_size}
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        memory = self._memory
-        kept = {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest} if memory.is_ring else {}
-        return {**super()._state_dict_learn(), 'policy_phase': memory.n_since_phase, **kept}
+        return {**super()._state_dict_learn(), 'policy_phase': self.memory.n_since_phase}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         super()._load_state_dict_learn(state)
-        self._memory.n_since_phase = state['policy_phase']
-        self._ring = state.get('aux_filled', 0), state.get('aux_oldest', 0)
+        self.memory.n_since_phase = state['policy_phase']
 
     def memory_state_dict(self) -> dict[str, Any]:
-        return self._memory.state_dict()
+        return self.memory.columns()
 
     def load_memory_state_dict(self, state: dict[str, Any]) -> None:
-        from zoo.policy.options.aux_memory import load_memory
+        from zoo.policy.options.aux_memory import resumed_memory
 
-        load_memory(self._memory, state, self._ring, self.cfg.learn.aux_freq, self.device)
+        self.memory = resumed_memory(self.memory, state, self.cfg.learn.aux_freq, self.device)

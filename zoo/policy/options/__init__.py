@@ -30,6 +30,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('loss', 'Penalties', lambda policy: bool(policy.objective.penalties)),
     ('loss', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
     ('adaptive', 'AdaptiveNumbers', lambda policy: policy.learns and _follows_kl(policy)),
+    ('aux_memory', 'ChosenMemory', lambda policy: _chooses_memory(policy.cfg.learn)),
     ('plasticity', 'Plasticity', lambda policy: policy.learns and policy.cfg.learn.plasticity is not None),
 )
 """Built-in options, in the order in which they act: (module, class, whether a policy has it).
@@ -64,6 +65,11 @@ def _proximal(policy: Owner) -> str:
 def _changes_value(policy: Owner) -> bool:
     """Whether the column 'value' of samples is no longer the critic's output when an update begins."""
     return policy.cfg.learn.value_norm or policy.cfg.learn.baseline == 'none'
+
+
+def _chooses_memory(learn: Any) -> bool:
+    """Whether the memory of PPG has another place than the device, or keeps the newest batches."""
+    return learn.get('aux_memory', 'device') != 'device' or learn.get('aux_window') is not None
 
 
 def _follows_kl(policy: Owner) -> bool:
