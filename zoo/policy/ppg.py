@@ -31,23 +31,17 @@ from zoo.rl_utils.ppo import added, loss_mean, value_loss_of
 
 
 class ValueNumbers(NamedTuple):
-    """The numbers of a step on the critic alone."""
+    """The numbers of a step on the critic, alone or in the auxiliary phase."""
 
-    clip_ratio: Number = 0.2
+    clip_ratio: Number = 0.2  # not read in the auxiliary phase
     grad_clip: float | None = None
-    value_loss: Callable[..., Tensor] = MSE
-    value_weight: Number = 1.0
+    value_loss: Callable[..., Tensor] = MSE  # in the auxiliary phase only this, or that of a predicted distribution
+    value_weight: Number = 1.0  # factor of value_loss
     forward: Callable[..., Any] = forward_rows
+    bc_weight: Number = 1.0  # factor of KL(old || new) in the auxiliary phase
 
 
-class AuxNumbers(NamedTuple):
-    """The numbers of a step of PPG's auxiliary phase."""
-
-    bc_weight: Number = 1.0  # factor of KL(old || new)
-    grad_clip: float | None = None
-    value_loss: Callable[..., Tensor] = MSE  # of a critic that predicts a distribution; else it is the squared error
-    value_weight: Number = 1.0  # factor of aux_value_loss
-    forward: Callable[..., Any] = forward_rows
+AuxNumbers = ValueNumbers  # the former name in the auxiliary phase
 
 
 @partial(GradientStep, kind='VALUE')
@@ -64,7 +58,7 @@ def value_step(
 
 @partial(GradientStep, kind='AUX')
 def aux_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: AuxNumbers
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: ValueNumbers
 ) -> Metrics:
     """One step of PPG's auxiliary phase.
 
@@ -80,7 +74,7 @@ def aux_step(
     """
     output, minibatch = numbers.forward(model, 'compute_aux', minibatch)
     auxiliary_loss, cloning_loss = joint_loss(dist, output, minibatch)
-    value_loss, of_value = value_loss_terms(output, minibatch, numbers.value_loss, clip_ratio=0.0)  # which is not read
+    value_loss, of_value = value_loss_terms(output, minibatch, numbers.value_loss, numbers.clip_ratio)
     loss = added(auxiliary_loss + value_loss * numbers.value_weight, numbers.bc_weight, cloning_loss)
     return {
         'auxiliary_loss': auxiliary_loss.detach(),
@@ -221,8 +215,8 @@ class PPGPolicy(ActorCriticPolicy):
         order = self.passes.permutations(cfg.aux_train_epoch, memory.n_row, memory.device)
         is_small = sum(x.numel() for _, x in leaves(columns['obs'])) <= PASS_CELLS
         plan = StepPlan(columns, order, self._aux_rows, self.device, gather=memory.device == self.device and is_small)
-        numbers = AuxNumbers(
-            cfg.aux_bc_weight, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.forward
+        numbers = ValueNumbers(
+            0.0, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.forward, cfg.aux_bc_weight
         )
         metrics = self.passes.steps(self.phase.step, optimizers, plan, numbers)
         for optimizer in optimizers:  # here, while the gradient is still theirs, so that errors name the parameter
