@@ -36,9 +36,7 @@ class AuxMemory:
 
         Raises: UserError if its columns have another form than the rows kept; RuntimeError if the memory is full.
         """
-        self._append({key: x for key, x in batch.items() if key in KEPT})
-
-    def _append(self, part: Columns) -> None:
+        part = {key: x for key, x in batch.items() if key in KEPT}
         if self.n_filled >= self._n_part:
             raise RuntimeError(
                 f'the auxiliary memory has its {self._n_part} batches already; call learn_aux() after '

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from zoo.backend.executor import Found, Step, StepPlan, forward_rows
 from zoo.config.components import make_component, name_of
-from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, map_tensors, send
+from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, send, split_rows, to_device
 from zoo.core.errors import UserError
 from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
 from zoo.model.check import parameters_by_role
@@ -28,6 +28,8 @@ from zoo.rl_utils.check import Number
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import added, loss_mean, value_loss_of
+
+logger = logging.getLogger(__name__)
 
 
 class ValueNumbers(NamedTuple):
@@ -112,9 +114,6 @@ class Phase(NamedTuple):
 def ppg() -> Phase:
     """The auxiliary head and the critic learn the returns, while a KL(old || new) term holds the policy (arXiv:2009.04416)."""
     return Phase(aux_step, 'return', True)
-
-
-logger = logging.getLogger(__name__)
 
 
 def are_parts(batch: Columns) -> bool:
@@ -205,9 +204,9 @@ class PPGPolicy(ActorCriticPolicy):
     def _aux_phase(self) -> Metrics:
         """Runs E_aux passes over the memory, in minibatches of random rows. Departs: published with random whole segments."""
         cfg, memory, fixed = self.cfg.learn, self.memory, self.objective.fixed
-        logit_old = self._over_memory('compute_actor', 'logit')  # store pi_old for all states in B
-        return_ = self._aux_target()
-        columns = {**memory.columns(), 'return_': return_, 'logit': logit_old.view(*return_.shape, -1)}
+        kept = memory.columns()
+        return_, logit_old = self._aux_target(kept), self._over_memory(kept, 'compute_actor', 'logit')
+        columns = {**kept, 'return_': return_, 'logit': logit_old.view(*return_.shape, -1)}
         names = ('aux_actor', 'aux_critic') if self.phase.moves_critic else ('aux_actor',)
         optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
         for optimizer in optimizers:
@@ -221,9 +220,33 @@ class PPGPolicy(ActorCriticPolicy):
         metrics = self.passes.steps(self.phase.step, optimizers, plan, numbers)
         for optimizer in optimizers:  # here, while the gradient is still theirs, so that errors name the parameter
             optimizer.count_skipped(cfg.nonfinite_limit)
-        kl_before, kl_after = metrics['behavioral_cloning_loss'][0], self._kl_to(columns['logit'])
-        means = {name: x.mean() for name, x in metrics.items()}
-        return {**means, 'aux_kl_before': kl_before, 'aux_kl_after': kl_after}
+        kl = {'aux_kl_before': metrics['behavioral_cloning_loss'][0], 'aux_kl_after': self._kl_from_old(columns)}
+        return {name: x.mean() for name, x in metrics.items()} | kl
+
+    def _aux_target(self, kept: Columns) -> Tensor:
+        """Value targets of the auxiliary phase for all rows in the memory, in the unit of the critic's output."""
+        return_: Tensor = kept['return_']
+        if self.phase.target == 'critic':
+            return self._over_memory(kept, 'compute_critic', 'value').view_as(return_)
+        return self.samples.units.standardize(send(return_, self.device)).to(return_.device)
+
+    def _over_memory(self, kept: Columns, method: str, output: str) -> Tensor:
+        """Output of a method of the model for all rows in the memory, [M, ...], on the memory's device."""
+        return torch.cat([found[output] for found, _ in self._pieces(kept, method)]).to(self.memory.device)
+
+    def _kl_from_old(self, columns: Columns) -> Tensor:
+        """mean(KL(old || now)) over all rows in the memory; column 'logit' is of the old policy."""
+        total = torch.zeros((), device=self.device)
+        for found, rows in self._pieces(columns, 'compute_actor'):
+            kl = self.dist.kl(rows['logit'], found['logit'])
+            total += (kl * rows['weight'] if 'weight' in rows else kl).sum()
+        return total / columns['return_'].numel()
+
+    @torch.no_grad()
+    def _pieces(self, columns: Columns, method: str) -> Iterator[tuple[dict[str, Tensor], Columns]]:
+        """Yields the output of a method of the model, and its rows, for at most a minibatch of the memory at once."""
+        for part in split_rows(columns, self._aux_rows):
+            yield self.objective.fixed.forward(self._model, method, to_device(part, self.device))
 
     @classmethod
     def default_model(cls) -> str:
@@ -241,6 +264,9 @@ class PPGPolicy(ActorCriticPolicy):
         cfg = self.cfg.learn
         self.memory = AuxMemory(cfg.aux_freq)
         self.phase = make_component(PHASE_REGISTRY, cfg.phase)()
+        self._aux_rows = max(cfg.aux_batch_size // self.samples.entry_len, 1)  # or sequences, of a minibatch
+        # factor of the critic's loss where it has steps of its own, and in the auxiliary phase
+        self._value_weight = 1.0 if cfg.value_weight is None else cfg.value_weight
         self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE
         warn_of_short_run(self)
         super()._init_learn()
@@ -283,46 +309,6 @@ class PPGPolicy(ActorCriticPolicy):
     def _coefficients(self) -> dict[str, float]:
         is_half = self._shares_network and self.cfg.learn.value_weight is None  # as PPO's, in the policy phase
         return {'value_weight': 0.5 if is_half else self._value_weight, 'aux_bc_weight': self.cfg.learn.aux_bc_weight}
-
-    @property
-    def _value_weight(self) -> float:
-        """Factor of the critic's loss where it has steps of its own, and in the auxiliary phase."""
-        weight = self.cfg.learn.value_weight
-        return 1.0 if weight is None else weight
-
-    @torch.no_grad()
-    def _over_memory(self, method: str, output: str) -> Tensor:
-        """Output of a method of the model for all rows in the memory, [M, ...], on the memory's device."""
-        return torch.cat([x for *_, x in self._pieces(method, output)]).to(self.memory.device)
-
-    def _aux_target(self) -> Tensor:
-        """Value targets of the auxiliary phase for all rows in the memory, in the unit of the critic's output."""
-        return_: Tensor = self.memory.columns()['return_']
-        if self.phase.target == 'critic':
-            return self._over_memory('compute_critic', 'value').view_as(return_)
-        return self.samples.units.standardize(send(return_, self.device)).to(return_.device)
-
-    @property
-    def _aux_rows(self) -> int:
-        """Rows (or sequences) of a minibatch of the auxiliary phase."""
-        return max(self.cfg.learn.aux_batch_size // self.samples.entry_len, 1)
-
-    @torch.no_grad()
-    def _kl_to(self, logit_old: Tensor) -> Tensor:
-        """mean(KL(old || now)) over all rows kept."""
-        total = torch.zeros((), device=self.device)
-        for at, rows, logit in self._pieces('compute_actor', 'logit'):
-            kl = self.dist.kl(send(logit_old[at], self.device).view_as(logit), logit)
-            total += (kl * rows['weight'].flatten() if 'weight' in rows else kl).sum()
-        return total / self.memory.columns()['return_'].numel()
-
-    def _pieces(self, method: str, output: str) -> Iterator[tuple[slice, dict[str, Any], Tensor]]:
-        """Yields slices of the memory, at most a minibatch each, with its rows (or sequences) and a method's output for them."""
-        columns = self.memory.columns()
-        for start in range(0, self.memory.n_row, self._aux_rows):
-            at = slice(start, start + self._aux_rows)
-            rows = map_tensors(lambda x: send(x[at], self.device), columns)  # noqa: B023
-            yield at, rows, self.objective.fixed.forward(self._model, method, rows)[0][output]
 
     def _monitor_vars_learn(self) -> list[str]:
         own = () if self._shares_network else ('value_grad_norm',)

@@ -26,7 +26,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('passes', 'EarlyStop', lambda policy: policy.cfg.learn.target_kl is not None),
     ('passes', 'RecomputedAdvantages', lambda policy: policy.cfg.learn.get('recompute_adv', False)),
     ('passes', 'OptimizerMechanics', lambda policy: any(policy.cfg.learn[key] != x for key, x in PLAIN.items())),
-    ('loss', 'OldOutput', lambda policy: policy.objective.reads_old_value and _changes_value(policy)),
+    ('loss', 'OldOutput', lambda policy: policy.objective.keeps_output),
     ('loss', 'Penalties', lambda policy: bool(policy.objective.penalties)),
     ('loss', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
     ('adaptive', 'AdaptiveNumbers', lambda policy: policy.learns and _follows_kl(policy)),
@@ -60,11 +60,6 @@ def _proximal(policy: Owner) -> str:
     """Name of the proximal policy: that of the correction if it has one, else policy.learn.proximal."""
     meant = getattr(_correction(policy), 'proximal', None)
     return name_of(policy.cfg.learn.proximal if meant is None else meant)
-
-
-def _changes_value(policy: Owner) -> bool:
-    """Whether the column 'value' of samples is no longer the critic's output when an update begins."""
-    return policy.cfg.learn.value_norm or policy.cfg.learn.baseline == 'none'
 
 
 def _chooses_memory(learn: Any) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from zoo.core.data import Columns, first_leaf, map_tensors
 from zoo.core.errors import RunError
-from zoo.policy.aux_memory import AuxMemory
+from zoo.policy.aux_memory import KEPT, AuxMemory
 from zoo.policy.options.base import UpdateOption
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,9 @@ class ResumableMemory(AuxMemory):
             )
             self._reset()
         self._is_loaded = False
+        self._store(batch)
+
+    def _store(self, batch: Columns) -> None:
         super().append(batch)
 
     def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device) -> None:
@@ -85,7 +88,8 @@ class RingMemory(ResumableMemory):
 
     oldest = 0
 
-    def _append(self, part: Columns) -> None:
+    def _store(self, batch: Columns) -> None:
+        part = {key: x for key, x in batch.items() if key in KEPT}
         n, is_full = len(part['return_']), self.n_filled >= self._n_part
         if is_full and (n * self.n_filled != self.n_row or part.keys() - self._block.keys()):
             self._reset()  # all batches of a ring have the same size

@@ -35,6 +35,7 @@ class Objective:
         self.surrogate = make_component(SURROGATE_REGISTRY, surrogate)
         is_kl = cfg.get('policy_loss') == 'kl'
         self.surrogate_said = "policy_loss 'kl'" if is_kl else f'surrogate {self.surrogate.name!r}'
+        self._changes_value = cfg.value_norm or cfg.baseline == 'none'
         self.value_loss = make_component(VALUE_LOSS_REGISTRY, cfg.value_loss)
         self.penalties = tuple(make_component(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)
         self.common = [section_of(PENALTY_REGISTRY, spec, 'penalty', common=PenaltyConfig) for spec in penalties]
@@ -62,10 +63,10 @@ class Objective:
         return n_output_of(self.value_loss)
 
     @property
-    def reads_old_value(self) -> bool:
-        """Whether a loss compares the critic's output with what it was before the update."""
+    def keeps_output(self) -> bool:
+        """Whether a loss compares with the critic's output before the update, which the column 'value' does not have."""
         components = [self.value_loss, *self.penalties]
-        return any(component.name not in KEEP_NO_OLD_VALUE for component in components)
+        return self._changes_value and any(component.name not in KEEP_NO_OLD_VALUE for component in components)
 
     def metrics_of(self, policy_step: object, value_step: object) -> list[str]:
         """Names of the metrics that depend on the losses; a user's own steps choose theirs themselves."""
