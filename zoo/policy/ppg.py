@@ -151,7 +151,7 @@ class PPGPolicy(ActorCriticPolicy):
     """The gradient steps, see zoo.policy.gradient_steps; joint_step: for arch 'shared', whose trunk learns from both losses."""
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        """Runs a policy phase, a value phase and, if it is due, the auxiliary phase (Cobbe et al. 2021, algorithm 1).
+        """Runs one iteration of the policy phase and, after N_pi of them, the auxiliary phase (Cobbe et al. 2021, algorithm 1).
 
         Args: batch: for both phases, or {'policy': batch, 'value': batch}, or one of these.
         """
@@ -161,7 +161,7 @@ class PPGPolicy(ActorCriticPolicy):
         metrics: Metrics = {}
         if 'policy' in parts:
             metrics |= self._policy_phase(parts['policy'])
-            self.memory.append(parts['policy'])
+            self.memory.append(parts['policy'])  # all (s, V_targ) to B
         if 'value' in parts:
             metrics |= self._value_phase(parts['value'])
         if not self._shares_network and metrics.keys() >= {'total_loss', 'value_loss'}:
@@ -205,7 +205,8 @@ class PPGPolicy(ActorCriticPolicy):
         """Runs E_aux passes over the memory, in minibatches of random rows. Departs: published with random whole segments."""
         cfg, memory, fixed = self.cfg.learn, self.memory, self.objective.fixed
         kept = memory.columns()
-        return_, logit_old = self._aux_target(kept), self._over_memory(kept, 'compute_actor', 'logit')
+        logit_old = self._over_memory(kept, 'compute_actor', 'logit')  # pi_old for all states in B
+        return_ = self._aux_target(kept)
         columns = {**kept, 'return_': return_, 'logit': logit_old.view(*return_.shape, -1)}
         names = ('aux_actor', 'aux_critic') if self.phase.moves_critic else ('aux_actor',)
         optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
@@ -264,9 +265,8 @@ class PPGPolicy(ActorCriticPolicy):
         cfg = self.cfg.learn
         self.memory = AuxMemory(cfg.aux_freq)
         self.phase = make_component(PHASE_REGISTRY, cfg.phase)()
-        self._aux_rows = max(cfg.aux_batch_size // self.samples.entry_len, 1)  # or sequences, of a minibatch
-        # factor of the critic's loss where it has steps of its own, and in the auxiliary phase
-        self._value_weight = 1.0 if cfg.value_weight is None else cfg.value_weight
+        self._aux_rows = max(cfg.aux_batch_size // self.samples.entry_len, 1)  # rows (or sequences) of a minibatch
+        self._value_weight = 1.0 if cfg.value_weight is None else cfg.value_weight  # in value and auxiliary phase
         self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE
         warn_of_short_run(self)
         super()._init_learn()
