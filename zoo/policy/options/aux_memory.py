@@ -15,7 +15,7 @@ from torch import Tensor
 from zoo.core.data import Columns, first_leaf, map_tensors
 from zoo.core.errors import RunError
 from zoo.policy.aux_memory import KEPT, AuxMemory
-from zoo.policy.options.base import UpdateOption
+from zoo.policy.options import UpdateOption
 
 logger = logging.getLogger(__name__)
 

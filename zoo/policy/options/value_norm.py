@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from zoo.core.data import Columns
-from zoo.policy.options.base import Owner, UpdateOption
+from zoo.policy.options import Owner, UpdateOption
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 
