@@ -30,7 +30,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('loss', 'Penalties', lambda policy: bool(policy.objective.penalties)),
     ('loss', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
     ('adaptive', 'AdaptiveNumbers', lambda policy: policy.learns and _follows_kl(policy)),
-    ('aux_memory', 'ChosenMemory', lambda policy: _chooses_memory(policy.cfg.learn)),
+    ('aux_memory', 'ChosenMemory', lambda policy: _chooses_memory(policy)),
     ('plasticity', 'Plasticity', lambda policy: policy.learns and policy.cfg.learn.plasticity is not None),
 )
 """Built-in options, in the order in which they act: (module, class, whether a policy has it).
@@ -62,8 +62,9 @@ def _proximal(policy: Owner) -> str:
     return name_of(policy.cfg.learn.proximal if meant is None else meant)
 
 
-def _chooses_memory(learn: Any) -> bool:
+def _chooses_memory(policy: Owner) -> bool:
     """Whether the memory of PPG has another place than the device, or keeps the newest batches."""
+    learn = policy.cfg.learn
     return learn.get('aux_memory', 'device') != 'device' or learn.get('aux_window') is not None
 
 

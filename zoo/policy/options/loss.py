@@ -14,7 +14,7 @@ from zoo.core.data import Columns, Metrics, Rollout
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.policy.config import ActorCriticLearnConfig, PenaltyConfig
-from zoo.policy.gradient_steps import MSE, PolicyNumbers, n_output_of
+from zoo.policy.gradient_steps import MSE, PolicyNumbers, Trained, n_output_of
 from zoo.policy.options import Estimated, Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
 
@@ -124,7 +124,7 @@ class Penalties(UpdateOption):
             if common.target is None:
                 self._objective.set_weight(i, schedule_value(common.weight, env_step))
 
-    def after_passes(self, batch: Columns, trained: Any) -> Metrics:  # comes before a target moves the weights
+    def after_passes(self, batch: Columns, trained: Trained) -> Metrics:  # comes before a target moves the weights
         weights = torch.tensor(self._objective.weights, dtype=torch.float64).unbind()
         return dict(zip(self._weight_names, weights, strict=True))
 
