@@ -502,7 +502,7 @@ VARIANTS = {
     ),
     'ppg_reloaded': (('_newest',), r'reloaded|is_ring|oldest|aux_window|aux_filled|_ring\b'),
     'hl_gauss': (
-        ('_Histogram', 'HLGauss', 'predict_distribution', 'WideValueHead', 'n_output_of'),
+        ('_Histogram', 'HLGauss', 'predict_distribution', 'WideValueHead', 'widened', 'n_output_of'),
         r'hl_gauss|value_logit|predict_distribution|n_output|\bn_value\b|is_outside|return_outside|_decode\b',
     ),
     'rnd': (('intrinsic.py',), r"'rnd'"),

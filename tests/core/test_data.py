@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.gpu import needs_gpu, no_waiting
-from tests.policy.test_device import Crossings
-from zoo.core.data import Rollout, final_rows, leaves, map_tensors, replace_rows, send
+from zoo.core.data import Rollout, final_rows, leaves, map_tensors, send
 
 
 def make(ends: list[tuple[int, int]], n_step: int = 3, n_env: int = 2, vector: bool = True) -> Rollout:
@@ -75,12 +74,6 @@ def test_trees_are_mapped_leaf_by_leaf_and_named_by_path():
     assert total['a'].tolist() == [11.0, 22.0] and total['b']['c'].tolist() == [33.0, 44.0]
 
 
-def test_replaced_rows_are_those_marked():
-    old, new = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[7.0], [8.0], [9.0]])
-    got = replace_rows(torch.tensor([False, True, False]), {'h': new}, {'h': old})
-    assert got['h'].tolist() == [[1.0], [8.0], [3.0]] and old.tolist() == [[1.0], [2.0], [3.0]]
-
-
 def test_what_is_there_already_is_not_copied() -> None:
     x = torch.arange(3)
     assert send(x, torch.device('cpu')) is x
@@ -94,13 +87,6 @@ def test_send_does_not_wait(pinned: bool, n: int) -> None:
     with no_waiting():
         there = send(x, torch.device('cuda'))
     assert there.is_cuda and there.tolist() == list(range(n))
-
-
-def test_rows_of_a_state_on_a_device_are_replaced_without_waiting():
-    state = {'h': torch.zeros(3, 2, device='meta'), 'c': torch.zeros(3, device='meta')}
-    with Crossings() as crossings:
-        replace_rows(torch.tensor([True, False, True]), state, state)
-    assert crossings.waited == [] and crossings.n_sent == 2
 
 
 def test_final_lists_observations_with_time_and_env() -> None:

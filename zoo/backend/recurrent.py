@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from zoo.backend.executor import Acting
-from zoo.core.data import State, Timestep, begins_of, replace_rows
+from zoo.core.data import State, Timestep, map_tensors, send
 
 
 class EpisodicActing:
@@ -49,3 +49,19 @@ class EpisodicActing:
     def _restart(self, begins: Tensor) -> None:
         """Resets the state of the envs whose episode begins with the next row, [B] bool."""
         self._acting.state = replace_rows(begins, self._initial, self._acting.state)
+
+
+def begins_of(steps: Timestep, t: Any = ...) -> Tensor:
+    """Whether an episode begins with the obs that the step returned, [B] or [T, B] bool. Args: t: one of the T steps."""
+    if steps.begins is not None:
+        return steps.begins[t]
+    return steps.terminated[t] | steps.truncated[t] if steps.is_reset is None else steps.is_reset[t]
+
+
+def replace_rows(rows: Tensor, new: State, old: State) -> State:
+    """The state [B, ...] that is `new` in the rows where `rows` [B] bool is true, and `old` elsewhere."""
+
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(send(rows, b.device).view(-1, *[1] * (b.dim() - 1)), a, b)
+
+    return map_tensors(choose, new, old)

@@ -13,7 +13,8 @@ from torch import Tensor
 from zoo.core.lazy import lazy_names
 from zoo.core.ranks import ALONE, Ranks, weight_scale
 
-__getattr__, __dir__ = lazy_names(__name__, {'zoo.env.interface': 'BlockField StepBlock StepRow'})[:2]
+homes = {'zoo.env.interface': 'BlockField StepBlock StepRow', 'zoo.backend.recurrent': 'begins_of replace_rows'}
+__getattr__, __dir__ = lazy_names(__name__, homes)[:2]
 
 
 def send(x: Tensor, device: torch.device) -> Tensor:
@@ -108,14 +109,7 @@ class Timestep(NamedTuple):
     raw_reward: Tensor | None = None  # [B] f32, of the game, if `reward` is changed for training; None: as `reward`
     raw_end: Tensor | None = None  # [B] bool, the game is over, if a lost life ends an episode; None: with the episode
     next_obs: Obs | None = None  # [B, *O], the true next obs of every row; then final_obs and final_index are None
-    begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: see `begins_of`
-
-
-def begins_of(steps: Timestep, t: Any = ...) -> Tensor:
-    """Whether an episode begins with the obs that the step returned, [B] or [T, B] bool. Args: t: one of the T steps."""
-    if steps.begins is not None:
-        return steps.begins[t]
-    return steps.terminated[t] | steps.truncated[t] if steps.is_reset is None else steps.is_reset[t]
+    begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: see `zoo.backend.recurrent`
 
 
 def ends_of(timestep: Timestep) -> Transition:
@@ -230,12 +224,3 @@ def split_rows(tree: Tree, n_row: int) -> Iterator[Tree]:
     """Yields blocks of n_row rows of a tree, as views; the last may be shorter."""
     for start in range(0, len(first_leaf(tree)), n_row):
         yield map_tensors(lambda x: x[start : start + n_row], tree)  # noqa: B023
-
-
-def replace_rows(rows: Tensor, new: State, old: State) -> State:
-    """The state [B, ...] that is `new` in the rows where `rows` [B] bool is true, and `old` elsewhere."""
-
-    def choose(a: Tensor, b: Tensor) -> Tensor:
-        return torch.where(send(rows, b.device).view(-1, *[1] * (b.dim() - 1)), a, b)
-
-    return map_tensors(choose, new, old)

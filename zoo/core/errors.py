@@ -18,6 +18,10 @@ class RunError(RuntimeError):
     """A failure of a run after its start: of its env, its gradient, its disk."""
 
 
+class NonFiniteGradientError(RunError):
+    """Too many gradient steps in a row were not finite."""
+
+
 class CallbackError(RunError):
     """A callback raised an error, which is the cause of this one."""
 

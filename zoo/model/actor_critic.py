@@ -16,7 +16,7 @@ from zoo.core.spaces import ACTION_MASK, Space
 from zoo.model.config import ActorCriticConfig, Arch, PPGModelConfig, VACConfig
 from zoo.model.encoder import Inherited, build_encoder, check_entries, takes_dicts_alone
 from zoo.model.inputs import check_mask, make_input, update_input, views_of
-from zoo.model.layers import Layers, ValueHead, WideValueHead
+from zoo.model.layers import Layers, ValueHead
 from zoo.rl_utils.distribution import make_dist
 
 homes = {'zoo.model.config': 'PPGConfig=PPGModelConfig', 'zoo.model.recurrent': 'RecurrentPPG RecurrentVAC with_memory'}
@@ -63,13 +63,9 @@ class Networks(nn.Module):
 
     def predict_distribution(self, n_output: int, decode: Callable[[Tensor], Tensor]) -> None:
         """Makes the critic predict a distribution of returns: n_output logits, which `decode` turns into the value."""
-        head: Any = self.value_head
-        if isinstance(head, nn.Sequential):
-            last: Any = head[-1]
-            head[-1] = WideValueHead(last.layer.in_features, n_output)
-        else:
-            self.value_head = WideValueHead(head.layer.in_features, n_output)
-        self._decode = decode
+        from zoo.rl_utils.value_losses import widened
+
+        self.value_head, self._decode = widened(self.value_head, n_output), decode
 
     @property
     def one_trunk(self) -> bool:

@@ -16,8 +16,11 @@ from zoo.core.lazy import lazy_names
 from zoo.model.images import flat_pixels
 from zoo.rl_utils.init import orthogonal
 
-_ENCODERS = 'Flat FlatConfig MLP MLPConfig make_policy_head'
-_HOMES = {'zoo.model.encoder': _ENCODERS, 'zoo.model.inputs': 'OneHot check_mask input_width'}
+_HOMES = {
+    'zoo.model.encoder': 'Flat FlatConfig MLP MLPConfig make_policy_head',
+    'zoo.model.inputs': 'OneHot check_mask input_width',
+    'zoo.rl_utils.value_losses': 'WideValueHead',
+}
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)[:2]
 
 Activation = Literal['tanh', 'relu', 'elu', 'gelu', 'silu']
@@ -67,19 +70,6 @@ class Layers(nn.Module):
             x = linear(x, layer.weight, layer.bias)
             x = activate(layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps))
         return x
-
-
-class WideValueHead(nn.Module):
-    """Features [..., F] -> logits [..., K] of a distribution of returns, zero at the start: all bins are equally likely."""
-
-    def __init__(self, n_in: int, n_output: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(n_in, n_output)
-        nn.init.zeros_(self.layer.weight)
-        nn.init.zeros_(self.layer.bias)
-
-    def forward(self, feature: Tensor) -> Tensor:
-        return self.layer(feature)
 
 
 class ValueHead(nn.Module):

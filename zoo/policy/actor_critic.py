@@ -30,7 +30,7 @@ from zoo.policy.options import UpdateOption, options_of
 from zoo.policy.options.loss import Objective
 from zoo.policy.parameters import NOTHING_OF_ONE, check_actor_trains
 from zoo.policy.samples import Samples, in_pieces
-from zoo.policy.sequences import first_rows, forward_sequences, n_copy, stride_of
+from zoo.policy.sequences import first_rows, learn_in_sequences, n_copy
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 
@@ -92,9 +92,7 @@ class ActorCriticPolicy(NetworkPolicy):
         self.options: tuple[UpdateOption, ...] = options_of(self)
         self.samples = Samples(cfg, self.run.ranks, self.options)
         if self.has_state:
-            self.sequence_len, self.sequence_stride = cfg.learn.sequence.len, stride_of(cfg.learn.sequence)
-            self.samples.cut_into(cfg.learn.sequence)
-            self.objective.fixed = self.objective.fixed._replace(forward=forward_sequences)
+            learn_in_sequences(self, cfg.learn.sequence)
         if self.learns:
             self._mode.warn_of_difference()
         probe(self._model, self.obs_space, self.dist, self.device)

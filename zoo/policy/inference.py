@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from zoo.backend.recurrent import replace_rows
 from zoo.core.action_map import first_row, forbids_all
-from zoo.core.data import Obs, State, first_leaf, map_tensors, replace_rows
+from zoo.core.data import Obs, State, first_leaf, map_tensors
 from zoo.core.errors import UserError, shown
 from zoo.core.spaces import ACTION_MASK, Dict, Raw, Space, mask_space, n_lead, obs_to_tensor
 from zoo.policy.config import PolicyConfig

@@ -28,7 +28,6 @@ from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import ESTIMATOR_REGISTRY, Component
 from zoo.policy.config import ActorCriticPolicyConfig
 from zoo.policy.options import Estimated, UpdateOption
-from zoo.policy.sequences import SequenceConfig, as_sequences, rows_once
 from zoo.rl_utils.gae import gae_data, gae_estimate, normalize_advantage
 
 TRANSITION_ONLY = frozenset(('reward', 'done', 'traj_flag', 'value', 'is_reset', 'state', 'is_first'))
@@ -135,17 +134,12 @@ class Samples:
         """Uses another estimator of advantages from now on. Args: spec: a name, or {type: name, its options}."""
         component = make_component(ESTIMATOR_REGISTRY, spec)
         self.by_ratios = component.name == 'vtrace'
-        self.estimator: Callable[..., tuple[Tensor, Tensor]]
         if isinstance(component, Component) and component.function is gae_estimate:
-            self.estimator = partial(gae_estimate, **dict(component.options))
+            self.estimator: Callable[..., tuple[Tensor, Tensor]] = partial(gae_estimate, **dict(component.options))
         else:
             from zoo.rl_utils.estimators import checked
 
             self.estimator = partial(checked, component)
-
-    def cut_into(self, sequences: SequenceConfig) -> None:
-        """Cuts rollouts into sequences from now on. Args: sequences: the resolved section `policy.learn.sequence`."""
-        self.entries, self.entry_len, self.rows_once = partial(as_sequences, cfg=sequences), sequences.len, rows_once
 
     @torch.no_grad()
     def of_rollout(self, rollout: Rollout, critic: Critic) -> Sample:

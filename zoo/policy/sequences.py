@@ -9,26 +9,17 @@ The others, at the start of a rollout, begin with 'state' at the first of their 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from zoo.backend.executor import forward_rows
+from zoo.backend.recurrent import begins_of, replace_rows
 from zoo.config.section import Section
-from zoo.core.data import (
-    STATE_COLUMNS,
-    Columns,
-    Obs,
-    Rollout,
-    Sample,
-    State,
-    Timestep,
-    begins_of,
-    first_leaf,
-    map_tensors,
-    replace_rows,
-)
+from zoo.core.data import STATE_COLUMNS, Columns, Obs, Rollout, Sample, State, Timestep, first_leaf, map_tensors
 
 C = TypeVar('C', bound=Columns)
 
@@ -45,6 +36,17 @@ class SequenceConfig(Section):
     burn_in: int = Field(
         0, ge=0, description='steps before each sequence that only bring its state up to date, for samples of the past'
     )
+
+
+def learn_in_sequences(policy: Any, cfg: SequenceConfig) -> None:
+    """Lets a policy cut its rollouts into sequences, and its gradient steps run the model over them.
+
+    Args: policy: an `ActorCriticPolicy` with a recurrent model, while it is built; cfg: its resolved section.
+    """
+    policy.sequence_len, policy.sequence_stride = cfg.len, stride_of(cfg)
+    samples, objective = policy.samples, policy.objective
+    samples.entries, samples.entry_len, samples.rows_once = partial(as_sequences, cfg=cfg), cfg.len, rows_once
+    objective.fixed = objective.fixed._replace(forward=forward_sequences)
 
 
 def stride_of(cfg: SequenceConfig) -> int:
@@ -150,7 +152,7 @@ def run_model(model: nn.Module, method: str, columns: Columns) -> dict[str, Tens
     Each sequence begins with its state, which is reset where an episode begins. Gradients stop at the start of a sequence.
     """
     if 'state' not in columns:
-        return _named(method, getattr(model, method)(columns['obs']))
+        return forward_rows(model, method, columns)[0]
     obs = map_tensors(lambda x: x.transpose(0, 1), columns['obs'])  # [L, S, *O]
     is_first, state = columns['is_first'].transpose(0, 1), columns['state']
     n_burn = len(is_first) - _lead(columns)[1]
@@ -158,12 +160,9 @@ def run_model(model: nn.Module, method: str, columns: Columns) -> dict[str, Tens
         state = _burned(model, method, obs, is_first, state, columns['is_burned'], n_burn)
         obs, is_first = map_tensors(lambda x: x[n_burn:], obs), is_first[n_burn:]
     found = getattr(model, method)(obs, state, is_first)
-    found = _named(method, found if isinstance(found, dict) else found[0])
+    if not isinstance(found, dict):
+        found = {'logit' if method == 'compute_actor' else 'value': found[0]}
     return {name: x.transpose(0, 1).flatten(0, 1) for name, x in found.items() if name != 'state'}
-
-
-def _named(method: str, found: Tensor | dict[str, Tensor]) -> dict[str, Tensor]:
-    return found if isinstance(found, dict) else {'logit' if method == 'compute_actor' else 'value': found}
 
 
 @torch.no_grad()

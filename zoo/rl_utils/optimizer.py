@@ -8,13 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo.core.errors import RunError
+from zoo.core.errors import NonFiniteGradientError as NonFiniteGradientError
 from zoo.core.ranks import ALONE
-from zoo.rl_utils.update_rules import MIN_SCALE, AdamRule, RuleOptimizer, UpdateRule, first_values, scaled_backward
-
-
-class NonFiniteGradientError(RunError):
-    """Too many gradient steps in a row were not finite."""
+from zoo.rl_utils.update_rules import MIN_SCALE, AdamRule, RuleOptimizer, UpdateRule, scaled_backward
 
 
 class FlatOptimizer(RuleOptimizer):
@@ -29,12 +25,7 @@ class FlatOptimizer(RuleOptimizer):
     def __init__(
         self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: UpdateRule, lr: float = 1e-3
     ) -> None:
-        self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
-        if not self._named:
-            raise ValueError(
-                f'{type(self).__name__} got no parameter that requires a gradient; give the model at least one'
-            )
-        super().__init__(torch.cat([p.detach().flatten() for _, p in self._named]), rule, lr)
+        super().__init__(named_parameters, rule, lr)
         self._tie()
 
     def _tie(self) -> None:
@@ -48,23 +39,6 @@ class FlatOptimizer(RuleOptimizer):
         self.__dict__.update(state)
         self._tie()
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the parameters, in the order of the buffers."""
-        return [name for name, _ in self._named]
-
-    def cut(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of a flat buffer with the layout of `param`: one for each parameter, by name, in its shape."""
-        pieces = flat.split([p.numel() for _, p in self._named])
-        return {name: piece.view(p.shape) for (name, p), piece in zip(self._named, pieces, strict=True)}
-
-    @property
-    def averaged(self) -> dict[str, Tensor]:
-        """The average of the parameters by name, as views. Raises: ValueError if none is kept."""
-        if 'average' not in self._kept:
-            raise ValueError('this optimiser keeps no average of its parameters; give it an average_decay, e.g. 0.99')
-        return self.cut(self._kept['average'])
-
     def zero_grad(self) -> None:
         """Sets the gradient to zero, in place; if gradients accumulate, only before the first one of a step."""
         if not self._gathered:
@@ -74,8 +48,8 @@ class FlatOptimizer(RuleOptimizer):
     def count_skipped(self, limit: int) -> int:
         """Number of steps skipped so far. Waits for the device, so call it once per rollout.
 
-        Raises: NonFiniteGradientError if the last `limit` steps or more were all skipped; names the first parameter whose
-          gradient is not finite. With a loss scale, only once the scale cannot be lowered any more.
+        Raises: NonFiniteGradientError if the last `limit` steps or more were all skipped; with a loss scale, only once the
+          scale cannot be lowered any more.
         """
         norms = [norm.reshape(-1) for norm in self._norms]
         for finite in torch.cat(norms).isfinite().tolist() if norms else []:
@@ -83,38 +57,8 @@ class FlatOptimizer(RuleOptimizer):
             self._n_in_row = 0 if finite else self._n_in_row + 1
         self._norms.clear()
         if self._n_in_row >= limit and (self.loss_scale is None or self.loss_scale <= MIN_SCALE):
-            largest = {
-                name: max(grad.abs().nan_to_num(torch.inf, torch.inf).flatten().tolist(), default=0.0)
-                for name, grad in self.cut(self.grad).items()
-            }
-            culprit = max(largest, key=largest.__getitem__)  # if all are finite, only their norm overflowed
-            raise NonFiniteGradientError(
-                f'the gradient of {self._n_in_row} steps in a row was not finite, first in parameter '
-                f'{culprit!r}; lower policy.learn.learning_rate, set policy.learn.grad_clip, or look at the '
-                'scale of rewards and observations'
-            )
+            raise self.not_finite_error()
         return self.n_skipped
-
-    def state_dict(self) -> dict[str, Tensor | int]:
-        """Moments and counters; the parameters are in the state of the model."""
-        return {**self._kept, 'n_skipped': self.n_skipped, 'n_in_row': self._n_in_row}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Loads a `state_dict`; shapes must be equal.
-
-        Buffers of the mechanics may be missing: an average then starts from the current parameters. The state may be that
-        of another rule with the same moments, e.g. of adam for adamw.
-        Raises: ValueError if it lacks a moment of this rule.
-        """
-        if missing := [name for name in (*self.rule.moments, 'step_count') if name not in state]:
-            raise ValueError(
-                f'the state is that of an optimiser with {", ".join(state)} but this one needs {", ".join(missing)} too; '
-                'continue with the policy.learn.optimizer that it was trained with'
-            )
-        begun = first_values(self.mechanics, self.param)
-        for name, x in self._kept.items():
-            x.copy_(state[name] if name in state else begun[name])
-        self.n_skipped, self._n_in_row = state['n_skipped'], state['n_in_row']
 
 
 class FlatAdam(FlatOptimizer):

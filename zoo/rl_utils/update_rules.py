@@ -1,4 +1,4 @@
-"""Update rules, the mechanics around them (limits, accumulation, average, loss scale), and the steps of an optimiser by both.
+"""Update rules, mechanics around them (limits, accumulation, average, loss scale), and an optimiser's steps and state by both.
 
 Rules and mechanics are pure functions of flat buffers, which eager steps and compiled programs share.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from zoo.core.errors import UserError
+from zoo.core.errors import NonFiniteGradientError, UserError
 from zoo.core.ranks import ALONE, Ranks, mean_over_
 from zoo.rl_utils.check import Number
 
@@ -250,8 +250,14 @@ class RuleOptimizer:
       multiplied by, 0-dim; None: no scaling.
     """
 
-    def __init__(self, param: Tensor, rule: UpdateRule, lr: float) -> None:
-        self.param, self.grad = param, torch.zeros_like(param)
+    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], rule: UpdateRule, lr: float) -> None:
+        self._named = [(name, p) for name, p in named_parameters if p.requires_grad]
+        if not self._named:
+            raise ValueError(
+                f'{type(self).__name__} got no parameter that requires a gradient; give the model at least one'
+            )
+        self.param = torch.cat([p.detach().flatten() for _, p in self._named])
+        self.grad = torch.zeros_like(self.param)
         self.lr, self.rule = lr, rule
         self.ranks: Ranks = ALONE
         self._begin_with(Mechanics())
@@ -297,11 +303,6 @@ class RuleOptimizer:
         return self.mechanics.accumulate
 
     @property
-    def average_decay(self) -> float | None:
-        """Decay of the average of the parameters; None: no average is kept."""
-        return self.mechanics.average_decay
-
-    @property
     def buffers(self) -> dict[str, Tensor]:
         """All tensors that a step reads and writes: param, grad, moments, step_count, and those of the mechanics."""
         return {'param': self.param, 'grad': self.grad, **self._kept}
@@ -315,6 +316,23 @@ class RuleOptimizer:
     def step_count(self) -> Tensor:
         """Number of steps taken, 0-dim."""
         return self._kept['step_count']
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters, in the order of the buffers."""
+        return [name for name, _ in self._named]
+
+    def cut(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of a flat buffer with the layout of `param`: one for each parameter, by name, in its shape."""
+        pieces = flat.split([p.numel() for _, p in self._named])
+        return {name: piece.view(p.shape) for (name, p), piece in zip(self._named, pieces, strict=True)}
+
+    @property
+    def averaged(self) -> dict[str, Tensor]:
+        """The average of the parameters by name, as views. Raises: ValueError if none is kept."""
+        if 'average' not in self._kept:
+            raise ValueError('this optimiser keeps no average of its parameters; give it an average_decay, e.g. 0.99')
+        return self.cut(self._kept['average'])
 
     @torch.no_grad()
     def reset_average(self) -> None:
@@ -389,3 +407,36 @@ class RuleOptimizer:
     def note_step(self, norm: Tensor) -> None:
         """Records the norm of the gradient of one step, or of several steps ([n]), for `FlatOptimizer.count_skipped`."""
         self._norms.append(norm)
+
+    def not_finite_error(self) -> NonFiniteGradientError:
+        """The error for too many skipped steps in a row; names the first parameter whose gradient is not finite."""
+        largest = {
+            name: max(grad.abs().nan_to_num(torch.inf, torch.inf).flatten().tolist(), default=0.0)
+            for name, grad in self.cut(self.grad).items()
+        }
+        culprit = max(largest, key=largest.__getitem__)  # if all are finite, only their norm overflowed
+        return NonFiniteGradientError(
+            f'the gradient of {self._n_in_row} steps in a row was not finite, first in parameter {culprit!r}; lower '
+            'policy.learn.learning_rate, set policy.learn.grad_clip, or look at the scale of rewards and observations'
+        )
+
+    def state_dict(self) -> dict[str, Tensor | int]:
+        """Moments and counters; the parameters are in the state of the model."""
+        return {**self._kept, 'n_skipped': self.n_skipped, 'n_in_row': self._n_in_row}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Loads a `state_dict`; shapes must be equal.
+
+        Buffers of the mechanics may be missing: an average then starts from the current parameters. The state may be that
+        of another rule with the same moments, e.g. of adam for adamw.
+        Raises: ValueError if it lacks a moment of this rule.
+        """
+        if missing := [name for name in (*self.rule.moments, 'step_count') if name not in state]:
+            raise ValueError(
+                f'the state is that of an optimiser with {", ".join(state)} but this one needs {", ".join(missing)} too; '
+                'continue with the policy.learn.optimizer that it was trained with'
+            )
+        begun = first_values(self.mechanics, self.param)
+        for name, x in self._kept.items():
+            x.copy_(state[name] if name in state else begun[name])
+        self.n_skipped, self._n_in_row = state['n_skipped'], state['n_in_row']

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeGuard
+from typing import Annotated, Any, ClassVar, TypeGuard
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.core.data import wide
 from zoo.core.errors import UserError
@@ -236,3 +236,24 @@ class TwoHot(_Histogram):
     def decode(self, logits: Tensor) -> Tensor:
         mean = super().decode(logits)
         return mean.sign() * mean.abs().expm1() if self.symlog else mean
+
+
+class WideValueHead(nn.Module):
+    """Features [..., F] -> logits [..., K] of a distribution of returns, zero at the start: all bins are equally likely."""
+
+    def __init__(self, n_in: int, n_output: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(n_in, n_output)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, feature: Tensor) -> Tensor:
+        return self.layer(feature)
+
+
+def widened(head: Any, n_output: int) -> nn.Module:
+    """A value head that predicts a distribution in place of a value; hidden layers before its last one stay."""
+    if isinstance(head, nn.Sequential):
+        head[-1] = widened(head[-1], n_output)
+        return head
+    return WideValueHead(head.layer.in_features, n_output)

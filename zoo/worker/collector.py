@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from zoo.backend.executor import Acting
+from zoo.backend.recurrent import EpisodicActing
 from zoo.core.data import Finals, Rollout, State, final_rows, first_leaf, leaves, map_tensors
 from zoo.env import AnyVectorEnv
 from zoo.env.interface import RowObserver, StepBlock
 from zoo.policy.modes import CollectMode
 from zoo.worker.infos import NO_NUMBERS, EpisodeTracker, InfoKeys, row_observers
-
-if TYPE_CHECKING:
-    from zoo.backend.recurrent import EpisodicActing
 
 
 class RolloutExtras(NamedTuple):
@@ -186,14 +184,11 @@ class EnvGroup:
     ) -> None:
         self.env, self.start, self._env_action = env, start, mode.env_action
         self.block = block = block.part(start, start + env.n_env)
-        acting = mode.start(block.obs, first + start)
-        self.acting: Acting | EpisodicActing = acting
+        self.acting: Acting | EpisodicActing = mode.start(block.obs, first + start)
         self._observers, self._every = observers, [each for each in observers if each.reads_all]
         self._restarts = [each.restart for each in observers]
-        if acting.state is not None:
-            from zoo.backend.recurrent import EpisodicActing
-
-            self.acting = EpisodicActing(acting, block.steps)
+        if self.acting.state is not None:
+            self.acting = EpisodicActing(self.acting, block.steps)
             self._restarts.append(self.acting.restart_all)
         self._on_device = first_leaf(block.obs).device.type == 'cuda'
         self.env_time = 0.0

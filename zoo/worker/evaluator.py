@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from zoo.core.data import Timestep, begins_of, replace_rows
+from zoo.backend.recurrent import begins_of, replace_rows
 from zoo.core.errors import UserError, shown
 from zoo.core.seeding import child_of, stream
-from zoo.env import AnyVectorEnv
+from zoo.env import AnyVectorEnv, Timestep
 from zoo.policy.base import Policy
 from zoo.policy.config import MAX_EPISODE_STEPS
 from zoo.policy.modes import EvalMode
