@@ -33,7 +33,7 @@ from zoo.model import VAC, VACConfig
 from zoo.policy.gradient_steps import PolicyNumbers
 from zoo.policy.options.off_policy_correction import ProximalLoss
 from zoo.policy.options.passes import ForwardInPrecision
-from zoo.policy.ppg import AuxNumbers, ValueNumbers
+from zoo.policy.ppg import ValueNumbers
 from zoo.rl_utils import Categorical, Gaussian, make_dist
 from zoo.run.config import resolve_config
 
@@ -235,9 +235,9 @@ def test_each_step_asks_only_for_the_parts_that_it_reads() -> None:
     numbers = PolicyNumbers(value_loss=value_loss('two_hot'))
     assert knows_components(Kind.POLICY, numbers) and not knows_components(Kind.PPO, numbers)
     assert not knows_components(Kind.VALUE, ValueNumbers(value_loss=value_loss('two_hot')))
-    assert knows_components(Kind.AUX, AuxNumbers())
+    assert knows_components(Kind.AUX, ValueNumbers())
     assert not knows_components(Kind.PPO, PolicyNumbers(policy_loss=ProximalLoss(None)))
-    assert not knows_components(Kind.AUX, AuxNumbers(forward=ForwardInPrecision('bf16', forward_rows)))
+    assert not knows_components(Kind.AUX, ValueNumbers(forward=ForwardInPrecision('bf16', forward_rows)))
 
 
 def test_bounds_ranges_and_weights_of_a_step_are_those_of_the_options_or_the_clip_ratio() -> None:
@@ -254,7 +254,7 @@ def test_bounds_ranges_and_weights_of_a_step_are_those_of_the_options_or_the_cli
     found = step_spec(Kind.POLICY, False, penalised)
     assert (found.surrogate, found.kl_penalty, found.entropy_weight) == (Surrogate.SPO, 0.3, 0.02)
     assert step_spec(Kind.POLICY, False, PolicyNumbers()).kl_penalty is None
-    assert step_spec(Kind.AUX, False, AuxNumbers(2.5, None)).bc_weight == 2.5
+    assert step_spec(Kind.AUX, False, ValueNumbers(bc_weight=2.5)).bc_weight == 2.5
 
 
 # --- the library

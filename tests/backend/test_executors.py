@@ -46,7 +46,7 @@ from zoo.core.spaces import Box, Dict, Discrete
 from zoo.model import PPG, PPGConfig
 from zoo.policy.gradient_steps import PolicyNumbers, ppo_step
 from zoo.policy.options.off_policy_correction import ProximalLoss
-from zoo.policy.ppg import AuxNumbers, ValueNumbers
+from zoo.policy.ppg import ValueNumbers
 from zoo.rl_utils import FlatAdam
 
 pytestmark = pytest.mark.usefixtures('native')
@@ -112,7 +112,7 @@ def cases(draw: Any, kind: str, dist: str) -> Case:
         term_weights,
     )
     value = ValueNumbers(policy.clip_ratio, policy.grad_clip, policy.value_loss)
-    aux = AuxNumbers(draw(st.sampled_from([0.0, 1.0, 2.5])), policy.grad_clip)
+    aux = ValueNumbers(bc_weight=draw(st.sampled_from([0.0, 1.0, 2.5])), grad_clip=policy.grad_clip)
     return Case(
         kind,
         dist,
@@ -193,7 +193,14 @@ OF_REALS = PolicyNumbers(surrogate=UNCLIPPED, value_loss=HUBER, terms=(KL,), ter
     [
         Case('PPO', 'several choices', masked=True, critic_rate=True, normalize_adv=True, numbers=OF_CHOICES),
         Case('PPO', 'free std', 'shared', (13, 7), 'relu', 'index', n_row=50, numbers=OF_REALS),
-        Case('AUX', 'state-dependent std', 'shared', input='normalised', weighted=True, numbers=AuxNumbers(0.0, 0.5)),
+        Case(
+            'AUX',
+            'state-dependent std',
+            'shared',
+            input='normalised',
+            weighted=True,
+            numbers=ValueNumbers(bc_weight=0.0, grad_clip=0.5),
+        ),
     ],
     ids=lambda case: f'{case.kind} {case.dist}',
 )
@@ -255,7 +262,7 @@ def test_step_that_is_not_finite_changes_nothing_and_its_norm_says_so(executor: 
 @pytest.mark.parametrize(('arch', 'value'), [('dual', torch.inf), ('shared', torch.nan)])
 def test_in_the_auxiliary_phase_each_network_skips_for_itself(executor: str, arch: str, value: float) -> None:
     """The critic's gradient is not finite; if the critic has its own optimiser, the actor still moves."""
-    problem = Problem(Case('AUX', arch=arch, numbers=AuxNumbers()), n_step=1)
+    problem = Problem(Case('AUX', arch=arch, numbers=ValueNumbers()), n_step=1)
     problem.model.value_head.layer.bias.data.fill_(value)
     found = problem.run(EXECUTORS[executor])
     assert [optimizer.step_count.item() for optimizer in found.optimizers] == ([4, 0] if arch == 'dual' else [0])
@@ -273,7 +280,7 @@ def test_in_the_auxiliary_phase_each_network_skips_for_itself(executor: str, arc
     ('kind', 'numbers', 'metric'),
     [
         ('PPO', PolicyNumbers(value_weight=0.0), 'value_loss'),
-        ('AUX', AuxNumbers(bc_weight=0.0), 'behavioral_cloning_loss'),
+        ('AUX', ValueNumbers(bc_weight=0.0), 'behavioral_cloning_loss'),
         ('POLICY', PolicyNumbers(surrogate=UNCLIPPED, terms=(KL,), term_weights=(0.0,)), 'penalty_kl'),
     ],
 )

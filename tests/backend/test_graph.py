@@ -29,7 +29,7 @@ from zoo.core.spaces import Box, Dict, Discrete, MultiBinary
 from zoo.model.actor_critic import VAC
 from zoo.policy.gradient_steps import CLIP, PolicyNumbers, ppo_step
 from zoo.policy.options.passes import ForwardInPrecision
-from zoo.policy.ppg import AuxNumbers, ValueNumbers
+from zoo.policy.ppg import ValueNumbers
 from zoo.policy.sequences import forward_sequences
 from zoo.rl_utils import Categorical, kernels
 from zoo.rl_utils.optimizer import FlatAdam
@@ -86,8 +86,8 @@ def assert_equal_steps(graph: Side, eager: Side, **options: Any) -> None:
         Case('POLICY', 'several choices', 'detach', input='index', numbers=PENALISED),
         Case('VALUE', 'free std', weighted=True, numbers=ValueNumbers(0.15, 0.5, VALUE_CLIP)),
         Case('VALUE', 'categorical', 'detach', input='normalised', numbers=ValueNumbers()),
-        Case('AUX', 'state-dependent std', weighted=True, numbers=AuxNumbers(1.5, 0.05)),
-        Case('AUX', 'several choices', 'shared', activation='relu', numbers=AuxNumbers()),
+        Case('AUX', 'state-dependent std', weighted=True, numbers=ValueNumbers(bc_weight=1.5, grad_clip=0.05)),
+        Case('AUX', 'several choices', 'shared', activation='relu', numbers=ValueNumbers()),
         Case('PPO', 'categorical', numbers=PolicyNumbers(forward=ForwardInPrecision('bf16', forward_rows))),
     ],
     ids=lambda case: f'{case.kind} {case.arch}',
@@ -222,7 +222,7 @@ def test_overflow_of_the_loss_scale_leaves_parameters_bit_equal(graphs: list[tor
 @pytest.mark.slow
 def test_program_writes_nothing_before_all_gradients_are_there(graphs: list[torch.fx.GraphModule]) -> None:
     """A step that fails halfway has then changed nothing, also with two optimisers."""
-    sides(Case('AUX', numbers=AuxNumbers()))[0].run()
+    sides(Case('AUX', numbers=ValueNumbers()))[0].run()
     nodes = list(graphs[0].graph.nodes)
     inputs = [node for node in nodes if node.op == 'placeholder']
     writes = [node for node in nodes if node.target is torch.ops.aten.copy_.default and node.args[0] in inputs]
@@ -464,7 +464,7 @@ def test_step_that_moves_parameters_twice_runs_eagerly(
 @pytest.mark.long
 def test_compiled_acting_and_updates_equal_eager_ones(caplog: pytest.LogCaptureFixture) -> None:
     """Uses torch's inductor, two optimisers, weights and a Gaussian; a second graph executor ends bit-equal."""
-    graph, eager = sides(Case('AUX', 'free std', weighted=True, numbers=AuxNumbers(1.5, 0.5)))
+    graph, eager = sides(Case('AUX', 'free std', weighted=True, numbers=ValueNumbers(bc_weight=1.5, grad_clip=0.5)))
     again = Side(graph.problem, GraphExecutor)
     found = graph.run()
     torch.testing.assert_close(found, eager.run(), **CLOSE)
@@ -601,7 +601,7 @@ def test_captured_acting_equals_eager_acting_and_waits_for_nothing(
 @pytest.mark.parametrize('kind', ['PPO', 'AUX'])
 def test_captured_updates_equal_eager_ones(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """Learning rate and statistics change between passes; the first step warms up, the second is captured."""
-    numbers = {'PPO': PolicyNumbers(entropy_weight=0.01), 'AUX': AuxNumbers(1.5)}[kind]
+    numbers = {'PPO': PolicyNumbers(entropy_weight=0.01), 'AUX': ValueNumbers(bc_weight=1.5)}[kind]
     problem = Problem(Case(kind, 'free std', input='normalised', numbers=numbers))
     problem.model.cuda()
     problem.columns = {name: x.cuda() for name, x in problem.columns.items()}

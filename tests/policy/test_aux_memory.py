@@ -103,7 +103,7 @@ def test_append_copies_and_later_phases_use_the_same_block(where: MemoryLocation
         assert memory.columns()['obs'].data_ptr() == place
         if i % 2:
             memory.end_phase()
-            assert memory.n_row == 0 and memory.state_dict() == {}
+            assert memory.n_row == 0 and memory.columns() == {}
 
 
 def filled(n_batch: int, *seeds: int, where: MemoryLocation = 'cpu', is_ring: bool = False) -> Any:
@@ -133,7 +133,7 @@ def test_state_goes_through_a_checkpoint_and_is_filled_up_there(
     memory, parts = make_memory(4, where, is_ring=False), [part(i, weighted=weighted) for i in range(4)]
     for batch in parts[:3]:
         memory.append(batch)
-    save_checkpoint(tmp_path / 'a.safetensors', memory.state_dict(), {})
+    save_checkpoint(tmp_path / 'a.safetensors', memory.columns(), {})
     state = load_checkpoint(tmp_path / 'a.safetensors').state
     other = make_memory(4, PLACES[PLACES.index(where) - 1], is_ring=False)  # a resumed run may use another location
     other.load_state_dict(state, 3, CPU)
@@ -149,7 +149,7 @@ def test_state_goes_through_a_checkpoint_and_is_filled_up_there(
 def test_empty_state_empties_the_memory() -> None:
     memory = filled(2, 0)
     memory.load_state_dict({}, 0, CPU)
-    assert memory.n_row == 0 and memory.state_dict() == {}
+    assert memory.n_row == 0 and memory.columns() == {}
     memory.append(part(1))
     memory.append(part(2))
     assert_holds(memory, of_seeds(1, 2))
@@ -157,7 +157,7 @@ def test_empty_state_empties_the_memory() -> None:
 
 def test_rows_of_a_checkpoint_of_another_form_are_dropped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     memory = make_memory(3, 'cpu', is_ring=False)
-    memory.load_state_dict(filled(3, 0).state_dict(), 1, CPU)
+    memory.load_state_dict(filled(3, 0).columns(), 1, CPU)
     memory.append(part(1, dtype=torch.float32))
     assert_holds(memory, joined([part(1, dtype=torch.float32)], 'obs', 'return_'))
     assert memory.n_filled == 1 and 'the auxiliary memory begins empty' in caplog.text
@@ -175,11 +175,11 @@ def test_rollouts_of_another_size_after_a_resume_are_taken(where: MemoryLocation
     before, memory = make_memory(4, 'cpu', is_ring=False), make_memory(4, where, is_ring=False)
     before.append(parts[0])
     before.append(parts[1])
-    memory.load_state_dict(before.state_dict(), 2, CPU)
+    memory.load_state_dict(before.columns(), 2, CPU)
     memory.append(parts[2])
     assert_holds(memory, joined(parts[:3], 'obs', 'return_'))
     again = make_memory(4, where, is_ring=False)  # a second resume, with batches of different sizes
-    again.load_state_dict(memory.state_dict(), 3, CPU)
+    again.load_state_dict(memory.columns(), 3, CPU)
     again.append(parts[3])
     assert_holds(again, joined(parts, 'obs', 'return_'))
     again.end_phase()
@@ -194,7 +194,7 @@ def test_rows_without_a_weight_next_to_rows_with_one_have_weight_one(first: bool
     parts = [part(0, weighted=first), part(1, weighted=not first)]
     before, memory = make_memory(2, 'cpu', is_ring=False), make_memory(2, 'cpu', is_ring=False)
     before.append(parts[0])
-    memory.load_state_dict(before.state_dict(), 1, CPU)
+    memory.load_state_dict(before.columns(), 1, CPU)
     memory.append(parts[1])
     one = torch.ones(6)
     want = joined(parts, 'obs', 'return_') | {'weight': torch.cat([p.get('weight', one) for p in parts])}
@@ -205,7 +205,7 @@ def test_rows_without_a_weight_next_to_rows_with_one_have_weight_one(first: bool
 def test_what_is_kept_beyond_a_shorter_phase_counts_as_one_batch_less_than_it(n_batch: int) -> None:
     """aux_freq was 4 and is 2 after a resume: the phase starts after one more rollout and uses all kept rows."""
     memory = make_memory(n_batch, 'cpu', is_ring=False)
-    memory.load_state_dict(filled(4, 0, 1, 2).state_dict(), n_batch - 1, CPU)
+    memory.load_state_dict(filled(4, 0, 1, 2).columns(), n_batch - 1, CPU)
     memory.append(part(3))
     assert_holds(memory, of_seeds(0, 1, 2, 3))
 
@@ -262,7 +262,7 @@ def test_full_disk_is_named_with_the_first_batch(small_disk: Path, monkeypatch: 
         "TMPDIR to a folder with more, or use aux_memory 'cpu'"
     )
     assert isinstance(caught.value.__cause__, OSError) and list(small_disk.iterdir()) == []
-    assert memory.n_since_phase == memory.n_row == 0 and memory.state_dict() == {}  # a checkpoint now is complete
+    assert memory.n_since_phase == memory.n_row == 0 and memory.columns() == {}  # a checkpoint now is complete
 
 
 LIMITED = """
@@ -302,7 +302,7 @@ def test_a_batch_of_another_size_begins_a_ring_again() -> None:
 
 def test_a_ring_continues_from_a_checkpoint() -> None:
     memory, other = filled(2, 0, 1, 2, where='device', is_ring=True), make_memory(2, 'device', is_ring=True)
-    rows = {key: x.clone() for key, x in memory.state_dict().items()}
+    rows = {key: x.clone() for key, x in memory.columns().items()}
     other.load_state_dict(rows, memory.n_filled, CPU, memory.oldest)  # batch 2 replaced batch 0: batch 1 is the oldest
     for each in (memory, other):
         each.append(part(3))
@@ -312,7 +312,7 @@ def test_a_ring_continues_from_a_checkpoint() -> None:
 @pytest.mark.parametrize(('n_part', 'n_appended'), [(2, 3), (2, 6), (3, 4), (3, 6), (6, 3), (6, 6)])
 def test_ring_of_another_size_takes_the_newest_batches_and_continues(n_part: int, n_appended: int) -> None:
     was, now = filled(4, *range(n_appended), where='device', is_ring=True), make_memory(n_part, 'device', is_ring=True)
-    now.load_state_dict(was.state_dict(), was.n_filled, CPU, was.oldest)
+    now.load_state_dict(was.columns(), was.n_filled, CPU, was.oldest)
     kept = list(range(n_appended))[-4:][-n_part:]
     assert_holds(now, of_seeds(*kept))
     assert now.n_filled == len(kept)

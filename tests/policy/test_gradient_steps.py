@@ -13,7 +13,7 @@ from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, make_po
 from zoo.config.components import Component
 from zoo.core.spaces import Box
 from zoo.policy.gradient_steps import MSE, PolicyNumbers, policy_step, ppo_step
-from zoo.policy.ppg import AuxNumbers, ValueNumbers, aux_step, value_step
+from zoo.policy.ppg import ValueNumbers, aux_step, value_step
 from zoo.rl_utils import surrogates, value_losses
 from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.optimizer import FlatAdam
@@ -294,7 +294,7 @@ def test_aux_step_has_the_gradient_and_metrics_of_the_objective(
     loss = parts['auxiliary_loss'] + parts['aux_value_loss'] + bc_weight * parts['behavioral_cloning_loss']
     want = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     read = only(batch, 'obs', 'return_', 'logit', 'weight')
-    metrics = aux_step(model, dist_of(batch), groups_of(model, arch, Still), read, AuxNumbers(bc_weight))
+    metrics = aux_step(model, dist_of(batch), groups_of(model, arch, Still), read, ValueNumbers(bc_weight=bc_weight))
     for (name, p), gradient in zip(named.items(), want, strict=True):
         gradient = torch.zeros_like(p) if gradient is None else gradient
         torch.testing.assert_close(p.grad, gradient, rtol=1e-9, atol=1e-12, msg=lambda m, name=name: f'{name}: {m}')
@@ -309,7 +309,7 @@ def test_aux_step_has_the_gradient_and_metrics_of_the_objective(
 def test_terms_of_weight_zero_may_be_infinite() -> None:
     model, batch = ppg_model_and_batch('dual', ONE_NUMBER)
     batch['logit'][3, 0] = torch.inf
-    metrics = aux_step(model, dist_of(batch), groups_of(model, 'dual'), batch, AuxNumbers(bc_weight=0.0))
+    metrics = aux_step(model, dist_of(batch), groups_of(model, 'dual'), batch, ValueNumbers(bc_weight=0.0))
     assert metrics['behavioral_cloning_loss'].isinf() and metrics['aux_grad_norm'].isfinite()
     assert all(p.isfinite().all() for p in model.parameters())
     batch['return_'][0] = torch.inf
@@ -324,7 +324,7 @@ def test_steps_change_no_input(space: Any) -> None:
     model, batch = ppg_model_and_batch('dual', space, weighted=True)
     before, optimizers = clone(batch), groups_of(model, 'dual')
     dist = dist_of(batch)
-    aux_step(model, dist, optimizers, batch, AuxNumbers(grad_clip=0.5))
+    aux_step(model, dist, optimizers, batch, ValueNumbers(grad_clip=0.5))
     for parts in ((), (KL,)):
         numbers = PolicyNumbers(terms=parts, term_weights=(1.0,) * len(parts))
         policy_step(model, dist, optimizers[:1], batch, numbers)

@@ -68,6 +68,7 @@ MOVED = {
     'zoo.policy.dqn': 'zoo.policy.variants.dqn',
     'zoo.policy.export': 'zoo.tools.export',
     'zoo.policy.network_policy': 'zoo.policy.acting',
+    'zoo.policy.options.normalization': 'zoo.policy.options.reward_norm',
     'zoo.policy.passes': 'zoo.policy.gradient_steps',
     'zoo.policy.offpolicy': 'zoo.policy.variants.offpolicy',
     'zoo.policy.pg': 'zoo.policy.variants.pg',

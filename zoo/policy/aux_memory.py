@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import torch
@@ -11,28 +10,21 @@ from torch import Tensor
 from zoo.core.data import STATE_COLUMNS, Columns, first_leaf, leaves, map_tensors
 from zoo.core.errors import UserError
 
-logger = logging.getLogger(__name__)
-
 KEPT = frozenset(('obs', 'return_', 'weight')) | STATE_COLUMNS
 
 
 class AuxMemory:
-    """Block for `n_part` batches, allocated at the first one; each auxiliary phase empties it.
+    """Block for `n_part` batches on their device, allocated at the first one; each auxiliary phase empties it.
 
     Observations keep their dtype (bytes stay bytes): the block has their size, plus 4 bytes per row (8 with weights).
     Between two phases it grows only after a resume with other rollouts than before.
-    Attributes: place: device of the block; None: that of the batches. n_row, n_filled: rows (or sequences) kept, and batches;
-      n_since_phase: batches since the last auxiliary phase.
+    Attributes: n_row, n_filled: rows (or sequences) kept, and batches; n_since_phase: batches since the last auxiliary phase.
     """
-
-    is_ring, oldest = False, 0  # see `RingMemory`
-    place: str | None = None
 
     def __init__(self, n_part: int) -> None:
         self._n_part = n_part
         self._block: dict[str, Any] = {}
         self.n_row, self.n_filled, self.n_since_phase = 0, 0, 0
-        self._is_loaded = False  # the rows come from a checkpoint, and nothing was appended since
 
     @property
     def device(self) -> torch.device:
@@ -42,22 +34,9 @@ class AuxMemory:
     def append(self, batch: Columns) -> None:
         """Stores a copy of a batch [N]: obs, return_ and, if they are there, weight and the columns of sequences.
 
-        Rows from a checkpoint that have another form are dropped, with a warning.
-        Raises: RunError at the first batch if the disk has no room for the block; RuntimeError if the memory is full.
+        Raises: UserError if its columns have another form than the rows kept; RuntimeError if the memory is full.
         """
         part = {key: x for key, x in batch.items() if key in KEPT}
-        if self._is_loaded and (misfits := self._misfits(part)):
-            logger.warning(
-                'samples now have other columns (%s) than those of the checkpoint: the auxiliary memory begins empty, '
-                'and the next auxiliary phase comes %d policy phases later',
-                misfits,
-                self.n_filled,
-            )
-            self._reset()
-        self._is_loaded = False
-        self._append(part)
-
-    def _append(self, part: Columns) -> None:
         if self.n_filled >= self._n_part:
             raise RuntimeError(
                 f'the auxiliary memory has its {self._n_part} batches already; call learn_aux() after '
@@ -73,20 +52,6 @@ class AuxMemory:
     def columns(self) -> dict[str, Any]:
         """The stored rows, [M] each, as views of the block; valid until the next `append`."""
         return map_tensors(lambda x: x[: self.n_row], self._block) if self.n_row else {}
-
-    state_dict = columns
-
-    def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device) -> None:
-        """Copies a `state_dict` in, which counts as `n_filled` batches; an empty one leaves the memory empty."""
-        self._reset()
-        if state:
-            self._take(state, n_filled, device)
-        self._is_loaded = bool(state)
-
-    def _reset(self) -> None:
-        """Removes all rows and the block, so that rows of another form may follow."""
-        self._block = {}
-        self.n_row, self.n_filled = 0, 0
 
     def _take(self, part: Columns, n_filled: int, device: torch.device) -> None:
         """Stores rows that count as n_filled batches; a new block also has room for the batches that are to come."""
@@ -124,4 +89,4 @@ class AuxMemory:
                 block[at] = 1
 
     def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=self.place or device)
+        return torch.empty(shape, dtype=dtype, device=device)

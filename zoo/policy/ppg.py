@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from zoo.backend.executor import Found, Step, StepPlan, forward_rows
 from zoo.config.components import make_component, name_of
-from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, map_tensors, send
+from zoo.core.data import PASS_CELLS, Columns, Metrics, Minibatch, leaves, send, split_rows, to_device
 from zoo.core.errors import UserError
 from zoo.core.registry import PHASE_REGISTRY, POLICY_REGISTRY
 from zoo.model.check import parameters_by_role
@@ -29,25 +29,21 @@ from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import added, loss_mean, value_loss_of
 
+logger = logging.getLogger(__name__)
+
 
 class ValueNumbers(NamedTuple):
-    """The numbers of a step on the critic alone."""
+    """The numbers of a step on the critic, alone or in the auxiliary phase."""
 
-    clip_ratio: Number = 0.2
+    clip_ratio: Number = 0.2  # not read in the auxiliary phase
     grad_clip: float | None = None
-    value_loss: Callable[..., Tensor] = MSE
-    value_weight: Number = 1.0
+    value_loss: Callable[..., Tensor] = MSE  # in the auxiliary phase only this, or that of a predicted distribution
+    value_weight: Number = 1.0  # factor of value_loss
     forward: Callable[..., Any] = forward_rows
+    bc_weight: Number = 1.0  # factor of KL(old || new) in the auxiliary phase
 
 
-class AuxNumbers(NamedTuple):
-    """The numbers of a step of PPG's auxiliary phase."""
-
-    bc_weight: Number = 1.0  # factor of KL(old || new)
-    grad_clip: float | None = None
-    value_loss: Callable[..., Tensor] = MSE  # of a critic that predicts a distribution; else it is the squared error
-    value_weight: Number = 1.0  # factor of aux_value_loss
-    forward: Callable[..., Any] = forward_rows
+AuxNumbers = ValueNumbers  # the former name in the auxiliary phase
 
 
 @partial(GradientStep, kind='VALUE')
@@ -64,7 +60,7 @@ def value_step(
 
 @partial(GradientStep, kind='AUX')
 def aux_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: AuxNumbers
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: ValueNumbers
 ) -> Metrics:
     """One step of PPG's auxiliary phase.
 
@@ -80,7 +76,7 @@ def aux_step(
     """
     output, minibatch = numbers.forward(model, 'compute_aux', minibatch)
     auxiliary_loss, cloning_loss = joint_loss(dist, output, minibatch)
-    value_loss, of_value = value_loss_terms(output, minibatch, numbers.value_loss, clip_ratio=0.0)  # which is not read
+    value_loss, of_value = value_loss_terms(output, minibatch, numbers.value_loss, numbers.clip_ratio)
     loss = added(auxiliary_loss + value_loss * numbers.value_weight, numbers.bc_weight, cloning_loss)
     return {
         'auxiliary_loss': auxiliary_loss.detach(),
@@ -120,9 +116,6 @@ def ppg() -> Phase:
     return Phase(aux_step, 'return', True)
 
 
-logger = logging.getLogger(__name__)
-
-
 def are_parts(batch: Columns) -> bool:
     """Whether a batch is {'policy': samples, 'value': samples}, or one of these, rather than samples."""
     return set(batch.keys()) <= {'policy', 'value'}
@@ -158,7 +151,7 @@ class PPGPolicy(ActorCriticPolicy):
     """The gradient steps, see zoo.policy.gradient_steps; joint_step: for arch 'shared', whose trunk learns from both losses."""
 
     def _forward_learn(self, batch: Columns) -> Metrics:
-        """Runs a policy phase, a value phase and, if it is due, the auxiliary phase (Cobbe et al. 2021, algorithm 1).
+        """Runs one iteration of the policy phase and, after N_pi of them, the auxiliary phase (Cobbe et al. 2021, algorithm 1).
 
         Args: batch: for both phases, or {'policy': batch, 'value': batch}, or one of these.
         """
@@ -168,7 +161,7 @@ class PPGPolicy(ActorCriticPolicy):
         metrics: Metrics = {}
         if 'policy' in parts:
             metrics |= self._policy_phase(parts['policy'])
-            self._memory.append(parts['policy'])
+            self.memory.append(parts['policy'])  # all (s, V_targ) to B
         if 'value' in parts:
             metrics |= self._value_phase(parts['value'])
         if not self._shares_network and metrics.keys() >= {'total_loss', 'value_loss'}:
@@ -200,20 +193,21 @@ class PPGPolicy(ActorCriticPolicy):
         Metrics are means over its steps, and the KL from the policy at the start of the phase: aux_kl_before, on the
         first minibatch before the first step (0 except for rounding), and aux_kl_after, on all rows after the last step.
         """
-        if self._memory.n_since_phase < self.cfg.learn.aux_freq:  # more after a resume with a smaller aux_freq
+        if self.memory.n_since_phase < self.cfg.learn.aux_freq:  # more after a resume with a smaller aux_freq
             return {}
         metrics = self._aux_phase()
-        self._memory.end_phase()
+        self.memory.end_phase()
         for option in self.options:
             option.policy_moved()
         return metrics
 
     def _aux_phase(self) -> Metrics:
         """Runs E_aux passes over the memory, in minibatches of random rows. Departs: published with random whole segments."""
-        cfg, memory, fixed = self.cfg.learn, self._memory, self.objective.fixed
-        logit_old = self._over_memory('compute_actor', 'logit')  # store pi_old for all states in B
-        return_ = self._aux_target()
-        columns = {**memory.columns(), 'return_': return_, 'logit': logit_old.view(*return_.shape, -1)}
+        cfg, memory, fixed = self.cfg.learn, self.memory, self.objective.fixed
+        kept = memory.columns()
+        logit_old = self._over_memory(kept, 'compute_actor', 'logit')  # pi_old for all states in B
+        return_ = self._aux_target(kept)
+        columns = {**kept, 'return_': return_, 'logit': logit_old.view(*return_.shape, -1)}
         names = ('aux_actor', 'aux_critic') if self.phase.moves_critic else ('aux_actor',)
         optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
         for optimizer in optimizers:
@@ -221,15 +215,39 @@ class PPGPolicy(ActorCriticPolicy):
         order = self.passes.permutations(cfg.aux_train_epoch, memory.n_row, memory.device)
         is_small = sum(x.numel() for _, x in leaves(columns['obs'])) <= PASS_CELLS
         plan = StepPlan(columns, order, self._aux_rows, self.device, gather=memory.device == self.device and is_small)
-        numbers = AuxNumbers(
-            cfg.aux_bc_weight, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.forward
+        numbers = ValueNumbers(
+            0.0, fixed.grad_clip, self._aux_value_loss, self._value_weight, fixed.forward, cfg.aux_bc_weight
         )
         metrics = self.passes.steps(self.phase.step, optimizers, plan, numbers)
         for optimizer in optimizers:  # here, while the gradient is still theirs, so that errors name the parameter
             optimizer.count_skipped(cfg.nonfinite_limit)
-        kl_before, kl_after = metrics['behavioral_cloning_loss'][0], self._kl_to(columns['logit'])
-        means = {name: x.mean() for name, x in metrics.items()}
-        return {**means, 'aux_kl_before': kl_before, 'aux_kl_after': kl_after}
+        kl = {'aux_kl_before': metrics['behavioral_cloning_loss'][0], 'aux_kl_after': self._kl_from_old(columns)}
+        return {name: x.mean() for name, x in metrics.items()} | kl
+
+    def _aux_target(self, kept: Columns) -> Tensor:
+        """Value targets of the auxiliary phase for all rows in the memory, in the unit of the critic's output."""
+        return_: Tensor = kept['return_']
+        if self.phase.target == 'critic':
+            return self._over_memory(kept, 'compute_critic', 'value').view_as(return_)
+        return self.samples.units.standardize(send(return_, self.device)).to(return_.device)
+
+    def _over_memory(self, kept: Columns, method: str, output: str) -> Tensor:
+        """Output of a method of the model for all rows in the memory, [M, ...], on the memory's device."""
+        return torch.cat([found[output] for found, _ in self._pieces(kept, method)]).to(self.memory.device)
+
+    def _kl_from_old(self, columns: Columns) -> Tensor:
+        """mean(KL(old || now)) over all rows in the memory; column 'logit' is of the old policy."""
+        total = torch.zeros((), device=self.device)
+        for found, rows in self._pieces(columns, 'compute_actor'):
+            kl = self.dist.kl(rows['logit'], found['logit'])
+            total += (kl * rows['weight'] if 'weight' in rows else kl).sum()
+        return total / columns['return_'].numel()
+
+    @torch.no_grad()
+    def _pieces(self, columns: Columns, method: str) -> Iterator[tuple[dict[str, Tensor], Columns]]:
+        """Yields the output of a method of the model, and its rows, for at most a minibatch of the memory at once."""
+        for part in split_rows(columns, self._aux_rows):
+            yield self.objective.fixed.forward(self._model, method, to_device(part, self.device))
 
     @classmethod
     def default_model(cls) -> str:
@@ -245,13 +263,10 @@ class PPGPolicy(ActorCriticPolicy):
 
     def _init_learn(self) -> None:
         cfg = self.cfg.learn
-        self._memory = AuxMemory(cfg.aux_freq)
-        if cfg.aux_memory != 'device' or cfg.aux_window is not None:
-            from zoo.policy.options.aux_memory import make_memory
-
-            self._memory = make_memory(cfg.aux_window or cfg.aux_freq, cfg.aux_memory, cfg.aux_window is not None)
-        self._ring = 0, 0  # from a checkpoint: number of stored batches, index of the oldest
+        self.memory = AuxMemory(cfg.aux_freq)
         self.phase = make_component(PHASE_REGISTRY, cfg.phase)()
+        self._aux_rows = max(cfg.aux_batch_size // self.samples.entry_len, 1)  # rows (or sequences) of a minibatch
+        self._value_weight = 1.0 if cfg.value_weight is None else cfg.value_weight  # in value and auxiliary phase
         self._aux_value_loss = self.objective.value_loss if self.objective.n_value > 1 else MSE
         warn_of_short_run(self)
         super()._init_learn()
@@ -295,46 +310,6 @@ class PPGPolicy(ActorCriticPolicy):
         is_half = self._shares_network and self.cfg.learn.value_weight is None  # as PPO's, in the policy phase
         return {'value_weight': 0.5 if is_half else self._value_weight, 'aux_bc_weight': self.cfg.learn.aux_bc_weight}
 
-    @property
-    def _value_weight(self) -> float:
-        """Factor of the critic's loss where it has steps of its own, and in the auxiliary phase."""
-        weight = self.cfg.learn.value_weight
-        return 1.0 if weight is None else weight
-
-    @torch.no_grad()
-    def _over_memory(self, method: str, output: str) -> Tensor:
-        """Output of a method of the model for all rows in the memory, [M, ...], on the memory's device."""
-        return torch.cat([x for *_, x in self._pieces(method, output)]).to(self._memory.device)
-
-    def _aux_target(self) -> Tensor:
-        """Value targets of the auxiliary phase for all rows in the memory, in the unit of the critic's output."""
-        return_: Tensor = self._memory.columns()['return_']
-        if self.phase.target == 'critic':
-            return self._over_memory('compute_critic', 'value').view_as(return_)
-        return self.samples.units.standardize(send(return_, self.device)).to(return_.device)
-
-    @property
-    def _aux_rows(self) -> int:
-        """Rows (or sequences) of a minibatch of the auxiliary phase."""
-        return max(self.cfg.learn.aux_batch_size // self.samples.entry_len, 1)
-
-    @torch.no_grad()
-    def _kl_to(self, logit_old: Tensor) -> Tensor:
-        """mean(KL(old || now)) over all rows kept."""
-        total = torch.zeros((), device=self.device)
-        for at, rows, logit in self._pieces('compute_actor', 'logit'):
-            kl = self.dist.kl(send(logit_old[at], self.device).view_as(logit), logit)
-            total += (kl * rows['weight'].flatten() if 'weight' in rows else kl).sum()
-        return total / self._memory.columns()['return_'].numel()
-
-    def _pieces(self, method: str, output: str) -> Iterator[tuple[slice, dict[str, Any], Tensor]]:
-        """Yields slices of the memory, at most a minibatch each, with its rows (or sequences) and a method's output for them."""
-        columns = self._memory.columns()
-        for start in range(0, self._memory.n_row, self._aux_rows):
-            at = slice(start, start + self._aux_rows)
-            rows = map_tensors(lambda x: send(x[at], self.device), columns)  # noqa: B023
-            yield at, rows, self.objective.fixed.forward(self._model, method, rows)[0][output]
-
     def _monitor_vars_learn(self) -> list[str]:
         own = () if self._shares_network else ('value_grad_norm',)
         return list(dict.fromkeys((*super()._monitor_vars_learn(), 'aux_learning_rate', *own)))
@@ -344,19 +319,16 @@ class PPGPolicy(ActorCriticPolicy):
         return {'policy': cfg.batch_size, 'value': cfg.critic_batch_size or cfg.batch_size}
 
     def _state_dict_learn(self) -> dict[str, Any]:
-        memory = self._memory
-        kept = {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest} if memory.is_ring else {}
-        return {**super()._state_dict_learn(), 'policy_phase': memory.n_since_phase, **kept}
+        return {**super()._state_dict_learn(), 'policy_phase': self.memory.n_since_phase}
 
     def _load_state_dict_learn(self, state: dict[str, Any]) -> None:
         super()._load_state_dict_learn(state)
-        self._memory.n_since_phase = state['policy_phase']
-        self._ring = state.get('aux_filled', 0), state.get('aux_oldest', 0)
+        self.memory.n_since_phase = state['policy_phase']
 
     def memory_state_dict(self) -> dict[str, Any]:
-        return self._memory.state_dict()
+        return self.memory.columns()
 
     def load_memory_state_dict(self, state: dict[str, Any]) -> None:
-        from zoo.policy.options.aux_memory import load_memory
+        from zoo.policy.options.aux_memory import resumed_memory
 
-        load_memory(self._memory, state, self._ring, self.cfg.learn.aux_freq, self.device)
+        self.memory = resumed_memory(self.memory, state, self.cfg.learn.aux_freq, self.device)

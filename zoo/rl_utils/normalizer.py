@@ -25,11 +25,12 @@ class RunningMeanStd(nn.Module):
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, shape: tuple[int, ...] = (), clip: float = 10.0, epsilon: float = 1e-8) -> None:
+    def __init__(
+        self, shape: tuple[int, ...] = (), clip: float = 10.0, epsilon: float = 1e-8, ranks: Ranks = ALONE
+    ) -> None:
         super().__init__()
         self.clip, self._epsilon = clip, epsilon
-        self.ranks: Ranks = ALONE
-        self.is_frozen = False
+        self.ranks, self.is_frozen = ranks, False
         self.register_buffer('mean', torch.zeros(shape, dtype=torch.float64))
         self.register_buffer('var', torch.ones(shape, dtype=torch.float64))
         self.register_buffer('count', torch.zeros((), dtype=torch.float64))

@@ -20,7 +20,7 @@ from zoo.core.data import Columns, Metrics, Rollout
 from zoo.core.errors import UserError
 from zoo.core.registry import OPTION_REGISTRY
 from zoo.policy.options.base import Estimated, Owner, UpdateOption
-from zoo.policy.options.normalization import RewardNorm
+from zoo.policy.options.reward_norm import RewardNorm
 from zoo.run.config import resolve_policy
 
 

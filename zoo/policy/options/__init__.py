@@ -18,17 +18,19 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('whole_episodes', 'NoBaseline', lambda policy: policy.cfg.learn.baseline == 'none'),
     ('whole_episodes', 'WholeEpisodes', lambda policy: policy.cfg.collect.batch_mode == 'episode'),
     ('off_policy_correction', 'VTrace', lambda policy: of_correction(policy, 'estimator') is not None),
-    ('normalization', 'RewardNorm', lambda policy: policy.cfg.learn.reward_norm),
-    ('normalization', 'ValueNorm', lambda policy: policy.cfg.learn.value_norm),
+    ('reward_norm', 'RewardNorm', lambda policy: policy.cfg.learn.reward_norm),
+    ('value_norm', 'ValueNorm', lambda policy: policy.cfg.learn.value_norm),
     ('intrinsic', 'IntrinsicReward', lambda policy: policy.cfg.learn.intrinsic is not None and policy.explores),
     ('off_policy_correction', 'RecentPolicy', lambda policy: _proximal(policy) == 'recent'),
     ('off_policy_correction', 'AveragedPolicy', lambda policy: _proximal(policy) == 'ewma'),
     ('passes', 'EarlyStop', lambda policy: policy.cfg.learn.target_kl is not None),
     ('passes', 'RecomputedAdvantages', lambda policy: policy.cfg.learn.get('recompute_adv', False)),
     ('passes', 'OptimizerMechanics', lambda policy: any(policy.cfg.learn[key] != x for key, x in PLAIN.items())),
+    ('loss', 'OldOutput', lambda policy: policy.objective.keeps_output),
     ('loss', 'Penalties', lambda policy: bool(policy.objective.penalties)),
     ('loss', 'ReturnRange', lambda policy: policy.objective.n_value > 1),
     ('adaptive', 'AdaptiveNumbers', lambda policy: policy.learns and _follows_kl(policy)),
+    ('aux_memory', 'ChosenMemory', lambda policy: _chooses_memory(policy)),
     ('plasticity', 'Plasticity', lambda policy: policy.learns and policy.cfg.learn.plasticity is not None),
 )
 """Built-in options, in the order in which they act: (module, class, whether a policy has it).
@@ -57,6 +59,12 @@ def of_correction(policy: Owner, part: Literal['proximal', 'estimator']) -> Any:
 def _proximal(policy: Owner) -> str:
     """Name of the proximal policy: that of the correction if it has one, else policy.learn.proximal."""
     return name_of(of_correction(policy, 'proximal') or policy.cfg.learn.proximal)
+
+
+def _chooses_memory(policy: Owner) -> bool:
+    """Whether the memory of PPG has another place than the device, or keeps the newest batches."""
+    learn = policy.cfg.learn
+    return learn.get('aux_memory', 'device') != 'device' or learn.get('aux_window') is not None
 
 
 def _follows_kl(policy: Owner) -> bool:

@@ -1,10 +1,11 @@
-"""Options of PPG's memory: the newest batches in a ring (`aux_window`), a file (`aux_memory: disk`), and its resume."""
+"""Options of PPG's memory: its place (`aux_memory`), the newest batches in a ring (`aux_window`), and its resume."""
 
 from __future__ import annotations
 
 import logging
 import os
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,82 @@ from torch import Tensor
 
 from zoo.core.data import Columns, first_leaf, map_tensors
 from zoo.core.errors import RunError
-from zoo.policy.aux_memory import AuxMemory
+from zoo.policy.aux_memory import KEPT, AuxMemory
+from zoo.policy.options import UpdateOption
 
 logger = logging.getLogger(__name__)
 
 
-class RingMemory(AuxMemory):
+class ChosenMemory(UpdateOption):
+    """Keeps the batches for the auxiliary phase in another place (`aux_memory`), or the newest ones (`aux_window`)."""
+
+    def attach_learn(self, policy: Any) -> None:
+        learn = policy.cfg.learn
+        self._memory = make_memory(learn.aux_window or learn.aux_freq, learn.aux_memory, learn.aux_window is not None)
+        policy.memory = self._memory
+
+    def state_dict(self) -> dict[str, Any]:
+        memory = self._memory
+        return {'aux_filled': memory.n_filled, 'aux_oldest': memory.oldest} if isinstance(memory, RingMemory) else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._memory.saved_ring = state.get('aux_filled', 0), state.get('aux_oldest', 0)
+
+
+class ResumableMemory(AuxMemory):
+    """Memory in a chosen place, which takes the rows of a checkpoint.
+
+    Attributes: place: 'device': that of the batches; 'cpu', or 'disk'; saved_ring: number of batches in the checkpoint's ring,
+      and the index of the oldest; 0, 0 if it has none.
+    """
+
+    place, saved_ring = 'device', (0, 0)
+    _is_loaded = False  # the rows come from a checkpoint, and nothing was appended since
+
+    def append(self, batch: Columns) -> None:
+        """Stores a copy of a batch, see `AuxMemory`. Rows of a checkpoint that have another form are dropped, with a warning."""
+        if self._is_loaded and (misfits := self._misfits(batch)):
+            logger.warning(
+                'samples now have other columns (%s) than those of the checkpoint: the auxiliary memory begins empty, '
+                'and the next auxiliary phase comes %d policy phases later',
+                misfits,
+                self.n_filled,
+            )
+            self._reset()
+        self._is_loaded = False
+        self._store(batch)
+
+    def _store(self, batch: Columns) -> None:
+        super().append(batch)
+
+    def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device) -> None:
+        """Copies the `columns` of a memory in, which count as `n_filled` batches; {} leaves the memory empty."""
+        self._reset()
+        if state:
+            self._take(state, n_filled, device)
+        self._is_loaded = bool(state)
+
+    def _reset(self) -> None:
+        """Removes all rows and the block, so that rows of another form may follow."""
+        self._block = {}
+        self.n_row, self.n_filled = 0, 0
+
+    def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        if self.place == 'disk':
+            return on_disk(shape, dtype)
+        return super()._allocate(shape, dtype, torch.device('cpu') if self.place == 'cpu' else device)
+
+
+class RingMemory(ResumableMemory):
     """Memory of the newest `n_part` batches: once it is full, each batch replaces the oldest one; a phase removes none.
 
     Attributes: oldest: in a full ring, the batch that the next one replaces. n_since_phase also counts batches that it dropped.
     """
 
-    is_ring = True
+    oldest = 0
 
-    def _append(self, part: Columns) -> None:
+    def _store(self, batch: Columns) -> None:
+        part = {key: x for key, x in batch.items() if key in KEPT}
         n, is_full = len(part['return_']), self.n_filled >= self._n_part
         if is_full and (n * self.n_filled != self.n_row or part.keys() - self._block.keys()):
             self._reset()  # all batches of a ring have the same size
@@ -46,7 +109,7 @@ class RingMemory(AuxMemory):
         self.oldest = 0
 
     def load_state_dict(self, state: dict[str, Any], n_filled: int, device: torch.device, oldest: int = 0) -> None:
-        """Copies a `state_dict` in, which counts as `n_filled` batches; an empty one leaves the memory empty.
+        """Copies the `columns` of a memory in, which count as `n_filled` batches.
 
         A ring of another size takes the newest batches that fit. If not all fit and they have several sizes, they
         cannot be separated, and the ring begins empty, with a warning.
@@ -76,13 +139,14 @@ class RingMemory(AuxMemory):
         return map_tensors(lambda x: x[(n_filled - n_kept) * n_row :], in_order), n_kept, 0
 
 
-def load_memory(
-    memory: AuxMemory, state: dict[str, Any], ring: tuple[int, int], aux_freq: int, device: torch.device
-) -> None:
-    """Copies rows of a checkpoint, `state`, into a memory whose `n_since_phase` was already set from it.
+def resumed_memory(memory: AuxMemory, state: dict[str, Any], n_part: int, device: torch.device) -> ResumableMemory:
+    """Returns a memory with the rows of a checkpoint, `state`; `memory.n_since_phase` was already set from it.
 
-    Args: ring: number of batches in the checkpoint's ring, and the index of the oldest; aux_freq: of now, maybe less than then.
+    Args: n_part: aux_freq of now, maybe less than then.
     """
+    if not isinstance(memory, ResumableMemory):
+        memory, plain = make_memory(n_part, 'device', is_ring=False), memory
+        memory.n_since_phase = plain.n_since_phase
     if memory.n_since_phase and not state:
         logger.warning(
             'the checkpoint has no auxiliary memory: what was kept of %d policy phases is lost, and the '
@@ -90,26 +154,26 @@ def load_memory(
             memory.n_since_phase,
         )
         memory.n_since_phase = 0
-    memory.n_since_phase = min(memory.n_since_phase, aux_freq - 1)
+    memory.n_since_phase = min(memory.n_since_phase, n_part - 1)
     if isinstance(memory, RingMemory):
-        memory.load_state_dict(state, ring[0] or memory.n_since_phase, device, ring[1])
-        return
+        n_filled, oldest = memory.saved_ring
+        memory.load_state_dict(state, n_filled or memory.n_since_phase, device, oldest)
+        return memory
     if state and not memory.n_since_phase:  # with an aux_freq of 1 each phase starts from an empty memory
         logger.warning('policy.learn.aux_freq is 1: the auxiliary memory of the checkpoint is not used')
         state = {}
     memory.load_state_dict(state, memory.n_since_phase, device)
-
-
-def make_memory(n_part: int, where: str, is_ring: bool) -> Any:
-    """A memory for n_part batches in a place. Args: where: 'device', 'cpu' or 'disk'; is_ring: whether it is a `RingMemory`."""
-    memory = (RingMemory if is_ring else AuxMemory)(n_part)
-    memory.place = 'cpu' if where == 'cpu' else None
-    if where == 'disk':
-        memory._allocate = on_disk  # type: ignore[method-assign]
     return memory
 
 
-def on_disk(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def make_memory(n_part: int, where: str, is_ring: bool) -> ResumableMemory:
+    """A memory for n_part batches in a place. Args: where: 'device', 'cpu' or 'disk'; is_ring: whether it is a `RingMemory`."""
+    memory = (RingMemory if is_ring else ResumableMemory)(n_part)
+    memory.place = where
+    return memory
+
+
+def on_disk(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """A tensor in an unnamed file in the folder for temporary files (TMPDIR), which is deleted when the process ends.
 
     Raises: RunError if there is no room for it; its space is reserved at once.

@@ -22,16 +22,6 @@ class Estimated(NamedTuple):
     weight: Tensor | None
 
 
-def kept_output(estimated: Estimated) -> dict[str, Tensor]:
-    """Returns the column 'value_output': the critic's output, in its own unit, for losses that compare with it.
-
-    A value clip limits how far gradient steps move the critic's output. So its centre is the output before the first
-    step, also in later draws from a buffer. The column 'value' cannot replace it: it is in return units, and before the
-    first step the returns of these samples change the statistics that convert it back. Without a baseline 'value' is 0.
-    """
-    return {'value_output': estimated.output}
-
-
 class UpdateOption:
     """Base of update options, which a config adds to a plain policy. The methods of this class change nothing.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,12 +10,12 @@ from torch import nn
 
 from zoo.config.components import make_component, name_of, section_of
 from zoo.config.schedule import schedule_value
-from zoo.core.data import Columns, Metrics
+from zoo.core.data import Columns, Metrics, Rollout
 from zoo.core.errors import UserError
 from zoo.core.registry import PENALTY_REGISTRY, SURROGATE_REGISTRY, VALUE_LOSS_REGISTRY
 from zoo.policy.config import ActorCriticLearnConfig, PenaltyConfig
-from zoo.policy.gradient_steps import MSE, PolicyNumbers, n_output_of
-from zoo.policy.options import Owner, UpdateOption
+from zoo.policy.gradient_steps import MSE, PolicyNumbers, Trained, n_output_of
+from zoo.policy.options import Estimated, Owner, UpdateOption
 from zoo.rl_utils.ppo import weighted_mean
 
 KEEP_NO_OLD_VALUE = ('mse', 'huber', 'error_clip', 'hl_gauss', 'two_hot', 'kl', 'reverse_kl')
@@ -34,6 +35,7 @@ class Objective:
         self.surrogate = make_component(SURROGATE_REGISTRY, surrogate)
         is_kl = cfg.get('policy_loss') == 'kl'
         self.surrogate_said = "policy_loss 'kl'" if is_kl else f'surrogate {self.surrogate.name!r}'
+        self._changes_value = cfg.value_norm or cfg.baseline == 'none'
         self.value_loss = make_component(VALUE_LOSS_REGISTRY, cfg.value_loss)
         self.penalties = tuple(make_component(PENALTY_REGISTRY, spec, common=PenaltyConfig) for spec in penalties)
         self.common = [section_of(PENALTY_REGISTRY, spec, 'penalty', common=PenaltyConfig) for spec in penalties]
@@ -61,10 +63,10 @@ class Objective:
         return n_output_of(self.value_loss)
 
     @property
-    def reads_old_value(self) -> bool:
-        """Whether a loss compares the critic's output with what it was before the update."""
+    def keeps_output(self) -> bool:
+        """Whether a loss compares with the critic's output before the update, which the column 'value' does not have."""
         components = [self.value_loss, *self.penalties]
-        return any(component.name not in KEEP_NO_OLD_VALUE for component in components)
+        return self._changes_value and any(component.name not in KEEP_NO_OLD_VALUE for component in components)
 
     def metrics_of(self, policy_step: object, value_step: object) -> list[str]:
         """Names of the metrics that depend on the losses; a user's own steps choose theirs themselves."""
@@ -122,9 +124,21 @@ class Penalties(UpdateOption):
             if common.target is None:
                 self._objective.set_weight(i, schedule_value(common.weight, env_step))
 
-    def after_passes(self, batch: Columns, trained: Any) -> Metrics:  # comes before a target moves the weights
+    def after_passes(self, batch: Columns, trained: Trained) -> Metrics:  # comes before a target moves the weights
         weights = torch.tensor(self._objective.weights, dtype=torch.float64).unbind()
         return dict(zip(self._weight_names, weights, strict=True))
+
+
+class OldOutput(UpdateOption):
+    """Keeps the critic's output, in its own unit, as column 'value_output', for losses that compare with it.
+
+    A value clip limits how far gradient steps move the critic's output. So its centre is the output before the first
+    step, also in later draws from a buffer. The column 'value' cannot replace it: it is in return units, and before the
+    first step the returns of these samples change the statistics that convert it back. Without a baseline 'value' is 0.
+    """
+
+    def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
+        return {'value_output': estimated.output}
 
 
 class ReturnRange(UpdateOption):

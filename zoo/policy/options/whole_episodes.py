@@ -12,7 +12,7 @@ from zoo.config.components import name_of
 from zoo.core.data import Rollout, Transition
 from zoo.core.errors import UserError
 from zoo.core.ranks import ALONE, Ranks, weight_scale
-from zoo.policy.options.base import Estimated, Owner, UpdateOption, kept_output
+from zoo.policy.options.base import Estimated, Owner, UpdateOption
 
 NEEDS_CRITIC = ('gae', 'n_step', 'vtrace')
 """Estimators that use a value of the critic for the rewards after a step."""
@@ -31,13 +31,11 @@ class NoBaseline(UpdateOption):
 
     def attach(self, policy: Owner) -> None:
         self._ranks = policy.run.ranks
-        self._keeps_output = policy.objective.reads_old_value
         policy.samples.reference = torch.zeros_like
         policy.has_critic = False
 
     def add_columns(self, rollout: Rollout, estimated: Estimated) -> Mapping[str, Any]:
-        weight = whole_episodes(rollout.data['traj_flag'], estimated.weight, self._ranks)
-        return {'weight': weight, **(kept_output(estimated) if self._keeps_output else {})}
+        return {'weight': whole_episodes(rollout.data['traj_flag'], estimated.weight, self._ranks)}
 
 
 class WholeEpisodes(UpdateOption):

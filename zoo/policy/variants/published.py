@@ -9,7 +9,7 @@ from torch import nn
 from zoo.core.data import Metrics, Minibatch
 from zoo.core.registry import PHASE_REGISTRY
 from zoo.policy.gradient_steps import descend
-from zoo.policy.ppg import AuxNumbers, Phase, PPGPolicy, joint_loss
+from zoo.policy.ppg import Phase, PPGPolicy, ValueNumbers, joint_loss
 from zoo.policy.ppo import PPOPolicy
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.optimizer import FlatOptimizer
@@ -35,7 +35,7 @@ PPGPolicy.with_updates(
 
 
 def distill_step(
-    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: AuxNumbers
+    model: nn.Module, dist: ActionDist, optimizers: Sequence[FlatOptimizer], minibatch: Minibatch, numbers: ValueNumbers
 ) -> Metrics:
     """One step of an auxiliary phase that leaves the critic alone: auxiliary_loss + bc_weight * behavioral_cloning_loss.
 

@@ -1,0 +1,45 @@
+"""Option 'reward_norm': rewards divided by the running deviation of their discounted sum."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from zoo.core.data import Transition
+from zoo.core.lazy import lazy_names
+from zoo.policy.options import Owner, UpdateOption
+from zoo.rl_utils.normalizer import RunningMeanStd, discounted_sum
+
+__getattr__, __dir__ = lazy_names(__name__, {'zoo.policy.options.value_norm': 'ValueNorm'})[:2]  # for old imports
+
+
+class RewardNorm(UpdateOption):
+    """Divides rewards by the running deviation of their discounted sum, and clips them to +-10."""
+
+    def attach(self, policy: Owner) -> None:
+        learn, collect = policy.cfg.learn, policy.cfg.collect
+        self._statistics = policy.normalizers['reward'] = RunningMeanStd(ranks=policy.run.ranks).to(policy.device)
+        gamma = learn.reward_norm_discount
+        self._gamma = collect.discount_factor if gamma is None else gamma
+        self._carry: Tensor | None = None  # [B], what the last rollout adds to the next one's sums
+        policy.samples.scaled_reward = self.scaled
+
+    def scaled(self, data: Transition, weight: Tensor | None) -> Tensor:
+        """Divides rewards [T, B] by the running deviation of each env's discounted sum, which restarts with each episode.
+
+        It updates the statistics first, and the next rollout continues the sums.
+        """
+        reward, end = data['reward'], data['traj_flag']
+        if self._carry is None or self._carry.shape != reward.shape[1:]:
+            self._carry = torch.zeros_like(reward[0])
+        total = discounted_sum(reward, end, self._carry, self._gamma)
+        self._statistics.update(total.flatten(), None if weight is None else weight.flatten())
+        self._carry = self._gamma * total[-1] * (1 - end[-1].to(reward.dtype))
+        return self._statistics.rescale(reward)
+
+    def forget(self, envs: slice) -> None:
+        if self._carry is not None:
+            self._carry[envs] = 0
+
+    def forget_all(self) -> None:
+        self._carry = None
