@@ -119,7 +119,7 @@ def measure(work: Work) -> Measured:
 
 def measure_here(work: Work) -> dict[str, Any]:
     """Measures a work in this process: all of `Measured` but the all-reduce."""
-    from zoo.cluster.weights import WeightLayout
+    from zoo.cluster.messages import WeightLayout
     from zoo.run.config import resolve_config
     from zoo.run.job import SerialJob
 

@@ -21,7 +21,7 @@ from zoo.config.source import load_config, split_override
 from zoo.config.yaml_io import storable
 from zoo.core.errors import CallbackError, UserError, shown
 from zoo.core.files import current_folder
-from zoo.core.processes import GivenUp
+from zoo.core.processes import GivenUp, Interrupted, catch_signals
 from zoo.core.registry import PIPELINE_REGISTRY
 from zoo.env import EnvError
 from zoo.policy.base import Policy
@@ -35,7 +35,6 @@ from zoo.run.job import SerialJob
 from zoo.run.launch import Launch, continued, launched, note, train_with_learners
 from zoo.run.observers.callbacks import callback_problems
 from zoo.run.result import TrainResult
-from zoo.run.signals import Interrupted, catch_signals
 from zoo.worker.env_watch import EnvWatch
 from zoo.worker.evaluator import OnEvaluation
 

@@ -13,10 +13,9 @@ import torch
 
 from tests.cluster.test_scheduler import RUN, FaultyEngine
 from zoo.cluster.config import lag_problems
-from zoo.cluster.messages import Reply, RunnerLostError
+from zoo.cluster.messages import Reply, RunnerLostError, WeightLayout
 from zoo.cluster.remote_collector import RemoteCollector, RemoteEnvs
 from zoo.cluster.scheduler import RolloutScheduler
-from zoo.cluster.weights import WeightLayout
 from zoo.core.data import final_rows
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Discrete

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.cluster.messages import Request
+from zoo.cluster.messages import Request, WeightLayout
 from zoo.cluster.pickled_code import packed, versions
 from zoo.cluster.remote_collector import payload_of
 from zoo.cluster.runner import Runner, RunnerSpec
-from zoo.cluster.weights import WeightLayout
 from zoo.core.errors import UserError
 from zoo.env.interface import EnvCommand
 from zoo.run.build import make_parts

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-import zoo.cluster.weights as weights_module
-from zoo.cluster.weights import WeightLayout, place, placements
+import zoo.cluster.messages as weights_module
+from zoo.cluster.messages import WeightLayout, place, placements
 
 
 def tensors(fill: float) -> dict[str, torch.Tensor]:

@@ -14,8 +14,7 @@ import torch
 
 from tests.processes import is_alive, left
 from zoo.backend.trace import CompiledFunction
-from zoo.core.processes import STOP_SIGNALS, GivenUp, end_words, given_up_at_its_end, may_be_given_up
-from zoo.run.signals import catch_signals
+from zoo.core.processes import STOP_SIGNALS, GivenUp, catch_signals, end_words, given_up_at_its_end, may_be_given_up
 
 HANGING = """
 import ctypes, os, sys

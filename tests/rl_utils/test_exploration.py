@@ -12,10 +12,9 @@ from zoo.config.components import make_component
 from zoo.config.section import ConfigError
 from zoo.core.registry import EXPLORATION_REGISTRY
 from zoo.rl_utils.distribution import Bounds
-from zoo.rl_utils.distributions.bernoulli import Bernoulli
 from zoo.rl_utils.distributions.beta import Beta
 from zoo.rl_utils.distributions.categorical import Categorical, MultiCategorical
-from zoo.rl_utils.distributions.composite import Composite
+from zoo.rl_utils.distributions.composite import Bernoulli, Composite
 from zoo.rl_utils.distributions.gaussian import GSDE, Gaussian, SquashedGaussian
 from zoo.rl_utils.exploration import exploration_problem
 

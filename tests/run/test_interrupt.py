@@ -23,10 +23,9 @@ from tests.policy_envs import job_config, rows
 from tests.processes import wait_until
 from tests.run.processes import PATIENCE, ROOT, config_file, ended, environment, start_zoo
 from zoo.backend.choose import missing_compiler
-from zoo.core.processes import STOP_SIGNALS
+from zoo.core.processes import STOP_SIGNALS, catch_signals
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.file import load_checkpoint
-from zoo.run.signals import catch_signals
 from zoo.tools.cli.command import main
 
 CODES = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 128 + signal.SIGUSR1)]

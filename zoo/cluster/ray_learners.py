@@ -32,7 +32,7 @@ from zoo.core.ranks import RanksLostError
 
 Kind = Literal['log', 'stdout', 'stderr', 'ask']  # of a message from a rank
 Send = Callable[[Kind, Any], None]
-SAID_BY_DRIVER = 'zoo.run.signals'  # the logger that announces a signal; the driver got the signal too
+SAID_BY_DRIVER = 'zoo.core.processes'  # the logger that announces a signal; the driver got the signal too
 
 
 class RankAddress(NamedTuple):

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from zoo.backend.choose import Compile
 from zoo.cluster.config import ClusterConfig, RunConfig, engine_of
 from zoo.cluster.engine import Engine, InlineEngine
-from zoo.cluster.messages import Reply, RunnerLostError, nested
+from zoo.cluster.messages import Reply, RunnerLostError, WeightLayout, nested, placements
 from zoo.cluster.pickled_code import RunnerPayload, packed, versions
 from zoo.cluster.runner import RunnerSpec
 from zoo.cluster.scheduler import RolloutScheduler, entropy_of
-from zoo.cluster.weights import WeightLayout, placements
 from zoo.config.section import ConfigLike, plain
 from zoo.core.data import leaves
 from zoo.core.errors import UserError

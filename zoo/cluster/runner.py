@@ -13,9 +13,8 @@ import numpy as np
 import torch
 
 from zoo.backend.trace import named_tensors
-from zoo.cluster.messages import Reply, Request, flat
+from zoo.cluster.messages import Placement, Reply, Request, WeightLayout, flat, place
 from zoo.cluster.pickled_code import check_versions, unpacked
-from zoo.cluster.weights import Placement, WeightLayout, place
 from zoo.config.section import Config
 from zoo.core.errors import UserError
 from zoo.env import make_env_groups

@@ -234,10 +234,9 @@ DISTRIBUTION_REGISTRY: Registry[Any] = Registry(
     'distribution',
     'zoo.distributions',
     {
-        'zoo.rl_utils.distributions.bernoulli': 'bernoulli',
         'zoo.rl_utils.distributions.beta': 'beta',
         'zoo.rl_utils.distributions.categorical': 'categorical',
-        'zoo.rl_utils.distributions.composite': 'composite multi_categorical',
+        'zoo.rl_utils.distributions.composite': 'bernoulli composite multi_categorical',
         'zoo.rl_utils.distributions.gaussian': 'gaussian gsde squashed_gaussian',
     },
 )
@@ -260,7 +259,7 @@ ESTIMATOR_REGISTRY: Registry[Any] = Registry(
 OPTIMIZER_REGISTRY: Registry[Any] = Registry('optimizer', 'zoo.optimizers', ('zoo.rl_utils.optimizers',))
 EXPLORATION_REGISTRY: Registry[Any] = Registry('exploration', 'zoo.explorations', ('zoo.rl_utils.exploration',))
 DRAW_REGISTRY: Registry[Any] = Registry(
-    'draw', 'zoo.draws', {'zoo.policy.options.draws': 'in_order prioritized', 'zoo.policy.gradient_steps': 'shuffle'}
+    'draw', 'zoo.draws', {'zoo.policy.options.passes': 'in_order prioritized', 'zoo.policy.gradient_steps': 'shuffle'}
 )
 PROXIMAL_REGISTRY: Registry[Any] = Registry(
     'proximal policy', 'zoo.proximal_policies', ('zoo.policy.options.off_policy_correction',)

@@ -337,7 +337,7 @@ def _draw_of(spec: str | Mapping[str, Any]) -> Callable[[Columns, int, torch.Gen
     """Returns the draw as a function (columns, n_pass, generator) -> (order, columns with the weights of the draw)."""
     if name_of(spec) == 'shuffle':
         return _shuffled
-    from zoo.policy.options.draws import checked_draw
+    from zoo.policy.options.passes import checked_draw
 
     return partial(checked_draw, make_component(DRAW_REGISTRY, spec))
 

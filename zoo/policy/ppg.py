@@ -90,7 +90,7 @@ def joint_loss(dist: ActionDist, output: dict[str, Tensor], minibatch: Minibatch
     """0.5 mean((R - aux_value)^2) and mean(KL(old || new)), 0-dim, from the output of the model's `compute_aux`."""
     return_, weight = minibatch['return_'], minibatch.get('weight', None)
     if kernels.ENABLED and kernels.reach(output['logit']):
-        from zoo.rl_utils.ppg import ppg_data, ppg_joint_error
+        from zoo.rl_utils.losses import ppg_data, ppg_joint_error
 
         data = ppg_data(output['logit'], minibatch['logit'], None, output['aux_value'], return_, return_, weight)
         return ppg_joint_error(data, use_value_clip=False, dist=dist)

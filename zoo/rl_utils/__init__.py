@@ -15,10 +15,13 @@ if TYPE_CHECKING:
         distribution_of as distribution_of,
         make_dist as make_dist,
     )
-    from zoo.rl_utils.distributions.bernoulli import Bernoulli as Bernoulli
     from zoo.rl_utils.distributions.beta import Beta as Beta
     from zoo.rl_utils.distributions.categorical import Categorical as Categorical
-    from zoo.rl_utils.distributions.composite import Composite as Composite, MultiCategorical as MultiCategorical
+    from zoo.rl_utils.distributions.composite import (
+        Bernoulli as Bernoulli,
+        Composite as Composite,
+        MultiCategorical as MultiCategorical,
+    )
     from zoo.rl_utils.distributions.gaussian import (
         GSDE as GSDE,
         Gaussian as Gaussian,
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     )
     from zoo.rl_utils.estimators import gae_result as gae_result, gae_return as gae_return
     from zoo.rl_utils.losses import (
+        ppg_data as ppg_data,
+        ppg_joint_error as ppg_joint_error,
+        ppg_joint_loss as ppg_joint_loss,
         ppo_data as ppo_data,
         ppo_error as ppo_error,
         ppo_error_continuous as ppo_error_continuous,
@@ -44,31 +50,24 @@ if TYPE_CHECKING:
         FlatOptimizer as FlatOptimizer,
         NonFiniteGradientError as NonFiniteGradientError,
     )
-    from zoo.rl_utils.ppg import (
-        ppg_data as ppg_data,
-        ppg_joint_error as ppg_joint_error,
-        ppg_joint_loss as ppg_joint_loss,
-    )
     from zoo.rl_utils.q_learning import q_error as q_error, q_target as q_target
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
         'zoo.rl_utils.distribution': 'ActionDist distribution_of make_dist',
-        'zoo.rl_utils.distributions.bernoulli': 'Bernoulli',
         'zoo.rl_utils.distributions.beta': 'Beta',
         'zoo.rl_utils.distributions.categorical': 'Categorical',
-        'zoo.rl_utils.distributions.composite': 'Composite MultiCategorical',
+        'zoo.rl_utils.distributions.composite': 'Bernoulli Composite MultiCategorical',
         'zoo.rl_utils.distributions.gaussian': 'GSDE Gaussian SquashedGaussian',
         'zoo.rl_utils.estimators': 'gae_result gae_return',
         'zoo.rl_utils.gae': 'gae gae_data normalize_advantage',
         'zoo.rl_utils.normalizer': 'RunningMeanStd',
         'zoo.rl_utils.optimizer': 'FlatAdam FlatOptimizer NonFiniteGradientError',
-        'zoo.rl_utils.ppg': 'ppg_data ppg_joint_error ppg_joint_loss',
         'zoo.rl_utils.losses': (
-            'ppo_data ppo_error ppo_error_continuous ppo_info ppo_loss ppo_policy_data '
-            'ppo_policy_error ppo_policy_error_continuous ppo_policy_loss ppo_value_data '
-            'ppo_value_error '
+            'ppg_data ppg_joint_error ppg_joint_loss ppo_data ppo_error ppo_error_continuous ppo_info ppo_loss '
+            'ppo_policy_data ppo_policy_error ppo_policy_error_continuous ppo_policy_loss ppo_value_data '
+            'ppo_value_error'
         ),
         'zoo.rl_utils.q_learning': 'q_error q_target',
     },

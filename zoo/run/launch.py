@@ -17,6 +17,7 @@ import torch
 from zoo.cluster.config import STARTED_BY, rank_device, split_problems
 from zoo.config.section import ConfigError
 from zoo.core.errors import UserError
+from zoo.core.processes import Interrupted, catch_signals
 from zoo.core.ranks import ALONE, Ranks, RanksLostError
 from zoo.core.streams import log_levels
 from zoo.policy.base import Policy
@@ -24,7 +25,6 @@ from zoo.run.base_config import JobConfig
 from zoo.run.checkpoint import Checkpoint, give_imports, given_imports, load_checkpoint
 from zoo.run.folder import newest_in, refuse_unwritable
 from zoo.run.result import TrainResult
-from zoo.run.signals import Interrupted, catch_signals
 from zoo.worker.env_watch import EnvWatch
 from zoo.worker.evaluator import OnEvaluation
 

@@ -16,8 +16,8 @@ import torch
 from tests.forked import run_python
 from zoo import load_policy, make_policy, read_run, serial_pipeline
 from zoo.core.errors import UserError
+from zoo.core.processes import Interrupted
 from zoo.run.config import resolve_config
-from zoo.run.signals import Interrupted
 from zoo.tools.imitation.demonstrations import Demonstrations, record_demonstrations, save_demonstrations
 from zoo.tools.imitation.pretrain import Student, pretrain, split
 

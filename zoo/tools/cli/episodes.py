@@ -278,7 +278,7 @@ def _episode_line(row: dict[str, Any]) -> str:
 @contextmanager
 def _stopping() -> Iterator[list[int]]:
     """Yields a list that receives the numbers of signals that ask to stop; a second one ends the process at once."""
-    from zoo.run.signals import catch_signals
+    from zoo.core.processes import catch_signals
 
     received: list[int] = []
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from zoo.core.data import Columns, keeps_state, map_tensors, send, to_device
 from zoo.core.errors import UserError
+from zoo.core.processes import Interrupted, catch_signals
 from zoo.core.seeding import stream
 from zoo.policy.actor_critic import ActorCriticPolicy
 from zoo.policy.base import Policy
@@ -25,7 +26,6 @@ from zoo.run.config import resolve_config
 from zoo.run.folder import RunFolder
 from zoo.run.resources import phase_threads, use_threads
 from zoo.run.result import ResultFile
-from zoo.run.signals import Interrupted, catch_signals
 from zoo.tools.imitation.demonstrations import Demonstrations, read_demonstrations
 
 EPOCH, BATCH, RATE = 100, 64, 1e-3

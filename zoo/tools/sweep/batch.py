@@ -21,14 +21,13 @@ from typing import Any, Literal, NamedTuple
 from zoo.config.section import ConfigError
 from zoo.config.source import parse_value, split_override
 from zoo.core.errors import UserError
-from zoo.core.processes import end_words
+from zoo.core.processes import Interrupted, catch_signals, end_words
 from zoo.core.streams import LogFormat
 from zoo.pipeline import serial_pipeline
 from zoo.run.checkpoint.consent import Trust
 from zoo.run.config import resolve_config
 from zoo.run.folder import refuse_other_configs
 from zoo.run.observers.base import RunView
-from zoo.run.signals import Interrupted, catch_signals
 from zoo.tools.results.read import from_here, read_run
 from zoo.tools.results.table import as_data, rows_of, table
 from zoo.tools.sweep.processes import Ended, Team, say_if_too_many
@@ -273,7 +272,7 @@ def _train_one(work: tuple[int, Task], received: list[int]) -> tuple[str, str]:
         handler.setFormatter(LogFormat(f'zoo: {task.name}:' if task.name else 'zoo:'))
     zoo = logging.getLogger('zoo')
     zoo.setLevel(max(zoo.getEffectiveLevel(), logging.WARNING))
-    logging.getLogger('zoo.run.signals').setLevel(logging.ERROR)  # the first process reports signals for all
+    logging.getLogger('zoo.core.processes').setLevel(logging.ERROR)  # the first process reports signals for all
     if task.command:
         sys.argv = list(task.command)  # replaces the words of the parent: this process has only this run
 

@@ -18,9 +18,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from zoo.core.errors import RunError, UserError, env_failure, show_error
-from zoo.core.processes import die_with_parent, n_core
+from zoo.core.processes import catch_signals, die_with_parent, n_core
 from zoo.core.streams import LogFormat
-from zoo.run.signals import catch_signals
 
 logger = logging.getLogger(__name__)
 MAX_TEXT = 4_000  # most characters of an error: a pipe holds 64 KB, and with more the sender waits for the reader

@@ -16,11 +16,10 @@ from zoo.config.section import ConfigError, put_at, short_keys, value_at
 from zoo.config.yaml_io import storable, yaml_text
 from zoo.core.errors import RunError, UserError, env_failure, show_error
 from zoo.core.files import whole_file
-from zoo.core.processes import end_words
+from zoo.core.processes import Interrupted, catch_signals, end_words
 from zoo.core.streams import log_levels
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import explain_config, without_derived_values
-from zoo.run.signals import Interrupted, catch_signals
 from zoo.tools.results.read import from_here
 from zoo.tools.sweep.plan import Curve, Metric, Plan, Pruner, Sampler, make_plan
 from zoo.tools.sweep.processes import Team, say_if_too_many
@@ -104,7 +103,7 @@ def work(plan: Plan, study: Study, received: list[int]) -> None:
     wanted = {
         'zoo': max(level, logging.WARNING),
         'zoo.tools.sweep': level,
-        **dict.fromkeys(('zoo.pipeline', 'zoo.run.signals'), max(level, logging.ERROR)),
+        **dict.fromkeys(('zoo.pipeline', 'zoo.core.processes'), max(level, logging.ERROR)),
     }
     with log_levels(wanted), beating(study.beats):
         while not received and (trial := study.next_trial()) is not None:
