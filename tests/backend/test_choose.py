@@ -22,7 +22,7 @@ from zoo.backend.choose import WORTH_STEPS, ExecutorRequest, Named, choose_execu
 from zoo.backend.executor import forward_rows
 from zoo.backend.native import bindings, build, unknown_parts
 from zoo.backend.native.bindings import Kind, Surrogate, ValueLoss
-from zoo.backend.native.network import knows_components, step_spec
+from zoo.backend.native.executor import knows_components, step_spec
 from zoo.buffer import reuse_of
 from zoo.config.components import Component, make_component
 from zoo.config.section import validate

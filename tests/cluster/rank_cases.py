@@ -141,7 +141,7 @@ def stratified() -> Iterator[None]:
         n, length = len(first_leaf(columns)), columns['adv' if 'adv' in columns else 'return_'].shape[1:].numel()
         n_row = n if batch_size is None else batch_size // length
         order = together(orders_of(passes, n_pass, n), n, n_row // SIZE)
-        passes._draw = lambda columns, n_pass, generator: (order, columns)
+        passes.order_entries = lambda columns, n_pass, generator: (order, columns)
         return own[1](passes, columns, n_pass, batch_size, stream)
 
     def permutations(passes: Passes, n_pass: int, n: int, device: torch.device) -> Tensor:

@@ -117,7 +117,9 @@ class Eager:
             metrics.append(split.summarise(stacked(kept), self._dist, numbers))
         return metrics[0] if len(metrics) == 1 else {name: torch.cat([x[name] for x in metrics]) for name in metrics[0]}
 
-    def start_acting(self, obs: Obs, draw: DrawNoise, has_value: bool, explore: Explore | None = None) -> Acting | None:
+    def start_acting(
+        self, obs: Obs, noise: DrawNoise, has_value: bool, explore: Explore | None = None
+    ) -> Acting | None:
         """Acting on the rows of a block, see `forward_for_acting`; None: the policy's own forward function is used.
 
         Args: explore: turns the logits into those of the policy that acts; None: they are the same.

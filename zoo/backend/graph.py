@@ -68,13 +68,15 @@ class GraphExecutor(Eager):
             self._functions.append(self._updates[key].compiled)
         return self._updates[key].run(plan, numbers)
 
-    def start_acting(self, obs: Obs, draw: DrawNoise, has_value: bool, explore: Explore | None = None) -> Acting | None:
+    def start_acting(
+        self, obs: Obs, noise: DrawNoise, has_value: bool, explore: Explore | None = None
+    ) -> Acting | None:
         if keeps_state(self._model):
             return None
         # on a CPU a call would gain 0 to 20 us, on the model's few operations: less than compiling takes
         if not self.is_compiled or not any(p.is_cuda for p in self._model.parameters()):
             return None
-        acting = GraphActing(self._model, self._dist, obs, draw, has_value, explore)
+        acting = GraphActing(self._model, self._dist, obs, noise, has_value, explore)
         self._functions.append(acting.compiled)
         return acting
 

@@ -45,6 +45,7 @@ def lazy_names(
 
 
 MOVED = {
+    'zoo.backend.native.network': 'zoo.backend.native.executor',
     'zoo.backend.precision': 'zoo.policy.options.passes',
     'zoo.backend.recurrent': 'zoo.policy.sequences',
     'zoo.buffer.priority': 'zoo.buffer.replay',
@@ -54,10 +55,11 @@ MOVED = {
     'zoo.core.version': 'zoo.core',
     'zoo.env.attributes': 'zoo.env.settings',
     'zoo.env.check': 'zoo.env.inspection.check',
-    'zoo.env.families.minigrid_memory': 'zoo.env.toy.memory',
+    'zoo.env.families.minigrid_memory': 'zoo.env.toy.targets',
     'zoo.env.inspect': 'zoo.env.inspection.inspect',
     'zoo.env.probes': 'zoo.env.toy',
     'zoo.env.tensor.base': 'zoo.env.tensor.program',
+    'zoo.env.toy.memory': 'zoo.env.toy.targets',
     'zoo.model.heads': 'zoo.model.layers',
     'zoo.model.memory': 'zoo.model.recurrent',
     'zoo.model.mlp': 'zoo.model.layers',
@@ -87,6 +89,7 @@ MOVED = {
     'zoo.rl_utils.multi_categorical': 'zoo.rl_utils.distributions.composite',
     'zoo.rl_utils.penalties': 'zoo.rl_utils.surrogates',
     'zoo.rl_utils.ppg': 'zoo.rl_utils.losses',
+    'zoo.rl_utils.q_learning': 'zoo.rl_utils.estimators',
     'zoo.rl_utils.squashed_gaussian': 'zoo.rl_utils.distributions.gaussian',
     'zoo.run.callbacks': 'zoo.run.observers.callbacks',
     'zoo.run.load': 'zoo.run.policy_file',

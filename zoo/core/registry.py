@@ -223,8 +223,7 @@ ENV_REGISTRY: Registry[Any] = Registry(
         'zoo.env.families.procgen': 'procgen',
         'zoo.env.tensor.vector': 'torch',
         'zoo.env.toy.bricks': 'tiny_bricks',
-        'zoo.env.toy.memory': 'cartpole_no_velocity minigrid_memory_s7 remember_cue',
-        'zoo.env.toy.targets': 'any_space one_step random_masks',
+        'zoo.env.toy.targets': 'any_space cartpole_no_velocity minigrid_memory_s7 one_step random_masks remember_cue',
     },
 )
 BUFFER_REGISTRY: Registry[Any] = Registry(

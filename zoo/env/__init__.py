@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from zoo.env.tensor import classic as classic
     from zoo.env.tensor.program import TENSOR_ENV_REGISTRY as TENSOR_ENV_REGISTRY, TensorEnv as TensorEnv
     from zoo.env.tensor.vector import TensorVectorEnv as TensorVectorEnv, make_tensor_env as make_tensor_env
-    from zoo.env.toy import bricks as bricks, memory as memory, targets as targets
+    from zoo.env.toy import bricks as bricks, targets as targets
     from zoo.env.vector import VectorEnv as VectorEnv
 
-    minigrid_memory = memory
+    memory = minigrid_memory = targets
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
@@ -63,8 +63,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         'zoo.env.tensor.classic': 'classic=',
         'zoo.env.tensor.vector': 'TensorVectorEnv make_tensor_env',
         'zoo.env.toy.bricks': 'bricks=',
-        'zoo.env.toy.memory': 'memory= minigrid_memory=',
-        'zoo.env.toy.targets': 'targets=',
+        'zoo.env.toy.targets': 'memory= minigrid_memory= targets=',
         'zoo.env.vector': 'VectorEnv',
     },
 )

@@ -131,8 +131,8 @@ class ActorCriticPolicy(NetworkPolicy):
         if self._acts_by_itself:
             return super()._start_acting(obs, first)
         explore = None if self._explore.name == 'sample' else self._explore
-        draw = partial(self._noise.rollout, first=first)
-        acting = self._execution.executor.start_acting(obs, draw, self._acts_with_value, explore)
+        noise = partial(self._noise.rollout, first=first)
+        acting = self._execution.executor.start_acting(obs, noise, self._acts_with_value, explore)
         return acting or super()._start_acting(obs, first)
 
     def _judge(self, obs: Obs, with_value: bool) -> tuple[ActionDist, Tensor, Tensor | None]:

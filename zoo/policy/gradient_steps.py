@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from zoo.backend.executor import Found, Numbers, SplitStep, Step, StepPlan, forward_rows
-from zoo.config.components import make_component, name_of
 from zoo.core.data import Columns, Metrics, Minibatch, first_leaf, send
 from zoo.core.ranks import ALONE, Ranks
 from zoo.core.registry import DRAW_REGISTRY, Component
@@ -252,6 +251,11 @@ def shuffle(columns: Columns, n_pass: int, generator: torch.Generator) -> tuple[
     return torch.stack([torch.randperm(n, generator=generator, device=device) for _ in range(n_pass)]), None
 
 
+OrderEntries = Callable[
+    [Columns, int, torch.Generator], tuple[Tensor, Columns]
+]  # (columns, n_pass, ..) -> order, columns
+
+
 class Trained(NamedTuple):
     """Metrics and counts of passes over a batch.
 
@@ -275,7 +279,7 @@ class Passes:
     The order of samples in an update depends only on the seed, the rank and the number of steps before it.
     Args: cfg: the resolved section `policy.learn`; samples: gives the columns that steps read; execution: runs the steps;
       ranks: take the steps together, each on its own minibatches; training: train_iter -> context for steps.
-    Attributes: train_iter: gradient steps so far.
+    Attributes: train_iter: gradient steps so far; order_entries: may also give them weights in column 'weight'.
     """
 
     def __init__(
@@ -290,7 +294,7 @@ class Passes:
     ) -> None:
         self._cfg, self._samples, self._execution, self._training = cfg, samples, execution, training
         self._seed, self._device, self._ranks = seed, device, ranks
-        self._draw = _draw_of(cfg.draw)
+        self.order_entries: OrderEntries = _shuffled
         self._generator = torch_generator(seed, 'learn', device)
         self.train_iter = 0
 
@@ -326,20 +330,11 @@ class Passes:
         return reseed(self._generator, self._seed, 'learn', self._ranks.rank, self.train_iter)
 
     def _plan(self, columns: Columns, n_pass: int, batch_size: int | None, stream: torch.Generator) -> StepPlan:
-        order, columns = self._draw(columns, n_pass, stream)
+        order, columns = self.order_entries(columns, n_pass, stream)
         length = self._samples.entry_len
         n_row = len(first_leaf(columns)) if batch_size is None else max(batch_size // length, 1)  # or sequences
         normalize = self._cfg.adv_norm == 'minibatch'
         return StepPlan(columns, send(order, self._device), n_row, self._device, normalize, ranks=self._ranks)
-
-
-def _draw_of(spec: str | Mapping[str, Any]) -> Callable[[Columns, int, torch.Generator], tuple[Tensor, Columns]]:
-    """Returns the draw as a function (columns, n_pass, generator) -> (order, columns with the weights of the draw)."""
-    if name_of(spec) == 'shuffle':
-        return _shuffled
-    from zoo.policy.options.passes import checked_draw
-
-    return partial(checked_draw, make_component(DRAW_REGISTRY, spec))
 
 
 def _shuffled(columns: Columns, n_pass: int, generator: torch.Generator) -> tuple[Tensor, Columns]:

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
         Gaussian as Gaussian,
         SquashedGaussian as SquashedGaussian,
     )
-    from zoo.rl_utils.estimators import gae_result as gae_result, gae_return as gae_return
+    from zoo.rl_utils.estimators import (
+        gae_result as gae_result,
+        gae_return as gae_return,
+        q_error as q_error,
+        q_target as q_target,
+    )
     from zoo.rl_utils.losses import (
         ppg_data as ppg_data,
         ppg_joint_error as ppg_joint_error,
@@ -50,7 +55,6 @@ if TYPE_CHECKING:
         FlatOptimizer as FlatOptimizer,
         NonFiniteGradientError as NonFiniteGradientError,
     )
-    from zoo.rl_utils.q_learning import q_error as q_error, q_target as q_target
 
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
@@ -60,7 +64,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         'zoo.rl_utils.distributions.categorical': 'Categorical',
         'zoo.rl_utils.distributions.composite': 'Bernoulli Composite MultiCategorical',
         'zoo.rl_utils.distributions.gaussian': 'GSDE Gaussian SquashedGaussian',
-        'zoo.rl_utils.estimators': 'gae_result gae_return',
+        'zoo.rl_utils.estimators': 'gae_result gae_return q_error q_target',
         'zoo.rl_utils.gae': 'gae gae_data normalize_advantage',
         'zoo.rl_utils.normalizer': 'RunningMeanStd',
         'zoo.rl_utils.optimizer': 'FlatAdam FlatOptimizer NonFiniteGradientError',
@@ -69,6 +73,5 @@ __getattr__, __dir__, __all__ = lazy_names(
             'ppo_policy_data ppo_policy_error ppo_policy_error_continuous ppo_policy_loss ppo_value_data '
             'ppo_value_error'
         ),
-        'zoo.rl_utils.q_learning': 'q_error q_target',
     },
 )

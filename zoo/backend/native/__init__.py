@@ -3,7 +3,6 @@
 The C sources are compiled when the package is installed, where there is a compiler; see `bindings` and `build`.
 """
 
-from zoo.backend.native.executor import NativeExecutor, level, missing, obstacle
-from zoo.backend.native.network import unknown_parts
+from zoo.backend.native.executor import NativeExecutor, level, missing, obstacle, unknown_parts
 
 __all__ = ['NativeExecutor', 'level', 'missing', 'obstacle', 'unknown_parts']

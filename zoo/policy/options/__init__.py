@@ -23,6 +23,7 @@ _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('intrinsic', 'IntrinsicReward', lambda policy: policy.cfg.learn.intrinsic is not None and policy.explores),
     ('off_policy_correction', 'RecentPolicy', lambda policy: _proximal(policy) == 'recent'),
     ('off_policy_correction', 'AveragedPolicy', lambda policy: _proximal(policy) == 'ewma'),
+    ('passes', 'ChosenDraw', lambda policy: name_of(policy.cfg.learn.draw) != 'shuffle'),
     ('passes', 'EarlyStop', lambda policy: policy.cfg.learn.target_kl is not None),
     ('passes', 'RecomputedAdvantages', lambda policy: policy.cfg.learn.get('recompute_adv', False)),
     ('passes', 'OptimizerMechanics', lambda policy: any(policy.cfg.learn[key] != x for key, x in PLAIN.items())),

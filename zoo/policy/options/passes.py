@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from zoo.backend.choose import Named
 from zoo.backend.executor import Numbers, Step
+from zoo.config.components import make_component
 from zoo.core.data import Columns, Metrics, Rollout, first_leaf, map_tensors, send
 from zoo.core.errors import UserError
 from zoo.core.ranks import mean_over
@@ -75,6 +76,13 @@ class InterruptedPasses(Passes):
             n_done += 1
         metrics = {name: torch.cat([each[name] for each in found]) for name in found[0]}
         return Trained(summaries(metrics), n_done, metrics, n_last)
+
+
+class ChosenDraw(UpdateOption):
+    """`policy.learn.draw` orders the entries of each pass, in place of 'shuffle'."""
+
+    def attach_learn(self, policy: Owner) -> None:
+        policy.passes.order_entries = partial(checked_draw, make_component(DRAW_REGISTRY, policy.cfg.learn.draw))
 
 
 class EarlyStop(UpdateOption):

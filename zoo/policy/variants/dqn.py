@@ -23,12 +23,11 @@ from zoo.policy.acting import NetworkPolicy
 from zoo.policy.config import CollectConfig, Count, LearnConfig, PolicyConfig
 from zoo.policy.hooks import gradient_ready
 from zoo.rl_utils.distributions.categorical import Categorical
-from zoo.rl_utils.estimators import n_step
+from zoo.rl_utils.estimators import n_step, q_error, q_target
 from zoo.rl_utils.exploration import epsilon_greedy
 from zoo.rl_utils.gae import gae_data
 from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.ppo import weighted_mean
-from zoo.rl_utils.q_learning import q_error, q_target
 
 
 @torch.no_grad()
