@@ -251,11 +251,6 @@ def shuffle(columns: Columns, n_pass: int, generator: torch.Generator) -> tuple[
     return torch.stack([torch.randperm(n, generator=generator, device=device) for _ in range(n_pass)]), None
 
 
-OrderEntries = Callable[
-    [Columns, int, torch.Generator], tuple[Tensor, Columns]
-]  # (columns, n_pass, ..) -> order, columns
-
-
 class Trained(NamedTuple):
     """Metrics and counts of passes over a batch.
 
@@ -279,7 +274,8 @@ class Passes:
     The order of samples in an update depends only on the seed, the rank and the number of steps before it.
     Args: cfg: the resolved section `policy.learn`; samples: gives the columns that steps read; execution: runs the steps;
       ranks: take the steps together, each on its own minibatches; training: train_iter -> context for steps.
-    Attributes: train_iter: gradient steps so far; order_entries: may also give them weights in column 'weight'.
+    Attributes: train_iter: gradient steps so far; order_entries: (columns, n_pass, generator) -> rows of each pass,
+      [n_pass, n], and the columns, perhaps with other weights.
     """
 
     def __init__(
@@ -294,7 +290,7 @@ class Passes:
     ) -> None:
         self._cfg, self._samples, self._execution, self._training = cfg, samples, execution, training
         self._seed, self._device, self._ranks = seed, device, ranks
-        self.order_entries: OrderEntries = _shuffled
+        self.order_entries: Callable[..., tuple[Tensor, Columns]] = _shuffled
         self._generator = torch_generator(seed, 'learn', device)
         self.train_iter = 0
 
