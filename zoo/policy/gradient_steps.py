@@ -251,9 +251,8 @@ def shuffle(columns: Columns, n_pass: int, generator: torch.Generator) -> tuple[
     return torch.stack([torch.randperm(n, generator=generator, device=device) for _ in range(n_pass)]), None
 
 
-OrderEntries = Callable[
-    [Columns, int, torch.Generator], tuple[Tensor, Columns]
-]  # (columns, n_pass, ..) -> order, columns
+# (columns, n_pass, generator) -> (indices of the entries of each pass, columns)
+OrderEntries = Callable[[Columns, int, torch.Generator], tuple[Tensor, Columns]]
 
 
 class Trained(NamedTuple):
