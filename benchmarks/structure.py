@@ -513,7 +513,7 @@ FAMILIES = {
     'pg': (('pg.py',), r"'pg'"),
     'dqn': (('dqn.py',), '$^'),
     'trpo, npg': (('trpo.py',), '$^'),
-    'losses of dqn': (('q_learning.py',), '$^'),
+    'losses of dqn': (('q_target', 'q_error'), '$^'),
 }
 """The same as VARIANTS, for other families of policies."""
 VARIANT_ROOMS = ('policy', 'rl_utils', 'model')

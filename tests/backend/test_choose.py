@@ -219,6 +219,7 @@ def test_parts_that_c_has_are_known_and_kinds_that_no_step_has_are_nothing_to_it
         (Named('optimizer', 'muon'), "the optimizer 'muon'"),
         (Named('proximal policy', 'ewma'), "the proximal policy 'ewma'"),
         (Named('option', 'policy.learn.accumulate'), 'policy.learn.accumulate'),
+        (Named('surrogate', 'clip', (('margin', 1.0),)), "the option 'margin' of the surrogate 'clip'"),
         (Component('surrogate', 'clip', pytest.approx), f"the surrogate 'clip' of {pytest.approx.__module__}"),
     ],
     ids=lambda x: x if isinstance(x, str) else '',

@@ -110,6 +110,12 @@ def test_a_variant_costs_at_most_59_lines_of_code() -> None:
 
 
 @pytest.mark.slow
+def test_every_variant_and_family_of_policies_has_code() -> None:
+    groups = structure.VARIANTS | structure.FAMILIES
+    assert [name for name, found in groups.items() if not structure.variant_lines(*found)] == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('run', 'n_file', 'n_line', 'n_executed'),
     [('ppo', 18, 2_978, 404), ('ppg', 22, 3_563, 601), ('dqn', 18, 3_108, 370), ('lstm', 20, 3_613, 504)],

@@ -19,6 +19,7 @@ import pytest
         ('zoo.model.layers', 'MLPConfig'),
         ('zoo.model.layers', 'input_width'),
         ('zoo.policy.options.reward_norm', 'ValueNorm'),
+        ('zoo.backend.trace', 'missing_compiler'),
     ],
 )
 def test_name_of_a_lazy_module_is_that_of_its_home_and_a_wrong_name_is_refused(module: str, name: str) -> None:

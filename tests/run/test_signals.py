@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+import torch
 
 from tests.envs import LimitEnv, LimitVectorEnv
 from tests.policy_envs import job_config
@@ -134,6 +135,15 @@ class HangingVector(LimitVectorEnv):
 gymnasium.register('HangingVector-v0', entry_point=LimitEnv, vector_entry_point=HangingVector)
 
 
+class AnsweringVector(HangingVector):
+    """HangingVector that has a function for every public name, as a stub of an object in another process has."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith('_'):
+            raise AttributeError(name)
+        return lambda *_: None
+
+
 class SlowEnv(LimitEnv):
     """LimitEnv that takes 0.1 s for a reset."""
 
@@ -238,6 +248,14 @@ def test_watch_calls_ends_a_call_and_gives_the_handler_back() -> None:
     with pytest.raises(EnvError, match='index 0, in its check: no answer within 0.3 s'), watch_calls(0.3):
         check_env({'id': hangs_in_python})
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_vector_env_that_has_an_answer_for_every_attribute_is_watched() -> None:
+    env = make_vector_env(EnvConfig(id=AnsweringVector), 2)
+    env.reset(0)
+    with pytest.raises(EnvError, match='no answer within 0.3 s'), watch_calls(0.3):
+        for _ in range(20):
+            env.step(torch.zeros(2, dtype=torch.int64))
 
 
 def test_watch_calls_leaves_ctrl_c_to_the_handler_of_the_caller() -> None:

@@ -35,6 +35,7 @@ class Named(NamedTuple):
 
     kind: str
     name: str
+    options: tuple[tuple[str, Any], ...] = ()
 
 
 class ExecutorRequest(NamedTuple):

@@ -109,7 +109,7 @@ class Timestep(NamedTuple):
     raw_reward: Tensor | None = None  # [B] f32, of the game, if `reward` is changed for training; None: as `reward`
     raw_end: Tensor | None = None  # [B] bool, the game is over, if a lost life ends an episode; None: with the episode
     next_obs: Obs | None = None  # [B, *O], the true next obs of every row; then final_obs and final_index are None
-    begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: see `zoo.policy.sequences`
+    begins: Tensor | None = None  # [B] bool, an episode begins with `obs`; None: see `begins_of`
 
 
 def ends_of(timestep: Timestep) -> Transition:

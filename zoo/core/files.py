@@ -1,4 +1,4 @@
-"""Atomic writes, reads of regular files only, and whether an open file is still at its path."""
+"""Atomic writes, reads of regular files only, failures of the disk, and whether an open file is still at its path."""
 
 from __future__ import annotations
 

@@ -101,6 +101,7 @@ MOVED = {
     'zoo.run.sinks.tensorboard': 'zoo.run.log.sinks',
     'zoo.run.stop_rules': 'zoo.run.observers.stop_rules',
     'zoo.sweep': 'zoo.tools.sweep',
+    'zoo.tools.log_levels': 'zoo.core.streams',
     'zoo.tools.nested': 'zoo.config.section',
     'zoo.worker.demonstrations': 'zoo.tools.imitation.demonstrations',
     'zoo.worker.evaluation': 'zoo.worker.evaluator',

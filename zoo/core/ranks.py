@@ -55,6 +55,7 @@ class Ranks:
 
 
 ALONE = Ranks()  # the ranks of a process that trains by itself; a copied or unpickled policy has these
+Alone = Ranks  # the former name of the class of ALONE
 
 
 def alone() -> Ranks:

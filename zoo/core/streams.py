@@ -1,4 +1,4 @@
-"""Text for terminals without control characters and passwords; levels of loggers; standard streams that may be closed."""
+"""Text for terminals, in columns, without control characters and passwords; levels of loggers; closed standard streams."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Settings of envs that change during a run: env.schedule, env.reset_options, and `job.envs`; commands to single envs,
-which read, set and call attributes and methods inside any number of wrappers."""
+"""Settings of envs that change during a run: env.schedule, env.reset_options, `job.envs`; commands to envs inside wrappers."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class VectorEnv(RowVectorEnv):
         self._one_seed, self._device, self._first, self._timeout = one_seed, reader, first, cfg.step_timeout
         self._refuses_masks = cfg.action_mask == 'auto' and not has_masks and mask_size(self.action_space) > 0
         self.steps_async = vars(type(env)).get('steps_async', False)  # not inherited: a subclass may change step
-        self._called = None if getattr(env, 'has_deadlines', False) else self._place.of
+        self._called = None if vars(type(env)).get('has_deadlines', False) else self._place.of
         self.info_columns = tuple(cfg.info_columns)
         self.request_infos(self.info_columns)
 

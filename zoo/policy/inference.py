@@ -94,8 +94,7 @@ class Session:
         given = np.asarray(begins)
         if given.dtype != bool or given.shape not in ((), (n_env,)):
             raise UserError(f'begins is {begins!r} but must be one bool, or one for each of the {n_env} envs')
-        rows = torch.as_tensor(given).expand(n_env)
-        return replace_rows(rows, self._mode.initial_state(n_env), self.state)
+        return replace_rows(torch.as_tensor(given).expand(n_env), self._mode.initial_state(n_env), self.state)
 
 
 def read_obs(policy: InferencePolicy, obs: Raw) -> tuple[Obs, bool]:

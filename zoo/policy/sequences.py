@@ -169,8 +169,7 @@ def _burned(
     model: nn.Module, method: str, obs: Obs, is_first: Tensor, state: State, is_burned: Tensor, n_burn: int
 ) -> State:
     """Returns the state after n_burn steps; sequences without burn-in keep theirs. Updates only what the method reads."""
-    past = map_tensors(lambda x: x[:n_burn], obs)
-    found = getattr(model, method)(past, state, is_first[:n_burn])
+    found = getattr(model, method)(map_tensors(lambda x: x[:n_burn], obs), state, is_first[:n_burn])
     return replace_rows(is_burned, found['state'] if isinstance(found, dict) else found[1], state)
 
 

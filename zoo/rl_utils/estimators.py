@@ -1,4 +1,4 @@
-"""Estimators: advantages and returns of a rollout, from (data, gamma, lambda_) as `gae` takes them; targets of Q-learning.
+"""Estimators of advantages and returns, from (data, gamma, lambda_) as `gae` takes them; targets and loss of Q-learning.
 
 The registered ones return (adv, return_), new tensors in the shape and dtype of data.value, without gradient. All treat ends
 the same way: where `done`, the value of the next state counts as 0; where `traj_flag`, and at the end of the rollout, later

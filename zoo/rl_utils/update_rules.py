@@ -1,4 +1,4 @@
-"""Update rules, mechanics around them (limits, accumulation, average, loss scale), and an optimiser's steps and state by both.
+"""Update rules, the mechanics around them (limits, accumulation, average, loss scale), and steps and state of an optimiser.
 
 Rules and mechanics are pure functions of flat buffers, which eager steps and compiled programs share.
 """

@@ -2,7 +2,8 @@
 
 A function takes (value, return_, value_old, clip_ratio), the first three [...] of one shape and unit, and returns the
 error [...], with a gradient in `value` alone; clip_ratio > 0 is a number or a 0-dim tensor. A class is for a critic that
-predicts a distribution of returns: its objects take logits [..., n_output] in place of values, and decode them.
+predicts a distribution of returns: its objects take logits [..., n_output] in place of values, and decode them; its head is a
+`WideValueHead`.
 Below V is the value, R the return.
 """
 

@@ -201,8 +201,7 @@ def job_schema(data: dict[str, Any]) -> type[JobConfig]:
     """JobConfig with the sections of the policy, model and buffer that `data` names."""
     policy = _policy_schema(data.get('policy'))
     policy_class = POLICY_REGISTRY.get(policy.model_fields['type'].default)
-    buffer = _named_section(BUFFER_REGISTRY, data.get('buffer'), policy_class.default_buffer())
-    return _job_section(policy, buffer)
+    return _job_section(policy, _named_section(BUFFER_REGISTRY, data.get('buffer'), policy_class.default_buffer()))
 
 
 @functools.cache

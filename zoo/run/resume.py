@@ -193,8 +193,7 @@ def with_saved_start(cfg: JobConfig, checkpoint: Checkpoint) -> JobConfig:
             f'init_from is {now} but {checkpoint.path}, from which the run continues, was saved with {has}, and its '
             'parameters count; leave init_from out, or begin a new run in another folder'
         )
-    start = {'init_from': before, 'init_from_keys': saved.get('init_from_keys', ['*'])}
-    return cfg.model_copy(update=start)
+    return cfg.model_copy(update={'init_from': before, 'init_from_keys': saved.get('init_from_keys', ['*'])})
 
 
 class Checkpoints(Observer):

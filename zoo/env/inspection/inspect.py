@@ -186,7 +186,7 @@ MASKS = {
     'info': "found: the entry 'action_mask' of the infos",
     'method': 'found: the method action_masks()',
 }
-# of facts in the order of the report: label, and the words for a value; without words a fact is left out
+# for each fact, in the order of the report: its label, and the words for its value; a fact without words is left out
 BEFORE_STEPS: dict[str, tuple[str, Callable[[Any], str | None]]] = {
     'kind': ('kind', str),
     'obs_space': ('observations', str),

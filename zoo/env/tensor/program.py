@@ -1,5 +1,4 @@
-"""The base class of tensor envs, their registry, and one step of B of them as a pure function: physics, time limit, new
-episodes, a check for NaN."""
+"""Tensor envs: base class, registry, and one step of B envs as a pure function: physics, time limit, resets, check for NaN."""
 
 from __future__ import annotations
 

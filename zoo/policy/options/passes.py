@@ -21,6 +21,7 @@ from zoo.backend.executor import Numbers, Step
 from zoo.config.components import make_component
 from zoo.core.data import Columns, Metrics, Rollout, first_leaf, map_tensors, send
 from zoo.core.errors import UserError
+from zoo.core.lazy import lazy_names
 from zoo.core.ranks import mean_over
 from zoo.core.registry import DRAW_REGISTRY
 from zoo.policy.gradient_steps import Passes, Trained
@@ -29,6 +30,7 @@ from zoo.policy.options import PLAIN, Estimated, Owner, UpdateOption
 from zoo.rl_utils.check import check_pair, check_returned
 from zoo.rl_utils.optimizer import FlatOptimizer
 
+__getattr__, __dir__ = lazy_names(__name__, {'zoo.policy.config': 'UpdatePrecision'})[:2]  # for old imports
 KL_FACTOR = 1.5  # an update stops at this multiple of target_kl
 DTYPES = {'bf16': torch.bfloat16, 'fp16': torch.float16}
 
@@ -140,8 +142,7 @@ def recomputed(policy: Owner, batch: Columns) -> dict[str, Any]:
     if samples.by_ratios:
         now, then = (policy.dist.log_prob(x, batch['action']) for x in (policy.logit_of(batch), batch['logit']))
         log_ratio = [by_step(now - then)]
-    ends = (by_step(batch[key]) for key in ('reward', 'done', 'traj_flag'))
-    found = samples.estimate(outputs, *ends, *log_ratio)
+    found = samples.estimate(outputs, *(by_step(batch[key]) for key in ('reward', 'done', 'traj_flag')), *log_ratio)
     if 'value_output' in batch:
         found['value_output'] = outputs[0]
     columns = {name: x.flatten() for name, x in found.items()}

@@ -350,8 +350,7 @@ class Report(Observer):
             self._write_step, self._metrics = env_step, {}
 
     def on_evaluate(self, job: RunView, evaluation: Evaluation) -> None:
-        row = {f'eval/{name}': value for name, value in evaluation.metrics().items()}
-        self._logger.write(job.env_step, row)
+        self._logger.write(job.env_step, {f'eval/{name}': value for name, value in evaluation.metrics().items()})
 
     def show_progress(self, *_: object) -> None:
         """Updates the line on the console: the mean return of training episodes, the last evaluation and the best one."""

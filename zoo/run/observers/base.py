@@ -1,4 +1,4 @@
-"""The view that observers have of a run: its components, its progress, and the events that they are told of."""
+"""The view that observers have of a run: its components, its progress, and its events; the base classes of callbacks and observers."""
 
 from __future__ import annotations
 

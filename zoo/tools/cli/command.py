@@ -70,9 +70,8 @@ def _log_to_stderr(args: argparse.Namespace) -> None:
     if rank := _other_rank():
         from zoo.run.launch import filter_rank_log
 
-        handler.addFilter(
-            partial(filter_rank_log, rank)
-        )  # before the ranks meet, only rank 0 shows what all of them log
+        # before the ranks meet, only rank 0 shows what all of them log
+        handler.addFilter(partial(filter_rank_log, rank))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
