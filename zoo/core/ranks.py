@@ -21,7 +21,7 @@ class RanksLostError(RunError):
 
 
 class Ranks:
-    """The processes that train together, as one of them sees them. This class is for a process that trains alone.
+    """The processes that train together, as one of them sees them; the methods here are those of a process alone.
 
     rank: the number of this process, from 0; size: the number of processes.
     """
@@ -54,8 +54,11 @@ class Ranks:
         return alone, ()  # a copy is not in the group
 
 
-ALONE = Ranks()  # the ranks of a process that trains by itself; a copied or unpickled policy has these
-Alone = Ranks  # the former name of the class of ALONE
+class Alone(Ranks):
+    """The ranks of a process that trains by itself."""
+
+
+ALONE = Alone()  # which a copied or unpickled policy has
 
 
 def alone() -> Ranks:

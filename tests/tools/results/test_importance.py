@@ -79,8 +79,8 @@ def test_report_of_a_sweep_says_what_mattered_and_joins_the_seeds_of_a_trial() -
     runs = []
     for i in range(LEAST):
         for seed in (0, 1):
-            run = made_run([10, 20], [0, i + seed / 10], seed=seed)
-            run.config.update(exp_name=f'trial_{i:03d}_seed_{seed}', max_env_step=1000 + i)
+            run = made_run([10, 20], [0, i + seed / 10], seed=seed, name=f'trial_{i:03d}_seed_{seed}')
+            run.config['max_env_step'] = 1000 + i
             run.config['policy']['learn'] = {
                 'clip_ratio': 0.1 + i / 100,
                 'note': '<b>$\\frac$' if i else 'x',
