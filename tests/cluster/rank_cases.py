@@ -144,8 +144,9 @@ def stratified() -> Iterator[None]:
         passes.order_entries = lambda columns, n_pass, generator: (order, columns)
         return own[1](passes, columns, n_pass, batch_size, stream)
 
-    def permutations(passes: Passes, n_pass: int, n: int, device: torch.device) -> Tensor:
+    def permutations(passes: Passes, n_pass: int, columns: Any, device: torch.device) -> Tensor:
         reseeded(passes)
+        n = len(first_leaf(columns))
         n_rollout = entries_of_a_rollout(passes, n)
         n_row = BATCH_SIZE // passes.length  # type: ignore[attr-defined]
         return together(orders_of(passes, n_pass, n), n_rollout, n_row)

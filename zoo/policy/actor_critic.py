@@ -173,7 +173,7 @@ class ActorCriticPolicy(NetworkPolicy):
         cfg = self.cfg.learn
         self.optimizers = self._make_optimizers()
         trains_actor_alone = 'critic' in self.optimizers or not self._coefficients().get('value_weight', 1)
-        if trains_actor_alone and cfg.get('freeze') and not reached(self._model, self.obs_space, 'compute_actor'):
+        if trains_actor_alone and self._frozen and not reached(self._model, self.obs_space, 'compute_actor'):
             raise UserError(self.all_frozen)
         # kernels of eager steps on a GPU give no kl and ratio_max; a user's own step chooses its metrics itself
         is_cheap = self.device.type == 'cpu' or self._execution.executor.name != 'eager'

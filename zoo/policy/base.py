@@ -168,7 +168,7 @@ class Policy(ABC):
         self._model: Any = model.to(self.device)
         self._normalizers: Any = nn.ModuleDict()
         if 'learn' in self._fields:
-            freeze(self._model, cfg.learn.get('freeze') or ())
+            self._frozen = freeze(self._model, cfg.learn.get('freeze') or ())  # names
         self._build()
         for name, init in (('collect', self._init_collect), ('learn', self._init_learn), ('eval', self._init_eval)):
             if name in self._fields:

@@ -315,11 +315,9 @@ class Passes:
         self.train_iter += len(next(iter(found.values())))
         return found
 
-    def permutations(self, n_pass: int, n: int, device: torch.device) -> Tensor:
-        """Draws a permutation of n rows for each pass, [n_pass, n], on a device."""
-        generator = self._order_stream()
-        orders = [torch.randperm(n, generator=generator, device=generator.device) for _ in range(n_pass)]
-        return send(torch.stack(orders), device)
+    def permutations(self, n_pass: int, columns: Columns, device: torch.device) -> Tensor:
+        """Draws a permutation of the n entries of the columns for each pass, [n_pass, n], on a device."""
+        return send(shuffle(columns, n_pass, self._order_stream())[0], device)
 
     def _order_stream(self) -> torch.Generator:
         """The random stream of the order of samples, from the steps so far."""

@@ -212,7 +212,7 @@ class PPGPolicy(ActorCriticPolicy):
         optimizers = [self.optimizers[name] for name in names if name in self.optimizers]
         for optimizer in optimizers:
             optimizer.lr = self.rates['aux_learning_rate']
-        order = self.passes.permutations(cfg.aux_train_epoch, memory.n_row, memory.device)
+        order = self.passes.permutations(cfg.aux_train_epoch, columns, memory.device)
         is_small = sum(x.numel() for _, x in leaves(columns['obs'])) <= PASS_CELLS
         plan = StepPlan(columns, order, self._aux_rows, self.device, gather=memory.device == self.device and is_small)
         numbers = ValueNumbers(
