@@ -192,7 +192,8 @@ class ForwardActing:
 
     def __init__(self, forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None = None) -> None:
         self._forward, self._obs_rows = forward, unbind_rows(obs)
-        self._all_aligned = all(map(_is_aligned, (x for row in self._obs_rows for _, x in leaves(row))))
+        self._are_aligned = [map_tensors(_is_aligned, row) for row in self._obs_rows]
+        self._all_aligned = all(aligned for row in self._are_aligned for _, aligned in leaves(row))
         self._n_step, self._n_env = len(self._obs_rows) - 1, first_leaf(obs).shape[1]
         self.output: dict[str, Any] = {}
         self._rows: list[tuple[Tensor, ...]] = []
@@ -204,7 +205,7 @@ class ForwardActing:
     def step(self, t: int) -> Tensor:
         obs = self._obs_rows[t]
         if not self._all_aligned:
-            obs = map_tensors(lambda x: x if _is_aligned(x) else x.clone(), obs)
+            obs = map_tensors(lambda x, aligned: x if aligned else x.clone(), obs, self._are_aligned[t])
         output = self._forward(obs, self.state)
         self.state = output.get('state')
         if not self._rows:

@@ -64,7 +64,8 @@ class Layers(nn.Module):
             x = flat_pixels(x)
         if self.norms is None:
             for layer in self.layers:
-                x = activate(linear(x, layer.weight, layer.bias))
+                own = layer._parameters  # as layer.weight, which takes 0.5 us more
+                x = activate(linear(x, own['weight'], own['bias']))
             return x
         for layer, norm in zip(self.layers, self.norms, strict=True):
             x = linear(x, layer.weight, layer.bias)
