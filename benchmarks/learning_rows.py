@@ -35,6 +35,7 @@ class Row(NamedTuple):
 _CARTPOLE = Anchor(500, 'rl-zoo3 PPO at 100k, 1 run')
 _LUNARLANDER = Anchor(242.1, 'rl-zoo3 PPO at 1M, 1 run')
 _TIANSHOU = 'n=10, interquartile mean of the last policy'
+_HOPPER = Anchor(3618, 'rl-zoo3 TRPO at 1M, 1 run')
 _HUMANOID = Anchor(1485, f'Tianshou A2C on v3 at 1M, {_TIANSHOU}')
 _ANT = Anchor(2342, f'Tianshou NPG on v4 at 1M, {_TIANSHOU.replace("10", "5")}')
 
@@ -64,7 +65,8 @@ ROWS = {
     'bipedalwalker_ppo max_env_step=1_000_000': Row(310, Anchor(299.8, 'rl-zoo3 A2C at 5M, 1 run')),
     'bipedalwalker_ppo': Row(310, Anchor(299.8, 'rl-zoo3 A2C at 5M, 1 run')),
     'halfcheetah_ppo': Row(6300, Anchor(5690, f'Tianshou PPO on v3 at 1M, {_TIANSHOU}'), n_episode=20),
-    'hopper_ppo': Row(3600, Anchor(3618, 'rl-zoo3 TRPO at 1M, 1 run'), n_episode=20),
+    'hopper_ppo': Row(3600, _HOPPER, n_episode=20),
+    'hopper_ppo policy.model.hidden_sizes=[256,256]': Row(3600, _HOPPER, n_episode=20),
     'walker2d_ppo': Row(5000, Anchor(4933, 'rl-zoo3 TRPO at 1M, 1 run'), n_episode=20),
     'swimmer_ppo': Row(362, Anchor(365.7, 'rl-zoo3 TRPO at 1M, 1 run'), n_episode=20),
     'ant_ppo': Row(2400, _ANT, n_episode=20),
