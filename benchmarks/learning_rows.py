@@ -43,6 +43,8 @@ ROWS = {
     'cartpole_ppo': Row(500, _CARTPOLE),
     'cartpole_ppg': Row(500, _CARTPOLE),
     'cartpole_ppo max_env_step=50_000': Row(500, _CARTPOLE),
+    'cartpole_ppo policy.learn.learning_rate={"start":1e-3,"end":0}': Row(500, _CARTPOLE),  # as bundled before
+    'cartpole_ppo max_env_step=50_000 policy.learn.learning_rate={"start":1e-3,"end":0}': Row(500, _CARTPOLE),
     'cartpole_ppg max_env_step=50_000': Row(500, _CARTPOLE),
     'cartpole_ppo_ewma': Row(500, _CARTPOLE),
     'cartpole_ppg_ewma': Row(500, _CARTPOLE),
