@@ -49,6 +49,7 @@ TUNED = {  # bundled configs whose values have changed since then; None: the def
         'policy.learn.epoch_per_collect': 10,
         'policy.learn.learning_rate': {'start': 0.001, 'end': 0.0, 'over': 300_000},
     },
+    'cartpole_ppo': {'policy.learn.learning_rate': {'start': 0.003, 'end': 0.0, 'over': 100_000}},
     'halfcheetah_ppo': {'env.collector_env_num': 64, 'policy.collect.n_step': 32},
     'humanoid_ppo': {
         'env.collector_env_num': 64,

@@ -193,7 +193,6 @@ class ForwardActing:
     def __init__(self, forward: Forward, obs: Obs, initial_state: Callable[[int], State] | None = None) -> None:
         self._forward, self._obs_rows = forward, unbind_rows(obs)
         self._are_aligned = [map_tensors(_is_aligned, row) for row in self._obs_rows]
-        self._all_aligned = all(aligned for row in self._are_aligned for _, aligned in leaves(row))
         self._n_step, self._n_env = len(self._obs_rows) - 1, first_leaf(obs).shape[1]
         self.output: dict[str, Any] = {}
         self._rows: list[tuple[Tensor, ...]] = []
@@ -203,9 +202,7 @@ class ForwardActing:
         """Nothing to prepare."""
 
     def step(self, t: int) -> Tensor:
-        obs = self._obs_rows[t]
-        if not self._all_aligned:
-            obs = map_tensors(lambda x, aligned: x if aligned else x.clone(), obs, self._are_aligned[t])
+        obs = map_tensors(lambda x, aligned: x if aligned else x.clone(), self._obs_rows[t], self._are_aligned[t])
         output = self._forward(obs, self.state)
         self.state = output.get('state')
         if not self._rows:
@@ -224,8 +221,5 @@ class ForwardActing:
 
 
 def _is_aligned(x: Tensor) -> bool:
-    """Whether matrix products on a CPU give the same bits as with newly allocated memory; the bits depend on the address.
-
-    Integers count as aligned, since they are converted into new memory first; so does pinned memory, which a GPU reads.
-    """
+    """Whether x lies as new memory does, on which a product's bits depend on a CPU; integers are converted into new memory."""
     return not (x.is_cpu and x.is_floating_point() and x.data_ptr() % ALIGNMENT) or x.is_pinned()

@@ -42,8 +42,7 @@ class Networks(nn.Module):
         self._has_input = not isinstance(self.input, nn.Identity)
         given = Inherited.of(cfg)
         self.actor_encoder = build_encoder(cfg.encoder, views.actor, given)
-        is_dual = arch == 'dual'
-        self.critic_encoder = build_encoder(cfg.encoder, views.critic, given) if is_dual else self.actor_encoder
+        self.critic_encoder = build_encoder(cfg.encoder, views.critic, given) if arch == 'dual' else self.actor_encoder
         actor, critic = self._below_heads(cfg)
         actor_hidden = _hidden(cfg, cfg.actor_head, actor.n_feature)
         n_feature = actor.n_feature if actor_hidden is None else actor_hidden.n_feature

@@ -64,8 +64,7 @@ class Layers(nn.Module):
             x = flat_pixels(x)
         if self.norms is None:
             for layer in self.layers:
-                own = layer._parameters  # as layer.weight, which takes 0.5 us more
-                x = activate(linear(x, own['weight'], own['bias']))
+                x = activate(linear(x, *layer._parameters.values()))  # weight and bias; as attributes, 0.5 us more each
             return x
         for layer, norm in zip(self.layers, self.norms, strict=True):
             x = linear(x, layer.weight, layer.bias)
