@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import spectral_norm
 
 from zoo.config.section import validate
-from zoo.core.data import keeps_state
 from zoo.core.errors import UserError
 from zoo.core.registry import MODEL_REGISTRY
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, MultiBinary, Space
@@ -105,7 +106,7 @@ def outputs(model: Any, obs: Any, *more: Any) -> dict[str, Tensor]:
 
 
 def state_of(model: Any, n: int) -> tuple[Any, ...]:
-    return (model.initial_state(n),) if keeps_state(model) else ()
+    return (model.initial_state(n),) if hasattr(model, 'initial_state') else ()
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -113,7 +114,7 @@ def test_model_is_registered_with_its_config_and_has_a_memory_only_where_it_is_a
     cls, config, recurrent = KINDS[kind]
     assert MODEL_REGISTRY.get(kind) is cls and cls.config is config and validate(config, {}).type == kind
     plain, keeps = (cls(validate(config, fields), VECTOR, Discrete(3)) for fields in ({}, {'recurrent': {}}))
-    assert type(plain) is cls and not keeps_state(plain) and type(keeps) is recurrent
+    assert type(plain) is cls and not hasattr(plain, 'initial_state') and type(keeps) is recurrent
     # 64 numbers a layer, twice for an LSTM; for actor and critic
     assert {key: x.shape for key, x in keeps.initial_state(1).items()} == {'actor': (1, 128), 'critic': (1, 128)}
     vac, ppg = (set(section.model_fields) for section in (VACConfig, PPGConfig))
@@ -187,13 +188,24 @@ def test_the_model_has_the_distribution_and_the_head_of_its_actions() -> None:
 
 @pytest.mark.parametrize('arch', ['dual', 'detach', 'shared'])
 def test_each_stage_runs_once_per_pass(arch: str) -> None:
-    model, calls = make(f'ppg {arch}', obs_norm=True), []  # type: ignore[var-annotated]
+    model, calls = make(f'ppg {arch}'), []  # type: ignore[var-annotated]
     stages = ['input', 'actor_encoder', 'policy_head', 'value_head', 'aux_head']
     stages += ['critic_encoder'] if arch == 'dual' else []
     for name in stages:
         getattr(model, name).register_forward_hook(lambda *args, name=name: calls.append(name))
     model.compute_aux(observe(VECTOR, 6))
     assert sorted(calls) == sorted(stages)
+
+
+@pytest.mark.parametrize('change', [prune.l1_unstructured, prune.identity, lambda layer, name: spectral_norm(layer)])
+def test_layers_that_are_pruned_or_parametrised_compute_with_what_they_have_become(change: Any) -> None:
+    layers, x = Layers(4, [8, 8], 'tanh'), observe(VECTOR, 6)
+    for layer in layers.layers:
+        for name in ('weight', 'bias'):
+            change(layer, name, **({'amount': 0.5} if change is prune.l1_unstructured else {}))
+    layers.eval()
+    first, second = layers.layers
+    assert torch.equal(layers(x), second(first(x).tanh()).tanh())  # each module's own call
 
 
 @pytest.mark.parametrize('value, arch', [(False, 'dual'), ('off', 'dual'), (True, 'shared'), ('both', 'shared')])

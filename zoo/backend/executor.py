@@ -221,5 +221,5 @@ class ForwardActing:
 
 
 def _is_aligned(x: Tensor) -> bool:
-    """Whether x lies as new memory does, on which a product's bits depend on a CPU; integers are converted into new memory."""
+    """Whether a product with x has the bits that it has in new memory, into which integers are converted first."""
     return not (x.is_cpu and x.is_floating_point() and x.data_ptr() % ALIGNMENT) or x.is_pinned()

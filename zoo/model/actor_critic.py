@@ -39,7 +39,6 @@ class Networks(nn.Module):
         self.arch, self.leaf, self.actor_leaves = arch, views.leaf, views.acting
         check_entries(cfg.encoder, views.input)
         self.input = make_input(views.input, cfg.obs_norm, cfg.normalize_images)
-        self._has_input = not isinstance(self.input, nn.Identity)
         given = Inherited.of(cfg)
         self.actor_encoder = build_encoder(cfg.encoder, views.actor, given)
         self.critic_encoder = build_encoder(cfg.encoder, views.critic, given) if arch == 'dual' else self.actor_encoder
@@ -85,13 +84,12 @@ class Networks(nn.Module):
 
     def update_normalizer(self, obs: Obs, weight: Tensor | None = None) -> None:
         """Adds obs [N, *O] to the observation statistics, if the model keeps any."""
-        if self._has_input:
+        if not isinstance(self.input, nn.Identity):
             update_input(self.input, obs if self.leaf is None else obs[self.leaf], weight)
 
     def _encoder_input(self, obs: Obs) -> Any:
         """The input of the encoders, from observations."""
-        x = obs if self.leaf is None else obs[self.leaf]
-        return self.input(x) if self._has_input else x
+        return self.input(obs if self.leaf is None else obs[self.leaf])
 
     def _value_outputs(self, feature: Tensor) -> dict[str, Tensor]:
         """{'value' [...]}, and 'value_logit' [..., K] of a critic that predicts a distribution."""
@@ -116,8 +114,6 @@ class Networks(nn.Module):
 
 class ActorCritic(Networks):
     """Actor and critic without memory; if the config asks for a memory, the constructor returns a model with one."""
-
-    initial_state: ClassVar[Any] = None  # it keeps none; a module takes 2 us to miss an attribute
 
     def __new__(cls, cfg: ActorCriticConfig | None = None, *spaces: Space) -> Any:
         if getattr(cfg, 'recurrent', None) is None or not issubclass(cls, VAC | PPG):

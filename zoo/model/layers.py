@@ -64,7 +64,10 @@ class Layers(nn.Module):
             x = flat_pixels(x)
         if self.norms is None:
             for layer in self.layers:
-                x = activate(linear(x, *layer._parameters.values()))  # weight and bias; as attributes, 0.5 us more each
+                own = layer._parameters  # 0.5 us less each than attributes; a pruned or parametrised layer has others
+                is_plain = 'weight' in own and 'bias' in own
+                weight, bias = (own['weight'], own['bias']) if is_plain else (layer.weight, layer.bias)
+                x = activate(linear(x, weight, bias))
             return x
         for layer, norm in zip(self.layers, self.norms, strict=True):
             x = linear(x, layer.weight, layer.bias)
