@@ -221,5 +221,5 @@ class ForwardActing:
 
 
 def _is_aligned(x: Tensor) -> bool:
-    """Whether a product with x has the bits that it has in new memory, into which integers are converted first."""
+    """Whether a product with x gives the bits of new memory, into which integers are converted first; pinned memory is copied."""
     return not (x.is_cpu and x.is_floating_point() and x.data_ptr() % ALIGNMENT) or x.is_pinned()
