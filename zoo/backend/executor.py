@@ -28,6 +28,7 @@ Explore = Callable[[ActionDist, Tensor], Tensor]  # (distribution, logit [B, P])
 DrawNoise = Callable[[int], Tensor]  # number of envs B -> noise for the T steps of a rollout, [T, B, ...]
 
 KEPT_ROWS = 1 << 14  # largest number of rows whose results are kept until metrics are computed
+GATHERED_BYTES = 1 << 20  # passes are gathered together up to this size, which stays in the caches
 ALIGNMENT = 64  # bytes; that of all memory that torch allocates on a CPU
 
 
@@ -135,11 +136,13 @@ class Eager:
 def minibatches(plan: StepPlan) -> Iterator[dict[str, Tensor]]:
     """The minibatches of all passes. Those gathered at once are views of one block, and their moments are computed together."""
     shape, is_even = (-1, plan.batch_size), plan.order.shape[1] % plan.batch_size == 0
-    for order in plan.order:
-        if is_even and plan.gather:
-            blocks = map_tensors(lambda x: x.index_select(0, order).unflatten(0, shape), plan.columns)  # noqa: B023
+    if is_even and plan.gather:
+        n_byte = sum(x.nbytes for _, x in leaves(plan.columns))
+        for orders in plan.order.split(max(GATHERED_BYTES // n_byte, 1)):
+            blocks = map_tensors(lambda x: x.index_select(0, orders.flatten()).unflatten(0, shape), plan.columns)  # noqa: B023
             yield from unbind_rows(_normalized(blocks, plan, 1))
-            continue
+        return
+    for order in plan.order:
         for index in order.split(plan.batch_size):
             yield _normalized(map_tensors(lambda x: send(x[index], plan.device), plan.columns), plan, 0)  # noqa: B023
 

@@ -51,7 +51,7 @@ class Noise:
     def row(self, n_env: int, first: int) -> Tensor:
         """Returns the noise for the next step of a group, [B, ...]; draws that of a rollout if none is left or B changes."""
         rows = self._rows.get(first)
-        if not rows or len(rows[-1]) != n_env:
+        if not rows or rows[-1].shape[0] != n_env:  # len() takes 1 us more
             rows = self._rows[first] = list(self.rollout(n_env, first).unbind(0))[::-1]
         return rows.pop()
 
@@ -103,7 +103,7 @@ class NetworkPolicy(Policy):
         """
         output = forward_for_acting(self._model, to_device(obs, self.device), self._acts_with_value, state)
         output['logit'] = self._behaviour(output['logit'])
-        noise = self._noise.row(len(output['logit']), self._first_env if first is None else first)
+        noise = self._noise.row(output['logit'].shape[0], self._first_env if first is None else first)
         return {'action': self.dist.sample(output['logit'], noise), **output}
 
     def _start_acting(self, obs: Obs, first: int = 0) -> Acting:
