@@ -432,6 +432,21 @@ def test_minibatches_normalise_advantages_over_the_valid_rows_of_each(weighted: 
         assert torch.equal(a['obs'], b['obs']) and torch.equal(a['return_'], b['return_'])
 
 
+def test_passes_gathered_together_or_one_by_one_are_the_same_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = Problem(Case('PPO', n_row=48, weighted=True)).columns
+    order = torch.stack([torch.randperm(48, generator=torch.Generator().manual_seed(i)) for i in range(5)])
+    n_byte, found = sum(x.nbytes for _, x in leaves(columns)), []
+    for limit in (0, 2 * n_byte, 100 * n_byte):  # 1, 2 and all 5 passes at once
+        monkeypatch.setattr('zoo.backend.executor.GATHERED_BYTES', limit)
+        found.append(list(minibatches(StepPlan(columns, order, 8, CPU, True))))
+        assert len(found[-1]) == 30
+        of_block = found[-1][0]['adv'].untyped_storage().nbytes() // (8 * 4)
+        assert of_block == {0: 6, 2 * n_byte: 12, 100 * n_byte: 30}[limit]  # minibatches that share memory
+    for single, *others in zip(*found, strict=True):
+        for other in others:
+            map_tensors(lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=0), single, other)
+
+
 def test_minibatches_of_sequences_normalise_over_all_their_rows_and_of_one_row_are_only_centred() -> None:
     columns = {'adv': torch.tensor([[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]])}
     (found,) = minibatches(StepPlan(columns, torch.tensor([[0, 1]]), 2, CPU, True, gather=False))

@@ -48,6 +48,22 @@ def one_number(**options: Any) -> tuple[nn.Parameter, FlatOptimizer]:
     return p, optimizer
 
 
+def test_backward_calls_hooks_adds_up_and_refuses_more_than_one_number_as_torch_does() -> None:
+    net, other = make_net(), make_net()
+    optimizer, seen = made(net), []
+    next(net.parameters()).register_hook(lambda grad: seen.append(grad.clone()))
+    for step in range(2):
+        backward(loss_of(net, step), [optimizer])
+        loss_of(other, step).backward()
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p.grad, q.grad)  # type: ignore[arg-type]
+    assert torch.equal(sum(seen), next(other.parameters()).grad)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match='only for scalar outputs'):
+        backward(loss_of(net, 0).expand(3), [optimizer])
+    with pytest.raises(RuntimeError, match='does not require grad'):
+        backward(loss_of(net, 0).detach(), [optimizer])
+
+
 # --- limit of gradient elements
 
 

@@ -142,9 +142,8 @@ def minibatches(plan: StepPlan) -> Iterator[dict[str, Tensor]]:
             blocks = map_tensors(lambda x: x.index_select(0, orders.flatten()).unflatten(0, shape), plan.columns)  # noqa: B023
             yield from unbind_rows(_normalized(blocks, plan, 1))
         return
-    for order in plan.order:
-        for index in order.split(plan.batch_size):
-            yield _normalized(map_tensors(lambda x: send(x[index], plan.device), plan.columns), plan, 0)  # noqa: B023
+    for index in (x for order in plan.order for x in order.split(plan.batch_size)):
+        yield _normalized(map_tensors(lambda x: send(x[index], plan.device), plan.columns), plan, 0)  # noqa: B023
 
 
 def _normalized(columns: dict[str, Any], plan: StepPlan, dim: int) -> dict[str, Any]:

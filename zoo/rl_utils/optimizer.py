@@ -12,8 +12,6 @@ from zoo.core.errors import NonFiniteGradientError as NonFiniteGradientError
 from zoo.core.ranks import ALONE
 from zoo.rl_utils.update_rules import MIN_SCALE, AdamRule, RuleOptimizer, UpdateRule, scaled_backward
 
-ENGINE: Any = torch.autograd.Variable._execution_engine
-
 
 class FlatOptimizer(RuleOptimizer):
     """An optimiser of a model, whose trainable parameters and their gradients are views of its flat buffers.
@@ -124,6 +122,5 @@ def backward(loss: Tensor, optimizers: Sequence[Any]) -> None:
     elif loss.dim():
         loss.backward()  # refuses more than one number
     else:  # what it calls, without its search for shapes, devices and kinds of graphs: 40 us
-        ENGINE.run_backward(
-            (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
-        )
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.run_backward((loss,), (torch.ones_like(loss),), False, False, (), True, True)
