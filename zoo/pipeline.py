@@ -10,7 +10,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 
@@ -56,6 +56,7 @@ def serial_pipeline(
     env: object = None,
     on_evaluation: OnEvaluation | None = None,
     run_dir: str | os.PathLike[str] | None = None,
+    **unknown: NoReturn,
 ) -> TrainResult:
     """Trains a policy from a config.
 
@@ -205,10 +206,19 @@ def _with_env(config: Any, env: Any, overrides: Sequence[str]) -> dict[str, Any]
 
 
 def _check_arguments(given: Mapping[str, Any]) -> None:
-    """Raises: UserError for an argument of a type that `serial_pipeline` does not take, or one that contradicts another.
+    """Raises: UserError for an argument of a type that `serial_pipeline` does not take, or one that contradicts another;
+      TypeError for one that it does not have.
 
     Args: given: all arguments by name; those of the config are checked elsewhere.
     """
+    for name in given['unknown']:
+        from zoo.config.names import look_up
+
+        known = look_up(name, inside=False)
+        raise TypeError(
+            f"serial_pipeline has no argument {name!r}; give keys of the config in it, or as overrides=['key=value']"
+            + (f': {known.sentence()}' if known else '.')
+        )
     policy, resume, overrides = given['policy'], given['resume'], given['overrides']
     run_dir, on_evaluation = given['run_dir'], given['on_evaluation']
     is_right = {
