@@ -20,7 +20,7 @@ CURVES = ROOT / 'docs' / 'policies' / 'curves'
 METRIC = 'eval/return_mean'
 OLD_RATE = 'policy.learn.learning_rate=-start-1e-3-end-0-'  # that of cartpole_ppo_ewma
 OLD = 'lunarlander_ppo__buffer.size=10240__buffer.max_staleness=4'
-OLD_REST = 'policy.type=ppo_offpolicy__policy.collect.n_step=128__buffer.n_sample=2048__buffer.update_per_collect=4'
+OLD_REST = 'policy.type=ppo_offpolicy__policy.collect.n_step=128__buffer.n_sample=204'
 
 
 class Shown(NamedTuple):
@@ -47,8 +47,9 @@ SHOWN = {
     'ppo_ewma_offpolicy': Shown(
         VARIANTS,
         {
-            'proximal ewma': f'{OLD}__policy.learn.proximal=-type-ewma-decay-0.992-__{OLD_REST}__max_env_step=300000',
-            'proximal behaviour (ppo)': f'{OLD}__{OLD_REST}__max_env_step=300000',
+            # long names of records end with a hash
+            'proximal ewma': f'{OLD}__policy.learn.proximal=-type-ewma-decay-0.992-__{OLD_REST}-b44ea4b5d6a2',
+            'proximal behaviour (ppo)': f'{OLD}__{OLD_REST}8__buffer.update_per_collect=4__max_env_step=300000',
         },
         'LunarLander-v3, samples up to 4 rollouts old',
     ),
