@@ -38,13 +38,15 @@ _TIANSHOU = 'n=10, interquartile mean of the last policy'
 _HOPPER = Anchor(3618, 'rl-zoo3 TRPO at 1M, 1 run')
 _HUMANOID = Anchor(1485, f'Tianshou A2C on v3 at 1M, {_TIANSHOU}')
 _ANT = Anchor(2342, f'Tianshou NPG on v4 at 1M, {_TIANSHOU.replace("10", "5")}')
+_PENDULUM = Anchor(-172, 'rl-zoo3 PPO at 100k, 1 run')
+_NEAR = 'policy.collect.discount_factor=0.9'
+_SLOW = 'policy.learn.learning_rate={"start":1e-3,"end":0}'
+_SHORT = 'policy.collect.discount_factor=0.98 policy.collect.gae_lambda=0.8'
 
 ROWS = {
     'cartpole_ppo': Row(500, _CARTPOLE),
-    'cartpole_ppg': Row(500, _CARTPOLE),
     'cartpole_ppo max_env_step=50_000': Row(500, _CARTPOLE),
-    'cartpole_ppo policy.learn.learning_rate={"start":1e-3,"end":0}': Row(500, _CARTPOLE),  # as bundled before
-    'cartpole_ppo max_env_step=50_000 policy.learn.learning_rate={"start":1e-3,"end":0}': Row(500, _CARTPOLE),
+    'cartpole_ppg': Row(500, _CARTPOLE),
     'cartpole_ppg max_env_step=50_000': Row(500, _CARTPOLE),
     'cartpole_ppo_ewma': Row(500, _CARTPOLE),
     'cartpole_ppg_ewma': Row(500, _CARTPOLE),
@@ -53,12 +55,27 @@ ROWS = {
     'cartpole_a2c': Row(500, _CARTPOLE),
     'cartpole_impala': Row(500, _CARTPOLE),
     'cartpole_pg': Row(500, _CARTPOLE),
+    # as bundled before
+    f'cartpole_ppo {_SLOW} {_SHORT}': Row(500),
+    f'cartpole_ppo max_env_step=50_000 {_SLOW} {_SHORT}': Row(500),
+    f'cartpole_ppg {_SHORT}': Row(500),
+    f'cartpole_ppg max_env_step=50_000 {_SHORT}': Row(500),
+    f'cartpole_ppo_ewma {_SLOW} {_SHORT}': Row(500),
+    f'cartpole_ppg_ewma {_SHORT}': Row(500),
+    f'cartpole_ppo_offpolicy {_SHORT}': Row(500),
+    'cartpole_pg env.collector_env_num=1 policy.learn.learning_rate={"start":1e-2,"end":0}': Row(
+        500, _CARTPOLE
+    ),  # tried
     'cartpole_dqn': Row(500),
     'acrobot_ppo': Row(-76, Anchor(-81.3, 'SLM-Lab PPO at 300k, n=4')),
     'acrobot_ppg': Row(-76, Anchor(-81.3, 'SLM-Lab PPO at 300k, n=4')),
-    'pendulum_ppo': Row(-160, Anchor(-172, 'rl-zoo3 PPO at 100k, 1 run'), n_episode=500),
-    'pendulum_bins_ppo': Row(-160, Anchor(-172, 'rl-zoo3 PPO at 100k, 1 run'), n_episode=500),
-    'pendulum_ppg': Row(-160, Anchor(-172, 'rl-zoo3 PPO at 100k, 1 run'), n_episode=500),
+    'pendulum_ppo': Row(-160, _PENDULUM, n_episode=500),
+    'pendulum_bins_ppo': Row(-160, _PENDULUM, n_episode=500),
+    'pendulum_ppg': Row(-160, _PENDULUM, n_episode=500),
+    # as bundled before
+    f'pendulum_ppo {_NEAR} policy.learn.value_norm=false': Row(-160, n_episode=500),
+    f'pendulum_bins_ppo {_NEAR} policy.learn.value_norm=false': Row(-160, n_episode=500),
+    f'pendulum_ppg {_NEAR}': Row(-160, n_episode=500),
     'mountaincar_continuous_ppo': Row(95, Anchor(92.5, 'rl-zoo3 TRPO at 50k, 1 run')),
     'taxi_ppo': Row(7.88, Anchor(7.93, 'the optimum, by value iteration')),
     'lunarlander_ppo': Row(275, _LUNARLANDER),

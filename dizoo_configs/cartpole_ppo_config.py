@@ -8,11 +8,11 @@ config = dict(
         type='ppo',
         learn=dict(
             epoch_per_collect=10,
-            learning_rate=dict(start=3e-3, end=0.0),
+            learning_rate=dict(start=2e-3, end=0.0),
             clip_ratio=dict(start=0.2, end=0.02),
         ),
         # longer rollouts than rl-zoo3's 32 steps and half its epochs: many epochs on a small rollout can kill the critic
-        collect=dict(discount_factor=0.98, gae_lambda=0.8),
+        collect=dict(discount_factor=0.99, gae_lambda=0.95),
         eval=dict(eval_freq=10_000, stop_value=475.0),
     ),
 )

@@ -10,8 +10,9 @@ config = dict(
             epoch_per_collect=10,
             batch_size=64,
             learning_rate=dict(start=1e-3, end=0.0),
+            value_norm=True,
         ),
-        collect=dict(n_step=1024, discount_factor=0.9),
+        collect=dict(n_step=1024, discount_factor=0.98),
     ),
 )
 

@@ -14,7 +14,7 @@ config = dict(
             learning_rate=dict(start=1e-3, end=0.0),
             grad_clip=None,
         ),
-        collect=dict(n_step=1024, discount_factor=0.9),
+        collect=dict(n_step=1024, discount_factor=0.98),
     ),
 )
 

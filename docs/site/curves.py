@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / 'benchmarks' / 'results'
 CURVES = ROOT / 'docs' / 'policies' / 'curves'
 METRIC = 'eval/return_mean'
-OLD_RATE = 'policy.learn.learning_rate=-start-1e-3-end-0-'  # that of cartpole_ppo_ewma
 OLD = 'lunarlander_ppo__buffer.size=10240__buffer.max_staleness=4'
 OLD_REST = 'policy.type=ppo_offpolicy__policy.collect.n_step=128__buffer.n_sample=204'
 
@@ -43,7 +42,7 @@ SHOWN = {
         {name: f'tiny_bricks_{name}__max_env_step=500000' for name in ('dna', 'ppg', 'ppo')},
         'Tiny bricks',
     ),
-    'ppo_ewma': Shown(LEARNING, {'ppo_ewma': 'cartpole_ppo_ewma', 'ppo': f'cartpole_ppo__{OLD_RATE}'}, 'CartPole-v1'),
+    'ppo_ewma': Shown(LEARNING, {'ppo_ewma': 'cartpole_ppo_ewma', 'ppo': 'cartpole_ppo'}, 'CartPole-v1'),
     'ppo_ewma_offpolicy': Shown(
         VARIANTS,
         {

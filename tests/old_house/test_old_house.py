@@ -43,13 +43,18 @@ OLD_KEYS = {  # keys that are still accepted, with a value and the key that has 
     'policy.collect.temperature': (2.0, 'policy.collect.exploration'),
 }
 OLD_NAMES = r'(^|[./])(value_clip|temperature)$'
+FAR_CARTPOLE = {'policy.collect.discount_factor': 0.99, 'policy.collect.gae_lambda': 0.95}
 TUNED = {  # bundled configs whose values have changed since then; None: the default
     'acrobot_ppo': {
         'max_env_step': 300_000,
         'policy.learn.epoch_per_collect': 10,
         'policy.learn.learning_rate': {'start': 0.001, 'end': 0.0, 'over': 300_000},
     },
-    'cartpole_ppo': {'policy.learn.learning_rate': {'start': 0.003, 'end': 0.0, 'over': 100_000}},
+    'cartpole_ppg': FAR_CARTPOLE,
+    'cartpole_ppg_ewma': FAR_CARTPOLE,
+    'cartpole_ppo': FAR_CARTPOLE | {'policy.learn.learning_rate': {'start': 0.002, 'end': 0.0, 'over': 100_000}},
+    'cartpole_ppo_ewma': FAR_CARTPOLE | {'policy.learn.learning_rate': {'start': 0.003, 'end': 0.0, 'over': 100_000}},
+    'cartpole_ppo_offpolicy': FAR_CARTPOLE,
     'halfcheetah_ppo': {'env.collector_env_num': 64, 'policy.collect.n_step': 32},
     'humanoid_ppo': {
         'env.collector_env_num': 64,
@@ -75,6 +80,9 @@ TUNED = {  # bundled configs whose values have changed since then; None: the def
         'policy.collect.n_step': 2048,
         'policy.collect.n_sample': 8192,
     },
+    'pendulum_bins_ppo': {'policy.collect.discount_factor': 0.98, 'policy.learn.value_norm': True},
+    'pendulum_ppg': {'policy.collect.discount_factor': 0.98},
+    'pendulum_ppo': {'policy.collect.discount_factor': 0.98, 'policy.learn.value_norm': True},
 }
 # {(run, env step): what the log has now}: the weight of the update, where 7e7fb52 had that of the next one, 0.03125
 LOGGED_NOW = {('rich', 62): {'learn/kl_weight': 0.0625}}

@@ -184,7 +184,9 @@ def test_a_run_warns_of_returns_that_nothing_scales_and_of_a_value_clip_that_is_
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(('overrides', 'n'), [([], 0), (['policy.collect.discount_factor=0.99'], 1)])
+@pytest.mark.parametrize(
+    ('overrides', 'n'), [([], 0), (['policy.learn.value_norm=false', 'policy.collect.discount_factor=0.99'], 1)]
+)
 def test_pendulum_ppo_of_readme_does_not_warn_of_itself(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, overrides: list[str], n: int
 ) -> None:
