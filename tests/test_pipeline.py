@@ -426,12 +426,17 @@ def test_argument_of_another_type_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ('name', 'ends'), [('lr', 'in zoo it is `policy.learn.learning_rate`.'), ('foo', "['key=value'].")]
+    ('name', 'ends'),
+    [
+        ('lr', 'in zoo it is `policy.learn.learning_rate`.'),
+        ('foo', "['key=value']."),
+        ('overides', 'did you mean overrides?'),
+    ],
 )
 def test_argument_that_does_not_exist_is_refused_with_its_key_in_the_config(
     name: str, ends: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(TypeError, match=f"serial_pipeline has no argument '{name}'; ") as error:
+    with pytest.raises(TypeError, match=f"serial_pipeline has no argument '{name}': ") as error:
         serial_pipeline(job_config(tmp_path), **{name: 3})
     assert str(error.value).endswith(ends) and list(tmp_path.iterdir()) == []
 

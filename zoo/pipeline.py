@@ -213,12 +213,12 @@ def _check_arguments(given: Mapping[str, Any]) -> None:
     """
     for name in given['unknown']:
         from zoo.config.names import look_up
+        from zoo.core.registry import closest
 
-        known = look_up(name, inside=False)
-        raise TypeError(
-            f"serial_pipeline has no argument {name!r}; give keys of the config in it, or as overrides=['key=value']"
-            + (f': {known.sentence()}' if known else '.')
-        )
+        close, known = closest(name, given), look_up(name, inside=False)
+        do = "give keys of the config in it, or as overrides=['key=value']"
+        hint = f'did you mean {" or ".join(close)}?' if close else f'{do}; {known.sentence()}' if known else f'{do}.'
+        raise TypeError(f'serial_pipeline has no argument {name!r}: {hint}')
     policy, resume, overrides = given['policy'], given['resume'], given['overrides']
     run_dir, on_evaluation = given['run_dir'], given['on_evaluation']
     is_right = {

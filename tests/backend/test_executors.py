@@ -432,16 +432,21 @@ def test_minibatches_normalise_advantages_over_the_valid_rows_of_each(weighted: 
         assert torch.equal(a['obs'], b['obs']) and torch.equal(a['return_'], b['return_'])
 
 
-def test_passes_gathered_together_or_one_by_one_are_the_same_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = Problem(Case('PPO', n_row=48, weighted=True)).columns
-    order = torch.stack([torch.randperm(48, generator=torch.Generator().manual_seed(i)) for i in range(5)])
+@pytest.mark.parametrize(
+    ('n', 'together'), [(48, 5), (40, 1)], ids=['aligned', 'a pass of 160 bytes, no multiple of 64']
+)
+def test_passes_gathered_together_or_one_by_one_are_the_same_to_the_bit(
+    n: int, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = Problem(Case('PPO', n_row=n, weighted=True)).columns
+    order = torch.stack([torch.randperm(n, generator=torch.Generator().manual_seed(i)) for i in range(5)])
     n_byte, found = sum(x.nbytes for _, x in leaves(columns)), []
-    for limit in (0, 2 * n_byte, 100 * n_byte):  # 1, 2 and all 5 passes at once
-        monkeypatch.setattr('zoo.backend.executor.GATHERED_BYTES', limit)
+    for n_pass in (0, 2, 100):  # as many passes fit into the limit
+        monkeypatch.setattr('zoo.backend.executor.GATHERED_BYTES', n_pass * n_byte)
         found.append(list(minibatches(StepPlan(columns, order, 8, CPU, True))))
-        assert len(found[-1]) == 30
-        of_block = found[-1][0]['adv'].untyped_storage().nbytes() // (8 * 4)
-        assert of_block == {0: 6, 2 * n_byte: 12, 100 * n_byte: 30}[limit]  # minibatches that share memory
+        assert len(found[-1]) == 5 * n // 8
+        of_block = found[-1][0]['adv'].untyped_storage().nbytes() // 4  # rows of minibatches that share memory
+        assert of_block == min(max(n_pass, 1), together) * n
     for single, *others in zip(*found, strict=True):
         for other in others:
             map_tensors(lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=0), single, other)

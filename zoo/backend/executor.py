@@ -134,11 +134,15 @@ class Eager:
 
 
 def minibatches(plan: StepPlan) -> Iterator[dict[str, Tensor]]:
-    """The minibatches of all passes. Those gathered at once are views of one block, and their moments are computed together."""
-    shape, is_even = (-1, plan.batch_size), plan.order.shape[1] % plan.batch_size == 0
-    if is_even and plan.gather:
-        n_byte = sum(x.nbytes for _, x in leaves(plan.columns))
-        for orders in plan.order.split(max(GATHERED_BYTES // n_byte, 1)):
+    """The minibatches of all passes. Those gathered at once are views of one block, and their moments are computed together.
+
+    A block holds one pass, or several small ones that each begin as aligned as memory of their own, which keeps the bits.
+    """
+    shape, n = (-1, plan.batch_size), plan.order.shape[1]
+    if n % plan.batch_size == 0 and plan.gather:
+        n_byte = [n * x[:1].nbytes for _, x in leaves(plan.columns)]
+        n_pass = 1 if any(size % ALIGNMENT for size in n_byte) else GATHERED_BYTES // max(sum(n_byte), 1)
+        for orders in plan.order.split(max(n_pass, 1)):
             blocks = map_tensors(lambda x: x.index_select(0, orders.flatten()).unflatten(0, shape), plan.columns)  # noqa: B023
             yield from unbind_rows(_normalized(blocks, plan, 1))
         return

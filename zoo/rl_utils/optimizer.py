@@ -119,8 +119,8 @@ def backward(loss: Tensor, optimizers: Sequence[Any]) -> None:
     """Adds the gradient of a loss to those of its optimisers; if they have loss scales, of the loss times the smallest."""
     if any(getattr(optimizer, 'loss_scale', None) is not None for optimizer in optimizers):
         scaled_backward(loss, optimizers)
-    elif loss.dim():
-        loss.backward()  # refuses more than one number
-    else:  # what it calls, without its search for shapes, devices and kinds of graphs: 40 us
+    elif loss.dim() or not loss.is_floating_point():
+        loss.backward()  # refuses more than one real number
+    else:  # what loss.backward() calls, without its search for shapes, devices and kinds of graphs: 40 us
         engine: Any = torch.autograd.Variable._execution_engine
         engine.run_backward((loss,), (torch.ones_like(loss),), False, False, (), True, True)
