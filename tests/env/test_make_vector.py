@@ -1,4 +1,4 @@
-"""QuickMultiDiscrete accepts and refuses the same values as gymnasium's MultiDiscrete."""
+"""QuickMultiDiscrete and QuickDiscrete accept and refuse the same values as gymnasium's own spaces."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import MultiDiscrete
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.spaces import Discrete, MultiDiscrete
 
 from zoo.env.config import EnvConfig
 from zoo.env.make_vector import make_vector_env, use_fast_action_space
+from zoo.env.serial import QuickDiscrete
 from zoo.env.stepping import QuickMultiDiscrete
 
 SPACES = [
@@ -31,6 +33,35 @@ def test_contains_is_that_of_gymnasium(space: MultiDiscrete) -> None:
         assert quick.contains(x) is space.contains(x), x
         n_in += space.contains(x)
     assert n_in >= 3 and quick == space
+
+
+@pytest.mark.parametrize('space', [Discrete(3), Discrete(4, start=-2)], ids=str)
+def test_contains_of_one_action_is_that_of_gymnasium(space: Discrete) -> None:
+    quick, n_in = QuickDiscrete(space), 0
+    kinds: list[Any] = [np.int64, int, np.int8, np.uint8, np.float32, np.array, lambda i: np.array([i]), str, bool]
+    for x in [kind(i) for i in range(-4, 5) for kind in kinds if i >= 0 or kind is not np.uint8] + [None]:
+        assert quick.contains(x) is space.contains(x), x
+        n_in += space.contains(x)
+    assert n_in >= 12 and quick == space and space == quick and repr(quick) == repr(space)
+    space.seed(3), quick.seed(3)
+    assert [quick.sample() for _ in range(5)] == [space.sample() for _ in range(5)]
+
+
+def test_each_cartpole_has_it_and_refuses_what_it_refused_and_a_users_env_keeps_its_space() -> None:
+    env = make_vector_env(EnvConfig(id='CartPole-v1', vectorization='sync'), 2)
+    first: Any = env.env.envs[0].unwrapped  # type: ignore[union-attr]
+    assert type(first.action_space) is QuickDiscrete
+    env.reset(np.random.SeedSequence(0))
+    with pytest.raises(AssertionError):
+        first.step(np.int64(2))
+    env.close()
+    env = make_vector_env(EnvConfig(id=lambda: OwnCartPole()), 1)
+    assert type(env.env.envs[0].unwrapped.action_space) is Discrete  # type: ignore[union-attr]
+    env.close()
+
+
+class OwnCartPole(CartPoleEnv):
+    """A user's env, which may hold its space by another name."""
 
 
 def test_batched_cartpole_has_it_and_refuses_what_it_refused() -> None:

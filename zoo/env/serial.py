@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, iterate
 
@@ -53,6 +54,27 @@ from zoo.env.settings import apply, keep_setting
 from zoo.env.vector import VectorEnv
 
 
+class QuickDiscrete(Discrete):
+    """A Discrete whose `contains` takes a quarter of the time for an int64 of numpy; all else is the same."""
+
+    def __init__(self, space: Discrete) -> None:
+        vars(self).update(vars(space))  # its random stream too
+        self._first, self._stop = int(self.start), int(self.start + self.n)
+
+    def contains(self, x: object) -> bool:
+        """Whether x is an action in the space."""
+        return self._first <= int(x) < self._stop if type(x) is np.int64 else super().contains(x)
+
+
+def with_quick_actions(env: gymnasium.Env) -> gymnasium.Env:
+    """The same env; if it is one of gymnasium's own, which check each action, with an action space that checks faster."""
+    inner = env.unwrapped
+    space = vars(inner).get('action_space') if type(inner).__module__.startswith('gymnasium.envs.') else None
+    if type(space) is Discrete and space.dtype == np.int64:
+        inner.action_space = QuickDiscrete(space)
+    return env
+
+
 class SerialVectorEnv(SyncVectorEnv):
     """A SyncVectorEnv with a shorter loop and without copies: gymnasium's overhead is half as long as a step of Pendulum.
 
@@ -78,7 +100,7 @@ class SerialVectorEnv(SyncVectorEnv):
         try:
             for i, env_fn in enumerate(env_fns):
                 with locate(made_at(name, i)):
-                    made.append(env_fn())
+                    made.append(with_quick_actions(env_fn()))
                 check_spaces(made[i], (made[0].observation_space, made[0].action_space))
             give = [partial(made.__getitem__, i) for i in range(len(made))]
             super().__init__(give, copy=False, autoreset_mode=autoreset_mode)
@@ -208,7 +230,7 @@ class SerialVectorEnv(SyncVectorEnv):
             try:
                 when = CONSTRUCTION
                 with locate(made_at(self._name, i)):
-                    self.envs[i] = self.env_fns[i]()  # type: ignore[index]
+                    self.envs[i] = with_quick_actions(self.env_fns[i]())  # type: ignore[index]
                 for command in self.commands.values():
                     apply(self.envs[i], command)
                 when = RESET
