@@ -22,7 +22,7 @@ from zoo.config.yaml_io import storable
 from zoo.core.errors import CallbackError, UserError, shown
 from zoo.core.files import current_folder
 from zoo.core.processes import GivenUp, Interrupted, catch_signals
-from zoo.core.registry import PIPELINE_REGISTRY
+from zoo.core.registry import PIPELINE_REGISTRY, closest
 from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
@@ -213,7 +213,6 @@ def _check_arguments(given: Mapping[str, Any]) -> None:
     """
     for name in given['unknown']:
         from zoo.config.names import look_up
-        from zoo.core.registry import closest
 
         close, known = closest(name, given), look_up(name, inside=False)
         do = "give keys of the config in it, or as overrides=['key=value']"
