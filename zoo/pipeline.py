@@ -214,9 +214,10 @@ def _check_arguments(given: Mapping[str, Any]) -> None:
     for name in given['unknown']:
         from zoo.config.names import look_up
 
-        close, known = closest(name, given), look_up(name, inside=False)
-        do = "give keys of the config in it, or as overrides=['key=value']"
-        hint = f'did you mean {" or ".join(close)}?' if close else f'{do}; {known.sentence()}' if known else f'{do}.'
+        do, known = "give keys of the config in it, or as overrides=['key=value']", look_up(name, inside=False)
+        hint = f'{do}; {known.sentence()}' if known else f'{do}.'
+        if close := closest(name, given):
+            hint = f'did you mean {" or ".join(close)}?'
         raise TypeError(f'serial_pipeline has no argument {name!r}: {hint}')
     policy, resume, overrides = given['policy'], given['resume'], given['overrides']
     run_dir, on_evaluation = given['run_dir'], given['on_evaluation']
