@@ -14,7 +14,6 @@ config = dict(
             clip_ratio=dict(start=0.2, end=0.02),
             grad_clip=None,
         ),
-        collect=dict(discount_factor=0.99, gae_lambda=0.95),
         eval=dict(eval_freq=10_000, stop_value=475.0),
     ),
 )

@@ -7,12 +7,11 @@ config = dict(
     policy=dict(
         type='ppo',
         learn=dict(
+            # half of rl-zoo3's epochs, on rollouts of 128 steps, not 32: many epochs on a small rollout can kill the critic
             epoch_per_collect=10,
             learning_rate=dict(start=2e-3, end=0.0),
             clip_ratio=dict(start=0.2, end=0.02),
         ),
-        # longer rollouts than rl-zoo3's 32 steps and half its epochs: many epochs on a small rollout can kill the critic
-        collect=dict(discount_factor=0.99, gae_lambda=0.95),
         eval=dict(eval_freq=10_000, stop_value=475.0),
     ),
 )

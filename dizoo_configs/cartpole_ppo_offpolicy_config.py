@@ -10,7 +10,6 @@ config = dict(
             learning_rate=dict(start=1e-3, end=0.0),
             clip_ratio=dict(start=0.2, end=0.02),
         ),
-        collect=dict(discount_factor=0.99, gae_lambda=0.95),
         eval=dict(eval_freq=10_000, stop_value=475.0),
     ),
     buffer=dict(size=4096, update_per_collect=10, max_staleness=3),  # 1,024 samples per draw

@@ -43,7 +43,7 @@ OLD_KEYS = {  # keys that are still accepted, with a value and the key that has 
     'policy.collect.temperature': (2.0, 'policy.collect.exploration'),
 }
 OLD_NAMES = r'(^|[./])(value_clip|temperature)$'
-FAR_CARTPOLE = {'policy.collect.discount_factor': 0.99, 'policy.collect.gae_lambda': 0.95}
+FAR_CARTPOLE = {'policy.collect.discount_factor': None, 'policy.collect.gae_lambda': None}
 TUNED = {  # bundled configs whose values have changed since then; None: the default
     'acrobot_ppo': {
         'max_env_step': 300_000,

@@ -497,6 +497,6 @@ def test_resolve_of_huge_numbers_ends_at_once(changes):
 
 
 def test_advice_about_an_override_names_the_value_that_the_config_has() -> None:
-    found = refused('cartpole_ppo', ['policy.collect.discount_factor=1.5', 'policy.learn.adam_eps=-1'])
-    for advice in ('leave it out for 0.98, as cartpole_ppo has it.', 'leave it out for 1e-05, the default.'):
+    found = refused('cartpole_ppo', ['policy.learn.epoch_per_collect=-1', 'policy.learn.adam_eps=-1'])
+    for advice in ('leave it out for 10, as cartpole_ppo has it.', 'leave it out for 1e-05, the default.'):
         assert str(found).count(advice) == 1

@@ -126,7 +126,7 @@ def test_run_of_other_settings_is_refused_and_resume_may_change_them(in_tmp: Pat
     rate = 'policy.learn.learning_rate'
     for word, said in (
         ('seed=3', 'seed=0, not 3'),
-        (f'{rate}=0.5', f'{rate}={{start: 0.003, end: 0.0, over: 2048}}, not 0.5'),
+        (f'{rate}=0.5', f'{rate}={{start: 0.002, end: 0.0, over: 2048}}, not 0.5'),
     ):
         err = zoo('train cartpole_ppo --run mine', *QUICK, word, code=2).err
         assert err.count('\n') == 1 and f'the run in mine has {said}; name another --run-dir' in err, err

@@ -58,7 +58,7 @@ def test_settings_of_a_policy_that_is_not_registered_are_what_differs_and_no_cod
         for config in (one, two):
             config['policy']['type'], config['env']['id'] = 'evil:Policy', 'evil:make'
             config['logger']['sinks'], config['stop'], config['callbacks'] = ['evil:Sink'], ['evil:f'], ['evil:C']
-        assert listed(one, two) == {'policy.collect.gae_lambda': ('0.8', '0.5', NONE)}
+        assert listed(one, two) == {'policy.collect.gae_lambda': ('0.95', '0.5', NONE)}
         assert listed(one) == {} and 'evil' not in sys.modules
     finally:
         sys.path.remove(str(tmp_path))
