@@ -22,7 +22,7 @@ from zoo.config.yaml_io import storable
 from zoo.core.errors import CallbackError, UserError, shown
 from zoo.core.files import current_folder
 from zoo.core.processes import GivenUp, Interrupted, catch_signals
-from zoo.core.registry import PIPELINE_REGISTRY, closest
+from zoo.core.registry import PIPELINE_REGISTRY, did_you_mean
 from zoo.env import EnvError
 from zoo.policy.base import Policy
 from zoo.rl_utils.optimizer import NonFiniteGradientError
@@ -87,7 +87,7 @@ def serial_pipeline(
     Under torchrun every process calls this; they train together, and rank 0 alone writes.
     Returns: TrainResult. Raises: ConfigError before anything is made; UserError if the run folder has a run of another
       config, cannot be written or another process uses it; EnvError, CallbackError, CheckpointError,
-      NonFiniteGradientError; SaveError if the end of the run could not be saved, whose `result` has the trained policy;
+      NonFiniteGradientError; TypeError for an argument that does not exist; SaveError if the end of the run could not be saved, whose `result` has the trained policy;
       Interrupted (SystemExit, 128 + its number) after SIGINT, SIGTERM, SIGHUP or SIGUSR1, with the state saved.
     """
     current_folder()  # if it was removed, no run folder can be made
@@ -214,10 +214,9 @@ def _check_arguments(given: Mapping[str, Any]) -> None:
     for name in given['unknown']:
         from zoo.config.names import look_up
 
-        do, known = "give keys of the config in it, or as overrides=['key=value']", look_up(name, inside=False)
-        hint = f'{do}; {known.sentence()}' if known else f'{do}.'
-        if close := closest(name, given):
-            hint = f'did you mean {" or ".join(close)}?'
+        known = look_up(name, inside=False)
+        do = f"give keys of the config in it, or as overrides=['key=value']{f'; {known.sentence()}' if known else '.'}"
+        hint = did_you_mean(name, given.keys() - {'unknown'}, do, str)
         raise TypeError(f'serial_pipeline has no argument {name!r}: {hint}')
     policy, resume, overrides = given['policy'], given['resume'], given['overrides']
     run_dir, on_evaluation = given['run_dir'], given['on_evaluation']

@@ -6,6 +6,7 @@ python docs/site/curves.py          writes docs/policies/curves/<policy>.svg, ea
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,13 +18,19 @@ from zoo.tools.results.read import Run
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / 'benchmarks' / 'results'
 CURVES = ROOT / 'docs' / 'policies' / 'curves'
+sys.path.insert(0, str(ROOT / 'benchmarks'))
+from learning import raw_path  # noqa: E402
+
 METRIC = 'eval/return_mean'
-OLD = 'lunarlander_ppo__buffer.size=10240__buffer.max_staleness=4'
-OLD_REST = 'policy.type=ppo_offpolicy__policy.collect.n_step=128__buffer.n_sample=204'
+OLD = 'lunarlander_ppo buffer.size=10240 buffer.max_staleness=4'
+OLD_REST = (
+    'policy.type=ppo_offpolicy policy.collect.n_step=128 buffer.n_sample=2048 buffer.update_per_collect=4 '
+    'max_env_step=300000'
+)
 
 
 class Shown(NamedTuple):
-    """The lines of one picture: {label: names of the records without their seed}, in a folder of raw records."""
+    """The lines of one picture: {label: config with its overrides}, in a folder of raw records."""
 
     folder: str
     lines: dict[str, str]
@@ -36,26 +43,25 @@ SHOWN = {
     'ppg': Shown(LEARNING, {'ppg': 'lunarlander_ppg', 'ppo': 'lunarlander_ppo'}, 'LunarLander-v3'),
     'ppo_offpolicy': Shown(LEARNING, {'ppo_offpolicy': 'cartpole_ppo_offpolicy'}, 'CartPole-v1'),
     'ppg_offpolicy': Shown(LEARNING, {'ppg_offpolicy': 'cartpole_ppg_offpolicy'}, 'CartPole-v1'),
-    'spo': Shown(VARIANTS, {'spo': 'hopper_ppo__policy.learn.surrogate=spo', 'ppo': 'hopper_ppo'}, 'Hopper-v5'),
+    'spo': Shown(VARIANTS, {'spo': 'hopper_ppo policy.learn.surrogate=spo', 'ppo': 'hopper_ppo'}, 'Hopper-v5'),
     'dna': Shown(
         VARIANTS,
-        {name: f'tiny_bricks_{name}__max_env_step=500000' for name in ('dna', 'ppg', 'ppo')},
+        {name: f'tiny_bricks_{name} max_env_step=500000' for name in ('dna', 'ppg', 'ppo')},
         'Tiny bricks',
     ),
     'ppo_ewma': Shown(LEARNING, {'ppo_ewma': 'cartpole_ppo_ewma', 'ppo': 'cartpole_ppo'}, 'CartPole-v1'),
     'ppo_ewma_offpolicy': Shown(
         VARIANTS,
         {
-            # long names of records end with a hash
-            'proximal ewma': f'{OLD}__policy.learn.proximal=-type-ewma-decay-0.992-__{OLD_REST}-b44ea4b5d6a2',
-            'proximal behaviour (ppo)': f'{OLD}__{OLD_REST}8__buffer.update_per_collect=4__max_env_step=300000',
+            'proximal ewma': f'{OLD} policy.learn.proximal={{"type":"ewma","decay":0.992}} {OLD_REST}',
+            'proximal behaviour (ppo)': f'{OLD} {OLD_REST}',
         },
         'LunarLander-v3, samples up to 4 rollouts old',
     ),
     'ppg_ewma': Shown(LEARNING, {'ppg_ewma': 'cartpole_ppg_ewma', 'ppg': 'cartpole_ppg'}, 'CartPole-v1'),
     'ppg_reloaded': Shown(
         VARIANTS,
-        {name: f'lunarlander_{name}__max_env_step=500000' for name in ('ppg_reloaded', 'ppg')},
+        {name: f'lunarlander_{name} max_env_step=500000' for name in ('ppg_reloaded', 'ppg')},
         'LunarLander-v3',
     ),
     'a2c': Shown(LEARNING, {'a2c': 'cartpole_a2c'}, 'CartPole-v1'),
@@ -69,10 +75,11 @@ SHOWN = {
 
 def record_paths(folder: str, name: str) -> list[Path]:
     """The raw records of all seeds of one line; of a row that the table has not yet, those of the table before."""
+    stem = raw_path(name, 0).name.removesuffix('_seed0.json')
     for path in (RESULTS / folder, RESULTS / BEFORE):
-        if found := sorted(file for file in path.glob(f'{name}_seed*') if file.name.rpartition('_seed')[0] == name):
+        if found := sorted(file for file in path.glob(f'{stem}_seed*') if file.name.rpartition('_seed')[0] == stem):
             return found
-    raise FileNotFoundError(f'{RESULTS / folder} has no record {name}_seed*.json; run the benchmark that makes it')
+    raise FileNotFoundError(f'{RESULTS / folder} has no record {stem}_seed*.json; run the benchmark that makes it')
 
 
 def run_of(path: Path) -> Run:

@@ -12,8 +12,13 @@ from gymnasium.spaces import Discrete, MultiDiscrete
 
 from zoo.env.config import EnvConfig
 from zoo.env.make_vector import make_vector_env, use_fast_action_space
-from zoo.env.serial import QuickDiscrete
 from zoo.env.stepping import QuickMultiDiscrete
+from zoo.env.vector import QuickDiscrete
+
+
+class OwnCartPole(CartPoleEnv):
+    """A user's env, which may hold its space by another name."""
+
 
 SPACES = [
     MultiDiscrete([2, 2, 2]),
@@ -43,7 +48,8 @@ def test_contains_of_one_action_is_that_of_gymnasium(space: Discrete) -> None:
         assert quick.contains(x) is space.contains(x), x
         n_in += space.contains(x)
     assert n_in >= 12 and quick == space and space == quick and repr(quick) == repr(space)
-    space.seed(3), quick.seed(3)
+    for each in (space, quick):
+        each.seed(3)
     assert [quick.sample() for _ in range(5)] == [space.sample() for _ in range(5)]
 
 
@@ -58,10 +64,6 @@ def test_each_cartpole_has_it_and_refuses_what_it_refused_and_a_users_env_keeps_
     env = make_vector_env(EnvConfig(id=lambda: OwnCartPole()), 1)
     assert type(env.env.envs[0].unwrapped.action_space) is Discrete  # type: ignore[union-attr]
     env.close()
-
-
-class OwnCartPole(CartPoleEnv):
-    """A user's env, which may hold its space by another name."""
 
 
 def test_batched_cartpole_has_it_and_refuses_what_it_refused() -> None:

@@ -148,8 +148,22 @@ def _to_env(action_space: Space, cfg: EnvConfig) -> Callable[[Tensor], Any]:
     return ActionMap(action_space, cfg.action_mode)
 
 
-def use_fast_action_space(env: gymnasium.vector.VectorEnv) -> None:
-    """Replaces the MultiDiscrete action space of a batched env by one that checks actions faster."""
+class QuickDiscrete(gymnasium.spaces.Discrete):
+    """A Discrete of int64 whose `contains` takes a quarter of the time for an int64 of numpy; all else is the same."""
+
+    def __init__(self, space: gymnasium.spaces.Discrete) -> None:
+        vars(self).update(vars(space))  # its random stream too
+        self._first, self._stop = int(self.start), int(self.start + self.n)
+
+    def contains(self, x: object) -> bool:
+        """Whether x is an action in the space."""
+        return self._first <= int(x) < self._stop if type(x) is np.int64 else super().contains(x)
+
+
+def use_fast_action_space(env: Any) -> None:
+    """Replaces the action space of an env, or of a batched one, by one that checks actions faster."""
     space = vars(env).get('action_space')  # not a property of a user's own class, which stays unmodified
     if type(space) is gymnasium.spaces.MultiDiscrete:
         env.action_space = QuickMultiDiscrete(space)
+    elif type(space) is gymnasium.spaces.Discrete and space.dtype == np.int64:
+        env.action_space = QuickDiscrete(space)
