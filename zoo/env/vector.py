@@ -160,7 +160,7 @@ class QuickDiscrete(gymnasium.spaces.Discrete):
         return self._first <= int(x) < self._stop if type(x) is np.int64 else super().contains(x)
 
 
-def use_fast_action_space(env: Any) -> None:
+def use_fast_action_space(env: gymnasium.Env | gymnasium.vector.VectorEnv) -> None:
     """Replaces the action space of an env, or of a batched one, by one that checks actions faster."""
     space = vars(env).get('action_space')  # not a property of a user's own class, which stays unmodified
     if type(space) is gymnasium.spaces.MultiDiscrete:

@@ -122,5 +122,5 @@ def backward(loss: Tensor, optimizers: Sequence[Any]) -> None:
     elif loss.dim() or not loss.is_floating_point():
         loss.backward()  # refuses more than one real number
     else:  # what loss.backward() calls, without its search for shapes, devices and kinds of graphs: 40 us
-        engine: Any = torch.autograd.Variable._execution_engine
-        engine.run_backward((loss,), (torch.ones_like(loss),), False, False, (), True, True)
+        run_backward = torch.autograd.Variable._execution_engine.run_backward
+        run_backward((loss,), (torch.ones_like(loss),), False, False, (), True, True)
