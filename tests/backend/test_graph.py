@@ -263,8 +263,10 @@ def test_graph_is_of_the_reference_where_eager_steps_run_kernels(
     """On a GPU the eager steps run kernels; while tracing, kernels would read data of tensors that have none."""
     graph, eager = sides(Case('PPO', numbers=ALL), n_step=1)
     monkeypatch.setattr(kernels, 'MODE', 'interpret')
+    monkeypatch.setattr(kernels, 'ENABLED', True)
     found = graph.run()
     monkeypatch.setattr(kernels, 'MODE', '0')
+    monkeypatch.setattr(kernels, 'ENABLED', False)
     torch.testing.assert_close(found, eager.run(), **CLOSE)
     assert len(graphs) == 1
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from tests.policy_envs import ONE_NUMBER, TWO_ACTIONS, clone, differing, make_policy
 from zoo.config.components import Component
 from zoo.core.spaces import Box
-from zoo.policy.gradient_steps import MSE, PolicyNumbers, policy_step, ppo_step
+from zoo.policy.gradient_steps import MSE, PolicyNumbers, policy_step, ppo_step, surrogate_loss
 from zoo.policy.ppg import ValueNumbers, aux_step, value_step
-from zoo.rl_utils import surrogates, value_losses
+from zoo.rl_utils import kernels, surrogates, value_losses
 from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.optimizer import FlatAdam
 
@@ -331,3 +331,22 @@ def test_steps_change_no_input(space: Any) -> None:
     ppo_step(model, dist, [FlatAdam(model.named_parameters())], batch, STEPS['all'])
     value_step(model, dist, optimizers[1:], batch, ValueNumbers(value_loss=VALUE_CLIP))
     assert not differing(batch, before)
+
+
+def doubled_loss(*args: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    loss, rows = surrogate_loss(*args)
+    return 2 * loss, rows
+
+
+@pytest.mark.parametrize('space', [TWO_ACTIONS, ONE_NUMBER], ids=['discrete', 'box'])
+def test_policy_loss_of_ones_own_is_called_where_kernels_serve_the_surrogate(
+    space: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers, found = PolicyNumbers(policy_loss=doubled_loss, entropy_weight=0.01), {}
+    for mode in ('0', 'interpret'):
+        monkeypatch.setattr(kernels, 'MODE', mode)
+        monkeypatch.setattr(kernels, 'ENABLED', mode == 'interpret')
+        model, batch = model_and_batch(space, weighted=True)
+        metrics = ppo_step(model, dist_of(batch), [FlatAdam(model.named_parameters())], batch, numbers)
+        found[mode] = metrics, model.state_dict()
+    torch.testing.assert_close(found['interpret'], found['0'], rtol=1e-5, atol=1e-6)

@@ -48,7 +48,8 @@ class PolicyNumbers(NamedTuple):
 
     surrogate, value_loss: see zoo.core.registry.COMPONENTS. terms: further terms of the loss, (distribution, output, minibatch)
       -> [N], each with its factor in term_weights.
-    policy_loss: in place of `surrogate_loss`, where samples need more than a ratio; kernels know only that of proximal policies.
+    policy_loss: in place of `surrogate_loss`, where samples need more than a ratio. Only one with an attribute rho_max has a
+      GPU kernel, that of proximal policies; any other is called on GPUs, too.
     forward: `zoo.backend.executor.forward_rows`, or another function of its form.
     columns: (model, optimisers, minibatch, numbers) -> columns of rows that policy_loss reads too; None: it reads no others.
     """
@@ -99,10 +100,8 @@ def checked(dist: ActionDist, columns: Columns) -> Columns:
 
 @torch.no_grad()
 def with_log_old(dist: ActionDist, columns: Columns) -> Columns:
-    """Checks the columns, and adds log p_old(action) of each sample, unless a kernel computes the loss."""
+    """Checks the columns, and adds log p_old(action) of each sample."""
     checked(dist, columns)
-    if kernels.ENABLED and kernels.reach(columns['logit']):
-        return columns
     return {**columns, 'log_old': dist.log_prob(columns['logit'], columns['action'])}
 
 
@@ -177,7 +176,8 @@ def policy_terms(
       computes the others (a kernel computes them itself).
     """
     logit, weight = output['logit'], minibatch.get('weight', None)
-    if kernels.ENABLED and kernels.reach(logit):
+    has_kernel = numbers.policy_loss is None or hasattr(numbers.policy_loss, 'rho_max')
+    if kernels.ENABLED and has_kernel and kernels.reach(logit):
         from zoo.rl_utils.losses import policy_terms_by_kernel
 
         loss, metrics = policy_terms_by_kernel(dist, logit, minibatch, numbers)
