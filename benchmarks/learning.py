@@ -4,8 +4,9 @@
     python benchmarks/learning.py --tune 'lunarlander_ppo policy.learn.value_norm=true' ... [--seeds 5]
 
 A run is one process with one thread. It trains the whole budget (no early stop); then the last policy, not the best, plays
-100 episodes (MuJoCo: 20, Pendulum: 500) greedily and as many with drawn actions. All seeds of an env play the same episodes,
-from start states that training never saw. Raw numbers are kept in results/learning_raw/. A run with a record there is not
+100 episodes (MuJoCo: 20, Pendulum: 500, Taxi: 2,000) greedily and as many with drawn actions. All seeds of a run play with the
+same seeds of the env, which training never had: from the same starts, unless the env draws numbers in its steps, too, as
+LunarLander and Taxi do. Raw numbers are kept in results/learning_raw/. A run with a record there is not
 repeated, so an interrupted table continues. All rows of a table are of one commit of the training code (CODE). Each row is of
 the bundled config as it is now; if a config changes, only its rows are trained again.
 --tune trains a config with chosen overrides on seeds 100, 101, ..., which no row of the table has, and writes
@@ -119,7 +120,8 @@ def train_one(name: str, seed: int, scale: float = 1.0) -> dict[str, Any]:
 
     def returns(deterministic: bool) -> list[float]:
         played = evaluate(result.policy, resolved.env, n_episode, EVAL_SEED, deterministic=deterministic)
-        return [float(f'{value:.6g}') for value in played.returns]
+        rounded = [float(f'{value:.6g}') for value in played.returns]
+        return [int(value) if value.is_integer() else value for value in rounded]  # most of a record is returns
 
     greedy = returns(deterministic=True)
     drawn = returns(deterministic=False) if result.policy.eval_mode.sample else None
@@ -189,7 +191,7 @@ def run_child(job: tuple[str, int], folder: Path = RAW, scale: float = 1.0) -> b
         log.error('%s seed %d failed (exit code %d): %s', name, seed, done.returncode, last_words(done.stderr))
         log.debug('%s', done.stderr)
         return False
-    write_json(raw_path(name, seed, folder), record)
+    write_json(raw_path(name, seed, folder), record, indent=None)
     log.info(
         '%s seed %d: %.1f +- %.1f after %d env steps in %.0f s',
         name,
@@ -204,7 +206,8 @@ def run_child(job: tuple[str, int], folder: Path = RAW, scale: float = 1.0) -> b
 
 def verdict(low: float, high: float, wanted: float) -> str:
     """'ahead' if the whole interval lies above `wanted`, 'level' if `wanted` lies in it, else 'behind'."""
-    return 'ahead' if low > wanted else 'level' if high >= wanted else 'behind'
+    rounding = 1e-9 * abs(wanted)  # means of equal returns may differ in their last digit
+    return 'ahead' if low > wanted + rounding else 'level' if high >= wanted - rounding else 'behind'
 
 
 def steps_to(runs: Sequence[dict[str, Any]], value: float) -> str:
@@ -287,8 +290,9 @@ def write_table(results: Path, program: str, scale: float = 1.0) -> None:
         '# What the bundled configs learn\n',
         *([f'**A look: with {scale:g} of the env steps, too few for most targets.**\n'] if scale < 1 else []),
         'A run trains its whole budget in one process with one thread. Then the last policy (not the best) plays 100 episodes '
-        '(MuJoCo: 20, Pendulum: 500) greedily, and as many with drawn actions; all seeds of an env play the same episodes, from '
-        'starts that training never saw. Means over seeds are interquartile, with a bootstrap interval of 95% over seeds. '
+        '(MuJoCo: 20, Pendulum: 500, Taxi: 2,000) greedily, and as many with drawn actions, with the same seeds of the env for '
+        'all seeds of a run, which training never had (the same starts, unless the env draws numbers in its steps, too, as '
+        'LunarLander and Taxi do). Means over seeds are interquartile, with a bootstrap interval of 95% over seeds. '
         '*ahead*: the interval lies above the published number; *level*: the number lies in it; *behind* else. *on the way* is '
         'the mean of all evaluations during training. Wall times include these, with other runs on the same machine.\n',
         f'Of {len(said)} rows with a published number, {said.count("ahead")} are ahead, {said.count("level")} level, '

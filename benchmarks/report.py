@@ -108,11 +108,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return '\n'.join('| ' + ' | '.join(str(cell) for cell in line) + ' |' for line in lines) + '\n'
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Writes JSON through a temporary file, so that an interrupted run leaves no incomplete file."""
+def write_json(path: Path, data: Any, indent: int | None = 1) -> None:
+    """Writes JSON through a temporary file, so that an interrupted run leaves no incomplete file. indent: None: one line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix('.part')
-    part.write_text(json.dumps(data, indent=1) + '\n', encoding='utf-8')
+    separators = (',', ':') if indent is None else None
+    part.write_text(json.dumps(data, indent=indent, separators=separators) + '\n', encoding='utf-8')
     part.replace(path)
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
-from learning import PARTS, bench_config, is_done, main, raw_path, steps_to, verdict, write_table
+from learning import EVAL_SEED, PARTS, bench_config, is_done, main, raw_path, steps_to, verdict, write_table
 from learning_rows import ROWS
 
+from zoo.core.seeding import child_seeds, stream
 from zoo.run.config import resolve_config
 
 
@@ -25,10 +28,41 @@ def test_each_row_is_a_config(name: str):
 
 @pytest.mark.parametrize(
     ('low', 'high', 'word'),
-    [(91.0, 95.0, 'ahead'), (90.0, 90.0, 'level'), (80.0, 90.5, 'level'), (80.0, 89.9, 'behind')],
+    [
+        (91.0, 95.0, 'ahead'),
+        (90.0, 90.0, 'level'),
+        (80.0, 90.5, 'level'),
+        (80.0, 89.9, 'behind'),
+        (90 + 1e-13, 91.0, 'level'),
+        (80.0, 90 - 1e-13, 'level'),
+    ],
 )
 def test_verdict_is_read_from_the_interval(low: float, high: float, word: str):
     assert verdict(low, high, 90.0) == word
+
+
+@pytest.mark.slow
+def test_anchor_of_taxi_is_the_mean_return_of_its_best_policy_from_the_starts_of_the_row():
+    """By value iteration over the env's table: an entry is the transition (probability 1, state, reward, end)."""
+    row = ROWS['taxi_ppo']
+    envs = [gymnasium.make('Taxi-v4') for _ in range(4)]
+    entries = [[envs[0].unwrapped.P[state][action][0] for action in range(6)] for state in range(500)]
+    _, state_after, reward, ends = (np.array(x) for x in np.array(entries, dtype=object).transpose(2, 0, 1).tolist())
+    value = np.zeros(500)
+    for _ in range(100):
+        gain = reward + np.where(ends, 0.0, value[state_after])
+        value = gain.max(1)
+    assert value @ envs[0].unwrapped.initial_state_distrib == pytest.approx(7.93)
+    returns = []
+    for env, seed in zip(envs, child_seeds(stream(EVAL_SEED, 'evaluate'), 0, 4), strict=True):
+        state, _ = env.reset(seed=seed)
+        for _ in range(row.n_episode // 4):
+            returns.append(value[state])
+            while not ends[state, gain[state].argmax()]:
+                state = env.step(gain[state].argmax())[0]
+            env.step(gain[state].argmax())
+            state, _ = env.reset()
+    assert np.mean(returns) == pytest.approx(row.anchor.value)
 
 
 def test_steps_to_is_the_median_over_seeds_of_the_first_evaluation_there():

@@ -80,6 +80,12 @@ TUNED = {  # bundled configs whose values have changed since then; None: the def
         'policy.collect.n_step': 2048,
         'policy.collect.n_sample': 8192,
     },
+    'taxi_ppo': {
+        'env.collector_env_num': 64,
+        'policy.learn.epoch_per_collect': 20,
+        'policy.learn.entropy_weight': {'start': 0.1, 'end': 0.0, 'over': 500_000},
+        'policy.collect.n_sample': 8192,
+    },
     'pendulum_bins_ppo': {'policy.collect.discount_factor': 0.98, 'policy.learn.value_norm': True},
     'pendulum_ppg': {'policy.collect.discount_factor': 0.98},
     'pendulum_ppo': {'policy.collect.discount_factor': 0.98, 'policy.learn.value_norm': True},
