@@ -133,13 +133,6 @@ COMPARISONS: dict[str, Comparison] = {
         n_seed=10,
     ),
     'CartPole, old samples': stale('cartpole_ppo_offpolicy', 1024, 0.976),  # 10 draws of 4 minibatches
-    'CartPole, time limits without a critic': Comparison(
-        {
-            'pg, a time limit ends the return': 'cartpole_pg policy.learn.max_unseen=null',
-            'pg, steps near it do not train': 'cartpole_pg',
-        },
-        n_seed=10,
-    ),
     'CartPole, natural gradient': Comparison({'ppo': 'cartpole_ppo', 'trpo': 'cartpole_trpo', 'npg': 'cartpole_npg'}),
     'Ant, natural gradient': Comparison({'ppo': 'ant_ppo', 'trpo': TRPO}),
     'Hopper, natural gradient': natural('hopper_ppo', 'Hopper-v5'),

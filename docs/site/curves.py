@@ -65,11 +65,7 @@ SHOWN = {
         'LunarLander-v3',
     ),
     'a2c': Shown(LEARNING, {'a2c': 'cartpole_a2c'}, 'CartPole-v1'),
-    'pg': Shown(
-        VARIANTS,
-        {'max_unseen 0.05': 'cartpole_pg', 'max_unseen null': 'cartpole_pg policy.learn.max_unseen=null'},
-        'CartPole-v1',
-    ),
+    'pg': Shown(LEARNING, {'pg': 'cartpole_pg'}, 'CartPole-v1'),
     'dqn': Shown(LEARNING, {'dqn': 'cartpole_dqn'}, 'CartPole-v1'),
     'trpo': Shown(VARIANTS, {name: f'cartpole_{name}' for name in ('trpo', 'npg', 'ppo')}, 'CartPole-v1'),
     'npg': Shown(VARIANTS, {name: f'cartpole_{name}' for name in ('npg', 'trpo', 'ppo')}, 'CartPole-v1'),

@@ -106,12 +106,6 @@ SEQUENCE = 'model.recurrent: {}, sequence'
         # without a critic
         ('baseline: none', "use estimator 'returns'"),
         ('baseline: none, collect.estimator: {type: n_step, n: 3}', "use estimator 'returns'"),
-        (
-            'max_unseen: 0.05',
-            "max_unseen is 0.05 but baseline is 'critic', .*; use max_unseen null, or baseline 'none'",
-        ),
-        ('type: pg, max_unseen: 0.05, collect.batch_mode: episode', "'episode', which drops .*; use fragment"),
-        ('type: pg, max_unseen: 0.05, collect.discount_factor: 1', 'discount_factor is 1, .*; use a discount below 1'),
         ('type: pg, value_norm: true', "value_norm is True but policy 'pg' trains no critic"),
         ('type: pg, value_loss: huber', "value_loss is 'huber' but policy 'pg' trains no critic"),
         ('type: pg, critic_learning_rate: 1.0e-3', 'critic_learning_rate is 0.001 but'),

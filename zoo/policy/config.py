@@ -225,12 +225,6 @@ class ActorCriticLearnConfig(LearnConfig):
         description="what advantages compare returns with: the critic's values, or nothing (only with estimator 'returns'; "
         'steps whose episode does not end within the rollout then train nothing)',
     )
-    max_unseen: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        None,
-        description="with baseline 'none', the largest share of a step's return, gamma^k, that may lie beyond a time limit or "
-        'the end of the rollout, k steps later (0.05 is usual); steps with more train nothing; null: all steps train whose '
-        'episode ends within the rollout, and a time limit counts as a terminal state',
-    )
     dual_clip: Annotated[float, Field(gt=1)] | None = Field(
         None, description='bound on the loss where adv < 0 (3 to 5 is usual); null: off'
     )

@@ -10,7 +10,7 @@ import torch
 from tests.policy.test_actor_critic import EPISODE, MODES, collect, hand_policy
 from tests.policy.test_ppo import N_STEP, OBS, parameters, ppo, samples_of
 from tests.policy_envs import TWO_ACTIONS, make_policy
-from zoo.policy.options.whole_episodes import unseen_share, whole_episodes
+from zoo.policy.options.whole_episodes import whole_episodes
 
 
 def test_steps_of_unfinished_episodes_weigh_nothing_without_a_critic() -> None:
@@ -66,28 +66,3 @@ def test_ignore_done_bootstraps_terminal_states_like_truncated_ones() -> None:
         collect(policy, {**MODES['sync same_step'], 'kwargs': {'end': 'terminated'}}, 1)
     )
     torch.testing.assert_close(samples['adv'], torch.tensor(EPISODE['truncated']))
-
-
-def test_unseen_share_is_what_discounting_leaves_of_the_rewards_after_a_cut() -> None:
-    """Discount 1/2. Three envs: a time limit after step 1 and the rollout's end after 3, a terminal state after 2, none."""
-    traj_flag = torch.tensor([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool).T
-    done = torch.tensor([[0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool).T
-    share = unseen_share(done, traj_flag, 0.5)
-    assert share.T.tolist() == [[0.25, 0.5, 0.25, 0.5], [0, 0, 0, 0.5], [0.0625, 0.125, 0.25, 0.5]]
-
-
-@pytest.mark.parametrize(('terminal', 'weight'), [(False, [2.5, 2.5, 0, 0, 0]), (True, [1] * 5)])
-def test_max_unseen_trains_the_steps_before_a_time_limit_whose_return_was_seen(
-    terminal: bool, weight: list[float]
-) -> None:
-    """Discount 1/2, five steps: 1/32, 1/16, 1/8, 1/4 and 1/2 of the returns lie beyond a limit, nothing beyond a death."""
-    cfg = dict(
-        learn=dict(baseline='none', max_unseen=0.1),
-        collect=dict(estimator='returns', discount_factor=0.5, n_step=5),
-    )
-    policy = make_policy(OBS, TWO_ACTIONS, **cfg)
-    rollout = random_ends(policy)
-    if not terminal:
-        rollout.data['done'] = torch.zeros_like(rollout.data['done'])
-    samples = policy.collect_mode.get_train_sample(rollout)
-    assert samples['weight'].view(5).tolist() == weight

@@ -15,11 +15,7 @@ PLAIN = {'accumulate': 1, 'grad_clip_value': None, 'precision': 'fp32'}
 """Settings of a plain optimiser, by their key in `policy.learn`."""
 _BUILT_IN: tuple[tuple[str, str, Callable[[Owner], bool]], ...] = (
     ('whole_episodes', 'IgnoreDone', lambda policy: policy.cfg.learn.ignore_done),
-    (
-        'whole_episodes',
-        'NoBaseline',
-        lambda policy: policy.cfg.learn.baseline == 'none' or policy.cfg.learn.max_unseen is not None,
-    ),
+    ('whole_episodes', 'NoBaseline', lambda policy: policy.cfg.learn.baseline == 'none'),
     ('whole_episodes', 'WholeEpisodes', lambda policy: policy.cfg.collect.batch_mode == 'episode'),
     ('off_policy_correction', 'VTrace', lambda policy: of_correction(policy, 'estimator') is not None),
     ('reward_norm', 'RewardNorm', lambda policy: policy.cfg.learn.reward_norm),
