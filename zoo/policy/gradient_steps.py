@@ -48,8 +48,7 @@ class PolicyNumbers(NamedTuple):
 
     surrogate, value_loss: see zoo.core.registry.COMPONENTS. terms: further terms of the loss, (distribution, output, minibatch)
       -> [N], each with its factor in term_weights.
-    policy_loss: in place of `surrogate_loss`, where samples need more than a ratio. Only one with an attribute rho_max has a
-      GPU kernel, that of proximal policies; any other is called on GPUs, too.
+    policy_loss: in place of `surrogate_loss`, where samples need more than a ratio; called on GPUs, too, unless it has_kernel.
     forward: `zoo.backend.executor.forward_rows`, or another function of its form.
     columns: (model, optimisers, minibatch, numbers) -> columns of rows that policy_loss reads too; None: it reads no others.
     """
@@ -176,7 +175,7 @@ def policy_terms(
       computes the others (a kernel computes them itself).
     """
     logit, weight = output['logit'], minibatch.get('weight', None)
-    has_kernel = numbers.policy_loss is None or hasattr(numbers.policy_loss, 'rho_max')
+    has_kernel = numbers.policy_loss is None or getattr(numbers.policy_loss, 'has_kernel', False)
     if kernels.ENABLED and has_kernel and kernels.reach(logit):
         from zoo.rl_utils.losses import policy_terms_by_kernel
 

@@ -161,6 +161,7 @@ class ProximalLoss:
     """
 
     rho_max: float | None
+    has_kernel: ClassVar[bool] = True
 
     def __call__(
         self, dist: ActionDist, logit: Tensor, minibatch: Mapping[str, Any], numbers: Any
