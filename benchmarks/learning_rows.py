@@ -43,7 +43,8 @@ _PENDULUM = Anchor(-172, 'rl-zoo3 PPO at 100k, 1 run')
 _NEAR = 'policy.collect.discount_factor=0.9'
 _SLOW = 'policy.learn.learning_rate={"start":1e-3,"end":0}'
 _FAST = 'policy.learn.learning_rate={"start":1e-2,"end":0}'
-_CALM = 'policy.learn.entropy_weight=0.0'
+_RAW = 'policy.model.obs_norm=false'
+_CALM = f'{_RAW} policy.learn.entropy_weight=0.0'
 _TAXI = Anchor(7.903, 'the optimum from these starts, by value iteration (7.93 from all starts)')
 _FEW = 'env.collector_env_num=16 policy.learn.epoch_per_collect=10 policy.learn.entropy_weight={"start":0.03,"end":0}'
 _SHORT = 'policy.collect.discount_factor=0.98 policy.collect.gae_lambda=0.8'
@@ -68,9 +69,11 @@ ROWS = {
     f'cartpole_ppo_ewma {_SLOW} {_SHORT}': Row(500),
     f'cartpole_ppg_ewma {_SHORT}': Row(500),
     f'cartpole_ppo_offpolicy {_SHORT}': Row(500),
+    f'cartpole_pg {_RAW}': Row(500),
     f'cartpole_pg {_CALM}': Row(500),
     # tried, and no better
     f'cartpole_pg {_CALM} env.collector_env_num=1 {_FAST}': Row(500),
+    'cartpole_pg policy.collect.discount_factor=0.995': Row(500),
     'cartpole_dqn': Row(500),
     'acrobot_ppo': Row(-76, Anchor(-81.3, 'SLM-Lab PPO at 300k, n=4')),
     'acrobot_ppg': Row(-76, Anchor(-81.3, 'SLM-Lab PPO at 300k, n=4')),

@@ -7,6 +7,7 @@ config = dict(
     env=dict(id='CartPole-v1', collector_env_num=2),
     policy=dict(
         type='pg',
+        model=dict(obs_norm=True),
         learn=dict(learning_rate=dict(start=7e-3, end=1e-3), entropy_weight=0.01),
         collect=dict(n_step=1024),
         eval=dict(eval_freq=10_000, stop_value=475.0),

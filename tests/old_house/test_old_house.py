@@ -50,7 +50,7 @@ TUNED = {  # bundled configs whose values have changed since then; None: the def
         'policy.learn.epoch_per_collect': 10,
         'policy.learn.learning_rate': {'start': 0.001, 'end': 0.0, 'over': 300_000},
     },
-    'cartpole_pg': {'policy.learn.entropy_weight': 0.01},
+    'cartpole_pg': {'policy.learn.entropy_weight': 0.01, 'policy.model.obs_norm': True},
     'cartpole_ppg': FAR_CARTPOLE,
     'cartpole_ppg_ewma': FAR_CARTPOLE,
     'cartpole_ppo': FAR_CARTPOLE | {'policy.learn.learning_rate': {'start': 0.002, 'end': 0.0, 'over': 100_000}},
