@@ -1,4 +1,4 @@
-"""Hopper-v5 with SPO: as hopper_ppo, with a quadratic penalty in place of the clip. Needs the mujoco extra."""
+"""Hopper-v5 with SPO, a quadratic penalty in place of the clip; settings after Tianshou. Needs the mujoco extra."""
 
 config = dict(
     exp_name='hopper_spo',

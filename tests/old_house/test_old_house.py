@@ -57,6 +57,11 @@ TUNED = {  # bundled configs whose values have changed since then; None: the def
     'cartpole_ppo_ewma': FAR_CARTPOLE | {'policy.learn.learning_rate': {'start': 0.003, 'end': 0.0, 'over': 100_000}},
     'cartpole_ppo_offpolicy': FAR_CARTPOLE,
     'halfcheetah_ppo': {'env.collector_env_num': 64, 'policy.collect.n_step': 32},
+    'hopper_ppo': {
+        'policy.model.hidden_sizes': [256, 256],
+        'policy.model.log_std_init': None,
+        'policy.collect.discount_factor': 0.995,
+    },
     'humanoid_ppo': {
         'env.collector_env_num': 64,
         'env.action_mode': 'rescale',
