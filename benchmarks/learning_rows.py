@@ -72,7 +72,7 @@ ROWS = {
     f'cartpole_ppo_offpolicy {_SHORT}': Row(500),
     f'cartpole_pg {_RAW}': Row(500),
     f'cartpole_pg {_CALM}': Row(500),
-    # tried, and no better
+    # tried, and no better on tuning seeds
     f'cartpole_pg {_CALM} env.collector_env_num=1 {_FAST}': Row(500),
     'cartpole_pg policy.collect.discount_factor=0.995': Row(500),
     'cartpole_dqn': Row(500),
@@ -97,7 +97,7 @@ ROWS = {
     'bipedalwalker_ppo': Row(310, Anchor(299.8, 'rl-zoo3 A2C at 5M, 1 run')),
     'halfcheetah_ppo': Row(6300, Anchor(5690, f'Tianshou PPO on v3 at 1M, {_TIANSHOU}'), n_episode=20),
     'hopper_ppo': Row(3600, _HOPPER, n_episode=20),
-    # as bundled before, 64 wide, and with the width of now
+    # as bundled before, and the same with networks of 256 units
     f'hopper_ppo policy.model.hidden_sizes=[64,64] {_NEAR_HOPPER}': Row(3600, n_episode=20),
     f'hopper_ppo {_NEAR_HOPPER}': Row(3600, n_episode=20),
     'walker2d_ppo': Row(5000, Anchor(4933, 'rl-zoo3 TRPO at 1M, 1 run'), n_episode=20),

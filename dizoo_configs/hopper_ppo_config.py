@@ -1,4 +1,8 @@
-"""Hopper-v5: hops forward without falling; settings after Tianshou, wider, and with a longer horizon. Needs the mujoco extra."""
+"""Hopper-v5: hops forward without falling; settings after Tianshou. Needs the mujoco extra.
+
+Unlike there, networks have 256 units, actions begin with a deviation of 1, and the discount is .995: with .99 falls cost too
+little, and faster gaits are lost again.
+"""
 
 config = dict(
     exp_name='hopper_ppo',
