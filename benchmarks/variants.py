@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from learning import is_done, run_child
+from learning_rows import HOPPER_BEFORE
 
 from report import REPO, RESULTS, table, versions_line
 
@@ -96,9 +97,6 @@ def delayed(ppg: str) -> Comparison:
     return Comparison({'ppg': ppg, 'ppg, one network': shared, 'dcpg': dcpg})
 
 
-HOPPER = (  # as bundled before
-    'hopper_ppo policy.model.hidden_sizes=[64,64] policy.model.log_std_init=-0.5 policy.collect.discount_factor=0.99'
-)
 FLAG = 'mountaincar_continuous_ppo policy.model.log_std_init=0.0'  # std exp(0) = 1: some seeds never find the flag
 LANDER = (
     'policy.type=ppo_offpolicy policy.collect.n_step=128 buffer.n_sample=2048 '
@@ -126,7 +124,7 @@ SWIMMER = (
 )
 
 COMPARISONS: dict[str, Comparison] = {
-    'Hopper': robots(HOPPER),
+    'Hopper': robots(HOPPER_BEFORE),
     'Walker2d': robots('walker2d_ppo'),
     'HalfCheetah, number of envs': Comparison(
         {
@@ -138,7 +136,7 @@ COMPARISONS: dict[str, Comparison] = {
     'CartPole, old samples': stale('cartpole_ppo_offpolicy', 1024, 0.976),  # 10 draws of 4 minibatches
     'CartPole, natural gradient': Comparison({'ppo': 'cartpole_ppo', 'trpo': 'cartpole_trpo', 'npg': 'cartpole_npg'}),
     'Ant, natural gradient': Comparison({'ppo': 'ant_ppo', 'trpo': TRPO}),
-    'Hopper, natural gradient': natural(HOPPER, 'Hopper-v5'),
+    'Hopper, natural gradient': natural(HOPPER_BEFORE, 'Hopper-v5'),
     'Walker2d, natural gradient': natural('walker2d_ppo', 'Walker2d-v5'),
     'Swimmer, natural gradient': natural('swimmer_ppo', 'Swimmer-v5', SWIMMER),
     'LunarLander, old samples': stale('lunarlander_ppo', 2048, 0.992, LANDER),  # 4 draws of 32 minibatches
@@ -176,7 +174,7 @@ COMPARISONS: dict[str, Comparison] = {
             'dna, both lambdas 0.95': 'minigrid_doorkey_6x6_dna policy.collect.gae_lambda=0.95',
         }
     ),
-    'Hopper, published variants': published(HOPPER, 0.01),
+    'Hopper, published variants': published(HOPPER_BEFORE, 0.01),
     'Walker2d, published variants': published('walker2d_ppo', 0.5),
     'tiny bricks, delayed critic': delayed('tiny_bricks_ppg max_env_step=500000'),
     'MiniGrid DoorKey 6x6, delayed critic': delayed(DOOR_PPG),

@@ -20,7 +20,7 @@ RESULTS = ROOT / 'benchmarks' / 'results'
 CURVES = ROOT / 'docs' / 'policies' / 'curves'
 sys.path.insert(0, str(ROOT / 'benchmarks'))
 from learning import raw_path  # noqa: E402
-from variants import HOPPER  # noqa: E402
+from learning_rows import HOPPER_BEFORE  # noqa: E402
 
 METRIC = 'eval/return_mean'
 OLD = 'lunarlander_ppo buffer.size=10240 buffer.max_staleness=4'
@@ -44,7 +44,7 @@ SHOWN = {
     'ppg': Shown(LEARNING, {'ppg': 'lunarlander_ppg', 'ppo': 'lunarlander_ppo'}, 'LunarLander-v3'),
     'ppo_offpolicy': Shown(LEARNING, {'ppo_offpolicy': 'cartpole_ppo_offpolicy'}, 'CartPole-v1'),
     'ppg_offpolicy': Shown(LEARNING, {'ppg_offpolicy': 'cartpole_ppg_offpolicy'}, 'CartPole-v1'),
-    'spo': Shown(VARIANTS, {'spo': f'{HOPPER} policy.learn.surrogate=spo', 'ppo': HOPPER}, 'Hopper-v5'),
+    'spo': Shown(VARIANTS, {'spo': f'{HOPPER_BEFORE} policy.learn.surrogate=spo', 'ppo': HOPPER_BEFORE}, 'Hopper-v5'),
     'dna': Shown(
         VARIANTS,
         {name: f'tiny_bricks_{name} max_env_step=500000' for name in ('dna', 'ppg', 'ppo')},
