@@ -1,4 +1,7 @@
-"""The structure of the code, measured by benchmarks/structure.py: imports between rooms, sizes, loaded modules, names."""
+"""The structure of the code, measured by benchmarks/structure.py: imports between rooms, the reading path, names.
+
+No number of lines, files or statements is a goal; `structure.py` reports them.
+"""
 
 from __future__ import annotations
 
@@ -53,19 +56,7 @@ def test_training_loads_what_it_uses() -> None:
     names = structure.loaded_modules()
     command = {'zoo.tools', 'zoo.tools.cli', *(f'zoo.tools.cli.{name}' for name in ('command', 'parser', 'train'))}
     assert {name for name in names if is_tool(name)} <= command | {'zoo.tools.cli.choice', 'zoo.tools.cli.output'}
-    lines = sum(structure.n_line(str(structure.modules()[name])) for name in names)
-    assert 50 < len(names) <= 131
-    assert 5_000 < lines <= 24_800
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ('part', 'most'),
-    [('library', structure.Size(39_936, 200, 24_414)), ('zoo/tools', structure.Size(9_924, 54, 6_287))],
-)
-def test_zoo_stays_small(part: str, most: structure.Size) -> None:
-    size = structure.sizes()[part]
-    assert all(0 < n <= limit for n, limit in zip(size, most, strict=True)), size
+    assert len(names) > 50
 
 
 @pytest.mark.slow
@@ -105,22 +96,14 @@ def test_keys_of_options_are_found_in_code_but_not_in_docstrings(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_variant_costs_at_most_59_lines_of_code() -> None:
-    assert 10 < structure.lines_per_variant() <= 59
-
-
-@pytest.mark.slow
 def test_every_variant_and_family_of_policies_has_code() -> None:
     groups = structure.VARIANTS | structure.FAMILIES
     assert [name for name, found in groups.items() if not structure.variant_lines(*found)] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ('run', 'n_file', 'n_line', 'n_executed'),
-    [('ppo', 18, 2_978, 407), ('ppg', 22, 3_563, 603), ('dqn', 18, 3_114, 370), ('lstm', 20, 3_612, 508)],
-)
-def test_the_path_from_env_step_to_new_parameters_is_short(run: str, n_file: int, n_line: int, n_executed: int) -> None:
+@pytest.mark.parametrize('run', ['ppo', 'ppg', 'dqn', 'lstm'])
+def test_the_path_from_env_step_to_new_parameters_is_as_documented_and_names_no_option(run: str) -> None:
     before = sys._getframe().f_trace
     path = structure.traced_path(run)
     if run == 'ppo':  # as CONTRIBUTING.md lists it
@@ -128,9 +111,8 @@ def test_the_path_from_env_step_to_new_parameters_is_short(run: str, n_file: int
         listed = re.findall(r'`(zoo/[^`]*)`', page[page.index('<!-- path -->') : page.index('<!-- /path -->')])
         assert listed == list(path)
     assert sys._getframe().f_trace is before  # else the watch for hung env calls takes it for a debugger's
-    assert 10 < len(path) <= n_file
-    assert 1_000 < sum(map(structure.n_line, path)) <= n_line
-    assert 100 < sum(len(traced.executed) for traced in path.values()) <= n_executed
+    assert len(path) > 10
+    assert sum(len(traced.executed) for traced in path.values()) > 100
     if run == 'ppo':
         assert structure.options_named(path) == []
 
