@@ -80,7 +80,12 @@ BITS = Box(np.zeros(4), np.ones(4), 'bool')
         # the action gets the shape of the env's space
         (MultiDiscrete((3, 2), (0, 5), (2,)), 'clip', [[2, 1], [0, 0]], [[2, 6], [0, 5]], 'int64'),
         (MultiDiscrete((3, 2, 2, 4), (1, 0, 0, 0), (2, 2)), 'clip', [[2, 1, 0, 3]], [[[3, 1], [0, 3]]], 'int64'),
+        # integers of the type of the space: 100 + 27 is the largest int8
+        (Discrete(28, 100, 'int8'), 'clip', [0, 27], [100, 127], 'int8'),
+        (MultiDiscrete((3, 256), (0, 0), (2,), 'uint8'), 'clip', [[2, 255]], [[2, 255]], 'uint8'),
+        (MultiDiscrete((3, 2), (-1, 5), (2,), 'int32'), 'rescale', [[2, 1]], [[1, 6]], 'int32'),
         (MultiBinary((2,)), 'clip', [[0, 1]], [[0, 1]], 'int8'),
+        (MultiBinary((2,), 'bool'), 'clip', [[0, 1]], [[False, True]], 'bool'),
         (MultiBinary((2, 2)), 'clip', [[0, 1, 1, 0]], [[[0, 1], [1, 0]]], 'int8'),
         (Box(np.zeros((2, 1)), np.ones((2, 1))), 'clip', [[0.5, 7.0]], [[[0.5], [1.0]]], 'float32'),
         (Box(np.array(-1.0), np.array(1.0)), 'clip', [[0.5], [-3.0]], [0.5, -1.0], 'float32'),
@@ -124,12 +129,14 @@ def test_tensors_are_what_the_env_gets_of_each_leaf(mode):
         'x': box([-2, 0], [2, 9], 'float64'),
         'bits': MultiBinary((2,)),
         'i': box([0], [9], 'uint8'),
+        'small': Discrete(2, 0, 'int16'),
     }
-    action = torch.tensor([[2, 0.3, -4, 1, 0, 0.7], [0, -9, 0.5, 0, 1, 20]])
+    action = torch.tensor([[2, 0.3, -4, 1, 0, 0.7, 1], [0, -9, 0.5, 0, 1, 20, 0]])
     nested = ActionMap(Dict({'deep': Dict(parts)}), mode)
     wanted = nested(action)['deep']
     for got, array in zip(nested.tensors(action), wanted.values(), strict=True):
         assert got.numpy().dtype == array.dtype and np.array_equal(got, array)
+    assert [array.dtype.name for array in wanted.values()] == ['int64', 'float64', 'int8', 'uint8', 'int16']
     assert torch.equal(ActionMap(Discrete(3, 5), mode).tensors(torch.tensor([0, 2]))[0], torch.tensor([5, 7]))
 
 
@@ -180,6 +187,9 @@ def test_box_equality_looks_at_bounds_shape_and_dtype():
         MultiDiscrete((3, 2, 5, 6), (0,) * 4, (2, 2)),
         MultiBinary((3,)),
         MultiBinary((2, 2)),
+        Discrete(3, 1, 'uint8'),
+        MultiDiscrete((3, 2), (0, -4), (2,), 'int32'),
+        MultiBinary((3,), 'bool'),
         Dict({'b': Discrete(2), 'a': Dict({'x': MultiBinary((1,)), 'y': box([0], [INF])})}),
         Dict({'0': Discrete(2), '1': Dict({'0': box([0], [1])}, is_tuple=True)}, is_tuple=True),
     ],
@@ -188,9 +198,22 @@ def test_json_round_trip_is_exact(space):
     text = json.dumps(space.to_json(), allow_nan=False)
     again = SAVED_SPACE.validate_python(json.loads(text)).space()
     assert again == space and type(again) is type(space)
-    if isinstance(space, Box):
+    if not isinstance(space, Dict):
         assert again.shape == space.shape and again.dtype == space.dtype
     assert list(leaf_spaces(again)) == list(leaf_spaces(space))  # in the same order, although JSON may sort keys
+
+
+def test_spaces_of_older_checkpoints_have_the_usual_integers():
+    saved = [
+        {'kind': 'discrete', 'n': 3, 'start': 0},
+        {'kind': 'multi_discrete', 'nvec': [2], 'start': [0], 'shape': [1]},
+        {'kind': 'multi_binary', 'shape': [2]},
+    ]
+    spaces = [SAVED_SPACE.validate_python(each).space() for each in saved]
+    assert [space.dtype for space in spaces] == ['int64', 'int64', 'int8']
+    # an env with other integers is still the env of such a checkpoint
+    assert spaces == [Discrete(3, 0, 'int8'), MultiDiscrete((2,), (0,), (1,), 'uint8'), MultiBinary((2,), 'bool')]
+    assert [space.to_json() for space in spaces] == saved
 
 
 def test_json_that_was_sorted_gives_the_same_space():

@@ -5,20 +5,56 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
-from zoo import load_policy, serial_pipeline
+from tests.envs import play
+from zoo import evaluate, load_policy, make_policy, serial_pipeline
+from zoo.core.action_map import action_width
 from zoo.core.data import first_leaf
 from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.seeding import stream
-from zoo.env import make_env, make_env_groups
+from zoo.core.spaces import Dict, leaf_spaces
+from zoo.env import EnvConfig, make_env, make_env_groups, make_vector_env
 from zoo.policy.sequences import rows_of, run_model
 from zoo.run.config import resolve_config
 from zoo.worker.collector import Collector
+
+SMALL_INTEGERS = {
+    'discrete': lambda: spaces.Discrete(3, dtype=np.int8),
+    'from_2': lambda: spaces.Discrete(3, start=2, dtype=np.int16),
+    'multi': lambda: spaces.MultiDiscrete([3, 4], dtype=np.int32),
+    'multi_from_1': lambda: spaces.MultiDiscrete([[3], [4]], start=[[1], [2]], dtype=np.uint8),
+    'nested': lambda: spaces.Dict(
+        move=spaces.Tuple((spaces.Discrete(2, dtype=np.int32), spaces.MultiDiscrete([2, 2], dtype=np.int16))),
+        force=spaces.Box(-1, 1, (2,), np.float64),
+    ),
+}
+
+
+class StrictEnv(gymnasium.Env):
+    """Takes only actions that its space contains, which means arrays of the space's own number type."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, action: str) -> None:
+        self.action_space = SMALL_INTEGERS[action]()
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), f'{action!r} is not in {self.action_space}'
+        self.t += 1
+        return np.full(2, self.t / 5, np.float32), 1.0, self.t == 5, False, {}
+
 
 QUIET = dict(console='off', tensorboard=False)
 ACTIONS = {  # action spaces of the env 'one_step', and their distributions
@@ -253,3 +289,47 @@ def test_every_distribution_learns_a_one_step_env(action: str, distribution: str
     env = dict(id='one_step', kwargs=dict(action=action), collector_env_num=8)
     result = train(tmp_path, n_step, env, seed=seed, **policy)
     assert result.last_return is not None and result.last_return >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('kind', 'action'),
+    [
+        *((kind, action) for kind in ('ppo', 'ppg') for action in SMALL_INTEGERS),
+        *((kind, 'multi') for kind in ('a2c', 'trpo', 'ppo_offpolicy', 'impala')),
+        *(('dqn', action) for action in ('discrete', 'from_2')),
+    ],
+)
+def test_every_policy_acts_in_the_number_type_of_the_space(kind: str, action: str) -> None:
+    """Oracle: gymnasium's `contains`, which refuses integers that cannot be cast to the type of the space."""
+    env = dict(id=StrictEnv, kwargs=dict(action=action))
+    policy = make_policy(dict(policy=dict(type=kind), env=env))
+    own = StrictEnv(action).action_space
+    assert evaluate(policy, env, 2).returns == [5.0, 5.0]  # in an evaluation
+    obs = np.zeros(2, np.float32)
+    assert own.contains(policy.act(obs))
+    assert kind == 'dqn' or own.contains(policy.act(obs, deterministic=False))
+    session = policy.session()
+    assert own.contains(session.act(obs)) and own.contains(session.act(obs))
+
+
+@pytest.mark.parametrize('how', ['sync', 'async', 'given'])
+@pytest.mark.parametrize('action', list(SMALL_INTEGERS))
+def test_envs_get_actions_in_the_number_type_of_their_space(how: str, action: str) -> None:
+    """Oracle: `contains` of the env's own space, and of the batched space of a vector env."""
+    taken: list[bool] = []
+
+    class Batch(gymnasium.vector.SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            taken.append(self.action_space.contains(actions))
+            return super().step(actions)
+
+    def batch(num_envs: int) -> Any:
+        return Batch([lambda: StrictEnv(action)] * num_envs)
+
+    source = dict(id=batch) if how == 'given' else dict(id=StrictEnv, kwargs=dict(action=action), vectorization=how)
+    vector = make_vector_env(EnvConfig(**source), 2)
+    width = sum(action_width(leaf) for _, leaf in leaf_spaces(vector.action_space))
+    dtype = torch.float32 if isinstance(vector.action_space, Dict) else torch.int64
+    steps = play(vector, torch.ones((2, width) if action != 'discrete' and action != 'from_2' else 2, dtype=dtype))
+    assert steps[0].reward.tolist() == [1, 1] and all(taken) and len(taken) == (how == 'given')

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, leaf_spaces, n_values
+from zoo.core.spaces import Box, Dict, Leaf, MultiBinary, Raw, Space, leaf_spaces, n_values
 
 ActionMode = Literal['clip', 'rescale']
 Actions = np.ndarray | dict[str, Any] | tuple[Any, ...]
@@ -25,6 +25,7 @@ def action_width(space: Leaf) -> int:
 class ActionMap:
     """Turns the actions of a policy into those that an env takes; nothing else does this.
 
+    Each array has the number type of its leaf.
     Discrete, MultiDiscrete: index -> index + start. MultiBinary: unmodified. Box, mode 'clip': clamped to [low, high],
     dimension by dimension, infinite bounds included. Box, mode 'rescale': where both bounds are finite, [-1, 1] ->
     [low, high] and clamped; elsewhere as 'clip'. Dict and Tuple: each leaf takes its columns of the row.
@@ -57,7 +58,8 @@ class ActionMap:
         return _nested(self.space, arrays)
 
     def map(self, action: Tensor) -> Tensor:
-        """As `__call__`, as a tensor on the device of the actions, for a space that is no Dict. A Box gives f32 or f64."""
+        """As `__call__`, as a tensor on the device of the actions, for a space that is no Dict. A Box gives f32 or f64,
+        another space int64."""
         return self._leaves[0][1].map(action)
 
     def tensors(self, action: Tensor) -> list[Tensor]:
@@ -85,7 +87,7 @@ class _IndexMap:
 
     def __init__(self, space: Leaf, device: torch.device | str) -> None:
         self.shape, self.is_index = space.shape, True
-        self._dtype = np.dtype(np.int64 if isinstance(space, Discrete | MultiDiscrete) else np.int8)
+        self._dtype = np.dtype(space.dtype)
         start = getattr(space, 'start', 0)
         self._start = torch.as_tensor(start, device=device).reshape(space.shape) if np.any(start) else None
 

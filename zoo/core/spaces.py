@@ -6,7 +6,7 @@ An observation is a tensor, or where the space is a Dict (or Tuple) a nested dic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,35 +21,42 @@ ACTION_MASK = 'action_mask'
 """Name of the observation leaf that says which actions are allowed: a MultiBinary, true for an allowed one."""
 
 
+def _dtype_field(default: str) -> Any:
+    """The number type that the env uses. Two spaces with the same values are equal, whatever their number types."""
+    return field(default=default, compare=False, repr=False)
+
+
 @dataclass(frozen=True)
 class Discrete:
-    """The integers start .. start + n - 1. Inside zoo an action or observation is its index, 0 .. n - 1."""
+    """The integers start .. start + n - 1. Inside zoo an action or observation is its index, 0 .. n - 1, of int64."""
 
     n: int
     start: int = 0
+    dtype: str = _dtype_field('int64')
 
     @property
     def shape(self) -> tuple[int, ...]:
         return ()
 
     def to_json(self) -> dict[str, Any]:
-        return {'kind': 'discrete', 'n': self.n, 'start': self.start}
+        return {'kind': 'discrete', 'n': self.n, 'start': self.start, **_dtype_to_json(self)}
 
 
 @dataclass(frozen=True)
 class MultiDiscrete:
     """Arrays of `shape` of integers: entry i (counted in C order) is one of start[i] .. start[i] + nvec[i] - 1.
 
-    Inside zoo each is its index, 0 .. nvec[i] - 1.
+    Inside zoo each is its index, 0 .. nvec[i] - 1, of int64.
     """
 
     nvec: tuple[int, ...]
     start: tuple[int, ...]
     shape: tuple[int, ...]
+    dtype: str = _dtype_field('int64')
 
     def to_json(self) -> dict[str, Any]:
-        numbers = {name: list(values) for name, values in vars(self).items()}
-        return {'kind': 'multi_discrete', **numbers}
+        numbers = {'nvec': list(self.nvec), 'start': list(self.start), 'shape': list(self.shape)}
+        return {'kind': 'multi_discrete', **numbers, **_dtype_to_json(self)}
 
 
 @dataclass(frozen=True)
@@ -57,9 +64,15 @@ class MultiBinary:
     """Arrays of `shape` of zeros and ones, inside zoo of bools."""
 
     shape: tuple[int, ...]
+    dtype: str = _dtype_field('int8')
 
     def to_json(self) -> dict[str, Any]:
-        return {'kind': 'multi_binary', 'shape': list(self.shape)}
+        return {'kind': 'multi_binary', 'shape': list(self.shape), **_dtype_to_json(self)}
+
+
+def _dtype_to_json(space: Discrete | MultiDiscrete | MultiBinary) -> dict[str, str]:
+    """Only a number type that is not the usual one is written, so that older versions read the others."""
+    return {} if space.dtype == type(space).dtype else {'dtype': space.dtype}
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,13 +66,26 @@ def _convert_leaf(space: Any) -> Discrete | MultiDiscrete | MultiBinary | Box | 
     if hasattr(space, 'nvec'):
         nvec = np.asarray(space.nvec)
         start = np.broadcast_to(getattr(space, 'start', 0), nvec.shape)
-        return MultiDiscrete(tuple(map(int, nvec.ravel())), tuple(map(int, start.ravel())), nvec.shape)
+        dtype = _integer_type(space, MultiDiscrete.dtype)
+        return MultiDiscrete(tuple(map(int, nvec.ravel())), tuple(map(int, start.ravel())), nvec.shape, dtype)
     if hasattr(space, 'n'):  # MultiBinary has it too, and a shape
-        return MultiBinary(tuple(map(int, shape))) if shape else Discrete(int(space.n), int(getattr(space, 'start', 0)))
+        if shape:
+            return MultiBinary(tuple(map(int, shape)), _integer_type(space, MultiBinary.dtype))
+        return Discrete(int(space.n), int(getattr(space, 'start', 0)), _integer_type(space, Discrete.dtype))
     if hasattr(space, 'low') and hasattr(space, 'high') and shape is not None and np.dtype(space.dtype).kind in 'biuf':
         low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), shape).copy() for b in (space.low, space.high))
         return Box(low, high, np.dtype(space.dtype).name)
     return None
+
+
+def _integer_type(space: Any, usual: str) -> str:
+    """The name of a space's number type; the usual one where the space has none that numpy knows as integers or bools."""
+    given = getattr(space, 'dtype', None)
+    try:
+        dtype = np.dtype(usual if given is None else given)
+    except TypeError:
+        return usual
+    return dtype.name if dtype.kind in 'biu' else usual
 
 
 def space_fault(leaf: Discrete | MultiDiscrete | MultiBinary | Box) -> str | None:
@@ -234,15 +247,20 @@ def gymnasium_space(space: Space) -> gymnasium.Space:
 
 
 _GYMNASIUM: dict[type, Callable[[Any], gymnasium.Space]] = {
-    Discrete: lambda space: gymnasium.spaces.Discrete(space.n, start=space.start),
+    Discrete: lambda space: gymnasium.spaces.Discrete(space.n, start=space.start, **_dtype_argument(space)),
     MultiDiscrete: lambda space: gymnasium.spaces.MultiDiscrete(
-        np.reshape(space.nvec, space.shape), start=np.reshape(space.start, space.shape)
+        np.reshape(space.nvec, space.shape), start=np.reshape(space.start, space.shape), dtype=np.dtype(space.dtype)
     ),
     MultiBinary: lambda space: gymnasium.spaces.MultiBinary(space.shape[0] if len(space.shape) == 1 else space.shape),
     Box: lambda space: gymnasium.spaces.Box(
         _as_bound(space.low, space.dtype), _as_bound(space.high, space.dtype), dtype=np.dtype(space.dtype).type
     ),
 }
+
+
+def _dtype_argument(space: Discrete) -> dict[str, Any]:
+    """The argument dtype of a Discrete, which the first versions of gymnasium 1 do not know."""
+    return {} if space.dtype == Discrete.dtype else {'dtype': np.dtype(space.dtype)}
 
 
 def _as_bound(bound: np.ndarray, name: str) -> np.ndarray:

@@ -171,7 +171,7 @@ class RowVectorEnv(AnyVectorEnv):
 
 
 def copied_index(action: Tensor) -> np.ndarray:
-    """Copies actions [B] of a Discrete space that starts at 0; a copy, since the policy overwrites them in the next step."""
+    """Copies actions [B] of a Discrete space of int64 that starts at 0; a copy, since the policy overwrites them in the next step."""
     array = action.numpy(force=True)
     return array.astype(array.dtype if array.dtype.kind == 'f' else np.int64)  # floats stay: an env may refuse them
 

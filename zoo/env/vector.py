@@ -141,7 +141,7 @@ def seen_space(obs_space: Space, action_space: Space, action_mask: str, name: st
 
 def _to_env(action_space: Space, cfg: EnvConfig) -> Callable[[Tensor], Any]:
     """A function that copies the policy's actions into the form that the envs take."""
-    if isinstance(action_space, Discrete) and not action_space.start:
+    if isinstance(action_space, Discrete) and not action_space.start and action_space.dtype == 'int64':
         return copied_index
     from zoo.core.action_map import ActionMap
 

@@ -276,9 +276,7 @@ def _zeros(space: Leaf) -> np.ndarray:
 
 
 def _dtype(space: Leaf) -> DTypeLike:
-    if isinstance(space, Box):
-        return np.dtype(space.dtype)
-    return np.int8 if isinstance(space, MultiBinary) else np.int64
+    return np.dtype(space.dtype)
 
 
 class WindowEnv(gymnasium.Wrapper):
@@ -350,6 +348,8 @@ _WINDOWED: dict[type, Callable[[Any, int], Leaf]] = {
 def _padding(leaf: Leaf, n: int) -> np.ndarray:
     """The window of a leaf before an episode begins."""
     zero = np.zeros(leaf.shape, _dtype(leaf)) if isinstance(leaf, Box) else _zeros(leaf)
+    if isinstance(leaf, Discrete | MultiDiscrete):
+        zero = zero.astype(np.int64)  # an env may return plain ints, which need not fit in the space's own number type
     return np.stack([zero] * n)
 
 

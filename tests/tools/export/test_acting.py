@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from tests.tools.export.policies import IMAGE, make_policy
 from zoo.core.errors import UserError
@@ -24,6 +24,21 @@ def test_names_of_inputs_and_outputs_are_paths_and_never_the_same() -> None:
     assert [port.name for port in acting.inputs] == ['action', 'camera.left', 'state.actor', 'state.actor_']
     assert [port.name for port in acting.outputs] == ['action_', 'next_state.actor_']
     assert acting.state_names == {'state.actor_': 'next_state.actor_'}
+
+
+def test_actions_have_the_number_types_of_their_spaces() -> None:
+    space = Dict(
+        {
+            'a': Discrete(3, dtype=np.int8),
+            'b': MultiDiscrete([3, 4], dtype=np.int32),
+            'c': Tuple((Discrete(2, start=5, dtype=np.uint8), MultiBinary(2))),
+        }
+    )
+    acting = ActingModule(make_policy('ppo', 'box', space))
+    assert [port.dtype for port in acting.outputs] == ['int8', 'int32', 'uint8', 'int8']
+    wanted = ['action.a', 'action.b', 'action.c.0', 'action.c.1']
+    assert [port.name for port in acting.outputs] == wanted
+    assert set(acting(*acting.example(3))[2].tolist()) <= {5, 6}
 
 
 def test_copy_shares_no_memory_and_computes_images_in_float32() -> None:

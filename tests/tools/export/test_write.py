@@ -111,6 +111,15 @@ def test_every_policy_and_kind_of_space_acts_as_the_env_has_it(
 
 
 @pytest.mark.long
+def test_choices_have_the_number_type_of_the_env_in_the_file(tmp_path: Path) -> None:
+    space = gymnasium.spaces.MultiDiscrete([3, 4], dtype=np.int32)
+    policy = make_policy('ppo', 'box', space)
+    assert policy.export(tmp_path / 'p.onnx').outputs[0].dtype == 'int32'
+    check_acts_as(policy, tmp_path / 'p.onnx', batch(OBS_SPACES['box']()))
+    assert space.contains(policy.act(OBS_SPACES['box']().sample()))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize('distribution', ['squashed_gaussian', 'beta', 'gsde'])
 def test_bounded_distributions_give_their_mode_as_the_env_takes_it(distribution: str, tmp_path: Path) -> None:
     policy = make_policy('ppo', 'box', 'box_2d', distribution=distribution)

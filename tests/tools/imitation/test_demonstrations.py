@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from zoo import evaluate, make_policy
 from zoo.core.data import leaves
@@ -103,6 +104,30 @@ def test_any_space_is_written_and_read_back(obs: str, action: str, tmp_path: Pat
     again = read_demonstrations(str(tmp_path / 'a.npz'), policy)
     assert torch.equal(again.policy_action(policy), demos.policy_action(policy))
     assert_replayed(policy, again.policy_action(policy), again.action, 1e-6)
+
+
+class SmallIntegers(gymnasium.Env):
+    """Takes int16 actions of 3 choices, and ends after 4 steps."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.MultiDiscrete([3, 3], dtype=np.int16)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return np.zeros(2, np.float32), 1.0, self.t == 4, False, {}
+
+
+def test_recorded_actions_have_the_number_type_of_the_env(tmp_path: Path) -> None:
+    policy = make_policy({'env': {'id': SmallIntegers}})
+    demos, _ = record_demonstrations(policy, {'id': SmallIntegers}, 2)
+    save_demonstrations(tmp_path / 'a.npz', demos)
+    assert np.load(tmp_path / 'a.npz')['action'].dtype == np.int16
+    assert read_demonstrations(str(tmp_path / 'a.npz'), policy).policy_action(policy).dtype == torch.int64
 
 
 def assert_replayed(policy: Any, param: torch.Tensor, actions: Any, atol: float) -> None:

@@ -178,13 +178,17 @@ def _is_bound(text: str) -> str:
     raise ValueError('should be a number')
 
 
+IntegerType = Annotated[str, Field(pattern='^(bool|u?int(8|16|32|64))$')]
+
+
 class _Discrete(Strict):
     kind: Literal['discrete']
     n: Annotated[int, Field(ge=1, le=2**31)]
     start: Integer
+    dtype: IntegerType = Discrete.dtype  # older checkpoints have none
 
     def space(self) -> Discrete:
-        return Discrete(self.n, self.start)
+        return Discrete(self.n, self.start, self.dtype)
 
 
 class _Box(Strict):
@@ -213,6 +217,7 @@ class _MultiDiscrete(Strict):
     nvec: list[Annotated[int, Field(ge=1, le=2**31)]]
     start: list[Integer]
     shape: Shape
+    dtype: IntegerType = MultiDiscrete.dtype
 
     @model_validator(mode='after')
     def _has_all_numbers(self) -> _MultiDiscrete:
@@ -222,15 +227,16 @@ class _MultiDiscrete(Strict):
         return self
 
     def space(self) -> MultiDiscrete:
-        return MultiDiscrete(tuple(self.nvec), tuple(self.start), tuple(self.shape))
+        return MultiDiscrete(tuple(self.nvec), tuple(self.start), tuple(self.shape), self.dtype)
 
 
 class _MultiBinary(Strict):
     kind: Literal['multi_binary']
     shape: Shape
+    dtype: IntegerType = MultiBinary.dtype
 
     def space(self) -> MultiBinary:
-        return MultiBinary(tuple(self.shape))
+        return MultiBinary(tuple(self.shape), self.dtype)
 
 
 class _Dict(Strict):

@@ -43,7 +43,7 @@ def port_of_tensor(name: str, x: Tensor) -> Port:
 
 
 def env_dtype(leaf: Leaf) -> np.dtype[Any]:
-    """Returns the dtype in which an env gives or takes the values of a leaf of a space, as in gymnasium."""
+    """Returns the dtype of an input for raw observations of a leaf: indices are int64, whatever their type in the env."""
     if isinstance(leaf, Box):
         return np.dtype(leaf.dtype)
     return np.dtype(np.int64 if isinstance(leaf, Discrete | MultiDiscrete) else np.int8)
