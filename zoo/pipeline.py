@@ -39,6 +39,7 @@ from zoo.worker.env_watch import EnvWatch
 from zoo.worker.evaluator import OnEvaluation
 
 logger = logging.getLogger(__name__)
+LEFT_OUT = 0.05  # the share of max_env_step from which on a run says that its last whole rollout ends before it
 
 
 def serial_pipeline(
@@ -133,6 +134,8 @@ def _run(
                 watch.save = job.save if job.is_alone else None  # other ranks would not take part in it
                 note(launch, job.run_dir)
                 job.start()
+                if job.leads:
+                    _say_how_far_it_trains(job)
                 if job.leads and job.train_iter >= max_train_iter:
                     words = 'nothing is left to train: the policy has taken %d optimiser steps and max_train_iter is %d'
                     logger.warning(f'{words}; raise that', job.train_iter, max_train_iter)
@@ -165,15 +168,35 @@ def _run(
         return result
 
 
+def _say_how_far_it_trains(job: SerialJob) -> None:
+    """Logs, before training, that max_env_step leaves a part of a rollout, if that is much of the run."""
+    left, size = job.cfg.max_env_step - job.env_step, job.step_per_iteration
+    n = left // size
+    if n and left - n * size > LEFT_OUT * job.cfg.max_env_step:
+        unit = 'rollout' if size == job.cfg.policy.collect.n_sample else 'round'
+        logger.info(
+            'a %s takes %d env steps (those that only reset an env are not counted): max_env_step=%d is enough for %d%s %s, '
+            'max_env_step=%d for %d',
+            unit,
+            size,
+            job.cfg.max_env_step,
+            n,
+            ' more' if job.env_step else '',
+            unit if n == 1 else f'{unit}s',
+            job.env_step + (n + 1) * size,
+            n + 1,
+        )
+
+
 def _say_what_is_left(job: SerialJob) -> None:
     """Logs why a run ends well before max_env_step, if only the size of its rollouts ends it."""
-    left, needed = job.cfg.max_env_step - job.env_step, job.env_step + job.step_per_iteration
-    if not job.result().stop_reason and 0.1 * job.cfg.max_env_step < left < job.step_per_iteration:
+    left = job.cfg.max_env_step - job.env_step
+    if not job.result().stop_reason and LEFT_OUT * job.cfg.max_env_step < left < job.step_per_iteration:
         logger.info(
-            'the run ends with its last whole rollout, %d env steps before max_env_step=%d: the next one needs max_env_step=%d',
+            'the run ends with its last whole rollout, %d env steps before max_env_step=%d: another one takes %d',
             left,
             job.cfg.max_env_step,
-            needed,
+            job.step_per_iteration,
         )
 
 
@@ -182,7 +205,7 @@ def _say_what_is_saved(run_dir: Path | None, cfg: JobConfig) -> None:
     steps = steps_of(run_dir / 'checkpoints') if run_dir is not None else {}
     if steps:
         logger.warning(
-            'the run failed; it is saved up to env step %d; once the cause is mended, continue with: zoo train --resume %s%s',
+            'the run failed; it is saved up to env step %d; once the cause is fixed, continue with: zoo train --resume %s%s',
             max(steps),
             quote(str(run_dir)),
             consent_words(cfg),

@@ -28,7 +28,7 @@ CHOICE = (
     argument('--env', metavar='ENV', help='env without a config: a gymnasium id, a registered name, or FILE.py:NAME'),
     argument('--policy', metavar='NAME', help='policy for --env (zoo list policies); ppo without it'),
     argument('--seed', metavar='N', help='short for seed=N'),
-    argument('--steps', metavar='N', help='short for max_env_step=N'),
+    argument('--steps', metavar='N', help='short for max_env_step=N: the run ends with its last whole rollout'),
 )
 
 
