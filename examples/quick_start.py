@@ -1,15 +1,15 @@
-"""Trains PPO on CartPole for 20,000 env steps, loads the policy from its run folder, and gets an action from it."""
+"""Trains PPO on CartPole until it solves it, within 50,000 env steps, loads the policy from its run folder, and gets an action from it."""
 
 from zoo import load_policy, serial_pipeline
 
 config = dict(
     exp_name='quick_start',
-    max_env_step=20_000,
+    max_env_step=50_000,
     env=dict(id='CartPole-v1', collector_env_num=8),
     policy=dict(
         type='ppo',
-        learn=dict(learning_rate=dict(start=1e-3, end=0.0), epoch_per_collect=10),
-        collect=dict(n_step=32, gae_lambda=0.9),
+        learn=dict(learning_rate=dict(start=2e-3, end=0.0), epoch_per_collect=10),
+        collect=dict(n_step=128, gae_lambda=0.95),
         eval=dict(eval_freq=10_000, stop_value=475),
     ),
 )

@@ -24,7 +24,7 @@ SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
     **dict.fromkeys('my_gaussian device_env own_sink own_stop rpo pfo chain'.split(), 4_096),
     'dcpg': 24_576,
     'policy_gradient': 8_192,
-    'quick_start': 512,
+    'quick_start': 2_048,
 }
 OWN = 'my_ppo dqn my_option random_policy own_stats own_gradients own_plan'.split()  # each has a separate test
 SCRIPTS = 'ask_policy imitate look_at_env my_loss own_weights read_run try_device_env'.split()  # they have no config
@@ -70,6 +70,13 @@ def test_example_runs_as_a_script(name: str, tmp_path: Path) -> None:
     file = EXAMPLES / f'{name}.py'
     output = run(str(file), cwd=tmp_path)  # exits with 0: its own asserts hold
     assert bool(output.strip()) == ('print(' in file.read_text())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('seed', [0, 1, 2])
+def test_quick_start_solves_cartpole_with_any_seed(seed: int, tmp_path: Path) -> None:
+    # CartPole counts as solved at a mean return of 475 of 500
+    assert train('quick_start', f'seed={seed}', cwd=tmp_path)['last_return'] >= 475
 
 
 @pytest.mark.soak
