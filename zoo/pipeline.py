@@ -222,7 +222,7 @@ def _with_env(config: Any, env: Any, overrides: Sequence[str]) -> dict[str, Any]
             )
         from zoo.run.config_for_env import config_for_env
 
-        config = config_for_env(keys['id'], overrides=overrides)
+        config = config_for_env(keys, overrides=overrides)
     else:
         config = load_config(config)[0]
     return {**config, 'env': {**(config.get('env') or {}), **keys}}

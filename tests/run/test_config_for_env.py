@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import logging
+from typing import Any
 
-from zoo import ConfigError, Section
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
+
+from tests.envs import LimitEnv, LimitVectorEnv
+from tests.policy_envs import job_config
+from zoo import ConfigError, Section, serial_pipeline
 from zoo.core.registry import MODEL_REGISTRY, UnknownNameError
 from zoo.run.config import resolve_config
 from zoo.run.config_for_env import bundled_config_of, config_for_env, exp_name_of
@@ -83,3 +91,158 @@ def test_a_model_without_normalised_observations_gets_none(monkeypatch: pytest.M
     policy = config_for_env('MountainCar-v0', overrides=['policy.model.type=normless'])['policy']
     assert policy == {'type': 'ppo', 'learn': {'reward_norm': True}}
     assert config_for_env('MountainCar-v0')['policy']['model'] == {'obs_norm': True}
+
+
+IMAGE = Box(0, 255, (8, 8, 3), np.uint8)
+VECTOR = Box(-1, 1, (2,), np.float32)
+
+
+class SpacesEnv(LimitEnv):
+    """Has given spaces and observes samples; `masks`: where its action masks are."""
+
+    def __init__(self, obs: Any = VECTOR, actions: Any = None, masks: str = '') -> None:
+        super().__init__()
+        self.observation_space = obs
+        self.action_space = Discrete(3) if actions is None else actions
+        self.masks = masks
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        return self.observed(), self.info()
+
+    def step(self, action: Any) -> Any:
+        _, *rest, _ = super().step(action)
+        return self.observed(), *rest, self.info()
+
+    def observed(self) -> Any:
+        obs = self.observation_space.sample()
+        if self.masks == 'obs':
+            obs['action_mask'][:] = 1
+        return obs
+
+    def info(self) -> dict[str, Any]:
+        return {'action_mask': np.ones(3, np.int8)} if self.masks == 'info' else {}
+
+
+def lone_image() -> gymnasium.Env:
+    return SpacesEnv(Dict(img=IMAGE))
+
+
+def image_with_mask() -> gymnasium.Env:
+    return SpacesEnv(Dict(image=IMAGE, action_mask=MultiBinary(3)), masks='obs')
+
+
+def image_with_mask_in_info() -> gymnasium.Env:
+    return SpacesEnv(IMAGE, masks='info')
+
+
+def image_with_vector() -> gymnasium.Env:
+    return SpacesEnv(Dict(image=IMAGE, vector=VECTOR))
+
+
+def index_env() -> gymnasium.Env:
+    return SpacesEnv(Discrete(4))
+
+
+def chosen_for(make: Any, *overrides: str) -> dict[str, Any]:
+    """The settings that are chosen for an env, besides its id and the type of the policy, as dotted keys."""
+    config = config_for_env(make, overrides=overrides)
+    sections = {'env': config['env'], 'policy.model': config['policy'].get('model', {})}
+    chosen = {f'{path}.{key}': value for path, section in sections.items() for key, value in section.items()}
+    return {key: value for key, value in chosen.items() if key != 'env.id'}
+
+
+NORM = {'policy.model.obs_norm': True}
+
+
+@pytest.mark.parametrize(
+    ('make', 'overrides', 'chosen'),
+    [
+        (lone_image, (), {}),
+        (image_with_mask, (), {}),
+        (image_with_mask_in_info, (), {}),
+        (index_env, (), {}),
+        (lone_image, ('env.window=3',), {}),
+        (image_with_vector, (), NORM),
+        (image_with_vector, ('policy.model.actor_obs=[image]', 'policy.model.critic_obs=[image]'), {}),
+        (image_with_mask, ('env.action_mask=off',), NORM),  # the mask is an ordinary Box then
+        (lone_image, ('env.prev_reward=true',), NORM),
+        (LimitVectorEnv, (), NORM),
+    ],
+)
+def test_observations_are_normalised_where_a_network_sees_numbers_that_are_no_image(
+    make: Any, overrides: tuple[str, ...], chosen: dict[str, Any]
+) -> None:
+    assert chosen_for(make, *overrides) == chosen
+
+
+@pytest.mark.slow(first=True)
+@pytest.mark.parametrize('make', [lone_image, image_with_mask, image_with_mask_in_info])
+def test_env_with_a_lone_image_trains_with_what_is_chosen_for_it(make: Any, tmp_path: Any) -> None:
+    chosen = config_for_env(make)
+    config = job_config(tmp_path, make, max_env_step=64, policy=chosen['policy'])
+    assert serial_pipeline(config).train_iter > 0
+
+
+def far_env(low: float = 0, high: float = 512) -> gymnasium.Env:
+    return SpacesEnv(actions=Box(low, high, (1,), np.float32))
+
+
+def far_hybrid() -> gymnasium.Env:
+    return SpacesEnv(actions=Tuple((Discrete(2), Box(0, 720, (2,), np.float32))))
+
+
+def open_env() -> gymnasium.Env:
+    return far_env(300, np.inf)
+
+
+def near_env() -> gymnasium.Env:
+    return far_env(-2, 2)
+
+
+def far_vector(num_envs: int) -> gymnasium.vector.VectorEnv:
+    vector = LimitVectorEnv(num_envs, action='box')
+    vector.single_action_space = Box(0, 512, (1,), np.float32)
+    vector.action_space = gymnasium.vector.utils.batch_space(vector.single_action_space, num_envs)
+    return vector
+
+
+RESCALED = {**NORM, 'env.action_mode': 'rescale'}
+
+
+@pytest.mark.parametrize(
+    ('make', 'overrides', 'chosen'),
+    [
+        (far_env, (), RESCALED),
+        (far_hybrid, (), RESCALED),
+        (far_vector, (), RESCALED),
+        (near_env, (), NORM),
+        (open_env, (), NORM),  # no mode maps -1 to 1 to infinity
+        (near_env, ('env.id=tests.run.test_config_for_env:far_env',), RESCALED),
+        (far_env, ('env.kwargs.low=-1', 'env.kwargs.high=1'), NORM),
+        (far_env, ('env.action_mode=clip',), NORM),
+        (far_env, ('env.action_bins=3',), NORM),
+        (far_env, ('policy.model.distribution=beta',), NORM),  # it begins inside the bounds, and refuses rescale
+        (far_env, ('policy.model.distribution=gsde',), RESCALED),
+    ],
+)
+def test_far_actions_are_rescaled_where_the_user_says_nothing_else(
+    make: Any, overrides: tuple[str, ...], chosen: dict[str, Any]
+) -> None:
+    assert chosen_for(make, *overrides) == chosen
+
+
+def test_what_is_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        config_for_env('tests.run.test_config_for_env:far_env')
+    assert caplog.messages == [
+        'no bundled config is for tests.run.test_config_for_env:far_env and ppo: training with the defaults and '
+        'policy.model.obs_norm=true and policy.learn.reward_norm=true and env.action_mode=rescale'
+    ]
+
+
+def test_a_section_env_is_looked_at_with_its_own_settings() -> None:
+    near = {'id': far_env, 'kwargs': {'low': -1, 'high': 1}}
+    assert 'action_mode' not in config_for_env(near)['env']
+    assert 'action_mode' not in config_for_env({'id': far_env, 'action_mode': 'clip'})['env']
+    assert config_for_env({'id': far_env})['env']['action_mode'] == 'rescale'

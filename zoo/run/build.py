@@ -27,6 +27,7 @@ from zoo.core.registry import BUFFER_REGISTRY, POLICY_REGISTRY, tool
 from zoo.core.spaces import Box, Space, leaf_spaces
 from zoo.env import AnyVectorEnv, EnvConfig, make_env_groups, make_vector_env
 from zoo.env.errors import Restarts
+from zoo.env.make import env_name
 from zoo.model.check import AllocationError, AllocationLimit
 from zoo.policy.base import Policy
 from zoo.policy.config import PolicyConfig, device_of
@@ -196,6 +197,8 @@ class RunBuilder:
             has_box = any(isinstance(leaf, Box) for _, leaf in leaf_spaces(parts.policy.action_space))
             if self._leads and cfg.env.action_mode == 'rescale' and not has_box:
                 logger.warning('env.action_mode=rescale has no effect: the env has no Box actions; leave it out')
+            if self._leads and cfg.env.check:
+                warn_of_far_actions(cfg, parts)
             refuse_unsavable(parts.policy)
             if init_from is not None and policy is None:
                 start_from(parts.policy, init_from, cfg.init_from_keys, ranks)
@@ -296,6 +299,17 @@ def _env_as_of_runners(cfg: JobConfig, env: AnyVectorEnv) -> AnyVectorEnv:
             'device of the policy; use runner_num=0, or an env of another library'
         )
     return env
+
+
+def warn_of_far_actions(cfg: JobConfig, parts: Parts) -> None:
+    """Warns of action bounds that the first actions of the policy miss, so that the env gets nothing but its bounds."""
+    dist = getattr(parts.policy, 'dist', None)
+    if dist is None or dist.is_bounded:  # a policy of the user that draws actions itself, or one that knows the bounds
+        return
+    from zoo.env.inspection.bounds import far_bounds  # only with env.check
+
+    for bounds in far_bounds(parts.policy.action_space, cfg.env.action_mode):
+        logger.warning('env %r: %s.', env_name(cfg.env), bounds.sentence())
 
 
 def _make_evaluation_envs(cfg: JobConfig, undo: ExitStack, device: str, restarts: Restarts) -> dict[str, AnyVectorEnv]:

@@ -4,54 +4,79 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from zoo.config.section import plain
-from zoo.config.source import bundled_configs, load_config, split_override
+from zoo.config.source import bundled_configs, load_config, parse_value, split_override
 from zoo.config.yaml_io import function_name
-from zoo.core.registry import MODEL_REGISTRY, POLICY_REGISTRY
-from zoo.core.spaces import is_image
-from zoo.env.adapter import convert_space
-from zoo.env.errors import UnsupportedEnvError
+from zoo.core.errors import UserError
+from zoo.core.registry import DISTRIBUTION_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+from zoo.core.spaces import Box, Space, leaf_spaces
+from zoo.env.adapter import env_spaces
+from zoo.env.inspection.bounds import far_bounds
+from zoo.env.inspection.check import is_vector
+from zoo.env.inspection.family import N_ENV
 from zoo.env.make import check_source, env_name, make_env
+from zoo.env.make_vector import make_vector_env
+from zoo.env.vector import seen_space
+from zoo.model.images import holds_images
+from zoo.model.inputs import views_of
 from zoo.worker.evaluation_env import evaluation_env
 
 logger = logging.getLogger(__name__)
 EXP_NAME_CHARS = 60
 
 
+class _Spaces(NamedTuple):
+    """The spaces of an env: what a policy sees, and its actions."""
+
+    obs: Space
+    action: Space
+
+
 def config_for_env(
-    env: str | Callable[..., Any], policy_type: str | None = None, overrides: Sequence[str] = ()
+    env: str | Callable[..., Any] | Mapping[str, Any], policy_type: str | None = None, overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The bundled config of an env and policy, or a new one if there is none; the log says which.
 
     Args:
-      env: a value for `env.id`.   policy_type: 'ppo' if it is None and no override names another.
+      env: a value for `env.id`, or a section `env`, whose settings the result does not repeat.
+      policy_type: 'ppo' if it is None and no override names another.
       overrides: those of the run, which may change the env's keywords; they are not applied here.
     Returns: a plain config. Raises: UserError if no policy has the name.
     """
-    given = dict(split_override(text) for text in overrides)
+    section = dict(env) if isinstance(env, Mapping) else {'id': env}
+    env_id = section['id']
+    given: dict[str, Any] = {f'env.{key}': value for key, value in section.items()}
+    given |= dict(split_override(text) for text in overrides)
     policy_type = policy_type or given.get('policy.type') or 'ppo'
+    game = given.get('env.game')
     POLICY_REGISTRY.get(policy_type)  # a misspelt name is refused before the env is looked up
-    name = bundled_config_of(env, policy_type, given.get('env.game')) if isinstance(env, str) else None
+    name = bundled_config_of(env_id, policy_type, game) if isinstance(env_id, str) else None
     if name is not None:
         logger.info('training with the bundled config %s; zoo config %s shows it', name, name)
         return load_config(name)[0]
-    label = env if isinstance(env, str) else function_name(env)
-    check_source({'id': env, 'game': given.get('env.game')})
-    has_images = _has_images(env, overrides)
-    norms = [] if has_images is None else _norms(policy_type, given.get('policy.model.type'), has_images)
-    if has_images is not None:  # else the run says what is wrong with the env
-        with_norms = ''.join(f' and {path}=true' for path in norms)
-        logger.info('no bundled config is for %s and %s: training with the defaults%s', label, policy_type, with_norms)
-    policy: dict[str, Any] = {'type': policy_type}
-    for path in norms:
-        _, section, key = path.split('.')
-        policy[section] = {key: True}
-    return {'exp_name': exp_name_of(label), 'env': {'id': env}, 'policy': policy}
+    label = env_id if isinstance(env_id, str) else function_name(env_id)
+    check_source({'id': env_id, 'game': game})
+    config: dict[str, Any] = {'exp_name': exp_name_of(label), 'env': {'id': env_id}, 'policy': {'type': policy_type}}
+    spaces = _spaces_of(section, overrides)
+    if spaces is None:
+        return config  # the run says what is wrong with the env
+    chosen = _norms(policy_type, given, spaces.obs)
+    if _is_rescaled(given, spaces.action):
+        chosen['env.action_mode'] = 'rescale'
+    for path, value in chosen.items():
+        *sections, key = path.split('.')
+        target = config
+        for each in sections:
+            target = target.setdefault(each, {})
+        target[key] = value
+    with_chosen = ''.join(f' and {path}={str(value).lower()}' for path, value in chosen.items())
+    logger.info('no bundled config is for %s and %s: training with the defaults%s', label, policy_type, with_chosen)
+    return config
 
 
 def bundled_config_of(env_id: str, policy_type: str, game: str | None = None) -> str | None:
@@ -65,7 +90,7 @@ def bundled_config_of(env_id: str, policy_type: str, game: str | None = None) ->
     return None
 
 
-def _norms(policy_type: str, model_type: str | None, has_images: bool) -> list[str]:
+def _norms(policy_type: str, given: Mapping[str, Any], obs_space: Space) -> dict[str, Any]:
     """The normalisations to turn on for an untuned env: those of policy and model that suit its observations.
 
     Of six envs, three ended far higher with them and three about as high (benchmarks/results/any_env.md).
@@ -73,20 +98,56 @@ def _norms(policy_type: str, model_type: str | None, has_images: bool) -> list[s
     policy = POLICY_REGISTRY.get(policy_type)
     learn = getattr(policy.config.model_fields['learn'].annotation, 'model_fields', {})
     if 'reward_norm' not in learn:
-        return []
-    model = MODEL_REGISTRY.get(model_type or policy.default_model())
-    has_norm = 'obs_norm' in model.config.model_fields and not has_images
-    return [*(['policy.model.obs_norm'] if has_norm else []), 'policy.learn.reward_norm']
+        return {}
+    model = MODEL_REGISTRY.get(given.get('policy.model.type') or policy.default_model())
+    chosen: dict[str, Any] = {}
+    if 'obs_norm' in model.config.model_fields and _has_unscaled_numbers(obs_space, given):
+        chosen['policy.model.obs_norm'] = True
+    chosen['policy.learn.reward_norm'] = True
+    return chosen
 
 
-def _has_images(env: object, overrides: Sequence[str]) -> bool | None:
-    """Whether observations are images and nothing else; None if no env can be made to check."""
+def _has_unscaled_numbers(obs_space: Space, given: Mapping[str, Any]) -> bool:
+    """Whether the networks see a Box that is no image: policy.model.obs_norm changes nothing else."""
+    entries = {key: _value_of(given, f'policy.model.{key}') for key in ('actor_obs', 'critic_obs')}
     try:
-        cfg = evaluation_env({'env': {'id': env}}, [text for text in overrides if text.startswith('env.')])
-        with closing(make_env(cfg)) as made:
-            return is_image(convert_space(made.observation_space, 'observation', env_name(cfg)))
-    except UnsupportedEnvError:  # a family, which makes vectors only
+        seen = views_of(obs_space, **entries).input
+    except UserError:  # the run reports it
+        return False
+    return any(isinstance(leaf, Box) and not holds_images(leaf) for _, leaf in leaf_spaces(seen))
+
+
+def _is_rescaled(given: Mapping[str, Any], action_space: Space) -> bool:
+    """Whether to set env.action_mode=rescale: a policy begins far from some bounds, and the user chose nothing else."""
+    if any(key in given for key in ('env.action_mode', 'env.action_bins')):
+        return False
+    if not any(bounds.are_finite for bounds in far_bounds(action_space)):
+        return False
+    name = given.get('policy.model.distribution') or 'auto'
+    if name == 'auto':
         return True
+    try:
+        return not DISTRIBUTION_REGISTRY.get(name).is_bounded  # a bounded one begins inside the bounds
+    except UserError:  # the run reports it
+        return False
+
+
+def _value_of(given: Mapping[str, Any], path: str) -> Any:
+    value = given.get(path)
+    return parse_value(value) if isinstance(value, str) else value
+
+
+def _spaces_of(section: Mapping[str, Any], overrides: Sequence[str]) -> _Spaces | None:
+    """The spaces of an env; None if none can be made to look at them."""
+    try:
+        cfg = evaluation_env({'env': section}, [text for text in overrides if text.startswith('env.')])
+        if is_vector(cfg):
+            with closing(make_vector_env(cfg, N_ENV)) as vector:
+                return _Spaces(vector.obs_space, vector.action_space)
+        name = env_name(cfg)
+        with closing(make_env(cfg)) as made:
+            obs_space, action_space = env_spaces(made, name)
+            return _Spaces(seen_space(obs_space, action_space, cfg.action_mask, name), action_space)
     except Exception:  # also from the env's own code: the run makes the env again, and reports the error
         return None
 

@@ -6,7 +6,7 @@ import multiprocessing
 import pickle
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -23,6 +23,7 @@ from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary,
 from zoo.env.adapter import env_spaces
 from zoo.env.config import EnvConfig, env_config
 from zoo.env.errors import EnvError, EnvKwargsError, MissingExtraError, UnknownEnvError, close_in_time
+from zoo.env.inspection.bounds import far_bounds
 from zoo.env.inspection.check import EnvCheck, is_vector, refused
 from zoo.env.inspection.family import N_ENV, Finding, Recorder, check_vector, layers, step_limit
 from zoo.env.make import EnvMaker, env_name, make_env
@@ -32,8 +33,6 @@ from zoo.env.wrappers import MaskEnv
 
 LARGE_OBS, LARGE_REWARD, LARGE_RETURN = 100.0, 100.0, 1000.0
 """Absolute values above which networks learn visibly slower; inputs and outputs near 1 are best."""
-WIDE, NARROW = 10.0, 0.1
-"""Half widths of an action's bounds beyond which a Gaussian of deviation 1 covers little of the range, or is mostly outside."""
 
 
 def scale_warnings(cfg: EnvConfig, name: str, seen: Recorder, obs_space: Space, action_space: Space) -> list[str]:
@@ -41,7 +40,7 @@ def scale_warnings(cfg: EnvConfig, name: str, seen: Recorder, obs_space: Space, 
     found = [
         *(_obs_warning(path, leaf, seen) for path, leaf in leaf_spaces(obs_space)),
         _reward_warning(seen),
-        *(_action_warning(cfg, path, leaf) for path, leaf in leaf_spaces(action_space)),
+        *_action_warnings(cfg, action_space),
     ]
     return [f'env {name!r}: {sentence}.' for sentence in found if sentence is not None]
 
@@ -73,26 +72,19 @@ def _reward_warning(seen: Recorder) -> str | None:
     return None
 
 
-def _action_warning(cfg: EnvConfig, path: str, leaf: Leaf) -> str | None:
-    if not isinstance(leaf, Box) or cfg.action_bins is not None:
-        return None
-    if not np.isfinite([leaf.low, leaf.high]).all():
-        return (
-            f'the actions{of_entry(path)} have no bounds on a side, so that a policy may send numbers of any size; give '
-            'action_space finite bounds'
-        )
-    if cfg.action_mode == 'rescale':
-        return None
-    half = (leaf.high - leaf.low) / 2
-    fits = (half < WIDE) & (half > NARROW) & (np.abs(leaf.low + leaf.high) / 2 <= half)
-    if fits.all():
-        return None
-    at = np.argwhere(~fits)[0]
-    bounds = f'{leaf.low[tuple(at)]:g} to {leaf.high[tuple(at)]:g}'
-    return (
-        f'the actions{of_entry(path)} are from {bounds}, and a policy begins with numbers near -1 to 1; set '
-        'env.action_mode=rescale, or scale them in the env'
-    )
+def _action_warnings(cfg: EnvConfig, space: Space) -> Iterator[str]:
+    if cfg.action_bins is not None:
+        return
+    far = far_bounds(space, cfg.action_mode)
+    for bounds in far:
+        yield bounds.sentence()
+    paths_told = {bounds.path for bounds in far}
+    for path, leaf in leaf_spaces(space):
+        if isinstance(leaf, Box) and path not in paths_told and not np.isfinite([leaf.low, leaf.high]).all():
+            yield (
+                f'the actions{of_entry(path)} have no bounds on a side, so that a policy may send numbers of any size; '
+                'give action_space finite bounds'
+            )
 
 
 def space_words(space: Space) -> str:
