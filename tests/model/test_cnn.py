@@ -296,3 +296,50 @@ def test_global_pooling_gives_the_dense_layer_the_means_of_the_maps():
     x = torch.rand(2, 3, 40, 40, generator=torch.Generator().manual_seed(0))
     means = network.maps(x).mean((2, 3))
     torch.testing.assert_close(network(x), F.linear(means, network.dense.weight, network.dense.bias).clamp(min=0))
+
+
+# ---- bytes with another upper bound than 255
+
+
+def bytes_to(high: Any, *shape: int) -> Box:
+    return Box(np.zeros(shape), np.broadcast_to(np.asarray(high, np.float64), shape).copy(), 'uint8')
+
+
+@pytest.mark.parametrize('shape', [(8, 8, 4), (4, 8, 9), (7, 7, 3), (2, 8, 8, 3), (2, 3, 8, 9)], ids=str)
+@pytest.mark.parametrize('high', [1, 10, 254])
+def test_bytes_are_divided_by_the_upper_bound_of_their_space(shape, high):
+    """Oracle: the same pictures as floats from 0 to 1, which no stage scales."""
+    obs = torch.randint(high + 1, (5, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    space, floats = bytes_to(high, *shape), images(*shape, dtype='float32')
+    x, want = make_input(space)(obs), make_input(floats)(obs / high)
+    torch.testing.assert_close(x, want)
+    network = cnn(space, 'mlp')
+    torch.testing.assert_close(network(x), network(want))
+    torch.testing.assert_close(make_input(space)(obs.float()), want)  # bytes that come as floats
+    assert make_input(space, normalize_images=False)(obs).max() == high
+
+
+def test_each_channel_has_its_own_upper_bound():
+    # channels last: the first ends at 2, the second at 255, the third is always 0
+    space = bytes_to([2, 255, 0], 8, 9, 3)
+    x = make_input(space)(torch.tensor([2, 51, 0], dtype=torch.uint8).expand(8, 9, 3))
+    assert torch.equal(x, torch.tensor([1.0, 0.2, 0.0])[:, None, None].expand(3, 8, 9))
+
+
+def test_bytes_that_end_at_255_stay_bytes_and_add_nothing_to_the_state():
+    stage = make_input(images(8, 8, 3))
+    assert stage(pixels(2, 8, 8, 3)).dtype == torch.uint8 and stage.state_dict() == {}
+
+
+def test_weights_of_an_older_version_keep_the_scale_that_they_were_trained_with(caplog):
+    obs = torch.ones(8, 8, 3, dtype=torch.uint8)
+    stage = make_input(bytes_to(5, 8, 8, 3))
+    saved = {name: x.clone() for name, x in stage.state_dict().items()}
+    stage.load_state_dict({})  # it had no scale in its state, and divided by 255
+    torch.testing.assert_close(stage(obs), torch.full((3, 8, 8), 1 / 255))
+    assert 'divided by 255 by an older version' in caplog.text
+    again = make_input(bytes_to(5, 8, 8, 3))
+    again.load_state_dict(stage.state_dict())  # and is saved with it
+    torch.testing.assert_close(again(obs), torch.full((3, 8, 8), 1 / 255))
+    again.load_state_dict(saved)
+    torch.testing.assert_close(again(obs), torch.full((3, 8, 8), 0.2))

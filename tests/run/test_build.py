@@ -8,11 +8,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
+from gymnasium import spaces
 from gymnasium.spaces import Box, Dict, Discrete
 
 from tests.envs import LimitEnv, LimitVectorEnv
 from tests.policy_envs import job_config
-from zoo import serial_pipeline
+from zoo import load_policy, make_policy, serial_pipeline
+from zoo.run.checkpoint import load_checkpoint, save_checkpoint
 
 
 class ActionsEnv(LimitEnv):
@@ -56,3 +59,70 @@ def test_run_warns_once_of_bounds_that_the_first_actions_miss(
     serial_pipeline(job_config(tmp_path, make, max_env_step=64, env=env, policy=dict(model=model)))
     warnings = [text for text in caplog.messages if 'a policy begins with numbers near -1 to 1' in text]
     assert len(warnings) == bool(said) and all(said in text for text in warnings)
+
+
+class Bytes(gymnasium.Env):
+    """Observations of bytes of any shape, episodes of 8 steps."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, shape: Any = (9, 9), high: int = 255) -> None:
+        self.observation_space = spaces.Box(0, high, tuple(shape), np.uint8)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(self.observation_space.shape, np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return np.ones(self.observation_space.shape, np.uint8), 1.0, self.t == 8, False, {}
+
+
+def config(tmp_path: Path, **kwargs: Any) -> dict[str, Any]:
+    return dict(
+        exp_name='x',
+        max_env_step=64,
+        env=dict(id=Bytes, kwargs=kwargs, collector_env_num=2),
+        policy=dict(type='ppo', model=dict(encoder='mlp'), collect=dict(n_step=16), learn=dict(batch_size=32)),
+        logger=dict(root=str(tmp_path), console='off', sinks=[]),
+    )
+
+
+@pytest.mark.parametrize(
+    ('shape', 'high', 'obs_norm', 'said'),
+    [
+        ((9, 9), 255, False, 'are bytes up to 255 of shape (9, 9), and enter the network unscaled'),
+        ((9, 9), 255, False, 'give pictures a channel, shape (9, 9, 1)'),
+        ((12,), 255, False, 'are bytes up to 255 of shape (12,)'),
+        ((9, 9), 255, True, None),
+        ((9, 9), 7, False, None),
+        ((9, 9, 1), 255, False, None),
+    ],
+)
+def test_run_says_that_bytes_which_are_no_image_enter_unscaled(
+    shape: Any, high: int, obs_norm: bool, said: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cfg = config(tmp_path, shape=list(shape), high=high)
+    cfg['policy']['model']['obs_norm'] = obs_norm
+    serial_pipeline(cfg)
+    assert ('enter the network unscaled' in caplog.text) == (said is not None)
+    assert said is None or said in caplog.text
+
+
+def test_checkpoint_of_an_older_version_keeps_the_scale_of_its_images(tmp_path: Path) -> None:
+    """Oracle: a policy whose images end at 255, which is what the older version computed for every space of bytes."""
+    policy = make_policy(config(tmp_path, shape=[9, 9, 3], high=3))
+    policy.save(tmp_path / 'new.safetensors')
+    checkpoint = load_checkpoint(tmp_path / 'new.safetensors')
+    del checkpoint.state['policy']['model']['input.byte_scale']
+    save_checkpoint(tmp_path / 'old.safetensors', checkpoint.state, checkpoint.meta)
+    old, new = (load_policy(tmp_path / f'{name}.safetensors') for name in ('old', 'new'))
+    wide = make_policy(config(tmp_path, shape=[9, 9, 3], high=255))
+    state = {name: x for name, x in policy.model.state_dict().items() if name != 'input.byte_scale'}
+    wide.model.load_state_dict(state)
+    obs = np.random.default_rng(0).integers(0, 4, (20, 9, 9, 3)).astype(np.uint8)
+    torch.testing.assert_close(old.value(obs), wide.value(obs))
+    torch.testing.assert_close(new.value(obs), policy.value(obs))
+    torch.testing.assert_close(new.value(obs // 3 * 3), wide.value(obs // 3 * 255))
+    assert not torch.allclose(old.value(obs), new.value(obs))

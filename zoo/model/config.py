@@ -73,7 +73,9 @@ class ActorCriticConfig(Section):
         description='normalise observations that are no images by their running mean and standard deviation, clipped '
         'to +-10',
     )
-    normalize_images: bool = Field(True, description='images of bytes are divided by 255')
+    normalize_images: bool = Field(
+        True, description='images of bytes are divided by the upper bound of their space, as a rule 255'
+    )
     distribution: str = Field(
         'auto', description="distribution of the actions, a registered name; 'auto': the usual one of the action space"
     )

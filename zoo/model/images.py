@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Space, is_image
+
+logger = logging.getLogger(__name__)
+LARGEST_BYTE = 255
 
 
 class ImageShape(NamedTuple):
@@ -42,29 +47,57 @@ def image_shape(space: Box) -> ImageShape:
 class Pixels(nn.Module):
     """Images of either layout, any leading dimensions -> [..., C, H, W]; the frames of a window become channels.
 
-    Args: normalize: True: bytes mean numbers from 0 to 1. `CNN` and `flat_pixels` divide tensors of bytes by 255, so only
-      bytes that come as floats are scaled here. False: bytes mean 0 to 255, and are passed on as floats.
+    Args: normalize: True: bytes mean numbers from 0 to 1, which is 1 at the upper bound of the space. `CNN` and `flat_pixels`
+      divide tensors of bytes by 255, so bytes are scaled here only if they come as floats, or if another number is the upper
+      bound of a channel. False: bytes mean themselves, 0 to 255, and are passed on as floats.
+    Attributes: byte_scale: [C, 1, 1], the number by which bytes of each channel are divided; None if it is 255 for all.
     """
+
+    byte_scale: Tensor | None
 
     def __init__(self, space: Box, normalize: bool = True) -> None:
         super().__init__()
         self._channels_first = image_shape(space).channels_first
         self._is_window, self._normalize = len(space.shape) == 4, normalize
         self._is_bytes = space.dtype == 'uint8'
+        highest = self._channels_to_front(torch.from_numpy(np.asarray(space.high, np.float32))).amax(
+            (-2, -1), keepdim=True
+        )
+        is_scaled = self._is_bytes and normalize and bool((highest != LARGEST_BYTE).any())
+        # a channel without any number above 0 has nothing to scale
+        self.register_buffer('byte_scale', torch.where(highest > 0, highest, 1.0) if is_scaled else None)
 
     def forward(self, obs: Tensor) -> Tensor:
-        x = obs if self._channels_first else obs.movedim(-1, -3)
-        if self._is_window:
-            x = x.flatten(-4, -3)  # [..., n, C, H, W] -> [..., n*C, H, W]
-        if not self._is_bytes or (x.dtype == torch.uint8) == self._normalize:
+        x = self._channels_to_front(obs)
+        if not self._is_bytes:
             return x
-        return x / 255 if self._normalize else x.to(torch.float32)
+        if not self._normalize:
+            return x if x.is_floating_point() else x.to(torch.float32)
+        if self.byte_scale is not None:
+            return x / self.byte_scale
+        return x if x.dtype == torch.uint8 else x / LARGEST_BYTE
+
+    def _channels_to_front(self, obs: Tensor) -> Tensor:
+        x = obs if self._channels_first else obs.movedim(-1, -3)
+        return x.flatten(-4, -3) if self._is_window else x  # [..., n, C, H, W] -> [..., n*C, H, W]
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        """Loads a state; one from before the scale was saved belongs to weights that were trained on bytes / 255."""
+        name = f'{prefix}byte_scale'
+        if self.byte_scale is not None and name not in state_dict:
+            logger.warning(
+                'the weights were trained on images divided by 255 by an older version of zoo, and continue so; new runs divide '
+                'by the upper bound of the observation space, %g',
+                float(self.byte_scale.max()),
+            )
+            state_dict[name] = torch.full_like(self.byte_scale, LARGEST_BYTE)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def flat_pixels(x: Tensor) -> Tensor:
     """[..., C, H, W], numbers or bytes -> [..., C*H*W] of numbers; bytes are divided by 255."""
     flat = x.flatten(-3)
-    return flat / 255 if flat.dtype == torch.uint8 else flat
+    return flat / LARGEST_BYTE if flat.dtype == torch.uint8 else flat
 
 
 Precision = Literal['fp32', 'bf16', 'auto']
@@ -78,7 +111,7 @@ def convolve(x: Tensor, conv: nn.Conv2d) -> Tensor:
     """
     weight, stride, is_half = conv.weight, conv.stride[0], torch.is_autocast_enabled(x.device.type)
     if x.dtype == torch.uint8:
-        weight = weight / 255  # the weights, not the bytes, which are many, and exact in bfloat16
+        weight = weight / LARGEST_BYTE  # the weights, not the bytes, which are many, and exact in bfloat16
     if is_half and x.is_cpu and stride > 1 and conv.kernel_size[0] % stride == 0:
         x, weight, stride = *_as_blocks(x, weight, stride), 1
     x = x.to(torch.bfloat16 if is_half else weight.dtype, memory_format=torch.channels_last)

@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from zoo.core.action_map import action_width
 from zoo.core.data import Obs
-from zoo.core.errors import UserError, shown
+from zoo.core.errors import UserError, of_entry, shown
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiDiscrete, Space, mask_space
 from zoo.model.images import Pixels, holds_images
 from zoo.rl_utils.distribution import ActionDist
@@ -25,7 +25,8 @@ def make_input(obs_space: Space, obs_norm: bool = False, normalize_images: bool 
 
     Indices become one-hot vectors, side by side if there are several. Images become [..., C, H, W], other leaves vectors
     [..., O] f32. Observations that are a Dict become {dotted path of the leaf: its tensor}, without an action mask.
-    Images of bytes stay bytes from 0 to 255: the networks of `make_encoder` scale them, and your own network must do so too.
+    Images of bytes from 0 to 255 stay bytes: the networks of `make_encoder` scale them, and your own network must do so too.
+    Images of bytes with another upper bound become numbers from 0 to 1.
 
     Args: obs_norm: Boxes that are no images are normalised, see `RunningMeanStd`; normalize_images: see `Pixels`.
     Raises: UserError if obs_norm is true and the observations are images, not a Dict.
@@ -168,6 +169,25 @@ def check_mask(obs_space: Space, dist: ActionDist) -> bool:
             f'for each choice of the {dist.name} distribution; change the env'
         )
     return True
+
+
+LARGE_BYTE = 100
+"""Bytes up to this number may enter a network unscaled without a word; networks learn slowly from numbers far beyond 1."""
+
+
+def unscaled_bytes(obs_space: Space) -> list[str]:
+    """A sentence about each leaf of large bytes that is no image, so that networks without obs_norm see it unscaled."""
+    return [
+        f'the observations{of_entry(".".join(path))} are bytes up to {leaf.high.max():g} of shape {leaf.shape}, and enter the '
+        'network unscaled, since only arrays of three dimensions are images; set policy.model.obs_norm=true, or give '
+        f'pictures a channel{_with_channel(leaf)}, so that they are scaled and get a network for images'
+        for path, leaf in leaves_by_path(obs_space).items()
+        if isinstance(leaf, Box) and leaf.dtype == 'uint8' and not holds_images(leaf) and leaf.high.max() > LARGE_BYTE
+    ]
+
+
+def _with_channel(leaf: Box) -> str:
+    return f', shape {(*leaf.shape, 1)}' if len(leaf.shape) == 2 else ''
 
 
 def input_width(space: Leaf) -> int:

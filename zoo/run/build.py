@@ -29,6 +29,7 @@ from zoo.env import AnyVectorEnv, EnvConfig, make_env_groups, make_vector_env
 from zoo.env.errors import Restarts
 from zoo.env.make import env_name
 from zoo.model.check import AllocationError, AllocationLimit
+from zoo.model.inputs import unscaled_bytes
 from zoo.policy.base import Policy
 from zoo.policy.config import PolicyConfig, device_of
 from zoo.run.base_config import JobConfig, LoggerConfig
@@ -199,6 +200,8 @@ class RunBuilder:
                 logger.warning('env.action_mode=rescale has no effect: the env has no Box actions; leave it out')
             if self._leads and cfg.env.check:
                 warn_of_far_actions(cfg, parts)
+            if self._leads:
+                warn_of_unscaled_bytes(cfg, parts)
             refuse_unsavable(parts.policy)
             if init_from is not None and policy is None:
                 start_from(parts.policy, init_from, cfg.init_from_keys, ranks)
@@ -299,6 +302,14 @@ def _env_as_of_runners(cfg: JobConfig, env: AnyVectorEnv) -> AnyVectorEnv:
             'device of the policy; use runner_num=0, or an env of another library'
         )
     return env
+
+
+def warn_of_unscaled_bytes(cfg: JobConfig, parts: Parts) -> None:
+    """Warns of large bytes that the networks of zoo see as they are."""
+    obs_norm = getattr(cfg.policy.model, 'obs_norm', None)  # None: the policy has no model of zoo's kind
+    if obs_norm is False and parts.policy.given_model is None:
+        for sentence in unscaled_bytes(parts.policy.obs_space):
+            logger.warning('%s', sentence)
 
 
 def warn_of_far_actions(cfg: JobConfig, parts: Parts) -> None:
