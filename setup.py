@@ -65,6 +65,8 @@ EXTRAS = {
         'types-PyYAML',  # types of pyyaml
         'tensorboard>=2.15',  # W&B asks for it where it reads TensorBoard files
         'playwright>=1.45',  # opens reports in a browser installed on the system
+        'nbclient>=0.10',  # runs the notebooks of examples/, as a notebook's user does
+        'ipykernel>=6.29',  # the process in which their cells run
         'build>=1.2',  # the test of packaging builds sdist and wheel
         'twine>=5.1',  # checks the built packages
     ],

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from base64 import b64encode
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / 'docs'
@@ -78,9 +80,25 @@ def content_of(path: Path) -> str:
     if path.suffix == '.md':
         return text
     if path.suffix == '.ipynb':
-        cells = [(cell['cell_type'], ''.join(cell['source'])) for cell in json.loads(text)['cells']]
-        return '\n\n'.join(code if kind == 'markdown' else f'{EDGE}python\n{code}\n{EDGE}' for kind, code in cells)
+        return '\n\n'.join(_of_cell(cell) for cell in json.loads(text)['cells'])
     return f'# {path.relative_to(ROOT).as_posix()}\n\n{EDGE}{LANGUAGES.get(path.suffix, "text")}\n{text.rstrip()}\n{EDGE}\n'
+
+
+def _of_cell(cell: dict[str, Any]) -> str:
+    """A cell of a notebook as Markdown: its text, or its code with what it shows."""
+    source = ''.join(cell['source'])
+    if cell['cell_type'] == 'markdown':
+        return source
+    parts = [f'{EDGE}python\n{source}\n{EDGE}']
+    for output in cell['outputs']:
+        data = output.get('data', {'text/plain': output.get('text', [])})
+        picture = ''.join(data.get('image/svg+xml', []))
+        if picture:
+            encoded = b64encode(picture.encode()).decode()
+            parts.append(f'<img alt="the figure that this cell shows" src="data:image/svg+xml;base64,{encoded}">')
+        else:
+            parts.append(f'{EDGE}text\n{"".join(data["text/plain"]).rstrip()}\n{EDGE}')
+    return '\n\n'.join(parts)
 
 
 def _without_code(text: str) -> str:

@@ -31,7 +31,8 @@ def words_of(drawn) -> list[str]:
 
 def caption_of(drawn) -> str:
     """The caption, which explains lines and shades."""
-    return (drawn.get_supxlabel() or drawn.legends[0].get_title().get_text()).replace('\n', ' ')
+    below = [legend.get_title().get_text() for legend in drawn.legends]
+    return (drawn.get_supxlabel() or ''.join(below)).replace('\n', ' ')
 
 
 @pytest.mark.slow
@@ -101,7 +102,7 @@ def test_axes_and_caption_say_what_is_drawn() -> None:
     assert said == (
         'line: median of runs; shade: 95% bootstrap interval over runs; dotted: not all runs have values there'
     )
-    assert 'shade' not in caption_of(figure({'one': TWO[:1]}, METRIC))
+    assert caption_of(figure({'one': TWO[:1]}, METRIC)) == ''  # a line of one run is no average
 
 
 def test_runs_that_reached_stop_value_keep_their_last_value_and_the_caption_says_so() -> None:
@@ -267,6 +268,7 @@ def test_result_draws_its_curve_and_shows_it_in_a_notebook(tmp_path: Path) -> No
     assert drawn.axes[0].lines[0].get_xydata().tolist() == [[0, 1], [10, 2]] and (tmp_path / 'a.svg').stat().st_size > 0
     shown = result._repr_html_() or ''
     assert shown.startswith('<pre>TrainResult(policy=&#x27;') and shown.count('<svg') == 1
+    assert drawn._repr_svg_().startswith('<svg')  # a notebook calls it to show the figure
     with pytest.raises(UserError, match="no run has the metric 'learn/loss'"):
         result.plot('learn/loss')
     (folder / 'metrics.jsonl').unlink()

@@ -116,9 +116,11 @@ def styled_figure(size: tuple[float, float], theme: Theme = 'light') -> Iterator
 
 
 def plot_run(folder: Path, metric: str | None = None, path: str | Path | None = None) -> Figure:
-    """Draws the curve of one run, see `TrainResult.plot`."""
+    """Draws the curve of one run, see `TrainResult.plot`. A notebook shows the figure, which has the method `_repr_svg_`."""
     run = read_run(folder)
     drawn = figure({run.label: [run]}, resolve_metric([run], metric))
+    # a notebook shows a matplotlib Figure only if pyplot was told so there (%matplotlib inline)
+    vars(drawn)['_repr_svg_'] = partial(svg_text, drawn, str(folder))
     if path is not None:
         save(drawn, Path(path))
     return drawn
@@ -272,7 +274,7 @@ def _label(name: str, curve: Band, unit: float, unit_words: str) -> str:
 
 def _caption(stat: Stat, curves: Sequence[Band]) -> str:
     """Returns the caption, which explains lines, shades and bars."""
-    words = [f'line: {WORDS[stat]} of runs']
+    words = [f'line: {WORDS[stat]} of runs'] if any(curve.n_with > 1 for curve in curves) else []
     if lengths := [part.stop - part.start for curve in curves for part, n_run in curve.parts() if n_run > 1]:
         kinds = {'shade': max(lengths) > 1, 'bar': min(lengths) == 1}
         words.append(
