@@ -42,6 +42,15 @@ def test_trials_in_work_and_done_are_never_more_than_asked_for(tmp_path: Path) -
     assert one.next_trial() is None and one.n_left() == 1
 
 
+def test_true_steps_of_an_older_journal_are_counted_in_evaluations(tmp_path: Path) -> None:
+    study = Study(make_plan(config(tmp_path, 1024, stop_value=20.0), [SPACE], n=3))
+    old = {'best_return': 20.0, 'wall_s': 1.0}
+    for value, run in ((530.0, old | {'solved_at': 530}), (512.0, old | {'solved_at': 512, 'auc': 3.0}), (1500.0, old)):
+        study.end(study.next_trial(), TrialOutcome('complete', value, [{'solved_at': None} | run]))
+    # an evaluation every 256 env steps: 530 is the second one; 1,500 is of a run that never reached the goal
+    assert [row.value for row in study.rows()] == [512.0, 512.0, 1500.0]
+
+
 def test_lost_trial_is_tried_again_with_its_values_three_times_at_most(tmp_path: Path) -> None:
     study = Study(plan(tmp_path, n=1))
     first = study.next_trial()

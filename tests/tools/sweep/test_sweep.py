@@ -244,6 +244,23 @@ def test_pruned_trial_ends_with_the_evaluation_and_trains_no_further_seed(tmp_pa
     assert max(trial.reports) == 2 and outcome.value is None
 
 
+def test_trial_is_not_pruned_at_the_evaluation_that_ends_it(tmp_path: Path) -> None:
+    # an episode of CartPole has 8 steps or more, so the first evaluation reaches 5 and ends the run
+    solved = make_plan(config(tmp_path, 1024, stop_value=5.0), [SPACE])
+    assert run_trial(solved, Trial(ends_at=1), {LR: '1e-3'}).state == 'complete'
+    # rollouts have 256 env steps at most, so the evaluation of the fourth one is the last, with nothing left to save
+    whole = make_plan(config(tmp_path, 1024), [SPACE])
+    outcome = run_trial(whole, Trial(ends_at=4), {LR: '1e-3'})
+    assert outcome.state == 'complete' and outcome.value == outcome.runs[0]['best_return']
+
+
+def test_steps_to_the_goal_are_counted_in_evaluations(tmp_path: Path) -> None:
+    plan = make_plan(config(tmp_path, 1024, stop_value=5.0), [SPACE])
+    outcome = run_trial(plan, Trial(), {LR: '1e-3'})
+    assert outcome.value == outcome.runs[0]['solved_at'] == 256  # the first evaluation, of one every 256 env steps
+    assert outcome.runs[0]['env_step'] != 256  # resets are no env steps
+
+
 def test_refused_values_train_nothing(tmp_path: Path) -> None:
     outcome = run_trial(make_plan(config(tmp_path), [SPACE]), Trial(), {'policy.learn.batch_size': '96'})
     assert outcome.state == 'refused' and '96' in outcome.reason and not list(tmp_path.iterdir())

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.tools.sweep.tiny import LR, config
 from zoo.run.config import resolve_config
 from zoo.tools.sweep.plan import make_plan
 from zoo.tools.sweep.study import SweepResult, TrialRow
-from zoo.tools.sweep.sweep import as_data, best_config, ranked, table, train_command
+from zoo.tools.sweep.sweep import as_data, best_config, doubts, n_tied, ranked, table, tie_words, train_command
 
 
 def run(best: float, solved: int | None, wall_s: float) -> dict[str, Any]:
@@ -24,6 +27,50 @@ def test_complete_trials_come_first_by_value_then_the_others_by_number() -> None
     rows = [row(0, 'pruned'), row(1, 'complete', 5.0), row(2, 'lost'), row(3, 'complete', 9.0), row(4, 'pruned')]
     assert [r.number for r in ranked(rows, minimises=True)] == [1, 3, 0, 4, 2]
     assert [r.number for r in ranked(rows, minimises=False)] == [3, 1, 0, 4, 2]
+
+
+def test_trials_of_equal_value_are_sorted_by_return_then_by_area_and_the_rest_tie() -> None:
+    areas = {'auc': 400.0}, {'auc': 410.0}
+    rows = [
+        row(0, 'complete', 512.0, [run(480.0, 512, 1.0) | areas[1]]),
+        row(1, 'complete', 512.0, [run(500.0, 512, 1.0) | areas[0]]),
+        row(2, 'complete', 512.0, [run(500.0, 512, 1.0) | areas[1]]),
+        row(3, 'complete', 256.0, [run(475.0, 256, 1.0) | areas[0]]),
+        row(4, 'complete', 512.0, [run(500.0, 512, 1.0) | areas[1]]),
+    ]
+    best_first = ranked(rows, minimises=True)
+    assert [r.number for r in best_first] == [3, 2, 4, 1, 0] and n_tied(best_first, minimises=True) == 1
+    assert n_tied(best_first[1:], minimises=True) == 2
+
+
+def test_trials_that_tie_with_the_best_are_counted_with_what_tells_them_apart(tmp_path: Path) -> None:
+    plan = make_plan(config(tmp_path, stop_value=20.0), [f'{LR}=log(1e-4,1e-2)'])
+    rows = [row(i, 'complete', 256.0, [run(20.0, 256, 1.0)]) for i in range(2)] + [row(2, 'pruned')]
+    [said] = tie_words(SweepResult(plan, rows, rows[0], tmp_path / 'best.yaml', 0))
+    # 256 / 5 = 51.2 env steps between evaluations, rounded down to one digit
+    assert said.startswith('the first 2 of 3 trials tie (256 steps to 20)') and 'policy.eval.eval_freq=50 ' in said
+    assert tie_words(SweepResult(plan, rows[1:], rows[1], tmp_path / 'best.yaml', 0)) == []
+
+
+@pytest.mark.parametrize(
+    ('max_env_step', 'rules', 'said'),
+    [
+        (256, {}, 'evaluated once, with one seed: no trial can be pruned.*policy.eval.eval_freq=20 --seeds 3$'),
+        (
+            256,
+            {'seeds': 2},
+            'each run of a trial is evaluated once: their order may be luck.*policy.eval.eval_freq=20$',
+        ),
+        (256, {'pruner': None}, 'evaluated once, with one seed: their order'),
+        (2048, {}, 'one seed.*--seeds 3'),
+        (2048, {'seeds': 2}, '^$'),
+    ],
+)
+def test_doubts_about_the_order_name_the_words_that_end_them(
+    max_env_step: int, rules: Any, said: str, tmp_path: Path
+) -> None:
+    plan = make_plan(config(tmp_path, max_env_step), [f'{LR}=log(1e-4,1e-2)'], **rules)
+    assert re.search(said, doubts(plan))
 
 
 def test_cells_are_means_over_seeds_and_seconds_are_sums(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from zoo.core.streams import columns
 from zoo.tools.cli.choice import CHOICE, chosen, take_override, with_whole_keys
 from zoo.tools.cli.output import argument, show
 
+N_NEW_SEED = 5  # seeds that the last line recommends
 ARGUMENTS = {
     'sweep': (
         *CHOICE,
@@ -67,7 +68,7 @@ def run_sweep(args: argparse.Namespace) -> None:
         'zoo sweep got no config and no --env; name a config (zoo list configs shows the bundled ones), or an env: '
         'zoo sweep --env CartPole-v1',
     )
-    from zoo.tools.sweep.sweep import as_data, sweep, table, train_command
+    from zoo.tools.sweep.sweep import as_data, sweep, table, tie_words, train_command
     from zoo.worker.env_watch import EnvWatch
 
     EnvWatch.owns_process = args.owns_process
@@ -94,7 +95,13 @@ def run_sweep(args: argparse.Namespace) -> None:
         lines.append(f'{n} of {n_trial} trials are not done; the same command continues the sweep')
     lines.append(f'folder: {result.plan.folder}')
     if (command := train_command(result, args.import_words)) is not None:
-        lines.append(f'train the best: {command}')
+        first = result.plan.seed + result.plan.n_seed
+        new_seeds = f'seed={first}..{first + N_NEW_SEED - 1}'
+        lines += [
+            *tie_words(result),
+            f'before you trust the best, train it with new seeds: {command} {new_seeds}',
+            f'train the best: {command}',
+        ]
     show(args, as_data(result) | {'train': command}, '\n'.join(lines))
 
 

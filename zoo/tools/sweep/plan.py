@@ -20,7 +20,8 @@ from zoo.tools.sweep.spaces import Space, default_spaces, split_spaces
 
 Metric = Literal['steps', 'best', 'last', 'auc']
 METRICS: dict[Metric, str] = {
-    'steps': 'env steps until policy.eval.stop_value is reached (fewer are better; who never reaches it ranks behind)',
+    'steps': 'env steps until policy.eval.stop_value is reached, counted in evaluations (fewer are better; who never reaches '
+    'it ranks behind)',
     'best': 'the highest mean return of an evaluation',
     'last': 'the mean return of the last evaluation',
     'auc': 'the mean return over the env steps of the run (area under its curve)',
@@ -28,7 +29,11 @@ METRICS: dict[Metric, str] = {
 
 
 class Curve(NamedTuple):
-    """The evaluations of one run: env steps and mean returns."""
+    """The evaluations of one run: env steps and mean returns.
+
+    The steps are counted in evaluations: the k-th one is at k times the distance between two. Their true steps also depend
+    on the number of resets before them, which is no merit of a trial: 10,104 and 10,130 are the same evaluation.
+    """
 
     steps: list[int]
     returns: list[float]
@@ -58,7 +63,7 @@ class Score(NamedTuple):
         """Returns the value of a trial: the mean over its runs, each with at least one evaluation."""
         if self.metric == 'steps':
             return self._steps(curves)
-        one = {'best': lambda c: max(c.returns), 'last': lambda c: c.returns[-1], 'auc': self._area}[self.metric]
+        one = {'best': lambda c: max(c.returns), 'last': lambda c: c.returns[-1], 'auc': self.area}[self.metric]
         return float(np.mean([one(curve) for curve in curves]))
 
     def words(self, value: float) -> str:
@@ -82,7 +87,7 @@ class Score(NamedTuple):
         gap = float(np.mean([short / (short + abs(self.stop_value) + 1) for short in missed]))
         return self.max_step * (1 + (len(missed) + gap * 0.999) / len(curves))
 
-    def _area(self, curve: Curve) -> float:
+    def area(self, curve: Curve) -> float:
         """Returns the mean return from env step 0 to max_step or a later evaluation: linear between points, else constant."""
         steps, returns = [0, *curve.steps], [curve.returns[0], *curve.returns]
         if steps[-1] < self.max_step:

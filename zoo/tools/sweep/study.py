@@ -324,7 +324,18 @@ class Study:
             n_attempt = attrs.get('attempt', 1)
             state, reason = ('lost', LOST) if n_attempt < N_ATTEMPT else ('failed', f'{LOST}, {n_attempt} times')
         value = None if state != 'complete' or trial.value is None else float(trial.value)
-        return TrialRow(trial.number, state, value, self.values_of(trial.params), attrs.get('runs', []), reason)
+        runs = attrs.get('runs', [])
+        if value is not None and self._plan.score.metric == 'steps':
+            value = self._in_evaluations(value, runs)
+        return TrialRow(trial.number, state, value, self.values_of(trial.params), runs, reason)
+
+    def _in_evaluations(self, value: float, runs: list[dict[str, Any]]) -> float:
+        """Returns the value of metric steps counted in evaluations; an older zoo, which wrote no area, wrote true steps."""
+        steps = [run['solved_at'] for run in runs]
+        if not steps or None in steps or any('auc' in run for run in runs):
+            return value
+        freq = self._plan.eval_freq
+        return sum(max(step // freq, 1) * freq for step in steps) / len(steps)
 
 
 def load_optuna() -> Any:

@@ -15,13 +15,14 @@ import numpy as np
 from zoo.config.section import ConfigError, put_at, short_keys, value_at
 from zoo.config.yaml_io import storable, yaml_text
 from zoo.core.errors import RunError, UserError, env_failure, show_error
-from zoo.core.files import whole_file
+from zoo.core.files import refuse_failure, whole_file
 from zoo.core.processes import Interrupted, catch_signals, end_words
 from zoo.core.streams import log_levels
 from zoo.pipeline import serial_pipeline
 from zoo.run.config import explain_config, without_derived_values
 from zoo.tools.results.read import from_here
-from zoo.tools.sweep.plan import Curve, Metric, Plan, Pruner, Sampler, make_plan
+from zoo.tools.results.sweep_file import SweptTrial, SweptTrials, write_trials
+from zoo.tools.sweep.plan import METRICS, Curve, Metric, Plan, Pruner, Sampler, make_plan
 from zoo.tools.sweep.processes import Team, say_if_too_many
 from zoo.tools.sweep.study import COUNTED, Study, SweepResult, TrialOutcome, TrialRow, beating
 from zoo.worker.evaluator import Evaluation
@@ -73,6 +74,8 @@ def sweep(
     study = Study(plan)
     n_done = plan.n_trial - study.n_left()
     logger.info('sweep %s: %d of %d trials are done; storage: %s', plan.name, n_done, plan.n_trial, plan.storage)
+    if n_done < plan.n_trial and (doubt := doubts(plan)):
+        logger.warning('%s', doubt)
     with catch_signals() as received:
         if jobs == 1:
             work(plan, study, received)
@@ -81,6 +84,7 @@ def sweep(
             run_workers(plan, study, min(jobs, study.n_left()), received, imports)
     study.mark_lost()
     rows = ranked(study.rows(), plan.score.minimises)
+    _write_trials(plan, rows)
     best = rows[0] if rows and rows[0].state == 'complete' else None
     result = SweepResult(plan, rows, best, best and _write_best(plan, best), study.n_left())
     if received:
@@ -90,7 +94,32 @@ def sweep(
     return result
 
 
+def doubts(plan: Plan) -> str:
+    """Returns a sentence on why the order of the trials may be luck, with the words that change it; '' for no reason."""
+    cfg = plan.resolve({})
+    rollout_step = cfg.policy.collect.n_step * cfg.env.collector_env_num
+    is_evaluated_once = plan.score.max_step <= max(plan.eval_freq, rollout_step)
+    finer = finer_freq(plan.score.max_step / N_EVALUATION)
+    if not is_evaluated_once:
+        luck = 'each trial trains one seed, so their order may be luck'
+        return f'{luck}; --seeds 3 compares the means of three' if plan.n_seed == 1 else ''
+    unpruned = 'no trial can be pruned, and ' if plan.n_seed == 1 and plan.pruner is not None else ''
+    once = (
+        'each trial is evaluated once, with one seed' if plan.n_seed == 1 else 'each run of a trial is evaluated once'
+    )
+    seeds = ' --seeds 3' if plan.n_seed == 1 else ''
+    return f'{once}: {unpruned}their order may be luck; set policy.eval.eval_freq={finer:_}{seeds}'
+
+
+def finer_freq(step: float) -> int:
+    """Returns a number of env steps, 1 or more, as people write it: the given one, rounded down to its first digit."""
+    size = 10 ** max(0, math.floor(math.log10(max(step, 1))))
+    return max(1, int(step // size * size))
+
+
 MAX_FAILED = 3  # first trials that may all fail: after that, every trial would fail
+N_FINER = 5  # evaluations, in place of one, that a hint recommends
+N_EVALUATION = 10  # evaluations of a run that a hint recommends
 MAX_RESTART = 20  # most processes that are started to replace others
 
 
@@ -152,6 +181,7 @@ def _run_worker(plan: Plan, received: list[int]) -> None:
 def _tell(plan: Plan, study: Study, number: int) -> None:
     """Logs the outcome of a trial. Raises: RunError if the first trials all failed."""
     rows = study.rows()
+    _write_trials(plan, ranked(rows, plan.score.minimises))
     row, done = rows[number], [row for row in rows if row.state in COUNTED]
     values = ' '.join(f'{key.rpartition(".")[2]}={text}' for key, text in row.values.items())
     found = plan.score.words(row.value) if row.value is not None else row.reason
@@ -173,7 +203,6 @@ def run_trial(plan: Plan, trial: Any, values: dict[str, str]) -> TrialOutcome:
     trial would have, such as a folder that cannot be written.
     """
     try:
-        plan.resolve(values)
         return _Runs(plan, trial, values).outcome()
     except ConfigError as error:
         return TrialOutcome('refused', reason=' '.join(error.problems)[:MAX_REASON])
@@ -188,6 +217,9 @@ class _Runs:
 
     def __init__(self, plan: Plan, trial: Any, values: dict[str, str]) -> None:
         self._plan, self._trial, self._values = plan, trial, values
+        cfg = plan.resolve(values)
+        self._rollout_step = cfg.policy.collect.n_step * cfg.env.collector_env_num
+        self._eval_step = max(plan.eval_freq, self._rollout_step)  # between two evaluations: one a rollout at most
         self._n_evaluation = plan.score.max_step // plan.eval_freq + 1  # evaluations of a run, including one at its end
         self._curves: list[Curve] = []
         self._reported, self._is_pruned = -1, False
@@ -220,21 +252,31 @@ class _Runs:
             'solved_at': curve.solved_at(plan.score.stop_value),
             'best_return': max(curve.returns),
             'last_return': curve.returns[-1],
+            'auc': plan.score.area(curve),
             'wall_s': round(result.wall_s, 3),
         }
 
     def _on_evaluation(self, env_step: int, evaluation: Evaluation) -> str | None:
         """Reports the value so far to the pruner, which compares trials at equal steps; returns 'stop' to end the run."""
         k, n_evaluation = len(self._curves) - 1, env_step // self._plan.eval_freq
-        self._curves[k].steps.append(env_step)
-        self._curves[k].returns.append(evaluation.return_mean)
+        curve = self._curves[k]
+        curve.steps.append(min((len(curve.steps) + 1) * self._eval_step, self._plan.score.max_step))
+        curve.returns.append(evaluation.return_mean)
         step = k * self._n_evaluation + min(n_evaluation, self._n_evaluation - 1)
         if step <= self._reported:  # the last evaluation of a run may share the step of the one before
             return None
         self._reported = step
         self._trial.report(self._plan.score.of(self._curves), step)
-        self._is_pruned |= self._plan.pruner is not None and bool(self._trial.should_prune())
+        if self._plan.pruner is not None and not self._is_over(env_step):
+            self._is_pruned |= bool(self._trial.should_prune())
         return 'stop' if self._is_pruned else None
+
+    def _is_over(self, env_step: int) -> bool:
+        """Whether the trial ends with this evaluation anyway: its last run reached stop_value, or trains no further rollout."""
+        is_last = len(self._curves) == self._plan.n_seed
+        has_room = env_step + self._rollout_step <= self._plan.score.max_step
+        is_solved = self._curves[-1].solved_at(self._plan.score.stop_value) is not None
+        return is_last and (is_solved or not has_room)
 
     def _report_rest(self, k: int) -> None:
         """Repeats the report for the remaining steps of a run that ended early, so that slower trials are compared there."""
@@ -266,6 +308,18 @@ def table(result: SweepResult) -> list[tuple[str, ...]]:
         ('', lambda row: row.reason[:100]),
     ]
     return [tuple(head for head, _ in columns), *(tuple(cell(row) for _, cell in columns) for row in result.rows)]
+
+
+def tie_words(result: SweepResult) -> list[str]:
+    """Returns a sentence if several trials are as good as the best one, with the words that tell them apart; else none."""
+    plan, rows = result.plan, result.rows
+    tied = n_tied(rows, plan.score.minimises) if rows else 0
+    best = result.best
+    if tied < 2 or best is None or best.value is None:
+        return []
+    said = f'the first {tied} of {len(rows)} trials tie ({plan.score.words(best.value)}), so their order says nothing'
+    freq = finer_freq(plan.eval_freq / N_FINER)
+    return [f'{said}; evaluate more often to tell them apart: policy.eval.eval_freq={freq:_} with another --name']
 
 
 def as_data(result: SweepResult) -> dict[str, Any]:
@@ -309,10 +363,56 @@ def _write_best(plan: Plan, best: TrialRow) -> Path:
     return path
 
 
+def _write_trials(plan: Plan, rows: list[TrialRow]) -> None:
+    """Writes the trials, best first, for `zoo report`."""
+    score = plan.score
+    trials = [
+        SweptTrial(
+            label=f'trial_{row.number:03d}',
+            state=row.state,
+            values=row.values,
+            result='' if row.value is None else score.words(row.value),
+            reason=row.reason,
+        )
+        for row in rows
+    ]
+    tied = n_tied(rows, score.minimises) if rows else 0
+    metric = METRICS[score.metric].partition(' (')[0]
+    found = SweptTrials(
+        name=plan.name,
+        metric=metric,
+        n_trial=plan.n_trial,
+        n_seed=plan.n_seed,
+        n_tied=tied,
+        keys=list(plan.spaces),
+        trials=trials,
+    )
+    with refuse_failure(f'the folder {plan.folder} cannot be written', 'make room there; the same command continues'):
+        write_trials(plan.folder, found)
+
+
 def ranked(rows: list[TrialRow], minimises: bool) -> list[TrialRow]:
-    """Sorts trials: complete ones by value, then the others by kind and number."""
+    """Sorts trials: complete ones by `merit`, then the others by kind and number."""
     kinds = ['complete', 'pruned', 'running', 'refused', 'failed', 'stopped', 'lost']
-    return sorted(rows, key=lambda x: (kinds.index(x.state), (x.value or 0.0) * (-1) ** (not minimises), x.number))
+    return sorted(rows, key=lambda row: (kinds.index(row.state), merit(row, minimises), row.number))
+
+
+def merit(row: TrialRow, minimises: bool) -> tuple[float, float, float]:
+    """Returns what trials are sorted by, better ones lower: the value; where it is equal, the return, then the area.
+
+    Return and area are means over the runs of the trial: of the highest mean return of an evaluation, and of the area under
+    the curve, 0 for the runs of an older zoo, which did not write it.
+    """
+    value = 0.0 if row.value is None else row.value
+    return_ = _mean_of([run['best_return'] for run in row.runs])
+    area = _mean_of([run.get('auc') or 0.0 for run in row.runs])
+    return (value if minimises else -value), -return_, -area
+
+
+def n_tied(rows: Sequence[TrialRow], minimises: bool) -> int:
+    """Returns the number of complete trials that are as good as the first one. Args: rows: from `ranked`, one or more."""
+    best = merit(rows[0], minimises)
+    return sum(row.state == 'complete' and merit(row, minimises) == best for row in rows)
 
 
 def _solved(row: TrialRow) -> str:
@@ -322,4 +422,8 @@ def _solved(row: TrialRow) -> str:
 
 
 def _mean(values: list[float], form: str) -> str:
-    return f'{np.mean(values):{form}}' if values else '-'
+    return f'{_mean_of(values):{form}}' if values else '-'
+
+
+def _mean_of(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else 0.0

@@ -1,0 +1,71 @@
+"""The file trials.json of a sweep: its rules and its trials, best first, as `zoo sweep` writes them and `zoo report` reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from zoo.core.files import read_small, whole_file
+from zoo.core.streams import without_passwords
+from zoo.tools.results.read import Run
+
+NAME = 'trials.json'
+
+
+class SweptTrial(BaseModel):
+    """A trial. label: of its runs; values: the tried ones by key; result: the compared value in words, '' without one."""
+
+    model_config = ConfigDict(strict=True)
+    label: str
+    state: str
+    values: dict[str, str]
+    result: str
+    reason: str
+
+
+class SweptTrials(BaseModel):
+    """The trials of a sweep, best first. n_trial: planned; metric: what is compared, in words; n_tied: trials as good as the first."""
+
+    model_config = ConfigDict(strict=True)
+    name: str
+    metric: str
+    n_trial: int
+    n_seed: int
+    n_tied: int
+    keys: list[str]
+    trials: list[SweptTrial]
+
+
+class SweepView(NamedTuple):
+    """The sweep to which all runs of a page belong. trials: by the label of their runs, best first."""
+
+    sweep: SweptTrials
+    trials: dict[str, SweptTrial]
+
+
+def write_trials(folder: Path, sweep: SweptTrials) -> None:
+    """Writes the file. Raises: OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with whole_file(folder / NAME) as file:
+        file.write(sweep.model_dump_json(indent=1).encode())
+
+
+def sweep_of(runs: Iterable[Run]) -> SweepView | None:
+    """Returns the sweep that all these runs belong to; None if they belong to none, or to several."""
+    folders = {folder for run in runs for folder in run.path.absolute().parents[:2] if (folder / NAME).is_file()}
+    if len(folders) != 1:
+        return None
+    [folder] = folders
+    found = None
+    with suppress(OSError, ValueError, RecursionError, ValidationError):
+        text = without_passwords(read_small(folder / NAME).decode())
+        found = SweptTrials.model_validate(json.loads(text))
+    if found is None:
+        return None
+    trials = {trial.label: trial for trial in found.trials}
+    return SweepView(found, trials) if all(run.label in trials for run in runs) else None
