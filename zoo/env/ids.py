@@ -25,6 +25,8 @@ PACKAGES = {
     'FrankaKitchen': 'gymnasium_robotics',
 }
 """Prefix of the ids that a package registers when it is imported -> the package."""
+PACKAGES_BY_WORD = {'Bullet': 'pybullet_envs_gymnasium', 'NoVel-v': 'rl_zoo3.import_envs'}
+"""Text in the ids that a module registers when it is imported -> the module."""
 
 
 def known_ids() -> list[str]:
@@ -88,11 +90,24 @@ def _in_family(env_id: str, game: Game) -> str:
     return f'unknown env {env_id!r}: {game.sentence()}{command}{install}'
 
 
+def package_of(env_id: str) -> str | None:
+    """The package, or module, that registers an id when it is imported, judged by the words in the id; None for other ids."""
+    found = [package for start, package in PACKAGES.items() if env_id.startswith(start)]
+    found += [module for word, module in PACKAGES_BY_WORD.items() if word in env_id]
+    return found[0] if found else None
+
+
+def installed_by(package: str) -> str:
+    """The pip command that installs the package of a module."""
+    return f'pip install {package.partition(".")[0].replace("_", "-")}'
+
+
 def _of_package(env_id: str) -> str | None:
-    package = next((package for start, package in PACKAGES.items() if env_id.startswith(start)), None)
+    package = package_of(env_id)
     if package is None:
         return None
-    install = '' if importlib.util.find_spec(package) else f'pip install {package.replace("_", "-")}, and '
+    has_it = importlib.util.find_spec(package.partition('.')[0]) is not None
+    install = '' if has_it else f'{installed_by(package)}, and '
     return (
         f'unknown env {env_id!r}: package {package!r} registers such ids when it is imported; {install}write '
         f"env.id='{package}:{env_id}'."

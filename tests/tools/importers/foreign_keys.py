@@ -31,7 +31,8 @@ policy.model.obs_norm <- observation_filter
 none: find their places <- create_env_on_local_worker
 none: format of their own <- compress_observations, episode_lookback_horizon
 by: `env.vectorization` <- remote_worker_envs
-none: connectors <- enable_connectors, env_to_module_connector, env_runner_cls
+none: connectors <- enable_connectors, module_to_env_connector, env_runner_cls
+by: `policy.model.obs_norm` <- env_to_module_connector
 policy.collect.discount_factor <- gamma
 policy.learn.learning_rate <- lr, lr_schedule
 policy.collect.n_sample <- train_batch_size, train_batch_size_per_learner

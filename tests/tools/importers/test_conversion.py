@@ -86,7 +86,10 @@ def test_one_of_reads_names_classes_and_instances():
         ('Ant-v2', {'id': 'Ant-v5'}),
         ('Ant-v4', {'id': 'Ant-v4'}),
         ('my_module:make', {'id': 'my_module:make'}),
-        ('HalfCheetahBulletEnv-v0', {'id': 'HalfCheetahBulletEnv-v0'}),
+        ('HalfCheetahBulletEnv-v0', {'id': 'pybullet_envs_gymnasium:HalfCheetahBulletEnv-v0'}),
+        ('MiniGrid-Empty-8x8-v0', {'id': 'minigrid:MiniGrid-Empty-8x8-v0'}),
+        ('PendulumNoVel-v1', {'id': 'rl_zoo3.import_envs:PendulumNoVel-v1'}),
+        ('MyOwn-v0', {'id': 'MyOwn-v0'}),
     ],
 )
 def test_id_becomes_the_env_that_zoo_makes(name, env):
@@ -117,7 +120,7 @@ def test_id_that_the_user_registered_is_no_game(monkeypatch):
     'name, said',
     [
         ('atari', 'name one with env.game, e.g. zoo train .. env.game=Pong'),  # a block for all games
-        ('HalfCheetahBulletEnv-v0', 'import the package that registers it'),
+        ('MyOwn-v0', 'import the package that registers it'),
     ],
 )
 def test_id_that_is_no_env_here_is_kept_with_a_word(name, said):

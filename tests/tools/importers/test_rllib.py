@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -11,6 +12,7 @@ from zoo.config.section import ConfigError, value_at
 from zoo.run.config import resolve_config
 from zoo.tools.importers import convert
 from zoo.tools.importers.rllib import from_rllib, settings_of
+from zoo.tools.sweep.spaces import parse_space
 
 CHAIN = """
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -69,6 +71,23 @@ def test_yaml_converts_and_names_the_activation_that_zoo_lacks(tmp_path):
     assert config['policy']['learn']['batch_size'] == 125  # 4000 % 128 = 32; 128 / 125 = 1.02
     assert (config['policy']['eval']['stop_value'], config['max_env_step']) == (150.0, 100_000)
     assert resolve_config(config).policy.model.shared_encoder is True
+
+
+@pytest.mark.parametrize(
+    'max_seq_len, sequence, batch_size',
+    [
+        # 10 envs of 400 steps; minibatch 128. Divisors of 4000 in whole sequences of 20: .., 100, 160, 200, ..: 160 / 128 =
+        # 1.25 and 128 / 100 = 1.28
+        (20, 20, 160),
+        (16, 16, 160),  # multiples of 16: .., 80, 160, ..: 128 / 80 = 1.6
+        (1000, 400, 400),  # a sequence is at most a rollout: 400 is the least batch
+    ],
+)
+def test_minibatches_of_an_lstm_are_whole_sequences(max_seq_len, sequence, batch_size):
+    model = dict(use_lstm=True, max_seq_len=max_seq_len)
+    config = from_rllib(dict(env='CartPole-v1', num_env_runners=10, model=model)).config
+    learn = resolve_config(config).policy.learn
+    assert (learn.sequence.len, learn.batch_size) == (sequence, batch_size)
 
 
 def test_lstm_is_a_recurrent_model_whose_sequences_divide_the_rollout():
@@ -154,8 +173,8 @@ def test_stop_that_the_code_works_out_is_named(stop):
 @pytest.mark.parametrize(
     ('call', 'name'),
     [
-        ('.training(lr=tune.grid_search([1e-3, 1e-4]))', 'lr'),
         ('.training(train_batch_size=2 * args.n)', 'train_batch_size'),
+        ('.training(lr=float(args.lr))', 'lr'),
         ('.training(model={"fcnet_hiddens": [8] * n, "use_lstm": True})', 'model.fcnet_hiddens'),
         ('.environment(env_config={"map": load("a")})', 'env_config'),
         ('.rl_module(model_config=make(2))', 'model'),
@@ -232,3 +251,196 @@ def test_network_of_an_object_is_read(home):
     config = convert(PPOConfig()).config
     assert config['policy']['model'] == {'hidden_sizes': [64], 'activation': 'tanh'}
     resolve_config(config)
+
+
+class AlgorithmConfig:
+    """A config in the form of RLlib's: settings are attributes, removed ones are -1, some have a leading underscore."""
+
+    def __init__(self, **settings):
+        self.env, self.env_config, self.normalize_actions, self.clip_actions = None, {}, True, False
+        self.num_env_runners, self.num_envs_per_env_runner, self.gamma, self.lr = 2, 1, 0.99, 5e-5
+        self._env_to_module_connector, self._module_to_env_connector, self._learner_connector = None, None, None
+        self._train_batch_size_per_learner, self.train_batch_size, self.minibatch_size = None, 4000, 128
+        self.sgd_minibatch_size, self.vf_share_layers, self.enable_connectors = -1, -1, -1
+        self.num_epochs, self.clip_param, self.vf_clip_param, self.grad_clip = 30, 0.3, 10.0, None
+        self.model = {
+            'fcnet_hiddens': [256, 256],
+            'use_lstm': False,
+            'max_seq_len': 20,
+            'conv_filters': None,
+            'dim': 84,
+        }
+        self._model_config, self._rl_module_spec, self._validate_config = {}, None, True
+        self.policies, self.callbacks, self.log_level = {'default_policy': None}, object, 'WARN'
+        vars(self).update(settings)
+
+    def to_dict(self):
+        return dict(vars(self))
+
+
+class PPOConfig(AlgorithmConfig):
+    pass
+
+
+@dataclass
+class DefaultModelConfig:
+    """Networks in the form of RLlib's class of this name."""
+
+    fcnet_hiddens: list = field(default_factory=lambda: [256, 256])
+    vf_share_layers: bool = True
+    use_lstm: bool = False
+    max_seq_len: int = 20
+    lstm_cell_size: int = 256
+    free_log_std: bool = False
+    conv_filters: list | None = None
+    conv_activation: str = 'relu'
+
+
+def MeanStdFilter():  # noqa: N802, the name is looked at
+    raise SystemExit('it was run')
+
+
+Unknown = Other = MeanStdFilter
+
+
+def filtered(env):
+    return [MeanStdFilter()]
+
+
+REAL = {
+    'plain': {},
+    'batch of a learner': dict(_train_batch_size_per_learner=2048),
+    'lstm': dict(num_env_runners=10, _model_config=DefaultModelConfig(use_lstm=True)),
+    'continuous': dict(env='Pendulum-v1', lr=3e-4, vf_clip_param=1e4, minibatch_size=64),
+}
+
+
+def test_configs_in_the_form_of_real_objects_convert_and_resolve():
+    """removed settings are -1; these four are the form of PPOConfig of ray 2.60."""
+    found = []
+    for name, settings in REAL.items():
+        config = convert(PPOConfig(**{'env': 'CartPole-v1', **settings})).config
+        assert resolve_config(config).policy.type == 'ppo', name
+        found.append((config['policy']['collect']['n_sample'], config['policy']['learn']['batch_size']))
+    print(f'{len(found)} of {len(REAL)} objects of RLlib convert')
+    # 125 = 4000 / 32, the divisor nearest to 128; 160: test_minibatches_of_an_lstm...; 80 / 64 = 1.25, 64 / 50 = 1.28
+    assert found == [(4000, 125), (2048, 128), (4000, 160), (4000, 80)]
+
+
+def test_object_of_a_continuous_env_has_the_actions_and_deviations_of_rllib():
+    """There mean 0 of an action in [-2, 2] is 0 and mean 1 is 2; the deviation depends on the observation."""
+    config = convert(PPOConfig(env='Pendulum-v1')).config
+    assert config['env']['action_mode'] == 'rescale'
+    assert config['policy']['model']['state_dependent_std'] is True
+    free = convert(PPOConfig(env='Pendulum-v1', _model_config={'free_log_std': True})).config
+    assert free['policy']['model']['state_dependent_std'] is False
+    own = convert(PPOConfig(env='Pendulum-v1', normalize_actions=False)).config
+    assert own['env']['action_mode'] == 'clip'
+
+
+def test_chain_without_normalize_actions_has_that_of_rllib():
+    code = "PPOConfig().environment('Pendulum-v1').rl_module(model_config=DefaultModelConfig(free_log_std=True))"
+    assert from_code(code).config['env']['action_mode'] == 'rescale'
+
+
+@pytest.mark.parametrize(
+    'connect', [filtered, lambda env: MeanStdFilter(), lambda env, spaces=None: [[MeanStdFilter()]]]
+)
+def test_connector_of_an_object_that_filters_is_obs_norm_and_is_not_run(connect):
+    config = convert(PPOConfig(env='CartPole-v1', _env_to_module_connector=connect)).config
+    assert config['policy']['model']['obs_norm'] is True
+
+
+@pytest.mark.parametrize(
+    ('call', 'model'),
+    [
+        ('lambda env: MeanStdFilter()', {'obs_norm': True}),
+        ('lambda env, spaces, device: [FlattenObservations(), MeanStdFilter(multi_agent=False)]', {'obs_norm': True}),
+        ('connect', {'obs_norm': True}),
+        ('lambda env: FlattenObservations()', {}),
+        ('None', {}),
+    ],
+)
+def test_connector_of_a_chain_is_read_by_its_words(call, model):
+    code = (
+        f'def connect(env):\n    return connectors.MeanStdFilter()\n{SETUP}.env_runners(env_to_module_connector={call})'
+    )
+    found = from_code(code).config['policy']['model']
+    assert {key: value for key, value in found.items() if key == 'obs_norm'} == model
+
+
+@pytest.mark.parametrize('connect', ['lambda env: Unknown()', 'lambda env: [MeanStdFilter(), Unknown(env)]', 'make(3)'])
+def test_connector_that_is_not_known_is_refused_and_obs_norm_named(connect):
+    with pytest.raises(ConfigError, match=r'env_to_module_connector is .*MeanStdFilter is policy.model.obs_norm'):
+        from_code(f'{SETUP}.env_runners(env_to_module_connector={connect})')
+    with pytest.raises(ConfigError, match=r"env_to_module_connector is 'Other, Unknown'"):
+        convert(PPOConfig(env='CartPole-v1', _env_to_module_connector=lambda env: [Other(), Unknown()]))
+
+
+def test_object_has_no_limit_of_the_value_error_and_one_minibatch_where_it_says_none():
+    learn = convert(PPOConfig(env='CartPole-v1', vf_clip_param=None, minibatch_size=None)).config['policy']['learn']
+    assert 'value_loss' not in learn and learn['batch_size'] == 4000
+
+
+def test_dict_of_an_object_is_read_as_the_object():
+    config = PPOConfig(env='CartPole-v1', _train_batch_size_per_learner=512)
+    assert convert(config.to_dict()).config == convert(config).config
+
+
+@pytest.mark.parametrize(
+    ('settings', 'sentence'),
+    [
+        (dict(policies={'a': None, 'b': None}), 'one policy acts for one agent'),
+        (dict(_rl_module_spec=object()), 'register a model of your own'),
+        (dict(_model_config=DefaultModelConfig(conv_filters=[[16, 8, 4]])), 'set policy.model.encoder'),
+        (dict(_model_config=DefaultModelConfig(conv_activation='elu')), 'model.conv_activation is'),
+    ],
+)
+def test_object_whose_settings_have_no_counterpart_is_refused(settings, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        convert(PPOConfig(env='CartPole-v1', **settings))
+
+
+def test_object_of_another_algorithm_is_refused():
+    class OtherConfig(AlgorithmConfig):
+        pass
+
+    with pytest.raises(ConfigError, match='the config is a OtherConfig: only PPO is translated'):
+        convert(OtherConfig(env='CartPole-v1'))
+
+
+class Walk:
+    """An env class in RLlib's form: env_config is its one argument."""
+
+    def __init__(self, config):
+        raise SystemExit('it was run')
+
+
+def test_class_of_envs_is_named_and_gets_its_dict():
+    env = convert(PPOConfig(env=Walk, env_config={'size': 3})).config['env']
+    assert (env['id'], env['kwargs']) == (f'{__name__}:Walk', {'config': {'size': 3}})
+
+
+@pytest.mark.parametrize(
+    ('call', 'space'),
+    [
+        ('lr=tune.grid_search([1e-3, 1e-4])', 'policy.learn.learning_rate=0.001,0.0001'),
+        ('clip_param=tune.uniform(0.1, 0.3)', 'policy.learn.clip_ratio=uniform(0.1,0.3)'),
+        ('entropy_coeff=loguniform(1e-4, 1e-2)', 'policy.learn.entropy_weight=log(0.0001,0.01)'),
+        ('num_epochs=tune.randint(3, 9)', 'policy.learn.epoch_per_collect=int(3,8)'),  # there 9 is left out
+        ('vf_loss_coeff=tune.choice([0.5, 1])', 'policy.learn.value_weight=1.0,2.0'),  # the error is halved here
+        ('train_batch_size=tune.grid_search([512, 1024])', 'policy.collect.n_sample=512,1024'),
+    ],
+)
+def test_space_of_values_is_a_sweep(call, space):
+    with pytest.raises(ConfigError) as caught:
+        from_code(f'{SETUP}.training({call})')
+    (problem,) = caught.value.problems
+    assert problem.endswith(f"give it one value, and try the others with zoo sweep CONFIG '{space}'.")
+    key, _, text = space.partition('=')
+    parse_space(key, text)  # it is one that the command takes
+
+
+def test_grid_search_of_a_yaml_file_is_a_sweep():
+    with pytest.raises(ConfigError, match=r"zoo sweep CONFIG 'policy.learn.learning_rate=0.001,0.01'"):
+        from_rllib({'env': 'CartPole-v1', 'num_workers': 1, 'lr': {'grid_search': [1e-3, 1e-2]}})

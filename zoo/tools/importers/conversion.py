@@ -12,8 +12,8 @@ import gymnasium
 from zoo.config.names import look_up
 from zoo.config.section import ConfigError, has_key, join_path, put_at, value_at
 from zoo.core.errors import shown
-from zoo.env.ids import game_of, versions_of
-from zoo.tools.importers.files import COMPUTED, is_computed
+from zoo.env.ids import game_of, installed_by, package_of, versions_of
+from zoo.tools.importers.files import COMPUTED, Search, as_search, is_computed
 
 
 class Conversion(NamedTuple):
@@ -148,21 +148,35 @@ def translate(draft: Draft, rows: Mapping[str, KeyRow], data: Mapping[str, Any],
 
     Args: rows: by dotted path; 'a.b.*' is for all keys of a.b without a row of their own. who: name for messages: 'DI-engine'.
     """
-    for key, value in data.items():
+    for key, found in data.items():
         where = join_path(path, str(key))
+        value = as_search(found)
         has_inner = any(name.startswith(f'{where}.') for name in rows)
         if where not in rows and has_inner and isinstance(value, Mapping):
             translate(draft, rows, value, who, where)
+        elif isinstance(value, Search):
+            draft.refuse(_of_search(rows.get(where), where, value))
         elif is_computed(value) and (has_inner or (where in rows and rows[where].kind != 'out')):
             draft.refuse(f'{where} is worked out when the script runs; give it a plain value in the script.')
         elif row := rows.get(where) or (path and rows.get(f'{path}.*')):
             row.apply(draft, where, value)
-        elif found := look_up(where, inside=False):
-            draft.refuse(f'{where} is {shown(value)}: {found.sentence()}')
+        elif entry := look_up(where, inside=False):
+            draft.refuse(f'{where} is {shown(value)}: {entry.sentence()}')
         else:
             draft.refuse(
                 f'{where} is {shown(value)}, which is no key of {who} that this translation knows; take it out of the config.'
             )
+
+
+def _of_search(row: KeyRow | None, where: str, search: Search) -> str:
+    """Returns the sentence about a key for which a search chooses a value: how `zoo sweep` does it."""
+    asked = f'{where} is {search.call}, a space of values; give it one value'
+    if row is None or row.kind not in ('to', 'part'):
+        return f'{asked}.'
+    values = [str(row.read(value)) if row.kind == 'to' else str(value) for value in search.values]
+    inner = ','.join(values)
+    space = inner if search.kind == 'choice' else f'{search.kind}({inner})'
+    return f"{asked}, and try the others with zoo sweep CONFIG '{row.here}={space}'."
 
 
 def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any], given: Any, who: str) -> None:
@@ -172,12 +186,17 @@ def defaults(draft: Draft, rows: Mapping[str, KeyRow], values: Mapping[str, Any]
             rows[path].apply(draft, path, value, f" ({who}'s default)")
 
 
-def nearest_divisor(n: int, wanted: int) -> int:
-    """Returns the divisor of n whose ratio to `wanted` is closest to 1, the larger of two; `wanted` for n above 10^12."""
+def nearest_divisor(n: int, wanted: int, multiple: int = 1) -> int:
+    """Returns the divisor of n whose ratio to `wanted` is closest to 1, the larger of two; `wanted` for n above 10^12.
+
+    Args: multiple: a divisor of n, of which the result is a multiple.
+    """
     if n > 10**12:
         return wanted
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return min([*small, *(n // d for d in small)], key=lambda d: (max(d / wanted, wanted / d), -d))
+    n_part = n // multiple
+    small = [d for d in range(1, int(n_part**0.5) + 1) if n_part % d == 0]
+    found = [d * multiple for d in [*small, *(n_part // d for d in small)]]
+    return min(found, key=lambda d: (max(d / wanted, wanted / d), -d))
 
 
 def linear(value: Any, end: float = 0.0) -> dict[str, float]:
@@ -298,14 +317,32 @@ def _registered(name: str) -> tuple[str, str]:
     found = [spec.id for spec in versions_of(name)]
     if name in found or ':' in name:
         return name, ''
+    if (package := package_of(name)) is not None:
+        return f'{package}:{name}', f'the package {package} registers it: {installed_by(package)}'
     if not found:
         return name, 'gymnasium does not know it: import the package that registers it, zoo train --import'
     return found[-1], f'the newest version; gymnasium has no {name}'
 
 
-def put_frame_stack(draft: Draft, n: Any, old: str) -> None:
-    """Sets the number of frames in an observation."""
+def put_frame_stack(draft: Draft, n: Any, old: str, is_filled: bool = True) -> None:
+    """Sets the number of frames in an observation. Args: is_filled: there, copies of an episode's first frame come first."""
     if draft.at('env.id') == 'atari':
         draft.put('env.kwargs.frame_stack', n, old)
     elif n not in (None, 0, 1):
-        draft.put('env.window', n, old, 'the first frame of an episode fills the window')
+        note = 'an episode begins with zeros in the window'
+        there = ', there with copies of its first frame' if is_filled else ''
+        draft.put('env.window', n, old, note + there)
+
+
+def is_continuous(draft: Draft) -> bool | None:
+    """Whether the env has real-valued actions; None if it is not one of gymnasium's own, or cannot be made."""
+    spec = gymnasium.registry.get(str(draft.at('env.id')))
+    if spec is None or not str(spec.entry_point).startswith('gymnasium.envs.'):
+        return False if is_image_env(draft) else None
+    with suppress(
+        gymnasium.error.Error, TypeError, ImportError
+    ):  # arguments that it does not take; a package is missing
+        env = gymnasium.make(spec, **draft.at('env.kwargs', {}))
+        env.close()
+        return isinstance(env.action_space, gymnasium.spaces.Box)
+    return None

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -20,6 +20,54 @@ class Name(str):
 
 COMPUTED = Name('worked out when the script runs')
 """Replaces a value that the code computes when it runs."""
+
+
+class Search(NamedTuple):
+    """A value that a search chooses. call: its text there; kind: of the space in zoo; values: choices, or low and high."""
+
+    call: str
+    kind: str
+    values: tuple[Any, ...]
+
+
+SEARCHES = {
+    'grid_search': 'choice',
+    'choice': 'choice',
+    'uniform': 'uniform',
+    'quniform': 'uniform',
+    'loguniform': 'log',
+    'qloguniform': 'log',
+    'randint': 'int',
+    'lograndint': 'int',
+}
+"""Functions of Ray Tune that make a space of values -> the kind of such a space in `zoo sweep`."""
+
+
+def as_search(value: Any) -> Any:
+    """Converts a space of Ray Tune, an object or {grid_search: [..]} as in its YAML files, to a Search; else the value."""
+    if isinstance(value, dict) and list(value) == ['grid_search'] and isinstance(value['grid_search'], list | tuple):
+        choices = tuple(value['grid_search'])
+        return Search(f'grid_search({list(choices)})', 'choice', choices)
+    if type(value).__module__ != 'ray.tune.search.sample':
+        return value
+    if hasattr(value, 'categories'):
+        return Search(f'choice({list(value.categories)})', 'choice', tuple(value.categories))
+    if not hasattr(value, 'lower'):
+        return COMPUTED
+    kind = 'int' if type(value).__name__ == 'Integer' else 'uniform'
+    if 'Log' in type(value.get_sampler()).__name__:
+        kind = 'log'
+    return _search(f'{kind}({value.lower}, {value.upper})', kind, [value.lower, value.upper])
+
+
+def _search(call: str, kind: str, arguments: Sequence[Any]) -> Search:
+    """Returns the space of a call. Raises: ValueError if the arguments are not such that a space can be read."""
+    if kind == 'choice':
+        if not isinstance(arguments[0], list | tuple):
+            raise ValueError('choices are a list')
+        return Search(call, kind, tuple(arguments[0]))
+    low, high, *_ = arguments
+    return Search(call, kind, (low, high - 1 if kind == 'int' else high))  # there the end of integers is left out
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -48,9 +96,11 @@ def read_code(path: Path) -> ast.Module:
 def literal(node: ast.expr) -> Any:
     """Returns the value of an expression of literals, dict(...) calls and arithmetic; names become `Name`s.
 
-    Raises: ValueError for any other expression.
+    int() and float() of a number or a text are numbers. Raises: ValueError for any other expression.
     """
     match node:
+        case ast.Call(func=ast.Name(id='int' | 'float' as name), args=[value], keywords=[]):
+            return _number(name, literal(value))
         case ast.Call(func=ast.Name(id='dict'), args=[]):
             return {word.arg: literal(word.value) for word in node.keywords if word.arg}
         case ast.Call(args=[], keywords=[]):
@@ -69,9 +119,14 @@ def literal(node: ast.expr) -> Any:
 
 
 def setting(node: ast.expr) -> Any:
-    """As `literal`, but an expression that it cannot read becomes COMPUTED, also as a value in a dict."""
-    with suppress(ValueError, TypeError, ZeroDivisionError):
+    """As `literal`, but an expression that it cannot read becomes COMPUTED, also as a value in a dict.
+
+    A call that makes a space of Ray Tune, such as tune.grid_search([1, 2]), becomes a `Search`.
+    """
+    with suppress(ValueError, TypeError, ZeroDivisionError, OverflowError):
         match node:
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[_, *_]) if name in SEARCHES:
+                return _search(ast.unparse(node), SEARCHES[name], [literal(value) for value in node.args])
             case ast.Call(func=ast.Name(id='dict'), args=[]):
                 pairs: list[tuple[Any, ast.expr]] = [(word.arg, word.value) for word in node.keywords]
             case ast.Dict():
@@ -83,8 +138,10 @@ def setting(node: ast.expr) -> Any:
 
 
 def is_computed(value: Any) -> bool:
-    """Whether a setting, or a value in it, is COMPUTED."""
-    return value is COMPUTED or (isinstance(value, dict) and any(map(is_computed, value.values())))
+    """Whether a setting, or a value in it, is COMPUTED or a Search."""
+    if isinstance(value, dict):
+        return any(map(is_computed, value.values()))
+    return value is COMPUTED or isinstance(value, Search)
 
 
 def literal_text(text: str) -> Any:
@@ -151,6 +208,12 @@ def assigned(tree: ast.Module, name: str) -> list[ast.expr]:
 def words_of(tree: ast.Module) -> set[str]:
     """Returns all names and attributes that the code uses."""
     return {getattr(node, 'id', getattr(node, 'attr', '')) for node in ast.walk(tree)}
+
+
+def _number(name: str, value: Any) -> int | float:
+    if isinstance(value, Name) or not isinstance(value, int | float | str):
+        raise ValueError('only numbers and texts become numbers')
+    return int(value) if name == 'int' else float(value)
 
 
 def _arithmetic(node: ast.BinOp) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import math
+import types
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -16,7 +18,9 @@ from zoo.tools.importers.conversion import (
     Draft,
     as_count,
     as_number,
+    as_size,
     defaults,
+    is_continuous,
     mapping,
     nearest_divisor,
     put_env,
@@ -42,6 +46,7 @@ ROWS = rows_of(
     TABLES['keys'],
     schedule=lambda value: None if value is None else schedule(value),
     env_kwargs=lambda value: {'kwargs': mapping(value)},
+    size_or_none=lambda value: None if value is None else as_size(value),
     wall_time=lambda s: [{'type': 'wall_time', 's': as_number(s)}],
 )
 
@@ -58,15 +63,7 @@ def from_rllib(settings: Any) -> Conversion:
     Raises: ConfigError with a sentence for every key that has no counterpart.
     """
     draft = Draft()
-    if hasattr(settings, 'to_dict') and not isinstance(settings, Mapping):
-        known = ROWS.keys() - {'explore', 'framework'}
-        found = settings.to_dict()
-        models = (found.get(name) or {} for name in ('model', '_model_config'))  # the second is of `rl_module`
-        model = {key: x for each in models for key, x in getattr(each, '__dict__', each).items()}
-        settings = {key: value for key, value in found.items() if key in known and value is not None}
-        settings['model'] = {key: x for key, x in model.items() if f'model.{key}' in known and x}  # others are defaults
-        draft.drop('other keys of the PPOConfig', 'only those that this translation knows were looked at')
-    data = dict(settings)
+    data = _of_object(draft, settings) if is_complete(settings) else dict(settings)
     if isinstance(data.get('config'), Mapping):
         if (algorithm := data.pop('run', 'PPO')) != 'PPO':
             raise ConfigError(f'run is {shown(algorithm)}: only PPO is translated; give the settings of a PPO run.')
@@ -82,6 +79,9 @@ def from_rllib(settings: Any) -> Conversion:
     given = {'lambda': data['lambda_'], **data} if 'lambda_' in data else data
     defaults(draft, ROWS, TABLES['defaults'], given, WHO)
     name = draft.given.get('env')
+    if isinstance(name, type):
+        _put_kwargs(draft, name)
+        name = f'{name.__module__}:{name.__qualname__}'
     none = f"env is {shown(name)}; give the id of an env, or the 'module:function' that makes one."
     put_env(draft, name, f'env={name}', none)
     if not draft.problems:
@@ -89,6 +89,116 @@ def from_rllib(settings: Any) -> Conversion:
         _put_losses(draft)
         _put_network(draft)
     return draft.finish("settings of RLlib's PPO")
+
+
+def is_complete(settings: Any) -> bool:
+    """Whether settings have every key of RLlib with its default: a PPOConfig, or the dict that its to_dict() returns."""
+    return not isinstance(settings, Mapping) or TABLES['mark_of_all_keys'] in settings
+
+
+def _of_object(draft: Draft, config: Any) -> dict[str, Any]:
+    """Returns the settings of a PPOConfig, or of its dict, that are given or that this translation needs.
+
+    A setting is not given if it is None, or the mark of a key that RLlib has removed. What was set by an attribute with a
+    leading underscore replaces the key without one. Other keys count where they differ from those of an empty PPOConfig.
+    Raises: ConfigError if it is the config of another algorithm.
+    """
+    found, usual = (config, {}) if isinstance(config, Mapping) else (config.to_dict(), _usual_settings(config))
+    known = ROWS.keys() - {'explore', 'framework'}
+    data: dict[str, Any] = {}
+    for name in sorted(found, key=lambda name: name.startswith('_')):
+        value, key = found[name], name.lstrip('_')
+        is_given = value not in (None, {}) or (value is None and key in TABLES['none_counts'])
+        if not is_given or _is_removed(value) or name in TABLES['models'] or key in TABLES['connectors_of']:
+            continue
+        is_set = name in usual and _differs(value, usual[name])
+        is_needed = key in known and ROWS[key].kind != 'out'
+        if is_needed or (is_set and (key in known or not name.startswith('_'))):
+            data[key] = value
+    data |= _connected(found)
+    data['model'] = _model_of_object(found, usual)
+    draft.drop('other keys of the PPOConfig', "they have RLlib's defaults, or say nothing about learning")
+    return data
+
+
+def _usual_settings(config: Any) -> Mapping[str, Any]:
+    """Returns the settings of a config of the same class in which nothing was set; {} if it cannot be made.
+
+    Raises: ConfigError if the class is that of another algorithm.
+    """
+    parents = [each.__name__ for each in type(config).__mro__]
+    if 'AlgorithmConfig' in parents and 'PPOConfig' not in parents:
+        raise ConfigError(f'the config is a {parents[0]}: only PPO is translated; give a PPOConfig.')
+    with suppress(TypeError):  # a subclass whose constructor needs arguments
+        usual: Mapping[str, Any] = type(config)().to_dict()
+        return usual
+    return {}
+
+
+def _is_removed(value: Any) -> bool:
+    """Whether a value is the mark of a key that RLlib has removed: -1, its DEPRECATED_VALUE."""
+    return value == 'DEPRECATED_VALUE' or (type(value) is int and value == -1)
+
+
+def _differs(value: Any, usual: Any) -> bool:
+    return value is not usual and repr(value) != repr(usual)
+
+
+def _model_of_object(found: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of the network, of which those of `rl_module` replace those of `training`."""
+    model: dict[str, Any] = {}
+    for name in TABLES['models']:
+        own, common = found.get(name) or {}, usual.get(name) or {}
+        if not isinstance(own, Mapping):  # a DefaultModelConfig
+            common = vars(type(own)())
+            own = vars(own)
+        for key, value in own.items():
+            counts = f'model.{key}' in ROWS or (usual and _differs(value, common.get(key)))
+            if value and counts and not _is_removed(value):
+                model[key] = value
+    return model
+
+
+def _connected(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that the connectors of an object stand for: the names in their code are looked at, it is not run."""
+    data: dict[str, Any] = {}
+    for key in TABLES['connectors_of']:
+        connect = found.get(f'_{key}', found.get(key))
+        if connect is not None and not _is_removed(connect):
+            data |= connectors(key, _names_in(getattr(connect, '__code__', None)) or {repr(connect)})
+    return data
+
+
+def _names_in(code: Any) -> set[str]:
+    """Returns the names that compiled code uses, functions in it included."""
+    if not isinstance(code, types.CodeType):
+        return set()
+    inner = (_names_in(each) for each in code.co_consts)
+    return {*code.co_names, *code.co_freevars}.union(*inner)
+
+
+def connectors(key: str, words: set[str]) -> dict[str, Any]:
+    """Returns the settings that a function of connectors stands for, by the words in its code.
+
+    Args: key: the argument of `env_runners` or `training` that names the function. It is a setting itself, with the unknown
+    connectors, if there are any, or if no connector is known.
+    """
+    known = TABLES['connectors']
+    found = words & known.keys()
+    unknown = sorted(word for word in words - found if word[:1].isupper())
+    data: dict[str, Any] = {name: value for word in sorted(found) for name, value in known[word].items()}
+    return data if found and not unknown else {**data, key: Name(', '.join(unknown or sorted(words)) or 'a function')}
+
+
+def _put_kwargs(draft: Draft, env: type) -> None:
+    """Sets the arguments of a class of envs: RLlib gives it env_config as one dict."""
+    options = draft.at('env.kwargs', {})
+    parameters = list(inspect.signature(env).parameters.values())
+    if parameters and (options or parameters[0].default is parameters[0].empty):
+        name = parameters[0].name
+        draft.put(
+            'env.kwargs', {name: options}, f'env_config={shown(options)}', 'one dict, as RLlib gives it to a class'
+        )
 
 
 def _first(draft: Draft, names: str, default: Any) -> tuple[str, Any]:
@@ -104,12 +214,10 @@ def _put_rollout(draft: Draft, data: Mapping[str, Any]) -> None:
     each, n_each = _first(draft, 'num_envs_per_worker num_envs_per_env_runner', 1)
     n_env = max(1, n_worker) * n_each
     draft.put('env.collector_env_num', n_env, f'{old}, {each}')
-    old, n = _first(draft, 'train_batch_size train_batch_size_per_learner', 4000)
+    old, n = _first(draft, 'train_batch_size_per_learner train_batch_size', 4000)
     n_sample = math.ceil(n / n_env) * n_env
     draft.put('policy.collect.n_sample', n_sample, old, '' if n == n_sample else f'a multiple of {n_env} envs')
-    old, size = _first(draft, 'sgd_minibatch_size minibatch_size mini_batch_size_per_learner', 128)
-    batch = nearest_divisor(n_sample, min(size, n_sample))
-    draft.put('policy.learn.batch_size', batch, old, '' if batch == size else f'a divisor of the rollout, {n_sample}')
+    _put_minibatch(draft, n_sample, n_sample // n_env)
     if n_iter := draft.given.get('evaluation_interval'):
         note = f'{n_sample} env steps each'
         draft.put('policy.eval.eval_freq', n_iter * n_sample, f'evaluation_interval={n_iter}', note)
@@ -119,6 +227,24 @@ def _put_rollout(draft: Draft, data: Mapping[str, Any]) -> None:
     if 'stop.training_iteration' in draft.given:
         n_iter = draft.given['stop.training_iteration']
         draft.put('max_env_step', n_iter * n_sample, f'stop.training_iteration={n_iter}', f'{n_sample} env steps each')
+
+
+def _put_minibatch(draft: Draft, n_sample: int, n_step: int) -> None:
+    """Sets the minibatch, and for an LSTM the sequences. Args: n_step: env steps of a rollout and env."""
+    given, n_seq = draft.given, 1
+    if given.get('model.use_lstm'):
+        wanted = given.get('model.max_seq_len', 20)
+        n_seq = nearest_divisor(n_step, min(wanted, n_step))
+        draft.put(
+            'policy.learn.sequence', {'len': n_seq}, f'model.max_seq_len={wanted}', f'a divisor of {n_step} steps'
+        )
+    old, size = _first(draft, 'minibatch_size sgd_minibatch_size mini_batch_size_per_learner', 128)
+    if 'minibatch_size' in given and given['minibatch_size'] is None:
+        old, size = 'minibatch_size=None', n_sample
+    batch = nearest_divisor(n_sample, min(size, n_sample), n_seq)
+    whole = '' if n_seq == 1 else f', in whole sequences of {n_seq}'
+    note = '' if batch == size else f'a divisor of the rollout, {n_sample}{whole}'
+    draft.put('policy.learn.batch_size', batch, old, note)
 
 
 def _put_losses(draft: Draft) -> None:
@@ -155,15 +281,26 @@ def _put_network(draft: Draft) -> None:
         draft.put(
             'policy.model.recurrent', {'cell': 'lstm', 'hidden_size': size}, f'model.use_lstm, lstm_cell_size={size}'
         )
-        n_step = draft.at('policy.collect.n_sample') // draft.at('env.collector_env_num')
-        wanted = given.get('model.max_seq_len', 20)
-        n = nearest_divisor(n_step, min(wanted, n_step))
-        draft.put('policy.learn.sequence', {'len': n}, f'model.max_seq_len={wanted}', f'a divisor of {n_step} steps')
-    if draft.at('policy.model.state_dependent_std') is None:
-        draft.drop(
-            "model.free_log_std=False (RLlib's default)",
-            'for continuous actions set policy.model.state_dependent_std=true, and env.action_mode=rescale',
-        )
+    _put_actions(draft)
+
+
+def _put_actions(draft: Draft) -> None:
+    """Sets the range of real-valued actions, and their deviation, which by RLlib's default depends on the observation."""
+    old, is_normal = _first(draft, 'normalize_actions', True)
+    of_env = is_continuous(draft)
+    if of_env is not False:
+        draft.put('env.action_mode', 'rescale' if is_normal else 'clip', old)
+    elif 'normalize_actions' in draft.given:
+        draft.drop(old, 'the actions of this env have no range')
+    is_free, old = draft.given.get('model.free_log_std'), 'model.free_log_std=False'
+    if is_free is None:
+        old += " (RLlib's default)"
+    if is_free:
+        draft.put('policy.model.state_dependent_std', False, 'model.free_log_std=True')
+    elif of_env:
+        draft.put('policy.model.state_dependent_std', True, old)
+    elif of_env is None:
+        draft.drop(old, 'for continuous actions set policy.model.state_dependent_std=true')
 
 
 def is_chain(tree: ast.Module) -> bool:
@@ -178,6 +315,8 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
     None if they are not literals.
     """
     found = keywords_of_calls(tree, TABLES['calls'])
+    found |= _connectors_in(tree, found)
+    found = {key: value for key, value in found.items() if not _is_removed(value)}
     if 'model_config' in found:
         model, own = found.pop('model_config'), keywords_of_calls(tree, {'DefaultModelConfig': ()})
         found['model'] = {'vf_share_layers': True, **own} if own else model
@@ -193,6 +332,24 @@ def settings_of(tree: ast.Module) -> dict[str, Any]:
     for word in (node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == 'stop'):
         found.setdefault('stop', _criteria(tree, word.value))
     return found
+
+
+def _connectors_in(tree: ast.Module, found: dict[str, Any]) -> dict[str, Any]:
+    """Takes the functions of connectors out of the arguments of a PPOConfig. Returns: the settings that they stand for."""
+    data: dict[str, Any] = {}
+    for word in (node for node in ast.walk(tree) if isinstance(node, ast.keyword)):
+        key = word.arg or ''
+        if key in TABLES['connectors_of'] and found.pop(key, None) is not None:
+            data |= connectors(key, _words_of_function(tree, word.value))
+    return data
+
+
+def _words_of_function(tree: ast.Module, node: ast.expr) -> set[str]:
+    """Returns the words of a lambda; of the name of a function, those of its body."""
+    name = node.id if isinstance(node, ast.Name) else ''
+    bodies = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == name]
+    inner = [item for body in bodies for item in body.body] or assigned(tree, name) or [node]
+    return words_of(ast.Module([ast.Expr(item) if isinstance(item, ast.expr) else item for item in inner], []))
 
 
 def _path_in_config(node: ast.expr) -> str | None:
