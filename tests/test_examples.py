@@ -22,7 +22,7 @@ NOTEBOOK_RUNNER = Path(__file__).parents[1] / 'docs' / 'site' / 'notebooks.py'
 QUIET = ['logger.console=off', 'logger.tensorboard=false']
 SHORT = {  # max_env_step: one rollout or a few, enough for every kind of update
     **dict.fromkeys('my_env my_vector_env my_wrappers my_model my_masks memory my_memory my_surrogate'.split(), 2_048),
-    **dict.fromkeys('my_advantage own_updates my_evaluation curriculum watch'.split(), 2_048),
+    **dict.fromkeys('my_encoder my_advantage own_updates my_evaluation curriculum watch'.split(), 2_048),
     **dict.fromkeys('my_gaussian device_env own_sink own_stop rpo pfo chain'.split(), 4_096),
     'dcpg': 24_576,
     'policy_gradient': 8_192,
@@ -72,6 +72,12 @@ def test_example_runs_as_a_script(name: str, tmp_path: Path) -> None:
     file = EXAMPLES / f'{name}.py'
     output = run(str(file), cwd=tmp_path)  # exits with 0: its own asserts hold
     assert bool(output.strip()) == ('print(' in file.read_text())
+
+
+@pytest.mark.soak
+def test_my_encoder_learns_from_the_image_and_the_vector(tmp_path: Path) -> None:
+    # 16 steps: by chance 1 of 4 is right, 4; with the image alone 1 of 2, since the vector's sign decides: 8
+    assert train('my_encoder', cwd=tmp_path)['last_return'] > 10
 
 
 @pytest.mark.long

@@ -126,6 +126,40 @@ class Mine(nn.Module):
         return first.new_ones(*first.shape[:-1], self.n_feature)
 
 
+def of_images(cls, space):
+    return len(space.shape) == 3
+
+
+@pytest.mark.parametrize(
+    ('attributes', 'words'),
+    [
+        # a Dict has no shape; zoo asks with the space of all observations first
+        ({'fits': classmethod(of_images)}, ['fits() raised AttributeError', 'multi, encoders: {image: mine}}']),
+        ({'fits': of_images}, ['@classmethod']),
+        ({'__init__': lambda self, cfg, space: print(space.shape)}, ['has no fits()', 'encoders: {image: mine}}']),
+        ({'__init__': lambda self, cfg, space: nn.Module.__init__(self)}, ['n_feature None', 'width of its output']),
+        ({'value_gain': None}, ['value_gain None', 'value_gain = 1.0']),
+    ],
+)
+def test_an_encoder_of_ones_own_with_a_mistake_is_refused_by_its_name(attributes, words, mine, monkeypatch):
+    monkeypatch.setitem(ENCODER_REGISTRY.entries, 'mine', type('Mistaken', (Mine,), attributes))
+    space = Dict({'image': box(16, 16, 3, dtype='uint8'), 'vector': box(2)})
+    with pytest.raises(UserError) as caught:
+        make_encoder(space, 'mine')
+    assert str(caught.value).startswith("encoder 'mine'") and all(word in str(caught.value) for word in words)
+
+
+def test_an_encoder_whose_fits_raises_elsewhere_is_left_out_of_the_names_of_another_error(mine, monkeypatch):
+    def never(cls, space):
+        raise KeyError('oh')
+
+    monkeypatch.setitem(ENCODER_REGISTRY.entries, 'mine', type('Mistaken', (Mine,), {'fits': classmethod(never)}))
+    with pytest.raises(
+        UserError, match="is 'nature', which takes images, but .* use one of 'auto', 'flat', 'mlp', 'simba'"
+    ):
+        make_encoder(box(5), 'nature')
+
+
 @pytest.fixture
 def mine(monkeypatch):
     monkeypatch.setitem(ENCODER_REGISTRY.entries, 'mine', Mine)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         make_encoder as make_encoder,
         make_policy_head as make_policy_head,
     )
+    from zoo.model.images import holds_images as holds_images, image_shape as image_shape
     from zoo.model.inputs import make_input as make_input
     from zoo.model.layers import ValueHead as ValueHead
     from zoo.model.recurrent import Core as Core, RecurrentPPG as RecurrentPPG, RecurrentVAC as RecurrentVAC
@@ -25,6 +26,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         'zoo.model.actor_critic': 'PPG VAC',
         'zoo.model.config': 'PPGConfig=PPGModelConfig VACConfig',
         'zoo.model.encoder': 'MultiEncoder Simba make_encoder make_policy_head',
+        'zoo.model.images': 'holds_images image_shape',
         'zoo.model.inputs': 'make_input',
         'zoo.model.layers': 'ValueHead',
         'zoo.model.recurrent': 'Core RecurrentPPG RecurrentVAC',

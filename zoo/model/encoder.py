@@ -9,6 +9,7 @@ the class is for such observations; without this method it is for all. One for a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import getattr_static
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch.nn.functional import relu
 
 from zoo.config import components
 from zoo.config.section import LEFT_OUT, ConfigError, Filled, Section, is_class, plain
-from zoo.core.errors import UserError
+from zoo.core.errors import UserError, show_error
 from zoo.core.registry import ENCODER_REGISTRY, unknown_name
 from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.model.images import Precision, flat_pixels, holds_images, image_shape
@@ -299,9 +300,19 @@ def build_encoder(
     spec = auto_name(space) if spec == 'auto' else spec
     section = section_of(spec, path)
     cls = ENCODER_REGISTRY.get(section.type)
-    if _fits(cls, space):
+    if _asked_fits(cls, section.type, space):
         inherited = {name: x for name, x in given._asdict().items() if getattr(section, name, '') is None}
-        return cls(section.model_copy(update=inherited), space)
+        try:
+            network = cls(section.model_copy(update=inherited), space)
+        except Exception as error:
+            if hasattr(cls, 'fits') or not isinstance(space, Dict):
+                raise
+            raise UserError(
+                f'encoder {section.type!r} has no fits(), so it is made for {_what(space)}, where it raised '
+                f'{show_error(error)}; let fits() return False for a Dict: zoo then uses it for the entries that it fits, as '
+                f'{_of_entry(section.type, space)}'
+            ) from error
+        return _checked(network, section.type)
     if isinstance(space, Dict):
         return build_encoder(_spread(cls, spec, space, path), space, given, path)
     names = [name for name in ENCODER_REGISTRY.names() if _fits(ENCODER_REGISTRY.get(name), space)]
@@ -359,15 +370,57 @@ def _spread(cls: type, spec: str | dict[str, Any], space: Dict, path: str) -> di
     """A spec of 'multi' with an encoder of single leaves: as `join` if it takes vectors, else for all leaves that it fits."""
     if _fits(cls, vectors(1)):
         return {'type': 'multi', 'join': spec}
-    encoders = {name: spec for name, leaf in leaf_spaces(space) if _fits(cls, leaf)}
+    encoders = {name: spec for name, leaf in leaf_spaces(space) if _asked_fits(cls, section_of(spec, path).type, leaf)}
     if encoders:
         return {'type': 'multi', 'encoders': encoders}
     found = '; '.join(f'{name!r}: {_what(leaf)}' for name, leaf in leaf_spaces(space))
     raise UserError(f"{path} is {spec!r}{_taken(cls)} but there are none among the entries ({found}); use 'auto'")
 
 
+def _of_entry(name: str, space: Dict) -> str:
+    """The setting that uses an encoder for one entry of a Dict."""
+    entry = next(path for path, _ in leaf_spaces(space))
+    return f'policy.model.encoder={{type: multi, encoders: {{{entry}: {name}}}}} does for one'
+
+
 def _fits(cls: type, space: Space) -> bool:
-    return not hasattr(cls, 'fits') or bool(cls.fits(space))
+    """Whether an encoder is for such observations; one whose `fits` raises is not."""
+    try:
+        return _asked_fits(cls, cls.__name__, space)
+    except UserError:
+        return False
+
+
+def _asked_fits(cls: type, name: str, space: Space) -> bool:
+    """What the class method `fits` of an encoder returns, True without one. Raises: UserError if it raises."""
+    if not hasattr(cls, 'fits'):
+        return True
+    if not isinstance(getattr_static(cls, 'fits'), classmethod | staticmethod):
+        raise UserError(f'encoder {name!r}: fits must be a class method; write @classmethod above def fits(cls, space)')
+    try:
+        return bool(cls.fits(space))
+    except Exception as error:
+        remedy = 'let it return whether the encoder takes observations of the space that it is given'
+        if isinstance(space, Dict):
+            remedy = f'let it return False for a Dict: zoo then uses it for the entries that it fits, as {_of_entry(name, space)}'
+        raise UserError(f'encoder {name!r}: fits() raised {show_error(error)} for {_what(space)}; {remedy}') from error
+
+
+def _checked(network: Any, name: str) -> Any:
+    """The network of an encoder. Raises: UserError if it lacks what heads on its features need."""
+    n_feature, gain = getattr(network, 'n_feature', None), getattr(network, 'value_gain', None)
+    problem = ''
+    if not isinstance(network, nn.Module):
+        problem = 'is no torch.nn.Module; extend this class'
+    elif not isinstance(n_feature, int) or n_feature < 1:
+        problem = f'has the n_feature {n_feature!r}; set self.n_feature to the width of its output'
+    elif not isinstance(gain, int | float):
+        problem = (
+            f'has the value_gain {gain!r}; set the class attribute value_gain = 1.0, the gain of a value head on it'
+        )
+    if problem:
+        raise UserError(f'encoder {name!r} {problem}')
+    return network
 
 
 def _taken(cls: type) -> str:
