@@ -16,6 +16,34 @@ Count = Annotated[int, Field(ge=1)]
 WholePaths = AfterValidator(with_absolute_names)
 
 
+End = Literal['terminal', 'bootstrap']
+Marks = dict[str, bool | int | float]
+
+
+class EndsConfig(Section):
+    """What the ends of episodes mean: a terminal state has the value 0, at any other end the value of the last observation
+    counts. The meaning of the two flags comes first, then `bootstrap_if`, then `terminal_if`."""
+
+    terminated: End = Field(
+        'terminal', description="meaning of terminated=True; 'bootstrap' for an env that reports a limit of steps so"
+    )
+    truncated: End = Field(
+        'bootstrap',
+        description="meaning of truncated=True; 'terminal' for an env that reports failures so, and then also for a limit "
+        'of steps',
+    )
+    both: End | None = Field(None, description='meaning of both flags in one step; null: that of terminated')
+    bootstrap_if: Marks = Field(
+        {},
+        description="entries of the env's last info, {name: value}, any of which marks an end that is not terminal, such as "
+        'a limit of steps',
+    )
+    terminal_if: Marks = Field(
+        {},
+        description="entries of the env's last info, {name: value}, any of which marks a terminal end, such as a failure",
+    )
+
+
 class EnvConfig(Section):
     """The env, the number of its copies, and how they run."""
 
@@ -66,6 +94,11 @@ class EnvConfig(Section):
     prev_reward: bool = Field(False, description="adds the reward before, 'prev_reward', to the observations")
     max_episode_steps: Count | None = Field(
         None, description="env steps per episode, at most; null: the env's own limit"
+    )
+    ends: EndsConfig = Field(
+        EndsConfig(),
+        description='meaning of the ends of episodes, for envs that report a limit of steps as terminated, or a failure as '
+        'truncated',
     )
     reset_options: dict[str, Any] | str | Callable[..., Any] = Field(
         {},

@@ -1,7 +1,8 @@
-"""Readers of observations that are not one array of floats; rules for resets, masks, raw rewards and restarts."""
+"""Readers of observations that are not one array of floats; rules for resets, ends, masks, raw rewards and restarts."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +13,15 @@ from torch import Tensor
 from zoo.core.data import Obs, map_tensors
 from zoo.core.errors import of_entry
 from zoo.core.spaces import ACTION_MASK, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Raw, Space, obs_dtype
+from zoo.env.config import EndsConfig
 from zoo.env.errors import BROKEN, RAW_END, RAW_REWARD, BrokenContractError, EnvContractError, Place, bad_obs
+from zoo.env.infos import Number, end_infos
 from zoo.env.interface import BlockField, StepBlock
 from zoo.env.masks import ChoiceCheck, as_bits
 from zoo.env.stepping import ArrayReader, RowRule, RowVectorEnv
+
+N_END_SEEN = 100  # ends of episodes after which Ends warns of entries that no info had
+logger = logging.getLogger(__name__)
 
 
 class FinalReader(ArrayReader):
@@ -230,6 +236,57 @@ class Masks(RowRule):
         if np.count_nonzero(empty):
             index = int(np.flatnonzero(empty)[0])
             raise self._place.error(index, *self._choices.fault(mask[index]))
+
+
+class Ends(RowRule):
+    """Decides which ends of episodes are terminal, as env.ends says; whether an episode ends stays as it is."""
+
+    def __init__(self, cfg: EndsConfig, name: str, autoreset: str) -> None:
+        self._cfg, self._name, self._autoreset = cfg, name, autoreset
+        both = cfg.terminated if cfg.both is None else cfg.both
+        self._both_is_terminal = both == 'terminal'
+        self._unseen = {*cfg.bootstrap_if, *cfg.terminal_if}  # entries that no info has had so far
+        self._has_marks = bool(self._unseen)
+        self._n_end = 0
+
+    def on_step(self, env: RowVectorEnv, block: StepBlock, t: int, info: dict[str, Any]) -> None:
+        row, ended = block.rows[t], ended_envs(block, t)
+        if not np.count_nonzero(ended):
+            return
+        is_both = row.terminated & row.truncated
+        is_terminal = is_both & self._both_is_terminal
+        is_terminal |= row.terminated & ~is_both & (self._cfg.terminated == 'terminal')
+        is_terminal |= row.truncated & ~is_both & (self._cfg.truncated == 'terminal')
+        if self._has_marks:
+            index = ended.nonzero()[0]
+            for i, last in zip(index, end_infos(info, index, self._autoreset), strict=True):
+                self._look_for_entries(last)
+                if _has_any(last, self._cfg.bootstrap_if):
+                    is_terminal[i] = False
+                if _has_any(last, self._cfg.terminal_if):
+                    is_terminal[i] = True
+        row.terminated[:] = is_terminal
+        row.truncated[:] = ended & ~is_terminal
+
+    def _look_for_entries(self, last: Mapping[str, Number]) -> None:
+        """Warns once of entries that no info has after N_END_SEEN ends: a wrong name would change nothing, in silence."""
+        if not self._unseen:
+            return
+        self._unseen -= last.keys()
+        self._n_end += 1
+        if self._unseen and self._n_end == N_END_SEEN:
+            logger.warning(
+                'env %r: env.ends looks for %s in the infos, but at none of the first %d ends of episodes the info had a '
+                'number or bool of that name; the last one had %s. Correct the name, or leave it out.',
+                self._name,
+                ', '.join(map(repr, sorted(self._unseen))),
+                N_END_SEEN,
+                ', '.join(map(repr, last)) or 'none',
+            )
+
+
+def _has_any(info: Mapping[str, Number], marks: Mapping[str, Number]) -> bool:
+    return any(name in info and info[name] == value for name, value in marks.items())
 
 
 class RawRewards(RowRule):

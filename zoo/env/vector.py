@@ -14,7 +14,7 @@ from zoo.core.data import Obs, map_tensors
 from zoo.core.seeding import child_seeds
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, Space, map_spaces, mask_size, mask_space, obs_dtype
 from zoo.env.adapter import convert_space
-from zoo.env.config import EnvConfig
+from zoo.env.config import EndsConfig, EnvConfig
 from zoo.env.errors import RAW, Place, UnsupportedEnvError, close_in_time, lost_mask_error, raise_if_contract
 from zoo.env.interface import EnvCommand, StepBlock, autoreset_of
 from zoo.env.stepping import ArrayReader, NextStep, QuickMultiDiscrete, RowRule, RowVectorEnv, copied_index
@@ -58,14 +58,15 @@ class VectorEnv(RowVectorEnv):
     def _reader_and_rules(
         self, cfg: EnvConfig, raw_space: Space, has_masks: bool
     ) -> tuple[ArrayReader, Sequence[RowRule]]:
-        """The rules are in the order in which they process a row: autoreset, raw rewards, masks, episodes that broke off."""
+        """The rules are in the order in which they process a row: ends, autoreset, raw rewards, masks, broken-off episodes."""
         space, place, is_next = self.obs_space, self._place, self.autoreset == 'next_step'
         has_raw, restarts = bool(self.env.metadata.get(RAW)), cfg.on_error == 'restart'
+        changes_ends = cfg.ends != EndsConfig()
         if (
             isinstance(space, Box)
             and obs_dtype(space) == torch.float32
             and is_next
-            and not (has_raw or has_masks or restarts)
+            and not (has_raw or has_masks or restarts or changes_ends)
         ):
             return ArrayReader(space, self.n_env, '', place), [NextStep()]
         from zoo.env import rows  # few batched envs need them
@@ -82,7 +83,8 @@ class VectorEnv(RowVectorEnv):
             (has_masks, lambda: rows.Masks(self.action_space, place, is_next)),
             (restarts, lambda: rows.BrokenEpisodes(is_next)),
         ]
-        return reader, [resets[self.autoreset](), *(make() for is_on, make in optional if is_on)]
+        first = [rows.Ends(cfg.ends, self.name, self.autoreset)] if changes_ends else []
+        return reader, [*first, resets[self.autoreset](), *(make() for is_on, make in optional if is_on)]
 
     def reset(self, seed: np.random.SeedSequence | int) -> Obs:
         """Starts new episodes; returns their first observations.

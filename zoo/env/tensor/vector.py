@@ -29,7 +29,7 @@ from zoo.core.spaces import (
     mask_space,
 )
 from zoo.env.adapter import space_fault
-from zoo.env.config import EnvConfig
+from zoo.env.config import EndsConfig, EnvConfig
 from zoo.env.errors import BrokenContractError, EnvContractError, EnvError, Place, UnsupportedEnvError
 from zoo.env.families.family import EnvRequest, env_family
 from zoo.env.interface import AnyVectorEnv, EnvCommand, StepBlock
@@ -70,6 +70,11 @@ class TensorVectorEnv(AnyVectorEnv):
         """
         self.name, self.n_env, self._first, self._place = name, n_env, first, Place(name)
         self.request_infos(cfg.info_columns)
+        if cfg.ends != EndsConfig():
+            raise UnsupportedEnvError(
+                f'env.ends is set but {name!r} is a tensor program, whose flags are taken as they are; change them in its '
+                'step, or leave env.ends out.'
+            )
         self.device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
         self.obs_space, action_space = _spaces(env, name, cfg.action_mask)
         self.action_space = action_space
