@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.gpu import needs_gpu, no_waiting
-from zoo.core.data import Rollout, final_rows, leaves, map_tensors, send
+from zoo.core.data import Rollout, final_rows, leaves, map_tensors, path_names, send
 
 
 def make(ends: list[tuple[int, int]], n_step: int = 3, n_env: int = 2, vector: bool = True) -> Rollout:
@@ -99,3 +99,30 @@ def test_final_lists_observations_with_time_and_env() -> None:
     ]
     obs, index = final_rows(finals, rows)
     assert obs.tolist() == [[1, 2], [3, 4], [5, 6]] and index.tolist() == [[1, 0], [1, 2], [3, 1]]
+
+
+@pytest.mark.parametrize(
+    ('paths', 'names'),
+    [
+        ([()], ['']),
+        ([('a', 'b'), ('c',)], ['a.b', 'c']),
+        ([('observation.state',), ('observation.vel',)], ['observation.state', 'observation.vel']),
+        # the shorter path keeps a text that two have, whatever the order
+        ([('a', 'b'), ('a.b',)], ['a.b_', 'a.b']),
+        ([('a.b',), ('a', 'b')], ['a.b', 'a.b_']),
+        # a name that is taken is not used again
+        ([('a.b',), ('a', 'b'), ('a.b_',), ('a.b__',)], ['a.b', 'a.b___', 'a.b_', 'a.b__']),
+        ([('a.b.c',), ('a', 'b.c'), ('a.b', 'c'), ('a', 'b', 'c')], ['a.b.c', 'a.b.c_', 'a.b.c__', 'a.b.c___']),
+        # an empty name is no missing one
+        ([('',), ('x',)], ['_', 'x']),
+        ([('',), ('_',), ('', 'b'), ('b',)], ['__', '_', '.b', 'b']),
+    ],
+)
+def test_every_path_has_a_name_of_its_own(paths, names):
+    assert list(path_names(paths).values()) == names and list(path_names(paths)) == paths
+    assert path_names(paths[::-1]) == path_names(paths)
+
+
+def test_leaves_of_a_tree_have_the_names_of_their_paths():
+    tree = {'a': {'b': torch.zeros(1), 'c': torch.ones(1)}, 'a.b': torch.ones(2)}
+    assert [(name, len(x)) for name, x in leaves(tree)] == [('a.b_', 1), ('a.c', 1), ('a.b', 2)]

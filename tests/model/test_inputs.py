@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from zoo.core.data import leaves
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
-from zoo.model import make_input
-from zoo.model.inputs import input_width, module_name, update_input
+from zoo.model import make_encoder, make_input
+from zoo.model.inputs import input_width, module_name, update_input, views_of
 from zoo.rl_utils.normalizer import RunningMeanStd
 
 LEADS = [(), (3, 4)]
@@ -124,3 +125,27 @@ def test_names_of_leaves_that_a_module_cannot_have_are_kept_distinct():
     odd = Dict({'a': Dict({'b': box(2)}), 'a_b': box(2), 'keys': box(1), 'forward': box(1), '': box(1)})
     stage = make_input(odd, obs_norm=True)
     assert len(list(stage.stages)) == 5
+
+
+FLAT, DEEP = Box(-np.ones(2), np.ones(2)), Box(-np.ones(3), np.ones(3))
+SAME_TEXT = Dict({'a.b': FLAT, 'a': Dict({'b': DEEP, 'c': DEEP}), '': FLAT})
+
+
+def test_entries_whose_dotted_paths_are_equal_both_reach_the_network():
+    obs = {'a.b': random(4, 2), 'a': {'b': random(4, 3, seed=1), 'c': random(4, 3, seed=2)}, '': random(4, 2, seed=3)}
+    x = make_input(SAME_TEXT)(obs)
+    assert {name: y.shape[-1] for name, y in x.items()} == {'a.b': 2, 'a.b_': 3, 'a.c': 3, '_': 2}
+    assert x['a.b_'] is obs['a']['b'] and x['a.b'] is obs['a.b'] and x['_'] is obs['']
+    network = make_encoder(SAME_TEXT, {'type': 'multi', 'join': None})[0]
+    want = torch.cat([obs['a.b'], obs['a']['b'], obs['a']['c'], obs['']], -1)
+    assert torch.equal(network(x), want)
+
+
+@pytest.mark.parametrize(('names', 'width'), [(['a'], 6), (['a.b'], 2), (['a', ''], 8)])
+def test_entries_keep_their_names_where_a_network_sees_only_some(names, width):
+    """Oracle: the features without any layer are the entries themselves, side by side."""
+    views = views_of(SAME_TEXT, names, None)
+    obs = {'a.b': random(4, 2), 'a': {'b': random(4, 3, seed=1), 'c': random(4, 3, seed=2)}, '': random(4, 2, seed=3)}
+    network = make_encoder(views.actor, {'type': 'multi', 'join': None})[0]
+    want = torch.cat([x for name in names for _, x in leaves(obs[name])], -1)
+    assert torch.equal(network(make_input(views.input)(obs)), want) and want.shape[-1] == width

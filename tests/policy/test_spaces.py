@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from zoo.core.data import first_leaf
 from zoo.core.errors import UserError
 from zoo.core.registry import POLICY_REGISTRY
 from zoo.core.seeding import stream
-from zoo.core.spaces import Dict, leaf_spaces
+from zoo.core.spaces import Dict, leaf_spaces, leaves_by_path
 from zoo.env import EnvConfig, make_env, make_env_groups, make_vector_env
 from zoo.policy.sequences import rows_of, run_model
 from zoo.run.config import resolve_config
@@ -54,6 +55,38 @@ class StrictEnv(gymnasium.Env):
         assert self.action_space.contains(action), f'{action!r} is not in {self.action_space}'
         self.t += 1
         return np.full(2, self.t / 5, np.float32), 1.0, self.t == 5, False, {}
+
+
+def numbers(n: int) -> spaces.Box:
+    return spaces.Box(-1, 1, (n,), np.float32)
+
+
+DOTTED = {
+    'equal widths': lambda: spaces.Dict({'a.b': numbers(2), 'a': spaces.Dict({'b': numbers(2)})}),
+    'other widths': lambda: spaces.Dict({'a.b': numbers(2), 'a': spaces.Dict({'b': numbers(3)})}),
+    'empty name': lambda: spaces.Dict({'': numbers(2), 'x': spaces.Dict({'': numbers(1), 'y/z': numbers(1)})}),
+}
+
+
+class DottedEnv(gymnasium.Env):
+    """Observations whose entries have dots or nothing in their names, and actions alike; ends after 4 steps."""
+
+    action_space = spaces.Dict({'g.x': spaces.Discrete(2), 'g': spaces.Dict({'x': spaces.Discrete(3, start=1)})})
+
+    def __init__(self, kind: str) -> None:
+        self.observation_space = DOTTED[kind]()
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.t = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        self.t += 1
+        return self.observation_space.sample(), 1.0, self.t == 4, False, {}
 
 
 QUIET = dict(console='off', tensorboard=False)
@@ -333,3 +366,38 @@ def test_envs_get_actions_in_the_number_type_of_their_space(how: str, action: st
     dtype = torch.float32 if isinstance(vector.action_space, Dict) else torch.int64
     steps = play(vector, torch.ones((2, width) if action != 'discrete' and action != 'from_2' else 2, dtype=dtype))
     assert steps[0].reward.tolist() == [1, 1] and all(taken) and len(taken) == (how == 'given')
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('kind', list(DOTTED))
+@pytest.mark.parametrize(
+    'more',
+    [
+        dict(policy=dict(type='ppg', learn=dict(aux_freq=1, aux_batch_size=32))),
+        dict(env=dict(window=3)),
+        dict(policy=dict(model=dict(recurrent=dict(cell='gru')))),
+    ],
+    ids=['ppg', 'window', 'recurrent'],
+)
+def test_entries_with_dots_or_empty_names_train_and_are_saved(kind: str, more: Any, tmp_path: Path) -> None:
+    policy = merged(dict(learn=dict(batch_size=32), collect=dict(n_step=16)), more.get('policy', {}))
+    env = merged(dict(id=DottedEnv, kwargs=dict(kind=kind), collector_env_num=2), more.get('env', {}))
+    cfg = dict(exp_name='x', max_env_step=64, env=env, policy=policy, logger=dict(QUIET, root=str(tmp_path)))
+    result = serial_pipeline(cfg)
+    again = load_policy(result.run_dir, trust=True)
+    assert evaluate(again, env, 1).returns == [4.0]
+    if 'env' in more:
+        return
+    obs = DOTTED[kind]().sample()
+    assert again.value(obs) == pytest.approx(float(result.policy.value(obs)))
+    for path in leaves_by_path(again.obs_space):  # each entry changes the value
+        changed = copy.deepcopy(obs)
+        inner = changed
+        for name in path[:-1]:
+            inner = inner[name]
+        inner[path[-1]] = inner[path[-1]] * -2 + 1
+        assert abs(float(again.value(changed)) - float(again.value(obs))) > 1e-4, path
+
+
+def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return {**one, **{key: merged(one.get(key, {}), x) if isinstance(x, dict) else x for key, x in other.items()}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict
 
@@ -184,13 +184,43 @@ def keeps_state(model: object) -> bool:
     return callable(getattr(model, 'initial_state', None))
 
 
-def leaves(tree: Tree, path: str = '') -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a (nested) mapping with their dotted paths, in order."""
+Path = tuple[str, ...]
+"""The names on the way to a leaf of a tree or of a space; () where there is no mapping."""
+
+
+def leaf_items(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+    """The tensors of a (nested) mapping with their paths, in order."""
     if isinstance(tree, Mapping):
         for name, x in tree.items():
-            yield from leaves(x, f'{path}.{name}' if path else name)
+            yield from leaf_items(x, (*path, name))
     else:
         yield path, tree
+
+
+def leaves(tree: Tree) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a (nested) mapping with the names of their paths, see `path_names`, in order."""
+    items = list(leaf_items(tree))
+    names = path_names([path for path, _ in items])
+    for path, x in items:
+        yield names[path], x
+
+
+def path_names(paths: Sequence[Path]) -> dict[Path, str]:
+    """A name for each path, which no other has: its parts with dots between them; '' for ().
+
+    Names with dots may give two paths the same text, {'a.b': .., 'a': {'b': ..}}. The shorter path then keeps it, and the others
+    get '_' at their ends. The one empty name becomes '_'. The order of the paths does not matter.
+    """
+    names = {path: '.'.join(path) for path in paths}
+    if len(set(names.values())) == len(names) and ('',) not in names:
+        return names
+    texts = list(names.values())
+    taken = {text for text in texts if texts.count(text) == 1 and text}
+    for path in sorted((path for path in paths if names[path] not in taken), key=lambda path: (len(path), path)):
+        while path and (names[path] in taken or not names[path]):
+            names[path] += '_'
+        taken.add(names[path])
+    return names
 
 
 def first_leaf(tree: Tree) -> Any:

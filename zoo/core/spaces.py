@@ -5,7 +5,7 @@ An observation is a tensor, or where the space is a Dict (or Tuple) a nested dic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.core.data import leaves
+from zoo.core.data import Path, leaf_items, path_names
 from zoo.core.errors import UserError, brief, of_entry
 
 Raw = Any  # what an env gives or takes: numbers, arrays, tensors, or nested dicts and tuples of them
@@ -114,10 +114,14 @@ class Box:
 
 @dataclass(frozen=True)
 class Dict:
-    """Spaces by name, in a fixed order. A Tuple is one with the names '0', '1', ..; `is_tuple` then says so."""
+    """Spaces by name, in a fixed order. A Tuple is one with the names '0', '1', ..; `is_tuple` then says so.
+
+    Attributes: leaf_names: of a part of a larger space, the names that its leaves have there; see `leaf_names`.
+    """
 
     spaces: Mapping[str, Space]
     is_tuple: bool = False
+    leaf_names: Mapping[Path, str] | None = field(default=None, compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         spaces = [[name, space.to_json()] for name, space in self.spaces.items()]  # JSON objects may be sorted
@@ -141,13 +145,50 @@ def mask_size(space: Space) -> int:
     return sum(int(np.prod(leaf.shape)) if isinstance(leaf, MultiBinary) else sum(n_values(leaf)) for leaf in leaves)
 
 
-def leaf_spaces(space: Space, path: str = '') -> Iterator[tuple[str, Leaf]]:
-    """The leaves of a space with their dotted paths, in order; the path of a space that is no Dict is ''."""
-    if isinstance(space, Dict):
-        for name, each in space.spaces.items():
-            yield from leaf_spaces(each, f'{path}.{name}' if path else name)
-    else:
-        yield path, space
+def leaves_by_path(space: Space) -> dict[Path, Leaf]:
+    """The leaves of a space by path, in order; the path of a space that is no Dict is ()."""
+    if not isinstance(space, Dict):
+        return {(): space}
+    return {(name, *rest): leaf for name, each in space.spaces.items() for rest, leaf in leaves_by_path(each).items()}
+
+
+def leaf_names(space: Space) -> dict[Path, str]:
+    """The name of each leaf of a space: its dotted path, or where that is not the only one, see `path_names`."""
+    paths = list(leaves_by_path(space))
+    if isinstance(space, Dict) and space.leaf_names is not None:
+        return {path: space.leaf_names[path] for path in paths}
+    return path_names(paths)
+
+
+def leaf_spaces(space: Space) -> Iterator[tuple[str, Leaf]]:
+    """The leaves of a space with their names, see `leaf_names`, in order; the name of a space that is no Dict is ''."""
+    names = leaf_names(space)
+    for path, leaf in leaves_by_path(space).items():
+        yield names[path], leaf
+
+
+def nested_leaves(space: Space, values: Mapping[str, Any]) -> Any:
+    """Nests values that are given by the name of each leaf, see `leaf_names`.
+
+    Entries without any value are left out; None if there is no value at all.
+    """
+    return _nested_at((), space, {path: values.get(name) for path, name in leaf_names(space).items()})
+
+
+def _nested_at(path: Path, space: Space, values: Mapping[Path, Any]) -> Any:
+    if not isinstance(space, Dict):
+        return values[path]
+    entries = {name: _nested_at((*path, name), each, values) for name, each in space.spaces.items()}
+    return {name: entry for name, entry in entries.items() if entry is not None} or None
+
+
+def with_entries(space: Dict, names: Collection[str]) -> Dict:
+    """The part of a space that has only some of its entries; their leaves keep their names."""
+    spaces = {name: each for name, each in space.spaces.items() if name in names}
+    part = Dict(spaces, space.is_tuple)
+    whole = leaf_names(space)
+    known = {path: whole[path] for path in leaves_by_path(part)}
+    return part if known == leaf_names(part) else Dict(spaces, space.is_tuple, known)
 
 
 def map_spaces(function: Callable[..., Any], space: Space, *trees: Any) -> Any:
@@ -208,8 +249,9 @@ def obs_to_tensor(space: Space, obs: Raw, optional: tuple[str, ...] = ()) -> Any
     """
     found = _to_tensor(space, obs, optional, '')
     if isinstance(space, Dict):
-        n_dim = {path: len(leaf.shape) for path, leaf in leaf_spaces(space)}
-        leads = {path: x.ndim - n_dim[path] for path, x in leaves(found)}
+        n_dim = {path: len(leaf.shape) for path, leaf in leaves_by_path(space).items()}
+        names = leaf_names(space)
+        leads = {names[path]: x.ndim - n_dim[path] for path, x in leaf_items(found)}
         if len(set(leads.values())) > 1:
             raise UserError(
                 f'the observations have {leads} leading dimensions but must agree; pass one observation, or a batch '

@@ -3,7 +3,8 @@
 An encoder is a class registered in ENCODER_REGISTRY, constructed as `cls(cfg, space)`: `cfg` has the fields of its class
 attribute `config`, a Section. Its objects have the attributes n_feature and value_gain, the gain of a value head on them.
 They take the output of `make_input(space)` and keep leading dimensions. A class method `fits(space) -> bool` tells whether
-the class is for such observations; without this method it is for all. One for a Dict gets {dotted path of the leaf: its tensor}.
+the class is for such observations; without this method it is for all. One for a Dict gets {name of the leaf, its dotted path: its
+tensor}.
 """
 
 from __future__ import annotations
@@ -22,9 +23,20 @@ from zoo.config import components
 from zoo.config.section import LEFT_OUT, ConfigError, Filled, Section, is_class, plain
 from zoo.core.errors import UserError, show_error
 from zoo.core.registry import ENCODER_REGISTRY, unknown_name
-from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
+from zoo.core.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    Leaf,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    leaf_names,
+    leaf_spaces,
+    leaves_by_path,
+)
 from zoo.model.images import Precision, flat_pixels, holds_images, image_shape
-from zoo.model.inputs import input_width, leaves_by_path, module_name, without_mask
+from zoo.model.inputs import input_width, module_name, without_mask
 from zoo.model.layers import Activation, Layers, Width
 from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.init import orthogonal
@@ -223,7 +235,7 @@ class MultiEncoderConfig(Section):
 class MultiEncoder(nn.Module):
     """For observations of several parts, as in a Dict: an encoder for each part, whose outputs are joined.
 
-    {dotted path: output of `make_input` for the leaf} -> [..., F].
+    {name of the leaf: output of `make_input` for it} -> [..., F].
 
     Each leaf has an encoder; the concatenated features of all go through one more encoder. So vectors are treated as if they
     were one, and images join them after convolutions.
@@ -234,10 +246,11 @@ class MultiEncoder(nn.Module):
     def __init__(self, cfg: MultiEncoderConfig, space: Dict) -> None:
         super().__init__()
         given = Inherited.of(cfg)
-        self._names = ['.'.join(path) for path in leaves_by_path(space)]
+        names = leaf_names(space)
+        self._names = list(names.values())
         self.parts = nn.ModuleDict()
         for i, (path, leaf) in enumerate(leaves_by_path(space).items()):
-            name = self._names[i]
+            name = names[path]
             spec = cfg.encoders.get(name, 'auto')
             if spec == 'auto' and auto_name(leaf) == 'mlp':
                 spec = 'flat'

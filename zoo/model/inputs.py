@@ -14,7 +14,20 @@ from torch.nn.functional import one_hot
 from zoo.core.action_map import action_width
 from zoo.core.data import Obs
 from zoo.core.errors import UserError, of_entry, shown
-from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiDiscrete, Space, mask_space
+from zoo.core.spaces import (
+    ACTION_MASK,
+    Box,
+    Dict,
+    Discrete,
+    Leaf,
+    MultiDiscrete,
+    Space,
+    leaf_names,
+    leaf_spaces,
+    leaves_by_path,
+    mask_space,
+    with_entries,
+)
 from zoo.model.images import Pixels, holds_images
 from zoo.rl_utils.distribution import ActionDist
 from zoo.rl_utils.normalizer import RunningMeanStd
@@ -24,7 +37,8 @@ def make_input(obs_space: Space, obs_norm: bool = False, normalize_images: bool 
     """The first stage of a model: observations -> the input of the networks of `make_encoder(obs_space)`.
 
     Indices become one-hot vectors, side by side if there are several. Images become [..., C, H, W], other leaves vectors
-    [..., O] f32. Observations that are a Dict become {dotted path of the leaf: its tensor}, without an action mask.
+    [..., O] f32. Observations that are a Dict become {name of the leaf: its tensor}, without an action mask; the name is the
+    dotted path, see `leaf_names`.
     Images of bytes from 0 to 255 stay bytes: the networks of `make_encoder` scale them, and your own network must do so too.
     Images of bytes with another upper bound become numbers from 0 to 1.
 
@@ -119,14 +133,15 @@ class NormedVector(nn.Module):
 
 
 class DictInput(nn.Module):
-    """Passes each leaf of nested observations through its own stage -> {dotted path: tensor}.
+    """Passes each leaf of nested observations through its own stage -> {name of the leaf: tensor}, see `leaf_names`.
 
     Missing entries are left out, so that a network that does not need them can run.
     """
 
     def __init__(self, space: Dict, obs_norm: bool = False, normalize_images: bool = True) -> None:
         super().__init__()
-        self._paths = list(leaves_by_path(space))
+        self.space, self._names = space, leaf_names(space)
+        self._paths = list(self._names)
         stages = {
             module_name(i, path): _leaf_input(leaf, obs_norm, normalize_images)
             for i, (path, leaf) in enumerate(leaves_by_path(space).items())
@@ -142,7 +157,7 @@ class DictInput(nn.Module):
         for path, stage in self.named_stages():
             x = entry_at(obs, path)
             if x is not None:
-                found['.'.join(path)] = stage(x)
+                found[self._names[path]] = stage(x)
         return found
 
 
@@ -150,7 +165,7 @@ def without_mask(space: Dict) -> Dict:
     """The space that encoders see: without an action mask."""
     if mask_space(space) is None:
         return space
-    return Dict({name: each for name, each in space.spaces.items() if name != ACTION_MASK}, space.is_tuple)
+    return with_entries(space, space.spaces.keys() - {ACTION_MASK})
 
 
 def check_mask(obs_space: Space, dist: ActionDist) -> bool:
@@ -178,10 +193,10 @@ LARGE_BYTE = 100
 def unscaled_bytes(obs_space: Space) -> list[str]:
     """A sentence about each leaf of large bytes that is no image, so that networks without obs_norm see it unscaled."""
     return [
-        f'the observations{of_entry(".".join(path))} are bytes up to {leaf.high.max():g} of shape {leaf.shape}, and enter the '
+        f'the observations{of_entry(name)} are bytes up to {leaf.high.max():g} of shape {leaf.shape}, and enter the '
         'network unscaled, since only arrays of three dimensions are images; set policy.model.obs_norm=true, or give '
         f'pictures a channel{_with_channel(leaf)}, so that they are scaled and get a network for images'
-        for path, leaf in leaves_by_path(obs_space).items()
+        for name, leaf in leaf_spaces(obs_space)
         if isinstance(leaf, Box) and leaf.dtype == 'uint8' and not holds_images(leaf) and leaf.high.max() > LARGE_BYTE
     ]
 
@@ -195,13 +210,6 @@ def input_width(space: Leaf) -> int:
     if isinstance(space, Discrete):
         return space.n
     return sum(space.nvec) if isinstance(space, MultiDiscrete) else action_width(space)
-
-
-def leaves_by_path(space: Space) -> dict[tuple[str, ...], Any]:
-    """The leaves of a space by path, a tuple of names, in order."""
-    if not isinstance(space, Dict):
-        return {(): space}
-    return {(name, *rest): leaf for name, each in space.spaces.items() for rest, leaf in leaves_by_path(each).items()}
 
 
 def entry_at(obs: Obs, path: tuple[str, ...]) -> Any:
@@ -273,7 +281,7 @@ def views_of(
         (leaf,) = actor
         if not isinstance(known[leaf], Dict):
             return Views(known[leaf], known[leaf], known[leaf], leaf, acting)
-    view = _part(obs_space, actor)
+    view = with_entries(obs_space, actor)
     if actor == critic:
         return Views(view, view, view, None, acting)
     if share_encoder:
@@ -281,8 +289,4 @@ def views_of(
             f'policy.model.actor_obs is {shown(actor_obs)} and critic_obs {shown(critic_obs)} but actor and critic '
             "share their encoder; give both the same entries, or each an encoder: shared_encoder 'off', of ppg arch 'dual'"
         )
-    return Views(_part(obs_space, actor | critic), view, _part(obs_space, critic), None, acting)
-
-
-def _part(space: Dict, names: set[str]) -> Dict:
-    return Dict({name: each for name, each in space.spaces.items() if name in names}, space.is_tuple)
+    return Views(with_entries(obs_space, actor | critic), view, with_entries(obs_space, critic), None, acting)

@@ -12,11 +12,11 @@ from gymnasium.spaces import Box, Dict, MultiBinary
 
 from tests.tools.export.policies import IMAGE, make_policy
 from zoo.core.errors import RunError
-from zoo.core.spaces import ACTION_MASK, leaf_spaces
+from zoo.core.spaces import ACTION_MASK, leaf_spaces, nested_leaves
 from zoo.env.toy.targets import OBS_SPACES
 from zoo.model.images import has_bf16
 from zoo.policy.inference import read_obs
-from zoo.tools.export.acting import ActingModule, for_export, nested_obs
+from zoo.tools.export.acting import ActingModule, for_export
 from zoo.tools.export.check import compare, draw_obs, drawn_words, effect_of_bf16
 
 
@@ -24,7 +24,7 @@ from zoo.tools.export.check import compare, draw_obs, drawn_words, effect_of_bf1
 def test_drawn_observations_are_of_the_space_and_spread_over_it(name: str) -> None:
     policy, space = make_policy('ppo', name), OBS_SPACES[name]()
     drawn = draw_obs(policy, 200, np.random.default_rng(0))
-    read_obs(policy, nested_obs(policy.obs_space, drawn))  # raises if one is not of the space
+    read_obs(policy, nested_leaves(policy.obs_space, drawn))  # raises if one is not of the space
     for path, leaf in leaf_spaces(policy.obs_space):
         assert drawn[path].shape == (200, *leaf.shape) and len(np.unique(drawn[path])) > 1
     if not isinstance(space, Dict | gymnasium.spaces.Tuple):

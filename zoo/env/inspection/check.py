@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from zoo.config.section import own_copy
 from zoo.core.action_map import Action, ActionMap
+from zoo.core.data import Path
 from zoo.core.errors import UserError, of_entry
 from zoo.core.spaces import (
     ACTION_MASK,
@@ -31,6 +32,7 @@ from zoo.core.spaces import (
     MultiBinary,
     MultiDiscrete,
     Space,
+    leaf_names,
     mask_size,
     mask_space,
 )
@@ -128,7 +130,7 @@ Note = Callable[[BrokenContractError], None]  # gets a fault after which the che
 
 
 def checked_leaves(obs: object, space: Space, source: str, note: Note) -> dict[str, np.ndarray]:
-    """Copies of the leaves of an observation by their paths, without those with a fault that a run refuses.
+    """Copies of the leaves of an observation by their names, without those with a fault that a run refuses.
 
     Args: source: 'reset' or 'step', for the error.
       note: gets a BrokenContractError for each leaf that is missing, or has another type, shape, dtype or range than in
@@ -136,29 +138,30 @@ def checked_leaves(obs: object, space: Space, source: str, note: Note) -> dict[s
     """
     found = {}
     try:
-        for path, leaf, value in _leaves(obs, space, '', source):
-            faults = list(_faults(value, leaf, f'the observation{of_entry(path)} of {source}'))
+        names = leaf_names(space)
+        for path, leaf, value in _leaves(obs, space, (), source):
+            faults = list(_faults(value, leaf, f'the observation{of_entry(names[path])} of {source}'))
             for fault in faults:
                 note(fault)
             if all(isinstance(fault, ToleratedError) for fault in faults):
-                found[path] = np.array(value)
+                found[names[path]] = np.array(value)
     except BrokenContractError as error:  # about the entries of a Dict or Tuple
         note(error)
     return found
 
 
-def _leaves(obs: object, space: Space, path: str, source: str) -> Iterator[tuple[str, Leaf, object]]:
+def _leaves(obs: object, space: Space, path: Path, source: str) -> Iterator[tuple[Path, Leaf, object]]:
     if not isinstance(space, Dict):
         yield path, space, obs
         return
-    what = f'the observation{of_entry(path)} of {source}'
+    what = f'the observation{of_entry(".".join(path))} of {source}'
     entries = entries_of(obs, space.spaces, space.is_tuple, what, CORRECT)
     if set(entries) != set(space.spaces):
         has = f'{what} has the entries {", ".join(map(repr, entries))}'
         kind = ToleratedError if set(entries) > set(space.spaces) else BrokenContractError
         raise kind(has, f'{", ".join(map(repr, space.spaces))} as in observation_space', CORRECT)
     for name, each in space.spaces.items():
-        yield from _leaves(entries[name], each, f'{path}.{name}' if path else name, source)
+        yield from _leaves(entries[name], each, (*path, name), source)
 
 
 def _faults(obs: Any, space: Leaf, what: str) -> Iterator[BrokenContractError]:

@@ -10,10 +10,20 @@ import torch
 from torch import Tensor
 
 from zoo.core.action_map import ActionMap
-from zoo.core.data import Obs, leaves
+from zoo.core.data import Obs, Path, leaf_items
 from zoo.core.errors import of_entry
 from zoo.core.registry import Registry
-from zoo.core.spaces import ACTION_MASK, Dict, Space, leaf_spaces, map_spaces, mask_space, n_values, obs_dtype
+from zoo.core.spaces import (
+    ACTION_MASK,
+    Dict,
+    Space,
+    leaf_names,
+    leaves_by_path,
+    map_spaces,
+    mask_space,
+    n_values,
+    obs_dtype,
+)
 from zoo.env.errors import BrokenContractError
 from zoo.env.masks import choice_slices
 
@@ -109,8 +119,9 @@ class StepProgram:
         self.env, self._n_env, self._device = env, n_env, device
         self._limit = NO_LIMIT if max_episode_steps is None else max_episode_steps
         self._action_map = ActionMap(env.action_space, action_mode, device)
-        self._dtypes = {path: obs_dtype(leaf) for path, leaf in leaf_spaces(env.obs_space)}
-        sizes = {path: n_values(leaf) for path, leaf in leaf_spaces(env.obs_space)}
+        self._names = leaf_names(env.obs_space)
+        self._dtypes = {path: obs_dtype(leaf) for path, leaf in leaves_by_path(env.obs_space).items()}
+        sizes = {path: n_values(leaf) for path, leaf in leaves_by_path(env.obs_space).items()}
         self._n_value = {path: torch.tensor(n, device=device) for path, n in sizes.items() if n}
         self._choices = [] if mask_space(env.obs_space) is None else choice_slices(env.action_space)
 
@@ -167,16 +178,14 @@ class StepProgram:
 
     def _mark_not_finite(self, obs: Obs, seen: Tensor) -> Tensor:
         """[B], finite where the observation and `seen` are, and indices are in their space."""
-        if isinstance(obs, Tensor):
-            return self._watch_leaf('', obs, seen)
-        for path, x in leaves(obs):
+        for path, x in leaf_items(obs):
             seen = self._watch_leaf(path, x, seen)
         return seen
 
-    def watch_first(self, path: str, x: Tensor) -> Tensor:
+    def watch_first(self, path: Path, x: Tensor) -> Tensor:
         """[N], finite where a leaf of first observations is valid."""
         seen = self._watch_leaf(path, x, torch.zeros(len(x), device=self._device))
-        return self._watch_mask(x, seen) if path == ACTION_MASK else seen
+        return self._watch_mask(x, seen) if path == (ACTION_MASK,) else seen
 
     def _watch_mask(self, mask: Tensor, seen: Tensor) -> Tensor:
         """[B], finite where `seen` is and the action mask allows something in each choice."""
@@ -184,15 +193,15 @@ class StepProgram:
             seen = torch.where(mask[:, choice].any(1), seen, torch.nan)
         return seen
 
-    def _watch_leaf(self, path: str, x: Tensor, seen: Tensor) -> Tensor:
+    def _watch_leaf(self, path: Path, x: Tensor, seen: Tensor) -> Tensor:
         x = x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
         if path in self._n_value:
             return torch.where(((x >= 0) & (x < self._n_value[path])).all(1), seen, torch.nan)
         return torch.add(seen, x.sum(1), alpha=0) if x.is_floating_point() else seen
 
-    def _observed(self, space: Space, obs: Any, n: int, path: str = '') -> Any:
+    def _observed(self, space: Space, obs: Any, n: int, path: Path = ()) -> Any:
         """Checks the observations of n states; returns them in the order of the space. Raises: BrokenContractError."""
-        what = f'the observation{of_entry(path)}'
+        what = f'the observation{of_entry(self._names.get(path, ".".join(path)))}'
         if not isinstance(space, Dict):
             self._check(what, obs, (n, *space.shape), self._dtypes[path])
             return obs
@@ -200,10 +209,7 @@ class StepProgram:
             got = f'has the entries {", ".join(map(str, obs))}' if isinstance(obs, dict) else f'is {_form(obs)}'
             wanted = f'a dict with {", ".join(space.spaces)}'
             raise BrokenContractError(f'{what} {got}', wanted, 'return what obs_space says')
-        return {
-            name: self._observed(each, obs[name], n, f'{path}.{name}' if path else name)
-            for name, each in space.spaces.items()
-        }
+        return {name: self._observed(each, obs[name], n, (*path, name)) for name, each in space.spaces.items()}
 
     def _check_step(self, before: State, state: State, reward: Tensor, terminated: Tensor) -> None:
         if (
@@ -265,7 +271,7 @@ class CompiledProgram:
 
 
 def _tensors(obs: Obs) -> list[Tensor]:
-    return [x for _, x in leaves(obs)]
+    return [x for _, x in leaf_items(obs)]
 
 
 def _check_is_tensor(what: str, value: object) -> None:

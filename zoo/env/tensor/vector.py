@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zoo.core.action_map import action_width
-from zoo.core.data import Obs, Timestep, leaves, map_tensors
+from zoo.core.data import Obs, Timestep, leaf_items, map_tensors
 from zoo.core.errors import UserError, of_entry
 from zoo.core.registry import ENV_REGISTRY
 from zoo.core.spaces import (
@@ -24,6 +24,7 @@ from zoo.core.spaces import (
     MultiDiscrete,
     Space,
     empty_obs,
+    leaf_names,
     leaf_spaces,
     mask_size,
     mask_space,
@@ -193,7 +194,7 @@ class TensorVectorEnv(AnyVectorEnv):
             raise self._place.error(None, *error.args) from error
         self._drawn = fresh
         noise = uniform(n_step, self.n_env, self.program.env.n_step_noise)
-        return [*state_leaves(fresh.state), *(x for _, x in leaves(fresh.obs)), noise]
+        return [*state_leaves(fresh.state), *(x for _, x in leaf_items(fresh.obs)), noise]
 
     def follow(self, drawn: Sequence[Tensor]) -> None:
         """Makes the next steps use these tensors, which have the structure of the last `draw`."""
@@ -248,12 +249,13 @@ class TensorVectorEnv(AnyVectorEnv):
         self._compile = compile
 
     def _check_first(self, obs: Obs) -> None:
-        for path, x in leaves(obs):
+        names = leaf_names(self.obs_space)
+        for path, x in leaf_items(obs):
             is_bad = self.program.watch_first(path, x).isnan()
             if is_bad.any():
                 index = int(is_bad.nonzero()[0])
-                got = f'the observation{of_entry(path)} of reset is {x[index].tolist()}'
-                is_mask = path == ACTION_MASK
+                got = f'the observation{of_entry(names[path])} of reset is {x[index].tolist()}'
+                is_mask = path == (ACTION_MASK,)
                 wanted = 'an action mask that allows something' if is_mask else 'finite numbers inside of obs_space'
                 raise self._place.error(index, got, wanted, 'fix reset, or the space')
 

@@ -352,7 +352,7 @@ def _key(key: object) -> object:
         if abs(key) >= 10**MAX_DIGITS:
             raise TypeError(f'state has an integer of more than {MAX_DIGITS} digits as a key; use a text')
         return f'#{key}'
-    if isinstance(key, str) and '/' in key:
+    if key == '' or (isinstance(key, str) and '/' in key):
         return '#~' + key.replace('~', '~0').replace('/', '~1')
     return f'#{key}' if isinstance(key, str) and key.startswith('#') else key
 

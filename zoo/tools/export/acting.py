@@ -13,7 +13,17 @@ from torch import Tensor, nn
 from zoo.backend.executor import forward_for_acting
 from zoo.core.data import Obs, Tree, leaves, map_tensors
 from zoo.core.errors import UserError
-from zoo.core.spaces import Box, Dict, Discrete, Leaf, MultiDiscrete, Space, leaf_spaces, obs_dtype
+from zoo.core.spaces import (
+    Box,
+    Discrete,
+    Leaf,
+    MultiDiscrete,
+    leaf_names,
+    leaf_spaces,
+    leaves_by_path,
+    nested_leaves,
+    obs_dtype,
+)
 from zoo.model.cnn import in_float32
 from zoo.policy.base import Policy
 
@@ -57,14 +67,6 @@ def raw_to_model(leaf: Leaf, x: Tensor) -> Tensor:
     return x != 0 if dtype == torch.bool else x.to(dtype)
 
 
-def nested_obs(space: Space, leaves: dict[str, Any], path: str = '') -> Any:
-    """Nests observations that are given by the dotted path of each leaf; omits entries without one, None if all are omitted."""
-    if not isinstance(space, Dict):
-        return leaves.get(path)
-    found = {name: nested_obs(each, leaves, f'{path}.{name}' if path else name) for name, each in space.spaces.items()}
-    return {name: each for name, each in found.items() if each is not None} or None
-
-
 def lowest_obs(leaf: Leaf, n: int) -> Tensor:
     """Returns simple raw observations [n, ...] of a leaf: its lowest index, zeros, or all true."""
     dtype = env_dtype(leaf)
@@ -90,11 +92,9 @@ class ActingModule(nn.Module):
         self._policy, self.with_value = policy, with_value
         self.model, self.normalizers = policy._model, policy._normalizers
         unread = () if with_value else policy._optional_obs()
-        self.leaves = {
-            path: leaf
-            for path, leaf in leaf_spaces(policy.obs_space)
-            if not any(path == name or path.startswith(f'{name}.') for name in unread)
-        }
+        names = leaf_names(policy.obs_space)
+        paths = leaves_by_path(policy.obs_space)
+        self.leaves = {names[path]: leaf for path, leaf in paths.items() if not path or path[0] not in unread}
         self.inputs: list[Port] = []
         self.outputs: list[Port] = []
         for path, leaf in self.leaves.items():
@@ -125,7 +125,7 @@ class ActingModule(nn.Module):
     def read(self, tensors: Sequence[Tensor]) -> tuple[Obs, Tree]:
         """Returns the inputs of the policy: observations in zoo's form, and the state before the step."""
         given = zip(self.leaves.items(), tensors[: len(self.leaves)], strict=True)
-        obs = nested_obs(self._policy.obs_space, {path: raw_to_model(leaf, x) for (path, leaf), x in given})
+        obs = nested_leaves(self._policy.obs_space, {path: raw_to_model(leaf, x) for (path, leaf), x in given})
         if self._start is None:
             return obs, None
         n, states = tensors[0].shape[0], iter(tensors[len(self.leaves) :])

@@ -20,15 +20,17 @@ from zoo.core.spaces import (
     MultiDiscrete,
     Space,
     is_image,
+    leaf_names,
     leaf_spaces,
     mask_space,
     n_values,
+    nested_leaves,
 )
 from zoo.model.cnn import computes_in_bf16
 from zoo.model.inputs import DictInput, NormedVector
 from zoo.policy.base import Policy
 from zoo.rl_utils.normalizer import RunningMeanStd
-from zoo.tools.export.acting import ActingModule, env_dtype, for_export, nested_obs
+from zoo.tools.export.acting import ActingModule, env_dtype, for_export
 
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 """An exported file: arrays for its inputs -> arrays of its outputs."""
@@ -92,11 +94,12 @@ def _bounded(leaf: Box) -> np.ndarray:
 
 
 def _norms(model: nn.Module) -> dict[str, RunningMeanStd]:
-    """Returns the statistics of observations in a model of zoo, by the dotted path of their leaf."""
+    """Returns the statistics of observations in a model of zoo, by the name of their leaf."""
     stage = getattr(model, 'input', None)
     stages: dict[str, Any] = {getattr(model, 'leaf', None) or '': stage}
     if isinstance(stage, DictInput):
-        stages = {'.'.join(path): each for path, each in stage.named_stages()}
+        names = leaf_names(stage.space)
+        stages = {names[path]: each for path, each in stage.named_stages()}
     norms = {path: each.norm if isinstance(each, NormedVector) else each for path, each in stages.items()}
     return {path: norm for path, norm in norms.items() if isinstance(norm, RunningMeanStd)}
 
@@ -176,7 +179,7 @@ def effect_of_bf16(policy: Policy, twin: Policy, seed: int = 0) -> str | None:
         return None
     own, rng, n_differ, error = for_export(policy, is_float32=False), np.random.default_rng(seed), 0, 0.0
     for _ in range(N_CHECK // N_IMAGE):
-        obs, differs = nested_obs(policy.obs_space, draw_obs(twin, N_IMAGE, rng)), np.zeros(N_IMAGE, bool)
+        obs, differs = nested_leaves(policy.obs_space, draw_obs(twin, N_IMAGE, rng)), np.zeros(N_IMAGE, bool)
         for x, y in zip(*(_leaves(each.session().act(obs)) for each in (own, twin)), strict=True):
             if x.dtype.kind == 'f':
                 error = max(error, float(np.abs(x - y).max()))
@@ -209,7 +212,7 @@ class _Played:
             obs = draw_obs(self._policy, n_env, rng)
             given = [*(obs[path] for path in self._acting.leaves), *state]
             for n, session in sessions.items():
-                raw = nested_obs(self._policy.obs_space, {path: x[:n] for path, x in obs.items()})
+                raw = nested_leaves(self._policy.obs_space, {path: x[:n] for path, x in obs.items()})
                 inputs = [x[:n] for x in given]
                 got, action = self._run(inputs), session.act(raw, begins[:n] if t else None)
                 self._compare(got, [*_leaves(action), *self._values(raw, inputs, is_start=t == 0)], inputs)
