@@ -9,6 +9,7 @@ import pytest
 
 from tests.tools.importers.published import CARTPOLE_PPG, CARTPOLE_PPO, CARTPOLE_PPO_OFFPOLICY, PAIRS, PENDULUM_PPO
 from zoo import serial_pipeline
+from zoo.config.schedule import Linear
 from zoo.config.section import ConfigError, value_at
 from zoo.run.config import resolve_config
 from zoo.tools.importers.di_engine import POLICIES, from_pair, is_main_config
@@ -74,7 +75,7 @@ def test_offpolicy_pair_draws_its_batch_size_from_a_buffer_of_its_size():
     cfg = resolve_config(CARTPOLE_PPO_OFFPOLICY)
     buffer = cfg.buffer
     assert (buffer.type, buffer.size, buffer.n_sample, buffer.update_per_collect) == ('replay', 5000, 64, 6)
-    assert cfg.policy.learn.grad_clip is None
+    assert (cfg.policy.learn.grad_clip, cfg.policy.learn.value_norm) == (0.5, True)  # of DI-engine's class
 
 
 def test_keys_that_set_up_threads_of_a_buffer_are_left_out_by_name():
@@ -142,13 +143,24 @@ def test_command_types_are_the_same_policies(kind):
         ('policy.action_space', 'hybrid', 0, 'only discrete and continuous are translated'),
         ('policy.collect.unroll_len', 8, 0, 'policy.model.recurrent and policy.learn.sequence'),
         ('policy.collect.n_episode', 4, 0, 'give n_sample'),
-        ('policy.model.sigma_type', 'fixed', 0, 'use independent or conditioned'),
+        ('policy.model.sigma_type', 'free', 0, "use 'independent', 'conditioned' or 'fixed'"),
         ('policy.model.norm_type', 'BN', 0, "write 'LN' or leave it out"),
         ('policy.model.activation', 'swiglu', 0, 'it must be one of tanh, relu'),
         ('policy.learn.batch_size', 'many', 0, "policy.learn.batch_size is 'many', which cannot be read"),
         ('policy.learn.grad_clip_type', 'clip_momentum', 0, "must be 'clip_norm' or 'clip_value'"),
         ('policy.learn.no_such_key', 1, 0, 'policy.learn.no_such_key is 1, which is no key'),
         ('reward_model', dict(type='rnd'), 0, 'policy.learn.intrinsic={type: rnd}'),
+        ('reward_model', dict(type='icm', batch_size=32), 1, 'the curiosity of zoo is random network distillation'),
+        ('reward_model', dict(type='guided_cost'), 1, 'zoo learns no reward from demonstrations or ranked episodes'),
+        ('reward_model', dict(min_snippet_length=9, num_snippets=5), 0, "reward_model.type is 'trex'"),
+        ('level_replay', dict(strategy='one_step_td_error'), 0, 'zoo does not choose levels by their scores'),
+        ('policy.type', 'ppo_pg', 1, 'which learns from a number of whole episodes without a critic'),
+        ('policy.learn.pretrained_model_path', 'net.pth', 0, 'init_from=RUN begins with the weights of a run'),
+        ('policy.learn.resume_training', True, 0, 'pass resume=RUN to serial_pipeline'),
+        ('policy.learn.nstep_return', True, 0, 'policy.collect.estimator={type: n_step, n: 3}'),
+        ('policy.learn.lr_scheduler', dict(epoch_num=0, min_lr_lambda=0), 0, 'give epoch_num and min_lr_lambda'),
+        ('policy.learn.lr_scheduler', dict(epoch_num=5), 0, 'give epoch_num and min_lr_lambda'),
+        ('env.robot', 'walker', 0, 'an env of yours gets its options by env.kwargs'),
         ('env.type', 'bitflip', 1, "create_config.env.type is 'bitflip', which is not known here; add env.env_id"),
         ('env.type', 'mujoco', 1, 'is that of many envs; add env.env_id'),
     ],
@@ -213,3 +225,86 @@ def test_every_key_of_a_pair_is_told(name):
     for key in ('unroll_len', 'n_sample', 'discount_factor', 'gae_lambda', 'obs_shape', 'action_shape', 'eval_freq'):
         if any(value_at(main, f'policy.{section}.{key}') is not None for section in sections):
             assert f'{key}=' in told
+
+
+def converted(pair, **keys):
+    """The config of a pair with changed keys of main_config, each a path with __ for a dot."""
+    for path, value in keys.items():
+        pair = changed(pair, path.replace('__', '.'), value)
+    return from_pair(*pair).config
+
+
+@pytest.mark.parametrize('kind', ['ppg', 'ppg_offpolicy'])
+def test_ppg_has_two_hidden_layers_in_its_actor_head_as_in_di_engine(kind):
+    """Its class PPG has actor_head_layer_num=2, VAC of ppo has 1: two matrices of 128 x 128 before the last layer."""
+    model = PAIRS[f'cartpole_{kind}'][0]['policy']['model']
+    assert 'actor_head_layer_num' not in model
+    config = resolve_config(PAIRS[f'cartpole_{kind}']).policy.model
+    assert (config.actor_head, config.critic_head) == ([128, 128], [128])
+    assert resolve_config(CARTPOLE_PPO).policy.model.actor_head == [128]
+
+
+def test_ppg_clips_no_gradients_whatever_the_config_says():
+    learn = converted(CARTPOLE_PPG, policy__learn__grad_clip_type='clip_norm', policy__learn__grad_clip_value=10)[
+        'policy'
+    ]['learn']
+    assert learn['grad_clip'] is None and 'grad_clip_value' not in learn
+
+
+def test_ppo_offpolicy_is_clipped_and_normalised_unless_the_config_says_otherwise():
+    learn = converted(CARTPOLE_PPO_OFFPOLICY)['policy']['learn']
+    assert (learn['grad_clip'], learn['value_norm']) == (0.5, True)
+    own = converted(CARTPOLE_PPO_OFFPOLICY, policy__learn__grad_clip_value=2.0, policy__learn__value_norm=False)
+    assert (own['policy']['learn']['grad_clip'], own['policy']['learn']['value_norm']) == (2.0, False)
+
+
+@pytest.mark.parametrize(
+    'path, value',
+    [
+        ('policy.learn.resume_training', False),
+        ('policy.learn.nstep_return', False),
+        ('policy.learn.nstep', 1),
+        ('policy.collect.collector_env_num', 8),
+        ('policy.learn.kl_beta', 0.01),
+        ('policy.learn.kl_type', 'k1'),
+        ('policy.learn.pretrained_model_path', None),
+        ('policy.learn.lr_scheduler', None),
+        ('policy.other.eps', dict(type='exp', start=1.0, end=0.05, decay=1000)),
+        ('policy.load_path', './run/ckpt/ckpt_best.pth.tar'),
+        ('policy.multi_gpu', False),
+        ('reward_model', None),
+    ],
+)
+def test_key_whose_value_asks_for_nothing_changes_nothing(path, value):
+    assert from_pair(*changed(CARTPOLE_PPO, path, value)).config == from_pair(*CARTPOLE_PPO).config
+
+
+def test_several_gpus_are_a_way_to_start_the_same_config():
+    conversion = from_pair(*changed(CARTPOLE_PPO, 'policy.multi_gpu', True))
+    assert conversion.config == from_pair(*CARTPOLE_PPO).config
+    assert 'torchrun --nproc-per-node=N -m zoo train' in dict(conversion.left_out)['policy.multi_gpu=True']
+
+
+def test_lr_scheduler_is_a_linear_fall_over_its_rollouts():
+    """One step of the scheduler for each rollout of 256: after 100 of them the rate is 0.1 times 1e-3, and stays there."""
+    scheduler = dict(epoch_num=100, min_lr_lambda=0.1)
+    config = converted(CARTPOLE_PPO, policy__learn__lr_scheduler=scheduler)
+    resolve_config(config)
+    rate = Linear(**config['policy']['learn']['learning_rate'])
+    found = [rate.value(step) for step in (0, 12_800, 25_600, 99_999)]
+    assert found == pytest.approx([1e-3, 1e-3 * (1 - 50 * 0.9 / 100), 1e-4, 1e-4])
+
+
+def test_rewards_of_bipedalwalker_are_clipped_in_training_alone():
+    pair = changed(changed(CARTPOLE_PPO, 'env.type', 'bipedalwalker', 1), 'env.rew_clip', True)
+    cfg = resolve_config(from_pair(*pair).config)
+    assert cfg.env.wrappers == [{'type': 'gymnasium.wrappers:ClipReward', 'min_reward': -10}]
+    assert cfg.policy.eval.env == {'wrappers': []}
+
+
+def test_fixed_deviation_is_the_only_one_that_the_config_allows():
+    keys = dict(policy__action_space='continuous', policy__model__action_space='continuous')
+    model = converted(PENDULUM_PPO, **keys, policy__model__sigma_type='fixed', policy__model__fixed_sigma_value=0.5)
+    found = model['policy']['model']
+    # log(0.5) = -0.6931
+    assert [found[f'log_std_{name}'] for name in ('init', 'min', 'max')] == pytest.approx([-0.6931] * 3, abs=1e-4)

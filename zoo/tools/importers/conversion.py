@@ -121,6 +121,8 @@ class KeyRow(NamedTuple):
         """Returns the text of this row for a table of the docs."""
         if self.kind in ('to', 'part'):
             return ': '.join(filter(None, (f'`{self.here}`', '; '.join(filter(None, (self.note, self.page))))))
+        if self.kind == 'only' and not self.accepted:
+            return f'refused: {self.note}'
         if self.kind == 'only':
             return f'only {" or ".join(map(repr, self.accepted))}: {self.note}'
         return self.note
@@ -212,6 +214,13 @@ def as_number(value: Any) -> float:
     raise ValueError('it must be a number')
 
 
+def as_positive(value: object) -> float:
+    """As `as_number`, above 0. Raises: ValueError."""
+    if as_number(value) <= 0:
+        raise ValueError('it must be a number above 0')
+    return as_number(value)
+
+
 def number_or_none(value: object) -> float | None:
     """As `as_number`; None for None. Raises: ValueError."""
     return None if value is None else as_number(value)
@@ -262,6 +271,7 @@ def one_of(names: Mapping[str, Any]) -> Callable[[Any], Any]:
 READERS: dict[str, Callable[[Any], Any]] = {
     'as it is': lambda value: value,
     'number': as_number,
+    'positive': as_positive,
     'number_or_none': number_or_none,
     'count': as_count,
     'size': as_size,

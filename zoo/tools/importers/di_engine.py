@@ -58,13 +58,14 @@ def from_pair(main: Mapping[str, Any], create: Mapping[str, Any] | None = None) 
         return _of_zoo(main, create or {})
     draft = Draft()
     kind = _policy_type(draft, main, create)
-    translate(draft, CREATE_ROWS, create or {}, f"{WHO}'s create_config")
-    translate(draft, MAIN_ROWS, main, f"{WHO}'s main_config")
+    translate(draft, CREATE_ROWS, _without_reward_model(create or {}), f"{WHO}'s create_config")
+    translate(draft, MAIN_ROWS, _without_reward_model(main), f"{WHO}'s main_config")
     if kind:
         draft.config['policy'] = {'type': kind, **draft.config.get('policy', {})}
         draft.became.insert(0, (f'policy.type={kind}', f'policy.type={kind!r}'))
         defaults(draft, MAIN_ROWS, TABLES['defaults'][kind], main, WHO)
     _put_env(draft, main, create)
+    _refuse_reward_model(draft, main, create or {})
     if kind and not draft.unreadable:
         put_rollout(draft, kind)
         put_network(draft, kind)
@@ -111,9 +112,14 @@ def _policy_type(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any
         return ''
     kind = kinds.pop()
     if kind not in POLICIES:
+        why = TABLES['other_policies'].get(kind, 'which is not translated')
         raise ConfigError(  # another policy has keys that are not known here
-            f'policy.type is {kind!r}, which is not translated; it must be one of {", ".join(POLICIES)}. '
+            f'policy.type is {kind!r}, {why}; it must be one of {", ".join(POLICIES)}. '
             'For another policy of zoo write a config with its own keys, see zoo list policies.'
+        )
+    if value_at(main, 'policy.multi_agent'):
+        raise ConfigError(  # so have several agents
+            'policy.multi_agent is True, but zoo trains one agent; several agents need one env that joins them.'
         )
     on_policy = value_at(main, 'policy.on_policy')
     if on_policy is not None and bool(on_policy) == kind.endswith('_offpolicy'):
@@ -125,6 +131,20 @@ def _policy_type(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any
     elif on_policy is not None:
         draft.drop(f'policy.on_policy={on_policy}', f'policy.type={kind!r} says it')
     return kind
+
+
+def _without_reward_model(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != 'reward_model'}
+
+
+def _refuse_reward_model(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any]) -> None:
+    """Adds the problem that a reward model is; both configs have one section for it."""
+    found = [config['reward_model'] for config in (main, create) if config.get('reward_model')]
+    if found:
+        said = {key: value for each in found if isinstance(each, Mapping) for key, value in each.items()}
+        kind = str(said.get('type', 'trex' if 'min_snippet_length' in said else None))
+        why = TABLES['reward_models'].get(kind, TABLES['reward_models']['others'])
+        draft.refuse(f'reward_model.type is {kind!r}, which has no counterpart here: {why}.')
 
 
 def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | None) -> None:
@@ -143,6 +163,12 @@ def _put_env(draft: Draft, main: Mapping[str, Any], create: Mapping[str, Any] | 
     else:
         said = [f'env.{key}={value}' for key, value in (('type', kind), ('env_id', name)) if value is not None]
         put_env(draft, str(name or ENV_IDS[str(kind)]), ', '.join(said))
+    if draft.given.get('env.rew_clip'):
+        value = [{'type': 'gymnasium.wrappers:ClipReward', 'min_reward': -10}]
+        draft.put(
+            'env.wrappers', value, 'env.rew_clip=True', 'rewards of -10 or more; an evaluation counts them unclipped'
+        )
+        draft.put('policy.eval.env', {'wrappers': []})
     if 'env.frame_stack' in draft.given:
         n = draft.given['env.frame_stack']
         put_frame_stack(draft, n, f'env.frame_stack={n}')
@@ -171,6 +197,7 @@ def put_rollout(draft: Draft, kind: str) -> None:
     n_sample = math.ceil(n / n_env) * n_env
     note = '' if n == n_sample else f'the next multiple of {n_env} envs'
     draft.put('policy.collect.n_sample', n_sample, f'policy.collect.n_sample={n}', note)
+    _put_rate(draft, kind, n_sample)
     old = f'policy.learn.batch_size={batch}'
     if kind.endswith('_offpolicy'):
         draft.put('policy.learn.batch_size', batch, old)
@@ -193,6 +220,25 @@ def put_rollout(draft: Draft, kind: str) -> None:
             draft.put(
                 MAIN_ROWS[old].here, n_step, f'{old}={given[old]}', f'env steps: {n_update} iterations a rollout there'
             )
+
+
+def _put_rate(draft: Draft, kind: str, n_sample: int) -> None:
+    """Sets a learning rate that falls linearly over epoch_num updates, each after a rollout of n_sample env steps."""
+    said = draft.given.get('policy.learn.lr_scheduler')
+    if not said:
+        return
+    old = f'policy.learn.lr_scheduler={shown(said, 60)}'
+    if kind != 'ppo':
+        draft.drop(old, f'{kind} does not read it')
+        return
+    try:
+        n_update, ratio = as_size(said.get('epoch_num')), as_number(said.get('min_lr_lambda'))
+    except ValueError as error:
+        draft.refuse(f'{old} cannot be read: {error}; give epoch_num and min_lr_lambda.')
+        return
+    start = draft.at('policy.learn.learning_rate')
+    value = {'start': start, 'end': start * ratio, 'over': n_update * n_sample}
+    draft.put('policy.learn.learning_rate', value, old, f'{n_update} rollouts of {n_sample} env steps')
 
 
 def _put_buffer(draft: Draft, kind: str, n_sample: int, batch: int) -> int:
@@ -275,8 +321,8 @@ def _put_gaussian(draft: Draft, given: Mapping[str, Any]) -> None:
     spaces = {str(draft.given[key]) for key in keys if key in draft.given}
     if spaces - {'discrete', 'continuous'}:
         draft.refuse(
-            f'policy.action_space is {shown(sorted(spaces))}: only discrete and continuous are translated; for a mixed '
-            'action make it a Dict or Tuple space of the env, which zoo takes as it is.'
+            f'policy.action_space is {shown(sorted(spaces))}: only discrete and continuous are translated; there each part '
+            'of a mixed action has a ratio and a clip of its own, here the whole action of a Dict or Tuple space has one.'
         )
     for space in sorted(spaces):
         draft.drop(f'policy.action_space={space}', 'the spaces of the env decide it')
@@ -288,15 +334,17 @@ def _put_gaussian(draft: Draft, given: Mapping[str, Any]) -> None:
     elif norm == 'LN':
         draft.put('policy.model.layer_norm', True, 'policy.model.norm_type=LN')
     sigma = given.get('sigma_type', 'independent')
-    if sigma == 'conditioned':
+    if sigma == 'fixed':
+        std = given.get('fixed_sigma_value', 0.3)
+        for name in ('log_std_init', 'log_std_min', 'log_std_max'):
+            draft.put(f'policy.model.{name}', math.log(std), f'policy.model.fixed_sigma_value={std}', 'its logarithm')
+    elif sigma == 'conditioned':
         draft.put('policy.model.state_dependent_std', True, 'policy.model.sigma_type=conditioned')
     elif sigma == 'independent' and 'continuous' in spaces:
         old = 'policy.model.sigma_type=independent'
         draft.put('policy.model.log_std_init', -0.5, old, "DI-engine's ppo starts there")
     elif sigma not in ('independent', None):
-        draft.refuse(
-            f'policy.model.sigma_type is {sigma!r}: a fixed deviation has no counterpart; use independent or conditioned.'
-        )
+        draft.refuse(f"policy.model.sigma_type is {sigma!r}; use 'independent', 'conditioned' or 'fixed'.")
     if given.get('bound_type') is not None:
         why = 'means are not bounded, actions are; policy.model.distribution=squashed_gaussian bounds them smoothly'
         draft.drop(f'policy.model.bound_type={given["bound_type"]}', why)
@@ -319,8 +367,22 @@ def put_update(draft: Draft, kind: str) -> None:
                 draft.put(path, n_epoch, f'policy.learn.epoch_per_collect={n_epoch}')
     elif n_epoch is not None:
         draft.drop(f'policy.learn.epoch_per_collect={n_epoch}', f'{kind} counts update_per_collect')
+    _put_grad_clip(draft, kind)
+    draft.put('policy.learn.value_loss', 'clip', "DI-engine's value loss, always clipped by clip_ratio")
+    draft.put('policy.learn.adam_eps', 1e-8, "DI-engine's Adam, with torch's epsilon")
+    if given.get('policy.multi_gpu') or given.get('policy.learn.multi_gpu'):
+        draft.drop('policy.multi_gpu=True', TABLES['multi_gpu'])
+
+
+def _put_grad_clip(draft: Draft, kind: str) -> None:
+    given = draft.given
     limit, how = given.get('policy.learn.grad_clip_value'), given.get('policy.learn.grad_clip_type')
-    if how == 'clip_norm' or (how is None and limit is None):
+    if kind.startswith('ppg'):
+        draft.put('policy.learn.grad_clip', None, f"DI-engine's {kind}, which clips no gradients")
+        for name in ('policy.learn.grad_clip_type', 'policy.learn.grad_clip_value'):
+            if name in given:
+                draft.drop(f'{name}={given[name]}', f'{kind} does not read it')
+    elif how == 'clip_norm' or (how is None and limit is None):
         draft.put('policy.learn.grad_clip', limit, f'policy.learn.grad_clip_type={how}, grad_clip_value={limit}')
     elif how in ('clip_value', None):
         draft.put('policy.learn.grad_clip', None)
@@ -329,7 +391,3 @@ def put_update(draft: Draft, kind: str) -> None:
         draft.refuse(
             f"policy.learn.grad_clip_type is {how!r} but must be 'clip_norm' or 'clip_value'; use one of them."
         )
-    if draft.at('policy.learn.value_norm') is None and kind == 'ppo_offpolicy':
-        draft.put('policy.learn.value_norm', False)
-    draft.put('policy.learn.value_loss', 'clip', "DI-engine's value loss, always clipped by clip_ratio")
-    draft.put('policy.learn.adam_eps', 1e-8, "DI-engine's Adam, with torch's epsilon")
