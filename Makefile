@@ -19,6 +19,7 @@ BIN := $(VENV)/bin
 NATIVE := $(wildcard zoo/backend/native/*.c zoo/backend/native/*.h zoo/backend/native/*.inc)
 CORE := $(VENV)/.installed-core
 TEST := $(VENV)/.installed-test
+DOCS := $(VENV)/.installed-docs
 DEV := $(VENV)/.installed-dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c $(CONSTRAINTS)
 
@@ -52,7 +53,7 @@ gpu: $(TEST)
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/device.py
 
-docs: $(DEV)
+docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo 'build/site/index.html'
 
@@ -93,8 +94,14 @@ $(TEST): setup.py $(CONSTRAINTS) $(NATIVE) $(ANEW) | $(BIN)/python
 	$(PIP) -e '.[test]'
 	@touch $(CORE) $@
 
+$(DOCS): setup.py $(CONSTRAINTS) $(NATIVE) $(ANEW) | $(BIN)/python
+	@echo 'installing zoo and what builds its documentation into $(VENV) (first time: some minutes, mostly torch)'
+	$(PIP) torch
+	$(PIP) -e '.[docs]'
+	@touch $(CORE) $@
+
 $(DEV): setup.py $(CONSTRAINTS) $(NATIVE) $(ANEW) | $(BIN)/python
 	@echo 'installing zoo and its development tools into $(VENV) (first time: some minutes, mostly torch)'
 	$(PIP) torch
 	$(PIP) -e '.[box2d,mujoco,atari,minatar,procgen,dev]'
-	@touch $(CORE) $(TEST) $@
+	@touch $(CORE) $(TEST) $(DOCS) $@

@@ -9,7 +9,6 @@ config = dict(
     policy=dict(
         type='ppo',
         learn=dict(learning_rate=dict(start=2e-3, end=0.0), epoch_per_collect=10),
-        collect=dict(n_step=128, gae_lambda=0.95),
         eval=dict(eval_freq=10_000, stop_value=475),
     ),
 )

@@ -341,6 +341,7 @@ def test_ranges_have_a_floor_and_hold_one_exact_public_version_that_constraints_
         ('test', None, [], 'pytest --dist worksteal -n 2'),
         ('train', 0, ['torch', '-e .'], 'zoo train cartpole_ppo'),
         ('test-fast', 0, ['torch', "-e '.[test]'"], 'pytest --dist worksteal -n 2'),
+        ('docs', 0, ['torch', "-e '.[docs]'"], 'mkdocs build --strict'),
     ],
 )
 def test_make_installs_only_after_a_change_of_setup(target, age, installs, command, tmp_path):

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from zoo.config.source import bundled_configs, load_config
 from zoo.core.errors import RunError, UserError
@@ -43,6 +42,8 @@ def picture(env: dict[str, Any]) -> np.ndarray:
 
 def main() -> None:
     """Draws each env once."""
+    from PIL import Image  # here, so that the site is built without it
+
     FRAMES.mkdir(parents=True, exist_ok=True)
     sections = {frame_of(env): env for env in (load_config(name)[0]['env'] for name in bundled_configs())}
     for path, env in sections.items():

@@ -76,7 +76,7 @@ def _gallery(entries: Sequence[Entry]) -> str:
     ]
     about = (
         '`zoo train NAME` trains one, `zoo config NAME` shows its keys. A curve is the greedy return while training: the median '
-        'of the seeds, and the band between the lowest and the highest. Below it stands what the last policy reached.'
+        'of the seeds, and the band between the lowest and the highest. The last line is the return of the last policy.'
     )
     return '\n'.join(['# Bundled configs', '', about, '', '<div class="gallery">', *cards, '</div>', ''])
 

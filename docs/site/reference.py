@@ -10,12 +10,34 @@ from pathlib import Path
 from typing import Any
 
 from zoo.config.components import options_of, summary_of
-from zoo.core.registry import BUFFER_REGISTRY, COMPONENTS, POLICY_REGISTRY
+from zoo.core.registry import (
+    BUFFER_REGISTRY,
+    COMPONENTS,
+    DISTRIBUTION_REGISTRY,
+    ENCODER_REGISTRY,
+    ENV_REGISTRY,
+    MODEL_REGISTRY,
+    POLICY_REGISTRY,
+    Registry,
+)
 from zoo.run.config import explain_config
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = ('zoo', 'zoo.policy', 'zoo.model', 'zoo.env', 'zoo.rl_utils')
 BASE = 'ppo'
+FIRST = ('serial_pipeline', 'load_policy', 'make_policy', 'evaluate', 'read_run')
+REGISTRIES = (
+    'A registry has names for classes or functions, which configs use. `@REGISTRY.register(NAME)` above a class or function of your '
+    'own adds it, `REGISTRY.names()` lists the names, `REGISTRY.get(NAME)` returns what has the name.'
+)
+KEYS: dict[str, Registry[Any]] = {
+    'policy.type': POLICY_REGISTRY,
+    'policy.model.type': MODEL_REGISTRY,
+    'policy.model.encoder': ENCODER_REGISTRY,
+    'policy.model.distribution': DISTRIBUTION_REGISTRY,
+    'env.id': ENV_REGISTRY,
+    'buffer.type': BUFFER_REGISTRY,
+}
 TITLES = {
     '': 'The run',
     'env': 'Envs',
@@ -47,7 +69,7 @@ def config_keys() -> str:
     about = (
         'Made from the code, as `zoo config CONFIG --all` prints it. First come all keys of the policy `ppo`; then, for each other '
         'policy, those that it has besides, or with another default. [Configs](../configs.md) says how to change them, and '
-        'which ones people turn.'
+        'which ones to change first.'
     )
     lines = ['# Every config key', '', about, '']
     for section, title in TITLES.items():
@@ -93,13 +115,48 @@ def parts() -> str:
 
 
 def api(module: str) -> str:
-    """The public names of a module, each with its docstring."""
+    """The public names of a module, each with its docstring: functions, classes, values, and at the end the registries."""
+    room = importlib.import_module(module)
     names = public_names(module)
-    lines = [f'# {module}', '']
-    lines += [inspect.getdoc(importlib.import_module(module)) or '', '']
-    for name, home in names.items():
-        lines += [f'::: {home}.{name}', '']
+    kinds: dict[str, list[str]] = {title: [] for title in ('Functions', 'Classes', 'Values', 'Registries')}
+    for name in names:
+        kinds[_kind_of(getattr(room, name))].append(name)
+    lines = [f'# {module}', '', inspect.getdoc(room) or '', '']
+    for title, members in kinds.items():
+        if members:
+            lines += [f'## {title}', '']
+        if members and title == 'Registries':
+            lines += [REGISTRIES, '', *(f'- {_sentence_of(name, getattr(room, name))}' for name in members), '']
+        elif title == 'Functions':
+            for name in sorted(members, key=_place_of):
+                lines += [f'::: {names[name]}.{name}', '']
+        else:
+            for name in members:
+                lines += [f'::: {names[name]}.{name}', '']
     return '\n'.join(lines)
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, Registry):
+        return 'Registries'
+    if inspect.isclass(value):
+        return 'Classes'
+    return 'Functions' if callable(value) else 'Values'
+
+
+def _place_of(name: str) -> tuple[int, str]:
+    """The functions that most programs begin with come first, the others in the order of the alphabet."""
+    return (FIRST.index(name) if name in FIRST else len(FIRST), name)
+
+
+def _sentence_of(name: str, registry: Any) -> str:
+    """'`X_REGISTRY`: the encoders, for `policy.model.encoder`; built in are `cnn`, ...'"""
+    keys = [key for key, known in {**KEYS, **COMPONENTS}.items() if known is registry]
+    used = f', for {" and ".join(f"`{key}`" for key in keys)}' if keys else ''
+    built_in = ', '.join(f'`{entry}`' for entry in registry.names())
+    return f'`{name}`: each {registry.kind} by its name{used}; ' + (
+        f'built in: {built_in}.' if built_in else 'none is built in.'
+    )
 
 
 def public_names(module: str) -> dict[str, str]:

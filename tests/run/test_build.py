@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+import yaml
 from gymnasium import spaces
 from gymnasium.spaces import Box, Dict, Discrete
 
@@ -87,6 +88,33 @@ def config(tmp_path: Path, **kwargs: Any) -> dict[str, Any]:
         policy=dict(type='ppo', model=dict(encoder='mlp'), collect=dict(n_step=16), learn=dict(batch_size=32)),
         logger=dict(root=str(tmp_path), console='off', sinks=[]),
     )
+
+
+@pytest.mark.parametrize(
+    ('shape', 'encoder', 'is_said'),
+    [
+        ((16, 16, 3), 'auto', True),
+        ((16, 16, 3), 'mlp', False),  # the user's own choice
+        ((7, 7, 3), 'auto', False),  # 'auto' is 'mlp' here
+        ((40, 64, 3), 'auto', False),
+    ],
+)
+def test_run_names_a_faster_encoder_for_small_images(
+    shape: Any, encoder: str, is_said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level('INFO')
+    cfg = config(tmp_path, shape=list(shape), high=255)
+    cfg['policy']['model']['encoder'] = encoder
+    serial_pipeline(cfg, max_env_step=32)
+    said = [text for text in caplog.messages if 'get the encoder impala' in text]
+    assert len(said) == is_said
+    if said:
+        assert 'the images of 16x16' in said[0]
+        named = said[0].split("'policy.model.encoder=")[1].rstrip("'")
+        cfg['policy']['model']['encoder'] = yaml.safe_load(named)
+        caplog.clear()
+        serial_pipeline(cfg, max_env_step=32)
+        assert 'get the encoder' not in caplog.text  # what it names fits, and is not spoken of again
 
 
 @pytest.mark.parametrize(

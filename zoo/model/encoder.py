@@ -42,6 +42,8 @@ from zoo.rl_utils.distribution import make_dist
 from zoo.rl_utils.init import orthogonal
 
 PATH = 'policy.model.encoder'
+SMALL = 40  # images with a side below it need no network as large as 'impala'
+SMALL_CNN = '{type: cnn, channels: [16, 32], kernels: [3, 3], strides: [2, 2], hidden_size: 128}'
 NATURE_SIZE, IMPALA_SIZE = 80, 8
 """Least sides of images for which 'auto' chooses these; the strides of 'nature', made for 84x84, lose details of smaller ones."""
 
@@ -346,6 +348,23 @@ def auto_name(space: Space) -> str:
     if size >= NATURE_SIZE:
         return 'nature'
     return 'impala' if size >= IMPALA_SIZE else 'mlp'
+
+
+def slow_for_small_images(spec: object, space: Space) -> str:
+    """A sentence about small images for which 'auto' chooses 'impala', and a faster encoder; '' if there are none."""
+    if spec != 'auto':
+        return ''
+    leaves = leaf_spaces(without_mask(space) if isinstance(space, Dict) else space)
+    for path, leaf in leaves:
+        if isinstance(leaf, Box) and auto_name(leaf) == 'impala':
+            image = image_shape(leaf)
+            if min(image.height, image.width) < SMALL:
+                entry = f' {path!r}' if path else ''
+                return (
+                    f'the images{entry} of {image.height}x{image.width} get the encoder impala, which was made for 64x64; '
+                    f"a smaller one trains several times as fast: '{PATH}={SMALL_CNN}'"
+                )
+    return ''
 
 
 def check_entries(spec: object, space: Space) -> None:

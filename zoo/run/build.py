@@ -202,6 +202,7 @@ class RunBuilder:
                 warn_of_far_actions(cfg, parts)
             if self._leads:
                 warn_of_unscaled_bytes(cfg, parts)
+                say_what_suits_small_images(cfg, parts)
             refuse_unsavable(parts.policy)
             if init_from is not None and policy is None:
                 start_from(parts.policy, init_from, cfg.init_from_keys, ranks)
@@ -310,6 +311,17 @@ def warn_of_unscaled_bytes(cfg: JobConfig, parts: Parts) -> None:
     if obs_norm is False and parts.policy.given_model is None:
         for sentence in unscaled_bytes(parts.policy.obs_space):
             logger.warning('%s', sentence)
+
+
+def say_what_suits_small_images(cfg: JobConfig, parts: Parts) -> None:
+    """Logs a faster encoder than the default one, if the networks of zoo see small images."""
+    encoder = getattr(cfg.policy.model, 'encoder', None)  # None: the policy has no model of zoo's kind
+    if encoder is not None and parts.policy.given_model is None:
+        from zoo.model.encoder import slow_for_small_images
+
+        sentence = slow_for_small_images(encoder, parts.policy.obs_space)
+        if sentence:
+            logger.info('%s', sentence)
 
 
 def warn_of_far_actions(cfg: JobConfig, parts: Parts) -> None:

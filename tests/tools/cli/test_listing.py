@@ -91,7 +91,7 @@ def test_config_shows_what_is_common_or_changed(zoo: Zoo, caplog: pytest.LogCapt
 
 
 def test_common_keys_are_those_of_the_docs() -> None:
-    text = Path('docs/configs.md').read_text().split('## The keys that people turn')[1].split('Only PPG:')[0]
+    text = Path('docs/configs.md').read_text().split('## The keys that matter most')[1].split('Only PPG:')[0]
     assert sorted(COMMON) == sorted(re.findall(r'^\| `([\w.]+)`', text, re.MULTILINE)) and len(COMMON) == 15
 
 

@@ -49,7 +49,7 @@ ARGUMENTS = {
     'list': (argument('kind', nargs='?', metavar='KIND', help=', '.join(KINDS)),),
     'config': (
         *CHOICE,
-        argument('--common', action='store_true', help='the keys that people turn, as docs/configs.md has them'),
+        argument('--common', action='store_true', help='the keys that matter most, as docs/configs.md lists them'),
         argument('--changed', action='store_true', help='the keys that the config or the command sets'),
         argument(
             '--all', action='store_true', help='all keys; without these options: those that are common or changed'
