@@ -22,8 +22,11 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from zoo.core.action_map import Action, Actions
 from zoo.core.errors import RunError, UserError, of_entry, show_error
+from zoo.core.processes import GivenUp
 from zoo.core.spaces import ACTION_MASK
 
+STOPS = (KeyboardInterrupt, GivenUp)
+"""Exceptions that ask the process to stop. Any other exception that leaves env code, BaseExceptions too, is the env's failure."""
 CONSTRUCTION_CALLS = 10.0  # the construction of an env may take 10 times as long as a step
 
 
@@ -71,6 +74,10 @@ STEP_DO = '`return obs, reward, terminated, truncated, info`'
 
 class EnvError(RunError):
     """An env failed, or returned something that a run cannot continue with."""
+
+
+class NoAnswerError(EnvError):
+    """A call of an env did not return in time."""
 
 
 class EnvContractError(EnvError):
@@ -128,7 +135,9 @@ def locate(where: str) -> Iterator[None]:
     try:
         with env_call(where, CONSTRUCTION_CALLS):
             yield
-    except (Exception, SystemExit) as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         add_place(error, where)
         raise
 
@@ -137,14 +146,17 @@ def add_place(error: BaseException, where: str) -> None:
     """Adds `where` to an exception of an env's own code, unless it has a place already; zoo's own errors name the env.
 
     The place becomes a note of the exception, and its attribute `env_place`: the command line makes a sentence of it.
-    Raises: EnvError in place of a SystemExit or StopIteration, which would end the run, or a loop of it, without a message.
+    Raises: EnvError in place of a SystemExit, StopIteration or other exception that is no Exception: those would end the run,
+      or a loop of it, without a message. A request to stop (STOPS) stays as it is.
     """
+    if isinstance(error, STOPS):
+        return
     at = raised_at(error)
-    if isinstance(error, SystemExit | StopIteration):
+    if isinstance(error, StopIteration) or not isinstance(error, Exception):
         words = f'{where}: its code raised {show_error(error)} at {at}; raise an error, or end the episode.'
         # contextlib takes a RuntimeError that a StopIteration caused for that StopIteration
         raise EnvError(words) from (None if isinstance(error, StopIteration) else error)
-    if not isinstance(error, Exception) or isinstance(error, RunError | UserError) or hasattr(error, 'env_place'):
+    if isinstance(error, RunError | UserError) or hasattr(error, 'env_place'):
         return
     error.env_place = where, at  # type: ignore[attr-defined]
     if hasattr(error, 'add_note'):  # from Python 3.11 on

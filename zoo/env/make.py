@@ -31,8 +31,10 @@ from zoo.env.adapter import (
 )
 from zoo.env.config import EnvConfig, MaskSource, env_config, wrapper_fields
 from zoo.env.errors import (
+    STOPS,
     EnvKwargsError,
     MissingExtraError,
+    NoAnswerError,
     UnknownEnvError,
     UnsupportedEnvError,
     env_call,
@@ -59,7 +61,9 @@ def has_mask_in_info(env: gymnasium.Env, cfg: EnvConfig) -> bool:
         with env_call(f'env {type(env.unwrapped).__name__!r}, in a reset to look for action masks'):
             _, info = env.reset(seed=0, **reset_kwargs(cfg, env))
         return ACTION_MASK in info
-    except Exception:  # the next reset raises it again, and then the message has index and step
+    except (NoAnswerError, *STOPS):
+        raise
+    except BaseException:  # the next reset raises it again, and then the message has index and step
         return False
 
 
@@ -76,7 +80,9 @@ def has_mask_in_worker(cfg: EnvConfig, name: str, timeout: float) -> bool:
         ) as env:
             obs, _ = env.reset(seed=[0])
             return bool(obs[0])
-    except Exception:  # as in `has_mask_in_info`
+    except STOPS:
+        raise
+    except BaseException:  # as in `has_mask_in_info`
         return False
 
 

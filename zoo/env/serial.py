@@ -28,6 +28,7 @@ from zoo.env.errors import (
     FLAGS,
     RAW_ERRORS,
     RESET,
+    STOPS,
     BrokenContractError,
     Place,
     Restarts,
@@ -134,7 +135,9 @@ class SerialVectorEnv(SyncVectorEnv):
         for i in np.flatnonzero(mask).tolist():
             try:
                 self._reset_env(i, seed=seeds[i])
-            except (Exception, SystemExit) as error:
+            except STOPS:
+                raise
+            except BaseException as error:
                 if self._restarts is None:
                     raise
                 self._restart(i, error, f'the reset after step {self._step_count}')
@@ -184,7 +187,9 @@ class SerialVectorEnv(SyncVectorEnv):
                     is_complete = True
                     self._reset_env(i)
                     is_complete = False
-            except (Exception, SystemExit) as error:
+            except STOPS:
+                raise
+            except BaseException as error:
                 self.failed_index = i
                 raise_if_broken(error, 'step', result, self.single_observation_space)
                 if self._restarts is None:
@@ -221,7 +226,9 @@ class SerialVectorEnv(SyncVectorEnv):
                 when = RESET
                 self._reset_env(i, seed=restart_seed(self._seeds[i], self._restarts.count))
                 return
-            except (Exception, SystemExit) as error:
+            except STOPS:
+                raise
+            except BaseException as error:
                 cause = error
 
     def _gathered(self) -> Any:

@@ -16,6 +16,7 @@ from zoo.core.errors import of_entry
 from zoo.core.spaces import ACTION_MASK, Leaf, Raw
 from zoo.env.errors import (
     CALLS,
+    STOPS,
     Place,
     flag_array,
     lost_mask_error,
@@ -112,14 +113,18 @@ class RowVectorEnv(AnyVectorEnv):
         if self.steps_async:
             try:
                 self.env.step_async(self.sent)  # type: ignore[attr-defined]
-            except (Exception, SystemExit) as error:
+            except STOPS:
+                raise
+            except BaseException as error:
                 self._explain(error)
                 raise
 
     def receive(self, block: StepBlock, t: int) -> dict[str, Any]:
         try:
             return self._receive(block, t)
-        except (Exception, SystemExit) as error:
+        except STOPS:
+            raise
+        except BaseException as error:
             self._explain(error)
             raise
 

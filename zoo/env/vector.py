@@ -15,7 +15,7 @@ from zoo.core.seeding import child_seeds
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, Space, map_spaces, mask_size, mask_space, obs_dtype
 from zoo.env.adapter import convert_space
 from zoo.env.config import EndsConfig, EnvConfig
-from zoo.env.errors import RAW, Place, UnsupportedEnvError, close_in_time, lost_mask_error, raise_if_contract
+from zoo.env.errors import RAW, STOPS, Place, UnsupportedEnvError, close_in_time, lost_mask_error, raise_if_contract
 from zoo.env.interface import EnvCommand, StepBlock, autoreset_of
 from zoo.env.stepping import ArrayReader, NextStep, QuickMultiDiscrete, RowRule, RowVectorEnv, copied_index
 
@@ -98,7 +98,9 @@ class VectorEnv(RowVectorEnv):
             obs, info = self.reset_envs('reset', seed=seeds[0] if self._one_seed else seeds)
             if self._refuses_masks and ACTION_MASK in info:
                 raise lost_mask_error(self.name, 'reset')
-        except (Exception, SystemExit) as error:
+        except STOPS:
+            raise
+        except BaseException as error:
             raise_if_contract(error, self.env, self.name, self._place.step)
             raise
         self.reader.check(obs)

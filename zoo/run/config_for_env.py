@@ -16,14 +16,15 @@ from zoo.core.errors import UserError
 from zoo.core.registry import DISTRIBUTION_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from zoo.core.spaces import Box, Space, leaf_spaces
 from zoo.env.adapter import env_spaces
+from zoo.env.errors import STOPS, NoAnswerError, close_in_time
 from zoo.env.inspection.bounds import far_bounds
-from zoo.env.inspection.check import is_vector
 from zoo.env.inspection.family import N_ENV
 from zoo.env.make import check_source, env_name, make_env
-from zoo.env.make_vector import make_vector_env
+from zoo.env.make_vector import make_vector_env, vectorization_of
 from zoo.env.vector import seen_space
 from zoo.model.images import holds_images
 from zoo.model.inputs import views_of
+from zoo.worker.env_watch import watch_calls
 from zoo.worker.evaluation_env import evaluation_env
 
 logger = logging.getLogger(__name__)
@@ -138,17 +139,26 @@ def _value_of(given: Mapping[str, Any], path: str) -> Any:
 
 
 def _spaces_of(section: Mapping[str, Any], overrides: Sequence[str]) -> _Spaces | None:
-    """The spaces of an env; None if none can be made to look at them."""
+    """The spaces of the env that a run with these settings uses; None if none can be made to look at them.
+
+    Raises: NoAnswerError if the env does not answer in time; the run would only wait for it once more.
+    """
     try:
         cfg = evaluation_env({'env': section}, [text for text in overrides if text.startswith('env.')])
-        if is_vector(cfg):
-            with closing(make_vector_env(cfg, N_ENV)) as vector:
-                return _Spaces(vector.obs_space, vector.action_space)
-        name = env_name(cfg)
-        with closing(make_env(cfg)) as made:
-            obs_space, action_space = env_spaces(made, name)
-            return _Spaces(seen_space(obs_space, action_space, cfg.action_mask, name), action_space)
-    except Exception:  # also from the env's own code: the run makes the env again, and reports the error
+        with watch_calls(cfg.step_timeout):
+            if vectorization_of(cfg) == 'batched':
+                with closing(make_vector_env(cfg, N_ENV)) as vector:
+                    return _Spaces(vector.obs_space, vector.action_space)
+            name = env_name(cfg)
+            made = make_env(cfg)
+            try:
+                obs_space, action_space = env_spaces(made, name)
+                return _Spaces(seen_space(obs_space, action_space, cfg.action_mask, name), action_space)
+            finally:
+                close_in_time({f'env {name!r}': made.close}, cfg.step_timeout)
+    except (NoAnswerError, *STOPS):
+        raise
+    except BaseException:  # also from the env's own code: the run makes the env again, and reports the error
         return None
 
 

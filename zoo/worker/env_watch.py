@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from zoo.env import EnvError
-from zoo.env.errors import CALLS, own_line
+from zoo.env.errors import CALLS, NoAnswerError, own_line
 
 T = TypeVar('T')
 POLL_S = 1.0  # seconds between two looks, at most
@@ -80,7 +80,7 @@ class EnvWatch:
         while self._is_ending:  # the process is about to end; until then nothing may change
             time.sleep(POLL_S)
         if self._calls.state() == call and _is_in_env(frame):
-            raise EnvError(words)
+            raise NoAnswerError(words)
         return True
 
     def _run(self) -> None:
@@ -107,7 +107,7 @@ class EnvWatch:
                 return
             self._told = call
             if (tell := _TOLD.get(self._watched)) is not None:
-                tell(EnvError(words))
+                tell(NoAnswerError(words))
             else:
                 logger.warning('%s (It cannot be ended from here: the run is not in the main thread.)', words)
             return

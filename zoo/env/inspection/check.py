@@ -42,6 +42,7 @@ from zoo.env.errors import (
     CALLS,
     RESET_DO,
     STEP_DO,
+    STOPS,
     BrokenContractError,
     EnvContractError,
     Place,
@@ -251,7 +252,9 @@ class EnvCheck:
                 unlike = self._run(n_step)
         except BrokenContractError as broken:
             raise self._error(broken) from broken
-        except (Exception, SystemExit) as error:
+        except STOPS:
+            raise
+        except BaseException as error:
             add_place(error, Place(self._name, self._n_step).of(0))
             raise
         return findings(self._name, self._statistics, unlike, n_step, self._recorder, self._has_limit)

@@ -22,7 +22,7 @@ from zoo.core.errors import UserError, of_entry, show_error
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_spaces
 from zoo.env.adapter import env_spaces
 from zoo.env.config import EnvConfig, env_config
-from zoo.env.errors import EnvError, EnvKwargsError, MissingExtraError, UnknownEnvError, close_in_time
+from zoo.env.errors import STOPS, EnvError, EnvKwargsError, MissingExtraError, UnknownEnvError, close_in_time
 from zoo.env.inspection.bounds import far_bounds
 from zoo.env.inspection.check import EnvCheck, is_vector, refused
 from zoo.env.inspection.family import N_ENV, Finding, Recorder, check_vector, layers, step_limit
@@ -129,7 +129,9 @@ def advise(cfg: EnvConfig, step_s: float, spaces: tuple[gymnasium.Space, gymnasi
     n_env, n_cpu = cfg.collector_env_num, processes.n_core()
     try:
         worker_s = worker_seconds(spaces, min(n_env, N_WORKER), cfg.step_timeout)
-    except (Exception, SystemExit) as error:  # without processes, or with spaces that no shared memory takes
+    except STOPS:
+        raise
+    except BaseException as error:  # without processes, or with spaces that no shared memory takes
         return VectorizationChoice('sync', f'no worker process could be timed here ({show_error(error)})', None)
     in_turn = n_env * step_s
     at_once = n_env * (worker_s + step_s / min(n_env, n_cpu))
@@ -296,7 +298,9 @@ def inspect_env(
         (inspection.family if is_vector(cfg) else inspection.single)()
     except (UnknownEnvError, MissingExtraError, EnvKwargsError, ConfigError):
         raise
-    except (Exception, SystemExit) as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         inspection.add_problem(_sentence(error))
     return inspection.report()
 
@@ -335,7 +339,9 @@ class _Inspection:
             check = EnvCheck(env, cfg, seen, self.add_problem)
             try:
                 self._add_findings(check.run(self._n_step))
-            except (Exception, SystemExit) as error:
+            except STOPS:
+                raise
+            except BaseException as error:
                 self.add_problem(_sentence(error))
             self._add_values(seen, obs_space, action_space)
         finally:
