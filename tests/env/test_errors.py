@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import gymnasium
 import pytest
 
 from tests.envs import LimitEnv, LimitSameStepVectorEnv, play
+from zoo.core.processes import GivenUp
 from zoo.env import EnvConfig, EnvError, check_env, make_env, make_vector_env
 from zoo.run.checkpoint.file import load_checkpoint
 from zoo.tools.cli import main
@@ -114,7 +116,7 @@ def test_check_env_and_make_env_name_the_env(call: str) -> None:
 @pytest.mark.parametrize(
     ('how', 'call'), [('sync', 'constructor'), ('batched', 'reset'), ('sync', 'step'), ('batched', 'step')]
 )
-@pytest.mark.parametrize('kind', [SystemExit, StopIteration])
+@pytest.mark.parametrize('kind', [SystemExit, StopIteration, CancelledError, GeneratorExit])
 def test_env_that_exits_the_program_or_a_loop_is_an_error_and_no_exit(how: str, call: str, kind: type) -> None:
     with pytest.raises(EnvError) as raised:
         run(how, call=call, error=kind)
@@ -126,6 +128,17 @@ def test_env_that_exits_the_program_or_a_loop_is_an_error_and_no_exit(how: str, 
 def test_env_that_raises_keyboard_interrupt_in_this_process_is_ctrl_c() -> None:
     with pytest.raises(KeyboardInterrupt):
         run('sync', call='step', error=KeyboardInterrupt)
+
+
+def test_request_to_stop_that_arrives_in_env_code_stays_a_request_to_stop() -> None:
+    with pytest.raises(GivenUp):
+        run('sync', call='step', error=GivenUp)
+
+
+def test_env_that_was_cancelled_is_made_again_with_on_error_restart() -> None:
+    cfg = EnvConfig(id=RaisingEnv, kwargs={'call': 'step', 'error': CancelledError, 'n_step': 2}, on_error='restart')
+    first, broken = play(make_vector_env(cfg, 1), [0], [0])
+    assert (float(first.obs[0, 0]), float(broken.obs[0, 0])) == (1.0, 0.0)  # the second step begins a new episode
 
 
 # --- the command line
@@ -162,18 +175,32 @@ class BrokenPipeEnv(RaisingEnv):
         super().__init__('step', BrokenPipeError, 40)
 
 
+class CancelledEnv(RaisingEnv):
+    """A task of its event loop is cancelled, which is no Exception."""
+
+    def __init__(self) -> None:
+        super().__init__('step', CancelledError, 40)
+
+
 class InterruptingEnv(RaisingEnv):
     def __init__(self) -> None:
         super().__init__('step', KeyboardInterrupt, 40)
 
 
-@pytest.mark.parametrize(('env', 'code'), [('BrokenPipeEnv', 1), ('InterruptingEnv', 130)])
+@pytest.mark.parametrize(
+    ('env', 'code', 'said'),
+    [
+        ('BrokenPipeEnv', 1, 'index 0, step 40: its code raised BrokenPipeError'),
+        ('CancelledEnv', 1, 'index 0, step 40: its code raised CancelledError'),
+        ('InterruptingEnv', 130, ''),
+    ],
+)
 def test_train_whose_env_fails_late_is_saved(
-    env: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    env: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     fields = [f'env.id={__name__}:{env}', 'env.action_mask=off', 'env.vectorization=sync', 'max_env_step=512']
     assert main(['train', 'cartpole_ppo', *QUICK, *fields, 'env.collector_group_num=1']) == code
-    assert ('index 0, step 40: its code raised BrokenPipeError' in capsys.readouterr().err) == (code == 1)
+    assert said in capsys.readouterr().err
     run_dir = next(tmp_path.glob('**/config.yaml')).parent
     assert load_checkpoint(run_dir).meta['env_step'] == 64  # 2 rollouts of 2 x 16; the third breaks at its 8th step

@@ -249,15 +249,14 @@ class CloseEnv(test_closing.Closing):
     ('how', 'message'),
     [
         ('hang', "env '{name}', index 0, 1, 2: they had not closed after 2 s, and were killed"),
-        ('raise', "env '{name}', index {i}: close raised ValueError: no such window ({file}:"),
+        ('raise', "env '{name}', index 0 and 2 more: close raised ValueError: no such window ({file}:"),
     ],
 )
-def test_close_that_hangs_or_raises_is_a_warning_with_env_and_index(how: str, message: str, caplog: Any) -> None:
+def test_close_that_hangs_or_raises_is_one_warning_with_env_and_index(how: str, message: str, caplog: Any) -> None:
     play(make(CloseEnv, kwargs={'how': how}, action_mask='off', step_timeout=5.0))
     warned = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
     where = dict(name=f'{__name__}:CloseEnv', file=test_closing.__file__)
-    wanted = [message.format(i=i, **where) for i in range(1 if how == 'hang' else 3)]
-    assert len(warned) == len(wanted) and all(map(str.startswith, warned, wanted))
+    assert len(warned) == 1 and warned[0].startswith(message.format(**where))
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
+from threading import Event
 from typing import Any
 
 import gymnasium
@@ -14,6 +16,7 @@ from tests.envs import LimitEnv, LimitVectorEnv
 from tests.policy_envs import job_config
 from zoo import ConfigError, Section, serial_pipeline
 from zoo.core.registry import MODEL_REGISTRY, UnknownNameError
+from zoo.env.errors import EnvError, NoAnswerError
 from zoo.run.config import resolve_config
 from zoo.run.config_for_env import bundled_config_of, config_for_env, exp_name_of
 
@@ -246,3 +249,55 @@ def test_a_section_env_is_looked_at_with_its_own_settings() -> None:
     assert 'action_mode' not in config_for_env(near)['env']
     assert 'action_mode' not in config_for_env({'id': far_env, 'action_mode': 'clip'})['env']
     assert config_for_env({'id': far_env})['env']['action_mode'] == 'rescale'
+
+
+class FaultyEnv(LimitEnv):
+    """Ends the process, or waits for ever, in its constructor or in close."""
+
+    def __init__(self, call: str, how: str) -> None:
+        super().__init__()
+        self._call, self._how = call, how
+        self._fail_in('constructor')
+
+    def close(self) -> None:
+        self._fail_in('close')
+
+    def _fail_in(self, call: str) -> None:
+        if call != self._call:
+            return
+        if self._how == 'hang':
+            Event().wait(3600)
+        raise CancelledError if self._how == 'cancel' else SystemExit(3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('how', ['exit', 'cancel', 'hang'])
+def test_env_whose_close_fails_is_looked_at_all_the_same(how: str) -> None:
+    env = {'id': FaultyEnv, 'kwargs': {'call': 'close', 'how': how}, 'step_timeout': 0.1}
+    assert config_for_env(env)['policy']['model'] == {'obs_norm': True}
+
+
+@pytest.mark.parametrize('how', ['exit', 'cancel'])
+def test_env_that_cannot_be_made_gets_a_config_for_the_run_that_names_its_error(how: str) -> None:
+    env = {'id': FaultyEnv, 'kwargs': {'call': 'constructor', 'how': how}}
+    assert config_for_env(env)['policy'] == {'type': 'ppo'}
+    with pytest.raises(EnvError, match='while it was made: its code raised (SystemExit: 3|CancelledError) at '):
+        serial_pipeline(env=env)
+
+
+@pytest.mark.slow(first=True)
+def test_constructor_that_hangs_is_named_within_ten_times_step_timeout() -> None:
+    env = {'id': FaultyEnv, 'kwargs': {'call': 'constructor', 'how': 'hang'}, 'step_timeout': 0.1}
+    with pytest.raises(
+        NoAnswerError, match=r"FaultyEnv', while it was made: no answer within 1 s, at .*raise env.step_"
+    ):
+        config_for_env(env)
+
+
+@pytest.mark.slow
+def test_env_that_ends_the_process_in_close_trains(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    env = {'id': FaultyEnv, 'kwargs': {'call': 'close', 'how': 'exit'}, 'collector_env_num': 2, 'evaluator_env_num': 2}
+    result = serial_pipeline(job_config(tmp_path, FaultyEnv, env=env, max_env_step=64))
+    assert result.last_return == 5.0
+    # one line of evaluation and one of training, each of two envs
+    assert len([text for text in caplog.messages if 'index 0 and 1 more: close raised SystemExit: 3' in text]) == 2

@@ -55,6 +55,7 @@ from zoo.env.errors import (
     check_spaces,
     checked_call,
     close_in_time,
+    close_words,
     locate,
     made_at,
     raised_at,
@@ -237,6 +238,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             with suppress(OSError):  # that worker has ended
                 pipe.send(('close', None))
         hung = []
+        raised: dict[str, list[int]] = {}  # the envs, by what their close raised
         for i, (process, pipe) in enumerate(zip(self.processes, self._pipes, strict=True)):
             if process is None:  # it was never made
                 continue
@@ -245,7 +247,7 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
             for _ in range(0 if terminate else 1 + self._is_stepping):  # the result of an unfinished step is dropped
                 fault = _receive(pipe, patience)[1]
             if isinstance(fault, Raised):
-                logger.warning('env %r, index %d: close raised %s (%s)', self._name, i, fault.words, fault.at)
+                raised.setdefault(f'close raised {fault.words} ({fault.at})', []).append(i)
             limit = deadline if terminate or fault == 'late' else deadline + GRACE
             process.join(max(limit - time.monotonic(), 0.0))
             if process.is_alive():
@@ -253,6 +255,8 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
                 process.kill()
                 process.join()
             pipe.close()
+        for words, indices in raised.items():
+            logger.warning('%s', close_words(f'env {self._name!r}, index {indices[0]}', words, len(indices)))
         if hung and not terminate:
             words = ('it', 'was') if len(hung) == 1 else ('they', 'were')
             logger.warning(

@@ -155,7 +155,8 @@ def _spaces_of(section: Mapping[str, Any], overrides: Sequence[str]) -> _Spaces 
                 obs_space, action_space = env_spaces(made, name)
                 return _Spaces(seen_space(obs_space, action_space, cfg.action_mask, name), action_space)
             finally:
-                close_in_time({f'env {name!r}': made.close}, cfg.step_timeout)
+                # the run closes such envs too, and warns
+                close_in_time({f'env {name!r}': made.close}, cfg.step_timeout, logging.DEBUG)
     except (NoAnswerError, *STOPS):
         raise
     except BaseException:  # also from the env's own code: the run makes the env again, and reports the error

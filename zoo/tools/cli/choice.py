@@ -41,7 +41,9 @@ def chosen(args: argparse.Namespace, if_none: str = '') -> Any:
     _sort(args)
     if args.env is not None:
         from zoo.run.config_for_env import config_for_env
+        from zoo.worker.env_watch import EnvWatch
 
+        EnvWatch.owns_process = args.owns_process  # the env is made to look at it, which may hang
         return config_for_env(args.env, args.policy, args.overrides)
     if args.config is not None:
         _refuse_other_names(args.config, args.command)
