@@ -255,8 +255,8 @@ class WorkerVectorEnv(gymnasium.vector.VectorEnv):
                 process.kill()
                 process.join()
             pipe.close()
-        for words, indices in raised.items():
-            logger.warning('%s', close_words(f'env {self._name!r}, index {indices[0]}', words, len(indices)))
+        for said, indices in raised.items():
+            logger.warning('%s', close_words(f'env {self._name!r}, index {indices[0]}', said, len(indices)))
         if hung and not terminate:
             words = ('it', 'was') if len(hung) == 1 else ('they', 'were')
             logger.warning(
