@@ -17,6 +17,7 @@ from zoo.core.registry import ENCODER_REGISTRY
 from zoo.core.spaces import Box, Space
 from zoo.model.images import Precision, convolve, has_bf16, holds_images, image_shape
 from zoo.model.layers import ACTIVATIONS, Activation, Width
+from zoo.model.shortcut import may_skip_call
 from zoo.rl_utils.init import normed, orthogonal
 
 
@@ -202,9 +203,12 @@ class ImpalaCNN(CNN):
         self.dense = normed(nn.Linear(n_in * n_cell, self.n_feature), math.sqrt(2))
 
     def maps(self, x: Tensor) -> Tensor:
-        layers: list[Any] = [layer for stage in self.stages.children() for layer in stage.children()]
-        x = convolve(x, layers[0])
-        for layer in layers[1:]:
+        layers: list[Any] = []
+        for stage in self.stages.children():
+            layers += stage.children() if may_skip_call(stage, nn.Sequential) else [stage]
+        first, *others = layers
+        x = convolve(x, first)
+        for layer in others:
             x = layer(x)
         return relu(x)
 

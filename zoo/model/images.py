@@ -13,6 +13,7 @@ from torch.nn.functional import conv2d
 
 from zoo.core.errors import UserError
 from zoo.core.spaces import Box, Space, is_image
+from zoo.model.shortcut import may_skip_call
 
 logger = logging.getLogger(__name__)
 LARGEST_BYTE = 255
@@ -109,6 +110,9 @@ def convolve(x: Tensor, conv: nn.Conv2d) -> Tensor:
     In bfloat16 on a CPU a stride s is removed: blocks of s x s pixels become one pixel with s * s times the channels. With
     256 images of 84x84 the gradients of the Nature network's first two layers take 6 + 9 ms instead of 16 + 15.
     """
+    if not may_skip_call(conv, nn.Conv2d):  # a hook, or another layer in its place
+        output: Tensor = conv(x / 255 if x.dtype == torch.uint8 else x)
+        return output
     weight, stride, is_half = conv.weight, conv.stride[0], torch.is_autocast_enabled(x.device.type)
     if x.dtype == torch.uint8:
         weight = weight / LARGEST_BYTE  # the weights, not the bytes, which are many, and exact in bfloat16

@@ -14,6 +14,7 @@ from torch.nn.functional import elu, gelu, layer_norm, linear, silu
 
 from zoo.core.lazy import lazy_names
 from zoo.model.images import flat_pixels
+from zoo.model.shortcut import may_skip_call
 from zoo.rl_utils.init import orthogonal
 
 _HOMES = {
@@ -37,7 +38,8 @@ Width = Annotated[int, Field(ge=1, le=1_000_000)]
 class Layers(nn.Module):
     """Fully connected layers, each followed by the activation: [..., n_in] -> [..., hidden_sizes[-1]].
 
-    One module with a loop, since at 8 rows a nested module call costs as much as the activation it wraps.
+    One module with a loop, since at 8 rows a nested module call costs as much as the activation it wraps. Layers with
+    hooks, and those that were replaced, are called.
     Args: layer_norm: normalises the outputs of each layer before the activation.
     """
 
@@ -58,21 +60,29 @@ class Layers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         activate = ACTIVATIONS[self.activation]
-        layer: Any
         norm: Any
         if self._of_pixels:
             x = flat_pixels(x)
         if self.norms is None:
             for layer in self.layers:
-                own = layer._parameters  # attributes take 0.5 us more each; pruned or parametrised layers need them
-                is_plain = 'weight' in own and 'bias' in own
-                weight, bias = (own['weight'], own['bias']) if is_plain else (layer.weight, layer.bias)
-                x = activate(linear(x, weight, bias))
+                x = activate(self._linear(layer, x))
             return x
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            x = linear(x, layer.weight, layer.bias)
-            x = activate(layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps))
+            x = self._linear(layer, x)
+            if may_skip_call(norm, nn.LayerNorm):
+                x = layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+            else:
+                x = norm(x)
+            x = activate(x)
         return x
+
+    def _linear(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """layer(x); a layer that is pruned or parametrised, or has hooks, is called."""
+        if not may_skip_call(layer, nn.Linear):
+            output: Tensor = layer(x)
+            return output
+        own = layer._parameters  # attributes take 0.5 us more each
+        return linear(x, own['weight'], own['bias'])  # type: ignore[arg-type]
 
 
 class ValueHead(nn.Module):
