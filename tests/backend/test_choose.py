@@ -100,7 +100,6 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
     'a forward hook': (lambda m: m.value_head.register_forward_hook(print), REPLACED),
     'a hook before': (lambda m: m.register_forward_pre_hook(print), REPLACED),
     'a backward hook': (lambda m: m.actor_encoder.register_full_backward_hook(print), REPLACED),
-    'a hook of a parameter': (lambda m: m.policy_head.weight.register_hook(abs), REPLACED),
     'a method of its own': (lambda m: edit(m, 'compute_critic', own_forward), REPLACED),
     'a forward of its own': (lambda m: edit(m, 'value_head.forward', own_forward), REPLACED),
     'one layer in two parts': (lambda m: edit(m, 'critic_encoder.layers.0', m.actor_encoder.layers[0]), REPLACED),
@@ -165,6 +164,25 @@ def test_model_that_may_compute_something_else_runs_eagerly_and_the_log_says_why
     with pytest.raises(UserError, match="executor is 'native' but .*; use 'auto', 'eager' or 'graph'") as error:
         choose_executor(model, dist, device, NATIVE)
     assert why in str(error.value)
+
+
+def test_model_with_a_hook_on_a_parameter_acts_in_c_and_its_steps_run_eagerly_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = model_of()
+    model.policy_head.weight.register_hook(abs)
+    why = 'a parameter of the model has a hook, which only the eager executor runs'
+    long_run = AUTO._replace(n_step=10 * WORTH_STEPS)  # else compiled
+    with caplog.at_level('INFO'):
+        assert choose_executor(model, DIST, CPU, long_run).name == 'native'
+    (record,) = caplog.records
+    assert record.getMessage().endswith(f', updates run eagerly: {why}')
+    for name in ('native', 'graph'):
+        with pytest.raises(UserError) as error:
+            choose_executor(model, DIST, CPU, ExecutorRequest(name, 'auto', None))
+        assert str(error.value) == f"policy.learn.executor is {name!r} but {why}; use 'auto' or 'eager'"
+    model.actor_encoder.activation = 'gelu'  # which C does not know
+    assert choose_executor(model, DIST, CPU, long_run).name == 'eager'
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from zoo.backend import native
 from zoo.backend.executor import Eager
+from zoo.backend.places import StepParts, why_not
 from zoo.core.errors import UserError
 from zoo.rl_utils.distribution import ActionDist
 
@@ -48,6 +49,7 @@ class ExecutorRequest(NamedTuple):
     eager_only: str = ''  # why steps can only run eagerly, in a sentence
     exploration: str = 'sample'  # C acts only with 'sample'
     is_quiet: bool = False  # nothing is logged
+    own_code: str = ''  # why C cannot run steps of zoo with the code that options put into them, in a sentence
 
 
 def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, request: ExecutorRequest) -> Eager:
@@ -56,9 +58,10 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
     If C knows the model but not all components of its updates, C acts and the next executor takes the steps.
     Raises: UserError if the named executor cannot run the policy; it says why, and which one can.
     """
+    request = request._replace(eager_only=request.eager_only or why_not('graph', StepParts(model)))
     wants_c = request.executor in ('auto', 'native')
     why_not_c = native.obstacle(model, dist, device) if wants_c else 'another executor is named'
-    why_not_steps = request.eager_only or native.unknown_parts(request.components)
+    why_not_steps = request.eager_only or native.unknown_parts(request.components) or request.own_code
     if problem := _problem(why_not_c or why_not_steps, device, request):
         raise UserError(problem)
     if not why_not_c and why_not_steps:
@@ -67,11 +70,12 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
         fallback, how = (_graph(model, dist), 'compiled') if is_compiled else (Eager(model, dist), 'eagerly')
         _say(request, f'{what} in C ({native.level()}), updates run {how}: {why_not_steps}')
         only_acts = bool(request.eager_only) or any(each.kind == 'option' for each in request.components)
-        return native.NativeExecutor(model, dist, fallback, only_acts)  # an option may change any step
+        # an option may change any step
+        return native.NativeExecutor(model, dist, fallback, only_acts, said=request.own_code)
     if not why_not_c:
         what = 'updates and acting' if request.exploration == 'sample' else 'updates'
         _say(request, f"zoo's own {what} run in C ({native.level()})")
-        return native.NativeExecutor(model, dist)
+        return native.NativeExecutor(model, dist, is_named=request.executor == 'native')
     is_missing = wants_c and why_not_c == native.missing()
     if is_missing and not request.is_quiet:
         logger.warning('nothing runs in C, which would be several times as fast: %s', why_not_c)
@@ -79,7 +83,7 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
     if not why_not_compiled:
         what = 'updates are' if device.type == 'cpu' else 'updates and acting are'
         _say(request, f'{what} compiled: the first update of each kind takes 3 to 16 s')
-        return _graph(model, dist)
+        return _graph(model, dist, is_named=request.executor == 'graph')
     if request.executor == 'auto' and not is_missing:
         _say(request, f'updates and acting run eagerly: {why_not_compiled if device.type != "cpu" else why_not_c}')
     return Eager(model, dist)
@@ -110,7 +114,8 @@ def missing_compiler(device: torch.device) -> str:
 def _problem(why_not_all_c: str, device: torch.device, request: ExecutorRequest) -> str:
     """Why the named executor cannot run the policy, and which one can, in a sentence; empty if it can, or none is named."""
     if request.executor == 'native' and why_not_all_c:
-        return f"policy.learn.executor is 'native' but {why_not_all_c}; use 'auto', 'eager' or 'graph'"
+        others = "'auto' or 'eager'" if request.eager_only else "'auto', 'eager' or 'graph'"
+        return f"policy.learn.executor is 'native' but {why_not_all_c}; use {others}"
     if request.executor == 'graph' and request.eager_only:
         return f"policy.learn.executor is 'graph' but {request.eager_only}; use 'auto' or 'eager'"
     if request.executor == 'graph' and request.compile == 'off':
@@ -147,7 +152,7 @@ def _say(request: ExecutorRequest, line: str) -> None:
         logger.info('%s', line)
 
 
-def _graph(model: nn.Module, dist: ActionDist) -> Eager:
+def _graph(model: nn.Module, dist: ActionDist, is_named: bool = False) -> Eager:
     from zoo.backend.graph import GraphExecutor
 
-    return GraphExecutor(model, dist)
+    return GraphExecutor(model, dist, is_named)

@@ -9,7 +9,7 @@ plain number in it (e.g. a float attribute) is fixed from then on; a number that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,20 +28,28 @@ from zoo.backend.executor import (
     minibatches,
     stacked,
 )
+from zoo.backend.places import StepParts, code_of, why_not
 from zoo.backend.trace import MAX_PROGRAMS, CompiledFunction, logger, named_tensors, replaced
 from zoo.core.data import Metrics, Obs, State, keeps_state, leaves, map_tensors, send
+from zoo.core.errors import UserError
 from zoo.rl_utils.distribution import ActionDist
-from zoo.rl_utils.optimizer import FlatAdam, FlatOptimizer
+from zoo.rl_utils.optimizer import FlatOptimizer
 from zoo.rl_utils.update_rules import limited, moved
 
 
 class GraphExecutor(Eager):
-    """Compiles each kind of step at its first minibatch; what cannot be compiled runs eagerly, after one warning."""
+    """Compiles each kind of step at its first minibatch; what cannot be compiled runs eagerly, after one warning.
+
+    Args: is_named: whether the config names this executor, so that steps with code of a user that a program would leave out
+      are refused.
+    """
 
     name = 'graph'
 
-    def __init__(self, model: nn.Module, dist: ActionDist) -> None:
+    def __init__(self, model: nn.Module, dist: ActionDist, is_named: bool = False) -> None:
         super().__init__(model, dist)
+        self._is_named = is_named
+        self._said = ''
         self._updates: dict[Any, _Update] = {}
         self._functions: list[CompiledFunction] = []
         self._is_full = False
@@ -52,10 +60,11 @@ class GraphExecutor(Eager):
         return not any(each.failed for each in self._functions)
 
     def run(self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, numbers: Numbers) -> Metrics:
-        # a user's own optimiser may override what a stand-in does
-        if not (self.is_compiled and getattr(step, 'compiles', True)) or any(
-            type(each) not in (FlatAdam, FlatOptimizer) for each in optimizers
-        ):
+        # a program would leave out a hook of a parameter, and what an optimiser of a user does
+        why = why_not('graph', StepParts(self._model, optimizers, numbers))
+        if why:
+            self._refuse(why)
+        if why or not (self.is_compiled and getattr(step, 'compiles', True)):
             return super().run(step, optimizers, plan, numbers)
         key = step, *optimizers
         if key not in self._updates:
@@ -67,6 +76,14 @@ class GraphExecutor(Eager):
             self._updates[key] = _Update(step, self._model, self._dist, optimizers)
             self._functions.append(self._updates[key].compiled)
         return self._updates[key].run(plan, numbers)
+
+    def _refuse(self, why: str) -> None:
+        """Refuses steps that cannot be compiled, or says once that they run eagerly."""
+        if self._is_named:
+            raise UserError(f"policy.learn.executor is 'graph' but {why}; use 'auto' or 'eager'")
+        if why != self._said:
+            logger.info('updates run eagerly: %s', why)
+            self._said = why
 
     def start_acting(
         self, obs: Obs, noise: DrawNoise, has_value: bool, explore: Explore | None = None
@@ -93,6 +110,7 @@ class _Static(NamedTuple):
     moves: tuple[bool, ...]  # whether each optimiser takes a step, else it only accumulates the gradient
     others: tuple[str, ...]  # tensors of the model that are no parameters of the optimisers
     columns: tuple[str, ...]  # of the minibatch, dotted paths where they are nested
+    code: tuple[Hashable, ...]  # hooks and methods that were put on the model
 
 
 class _Update:
@@ -108,7 +126,14 @@ class _Update:
         moving = dict(_moving(numbers))
         own = {name for optimizer in self._optimizers for name in optimizer.names}
         others = {name: x.detach() for name, x in named_tensors(self._model).items() if name not in own}
-        static = _Static(_replaced(numbers, dict.fromkeys(moving)), tuple(moving), (), tuple(others), ())
+        static = _Static(
+            _replaced(numbers, dict.fromkeys(moving)),
+            tuple(moving),
+            (),
+            tuple(others),
+            (),
+            code_of(self._model, self._dist),
+        )
         fixed = [*(x for optimizer in self._optimizers for x in optimizer.buffers.values()), *others.values()]
         values = self._values(moving.values(), fixed[0].device)
         for optimizer in self._optimizers:
@@ -251,6 +276,7 @@ class GraphActing(ForwardActing):
         self._model, self._dist, self._draw, self._has_value = model, dist, draw, has_value
         self._names = ('action', 'logit', 'value') if has_value else ('action', 'logit')
         self._row: Obs = None
+        self.code: tuple[Hashable, ...] = ()  # hooks and methods that were put on the model
         self.captures = True  # whether each step is a CUDA graph; False: another graph holds it
         self.compiled = CompiledFunction(self._replay, 'acting')
 
@@ -259,6 +285,7 @@ class GraphActing(ForwardActing):
         self.noise = self._draw(self._n_env)
         self.follow(self.noise)
         self._tensors = {name: x.detach() for name, x in named_tensors(self._model).items()}
+        self.code = code_of(self._model, self._dist)
 
     def follow(self, noise: Tensor) -> None:
         """Makes the next steps take these rows of noise, [T, B, ...]."""
@@ -272,11 +299,14 @@ class GraphActing(ForwardActing):
         noise = next(self._noise)
         self._row = map_tensors(lambda x: send(x, noise.device), obs)
         inputs = [*self._tensors.values(), noise, *(x for _, x in leaves(self._row))]
-        outputs = self.compiled(inputs, tuple(self._tensors), len(self._tensors) if self.captures else None)
+        outputs = self.compiled(
+            inputs, (tuple(self._tensors), self.code), len(self._tensors) if self.captures else None
+        )
         return dict(zip(self._names, self._compute(self._row, noise) if outputs is None else outputs, strict=True))
 
-    def _replay(self, names: tuple[str, ...], inputs: Sequence[Tensor]) -> list[Tensor]:
-        """`_compute` with the model's tensors, whose names these are, before noise and observations."""
+    def _replay(self, static: tuple[tuple[str, ...], Any], inputs: Sequence[Tensor]) -> list[Tensor]:
+        """`_compute` with the model's tensors, whose names are static[0], before noise and observations."""
+        names = static[0]
         noise, *row = inputs[len(names) :]
         columns = iter(row)
         with replaced(self._model, dict(zip(names, inputs, strict=False))):

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from zoo.backend.choose import ExecutorRequest, Named, choose_executor
+from zoo.backend.places import StepParts, why_not
 from zoo.config.components import name_of
 from zoo.core.errors import UserError
 from zoo.core.ranks import Ranks, rank_count_text
@@ -52,7 +53,15 @@ def executor_request(policy: Owner, exploration: str, step_per_env_step: float) 
     components = (*policy.objective.components, *own)
     is_summed = f'gradients are summed over {number}' if (number := rank_count_text(run.ranks)) else ''
     why = ' and '.join(filter(None, (run.eager_only, is_summed)))
-    return ExecutorRequest(cfg.executor, cfg.compile, n_step, components, eager_only=why, exploration=exploration)
+    return ExecutorRequest(
+        cfg.executor,
+        cfg.compile,
+        n_step,
+        components,
+        eager_only=why,
+        exploration=exploration,
+        own_code=why_not('native', StepParts(numbers=policy.objective.fixed)),
+    )
 
 
 class Execution:

@@ -29,6 +29,7 @@ class CapturedRollout:
         self._is_small = self._n_step <= MAX_STEPS and self._n_step * collector.n_env <= MAX_ROWS
         self._places: list[Tensor] = []  # where the graph reads and writes the state of the envs
         self._call: CapturedCall | None = None
+        self._code: Any = None  # of the model, when the rollout was captured
 
     def __call__(self) -> None:
         acting, env = self._group.acting, self._env
@@ -39,8 +40,11 @@ class CapturedRollout:
         self._settle()  # a reset has put the state into other tensors
         fixed = [*acting.tensors, *self._places]
         inputs = [*fixed, acting.noise, *env.draw(self._n_step)]
-        if acting.captures:
-            acting.captures, self._call = False, CapturedCall(self._steps, len(fixed))  # a graph has no graphs in it
+        is_outdated = self._call is not None and acting.code != self._code
+        if acting.captures or is_outdated:
+            acting.captures = False  # a graph has no graphs in it
+            self._code = acting.code
+            self._call = CapturedCall(self._steps, len(fixed))
         if self._call is not None:
             try:
                 self._call(inputs)

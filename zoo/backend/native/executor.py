@@ -5,8 +5,8 @@ Below it: the models and updates that it knows, as their description for C, or w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, cast
 
 import torch
@@ -30,6 +30,7 @@ from zoo.backend.native.bindings import (
     ValueLoss,
     load,
 )
+from zoo.backend.places import MODEL_PLACE, MODULE_HOOKS, StepParts, has_own_method, why_not
 from zoo.core.data import Columns, Metrics, Obs, State
 from zoo.core.errors import UserError
 from zoo.core.spaces import ACTION_MASK
@@ -55,6 +56,8 @@ _CPU = torch.device('cpu')
 _PER_ROW = ('value', 'adv', 'return_', 'weight')
 _READ = (*_PER_ROW, 'obs', 'action', 'logit')
 
+logger = logging.getLogger(__name__)
+
 
 def obstacle(model: nn.Module, dist: ActionDist, device: torch.device) -> str:
     """Why the native executor cannot run a model, as the end of a sentence; empty if it can."""
@@ -77,13 +80,20 @@ class NativeExecutor(Eager):
 
     That is a step of another kind, one with a component of `unknown_parts`, optimisers of other kinds, or other columns.
     Args: model: one without `obstacle`; fallback: an executor of the same model, None: an eager one;
-      only_acts: whether the fallback takes all steps.
+      only_acts: whether the fallback takes all steps; is_named: whether the config names this executor, so that zoo's own steps
+      that C cannot run are refused; said: why C does not run some steps, which the log says already.
     """
 
     name = 'native'
 
     def __init__(
-        self, model: nn.Module, dist: ActionDist, fallback: Eager | None = None, only_acts: bool = False
+        self,
+        model: nn.Module,
+        dist: ActionDist,
+        fallback: Eager | None = None,
+        only_acts: bool = False,
+        is_named: bool = False,
+        said: str = '',
     ) -> None:
         library, why = load()
         if library is None:
@@ -92,14 +102,24 @@ class NativeExecutor(Eager):
         super().__init__(model, dist)
         self._fallback = Eager(model, dist) if fallback is None else fallback
         self._workspace, self._only_acts = library.workspace(), only_acts
+        self._is_named = is_named
+        self._said = said
         self._described: Model | None = None
         self._places: list[int] = []
 
     def run(self, step: Step, optimizers: Sequence[FlatOptimizer], plan: StepPlan, numbers: Numbers) -> Metrics:
-        """As `Eager.run`. Raises: UserError if the model was changed after construction, so that C cannot run it any more."""
+        """As `Eager.run`.
+
+        Raises: UserError if the model was changed after construction, so that C cannot run it any more; if the executor is
+          named and the step has code that C does not run.
+        """
         if why := obstacle_of_model(self._model, self._dist, _CPU):
             raise UserError(f'{why}; it came after the policy was made: use policy.learn.executor=eager')
-        is_known = not self._only_acts and _is_known(step, optimizers, numbers)
+        is_of_zoo = not self._only_acts and getattr(step, 'kind_of', None) is step
+        own_code = why_not('native', StepParts(self._model, optimizers, numbers)) if is_of_zoo else ''
+        if own_code:
+            self._refuse(own_code)
+        is_known = is_of_zoo and not own_code and _is_known(step, optimizers, numbers)
         columns = self._columns(plan) if is_known else None
         if columns is None:
             return self._fallback.run(step, optimizers, plan, numbers)
@@ -120,6 +140,14 @@ class NativeExecutor(Eager):
             names.append('penalty_kl')
         by_column = rows.t().contiguous().float()
         return {name: by_column[_COLUMNS.get(name, Column.GRAD_NORM)] for name in names}
+
+    def _refuse(self, why: str) -> None:
+        """Refuses steps that C cannot run, or says once that another executor runs them."""
+        if self._is_named:
+            raise UserError(f"policy.learn.executor is 'native' but {why}; use 'auto' or 'eager'")
+        if why != self._said:
+            logger.info('updates do not run in C: %s', why)
+            self._said = why
 
     def start_acting(
         self, obs: Obs, noise: DrawNoise, has_value: bool, explore: Explore | None = None
@@ -216,10 +244,9 @@ class NativeActing:
 
 
 def _is_known(step: Step, optimizers: Sequence[FlatOptimizer], numbers: Numbers) -> bool:
-    """Whether C has the step with these numbers, and the optimisers; it has no step or optimiser of a user's own."""
+    """Whether C has a step of zoo with these numbers, and the optimisers."""
     return (
-        getattr(step, 'kind_of', None) is step
-        and len(optimizers) <= 2
+        len(optimizers) <= 2
         and all(type(each) is FlatAdam and each.is_plain for each in optimizers)
         and knows_components(Kind[step.kind], numbers)  # type: ignore[attr-defined]
     )
@@ -236,7 +263,6 @@ _PARTS: dict[str, tuple[type, ...]] = {
 }
 _HEADS = {'categorical': nn.Linear, 'multi_categorical': nn.Linear, 'gaussian': GaussianHead}
 _KNOWN = {VAC, PPG, nn.Linear, nn.ModuleList, *(kind for kinds in _PARTS.values() for kind in kinds)}
-_HOOKS = ('_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks')
 
 
 def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) -> str:
@@ -256,7 +282,7 @@ def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) 
         if why := _obstacle_of_part(name, part):
             return why
     if _is_other_head(model, dist) or _is_changed(model):
-        return 'a part of the model was replaced or has a hook, which the native executor does not run'
+        return f'{MODEL_PLACE}, which the native executor does not run'
     if _has_any_global_hook():
         return 'there is a hook on all modules, which the native executor does not run'
     if any(type(p) is not nn.Parameter or p.dtype != torch.float32 for p in parameters_of(modules_of(model))):
@@ -287,7 +313,7 @@ def _is_other_head(model: ActorCritic, dist: ActionDist) -> bool:
     head, own, n_out = model.policy_head, model.dist, dist.n_param
     if type(own) is not type(dist) or getattr(own, 'nvec', None) != getattr(dist, 'nvec', None):
         return True
-    if type(head) is not _HEADS[dist.name] or any(map(_has_own_method, (own, dist))):
+    if type(head) is not _HEADS[dist.name] or any(map(has_own_method, (own, dist))):
         return True
     if isinstance(head, GaussianHead):
         head, n_out = head.mu, dist.n_action
@@ -313,22 +339,12 @@ def buffers_of(modules: list[nn.Module]) -> list[Tensor]:
     return [x for module in modules for x in module._buffers.values() if x is not None]
 
 
-def _has_own_method(x: object) -> bool:
-    return _hides_method(type(x), tuple(vars(x)))  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=256)
-def _hides_method(kind: type, names: tuple[str, ...]) -> bool:
-    """Whether one of these attributes of an object hides a method of its class."""
-    return any(callable(getattr(kind, name, None)) for name in names)
-
-
 def _is_changed(model: ActorCritic) -> bool:
     """Whether a part is of another class, has a hook or a method of its own, or shares a parameter with another."""
     children = dict.fromkeys(child for child in model._modules.values() if child is not None)  # each once
     parts = [part for child in children for part in modules_of(child)]
     for part in (model, *parts):
-        if type(part) not in _KNOWN or _has_own_method(part) or any(vars(part).get(hook) for hook in _HOOKS):
+        if type(part) not in _KNOWN or has_own_method(part) or any(vars(part).get(hook) for hook in MODULE_HOOKS):
             return True
         if type(part) is nn.Linear and part.bias is None:
             return True
@@ -336,8 +352,6 @@ def _is_changed(model: ActorCritic) -> bool:
     if type(stage) is NormedVector and (type(stage.vector), type(stage.norm)) != (ToVector, RunningMeanStd):
         return True
     params = parameters_of(parts)
-    if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in params):
-        return True
     is_shared = len({id(p) for p in params}) != len(params) or any(p is not None for p in model._parameters.values())
     if is_shared or (model.critic_encoder is not model.actor_encoder) != (model.arch == 'dual'):
         return True
@@ -419,7 +433,7 @@ def unknown_parts(components: Sequence[Any]) -> str:
 
 def knows_components(kind: Kind, numbers: Any) -> bool:
     """Whether C has all components that a step of this kind reads from its numbers."""
-    is_plain = getattr(numbers, 'policy_loss', None) is None and numbers.forward is forward_rows
+    is_plain = not why_not('native', StepParts(numbers=numbers)) and numbers.forward is forward_rows
     return is_plain and not unknown_parts(_components_of(kind, numbers))
 
 
