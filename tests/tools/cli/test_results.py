@@ -133,8 +133,8 @@ USUAL = 'of cases; 5 or more of each are usual)'
     ('others', 'meaning', 'luck'),
     [
         # 2 of the 70 ways to split 8 runs into 4 and 4 have all higher runs on one side
-        ([7, 8, 9, 6], '100% of the pairs of runs (95% interval 100% to 100%): it is higher (', '2.9% of cases)'),
-        ([0, 0, 0, 0], '0% of the pairs of runs (95% interval 0% to 0%): it is lower (', '2.9% of cases)'),
+        ([7, 8, 9, 6], '100% of the pairs of runs (95% interval 100% to 100%): a clear difference (', '2.9% of cases)'),
+        ([0, 0, 0, 0], '0% of the pairs of runs (95% interval 0% to 0%): a clear difference (', '2.9% of cases)'),
         ([1, 2, 3, 4], ': no clear difference (', '100% of cases)'),
         # for 3 and 4 runs 2 of 35, for 1 and 4 runs 2 of 5: never called different, and the chance has no interval
         ([7, 8, 9], '100% of the pairs of runs: 3 and 4 runs are too few to tell them apart (', f'5.7% {USUAL}'),
@@ -149,6 +149,13 @@ def test_meaning_of_the_chance(others: list[float], meaning: str, luck: str, in_
     assert sum(line.endswith(words) for line in lines) == 1
     if len(others) == 3:
         assert lines[4].endswith(' 1.00') and lines[4].count('[') == 1  # no interval of the chance
+
+
+def test_two_runs_are_no_comparison(in_tmp: Path, zoo: Zoo) -> None:
+    write('a', [5])
+    write('b', [7])
+    said = 'A and B have one run each, which says nothing about their difference; train 5 seeds of both'
+    assert said in zoo('compare a b').lines
 
 
 def test_side_of_one_run_has_no_interval(in_tmp: Path, zoo: Zoo) -> None:

@@ -43,7 +43,7 @@ def _share(values: list[Any], result: Any = None) -> Any:
 def test_numbers_over_many_sizes_are_placed_by_their_logarithm() -> None:
     rate = _share([1e-4, 1e-3, 1e-2])
     assert rate.at.tolist() == pytest.approx([-4, -3, -2])
-    assert [text for _, text in rate.ticks] == ['0.0001', '0.001', '0.01']
+    assert [text for _, text in rate.ticks] == ['1e-4', '1e-3', '1e-2']
     assert _share([0.1, 0.2, 0.3]).at.tolist() == [0.1, 0.2, 0.3] and _share([-1.0, 1, 100]).at[0] == -1
 
 

@@ -66,7 +66,7 @@ def test_interval_of_a_single_point_is_a_bar() -> None:
     drawn, curve = figure({'made': runs}, METRIC), band(runs, METRIC)
     [bar] = drawn.axes[0].collections
     assert bar.get_segments()[0].tolist() == [[10, curve.low[0]], [10, curve.high[0]]] and curve.low[0] < curve.high[0]
-    assert 'bar: 95% bootstrap interval' in caption_of(drawn)
+    assert 'bar: from the lowest to the highest run' in caption_of(drawn)
     alone = figure({'made': runs[:1]}, METRIC)
     assert not any(bar.get_paths()[0].get_extents().height for bar in alone.axes[0].collections)
 
@@ -100,8 +100,10 @@ def test_axes_and_caption_say_what_is_drawn() -> None:
     assert (axes.get_xlabel(), axes.get_ylabel()) == ('env steps', 'Return in evaluations')
     said = caption_of(drawn)
     assert said == (
-        'line: median of runs; shade: 95% bootstrap interval over runs; dotted: not all runs have values there'
+        'line: median of runs; shade: from the lowest to the highest run; dotted: not all runs have values there'
     )
+    four = [made_run([0, 10], [1, seed], seed=seed) for seed in range(4)]
+    assert 'shade: 95% bootstrap interval over runs' in caption_of(figure({'made': four}, METRIC))
     assert caption_of(figure({'one': TWO[:1]}, METRIC)) == ''  # a line of one run is no average
 
 
@@ -113,7 +115,44 @@ def test_runs_that_reached_stop_value_keep_their_last_value_and_the_caption_says
     [line] = drawn.axes[0].lines
     assert line.get_xydata().tolist() == [[10, 3], [20, 5], [30, 8.5]]  # 8.5: the mean of 9 and of the kept 8
     assert drawn.axes[0].get_xlim()[0] == 0 and words_of(drawn) == ['made: 2 runs']
-    assert caption_of(drawn).endswith('; 1 run reached stop_value and kept the last value')
+    # both reached 8, also the one that is drawn to its end
+    assert caption_of(drawn).endswith('; 2 runs reached stop_value and kept the last value')
+
+
+@pytest.mark.parametrize(('n', 'marked'), [(12, 12), (30, 30), (31, 0)])
+def test_each_point_of_a_line_has_a_marker_unless_there_are_many(n: int, marked: int) -> None:
+    at = np.arange(1, n + 1) * 1_000
+    runs = [made_run(at, at), made_run(at + 7, at, seed=1)]  # evaluations of two seeds are never at the same step
+    for group in (runs[:1], runs):
+        lines = figure({'made': group}, METRIC).axes[0].lines
+        n_mark = sum(len(line.get_markevery()) for line in lines if line.get_markevery() is not None)
+        assert n_mark == marked, (len(group), n_mark)
+
+
+@pytest.mark.slow
+def test_long_lines_have_markers_where_their_colors_repeat() -> None:
+    long = made_run(np.arange(100), np.arange(100))
+    for n, least in ((7, 0), (8, 8)):
+        drawn = figure({str(i): [long] for i in range(n)}, METRIC)
+        assert {len(line.get_markevery()) for line in drawn.axes[0].lines} <= {least, least + 1}
+        legend = drawn.axes[0].get_legend() or drawn.legends[0]
+        assert all((line.get_marker() not in ('', 'None')) == (n == 8) for line in legend.get_lines())
+
+
+def test_line_over_wall_time_has_all_runs_at_each_point() -> None:
+    runs = [made_run([10, 20, 30], [1, 2, 3]), made_run([12, 24, 36], [1, 2, 5], seed=1)]
+    drawn = figure({'made': runs}, METRIC, x='wall_s', stat='mean')
+    [line] = drawn.axes[0].lines
+    # from 12 s on, when both have a value; the first one ends at 30 s and keeps 3: (3 + 5) / 2 = 4 at 36 s
+    assert line.get_xdata()[[0, -1]].tolist() == [12, 36] and line.get_ydata()[-1] == 4
+    assert words_of(drawn) == ['made: 2 runs'] and caption_of(drawn).endswith(
+        'a run keeps its last value after its end'
+    )
+    for run in runs:
+        run.columns['learn/entropy'] = run.columns[METRIC]
+    drawn = figure({'made': runs}, 'learn/entropy', x='wall_s', stat='mean')
+    [line] = drawn.axes[0].lines
+    assert line.get_xdata()[-1] == 30 and words_of(drawn) == ['made: 2 runs']
 
 
 def test_legend_is_in_the_axes_where_it_fits() -> None:
@@ -124,9 +163,10 @@ def test_legend_is_in_the_axes_where_it_fits() -> None:
 @pytest.mark.parametrize(
     ('values', 'said'),
     [
-        ([-1_100, -1_000], ['-1.10k', '-1.08k', '-1.06k', '-1.04k', '-1.02k', '-1.00k']),
+        ([-1_100, -1_000], ['-1,100', '-1,080', '-1,060', '-1,040', '-1,020', '-1,000']),
         ([0, 500], ['0', '100', '200', '300', '400', '500']),
-        ([0, 5_000], ['0', '1k', '2k', '3k', '4k', '5k']),
+        ([0, 5_000], ['0', '1,000', '2,000', '3,000', '4,000', '5,000']),
+        ([0, 50_000], ['0', '10k', '20k', '30k', '40k', '50k']),
     ],
 )
 def test_ticks_of_an_axis_have_one_unit_and_as_many_digits(values: list[float], said: list[str]) -> None:

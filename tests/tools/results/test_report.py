@@ -35,6 +35,7 @@ from zoo.tools.results.report import (
     write_report,
 )
 from zoo.tools.results.report_figures import newest_video, read_video, step_of
+from zoo.tools.results.sweep_file import SweptTrial, SweptTrials, write_trials
 
 pytest.importorskip('matplotlib')
 
@@ -301,6 +302,73 @@ def test_names_with_tags_quotes_and_dollars_are_only_text(tmp_path: Path) -> Non
     assert page.text.startswith(NASTY) and '<script>alert(3)<script>' in page.text
     for _, attributes in page.elements:
         assert not [name for name in attributes if name.startswith('on')]
+
+
+def swept(folder: Path, n: int, **changes: Any) -> list[Run]:
+    """Runs of a sweep over the clip ratio, whose later trials are better, although their last returns are lower."""
+    runs, trials = [], []
+    for i in range(n):
+        run = whole_run(0, f'trial_{i:03d}_seed_0', (1, 2, 500 - i), f'policy.learn.clip_ratio=0.{i + 1}')
+        runs.append(Run(folder / run.exp_name / 'run', run.config, run.columns))
+        label, values = f'trial_{i:03d}', {'policy.learn.clip_ratio': f'0.{i + 1}'}
+        value = 1000.0 * (n - i)
+        words = f'{value:,.0f} steps to 450'
+        trials.append(SweptTrial(label=label, state='complete', values=values, value=value, result=words, reason=''))
+    rules: dict[str, Any] = dict(name='made_sweep', metric='env steps until the goal', result_name='steps to the goal')
+    rules |= dict(minimises=True, n_trial=n, n_seed=1, n_tied=1, keys=['policy.learn.clip_ratio'], trials=trials[::-1])
+    write_trials(folder, SweptTrials(**rules | changes))
+    return runs
+
+
+@pytest.mark.slow
+def test_page_of_a_sweep_has_its_order_its_metric_and_the_tried_values(tmp_path: Path) -> None:
+    page = page_of(swept(tmp_path, 4, n_tied=2))
+    assert page.text.startswith('made_sweep: a sweep of 4 trials on CartPole-v1')
+    assert 'The best is trial 3: 1,000 steps to 450 with clip_ratio=0.4 . It ties with 1 other' in page.text
+    assert 'Compared: env steps until the goal, best first' in page.text
+    table = page.text.partition('Trial clip_ratio Steps to the goal')[2].partition('Curves')[0]
+    assert re.findall(r'trial (\d) (0\.\d) ([\d,]+) steps', table) == [
+        (str(i), f'0.{i + 1}', f'{4 - i},000') for i in (3, 2, 1, 0)
+    ]
+
+
+@pytest.mark.slow
+def test_page_of_a_long_sweep_has_few_colors_and_one_part_on_speed(tmp_path: Path) -> None:
+    page = page_of(swept(tmp_path, 9))
+    marks = {e['style'].partition('--')[2][:-1] for e in page.named('span') if e.get('class') == 'swatch'}
+    assert {mark for mark in marks if not mark.startswith('part-')} == {'line-0', 'line-1', 'line-2', 'plot-other'}
+    assert 'the 6 others' in page.text and page.text.count('env steps per second, evaluations') == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('content', ['', '[]', '{"name": 3}', '{"trials": [{"label": "trial_x"}]}', '[' * 99_999])
+def test_runs_with_a_damaged_list_of_trials_are_several_configs(content: str, tmp_path: Path) -> None:
+    runs = swept(tmp_path, 2)
+    (tmp_path / 'trials.json').write_text(content)
+    assert page_of(runs).text.startswith('trial_000 and trial_001 on CartPole-v1')
+
+
+@pytest.mark.slow
+def test_two_configs_are_compared_in_a_sentence() -> None:
+    one, other = ([whole_run(i, name, (1, 2, first + i)) for i in range(4)] for name, first in (('a', 10), ('b', 20)))
+    # all 16 pairs: b is higher; 2 of the 70 ways to split 8 runs into 4 and 4 are like that
+    said = 'b is higher than a in 100% of the pairs of runs (95% interval 100% to 100%): a clear difference'
+    assert f'{said} (chance alone gives such a difference in 2.9% of cases).' in page_of(one + other).text
+    assert 'a and b have one run each, which says nothing about their difference' in page_of(one[:1] + other[:1]).text
+
+
+@pytest.mark.slow
+def test_curve_of_few_evaluations_is_that_of_training(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level('INFO')
+    run = whole_run()
+    run.columns['collect/return_mean'] = np.array([4.0, 5.0, 6.0])
+    text = page_of([run]).text
+    assert 'The runs have few evaluations, so this is the return of the training episodes.' in text
+    assert 'The mean return of the greedy policy in an evaluation is 2 at the end.' in text
+    assert caplog.messages == [
+        'a run has 3 evaluations, so the curve is that of collect/return_mean; --metric eval/return_mean draws these'
+    ]
+    assert 'few evaluations' not in page_of([run], METRIC).text
 
 
 @pytest.mark.slow

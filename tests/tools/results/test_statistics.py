@@ -232,7 +232,7 @@ def test_band_keeps_what_reached_stop_value_where_the_policy_is_measured_alone()
         run.config['policy']['eval'] = {'stop_value': 8.0}
         run.columns['learn/entropy'] = run.columns[METRIC]
     curve = band(runs, METRIC, stat='mean')
-    assert set(curve.n_run) == {2} and curve.center[-1] == 8.5 and curve.n_kept == 1
+    assert set(curve.n_run) == {2} and curve.center[-1] == 8.5 and curve.n_kept == 2
     ended = band(runs, 'learn/entropy', stat='mean')
     assert (
         ended.n_run[-1] == 1 and ended.center[-1] == 9 and ended.n_kept == 0

@@ -25,7 +25,7 @@ _RUNS = (
         '--metric',
         metavar='NAME',
         help='a metric of the log, e.g. --metric learn/entropy (eval/return_mean, or collect/return_mean where no run was '
-        'evaluated)',
+        'evaluated; curves are also of that if runs have less than 4 evaluations)',
     ),
 )
 _COMPARED = (
@@ -75,7 +75,8 @@ NOTES = {
     'plot': """\
 Runs that differ only in their seed are one line: at each step the interquartile mean of the runs (without the highest
 and the lowest quarter), and a 95% bootstrap interval. A run that reached its stop_value keeps its
-last return; after the end of any other one the line is dotted, and the legend says of how many runs it is.
+last return; after the end of any other one the line is dotted, and the legend says of how many runs it is. Over wall time
+(--x wall_s) a run that is done keeps its last return.
 
   zoo plot runs/cartpole_ppo -o curve.svg
   zoo plot runs/cartpole_ppo runs/cartpole_ppg -o curve.png --x wall_s
@@ -117,14 +118,15 @@ def run_plot(args: argparse.Namespace) -> None:
             'zoo plot got no file to draw into; name one with -o, e.g. -o curve.svg, or add --json for numbers'
         )
     from zoo.tools.results.plot import check_output, curve_numbers, figure, save
-    from zoo.tools.results.read import check_same_env, groups, named_runs, resolve_metric
+    from zoo.tools.results.read import check_same_env, curve_metric, groups, named_runs, resolve_metric
 
     if args.output is not None:
         check_output(Path(args.output), 'picture')
         need('matplotlib', 'plot', 'zoo plot')
     runs = named_runs(args.runs)
     check_same_env(runs, args.allow_different_envs)
-    metric, found = resolve_metric(runs, args.metric), groups(runs)
+    find_metric = resolve_metric if args.output is None else curve_metric
+    metric, found = find_metric(runs, args.metric), groups(runs)
     if args.output is not None:
         save(figure(found, metric, args.x, args.stat, theme=args.theme), Path(args.output))
     drawn = f'{args.output}: {metric} of {_count(len(runs), "run")} in {_count(len(found), "line")}'

@@ -230,7 +230,14 @@ def _notes(found: Comparison) -> Iterator[str]:
     if letters := [_letter(i) for i, side in enumerate(found.sides) if side.last is None]:
         said = f'no run of {" or ".join(letters)} has a value of {found.metric}, so that is not compared'
         yield f'{said}; {way_to_values(found.metric)}'
-    yield from filter(None, (_meaning(i, side, found) for i, side in enumerate(found.sides)))
+    yield from verdicts(found, [_letter(i) for i in range(len(found.sides))])
+
+
+def verdicts(found: Comparison, names: Sequence[str]) -> Iterator[str]:
+    """Yields a sentence on the chance of each side that has one to beat the first side. Args: names: of the sides."""
+    for side, name in zip(found.sides, names, strict=True):
+        if said := _meaning(side, name, found, names[0]):
+            yield said
 
 
 def _table(found: Comparison) -> list[tuple[str, ...]]:
@@ -253,20 +260,21 @@ def _table(found: Comparison) -> list[tuple[str, ...]]:
     return rows
 
 
-def _meaning(i: int, side: Side, found: Comparison) -> str | None:
+def _meaning(side: Side, name: str, found: Comparison, first: str) -> str | None:
     """Returns a sentence on the chance of a side, at equal env steps if the runs are not equally long; None without it."""
     chance = side.chance if found.common_step is None else side.common_chance
     if chance is None:
         return None
     at = '' if found.common_step is None else f'after {found.common_step:,.0f} env steps '
-    said = f'{at}{_letter(i)} is higher than A in {chance.value:.0%} of the pairs of runs'
+    n, n_first = (len(one.last.values) if one.last else 0 for one in (side, found.sides[0]))
+    if n == n_first == 1:
+        return f'{first} and {name} have one run each, which says nothing about their difference; train 5 seeds of both'
+    said = f'{at}{name} is higher than {first} in {chance.value:.0%} of the pairs of runs'
     percent = f'{chance.p:.0%}' if chance.p >= 0.1 else f'{chance.p:.1%}'
     luck = f'chance alone gives such a difference in {percent if chance.p >= 0.001 else "less than 0.1%"} of cases'
     if chance.low is None or chance.high is None:
-        n, n_first = (len(one.last.values) if one.last else 0 for one in (side, found.sides[0]))
         return f'{said}: {n} and {n_first} runs are too few to tell them apart ({luck}; 5 or more of each are usual)'
-    clear = 'it is higher' if chance.value > 0.5 else 'it is lower'
-    verdict = clear if chance.is_clear else 'no clear difference'
+    verdict = 'a clear difference' if chance.is_clear else 'no clear difference'
     return f'{said} (95% interval {chance.low:.0%} to {chance.high:.0%}): {verdict} ({luck})'
 
 

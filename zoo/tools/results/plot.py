@@ -17,7 +17,7 @@ import numpy as np
 from zoo.core.errors import UserError, need
 from zoo.core.files import refuse_failure, whole_file
 from zoo.core.streams import visible
-from zoo.tools.results.read import Run, read_run, resolve_metric
+from zoo.tools.results.read import Run, curve_metric, read_run
 from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Band, Stat, band
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ COLORS: dict[Theme, tuple[str, ...]] = {
 """Colours that people who do not see red, green or blue can distinguish, with a contrast of 3 to the background."""
 MARKERS = 'osD^vPX*h'  # 9 markers and 7 colours: 63 different lines; markers differ in print without colours too
 PAPER: dict[Theme, dict[str, str]] = {
-    'light': {'paper': '#ffffff', 'ink': '#1f2328', 'rule': '#d8dce0'},
-    'dark': {'paper': '#16181c', 'ink': '#e4e6ea', 'rule': '#3a3f46'},
+    'light': {'paper': '#ffffff', 'ink': '#1f2328', 'rule': '#d8dce0', 'other': '#8c939b'},
+    'dark': {'paper': '#16181c', 'ink': '#e4e6ea', 'rule': '#3a3f46', 'other': '#7b828b'},
 }
 # titles of the metrics that show the progress of a run, by importance; other metrics have their name as title
 TITLES = {
@@ -48,15 +48,18 @@ TITLES = {
     'collect/return_mean': 'Return in training',
     'eval/episode_len_mean': 'Length of an episode in evaluations',
     'learn/entropy': 'Entropy of the policy',
-    'learn/approx_kl': 'Change of the policy in an update (KL)',
+    'learn/kl': 'Change of the policy in an update (KL)',
     'learn/explained_variance': 'Share of the return that the value function explains',
     'learn/value_loss': 'Loss of the value function',
     'time/env_step_per_s': 'Env steps per second',
 }
-N_MARKER = 8  # on a line
+N_WHOLE_RANGE = 3  # most runs of which the interval is from the lowest to the highest: 1 in 27 draws has one run only
+N_MARKER = 8  # on a line of more than N_MARK points, if colours alone do not distinguish the lines
 LINE_HEIGHT, N_LINE = 0.19, 4  # of a legend: inches of a line, and lines that fit into a figure of its normal size
+EDGE = 0.1  # inches around a figure
 N_CHANGE = 3  # most changes of the number of runs that a legend lists
 SIZES = ((1e9, 'G'), (1e6, 'M'), (1e3, 'k'))
+PLAIN = 1e4  # smaller numbers of an axis have no unit: 800 and 1,000
 UNITS = ((3600.0, 'hours'), (60.0, 'minutes'), (1.0, 'seconds'))
 
 
@@ -69,6 +72,7 @@ def figure(
     size: tuple[float, float] = (7.2, 4.6),
     theme: Theme = 'light',
     title: str | None = None,
+    n_top: int | None = None,
 ) -> Figure:
     """Draws one line for each group: the average of its runs on one grid of steps, and a 95% interval (for one point, a bar).
 
@@ -76,7 +80,8 @@ def figure(
     Args:
       groups: runs by the label of their line; metric: from `resolve_metric`; x: 'env_step' or 'wall_s'.
       size: width and height in inches of 100 pixels; a long legend makes the figure higher; title: replaces metric and env;
-        '': no title.
+        '': no title; n_top: groups that are drawn so, the first ones; the lines of the others are thin, grey, and without
+        interval; None: all.
     Raises: UserError if matplotlib is not installed.
     """
     paper, colors = PAPER[theme], COLORS[theme]
@@ -84,11 +89,15 @@ def figure(
         axes = drawn.add_subplot()
         curves = [band(runs, metric, x, stat) for runs in groups.values()]
         unit, unit_words = _unit(x, curves)
-        looks = [(colors[i % len(colors)], MARKERS[i % len(MARKERS)]) for i in range(len(curves))]
+        named = curves[:n_top]
+        has_more_lines_than_colors = len(named) > len(colors)
+        looks = [(colors[i % len(colors)], MARKERS[i % len(MARKERS)]) for i in range(len(named))]
         lines = {
-            _label(name, curve, unit, unit_words): _draw(axes, curve, *look, unit, i / len(curves))
-            for i, (name, curve, look) in enumerate(zip(groups, curves, looks, strict=True))
+            _label(name, curve, unit, unit_words): _draw(axes, curve, *look, unit, has_more_lines_than_colors)
+            for name, curve, look in zip(groups, named, looks, strict=False)
         }
+        if others := curves[len(named) :]:
+            lines[f'the {len(others)} others'] = _draw_others(axes, others, paper['other'], unit)
         words = TITLES.get(metric, metric)
         style_axes(axes, paper)
         axes.set_xlim(left=0)
@@ -96,7 +105,7 @@ def figure(
         axes.set_ylabel(visible(words), color=paper['ink'], parse_math=False)
         envs = dict.fromkeys(run.env_id for runs in groups.values() for run in runs)
         head = f'{words} on {", ".join(envs)}' if title is None else title
-        _write_around(drawn, axes, head, _caption(stat, curves), lines)
+        _write_around(drawn, axes, head, _caption(stat, named, x), lines)
     return drawn
 
 
@@ -111,6 +120,7 @@ def styled_figure(size: tuple[float, float], theme: Theme = 'light') -> Iterator
     paper = PAPER[theme]
     with rc_context({'font.family': 'DejaVu Sans', 'font.size': 9.5, 'text.color': paper['ink']}):
         drawn = Figure(figsize=size, dpi=100, layout='constrained', facecolor=paper['paper'])
+        drawn.set_layout_engine('constrained', w_pad=EDGE, h_pad=EDGE)
         FigureCanvasAgg(drawn)  # no window, and none of pyplot's state
         yield drawn
 
@@ -118,7 +128,7 @@ def styled_figure(size: tuple[float, float], theme: Theme = 'light') -> Iterator
 def plot_run(folder: Path, metric: str | None = None, path: str | Path | None = None) -> Figure:
     """Draws the curve of one run, see `TrainResult.plot`. A notebook shows the figure, which has the method `_repr_svg_`."""
     run = read_run(folder)
-    drawn = figure({run.label: [run]}, resolve_metric([run], metric))
+    drawn = figure({run.label: [run]}, curve_metric([run], metric))
     # a notebook shows a matplotlib Figure only if pyplot was told so there (%matplotlib inline)
     vars(drawn)['_repr_svg_'] = partial(svg_text, drawn, str(folder))
     if path is not None:
@@ -186,15 +196,19 @@ def _bytes(drawn: Figure, kind: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def _draw(axes: Axes, curve: Band, color: str, marker: str, unit: float, shift: float) -> Any:
+def _draw(axes: Axes, curve: Band, color: str, marker: str, unit: float, needs_marker: bool) -> Any:
     """Draws one line with its interval, dotted at steps where not all runs have values. Returns: the handle for the legend.
 
-    The interval is a shade, or a bar if the line is a single point.
+    Each point has a marker; if there are too many, only a few have one, or none, unless `needs_marker`. The interval is a
+    shade, or a bar if the line is a single point.
     """
     from matplotlib.lines import Line2D
 
-    at, marked = curve.steps / unit, _marked(curve.steps, shift)
+    at, marked = curve.steps / unit, curve.marked
+    if needs_marker and not marked.any():
+        marked = _some(curve.steps)
     line: dict[str, Any] = {'color': color, 'marker': marker, 'markersize': 5, 'markeredgewidth': 0}
+    has_marker = marked.any() or len(at) < 2
     for part, n_run in curve.parts():
         style: dict[str, Any] = (
             {'linestyle': '-', 'linewidth': 1.8} if n_run == curve.n_with else {'linestyle': ':', 'linewidth': 1.4}
@@ -207,13 +221,26 @@ def _draw(axes: Axes, curve: Band, color: str, marker: str, unit: float, shift: 
             axes.plot(np.repeat(at[part], 2), [*low, *high], '_', color=color, markersize=9, markeredgewidth=1.4)
         else:
             axes.fill_between(at[part], curve.low[part], curve.high[part], color=color, alpha=0.18, linewidth=0)
-    return Line2D([], [], linewidth=1.8, **line) if len(at) else Line2D([], [], linestyle='none')
+    if not len(at):
+        return Line2D([], [], linestyle='none')
+    return Line2D([], [], linewidth=1.8, **(line if has_marker else line | {'marker': ''}))
 
 
-def _marked(steps: np.ndarray, shift: float) -> np.ndarray:
-    """Returns the points with a marker, [n] bool: the first in each of N_MARKER equal stretches, which `shift` moves."""
+def _draw_others(axes: Axes, curves: Sequence[Band], color: str, unit: float) -> Any:
+    """Draws lines that are only the background of others. Returns: the handle for the legend."""
+    from matplotlib.lines import Line2D
+
+    for curve in curves:
+        marker = 'o' if len(curve.steps) == 1 else ''
+        style: dict[str, Any] = {'color': color, 'linewidth': 1.0, 'marker': marker, 'markersize': 3, 'zorder': 1.5}
+        axes.plot(curve.steps / unit, curve.center, **style)
+    return Line2D([], [], color=color, linewidth=1.0)
+
+
+def _some(steps: np.ndarray) -> np.ndarray:
+    """Returns some points of a long line, [n] bool: the first in each of N_MARKER equal stretches."""
     width = (steps[-1] - steps[0]) / N_MARKER if len(steps) else 0
-    return np.diff(np.floor((steps - steps[:1]) / (width or 1) + shift), prepend=-1) > 0
+    return np.diff(np.floor((steps - steps[:1]) / (width or 1)), prepend=-1) > 0
 
 
 def style_axes(axes: Axes, paper: Mapping[str, str]) -> None:
@@ -272,17 +299,21 @@ def _label(name: str, curve: Band, unit: float, unit_words: str) -> str:
     return f'{name}: {", ".join(words)}'
 
 
-def _caption(stat: Stat, curves: Sequence[Band]) -> str:
+def _caption(stat: Stat, curves: Sequence[Band], x: Axis) -> str:
     """Returns the caption, which explains lines, shades and bars."""
     words = [f'line: {WORDS[stat]} of runs'] if any(curve.n_with > 1 for curve in curves) else []
     if lengths := [part.stop - part.start for curve in curves for part, n_run in curve.parts() if n_run > 1]:
         kinds = {'shade': max(lengths) > 1, 'bar': min(lengths) == 1}
-        words.append(
-            f'{" or ".join(kind for kind, is_drawn in kinds.items() if is_drawn)}: {LEVEL:.0%} bootstrap interval over runs'
-        )
+        drawn = ' or '.join(kind for kind, is_drawn in kinds.items() if is_drawn)
+        most = max(n_run for curve in curves for _, n_run in curve.parts())
+        meaning = f'{LEVEL:.0%} bootstrap interval over runs'
+        words.append(f'{drawn}: {meaning if most > N_WHOLE_RANGE else "from the lowest to the highest run"}')
     if any(n_run < curve.n_with for curve in curves for _, n_run in curve.parts()):
         words.append('dotted: not all runs have values there')
-    if n_kept := sum(curve.n_kept for curve in curves):
+    n_kept = sum(curve.n_kept for curve in curves)
+    if n_kept and x == 'wall_s':
+        words.append('a run keeps its last value after its end')
+    elif n_kept:
         words.append(f'{n_kept} {"run" if n_kept == 1 else "runs"} reached stop_value and kept the last value')
     return '; '.join(words)
 
@@ -298,10 +329,11 @@ def _unit(x: Axis, curves: Sequence[Band]) -> tuple[float, str]:
 
 def _tick(axis: Axis_, value: float, _: object) -> str:
     """Returns the label of a tick; all labels of an axis have the same unit and the same number of decimals."""
-    size, letter = next((unit for unit in SIZES if max(map(abs, axis.get_view_interval())) >= unit[0]), (1.0, ''))
+    largest = max(map(abs, axis.get_view_interval()))
+    size, letter = next((unit for unit in SIZES if largest >= max(unit[0], PLAIN)), (1.0, ''))
     gap = float(np.diff(axis.get_majorticklocs()[:2])[0]) / size
     n_digit = next((n for n in range(6) if abs(gap - round(gap, n)) < 1e-6), 6)
-    return f'{value / size:.{n_digit}f}{letter}' if value else '0'
+    return f'{value / size:,.{n_digit}f}{letter}' if value else '0'
 
 
 def short(value: float, n_digit: int = 4) -> str:

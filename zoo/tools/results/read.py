@@ -32,6 +32,7 @@ CONFIG, METRICS, RESULT = 'config.yaml', 'metrics.jsonl', 'result.json'
 N_NAMED = 4  # most runs that a line of the log names
 MAX_LINE = 1 << 20  # most characters of a line of the log: a metric takes about 40
 DEFAULT_METRICS = ('eval/return_mean', 'collect/return_mean')
+FEW = 4  # least points of a curve of evaluations
 EMPTY = ('null', 'false', '[]', '{}', '', '0', '["*"]')
 KINDS: dict[str, Any] = {
     **dict.fromkeys(('seed', 'max_env_step'), (int, 'an integer')),
@@ -183,6 +184,22 @@ def resolve_metric(runs: Sequence[Run], name: str | None = None) -> str:
     if name not in known:
         raise UserError(f'no run has the metric {name!r}; {did_you_mean(name, known, f"there are {all_names}", str)}')
     return name
+
+
+def curve_metric(runs: Sequence[Run], name: str | None = None) -> str:
+    """Returns the metric whose curve shows a run best: `name`, or as `resolve_metric`, but of training if evaluations are few.
+
+    They are few if half of the runs have less than FEW: a curve of two points says less than that of the training episodes. The log names it.
+    Raises: UserError as `resolve_metric`.
+    """
+    metric, training = resolve_metric(runs, name), DEFAULT_METRICS[-1]
+    n_each = [int(np.isfinite(run.columns[metric]).sum()) for run in runs if metric in run.columns]
+    n_point = int(np.median(n_each))
+    if name is not None or metric == training or n_point >= FEW or all(training not in run.columns for run in runs):
+        return metric
+    number = 'one evaluation' if n_point == 1 else f'{n_point} evaluations'
+    logger.info('a run has %s, so the curve is that of %s; --metric %s draws these', number, training, metric)
+    return training
 
 
 def groups(runs: Sequence[Run], by: Sequence[str] = ()) -> dict[str, list[Run]]:

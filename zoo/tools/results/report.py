@@ -16,13 +16,14 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from zoo.config.section import differing_keys, value_at
+from zoo.config.section import differing_keys, short_keys, value_at
 from zoo.core import VERSION
 from zoo.core.errors import UserError
 from zoo.run.result import is_time
-from zoo.tools.results.importance import LEAST, importance_of
-from zoo.tools.results.plot import short, write_output
-from zoo.tools.results.read import Run, groups, resolve_metric
+from zoo.tools.results.compare import compare, verdicts
+from zoo.tools.results.importance import LEAST, Better, importance_of
+from zoo.tools.results.plot import N_WHOLE_RANGE, short, write_output
+from zoo.tools.results.read import Run, curve_metric, groups, resolve_metric
 from zoo.tools.results.report_figures import (
     N_COLOR,
     Figure,
@@ -34,6 +35,7 @@ from zoo.tools.results.report_figures import (
     palette,
     read_video,
     step_of,
+    variable_of,
 )
 from zoo.tools.results.settings import (
     changed_settings,
@@ -45,9 +47,11 @@ from zoo.tools.results.settings import (
     started_by,
 )
 from zoo.tools.results.statistics import LEVEL, WORDS, Axis, Stat, center, curve_points, interval
+from zoo.tools.results.sweep_file import sweep_of
 
 logger = logging.getLogger(__name__)
 
+N_TOP = 3  # groups in colour if there are too many for all
 RETURNS = {
     'eval/return_mean': 'mean return of the greedy policy in an evaluation',
     'collect/return_mean': 'mean return of recent training episodes',
@@ -73,21 +77,32 @@ def report(
     """Returns the HTML page about some runs.
 
     Runs that differ only in their seed are one group; each env has a figure with the curves of its groups. Many groups on one
-    env, e.g. of a sweep, are shown with the best return first, and with the importance of their settings.
+    env are shown with the best return first, and with the importance of their settings. The trials of a sweep are shown in its
+    order. Of more groups than there are colours only the first ones are in colour.
     Args:
       metric: its curves and last values are shown; None: the return of evaluations, or else of training.
       title: heading of the page; video: shown instead of the newest videos in the folders of the runs.
     Raises: UserError if matplotlib is not installed, no run has the metric, or the video cannot be shown.
     """
-    if metric is not None or any(name in run.columns for run in runs for name in RETURNS):
+    is_named = metric is not None
+    if is_named or any(name in run.columns for run in runs for name in RETURNS):
         metric = resolve_metric(runs, metric)
-    grouped = _short_labels(groups(runs))
+    by_label = groups(runs)
+    view = sweep_of(runs) if len(by_label) > 1 else None
+    grouped = _short_labels(by_label) if view is None else _trial_labels(by_label)
     numbers = numbers_of(grouped, metric, stat)
     are_tried = len(grouped) >= LEAST and len(_envs(grouped)) == 1
-    if are_tried and metric in RETURNS:  # best first
+    is_best_first = view is not None or (are_tried and metric in RETURNS)
+    if view is not None:
+        order = list(view.trials)
+        numbers.sort(key=lambda group: order.index(group.runs[0].run.label))
+    elif is_best_first:
         numbers.sort(key=lambda group: math.inf if group.last is None else -group.last)
-        grouped = {group.label: grouped[group.label] for group in numbers}
+    grouped = {group.label: grouped[group.label] for group in numbers}
+    n_top = N_TOP if is_best_first and len(grouped) > N_COLOR else None
+    trials = [] if view is None else [view.trials[group.runs[0].run.label] for group in numbers]
     runs = [run for group in grouped.values() for run in group]
+    drawn_metric = metric if metric is None or is_named else curve_metric(runs)
     videos = [(video.name, read_video(video))] if video is not None else _found_videos(grouped)
     needs, configs = needs_of(runs), [group[0].config for group in grouped.values()]
     settings, differing = changed_settings(configs), differing_keys(configs)
@@ -98,14 +113,22 @@ def report(
     if are_tried:
         plain, last = [portable_config(config, needs.names) for config in configs], [group.last for group in numbers]
         words = 'return at the end' if metric in RETURNS else f'{metric} at the end'
-        importance = importance_of(plain, last, sum(leaves.values(), []), words, metric in RETURNS)
+        better: Better = 'high' if metric in RETURNS else None
+        if view is not None and sum(trial.value is not None for trial in trials) >= LEAST:
+            last, words = [trial.value for trial in trials], view.sweep.result_name
+            better = 'low' if view.sweep.minimises else 'high'
+        importance = importance_of(plain, last, sum(leaves.values(), []), words, better)
     least = EARLY * max((run.env_step for run in runs), default=0)
 
     def is_early(run: Run) -> bool:  # ended long before others, e.g. pruned by a sweep, but not at its stop_value
         return run.env_step < least and not run.is_solved
 
     is_drawn = any(value_at(config, 'policy.eval.deterministic') is False for config in configs)
-    about = f'{_and(names) if len(names) < 4 else f"{len(grouped)} configs"} on {_and(_envs(grouped))}'
+    what = _and(names) if len(names) < 4 else f'{len(grouped)} configs'
+    if view is not None:
+        what = f'{view.sweep.name}: a sweep of {len(grouped)} trials'
+        between = [setting for setting in between if setting.key not in view.sweep.keys]
+    about = f'{what} on {_and(_envs(grouped))}'
     return _template().render(
         title=about if title is None else title,
         palette=Markup(palette()),
@@ -117,14 +140,23 @@ def report(
         returns=RETURNS | ({'eval/return_mean': 'mean return in an evaluation'} if is_drawn else {}),
         states=list(_state_sentences(runs, with_reasons=False)),
         groups=numbers,
+        colors=[variable_of(i, n_top) for i in range(len(numbers))],
+        timed_groups=list(grouped.items()) if n_top is None else [('', runs)],
+        n_top=n_top,
+        sweep=None if view is None else view.sweep,
+        trials=trials,
+        tried=[] if view is None else list(zip(short_keys(view.sweep.keys), view.sweep.keys, strict=True)),
+        swept=[] if view is None else [setting for setting in settings if setting.key in view.sweep.keys],
+        verdicts=_verdicts(grouped, metric, stat),
         importance=importance,
         n_early=sum(any(map(is_early, group)) for group in grouped.values()),
-        curves=[] if metric is None else list(_curves(grouped, metric, x, stat)),
+        curves=[] if drawn_metric is None else list(_curves(grouped, drawn_metric, x, stat, n_top)),
+        curve_of_training=drawn_metric != metric,
         videos=videos,
-        reasons=_state_sentences(runs, with_reasons=True),
+        reasons=[] if view is not None else list(_state_sentences(runs, with_reasons=True)),
         unknown=list(dict.fromkeys(config['policy']['type'] for config in configs if not defaults_of(config))),
         between=between,
-        alike=[setting for setting in settings if setting not in between],
+        alike=[setting for setting in settings if not leaves[setting]],
         facts=_facts(runs),
         started=list(dict.fromkeys(line for run in runs if (line := started_by(run)))),
         needs=needs,
@@ -147,19 +179,29 @@ def _template() -> jinja2.Template:
     environment.filters |= dict(all=_and, median=np.median, time_shares=time_shares)
     environment.tests['timed'] = has_all_times
     environment.globals |= dict(duration=duration, steps=steps, whole='{:,.0f}'.format)
-    environment.globals |= dict(n_color=N_COLOR, parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION)
+    environment.globals |= dict(parts=PARTS, level=f'{LEVEL:.0%}', version=VERSION, n_whole_range=N_WHOLE_RANGE)
     return environment.from_string(files('zoo.tools.results').joinpath('report.html').read_text(encoding='utf-8'))
 
 
+def _verdicts(grouped: Groups, metric: str | None, stat: Stat) -> list[str]:
+    """Returns the sentences of `zoo compare` on a few groups of one env; none if they cannot be compared."""
+    if metric not in RETURNS or not 2 <= len(grouped) <= N_COLOR or len(_envs(grouped)) != 1:
+        return []
+    if all(curve_points(run, metric)[0].size == 0 for runs in grouped.values() for run in runs):
+        return []
+    found = compare(grouped, metric, stat)
+    return [f'{said}.' for said in verdicts(found, list(grouped))]
+
+
 def _curves(
-    grouped: Groups, metric: str, x: Axis, stat: Stat
+    grouped: Groups, metric: str, x: Axis, stat: Stat, n_top: int | None
 ) -> Iterator[tuple[str, Figure, list[tuple[str, Markup]]]]:
     """Yields each env with the curves of the metric, and small curves of other metrics."""
     labels = list(grouped)
     for i, env in enumerate(_envs(grouped)):
         of_env = {label: runs for label, runs in grouped.items() if env_name(runs[0].config) == env}
         colors = [labels.index(label) for label in of_env]  # the same in all figures and tables
-        rules = of_env, colors, metric, x, stat, f'env-{i}'
+        rules = of_env, colors, metric, x, stat, f'env-{i}', n_top
         yield env, main_figure(*rules), more_figures(*rules)
 
 
@@ -196,6 +238,11 @@ def _short_labels(grouped: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
     if len(grouped) == 1 or len(names) > 1:
         return dict(grouped)
     return {label.removeprefix(f'{next(iter(names))} '): runs for label, runs in grouped.items()}
+
+
+def _trial_labels(grouped: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
+    """Changes the labels of a sweep's trials from trial_003 to 'trial 3'."""
+    return {f'trial {int(runs[0].label.removeprefix("trial_"))}': runs for runs in grouped.values()}
 
 
 def _envs(grouped: Groups) -> list[str]:

@@ -13,13 +13,15 @@ from markupsafe import Markup
 
 from zoo.core.errors import UserError
 from zoo.core.files import refuse_failure
-from zoo.tools.results.plot import COLORS, MARKERS, PAPER, TITLES, Theme, figure, svg_text
+from zoo.tools.results.plot import COLORS, PAPER, TITLES, Theme, figure, svg_text
 from zoo.tools.results.read import Run
 from zoo.tools.results.statistics import Axis, Stat
 
 WIDE, NARROW, SMALL = (10.4, 4.4), (3.7, 3.9), (3.5, 2.3)
 """Sizes in inches. At these sizes, the text of a figure is as large as the text of the page."""
 N_MORE = 6
+OTHERS = 'plot-other'
+"""The CSS variable of the colour of groups that are only the background of others."""
 N_COLOR = len(COLORS['light'])
 MARKS = {'o': '●', 's': '■', 'D': '◆', '^': '▲', 'v': '▼', 'P': '✚', 'X': '✖', '*': '★', 'h': '⬢'}
 """Matplotlib's markers as characters."""
@@ -61,30 +63,40 @@ class Video(NamedTuple):
 class Figure(NamedTuple):
     """The curves of a metric in two sizes: a page shows the one that fits its width, with the legend below as text.
 
-    keys: for each line, the number of its colour, its marker and its label.
+    keys: for each line, the CSS variable of its colour, its marker ('' for none) and its label.
     """
 
     wide: Markup
     narrow: Markup
-    keys: list[tuple[int, str, str]]
+    keys: list[tuple[str, str, str]]
     caption: str
 
 
-def main_figure(groups: Groups, colors: Sequence[int], metric: str, x: Axis, stat: Stat, name: str) -> Figure:
-    """Draws the figure of a metric. Args: colors: index of the colour of each group; name: prefix of the ids of its elements."""
+def main_figure(
+    groups: Groups, colors: Sequence[int], metric: str, x: Axis, stat: Stat, name: str, n_top: int | None = None
+) -> Figure:
+    """Draws the figure of a metric.
+
+    Args: colors: index of the colour of each group; name: prefix of the ids of its elements; n_top: see `figure`.
+    """
     words = f'{metric} of {len(groups)} {"config" if len(groups) == 1 else "configs"} over {_X_WORDS[x]}'
-    (wide, labels, caption), (narrow, *_) = (
-        _draw(groups, colors, metric, x, stat, size, f'{name}-{kind}', words)
+    (wide, legend, caption), (narrow, *_) = (
+        _draw(groups, colors, metric, x, stat, size, f'{name}-{kind}', words, n_top=n_top)
         for kind, size in (('wide', WIDE), ('narrow', NARROW))
     )
-    marks = [MARKS[MARKERS[i % len(MARKERS)]] for i in range(len(colors))]
-    keys = list(zip((color % N_COLOR for color in colors), marks, labels, strict=True))
+    variables = [variable_of(color, n_top) for color in colors[:n_top]] + [OTHERS]
+    keys = [(variable, mark, label) for variable, (mark, label) in zip(variables, legend, strict=False)]
     has_several = any(len(runs) > 1 for runs in groups.values())
     return Figure(wide, narrow, keys, caption[:1].upper() + caption[1:] if has_several else '')
 
 
+def variable_of(i: int, n_top: int | None = None) -> str:
+    """Returns the CSS variable of the colour of the i-th group. Args: n_top: see `figure`."""
+    return f'line-{i % N_COLOR}' if n_top is None or i < n_top else OTHERS
+
+
 def more_figures(
-    groups: Groups, colors: Sequence[int], shown: str, x: Axis, stat: Stat, name: str
+    groups: Groups, colors: Sequence[int], shown: str, x: Axis, stat: Stat, name: str, n_top: int | None = None
 ) -> list[tuple[str, Markup]]:
     """Draws small curves of other known metrics, each with a title. Args: shown: the metric of the main figure."""
     columns = [run.columns for group in groups.values() for run in group]
@@ -94,7 +106,7 @@ def more_figures(
     known = [metric for metric in TITLES if metric != shown and n_point[metric] > 1]
     words = [f'{metric} over {_X_WORDS[x]}' for metric in known]
     return [
-        (TITLES[metric], _draw(groups, colors, metric, x, stat, SMALL, f'{name}-more-{i}', words[i], '')[0])
+        (TITLES[metric], _draw(groups, colors, metric, x, stat, SMALL, f'{name}-more-{i}', words[i], '', n_top)[0])
         for i, metric in enumerate(known[:N_MORE])
     ]
 
@@ -143,20 +155,22 @@ def _draw(
     name: str,
     words: str,
     y_words: str | None = None,
-) -> tuple[Markup, list[str], str]:
-    """Draws a figure without its legend, and returns the texts of the legend: a label for each group, and the caption.
+    n_top: int | None = None,
+) -> tuple[Markup, list[tuple[str, str]], str]:
+    """Draws a figure without its legend, and returns the legend: marker and label of each line, and the caption.
 
     Args: name: unique prefix of the ids in the figure; words: description for people who cannot see it.
     """
-    drawn = figure(groups, metric, x, stat, size=size, title='')
+    drawn = figure(groups, metric, x, stat, size=size, title='', n_top=n_top)
     [legend] = drawn.legends
     labels = [' '.join(text.get_text().split()) for text in legend.get_texts()]
+    marks = [MARKS.get(str(line.get_marker()), '') for line in legend.get_lines()]
     caption = ' '.join(legend.get_title().get_text().split())
     legend.remove()  # the page's own text has all letters and wraps
     drawn.set_size_inches(*size)
     if y_words is not None:
         drawn.axes[0].set_ylabel(y_words)
-    return inline(drawn, colors, name, words), labels, caption
+    return inline(drawn, colors, name, words), list(zip(marks, labels, strict=True)), caption
 
 
 def inline(drawn: Any, colors: Sequence[int], name: str, words: str) -> Markup:

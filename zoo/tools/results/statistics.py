@@ -177,6 +177,7 @@ def _wins(a: ArrayLike, b: ArrayLike) -> np.ndarray:
 
 Axis = Literal['env_step', 'wall_s']
 N_POINT = 400
+N_MARK = 30  # most points of a run that are marked
 NEXT: dict[Axis, float] = {'env_step': 1, 'wall_s': 0.001}  # the smallest distance in a log
 
 
@@ -196,7 +197,8 @@ class Band(NamedTuple):
 
     steps: [n], rising; center, low, high: [n], the average and its 95% interval, NaN where no run has a value (between runs
     that do not overlap); n_run: [n], number of runs that have a value there.
-    n_with, n_without: runs with and without the metric; n_kept: runs that keep their last value up to the end.
+    n_with, n_without: runs with and without the metric; n_kept: runs that keep their last value after their end, 0 if all
+    others end before them; marked: [n], the points of the run with the most of them, none if it has more than N_MARK.
     """
 
     steps: np.ndarray
@@ -207,6 +209,7 @@ class Band(NamedTuple):
     n_with: int
     n_without: int
     n_kept: int = 0
+    marked: np.ndarray = np.zeros(0, dtype=bool)
 
     def parts(self) -> list[tuple[slice, int]]:
         """Returns stretches of steps with the same number of runs, and that number."""
@@ -217,13 +220,14 @@ class Band(NamedTuple):
 def curves_on_grid(runs: Sequence[Run], metric: str, n_point: int = N_POINT, x: Axis = 'env_step') -> Grid:
     """Interpolates the curves of a metric at common steps: linear between the points of a run, NaN outside of them.
 
-    A run that reached its stop_value keeps its last value in evaluations and episodes, because its policy no longer changes.
+    A run keeps its last value in evaluations and episodes after its end, because its policy no longer changes: over env steps if
+    it reached its stop_value, over wall time if it is done.
     The steps are those of all points of all runs, so that no point is lost, and the next step after the end of each run,
     where that run is missing. If there are more than n_point, they are n_point evenly spaced ones from the first to the
     last. A run without the metric has a row of NaN.
     """
     points = [curve_points(run, metric, x) for run in runs]
-    kept = keep_last(runs, metric)
+    kept = keep_last(runs, metric, x)
     ends = [at[-1:] + NEXT[x] for (at, _), keeps in zip(points, kept, strict=True) if not keeps]
     steps = np.unique(np.concatenate([*(at for at, _ in points), *ends, np.empty(0)]))
     steps = steps[steps <= max((at[-1] for at, _ in points if len(at)), default=0)]
@@ -236,9 +240,10 @@ def curves_on_grid(runs: Sequence[Run], metric: str, n_point: int = N_POINT, x: 
     return Grid(steps, values)
 
 
-def keep_last(runs: Sequence[Run], metric: str) -> list[bool]:
-    """Returns for each run whether it keeps its last value of a metric after its end."""
-    return [run.is_solved and metric.startswith(('eval/', 'collect/')) for run in runs]
+def keep_last(runs: Sequence[Run], metric: str, x: Axis = 'env_step') -> list[bool]:
+    """Returns for each run whether it keeps its last value of a metric after its end, see `curves_on_grid`."""
+    is_of_policy = metric.startswith(('eval/', 'collect/'))
+    return [is_of_policy and (run.state == 'done' if x == 'wall_s' else run.is_solved) for run in runs]
 
 
 def curve_points(run: Run, metric: str, x: Axis = 'env_step') -> tuple[np.ndarray, np.ndarray]:
@@ -258,15 +263,21 @@ def curve_points(run: Run, metric: str, x: Axis = 'env_step') -> tuple[np.ndarra
 def band(runs: Sequence[Run], metric: str, x: Axis = 'env_step', stat: Stat = 'iqm', n_point: int = N_POINT) -> Band:
     """Averages the curves of runs at each step of their grid, with an interval.
 
+    Over wall time it begins when all runs have a value, and ends when the first run ends that does not keep its last one.
     If each run has a single point, all at about the same step, they are averaged at the last of these steps.
     """
-    points, keeps = [curve_points(run, metric, x) for run in runs], keep_last(runs, metric)
+    points, keeps = [curve_points(run, metric, x) for run in runs], keep_last(runs, metric, x)
     grid = _joined_points(curves_on_grid(runs, metric, n_point, x), points)
     has_metric = ~np.isnan(grid.values).all(axis=1)
     known = [at for at, _ in points if len(at)]
     ends = [grid.steps[-1] if keep else at[-1] for (at, _), keep in zip(points, keeps, strict=True) if len(at)]
     kept = _without_ragged_ends(known, np.array(ends), grid.steps)
+    if x == 'wall_s' and known:
+        shared = (grid.steps >= max(at[0] for at in known)) & (grid.steps <= min(ends))
+        kept = shared if shared.any() else kept
     steps, values = grid.steps[kept], grid.values[:, kept]
+    n_early = sum(at[-1] < end for at, end in zip(known, ends, strict=True))
+    n_kept = sum(keep for (at, _), keep in zip(points, keeps, strict=True) if len(at))
     return Band(
         steps,
         center(values, stat),
@@ -274,8 +285,18 @@ def band(runs: Sequence[Run], metric: str, x: Axis = 'env_step', stat: Stat = 'i
         n_run=np.sum(~np.isnan(values), axis=0),
         n_with=int(has_metric.sum()),
         n_without=int((~has_metric).sum()),
-        n_kept=sum(at[-1] < end for at, end in zip(known, ends, strict=True)),
+        n_kept=n_kept if n_early else 0,
+        marked=_marked(known, steps),
     )
+
+
+def _marked(points: Sequence[np.ndarray], steps: np.ndarray) -> np.ndarray:
+    """Returns the steps to mark, [n] bool: those nearest to the points of the run with the most of them."""
+    found = np.zeros(len(steps), dtype=bool)
+    longest = max(points, key=len, default=np.empty(0))
+    if len(steps) and len(longest) <= N_MARK:
+        found[np.abs(steps[:, None] - longest).argmin(axis=0)] = True
+    return found
 
 
 def _joined_points(grid: Grid, points: Sequence[tuple[np.ndarray, np.ndarray]]) -> Grid:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from zoo.core.files import read_small, whole_file
 from zoo.core.streams import without_passwords
@@ -18,22 +18,29 @@ NAME = 'trials.json'
 
 
 class SweptTrial(BaseModel):
-    """A trial. label: of its runs; values: the tried ones by key; result: the compared value in words, '' without one."""
+    """A trial. label: of its runs; values: the tried ones by key; value: what is compared; result: that in words, '' without one."""
 
     model_config = ConfigDict(strict=True)
-    label: str
+    label: str = Field(pattern=r'^trial_\d{3,9}$')
     state: str
     values: dict[str, str]
+    value: FiniteFloat | None
     result: str
     reason: str
 
 
 class SweptTrials(BaseModel):
-    """The trials of a sweep, best first. n_trial: planned; metric: what is compared, in words; n_tied: trials as good as the first."""
+    """The trials of a sweep, best first.
+
+    n_trial: planned; metric: what is compared, in words; result_name: the same in few words; minimises: whether lower is better;
+    n_tied: trials as good as the first one.
+    """
 
     model_config = ConfigDict(strict=True)
     name: str
     metric: str
+    result_name: str
+    minimises: bool
     n_trial: int
     n_seed: int
     n_tied: int

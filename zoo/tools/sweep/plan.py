@@ -28,6 +28,14 @@ METRICS: dict[Metric, str] = {
 }
 
 
+RESULT_NAMES: dict[Metric, str] = {
+    'steps': 'steps to the goal',
+    'best': 'best return',
+    'last': 'last return',
+    'auc': 'mean return over the run',
+}
+
+
 class Curve(NamedTuple):
     """The evaluations of one run: env steps and mean returns.
 

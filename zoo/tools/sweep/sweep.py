@@ -22,7 +22,7 @@ from zoo.pipeline import serial_pipeline
 from zoo.run.config import explain_config, without_derived_values
 from zoo.tools.results.read import from_here
 from zoo.tools.results.sweep_file import SweptTrial, SweptTrials, write_trials
-from zoo.tools.sweep.plan import METRICS, Curve, Metric, Plan, Pruner, Sampler, make_plan
+from zoo.tools.sweep.plan import METRICS, RESULT_NAMES, Curve, Metric, Plan, Pruner, Sampler, make_plan
 from zoo.tools.sweep.processes import Team, say_if_too_many
 from zoo.tools.sweep.study import COUNTED, Study, SweepResult, TrialOutcome, TrialRow, beating
 from zoo.worker.evaluator import Evaluation
@@ -371,6 +371,7 @@ def _write_trials(plan: Plan, rows: list[TrialRow]) -> None:
             label=f'trial_{row.number:03d}',
             state=row.state,
             values=row.values,
+            value=row.value,
             result='' if row.value is None else score.words(row.value),
             reason=row.reason,
         )
@@ -381,6 +382,8 @@ def _write_trials(plan: Plan, rows: list[TrialRow]) -> None:
     found = SweptTrials(
         name=plan.name,
         metric=metric,
+        result_name=RESULT_NAMES[score.metric],
+        minimises=score.minimises,
         n_trial=plan.n_trial,
         n_seed=plan.n_seed,
         n_tied=tied,
