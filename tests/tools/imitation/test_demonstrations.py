@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import sys
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -130,6 +131,93 @@ def test_recorded_actions_have_the_number_type_of_the_env(tmp_path: Path) -> Non
     assert read_demonstrations(str(tmp_path / 'a.npz'), policy).policy_action(policy).dtype == torch.int64
 
 
+class Counted(gymnasium.Env):
+    """Observations of a space, drawn from it; episodes of 6 steps. Class attribute episodes: what the env gave."""
+
+    episodes: ClassVar[list[list[Any]]] = []
+    action_space = spaces.Discrete(3, start=5)
+
+    def __init__(self, obs: gymnasium.Space) -> None:
+        self.observation_space = obs
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.t = 0
+        self.episodes.append([])
+        return self.draw(), {}
+
+    def draw(self) -> Any:
+        obs = self.observation_space.sample()
+        self.episodes[-1].append(obs)
+        return obs
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self.draw(), 1.0, self.t == 6, False, {}
+
+
+BIG = spaces.Box(0, 2e9, (2,), np.float64)
+OWN_FORMS = {
+    'discrete': lambda: spaces.Discrete(5, start=2),
+    'multi': lambda: spaces.MultiDiscrete([3, 4], start=[1, 7]),
+    'multi_2d': lambda: spaces.MultiDiscrete([[3], [4]], start=[[-1], [2]]),
+    'float64': lambda: BIG,
+    'int64': lambda: spaces.Box(0, 2**40, (2,), np.int64),
+    'dict': lambda: spaces.Dict(
+        n=spaces.Discrete(3, start=-4), m=spaces.Tuple((spaces.MultiDiscrete([4], start=[2]), BIG))
+    ),
+    'tuple': lambda: spaces.Tuple((spaces.Discrete(4, start=9), spaces.MultiBinary(3))),
+    'dotted': lambda: spaces.Dict(
+        {'a.b': spaces.Discrete(9, start=1), 'a': spaces.Dict({'b': BIG, 'c/d': BIG}), '': BIG}
+    ),
+}
+
+
+@pytest.mark.parametrize('kind', list(OWN_FORMS))
+@pytest.mark.parametrize('how', ['same_step', 'next_step', 'disabled'])
+def test_recorded_observations_are_those_that_the_env_gave(kind: str, how: str, tmp_path: Path) -> None:
+    """Oracle: the list that the env keeps of its own observations."""
+    env = {'id': lambda: Counted(OWN_FORMS[kind]()), 'autoreset': how, 'check': False}
+    policy = make_policy({'env': env})
+    Counted.episodes.clear()
+    demos, _ = record_demonstrations(policy, env, 2)
+    whole = [episode for episode in Counted.episodes if len(episode) == 7][:2]  # some resets only look for masks
+    acted = [obs for episode in whole for obs in episode[:-1]]  # nothing acts on the last observation
+    save_demonstrations(tmp_path / 'a.npz', demos)
+    with np.load(tmp_path / 'a.npz') as file:
+        found = {name.partition('/')[2]: file[name] for name in file.files if name.startswith('obs')}
+    wanted = [dict(leaves(named(obs))) for obs in acted]
+    assert found.keys() == wanted[0].keys()
+    for name, column in found.items():
+        want = np.stack([row[name] for row in wanted])
+        assert column.dtype == want.dtype and np.array_equal(column, want)
+    again = read_demonstrations(str(tmp_path / 'a.npz'), policy)
+    for (_, one), (_, other) in zip(leaves(again.obs), leaves(demos.obs), strict=True):
+        assert torch.equal(one, other)
+    save_demonstrations(tmp_path / 'b.npz', again)  # a file that was read is written as it was
+    with np.load(tmp_path / 'b.npz') as file:
+        assert all(np.array_equal(file['obs/' + name if name else 'obs'], column) for name, column in found.items())
+
+
+def named(obs: Any) -> Any:
+    """An observation with the parts of tuples under the names '0', '1', .."""
+    if isinstance(obs, tuple):
+        obs = {str(i): part for i, part in enumerate(obs)}
+    return {name: named(part) for name, part in obs.items()} if isinstance(obs, dict) else np.asarray(obs)
+
+
+def test_recorded_previous_actions_are_those_of_the_env(tmp_path: Path) -> None:
+    env = {'id': lambda: Counted(spaces.Discrete(5, start=2)), 'prev_action': True, 'check': False}
+    demos, _ = record_demonstrations(make_policy({'env': env}), env, 1)
+    save_demonstrations(tmp_path / 'a.npz', demos)
+    with np.load(tmp_path / 'a.npz') as file:
+        actions, previous = file['action'], file['obs/prev_action']
+    # actions are 5, 6, 7, and 5 is the first of the space, which stands where an episode begins
+    assert previous.tolist() == [5, *actions[:-1].tolist()] and actions.min() >= 5
+
+
 def assert_replayed(policy: Any, param: torch.Tensor, actions: Any, atol: float) -> None:
     """Asserts that a policy's actions, as the env takes them, are these."""
     for one, other in zip(_rows(policy.env_action(param)), _rows(actions), strict=True):
@@ -250,6 +338,66 @@ def test_dataset_of_minari_is_read_by_its_id(cartpole: Any, dataset: Any) -> Non
     assert demos.obs[:, 0].tolist() == [0.0] * 3 + [1.0] * 5  # the observation after the last action is left out
     with pytest.raises(UserError, match=r"'zoo/tset-v0' is neither a file nor a dataset .* there are: zoo/test-v0"):
         read_demonstrations('zoo/tset-v0', cartpole)
+
+
+PICTURE = spaces.Box(0, 255, (32, 40, 3), np.uint8)
+
+
+def records(space: gymnasium.Space) -> list[tuple[Any, Any]]:
+    space.seed(0)
+    return [(stacked([space.sample() for _ in range(4)]), np.zeros(3, np.int64))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ('space', 'options', 'said'),
+    [
+        (PICTURE, {}, 'keeps the observations as JPEG'),
+        (spaces.Dict(eye=PICTURE, n=spaces.Discrete(2)), {}, "keeps the observations 'eye' as JPEG"),
+        (PICTURE, {'jpeg_encoding': False}, None),
+        (spaces.Box(0, 255, (8, 8, 3), np.uint8), {}, None),
+    ],
+)
+def test_images_that_minari_keeps_with_loss_are_named(
+    space: Any, options: Any, said: str | None, dataset: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Env(Counted):
+        action_space = spaces.Discrete(2)
+
+    policy = make_policy({'env': {'id': lambda: Env(space)}, 'policy': {'model': {'encoder': 'flat'}}})
+    own = {'observation_space': space, 'action_space': spaces.Discrete(2)}
+    dataset('zoo/eye-v0', records(space), [3], **own, **options)
+    demos = read_demonstrations('zoo/eye-v0', policy)
+    is_equal = all(
+        np.array_equal(x, y[:3]) for (_, x), (_, y) in zip(leaves(demos.obs), leaves(records(space)[0][0]), strict=True)
+    )
+    assert is_equal == (said is None)  # the warning is true
+    assert ('JPEG' in caplog.text) == (said is not None) and (said or '') in caplog.text
+
+
+@pytest.mark.slow
+def test_dataset_whose_form_needs_another_package_names_it(
+    cartpole: Any, dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package is missing as in an installation without it: Python refuses its import."""
+    dataset('zoo/arrow-v0', [(np.zeros((4, 4), np.float32), np.zeros(3, np.int64))], [3], env='CartPole-v1')
+    metadata = tmp_path / 'zoo/arrow-v0/data/metadata.json'
+    metadata.write_text(metadata.read_text().replace('"hdf5"', '"arrow"'))
+    for name in [name for name in sys.modules if name.split('.')[0] == 'pyarrow']:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, 'pyarrow', None)
+    with pytest.raises(UserError, match=r"the dataset 'zoo/arrow-v0' of Minari cannot be read \(.*minari\[arrow\]"):
+        read_demonstrations('zoo/arrow-v0', cartpole)
+
+
+@pytest.mark.slow
+def test_dataset_that_is_broken_is_told_apart_from_one_that_is_missing(
+    cartpole: Any, dataset: Any, tmp_path: Path
+) -> None:
+    dataset('zoo/test-v0', [(np.zeros((4, 4), np.float32), np.zeros(3, np.int64))], [3], env='CartPole-v1')
+    (tmp_path / 'zoo/test-v0/data/main_data.hdf5').write_bytes(b'nothing')
+    with pytest.raises(UserError, match=r"the dataset 'zoo/test-v0' of Minari cannot be read"):
+        read_demonstrations('zoo/test-v0', cartpole)
 
 
 def test_files_that_were_cut_off_or_changed_are_refused(cartpole: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,28 +13,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from zoo.config.section import put_at
 from zoo.core.action_map import ActionMap
-from zoo.core.data import Obs, Timestep, leaves, map_tensors
-from zoo.core.errors import UserError, need
+from zoo.core.data import Obs, Path as LeafPath, Timestep, leaf_items, leaves, map_tensors
+from zoo.core.errors import UserError, need, of_entry, show_error
 from zoo.core.files import refuse_failure, whole_file
 from zoo.core.processes import machine_memory
 from zoo.core.seeding import stream
-from zoo.core.spaces import Box, Dict, Discrete, Leaf, Space, leaf_spaces, n_lead, obs_to_tensor
+from zoo.core.spaces import (
+    ACTION_MASK,
+    Box,
+    Dict,
+    Discrete,
+    Leaf,
+    MultiDiscrete,
+    Raw,
+    Space,
+    leaf_names,
+    leaf_spaces,
+    leaves_by_path,
+    n_lead,
+    nested_leaves,
+    obs_to_tensor,
+)
 from zoo.core.streams import printable
+from zoo.env.adapter import convert_space
 from zoo.policy.base import Policy
 from zoo.worker.evaluation_env import open_env, refuse_other_spaces
 from zoo.worker.evaluator import Evaluation, Evaluator
 
+logger = logging.getLogger(__name__)
 KEYS = ('obs', 'action', 'episode_ends', 'reward', 'terminated')
 
 
 class Demonstrations(NamedTuple):
     """Whole episodes, one after the other.
 
-    obs: [N, *O] in each leaf, as the env gives them; action: [N, *A] by the leaf's path, as the env takes them ('' if the
+    obs: [N, *O] in each leaf, as networks take them; action: [N, *A] by the leaf's name, as the env takes them ('' if the
     space is no Dict); episode_ends: [E] int64, rising, the number of steps up to the end of each episode; reward: [N],
-    or None; terminated: [E] bool, the episode ended in a terminal state, not by a time limit.
+    or None; terminated: [E] bool, the episode ended in a terminal state, not by a time limit; env_obs: [N, *O] by the leaf's
+    name, the observations as the env gave them, with their own numbers and number types; None: files get `obs`.
     """
 
     obs: Obs
@@ -41,6 +59,7 @@ class Demonstrations(NamedTuple):
     episode_ends: np.ndarray
     reward: np.ndarray | None = None
     terminated: np.ndarray | None = None
+    env_obs: Mapping[str, np.ndarray] | None = None
 
     @property
     def n_step(self) -> int:
@@ -93,13 +112,16 @@ def read_demonstrations(source: str, policy: Policy) -> Demonstrations:
     reward, terminated = (
         _optional(arrays, name, n, where) for name, n in (('reward', n_step), ('terminated', len(ends)))
     )
-    return Demonstrations(obs, action, ends, reward, terminated)
+    return Demonstrations(obs, action, ends, reward, terminated, _env_obs_of(arrays, policy.obs_space))
 
 
 def save_demonstrations(path: str | Path, demos: Demonstrations) -> None:
     """Writes them to a file .npz, whole or not at all. Raises: UserError if it cannot be written."""
+    obs = demos.env_obs
+    if obs is None:
+        obs = {name: x.cpu().numpy() for name, x in leaves(demos.obs)}
     arrays: dict[str, np.ndarray] = {
-        **{_key('obs', name): x.cpu().numpy() for name, x in leaves(demos.obs)},
+        **{_key('obs', name): x for name, x in obs.items()},
         **{_key('action', name): x for name, x in demos.action.items()},
         'episode_ends': demos.episode_ends,
         **{name: x for name, x in (('reward', demos.reward), ('terminated', demos.terminated)) if x is not None},
@@ -132,7 +154,11 @@ class _Tape:
         self._env = env
         self._map = ActionMap(policy.action_space, policy._action_map.mode)
         self._paths = [path for path, _ in leaf_spaces(policy.action_space)]
-        self._steps: list[tuple[Obs, list[np.ndarray], float]] = []  # observation, action by leaf, reward
+        self._raw: _RawObs | None = None
+        if hasattr(env, 'reader'):  # tensor envs have none: their observations are in zoo's form already
+            self._raw = env.reader = _RawObs(env.reader)
+        # observation, the same by leaf as the env gave it, action by leaf, reward
+        self._steps: list[tuple[Obs, dict[str, np.ndarray], list[np.ndarray], float]] = []
         self._ends: list[tuple[int, bool]] = []  # steps up to an end, whether it is a terminal state
 
     def __getattr__(self, name: str) -> Any:
@@ -140,27 +166,75 @@ class _Tape:
 
     def reset(self, seed: np.random.SeedSequence) -> Obs:
         obs = self._env.reset(seed)
-        self._now: Obs = map_tensors(torch.clone, obs)
+        self._keep(obs)
         return obs
+
+    def _keep(self, obs: Obs) -> None:
+        """Copies the observations on which the next action acts."""
+        self._now: Obs = map_tensors(torch.clone, obs)
+        self._env_obs = as_env_gives(self._env.obs_space, obs, None if self._raw is None else self._raw.last)
 
     def step(self, action: Tensor) -> Timestep:
         timestep = self._env.step(action)
         if timestep.is_reset is None or not bool(timestep.is_reset[0]):
             taken = [x.numpy().copy() for x in self._map.tensors(action.detach().cpu())]
-            self._steps.append((self._now, taken, float(timestep.reward[0])))
+            self._steps.append((self._now, self._env_obs, taken, float(timestep.reward[0])))
             if bool(timestep.terminated[0] | timestep.truncated[0]):
                 self._ends.append((len(self._steps), bool(timestep.terminated[0])))
-        self._now = map_tensors(torch.clone, timestep.obs)
+        self._keep(timestep.obs)
         return timestep
 
     def demonstrations(self) -> Demonstrations:
         if not self._ends:
             raise UserError('no episode ended, so there is nothing to keep; set env.max_episode_steps')
         ends, terminated = zip(*self._ends, strict=True)
-        obs, actions, rewards = zip(*self._steps[: ends[-1]], strict=True)  # without an episode that was cut off
+        # without an episode that was cut off
+        obs, env_obs, actions, rewards = zip(*self._steps[: ends[-1]], strict=True)
         by_leaf = dict(zip(self._paths, map(np.concatenate, zip(*actions, strict=True)), strict=True))
         rows = map_tensors(lambda *rows: torch.cat(rows), *obs)
-        return Demonstrations(rows, by_leaf, np.array(ends), np.array(rewards), np.array(terminated))
+        raw = {name: np.concatenate([each[name] for each in env_obs]) for name in env_obs[0]}
+        return Demonstrations(rows, by_leaf, np.array(ends), np.array(rewards), np.array(terminated), raw)
+
+
+class _RawObs:
+    """Wrapper of the reader of a vector env that remembers the last observations which the env gave."""
+
+    last: Raw = None
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def read(self, raw: Raw) -> Obs:
+        self.last = raw
+        return self._reader.read(raw)
+
+
+def as_env_gives(space: Space, obs: Obs, raw: Raw = None) -> dict[str, np.ndarray]:
+    """Copies of observations [N, *O] by leaf, with the numbers and number types of the env.
+
+    Args: obs: in zoo's form; raw: the same as the env gave them, None if that is not known: then only the start of indices is
+      added.
+    """
+    names, found = leaf_names(space), {}
+    rows = dict(leaf_items(obs))
+    for path, leaf in leaves_by_path(space).items():
+        row = rows[path].cpu().numpy()
+        given = None if raw is None or path == (ACTION_MASK,) else _raw_at(raw, path, row.shape)
+        if given is None and isinstance(leaf, Discrete | MultiDiscrete):
+            given = row + _shaped(leaf, leaf.start)
+        found[names[path]] = np.array(row if given is None else given)
+    return found
+
+
+def _raw_at(raw: Raw, path: LeafPath, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The array of numbers at a path of raw observations; None if there is none of this shape."""
+    for name in path:
+        raw = raw[int(name)] if isinstance(raw, tuple) else raw[name]
+    array = np.asarray(raw)
+    return array if array.shape == shape and array.dtype.kind in 'biuf' else None
 
 
 def _arrays_of(source: str) -> tuple[dict[str, np.ndarray], str]:
@@ -192,13 +266,23 @@ def _minari_arrays(name: str) -> dict[str, np.ndarray]:
 
     try:
         dataset = minari.load_dataset(name)
+        episodes = list(dataset.iterate_episodes())
     except Exception as error:  # Minari raises errors of several kinds
-        known = ', '.join(sorted(minari.list_local_datasets())) or 'none'
+        known = sorted(minari.list_local_datasets())
+        if name in known:
+            do = 'install what it needs' if isinstance(error, ImportError) else 'download or record it again'
+            raise UserError(f'the dataset {name!r} of Minari cannot be read ({show_error(error)}); {do}') from error
         raise UserError(
-            f'{name!r} is neither a file nor a dataset of Minari on this machine; there are: {known}; minari download {name} '
-            'gets one'
+            f'{name!r} is neither a file nor a dataset of Minari on this machine; there are: {", ".join(known) or "none"}; '
+            f'minari download {name} gets one'
         ) from error
-    episodes = list(dataset.iterate_episodes())
+    if images := _images_as_jpeg(dataset):
+        logger.warning(
+            'the dataset %s keeps the observations%s as JPEG, so they differ from those of the env; record it with '
+            'jpeg_encoding=False to have these',
+            name,
+            ','.join(map(of_entry, images)),
+        )
     lengths = [len(episode.rewards) for episode in episodes]
     arrays = {
         'episode_ends': np.cumsum(lengths),
@@ -211,6 +295,26 @@ def _minari_arrays(name: str) -> dict[str, np.ndarray]:
             parts = [np.asarray(row[path])[:n] for row, n in zip(rows, lengths, strict=True)]  # without the last obs
             arrays[_key(key, path)] = np.concatenate(parts)
     return arrays
+
+
+def _images_as_jpeg(dataset: Any) -> list[str]:
+    """The names of the leaves of the observations that Minari compresses with loss.
+
+    Minari keeps bytes from 0 to 255 so that have two or three dimensions, of which the first two are 32 or more.
+    """
+    if not getattr(dataset.storage, 'metadata', {}).get('jpeg_encoding'):
+        return []
+    space = convert_space(dataset.observation_space, 'observation', dataset.spec.dataset_id)
+    return [
+        name
+        for name, leaf in leaf_spaces(space)
+        if isinstance(leaf, Box)
+        and leaf.dtype == 'uint8'
+        and len(leaf.shape) in (2, 3)
+        and min(leaf.shape[:2]) >= 32
+        and (leaf.low == 0).all()
+        and (leaf.high == 255).all()
+    ]
 
 
 def _named_parts(tree: Any) -> Any:
@@ -227,10 +331,8 @@ def _key(name: str, path: str) -> str:
 def _obs_of(arrays: Mapping[str, np.ndarray], space: Space, where: str, optional: Sequence[str]) -> Obs:
     raw: Any = arrays.get('obs')
     if isinstance(space, Dict):
-        raw = {}
-        for key, array in arrays.items():
-            if key.startswith('obs/'):
-                put_at(raw, key.removeprefix('obs/'), array)
+        raw = {key.removeprefix('obs/'): x for key, x in arrays.items() if key.startswith('obs/')}
+        raw = nested_leaves(space, raw) or raw
     if raw is None:
         raise UserError(
             f'{where} has observations with leaves but those of the env are one array; they are of another env'
@@ -244,6 +346,11 @@ def _obs_of(arrays: Mapping[str, np.ndarray], space: Space, where: str, optional
             f'{where} must have its observations in one row, [N, ...]; got one, or several dimensions in front'
         )
     return obs
+
+
+def _env_obs_of(arrays: Mapping[str, np.ndarray], space: Space) -> dict[str, np.ndarray]:
+    """The observations of a file, by the names of the leaves."""
+    return {name: arrays[_key('obs', name)] for name in leaf_names(space).values() if _key('obs', name) in arrays}
 
 
 def _action_of(arrays: Mapping[str, np.ndarray], path: str, leaf: Leaf, n_step: int, where: str) -> np.ndarray:
