@@ -92,6 +92,36 @@ def test_wrappers_may_change_both_spaces_and_zoo_s_own_are_outside_of_them() -> 
     assert make_vector_env({'id': 'CartPole-v1', 'wrappers': [stack]}, 2).obs_space.shape == (3, 4)  # type: ignore[union-attr]
 
 
+class Weighted(gymnasium.RewardWrapper):
+    """The reward is the sum of an array, whose type and shape are kept."""
+
+    def __init__(self, env: gymnasium.Env, weight: np.ndarray) -> None:
+        super().__init__(env)
+        self.form = str(weight.dtype), weight.shape
+        self.total = float(weight.sum())
+
+    def reward(self, reward: float) -> float:
+        return self.total
+
+
+@pytest.mark.parametrize(
+    ('text', 'form', 'total'),
+    [
+        ('{array: [1.0, 0.5]}', ('float64', (2,)), 1.5),
+        ('{array: [[1, 2], [3, 4]]}', ('int64', (2, 2)), 10),
+        ('{array: [1, 2], dtype: float32}', ('float32', (2,)), 3),
+    ],
+)
+def test_wrapper_takes_an_array_from_yaml(text: str, form: tuple[str, Any], total: float) -> None:
+    cfg = resolve_config(
+        {'env': {'id': limit_env}}, overrides=[f'env.wrappers=[{{type: "{HERE}:Weighted", weight: {text}}}]']
+    ).env
+    env = make_env(cfg)
+    assert env.form == form
+    env.reset(seed=0)
+    assert env.step(0)[1] == total
+
+
 class ShowsText(gymnasium.Env):
     """Has an observation space, Text, that zoo does not support."""
 
@@ -156,6 +186,13 @@ def nothing(env: gymnasium.Env) -> None:
         (
             {'type': Add, 'amount': 'no_module_x:f'},
             "env.wrappers[0].amount names the module 'no_module_x', which is not found",
+        ),
+        ({'type': Add, 'amount': {'array': ['x']}}, 'env.wrappers[0].amount is an array of <U1, wanted numbers'),
+        ({'type': Add, 'amount': {'array': [[1], [2, 3]]}}, 'env.wrappers[0].amount is no array of numbers'),
+        ({'type': Add, 'amount': {'array': [1], 'dtype': 'real'}}, 'env.wrappers[0].amount is no array of numbers'),
+        (
+            {'type': Add, 'amount': {'array': [1], 'shape': 1}},
+            "env.wrappers[0].amount has the entry 'shape'; an array is",
         ),
         (
             {'type': Add, 'amount': 'm:<lambda>'},

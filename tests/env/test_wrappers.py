@@ -266,3 +266,50 @@ def has(entry: str) -> dict[str, Any]:
 def test_make_vector_env_wrapper_that_cannot_be_is_refused(fields: dict, message: str) -> None:
     with pytest.raises(UnsupportedEnvError, match=message):
         make_vector_env(EnvConfig(**fields), 2)
+
+
+class VectorRewardEnv(LimitEnv):
+    """Every reward is a given vector."""
+
+    def __init__(self, reward: Any) -> None:
+        super().__init__()
+        self.reward = reward
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, self.reward, *rest
+
+
+@pytest.mark.parametrize('reward', [np.array([1.0, -2.0], np.float32), np.array([1, -2]), [1.0, -2.0], (1, -2)])
+@pytest.mark.parametrize('how', ['sync', 'async'])
+def test_reward_weights_make_a_number_of_a_vector_reward(reward: Any, how: str) -> None:
+    cfg = EnvConfig(id=VectorRewardEnv, kwargs={'reward': reward}, reward_weights=[0.5, 2.0], vectorization=how)
+    (step,) = play(make_vector_env(cfg, 2), [0, 0])
+    assert step.reward.tolist() == [-3.5, -3.5]  # 0.5 * 1 + 2 * -2
+    assert check_env(cfg) == []
+
+
+@pytest.mark.parametrize(
+    ('reward', 'weights', 'message'),
+    [
+        (np.array([1.0, -2.0]), None, r'wanted a number; set env.reward_weights=\[1.0, 1.0\].*LinearReward'),
+        ([1.0, 2.0, 3.0], None, r'wanted a number; set env.reward_weights=\[1.0, 1.0, 1.0\]'),
+        (np.array([1.0]), None, r'wanted a number; return float\(reward\)'),
+        ('one', None, r'wanted a number; return float\(reward\)'),
+        (np.array([1.0, -2.0]), [1.0, 2.0, 3.0], 'wanted 3 numbers, one for each of env.reward_weights'),
+        (1.0, [1.0], 'wanted 1 numbers, one for each of env.reward_weights'),
+    ],
+)
+@pytest.mark.parametrize('check', [True, False])
+def test_vector_reward_is_refused_with_what_helps(reward: Any, weights: Any, message: str, check: bool) -> None:
+    cfg = EnvConfig(id=VectorRewardEnv, kwargs={'reward': reward}, reward_weights=weights)
+    with pytest.raises(EnvContractError, match=message):
+        if check:
+            check_env(cfg)
+        else:
+            play(make_vector_env(cfg, 1), [0])
+
+
+def test_reward_weights_of_a_family_are_refused() -> None:
+    with pytest.raises(UnsupportedEnvError, match='env.reward_weights is set but'):
+        make_vector_env(EnvConfig(id='torch', game='CartPole-v1', reward_weights=[1.0]), 1)

@@ -40,12 +40,24 @@ def convert_space(space: object, role: str, name: str, path: str = '') -> Space:
     leaf = _convert_leaf(space)
     of = f'{role} space' if not path else f'{role} space, in the entry {path!r},'
     if leaf is None:
-        do = next((WAY_OUT[kind] for kind in kinds if kind in WAY_OUT), 'give it as arrays of numbers of a fixed shape')
+        do = _way_out(space, role, path)
         has = f'the {role} space {space}' if not path else f'in the entry {path!r} of its {role} space {space}'
-        raise UnsupportedEnvError(f'env {name!r} has {has}, but supported are {SUPPORTED}; wrap the env: {do}.')
+        raise UnsupportedEnvError(f'env {name!r} has {has}, but supported are {SUPPORTED}; {do}.')
     if fault := space_fault(leaf):
         raise UnsupportedEnvError(f'env {name!r}: the {of} {fault}.')
     return leaf
+
+
+def _way_out(space: object, role: str, path: str) -> str:
+    """What a user can do about a leaf of a kind that is not supported."""
+    kinds = [kind.__name__ for kind in type(space).__mro__]
+    form = next((WAY_OUT[kind] for kind in kinds if kind in WAY_OUT), 'give it as arrays of numbers of a fixed shape')
+    if role != 'observation' or not path:
+        return f'wrap the env: {form}'
+    ways = [f'leave the entry out by env.drop_obs=[{path}]']
+    if type(space).__module__.startswith('minigrid.'):
+        ways.append('see the image alone by env.wrappers=[minigrid.wrappers:ImgObsWrapper]')
+    return f'{", ".join(ways)}, or wrap the env: {form}'
 
 
 def _convert_parts(parts: Mapping[Any, Any], role: str, name: str, path: str) -> dict[str, Space]:
@@ -142,9 +154,13 @@ class OldGymEnv(gymnasium.Env):
     Its reset may return obs or (obs, info), and may take a seed; otherwise its method `seed` is called.
     """
 
-    def __init__(self, env: Any, name: str) -> None:
+    def __init__(self, env: Any, name: str, obs_space: Space | None = None) -> None:
+        """Args: obs_space: what of the env's observation space is seen; None: all of it."""
         self._env, self._name = env, name
-        obs_space, action_space = env_spaces(env, name)
+        if obs_space is None:
+            obs_space, action_space = env_spaces(env, name)
+        else:
+            action_space = convert_space(env.action_space, 'action', name)
         check_methods(env, name)
         self.observation_space = gymnasium_space(obs_space)
         self.action_space = gymnasium_space(action_space)

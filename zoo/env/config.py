@@ -76,6 +76,14 @@ class EnvConfig(Section):
     autoreset: Literal['auto', 'same_step', 'next_step', 'disabled'] = Field(
         'auto', description='when an ended episode is reset; auto: same_step, or the mode of the batched env'
     )
+    drop_obs: list[str | list[str]] = Field(
+        [],
+        description='entries of Dict observations that are left out, such as texts, which no policy can read: a.b, or '
+        '[a, b], is the entry b of the entry a',
+    )
+    reward_weights: Annotated[list[float], Field(min_length=1)] | None = Field(
+        None, description='weights of the numbers of a vector reward, whose weighted sum is the reward'
+    )
     action_mode: Literal['clip', 'rescale'] = Field(
         'clip', description='clip Box actions to their bounds, or rescale [-1, 1] to the finite bounds'
     )
@@ -154,6 +162,11 @@ class EnvConfig(Section):
     def _list_of_one(cls, wrappers: object) -> object:
         return [wrappers] if isinstance(wrappers, str | dict) or callable(wrappers) else wrappers
 
+    @field_validator('drop_obs', mode='before')
+    @classmethod
+    def _names(cls, names: object) -> object:
+        return [names] if isinstance(names, str) else names
+
     @field_validator('reset_options')
     @classmethod
     def _names_code(
@@ -190,5 +203,6 @@ def wrapper_fields(cfg: EnvConfig) -> list[str]:
         'prev_action': cfg.prev_action,
         'prev_reward': cfg.prev_reward,
         'wrappers': bool(cfg.wrappers),
+        'reward_weights': cfg.reward_weights is not None,
     }
     return [f'env.{name}' for name, is_set in fields.items() if is_set]

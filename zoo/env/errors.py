@@ -397,12 +397,24 @@ def check_result(call: Literal['reset', 'step'], result: Sequence[Any], space: g
     else:
         obs, reward, terminated, truncated, info = result
         if not (isinstance(reward, (bool, int, float)) or getattr(reward, 'shape', None) == ()):
-            raise BrokenContractError(f'the reward is {show_value(reward)}', 'a number', STEP_DO)
+            raise BrokenContractError(*bad_reward(reward))
         as_flag('terminated', terminated)
         as_flag('truncated', truncated)
     if not isinstance(info, dict):
         raise BrokenContractError(f'info is {show_value(info)}', 'a dict', RESET_DO if call == 'reset' else STEP_DO)
     check_obs(obs, space, 'unsafe')
+
+
+def bad_reward(reward: object) -> tuple[str, str, str]:
+    """(got, wanted, do) of a reward that is no number."""
+    do = 'return float(reward)'
+    if isinstance(reward, np.ndarray | list | tuple) and fits(reward, (len(reward),), np.float64) and len(reward) > 1:
+        weights = ', '.join(['1.0'] * len(reward))
+        do = (
+            f'set env.reward_weights=[{weights}] (with your own weights, of which the reward is the weighted sum), or wrap the '
+            'env, as by env.wrappers=[mo_gymnasium.wrappers:LinearReward]'
+        )
+    return f'the reward is {show_value(reward)}', 'a number', do
 
 
 FLAGS = frozenset((bool, np.bool_))  # types of a flag that need no further check

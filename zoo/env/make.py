@@ -185,11 +185,18 @@ def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
     else:
         with explaining(source, {}, cfg.kwargs, name):
             env = source(**kwargs)
+    is_of_gymnasium = isinstance(env, gymnasium.Env)
     if not isinstance(env, gymnasium.Env):
         from zoo.env.given import check_one_vector
 
         check_one_vector(env, name)
-        env = OldGymEnv(env, name)
+        if cfg.drop_obs and hasattr(env, 'observation_space'):
+            from zoo.env.entries import DropEnv, kept_space
+
+            kept = kept_space(env.observation_space, cfg.drop_obs, name)
+            env = DropEnv(OldGymEnv(env, name, kept), kept)
+        else:
+            env = OldGymEnv(env, name)
     n_step = limit or limit_of(env, 'max_horizon')
     if n_step is not None:
         env = _limit(env, n_step, replace=limit is not None)
@@ -197,6 +204,14 @@ def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
         from zoo.env.wrappers import apply_wrappers
 
         env = apply_wrappers(env, cfg.wrappers, name)
+    if cfg.drop_obs and is_of_gymnasium:
+        from zoo.env.entries import DropEnv, kept_space
+
+        env = DropEnv(env, kept_space(env.observation_space, cfg.drop_obs, name))
+    if cfg.reward_weights is not None:
+        from zoo.env.wrappers import WeightedRewardEnv
+
+        env = WeightedRewardEnv(env, cfg.reward_weights)
     env_spaces(env, name)
     check_methods(env, name)
     return env

@@ -255,6 +255,7 @@ class SerialVectorEnv(SyncVectorEnv):
 class SingleEnvs(VectorEnv):
     """Envs that zoo makes one by one and steps in turn or in processes: they take commands and limit the time to close."""
 
+    drops_entries = True
     env: Any
     _options: dict[str, Any] | None = None
 

@@ -21,7 +21,12 @@ from zoo.env.stepping import ArrayReader, NextStep, QuickMultiDiscrete, RowRule,
 
 
 class VectorEnv(RowVectorEnv):
-    """B envs of any library on the CPU; every observation and reward is checked to be finite."""
+    """B envs of any library on the CPU; every observation and reward is checked to be finite.
+
+    Attributes: drops_entries: whether the envs themselves leave out the entries of env.drop_obs.
+    """
+
+    drops_entries = False
 
     def __init__(
         self,
@@ -40,10 +45,10 @@ class VectorEnv(RowVectorEnv):
           one_seed: its reset takes one int rather than one for each env.   reader: the GPU that reads its rows, if one does.
           first: index of its first env, if it is one of several groups.
         """
-        raw_space = convert_space(env.single_observation_space, 'observation', name)
+        self.env, self.name, self.n_env = env, name, env.num_envs
+        raw_space = self._kept_space(cfg)
         self.action_space = convert_space(env.single_action_space, 'action', name)
         self.obs_space = seen_space(raw_space, self.action_space, cfg.action_mask, name)
-        self.env, self.name, self.n_env = env, name, env.num_envs
         self.autoreset, self._place = autoreset_of(env), Place(name)
         has_masks = mask_space(self.obs_space) is not None
         self.reader, self._rules = self._reader_and_rules(cfg, raw_space, has_masks)
@@ -54,6 +59,15 @@ class VectorEnv(RowVectorEnv):
         self._called = None if vars(type(env)).get('has_deadlines', False) else self._place.of
         self.info_columns = tuple(cfg.info_columns)
         self.request_infos(self.info_columns)
+
+    def _kept_space(self, cfg: EnvConfig) -> Space:
+        """The space of the observations that are read: without the entries of env.drop_obs."""
+        space = self.env.single_observation_space
+        if not cfg.drop_obs or self.drops_entries:
+            return convert_space(space, 'observation', self.name)
+        from zoo.env.entries import kept_space
+
+        return kept_space(space, cfg.drop_obs, self.name)
 
     def _reader_and_rules(
         self, cfg: EnvConfig, raw_space: Space, has_masks: bool

@@ -17,7 +17,15 @@ from zoo.core.errors import show_error
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, mask_size
 from zoo.env.adapter import env_spaces, gymnasium_space, mask_method
 from zoo.env.config import EnvConfig, MaskSource
-from zoo.env.errors import RAW_ERRORS, BrokenContractError, UnsupportedEnvError, as_flag, check_obs, raised_at
+from zoo.env.errors import (
+    RAW_ERRORS,
+    BrokenContractError,
+    UnsupportedEnvError,
+    as_flag,
+    check_obs,
+    raised_at,
+    show_value,
+)
 from zoo.env.masks import WHAT, flat_mask, no_mask_error
 
 
@@ -43,6 +51,25 @@ class BinsEnv(gymnasium.ActionWrapper):
         choice = np.reshape(action, (1, *self._values.shape[1:]))
         values = np.take_along_axis(self._values, choice, 0)[0]
         return (np.rint(values) if self._dtype.kind in 'iu' else values).astype(self._dtype)
+
+
+class WeightedRewardEnv(gymnasium.Wrapper):
+    """Returns the weighted sum of the numbers of a vector reward."""
+
+    def __init__(self, env: gymnasium.Env, weights: Sequence[float]) -> None:
+        super().__init__(env)
+        self._weights = np.array(weights, dtype=np.float64)
+
+    def step(self, action: Action) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, rewards, terminated, truncated, info = self.env.step(action)
+        given = np.asarray(rewards)
+        if given.shape != self._weights.shape or given.dtype.kind not in 'biuf':
+            n = len(self._weights)
+            wanted = f'{n} numbers, one for each of env.reward_weights'
+            raise BrokenContractError(
+                f'the reward is {show_value(rewards)}', wanted, 'set as many weights as it has numbers'
+            )
+        return obs, float(given @ self._weights), terminated, truncated, info
 
 
 Wrapper = str | dict[str, Any] | Callable[..., Any]
@@ -128,7 +155,24 @@ def _argument(value: object, path: str) -> object:
         return load_code(value, path)
     if isinstance(value, list):
         return [_argument(item, path) for item in value]
+    if isinstance(value, Mapping) and 'array' in value:
+        return _array(value, path)
     return value
+
+
+def _array(form: Mapping[str, Any], path: str) -> np.ndarray:
+    """The numpy array of {array: [1.0, 0.1]}, or {array: [...], dtype: float32}; YAML itself has lists alone."""
+    if unknown := [key for key in form if key not in ('array', 'dtype')]:
+        raise ConfigError(
+            f'{path} has the entry {unknown[0]!r}; an array is written {{array: [1.0, 0.1], dtype: float32}}.'
+        )
+    try:
+        array = np.array(form['array'], dtype=form.get('dtype'))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f'{path} is no array of numbers ({error}); write e.g. {{array: [1.0, 0.1]}}.') from error
+    if array.dtype.kind not in 'biuf':
+        raise ConfigError(f'{path} is an array of {array.dtype}, wanted numbers; write e.g. {{array: [1.0, 0.1]}}.')
+    return array
 
 
 def _check_arguments(make: Callable[..., Any], kwargs: dict[str, Any], place: str) -> None:

@@ -49,6 +49,7 @@ from zoo.env.errors import (
     action_of,
     add_place,
     as_flag,
+    bad_reward,
     close_in_time,
     entries_of,
     env_call,
@@ -411,7 +412,7 @@ class EnvCheck:
 
     def _check_reward(self, reward: object) -> None:
         if np.asarray(reward).shape != () or np.asarray(reward).dtype.kind not in 'biuf':
-            self._note(BrokenContractError(f'the reward is {show_value(reward)}', 'a number', 'return float(reward)'))
+            self._note(BrokenContractError(*bad_reward(reward)))
         elif not np.isfinite(np.asarray(reward, dtype=float)):
             self._note(BrokenContractError(f'the reward is {reward!s}', 'a finite number', 'find where it comes from'))
 

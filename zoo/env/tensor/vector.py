@@ -76,6 +76,11 @@ class TensorVectorEnv(AnyVectorEnv):
                 f'env.ends is set but {name!r} is a tensor program, whose flags are taken as they are; change them in its '
                 'step, or leave env.ends out.'
             )
+        if cfg.drop_obs:
+            raise UnsupportedEnvError(
+                f'env.drop_obs is set but {name!r} is a tensor program, whose observations are taken whole; let the networks '
+                'see a part of them by policy.model.actor_obs and critic_obs.'
+            )
         self.device = torch.empty(0, device=device).device  # 'cuda' becomes 'cuda:0', as tensors say it
         self.obs_space, action_space = _spaces(env, name, cfg.action_mask)
         self.action_space = action_space
