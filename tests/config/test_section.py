@@ -178,6 +178,14 @@ def test_validate_reports_all_problems_unknown_keys_first():
     ]
 
 
+@pytest.mark.parametrize('name', ['items', 'keys', 'values', 'get', 'copy', 'update', 'pop', 'setdefault'])
+def test_easydict_whose_key_hides_its_own_method_gets_the_sentence_of_a_dict(name):
+    """The key becomes an attribute of an EasyDict: d.items is 3."""
+    config = EasyDict({'free': {name: 3}})
+    assert config.free[name] == 3 and plain(config) == {'free': {name: 3}}
+    assert problems(Inner, config)[0].startswith(f'free.{name} is a reserved key')
+
+
 def test_every_method_of_a_config_is_a_reserved_key():
     methods = {name for name in dir(Config) if not name.startswith('_')}
     for name in methods:

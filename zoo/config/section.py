@@ -355,7 +355,8 @@ def _plain(value: Any, depth: int, n_part: Iterator[int]) -> Any:
                 'places; pass large data in files.'
             )
     if isinstance(value, dict):
-        return {str(k) if isinstance(k, str) else k: _plain(v, depth + 1, n_part) for k, v in value.items()}
+        items = dict.items(value)  # an EasyDict with a key 'items' has no such method
+        return {str(k) if isinstance(k, str) else k: _plain(v, depth + 1, n_part) for k, v in items}
     if isinstance(value, (list, tuple)):
         return [_plain(v, depth + 1, n_part) for v in value]
     if hasattr(value, 'dtype') and hasattr(value, 'tolist'):

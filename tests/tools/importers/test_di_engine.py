@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import pytest
+from easydict import EasyDict
 
 from tests.tools.importers.published import CARTPOLE_PPG, CARTPOLE_PPO, CARTPOLE_PPO_OFFPOLICY, PAIRS, PENDULUM_PPO
 from zoo import serial_pipeline
@@ -308,3 +309,10 @@ def test_fixed_deviation_is_the_only_one_that_the_config_allows():
     found = model['policy']['model']
     # log(0.5) = -0.6931
     assert [found[f'log_std_{name}'] for name in ('init', 'min', 'max')] == pytest.approx([-0.6931] * 3, abs=1e-4)
+
+
+@pytest.mark.parametrize('which, where', [(0, 'env'), (0, 'policy.learn'), (1, 'env'), (1, 'policy')])
+def test_easydict_whose_key_hides_its_own_method_is_refused_by_name(which, where):
+    pair = changed(CARTPOLE_PPO, f'{where}.items', 3, which)
+    found = problems([EasyDict(each) for each in pair])
+    assert len(found) == 1 and found[0].startswith(f'{where}.items is 3')

@@ -150,7 +150,7 @@ def convert(path_or_object: Any, source: str | None = None, name: str | None = N
     if isinstance(path_or_object, (str, os.PathLike)):
         conversion, how = _of_file(Path(path_or_object), source, name)
     else:
-        conversion, how = _of_object(path_or_object, source, name)
+        conversion, how = _of_object(plain(path_or_object), source, name)
     told = '' if source else f' (recognised by {how})'
     return conversion._replace(config=plain(conversion.config), source=conversion.source + told)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zoo.config.names import data_file
-from zoo.config.section import ConfigError, value_at
+from zoo.config.section import ConfigError, plain, value_at
 from zoo.core.errors import shown
 from zoo.tools.importers.conversion import (
     Conversion,
@@ -54,6 +54,7 @@ def from_pair(main: Mapping[str, Any], create: Mapping[str, Any] | None = None) 
     Args: create: DI-engine's create_config; None: main_config names the policy and the env itself.
     Raises: ConfigError with a sentence for every key that has no counterpart.
     """
+    main, create = plain(main), plain(create)  # an EasyDict with a key such as 'items' lacks the method of this name
     if value_at(main, 'env.id') is not None:
         return _of_zoo(main, create or {})
     draft = Draft()
