@@ -40,7 +40,7 @@ def ppo_yml(in_tmp: Path) -> None:
 DING = """
 main_config = dict(
     env=dict(collector_env_num=8, n_evaluator_episode=5, env_id='CartPole-v1'),
-    policy=dict(learn=dict(batch_size=64, value_norm={norm!r}), collect=dict(n_sample=256), other=dict({other})),
+    policy=dict(learn=dict(batch_size=64, value_norm={norm!r}), collect=dict(n_sample=256), {other}),
 )
 create_config = dict(env=dict(type='cartpole'), policy=dict(type='ppo'))
 """
@@ -49,7 +49,7 @@ create_config = dict(env=dict(type='cartpole'), policy=dict(type='ppo'))
 @pytest.mark.parametrize(
     ('norm', 'other', 'said'),
     [
-        (True, 'eps=3', '# policy.other.eps is 3, which has no counterpart here'),
+        (True, 'priority=True', '# policy.priority is True, which has no counterpart here'),
         ('popart', '', "# policy.learn.value_norm is 'popart' (text) but must be true or false"),
     ],
 )

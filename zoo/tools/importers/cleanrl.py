@@ -39,12 +39,38 @@ def is_script(tree: ast.Module) -> bool:
     return {'num_minibatches', 'clip_coef'} <= set(_arguments(tree))
 
 
+def why_not_translated(tree: ast.Module, stem: str) -> str:
+    """Returns why a script of CleanRL is not translated; '' for one that is, and for a file of another library.
+
+    Args: stem: name of its file, without .py, which begins with the algorithm: 'dqn_atari'.
+    """
+    arguments, words = _arguments(tree), words_of(tree)
+    for name, why in _TABLES['other_arguments'].items():
+        if name in arguments:
+            return f'{stem} is a script of CleanRL that is not translated: {why}.'
+    for start, why in _TABLES['other_words'].items():
+        if is_script(tree) and any(word.startswith(start) for word in words):
+            return f'{stem} is a script of CleanRL that is not translated: {why}.'
+    if is_script(tree) or not set(_TABLES['marks']) <= set(arguments):
+        return ''
+    kind = stem.partition('_')[0]
+    own = (
+        ' For this policy of zoo write a config with its own keys, see zoo config cartpole_dqn.'
+        if kind == 'dqn'
+        else ''
+    )
+    return f'{stem} is a script of CleanRL for {kind.upper()}; only PPO and PPG are translated.{own}'
+
+
 def from_cleanrl(tree: ast.Module, stem: str = '') -> Conversion:
     """Translates the default settings of a script. Args: tree: its syntax tree; stem: name of its file, without .py.
 
     Raises: ConfigError with a sentence for every argument that has no counterpart.
     """
     arguments = _arguments(tree)
+    why = why_not_translated(tree, stem)
+    if why:
+        raise ConfigError(why)
     if not is_script(tree):
         raise ConfigError(
             'the file has no Args class or parser with num_minibatches and clip_coef, which the scripts of CleanRL for '
@@ -73,7 +99,15 @@ def _arguments(tree: ast.Module) -> dict[str, Any]:
 
 def _put_update(draft: Draft, is_ppg: bool) -> None:
     given = draft.given
-    n_step, n_env = draft.at('policy.collect.n_step'), draft.at('env.collector_env_num')
+    n_env, old = given['num_envs'], 'num_envs'
+    if 'local_num_envs' in given:
+        n_env, old = given['local_num_envs'], 'local_num_envs'
+        draft.drop('several processes', _TABLES['many_processes'])
+    if n_env < 1:
+        draft.refuse(f'{old} is {n_env}, which cannot be read: it must be a whole number of 1 or more; correct it.')
+        return
+    draft.put('env.collector_env_num', n_env, f'{old}={n_env}')
+    n_step = draft.at('policy.collect.n_step')
     n, n_batch = n_step * n_env, given['num_minibatches']
     size = nearest_divisor(n, max(1, n // n_batch))
     draft.put('policy.learn.batch_size', size, f'num_minibatches={n_batch}', f'{n} samples of a rollout divided by it')
@@ -89,20 +123,52 @@ def _put_update(draft: Draft, is_ppg: bool) -> None:
         draft.drop('target_kl=None', 'there is no limit here either')
     decay = given.get('gae_lambda', 0.95) if given.get('gae', True) else 1.0
     draft.put('policy.collect.gae_lambda', decay, f'gae={given.get("gae", True)}, gae_lambda={given.get("gae_lambda")}')
+    if 'int_coef' in given:
+        _put_rnd(draft)
+    if given.get('rpo_alpha'):
+        option = {'type': 'rpo', 'alpha': given['rpo_alpha']}
+        note = 'examples/rpo.py of zoo registers it: zoo train --import examples/rpo.py'
+        draft.put('policy.learn.options', [option], f'rpo_alpha={given["rpo_alpha"]}', note)
     if given.get('track'):
         draft.put('logger.sinks', ['jsonl', 'tensorboard', {'type': 'wandb'}], 'track=True')
     elif 'track' in given:
         draft.drop(f'track={given["track"]}', 'a run is tracked by those that logger.sinks names, none by default')
 
 
+def _put_rnd(draft: Draft) -> None:
+    """Sets random network distillation, whose advantages are added there with two factors, and here with their ratio."""
+    given = draft.given
+    ratio = given['int_coef'] / given.get('ext_coef', 1.0)
+    value = {
+        'type': 'rnd',
+        'weight': ratio,
+        'discount_factor': given.get('int_gamma', 0.99),
+        'gae_lambda': given.get('gae_lambda', 0.95),
+        'reward_clip': 1e9,  # there is no bound
+        'learning_rate': given['learning_rate'],
+        'batch_size': draft.at('policy.learn.batch_size'),
+        'epoch_per_collect': draft.at('policy.learn.epoch_per_collect', 4),
+        'predictor_share': given.get('update_proportion', 0.25),
+        'feature_size': 512,
+        'encoder': 'nature',
+        'hidden_sizes': [512],
+    }
+    old = f'int_coef={given["int_coef"]}, ext_coef={given.get("ext_coef")}'
+    draft.put('policy.learn.intrinsic', value, old, 'the weight is their ratio, as the advantages are normalised')
+
+
 def _put_code(draft: Draft, tree: ast.Module, is_ppg: bool) -> None:
     """Translates the parts of the script that have no argument: its wrappers, its network, its optimiser."""
     words, found = words_of(tree), keywords_of_calls(tree, _TABLES['calls'])
+    if not {'Conv2d', 'LSTM'} & words and not is_image_env(draft):
+        _put_layers(draft, tree)
     for word, path, value, old in _TABLES['in_code']:
         if word in words and draft.at(path) is None:
             draft.put(path, value, old)
     if isinstance(eps := found.get('eps'), float):
         draft.put('policy.learn.adam_eps', eps, f'Adam(eps={eps})')
+    if isinstance(share := found.get('repeat_action_probability'), float) and draft.at('env.id') == 'atari':
+        draft.put('env.kwargs.repeat_action_probability', share, f'make(.., repeat_action_probability={share})')
     if isinstance(n := found.get('num_stack'), int):
         put_frame_stack(draft, n, f'FrameStack(env, {n})')
     if draft.at('policy.learn.reward_norm') and 'gamma' not in found:
@@ -114,3 +180,35 @@ def _put_code(draft: Draft, tree: ast.Module, is_ppg: bool) -> None:
         draft.put('policy.learn.value_norm', False, 'the returns as they are')
     elif 'Conv2d' in words or is_image_env(draft):
         draft.put('policy.model.shared_encoder', True, 'the network')
+
+
+def _put_layers(draft: Draft, tree: ast.Module) -> None:
+    """Sets the widths of the hidden layers if actor and critic are each a stack of linear layers of these widths."""
+    names = {name: _widths(tree, name) for name in ('critic', 'actor', 'actor_mean')}
+    found = {tuple(widths) for widths in names.values() if widths}
+    if len(found) == 1 and names['critic'] != [64, 64]:
+        draft.put('policy.model.hidden_sizes', list(found.pop()), 'the network')
+    elif len(found) > 1:
+        said = ', '.join(f'{name} {str(widths)[1:-1]}' for name, widths in names.items() if widths)
+        draft.refuse(
+            f'the layers of actor and critic differ: {said}; set policy.model.encoder=flat, policy.model.actor_head and '
+            'policy.model.critic_head in a config of zoo.'
+        )
+
+
+def _widths(tree: ast.Module, name: str) -> list[int]:
+    """Returns the widths of the linear layers of `self.name = nn.Sequential(...)`, without the last one."""
+    stacks = (
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Attribute) and target.attr == name for target in node.targets)
+        and isinstance(node.value, ast.Call)
+        and getattr(node.value.func, 'attr', '') == 'Sequential'
+    )
+    widths = []
+    for node in (node for stack in stacks for node in ast.walk(stack)):
+        match node:
+            case ast.Call(func=ast.Attribute(attr='Linear'), args=[_, ast.Constant(value=int(width))]):
+                widths.append(width)
+    return widths[:-1] if widths and widths[-1] == 1 else widths

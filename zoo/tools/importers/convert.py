@@ -15,7 +15,7 @@ from typing import Any
 from zoo.config.section import ConfigError, plain
 from zoo.config.source import config_module
 from zoo.core.registry import unknown_name
-from zoo.tools.importers.cleanrl import from_cleanrl, is_script
+from zoo.tools.importers.cleanrl import from_cleanrl, is_script, why_not_translated
 from zoo.tools.importers.conversion import Conversion
 from zoo.tools.importers.di_engine import from_pair, is_main_config
 from zoo.tools.importers.files import assigned, read_code, read_yaml
@@ -178,6 +178,9 @@ def _of_file(path: Path, source: str | None, name: str | None) -> tuple[Conversi
             if (pair := pair_of(vars(config_module(path.resolve())))) is None:
                 raise ConfigError(f'{path} has no dicts main_config and create_config; define both.')
             return from_pair(*pair), 'its variable main_config'
+    why = why_not_translated(tree, path.stem)
+    if why:
+        raise ConfigError(why)
     raise ConfigError(
         f'{path} is not recognised: it has no main_config (DI-engine), no PPOConfig (RLlib) and no arguments of a script of '
         'CleanRL; say what it is with --from, one of ' + ', '.join(SOURCES) + '.'

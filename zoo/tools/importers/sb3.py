@@ -130,7 +130,7 @@ def _put_batch(draft: Draft) -> None:
 def _put_env_parts(draft: Draft) -> None:
     given = draft.given
     if 'frame_stack' in given:
-        put_frame_stack(draft, given['frame_stack'], f'frame_stack={given["frame_stack"]}')
+        put_frame_stack(draft, given['frame_stack'], f'frame_stack={given["frame_stack"]}', is_filled=False)
     found: list[Any] = []
     for name, options in given.get('env_wrapper', []):
         if name.endswith('AtariWrapper') and is_image_env(draft):
