@@ -50,4 +50,4 @@ config = dict(
 if __name__ == '__main__':
     result = serial_pipeline(config)
     recording = record_video(result.policy, config['env'], 'catch.mp4', n_episode=5, seed=1)
-    print(f'catch.mp4: {recording.n_frame} pictures, returns {recording.evaluation.returns}')
+    print(f'catch.mp4: {recording.n_frame} frames, returns {recording.evaluation.returns}')

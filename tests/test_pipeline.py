@@ -428,7 +428,7 @@ OTHERS: Any = {'config': {'env': CARTPOLE}, 'model': OneLayer()}
         (dict(overrides='seed=1'), "overrides is 'seed=1' but must be a list of 'key=value' texts"),
         (dict(overrides=[1]), "overrides is [1] but must be a list of 'key=value' texts"),
         (dict(resume=3), 'resume is 3 but must be the path of a run folder'),
-        (dict(seed='x'), "seed is 'x' (text) but must be an integer >= 0"),
+        (dict(seed='x'), "seed is 'x' (string) but must be an integer >= 0"),
         (dict(max_env_step=1e6), 'max_env_step is 1000000.0 (number) but must be an integer >= 1; write 1000000.'),
         (dict(config=3), 'a config is a dict, a path or a name, got int'),
         (dict(config=None), 'neither a config nor a run'),
@@ -441,7 +441,7 @@ OTHERS: Any = {'config': {'env': CARTPOLE}, 'model': OneLayer()}
         (lambda _: load_policy(3), 'path of a file or run folder, got 3'),  # type: ignore[arg-type]
         (lambda run_dir: load_policy(run_dir, trust=3), 'trust is 3 but must be True or a list of modules'),  # type: ignore
         (lambda _: evaluate('ppo', CARTPOLE), "policy is 'ppo' but must be a policy"),  # type: ignore[arg-type]
-        (lambda _: make_env('CartPole-v1'), "env is 'CartPole-v1' (text) but must be a section"),  # type: ignore[arg-type]
+        (lambda _: make_env('CartPole-v1'), "env is 'CartPole-v1' (string) but must be a dict"),  # type: ignore[arg-type]
         (lambda _: make_env({'id': 3}), 'env.id is 3 (integer) but must be text or a function'),
     ],
 )

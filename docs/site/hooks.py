@@ -1,4 +1,4 @@
-"""What mkdocs calls while it builds the site: adds the pages that no file in docs/ holds, and mends links out of docs/."""
+"""What mkdocs calls while it builds the site: adds the pages that no file in docs/ holds, and corrects links out of docs/."""
 
 from __future__ import annotations
 

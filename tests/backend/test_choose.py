@@ -66,7 +66,7 @@ class Choice(Categorical):
 
 
 REPLACED = 'a part of the model was replaced or has a hook, which the native executor does not run'
-INPUT = 'the native executor takes a vector or an index as input, not '
+INPUT = "zoo's C code takes one vector or index as input, not "
 NONE = 'the native executor has no'
 VARIANTS = 'the native executor runs the models VAC and PPG of zoo, not '
 IMAGES = Box(np.zeros((8, 8, 3)), np.full((8, 8, 3), 255.0), 'uint8')
@@ -193,7 +193,7 @@ def test_unmodified_models_run_natively(caplog: pytest.LogCaptureFixture) -> Non
             problem = Problem(Case('PPO', dist, arch, (4,) * 8, input=stage, masked=dist in NVEC), n_step=1)
             assert choose_executor(problem.model, problem.dist, CPU, (AUTO, NATIVE)[i % 2]).name == 'native'
     found = {record.getMessage().split('(')[0] for record in caplog.records}
-    assert found == {"zoo's own updates and acting run in C "}
+    assert found == {"updates and acting run in zoo's C code, not in PyTorch "}
 
 
 def test_hook_on_all_modules_and_another_device_run_eagerly() -> None:

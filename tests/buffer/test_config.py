@@ -29,7 +29,7 @@ REFUSED = """
 {type: replay, update_per_collect: 0}
     - buffer.update_per_collect is 0 (integer) but must be an integer >= 1; leave it out for 1, the default.
 {type: replay, device: gpu}
-    - buffer.device is 'gpu' (text) but must be one of 'auto', 'cpu'; leave it out for 'auto', the default.
+    - buffer.device is 'gpu' (string) but must be one of 'auto', 'cpu'; leave it out for 'auto', the default.
 {type: replay, max_uses: 2}
     - unknown key buffer.max_uses: did you mean buffer.max_use?
 {type: replay, alpha: -0.1}
@@ -48,7 +48,7 @@ REFUSED = """
     - buffer: value is given but policy is missing: 'multi' draws for both; give policy: {n_sample: ..,
       update_per_collect: ..} too.
 {type: multi, policy: {}, value: null}
-    - buffer.value is null but must be a section with the keys n_sample, update_per_collect, max_use, max_staleness,
+    - buffer.value is null but must be a dict with the keys n_sample, update_per_collect, max_use, max_staleness,
       size.
 {type: multi, policy: {n_sample: 64}, value: {n_sample: 256}, size: 128}
     - buffer: size is 128 but value.n_sample is 256: the buffer would never hold enough for a draw; use size 256 or

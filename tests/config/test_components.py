@@ -217,7 +217,7 @@ def test_common_options_are_checked_but_not_given_to_the_part():
         ),  # an option of another sauce
         ({'type': 'hot', 'spoons': 2}, 'unknown key dish.sauce.spoons'),
         ({'type': 'hot', 'chili': 0}, 'dish.sauce.chili is 0 (integer) but must be a number > 0; leave it out for 0.5'),
-        ({'type': 'hot', 'chili': 'much'}, "dish.sauce.chili is 'much' (text) but must be a number > 0"),
+        ({'type': 'hot', 'chili': 'much'}, "dish.sauce.chili is 'much' (string) but must be a number > 0"),
         ({'type': 'cold', 'ice': 1.5}, 'dish.sauce.ice is 1.5'),
         ({'type': 'stored', 'age': -1}, 'dish.sauce.age is -1'),
         (None, 'dish.sauce is '),

@@ -106,11 +106,11 @@ cartpole_ppo policy.learn.plasticity={type: l2_init, shrink: 0.5}
       key out.
 # a value in place of a section
 cartpole_ppo env=CartPole-v1
-    - env is 'CartPole-v1' (text) but must be a section with the keys id, *; write env: {id: CartPole-v1}.
+    - env is 'CartPole-v1' (string) but must be a dict with the keys id, *; write env: {id: CartPole-v1}.
 cartpole_ppo policy=ppg
-    - policy is 'ppg' (text) but must be a section with the keys *; write policy: {type: ppg}.
+    - policy is 'ppg' (string) but must be a dict with the keys *; write policy: {type: ppg}.
 cartpole_ppo policy.collect=4
-    - policy.collect is 4 (integer) but must be a section with the keys *exploration.
+    - policy.collect is 4 (integer) but must be a dict with the keys *exploration.
 # a value in place of a list, or of a schedule; the last one has the form of rl-zoo3
 {stop: {training_iteration: 3}}
     - *; write stop: [{type: iterations, n: 3}].

@@ -79,7 +79,7 @@ REFUSED = """
 {rate: {points: [[0, 1], [5, -2]]}}
     - rate: values [1.0, -2.0] must be 0 or more
 {rate: {points: [[0, 1]], kind: steps}}
-    - rate.kind is 'steps' (text) but must be one of 'linear', 'step'; leave it out for 'linear', the default.
+    - rate.kind is 'steps' (string) but must be one of 'linear', 'step'; leave it out for 'linear', the default.
 {adaptive: {start: 0.1, kl_target: 0.01}}
     - adaptive: start is 0.1 but must be within min and max, 1e-06 and 0.01; move one of them
 {adaptive: {kl_target: 0}}

@@ -103,7 +103,7 @@ BAD_VALUES = """
 {size: true}
     - top.inner.size is True (boolean) but must be an integer >= 1; leave it out for 8, the default.
 {size: '3'}
-    - top.inner.size is '3' (text) but must be an integer >= 1; leave it out for 8, the default.
+    - top.inner.size is '3' (string) but must be an integer >= 1; leave it out for 8, the default.
 {size: null}
     - top.inner.size is null but must be an integer >= 1; leave it out for 8, the default.
 {ratio: 1.5}
@@ -118,14 +118,14 @@ BAD_VALUES = """
     - top.inner.rate is [1] (list) but must be a number > 0 or {start, end, over} or {points, kind}; leave it out for
       0.001, the default.
 {mode: of}
-    - top.inner.mode is 'of' (text) but must be one of 'off', 'batch'; leave it out for 'off', the default.
+    - top.inner.mode is 'of' (string) but must be one of 'off', 'batch'; leave it out for 'off', the default.
 # the message of a section's own check is unmodified
 {mode: batch}
     - top.inner.mode is 'batch': batch comes later; use off.
 {flag: 1}
     - top.inner.flag is 1 (integer) but must be true or false; leave it out for False, the default.
 {flag: 'off'}
-    - top.inner.flag is 'off' (text) but must be true or false; leave it out for False, the default.
+    - top.inner.flag is 'off' (string) but must be true or false; leave it out for False, the default.
 {sizes: 64}
     - top.inner.sizes is 64 (integer) but must be a list of one or more integers > 0; write top.inner.sizes: [64].
 {sizes: [64, -1]}
@@ -159,8 +159,8 @@ KEYS_OF_INNER = 'rate, size, ratio, mode, flag, sizes, limit, free.'
     'data, path, problem',
     [
         ({}, '', 'name is missing: give text (what it is called).'),
-        ({'name': 'a', 'inner': 3}, '', f'inner is 3 (integer) but must be a section with the keys {KEYS_OF_INNER}'),
-        ('ppo', 'policy', "policy is 'ppo' (text) but must be a section with the keys name, inner, low, high."),
+        ({'name': 'a', 'inner': 3}, '', f'inner is 3 (integer) but must be a dict with the keys {KEYS_OF_INNER}'),
+        ('ppo', 'policy', "policy is 'ppo' (string) but must be a dict with the keys name, inner, low, high."),
         ({'name': 'a', 'low': 5, 'high': 3}, 'x', 'x: low is 5 but high is 3; swap them.'),
     ],
 )
@@ -322,7 +322,7 @@ def test_plain_of_what_contains_itself_or_is_too_deep_says_so():
 @pytest.mark.parametrize(
     'data, said',
     [
-        ({'size': 'x' * 1000}, f"size is '{'x' * 56}... (text) but must be"),
+        ({'size': 'x' * 1000}, f"size is '{'x' * 56}... (string) but must be"),
         ({'a\n\x1b[31mb': 1}, r'unknown key a\n\x1b[31mb: '),
         ({'x' * 500: 1}, f'unknown key {"x" * 300}...'),
         ({'size': 10**5_000}, 'size is an integer too long to show (integer) but must be'),

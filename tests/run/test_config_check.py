@@ -122,11 +122,11 @@ policy.type=ppg policy.learn.aux_bc_weight=-1.0
 policy.type=ppg policy.learn.aux_learning_rate=0.0
     - policy.learn.aux_learning_rate is 0.0 (number) but must be a number > 0*
 policy.type=ppg policy.learn.aux_memory=gpu
-    - policy.learn.aux_memory is 'gpu' (text) but must be one of 'device', 'cpu', 'disk'*
+    - policy.learn.aux_memory is 'gpu' (string) but must be one of 'device', 'cpu', 'disk'*
 policy.type=ppg policy.learn.policy_loss=trust
-    - policy.learn.policy_loss is 'trust' (text) but must be one of 'clip', 'kl'*
+    - policy.learn.policy_loss is 'trust' (string) but must be one of 'clip', 'kl'*
 policy.type=ppg policy.model.arch=single
-    - policy.model.arch is 'single' (text) but must be one of 'dual', 'detach', 'shared'*
+    - policy.model.arch is 'single' (string) but must be one of 'dual', 'detach', 'shared'*
 # policies on draws from a buffer
 policy.type=ppg_offpolicy policy.learn.aux_freq=2 policy.learn.aux_batch_size=256 buffer=MULTI
 policy.type=ppg_offpolicy policy.learn.aux_freq=2 policy.learn.aux_batch_size=256 buffer=REPLAY

@@ -397,7 +397,7 @@ def test_more_than_max_restarts_end_the_run_with_the_last_cause(how: str) -> Non
     assert str(raised.value).startswith(f"env '{__name__}:HopelessEnv', index 0, step 9: OSError: no more (")
     assert isinstance(raised.value.__cause__, OSError)
     assert str(raised.value).endswith(
-        'envs were made anew 2 times before, wanted at most 2 times in a run; mend the env, or raise env.max_restarts.'
+        'envs were made anew 2 times before, wanted at most 2 times in a run; fix the env, or raise env.max_restarts.'
     )
 
 

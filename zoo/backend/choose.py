@@ -74,7 +74,7 @@ def choose_executor(model: nn.Module, dist: ActionDist, device: torch.device, re
         return native.NativeExecutor(model, dist, fallback, only_acts, said=request.own_code)
     if not why_not_c:
         what = 'updates and acting' if request.exploration == 'sample' else 'updates'
-        _say(request, f"zoo's own {what} run in C ({native.level()})")
+        _say(request, f"{what} run in zoo's C code, not in PyTorch (processor level {native.level()})")
         return native.NativeExecutor(model, dist, is_named=request.executor == 'native')
     is_missing = wants_c and why_not_c == native.missing()
     if is_missing and not request.is_quiet:

@@ -245,7 +245,7 @@ class RemoteCollector(Collector):
         self._n_restart[key] = reply.n_restart
         if restarts.count > restarts.limit:
             raise EnvError(
-                f'envs were made anew {restarts.count} times, wanted at most {restarts.limit} times in a run; mend the env, or '
+                f'envs were made anew {restarts.count} times, wanted at most {restarts.limit} times in a run; fix the env, or '
                 'raise env.max_restarts.'
             )
 

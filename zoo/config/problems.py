@@ -110,7 +110,7 @@ def bad_value(path: str, value: Any, wanted: FieldInfo | type[BaseModel]) -> str
     if not isinstance(wanted, FieldInfo):
         first = next((key for key in ('type', 'id') if key in wanted.model_fields), '')
         do = f'; write {path}: {{{first}: {value}}}' if first and isinstance(value, str) and value.isprintable() else ''
-        return f'{path} is {got} but must be a section with the keys {", ".join(wanted.model_fields)}{do}.'
+        return f'{path} is {got} but must be a dict with the keys {", ".join(wanted.model_fields)}{do}.'
     is_described = wanted.annotation is type(None) or any(getattr(m, 'pattern', None) for m in wanted.metadata)
     must = wanted.description if wanted.description and is_described else describe(wanted.annotation, wanted.metadata)
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
@@ -227,7 +227,7 @@ def _range(metadata: Iterable[Any]) -> str:
     return f' {text}' if text else ''
 
 
-_WORDS = {str: 'text', int: 'integer', float: 'number', bool: 'boolean', dict: 'section'}
+_WORDS = {str: 'string', int: 'integer', float: 'number', bool: 'boolean', dict: 'dict'}
 _RANGES = {
     'gt': '> {:g}',
     'ge': '>= {:g}',

@@ -249,7 +249,7 @@ def close_in_time(closes: Mapping[str, Callable[[], object]], timeout: float, le
 def close_words(place: str, words: str, n_env: int) -> str:
     """A sentence about envs whose close fails in the same way. place: of the first; n_env: how many."""
     others = f' and {n_env - 1} more' if n_env > 1 else ''
-    return f'{place}{others}: {words}; mend the env'
+    return f'{place}{others}: {words}; fix the env'
 
 
 def _close(close: Callable[[], object], raised: list[BaseException]) -> None:
@@ -287,7 +287,7 @@ class Restarts:
         if self.count >= self.limit:
             raise EnvError(
                 f'{words.rstrip(".;")}; envs were made anew {self.count} times before, wanted at most {self.limit} times in '
-                'a run; mend the env, or raise env.max_restarts.'
+                'a run; fix the env, or raise env.max_restarts.'
             ) from cause
         self.count += 1
         if self.count <= N_LOGGED or self.count % 100 == 0:

@@ -232,10 +232,10 @@ class ActorCriticLearnConfig(LearnConfig):
         'minibatch', description='normalise advantages over the rollout or each minibatch'
     )
     value_norm: bool = Field(
-        False, description='the critic predicts returns normalised by their running mean and deviation'
+        False, description='the critic predicts returns normalised by their running mean and standard deviation'
     )
     reward_norm: bool = Field(
-        False, description='divide rewards by the running deviation of their discounted sum, clip to +-10'
+        False, description='divide rewards by the running standard deviation of their discounted sum, clip to +-10'
     )
     reward_norm_discount: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, description='discount of the sum that reward_norm divides by; null: policy.collect.discount_factor'

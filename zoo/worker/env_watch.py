@@ -100,7 +100,7 @@ class EnvWatch:
         seconds = self._timeout * self._calls.n_timeout
         words = (
             f'{call[0](call[1])}: no answer within {seconds:g} s, at {own_line(stack)}; '
-            'mend the env there, or raise env.step_timeout.'
+            'fix the env there, or raise env.step_timeout.'
         )
         if self._watched != threading.main_thread().ident:
             if call == self._told:

@@ -110,8 +110,8 @@ def test_max_episode_steps_that_envpool_would_ignore_raises(fields: dict[str, An
             "env.kwargs.difficulty is 'memory' but procgen/starpilot takes easy, hard, extreme; use one of these.",
         ),
         ({'num_level': 3}, ConfigError, 'unknown key env.kwargs.num_level: did you mean env.kwargs.num_levels'),
-        ({'difficulty': 'esay'}, ConfigError, "env.kwargs.difficulty is 'esay' (text) but must be one of 'eas"),
-        ({'num_levels': '3'}, ConfigError, "env.kwargs.num_levels is '3' (text) but must be an integer >= 0"),
+        ({'difficulty': 'esay'}, ConfigError, "env.kwargs.difficulty is 'esay' (string) but must be one of 'eas"),
+        ({'num_levels': '3'}, ConfigError, "env.kwargs.num_levels is '3' (string) but must be an integer >= 0"),
     ],
 )
 def test_make_vector_env_what_is_not_there_is_said_with_what_is(kwargs: dict, error: type, message: str) -> None:

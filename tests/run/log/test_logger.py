@@ -204,9 +204,9 @@ CALLS = [
     (99_000, 410.0, 450.04, 480.0, 500.0),
 ]
 # time left: (100000 - 12000) / 1000 = 88 s; (100000 - 99000) / 500 = 2 s
-FIRST = 'cartpole [v1]   12%  left 0:01:28  train 23.06  last -  best -  1,000/s  12,000/100,000 env steps'
-MIDDLE = 'cartpole [v1]   50%  left -  train 90.5  last 100  best 200  0/s  50,000/100,000 env steps'
-LAST = 'cartpole [v1]   99%  left 0:00:02  train 410  last 450  best 480  500/s  99,000/100,000 env steps'
+FIRST = 'cartpole [v1]   12%  0:01:28 left  train 23.06  last -  best -  1,000/s  12,000/100,000 env steps'
+MIDDLE = 'cartpole [v1]   50%  - left  train 90.5  last 100  best 200  0/s  50,000/100,000 env steps'
+LAST = 'cartpole [v1]   99%  0:00:02 left  train 410  last 450  best 480  500/s  99,000/100,000 env steps'
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_console_without_terminal_writes_plain_lines_to_stderr(
 @pytest.mark.parametrize(
     ('width', 'line'),
     [
-        (110, b'left 0:01:28  train 23.06  last -  best -  1,000/s  12,000/100,000 env steps'),
-        (80, b'left 0:01:28  train 23.06  last -  12,000/100,000 env steps'),  # 79 characters with name and share
+        (110, b'0:01:28 left  train 23.06  last -  best -  1,000/s  12,000/100,000 env steps'),
+        (80, b'0:01:28 left  train 23.06  last -  12,000/100,000 env steps'),  # 79 characters with name and share
         (60, b'train 23.06  last -  12,000/100,000'),
     ],
 )
@@ -398,4 +398,4 @@ def test_a_run_in_a_real_kernel_leaves_one_line_about_its_last_rollout(tmp_path:
     streams = ''.join(output.text for output in notebook.cells[0].outputs if output.output_type == 'stream')
     assert len(shown) == 1 and 'env steps' not in streams
     line = shown[0].data['text/plain']  # 4 x 1,024 rows, of which some only reset an env
-    assert re.fullmatch(r'cartpole_ppo +9\d%  left 0:00:00 .* (3,[89]\d\d|4,0\d\d)/4,096 env steps', line)
+    assert re.fullmatch(r'cartpole_ppo +9\d%  0:00:00 left .* (3,[89]\d\d|4,0\d\d)/4,096 env steps', line)

@@ -50,7 +50,7 @@ create_config = dict(env=dict(type='cartpole'), policy=dict(type='ppo'))
     ('norm', 'other', 'said'),
     [
         (True, 'priority=True', '# policy.priority is True, which has no counterpart here'),
-        ('popart', '', "# policy.learn.value_norm is 'popart' (text) but must be true or false"),
+        ('popart', '', "# policy.learn.value_norm is 'popart' (string) but must be true or false"),
     ],
 )
 def test_what_is_translated_is_written_and_the_rest_as_comments(norm: object, other: str, said: str, zoo: Zoo) -> None:

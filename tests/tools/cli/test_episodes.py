@@ -154,7 +154,7 @@ def test_video_has_the_episodes_of_zoo_eval(name: str, options: str, run_dir: Pa
 def test_people_read_a_line_for_each_episode_of_a_video(run_dir: Path, in_tmp: Path, zoo: Zoo) -> None:
     *episodes, last = zoo('video -o x.gif --episodes 2 --max-step 5 --fps 10', run_dir).lines
     assert episodes == [f'episode {n}: return 5.00, length 5, cut off' for n in (1, 2)]
-    assert re.fullmatch(r'x.gif: 1.2 s, 12 pictures, policy of env step \d+', last)
+    assert re.fullmatch(r'x.gif: 1.2 s, 12 frames, policy of env step \d+', last)
 
 
 @needs_video

@@ -79,7 +79,7 @@ def test_all_problems_of_a_config_are_on_the_screen(words: str, keys: list[str],
 def test_log_level_chooses_what_is_logged(in_tmp: Path) -> None:
     words = ['train', 'cartpole_ppo', *QUICK[2:], '--steps', '2000', 'policy.collect.n_step=128']
     said = {level: run_in(*words, 'logger.console=off', '--log-level', level).stderr for level in ('info', 'warning')}
-    assert 'run in C' in said['info'] and said['warning'] == ''
+    assert "run in zoo's C code" in said['info'] and said['warning'] == ''
     assert 'the run ends with its last whole rollout' in said['info']
     before = said['info'][: said['info'].index('the run ends')]
     # 8 envs x 128 steps are 1024 env steps, so 2000 is enough for 1 rollout and 2 x 1024 for 2

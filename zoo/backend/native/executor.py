@@ -292,7 +292,7 @@ def obstacle_of_model(model: nn.Module, dist: ActionDist, device: torch.device) 
 
 def _obstacle_of_part(name: str, part: Any) -> str:
     if type(part) in _OTHER_INPUTS and name == 'input':
-        return f'the native executor takes a vector or an index as input, not {_OTHER_INPUTS[type(part)]}'
+        return f"zoo's C code takes one vector or index as input, not {_OTHER_INPUTS[type(part)]}"
     if type(part) is nn.Sequential and name in ('policy_head', 'value_head'):
         return f'the native executor has no hidden layers in {name}'
     if type(part) not in _PARTS.get(name, ()):

@@ -224,7 +224,7 @@ def _values(facts: Mapping[str, Any]) -> dict[str, str]:
 def _range(seen: Mapping[str, float | None]) -> str:
     if seen['min'] is None:
         return 'no numbers'
-    return f'{seen["min"]:.4g} to {seen["max"]:.4g}, mean {seen["mean"]:.4g}, deviation {seen["std"]:.4g}'
+    return f'{seen["min"]:.4g} to {seen["max"]:.4g}, mean {seen["mean"]:.4g}, std {seen["std"]:.4g}'
 
 
 def _episodes(seen: Mapping[str, Any]) -> str:
@@ -420,5 +420,5 @@ def _sentence(error: BaseException) -> str:
         return str(error)
     where, at = getattr(error, 'env_place', ('', ''))
     return (
-        f'{where + ": " if where else ""}its code raised {show_error(error)}{" at " + at if at else ""}; mend it there.'
+        f'{where + ": " if where else ""}its code raised {show_error(error)}{" at " + at if at else ""}; fix it there.'
     )

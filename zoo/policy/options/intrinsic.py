@@ -92,7 +92,7 @@ class RNDConfig(Section):
     discount_factor: Share = Field(0.99, description='gamma of the intrinsic returns, per env step')
     gae_lambda: Share = Field(0.95, description='lambda of the intrinsic advantages and returns')
     reward_clip: float = Field(
-        5.0, gt=0, description='bound of the intrinsic reward, in deviations of the intrinsic returns'
+        5.0, gt=0, description='bound of the intrinsic reward, in standard deviations of the intrinsic returns'
     )
     learning_rate: float = Field(
         1e-3, gt=0, description="Adam's step size of predictor and intrinsic critic (published, for images: 1e-4)"

@@ -86,7 +86,7 @@ class LiveConsole(Console):
     def show(self, env_step: int, text: str) -> None:
         width = self._progress.console.width
         room = width - len(f'{self._progress.tasks[0].description} ') - (18 if width >= 120 else 0)  # 18: the bar
-        for part in (r'  best \S+', r'  \S+/s', ' env steps', r'  left \S+'):  # left out on a narrow terminal
+        for part in (r'  best \S+', r'  \S+/s', ' env steps', r'  \S+ left'):  # left out on a narrow terminal
             text = re.sub(part, '', text) if len(text) > room else text
         self._progress.update(self._task, completed=env_step, text=text)
         super().show(env_step, text)
@@ -222,7 +222,7 @@ class Logger:
         left = '-' if seconds is None else str(timedelta(seconds=round(max(seconds, 0.0))))
         parts = [
             f'{min(env_step / self._max_env_step, 1.0):4.0%}',
-            f'left {left}',
+            f'{left} left',
             f'train {_number(train_return)}',
             f'last {_number(last_return)}',
             f'best {_number(best_return)}',

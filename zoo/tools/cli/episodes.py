@@ -45,7 +45,7 @@ def _episodes(n_episode: int) -> tuple[Argument, ...]:
         _OVERRIDES,
         argument('--episodes', type=int, default=n_episode, metavar='N', help=f'episodes (default {n_episode})'),
         argument('--seed', type=int, default=0, metavar='N', help='seed of the env (default 0)'),
-        argument('--fps', type=float, metavar='X', help='pictures per second (default: as the env says, else 30)'),
+        argument('--fps', type=float, metavar='X', help='frames per second (default: as the env says, else 30)'),
         argument('--best', action='store_true', help='the best checkpoint of the run, not the newest'),
         argument('--stochastic', **_STOCHASTIC, help='sample actions as in training'),
         argument('--set', dest='set_name', metavar='NAME', help='on the env of policy.eval.sets that has this name'),
@@ -190,7 +190,7 @@ def run_play(args: argparse.Namespace) -> int:
     """Plays the episodes in a window, each with a line about its return."""
     _check_episodes(args)
     if args.fps is not None and not 0 < args.fps <= 1000:
-        raise UserError(f'--fps is {args.fps:g} but must be more than 0 and at most 1000 pictures per second')
+        raise UserError(f'--fps is {args.fps:g} but must be more than 0 and at most 1000 frames per second')
     from zoo.tools.media.video import Window
 
     title = f'zoo play {args.checkpoint}'
@@ -243,7 +243,7 @@ def run_video(args: argparse.Namespace) -> int:
         return 128 + received[0]
     seconds = recording.n_frame / recording.fps
     data = {'file': args.output, 'frames': recording.n_frame, 'fps': recording.fps, 'seconds': seconds}
-    file = f'{args.output}: {seconds:.1f} s, {recording.n_frame} pictures, policy of env step {env_step}'
+    file = f'{args.output}: {seconds:.1f} s, {recording.n_frame} frames, policy of env step {env_step}'
     lines = [*map(_episode_line, recording.evaluation.rows()), file]
     show(args, data | _numbers(recording.evaluation, env_step), '\n'.join(lines))
     return 0

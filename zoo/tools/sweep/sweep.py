@@ -188,7 +188,7 @@ def _tell(plan: Plan, study: Study, number: int) -> None:
     logger.info('%d of %d: trial %d %s (%s); %s', len(done), plan.n_trial, number, row.state, found, values)
     if len(done) >= MAX_FAILED and all(row.state in ('failed', 'refused') for row in done):
         raise RunError(
-            f'the first {len(done)} trials all failed, the last one so: {done[-1].reason}; mend that, and begin again with '
+            f'the first {len(done)} trials all failed, the last one so: {done[-1].reason}; fix that, and begin again with '
             'another --name or --storage'
         )
 
