@@ -322,7 +322,7 @@ def box(low: Any, high: Any, shape: tuple[int, ...] = (2,)) -> Any:
         (old_space(n=0, shape=(0,)), r'has the shape \(0,\), wanted 1 or more'),
         (old_space(spaces={}), 'the observation space has no entries, wanted one or more'),
         (old_space(spaces={'a': old_space(spaces=())}), "the observation space has no entries at 'a', wanted one"),
-        (old_space(spaces={1: NUMBER}), 'has the entry 1, wanted names that are strings'),
+        (old_space(spaces={1: NUMBER, '1': NUMBER}), "has the entries 1 and '1', which are both '1' as text"),
         (
             old_space(spaces={'a': old_space(spaces=[box([np.nan] * 2, [1, 1])])}),
             "in the entry 'a.0', has the bounds nan",

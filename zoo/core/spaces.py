@@ -263,6 +263,8 @@ def obs_to_tensor(space: Space, obs: Raw, optional: tuple[str, ...] = ()) -> Any
 def _to_tensor(space: Space, obs: Raw, optional: tuple[str, ...], path: str) -> Any:
     if isinstance(space, Dict):
         given = dict(zip(space.spaces, obs, strict=False)) if space.is_tuple and isinstance(obs, tuple) else obs
+        if isinstance(given, Mapping) and not all(isinstance(key, str) for key in given):
+            given = {str(key): part for key, part in given.items()}  # an env may have numbers or enums as keys
         required = [name for name in space.spaces if name not in optional]
         if not isinstance(given, Mapping) or any(name not in given for name in required):
             what = f'has the entries {list(given)}' if isinstance(given, Mapping) else f'is a {type(obs).__name__}'

@@ -12,6 +12,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from zoo.core.action_map import Action
 from zoo.core.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, n_values
+from zoo.env.entry_names import check_names, name_of, renaming
 from zoo.env.errors import BrokenContractError, EnvContractError, UnsupportedEnvError, as_flag
 
 ROLES = ('observation', 'action')
@@ -61,15 +62,14 @@ def _way_out(space: object, role: str, path: str) -> str:
 
 
 def _convert_parts(parts: Mapping[Any, Any], role: str, name: str, path: str) -> dict[str, Space]:
-    for key in parts:
-        if not isinstance(key, str):
-            raise UnsupportedEnvError(
-                f'env {name!r}: the {role} space has the entry {key!r}, wanted names that are strings; rename it.'
-            )
+    check_names(parts, role, name)
     if not parts:
         at = f' has no entries at {path!r}' if path else ' has no entries'
         raise UnsupportedEnvError(f'env {name!r}: the {role} space{at}, wanted one or more; leave empty ones out.')
-    return {key: convert_space(part, role, name, f'{path}.{key}' if path else key) for key, part in parts.items()}
+    return {
+        name_of(key): convert_space(part, role, name, f'{path}.{name_of(key)}' if path else name_of(key))
+        for key, part in parts.items()
+    }
 
 
 def _convert_leaf(space: Any) -> Discrete | MultiDiscrete | MultiBinary | Box | None:
@@ -164,6 +164,7 @@ class OldGymEnv(gymnasium.Env):
         check_methods(env, name)
         self.observation_space = gymnasium_space(obs_space)
         self.action_space = gymnasium_space(action_space)
+        self._obs_names, self._action_names = renaming(env.observation_space), renaming(env.action_space)
         self.action_masks = getattr(env, 'action_masks', None)
         # an old env may also return a tuple of two as its observation
         self._is_pair = isinstance(obs_space, Dict) and obs_space.is_tuple and len(obs_space.spaces) == 2
@@ -182,10 +183,14 @@ class OldGymEnv(gymnasium.Env):
         is_both = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
         is_both = is_both and not (self._is_pair and not isinstance(result[0], tuple))
         obs, info = result if is_both else (result, {})
-        return _cast(self.observation_space, obs), info
+        return self._seen(obs), info
+
+    def _seen(self, obs: Any) -> Any:
+        """An observation under the names and in the number types of the space."""
+        return _cast(self.observation_space, obs if self._obs_names is None else self._obs_names.named(obs))
 
     def step(self, action: Action) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        result = self._env.step(action)
+        result = self._env.step(action if self._action_names is None else self._action_names.keyed(action))
         if len(result) == 5:
             obs, reward, terminated, truncated, info = result
             terminated, truncated = as_flag('terminated', terminated), as_flag('truncated', truncated)
@@ -199,7 +204,7 @@ class OldGymEnv(gymnasium.Env):
                 f'env {self._name!r}: step returned {len(result)} values, wanted obs, reward, '
                 'terminated, truncated, info (or obs, reward, done, info); return these.'
             )
-        return _cast(self.observation_space, obs), reward, terminated, truncated, info
+        return self._seen(obs), reward, terminated, truncated, info
 
     def close(self) -> None:
         if hasattr(self._env, 'close'):

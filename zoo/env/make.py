@@ -30,6 +30,7 @@ from zoo.env.adapter import (
     takes_options,
 )
 from zoo.env.config import EnvConfig, MaskSource, env_config, wrapper_fields
+from zoo.env.entry_names import NamedEnv, has_other_keys
 from zoo.env.errors import (
     STOPS,
     EnvKwargsError,
@@ -204,6 +205,8 @@ def _make_bare_env(cfg: EnvConfig) -> gymnasium.Env:
         from zoo.env.wrappers import apply_wrappers
 
         env = apply_wrappers(env, cfg.wrappers, name)
+    if is_of_gymnasium and has_other_keys(env):
+        env = NamedEnv(env, name)
     if cfg.drop_obs and is_of_gymnasium:
         from zoo.env.entries import DropEnv, kept_space
 

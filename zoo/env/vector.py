@@ -15,6 +15,7 @@ from zoo.core.seeding import child_seeds
 from zoo.core.spaces import ACTION_MASK, Box, Dict, Discrete, Leaf, Space, map_spaces, mask_size, mask_space, obs_dtype
 from zoo.env.adapter import convert_space
 from zoo.env.config import EndsConfig, EnvConfig
+from zoo.env.entry_names import NamedVectorEnv, has_other_keys
 from zoo.env.errors import RAW, STOPS, Place, UnsupportedEnvError, close_in_time, lost_mask_error, raise_if_contract
 from zoo.env.interface import EnvCommand, StepBlock, autoreset_of
 from zoo.env.stepping import ArrayReader, NextStep, QuickMultiDiscrete, RowRule, RowVectorEnv, copied_index
@@ -45,6 +46,8 @@ class VectorEnv(RowVectorEnv):
           one_seed: its reset takes one int rather than one for each env.   reader: the GPU that reads its rows, if one does.
           first: index of its first env, if it is one of several groups.
         """
+        if has_other_keys(env):
+            env = NamedVectorEnv(env, name)
         self.env, self.name, self.n_env = env, name, env.num_envs
         raw_space = self._kept_space(cfg)
         self.action_space = convert_space(env.single_action_space, 'action', name)
